@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from guard_core.rules import Need, Rule
+from guard_core.rules.evidence import CoVerRL
 from guard_core.schedule import scheduled_steps
 from lab.base.errors import UserError
 from lab.measures.fate import MIN_VISITS
@@ -49,10 +50,9 @@ from real.update.grpo import initial_reference
 from real.update.logprobs import EntropyScorer, Scorer
 from real.update.optimizer import PolicyOptimizer
 from real.vote.decide import Refill, Supervisor
-from real.vote.judge import Judge, Judged
+from real.vote.further import ExtraRollouts, Judge, Paraphrases, Parts, Teacher
 from real.vote.observe import Observer
 from real.vote.sample import Sampler, VoteSampler
-from real.vote.second import ExtraRollouts, Paraphrases, Parts, Teacher
 
 GUARD, ANSWERS = "guard.safetensors", "answers.json"
 RULE, RULE_VALUES = "rule.safetensors", "rule.json"
@@ -281,7 +281,7 @@ def _further(parts: Parts, n_steps: int) -> ExtraRollouts:
         return Paraphrases(parts)
     if Need.TEACHER in rule.needs:
         return Teacher(parts, n_steps)
-    return Judge(rule, parts) if isinstance(rule, Judged) else ExtraRollouts()
+    return Judge(rule, parts) if isinstance(rule, CoVerRL) else ExtraRollouts()
 
 
 def new_manifest(run: Run, arm: str | None) -> Manifest:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,7 +54,6 @@ class Decided:
     """The guard's decision on a batch, with the columns of the trace that follow from it."""
 
     obs: Observations
-    """Votes and observations."""
     decision: Decision
     """Its label is the one to train on."""
     tie_P: NDArray[np.float64]
@@ -74,11 +73,7 @@ class Supervisor:
     """
 
     def __init__(self, config: TrainConfig, truths: list[str | None], ranks: Ranks = ALONE) -> None:
-        """Start before any vote.
-
-        Args:
-            truths: (N,) reference answers; None where there is none.
-        """
+        """Start before any vote, with (N,) reference answers, None where there is none."""
         self.config = config
         self.reads = ranks.first
         """This rank reads answers."""
@@ -102,12 +97,7 @@ class Supervisor:
     def prime(self, answers_NV: Ints, observed: Fields) -> Rows:
         """Take in the votes of all problems before training, visit 0.
 
-        Args:
-            answers_NV: answer ids of all problems in order, -1 unparseable.
-            observed: observations that the rule's scores depend on.
-
-        Returns:
-            Columns of the trace's visits; the guard decides nothing yet.
+        The guard decides nothing yet. Returns columns of the trace's visits.
         """
         if not self.reads:
             return {}
@@ -125,8 +115,7 @@ class Supervisor:
         """Record one visit of a batch's problems and decide what to train on.
 
         Args:
-            problems_P: (P,) problem indices.
-            answers_PV: (P, V) answer ids, -1 unparseable; the first K are trained on.
+            answers_PV: answer ids, -1 unparseable; the first K are trained on.
             visit: number of this visit, from 1; (P,) where it differs between the problems.
 
         Returns:
@@ -173,11 +162,7 @@ class Supervisor:
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], answers: dict[str, object]) -> None:
-        """Go back to where `tensors` and the answer ids were saved.
-
-        Raises:
-            UserError: the values are no answer ids.
-        """
+        """Go back to where `tensors` and the answer ids were saved."""
         if self.reads:
             self.state = GuardState(**{n: t.numpy().copy() for n, t in tensors.items()})
             self.answer_ids = AnswerIds.from_values(answers, self.equality)
@@ -193,12 +178,7 @@ class Supervisor:
         )
 
     def _observations(
-        self,
-        problems_P: Ints,
-        answers_PV: Ints,
-        votes: Votes,
-        visit: int | Ints,
-        observed: Fields,
+        self, problems_P: Ints, answers_PV: Ints, votes: Votes, visit: int | Ints, observed: Fields
     ) -> Observations:
         """Return the rule's view of a batch. To be called before the guard's step."""
         n_draws = self.rule.n_draws(answers_PV.shape[1], self.config.n_samples)
@@ -227,9 +207,7 @@ class Supervisor:
 
     def _truth_ids(self, problems_P: Ints) -> Ints:
         """(P,) ids of the true answers; negative where unknown or not seen yet, equal to none."""
-        return np.array(
-            [self.answer_ids.truth_id(int(problem)) for problem in problems_P], np.int64
-        )
+        return np.array([self.answer_ids.truth_id(int(p)) for p in problems_P], np.int64)
 
     def _known(self, problems_P: Ints) -> NDArray[np.bool_]:
         """(P,) whether a true answer is known."""
@@ -238,13 +216,8 @@ class Supervisor:
     def _rows(
         self, problems_P: Ints, votes: Votes, decision: Decision, *, before_training: bool = False
     ) -> Rows:
-        columns = visit_columns(
-            decision,
-            votes,
-            self._truth_ids(problems_P),
-            self._known(problems_P),
-            before_training=before_training,
-        )
+        truths_P, known_P = self._truth_ids(problems_P), self._known(problems_P)
+        columns = visit_columns(decision, votes, truths_P, known_P, before_training=before_training)
         return {"replicate": 0, "problem": problems_P, **columns}
 
     def _step_columns(
@@ -260,19 +233,15 @@ class Supervisor:
         rewarded_PK = parsed_PK & (answers_PK == decision.label[:, None])
         deserved_PK = parsed_PK & (answers_PK == self._truth_ids(problems_P)[:, None])
         agree_PK = rewarded_PK == deserved_PK
-        some = known_P.any()
-        by_label = some and self.rule.pays == "label"
+        some, by_label = known_P.any(), self.rule.pays == "label"
         return {
             "n_problems": len(problems_P),
             "n_skipped": int(decision.skip.sum()),
             "majority_ratio": float(np.mean(rows["match_rate"])),
-            "reward": float(rewarded_PK.mean()) if self.rule.pays == "label" else np.nan,
+            "reward": float(rewarded_PK.mean()) if by_label else np.nan,
             "label_correct": float(rows["label_correct"][known_P].mean()) if some else np.nan,
-            "reward_correct": float(agree_PK[known_P].mean()) if by_label else np.nan,
+            "reward_correct": float(agree_PK[known_P].mean()) if some and by_label else np.nan,
         }
-
-
-T = TypeVar("T")
 
 
 def pay(rule: Rule, decided: Decided, config: GuardConfig) -> PolicyStreams:
@@ -283,8 +252,23 @@ def pay(rule: Rule, decided: Decided, config: GuardConfig) -> PolicyStreams:
 
 
 def shared_streams(ranks: Ranks, streams: PolicyStreams | None) -> PolicyStreams:
-    """Return the first rank's streams on every rank; all ranks must call this."""
-    return unpacked(ranks.from_first(None if streams is None else packed(streams)))
+    """Return the first rank's streams on every rank; all ranks must call this.
+
+    They travel as one (P, 2K + 2) array: both advantages, weight, drop.
+    """
+    packed = None
+    if streams is not None:
+        ends = streams.weight[:, None], streams.drop[:, None]
+        parts = [streams.majority, streams.minority, *ends]
+        packed = np.concatenate(parts, axis=1, dtype=np.float64)
+    values_PC = ranks.from_first(packed)
+    n_samples = values_PC.shape[1] // 2 - 1
+    return PolicyStreams(
+        majority=values_PC[:, :n_samples],
+        minority=values_PC[:, n_samples : 2 * n_samples],
+        weight=values_PC[:, -2],
+        drop=values_PC[:, -1] > 0,
+    )
 
 
 def shared_brake(ranks: Ranks, supervisor: Supervisor) -> float:
@@ -297,30 +281,12 @@ def shared_brake(ranks: Ranks, supervisor: Supervisor) -> float:
     return float(ranks.from_first(np.array([[supervisor.brake()]]))[0, 0])
 
 
-def packed(streams: PolicyStreams) -> NDArray[np.float64]:
-    """Return streams as one (P, 2K + 2) array: both advantages, weight, drop."""
-    columns = [streams.majority, streams.minority, streams.weight[:, None], streams.drop[:, None]]
-    return np.concatenate(columns, axis=1, dtype=np.float64)
-
-
-def unpacked(values_PC: NDArray[np.float64]) -> PolicyStreams:
-    """Return the streams that `packed` made an array of."""
-    n_samples = values_PC.shape[1] // 2 - 1
-    return PolicyStreams(
-        majority=values_PC[:, :n_samples],
-        minority=values_PC[:, n_samples : 2 * n_samples],
-        weight=values_PC[:, -2],
-        drop=values_PC[:, -1] > 0,
-    )
-
-
-def mini_batches(groups: list[T], further: list[list[T]], size: int) -> list[list[T]]:
-    """Return the groups of every optimizer step.
+def mini_batches(groups: list[Group], further: list[list[Group]], size: int) -> list[list[Group]]:
+    """Return the groups of every optimizer step, of `size` problems each.
 
     Args:
         groups: (P,) groups of the batch's problems.
         further: (P,) groups that go with each problem's own; empty for none at all.
-        size: problems per optimizer step.
     """
     return [
         [*groups[start : start + size], *chain(*further[start : start + size])]
@@ -343,28 +309,18 @@ class Refill:
         self._mini = config.mini_batch
         self._waiting: list[list[Group]] = []
         self._n_batches = 0
-        self._columns: dict[str, int] = {}
+        self.columns: dict[str, int] = {}
+        """Columns of the steps about the last batch; none where batches are not refilled."""
 
     @property
     def waits(self) -> bool:
         """Sampled groups wait for further ones: no point to stop at."""
         return self._n_batches > 0
 
-    @property
-    def columns(self) -> dict[str, int]:
-        """Columns of the steps about the last batch; none where batches are not refilled."""
-        return self._columns
-
     def mini_batches(
         self, groups: list[Group], further: list[list[Group]], ends_run: bool
     ) -> list[list[Group]]:
-        """Return the groups of every optimizer step after a batch; all empty while groups wait.
-
-        Args:
-            groups: (P,) groups of the batch's problems.
-            further: as for `real.vote.decide.mini_batches`.
-            ends_run: no further batch will come.
-        """
+        """As the function `mini_batches` after a batch; all empty while groups wait."""
         planned = mini_batches(groups, further, self._mini)
         if self._most == 1:
             return planned
@@ -375,10 +331,10 @@ class Refill:
         room = min(self._size, len(planned) * self._mini)
         enough = len(self._waiting) >= self._size == room
         if not enough and self._n_batches < self._most and not ends_run:
-            self._columns = {"n_gen_batches": 0, "n_trained": 0}
+            self.columns = {"n_gen_batches": 0, "n_trained": 0}
             return [[] for _ in planned]
         chosen = self._waiting[:room]
-        self._columns = {"n_gen_batches": self._n_batches, "n_trained": len(chosen)}
+        self.columns = {"n_gen_batches": self._n_batches, "n_trained": len(chosen)}
         self._waiting, self._n_batches = [], 0
         starts = range(0, len(chosen), self._mini)
         parts = [list(chain(*chosen[start : start + self._mini])) for start in starts]

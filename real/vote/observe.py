@@ -48,10 +48,6 @@ def step_logprobs(rollouts: Rollouts, tokenizer: Any) -> NDArray[np.float64]:
     A token belongs to the step in which its text begins; blank lines to the step before them,
     those at the beginning, and whatever follows the last text, to the only step there is.
 
-    Args:
-        rollouts: P prompts, V responses each.
-        tokenizer: that wrote the tokens.
-
     Returns:
         (P, V); tokens whose log-prob is not finite are left out, and so are steps without any
         other. NaN where a response has none at all. A response without a blank line is one step.
@@ -94,11 +90,7 @@ def token_texts(tokenizer: Any, ids: Collection[int]) -> dict[int, str]:
 
 
 def steps_of(texts: list[str]) -> NDArray[np.int64]:
-    """(T,) numbers of the steps that the tokens of a response belong to, from 0 on.
-
-    Args:
-        texts: (T,) of the tokens.
-    """
+    """(T,) numbers of the steps that the tokens of a response belong to, from their texts."""
     whole = "".join(texts)
     first, last = len(whole) - len(whole.lstrip()), len(whole.rstrip())
     ends = [blank.end() for blank in _BLANK_LINES.finditer(whole, first, last)]
@@ -136,8 +128,7 @@ def token_stats(
     scorer: Scorer,
     prompts: Prompts,
     rollouts: Rollouts,
-    temperature: float,
-    micro_tokens: int,
+    config: TrainConfig,
     share: tuple[int, int] = (0, 1),
 ) -> tuple[Tensor, Tensor]:
     """Mean entropy and self-certainty of the tokens of every response.
@@ -146,9 +137,6 @@ def token_stats(
 
     Args:
         scorer: the model of the version that drew the rollouts.
-        prompts: (P,) token ids of each prompt.
-        rollouts: of these prompts, on the model's device.
-        micro_tokens: most tokens of a pass, padding included.
         share: rank and number of ranks, which divide the passes and get all values.
 
     Returns:
@@ -156,32 +144,25 @@ def token_stats(
         in nats; not finite where the model's logits are not.
     """
     groups, inverses = [], []
-    for prompt, tokens_VT, lengths_V in zip(
-        prompts, rollouts.tokens_PNT, rollouts.lengths_PN, strict=True
-    ):
+    triples = zip(prompts, rollouts.tokens_PNT, rollouts.lengths_PN, strict=True)
+    for prompt, tokens_VT, lengths_V in triples:
         rows, inverse = _distinct(tokens_VT, lengths_V)
         groups.append(_group(prompt, tokens_VT[rows], lengths_V[rows]))
         inverses.append(inverse)
-    stats = group_stats(scorer, groups, temperature, micro_tokens, share)
+    stats = group_stats(scorer, groups, config.temperature, config.micro_tokens, share)
     pairs = zip(stats, inverses, strict=True)
     entropy_PV, certainty_PV = torch.stack([values[:, rows] for values, rows in pairs], dim=1)
-    return entropy_PV, certainty_PV - math.log(_vocabulary(scorer))
+    linear = scorer.head.linear if scorer.head else scorer.model.get_output_embeddings()
+    return entropy_PV, certainty_PV - math.log(linear.weight.shape[0])
 
 
 def _distinct(tokens_VT: Tensor, lengths_V: Tensor) -> tuple[Tensor, Tensor]:
     """Places of the first of equal responses, and which of these every response is."""
-    row_of: dict[tuple[int, ...], int] = {}
-    first: list[int] = []
-    inverse: list[int] = []
     pairs = zip(tokens_VT.tolist(), lengths_V.tolist(), strict=True)
-    for index, (row, length) in enumerate(pairs):
-        key = tuple(row[:length])
-        if key not in row_of:
-            row_of[key] = len(first)
-            first.append(index)
-        inverse.append(row_of[key])
-    device = tokens_VT.device
-    return torch.tensor(first, device=device), torch.tensor(inverse, device=device)
+    keys = [tuple(row[:length]) for row, length in pairs]
+    row_of = {key: row for row, key in enumerate(dict.fromkeys(keys))}
+    first = torch.tensor([keys.index(key) for key in row_of], device=tokens_VT.device)
+    return first, torch.tensor([row_of[key] for key in keys], device=tokens_VT.device)
 
 
 def _group(prompt: Sequence[int], tokens_KT: Tensor, lengths_K: Tensor) -> Group:
@@ -197,12 +178,6 @@ def _group(prompt: Sequence[int], tokens_KT: Tensor, lengths_K: Tensor) -> Group
     )
 
 
-def _vocabulary(scorer: Scorer) -> int:
-    """Logits a token."""
-    linear = scorer.head.linear if scorer.head else scorer.model.get_output_embeddings()
-    return linear.weight.shape[0]
-
-
 SIZES = (3, 4, 5)
 """Characters of an n-gram."""
 BUCKET_BITS = 12
@@ -214,15 +189,10 @@ _CHUNK = 64
 _BASE, _MIX = np.uint64(1_000_003), np.uint64(0x9E3779B97F4A7C15)
 
 
-def similarities(
-    texts_PK: Sequence[Sequence[str]],
-) -> NDArray[np.float64]:
-    """Cosine similarities of the responses to each problem.
+def similarities(texts_PK: Sequence[Sequence[str]]) -> NDArray[np.float64]:
+    """Cosine similarities of the K responses to each of P problems.
 
     Every text is counted once, however often it comes.
-
-    Args:
-        texts_PK: K texts of each of P problems.
 
     Returns:
         (P, K, K) in [-1, 1], symmetric; 1 between equal texts, else 0 where a vector is zero, as an
@@ -286,7 +256,7 @@ OF_LABELS = frozenset({Need.STEP_LOGPROB, Need.TOOL})
 
 
 class Observer:
-    """Makes the observations that a rule reads."""
+    """Makes the observations that a rule reads; `share` is rank and number of ranks."""
 
     def __init__(
         self,
@@ -296,11 +266,6 @@ class Observer:
         scorer: Scorer,
         share: tuple[int, int] = (0, 1),
     ) -> None:
-        """Prepare a rule's observations.
-
-        Args:
-            share: rank and number of ranks.
-        """
         self.needs = rule.needs
         self._config, self._prompts, self._scorer, self._share = config, prompts, scorer, share
 
@@ -333,18 +298,13 @@ class Observer:
         pairs = zip(responses.problems, responses.texts, strict=True)
         return np.array([tool_verdicts(texts, problems[p].prompt) for p, texts in pairs])
 
-    def _token_stats(self, responses: Responses) -> dict[Need, torch.Tensor]:
+    def _token_stats(self, responses: Responses) -> dict[Need, Tensor]:
         """Return the engine's statistics, or those of a forward pass of the trainer."""
-        rollouts, config = responses.rollouts, self._config
+        rollouts = responses.rollouts
         entropy_PV, certainty_PV = rollouts.entropy_PV, rollouts.certainty_PV
         if entropy_PV is None or certainty_PV is None:
             entropy_PV, certainty_PV = token_stats(
-                self._scorer,
-                responses.prompts,
-                rollouts,
-                config.temperature,
-                config.micro_tokens,
-                self._share,
+                self._scorer, responses.prompts, rollouts, self._config, self._share
             )
         return {Need.ENTROPY: entropy_PV, Need.CERTAINTY: certainty_PV}
 

@@ -28,9 +28,8 @@ from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
 from real.update.logprobs import Scorer, group_logprobs
 from real.vote.decide import Decided
-from real.vote.judge import Judge, Wording
+from real.vote.further import Judge, Parts, Wording
 from real.vote.sample import Responses, Sampler
-from real.vote.second import Parts
 
 SUM = Problem("sum", "What is {2} + 3?", "5", (Turn("system", "Be {brief}."),))
 PRODUCT = Problem("product", "What is 2 * 3?", "6")

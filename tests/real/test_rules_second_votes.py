@@ -24,7 +24,7 @@ from real.tiny import ARITHMETIC, CHECKPOINT
 from real.tiny.arithmetic import EvaluationRule, Expression, evaluate
 from real.tiny.rewording import reworded
 from real.vote.decide import Decided, pay
-from real.vote.second import (
+from real.vote.further import (
     FIRST_RATE,
     LAST_RATE,
     REQUEST,

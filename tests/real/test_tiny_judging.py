@@ -11,7 +11,7 @@ from real.tiny import arithmetic, judging
 from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS
 from real.tiny.task import is_held_out
 from real.tiny.vocabulary import EOS_ID, PAD_ID, decode, encode
-from real.vote.judge import TinyWording, Wording
+from real.vote.further import TinyWording, Wording
 
 PROMPT = "3+0-1*6+0="
 EXPRESSION = arithmetic.Expression.parse(PROMPT)
