@@ -161,27 +161,24 @@ def note_faults(log: Journal, faults: Counter[Fault], step: int) -> None:
 
 
 def sampled_row(rollouts: Rollouts, top_p: float) -> dict[str, float]:
-    """Return length, truncated share and token entropy of the sampled responses."""
+    """Return length, truncated share and token entropy of the sampled responses.
+
+    The entropy is the engine's mean per token, or else its unbiased estimate, in nats: the
+    expectation of minus the log-prob of a token is the entropy that it was drawn with, unless a
+    nucleus cut it.
+    """
+    entropy = np.nan
+    if rollouts.entropy_PV is not None:
+        lengths_PV = rollouts.lengths_PN.double()
+        entropy = float((rollouts.entropy_PV * lengths_PV).sum() / lengths_PV.sum())
+    elif top_p == 1:
+        logprobs_n = rollouts.logprobs_PNT[rollouts.mask_PNT()].double()
+        entropy = -float(logprobs_n[logprobs_n.isfinite()].mean())
     return {
         "mean_length": float(rollouts.lengths_PN.float().mean()),
         "truncated": 1.0 - float(rollouts.finished_PN.double().mean()),
-        "entropy": _entropy(rollouts, top_p),
+        "entropy": entropy,
     }
-
-
-def _entropy(rollouts: Rollouts, top_p: float) -> float:
-    """Return the engine's mean entropy per token, or else its unbiased estimate, in nats.
-
-    The expectation of minus the log-prob of a token is the entropy that it was drawn with, unless
-    a nucleus cut it.
-    """
-    if rollouts.entropy_PV is not None:
-        lengths_PV = rollouts.lengths_PN.double()
-        return float((rollouts.entropy_PV * lengths_PV).sum() / lengths_PV.sum())
-    if top_p < 1:
-        return np.nan
-    logprobs_n = rollouts.logprobs_PNT[rollouts.mask_PNT()].double()
-    return -float(logprobs_n[logprobs_n.isfinite()].mean())
 
 
 def step_row(done: list[Step]) -> dict[str, float]:

@@ -138,10 +138,7 @@ def whole_responses(responses: Sequence[Tokens]) -> Tree:
 
 
 def _add(
-    tree: Tree,
-    tokens: Tokens,
-    log_p_TA: NDArray[np.float32],
-    rows: dict[int, NDArray[np.float32]],
+    tree: Tree, tokens: Tokens, log_p_TA: NDArray[np.float32], rows: dict[int, NDArray[np.float32]]
 ) -> None:
     node, edge = 0, -1
     for t, token in enumerate(tokens):

@@ -20,10 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
-from transformers.utils.import_utils import (
-    is_flash_attn_2_available,
-    is_flash_attn_3_available,
-)
+from transformers.utils.import_utils import is_flash_attn_2_available, is_flash_attn_3_available
 
 from lab.base.errors import Unfit, UserError, first_line
 from real.model.folder import check_folder

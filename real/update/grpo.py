@@ -24,14 +24,7 @@ from torch import Tensor
 from real.model.prepare import adapters_off, has_adapters
 from real.settings.config import TrainConfig
 from real.update.logprobs import EntropyScorer, Scorer, group_logprobs
-from real.update.packing import (
-    Group,
-    MicroBatch,
-    PackedRows,
-    Place,
-    RowCounts,
-    row_counts,
-)
+from real.update.packing import Group, MicroBatch, PackedRows, Place, RowCounts, row_counts
 
 Reference = Callable[[PackedRows, float], Tensor]
 """Packed rows and temperature to (n,) log-probs of the reference policy, without gradient."""
@@ -44,9 +37,9 @@ class TokenLoss(NamedTuple):
     """The loss of every token before any mean."""
 
     loss_KT: Tensor
-    """(K, T); what stands at padding is meaningless."""
+    """What stands at padding is meaningless."""
     clipped_KT: Tensor
-    """(K, T) bool; the clip cut this token's majority or minority gradient."""
+    """bool; the clip cut this token's majority or minority gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,11 +160,7 @@ def denominator(counts: Sequence[RowCounts], config: TrainConfig) -> float:
 
 
 def token_loss(
-    logprobs_KT: Tensor,
-    old_KT: Tensor,
-    majority_K: Tensor,
-    minority_K: Tensor,
-    config: TrainConfig,
+    logprobs_KT: Tensor, old_KT: Tensor, majority_K: Tensor, minority_K: Tensor, config: TrainConfig
 ) -> TokenLoss:
     """The clipped loss of every token, both advantage streams at once, see `Group`."""
     log_ratio = logprobs_KT - old_KT.to(logprobs_KT.dtype)
@@ -332,10 +321,7 @@ def mismatch_kl(trainer: Sequence[Tensor], engine: Sequence[Tensor]) -> float:
 
 
 def compared(
-    scorer: Scorer,
-    groups: Sequence[Group],
-    config: TrainConfig,
-    share: tuple[int, int] = (0, 1),
+    scorer: Scorer, groups: Sequence[Group], config: TrainConfig, share: tuple[int, int] = (0, 1)
 ) -> tuple[list[Group], dict[str, float]]:
     """Compare engine and trainer before the first update of a batch.
 

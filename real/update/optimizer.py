@@ -166,7 +166,8 @@ class MeasuredAdamW:
         self.n_steps = 0
         """Steps that were taken."""
         shards = self._shards()
-        self._moments = [[_zeros(shard, on_host) for shard in shards] for _ in _MOMENTS]
+        zeros = [[torch.zeros_like(s, requires_grad=False) for s in shards] for _ in _MOMENTS]
+        self._moments = [[host_copy(z) for z in kind] for kind in zeros] if on_host else zeros
         on_cpu = shards[0].device.type == "cpu" and not on_host
         most = block_elements or (CPU_BLOCK_ELEMENTS if on_cpu else BLOCK_ELEMENTS)
         self._blocks = list(_blocks(shards, most))
@@ -240,11 +241,6 @@ class MeasuredAdamW:
     def _shards(self) -> list[Tensor]:
         with torch.no_grad():
             return [local_shard(tensor) for tensor in self._masters.tensors]
-
-
-def _zeros(like: Tensor, on_host: bool) -> Tensor:
-    zeros = torch.zeros_like(like, requires_grad=False)
-    return host_copy(zeros) if on_host else zeros
 
 
 def _blocks(shards: list[Tensor], block_elements: int) -> Iterable[list[_Piece]]:

@@ -188,11 +188,7 @@ def bundles_of(places: Sequence[Place], bundle: int) -> list[list[Place]]:
 
 
 def _bundle_size(
-    groups: Sequence[Group],
-    counts: Sequence[RowCounts],
-    micro_tokens: int,
-    width: int,
-    world: int,
+    groups: Sequence[Group], counts: Sequence[RowCounts], micro_tokens: int, width: int, world: int
 ) -> int:
     """The cheapest number of responses behind one prompt; 1 where bundles save too little."""
     singles = _rows(groups, counts)

@@ -429,15 +429,9 @@ class Asked:
     """(M, 1) verifications; None where nothing was asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
-    """N new solutions after each of M verdicts that a response is wrong."""
-
-    rows_M: list[int]
-    """Index of the batch's problem that each verdict belongs to."""
-    responses: Responses
-    """(M, N) new solutions."""
-    advantages_MN: Floats
+Solutions = tuple[list[int], Responses, Floats]
+"""After each of M verdicts that a response is wrong N new solutions: (M,) index of the batch's
+problem, (M, N) responses, (M, N) advantages."""
 
 
 class Judge(ExtraRollouts):
@@ -450,7 +444,7 @@ class Judge(ExtraRollouts):
         self._step = 0
         self.asked: Asked | None = None
         """Of the current batch."""
-        self._again: Again | None = None
+        self._again: Solutions | None = None
 
     def before(self, problems_P: Ints, step: int) -> dict[str, NDArray[Any]]:
         """Implement `ExtraRollouts`: forget the batch before."""
@@ -476,8 +470,7 @@ class Judge(ExtraRollouts):
 
         A doubted majority is no measure for the verifier either: its problem leaves as a whole.
         """
-        groups: list[list[Group]] = [[] for _ in streams.drop]
-        asked, again = self.asked, self._again
+        asked, further = self.asked, [self._again] if self._again else []
         assert asked is not None
         advantages_PQ = self._parts.ranks.from_first(
             decided and self._advantages(decided.obs, asked.questions_PQ >= 0)
@@ -485,9 +478,18 @@ class Judge(ExtraRollouts):
         if asked.responses is not None:
             rows_M, columns_M = np.nonzero(asked.questions_PQ >= 0)
             advantages_M1 = advantages_PQ[rows_M, columns_M][:, None]
-            _add(groups, rows_M.tolist(), asked.responses, advantages_M1, streams)
-        if again is not None:
-            _add(groups, again.rows_M, again.responses, again.advantages_MN, streams)
+            further.insert(0, (rows_M.tolist(), asked.responses, advantages_M1))
+        groups: list[list[Group]] = [[] for _ in streams.drop]
+        for rows_M, responses, advantages_MN in further:
+            # A problem's further groups have the weight of its votes.
+            weighted = PolicyStreams(
+                majority=advantages_MN,
+                minority=np.zeros_like(advantages_MN),
+                weight=streams.weight[rows_M],
+                drop=streams.drop[rows_M],
+            )
+            for row, group in zip(rows_M, responses.groups(weighted), strict=True):
+                groups[row].append(group)
         return groups
 
     def _advantages(self, obs: Observations, asked_PQ: NDArray[np.bool_]) -> Floats:
@@ -506,16 +508,15 @@ class Judge(ExtraRollouts):
         Args:
             chosen_PQ: (P, Q) index among the V of the response to ask about; -1 asks nothing.
         """
-        prompts: list[list[int]] = []
-        rows: list[int] = []
+        prompts, rows = [], []
         questions_PQ = np.full_like(chosen_PQ, -1)
         encoded: dict[tuple[int, int], list[int]] = {}
         for row, column in np.argwhere(chosen_PQ >= 0).tolist():
             key = (row, int(chosen_PQ[row, column]))
             if key not in encoded:
-                problem = self._problem(responses, row)
                 text = responses.texts[row][key[1]]
-                encoded[key] = self._parts.encode(self.wording.question(problem, text), "")
+                question = self.wording.question(self._problem(responses, row), text)
+                encoded[key] = self._parts.encode(question, "")
             if len(encoded[key]) <= self._parts.limit:
                 questions_PQ[row, column] = len(prompts)
                 prompts.append(encoded[key])
@@ -529,19 +530,17 @@ class Judge(ExtraRollouts):
 
     def _solve_again(
         self, asked: Asked, chosen_PQ: Ints, responses: Responses, decided: Decided | None
-    ) -> Again | None:
+    ) -> Solutions | None:
         """Sample new solutions after the verdicts "wrong" on problems that stay; None for none."""
         if asked.responses is None:
             return None
-        rows: list[int] = []
-        prompts: list[list[int]] = []
+        prompts, rows = [], []
         stays_P = self._rule.trusts(asked.verdicts_PQ)
         for row, column in np.argwhere((asked.verdicts_PQ == 0) & stays_P[:, None]).tolist():
             (verification,) = asked.responses.texts[asked.questions_PQ[row, column]]
             response = responses.texts[row][int(chosen_PQ[row, column])]
-            problem = self._problem(responses, row)
-            request = self.wording.request(problem, response, verification)
-            prompt = self._parts.encode(request, "")
+            asks = self.wording.request(self._problem(responses, row), response, verification)
+            prompt = self._parts.encode(asks, "")
             if len(prompt) <= self._parts.limit:
                 rows.append(row)
                 prompts.append(prompt)
@@ -553,7 +552,7 @@ class Judge(ExtraRollouts):
             answers_MN = self._parts.read(solutions)
             label_M = decided.decision.label[rows]
             advantages_MN = standardise(self._rule.regeneration_rewards(answers_MN, label_M))
-        return Again(rows, solutions, self._parts.ranks.from_first(advantages_MN))
+        return rows, solutions, self._parts.ranks.from_first(advantages_MN)
 
     def _sample(
         self,
@@ -575,21 +574,3 @@ class Judge(ExtraRollouts):
 
     def _problem(self, responses: Responses, row: int) -> Problem:
         return self._parts.prompts.problems[responses.problems[row]]
-
-
-def _add(
-    groups: list[list[Group]],
-    rows_M: Sequence[int],
-    responses: Responses,
-    advantages_MN: Floats,
-    streams: PolicyStreams,
-) -> None:
-    """Add a group per prompt to its problem's, with the weight of the problem's votes."""
-    weighted = PolicyStreams(
-        majority=advantages_MN,
-        minority=np.zeros_like(advantages_MN),
-        weight=streams.weight[list(rows_M)],
-        drop=streams.drop[list(rows_M)],
-    )
-    for row, group in zip(rows_M, responses.groups(weighted), strict=True):
-        groups[row].append(group)

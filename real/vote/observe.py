@@ -43,14 +43,12 @@ _ANCHORS = 256
 
 
 def step_logprobs(rollouts: Rollouts, tokenizer: Any) -> NDArray[np.float64]:
-    """Mean over a response's steps of the step's mean token log-prob, in nats.
+    """(P, V) mean over a response's steps of the step's mean token log-prob, in nats.
 
     A token belongs to the step in which its text begins; blank lines to the step before them,
-    those at the beginning, and whatever follows the last text, to the only step there is.
-
-    Returns:
-        (P, V); tokens whose log-prob is not finite are left out, and so are steps without any
-        other. NaN where a response has none at all. A response without a blank line is one step.
+    those at the beginning, and whatever follows the last text, to the only step there is. Tokens
+    whose log-prob is not finite are left out, and so are steps without any other. NaN where a
+    response has none at all. A response without a blank line is one step.
     """
     shape, width = rollouts.lengths_PN.shape, rollouts.tokens_PNT.shape[-1]
     tokens_RT = rollouts.tokens_PNT.reshape(-1, width).cpu().numpy()
@@ -282,7 +280,10 @@ class Observer:
             Need.STEP_LOGPROB: lambda: step_logprobs(
                 responses.rollouts, responses.policy.tokenizer
             ),
-            Need.TOOL: lambda: self._tool(responses),
+            Need.TOOL: lambda: [
+                tool_verdicts(texts, self._prompts.problems[problem].prompt)
+                for problem, texts in zip(responses.problems, responses.texts, strict=True)
+            ],
             Need.SIMILARITY: lambda: similarities(
                 [texts[: self._config.n_samples] for texts in responses.texts]
             ),
@@ -292,11 +293,6 @@ class Observer:
             stats = self._token_stats(responses)
             observed |= {str(need): _array(stats[need]) for need in stats if need in needs}
         return observed
-
-    def _tool(self, responses: Responses) -> NDArray[np.bool_]:
-        problems = self._prompts.problems
-        pairs = zip(responses.problems, responses.texts, strict=True)
-        return np.array([tool_verdicts(texts, problems[p].prompt) for p, texts in pairs])
 
     def _token_stats(self, responses: Responses) -> dict[Need, Tensor]:
         """Return the engine's statistics, or those of a forward pass of the trainer."""

@@ -301,18 +301,15 @@ def check_readable(
     pairs = zip(chosen, drawn.texts, strict=True)
     read = [answer_ids.ids(i, texts, config.extract) for i, texts in pairs]
     unread_PN = np.stack(read) == UNPARSEABLE
-    if unread_PN.mean() > config.max_unread:
-        raise Unfit(_message(drawn, unread_PN, config))
-
-
-def _message(drawn: Responses, unread_PN: np.ndarray, config: TrainConfig) -> str:
+    if unread_PN.mean() <= config.max_unread:
+        return
     places = np.argwhere(unread_PN)
     shown = places[np.linspace(0, len(places) - 1, _SHOWN).astype(int)]
-    texts = ", ".join(repr(drawn.texts[p][n][-_CHARACTERS:]) for p, n in shown)
+    ends = ", ".join(repr(drawn.texts[p][n][-_CHARACTERS:]) for p, n in shown)
     cut = int((~drawn.rollouts.finished_PN).sum())
-    return (
+    raise Unfit(
         f"{unread_PN.mean():.0%} of {unread_PN.size} responses of a pilot have no answer in a "
-        f"\\boxed{{}}, such as those that end in {texts}; try --extract flexible, which reads the "
+        f"\\boxed{{}}, such as those that end in {ends}; try --extract flexible, which reads the "
         "last number where there is no box, another --prompt-suffix (it is "
         f"{config.prompt_suffix!r}), a longer --max-response-tokens ({cut} were cut at "
         f"{config.max_response_tokens}), a --stop text or a --chat-template, or train all the "

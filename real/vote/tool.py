@@ -114,7 +114,8 @@ class _Reader:
 
     def atom(self) -> _Number:
         if self._next("number"):
-            return _number(self._advance().text)
+            self.position += 1
+            return _number(self.tokens[self.position - 1].text)
         if self._take("frac", "frac"):
             above, below = self._group("{"), self._group("{")
             return _bounded(Fraction(above) / below)
@@ -141,13 +142,10 @@ class _Reader:
 
     def _take(self, kind: str, texts: str) -> str:
         """The next token's text if it is one of those, else nothing."""
-        if self._next(kind) and self.tokens[self.position].text in texts:
-            return self._advance().text
-        return ""
-
-    def _advance(self) -> Token:
+        if not self._next(kind) or self.tokens[self.position].text not in texts:
+            return ""
         self.position += 1
-        return self.tokens[self.position - 1]
+        return self.tokens[self.position - 1].text
 
 
 def _number(text: str) -> _Number:
@@ -298,8 +296,17 @@ def _runs(text: str, start: int, stop: int) -> list[_Run]:
 
 
 def _is_apart(text: str, match: re.Match[str], before: bool) -> bool:
-    """Return whether the text behind a run (or before it) cannot belong to it."""
-    return match.lastgroup in ("end", "item") or _is_prose(text, match, before)
+    """Return whether the text behind a run (or before it) cannot belong to it.
+
+    A word of prose does not, with a space between it and the run.
+    """
+    if match.lastgroup in ("end", "item"):
+        return True
+    word = match.group()
+    if match.lastgroup != "word" or len(word) < 2 or _OF_SUMS.fullmatch(word):
+        return False
+    near = text[match.start() - 1 : match.start()] if before else text[match.end() :][:1]
+    return near.isspace()
 
 
 def _token(kind: str, text: str) -> Token:
@@ -310,23 +317,10 @@ def _token(kind: str, text: str) -> Token:
     return {"equal": _EQUAL, "frac": Token("frac", "frac")}.get(kind, Token(kind, text))
 
 
-def _is_prose(text: str, match: re.Match[str], before: bool) -> bool:
-    """Return whether it is a word of prose, with a space between it and the run."""
-    word = match.group()
-    if match.lastgroup != "word" or len(word) < 2 or _OF_SUMS.fullmatch(word):
-        return False
-    near = text[match.start() - 1 : match.start()] if before else text[match.end() :][:1]
-    return near.isspace()
-
-
 def _sides(run: _Run) -> Iterator[Sequence[Token]]:
     """Expressions between the equal signs; empty where one is not to be read."""
-    sides: list[list[Token]] = [[]]
-    for token in run.tokens:
-        if token == _EQUAL:
-            sides.append([])
-        else:
-            sides[-1].append(token)
+    cuts = [-1, *(i for i, token in enumerate(run.tokens) if token == _EQUAL), len(run.tokens)]
+    sides = [run.tokens[start + 1 : end] for start, end in pairwise(cuts)]
     # The brackets of a remark: (as 3 + 4 = 7).
     sides[0] = _without_excess(sides[0], "open", "close")
     sides[-1] = _without_excess(sides[-1][::-1], "close", "open")[::-1]
@@ -352,15 +346,9 @@ def _read(tokens: Sequence[Token]) -> tuple[Fraction | None, bool]:
 
 
 def tool_verdicts(texts: Sequence[str], problem: str | None = None) -> NDArray[np.bool_]:
-    """Return which responses a calculator confirms.
+    """Return (n,) which responses a calculator confirms; equal ones are looked at once.
 
-    Args:
-        texts: (n,) responses; equal ones are looked at once.
-        problem: that they all answer. Only scratch work of the tiny task is held against it, see
-            `real.tiny.scratch`.
-
-    Returns:
-        (n,) bool.
+    Only scratch work of the tiny task is held against the problem, see `real.tiny.scratch`.
     """
     start = problem if problem is not None and _is_expression(problem) else None
     verdict_of = {text: _holds(text, start) for text in dict.fromkeys(texts)}
@@ -371,12 +359,8 @@ def _holds(text: str, problem: str | None) -> bool:
     text = text.strip()
     if is_scratch(text):
         return scratch_holds(text, problem)
-    has_claim = False
-    for claim in claims(text):
-        if not claim.holds:
-            return False
-        has_claim = True
-    return has_claim
+    verdicts = [claim.holds for claim in claims(text)]
+    return bool(verdicts) and all(verdicts)
 
 
 def _is_expression(text: str) -> bool:
