@@ -10,9 +10,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from real.settings.config import TrainConfig
-from real.update.grpo import (
-    backward,
-)
+from real.update.grpo import backward
 from real.update.logprobs import Scorer
 from real.update.packing import Group, PackedRows
 

@@ -74,9 +74,7 @@ def test_votes_are_those_of_the_weights_before_the_last_update(
     assert not whole.visits.equals(turns.visits)
 
 
-def test_weights_that_do_not_move_give_the_votes_of_a_run_in_turns(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_weights_that_do_not_move_give_the_votes_of_a_run_in_turns(monkeypatch: pytest.MonkeyPatch):
     turns = train(replace(TURNS, lr=1e-30), progress=False)
     monkeypatch.setattr(real.run, "make_engine", copied)
     ahead = train(replace(AHEAD, lr=1e-30), progress=False)
@@ -197,9 +195,7 @@ def child() -> Iterator[ChildEngine]:
     engine.close()
 
 
-def test_a_model_in_its_own_process_draws_what_it_would_draw_in_this_one(
-    child: ChildEngine,
-):
+def test_a_model_in_its_own_process_draws_what_it_would_draw_in_this_one(child: ChildEngine):
     policy = load_policy(CHECKPOINT, "cpu", head_dtype="float32")
     prompts, sampling = [[3, 4, 5], [6, 7], [8, 9, 10]], Sampling(9, 0.8, stats=True)
     with pytest.raises(EngineError, match="no weights of the trainer's"):

@@ -20,12 +20,7 @@ from small_models import decoder_sizes
 from transformers import GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
 from real.settings.config import TrainConfig
-from real.update.grpo import (
-    backward,
-    denominator,
-    initial_reference,
-    token_loss,
-)
+from real.update.grpo import backward, denominator, initial_reference, token_loss
 from real.update.logprobs import Scorer
 from real.update.packing import Group, kept, plan, row_counts
 
@@ -164,11 +159,7 @@ def test_loss_against_loops(model: GPT2LMHeadModel, kind: str):
                     cost -= min(ratio * advantage, bounded * advantage)
             total += group.weight * (cost / length if kind == "grpo" else cost)
             n_tokens, n_rows = n_tokens + length, n_rows + 1
-    bottom = {
-        "dapo": n_tokens,
-        "grpo": n_rows,
-        "dr_grpo": n_rows * RESPONSE,
-    }[kind]
+    bottom = {"dapo": n_tokens, "grpo": n_rows, "dr_grpo": n_rows * RESPONSE}[kind]
     config = replace(CONFIG, loss=kind, max_response_tokens=RESPONSE)
     assert denominator([row_counts(group) for group in groups], config) == bottom
     assert gradient(model, groups, config)[0] == pytest.approx(total / bottom, rel=1e-10)

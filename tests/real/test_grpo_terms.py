@@ -11,12 +11,7 @@ import torch
 from random_groups import CONFIG, RESPONSE, gradient, logprobs_of, make_group, random_model
 from transformers import GPT2LMHeadModel
 
-from real.update.grpo import (
-    backward,
-    initial_reference,
-    kl_estimate,
-    token_loss,
-)
+from real.update.grpo import backward, initial_reference, kl_estimate, token_loss
 from real.update.logprobs import Scorer
 from real.update.packing import without_rows
 

@@ -58,10 +58,7 @@ rows_of_groups = st.lists(
 
 @settings(max_examples=25, deadline=None)
 @given(
-    rows_of_groups,
-    st.integers(1, 400),
-    st.sampled_from(["padded", "packed"]),
-    st.integers(1, 4),
+    rows_of_groups, st.integers(1, 400), st.sampled_from(["padded", "packed"]), st.integers(1, 4)
 )
 def test_every_row_once_within_the_budget_on_ranks_in_step(
     rows: list[tuple[int, list[int]]], budget: int, layout: Any, world: int

@@ -83,9 +83,7 @@ def test_settings_of_a_rule_reach_it():
     assert (none.steps["n_uniform"] == 4).all()
 
 
-def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(monkeypatch: pytest.MonkeyPatch):
     # With subsets of all responses every subgroup's label is the guard's own.
     matched = []
     pay = Scope.pay
