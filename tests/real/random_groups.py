@@ -56,6 +56,28 @@ def make_group(model: GPT2LMHeadModel, seed: int = 0, rows: int = 8, **changes: 
     return replace(group, **changes)
 
 
+def silenced(group: Group) -> Group:
+    zero = torch.zeros_like(group.majority_K)
+    return replace(group, majority_K=zero, minority_K=zero)
+
+
+def random_rows(
+    n_prompt: int, lengths: list[int], vocabulary: int, seed: int = 0, **changes: Any
+) -> Group:
+    """Random responses of the given lengths, all with an advantage of 1."""
+    g = torch.Generator().manual_seed(seed)
+    n_rows, width = len(lengths), max(lengths)
+    group = Group(
+        prompt_L=torch.randint(0, vocabulary, (n_prompt,), generator=g),
+        tokens_KT=torch.randint(0, vocabulary, (n_rows, width), generator=g),
+        old_KT=-torch.rand((n_rows, width), generator=g),
+        lengths_K=torch.tensor(lengths),
+        majority_K=torch.ones(n_rows),
+        minority_K=torch.zeros(n_rows),
+    )
+    return replace(group, **changes)
+
+
 def gradient(
     model: torch.nn.Module, groups: list[Group], config: TrainConfig, **options: Any
 ) -> tuple[float, Tensor]:

@@ -155,11 +155,6 @@ def test_the_loss_is_corrected_for_one_update(
     torch.testing.assert_close(group.correction_KT[inside], expected[0])
 
 
-def test_a_refilled_batch_is_not_sampled_ahead():
-    with pytest.raises(UserError, match="votes not ahead"):
-        TrainConfig(ahead=1, max_num_gen_batches=2, drop_uniform=True)
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -181,9 +176,16 @@ def test_what_cannot_be_sampled_beside_the_update(changes: dict[str, Any], words
         make_engine(TrainConfig(ahead=1, **changes).settled(), policy, CHECKPOINT)
 
 
-def test_a_loss_without_ratios_cannot_be_corrected():
-    with pytest.raises(UserError, match="ahead = 1: rule one_shot_em has neither rewards nor"):
-        TrainConfig(ahead=1, rule="one_shot_em")
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rule": "one_shot_em"}, "ahead = 1: rule one_shot_em has neither rewards nor"),
+        ({"max_num_gen_batches": 2, "drop_uniform": True}, "votes not ahead"),
+    ],
+)
+def test_settings_that_cannot_be_ahead(changes: dict[str, Any], words: str):
+    with pytest.raises(UserError, match=words):
+        TrainConfig(ahead=1, **changes)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_groups import random_rows
 from small_models import decoder_sizes
 from transformers import (
     GPT2Config,
@@ -27,16 +28,7 @@ VOCABULARY = 40
 
 
 def make_group(prompt: int, lengths: list[int], seed: int = 0) -> Group:
-    g = torch.Generator().manual_seed(seed)
-    n_rows, width = len(lengths), max(lengths)
-    return Group(
-        prompt_L=torch.randint(0, VOCABULARY, (prompt,), generator=g),
-        tokens_KT=torch.randint(0, VOCABULARY, (n_rows, width), generator=g),
-        old_KT=-torch.rand((n_rows, width), generator=g),
-        lengths_K=torch.tensor(lengths),
-        majority_K=torch.ones(n_rows),
-        minority_K=torch.zeros(n_rows),
-    )
+    return random_rows(prompt, lengths, VOCABULARY, seed)
 
 
 def passes_of(

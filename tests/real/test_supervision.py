@@ -127,22 +127,13 @@ def test_true_labels_reward_the_truth_while_the_trace_tells_of_the_votes():
 
 
 def test_guard_draws_belong_to_seed_problem_and_visit():
-    one, two = (supervisor(OFF, ["0"] * 3, seed=seed) for seed in (0, 1))
+    one, two = (supervisor(GuardConfig(tie_break="random"), ["0"] * 3, seed=s) for s in (0, 1))
     base = one._draws(np.array([0, 1, 2]), 4)
-    again = one._draws(np.array([2, 0]), 4)
-    assert again.tie.tolist() == [base.tie[2], base.tie[0]]
-    assert not np.intersect1d(base.skip, two._draws(np.array([0, 1, 2]), 4).skip).size
-    assert not np.intersect1d(base.pick, one._draws(np.array([0, 1, 2]), 5).pick).size
-
-
-def test_problems_of_one_batch_may_be_at_different_visits():
-    made = supervisor(GuardConfig(tie_break="random"), ["0"] * 3)
-    mixed = made._draws(np.array([2, 0]), np.array([4, 7]))
-    assert mixed.tie.tolist() == [
-        made._draws(np.array([2]), 4).tie[0],
-        made._draws(np.array([0]), 7).tie[0],
-    ]
-    found = decide(made, [2, 0], np.stack([votes(8, 8), votes(3)]), np.array([4, 7]))
+    again = one._draws(np.array([2, 0]), np.array([4, 7]))
+    assert again.tie.tolist() == [base.tie[2], one._draws(np.array([0]), 7).tie[0]]
+    for other in (two._draws(np.array([0, 1, 2]), 4), one._draws(np.array([0, 1, 2]), 5)):
+        assert not np.intersect1d(base.skip, other.skip).size
+    found = decide(one, [2, 0], np.stack([votes(8, 8), votes(3)]), np.array([4, 7]))
     assert found.rows["visit"].tolist() == [4, 7]
 
 

@@ -7,17 +7,8 @@ from lab.trace.response import read_response
 from real.cli import main
 from real.record.checkpoint import trained_weights
 
-FEW = [
-    "--n-problems",
-    "3",
-    "--responses",
-    "24",
-    "--weights",
-    "64",
-    "--min-novel",
-    "1e-3",
-    "--quiet",
-]
+FEW = ["--n-problems", "3", "--responses", "24", "--weights", "64", "--min-novel", "1e-3"]
+FEW += ["--quiet"]
 RUN = ["--n-problems", "3", "--n-votes", "8", "--n-samples", "4", "--epochs", "10", "--quiet"]
 
 
