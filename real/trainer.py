@@ -42,7 +42,7 @@ from real.settings.config import TrainConfig
 from real.settings.seeds import Batch, batches, with_next
 from real.update.grpo import compared
 from real.update.optimizer import Fault, Step
-from real.vote.decide import Fields, pay, shared_brake, shared_streams
+from real.vote.decide import Fields, pay, shared_streams
 from real.vote.observe import OF_LABELS
 from real.vote.sample import check_readable
 
@@ -407,7 +407,7 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
     with clock.phase("guard"):
         streams = shared_streams(run.ranks, decided and pay(run.rule, decided, config.guard))
     run.votes.release()
-    run.optimizer.rate_scale *= shared_brake(run.ranks, run.supervisor)
+    run.optimizer.rate_scale *= run.supervisor.brake()
     with clock.phase("update"):
         groups = responses.groups(streams, config.mask_truncated)
         parts = run.refill.mini_batches(groups, further.groups(decided, streams), batch.ends_run)

@@ -10,7 +10,7 @@ training can raise it; greedy decoding continues it to an answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,7 +120,8 @@ def grow(
     unseen = [
         (tree.nodes[node].log_p + float(log_p_A[token]), node, token, float(log_p_A[token]))
         for node, log_p_A in rows.items()
-        for token in _unseen(tree.nodes[node], log_p_A, min_novel)
+        for token in np.flatnonzero(tree.nodes[node].log_p + log_p_A > np.log(min_novel)).tolist()
+        if token not in tree.nodes[node].edges
     ]
     for _, node, token, log_p in sorted(unseen, reverse=True)[: max_edges - len(tree.edges)]:
         edge = _edge(tree, node, token, log_p)
@@ -163,12 +164,6 @@ def _child(tree: Tree, node: int, edge: int) -> int:
         log_p = above.log_p + tree.edges[edge].log_p0
         tree.nodes.append(Node((*above.prefix, token), log_p, edge))
     return above.children[token]
-
-
-def _unseen(node: Node, log_p_A: NDArray[np.float32], min_novel: float) -> Iterator[int]:
-    for token in np.flatnonzero(node.log_p + log_p_A > np.log(min_novel)):
-        if int(token) not in node.edges:
-            yield int(token)
 
 
 def edge_arrays(

@@ -132,8 +132,10 @@ class _Chunked(torch.autograd.Function):
         ctx.save_for_backward(hidden_nH, weight_VH, bias_V, targets_n)
         ctx.temperature, ctx.numbers, ctx.size, ctx.product = temperature, numbers, size, product
         pairs = zip(hidden_nH.split(size), targets_n.split(size), strict=True)
-        logits = ((product(h, weight_VH, bias_V), targets) for h, targets in pairs)
-        whole = _joined([numbers.values(*pair, temperature) for pair in logits])
+        # No name holds the logits of a chunk, so that they are freed before the next are made.
+        whole = _joined(
+            [numbers.values(product(h, weight_VH, bias_V), t, temperature) for h, t in pairs]
+        )
         ctx.mark_non_differentiable(*whole[1:])
         return whole
 
@@ -197,8 +199,7 @@ def head_scores(
 ) -> TokenScores:
     """Score tokens from the (n, H) hidden states before them, with gradient.
 
-    Args:
-        stats: whether to give entropy and self-certainty as well.
+    Entropy and self-certainty come with `stats`.
     """
 
     def values(logits_nV: Tensor, targets_n: Tensor, temperature: float) -> tuple[Tensor, ...]:

@@ -47,13 +47,9 @@ class Masters:
     def __init__(self, parameters: Sequence[Tensor], on_host: bool = False) -> None:
         """Copy parameters below single precision, to main memory if `on_host`; watch gradients."""
         self.parameters = list(parameters)
-        low = [torch.finfo(p.dtype).bits < 32 for p in self.parameters]
-        pairs = zip(self.parameters, low, strict=True)
-        self.tensors = [_master(p, on_host) if is_low else p for p, is_low in pairs]
+        self.tensors = [_master(p, on_host) for p in self.parameters]
         """One per parameter, the parameter itself where it needs no copy."""
-        self._sums = [
-            self._watched(p, m) for p, m in zip(self.parameters, self.tensors, strict=True)
-        ]
+        self._sums = list(map(self._watched, self.parameters, self.tensors))
 
     @torch.no_grad()
     def gradients(self) -> list[Tensor]:
@@ -92,6 +88,8 @@ class Masters:
 
 
 def _master(parameter: Tensor, on_host: bool) -> Tensor:
+    if torch.finfo(parameter.dtype).bits >= 32:
+        return parameter
     wide = parameter.detach().to(torch.float32, copy=True)
     return host_copy(wide) if on_host else wide
 
@@ -199,9 +197,7 @@ class MeasuredAdamW:
         """Move one block; `sources` are weights and moments."""
         grads = [piece.of(gradients[piece.place]) for piece in block]
         kept = [[piece.of(source[piece.place]) for piece in block] for source in sources]
-        used = [
-            [self._fetched(p, grad) for p, grad in zip(parts, grads, strict=True)] for parts in kept
-        ]
+        used = [list(map(self._fetched, parts, grads)) for parts in kept]
         weights, exp_avgs, exp_avg_sqs = used
         before = [weight.clone() for weight in weights]
         n_steps = torch.full((len(block),), float(self.n_steps), device=grads[0].device)

@@ -26,7 +26,6 @@ from guard_core import (
     GuardState,
     PolicyStreams,
     Votes,
-    count_answers,
     policy_streams,
 )
 from guard_core.decision import Treatment
@@ -75,7 +74,7 @@ class Supervisor:
     def __init__(self, config: TrainConfig, truths: list[str | None], ranks: Ranks = ALONE) -> None:
         """Start before any vote, with (N,) reference answers, None where there is none."""
         self.config = config
-        self.reads = ranks.first
+        self._ranks, self.reads = ranks, ranks.first
         """This rank reads answers."""
         by_math = self.reads and config.settled().answer_check == "math"
         self.equality = Equality(config.answer_timeout) if by_math else None
@@ -141,10 +140,16 @@ class Supervisor:
         return Decided(obs, decision, draws.tie, rows, step_columns)
 
     def brake(self) -> float:
-        """Return the guard's factor on the learning rate from the last decision on."""
+        """Return the guard's factor on the learning rate from this batch on, the same on all ranks.
+
+        All ranks must call this after the batch was decided on.
+        """
         s, guard = self.state, self.config.guard
+        if guard.brake == 1:
+            return 1.0
         value = signal(s.flips[:, -1], s.match_rates[:, -1], s.visits > 0, guard)
-        return float(brake_factor(value, guard))
+        factor = np.array([[float(brake_factor(value, guard))]])
+        return float(self._ranks.from_first(factor)[0, 0])
 
     @property
     def answer_timeouts(self) -> int:
@@ -169,13 +174,7 @@ class Supervisor:
 
     def _votes(self, answers_PV: Ints) -> Votes:
         n_answers, n_samples = max(1, self.answer_ids.n_answers), self.config.n_samples
-        samples = count_answers(answers_PV[:, :n_samples], n_answers)
-        return Votes(
-            counts=samples + count_answers(answers_PV[:, n_samples:], n_answers),
-            samples=samples,
-            n_votes=answers_PV.shape[1],
-            n_samples=n_samples,
-        )
+        return Votes.from_answers(answers_PV, n_samples=n_samples, n_answers=n_answers)
 
     def _observations(
         self, problems_P: Ints, answers_PV: Ints, votes: Votes, visit: int | Ints, observed: Fields
@@ -269,16 +268,6 @@ def shared_streams(ranks: Ranks, streams: PolicyStreams | None) -> PolicyStreams
         weight=values_PC[:, -2],
         drop=values_PC[:, -1] > 0,
     )
-
-
-def shared_brake(ranks: Ranks, supervisor: Supervisor) -> float:
-    """Return the guard's factor on the learning rate from this batch on, the same on all ranks.
-
-    All ranks must call this after the batch was decided on.
-    """
-    if supervisor.config.guard.brake == 1:
-        return 1.0
-    return float(ranks.from_first(np.array([[supervisor.brake()]]))[0, 0])
 
 
 def mini_batches(groups: list[Group], further: list[list[Group]], size: int) -> list[list[Group]]:

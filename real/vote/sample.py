@@ -198,14 +198,9 @@ class VoteSampler:
             rollouts = drawn.rollouts.of_version(step - 2)
             return Responses(problems_P.tolist(), prompts, rollouts.to(policy.device), policy)
         self._columns = {"staleness": 0.0, "seconds_ahead": 0.0} if self._config.ahead else {}
-        return self._sampler.sample(
-            problems_P.tolist(),
-            prompts,
-            self._config.n_votes,
-            self._sampling,
-            step - 1,
-            self._sampler.generator(Stream.VOTES, step),
-        )
+        generator, n_votes = self._sampler.generator(Stream.VOTES, step), self._config.n_votes
+        settings = n_votes, self._sampling, step - 1, generator
+        return self._sampler.sample(problems_P.tolist(), prompts, *settings)
 
     def begin(self, problems_P: Ints, step: int) -> None:
         """Begin to sample the votes of batch `step` with the weights that the engine has."""
