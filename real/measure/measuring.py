@@ -215,7 +215,14 @@ def measure(
     tokens_PNT, lengths_PN = sample(prompts, config.responses, max_tokens, 1.0, config.seed)
     trees: list[Tree] = []
     for n, prompt in enumerate(prompts):
-        trees.append(_tree(model, prompt, tokens_PNT[n], lengths_PN[n], temperature, pad, config))
+        rows = zip(tokens_PNT[n].tolist(), lengths_PN[n].tolist(), strict=True)
+        responses = [tuple(row[:length]) for row, length in rows]
+        if config.unit == "token":
+            distinct = list(dict.fromkeys(responses))
+            log_p = log_probs(model, prompt, distinct, temperature, pad)
+            trees.append(grow(distinct, log_p, config.min_p, config.min_novel, config.max_edges))
+        else:
+            trees.append(whole_responses(responses))
         report("sample", (n + 1) / len(prompts))
     empty = [n for n, tree in enumerate(trees) if not tree.leaves]
     if empty:
@@ -282,24 +289,6 @@ def measure(
         estimated_KE = ((response.used_scale(used) * change_KD) @ features[:, used].T).astype(float)
         response.facts.sampling = sampling_error(moved_KE, estimated_KE, norm2)
     return response
-
-
-def _tree(
-    model: Any,
-    prompt: Sequence[int],
-    tokens_VT: torch.Tensor,
-    lengths_V: torch.Tensor,
-    temperature: float,
-    pad: int,
-    config: MeasureConfig,
-) -> Tree:
-    rows = zip(tokens_VT.tolist(), lengths_V.tolist(), strict=True)
-    responses = [tuple(row[:length]) for row, length in rows]
-    if config.unit != "token":
-        return whole_responses(responses)
-    distinct = list(dict.fromkeys(responses))
-    log_p = log_probs(model, prompt, distinct, temperature, pad)
-    return grow(distinct, log_p, config.min_p, config.min_novel, config.max_edges)
 
 
 def _continue(

@@ -153,7 +153,7 @@ class SecondVotes(ExtraRollouts):
         yield version
 
     def first(self) -> Fields:
-        """Implement `ExtraRollouts`: the second voter is the model itself before training."""
+        """The second voter is the model itself before training."""
         parts, sampler = self.parts, self.parts.sampler
         drawn = sampler.sample_all(
             self.asked,
@@ -166,7 +166,6 @@ class SecondVotes(ExtraRollouts):
         return {"second": np.concatenate([parts.read(responses) for responses in drawn])}
 
     def before(self, problems_P: Ints, step: int) -> Fields:
-        """Implement `ExtraRollouts`."""
         parts, problems = self.parts, problems_P.tolist()
         prompts = [self.asked.tokens[problem] for problem in problems]
         generator = parts.sampler.generator(Stream.SECOND, step)
@@ -178,7 +177,7 @@ class SecondVotes(ExtraRollouts):
         return {"second": parts.read(self._drawn)}
 
     def groups(self, decided: Decided | None, streams: PolicyStreams) -> list[list[Group]]:
-        """Implement `ExtraRollouts`: the second votes, where the rule trains them."""
+        """The second votes, where the rule trains them."""
         if not self.parts.rule.trains_second or self._drawn is None:
             return []
         own_streams = None if decided is None else self.pay(decided)
@@ -224,7 +223,6 @@ class Paraphrases(SecondVotes):
         return self._asked
 
     def begin(self) -> dict[str, Any]:
-        """Implement `ExtraRollouts`."""
         problems = self.parts.prompts.problems
         config = self.parts.config
         reworded = TASKS[config.tiny_task].reworded
@@ -232,15 +230,12 @@ class Paraphrases(SecondVotes):
         return {"paraphrases_missing": sum(text is None for text in self.texts_N)}
 
     def files(self) -> dict[str, Any]:
-        """Implement `ExtraRollouts`."""
         return {"paraphrases.json": self.values()}
 
     def values(self) -> Any:
-        """Implement `ExtraRollouts`."""
         return {"paraphrases": self.texts_N}
 
     def restore(self, tensors: dict[str, Tensor], values: Any) -> None:
-        """Implement `ExtraRollouts`."""
         self._take(values["paraphrases"])
 
     def _take(self, texts_N: list[str | None]) -> None:
@@ -297,7 +292,7 @@ class Teacher(SecondVotes):
 
     @contextmanager
     def answering(self, version: int) -> Iterator[int]:
-        """Implement `SecondVotes`: the model holds the teacher's weights meanwhile."""
+        """The model holds the teacher's weights meanwhile."""
         if not self.moved:
             yield version
             return
@@ -306,7 +301,6 @@ class Teacher(SecondVotes):
             yield other
 
     def after_step(self, step: int) -> None:
-        """Implement `ExtraRollouts`."""
         self._average.follow(self._trained(), ema_rate(step - 1, self._n_steps))
         self.moved = True
 
@@ -316,15 +310,12 @@ class Teacher(SecondVotes):
         return self._average.weights
 
     def tensors(self) -> dict[str, Tensor]:
-        """Implement `ExtraRollouts`."""
         return self.weights
 
     def values(self) -> Any:
-        """Implement `ExtraRollouts`."""
         return {"moved": self.moved}
 
     def restore(self, tensors: dict[str, Tensor], values: Any) -> None:
-        """Implement `ExtraRollouts`."""
         shapes = {name: t.shape for name, t in tensors.items()}
         if shapes != {name: t.shape for name, t in self.weights.items()}:
             raise UserError(
@@ -399,16 +390,14 @@ class TinyWording(Wording):
     max_tokens = judging.VERIFICATION_TOKENS
 
     def question(self, problem: Problem, response: str) -> Problem:
-        """Implement `Wording`."""
         asked = judging.question(problem.prompt, response)
         return Problem(f"{problem.id}/verify", asked, None)
 
     def verdict(self, text: str) -> int:
-        """Implement `Wording`: plus is right, minus wrong."""
+        """Plus is right, minus wrong."""
         return judging.read_verdict(text)
 
     def request(self, problem: Problem, response: str, verification: str) -> Problem:
-        """Implement `Wording`."""
         asked = judging.request(problem.prompt, response, verification)
         return Problem(f"{problem.id}/again", asked, None)
 
@@ -447,12 +436,12 @@ class Judge(ExtraRollouts):
         self._again: Solutions | None = None
 
     def before(self, problems_P: Ints, step: int) -> dict[str, NDArray[Any]]:
-        """Implement `ExtraRollouts`: forget the batch before."""
+        """Forget the batch before."""
         self._step, self.n_sampled, self.asked, self._again = step, 0, None, None
         return {}
 
     def ask(self, decided: Decided | None, responses: Responses) -> Decided | None:
-        """Implement `ExtraRollouts`: let the model judge, and solve again what it finds wrong.
+        """Let the model judge, and solve again what it finds wrong.
 
         The first question about a problem is about a response that gives the label.
         """

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -81,28 +81,24 @@ def token_texts(tokenizer: Any, ids: Collection[int]) -> dict[int, str]:
     known = _TEXTS.setdefault(tokenizer, {})
     if new := set(ids) - known.keys():
         # At the beginning of a text many tokenizers drop a space, so each follows another token.
-        anchor = _anchor(decode, len(tokenizer))
+        plain = (i for i in range(min(len(tokenizer), _ANCHORS)) if _is_plain(decode([i])))
+        anchor = list(islice(plain, 1))
         before = decode(anchor)
         known |= {i: decode([*anchor, i]).removeprefix(before) for i in new}
     return {i: known[i] for i in ids}
 
 
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable() and text.strip() == text != ""
+
+
 def steps_of(texts: list[str]) -> NDArray[np.int64]:
-    """(T,) numbers of the steps that the tokens of a response belong to, from their texts."""
+    """(T,) number of the step that each token belongs to, from the tokens' texts."""
     whole = "".join(texts)
     first, last = len(whole) - len(whole.lstrip()), len(whole.rstrip())
     ends = [blank.end() for blank in _BLANK_LINES.finditer(whole, first, last)]
     begins_T = np.cumsum([0, *map(len, texts[:-1])])
     return np.searchsorted(ends, begins_T, side="right").astype(np.int64)
-
-
-def _anchor(decode: Callable[[list[int]], str], size: int) -> list[int]:
-    """One token of plain text, if one is found quickly."""
-    for token in range(min(size, _ANCHORS)):
-        text = decode([token])
-        if text.isascii() and text.isprintable() and text.strip() == text != "":
-            return [token]
-    return []
 
 
 def _mean_of_means(

@@ -58,18 +58,6 @@ class Uncheckable(Exception):
     """The tokens are no expression of this grammar, or one beyond its limits."""
 
 
-def value(tokens: Sequence[Token]) -> Fraction | None:
-    """Value of an expression; None where it is none, divides by zero or exceeds a limit."""
-    if not 0 < len(tokens) <= MOST_TOKENS:
-        return None
-    reader = _Reader(tokens)
-    try:
-        number = reader.sum()
-    except (Uncheckable, ZeroDivisionError):
-        return None
-    return Fraction(number) if reader.position == len(tokens) else None
-
-
 class _Reader:
     """Recursive descent; each method reads what it is named after."""
 
@@ -337,12 +325,21 @@ def _without_excess(tokens: list[Token], kind: str, other: str) -> list[Token]:
 
 
 def _read(tokens: Sequence[Token]) -> tuple[Fraction | None, bool]:
-    """Value of a side, and whether there is something to compute in it."""
+    """Value of a side, and whether there is something to compute in it.
+
+    None where the side is no expression, divides by zero or exceeds a limit.
+    """
     if not tokens:
         return None, False
     first = 1 if tokens[0].text == "-" else 0
     computes = any(token.kind in ("operator", "frac") for token in tokens[first:])
-    return value(tokens), computes or sum(token.kind == "number" for token in tokens) > 1
+    computes |= sum(token.kind == "number" for token in tokens) > 1
+    reader = _Reader(tokens)
+    try:
+        number = reader.sum()
+    except (Uncheckable, ZeroDivisionError):
+        return None, computes
+    return Fraction(number) if reader.position == len(tokens) else None, computes
 
 
 def tool_verdicts(texts: Sequence[str], problem: str | None = None) -> NDArray[np.bool_]:
