@@ -111,13 +111,10 @@ def test_loss_and_gradient_are_those_of_rows_alone(make: Any, attention: str, mi
     assert_close(scorer, TrainConfig(temperature=0.6, micro_tokens=micro_tokens))
 
 
-@pytest.mark.parametrize("kind", ["grpo", "dr_grpo"])
-def test_every_mean(kind: Any):
-    assert_close(Scorer(gpt2()), TrainConfig(loss=kind, temperature=0.6, max_response_tokens=6))
-
-
-def test_entropy_loss():
-    assert_close(EntropyScorer(gpt2()), TrainConfig(temperature=0.6))
+@pytest.mark.parametrize("scorer", [Scorer, EntropyScorer])
+@pytest.mark.parametrize("kind", ["dapo", "grpo", "dr_grpo"])
+def test_every_mean(kind: Any, scorer: Any):
+    assert_close(scorer(gpt2()), TrainConfig(loss=kind, temperature=0.6, max_response_tokens=6))
 
 
 def test_lora_and_gradient_checkpointing():

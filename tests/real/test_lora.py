@@ -77,14 +77,6 @@ def test_merged_weights_are_the_trained_model(tied: bool):
     assert torch.equal(logits(model), expected)  # nothing was merged into the model itself
 
 
-def test_merged_weights_of_a_model_without_adapters_are_its_own():
-    model = small_model()
-    for (name, value), (own, parameter) in zip(
-        merged_weights(model), model.named_parameters(), strict=True
-    ):
-        assert name == own and value.data_ptr() == parameter.data_ptr()
-
-
 def test_reference_is_the_model_with_its_adapters_off():
     model = small_model()
     before = Scorer(model)(rows(), 1.0).logprobs_n

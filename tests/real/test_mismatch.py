@@ -64,15 +64,6 @@ def off_by(groups: list[Group], gap: float) -> list[Group]:
     return [replace(g, old_KT=torch.where(g.real_KT, g.old_KT + gap, 0.0)) for g in groups]
 
 
-def test_k3_estimates_the_divergence() -> None:
-    generator = torch.Generator().manual_seed(1)
-    engine_A = torch.log_softmax(torch.randn(7, generator=generator), -1)
-    trainer_A = torch.log_softmax(engine_A + 0.3 * torch.randn(7, generator=generator), -1)
-    exact = float((engine_A.exp() * (engine_A - trainer_A)).sum())
-    tokens = torch.multinomial(engine_A.exp(), 200_000, True, generator=generator)
-    assert mismatch_kl([trainer_A[tokens]], [engine_A[tokens]]) == pytest.approx(exact, rel=0.05)
-
-
 def test_tokens_without_a_number_are_left_out() -> None:
     nan, gone = math.nan, -math.inf
     trainer = [torch.tensor([-1.0, nan, -2.0]), torch.tensor([-1.0])]
@@ -102,26 +93,18 @@ def settings(cap: float = 0.0) -> TrainConfig:
 
 
 @pytest.mark.parametrize("cap", [0.0, 2.0])
-def test_an_engine_that_agrees_has_no_mismatch(scorer: Scorer, cap: float) -> None:
+@pytest.mark.parametrize("gap", [0.0, 0.2, -0.2])
+def test_the_mismatch_is_that_of_the_engine(scorer: Scorer, gap: float, cap: float) -> None:
     groups = sampled(scorer)
-    found, columns = compared(scorer, groups, settings(cap))
-    assert 0 <= columns["mismatch_kl"] < 1e-10
-    if cap:
-        assert columns["tis_weight"] == pytest.approx(1.0) and columns["masked"] == 0
-    for before, after in zip(groups, found, strict=True):
-        assert torch.allclose(after.old_KT, before.old_KT, atol=1e-5)
-        if cap:
-            assert after.correction_KT is not None
-            assert torch.allclose(after.correction_KT, torch.ones(()), atol=1e-4)
-
-
-@pytest.mark.parametrize("cap", [0.0, 2.0])
-@pytest.mark.parametrize("gap", [0.2, -0.2])
-def test_the_mismatch_of_a_wrong_engine_is_seen(scorer: Scorer, gap: float, cap: float) -> None:
-    _, columns = compared(scorer, off_by(sampled(scorer), gap), settings(cap))
+    found, columns = compared(scorer, off_by(groups, gap), settings(cap))
+    expected = math.exp(-gap) - 1 + gap
+    assert columns["mismatch_kl"] == pytest.approx(expected, rel=1e-3, abs=1e-10)
     if cap:
         assert columns["tis_weight"] == pytest.approx(math.exp(-gap), rel=1e-3)
-    assert columns["mismatch_kl"] == pytest.approx(math.exp(-gap) - 1 + gap, rel=1e-3)
+        assert columns["masked"] == 0
+        for before, after in zip(groups, found, strict=True):
+            inside = before.real_KT
+            assert torch.allclose(after.old_KT[inside], before.old_KT[inside], atol=1e-5)
 
 
 def test_without_a_cap_only_a_few_rows_are_looked_at(

@@ -41,10 +41,9 @@ def votes(*numbers: int, rest: int = -1, total: int = 64) -> np.ndarray:
     return np.array(answers)[order]
 
 
-def halves(*numbers: int, rest: int = -1) -> np.ndarray:
+def halves(*numbers: int) -> np.ndarray:
     """Exactly `numbers` among the 32 samples, and the same among the other 32 votes."""
-    half = votes(*numbers, rest=rest, total=32)
-    return np.concatenate([half, half])
+    return np.tile(votes(*numbers, total=32), 2)
 
 
 class Visit(NamedTuple):

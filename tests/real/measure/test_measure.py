@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from measured_models import END, LONGEST, PROMPTS, TEMPERATURE, measured, sampler, small_model
+from measured_models import LONGEST, PROMPTS, TEMPERATURE, measured, sampler, small_model
 
 from lab.base.errors import UserError
 from lab.trace.response import read_response, write_response
-from real.measure.gradients import Gradients, log_probs, next_log_probs
+from real.measure.gradients import Gradients, next_log_probs
 from real.measure.measuring import choose_weights
 
 
@@ -62,17 +62,6 @@ def test_the_tree_holds_the_probabilities_of_the_model():
         assert len(prompt) > 1
     assert r.leaf_unseen.any() and not r.leaf_unseen.all()
     assert (r.leaf_length <= LONGEST).all()
-
-
-def test_log_probs_are_those_of_single_tokens():
-    model = small_model()
-    responses = [(1, 2, 0), (4,)]
-    rows = log_probs(model, PROMPTS[1], responses, TEMPERATURE, END)
-    assert [row.shape for row in rows] == [(3, 6), (1, 6)]
-    for t in range(3):
-        context = [*PROMPTS[1], *responses[0][:t]]
-        single = next_log_probs(model, [context] * 6, list(range(6)), TEMPERATURE)
-        assert rows[0][t] == pytest.approx(single, abs=1e-5)
 
 
 def test_all_weights_are_kept_exactly_and_a_sample_in_half_precision():
