@@ -137,12 +137,9 @@ class SecondVotes(ExtraRollouts):
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
+        self.asked: PromptSet = parts.prompts
+        """The prompts of the second votes; the problems themselves unless they are reworded."""
         self._drawn: Responses | None = None
-
-    @property
-    def asked(self) -> PromptSet:
-        """The prompts of the second votes; the problems themselves."""
-        return self.parts.prompts
 
     @contextmanager
     def answering(self, version: int) -> Iterator[int]:
@@ -155,14 +152,9 @@ class SecondVotes(ExtraRollouts):
     def first(self) -> Fields:
         """The second voter is the model itself before training."""
         parts, sampler = self.parts, self.parts.sampler
-        drawn = sampler.sample_all(
-            self.asked,
-            parts.config.n_votes,
-            parts.sampling,
-            0,
-            sampler.generator(Stream.SECOND, 0),
-            parts.config.max_rows * parts.ranks.world,
-        )
+        generator, config = sampler.generator(Stream.SECOND, 0), parts.config
+        settings = config.n_votes, parts.sampling, 0, generator
+        drawn = sampler.sample_all(self.asked, *settings, config.max_rows * parts.ranks.world)
         return {"second": np.concatenate([parts.read(responses) for responses in drawn])}
 
     def before(self, problems_P: Ints, step: int) -> Fields:
@@ -213,14 +205,6 @@ class Paraphrases(SecondVotes):
         super().__init__(parts)
         self.texts_N: list[str | None] = []
         """None where the problem keeps its text."""
-        self._asked: PromptSet | None = None
-
-    @property
-    def asked(self) -> PromptSet:
-        """The rewordings as prompts."""
-        if self._asked is None:
-            raise ValueError("no paraphrases yet; call begin first")
-        return self._asked
 
     def begin(self) -> dict[str, Any]:
         problems = self.parts.prompts.problems
@@ -248,7 +232,7 @@ class Paraphrases(SecondVotes):
             tokens.append(new if fits else old)
             kept.append(text if fits else None)
         self.texts_N = kept
-        self._asked = replace(prompts, tokens=tokens)
+        self.asked = replace(prompts, tokens=tokens)
 
     def _ask(self) -> list[str | None]:
         """Return the model's own rewordings; None where it gave none, or none that ended."""
