@@ -79,10 +79,8 @@ class Clock:
     ) -> dict[str, float]:
         """Seconds per phase and of the whole step, tokens per second, and the use of a GPU.
 
-        Args:
-            n_sampled: response tokens of the phases `rollout` and `further`.
-            n_trained: those of the phase `update`, which takes `flops` operations.
-            world: ranks, each with a GPU.
+        `n_sampled` are response tokens of the phases `rollout` and `further`, `n_trained` those of
+        the phase `update`, which takes `flops` operations; `world` ranks have a GPU each.
         """
         seconds, further = self.seconds, self.seconds.get("seconds_further", 0.0)
         whole = time.perf_counter() - self._start

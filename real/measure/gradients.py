@@ -38,11 +38,7 @@ def log_probs(
 ) -> list[NDArray[np.float32]]:
     """Log-probabilities of every token after every prefix of some responses to one prompt.
 
-    Args:
-        pad: any token id; fills up short responses.
-
-    Returns:
-        Per response a (T, A) array over its T prefixes and the vocabulary of A tokens.
+    Per response a (T, A) array over its T prefixes and A tokens; `pad` may be any token id.
     """
     longest = max(map(len, responses))
     filled = [[*prompt, *tokens, *[pad] * (longest - len(tokens))] for tokens in responses]
@@ -85,11 +81,7 @@ class Gradients:
     """Gradients of log p(tokens | context) with respect to the trained weights of a model."""
 
     def __init__(self, model: Any, temperature: float) -> None:
-        """Take the weights that require a gradient.
-
-        Args:
-            model: a causal language model with eager attention, which `vmap` can differentiate.
-        """
+        """Take the weights that require a gradient; attention is eager, which `vmap` needs."""
         self._model, self._temperature = model, temperature
         named = list(model.named_parameters())
         self._weights = {name: p.detach() for name, p in named if p.requires_grad}
@@ -236,9 +228,8 @@ class Growth:
     def at(self, weights: Mapping[str, torch.Tensor]) -> float:
         """Compare the weights of one checkpoint; those left out are unchanged.
 
-        Returns:
-            The median over the nodes of the squared norm of the gradients' change beyond the
-            softmax, relative to that of the gradients.
+        The result is the median over the nodes of the squared norm of the gradients' change beyond
+        the softmax, relative to that of the gradients.
         """
         try:
             self._load(weights)

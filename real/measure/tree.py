@@ -173,8 +173,7 @@ def edge_arrays(
 ) -> tuple[dict[str, Any], list[list[int]], list[Tokens]]:
     """The arrays of a response file without features, and context and tokens of every edge.
 
-    Args:
-        read: of the leaves of each problem: answer ids, the truth's id, the text of each id.
+    `read` holds for each problem's leaves answer ids, the truth's id, and the text of each id.
     """
     names = ("edge_node", "log_p0", "leaf_answer", "leaf_length", "leaf_unseen", "path_edge")
     rows: dict[str, list[Any]] = {name: [] for name in names}

@@ -149,9 +149,7 @@ def denominator(counts: Sequence[RowCounts], config: TrainConfig) -> float:
 
     For grpo it is the number of responses, whose token means are added; for dr_grpo that number
     times the longest response allowed. The names are those of TRL's `loss_type`.
-
-    Args:
-        counts: tokens of the loss in every row of every group, silent groups included.
+    Silent groups count.
     """
     if config.loss == "dapo":
         return float(sum(map(sum, counts)))
@@ -268,11 +266,8 @@ def initial_reference(
     """Log-probs of the policy as it is now, however it is trained later.
 
     With LoRA that is the model with its adapters off and costs no memory; else a frozen copy.
-    A run that is resumed must call this before it loads its checkpoint.
-
-    Args:
-        scorer: of the policy, not yet sharded.
-        shard: what is to be done with a copy.
+    A run that is resumed must call this before it loads its checkpoint. The scorer is not yet
+    sharded; `shard` is done to a copy of it.
     """
     start = scorer
     if not has_adapters(scorer.model):

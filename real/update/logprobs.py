@@ -197,10 +197,7 @@ def head_scores(
     stats: bool = False,
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> TokenScores:
-    """Score tokens from the (n, H) hidden states before them, with gradient.
-
-    Entropy and self-certainty come with `stats`.
-    """
+    """Score tokens from (n, H) hidden states, with gradient; all numbers with `stats`."""
 
     def values(logits_nV: Tensor, targets_n: Tensor, temperature: float) -> tuple[Tensor, ...]:
         scores = score_logits(logits_nV, targets_n, temperature, stats)

@@ -154,11 +154,9 @@ class MeasuredAdamW:
         on_host: bool = False,
         block_elements: int | None = None,
     ) -> None:
-        """Make the moments, which are zero before the first step.
+        """Make the moments, zero before the first step, in main memory if `on_host`.
 
-        Args:
-            on_host: whether moments are kept in main memory.
-            block_elements: weights that are moved at a time; if None as suits their device.
+        `block_elements` are weights that are moved at a time; if None as suits their device.
         """
         self._masters, self._weight_decay, self._on_host = masters, weight_decay, on_host
         self.n_steps = 0
@@ -292,9 +290,8 @@ class WeightAverage:
     ) -> Iterator[int]:
         """Let an engine sample by the average; gives the version of these weights.
 
-        Args:
-            hand_over: gives the model's weights to the engine, under a version.
-            version: of the model's own weights, which the engine has before and after.
+        `hand_over` gives the model's weights to the engine, under a version; `version` is that of
+        the model's own, which the engine has before and after.
         """
         with self.held_by(model):
             # A number that no version of the trained weights has.
@@ -516,10 +513,7 @@ class PolicyOptimizer:
         return norm.item()
 
     def _backward(self, batch: list[Group]) -> Pass:
-        """The gradient of a mini-batch, without rows for which the model gives no finite value.
-
-        `broken` of the result names these rows.
-        """
+        """The gradient of a mini-batch, without rows of no finite value, which `broken` names."""
         self._masters.zero_gradients()
         done = backward(self.scorer, batch, self.config, self._share, self._reference)
         if not done.broken:

@@ -131,8 +131,7 @@ def cheapest_plan(
 ) -> Plan:
     """Return the passes with the bundles that are estimated to be cheapest, see `plan`.
 
-    Args:
-        width: of the model's hidden states; None where its attention allows no bundles.
+    `width` is that of the hidden states, None where the model's attention allows no bundles.
     """
     bundle = 1 if width is None else _bundle_size(groups, counts, micro_tokens, width, world)
     passes = plan(groups, counts, micro_tokens, layout, world, bundle)

@@ -94,10 +94,7 @@ class Supervisor:
         return np.stack([self.answer_ids.ids(int(p), texts, extract) for p, texts in pairs])
 
     def prime(self, answers_NV: Ints, observed: Fields) -> Rows:
-        """Take in the votes of all problems before training, visit 0.
-
-        The guard decides nothing yet. Returns columns of the trace's visits.
-        """
+        """Take in the votes before training, visit 0; returns columns of the trace's visits."""
         if not self.reads:
             return {}
         problems = np.arange(len(answers_NV))
@@ -111,14 +108,11 @@ class Supervisor:
     def decide(
         self, problems_P: Ints, answers_PV: Ints, visit: int | Ints, observed: Fields
     ) -> Decided | None:
-        """Record one visit of a batch's problems and decide what to train on.
+        """Record one visit and decide what to train on; None on ranks that read no answers.
 
         Args:
             answers_PV: answer ids, -1 unparseable; the first K are trained on.
             visit: number of this visit, from 1; (P,) where it differs between the problems.
-
-        Returns:
-            None on ranks that read no answers.
         """
         if not self.reads:
             return None
@@ -273,9 +267,7 @@ def shared_streams(ranks: Ranks, streams: PolicyStreams | None) -> PolicyStreams
 def mini_batches(groups: list[Group], further: list[list[Group]], size: int) -> list[list[Group]]:
     """Return the groups of every optimizer step, of `size` problems each.
 
-    Args:
-        groups: (P,) groups of the batch's problems.
-        further: (P,) groups that go with each problem's own; empty for none at all.
+    `further` groups go with each problem's own; it is empty for none at all.
     """
     return [
         [*groups[start : start + size], *chain(*further[start : start + size])]

@@ -92,10 +92,7 @@ class ExtraRollouts:
         return {}
 
     def before(self, problems_P: Ints, step: int) -> Fields:
-        """Sample what labels of batch `step` depend on; returns observations by their names.
-
-        The engine holds the weights of the batch before.
-        """
+        """Sample what labels of batch `step` depend on; returns observations by their names."""
         return {}
 
     def ask(self, decided: Decided | None, responses: Responses) -> Decided | None:
@@ -143,10 +140,7 @@ class SecondVotes(ExtraRollouts):
 
     @contextmanager
     def answering(self, version: int) -> Iterator[int]:
-        """Let the engine sample by the second voter; gives the version of these weights.
-
-        The engine has the trained weights of the given version before and after.
-        """
+        """Let the engine, which has the trained weights, sample by the second voter's version."""
         yield version
 
     def first(self) -> Fields:
@@ -476,11 +470,7 @@ class Judge(ExtraRollouts):
         return advantages_PQ
 
     def _verify(self, chosen_PQ: Ints, responses: Responses) -> Asked:
-        """Ask the questions that are not longer than a prompt may be.
-
-        Args:
-            chosen_PQ: (P, Q) index among the V of the response to ask about; -1 asks nothing.
-        """
+        """Ask about the chosen ones of the V responses, -1 for none, as long as a prompt may be."""
         prompts, rows = [], []
         questions_PQ = np.full_like(chosen_PQ, -1)
         encoded: dict[tuple[int, int], list[int]] = {}

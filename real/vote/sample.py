@@ -107,9 +107,7 @@ class Sampler:
     ) -> Responses:
         """Sample `n` responses to each prompt, with the weights of that version.
 
-        Args:
-            problems: (P,) index of each prompt's problem.
-            generator: decides all of them; see `generator`.
+        `problems` is the index of each prompt's problem.
         """
         rollouts = self.engine.sample(prompts, n, sampling, generator).of_version(version)
         return Responses(problems, prompts, rollouts.to(self.policy.device), self.policy)

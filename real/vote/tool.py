@@ -286,7 +286,7 @@ def _runs(text: str, start: int, stop: int) -> list[_Run]:
 def _is_apart(text: str, match: re.Match[str], before: bool) -> bool:
     """Return whether the text behind a run (or before it) cannot belong to it.
 
-    A word of prose does not, with a space between it and the run.
+    A word of prose cannot, with a space between it and the run.
     """
     if match.lastgroup in ("end", "item"):
         return True
