@@ -212,11 +212,9 @@ class Growth:
         coordinates: NDArray[np.int64],
         scale: NDArray[np.float32],
     ) -> None:
-        """Measure the start model, which is left as it is.
+        """Measure the start model, which is left as it is, on D weights of `coordinates`.
 
-        Args:
-            coordinates: (D,) places of the compared weights.
-            scale: (D,) number of weights that each stands for.
+        Each stands for `scale` weights.
         """
         self._model, self._temperature = model, temperature
         self._edges = (edges.contexts, edges.tokens)
@@ -267,10 +265,8 @@ def sampling_error(
 ) -> float:
     """Return the squared error s of gradients on drawn weights, relative to their squared norm.
 
-    Args:
-        moved_KE: first-order changes of E log-probabilities along K changes of the weights.
-        estimated_KE: the same from the drawn weights alone.
-        norm2_E: squared norms of the gradients, by which both are divided.
+    Of first-order changes of E log-probabilities along K changes of the weights, and of those from
+    the drawn weights alone; both are divided by the squared norms of the gradients.
     """
     known_E = norm2_E > 0
     error_E, size_E = (

@@ -296,9 +296,8 @@ class Scorer(nn.Module):
     def __init__(self, model: Any, chunk_elements: int | None = None) -> None:
         """Find out how the model makes its logits and what it can bundle, on six tokens.
 
-        Args:
-            model: a causal language model of transformers, in evaluation mode, not yet sharded.
-            chunk_elements: most logits that exist at once; if None as many as suit the device.
+        The model is in evaluation mode and not yet sharded. `chunk_elements` are the most logits
+        that exist at once; if None as many as suit the device.
         """
         super().__init__()
         self.model = model

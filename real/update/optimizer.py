@@ -355,12 +355,10 @@ class PolicyOptimizer:
         share: tuple[int, int] = (0, 1),
         reference: Reference | None = None,
     ) -> None:
-        """Prepare AdamW for `n_scheduled` steps, left-out ones included.
+        """Prepare AdamW for `n_scheduled` steps, left-out ones included, see `backward`.
 
-        Args:
-            model: a causal language model, or a `Scorer` of one (sharded already, with FSDP2).
-            share: rank and number of ranks, see `backward`.
-            reference: with `kl_coef > 0`, in place of the model as it is now.
+        With FSDP2 the scorer is sharded already. The reference takes the place of the model as it
+        is now, with `kl_coef > 0`.
         """
         self.scorer = model if isinstance(model, Scorer) else Scorer(model)
         self.model: Any = self.scorer.model

@@ -245,11 +245,8 @@ def pay(rule: Rule, decided: Decided, config: GuardConfig) -> PolicyStreams:
 
 
 def shared_streams(ranks: Ranks, streams: PolicyStreams | None) -> PolicyStreams:
-    """Return the first rank's streams on every rank; all ranks must call this.
-
-    They travel as one (P, 2K + 2) array: both advantages, weight, drop.
-    """
-    packed = None
+    """Return the first rank's streams on every rank; all ranks must call this."""
+    packed = None  # or (P, 2K + 2): both advantages, weight, drop
     if streams is not None:
         ends = streams.weight[:, None], streams.drop[:, None]
         parts = [streams.majority, streams.minority, *ends]

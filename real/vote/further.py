@@ -419,10 +419,7 @@ class Judge(ExtraRollouts):
         return {}
 
     def ask(self, decided: Decided | None, responses: Responses) -> Decided | None:
-        """Let the model judge, and solve again what it finds wrong.
-
-        The first question about a problem is about a response that gives the label.
-        """
+        """Let the model judge, first a response with the label, and solve again what is wrong."""
         chosen = decided and self._rule.questions(decided.obs, decided.decision.label)
         chosen_PQ = self._parts.ranks.from_first(chosen).astype(np.int64)
         self.asked = self._verify(chosen_PQ, responses)

@@ -128,10 +128,7 @@ def token_stats(
     """Mean entropy and self-certainty of the tokens of every response.
 
     Equal responses to a prompt are computed once. Logits exist for a chunk of tokens at a time.
-
-    Args:
-        scorer: the model of the version that drew the rollouts.
-        share: rank and number of ranks, which divide the passes and get all values.
+    The scorer has the weights that drew the rollouts. Ranks divide the passes and get all values.
 
     Returns:
         (P, V) float64 mean entropy and (P, V) float64 mean KL(uniform || next-token distribution),
@@ -266,10 +263,8 @@ class Observer:
     def observe(self, responses: Responses, needs: frozenset[Need] | None = None) -> Fields:
         """Return observations by their names in `Observations`; all ranks must call this.
 
-        Args:
-            responses: (P, V) votes; the trained model must still be the one that sampled them.
-            needs: what to observe; the rule's needs if None. Needs that do not follow from the
-                responses themselves are left out.
+        The trained model must still be the one that sampled. Needs that do not follow from the
+        responses themselves are left out; they are the rule's if None.
         """
         needs = self.needs if needs is None else needs
         makers: dict[Need, Callable[[], Any]] = {

@@ -60,12 +60,10 @@ class Responses:
         return int(self.rollouts.lengths_PN.sum())
 
     def groups(self, streams: PolicyStreams, mask_truncated: bool = False) -> list[Group]:
-        """Return (P,) groups of the loss, one per prompt.
+        """Return (P,) groups of the loss, of the first K responses that the streams are for.
 
-        Args:
-            streams: advantages (P, K) of the first K responses, which are trained on.
-            mask_truncated: whether to leave out responses that did not end; a problem without any
-                other is dropped.
+        `mask_truncated` leaves out responses that did not end; a problem without any other is
+        dropped.
         """
         n_samples, drawn = streams.majority.shape[1], self.rollouts
         device = drawn.tokens_PNT.device
