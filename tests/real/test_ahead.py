@@ -32,17 +32,9 @@ from real.update.optimizer import PolicyOptimizer
 from real.update.packing import Group
 
 TURNS = TrainConfig(
-    n_problems=4,
-    batch_size=2,
-    n_votes=8,
-    n_samples=4,
-    epochs=3,
-    eval_samples=2,
-    eval_every=2,
-    checkpoint_every=1,
-    checkpoint_keep=9,
-    lr=1e-3,
-)
+    n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=3, eval_samples=2, eval_every=2,
+    checkpoint_every=1, checkpoint_keep=9, lr=1e-3,
+)  # fmt: skip
 """Six batches; sampling and update take turns."""
 AHEAD = replace(TURNS, ahead=1)
 LABELLED = ("staleness",)

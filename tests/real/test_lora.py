@@ -150,17 +150,9 @@ def test_checkpointing_of_a_model_that_cannot_is_refused(monkeypatch: pytest.Mon
 
 def test_a_run_with_adapters_leaves_a_plain_model(tmp_path: Path):
     config = TrainConfig(
-        lora_rank=4,
-        gradient_checkpointing=True,
-        kl_coef=0.01,
-        n_problems=4,
-        n_votes=8,
-        n_samples=8,
-        batch_size=4,
-        epochs=2,
-        eval_every=0,
-        save_model=True,
-    )
+        lora_rank=4, gradient_checkpointing=True, kl_coef=0.01, n_problems=4, n_votes=8,
+        n_samples=8, batch_size=4, epochs=2, eval_every=0, save_model=True,
+    )  # fmt: skip
     trace = train(config, tmp_path / "run", progress=False)
     assert (trace.steps["update_norm"] > 0).any()
     start = AutoModelForCausalLM.from_pretrained(str(CHECKPOINT))(torch.arange(12)[None]).logits

@@ -18,20 +18,10 @@ from real.update.packing import Group
 from real.vote.decide import Refill
 
 CONFIG = TrainConfig(
-    n_problems=14,
-    batch_size=4,
-    mini_batch=2,
-    n_votes=8,
-    n_samples=4,
-    epochs=3,
-    eval_every=0,
-    eval_samples=1,
-    drop_uniform=True,
-    max_num_gen_batches=3,
-    checkpoint_every=1,
-    checkpoint_keep=20,
-    save_model=False,
-)
+    n_problems=14, batch_size=4, mini_batch=2, n_votes=8, n_samples=4, epochs=3, eval_every=0,
+    eval_samples=1, drop_uniform=True, max_num_gen_batches=3, checkpoint_every=1,
+    checkpoint_keep=20, save_model=False,
+)  # fmt: skip
 """Epochs of three batches of four problems and one of two."""
 
 
