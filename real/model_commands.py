@@ -97,10 +97,11 @@ class ImportGgufCommand:
     def run(self) -> None:
         """Convert, and say what was read."""
         require_torch()
-        from real.model.gguf import import_gguf
+        from real.model.prepare import import_gguf
 
-        made = import_gguf(self.file, self.out)
-        print(f"{made.architecture}, {made.n_weights / 1e6:.1f} million weights")
+        model = import_gguf(self.file, self.out)
+        n_weights = sum(p.numel() for p in model.parameters())
+        print(f"{model.config.model_type}, {n_weights / 1e6:.1f} million weights")
         print(f"model folder: {self.out}")
 
 
@@ -139,7 +140,7 @@ class MeasureCommand(SettingsCommand):
     def run(self) -> None:
         """Measure, and print the size of the result."""
         require_torch()
-        from real.measure.command import measure_to
+        from real.measure.measuring import measure_to
 
         names = ("responses", "min_p", "min_novel", "weights", "max_edges", "unit")
         how = {name: getattr(self, name) for name in names}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from guard_core.rules import Need, Rule
+from guard_core.rules.evidence import CoVerRL
 from guard_core.schedule import scheduled_steps
 from lab.base.errors import UserError
 from lab.measures.fate import MIN_VISITS
@@ -18,8 +19,7 @@ from lab.trace.manifest import Manifest
 from real.engines.make import engine_notices, make_engine, needs_stats
 from real.engines.rollouts import Engine, Sampling
 from real.model.folder import model_folder
-from real.model.memory import grow_segments, in_phase
-from real.model.policy import Policy, load_policy, pick_device
+from real.model.policy import Policy, grow_segments, in_phase, load_policy, pick_device
 from real.model.prepare import prepare_training
 from real.plan.fit import checked_engine_memory
 from real.plan.memory import multiplied, update_flops
@@ -48,10 +48,9 @@ from real.update.grpo import initial_reference
 from real.update.logprobs import EntropyScorer, Scorer
 from real.update.optimizer import PolicyOptimizer
 from real.vote.decide import Refill, Supervisor
-from real.vote.judge import Judge, Judged
+from real.vote.further import ExtraRollouts, Judge, Paraphrases, Parts, Teacher
 from real.vote.observe import Observer
 from real.vote.sample import Sampler, VoteSampler
-from real.vote.second import ExtraRollouts, Paraphrases, Parts, Teacher
 
 GUARD, ANSWERS = "guard.safetensors", "answers.json"
 RULE, RULE_VALUES = "rule.safetensors", "rule.json"
@@ -280,7 +279,7 @@ def _further(parts: Parts, n_steps: int) -> ExtraRollouts:
         return Paraphrases(parts)
     if Need.TEACHER in rule.needs:
         return Teacher(parts, n_steps)
-    return Judge(rule, parts) if isinstance(rule, Judged) else ExtraRollouts()
+    return Judge(rule, parts) if isinstance(rule, CoVerRL) else ExtraRollouts()
 
 
 def new_manifest(run: Run, arm: str | None) -> Manifest:

@@ -9,7 +9,7 @@ import contextlib
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from itertools import chain, islice
@@ -27,7 +27,7 @@ from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 from real.answers import UNPARSEABLE
 from real.engines.child_engine import RestartingEngine
 from real.engines.rollouts import Rollouts
-from real.model.memory import in_phase
+from real.model.policy import in_phase
 from real.model.prepare import card_held, on_this_machine, torch_threads
 from real.plan.memory import card_named
 from real.ranks.distributed import joined_ranks, lost_ranks_named
@@ -41,7 +41,7 @@ from real.settings.config import TrainConfig
 from real.settings.seeds import Batch, batches, with_next
 from real.update.grpo import compared
 from real.update.optimizer import Fault, Step
-from real.vote.decide import Fields, pay, shared_brake, shared_streams
+from real.vote.decide import Fields, pay, shared_streams
 from real.vote.observe import OF_LABELS
 from real.vote.sample import check_readable
 
@@ -78,11 +78,8 @@ class Clock:
     ) -> dict[str, float]:
         """Seconds per phase and of the whole step, tokens per second, and the use of a GPU.
 
-        Args:
-            n_sampled: response tokens of the phases `rollout` and `further`.
-            n_trained: those of the phase `update`.
-            flops: operations of the phase `update`.
-            world: ranks, each with a GPU.
+        `n_sampled` are response tokens of the phases `rollout` and `further`, `n_trained` those of
+        the phase `update`, which takes `flops` operations; `world` ranks have a GPU each.
         """
         seconds, further = self.seconds, self.seconds.get("seconds_further", 0.0)
         whole = time.perf_counter() - self._start
@@ -107,12 +104,8 @@ class Clock:
 def reporter(
     progress: Progress, total: int, log: Journal, done: int = 0
 ) -> Iterator[Callable[[int, Visited, Mapping[str, Any]], None]]:
-    """Show how far the run is.
-
-    Yields:
-        A function to call after each batch, with its number, its votes and its row of the steps.
-    """
-    recent: deque[dict[str, float]] = deque(maxlen=max(1, total // 20))
+    """Show how far the run is, by a function of a batch's number, votes and row of the steps."""
+    recent: deque[Mapping[str, Any]] = deque(maxlen=max(1, total // 20))
     shown = [""]
     form = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
     how: Any = {"unit": "step", "bar_format": form, "disable": progress is not True}
@@ -124,7 +117,8 @@ def reporter(
 
         def report(step: int, visited: Visited, row: Mapping[str, Any]) -> None:
             log.note(progress=step / total)
-            recent.append(_numbers(visited, row))
+            if visited.columns:  # there are none on ranks that read no answers
+                recent.append({**row, "unread": unread(visited.columns)})
             words = _in_words(log.manifest.extra.get("evaluation", {}).get("last", {}), recent)
             show("", words)
             bar.update()
@@ -136,20 +130,20 @@ def reporter(
         yield report
 
 
-def _numbers(visited: Visited, row: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a batch that its progress shows; none on ranks that read no answers."""
-    if not visited.columns:
-        return {}
-    names = {"match rate": "majority_ratio", "loss": "loss", "reward": "reward"}
-    return {"unread": unread(visited.columns)} | {n: row[column] for n, column in names.items()}
+_SHOWN = {
+    "match rate": ("majority_ratio", ".2f"),
+    "unread": ("unread", ".0%"),
+    "loss": ("loss", ".2g"),
+    "reward": ("reward", ".2f"),
+}
+"""Column and form of the numbers that the progress shows."""
 
 
-def _in_words(evaluation: Mapping[str, Any], recent: Sequence[Mapping[str, float]]) -> str:
+def _in_words(evaluation: Mapping[str, Any], recent: Iterable[Mapping[str, Any]]) -> str:
     """Return the last evaluation's pass@1 and means over the last batches, NaN left out."""
     words = [f"pass@1 {evaluation['pass_at_1']:.3f}"] if "pass_at_1" in evaluation else []
-    forms = {"match rate": ".2f", "unread": ".0%", "loss": ".2g", "reward": ".2f"}
-    for name, form in forms.items():
-        known = [row[name] for row in recent if math.isfinite(row.get(name, math.nan))]
+    for name, (column, form) in _SHOWN.items():
+        known = [row[column] for row in recent if math.isfinite(row.get(column, math.nan))]
         words += [f"{name} {np.mean(known):{form}}"] if known else []
     return ", ".join(words)
 
@@ -164,27 +158,24 @@ def note_faults(log: Journal, faults: Counter[Fault], step: int) -> None:
 
 
 def sampled_row(rollouts: Rollouts, top_p: float) -> dict[str, float]:
-    """Return length, truncated share and token entropy of the sampled responses."""
+    """Return length, truncated share and token entropy of the sampled responses.
+
+    The entropy is the engine's mean per token, or else its unbiased estimate, in nats: the
+    expectation of minus the log-prob of a token is the entropy that it was drawn with, unless a
+    nucleus cut it.
+    """
+    entropy = np.nan
+    if rollouts.entropy_PV is not None:
+        lengths_PV = rollouts.lengths_PN.double()
+        entropy = float((rollouts.entropy_PV * lengths_PV).sum() / lengths_PV.sum())
+    elif top_p == 1:
+        logprobs_n = rollouts.logprobs_PNT[rollouts.mask_PNT()].double()
+        entropy = -float(logprobs_n[logprobs_n.isfinite()].mean())
     return {
         "mean_length": float(rollouts.lengths_PN.float().mean()),
         "truncated": 1.0 - float(rollouts.finished_PN.double().mean()),
-        "entropy": _entropy(rollouts, top_p),
+        "entropy": entropy,
     }
-
-
-def _entropy(rollouts: Rollouts, top_p: float) -> float:
-    """Return the engine's mean entropy per token, or else its unbiased estimate, in nats.
-
-    The expectation of minus the log-prob of a token is the entropy that it was drawn with, unless
-    a nucleus cut it.
-    """
-    if rollouts.entropy_PV is not None:
-        lengths_PV = rollouts.lengths_PN.double()
-        return float((rollouts.entropy_PV * lengths_PV).sum() / lengths_PV.sum())
-    if top_p < 1:
-        return np.nan
-    logprobs_n = rollouts.logprobs_PNT[rollouts.mask_PNT()].double()
-    return -float(logprobs_n[logprobs_n.isfinite()].mean())
 
 
 def step_row(done: list[Step]) -> dict[str, float]:
@@ -328,8 +319,6 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
 
     Args:
         run: from `prepare`, and if resumed put where the checkpoint was.
-        log: takes in all that is written down.
-        progress: as for `train`.
         done: batches that were done before a resumed run; None for a new one.
     """
     if done is None:
@@ -372,11 +361,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
 
 
 def check_unread(run: Run, n_unread: int, n_problems: int) -> None:
-    """End a run whose policy lost the form of answers: no label can bring it back.
-
-    Raises:
-        UserError: in more than `max_unread` of a batch's problems no vote holds an answer.
-    """
+    """End a run whose policy lost the form of answers: no label can bring it back."""
     share, allowed = run.ranks.highest(n_unread) / n_problems, run.config.max_unread
     if share > allowed:
         raise UserError(
@@ -419,18 +404,12 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
     with clock.phase("guard"):
         streams = shared_streams(run.ranks, decided and pay(run.rule, decided, config.guard))
     run.votes.release()
-    run.optimizer.rate_scale *= shared_brake(run.ranks, run.supervisor)
+    run.optimizer.rate_scale *= run.supervisor.brake()
     with clock.phase("update"):
         groups = responses.groups(streams, config.mask_truncated)
         parts = run.refill.mini_batches(groups, further.groups(decided, streams), batch.ends_run)
-        trained, matched = compared(
-            run.optimizer.scorer,
-            list(chain(*parts)),
-            config.temperature,
-            config.micro_tokens,
-            config.tis_cap or 0.0,
-            run.ranks.share,
-        )
+        batch_groups = list(chain(*parts))
+        trained, matched = compared(run.optimizer.scorer, batch_groups, config, run.ranks.share)
         left = iter(trained)
         steps = [run.optimizer.step(list(islice(left, len(part)))) for part in parts]
     with clock.phase("rollout"):

@@ -1,11 +1,21 @@
-"""Log-probabilities of responses, and the gradients of tokens' or responses' log-probabilities."""
+"""Gradients of tokens' or responses' log-probabilities, and their change along a run.
+
+The linear tree predicts how training changes the gradient of a token's log-probability through
+the softmax alone: psi_e - sum over the node of p psi. The true gradient changes by R_e beyond that.
+At a typical node its squared norm, relative to the gradient's own, grows about in proportion to the
+distance of the weights from the start. That slope is the growth g of the simulator's policy
+`measured`.
+
+Squared norms are sums over the tokens of a node weighted by their probability, which is the trace
+of the Fisher information. The typical node is the median: a sum over the nodes is that of a few.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,15 +38,7 @@ def log_probs(
 ) -> list[NDArray[np.float32]]:
     """Log-probabilities of every token after every prefix of some responses to one prompt.
 
-    Args:
-        temperature: divides the logits.
-        pad: any token id; fills up short responses.
-
-    Returns:
-        Per response a (T, A) array over its T prefixes and the vocabulary of A tokens.
-
-    Raises:
-        UserError: a logit is not a number.
+    Per response a (T, A) array over its T prefixes and A tokens; `pad` may be any token id.
     """
     longest = max(map(len, responses))
     filled = [[*prompt, *tokens, *[pad] * (longest - len(tokens))] for tokens in responses]
@@ -79,12 +81,7 @@ class Gradients:
     """Gradients of log p(tokens | context) with respect to the trained weights of a model."""
 
     def __init__(self, model: Any, temperature: float) -> None:
-        """Take the weights that require a gradient.
-
-        Args:
-            model: a causal language model with eager attention, which `vmap` can differentiate.
-            temperature: divides the logits.
-        """
+        """Take the weights that require a gradient; attention is eager, which `vmap` needs."""
         self._model, self._temperature = model, temperature
         named = list(model.named_parameters())
         self._weights = {name: p.detach() for name, p in named if p.requires_grad}
@@ -105,8 +102,7 @@ class Gradients:
         """Gradients of E continuations.
 
         Args:
-            contexts: (E,) token ids of prompt and prefix; equal lengths share a batch.
-            tokens: (E,) the tokens that continue them.
+            contexts: (E,) token ids of prompt and prefix.
             coordinates: (D,) places of the wanted weights among all d.
             changes: K changes of the weights, as `change` returns them.
             report: called with the number of continuations done since the last call.
@@ -129,21 +125,12 @@ class Gradients:
 
     def change(self, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Change (d,) from the model to other trained weights, given by the model's names."""
-        return torch.cat(
-            [
-                (weights[name].to(weight) - weight).flatten()
-                if name in weights
-                else torch.zeros_like(weight).flatten()
-                for name, weight in self._weights.items()
-            ]
-        )
+        named = self._weights.items()
+        changes = [weights[n].to(w) - w if n in weights else torch.zeros_like(w) for n, w in named]
+        return torch.cat([change.flatten() for change in changes])
 
     def check_memory(self, n_edges: int, n_kept: int) -> None:
-        """Estimate the memory of E gradients on D weights.
-
-        Raises:
-            UserError: it is more than there is.
-        """
+        """Refuse E gradients on D weights that need more memory than there is."""
         # Per value: single precision, the half precision of the file, and one copy on the way.
         kept, batch = 10 * n_edges * n_kept, 12 * self.n_weights * self._batch
         for needed, device in ((kept, torch.device("cpu")), (batch, self._model.device)):
@@ -202,3 +189,94 @@ def free_bytes(device: torch.device) -> int:
             return next(1024 * int(x.split()[1]) for x in lines if x.startswith("MemAvailable"))
     except (OSError, StopIteration):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class Edges(NamedTuple):
+    """Tokens at which gradients are compared; each a sequence of E values."""
+
+    contexts: Sequence[Sequence[int]]
+    """Token ids of prompt and prefix."""
+    tokens: Sequence[int]
+    nodes: Sequence[int]
+    """Node of each; equal numbers share a context."""
+
+
+class Growth:
+    """Compares checkpoints of one run with the start model."""
+
+    def __init__(
+        self,
+        model: Any,
+        edges: Edges,
+        temperature: float,
+        coordinates: NDArray[np.int64],
+        scale: NDArray[np.float32],
+    ) -> None:
+        """Measure the start model, which is left as it is, on D weights of `coordinates`.
+
+        Each stands for `scale` weights.
+        """
+        self._model, self._temperature = model, temperature
+        self._edges = (edges.contexts, edges.tokens)
+        _, self._node_E = np.unique(edges.nodes, return_inverse=True)
+        self._coordinates, self._root = coordinates, np.sqrt(scale)
+        self._start = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self._features_ED = self._gradients()
+
+    def at(self, weights: Mapping[str, torch.Tensor]) -> float:
+        """Compare the weights of one checkpoint; those left out are unchanged.
+
+        The result is the median over the nodes of the squared norm of the gradients' change beyond
+        the softmax, relative to that of the gradients.
+        """
+        try:
+            self._load(weights)
+            p_E = np.exp(next_log_probs(self._model, *self._edges, self._temperature))
+            now_ED = self._gradients()
+        finally:
+            self._load(self._start)
+        nodes = self._node_E.max() + 1
+        mean_VD = np.zeros((nodes, now_ED.shape[1]), np.float32)
+        np.add.at(mean_VD, self._node_E, self._features_ED * p_E[:, None].astype(np.float32))
+        linear_ED = self._features_ED - mean_VD[self._node_E]
+        change_V, norm2_V = (
+            np.bincount(self._node_E, p_E * (vector_ED**2).sum(1), nodes)
+            for vector_ED in (now_ED - linear_ED, linear_ED)
+        )
+        known_V = norm2_V > 0
+        return float(np.median(change_V[known_V] / norm2_V[known_V]))
+
+    def _gradients(self) -> NDArray[np.float32]:
+        """Gradients whose inner products estimate those on all weights."""
+        contexts, tokens = self._edges
+        gradients = Gradients(self._model, self._temperature)
+        single = [(token,) for token in tokens]
+        return gradients(contexts, single, self._coordinates)[0] * self._root
+
+    @torch.no_grad()
+    def _load(self, weights: Mapping[str, torch.Tensor]) -> None:
+        for name, parameter in self._model.named_parameters():
+            if name in weights:
+                parameter.copy_(weights[name])
+
+
+def sampling_error(
+    moved_KE: NDArray[np.float64], estimated_KE: NDArray[np.float64], norm2_E: NDArray[np.float64]
+) -> float:
+    """Return the squared error s of gradients on drawn weights, relative to their squared norm.
+
+    Of first-order changes of E log-probabilities along K changes of the weights, and of those from
+    the drawn weights alone; both are divided by the squared norms of the gradients.
+    """
+    known_E = norm2_E > 0
+    error_E, size_E = (
+        (values_KE[:, known_E] ** 2).sum(axis=0) / norm2_E[known_E]
+        for values_KE in (estimated_KE - moved_KE, moved_KE)
+    )
+    return float(error_E.sum() / size_E.sum())
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return the slope through the origin of (distance, relative squared change) points."""
+    x, y = np.array(points, float).T
+    return float(x @ y / (x @ x))

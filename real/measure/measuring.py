@@ -4,18 +4,42 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from lab.base.errors import UserError
-from lab.trace.response import Facts, Response
-from real.measure.gradients import Gradients, log_probs
-from real.measure.growth import Edges, Growth, sampling_error, slope
-from real.measure.tree import Leaf, Tokens, Tree, distinct_responses, grow, whole_responses
+from lab.base.files import check_new_file
+from lab.trace.manifest import read_manifest
+from lab.trace.response import Facts, Response, write_response
+from real.answers import AnswerIds, Equality
+from real.engines.rollouts import Sampling
+from real.engines.transformers_engine import TransformersEngine
+from real.measure.gradients import (
+    Edges,
+    Gradients,
+    Growth,
+    Tokens,
+    log_probs,
+    sampling_error,
+    slope,
+)
+from real.measure.tree import Leaf, Tree, edge_arrays, grow, merge_answers, whole_responses
+from real.model.folder import model_folder
+from real.model.policy import load_policy
+from real.model.prepare import prepare_training
+from real.problems.load import read_problems
+from real.problems.prompts import build_prompts
+from real.record.checkpoint import FOLDER, INDEX, trained_weights
+from real.record.resuming import fingerprint
+from real.settings.config import TrainConfig
+from real.settings.seeds import Stream, torch_generator
+from real.tiny import starting_checkpoint
 
 _GREEDY = 1e-9
 """Nucleus mass that leaves the likeliest token alone."""
@@ -23,38 +47,40 @@ _GREEDY = 1e-9
 _GROWTH_NODES, _GROWTH_WEIGHTS = 512, 2048
 """Nodes with the likeliest prefixes, and weights, on which the growth is measured."""
 
-Unit = Literal["token", "response", "answer"]
+_MOST_CHECKPOINTS = 8
+"""Checkpoints that growth is measured from, evenly spaced; more add time and little else."""
 
 Report = Callable[[str, float], object]
 """Called with the phase and the share of it that is done."""
 
+Sample = Callable[
+    [Sequence[Sequence[int]], int, int, float, int], tuple[torch.Tensor, torch.Tensor]
+]
+"""Prompts, n, longest response, nucleus mass and seed to tokens (P, n, T) and lengths (P, n)."""
+
+Read = Callable[[int, Sequence[Tokens]], tuple[NDArray[np.int64], int, list[str]]]
+"""A problem and its responses to answer ids, the truth's id (-1 if no response gives it), and the
+text of each id."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureConfig:
-    """Settings of a measurement."""
+    """Settings of a measurement, see the options of `guard-train measure`."""
 
     responses: int = 256
-    """Sampled responses per problem, from which the tree is made."""
     min_p: float = 1e-3
-    """Sampled responses that the model gives with less probability are left out."""
     min_novel: float = 1e-5
-    """Tokens that no sampled response has are left out if their leaf has less probability."""
     weights: int = 8192
-    """D, weights drawn at random on which gradients are kept; all if there are fewer."""
+    """D; all if there are fewer."""
     max_edges: int = 4096
-    """Most edges of a problem's token tree; the unlikeliest responses and tokens are left out."""
-    unit: Unit = "token"
-    """Of which gradients are measured: of tokens, or for larger models of whole responses or of
-    answers (means over their responses), each as likely as it is frequent among the samples."""
+    unit: Literal["token", "response", "answer"] = "token"
+    """Edges of a tree: tokens, or for larger models whole responses or answers (means over their
+    responses), each as likely as it is frequent among the samples."""
     seed: int = 0
     """Fixes the sampled responses and the drawn weights."""
 
     def __post_init__(self) -> None:
-        """Check the bounds.
-
-        Raises:
-            UserError: a setting is out of bounds; the message names it and its bound.
-        """
+        """Check the bounds."""
         for name in ("responses", "weights", "max_edges"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
@@ -63,22 +89,108 @@ class MeasureConfig:
                 raise UserError(f"{name} = {getattr(self, name)}: must be in (0, 1)")
 
 
-class Sampler(Protocol):
-    """Samples n responses per prompt; `real.engines` has such."""
+def measure_to(
+    out: Path, config: TrainConfig, how: dict[str, Any], growth: Path | None, report: Report
+) -> str:
+    """Measure the model and the problems of a training run, and write a response file.
 
-    def __call__(
-        self, prompts: Sequence[Sequence[int]], n: int, max_tokens: int, top_p: float, seed: int
+    Args:
+        config: settings of the run that is to be predicted.
+        how: fields of `MeasureConfig`; the seed is that of `config`.
+        growth: run folder with checkpoints, from which the growth of the gradients is measured.
+
+    Returns:
+        One line with the size of the result.
+    """
+    check_new_file(out)
+    settings = MeasureConfig(**{"seed": config.seed, **how})
+    config = replace(config, attention="eager", engine="transformers").settled()
+    tiny = starting_checkpoint(config.tiny_task, config.tiny_verifies)
+    folder = model_folder(config.own_model) if config.own_model else tiny
+    policy = load_policy(folder, config.device, config.dtype, config.attention)
+    prepare_training(policy.model, config)
+    prompts = build_prompts(read_problems(config), config, policy)
+    sources = fingerprint(Path(folder), prompts)
+    checkpoints = [] if growth is None else _checkpoints(growth, sources)
+    equality = Equality(config.answer_timeout) if config.answer_check == "math" else None
+    ids = AnswerIds(prompts.truths, equality)
+    engine = TransformersEngine(
+        policy.model, policy.eos_token_ids, policy.pad_token_id, config.max_rows
+    )
+
+    def sample(
+        asked: Sequence[Sequence[int]], n: int, max_tokens: int, top_p: float, seed: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens (P, n, T) and lengths (P, n)."""
-        ...
+        generator = torch_generator(seed, Stream.VOTES, 0, device=policy.device)
+        sampling = Sampling(max_tokens, config.temperature, top_p)
+        rollouts = engine.sample(asked, n, sampling, generator)
+        return rollouts.tokens_PNT, rollouts.lengths_PN
+
+    def read(problem: int, responses: Sequence[Tokens]) -> tuple[NDArray[np.int64], int, list[str]]:
+        rows = [list(tokens) for tokens in responses]
+        texts = policy.tokenizer.batch_decode(rows, skip_special_tokens=True)
+        answers = ids.ids(problem, texts, config.extract)
+        names = [ids.text(problem, answer) for answer in range(ids.n_answers_of(problem))]
+        return answers, max(ids.truth_id(problem), -1), names
+
+    try:
+        response = measure(
+            policy.model,
+            prompts.tokens,
+            sample=sample,
+            answer_ids=read,
+            max_tokens=config.max_response_tokens or 1,
+            temperature=config.temperature,
+            pad=policy.pad_token_id,
+            config=settings,
+            facts={
+                "task": prompts.name,
+                "model": sources["model"],
+                "problems": sources["problems"],
+                "problem_ids": [problem.id for problem in prompts.problems],
+            },
+            checkpoints=[partial(trained_weights, path) for path in checkpoints],
+            report=report,
+        )
+    finally:
+        if equality is not None:
+            equality.close()
+    write_response(out, response)
+    facts = response.facts
+    measured = "not measured"
+    if facts.growth is not None:
+        measured = f"{facts.growth:.3g}, sampling error {facts.sampling:.3g}"
+    capped = f", trees cut at max_edges {facts.capped}" if facts.capped else ""
+    return (
+        f"measured: {response.n_problems} problems, {len(response.log_p0)} edges, "
+        f"{len(response.leaf_answer)} leaves, mass left out {facts.left_out:.4f}{capped}, "
+        f"growth {measured}"
+    )
+
+
+def _checkpoints(run: Path, sources: dict[str, object]) -> list[Path]:
+    """Some of a run's checkpoints; the run must have started from the same model."""
+    before = read_manifest(run).extra.get("sources", {})
+    if before.get("model") != sources["model"]:
+        raise UserError(
+            f"growth: {run}: the run started from another model; give a run of this one"
+        )
+    paths = sorted(path.parent for path in (run / FOLDER).glob(f"step-*/{INDEX}"))
+    if len(paths) < 3:
+        raise UserError(
+            f"growth: {run}: {len(paths)} checkpoints with weights, 3 are needed; run it with "
+            "--checkpoint-every 8 --checkpoint-keep 100"
+        )
+    spaced = np.linspace(0, len(paths) - 1, min(len(paths), _MOST_CHECKPOINTS)).round()
+    return [paths[int(k)] for k in spaced]
 
 
 def measure(
     model: Any,
     prompts: Sequence[Sequence[int]],
     *,
-    sample: Sampler,
-    answer_ids: Callable[[int, Sequence[Sequence[int]]], tuple[NDArray[np.int64], int, list[str]]],
+    sample: Sample,
+    answer_ids: Read,
     max_tokens: int,
     temperature: float,
     pad: int,
@@ -93,16 +205,9 @@ def measure(
         model: a causal language model with eager attention; its trained weights require a gradient.
         prompts: (N,) token ids.
         sample: samples responses at `temperature`.
-        answer_ids: of a problem and its responses: answer ids, the truth's id (-1 if no response
-            gives it), and the text of each id.
-        max_tokens: longest response.
         pad: any token id.
         facts: the fields of `Facts` that say what model and problems these are.
         checkpoints: load weights of a run from this model, by which the growth is measured.
-        report: progress.
-
-    Raises:
-        UserError: no response of a problem is likely enough to be in its tree.
     """
     if checkpoints and config.unit != "token":
         raise UserError(f"growth: can be measured with unit = token, not {config.unit}")
@@ -110,7 +215,14 @@ def measure(
     tokens_PNT, lengths_PN = sample(prompts, config.responses, max_tokens, 1.0, config.seed)
     trees: list[Tree] = []
     for n, prompt in enumerate(prompts):
-        trees.append(_tree(model, prompt, tokens_PNT[n], lengths_PN[n], temperature, pad, config))
+        rows = zip(tokens_PNT[n].tolist(), lengths_PN[n].tolist(), strict=True)
+        responses = [tuple(row[:length]) for row, length in rows]
+        if config.unit == "token":
+            distinct = list(dict.fromkeys(responses))
+            log_p = log_probs(model, prompt, distinct, temperature, pad)
+            trees.append(grow(distinct, log_p, config.min_p, config.min_novel, config.max_edges))
+        else:
+            trees.append(whole_responses(responses))
         report("sample", (n + 1) / len(prompts))
     empty = [n for n, tree in enumerate(trees) if not tree.leaves]
     if empty:
@@ -167,9 +279,11 @@ def measure(
     if along:
         compared = _compared(trees, prompts)
         few = (coordinates[:_GROWTH_WEIGHTS], scale[:_GROWTH_WEIGHTS])
-        response.facts.growth = _growth(
-            model, compared, along, distances, temperature, *few, report
-        )
+        start, points = Growth(model, compared, temperature, *few), []
+        for distance, weights in zip(distances, along, strict=True):
+            points.append((distance, start.at(weights)))
+            report("growth", len(points) / len(along))
+        response.facts.growth = slope(points)
         used = slice(response.n_used)
         change_KD = np.stack([change.cpu().numpy()[coordinates[used]] for change in changes])
         estimated_KE = ((response.used_scale(used) * change_KD) @ features[:, used].T).astype(float)
@@ -177,26 +291,10 @@ def measure(
     return response
 
 
-def _tree(
-    model: Any,
-    prompt: Sequence[int],
-    tokens_VT: torch.Tensor,
-    lengths_V: torch.Tensor,
-    temperature: float,
-    pad: int,
-    config: MeasureConfig,
-) -> Tree:
-    if config.unit != "token":
-        return whole_responses(tokens_VT, lengths_V)
-    distinct = distinct_responses(tokens_VT, lengths_V)
-    log_p = log_probs(model, prompt, distinct, temperature, pad)
-    return grow(distinct, log_p, config.min_p, config.min_novel, config.max_edges)
-
-
 def _continue(
     trees: Sequence[Tree],
     prompts: Sequence[Sequence[int]],
-    sample: Sampler,
+    sample: Sample,
     max_tokens: int,
     seed: int,
 ) -> None:
@@ -228,108 +326,6 @@ def _compared(trees: Sequence[Tree], prompts: Sequence[Sequence[int]]) -> Edges:
         context = [*prompts[n], *trees[n].nodes[node].prefix]
         rows += [(context, token, place) for token in trees[n].nodes[node].edges]
     return Edges(*(list(column) for column in zip(*rows, strict=True)))
-
-
-def _growth(
-    model: Any,
-    compared: Edges,
-    along: Sequence[Mapping[str, torch.Tensor]],
-    distances: Sequence[float],
-    temperature: float,
-    coordinates: NDArray[np.int64],
-    scale: NDArray[np.float32],
-    report: Report,
-) -> float:
-    """Growth of the gradients along the weights of a run, at given distances from the start."""
-    growth = Growth(model, compared, temperature, coordinates, scale)
-    points: list[tuple[float, float]] = []
-    for distance, weights in zip(distances, along, strict=True):
-        points.append((distance, growth.at(weights)))
-        report("growth", len(points) / len(along))
-    return slope(points)
-
-
-def edge_arrays(
-    trees: Sequence[Tree],
-    prompts: Sequence[Sequence[int]],
-    read: Sequence[tuple[NDArray[np.int64], int, list[str]]],
-) -> tuple[dict[str, Any], list[list[int]], list[Tokens]]:
-    """The arrays of a response file without features, and context and tokens of every edge.
-
-    Args:
-        read: of the leaves of each problem: answer ids, the truth's id, the text of each id.
-    """
-    names = ("edge_node", "log_p0", "leaf_answer", "leaf_length", "leaf_unseen", "path_edge")
-    rows: dict[str, list[Any]] = {name: [] for name in names}
-    starts: dict[str, list[int]] = {"edge_start": [0], "leaf_start": [0], "path_start": [0]}
-    contexts: list[list[int]] = []
-    tokens: list[Tokens] = []
-    for tree, prompt, (ids, _, _) in zip(trees, prompts, read, strict=True):
-        order = {node: place for place, node in enumerate(tree.moving_nodes())}
-        kept = sorted(
-            (e for e, edge in enumerate(tree.edges) if edge.node in order),
-            key=lambda e: order[tree.edges[e].node],
-        )
-        place_of = {edge: place for place, edge in enumerate(kept)}
-        for e in kept:
-            edge = tree.edges[e]
-            rows["edge_node"].append(order[edge.node])
-            rows["log_p0"].append(edge.log_p0)
-            contexts.append([*prompt, *tree.nodes[edge.node].prefix])
-            tokens.append(edge.tokens)
-        for leaf, answer in zip(tree.leaves, ids, strict=True):
-            rows["leaf_answer"].append(int(answer))
-            rows["leaf_length"].append(len(leaf.tokens))
-            rows["leaf_unseen"].append(leaf.unseen)
-            rows["path_edge"] += [place_of[e] for e in tree.path(leaf) if e in place_of]
-            starts["path_start"].append(len(rows["path_edge"]))
-        starts["edge_start"].append(len(rows["edge_node"]))
-        starts["leaf_start"].append(len(rows["leaf_answer"]))
-    kinds = {"log_p0": np.float64, "leaf_unseen": np.bool_}
-    arrays = {name: np.array(values, kinds.get(name, np.int64)) for name, values in rows.items()}
-    arrays |= {name: np.array(values, np.int64) for name, values in starts.items()}
-    return arrays, contexts, tokens
-
-
-def merge_answers(
-    arrays: dict[str, Any], features: NDArray[np.float32], scale: NDArray[np.float32]
-) -> tuple[dict[str, Any], NDArray[np.float32], NDArray[np.float64]]:
-    """Join the responses of each problem that give the same answer.
-
-    Args:
-        arrays: of trees whose edges are responses.
-        features: (E, D) of the responses.
-        scale: (D,) number of weights that each column stands for.
-
-    Returns:
-        The arrays, features and squared norms of trees whose edges are answers. The gradient of an
-        answer's log-probability is the mean of those of its responses.
-    """
-    problem_L = np.repeat(np.arange(len(arrays["leaf_start"]) - 1), np.diff(arrays["leaf_start"]))
-    keys = np.stack([problem_L, arrays["leaf_answer"]], 1)
-    classes, class_L = np.unique(keys, axis=0, return_inverse=True)
-    class_L, n = class_L.reshape(-1), len(classes)
-    # A problem's only response has no edge.
-    edge_L = np.diff(arrays["path_start"]) > 0
-    p_L = np.ones(len(problem_L))
-    p_L[edge_L] = np.exp(arrays["log_p0"])
-    p_C = np.bincount(class_L, p_L, n)
-    share_L = p_L / p_C[class_L]
-    merged = np.zeros((n, features.shape[1]), np.float32)
-    np.add.at(merged, class_L[edge_L], features * share_L[edge_L, None].astype(np.float32))
-    start = np.searchsorted(classes[:, 0], np.arange(len(arrays["leaf_start"])))
-    joined = {
-        "edge_start": start,
-        "edge_node": np.zeros(n, np.int64),
-        "log_p0": np.log(p_C),
-        "leaf_start": start,
-        "leaf_answer": classes[:, 1],
-        "leaf_length": np.bincount(class_L, share_L * arrays["leaf_length"], n).round().astype(int),
-        "leaf_unseen": np.zeros(n, np.bool_),
-        "path_start": np.arange(n + 1),
-        "path_edge": np.arange(n) - start[classes[:, 0]],
-    }
-    return joined, merged, (merged.astype(float) ** 2) @ scale.astype(float)
 
 
 _ROUNDS = 50

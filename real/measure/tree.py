@@ -1,5 +1,7 @@
 """The tree of a model's responses: of sampled tokens and their variations, or of whole responses.
 
+It ends in the arrays of a response file, see `lab.trace.response`.
+
 Responses to a prompt that share a prefix share nodes. At every node, each token that no sampled
 response takes but whose leaf has a probability above `min_novel` becomes a leaf of its own, since
 training can raise it; greedy decoding continues it to an answer.
@@ -8,14 +10,14 @@ training can raise it; greedy decoding continues it to an answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-Tokens = tuple[int, ...]
+from real.measure.gradients import Tokens
 
 CERTAIN = 0.9995
 """A node at which one token is likelier than this, and no other is in the tree, moves nothing."""
@@ -79,19 +81,11 @@ class Tree:
 
     def moving_nodes(self) -> list[int]:
         """Nodes whose distribution an update can change noticeably."""
+        node_E = np.array([edge.node for edge in self.edges], np.int64)
         top = np.full(len(self.nodes), -np.inf)
-        count = np.zeros(len(self.nodes), np.int64)
-        for edge in self.edges:
-            top[edge.node] = max(top[edge.node], edge.log_p0)
-            count[edge.node] += 1
-        moving = (top < np.log(CERTAIN)) | (count > 1)
-        return [int(node) for node in np.flatnonzero(moving)]
-
-
-def distinct_responses(tokens_VT: torch.Tensor, lengths_V: torch.Tensor) -> list[Tokens]:
-    """Distinct responses of one problem, in order of first appearance."""
-    rows = zip(tokens_VT.tolist(), lengths_V.tolist(), strict=True)
-    return list(dict.fromkeys(tuple(row[:length]) for row, length in rows))
+        np.maximum.at(top, node_E, [edge.log_p0 for edge in self.edges])
+        moving = (top < np.log(CERTAIN)) | (np.bincount(node_E, minlength=len(top)) > 1)
+        return np.flatnonzero(moving).tolist()
 
 
 def grow(
@@ -119,14 +113,15 @@ def grow(
     for r in sorted(range(len(totals)), key=lambda r: -totals[r]):
         full = len(tree.edges) + len(responses[r]) > max_edges
         if totals[r] < np.log(min_p) or full:
-            tree.capped |= full and totals[r] >= np.log(min_p)
+            tree.capped |= full and bool(totals[r] >= np.log(min_p))
             tree.left_out += float(np.exp(totals[r]))
             continue
         _add(tree, responses[r], log_p_RTA[r], rows)
     unseen = [
         (tree.nodes[node].log_p + float(log_p_A[token]), node, token, float(log_p_A[token]))
         for node, log_p_A in rows.items()
-        for token in _unseen(tree.nodes[node], log_p_A, min_novel)
+        for token in np.flatnonzero(tree.nodes[node].log_p + log_p_A > np.log(min_novel)).tolist()
+        if token not in tree.nodes[node].edges
     ]
     for _, node, token, log_p in sorted(unseen, reverse=True)[: max_edges - len(tree.edges)]:
         edge = _edge(tree, node, token, log_p)
@@ -135,20 +130,16 @@ def grow(
     return tree
 
 
-def whole_responses(tokens_VT: torch.Tensor, lengths_V: torch.Tensor) -> Tree:
+def whole_responses(responses: Sequence[Tokens]) -> Tree:
     """The tree of one problem whose edges are sampled responses, as likely as they are frequent."""
-    rows = zip(tokens_VT.tolist(), lengths_V.tolist(), strict=True)
-    counts = Counter(tuple(row[:length]) for row, length in rows)
+    counts = Counter(responses)
     edges = [Edge(0, tokens, float(np.log(n / counts.total()))) for tokens, n in counts.items()]
     leaves = [Leaf(tokens, e, False) for e, tokens in enumerate(counts)]
     return Tree([Node((), 0.0, -1)], edges, leaves)
 
 
 def _add(
-    tree: Tree,
-    tokens: Tokens,
-    log_p_TA: NDArray[np.float32],
-    rows: dict[int, NDArray[np.float32]],
+    tree: Tree, tokens: Tokens, log_p_TA: NDArray[np.float32], rows: dict[int, NDArray[np.float32]]
 ) -> None:
     node, edge = 0, -1
     for t, token in enumerate(tokens):
@@ -175,7 +166,83 @@ def _child(tree: Tree, node: int, edge: int) -> int:
     return above.children[token]
 
 
-def _unseen(node: Node, log_p_A: NDArray[np.float32], min_novel: float) -> Iterator[int]:
-    for token in np.flatnonzero(node.log_p + log_p_A > np.log(min_novel)):
-        if int(token) not in node.edges:
-            yield int(token)
+def edge_arrays(
+    trees: Sequence[Tree],
+    prompts: Sequence[Sequence[int]],
+    read: Sequence[tuple[NDArray[np.int64], int, list[str]]],
+) -> tuple[dict[str, Any], list[list[int]], list[Tokens]]:
+    """The arrays of a response file without features, and context and tokens of every edge.
+
+    `read` holds for each problem's leaves answer ids, the truth's id, and the text of each id.
+    """
+    names = ("edge_node", "log_p0", "leaf_answer", "leaf_length", "leaf_unseen", "path_edge")
+    rows: dict[str, list[Any]] = {name: [] for name in names}
+    starts: dict[str, list[int]] = {"edge_start": [0], "leaf_start": [0], "path_start": [0]}
+    contexts: list[list[int]] = []
+    tokens: list[Tokens] = []
+    for tree, prompt, (ids, _, _) in zip(trees, prompts, read, strict=True):
+        order = {node: place for place, node in enumerate(tree.moving_nodes())}
+        kept = sorted(
+            (e for e, edge in enumerate(tree.edges) if edge.node in order),
+            key=lambda e: order[tree.edges[e].node],
+        )
+        place_of = {edge: place for place, edge in enumerate(kept)}
+        for e in kept:
+            edge = tree.edges[e]
+            rows["edge_node"].append(order[edge.node])
+            rows["log_p0"].append(edge.log_p0)
+            contexts.append([*prompt, *tree.nodes[edge.node].prefix])
+            tokens.append(edge.tokens)
+        for leaf, answer in zip(tree.leaves, ids, strict=True):
+            rows["leaf_answer"].append(int(answer))
+            rows["leaf_length"].append(len(leaf.tokens))
+            rows["leaf_unseen"].append(leaf.unseen)
+            rows["path_edge"] += [place_of[e] for e in tree.path(leaf) if e in place_of]
+            starts["path_start"].append(len(rows["path_edge"]))
+        starts["edge_start"].append(len(rows["edge_node"]))
+        starts["leaf_start"].append(len(rows["leaf_answer"]))
+    kinds = {"log_p0": np.float64, "leaf_unseen": np.bool_}
+    arrays = {name: np.array(values, kinds.get(name, np.int64)) for name, values in rows.items()}
+    arrays |= {name: np.array(values, np.int64) for name, values in starts.items()}
+    return arrays, contexts, tokens
+
+
+def merge_answers(
+    arrays: dict[str, Any], features: NDArray[np.float32], scale: NDArray[np.float32]
+) -> tuple[dict[str, Any], NDArray[np.float32], NDArray[np.float64]]:
+    """Join the responses of each problem that give the same answer.
+
+    Args:
+        arrays: of trees whose edges are responses.
+        features: (E, D) of the responses.
+        scale: (D,) number of weights that each column stands for.
+
+    Returns:
+        The arrays, features and squared norms of trees whose edges are answers. The gradient of an
+        answer's log-probability is the mean of those of its responses.
+    """
+    problem_L = np.repeat(np.arange(len(arrays["leaf_start"]) - 1), np.diff(arrays["leaf_start"]))
+    keys = np.stack([problem_L, arrays["leaf_answer"]], 1)
+    classes, class_L = np.unique(keys, axis=0, return_inverse=True)
+    class_L, n = class_L.reshape(-1), len(classes)
+    # A problem's only response has no edge.
+    edge_L = np.diff(arrays["path_start"]) > 0
+    p_L = np.ones(len(problem_L))
+    p_L[edge_L] = np.exp(arrays["log_p0"])
+    p_C = np.bincount(class_L, p_L, n)
+    share_L = p_L / p_C[class_L]
+    merged = np.zeros((n, features.shape[1]), np.float32)
+    np.add.at(merged, class_L[edge_L], features * share_L[edge_L, None].astype(np.float32))
+    start = np.searchsorted(classes[:, 0], np.arange(len(arrays["leaf_start"])))
+    joined = {
+        "edge_start": start,
+        "edge_node": np.zeros(n, np.int64),
+        "log_p0": np.log(p_C),
+        "leaf_start": start,
+        "leaf_answer": classes[:, 1],
+        "leaf_length": np.bincount(class_L, share_L * arrays["leaf_length"], n).round().astype(int),
+        "leaf_unseen": np.zeros(n, np.bool_),
+        "path_start": np.arange(n + 1),
+        "path_edge": np.arange(n) - start[classes[:, 0]],
+    }
+    return joined, merged, (merged.astype(float) ** 2) @ scale.astype(float)

@@ -21,11 +21,7 @@ _MOST_LAYERS = 10_000
 
 
 def model_folder(model: str) -> Path:
-    """The local folder of a model; one named `hf:owner/name` is fetched from the hub first.
-
-    Raises:
-        UserError: it is missing, does not look like a model, or cannot be fetched.
-    """
+    """The local folder of a model; one named `hf:owner/name` is fetched from the hub first."""
     if not model.startswith(PREFIX):
         check_folder(Path(model))
         return Path(model)
@@ -66,14 +62,7 @@ def changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> list[s
 
 
 def check_folder(folder: Path, what: str = "model") -> None:
-    """Check that a folder may hold a model, before anything is loaded.
-
-    Args:
-        folder: as `save_pretrained` writes it.
-
-    Raises:
-        UserError: it is missing, or does not look like a model.
-    """
+    """Refuse a folder that is missing or does not look like a model, before anything is loaded."""
     if not (folder / "config.json").is_file():
         _refuse_gguf(folder, what)
         fault = "lacks config.json" if folder.is_dir() else "no such folder"
@@ -109,11 +98,7 @@ def _read_object(path: Path, what: str) -> dict[str, Any]:
 
 
 def _refuse_gguf(path: Path, what: str) -> None:
-    if path.suffix == ".gguf":
-        file: Path | None = path
-    else:
-        file = next(iter(sorted(path.glob("*.gguf"))), None) if path.is_dir() else None
-    if file is not None:
+    for file in [path] if path.suffix == ".gguf" else sorted(path.glob("*.gguf")):
         raise UserError(
             f"{what} {path}: {file.name} is a GGUF file, which runs but cannot train; give the "
             "model's safetensors folder, or convert the file with `guard-train import-gguf`"

@@ -1,10 +1,15 @@
-"""The language model that is trained: loaded from a local folder, with its tokenizer."""
+"""The language model that is trained: loaded from a local folder, and its memory.
+
+Errors of exhausted memory name the phase of the run and its remedies.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -15,14 +20,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
-from transformers.utils.import_utils import (
-    is_flash_attn_2_available,
-    is_flash_attn_3_available,
-)
+from transformers.utils.import_utils import is_flash_attn_2_available, is_flash_attn_3_available
 
 from lab.base.errors import Unfit, UserError, first_line
 from real.model.folder import check_folder
-from real.model.memory import in_phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,8 @@ class Policy:
 
         Responses of equal tokens are decoded once: late in training most of them are.
         """
-        keys = [
-            tuple(row[:length])
-            for row, length in zip(tokens_RT.tolist(), lengths_R.tolist(), strict=True)
-        ]
+        rows = zip(tokens_RT.tolist(), lengths_R.tolist(), strict=True)
+        keys = [tuple(row[:length]) for row, length in rows]
         distinct = list(dict.fromkeys(keys))
         decoded = self.tokenizer.batch_decode(
             [list(key) for key in distinct], skip_special_tokens=True
@@ -76,20 +75,15 @@ def load_policy(
     attention: str = "auto",
     head_dtype: str = "model",
 ) -> Policy:
-    """Load a causal language model and its tokenizer from a local folder.
+    """Load a causal language model and its tokenizer from a folder, as `save_pretrained` writes it.
 
     Only safetensors weights and architectures that transformers knows are loaded; nothing is
     downloaded and no code from the folder runs.
 
     Args:
-        folder: as `save_pretrained` writes it.
         device: `auto`, `cpu` or `cuda`.
         attention: name of the kernel in transformers; `auto` is what it would choose.
         head_dtype: of the logits; `float32`, or `model` for that of the weights.
-
-    Raises:
-        UserError: the folder is missing, incomplete or damaged, or there is no such device or
-            kernel.
     """
     folder = Path(folder)
     chosen_device = pick_device(device)
@@ -99,7 +93,11 @@ def load_policy(
         f"model {folder}: could not be loaded",
         "give a whole causal language model with safetensors weights and its tokenizer",
     ):
-        tokenizer = _load_tokenizer(folder)
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+        if len(tokenizer) == 0:
+            raise UserError(f"model {folder}: the tokenizer is empty; save the model's own into it")
         model = _load_model(folder, getattr(torch, dtype), attention)
         ends = _end_tokens(model, tokenizer)
     if head_dtype == "float32":
@@ -117,32 +115,17 @@ def load_policy(
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name; `auto` is a GPU where there is one.
-
-    Raises:
-        UserError: a GPU was asked for and there is none.
-    """
+    """The device of that name; `auto` is a GPU where there is one."""
     has_gpu = torch.cuda.is_available()
     if name == "cuda" and not has_gpu:
         raise UserError("device = 'cuda': torch sees no GPU here; use cpu or auto")
     return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
 
 
-def _load_tokenizer(folder: Path) -> Any:
-    tokenizer = AutoTokenizer.from_pretrained(
-        str(folder), local_files_only=True, trust_remote_code=False
-    )
-    if len(tokenizer) == 0:
-        raise UserError(f"model {folder}: the tokenizer is empty; save the model's own into it")
-    return tokenizer
-
-
 def _check_attention(name: str) -> None:
-    availability = {
-        "flash_attention_2": is_flash_attn_2_available,
-        "flash_attention_3": is_flash_attn_3_available,
-    }
-    if name in availability and not availability[name]():
+    if (name == "flash_attention_2" and not is_flash_attn_2_available()) or (
+        name == "flash_attention_3" and not is_flash_attn_3_available()
+    ):
         raise UserError(
             f"attention = {name!r}: its package is not installed or sees no GPU; "
             "install flash-attn, or take sdpa"
@@ -152,7 +135,6 @@ def _check_attention(name: str) -> None:
 def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
     loader: Any = AutoModelForCausalLM
     kernel = {} if attention == "auto" else {"attn_implementation": attention}
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     with in_phase("load"):
         model, info = loader.from_pretrained(
             str(folder),
@@ -160,14 +142,10 @@ def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
             dtype=dtype,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, with their names
-            **options,
+            local_files_only=True,
+            trust_remote_code=False,
             **kernel,
         )
-    _check_weights(folder, info)
-    return model
-
-
-def _check_weights(folder: Path, info: Mapping[str, Any]) -> None:
     wrong = {
         "are missing": sorted(info["missing_keys"]),
         "have another shape than config.json says": sorted(n[0] for n in info["mismatched_keys"]),
@@ -178,6 +156,7 @@ def _check_weights(folder: Path, info: Mapping[str, Any]) -> None:
                 f"model {folder}: {len(names)} weights {fault}, {names[0]} for one; give a folder "
                 "that holds a whole causal language model"
             )
+    return model
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
@@ -192,12 +171,9 @@ def _end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def loading(fault: str, remedy: str) -> Iterator[None]:
-    """Load a model's files, or say in one line why they cannot be.
+    """Load a model's files, or say in one line why they cannot be, by `Unfit`.
 
     Libraries check little of a damaged or hostile folder, so any exception may come of it.
-
-    Raises:
-        Unfit: in place of every exception that is no UserError.
     """
     try:
         with quiet():
@@ -328,3 +304,118 @@ class _Product(torch.autograd.Function):
             narrow_nV.T @ hidden_nH if needs_weight else None,
             grads[0].sum(0).to(weight_VH.dtype) if needs_bias else None,
         )
+
+
+_MAIN = ("defaultcpuallocator", "bad_alloc", "cannot allocate memory")
+"""Parts of messages of failed allocations in main memory, for which torch has no class."""
+_GPU = ("cublas_status_alloc_failed", "cudnn_status_alloc_failed", "cusolver_status_alloc_failed")
+"""The same of CUDA's libraries, which allocate without torch."""
+_LIBRARIES = ("cuda", "nccl", "hip")
+"""One of them is in the message of an allocation by the driver or by NCCL."""
+
+_NOTE = "phase: "
+_SAMPLE = "lower max_rows, or with vLLM engine_memory"
+_UPDATE = (
+    "lower micro_tokens, or set gradient_checkpointing, dtype bfloat16, offload_optimizer or "
+    "lora_rank"
+)
+_KNOBS = {
+    "rollout": _SAMPLE,
+    "further": _SAMPLE,
+    "evaluation": _SAMPLE,
+    "grade": "lower micro_tokens or max_rows, or with vLLM engine_memory",
+    "update": _UPDATE,
+    "sync": f"with vLLM lower engine_memory; else {_UPDATE}",
+    "load": "set dtype bfloat16 or lora_rank, or take a smaller model",
+    "run": "with vLLM lower engine_memory; else set dtype bfloat16 or lora_rank, or lower max_rows",
+}
+
+
+@contextlib.contextmanager
+def in_phase(phase: str) -> Iterator[None]:
+    """Note the phase in errors, and name the settings that make it smaller when memory runs out.
+
+    Of nested phases the innermost one counts; `run` is all that has no name, and is not noted. An
+    error of torch, CUDA, NCCL or Python for want of memory becomes a UserError.
+    """
+    try:
+        yield
+    except Exception as error:
+        kind = _kind(error)
+        if kind is not None:
+            line = _line(error)
+            remedy = _KNOBS.get(phase, _KNOBS["run"])
+            raise UserError(f"{phase}: out of {kind} memory ({line}); {remedy}") from error
+        if phase != "run" and not phase_of(error):
+            error.add_note(f"{_NOTE}{phase}")
+        raise
+
+
+def phase_of(error: BaseException) -> str:
+    """Return the phase that an error came from; empty if it is not noted."""
+    notes = (note for note in getattr(error, "__notes__", ()) if note.startswith(_NOTE))
+    return next(notes, "").removeprefix(_NOTE)
+
+
+def _kind(error: Exception) -> str | None:
+    """Return the kind of memory that was exhausted; None if the error is another one."""
+    if not isinstance(error, (RuntimeError, MemoryError, OSError)):
+        return None
+    words = str(error).lower()
+    if isinstance(error, torch.OutOfMemoryError) or any(name in words for name in _GPU):
+        return "GPU"
+    if "out of memory" in words and any(name in words for name in _LIBRARIES):
+        return "GPU"
+    full = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    if full or isinstance(error, MemoryError) or any(name in words for name in _MAIN):
+        return "main"
+    return None
+
+
+def _line(error: Exception) -> str:
+    """Return the first sentence of the line that tells of memory; NCCL puts others before it."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    line = next((line for line in lines if "memory" in line.lower()), lines[0])
+    return line.strip().split(". ")[0]
+
+
+_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+class _Segments:
+    """The setting of torch's allocator, which cannot be read back."""
+
+    grow = False
+
+    def set(self, grow: bool) -> None:
+        """Set it; the older name is that of torch before 2.9."""
+        core: Any = torch._C
+        name = "_accelerator_setAllocatorSettings"
+        setter = getattr(core, name, None) or torch.cuda.memory._set_allocator_settings
+        setter(f"expandable_segments:{grow}")
+        self.grow = grow
+
+
+_SEGMENTS = _Segments()
+
+
+def grow_segments(device: torch.device, vllm_inside: bool) -> None:
+    """Let torch's segments of a GPU's memory grow: passes of many sizes leave gaps in fixed ones.
+
+    Not where the user has set the allocator by its environment variables, or vLLM, whose sleep
+    needs fixed segments, runs in this process.
+    """
+    given = any(name in os.environ for name in _NAMES)
+    if device.type == "cuda" and not given and not vllm_inside:
+        _SEGMENTS.set(True)
+
+
+@contextlib.contextmanager
+def fixed_segments() -> Iterator[None]:
+    """Allocate from fixed segments, which other processes can open through CUDA IPC."""
+    if not _SEGMENTS.grow:
+        yield
+        return
+    _SEGMENTS.set(False)
+    yield
+    _SEGMENTS.set(True)

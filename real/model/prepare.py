@@ -1,9 +1,10 @@
-"""Preparation of settings for this machine, and of a loaded model for training: LoRA adapters."""
+"""Preparation of settings for this machine, and of a model for training: LoRA, import of GGUF."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.import_utils import is_gguf_available
 
 from lab.base.errors import UserError
-from real.model.policy import pick_device
+from lab.base.files import whole_folder
+from real.model.policy import pick_device, quiet
 from real.settings.config import TrainConfig
 from real.settings.presets import installed, settled_for
 
@@ -34,9 +38,6 @@ def add_lora(
         alpha: the adapters' product is scaled by `alpha / rank`.
         targets: names of the linear layers to adapt, as they end, with commas between them; or
             `all-linear` for all but the output layer.
-
-    Raises:
-        UserError: peft is not installed, or the model has no such layers.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -61,23 +62,14 @@ def add_lora(
 
 
 def adapted_layers(model: Any, targets: str) -> list[torch.nn.Linear]:
-    """Return the linear layers of a model that `add_lora` would adapt.
-
-    Args:
-        model: a causal language model without adapters.
-        targets: as for `add_lora`.
-    """
-    head, ends = model.get_output_embeddings(), tuple(n.strip() for n in targets.split(","))
+    """Return the linear layers of a model that `add_lora` would adapt."""
+    head, ends = model.get_output_embeddings(), tuple(f".{n.strip()}" for n in targets.split(","))
     return [
         module
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Linear)
-        and (module is not head if targets == "all-linear" else _ends_in(name, ends))
+        and (module is not head if targets == "all-linear" else f".{name}".endswith(ends))
     ]
-
-
-def _ends_in(name: str, ends: tuple[str, ...]) -> bool:
-    return name in ends or name.endswith(tuple(f".{end}" for end in ends))
 
 
 def has_adapters(model: Any) -> bool:
@@ -119,13 +111,10 @@ def adapter_config(model: Any) -> dict[str, Any]:
 
 @torch.no_grad()
 def merged_weights(model: Any, merge: bool = True) -> Iterator[tuple[str, Tensor]]:
-    """All weights under their Hugging Face names, adapters merged in; the model stays as it is.
+    """All weights under their Hugging Face names, adapters merged in, or left out without `merge`.
 
-    One merged matrix exists at a time. Tied weights come once, buffers do not come.
-
-    Args:
-        model: a causal language model, with or without adapters.
-        merge: False leaves the adapters out.
+    The model stays as it is. One merged matrix exists at a time. Tied weights come once, buffers do
+    not come.
     """
     adapted = {name: module for name, module in model.named_modules() if _is_adapted(module)}
     for name, parameter in model.named_parameters():
@@ -144,11 +133,7 @@ def _is_adapted(module: Any) -> bool:
 
 
 def prepare_training(model: Any, config: TrainConfig) -> None:
-    """Make a loaded model trainable as the settings say: adapters, gradient checkpointing.
-
-    Raises:
-        UserError: the model cannot.
-    """
+    """Make a loaded model trainable as the settings say: adapters, gradient checkpointing."""
     if config.lora_rank:
         add_lora(model, config.lora_rank, config.lora_alpha, config.lora_targets, config.seed)
     if config.gradient_checkpointing:
@@ -183,9 +168,6 @@ def card_held(config: TrainConfig) -> Iterator[None]:
 
     Free memory does not tell of another run: its engine may be asleep. Runs in other containers are
     not seen. The hold ends with the process, however that ends.
-
-    Raises:
-        UserError: another run is on the GPU, and one of the two takes all that is left.
     """
     if pick_device(config.device).type != "cuda" or os.name != "posix":
         yield
@@ -225,3 +207,60 @@ def _lock(descriptor: int, index: int, alone: bool) -> None:
         ) from None
     except OSError:  # no locks in that folder
         return
+
+
+_MAGIC = b"GGUF"
+
+
+def import_gguf(file: Path, out: Path) -> Any:
+    """Write model and tokenizer of a GGUF file, which other programs run, as a folder to train.
+
+    Quantized weights are turned into float32. The folder appears whole or not at all. Returns the
+    model.
+    """
+    _check_gguf(file, out)
+    with whole_folder(out) as folder, quiet():  # made before anything is read, which takes longer
+        model, tokenizer = _read_gguf(file)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    return model
+
+
+def _read_gguf(file: Path) -> tuple[Any, Any]:
+    """Return model and tokenizer; a model that tells of its quantization could not be saved."""
+    folder = str(file.parent)
+    where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **where)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, output_loading_info=True, **where
+        )
+    except (ValueError, LookupError, NotImplementedError, OSError, struct.error) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"{file}: transformers cannot read it ({reason}); give a whole file of a causal "
+            "language model that transformers knows, or the model's safetensors folder"
+        ) from error
+    model, found = loaded
+    if found["missing_keys"]:  # they would be random
+        raise UserError(f"{file}: lacks {min(found['missing_keys'])}; give a whole file")
+    model.hf_quantizer = None
+    del model.config.quantization_config
+    return model, tokenizer
+
+
+def _check_gguf(file: Path, out: Path) -> None:
+    """Refuse at once what could only fail after minutes."""
+    if out.exists():
+        raise UserError(f"{out}: exists already; give a folder that does not")
+    try:
+        with file.open("rb") as opened:
+            magic = opened.read(len(_MAGIC))
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{file}: cannot be read ({reason}); give a GGUF file") from error
+    if magic != _MAGIC:
+        raise UserError(f"{file}: not a GGUF file, which begins with {_MAGIC.decode()}; give one")
+    if not is_gguf_available():
+        install = "pip install 'ttrl-guard-lab[gguf]'"
+        raise UserError(f"gguf not installed, which reads {file.name}; install with {install}")

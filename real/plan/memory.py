@@ -18,8 +18,8 @@ from real.model.policy import loading, widen_head
 from real.model.prepare import adapted_layers
 from real.settings.config import TrainConfig, rule_of
 from real.settings.presets import SHAPES
-from real.update.adamw import BLOCK_ELEMENTS
-from real.update.head import GPU_CHUNK_ELEMENTS
+from real.update.logprobs import GPU_CHUNK_ELEMENTS
+from real.update.optimizer import BLOCK_ELEMENTS
 
 
 @dataclass(frozen=True, slots=True)

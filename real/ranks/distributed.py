@@ -41,8 +41,7 @@ from torch.distributed.tensor import DTensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lab.base.errors import Terminated, UserError, exit_code, first_line, one_line
-from real.model.memory import phase_of
-from real.model.policy import pick_device
+from real.model.policy import phase_of, pick_device
 from real.ranks import launched
 
 

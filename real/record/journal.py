@@ -23,7 +23,7 @@ from lab.trace.manifest import Manifest
 from lab.trace.schema import Columns, Table
 from lab.trace.trace import MemoryRun, Recorder, RunFolder
 from real.answers import AnswerIds
-from real.model.memory import in_phase
+from real.model.policy import in_phase
 from real.ranks.distributed import ALONE, Ranks
 from real.record.checkpoint import Checkpoints, State
 from real.record.terminal import say

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -24,14 +24,7 @@ from torch import Tensor
 from real.model.prepare import adapters_off, has_adapters
 from real.settings.config import TrainConfig
 from real.update.logprobs import EntropyScorer, Scorer, group_logprobs
-from real.update.packing import (
-    Group,
-    MicroBatch,
-    PackedRows,
-    Place,
-    RowCounts,
-    row_counts,
-)
+from real.update.packing import Group, MicroBatch, PackedRows, Place, RowCounts, row_counts
 
 Reference = Callable[[PackedRows, float], Tensor]
 """Packed rows and temperature to (n,) log-probs of the reference policy, without gradient."""
@@ -44,25 +37,27 @@ class TokenLoss(NamedTuple):
     """The loss of every token before any mean."""
 
     loss_KT: Tensor
-    """(K, T); what stands at padding is meaningless."""
+    """What stands at padding is meaningless."""
     clipped_KT: Tensor
-    """(K, T) bool; the clip cut this token's majority or minority gradient."""
+    """bool; the clip cut this token's majority or minority gradient."""
 
 
-class Pass(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Pass:
     """One mini-batch after its backward passes."""
 
-    loss: float
-    n_tokens: int
+    loss: float = 0.0
+    n_tokens: int = 0
     """Response tokens in the mini-batch, those of silent groups included."""
-    n_clipped: int
+    n_clipped: int = 0
     """Response tokens of which the clip cut the gradient."""
-    n_forward: int
+    n_forward: int = 0
     """Response tokens that went through the model, on any rank."""
     n_inputs: int = 0
     """The same with their prompts: tokens of which the model's matrices were multiplied."""
     n_left_out: int = 0
-    """Response tokens outside of loss and denominator: the sampler's log-prob is not finite."""
+    """Response tokens outside of loss and denominator: the log-prob of the sampler is not finite,
+    or of the trainer, which takes the whole response out."""
     broken: tuple[Place, ...] = ()
     """Rows with tokens whose log-prob under the trained policy is not finite. They spoil the
     gradient: forget it, and repeat the pass on `without_rows(groups, broken)`."""
@@ -80,9 +75,9 @@ def backward(
     """Add the gradient of one mini-batch's loss to the parameters.
 
     Args:
-        model: a causal language model of transformers, or a `Scorer` of one; should be in
-            evaluation mode, so that dropout cannot move the ratio. With an `EntropyScorer` the loss
-            is the entropy of the responses' tokens, whatever their advantages are.
+        model: a causal language model in evaluation mode, or a `Scorer` of one. With an
+            `EntropyScorer` the loss is the entropy of the responses' tokens, whatever their
+            advantages are.
         groups: the mini-batch, the same on all ranks; dropped ones must have been left out.
         share: rank and number of ranks. Every rank plans the same micro-batches and runs each
             `world`-th, all equally many: one with nothing left runs a row at weight zero, since
@@ -100,23 +95,29 @@ def backward(
     scorer = model if isinstance(model, Scorer) else Scorer(model)
     counts = [row_counts(group) for group in groups]
     all_cost = config.kl_coef > 0 or isinstance(scorer, EntropyScorer)
-    active = {i for i, g in enumerate(groups) if all_cost or not g.silent}
-    passes, bundle, n_inputs = scorer.plan(groups, counts, config.micro_tokens, world, only=active)
+    # Rows without tokens of the loss are not computed.
+    pairs = zip(groups, counts, strict=True)
+    active = [row if all_cost or not g.silent else [0] * len(row) for g, row in pairs]
+    passes, bundle, n_inputs = scorer.plan(groups, active, config.micro_tokens, world)
     own_passes = passes[rank::world]
     # All are laid out before the first runs, so that a GPU is never waited for in between.
     batches = [scorer.micro_batch(groups, places or passes[0][:1], bundle) for places in own_passes]
     bottom = denominator(counts, config)
-    sums_of_passes: list[Sums] = []
+    added = torch.zeros(_N_NUMBERS, dtype=torch.float64, device=groups[0].old_KT.device)
+    flags: list[Tensor] = []
     for places, batch in zip(own_passes, batches, strict=True):
-        loss, sums = _micro_loss(scorer, batch, config, reference)
+        loss, numbers, broken_R = _micro_loss(scorer, batch, config, reference)
         (loss * (world if places else 0) / bottom).backward()
         if places:
-            sums_of_passes.append(sums)
-    loss, n_clipped, kl, n_broken = totals(sums_of_passes, world, groups[0].old_KT.device)
-    broken = broken_rows(sums_of_passes, passes, share) if n_broken else ()
+            added += numbers
+            flags.append(broken_R)
+    if world > 1 and dist.is_initialized():
+        dist.all_reduce(added)
+    loss, n_clipped, kl, n_broken = added.tolist()  # which waits for a GPU to catch up
+    broken = _broken_rows(flags, own_passes, world) if n_broken else ()
     if broken and bundle > 1:
         broken = _broken_alone(scorer, groups, config, share) or broken
-    n_tokens, n_forward = (sum(map(sum, c)) for c in (counts, [counts[i] for i in active]))
+    n_tokens, n_forward = (sum(map(sum, c)) for c in (counts, active))
     return Pass(
         loss=loss / bottom if bottom else 0.0,
         n_tokens=n_tokens,
@@ -148,9 +149,7 @@ def denominator(counts: Sequence[RowCounts], config: TrainConfig) -> float:
 
     For grpo it is the number of responses, whose token means are added; for dr_grpo that number
     times the longest response allowed. The names are those of TRL's `loss_type`.
-
-    Args:
-        counts: tokens of the loss in every row of every group, silent groups included.
+    Silent groups count.
     """
     if config.loss == "dapo":
         return float(sum(map(sum, counts)))
@@ -159,20 +158,9 @@ def denominator(counts: Sequence[RowCounts], config: TrainConfig) -> float:
 
 
 def token_loss(
-    logprobs_KT: Tensor,
-    old_KT: Tensor,
-    majority_K: Tensor,
-    minority_K: Tensor,
-    config: TrainConfig,
+    logprobs_KT: Tensor, old_KT: Tensor, majority_K: Tensor, minority_K: Tensor, config: TrainConfig
 ) -> TokenLoss:
-    """The clipped loss of every token, both advantage streams at once.
-
-    Args:
-        logprobs_KT: (K, T) log-probs under the policy that is trained.
-        old_KT: (K, T) log-probs under the policy that sampled.
-        majority_K: (K,) first advantage stream.
-        minority_K: (K,) second advantage stream.
-    """
+    """The clipped loss of every token, both advantage streams at once, see `Group`."""
     log_ratio = logprobs_KT - old_KT.to(logprobs_KT.dtype)
     ratio = log_ratio.clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT).exp()
     bounded = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
@@ -196,47 +184,49 @@ def kl_estimate(logprobs: Tensor, other: Tensor) -> Tensor:
     return torch.expm1(gap) - gap
 
 
+_N_NUMBERS = 4
+
+
 def _micro_loss(
     scorer: Scorer, batch: MicroBatch, config: TrainConfig, reference: Reference | None
-) -> tuple[Tensor, Sums]:
-    """Summed loss of one micro-batch, with gradient, and what else it adds up to."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Summed loss of one micro-batch, with gradient, and what else it adds up to, on its device.
+
+    Returns:
+        The loss; (4,) sums: loss, clipped tokens, KL, broken rows; (R,) bool, rows with a value
+        that is not finite.
+    """
     scored = scorer(batch.rows, config.temperature)
     if isinstance(scorer, EntropyScorer):
         assert scored.entropy_n is not None
-        return _entropy_loss(batch.unfold(scored.entropy_n), batch, config)
-    logprobs = batch.unfold(scored.logprobs_n)
-    # Chosen before the loss, so that padding can bring no infinity into the gradient.
-    old = torch.where(batch.counted_RT, batch.stacked("old_KT").to(logprobs.dtype), 0.0)
-    streams = batch.stacked("majority_K"), batch.stacked("minority_K")
-    per_token, clipped = token_loss(logprobs, old, *streams, config)
-    if any(part.correction_KT is not None for part in batch.parts):
-        correction = batch.stacked("correction_KT", missing=1.0)
-        per_token = per_token * torch.where(batch.counted_RT, correction, 1.0)
-    loss = _weighted_sum(per_token, batch, config)
-    kl = loss.new_zeros(())
-    if config.kl_coef > 0:
-        kl_RT = _reference_kl(logprobs, batch, config, reference)
-        loss = loss + config.kl_coef * _row_sums(kl_RT, batch.counted_RT, config).sum()
-        kl = torch.where(batch.counted_RT, kl_RT.detach(), 0.0).sum()
-    broken_R = (batch.counted_RT & ~logprobs.isfinite()).any(dim=1)
-    n_clipped = (clipped & batch.counted_RT).sum()
-    numbers = (loss.detach(), n_clipped, kl, broken_R.sum())
-    return loss, Sums(torch.stack(numbers), broken_R)
-
-
-def _entropy_loss(
-    entropy_RT: Tensor, batch: MicroBatch, config: TrainConfig
-) -> tuple[Tensor, Sums]:
-    """Loss and sums of the mean token entropy, without clipping."""
-    loss = _weighted_sum(entropy_RT, batch, config)
-    broken_R = (batch.counted_RT & ~entropy_RT.isfinite()).any(dim=1)
-    zero = loss.new_zeros(())
-    return loss, Sums(torch.stack((loss.detach(), zero, zero, broken_R.sum())), broken_R)
+        values_RT = batch.unfold(scored.entropy_n)
+        loss = _weighted_sum(values_RT, batch, config)
+        n_clipped = kl = loss.new_zeros(())
+    else:
+        values_RT = batch.unfold(scored.logprobs_n)
+        # Chosen before the loss, so that padding can bring no infinity into the gradient.
+        old = torch.where(batch.counted_RT, batch.stacked("old_KT").to(values_RT.dtype), 0.0)
+        streams = batch.stacked("majority_K"), batch.stacked("minority_K")
+        per_token, clipped = token_loss(values_RT, old, *streams, config)
+        if any(part.correction_KT is not None for part in batch.parts):
+            correction = batch.stacked("correction_KT", missing=1.0)
+            per_token = per_token * torch.where(batch.counted_RT, correction, 1.0)
+        loss = _weighted_sum(per_token, batch, config)
+        kl = loss.new_zeros(())
+        if config.kl_coef > 0:
+            assert reference is not None
+            kl_RT = kl_estimate(values_RT, batch.unfold(reference(batch.rows, config.temperature)))
+            loss = loss + config.kl_coef * _row_sums(kl_RT, batch.counted_RT, config).sum()
+            kl = torch.where(batch.counted_RT, kl_RT.detach(), 0.0).sum()
+        n_clipped = (clipped & batch.counted_RT).sum()
+    broken_R = (batch.counted_RT & ~values_RT.isfinite()).any(dim=1)
+    return loss, torch.stack((loss.detach(), n_clipped, kl, broken_R.sum())), broken_R
 
 
 def _weighted_sum(values_RT: Tensor, batch: MicroBatch, config: TrainConfig) -> Tensor:
     """Sum over the rows of all problems, each times its problem's weight."""
-    by_part = _row_sums(values_RT, batch.counted_RT, config).split(batch.n_rows_of_parts)
+    n_rows = [part.lengths_K.shape[0] for part in batch.parts]
+    by_part = _row_sums(values_RT, batch.counted_RT, config).split(n_rows)
     weighted = [p.weight * sums.sum() for p, sums in zip(batch.parts, by_part, strict=True)]
     return weighted[0] if len(weighted) == 1 else torch.stack(weighted).sum()
 
@@ -247,45 +237,13 @@ def _row_sums(values_RT: Tensor, counted_RT: Tensor, config: TrainConfig) -> Ten
     return sums_R / counted_RT.sum(dim=1) if config.loss == "grpo" else sums_R
 
 
-def _reference_kl(
-    logprobs_RT: Tensor, batch: MicroBatch, config: TrainConfig, reference: Reference | None
-) -> Tensor:
-    if reference is None:
-        raise ValueError("kl_coef > 0 needs a reference policy")
-    return kl_estimate(logprobs_RT, batch.unfold(reference(batch.rows, config.temperature)))
-
-
-_N_NUMBERS = 4
-"""Of `Sums`."""
-
-
-class Sums(NamedTuple):
-    """Sums of one micro-batch, on its device."""
-
-    numbers: Tensor
-    """(4,) sums: loss, clipped tokens, KL, broken rows."""
-    broken_R: Tensor
-    """(R,) bool, rows with a log-prob that is not finite."""
-
-
-def totals(sums_of_passes: list[Sums], world: int, device: torch.device) -> list[float]:
-    """`Sums.numbers` over micro-batches and ranks; every fetch waits for a GPU to catch up."""
-    added = torch.zeros(_N_NUMBERS, dtype=torch.float64, device=device)
-    for sums in sums_of_passes:
-        added += sums.numbers
-    if world > 1 and dist.is_initialized():
-        dist.all_reduce(added)
-    return added.tolist()
-
-
-def broken_rows(
-    sums_of_passes: list[Sums], passes: list[list[Place]], share: tuple[int, int]
+def _broken_rows(
+    flags: list[Tensor], own_passes: list[list[Place]], world: int
 ) -> tuple[Place, ...]:
-    """Indices of all ranks' broken rows in the mini-batch."""
-    rank, world = share
-    own_places = [place for places in passes[rank::world] for place in places]
-    flags = torch.cat([sums.broken_R for sums in sums_of_passes]).tolist() if sums_of_passes else []
-    broken = [place for place, flag in zip(own_places, flags, strict=True) if flag]
+    """Indices of all ranks' broken rows in the mini-batch, from (R,) bool of a rank's passes."""
+    own_places = [place for places in own_passes for place in places]
+    own_flags = torch.cat(flags).tolist() if flags else []
+    broken = [place for place, flag in zip(own_places, own_flags, strict=True) if flag]
     if world > 1 and dist.is_initialized():
         broken = _all_places(broken, world)
     return tuple(sorted(broken))
@@ -308,36 +266,20 @@ def initial_reference(
     """Log-probs of the policy as it is now, however it is trained later.
 
     With LoRA that is the model with its adapters off and costs no memory; else a frozen copy.
-    A run that is resumed must call this before it loads its checkpoint.
-
-    Args:
-        scorer: of the policy, not yet sharded.
-        shard: what is to be done with a copy.
+    A run that is resumed must call this before it loads its checkpoint. The scorer is not yet
+    sharded; `shard` is done to a copy of it.
     """
-    if has_adapters(scorer.model):
-        return _Disabled(scorer)
-    frozen = copy.deepcopy(scorer).requires_grad_(False)
-    shard(frozen)
-    return _Frozen(frozen)
-
-
-class _Frozen:
-    def __init__(self, scorer: Scorer) -> None:
-        self.scorer = scorer
+    start = scorer
+    if not has_adapters(scorer.model):
+        start = copy.deepcopy(scorer).requires_grad_(False)
+        shard(start)
 
     @torch.no_grad()
-    def __call__(self, rows: PackedRows, temperature: float) -> Tensor:
-        return self.scorer(rows, temperature).logprobs_n
+    def reference(rows: PackedRows, temperature: float) -> Tensor:
+        with adapters_off(start.model):
+            return start(rows, temperature).logprobs_n
 
-
-class _Disabled:
-    def __init__(self, scorer: Scorer) -> None:
-        self.scorer = scorer
-
-    @torch.no_grad()
-    def __call__(self, rows: PackedRows, temperature: float) -> Tensor:
-        with adapters_off(self.scorer.model):
-            return self.scorer(rows, temperature).logprobs_n
+    return reference
 
 
 PROBE_ROWS = 4
@@ -362,12 +304,8 @@ def importance_weights(trainer_KT: Tensor, engine_KT: Tensor, cap: float) -> Ten
 def mismatch_kl(trainer: Sequence[Tensor], engine: Sequence[Tensor]) -> float:
     """Estimate of KL(engine || trainer), nats per token, over tokens that the engine sampled.
 
-    Args:
-        trainer: log-probs; tokens at which one is not finite are left out.
-
-    Returns:
-        The mean of `exp(d) - 1 - d` (k3), d = trainer - engine: unbiased, never negative, and of
-        small variance. NaN without any token.
+    The mean of `exp(d) - 1 - d` (k3), d = trainer - engine: unbiased, never negative, and of small
+    variance. Tokens at which one is not finite are left out; NaN without any other.
     """
     total, n_tokens = 0.0, 0
     for ours, theirs in zip(trainer, engine, strict=True):
@@ -378,39 +316,42 @@ def mismatch_kl(trainer: Sequence[Tensor], engine: Sequence[Tensor]) -> float:
 
 
 def compared(
-    scorer: Scorer,
-    groups: Sequence[Group],
-    temperature: float,
-    micro_tokens: int,
-    cap: float = 0.0,
-    share: tuple[int, int] = (0, 1),
+    scorer: Scorer, groups: Sequence[Group], config: TrainConfig, share: tuple[int, int] = (0, 1)
 ) -> tuple[list[Group], dict[str, float]]:
     """Compare engine and trainer before the first update of a batch.
+
+    Without a cap of the importance weights (`tis_cap`) this costs a few rows' forward pass. With a
+    cap every response that is trained on goes through the model once more: the ratio of the loss
+    then starts from the trainer's own log-probs, and the weights stand in `correction_KT`.
 
     Args:
         scorer: of the model with the weights that sampled.
         groups: the batch; `old_KT` holds the engine's log-probs.
-        micro_tokens: tokens of one forward pass.
-        cap: of the importance weights; 0 for no correction, which costs a few rows' forward
-            pass. With a cap every response that is trained on goes through the model once more:
-            the ratio of the loss then starts from the trainer's own log-probs, and the weights
-            stand in `correction_KT`.
         share: rank and number of ranks, see `group_logprobs`.
 
     Returns:
         The groups to train on, and columns of the steps: the mismatch in nats per token and, with
         a cap, the mean weight and the share of responses whose weights are 0.
     """
+    cap = config.tis_cap or 0.0
     if not cap:
         scored_groups = [_first_row(group) for group in groups[:PROBE_ROWS]]
     else:
         scored_groups = [_first_row(g) if g.dropped or g.silent else g for g in groups]
-    trainer_logprobs = group_logprobs(scorer, scored_groups, temperature, micro_tokens, share)
+    settings = config.temperature, config.micro_tokens
+    trainer_logprobs = group_logprobs(scorer, scored_groups, *settings, share)
     columns = {"mismatch_kl": mismatch_kl(trainer_logprobs, [g.old_KT for g in scored_groups])}
     if not cap:
         return list(groups), columns
     trained = [
-        group if group.dropped or group.silent else _corrected(group, ours, cap)
+        group
+        if group.dropped or group.silent
+        else replace(
+            group,
+            # Padding is read by nothing, but a NaN there could still spread.
+            old_KT=torch.where(group.real_KT, ours, 0.0),
+            correction_KT=importance_weights(ours, group.old_KT, cap),
+        )
         for group, ours in zip(groups, trainer_logprobs, strict=True)
     ]
     pairs = [(g.correction_KT, g.counted_KT) for g in trained if g.correction_KT is not None]
@@ -422,21 +363,6 @@ def compared(
     return trained, columns
 
 
-def _corrected(group: Group, trainer_KT: Tensor, cap: float) -> Group:
-    return replace(
-        group,
-        # Padding is read by nothing, but a NaN there could still spread.
-        old_KT=torch.where(group.real_KT, trainer_KT, 0.0),
-        correction_KT=importance_weights(trainer_KT, group.old_KT, cap),
-    )
-
-
 def _first_row(group: Group) -> Group:
-    return replace(
-        group,
-        tokens_KT=group.tokens_KT[:1],
-        old_KT=group.old_KT[:1],
-        lengths_K=group.lengths_K[:1],
-        majority_K=group.majority_K[:1],
-        minority_K=group.minority_K[:1],
-    )
+    names = ("tokens_KT", "old_KT", "lengths_K", "majority_K", "minority_K")
+    return replace(group, **{name: getattr(group, name)[:1] for name in names})

@@ -1,32 +1,29 @@
 """Log-probs of response tokens under the model that is trained, with gradient.
 
 The model's body runs to its last hidden states, and the head sees only the tokens that are asked
-for. Models whose logits are not `cap(factor * linear(hidden))` run whole: correct, but with all
-logits in memory.
+for, a chunk of them at a time. The logits of all tokens, [tokens, vocabulary] in single precision,
+are the largest tensor of a training step by far: 2 GiB at 32 rows of 512 tokens and 32,768 words,
+and the backward pass wants two or three of that size. Here they exist for one chunk only, and are
+computed again for the gradient. Models whose logits are not `cap(factor * linear(hidden))` run
+whole: correct, but with all logits in memory.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
+from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from real.update.head import (
-    CHUNK_ELEMENTS,
-    GPU_CHUNK_ELEMENTS,
-    Head,
-    TokenScores,
-    chunked,
-    head_scores,
-    score_logits,
-)
+from real.model.policy import WideHead, add_product, wide_product
 from real.update.packing import (
     Group,
     Layout,
@@ -40,11 +37,253 @@ from real.update.packing import (
     row_counts,
 )
 
+CHUNK_ELEMENTS = 2**25
+"""Logits that exist at once, 128 MiB of them in single precision. Larger chunks are no faster:
+with a vocabulary of 150,000 these are still 220 tokens, enough for a CPU's matrix units.
+"""
+GPU_CHUNK_ELEMENTS = 2**28
+"""On a GPU, 1 GiB: fewer tokens at once would read the head's weights too often."""
 _PROBE_TOKENS = 6
 _MASKED = {"eager", "sdpa"}
 """Kernels that take any mask."""
 _RESTARTING = {"full_attention", "sliding_attention"}
 """Kinds of layers that start again where positions do; recurrent ones carry their state over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Map from a model's hidden states to its logits: `cap(linear(hidden) * factor)`."""
+
+    linear: Any
+    """The output embedding, a module; the loss's gradient reaches its weight."""
+    factor: float = 1.0
+    """On the logits, as Cohere's and Granite's models have it."""
+    softcap: float | None = None
+    """Logits are bent to `softcap * tanh(logits / softcap)`, as in Gemma 2."""
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but a matrix, so that the gradient is known in closed form."""
+        return type(self.linear) in (torch.nn.Linear, WideHead) and self.softcap is None
+
+    def logits(self, hidden_nH: Tensor) -> Tensor:
+        """(n, vocabulary) logits, in single precision with a `WideHead`, else in the model's."""
+        logits = self.linear(hidden_nH)
+        if self.factor != 1:
+            logits = logits * self.factor
+        if self.softcap is not None:
+            logits = torch.tanh(logits / self.softcap) * self.softcap
+        return logits
+
+
+class Numbers(NamedTuple):
+    """Numbers of n tokens as a function of their logits, with its gradient in closed form."""
+
+    values: Callable[[Tensor, Tensor, float], tuple[Tensor, ...]]
+    """(n, V) logits, which may be overwritten, targets and temperature to (n,) numbers of several
+    kinds, the first with gradient."""
+    gradient: Callable[[Tensor, Tensor, Tensor, float], Tensor]
+    """Logits, targets, (n,) gradient of the first number and temperature to that of the logits."""
+
+
+def chunked(
+    head: Head,
+    hidden_nH: Tensor,
+    targets_n: Tensor,
+    temperature: float,
+    numbers: Numbers,
+    chunk_elements: int = CHUNK_ELEMENTS,
+) -> tuple[Tensor, ...]:
+    """Return numbers of tokens from the (n, H) hidden states before them."""
+    size = max(1, chunk_elements // head.linear.weight.shape[0])
+    if len(hidden_nH) <= size:
+        # Few logits may as well be kept for the backward pass.
+        return numbers.values(head.logits(hidden_nH), targets_n, temperature)
+    if head.plain:
+        weight, bias = head.linear.weight, head.linear.bias
+        wide = isinstance(head.linear, WideHead) and torch.finfo(weight.dtype).bits < 32
+        product = wide_product if wide else linear
+        own = temperature / head.factor
+        return _Chunked.apply(hidden_nH, weight, bias, targets_n, own, numbers, size, product)  # pyright: ignore[reportReturnType]
+
+    def of_chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+        return numbers.values(head.logits(hidden), targets, temperature)
+
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    pairs = zip(hidden_nH.split(size), targets_n.split(size), strict=True)
+    return _joined([checkpoint(of_chunk, *pair, **options) for pair in pairs])  # pyright: ignore[reportArgumentType]
+
+
+class _Chunked(torch.autograd.Function):
+    """Numbers under a plain linear head; its logits are made twice and never all at once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_nH: Tensor,
+        weight_VH: Tensor,
+        bias_V: Tensor | None,
+        targets_n: Tensor,
+        temperature: float,
+        numbers: Numbers,
+        size: int,
+        product: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+    ) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(hidden_nH, weight_VH, bias_V, targets_n)
+        ctx.temperature, ctx.numbers, ctx.size, ctx.product = temperature, numbers, size, product
+        pairs = zip(hidden_nH.split(size), targets_n.split(size), strict=True)
+        # No name holds the logits of a chunk, so that they are freed before the next are made.
+        whole = _joined(
+            [numbers.values(product(h, weight_VH, bias_V), t, temperature) for h, t in pairs]
+        )
+        ctx.mark_non_differentiable(*whole[1:])
+        return whole
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        hidden_nH, weight_VH, bias_V, targets_n = ctx.saved_tensors
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        grad_hidden = torch.empty_like(hidden_nH) if needs_hidden else None
+        # Summed over chunks in single precision, whatever that of the weights.
+        wide = torch.promote_types(weight_VH.dtype, torch.float32)
+        grad_weight = torch.zeros_like(weight_VH, dtype=wide) if needs_weight else None
+        grad_bias = torch.zeros_like(bias_V, dtype=wide) if needs_bias else None
+        for start in range(0, len(targets_n), ctx.size):
+            part = slice(start, start + ctx.size)
+            hidden = hidden_nH[part]
+            logits = ctx.product(hidden, weight_VH, bias_V)
+            grad_logits = ctx.numbers.gradient(
+                logits, targets_n[part], grads[0][part], ctx.temperature
+            )
+            if grad_bias is not None:
+                grad_bias += grad_logits.sum(0)
+            narrow = grad_logits.to(weight_VH.dtype)
+            if grad_hidden is not None:
+                grad_hidden[part] = narrow @ weight_VH
+            if grad_weight is not None:
+                add_product(grad_weight, narrow.T, hidden)
+        return (
+            grad_hidden,
+            None if grad_weight is None else grad_weight.to(weight_VH.dtype),
+            None if grad_bias is None else grad_bias.to(bias_V.dtype),
+            *(None,) * 5,
+        )
+
+
+def _joined(parts: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+
+class TokenScores(NamedTuple):
+    """Log-probs and statistics of n tokens at their sampling temperature."""
+
+    logprobs_n: Tensor
+    """(n,) log-probs in nats, at least single precision; the only ones with a gradient."""
+    entropy_n: Tensor | None = None
+    """(n,) entropy of the next-token distribution in nats."""
+    self_certainty_n: Tensor | None = None
+    """(n,) minus the mean log-prob over the vocabulary, `logsumexp(z) - mean(z)`: how far the
+    distribution is from uniform, `KL(uniform || p) + log(vocabulary)`."""
+
+
+def head_scores(
+    head: Head,
+    hidden_nH: Tensor,
+    targets_n: Tensor,
+    temperature: float,
+    stats: bool = False,
+    chunk_elements: int = CHUNK_ELEMENTS,
+) -> TokenScores:
+    """Score tokens from (n, H) hidden states, with gradient; all numbers with `stats`."""
+
+    def values(logits_nV: Tensor, targets_n: Tensor, temperature: float) -> tuple[Tensor, ...]:
+        scores = score_logits(logits_nV, targets_n, temperature, stats)
+        return tuple(values for values in scores if values is not None)
+
+    numbers = Numbers(values, _score_gradient)
+    return TokenScores(*chunked(head, hidden_nH, targets_n, temperature, numbers, chunk_elements))
+
+
+def score_logits(
+    logits_nV: Tensor, targets_n: Tensor, temperature: float, stats: bool = False
+) -> TokenScores:
+    """Scores from (n, V) logits, which this may overwrite, in single precision at least."""
+    logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
+    # In place: the projection that made the logits does not need them for its gradient.
+    logits_nV = logits_nV.div_(temperature)
+    chosen_n = logits_nV.gather(-1, targets_n[:, None]).squeeze(-1)
+    total_n = logits_nV.logsumexp(-1)
+    logprobs_n = chosen_n - total_n
+    if not stats:
+        return TokenScores(logprobs_n)
+    with torch.no_grad():
+        logp_nV = logits_nV.detach() - total_n.detach()[:, None]
+        p_nV = logp_nV.exp()
+        # Where a token is impossible its term is 0, not NaN.
+        entropy_n = -torch.where(p_nV > 0, p_nV * logp_nV, 0).sum(-1)
+        return TokenScores(logprobs_n, entropy_n, -logp_nV.mean(-1))
+
+
+def _score_gradient(
+    logits_nV: Tensor, targets_n: Tensor, grad_n: Tensor, temperature: float
+) -> Tensor:
+    """(n, V) gradient of the raw logits: `g * ([v = target] - p_v) / temperature`."""
+    wide = torch.promote_types(logits_nV.dtype, torch.float32)
+    z_nV = logits_nV.to(wide).div_(temperature)
+    p_nV = z_nV.sub_(z_nV.logsumexp(-1, keepdim=True)).exp_()
+    scaled_n1 = (grad_n / temperature)[:, None]
+    grad_nV = p_nV.mul_(-scaled_n1)
+    return grad_nV.scatter_add_(1, targets_n[:, None], scaled_n1.to(grad_nV.dtype))
+
+
+def head_entropies(
+    head: Head, hidden_nH: Tensor, temperature: float, chunk_elements: int = CHUNK_ELEMENTS
+) -> Tensor:
+    """(n,) entropies in nats from (n, H) hidden states, with gradient, at least in float32."""
+    no_targets_n = hidden_nH.new_zeros(len(hidden_nH), dtype=torch.long)
+    numbers = Numbers(
+        lambda logits, _, temperature: (entropies(logits, temperature),),
+        lambda logits, _, grad, temperature: _entropy_gradient(logits, grad, temperature),
+    )
+    return chunked(head, hidden_nH, no_targets_n, temperature, numbers, chunk_elements)[0]
+
+
+def entropies(logits_nV: Tensor, temperature: float) -> Tensor:
+    """(n,) entropies of (n, V) logits in nats, with gradient; impossible tokens add nothing."""
+    return _Entropy.apply(logits_nV, temperature)  # pyright: ignore[reportReturnType]
+
+
+class _Entropy(torch.autograd.Function):
+    """Closed-form gradient: automatic differentiation would make NaN of impossible tokens."""
+
+    @staticmethod
+    def forward(ctx: Any, logits_nV: Tensor, temperature: float) -> Tensor:
+        ctx.save_for_backward(logits_nV)
+        ctx.temperature = temperature
+        return torch.special.entr(_logp(logits_nV, temperature).exp()).sum(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (logits_nV,) = ctx.saved_tensors
+        return _entropy_gradient(logits_nV, grads[0], ctx.temperature).to(logits_nV.dtype), None
+
+
+def _logp(logits_nV: Tensor, temperature: float) -> Tensor:
+    wide = torch.promote_types(logits_nV.dtype, torch.float32)
+    return torch.log_softmax(logits_nV.to(wide) / temperature, dim=-1)
+
+
+def _entropy_gradient(logits_nV: Tensor, grad_n: Tensor, temperature: float) -> Tensor:
+    """(n, V) gradient of the raw logits: `-g p_v (log p_v + H) / temperature`."""
+    logp_nV = _logp(logits_nV, temperature)
+    p_nV = logp_nV.exp()
+    entropy_n1 = torch.special.entr(p_nV).sum(-1, keepdim=True)
+    surprise_nV = torch.where(p_nV > 0, logp_nV, 0.0).add_(entropy_n1)
+    return p_nV.mul_(surprise_nV).mul_((-grad_n / temperature)[:, None])
 
 
 class Scorer(nn.Module):
@@ -57,17 +296,16 @@ class Scorer(nn.Module):
     def __init__(self, model: Any, chunk_elements: int | None = None) -> None:
         """Find out how the model makes its logits and what it can bundle, on six tokens.
 
-        Args:
-            model: a causal language model of transformers, in evaluation mode, not yet sharded.
-            chunk_elements: most logits that exist at once; if None as many as suit the device.
+        The model is in evaluation mode and not yet sharded. `chunk_elements` are the most logits
+        that exist at once; if None as many as suit the device.
         """
         super().__init__()
         self.model = model
-        on_gpu = model.get_input_embeddings().weight.is_cuda
-        self.chunk_elements = chunk_elements or (GPU_CHUNK_ELEMENTS if on_gpu else CHUNK_ELEMENTS)
+        embedding = model.get_input_embeddings().weight
+        usual = GPU_CHUNK_ELEMENTS if embedding.is_cuda else CHUNK_ELEMENTS
+        self.chunk_elements = chunk_elements or usual
         self.head = find_head(model)
         self.layout: Layout = _layout(model)
-        embedding = model.get_input_embeddings().weight
         self.bundle_width: int | None = embedding.shape[1] if can_bundle(model) else None
         """Width of the hidden states where responses can share a prompt, else None."""
 
@@ -98,12 +336,11 @@ class Scorer(nn.Module):
         counts: Sequence[RowCounts],
         micro_tokens: int,
         world: int = 1,
-        only: Collection[int] | None = None,
         bundled: bool = True,
     ) -> Plan:
-        """The cheapest passes of a mini-batch, see `passes.cheapest_plan`."""
+        """The cheapest passes of a mini-batch, see `cheapest_plan`."""
         width = self.bundle_width if bundled else None
-        return cheapest_plan(groups, counts, micro_tokens, self.layout, width, world, only)
+        return cheapest_plan(groups, counts, micro_tokens, self.layout, width, world)
 
     def micro_batch(
         self, groups: Sequence[Group], places: Sequence[Place], bundle: int = 1
@@ -114,12 +351,23 @@ class Scorer(nn.Module):
         return micro_batch(groups, places, self.layout, most_padded, bundle)
 
 
-def find_head(model: Any) -> Head | None:
-    """Map from the body's hidden states to logits, checked on six tokens.
+class EntropyScorer(Scorer):
+    """A `Scorer` whose entropies have a gradient; its log-probs, without one, are as before."""
 
-    Returns:
-        None if its logits are not those of any head that is known here.
-    """
+    def forward(self, rows: PackedRows, temperature: float, stats: bool = False) -> TokenScores:
+        """Entropies where gradients are recorded, and no log-probs then; else as a `Scorer`."""
+        if not torch.is_grad_enabled():
+            return super().forward(rows, temperature, stats)
+        outputs = self.outputs(rows)
+        if self.head is None:
+            entropy_n = entropies(outputs, temperature)
+        else:
+            entropy_n = head_entropies(self.head, outputs, temperature, self.chunk_elements)
+        return TokenScores(torch.full_like(entropy_n, torch.nan), entropy_n)
+
+
+def find_head(model: Any) -> Head | None:
+    """Map from the body's hidden states to logits, checked on six tokens; None if unknown."""
     body, linear = model.base_model, model.get_output_embeddings()
     if body is model or linear is None or not hasattr(linear, "weight"):
         return None
@@ -292,88 +540,3 @@ def checkpointed(model: Any) -> Iterator[None]:
     finally:
         for layer, was in zip(layers, before, strict=True):
             cast(nn.Module, layer).training = was
-
-
-class EntropyScorer(Scorer):
-    """A `Scorer` whose entropies have a gradient; its log-probs, without one, are as before."""
-
-    def forward(self, rows: PackedRows, temperature: float, stats: bool = False) -> TokenScores:
-        """Entropies where gradients are recorded, and no log-probs then; else as a `Scorer`."""
-        if not torch.is_grad_enabled():
-            return super().forward(rows, temperature, stats)
-        outputs = self.outputs(rows)
-        if self.head is None:
-            entropy_n = entropies(outputs, temperature)
-        else:
-            entropy_n = head_entropies(self.head, outputs, temperature, self.chunk_elements)
-        return TokenScores(torch.full_like(entropy_n, torch.nan), entropy_n)
-
-
-def head_entropies(
-    head: Head, hidden_nH: Tensor, temperature: float, chunk_elements: int = CHUNK_ELEMENTS
-) -> Tensor:
-    """Entropies from the hidden states before the tokens, with gradient.
-
-    Args:
-        hidden_nH: (n, H) last hidden states.
-
-    Returns:
-        (n,) in nats, at least single precision.
-    """
-    no_targets_n = hidden_nH.new_zeros(len(hidden_nH), dtype=torch.long)
-    return chunked(head, hidden_nH, no_targets_n, _Entropies(temperature), chunk_elements)[0]
-
-
-def entropies(logits_nV: Tensor, temperature: float) -> Tensor:
-    """(n,) entropies of (n, V) logits in nats, with gradient; impossible tokens add nothing."""
-    return _Entropy.apply(logits_nV, temperature)  # pyright: ignore[reportReturnType]
-
-
-@dataclass(frozen=True, slots=True)
-class _Entropies:
-    """The numbers of `entropies`, which no target changes."""
-
-    temperature: float
-
-    def __call__(self, logits_nV: Tensor, targets_n: Tensor) -> tuple[Tensor, ...]:
-        return (entropies(logits_nV, self.temperature),)
-
-    def grad_logits(self, logits_nV: Tensor, targets_n: Tensor, grad_n: Tensor) -> Tensor:
-        return _grad_logits(logits_nV, grad_n, self.temperature)
-
-    def scaled(self, factor: float) -> _Entropies:
-        return replace(self, temperature=self.temperature / factor)
-
-
-class _Entropy(torch.autograd.Function):
-    """Closed-form gradient: automatic differentiation would make NaN of impossible tokens."""
-
-    @staticmethod
-    def forward(ctx: Any, logits_nV: Tensor, temperature: float) -> Tensor:
-        ctx.save_for_backward(logits_nV)
-        ctx.temperature = temperature
-        return _entropy(_logp(logits_nV, temperature))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (logits_nV,) = ctx.saved_tensors
-        return _grad_logits(logits_nV, grads[0], ctx.temperature).to(logits_nV.dtype), None
-
-
-def _logp(logits_nV: Tensor, temperature: float) -> Tensor:
-    wide = torch.promote_types(logits_nV.dtype, torch.float32)
-    return torch.log_softmax(logits_nV.to(wide) / temperature, dim=-1)
-
-
-def _entropy(logp_nV: Tensor) -> Tensor:
-    return torch.special.entr(logp_nV.exp()).sum(-1)
-
-
-def _grad_logits(logits_nV: Tensor, grad_n: Tensor, temperature: float) -> Tensor:
-    """(n, V) gradient of the raw logits: `-g p_v (log p_v + H) / temperature`."""
-    logp_nV = _logp(logits_nV, temperature)
-    p_nV = logp_nV.exp()
-    entropy_n1 = torch.special.entr(p_nV).sum(-1, keepdim=True)
-    surprise_nV = torch.where(p_nV > 0, logp_nV, 0.0).add_(entropy_n1)
-    return p_nV.mul_(surprise_nV).mul_((-grad_n / temperature)[:, None])

@@ -17,13 +17,14 @@ Three layouts, chosen by what the model's attention can do and by what they cost
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,8 @@ class Group:
     lengths_K: Tensor
     """(K,) response lengths in tokens, at least 1."""
     majority_K: Tensor
-    """(K,) first advantage stream."""
+    """(K,) first advantage stream; `minority_K` is the second."""
     minority_K: Tensor
-    """(K,) second advantage stream."""
     weight: float = 1.0
     """Factor on the problem's policy loss."""
     dropped: bool = False
@@ -128,23 +128,14 @@ def cheapest_plan(
     layout: Layout = "padded",
     width: int | None = None,
     world: int = 1,
-    only: Collection[int] | None = None,
 ) -> Plan:
-    """Return the passes with the bundles that are estimated to be cheapest.
+    """Return the passes with the bundles that are estimated to be cheapest, see `plan`.
 
-    Args:
-        counts: `row_counts` of each.
-        micro_tokens: most tokens of a pass.
-        layout: of passes without bundles.
-        width: of the model's hidden states; None where its attention allows no bundles.
-        world: ranks that share the work.
-        only: as for `plan`.
+    `width` is that of the hidden states, None where the model's attention allows no bundles.
     """
-    bundle = 1
-    if width is not None:
-        bundle = _bundle_size(groups, counts, micro_tokens, width, world, only)
-    passes = plan(groups, counts, micro_tokens, layout, world, only, bundle)
-    return Plan(passes, bundle, sum(row.length for row in _rows(groups, counts, only, bundle)))
+    bundle = 1 if width is None else _bundle_size(groups, counts, micro_tokens, width, world)
+    passes = plan(groups, counts, micro_tokens, layout, world, bundle)
+    return Plan(passes, bundle, sum(row.length for row in _rows(groups, counts, bundle)))
 
 
 def plan(
@@ -153,7 +144,6 @@ def plan(
     micro_tokens: int,
     layout: Layout = "padded",
     world: int = 1,
-    only: Collection[int] | None = None,
     bundle: int = 1,
 ) -> list[list[Place]]:
     """Rows that go through the model together.
@@ -161,15 +151,15 @@ def plan(
     Args:
         counts: `row_counts` of each; rows without a counted token are left out.
         micro_tokens: most tokens of a pass, padding included; one row may exceed it.
+        layout: of passes without bundles.
         world: ranks that share the work. Rank r runs `plan(...)[r::world]`. Rows are dealt so that
             ranks get like lengths; an empty list is a pass in which a rank has nothing to do.
-        only: places of the groups that go through the model; all if None.
         bundle: most responses behind one prompt. Above 1 the sequences are padded.
 
     Returns:
         A multiple of `world` passes, each with its rows in the order of the mini-batch.
     """
-    rows = sorted(_rows(groups, counts, only, bundle), key=lambda row: (-row.length, row.places))
+    rows = sorted(_rows(groups, counts, bundle), key=lambda row: (-row.length, row.places))
     # Back and forth over the ranks, so that no rank gets the longer row every time.
     turns = [*range(world), *reversed(range(world))]
     shares: list[list[Row]] = [[] for _ in range(world)]
@@ -197,20 +187,15 @@ def bundles_of(places: Sequence[Place], bundle: int) -> list[list[Place]]:
 
 
 def _bundle_size(
-    groups: Sequence[Group],
-    counts: Sequence[RowCounts],
-    micro_tokens: int,
-    width: int,
-    world: int,
-    only: Collection[int] | None,
+    groups: Sequence[Group], counts: Sequence[RowCounts], micro_tokens: int, width: int, world: int
 ) -> int:
     """The cheapest number of responses behind one prompt; 1 where bundles save too little."""
-    singles = _rows(groups, counts, only)
+    singles = _rows(groups, counts)
     alone = _cost(singles, width)
     best, least = 1, min(BUNDLE_BELOW * alone, alone - PASS_TOKENS)
     size = max((len(places) for places in counts), default=1)
     while size > 1:
-        rows = _rows(groups, counts, only, size)
+        rows = _rows(groups, counts, size)
         fits = all(row.length <= micro_tokens for row in rows) and len(rows) >= world
         if fits and (cost := _cost(rows, width)) < least:
             best, least = size, cost
@@ -227,16 +212,9 @@ def _cost(rows: Sequence[Row], width: int) -> float:
     return sum(row.length * (1 + row.length / (6 * width)) for row in rows)
 
 
-def _rows(
-    groups: Sequence[Group],
-    counts: Sequence[RowCounts],
-    only: Collection[int] | None,
-    bundle: int = 1,
-) -> list[Row]:
+def _rows(groups: Sequence[Group], counts: Sequence[RowCounts], bundle: int = 1) -> list[Row]:
     rows: list[Row] = []
     for index, group in enumerate(groups):
-        if only is not None and index not in only:
-            continue
         lengths = group.lengths_K.tolist()
         places = [(index, row) for row in range(len(lengths)) if counts[index][row]]
         for bundled in bundles_of(places, bundle):
@@ -323,11 +301,10 @@ class MicroBatch:
 
     def stacked(self, name: str, missing: float = 0.0) -> Tensor:
         """(R, T) or (R,) values of that field of all rows; `missing` where a problem has None."""
-        values_of_parts = [getattr(part, name) for part in self.parts]
-        full = [
-            torch.full_like(part.old_KT, missing) if values is None else values
-            for part, values in zip(self.parts, values_of_parts, strict=True)
-        ]
+        full: list[Tensor] = []
+        for part in self.parts:
+            values = getattr(part, name)
+            full.append(torch.full_like(part.old_KT, missing) if values is None else values)
         return _stack(full, self.counted_RT.shape[1])
 
     def unfold(self, values_n: Tensor) -> Tensor:
@@ -336,11 +313,6 @@ class MicroBatch:
             return values_n.view(self.counted_RT.shape)
         zeros = values_n.new_zeros(self.counted_RT.shape)
         return zeros.masked_scatter(self.counted_RT, values_n)
-
-    @property
-    def n_rows_of_parts(self) -> list[int]:
-        """Rows of every part."""
-        return [part.lengths_K.shape[0] for part in self.parts]
 
 
 def micro_batch(
@@ -358,30 +330,29 @@ def micro_batch(
         bundle: most responses behind one prompt; above 1 it takes the place of `layout`.
     """
     # Sorted places: rows of a problem stand together.
-    parts = _parts(groups, bundles_of(places, bundle if bundle > 1 else len(places)))
-    counted_RT = _stack([part.counted_KT for part in parts], _width(parts))
+    together = bundles_of(places, bundle if bundle > 1 else len(places))
+    parts = tuple(_take(groups[rows[0][0]], [row for _, row in rows]) for rows in together)
+    width = max(part.tokens_KT.shape[1] for part in parts)
+    counted_RT = _stack([part.counted_KT for part in parts], width)
     if bundle > 1:
         rows = _lay_out_bundles(parts, counted_RT)
     elif layout == "padded" and len(parts) == 1 and counted_RT.numel() <= most_padded:
         tokens_KT = parts[0].tokens_KT
         rows = PackedRows(_sequences(parts[0]), None, tokens_KT.shape[1], tokens_KT.flatten())
     else:
-        rows = lay_out(parts, counted_RT, layout)
+        rows = _lay_out(parts, counted_RT, layout)
     return MicroBatch(rows, tuple(places), counted_RT, parts)
 
 
-def lay_out(parts: Sequence[Group], scored_RT: Tensor, layout: Layout) -> PackedRows:
+def _lay_out(parts: Sequence[Group], scored_RT: Tensor, layout: Layout) -> PackedRows:
     """Input ids of some rows and where the scores of `scored_RT` are to be found."""
     device, width = scored_RT.device, scored_RT.shape[1]
-    prompts = [part.prompt_L.shape[0] for part in parts]
-    counts = [part.lengths_K.shape[0] for part in parts]
-    size = max(n + part.tokens_KT.shape[1] - 1 for n, part in zip(prompts, parts, strict=True))
+    size = max(part.prompt_L.shape[0] + part.tokens_KT.shape[1] - 1 for part in parts)
     ids_RS = _stack([_sequences(part) for part in parts], size)
     starts_R = torch.arange(len(ids_RS), device=device) * size
     positions = None
-    prompts_R = torch.tensor(
-        [n for n, count in zip(prompts, counts, strict=True) for _ in range(count)], device=device
-    )
+    prompts = [n for part in parts for n in [part.prompt_L.shape[0]] * part.lengths_K.shape[0]]
+    prompts_R = torch.tensor(prompts, device=device)
     if layout == "packed":
         lengths_R = prompts_R + torch.cat([part.lengths_K for part in parts]) - 1
         places_RS = torch.arange(size, device=device).expand_as(ids_RS)
@@ -395,7 +366,7 @@ def lay_out(parts: Sequence[Group], scored_RT: Tensor, layout: Layout) -> Packed
 
 
 def _lay_out_bundles(parts: Sequence[Group], scored_RT: Tensor) -> PackedRows:
-    """As `lay_out`, with every part in one sequence behind its prompt."""
+    """As `_lay_out`, with every part in one sequence behind its prompt."""
     width = scored_RT.shape[1]
     sequences, indices = zip(*(_bundle(part, width) for part in parts), strict=True)
     size = max(sequence_3S.shape[1] for sequence_3S in sequences)
@@ -418,39 +389,27 @@ def _bundle(part: Group, width: int) -> tuple[Tensor, Tensor]:
     segments_K1 = torch.arange(1, len(lengths_K) + 1, device=device)[:, None]
     responses = (part.tokens_KT, n_prompt + places_T, segments_K1)
     prompt = (prompt_L, torch.arange(n_prompt, device=device), torch.zeros_like(prompt_L))
-    sequence_3S = torch.stack(
-        [
-            torch.cat([first, rest.expand_as(used_KT)[used_KT]])
-            for first, rest in zip(prompt, responses, strict=True)
-        ]
-    )
+    pairs = zip(prompt, responses, strict=True)
+    sequence_3S = torch.stack([torch.cat([a, b.expand_as(used_KT)[used_KT]]) for a, b in pairs])
     ends_K = n_prompt + (lengths_K - 1).cumsum(0)
     index_KT = (ends_K - lengths_K)[:, None] + torch.arange(width, device=device)
     index_KT[:, 0] = n_prompt - 1  # the prompt's last token predicts the first of every response
     return sequence_3S, index_KT
 
 
-def _parts(groups: Sequence[Group], together: Sequence[Sequence[Place]]) -> tuple[Group, ...]:
-    """The chosen rows as groups, one for those that stand together."""
-    return tuple(_take(groups[rows[0][0]], [row for _, row in rows]) for rows in together)
-
-
 def _take(group: Group, rows: list[int]) -> Group:
     """Those rows of a group, with the columns that only padding uses cut off."""
     whole = rows == list(range(group.lengths_K.shape[0]))
     index = slice(None) if whole else torch.tensor(rows, device=group.lengths_K.device)
-    lengths = group.lengths_K[index]
-    width = int(lengths.max())
+    width = int(group.lengths_K[index].max())
     correction_KT = group.correction_KT
-    return Group(
-        prompt_L=group.prompt_L,
+    return replace(
+        group,
         tokens_KT=group.tokens_KT[index, :width],
         old_KT=group.old_KT[index, :width],
-        lengths_K=lengths,
+        lengths_K=group.lengths_K[index],
         majority_K=group.majority_K[index],
         minority_K=group.minority_K[index],
-        weight=group.weight,
-        dropped=group.dropped,
         correction_KT=correction_KT if correction_KT is None else correction_KT[index, :width],
     )
 
@@ -461,17 +420,8 @@ def _sequences(part: Group) -> Tensor:
     return torch.cat([part.prompt_L.expand(n_rows, -1), part.tokens_KT[:, :-1]], dim=1)
 
 
-def _width(parts: Sequence[Group]) -> int:
-    return max(part.tokens_KT.shape[1] for part in parts)
-
-
 def _stack(parts: Sequence[Tensor], width: int) -> Tensor:
     """Rows of all parts, those of two axes padded with zeros on the right up to `width`."""
     if parts[0].ndim == 2:
-        parts = [
-            part
-            if part.shape[1] == width
-            else torch.nn.functional.pad(part, (0, width - part.shape[1]))
-            for part in parts
-        ]
+        parts = [pad(p, (0, width - p.shape[1])) if p.shape[1] < width else p for p in parts]
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ from guard_core import (
     GuardState,
     PolicyStreams,
     Votes,
-    count_answers,
     policy_streams,
 )
 from guard_core.decision import Treatment
@@ -54,7 +53,6 @@ class Decided:
     """The guard's decision on a batch, with the columns of the trace that follow from it."""
 
     obs: Observations
-    """Votes and observations."""
     decision: Decision
     """Its label is the one to train on."""
     tie_P: NDArray[np.float64]
@@ -74,13 +72,9 @@ class Supervisor:
     """
 
     def __init__(self, config: TrainConfig, truths: list[str | None], ranks: Ranks = ALONE) -> None:
-        """Start before any vote.
-
-        Args:
-            truths: (N,) reference answers; None where there is none.
-        """
+        """Start before any vote, with (N,) reference answers, None where there is none."""
         self.config = config
-        self.reads = ranks.first
+        self._ranks, self.reads = ranks, ranks.first
         """This rank reads answers."""
         by_math = self.reads and config.settled().answer_check == "math"
         self.equality = Equality(config.answer_timeout) if by_math else None
@@ -100,15 +94,7 @@ class Supervisor:
         return np.stack([self.answer_ids.ids(int(p), texts, extract) for p, texts in pairs])
 
     def prime(self, answers_NV: Ints, observed: Fields) -> Rows:
-        """Take in the votes of all problems before training, visit 0.
-
-        Args:
-            answers_NV: answer ids of all problems in order, -1 unparseable.
-            observed: observations that the rule's scores depend on.
-
-        Returns:
-            Columns of the trace's visits; the guard decides nothing yet.
-        """
+        """Take in the votes before training, visit 0; returns columns of the trace's visits."""
         if not self.reads:
             return {}
         problems = np.arange(len(answers_NV))
@@ -122,15 +108,11 @@ class Supervisor:
     def decide(
         self, problems_P: Ints, answers_PV: Ints, visit: int | Ints, observed: Fields
     ) -> Decided | None:
-        """Record one visit of a batch's problems and decide what to train on.
+        """Record one visit and decide what to train on; None on ranks that read no answers.
 
         Args:
-            problems_P: (P,) problem indices.
-            answers_PV: (P, V) answer ids, -1 unparseable; the first K are trained on.
+            answers_PV: answer ids, -1 unparseable; the first K are trained on.
             visit: number of this visit, from 1; (P,) where it differs between the problems.
-
-        Returns:
-            None on ranks that read no answers.
         """
         if not self.reads:
             return None
@@ -152,10 +134,16 @@ class Supervisor:
         return Decided(obs, decision, draws.tie, rows, step_columns)
 
     def brake(self) -> float:
-        """Return the guard's factor on the learning rate from the last decision on."""
+        """Return the guard's factor on the learning rate from this batch on, the same on all ranks.
+
+        All ranks must call this after the batch was decided on.
+        """
         s, guard = self.state, self.config.guard
+        if guard.brake == 1:
+            return 1.0
         value = signal(s.flips[:, -1], s.match_rates[:, -1], s.visits > 0, guard)
-        return float(brake_factor(value, guard))
+        factor = np.array([[float(brake_factor(value, guard))]])
+        return float(self._ranks.from_first(factor)[0, 0])
 
     @property
     def answer_timeouts(self) -> int:
@@ -173,32 +161,17 @@ class Supervisor:
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], answers: dict[str, object]) -> None:
-        """Go back to where `tensors` and the answer ids were saved.
-
-        Raises:
-            UserError: the values are no answer ids.
-        """
+        """Go back to where `tensors` and the answer ids were saved."""
         if self.reads:
             self.state = GuardState(**{n: t.numpy().copy() for n, t in tensors.items()})
             self.answer_ids = AnswerIds.from_values(answers, self.equality)
 
     def _votes(self, answers_PV: Ints) -> Votes:
         n_answers, n_samples = max(1, self.answer_ids.n_answers), self.config.n_samples
-        samples = count_answers(answers_PV[:, :n_samples], n_answers)
-        return Votes(
-            counts=samples + count_answers(answers_PV[:, n_samples:], n_answers),
-            samples=samples,
-            n_votes=answers_PV.shape[1],
-            n_samples=n_samples,
-        )
+        return Votes.from_answers(answers_PV, n_samples=n_samples, n_answers=n_answers)
 
     def _observations(
-        self,
-        problems_P: Ints,
-        answers_PV: Ints,
-        votes: Votes,
-        visit: int | Ints,
-        observed: Fields,
+        self, problems_P: Ints, answers_PV: Ints, votes: Votes, visit: int | Ints, observed: Fields
     ) -> Observations:
         """Return the rule's view of a batch. To be called before the guard's step."""
         n_draws = self.rule.n_draws(answers_PV.shape[1], self.config.n_samples)
@@ -227,9 +200,7 @@ class Supervisor:
 
     def _truth_ids(self, problems_P: Ints) -> Ints:
         """(P,) ids of the true answers; negative where unknown or not seen yet, equal to none."""
-        return np.array(
-            [self.answer_ids.truth_id(int(problem)) for problem in problems_P], np.int64
-        )
+        return np.array([self.answer_ids.truth_id(int(p)) for p in problems_P], np.int64)
 
     def _known(self, problems_P: Ints) -> NDArray[np.bool_]:
         """(P,) whether a true answer is known."""
@@ -238,13 +209,8 @@ class Supervisor:
     def _rows(
         self, problems_P: Ints, votes: Votes, decision: Decision, *, before_training: bool = False
     ) -> Rows:
-        columns = visit_columns(
-            decision,
-            votes,
-            self._truth_ids(problems_P),
-            self._known(problems_P),
-            before_training=before_training,
-        )
+        truths_P, known_P = self._truth_ids(problems_P), self._known(problems_P)
+        columns = visit_columns(decision, votes, truths_P, known_P, before_training=before_training)
         return {"replicate": 0, "problem": problems_P, **columns}
 
     def _step_columns(
@@ -260,19 +226,15 @@ class Supervisor:
         rewarded_PK = parsed_PK & (answers_PK == decision.label[:, None])
         deserved_PK = parsed_PK & (answers_PK == self._truth_ids(problems_P)[:, None])
         agree_PK = rewarded_PK == deserved_PK
-        some = known_P.any()
-        by_label = some and self.rule.pays == "label"
+        some, by_label = known_P.any(), self.rule.pays == "label"
         return {
             "n_problems": len(problems_P),
             "n_skipped": int(decision.skip.sum()),
             "majority_ratio": float(np.mean(rows["match_rate"])),
-            "reward": float(rewarded_PK.mean()) if self.rule.pays == "label" else np.nan,
+            "reward": float(rewarded_PK.mean()) if by_label else np.nan,
             "label_correct": float(rows["label_correct"][known_P].mean()) if some else np.nan,
-            "reward_correct": float(agree_PK[known_P].mean()) if by_label else np.nan,
+            "reward_correct": float(agree_PK[known_P].mean()) if some and by_label else np.nan,
         }
-
-
-T = TypeVar("T")
 
 
 def pay(rule: Rule, decided: Decided, config: GuardConfig) -> PolicyStreams:
@@ -284,27 +246,12 @@ def pay(rule: Rule, decided: Decided, config: GuardConfig) -> PolicyStreams:
 
 def shared_streams(ranks: Ranks, streams: PolicyStreams | None) -> PolicyStreams:
     """Return the first rank's streams on every rank; all ranks must call this."""
-    return unpacked(ranks.from_first(None if streams is None else packed(streams)))
-
-
-def shared_brake(ranks: Ranks, supervisor: Supervisor) -> float:
-    """Return the guard's factor on the learning rate from this batch on, the same on all ranks.
-
-    All ranks must call this after the batch was decided on.
-    """
-    if supervisor.config.guard.brake == 1:
-        return 1.0
-    return float(ranks.from_first(np.array([[supervisor.brake()]]))[0, 0])
-
-
-def packed(streams: PolicyStreams) -> NDArray[np.float64]:
-    """Return streams as one (P, 2K + 2) array: both advantages, weight, drop."""
-    columns = [streams.majority, streams.minority, streams.weight[:, None], streams.drop[:, None]]
-    return np.concatenate(columns, axis=1, dtype=np.float64)
-
-
-def unpacked(values_PC: NDArray[np.float64]) -> PolicyStreams:
-    """Return the streams that `packed` made an array of."""
+    packed = None  # or (P, 2K + 2): both advantages, weight, drop
+    if streams is not None:
+        ends = streams.weight[:, None], streams.drop[:, None]
+        parts = [streams.majority, streams.minority, *ends]
+        packed = np.concatenate(parts, axis=1, dtype=np.float64)
+    values_PC = ranks.from_first(packed)
     n_samples = values_PC.shape[1] // 2 - 1
     return PolicyStreams(
         majority=values_PC[:, :n_samples],
@@ -314,13 +261,10 @@ def unpacked(values_PC: NDArray[np.float64]) -> PolicyStreams:
     )
 
 
-def mini_batches(groups: list[T], further: list[list[T]], size: int) -> list[list[T]]:
-    """Return the groups of every optimizer step.
+def mini_batches(groups: list[Group], further: list[list[Group]], size: int) -> list[list[Group]]:
+    """Return the groups of every optimizer step, of `size` problems each.
 
-    Args:
-        groups: (P,) groups of the batch's problems.
-        further: (P,) groups that go with each problem's own; empty for none at all.
-        size: problems per optimizer step.
+    `further` groups go with each problem's own; it is empty for none at all.
     """
     return [
         [*groups[start : start + size], *chain(*further[start : start + size])]
@@ -343,28 +287,18 @@ class Refill:
         self._mini = config.mini_batch
         self._waiting: list[list[Group]] = []
         self._n_batches = 0
-        self._columns: dict[str, int] = {}
+        self.columns: dict[str, int] = {}
+        """Columns of the steps about the last batch; none where batches are not refilled."""
 
     @property
     def waits(self) -> bool:
         """Sampled groups wait for further ones: no point to stop at."""
         return self._n_batches > 0
 
-    @property
-    def columns(self) -> dict[str, int]:
-        """Columns of the steps about the last batch; none where batches are not refilled."""
-        return self._columns
-
     def mini_batches(
         self, groups: list[Group], further: list[list[Group]], ends_run: bool
     ) -> list[list[Group]]:
-        """Return the groups of every optimizer step after a batch; all empty while groups wait.
-
-        Args:
-            groups: (P,) groups of the batch's problems.
-            further: as for `real.vote.decide.mini_batches`.
-            ends_run: no further batch will come.
-        """
+        """As the function `mini_batches` after a batch; all empty while groups wait."""
         planned = mini_batches(groups, further, self._mini)
         if self._most == 1:
             return planned
@@ -375,10 +309,10 @@ class Refill:
         room = min(self._size, len(planned) * self._mini)
         enough = len(self._waiting) >= self._size == room
         if not enough and self._n_batches < self._most and not ends_run:
-            self._columns = {"n_gen_batches": 0, "n_trained": 0}
+            self.columns = {"n_gen_batches": 0, "n_trained": 0}
             return [[] for _ in planned]
         chosen = self._waiting[:room]
-        self._columns = {"n_gen_batches": self._n_batches, "n_trained": len(chosen)}
+        self.columns = {"n_gen_batches": self._n_batches, "n_trained": len(chosen)}
         self._waiting, self._n_batches = [], 0
         starts = range(0, len(chosen), self._mini)
         parts = [list(chain(*chosen[start : start + self._mini])) for start in starts]

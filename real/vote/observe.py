@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -43,18 +43,12 @@ _ANCHORS = 256
 
 
 def step_logprobs(rollouts: Rollouts, tokenizer: Any) -> NDArray[np.float64]:
-    """Mean over a response's steps of the step's mean token log-prob, in nats.
+    """(P, V) mean over a response's steps of the step's mean token log-prob, in nats.
 
     A token belongs to the step in which its text begins; blank lines to the step before them,
-    those at the beginning, and whatever follows the last text, to the only step there is.
-
-    Args:
-        rollouts: P prompts, V responses each.
-        tokenizer: that wrote the tokens.
-
-    Returns:
-        (P, V); tokens whose log-prob is not finite are left out, and so are steps without any
-        other. NaN where a response has none at all. A response without a blank line is one step.
+    those at the beginning, and whatever follows the last text, to the only step there is. Tokens
+    whose log-prob is not finite are left out, and so are steps without any other. NaN where a
+    response has none at all. A response without a blank line is one step.
     """
     shape, width = rollouts.lengths_PN.shape, rollouts.tokens_PNT.shape[-1]
     tokens_RT = rollouts.tokens_PNT.reshape(-1, width).cpu().numpy()
@@ -87,32 +81,24 @@ def token_texts(tokenizer: Any, ids: Collection[int]) -> dict[int, str]:
     known = _TEXTS.setdefault(tokenizer, {})
     if new := set(ids) - known.keys():
         # At the beginning of a text many tokenizers drop a space, so each follows another token.
-        anchor = _anchor(decode, len(tokenizer))
+        plain = (i for i in range(min(len(tokenizer), _ANCHORS)) if _is_plain(decode([i])))
+        anchor = list(islice(plain, 1))
         before = decode(anchor)
         known |= {i: decode([*anchor, i]).removeprefix(before) for i in new}
     return {i: known[i] for i in ids}
 
 
-def steps_of(texts: list[str]) -> NDArray[np.int64]:
-    """(T,) numbers of the steps that the tokens of a response belong to, from 0 on.
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable() and text.strip() == text != ""
 
-    Args:
-        texts: (T,) of the tokens.
-    """
+
+def steps_of(texts: list[str]) -> NDArray[np.int64]:
+    """(T,) number of the step that each token belongs to, from the tokens' texts."""
     whole = "".join(texts)
     first, last = len(whole) - len(whole.lstrip()), len(whole.rstrip())
     ends = [blank.end() for blank in _BLANK_LINES.finditer(whole, first, last)]
     begins_T = np.cumsum([0, *map(len, texts[:-1])])
     return np.searchsorted(ends, begins_T, side="right").astype(np.int64)
-
-
-def _anchor(decode: Callable[[list[int]], str], size: int) -> list[int]:
-    """One token of plain text, if one is found quickly."""
-    for token in range(min(size, _ANCHORS)):
-        text = decode([token])
-        if text.isascii() and text.isprintable() and text.strip() == text != "":
-            return [token]
-    return []
 
 
 def _mean_of_means(
@@ -136,52 +122,38 @@ def token_stats(
     scorer: Scorer,
     prompts: Prompts,
     rollouts: Rollouts,
-    temperature: float,
-    micro_tokens: int,
+    config: TrainConfig,
     share: tuple[int, int] = (0, 1),
 ) -> tuple[Tensor, Tensor]:
     """Mean entropy and self-certainty of the tokens of every response.
 
     Equal responses to a prompt are computed once. Logits exist for a chunk of tokens at a time.
-
-    Args:
-        scorer: the model of the version that drew the rollouts.
-        prompts: (P,) token ids of each prompt.
-        rollouts: of these prompts, on the model's device.
-        micro_tokens: most tokens of a pass, padding included.
-        share: rank and number of ranks, which divide the passes and get all values.
+    The scorer has the weights that drew the rollouts. Ranks divide the passes and get all values.
 
     Returns:
         (P, V) float64 mean entropy and (P, V) float64 mean KL(uniform || next-token distribution),
         in nats; not finite where the model's logits are not.
     """
     groups, inverses = [], []
-    for prompt, tokens_VT, lengths_V in zip(
-        prompts, rollouts.tokens_PNT, rollouts.lengths_PN, strict=True
-    ):
+    triples = zip(prompts, rollouts.tokens_PNT, rollouts.lengths_PN, strict=True)
+    for prompt, tokens_VT, lengths_V in triples:
         rows, inverse = _distinct(tokens_VT, lengths_V)
         groups.append(_group(prompt, tokens_VT[rows], lengths_V[rows]))
         inverses.append(inverse)
-    stats = group_stats(scorer, groups, temperature, micro_tokens, share)
+    stats = group_stats(scorer, groups, config.temperature, config.micro_tokens, share)
     pairs = zip(stats, inverses, strict=True)
     entropy_PV, certainty_PV = torch.stack([values[:, rows] for values, rows in pairs], dim=1)
-    return entropy_PV, certainty_PV - math.log(_vocabulary(scorer))
+    linear = scorer.head.linear if scorer.head else scorer.model.get_output_embeddings()
+    return entropy_PV, certainty_PV - math.log(linear.weight.shape[0])
 
 
 def _distinct(tokens_VT: Tensor, lengths_V: Tensor) -> tuple[Tensor, Tensor]:
     """Places of the first of equal responses, and which of these every response is."""
-    row_of: dict[tuple[int, ...], int] = {}
-    first: list[int] = []
-    inverse: list[int] = []
     pairs = zip(tokens_VT.tolist(), lengths_V.tolist(), strict=True)
-    for index, (row, length) in enumerate(pairs):
-        key = tuple(row[:length])
-        if key not in row_of:
-            row_of[key] = len(first)
-            first.append(index)
-        inverse.append(row_of[key])
-    device = tokens_VT.device
-    return torch.tensor(first, device=device), torch.tensor(inverse, device=device)
+    keys = [tuple(row[:length]) for row, length in pairs]
+    row_of = {key: row for row, key in enumerate(dict.fromkeys(keys))}
+    first = torch.tensor([keys.index(key) for key in row_of], device=tokens_VT.device)
+    return first, torch.tensor([row_of[key] for key in keys], device=tokens_VT.device)
 
 
 def _group(prompt: Sequence[int], tokens_KT: Tensor, lengths_K: Tensor) -> Group:
@@ -197,12 +169,6 @@ def _group(prompt: Sequence[int], tokens_KT: Tensor, lengths_K: Tensor) -> Group
     )
 
 
-def _vocabulary(scorer: Scorer) -> int:
-    """Logits a token."""
-    linear = scorer.head.linear if scorer.head else scorer.model.get_output_embeddings()
-    return linear.weight.shape[0]
-
-
 SIZES = (3, 4, 5)
 """Characters of an n-gram."""
 BUCKET_BITS = 12
@@ -214,15 +180,10 @@ _CHUNK = 64
 _BASE, _MIX = np.uint64(1_000_003), np.uint64(0x9E3779B97F4A7C15)
 
 
-def similarities(
-    texts_PK: Sequence[Sequence[str]],
-) -> NDArray[np.float64]:
-    """Cosine similarities of the responses to each problem.
+def similarities(texts_PK: Sequence[Sequence[str]]) -> NDArray[np.float64]:
+    """Cosine similarities of the K responses to each of P problems.
 
     Every text is counted once, however often it comes.
-
-    Args:
-        texts_PK: K texts of each of P problems.
 
     Returns:
         (P, K, K) in [-1, 1], symmetric; 1 between equal texts, else 0 where a vector is zero, as an
@@ -286,7 +247,7 @@ OF_LABELS = frozenset({Need.STEP_LOGPROB, Need.TOOL})
 
 
 class Observer:
-    """Makes the observations that a rule reads."""
+    """Makes the observations that a rule reads; `share` is rank and number of ranks."""
 
     def __init__(
         self,
@@ -296,28 +257,24 @@ class Observer:
         scorer: Scorer,
         share: tuple[int, int] = (0, 1),
     ) -> None:
-        """Prepare a rule's observations.
-
-        Args:
-            share: rank and number of ranks.
-        """
         self.needs = rule.needs
         self._config, self._prompts, self._scorer, self._share = config, prompts, scorer, share
 
     def observe(self, responses: Responses, needs: frozenset[Need] | None = None) -> Fields:
         """Return observations by their names in `Observations`; all ranks must call this.
 
-        Args:
-            responses: (P, V) votes; the trained model must still be the one that sampled them.
-            needs: what to observe; the rule's needs if None. Needs that do not follow from the
-                responses themselves are left out.
+        The trained model must still be the one that sampled. Needs that do not follow from the
+        responses themselves are left out; they are the rule's if None.
         """
         needs = self.needs if needs is None else needs
         makers: dict[Need, Callable[[], Any]] = {
             Need.STEP_LOGPROB: lambda: step_logprobs(
                 responses.rollouts, responses.policy.tokenizer
             ),
-            Need.TOOL: lambda: self._tool(responses),
+            Need.TOOL: lambda: [
+                tool_verdicts(texts, self._prompts.problems[problem].prompt)
+                for problem, texts in zip(responses.problems, responses.texts, strict=True)
+            ],
             Need.SIMILARITY: lambda: similarities(
                 [texts[: self._config.n_samples] for texts in responses.texts]
             ),
@@ -328,23 +285,13 @@ class Observer:
             observed |= {str(need): _array(stats[need]) for need in stats if need in needs}
         return observed
 
-    def _tool(self, responses: Responses) -> NDArray[np.bool_]:
-        problems = self._prompts.problems
-        pairs = zip(responses.problems, responses.texts, strict=True)
-        return np.array([tool_verdicts(texts, problems[p].prompt) for p, texts in pairs])
-
-    def _token_stats(self, responses: Responses) -> dict[Need, torch.Tensor]:
+    def _token_stats(self, responses: Responses) -> dict[Need, Tensor]:
         """Return the engine's statistics, or those of a forward pass of the trainer."""
-        rollouts, config = responses.rollouts, self._config
+        rollouts = responses.rollouts
         entropy_PV, certainty_PV = rollouts.entropy_PV, rollouts.certainty_PV
         if entropy_PV is None or certainty_PV is None:
             entropy_PV, certainty_PV = token_stats(
-                self._scorer,
-                responses.prompts,
-                rollouts,
-                config.temperature,
-                config.micro_tokens,
-                self._share,
+                self._scorer, responses.prompts, rollouts, self._config, self._share
             )
         return {Need.ENTROPY: entropy_PV, Need.CERTAINTY: certainty_PV}
 

@@ -6,11 +6,12 @@ model's responses hold answers that can be read.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cached_property
+from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,12 +24,13 @@ from lab.base.errors import Unfit, UserError
 from real.answers import UNPARSEABLE, AnswerIds
 from real.engines.make import RankedEngine
 from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling
-from real.model.memory import in_phase
-from real.model.policy import Policy
+from real.model.policy import Policy, in_phase
 from real.problems.problem import PromptSet
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream, torch_generator
 from real.update.packing import Group
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -58,23 +60,22 @@ class Responses:
         return int(self.rollouts.lengths_PN.sum())
 
     def groups(self, streams: PolicyStreams, mask_truncated: bool = False) -> list[Group]:
-        """Return (P,) groups of the loss, one per prompt.
+        """Return (P,) groups of the loss, of the first K responses that the streams are for.
 
-        Args:
-            streams: NumPy arrays; advantages (P, K) of the first K responses, which are trained on.
-            mask_truncated: whether to leave out responses that did not end; a problem without any
-                other is dropped.
+        `mask_truncated` leaves out responses that did not end; a problem without any other is
+        dropped.
         """
-        n_samples, device = streams.majority.shape[1], self.rollouts.tokens_PNT.device
+        n_samples, drawn = streams.majority.shape[1], self.rollouts
+        device = drawn.tokens_PNT.device
         groups: list[Group] = []
         for row, prompt in enumerate(self.prompts):
-            ended_K = self.rollouts.finished_PN[row, :n_samples]
+            ended_K = drawn.finished_PN[row, :n_samples]
             kept_K: Any = ended_K if mask_truncated and bool(ended_K.any()) else slice(None)
             group = Group(
                 prompt_L=torch.tensor(prompt, dtype=torch.long, device=device),
-                tokens_KT=self.rollouts.tokens_PNT[row, :n_samples][kept_K],
-                old_KT=self.rollouts.logprobs_PNT[row, :n_samples][kept_K],
-                lengths_K=self.rollouts.lengths_PN[row, :n_samples][kept_K],
+                tokens_KT=drawn.tokens_PNT[row, :n_samples][kept_K],
+                old_KT=drawn.logprobs_PNT[row, :n_samples][kept_K],
+                lengths_K=drawn.lengths_PN[row, :n_samples][kept_K],
                 majority_K=torch.as_tensor(streams.majority[row], device=device).float()[kept_K],
                 minority_K=torch.as_tensor(streams.minority[row], device=device).float()[kept_K],
                 weight=float(streams.weight[row]),
@@ -102,18 +103,9 @@ class Sampler:
         version: int,
         generator: torch.Generator,
     ) -> Responses:
-        """Sample `n` responses to each prompt.
+        """Sample `n` responses to each prompt, with the weights of that version.
 
-        Args:
-            problems: (P,) index of each prompt's problem.
-            prompts: (P,) token ids.
-            n: responses per prompt.
-            sampling: how they are drawn.
-            version: of the weights that the engine must hold.
-            generator: decides all of them; see `generator`.
-
-        Raises:
-            EngineError: the engine failed, or holds other weights.
+        `problems` is the index of each prompt's problem.
         """
         rollouts = self.engine.sample(prompts, n, sampling, generator).of_version(version)
         return Responses(problems, prompts, rollouts.to(self.policy.device), self.policy)
@@ -133,10 +125,6 @@ class Sampler:
         wait for its longest response.
 
         Args:
-            prompts: N problems.
-            n: responses per problem.
-            sampling: how they are drawn.
-            version: of the weights that the engine must hold.
             max_rows: about as many responses are yielded at once, and sampled at once by an engine
                 without a queue, so that the device's memory does not grow with N.
         """
@@ -163,72 +151,12 @@ class Sampler:
         return torch_generator(self.seed, stream, *position, device=self.policy.device)
 
 
-Ints = NDArray[np.int64]
-
-
 class _Drawn(NamedTuple):
     """Votes of the next batch."""
 
     rollouts: Rollouts
     seconds: float
-    """Time to sample them."""
-
-
-class Pending:
-    """Responses that an engine samples in its own process while the trainer goes on.
-
-    Until `rollouts` has returned, the engine may only be closed.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        prompts: Prompts,
-        n: int,
-        sampling: Sampling,
-        generator: torch.Generator,
-    ) -> None:
-        """Ask for `n` responses to each prompt; returns at once.
-
-        Args:
-            engine: samples outside of this process, with weights of its own.
-            sampling: how they are drawn.
-            generator: decides all of them, and belongs to this draw alone.
-        """
-        self.seconds = 0.0
-        """Time from the request to the responses of this rank, once they are there."""
-        self._engine, self._asked = engine, (prompts, n, sampling, generator)
-        self._found: Rollouts | None = None
-        self._error: BaseException | None = None
-        # A daemon: a run that fails meanwhile does not wait for it.
-        self._thread = threading.Thread(target=self._sample, name="sampling", daemon=True)
-        self._thread.start()
-
-    def rollouts(self) -> Rollouts:
-        """Wait for the responses, those of all ranks.
-
-        Raises:
-            EngineError: as the engine's `sample` raises it.
-        """
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        assert self._found is not None
-        if not isinstance(self._engine, RankedEngine):
-            return self._found
-        # Ranks exchange tensors in their main threads alone, where the order is one for all.
-        prompts, n, sampling, _ = self._asked
-        return self._engine.gathered(self._found, len(prompts), n, sampling)
-
-    def _sample(self) -> None:
-        engine, started = self._engine, time.perf_counter()
-        draw = engine.sample_part if isinstance(engine, RankedEngine) else engine.sample
-        try:
-            with in_phase("rollout"):
-                self._found = draw(*self._asked)
-        except BaseException as error:  # raised again where the responses are waited for
-            self._error = error
-        self.seconds = time.perf_counter() - started
+    """From the request to the responses of this rank."""
 
 
 class VoteSampler:
@@ -245,7 +173,8 @@ class VoteSampler:
     ) -> None:
         self._config, self._sampler = config, sampler
         self._prompts, self._sampling = prompts, sampling
-        self._pending: Pending | None = None
+        self._pending: tuple[Future[_Drawn], int] | None = None
+        """Votes to come, and their problems; until they are there the engine may only be closed."""
         self._drawn: _Drawn | None = None
         self._columns: dict[str, float] = {}
 
@@ -256,11 +185,7 @@ class VoteSampler:
         return sampler.sample_all(self._prompts, n_votes, self._sampling, 0, generator, max_rows)
 
     def sample(self, problems_P: Ints, step: int) -> Responses:
-        """Return the votes of batch `step`, sampled now unless they were before.
-
-        Raises:
-            EngineError: the engine failed, or had other weights.
-        """
+        """Return the votes of batch `step`, sampled now unless they were before."""
         drawn, self._drawn = self._drawn, None
         prompts = self._tokens(problems_P)
         if drawn is not None:
@@ -269,25 +194,29 @@ class VoteSampler:
             rollouts = drawn.rollouts.of_version(step - 2)
             return Responses(problems_P.tolist(), prompts, rollouts.to(policy.device), policy)
         self._columns = {"staleness": 0.0, "seconds_ahead": 0.0} if self._config.ahead else {}
-        return self._sampler.sample(
-            problems_P.tolist(),
-            prompts,
-            self._config.n_votes,
-            self._sampling,
-            step - 1,
-            self._sampler.generator(Stream.VOTES, step),
-        )
+        generator, n_votes = self._sampler.generator(Stream.VOTES, step), self._config.n_votes
+        settings = n_votes, self._sampling, step - 1, generator
+        return self._sampler.sample(problems_P.tolist(), prompts, *settings)
 
     def begin(self, problems_P: Ints, step: int) -> None:
         """Begin to sample the votes of batch `step` with the weights that the engine has."""
         if self._config.ahead:
-            self._pending = Pending(
-                self._sampler.engine,
-                self._tokens(problems_P),
-                self._config.n_votes,
-                self._sampling,
-                self._sampler.generator(Stream.VOTES, step),
-            )
+            generator = self._sampler.generator(Stream.VOTES, step)
+            self._pending = Future(), len(problems_P)
+            # A daemon: a run that fails meanwhile does not wait for it.
+            arguments = self._pending[0], self._tokens(problems_P), generator
+            Thread(target=self._draw, args=arguments, name="sampling", daemon=True).start()
+
+    def _draw(self, pending: Future[_Drawn], prompts: Prompts, generator: torch.Generator) -> None:
+        """Sample outside of this process, in a thread, while the trainer goes on."""
+        engine, started = self._sampler.engine, time.perf_counter()
+        draw = engine.sample_part if isinstance(engine, RankedEngine) else engine.sample
+        try:
+            with in_phase("rollout"):
+                found = draw(prompts, self._config.n_votes, self._sampling, generator)
+            pending.set_result(_Drawn(found, time.perf_counter() - started))
+        except BaseException as error:  # raised again where the responses are waited for
+            pending.set_exception(error)
 
     def release(self) -> None:
         """Free the engine's memory for an update, unless it samples meanwhile."""
@@ -295,14 +224,16 @@ class VoteSampler:
             self._sampler.engine.release()
 
     def finish(self) -> None:
-        """Wait for what was begun, if anything.
-
-        Raises:
-            EngineError: the engine failed.
-        """
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            self._drawn = _Drawn(pending.rollouts(), pending.seconds)
+        """Wait for the votes that were begun, if any, those of all ranks."""
+        if self._pending is None:
+            return
+        (pending, n_problems), self._pending = self._pending, None
+        self._drawn, engine = pending.result(), self._sampler.engine
+        if isinstance(engine, RankedEngine):
+            # Ranks exchange tensors in their main threads alone, where the order is one for all.
+            own, n_votes = self._drawn.rollouts, self._config.n_votes
+            whole = engine.gathered(own, n_problems, n_votes, self._sampling)
+            self._drawn = self._drawn._replace(rollouts=whole)
 
     def columns(self, n_tokens: int) -> dict[str, float]:
         """Return columns of the steps about the last votes; none without `ahead`."""
@@ -321,11 +252,7 @@ class VoteSampler:
         return {"version": drawn.rollouts.version, "seconds": drawn.seconds}
 
     def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Take over what `tensors` and `values` returned.
-
-        Raises:
-            UserError: they are no votes.
-        """
+        """Take over what `tensors` and `values` returned."""
         try:
             pad = self._sampler.policy.pad_token_id
             rollouts = Rollouts.unpacked(tensors, values["version"], pad)
@@ -348,16 +275,8 @@ def check_readable(
 ) -> None:
     """Refuse a model of which few responses hold an answer: its votes would be empty.
 
-    The pilot has random numbers of its own, the same for all seeds and arms.
-
-    Args:
-        sampler: of the run; the engine gets the weights of version 0.
-        prompts: N problems.
-        config: settled settings; nothing is sampled for an embedded task and model or where
-            `max_unread` is 1.
-
-    Raises:
-        Unfit: the share of responses without a readable answer is above `max_unread`.
+    The pilot has random numbers of its own, the same for all seeds and arms. Nothing is sampled for
+    an embedded task and model or where `max_unread` is 1.
     """
     embedded = config.is_tiny and config.own_model is None
     if embedded or config.max_unread == 1:
@@ -373,18 +292,15 @@ def check_readable(
     pairs = zip(chosen, drawn.texts, strict=True)
     read = [answer_ids.ids(i, texts, config.extract) for i, texts in pairs]
     unread_PN = np.stack(read) == UNPARSEABLE
-    if unread_PN.mean() > config.max_unread:
-        raise Unfit(_message(drawn, unread_PN, config))
-
-
-def _message(drawn: Responses, unread_PN: np.ndarray, config: TrainConfig) -> str:
+    if unread_PN.mean() <= config.max_unread:
+        return
     places = np.argwhere(unread_PN)
     shown = places[np.linspace(0, len(places) - 1, _SHOWN).astype(int)]
-    texts = ", ".join(repr(drawn.texts[p][n][-_CHARACTERS:]) for p, n in shown)
+    ends = ", ".join(repr(drawn.texts[p][n][-_CHARACTERS:]) for p, n in shown)
     cut = int((~drawn.rollouts.finished_PN).sum())
-    return (
+    raise Unfit(
         f"{unread_PN.mean():.0%} of {unread_PN.size} responses of a pilot have no answer in a "
-        f"\\boxed{{}}, such as those that end in {texts}; try --extract flexible, which reads the "
+        f"\\boxed{{}}, such as those that end in {ends}; try --extract flexible, which reads the "
         "last number where there is no box, another --prompt-suffix (it is "
         f"{config.prompt_suffix!r}), a longer --max-response-tokens ({cut} were cut at "
         f"{config.max_response_tokens}), a --stop text or a --chat-template, or train all the "

@@ -57,18 +57,6 @@ class Uncheckable(Exception):
     """The tokens are no expression of this grammar, or one beyond its limits."""
 
 
-def value(tokens: Sequence[Token]) -> Fraction | None:
-    """Value of an expression; None where it is none, divides by zero or exceeds a limit."""
-    if not 0 < len(tokens) <= MOST_TOKENS:
-        return None
-    reader = _Reader(tokens)
-    try:
-        number = reader.sum()
-    except (Uncheckable, ZeroDivisionError):
-        return None
-    return Fraction(number) if reader.position == len(tokens) else None
-
-
 class _Reader:
     """Recursive descent; each method reads what it is named after."""
 
@@ -113,7 +101,8 @@ class _Reader:
 
     def atom(self) -> _Number:
         if self._next("number"):
-            return _number(self._advance().text)
+            self.position += 1
+            return _number(self.tokens[self.position - 1].text)
         if self._take("frac", "frac"):
             above, below = self._group("{"), self._group("{")
             return _bounded(Fraction(above) / below)
@@ -140,13 +129,10 @@ class _Reader:
 
     def _take(self, kind: str, texts: str) -> str:
         """The next token's text if it is one of those, else nothing."""
-        if self._next(kind) and self.tokens[self.position].text in texts:
-            return self._advance().text
-        return ""
-
-    def _advance(self) -> Token:
+        if not self._next(kind) or self.tokens[self.position].text not in texts:
+            return ""
         self.position += 1
-        return self.tokens[self.position - 1]
+        return self.tokens[self.position - 1].text
 
 
 def _number(text: str) -> _Number:
@@ -297,8 +283,17 @@ def _runs(text: str, start: int, stop: int) -> list[_Run]:
 
 
 def _is_apart(text: str, match: re.Match[str], before: bool) -> bool:
-    """Return whether the text behind a run (or before it) cannot belong to it."""
-    return match.lastgroup in ("end", "item") or _is_prose(text, match, before)
+    """Return whether the text behind a run (or before it) cannot belong to it.
+
+    A word of prose cannot, with a space between it and the run.
+    """
+    if match.lastgroup in ("end", "item"):
+        return True
+    word = match.group()
+    if match.lastgroup != "word" or len(word) < 2 or _OF_SUMS.fullmatch(word):
+        return False
+    near = text[match.start() - 1 : match.start()] if before else text[match.end() :][:1]
+    return near.isspace()
 
 
 def _token(kind: str, text: str) -> Token:
@@ -309,23 +304,10 @@ def _token(kind: str, text: str) -> Token:
     return {"equal": _EQUAL, "frac": Token("frac", "frac")}.get(kind, Token(kind, text))
 
 
-def _is_prose(text: str, match: re.Match[str], before: bool) -> bool:
-    """Return whether it is a word of prose, with a space between it and the run."""
-    word = match.group()
-    if match.lastgroup != "word" or len(word) < 2 or _OF_SUMS.fullmatch(word):
-        return False
-    near = text[match.start() - 1 : match.start()] if before else text[match.end() :][:1]
-    return near.isspace()
-
-
 def _sides(run: _Run) -> Iterator[Sequence[Token]]:
     """Expressions between the equal signs; empty where one is not to be read."""
-    sides: list[list[Token]] = [[]]
-    for token in run.tokens:
-        if token == _EQUAL:
-            sides.append([])
-        else:
-            sides[-1].append(token)
+    cuts = [-1, *(i for i, token in enumerate(run.tokens) if token == _EQUAL), len(run.tokens)]
+    sides = [run.tokens[start + 1 : end] for start, end in pairwise(cuts)]
     # The brackets of a remark: (as 3 + 4 = 7).
     sides[0] = _without_excess(sides[0], "open", "close")
     sides[-1] = _without_excess(sides[-1][::-1], "close", "open")[::-1]
@@ -342,24 +324,27 @@ def _without_excess(tokens: list[Token], kind: str, other: str) -> list[Token]:
 
 
 def _read(tokens: Sequence[Token]) -> tuple[Fraction | None, bool]:
-    """Value of a side, and whether there is something to compute in it."""
+    """Value of a side, and whether there is something to compute in it.
+
+    None where the side is no expression, divides by zero or exceeds a limit.
+    """
     if not tokens:
         return None, False
     first = 1 if tokens[0].text == "-" else 0
     computes = any(token.kind in ("operator", "frac") for token in tokens[first:])
-    return value(tokens), computes or sum(token.kind == "number" for token in tokens) > 1
+    computes |= sum(token.kind == "number" for token in tokens) > 1
+    reader = _Reader(tokens)
+    try:
+        number = reader.sum()
+    except (Uncheckable, ZeroDivisionError):
+        return None, computes
+    return Fraction(number) if reader.position == len(tokens) else None, computes
 
 
 def tool_verdicts(texts: Sequence[str], problem: str | None = None) -> NDArray[np.bool_]:
-    """Return which responses a calculator confirms.
+    """Return (n,) which responses a calculator confirms; equal ones are looked at once.
 
-    Args:
-        texts: (n,) responses; equal ones are looked at once.
-        problem: that they all answer. Only scratch work of the tiny task is held against it, see
-            `real.tiny.arithmetic.scratch_holds`.
-
-    Returns:
-        (n,) bool.
+    Only scratch work of the tiny task is held against the problem, see `scratch_holds`.
     """
     start = problem if problem is not None and is_expression(problem.strip()) else None
     verdict_of = {text: _holds(text, start) for text in dict.fromkeys(texts)}
@@ -370,9 +355,5 @@ def _holds(text: str, problem: str | None) -> bool:
     text = text.strip()
     if is_scratch(text):
         return scratch_holds(text, problem)
-    has_claim = False
-    for claim in claims(text):
-        if not claim.holds:
-            return False
-        has_claim = True
-    return has_claim
+    verdicts = [claim.holds for claim in claims(text)]
+    return bool(verdicts) and all(verdicts)

@@ -10,9 +10,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from real.settings.config import TrainConfig
-from real.update.grpo import (
-    backward,
-)
+from real.update.grpo import backward
 from real.update.logprobs import Scorer
 from real.update.packing import Group, PackedRows
 
@@ -55,6 +53,28 @@ def make_group(model: GPT2LMHeadModel, seed: int = 0, rows: int = 8, **changes: 
     old = old + 0.3 * torch.randn(old.shape, generator=g, dtype=old.dtype)
     majority, minority = torch.randn((2, rows), generator=g, dtype=torch.float64)
     group = Group(prompt, tokens, old, lengths, majority, minority)
+    return replace(group, **changes)
+
+
+def silenced(group: Group) -> Group:
+    zero = torch.zeros_like(group.majority_K)
+    return replace(group, majority_K=zero, minority_K=zero)
+
+
+def random_rows(
+    n_prompt: int, lengths: list[int], vocabulary: int, seed: int = 0, **changes: Any
+) -> Group:
+    """Random responses of the given lengths, all with an advantage of 1."""
+    g = torch.Generator().manual_seed(seed)
+    n_rows, width = len(lengths), max(lengths)
+    group = Group(
+        prompt_L=torch.randint(0, vocabulary, (n_prompt,), generator=g),
+        tokens_KT=torch.randint(0, vocabulary, (n_rows, width), generator=g),
+        old_KT=-torch.rand((n_rows, width), generator=g),
+        lengths_K=torch.tensor(lengths),
+        majority_K=torch.ones(n_rows),
+        minority_K=torch.zeros(n_rows),
+    )
     return replace(group, **changes)
 
 

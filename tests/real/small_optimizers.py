@@ -34,6 +34,14 @@ def make_group(seed: int, silent: bool = False, **changes: object) -> Group:
     return replace(group, **changes)
 
 
+def taken(*seeds: int, **settings: Any) -> PolicyOptimizer:
+    """An optimizer after one step for each seed."""
+    made = make_optimizer(**settings)
+    for seed in seeds:
+        made.step([make_group(seed)])
+    return made
+
+
 def make_optimizer(dtype: torch.dtype = torch.float32, **changes: Any) -> PolicyOptimizer:
     model = initial_model(SMALL, 0).eval().to(dtype)
     config = replace(TrainConfig(temperature=1.0, lr=1e-2, warmup_ratio=0.0), **changes)

@@ -32,17 +32,9 @@ from real.update.optimizer import PolicyOptimizer
 from real.update.packing import Group
 
 TURNS = TrainConfig(
-    n_problems=4,
-    batch_size=2,
-    n_votes=8,
-    n_samples=4,
-    epochs=3,
-    eval_samples=2,
-    eval_every=2,
-    checkpoint_every=1,
-    checkpoint_keep=9,
-    lr=1e-3,
-)
+    n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=3, eval_samples=2, eval_every=2,
+    checkpoint_every=1, checkpoint_keep=9, lr=1e-3,
+)  # fmt: skip
 """Six batches; sampling and update take turns."""
 AHEAD = replace(TURNS, ahead=1)
 
@@ -69,9 +61,7 @@ def test_votes_are_those_of_the_weights_before_the_last_update(
     assert not whole.visits.equals(turns.visits)
 
 
-def test_weights_that_do_not_move_give_the_votes_of_a_run_in_turns(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_weights_that_do_not_move_give_the_votes_of_a_run_in_turns(monkeypatch: pytest.MonkeyPatch):
     turns = train(replace(TURNS, lr=1e-30), progress=False)
     monkeypatch.setattr(real.run, "make_engine", copied)
     ahead = train(replace(AHEAD, lr=1e-30), progress=False)
@@ -152,14 +142,37 @@ def test_the_loss_is_corrected_for_one_update(
     torch.testing.assert_close(group.correction_KT[inside], expected[0])
 
 
-def test_a_refilled_batch_is_not_sampled_ahead():
-    with pytest.raises(UserError, match="votes not ahead"):
-        TrainConfig(ahead=1, max_num_gen_batches=2, drop_uniform=True)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"engine": "vllm_inprocess"}, "samples in the trainer's process; take vllm"),
+        ({"engine": "vllm", "restart_engine": 1}, "guard-train resume"),
+        ({"rule": "co_rewarding_1"}, "samples more than votes"),
+        ({"rule": "co_rewarding_2"}, "samples more than votes"),
+        ({"rule": "coverrl", "tiny_verifies": True}, "samples more than votes"),
+        (
+            {"rule": "intuitor", "engine": "vllm_server", "engine_url": "http://127.0.0.1:1"},
+            "token statistics",
+        ),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_sampled_beside_the_update(changes: dict[str, Any], words: str):
+    policy = load_policy(CHECKPOINT, "cpu")
+    with pytest.raises(UserError, match=f"ahead = 1: .*{words}"):
+        make_engine(TrainConfig(ahead=1, **changes).settled(), policy, CHECKPOINT)
 
 
-def test_a_loss_without_ratios_cannot_be_corrected():
-    with pytest.raises(UserError, match="ahead = 1: rule one_shot_em has neither rewards nor"):
-        TrainConfig(ahead=1, rule="one_shot_em")
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rule": "one_shot_em"}, "ahead = 1: rule one_shot_em has neither rewards nor"),
+        ({"max_num_gen_batches": 2, "drop_uniform": True}, "votes not ahead"),
+    ],
+)
+def test_settings_that_cannot_be_ahead(changes: dict[str, Any], words: str):
+    with pytest.raises(UserError, match=words):
+        TrainConfig(ahead=1, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +184,7 @@ def child() -> Iterator[ChildEngine]:
     engine.close()
 
 
-def test_a_model_in_its_own_process_draws_what_it_would_draw_in_this_one(
-    child: ChildEngine,
-):
+def test_a_model_in_its_own_process_draws_what_it_would_draw_in_this_one(child: ChildEngine):
     policy = load_policy(CHECKPOINT, "cpu", head_dtype="float32")
     prompts, sampling = [[3, 4, 5], [6, 7], [8, 9, 10]], Sampling(9, 0.8, stats=True)
     with pytest.raises(EngineError, match="no weights of the trainer's"):

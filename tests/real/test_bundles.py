@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_groups import random_rows
 from small_models import decoder_sizes
 from torch import Tensor
 from transformers import (
@@ -58,19 +59,12 @@ def gpt2(**changes: Any) -> Any:
 
 def make_group(seed: int, n_prompt: int = 25, rows: int = 7, **changes: Any) -> Group:
     g = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(1, 7, (rows,), generator=g)
+    lengths = [6, *torch.randint(1, 7, (rows - 1,), generator=g).tolist()]
     old = -3 * torch.rand((rows, 6), generator=g)
     old[rows // 2, 0] = torch.nan  # a token that is out of the loss
     majority, minority = torch.randn((2, rows), generator=g)
-    group = Group(
-        prompt_L=torch.randint(0, VOCABULARY, (n_prompt,), generator=g),
-        tokens_KT=torch.randint(0, VOCABULARY, (rows, 6), generator=g),
-        old_KT=old,
-        lengths_K=lengths,
-        majority_K=majority,
-        minority_K=minority,
-    )
-    return replace(group, **changes)
+    changes = {"old_KT": old, "majority_K": majority, "minority_K": minority, **changes}
+    return random_rows(n_prompt, lengths, VOCABULARY, seed, **changes)
 
 
 def groups() -> list[Group]:
@@ -117,13 +111,10 @@ def test_loss_and_gradient_are_those_of_rows_alone(make: Any, attention: str, mi
     assert_close(scorer, TrainConfig(temperature=0.6, micro_tokens=micro_tokens))
 
 
-@pytest.mark.parametrize("kind", ["grpo", "dr_grpo"])
-def test_every_mean(kind: Any):
-    assert_close(Scorer(gpt2()), TrainConfig(loss=kind, temperature=0.6, max_response_tokens=6))
-
-
-def test_entropy_loss():
-    assert_close(EntropyScorer(gpt2()), TrainConfig(temperature=0.6))
+@pytest.mark.parametrize("scorer", [Scorer, EntropyScorer])
+@pytest.mark.parametrize("kind", ["dapo", "grpo", "dr_grpo"])
+def test_every_mean(kind: Any, scorer: Any):
+    assert_close(scorer(gpt2()), TrainConfig(loss=kind, temperature=0.6, max_response_tokens=6))
 
 
 def test_lora_and_gradient_checkpointing():
@@ -185,10 +176,7 @@ def test_other_attention_goes_on_row_by_row(make: Any):
 
 
 def equal_group(n_prompt: int, n_response: int, rows: int) -> Group:
-    zeros = torch.zeros(rows, n_response)
-    lengths = torch.full((rows,), n_response)
-    prompt = torch.zeros(n_prompt, dtype=torch.long)
-    return Group(prompt, zeros.long(), zeros, lengths, zeros[:, 0], zeros[:, 0])
+    return random_rows(n_prompt, [n_response] * rows, VOCABULARY)
 
 
 @pytest.mark.parametrize("width", [64, 576, 3584])

@@ -11,8 +11,7 @@ import torch
 
 from lab.base.errors import UserError
 from real import TrainConfig, train
-from real.model.memory import in_phase, phase_of
-from real.model.policy import load_policy
+from real.model.policy import in_phase, load_policy, phase_of
 from real.tiny import CHECKPOINT
 
 SMALL = TrainConfig(n_problems=2, n_votes=4, n_samples=4, batch_size=2, epochs=1, eval_every=0)
@@ -61,7 +60,7 @@ def test_a_bug_carries_its_innermost_phase():
     ("function", "phase"),
     [
         ("real.engines.transformers_engine.TransformersEngine.update_weights", "sync"),
-        ("real.vote.second.ExtraRollouts.after_step", "sync"),
+        ("real.vote.further.ExtraRollouts.after_step", "sync"),
         ("real.record.evaluation.evaluate", "evaluation"),
         ("real.record.checkpoint.Checkpoints.save", "checkpoint"),
         ("real.trainer.prepare", "start"),

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import real.model.gguf
+import real.model.prepare
 from lab.base.errors import UserError
 from real.cli import main
-from real.model.gguf import import_gguf
+from real.model.prepare import import_gguf
 from real.tiny import CHECKPOINT
 from real.tiny.tasks import TOKENS
 
@@ -80,25 +80,20 @@ def test_weights_come_back(kind: str, error: float, tiny: Any, tmp_path: Path, c
         (None, r"small.gguf: cannot be read \(No such file"),
         (b"PK\x03\x04", "small.gguf: not a GGUF file"),
         (b"GGUF\x03\x00\x00\x00", "small.gguf: transformers cannot read it .*; give a whole file"),
+        (b"GGUF", r"gguf not installed.*ttrl-guard-lab\[gguf\]"),
+        (b"made", "made: exists already"),
     ],
 )
-def test_another_file_is_one_line(content: bytes | None, message: str, tmp_path: Path):
+def test_what_cannot_be_converted_is_one_line(
+    content: bytes | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     if content is not None:
         (tmp_path / "small.gguf").write_bytes(content)
+    if content == b"GGUF":
+        monkeypatch.setattr(real.model.prepare, "is_gguf_available", lambda: False)
+    if content == b"made":
+        (tmp_path / "made").mkdir()
     with pytest.raises(UserError, match=message) as caught:
         import_gguf(tmp_path / "small.gguf", tmp_path / "made")
     assert "\n" not in str(caught.value)
-    assert not list(tmp_path.glob("made*"))
-
-
-def test_nothing_is_replaced(tmp_path: Path):
-    (tmp_path / "made").mkdir()
-    with pytest.raises(UserError, match=r"made: exists already"):
-        import_gguf(tmp_path / "small.gguf", tmp_path / "made")
-
-
-def test_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "small.gguf").write_bytes(b"GGUF")
-    monkeypatch.setattr(real.model.gguf, "is_gguf_available", lambda: False)
-    with pytest.raises(UserError, match=r"gguf not installed.*ttrl-guard-lab\[gguf\]"):
-        import_gguf(tmp_path / "small.gguf", tmp_path / "made")
+    assert len(list(tmp_path.glob("made*"))) == (content == b"made")

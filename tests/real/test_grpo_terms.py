@@ -8,15 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from random_groups import CONFIG, RESPONSE, gradient, logprobs_of, make_group, random_model
+from random_groups import (
+    CONFIG,
+    RESPONSE,
+    gradient,
+    logprobs_of,
+    make_group,
+    random_model,
+    silenced,
+)
 from transformers import GPT2LMHeadModel
 
-from real.update.grpo import (
-    backward,
-    initial_reference,
-    kl_estimate,
-    token_loss,
-)
+from real.update.grpo import backward, initial_reference, kl_estimate, token_loss
 from real.update.logprobs import Scorer
 from real.update.packing import without_rows
 
@@ -96,8 +99,7 @@ def test_kl_term_by_finite_reference(model: GPT2LMHeadModel):
 
 def test_silent_groups_are_pulled_to_the_reference(model: GPT2LMHeadModel):
     """With a KL term they have a gradient, so they are computed."""
-    zero = torch.zeros(8, dtype=torch.float64)
-    silent = replace(make_group(model, 1), majority_K=zero, minority_K=zero)
+    silent = silenced(make_group(model, 1))
     config = replace(CONFIG, kl_coef=0.3)
     reference = initial_reference(Scorer(random_model(7)))
     assert gradient(model, [silent], config, reference=reference)[1].abs().max() > 1e-3

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
+from random_groups import random_rows
 from small_models import decoder_sizes
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
@@ -19,7 +20,7 @@ from real.tiny import CHECKPOINT
 from real.update.grpo import initial_reference
 from real.update.logprobs import Scorer
 from real.update.optimizer import PolicyOptimizer
-from real.update.packing import Group, PackedRows
+from real.update.packing import PackedRows
 
 IDS = torch.randint(0, 30, (3, 8), generator=torch.Generator().manual_seed(0))
 
@@ -40,15 +41,8 @@ def trained(model: Any, kl_coef: float = 0.0) -> PolicyOptimizer:
     config = TrainConfig(temperature=1.0, kl_coef=kl_coef, lr=1e-2, warmup_ratio=0.0)
     optimizer = PolicyOptimizer(model, config, 3)
     g = torch.Generator().manual_seed(1)
-    for _ in range(3):
-        group = Group(
-            prompt_L=torch.randint(0, 30, (4,), generator=g),
-            tokens_KT=torch.randint(0, 30, (6, 5), generator=g),
-            old_KT=torch.full((6, 5), -3.0),
-            lengths_K=torch.tensor([5, 4, 3, 2, 1, 5]),
-            majority_K=torch.randn(6, generator=g),
-            minority_K=torch.zeros(6),
-        )
+    for seed in range(3):
+        group = random_rows(4, [5, 4, 3, 2, 1, 5], 30, seed, majority_K=torch.randn(6, generator=g))
         assert optimizer.step([group]).taken
     return optimizer
 
@@ -63,17 +57,8 @@ def test_adapters_start_as_nothing_and_train_alone():
     n_adapters = 2 * 7  # every linear layer but the head
     assert len(optimizer.parameters) == 2 * n_adapters
     assert not torch.allclose(logits(model), before, atol=1e-3)
-    for name, value in merged_names(model).items():
+    for name, value in merged_weights(model, merge=False):
         assert torch.equal(value, frozen[name])
-
-
-def merged_names(model: Any) -> dict[str, torch.Tensor]:
-    """The frozen weights, under the names that they had before."""
-    return {
-        name.replace(".base_layer", ""): p
-        for name, p in model.named_parameters()
-        if "lora_" not in name
-    }
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -90,14 +75,6 @@ def test_merged_weights_are_the_trained_model(tied: bool):
     expected = logits(model)
     torch.testing.assert_close(logits(plain), expected)
     assert torch.equal(logits(model), expected)  # nothing was merged into the model itself
-
-
-def test_merged_weights_of_a_model_without_adapters_are_its_own():
-    model = small_model()
-    for (name, value), (own, parameter) in zip(
-        merged_weights(model), model.named_parameters(), strict=True
-    ):
-        assert name == own and value.data_ptr() == parameter.data_ptr()
 
 
 def test_reference_is_the_model_with_its_adapters_off():
@@ -173,17 +150,9 @@ def test_checkpointing_of_a_model_that_cannot_is_refused(monkeypatch: pytest.Mon
 
 def test_a_run_with_adapters_leaves_a_plain_model(tmp_path: Path):
     config = TrainConfig(
-        lora_rank=4,
-        gradient_checkpointing=True,
-        kl_coef=0.01,
-        n_problems=4,
-        n_votes=8,
-        n_samples=8,
-        batch_size=4,
-        epochs=2,
-        eval_every=0,
-        save_model=True,
-    )
+        lora_rank=4, gradient_checkpointing=True, kl_coef=0.01, n_problems=4, n_votes=8,
+        n_samples=8, batch_size=4, epochs=2, eval_every=0, save_model=True,
+    )  # fmt: skip
     trace = train(config, tmp_path / "run", progress=False)
     assert (trace.steps["update_norm"] > 0).any()
     start = AutoModelForCausalLM.from_pretrained(str(CHECKPOINT))(torch.arange(12)[None]).logits

@@ -11,7 +11,7 @@ from small_models import decoder_sizes
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from real.model import memory
+from real.model import policy as memory
 from real.plan.memory import CARDS, card_named, multiplied, update_flops
 from real.settings.config import TrainConfig
 from real.settings.presets import preset, settled_for

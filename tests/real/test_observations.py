@@ -65,12 +65,6 @@ def rollouts_of(rows: list[list[int]], logprobs: list[list[float]]) -> Rollouts:
     return Rollouts(tokens[None], values[None], lengths, lengths > 0, 0)
 
 
-def steps_by(tokenizer: Any, names: list[str], tokens: list[str]) -> list[int]:
-    ids = [names.index(token) for token in tokens]
-    text_of = token_texts(tokenizer, set(ids))
-    return steps_of([text_of[i] for i in ids]).tolist()
-
-
 @pytest.mark.parametrize(
     ("tokens", "expected"),
     [
@@ -86,22 +80,17 @@ def steps_by(tokenizer: Any, names: list[str], tokens: list[str]) -> list[int]:
         (["a", "ĊĊ", "Ã", "©", "Ċ", "Ċ", "b"], [0, 0, 1, 1, 1, 1, 2]),
         (["b", "Ċ", "ĊaĊĊb", "b"], [0, 0, 0, 2]),  # no token begins in the step between
         (["ĊĊ", "<eos>"], [0, 0]),
-    ],
-)
-def test_steps_of_a_byte_level_tokenizer(tokens: list[str], expected: list[int]):
-    assert steps_by(byte_level(), BYTES, tokens) == expected
-
-
-@pytest.mark.parametrize(
-    ("tokens", "expected"),
-    [
+        # Line feeds are bytes.
         (["▁a", "b", "<0x0A>", "<0x0A>", "▁b"], [0, 0, 0, 0, 1]),
         (["▁a", "<0x0A>", "▁", "<0x0A>", "<0xC3>", "<0xA9>"], [0, 0, 0, 0, 1, 1]),
         (["<0x0A>", "<0x0A>", "a", "<0x0A>", "b"], [0, 0, 0, 0, 0]),
     ],
 )
-def test_steps_where_line_feeds_are_bytes(tokens: list[str], expected: list[int]):
-    assert steps_by(pieces(), PIECES, tokens) == expected
+def test_steps_of_tokens(tokens: list[str], expected: list[int]):
+    tokenizer, names = (pieces(), PIECES) if "<0x0A>" in tokens else (byte_level(), BYTES)
+    ids = [names.index(token) for token in tokens]
+    text_of = token_texts(tokenizer, set(ids))
+    assert steps_of([text_of[i] for i in ids]).tolist() == expected
 
 
 def test_texts_of_tokens_make_the_decoded_text():

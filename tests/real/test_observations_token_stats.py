@@ -18,6 +18,7 @@ from real.engines.rollouts import Rollouts, Sampling
 from real.engines.transformers_engine import RunningStats, TransformersEngine
 from real.model.policy import Policy, load_policy
 from real.ranks.distributed import Ranks
+from real.settings.config import TrainConfig
 from real.tiny import ARITHMETIC, CHECKPOINT
 from real.tiny.tasks import encode
 from real.update.logprobs import Scorer
@@ -39,6 +40,10 @@ def seeded(seed: int = 0) -> torch.Generator:
 def sample(policy: Policy, stats: bool, temperature: float = 0.6, **options: Any) -> Rollouts:
     engine = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id, **options)
     return engine.sample(PROMPTS, N, Sampling(22, temperature, stats=stats), seeded(3))
+
+
+def settings(temperature: float, micro_tokens: int = 4096) -> TrainConfig:
+    return TrainConfig(temperature=temperature, micro_tokens=micro_tokens)
 
 
 def close(found: Tensor | None, expected: Tensor | None) -> bool:
@@ -71,7 +76,7 @@ def test_entropy_and_certainty_by_their_definitions():
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 def test_sampling_and_a_pass_of_the_trainer_agree(policy: Policy, temperature: float):
     rollouts = sample(policy, True, temperature)
-    found = token_stats(Scorer(policy.model), PROMPTS, rollouts, temperature, 256)
+    found = token_stats(Scorer(policy.model), PROMPTS, rollouts, settings(temperature, 256))
     assert close(rollouts.entropy_PV, found[0])
     assert close(rollouts.certainty_PV, found[1])
     assert rollouts.entropy_PV is not None and rollouts.entropy_PV.std() > 0.01
@@ -108,7 +113,7 @@ def test_equal_responses_go_through_the_model_once(policy: Policy):
     hook = policy.model.base_model.register_forward_pre_hook(
         lambda _, __, inputs: rows.append(inputs["input_ids"].shape[0]), with_kwargs=True
     )
-    entropy, _ = token_stats(scorer, PROMPTS[:1], rollouts, 0.6, 4096)
+    entropy, _ = token_stats(scorer, PROMPTS[:1], rollouts, settings(0.6))
     hook.remove()
     assert sum(rows) == 2
     assert entropy[0, 0] == entropy[0, 1] and entropy[0, 2] == entropy[0, 3]
@@ -118,9 +123,9 @@ def test_equal_responses_go_through_the_model_once(policy: Policy):
 def test_a_log_prob_that_the_engine_did_not_give_does_not_matter(policy: Policy):
     rollouts = sample(policy, False)
     scorer = Scorer(policy.model)
-    expected = token_stats(scorer, PROMPTS, rollouts, 0.6, 4096)
+    expected = token_stats(scorer, PROMPTS, rollouts, settings(0.6))
     rollouts.logprobs_PNT[:, :, 1] = torch.nan
-    found = token_stats(scorer, PROMPTS, rollouts, 0.6, 4096)
+    found = token_stats(scorer, PROMPTS, rollouts, settings(0.6))
     assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
 
 
@@ -143,7 +148,7 @@ def test_neither_way_holds_all_logits():
     assert sampled.peak < whole / 3
     scorer = Scorer(model, chunk_elements=8 * vocabulary)
     with LiveTensors() as passed:
-        found = token_stats(scorer, [[1, 2]], rollouts, 1.0, 10**6)
+        found = token_stats(scorer, [[1, 2]], rollouts, settings(1.0, 10**6))
     assert passed.largest <= whole / 32
     assert passed.peak < whole / 3
     assert close(rollouts.entropy_PV, found[0])

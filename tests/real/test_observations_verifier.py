@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from guard_core import Draws, Guard, GuardConfig, PolicyStreams, Votes
 from guard_core.rules import Observations, make_rule
-from real.engines.rollouts import EngineError, Prompts, Response, Rollouts, Sampling, to_rollouts
+from real.engines.rollouts import Prompts, Response, Rollouts, Sampling, to_rollouts
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy, load_policy
 from real.problems import Problem
@@ -28,9 +28,8 @@ from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
 from real.update.logprobs import Scorer, group_logprobs
 from real.vote.decide import Decided
-from real.vote.judge import Judge, Wording
+from real.vote.further import Judge, Parts, Wording
 from real.vote.sample import Responses, Sampler
-from real.vote.second import Parts
 
 SUM = Problem("sum", "What is {2} + 3?", "5", (Turn("system", "Be {brief}."),))
 PRODUCT = Problem("product", "What is 2 * 3?", "6")
@@ -204,11 +203,6 @@ def test_questions_that_are_too_long_are_not_asked(letters: Any):
     judge, verdicts_PQ = judged(letters, engine, [[0], [0]], max_prompt_tokens=lengths[1])
     assert verdicts_PQ.tolist() == [[-1], [1]]
     assert judge.asked is not None and judge.asked.questions_PQ.tolist() == [[-1], [0]]
-
-
-def test_verifications_of_other_weights_are_refused(letters: Any):
-    with pytest.raises(EngineError, match="version 4"):
-        judged(letters, Answering(letters, ["x"]), [[0], [-1]], step=6)
 
 
 def test_a_verification_can_be_trained_on(monkeypatch: pytest.MonkeyPatch):

@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from small_optimizers import make_group, make_optimizer, weights
+from small_optimizers import make_group, make_optimizer, taken, weights
 
 from lab.base.errors import UserError
-from real.update.adamw import MeasuredAdamW, registered
-from real.update.optimizer import Fault
+from real.update.optimizer import Fault, MeasuredAdamW, registered
 from real.update.packing import Group
 
 
@@ -34,34 +33,29 @@ def test_silent_groups_move_the_weights_as_the_full_computation_does(
     assert quick[1].taken and quick[1].update_norm > 0
 
 
-def test_dropped_problem_costs_nothing_and_moves_nothing():
-    optimizer = make_optimizer()
-    optimizer.step([make_group(1)])
-    before = weights(optimizer.model)
-    calls: list[int] = []
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_step_without_groups_costs_nothing_and_moves_nothing(drops: bool):
+    """Of dropped problems, and with `drop_uniform` of silent ones."""
+    optimizer = taken(1, drop_uniform=drops)
+    before, calls = weights(optimizer.model), []
     hook = optimizer.model.base_model.register_forward_hook(lambda *_: calls.append(1))
-    done = optimizer.step([make_group(2, dropped=True)])
+    done = optimizer.step([make_group(2, silent=drops, dropped=not drops)])
     hook.remove()
     assert not calls and not done.taken and done.update_norm == 0 and done.n_tokens == 0
     assert torch.equal(weights(optimizer.model), before)
     assert optimizer.n_done == 2  # the schedule goes on
 
 
-def test_drop_uniform_leaves_the_step_out():
-    optimizer = make_optimizer(drop_uniform=True)
-    optimizer.step([make_group(1)])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, None])
+def test_a_broken_step_is_refused(bad: float | None):
+    """A gradient that is not finite, or not one log-prob of the engine that is."""
+    optimizer = taken(1)
     before = weights(optimizer.model)
-    assert not optimizer.step([make_group(2, silent=True)]).taken
-    assert torch.equal(weights(optimizer.model), before)
-
-
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_broken_gradient_is_refused(bad: float):
-    optimizer = make_optimizer()
-    optimizer.step([make_group(1)])
-    before = weights(optimizer.model)
-    done = optimizer.step([broken_group(2, bad)])
+    nothing = make_group(2, old_KT=torch.full((6, 4), torch.nan))
+    done = optimizer.step([nothing if bad is None else broken_group(2, bad)])
+    assert done.fault == (Fault.LOG_PROBS if bad is None else Fault.GRADIENT)
     assert done.refused and not done.taken and done.update_norm == 0
+    assert done.n_left_out == (18 if bad is None else 0)
     assert torch.equal(weights(optimizer.model), before)
     after = optimizer.step([make_group(3)])
     assert after.taken and torch.isfinite(weights(optimizer.model)).all()
@@ -103,25 +97,12 @@ def test_response_without_finite_log_probs_is_left_out_and_the_step_is_taken():
     assert np.isfinite(done.update_norm)
 
 
-def test_mini_batch_without_any_log_prob_moves_nothing():
-    optimizer = make_optimizer()
-    optimizer.step([make_group(1)])
-    before = weights(optimizer.model)
-    done = optimizer.step([make_group(2, old_KT=torch.full((6, 4), torch.nan))])
-    assert not done.taken and done.fault == Fault.LOG_PROBS and done.n_left_out == 18
-    assert torch.equal(weights(optimizer.model), before)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_state_goes_on_to_the_bit(dtype: torch.dtype):
     """The model's weights and these tensors are all that a resumed run needs."""
-    one = make_optimizer(dtype=dtype)
-    for seed in (1, 2, 3):
-        one.step([make_group(seed)])
+    one, other = taken(1, 2, 3, dtype=dtype), taken(9, dtype=dtype)
     saved = {name: value.clone() for name, value in one.state_tensors().items()}
     assert any(name.startswith("master/") for name in saved) == (dtype == torch.bfloat16)
-    other = make_optimizer(dtype=dtype)
-    other.step([make_group(9)])
     other.model.load_state_dict(copy.deepcopy(one.model.state_dict()))
     other.load_state_tensors(saved)
     assert other.n_done == 3
@@ -171,10 +152,12 @@ def test_gradients_of_micro_batches_add_up_in_single_precision():
     assert (one - other).norm() / one.norm() < 0.02
 
 
-def test_update_is_measured_block_by_block():
+@pytest.mark.parametrize("block", [256, 64])
+def test_update_is_measured_block_by_block(block: int):
+    """Also where a large weight is moved in parts."""
     one, many = make_optimizer(), make_optimizer()
-    settings = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
-    many._adamw = MeasuredAdamW(many._masters, block_elements=256, **settings)
+    many._adamw = MeasuredAdamW(many._masters, 0.01, block_elements=block)
+    assert max(p.numel() for p in many.parameters) > 64
     for seed in (1, 2):
         first, second = one.step([make_group(seed)]), many.step([make_group(seed)])
         assert first.update_norm == pytest.approx(second.update_norm, rel=1e-6)
@@ -184,41 +167,15 @@ def test_update_is_measured_block_by_block():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_offloaded_state_gives_the_same_bits(dtype: torch.dtype):
-    near, far = (
-        make_optimizer(dtype=dtype, offload_optimizer=offload) for offload in (False, True)
-    )
+    near, far = (make_optimizer(dtype=dtype, offload_optimizer=on) for on in (False, True))
     for optimizer in (near, far):
-        settings = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
-        on_host = optimizer is far
-        optimizer._adamw = MeasuredAdamW(
-            optimizer._masters, block_elements=256, on_host=on_host, **settings
-        )
+        optimizer._adamw = MeasuredAdamW(optimizer._masters, 0.01, optimizer is far, 256)
     for seed in (1, 2, 3):
         assert near.step([make_group(seed)]) == far.step([make_group(seed)])
     assert torch.equal(weights(near.model), weights(far.model))
     kept, moved = near.state_tensors(), far.state_tensors()
     assert kept.keys() == moved.keys()
     assert all(torch.equal(kept[name], value) for name, value in moved.items())
-
-
-def test_moments_exist_before_the_first_step_and_no_checkpoint_holds_their_zeros():
-    optimizer = make_optimizer()
-    moments = optimizer._adamw.moments_of(0)
-    assert not any(bool(value.any()) for value in moments.values())
-    assert moments["exp_avg"].shape == optimizer.parameters[0].shape
-    optimizer.step([make_group(1)])
-    assert moments["exp_avg"].any()
-    assert moments["exp_avg"].data_ptr() == optimizer._adamw.moments_of(0)["exp_avg"].data_ptr()
-
-
-def test_a_large_weight_is_moved_in_parts():
-    one, many = make_optimizer(), make_optimizer()
-    settings = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
-    many._adamw = MeasuredAdamW(many._masters, block_elements=64, **settings)
-    assert max(p.numel() for p in many.parameters) > 64
-    one.step([make_group(1)])
-    many.step([make_group(1)])
-    assert torch.equal(weights(one.model), weights(many.model))
 
 
 def test_kl_pulls_back_to_the_model_before_training():

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_groups import random_rows
 from small_models import decoder_sizes
 from transformers import (
     GPT2Config,
@@ -27,16 +28,7 @@ VOCABULARY = 40
 
 
 def make_group(prompt: int, lengths: list[int], seed: int = 0) -> Group:
-    g = torch.Generator().manual_seed(seed)
-    n_rows, width = len(lengths), max(lengths)
-    return Group(
-        prompt_L=torch.randint(0, VOCABULARY, (prompt,), generator=g),
-        tokens_KT=torch.randint(0, VOCABULARY, (n_rows, width), generator=g),
-        old_KT=-torch.rand((n_rows, width), generator=g),
-        lengths_K=torch.tensor(lengths),
-        majority_K=torch.ones(n_rows),
-        minority_K=torch.zeros(n_rows),
-    )
+    return random_rows(prompt, lengths, VOCABULARY, seed)
 
 
 def passes_of(
@@ -58,10 +50,7 @@ rows_of_groups = st.lists(
 
 @settings(max_examples=25, deadline=None)
 @given(
-    rows_of_groups,
-    st.integers(1, 400),
-    st.sampled_from(["padded", "packed"]),
-    st.integers(1, 4),
+    rows_of_groups, st.integers(1, 400), st.sampled_from(["padded", "packed"]), st.integers(1, 4)
 )
 def test_every_row_once_within_the_budget_on_ranks_in_step(
     rows: list[tuple[int, list[int]]], budget: int, layout: Any, world: int

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_groups import random_rows
 from tiny_runs import Stopped, check_same, stop_at
 
 from lab.base.errors import UserError
@@ -17,35 +18,17 @@ from real.update.packing import Group
 from real.vote.decide import Refill
 
 CONFIG = TrainConfig(
-    n_problems=14,
-    batch_size=4,
-    mini_batch=2,
-    n_votes=8,
-    n_samples=4,
-    epochs=3,
-    eval_every=0,
-    eval_samples=1,
-    drop_uniform=True,
-    max_num_gen_batches=3,
-    checkpoint_every=1,
-    checkpoint_keep=20,
-    save_model=False,
-)
+    n_problems=14, batch_size=4, mini_batch=2, n_votes=8, n_samples=4, epochs=3, eval_every=0,
+    eval_samples=1, drop_uniform=True, max_num_gen_batches=3, checkpoint_every=1,
+    checkpoint_keep=20, save_model=False,
+)  # fmt: skip
 """Epochs of three batches of four problems and one of two."""
 
 
 def group(number: int, silent: bool = False, dropped: bool = False) -> Group:
     """A group with a name, the only token of its prompt."""
-    zeros = torch.zeros(2)
-    return Group(
-        prompt_L=torch.tensor([number]),
-        tokens_KT=torch.zeros(2, 1, dtype=torch.long),
-        old_KT=torch.zeros(2, 1),
-        lengths_K=torch.ones(2, dtype=torch.long),
-        majority_K=zeros if silent else torch.tensor([1.0, -1.0]),
-        minority_K=zeros,
-        dropped=dropped,
-    )
+    prompt, advantages = torch.tensor([number]), torch.tensor([1.0, -1.0]) * (not silent)
+    return random_rows(1, [1, 1], 9, prompt_L=prompt, majority_K=advantages, dropped=dropped)
 
 
 def names(parts: list[list[Group]]) -> list[list[int]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_groups import random_rows
 from torch import Tensor, nn
 
 import real.update.logprobs as entropy_loss
@@ -13,8 +14,7 @@ from real.model.policy import load_policy
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
 from real.update.grpo import backward
-from real.update.head import Head
-from real.update.logprobs import EntropyScorer, Scorer, entropies, head_entropies
+from real.update.logprobs import EntropyScorer, Head, Scorer, entropies, head_entropies
 from real.update.packing import Group
 
 N, WIDTH, WORDS = 13, 5, 7
@@ -75,16 +75,11 @@ def test_impossible_tokens_add_nothing():
 
 
 def groups() -> list[Group]:
-    torch.manual_seed(1)
-    made = []
+    made: list[Group] = []
     for weight in (1.0, 0.5):
-        zeros = torch.zeros(3)
-        tokens = torch.randint(3, 19, (3, 6))
-        lengths = torch.tensor([6, 4, 2])
         old = torch.zeros(3, 6)
         old[1, 1] = torch.nan  # one token that is out of the loss
-        prompt = torch.randint(3, 19, (4,))
-        made.append(Group(prompt, tokens, old, lengths, zeros, zeros, weight))
+        made.append(random_rows(4, [6, 4, 2], 19, len(made), old_KT=old, weight=weight))
     return made
 
 

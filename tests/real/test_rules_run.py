@@ -20,7 +20,6 @@ from real import TrainConfig, train
 from real.answers import AnswerIds
 from real.engines.transformers_engine import TransformersEngine
 from real.problems import ProblemSet
-from real.vote.decide import Supervisor, pay
 
 TINY = TrainConfig(
     n_problems=4, batch_size=4, n_votes=8, n_samples=4, epochs=2, eval_samples=1, eval_every=0
@@ -83,9 +82,7 @@ def test_settings_of_a_rule_reach_it():
     assert (none.steps["n_uniform"] == 4).all()
 
 
-def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(monkeypatch: pytest.MonkeyPatch):
     # With subsets of all responses every subgroup's label is the guard's own.
     matched = []
     pay = Scope.pay
@@ -139,19 +136,3 @@ def test_numbers_that_are_not_finite_spoil_nothing(name: str, monkeypatch: pytes
     trace = train(of_arm(name), progress=False)
     assert (trace.steps["n_left_out"] > 0).all() and (trace.steps["n_refused"] == 0).all()
     assert (trace.steps["update_norm"] > 0).all()
-
-
-def test_the_order_of_problems_in_a_batch_does_not_matter():
-    config = of_arm("scope")
-    answers_PV = np.array([[0, 1, 0, 1, 2, 0, -1, 1], [0, 0, 1, 1, 1, 2, 2, 0]])
-    logprob_PV = -np.arange(1.0, 17.0).reshape(2, 8) / 16
-    found = []
-    for order in ([0, 1], [1, 0]):
-        supervisor = Supervisor(config, ["1", "2"])
-        for problem in (0, 1):
-            supervisor.answer_ids.ids(problem, ["\\boxed{1}", "\\boxed{2}", "\\boxed{3}"])
-        observed = {"step_logprob": logprob_PV[order]}
-        decided = supervisor.decide(np.array(order), answers_PV[order], 1, observed)
-        assert decided is not None
-        found.append(pay(supervisor.rule, decided, config.guard).majority[order])
-    np.testing.assert_array_equal(*found)

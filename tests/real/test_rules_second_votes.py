@@ -23,7 +23,7 @@ from real.run import Run, prepare
 from real.tiny import ARITHMETIC, CHECKPOINT
 from real.tiny.arithmetic import evaluate, is_expression, reworded
 from real.vote.decide import Decided, pay
-from real.vote.second import (
+from real.vote.further import (
     FIRST_RATE,
     LAST_RATE,
     REQUEST,
@@ -162,7 +162,7 @@ def twin_streams(
     obs = Observations(votes, np.zeros((1, 0)), answers_PV, second=second_PV)
     state = Guard(guard).init(1, like=np.zeros(1), n_answers=3)
     _, decision = Guard(guard).step(state, votes, ties, rule.scores(obs))
-    parts: Any = SimpleNamespace(config=replace(config, guard=guard), rule=rule)
+    parts: Any = SimpleNamespace(config=replace(config, guard=guard), rule=rule, prompts=None)
     decided = Decided(obs, decision, np.array([tie]), {}, {})
     return decided, SecondVotes(parts).pay(decided)
 

@@ -18,7 +18,7 @@ from lab.base.arms import arm
 from real import TrainConfig, train
 from real.tiny import ARITHMETIC, CHECKPOINT
 from real.update.packing import Group
-from real.vote import judge
+from real.vote import further
 
 Q = 2
 """Verifications of the majority, and as many of the rival."""
@@ -50,7 +50,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[Group]]:
 
     monkeypatch.setattr(real.update.optimizer.PolicyOptimizer, "step", watched)
     # The tiny model's tokenizer knows no words: a question is then the attempt's own digits.
-    monkeypatch.setattr(judge, "_QUESTION", "{attempt}=")
+    monkeypatch.setattr(further, "_QUESTION", "{attempt}=")
     return seen
 
 
@@ -58,7 +58,7 @@ def test_trusted_problems_train_answers_and_verdicts(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
     verdicts = cycle([1, 1, 0, 1])  # the majority right, the rival wrong and right
-    monkeypatch.setattr(judge.Wording, "verdict", lambda self, _: next(verdicts))
+    monkeypatch.setattr(further.Wording, "verdict", lambda self, _: next(verdicts))
     trace = train(config, progress=False)
     assert len(steps) == 8 and (trace.steps["n_updates"] > 0).all()
     asked = [groups for groups in steps if len(groups) == 1 + 2 * Q]
@@ -76,7 +76,7 @@ def test_trusted_problems_train_answers_and_verdicts(
 def test_doubted_problems_leave(
     config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(judge.Wording, "verdict", lambda self, _: 0)
+    monkeypatch.setattr(further.Wording, "verdict", lambda self, _: 0)
     train(config, progress=False)
     asked = [groups for groups in steps if len(groups) > 1]
     assert asked and all(group.dropped for groups in asked for group in groups)
@@ -88,8 +88,8 @@ def test_rejected_problems_are_solved_again(
 ):
     # The rival is rejected once, and nothing but a digit in a box is asked for again.
     verdicts = cycle([1, 1, 0, -1])
-    monkeypatch.setattr(judge.Wording, "verdict", lambda self, _: next(verdicts))
-    monkeypatch.setattr(judge.Wording, "request", lambda _, problem, *rest: problem)
+    monkeypatch.setattr(further.Wording, "verdict", lambda self, _: next(verdicts))
+    monkeypatch.setattr(further.Wording, "request", lambda _, problem, *rest: problem)
     train(replace(config, rule_options={"verifications": Q, "regenerations": 3}), progress=False)
     asked = [groups for groups in steps if len(groups) > 1]
     assert asked and all(len(groups) == 1 + 2 * Q + 1 for groups in asked)

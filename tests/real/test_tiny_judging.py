@@ -10,7 +10,7 @@ from real.problems.problem import Turn
 from real.tiny import arithmetic, build_tokenizer, judging
 from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS, EvaluationRule
 from real.tiny.tasks import EOS_ID, PAD_ID, encode, is_held_out
-from real.vote.judge import TinyWording, Wording
+from real.vote.further import TinyWording, Wording
 
 PROMPT = "3+0-1*6+0="
 ATTEMPT = arithmetic.solution(PROMPT[:-1])

@@ -5,8 +5,7 @@ import pytest
 import torch
 from measured_models import PROMPTS, TEMPERATURE, measured, small_model
 
-from real.measure.gradients import Gradients
-from real.measure.growth import Edges, Growth, sampling_error, slope
+from real.measure.gradients import Edges, Gradients, Growth, sampling_error, slope
 
 
 def test_growth_is_zero_without_training_and_counts_curvature():
@@ -36,7 +35,7 @@ def test_growth_is_that_of_the_median_node(monkeypatch):
     planted = iter([start_ED, start_ED + changed_ED])
     monkeypatch.setattr(Growth, "_gradients", lambda self: next(planted).astype(np.float32))
     half = np.full(14, np.log(0.5))
-    monkeypatch.setattr("real.measure.growth.next_log_probs", lambda *_: half)
+    monkeypatch.setattr("real.measure.gradients.next_log_probs", lambda *_: half)
     edges = Edges([[1]] * 14, [0, 1] * 7, np.repeat(range(7), 2).tolist())
     growth = Growth(small_model(), edges, TEMPERATURE, np.arange(8), np.ones(8, np.float32))
     assert growth.at({}) == pytest.approx(0.4, rel=1e-4)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from measured_models import END, LONGEST, PROMPTS, TEMPERATURE, measured, sampler, small_model
+from measured_models import LONGEST, PROMPTS, TEMPERATURE, measured, sampler, small_model
 
 from lab.base.errors import UserError
-from lab.trace.response import VERSION, read_response, write_response
-from real.measure.gradients import Gradients, log_probs, next_log_probs
+from lab.trace.response import read_response, write_response
+from real.measure.gradients import Gradients, next_log_probs
 from real.measure.measuring import choose_weights
 
 
@@ -64,17 +64,6 @@ def test_the_tree_holds_the_probabilities_of_the_model():
     assert (r.leaf_length <= LONGEST).all()
 
 
-def test_log_probs_are_those_of_single_tokens():
-    model = small_model()
-    responses = [(1, 2, 0), (4,)]
-    rows = log_probs(model, PROMPTS[1], responses, TEMPERATURE, END)
-    assert [row.shape for row in rows] == [(3, 6), (1, 6)]
-    for t in range(3):
-        context = [*PROMPTS[1], *responses[0][:t]]
-        single = next_log_probs(model, [context] * 6, list(range(6)), TEMPERATURE)
-        assert rows[0][t] == pytest.approx(single, abs=1e-5)
-
-
 def test_all_weights_are_kept_exactly_and_a_sample_in_half_precision():
     model = small_model()
     whole, part = measured(model, weights=10**6), measured(model, weights=16)
@@ -85,7 +74,8 @@ def test_all_weights_are_kept_exactly_and_a_sample_in_half_precision():
 
 
 def test_a_response_file_is_read_as_it_was_written(tmp_path):
-    response = measured(small_model(), weights=16)
+    response = measured(small_model(), weights=16, max_edges=9)
+    assert response.facts.capped == 2
     write_response(tmp_path / "r.npz", response)
     again = read_response(tmp_path / "r.npz")
     assert again.facts == response.facts
@@ -94,17 +84,10 @@ def test_a_response_file_is_read_as_it_was_written(tmp_path):
 
 
 def test_bad_response_files_are_refused(tmp_path):
-    with pytest.raises(UserError, match="no such file; make one with guard-train measure"):
-        read_response(tmp_path / "none.npz")
     (tmp_path / "text.npz").write_text("no archive")
     with pytest.raises(UserError, match="not a response file, or damaged"):
         read_response(tmp_path / "text.npz")
     response = measured(small_model(), weights=16)
-    response.facts.version = 99
-    write_response(tmp_path / "new.npz", response)
-    with pytest.raises(UserError, match="format version 99"):
-        read_response(tmp_path / "new.npz")
-    response.facts.version = VERSION
     response.path_edge[0] = 10**6
     write_response(tmp_path / "bad.npz", response)
     with pytest.raises(UserError, match=r"damaged .path_edge."):
@@ -144,10 +127,7 @@ def test_edges_can_be_responses_or_answers():
 
 
 def test_a_tree_is_cut_at_its_most_edges_and_the_cut_is_counted():
-    whole, cut = (
-        measured(small_model(), weights=16),
-        measured(small_model(), weights=16, max_edges=9),
-    )
+    whole, cut = (measured(small_model(), weights=16, max_edges=n) for n in (4096, 9))
     assert whole.facts.capped == 0 and np.diff(whole.edge_start).min() > 9
     assert cut.facts.capped == 2 and np.diff(cut.edge_start).max() <= 9
     assert cut.facts.left_out > whole.facts.left_out

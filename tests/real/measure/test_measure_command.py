@@ -7,17 +7,8 @@ from lab.trace.response import read_response
 from real.cli import main
 from real.record.checkpoint import trained_weights
 
-FEW = [
-    "--n-problems",
-    "3",
-    "--responses",
-    "24",
-    "--weights",
-    "64",
-    "--min-novel",
-    "1e-3",
-    "--quiet",
-]
+FEW = ["--n-problems", "3", "--responses", "24", "--weights", "64", "--min-novel", "1e-3"]
+FEW += ["--quiet"]
 RUN = ["--n-problems", "3", "--n-votes", "8", "--n-samples", "4", "--epochs", "10", "--quiet"]
 
 
@@ -33,7 +24,7 @@ def pilot(tmp_path_factory):
 def test_the_tiny_task_is_measured_with_its_growth(pilot, tmp_path, capsys, monkeypatch):
     loaded = []
     monkeypatch.setattr(
-        "real.measure.command.trained_weights",
+        "real.measure.measuring.trained_weights",
         lambda path: loaded.append(path) or trained_weights(path),
     )
     out = tmp_path / "response.npz"

@@ -46,8 +46,7 @@ from real.settings.presets import NAMES, SHAPES, preset
 from real.settings.seeds import batches
 from real.tiny import CHECKPOINT
 from real.trainer import train_batch
-from real.update.head import Head
-from real.update.logprobs import Scorer
+from real.update.logprobs import Head, Scorer
 from real.update.packing import PackedRows
 
 TINY: dict[str, Any] = {"n_problems": 8, "n_votes": 8, "n_samples": 4, "epochs": 1}

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rank_runs import (
-    TOLERANCE,
-    Ended,
-    Start,
-    assert_close,
-    assert_frame_equal,
-    assert_same_steps,
-)
+from rank_runs import TOLERANCE, Ended, Start, assert_close, assert_frame_equal, assert_same_steps
 
 from lab.base.arms import arm
 from lab.base.settings import to_values
