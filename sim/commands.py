@@ -65,7 +65,7 @@ class Run:
         arm = arm_of(config, None if named is None else with_rule(named, config.rule))
         from sim.engine.run import simulate
         from sim.studies.compare import print_short, print_summary, rows_of
-        from sim.world.measured.policy import Trust
+        from sim.world.measured import Trust
 
         print_short(config.epochs)
         trace = simulate(config, self.out, progress=not self.quiet, arm=arm)

@@ -206,8 +206,10 @@ class RuleLearner:
         return np.concatenate(scores, axis=1)
 
     def _first_visit(self, votes: Votes, p_RNA: Floats, at: slice) -> Visit:
-        parts: tuple[NDArray[Any], ...] = (votes.counts, votes.samples, p_RNA, self._truth_RN)
-        counts, samples, p_RPA, truth_RP = (np.ascontiguousarray(part[:, at]) for part in parts)
+        both = (votes.counts, votes.samples)
+        counts, samples = (np.ascontiguousarray(part[:, at]) for part in both)
+        p_RPA = np.ascontiguousarray(p_RNA[:, at])
+        truth_RP = np.ascontiguousarray(self._truth_RN[:, at])
         part = Votes(counts, samples, votes.n_votes, votes.n_samples)
         problems_P = np.arange(at.start, at.start + p_RPA.shape[1])
         problems_RP = np.tile(problems_P, (p_RPA.shape[0], 1))

@@ -239,7 +239,8 @@ def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:
     """
     if settings:
         # Runs that several cells share once, with `any` for what they do not depend on.
-        many = {n: rows.groupby("key")[n].transform("nunique", dropna=False) > 1 for n in settings}
+        by_key = rows.groupby("key")
+        many = {n: pd.Series(by_key[n].transform("nunique", dropna=False)).gt(1) for n in settings}
         shown = {n: rows[n].astype(object).mask(shared, "any") for n, shared in many.items()}
         rows = rows.assign(**shown).drop_duplicates(["key", "replicate"], ignore_index=True)
     cells = list(groups(rows, [*settings, "arm"]))

@@ -11,7 +11,7 @@ import pandas as pd
 
 from lab.arm_settings import with_arm
 from lab.base.arms import BASELINE, arm, for_cell, title
-from lab.base.columns import floats, groups
+from lab.base.columns import floats, groups, select
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.settings import flattened, to_values
@@ -78,7 +78,7 @@ def paper_errors(table: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for (name,), part in groups(own, ["kind"]):
         is_pass = part.index.get_level_values("cell") == PASS
-        fates, scores = part[~is_pass], part[is_pass]
+        fates, scores = select(part, ~is_pass), select(part, is_pass)
         means = [_mean_error(fates, "gap"), len(fates), _mean_error(fates, "change")]
         lines.append((name, *means, _mean_error(scores, "gap"), len(scores)))
     columns = ["arm", "fates", "n_fates", "change", "pass_at_1", "n_pass"]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from lab.base.columns import TextTable, floats
+from lab.base.columns import TextTable, floats, unique
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.settings import to_values
@@ -180,7 +180,7 @@ def results(rows: pd.DataFrame, lrs: Sequence[float], objective: str) -> pd.Data
     (Bonferroni's correction), also for those that were chosen because they were best.
     """
     table = scores(rows, lrs)
-    level = 1 - (1 - LEVEL) / max(1, rows["candidate"].nunique() - 1)
+    level = 1 - (1 - LEVEL) / max(1, len(unique(rows, "candidate")) - 1)
     means = rows.pivot_table(index="replicate", columns="candidate", values="pass_final")
     first = floats(means, rows["candidate"].iloc[0])
     gains = [estimate(floats(means, name) - first, level) for name in table.index]
