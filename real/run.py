@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -279,7 +280,9 @@ def _further(parts: Parts, n_steps: int) -> ExtraRollouts:
         return Paraphrases(parts)
     if Need.TEACHER in rule.needs:
         return Teacher(parts, n_steps)
-    return Judge(rule, parts) if isinstance(rule, CoVerRL) else ExtraRollouts()
+    if Need.VERDICTS in rule.needs:
+        return Judge(cast(CoVerRL, rule), parts)  # or another rule with its methods
+    return ExtraRollouts()
 
 
 def new_manifest(run: Run, arm: str | None) -> Manifest:
