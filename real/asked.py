@@ -27,10 +27,6 @@ def check_asked(
 
     Returns:
         The problems and the model's folder; None where the settings name none.
-
-    Raises:
-        UserError: a setting belongs to arm or seed, an arm is unknown, or the model or the problems
-            cannot be read.
     """
     for name in _PER_ARM:
         usual = guard_of(DEFAULT_GUARD, RULES[config.rule]) if name == "guard" else _DEFAULTS[name]
@@ -50,11 +46,7 @@ def check_asked(
 
 
 def read_sources(config: TrainConfig, fetch: bool = True) -> tuple[ProblemSet | None, Path | None]:
-    """Return problems and model folder of settings; None where they name none.
-
-    Raises:
-        UserError: the model or the problems cannot be read.
-    """
+    """Return problems and model folder of settings; None where they name none."""
     problems, model = config.problems, config.own_model
     if not fetch:
         problems = None if config.hub or (problems or "").startswith(PREFIX) else problems

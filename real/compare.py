@@ -86,10 +86,6 @@ def compare(
         folder: for the run folders; what it holds of this comparison is gone on with.
         seeds: arms of one seed are paired: same votes before training, order and draws.
         gpus_per_run: GPUs that each run has for itself; with several, torchrun starts its ranks.
-
-    Raises:
-        UserError: an arm is unknown, lacks its partners, or a folder holds something else, such as
-            a run of other settings.
     """
     places, notices = find_places(config.device, n_parallel, gpus_per_run)
     study = _study(config, Path(folder), arms, seeds, places)
@@ -110,11 +106,7 @@ def compare_steps(
     report: Report = lambda _: None,
     gpus_per_run: int = 1,
 ) -> dict[float, ComparedArms]:
-    """One comparison per peak learning rate, into `folder/lr-LR`; see `compare`.
-
-    Raises:
-        UserError: as `compare` does, before any run starts; or a learning rate is named twice.
-    """
+    """One comparison per peak learning rate, into `folder/lr-LR`; see `compare`."""
     check_list("lrs", lrs, "give learning rates above 0")
     cells = {lr: (replace(config, lr=lr), Path(folder) / f"lr-{lr:g}") for lr in lrs}
     for at_lr, place in cells.values():
@@ -178,11 +170,7 @@ _SOURCES = frozenset({"model", "problems"})
 
 
 def check_sources(job: Job, problems: ProblemSet | None, model: Path | None) -> None:
-    """Refuse a run that was begun on other problems or another model than those of today.
-
-    Raises:
-        UserError: their content differs from what the run noted at its start.
-    """
+    """Refuse a run that was begun on other problems or another model than those of today."""
     if not job.begun:
         return
     extra, changed = read_manifest(job.folder).extra, []
@@ -203,12 +191,7 @@ def check_sources(job: Job, problems: ProblemSet | None, model: Path | None) -> 
 
 
 def check_stored(job: Job) -> None:
-    """Refuse a folder in which the run can neither start nor go on nor count as finished.
-
-    Raises:
-        UserError: the folder holds something else, a run of other settings, or a run that another
-            process writes.
-    """
+    """Refuse a folder in which the run can neither start nor go on nor count as finished."""
     if not job.begun:
         if job.folder.exists() and not is_unused(job.folder):
             raise UserError(

@@ -196,9 +196,6 @@ def run_jobs(
 
     Returns:
         One outcome per job, in order.
-
-    Raises:
-        Unfit: model or problems of a run cannot be used, so none can.
     """
     outcomes = [Outcome(job) for job in jobs]
     for outcome in outcomes:

@@ -131,11 +131,7 @@ def checkpoint_bytes(run: Run) -> int:
 
 
 def restore(run: Run, folder: Path) -> None:
-    """Put a newly prepared run where the checkpoint in `folder` was written.
-
-    Raises:
-        UserError: the checkpoint does not fit the model.
-    """
+    """Put a newly prepared run where the checkpoint in `folder` was written."""
     optimizer = read_file(folder / OPTIMIZER)
     _load_model(run, read_file(folder / MODEL), optimizer, folder)
     run.optimizer.load_state_tensors(optimizer)
@@ -177,11 +173,7 @@ def few_epochs(config: TrainConfig) -> list[str]:
 
 
 def check_disk(run: Run, folder: Path) -> list[str]:
-    """Return a notice of the disk space that a run will take; none if it is little.
-
-    Raises:
-        UserError: the disk has too little room for the run's checkpoints and its model.
-    """
+    """Return a notice of the disk space that a run will take; none if it is little."""
     config = run.config
     every = checkpoint_interval(config, len(run.prompts))
     least = 1 if config.checkpoint_minutes else every
@@ -201,11 +193,7 @@ def prepare(
     notices: Sequence[str] = (),
     logs: Path | None = None,
 ) -> Run:
-    """Load the model and the problems and make all parts.
-
-    Raises:
-        UserError: the model or the problems are wrong.
-    """
+    """Load the model and the problems and make all parts."""
     check_engine_tp(config, local_world())
     rule = rule_of(config)
     problems = read_problems(config)

@@ -112,9 +112,6 @@ def checked_engine_memory(
 
     Returns:
         The memory of the GPU that vLLM may take, and a notice of the plan; neither on a CPU.
-
-    Raises:
-        UserError: the run does not fit; the message names settings that would.
     """
     if pick_device(config.device).type != "cuda":
         return None, []
@@ -192,9 +189,6 @@ def plan_lines(
         gpus: ranks, each with an engine.
         memory: GiB of each GPU; that of the data sheet if None.
         mean_tokens: mean length of a response, for the estimate of the time.
-
-    Raises:
-        UserError: the model's config cannot be read, or `engine_tp` does not divide the GPUs.
     """
     config = settled_for(config, gpu=True, vllm=True)[0]
     check_engine_tp(config, gpus)

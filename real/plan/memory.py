@@ -59,11 +59,7 @@ class ModelSize:
 
 
 def read_config(model: str) -> Any:
-    """Return the config of a local model folder, of `hf:owner/name`, or of a preset's model.
-
-    Raises:
-        UserError: there is none, or it cannot be read.
-    """
+    """Return the config of a local model folder, of `hf:owner/name`, or of a preset's model."""
     if model in SHAPES:
         return AutoConfig.for_model(**SHAPES[model])
     name = model.removeprefix(PREFIX)
@@ -87,11 +83,7 @@ class PlannedModel:
     """A model without data, whose weights are counted."""
 
     def __init__(self, config: Any) -> None:
-        """Build it on the device meta from a config of transformers.
-
-        Raises:
-            UserError: transformers has no such causal language model.
-        """
+        """Build it on the device meta from a config of transformers."""
         config = copy.deepcopy(config)
         builder: Any = AutoModelForCausalLM
         fault = "model: no memory plan for it"

@@ -111,9 +111,6 @@ class Checkpoints:
 
         The rows of the trace are put on disk first: the checkpoint says how many parts they fill.
         All ranks must call this: each writes its shards.
-
-        Raises:
-            UserError: the disk cannot be written; earlier checkpoints are as they were.
         """
         target = self._root / f"step-{step:06d}"
         if self._run_folder is not None:
@@ -132,11 +129,7 @@ class Checkpoints:
 def write_checkpoint(
     target: Path, run_folder: RunFolder, state: State, step: int, ranks: Ranks = ALONE
 ) -> None:
-    """Write one checkpoint, on the rank that holds the trace; the others write their shards.
-
-    Raises:
-        UserError: the disk cannot be written; the folder is as it was.
-    """
+    """Write one checkpoint, on the rank that holds the trace; the others write their shards."""
     manifest, parts = run_folder.manifest, run_folder.parts()
     with whole_folder(target) as folder:
         ranks.wait()
@@ -161,9 +154,6 @@ def latest(
     Args:
         notice: called with a line for each checkpoint that cannot be used.
         ranks: share the work of computing digests.
-
-    Raises:
-        UserError: there are checkpoints, but none can be used.
     """
     folders = _checkpoints_in(run_folder / FOLDER)
     for i, folder in enumerate(folders):
@@ -181,20 +171,12 @@ def latest(
 
 
 def read_file(path: Path) -> Any:
-    """Return the contents of one file of a checkpoint, tensors or plain values.
-
-    Raises:
-        UserError: tensors are missing or damaged.
-    """
+    """Return the contents of one file of a checkpoint, tensors or plain values."""
     return read_tensors(path) if _holds_tensors(path.name) else _read_json(path)
 
 
 def trained_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the whole trained weights of a checkpoint, masters where there are any.
-
-    Raises:
-        UserError: a file is missing or damaged.
-    """
+    """Return the whole trained weights of a checkpoint, masters where there are any."""
     masters = {
         name.removeprefix(MASTER): tensor
         for name, tensor in read_tensors(folder / OPTIMIZER).items()
@@ -222,11 +204,7 @@ def _checkpoints_in(root: Path) -> list[Path]:
 
 
 def read_checkpoint(folder: Path, ranks: Ranks = ALONE) -> Checkpoint:
-    """Return the contents of `checkpoint.json`, after a check that all files are unchanged.
-
-    Raises:
-        UserError: a file is missing, damaged or of a newer version.
-    """
+    """Return the contents of `checkpoint.json`, after a check that all files are unchanged."""
     try:
         values = _read_json(folder / INDEX)
         version = values["version"]
@@ -301,10 +279,6 @@ def check_room(
         keep: checkpoints that stay on disk.
         n_written: checkpoints that the whole run writes.
         final: bytes of the trained model, which is written at the end.
-
-    Raises:
-        UserError: the disk has too little room; a new checkpoint is written before the oldest one
-            is deleted, and the trained model beside those that are kept.
     """
     path = run_folder.absolute()
     disk = next(folder for folder in (path, *path.parents) if folder.exists())
@@ -346,9 +320,6 @@ def save_model(
         policy: of all ranks, which must all call this.
         run_folder: None on ranks that do not write.
         average: of the weights, written in their place.
-
-    Raises:
-        UserError: the disk cannot be written.
     """
     with average.held_by(policy.model) if average else nullcontext():
         return _write_model(policy, run_folder)

@@ -40,11 +40,7 @@ _INSTALL = {
 
 
 def require_loggers(kinds: Sequence[str]) -> None:
-    """Refuse loggers whose library is missing, before anything is loaded.
-
-    Raises:
-        UserError: one is not installed; says how to install it.
-    """
+    """Refuse loggers whose library is missing, before anything is loaded."""
     for kind in kinds:
         if not installed(kind):
             raise UserError(f"log = {kind!r}: not installed; install with {_INSTALL[kind]}")
@@ -276,9 +272,6 @@ class Journal:
         """Return the journal of a run with a folder, resumed after batch `after` if that is given.
 
         On a rank that does not write, the recorder is `Unwritten`, and the journal keeps nothing.
-
-        Raises:
-            UserError: a logger's library is missing.
         """
         every = checkpoint_interval(config, n_problems)
         folder = recorder if isinstance(recorder, RunFolder) else None

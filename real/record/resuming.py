@@ -61,12 +61,7 @@ class StopRequest:
         return signal.Signals(number) if number else None
 
     def leave_if(self, asked: signal.Signals | None) -> None:
-        """End the run, at a point where all its work is on disk.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C was pressed.
-            Terminated: another signal came.
-        """
+        """End the run, at a point where all its work is on disk."""
         if asked is not None:
             stop(asked)
 
@@ -146,12 +141,7 @@ class ResumePoint:
 def resume_point(
     folder: Path, config: TrainConfig | None = None, ranks: Ranks = ALONE
 ) -> ResumePoint | None:
-    """Return the point from which a run folder continues; None if the run is finished.
-
-    Raises:
-        UserError: it is no run folder, has no usable checkpoint, or the settings differ in what
-            may not change.
-    """
+    """Return the point from which a run folder continues; None if the run is finished."""
     before = stored_config(folder)
     manifest = read_manifest(folder)
     config = (config or before).settled()
@@ -196,9 +186,6 @@ def reopened(
         sources: `fingerprint` of the model and problems of today, compared and kept by the rank
             that writes; None on the others, which get None.
         restore: puts the run where the checkpoint in a folder was written.
-
-    Raises:
-        UserError: model or problems changed, or the checkpoint does not fit them.
     """
     old = point.manifest if point.checkpoint is None else point.checkpoint
     if sources is not None:
@@ -221,9 +208,6 @@ def cut_back(folder: Path, checkpoint: Checkpoint | None, config: TrainConfig) -
 
     Args:
         checkpoint: None for the start of the run.
-
-    Raises:
-        UserError: rows that were written before are missing.
     """
     written = RunFolder.reopen(folder, checkpoint.parts if checkpoint else {})
     manifest, step = written.manifest, checkpoint.step if checkpoint else None
@@ -251,11 +235,7 @@ def fingerprint(model: Path, prompts: PromptSet) -> dict[str, Any]:
 
 
 def check_unchanged(then: dict[str, Any], now: dict[str, Any], config_model: str | None) -> None:
-    """Refuse other problems or another model.
-
-    Raises:
-        UserError: they differ; the message names the difference.
-    """
+    """Refuse other problems or another model."""
     names = changed_files(then.get("model", {}), now["model"])
     if names:
         raise UserError(

@@ -72,11 +72,7 @@ def manifest_of(
 
 
 def stored_config(folder: Path) -> TrainConfig:
-    """Return the settings of a run folder.
-
-    Raises:
-        UserError: it is no run folder, or none of the trainer's.
-    """
+    """Return the settings of a run folder."""
     manifest = read_manifest(folder)
     if manifest.world != "real":
         raise UserError(f"{folder}: a run of the simulator; give a run of the trainer")
@@ -89,11 +85,7 @@ def check_same(
     folder: Path,
     fixed: frozenset[str] = frozenset(),
 ) -> None:
-    """Refuse settings that would make it another run.
-
-    Raises:
-        UserError: settings differ that are not `CHANGEABLE`; all of them are named.
-    """
+    """Refuse settings that would make it another run."""
     old, new = to_values(_config(before, folder)), to_values(config)
     changes = list(_changes(old, new, "", CHANGEABLE - fixed))
     if changes:

@@ -142,20 +142,12 @@ def model_of(name: str) -> str:
 
 
 def preset(name: str, model: str, **changes: Any) -> TrainConfig:
-    """The settings of one cell of the paper.
-
-    Raises:
-        UserError: there is no such preset, or a change is wrong.
-    """
+    """The settings of one cell of the paper."""
     return preset_config(name, {"model": model, **changes})
 
 
 def preset_config(name: str, changes: Mapping[str, Any]) -> TrainConfig:
-    """The settings of one cell with changes as plain values, as they stand in a settings file.
-
-    Raises:
-        UserError: there is no such preset, no model is given, or a change is wrong.
-    """
+    """The settings of one cell with changes as plain values, as they stand in a settings file."""
     if name not in NAMES:
         raise UserError(f"preset = {name!r}: unknown; one of {', '.join(NAMES)}")
     data = name.partition("/")[2]
@@ -215,9 +207,6 @@ def settings_of(
             `--tiny-task`, `--tiny-verifies`.
         with_model: name the preset's model where none is given.
         has_arms: the file may list arms, which `lab.cli.arms_of` reads.
-
-    Raises:
-        UserError: a file cannot be read, or a setting is wrong.
     """
     path, name = read_option(argv, "--config"), read_option(argv, "--preset")
     values = with_arm_options(argv, {} if path is None else toml_values(Path(path)), name)
@@ -259,11 +248,7 @@ def settled_for(config: TrainConfig, gpu: bool, vllm: bool) -> tuple[TrainConfig
 
 
 def check_engine_tp(config: TrainConfig, ranks: int) -> None:
-    """Refuse engines that cannot be dealt over the ranks of a machine.
-
-    Raises:
-        UserError: the engine is not vLLM in its own process, or groups of ranks do not come out.
-    """
+    """Refuse engines that cannot be dealt over the ranks of a machine."""
     if config.engine_tp == 1:
         return
     if config.engine != "vllm":
@@ -289,11 +274,7 @@ def installed(package: str) -> bool:
 
 
 def require_torch() -> None:
-    """Say what to install where the trainer's libraries are missing.
-
-    Raises:
-        UserError: one of them cannot be found.
-    """
+    """Say what to install where the trainer's libraries are missing."""
     missing = [name for name in NEEDED if not installed(name)]
     if missing:
         raise UserError(f"{', '.join(missing)} not installed; install with {INSTALL}")

@@ -40,11 +40,7 @@ LOSSES = {
 
 
 def check_plugin(settings: TrainConfig) -> None:
-    """Refuse rules that read more than votes, and what verl cannot follow.
-
-    Raises:
-        UserError: the plugin cannot train with these settings.
-    """
+    """Refuse rules that read more than votes, and what verl cannot follow."""
     rule, guard, size = rule_of(settings), settings.guard, settings.batch_size
     if rule.needs or rule.loss != "rewards":
         wants = ", ".join(sorted(rule.needs)) or "no rewards"
@@ -73,11 +69,7 @@ def check_plugin(settings: TrainConfig) -> None:
 def write_problems(
     path: Path, sets: Sequence[ProblemSet], suffix: str | None, system_prompt: str | None = None
 ) -> int:
-    """Write problem sets into one Parquet file for verl.
-
-    Raises:
-        UserError: the file exists or cannot be written.
-    """
+    """Write problem sets into one Parquet file for verl."""
     import pyarrow as pa  # too slow for --help
     import pyarrow.parquet as pq
 
@@ -151,12 +143,7 @@ class ConfigCommand:
 
 
 def cell_script(cell: ConfigCommand) -> str:
-    """Return a script that reproduces a cell of the paper on verl.
-
-    Raises:
-        UserError: there is no such preset, no such arm on verl, so many GPUs cannot share its
-            mini-batch, or the run folder exists without a checkpoint to go on from.
-    """
+    """Return a script that reproduces a cell of the paper on verl."""
     from real.plan.memory import PlannedModel, read_config  # imports torch
 
     factor = [] if cell.step_factor is None else ["--step-factor", str(cell.step_factor)]
@@ -196,9 +183,6 @@ def _spread(n_weights: int, n_heads: int, rows: int, cell: ConfigCommand) -> dic
 
     The rows of a mini-batch are dealt evenly. vLLM's weights may take a quarter of a GPU, and
     FSDP's state half of one; else it is kept on the host.
-
-    Raises:
-        UserError: so many GPUs cannot share the rows evenly.
     """
     world, card = cell.nodes * cell.gpus, cell.gpu_memory * 2**30
     shared = [n for n in range(1, n_heads + 1) if world % n == 0 == n_heads % n]

@@ -70,11 +70,7 @@ class Own(NamedTuple):
 
 
 def settings_of(config: DictConfig) -> Own:
-    """Return the run's settings.
-
-    Raises:
-        UserError: a setting is wrong, or verl is set to what the guard cannot stand beside.
-    """
+    """Return the run's settings."""
     for name, allowed, reason in _RULED_OUT:
         value = OmegaConf.select(config, name)
         if value not in allowed:

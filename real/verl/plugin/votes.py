@@ -70,9 +70,6 @@ class Problems:
         Args:
             ids: (N,) `extra_info.index` of the problems.
             truths: (N,) reference answers, for the trace; None where there is none.
-
-        Raises:
-            UserError: an index is missing or stands twice.
         """
         number, n = Counter(ids).most_common(1)[0]
         if None in ids or n > 1:
@@ -121,11 +118,7 @@ class Problems:
         return {GUARD: self.supervisor.tensors(), ANSWERS: answers, VISITS: visits}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go back to where `state` was.
-
-        Raises:
-            UserError: the problems are others.
-        """
+        """Go back to where `state` was."""
         if state[VISITS]["ids"] != list(self._place_of):
             raise UserError(
                 "data.train_files: other problems than the checkpoint's; give the old file, or "
@@ -164,9 +157,6 @@ def votes_of(keys: Iterable[str], problem_of: Mapping[str, int]) -> dict[int, li
 
     Args:
         keys: of the batch's rows, in any order.
-
-    Raises:
-        UserError: a problem was sampled twice.
     """
     last = {place_of(key)[:2]: key for key in sorted(keys, key=place_of)}
     groups: dict[str, list[str]] = {}
@@ -193,9 +183,6 @@ def dealt(
         ranks: that share the rows.
         lengths: tokens of each row; those of a mini-batch are dealt in turn, the longest first.
         size: rows of a full mini-batch.
-
-    Raises:
-        UserError: the ranks cannot have as many rows each.
     """
     if size % ranks:
         raise UserError(
@@ -238,12 +225,7 @@ _STEPS = {
 def opened(
     path: Path, manifest: Manifest, config: TrainConfig, saved: Checkpoint | None
 ) -> Iterator[RunFolder]:
-    """Make the run folder, or go on with it where a checkpoint left it.
-
-    Raises:
-        UserError: the folder exists; or it is another run's than the checkpoint, or lacks what a
-            resumed run wrote before.
-    """
+    """Make the run folder, or go on with it where a checkpoint left it."""
     if saved is None:
         manifest.extra[_STARTED] = manifest.started
     elif saved.extra.get(_STARTED) != read_manifest(path).started:
@@ -264,11 +246,7 @@ def resumed_from(trainer: Any) -> Path | None:
 
 
 def load(checkpoint: Path, problems: Problems) -> Checkpoint:
-    """Put the guard where it was at a checkpoint; returns what `opened` goes on from.
-
-    Raises:
-        UserError: the checkpoint has no guard, or settings or problems differ.
-    """
+    """Put the guard where it was at a checkpoint; returns what `opened` goes on from."""
     folder = checkpoint / FOLDER
     if not folder.is_dir():
         raise UserError(
