@@ -1,4 +1,4 @@
-"""The entry point of `guard-train`; its commands stand in `real.run_commands`."""
+"""The entry point of `guard-train`; its commands stand in `real.commands`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.entry import enter
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `guard-train`; returns the exit code."""
-    return enter("guard-train", "real.run_commands", argv)
+    return enter("guard-train", "real.commands", argv)
 
 
 if __name__ == "__main__":

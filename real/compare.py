@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from guard_core.rules import RULES
 from lab.arm_settings import with_arm
-from lab.base.arms import DEMO_ARMS, arm
+from lab.base.arms import ALL_ARMS, BASELINE, DEFAULT_GUARD, DEMO_ARMS, arm, guard_of
 from lab.base.errors import UserError
 from lab.base.settings import to_values
 from lab.base.stats import counted, estimate, mean_sd
 from lab.study import Found, Job, Outcome, Report, Study
 from lab.trace.manifest import read_manifest
 from lab.trace.parts import is_unused, locked
-from real.asked import check_asked, check_list
 from real.jobs import Place, find_places, run_jobs
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import ProblemSet, fingerprint
-from real.record.stored import check_same, stored_config
 from real.record.terminal import said_once, say, unread_shares
 from real.settings.config import TrainConfig
+from real.settings.presets import check_same, read_sources, stored_config
 
 CLOSE = 0.1
 """Relative error of the matched effort above which another factor is tried: each try trains on all
@@ -165,10 +165,6 @@ def _result(study: Study, name: str) -> ArmResult:
     )
 
 
-_SOURCES = frozenset({"model", "problems"})
-"""Of a finished run their names are compared, too; of all runs their content."""
-
-
 def check_sources(job: Job, problems: ProblemSet | None, model: Path | None) -> None:
     """Refuse a run that was begun on other problems or another model than those of today."""
     if not job.begun:
@@ -199,7 +195,46 @@ def check_stored(job: Job) -> None:
             )
         return
     before, done = to_values(stored_config(job.folder)), job.finished
-    check_same(before, job.config.settled(), job.folder, fixed=_SOURCES if done else frozenset())
+    # Of a finished run the names of model and problems are compared, too; of all their content.
+    check_same(before, job.config.settled(), job.folder, *(("model", "problems") if done else ()))
     if not done:
         with locked(job.folder):
             """Only to learn whether another process holds it."""
+
+
+_PER_ARM = ("guard", "labels", "treatment", "step_factor", "seed")
+"""Settings that belong to the arm or the seed, so a comparison cannot be given them."""
+_DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
+
+
+def check_asked(
+    config: TrainConfig, arms: Sequence[str], seeds: Sequence[int]
+) -> tuple[ProblemSet | None, Path | None]:
+    """Refuse mistakes that every run would repeat.
+
+    Returns:
+        The problems and the model's folder; None where the settings name none.
+    """
+    for name in _PER_ARM:
+        usual = guard_of(DEFAULT_GUARD, RULES[config.rule]) if name == "guard" else _DEFAULTS[name]
+        if getattr(config, name) != usual:
+            raise UserError(f"{name}: every arm and seed has its own in a comparison; leave it out")
+    for name in arms:
+        with_arm(config, arm(name))
+    if config.rule not in (BASELINE, *(arm(name).rule for name in arms)):
+        raise UserError(
+            f"rule = {config.rule!r}: is that of no arm; name arms with it, or leave out"
+        )
+    check_list("arms", arms, f"name some of {', '.join(ALL_ARMS)}")
+    check_list("seeds", seeds, "give whole numbers from 0")
+    if any(seed < 0 for seed in seeds):
+        raise UserError(f"seeds = {min(seeds)}: must be at least 0")
+    return read_sources(config)
+
+
+def check_list(name: str, values: Sequence[object], remedy: str) -> None:
+    """Refuse an empty list, and one that names something twice."""
+    if not values:
+        raise UserError(f"{name}: the list is empty; {remedy}")
+    if len(set(values)) < len(values):
+        raise UserError(f"{name}: the list names one twice; {remedy}")

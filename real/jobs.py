@@ -22,7 +22,6 @@ from types import FrameType
 from typing import Any
 
 import msgspec
-import torch
 
 from lab.base.errors import EXIT_INTERRUPTED, Unfit, UserError, exit_code, one_line
 from lab.base.settings import to_values
@@ -63,6 +62,8 @@ def find_places(
 
 def visible_gpus() -> list[str]:
     """Return the identifiers of this process's GPUs, as `CUDA_VISIBLE_DEVICES` takes them."""
+    import torch  # takes seconds
+
     n = torch.cuda.device_count()
     named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
     return named[:n] if named else [str(i) for i in range(n)]

@@ -40,9 +40,8 @@ from real.record.checkpoint import (
     read_file,
 )
 from real.record.evaluation import Evaluator
-from real.record.stored import manifest_of
 from real.settings.config import TrainConfig, rule_of
-from real.settings.presets import check_engine_tp
+from real.settings.presets import check_engine_tp, manifest_of
 from real.settings.seeds import batches_per_epoch, checkpoint_interval
 from real.tiny import starting_checkpoint
 from real.tiny.vocabulary import VOCABULARY_SIZE
@@ -278,12 +277,8 @@ def new_manifest(run: Run, arm: str | None) -> Manifest:
     device, world = run.policy.device.type, run.ranks.world
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     backend = f"{run.config.engine} on {device if world == 1 else f'{world} x {device}'}"
-    facts = {
-        "refused_steps": 0,
-        **({"gpus": gpus} if gpus else {}),
-        **run.prompts.facts(),
-    }
-    return manifest_of(run.config, len(run.prompts), run.prompts.name, backend, arm, facts)
+    facts = {"refused_steps": 0, **({"gpus": gpus} if gpus else {}), **run.prompts.facts()}
+    return manifest_of(run.config, len(run.prompts), run.prompts.name, backend, arm, **facts)
 
 
 def _sampling(config: TrainConfig, temperature: float, top_p: float) -> Sampling:

@@ -211,7 +211,7 @@ def train_config(setup: Setup, **changes: Any) -> TrainConfig:
         **changes,
         **(_DRY_RUN if setup.dry else {}),
     }
-    return presets.preset_config("llama-3.2-3b/math500", values).settled()
+    return presets.preset("llama-3.2-3b/math500", **values).settled()
 
 
 def update_bytes(setup: Setup, shape: str, config: TrainConfig) -> int:

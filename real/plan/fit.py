@@ -25,8 +25,9 @@ from real.plan.memory import (
     trained_and_frozen,
     update_flops,
 )
+from real.problems.load import NAMED
 from real.settings.config import TrainConfig
-from real.settings.presets import PROBLEMS, check_engine_tp, settled_for
+from real.settings.presets import check_engine_tp, settled_for
 from real.tiny import starting_checkpoint
 
 PEAK_SHARE = 0.4
@@ -214,7 +215,8 @@ def plan_lines(
     lines += [f"fits; about {total:.0f} s a step without evaluations: {times}"]
     if config.engine == "vllm" and gpus > 1:
         lines.append(f"seconds a step by --engine-tp: {', '.join(_by_engine_tp(speed, card))}")
-    if n_problems := PROBLEMS.get(config.problems or "", config.n_problems):
+    named = NAMED.get(config.problems or "")
+    if n_problems := named.n_problems if named else config.n_problems:
         lines.append(speed.whole_run(n_problems))
     return [*lines, "estimated from data sheets; no speed was measured"], True
 

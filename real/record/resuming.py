@@ -32,9 +32,9 @@ from real.model.folder import changed_files, model_digests
 from real.problems.problem import PromptSet
 from real.ranks.distributed import ALONE, Ranks
 from real.record.checkpoint import Checkpoint, latest, remove_leftovers
-from real.record.stored import check_same, stored_config
 from real.record.terminal import say
 from real.settings.config import TrainConfig
+from real.settings.presets import check_same, stored_config
 
 _NOTICE = (
     b"\nstopping after this batch, with a checkpoint; press Ctrl-C again to stop without waiting\n"

@@ -14,8 +14,7 @@ import lab.__main__
 import lab.cli
 import lab.report_command
 import real.cli
-import real.run_commands
-import real.verl.cli
+import real.commands
 import real.verl.commands
 import sim.cli
 import sim.commands
@@ -25,11 +24,11 @@ PROGRAMS = {
     "guard-sim": sim.cli,
     "guard-train": real.cli,
     "guard-report": lab.__main__,
-    "guard-verl": real.verl.cli,
+    "guard-verl": real.verl,
 }
 COMMANDS = {
     "guard-sim": sim.commands,
-    "guard-train": real.run_commands,
+    "guard-train": real.commands,
     "guard-report": lab.report_command,
     "guard-verl": real.verl.commands,
 }

@@ -7,8 +7,8 @@ import pytest
 from hydra import compose, initialize_config_module
 
 from lab.base.errors import UserError
-from real.record.stored import manifest_of
-from real.verl.cli import main
+from real.settings.presets import manifest_of
+from real.verl import main
 from real.verl.plugin.settings import settings_of
 from real.verl.plugin.trainer import GuardTrainer, SeededAgentLoop
 from real.verl.plugin.votes import Problems, load, opened

@@ -18,7 +18,7 @@ from real.answers import UNSEEN, AnswerIds, Equality, classes
 from real.answers.checker import Checker, Reply
 from real.answers.equality import formula
 from real.answers.forms import exact, form_of
-from real.run_commands import outcome
+from real.commands import outcome
 from real.tiny import CHECKPOINT
 from real.tiny import problems as tiny_problems
 

@@ -12,7 +12,7 @@ from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.trace.trace import load
 from real.cli import main
-from real.run_commands import CompareCommand, RunCommand
+from real.commands import CompareCommand, RunCommand
 from real.settings.presets import NAMES, preset, table
 
 PAPER: dict[str, Any] = {

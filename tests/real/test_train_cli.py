@@ -17,8 +17,8 @@ from lab.base.settings import from_values, to_values
 from lab.trace.store import RunFolder
 from lab.trace.trace import load
 from real.cli import main
-from real.record.stored import manifest_of
 from real.settings.config import TrainConfig
+from real.settings.presets import manifest_of
 from real.tiny import CHECKPOINT
 
 QUICK = ["--n-problems", "4", "--n-votes", "8", "--n-samples", "4", "--epochs", "1", "--quiet"]

@@ -15,7 +15,7 @@ import pytest
 from real.problems.problem import Problem, ProblemSet, Turn
 from real.settings.config import BOX_REQUEST
 from real.settings.presets import NAMES, preset
-from real.verl.cli import main
+from real.verl import main
 from real.verl.commands import write_problems
 
 ROWS = [

@@ -40,7 +40,7 @@ from lab.base.errors import UserError, first_line
 from lab.trace.parts import check_new
 from real.record.checkpoint import write_checkpoint
 from real.record.journal import Journal, Visited, VoteRows, metrics_of
-from real.record.stored import manifest_of
+from real.settings.presets import manifest_of
 from real.settings.seeds import Stream, request_seed
 from real.verl.plugin.settings import AGENT, STREAM, adjust, settings_of
 from real.verl.plugin.votes import (
@@ -360,7 +360,7 @@ class GuardTrainer(PPOTrainerSync):
 
 @register(AGENT)
 class SeededAgentLoop(SingleTurnAgentLoop):
-    """verl's single turn, seeded by run, step, problem and session; so a resumed run votes alike."""
+    """verl's single turn, seeded by run, step, problem, session: a resumed run votes alike."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -25,8 +25,8 @@ from real.answers import UNPARSEABLE
 from real.record.checkpoint import Checkpoint, read_checkpoint, read_file
 from real.record.journal import Ints, Visited
 from real.record.resuming import cut_back
-from real.record.stored import check_same
 from real.settings.config import TrainConfig
+from real.settings.presets import check_same
 from real.vote.decide import Decided, Supervisor, pay
 
 GUARD, ANSWERS, VISITS = "guard.safetensors", "answers.json", "visits.json"
