@@ -356,7 +356,7 @@ class PlanCommand:
     def run(self) -> int:
         """Print the plan; the exit code is 1 where the run does not fit."""
         require_torch()
-        from real.plan.fit import plan_lines
+        from real.fit import plan_lines
 
         for name in ("gpus", "gpu_memory", "mean_tokens"):
             value = getattr(self, name)

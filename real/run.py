@@ -18,12 +18,12 @@ from lab.trace.manifest import Manifest
 from real.engines.make import engine_notices, make_engine
 from real.engines.rollouts import Engine, Sampling
 from real.engines.token_stats import needs_stats
+from real.fit import checked_engine_memory
 from real.model.folder import model_folder
 from real.model.memory import grow_segments, in_phase
 from real.model.policy import Policy, load_policy, pick_device
 from real.model.prepare import prepare_training
-from real.plan.fit import checked_engine_memory
-from real.plan.memory import multiplied, update_flops
+from real.plan import multiplied, update_flops
 from real.problems.load import read_problems
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts

@@ -30,7 +30,7 @@ from real.engines.make import RestartingEngine
 from real.engines.rollouts import Rollouts
 from real.model.memory import in_phase
 from real.model.prepare import card_held, on_this_machine, torch_threads
-from real.plan.memory import card_named
+from real.plan import card_named
 from real.ranks.distributed import joined_ranks, lost_ranks_named
 from real.record.checkpoint import save_model
 from real.record.journal import Journal, Unwritten, Visited, VoteRows, require_loggers

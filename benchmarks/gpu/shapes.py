@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from real.engines.rollouts import Prompts, Rollouts
 from real.model.policy import widen_head
 from real.model.prepare import prepare_training
-from real.plan.memory import CONTEXT, GIB, RESERVE, PlannedModel, card_named, plan_memory
+from real.plan import CONTEXT, GIB, RESERVE, PlannedModel, card_named, plan_memory
 from real.ranks.sharding import shard
 from real.settings import presets
 from real.settings.config import TrainConfig

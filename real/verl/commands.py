@@ -144,7 +144,7 @@ class ConfigCommand:
 
 def cell_script(cell: ConfigCommand) -> str:
     """Return a script that reproduces a cell of the paper on verl."""
-    from real.plan.memory import PlannedModel, read_config  # imports torch
+    from real.plan import PlannedModel, read_config  # imports torch
 
     factor = [] if cell.step_factor is None else ["--step-factor", str(cell.step_factor)]
     options = ["--preset", cell.preset, "--arm", cell.arm, *factor]

@@ -27,10 +27,10 @@ from real.cli import main
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_settings import EngineMemory
+from real.fit import engine_memory
 from real.model.policy import Policy
 from real.model.prepare import card_held
-from real.plan.fit import engine_memory
-from real.plan.memory import (
+from real.plan import (
     CONTEXT,
     GIB,
     PlannedModel,

@@ -12,7 +12,7 @@ import torch
 from lab.base.errors import UserError
 from real.engines.vllm_settings import EngineMemory
 from real.model.policy import pick_device
-from real.plan.memory import (
+from real.plan import (
     CARDS,
     GIB,
     RESERVE,
