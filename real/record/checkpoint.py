@@ -93,7 +93,8 @@ class Checkpoints:
 
         Args:
             run_folder: holds the trace; None on ranks that write no more than their shards.
-            keep: number of checkpoints that stay on disk.
+            every: batches between checkpoints.
+            keep: checkpoints that stay on disk.
             minutes: after which another one is due, whatever the batch; 0 for never.
         """
         self._root, self._run_folder, self._ranks = path / FOLDER, run_folder, ranks
@@ -110,7 +111,7 @@ class Checkpoints:
         """Write a checkpoint after `step` batches, then delete the oldest ones.
 
         The rows of the trace are put on disk first: the checkpoint says how many parts they fill.
-        All ranks must call this: each writes its shards.
+        All ranks must call this: each writes its shards. On a full disk earlier checkpoints stay.
         """
         target = self._root / f"step-{step:06d}"
         if self._run_folder is not None:
@@ -151,18 +152,15 @@ def latest(
 ) -> tuple[Path, Checkpoint] | None:
     """Return the folder and contents of the last whole checkpoint; None if there never was one.
 
-    Args:
-        notice: called with a line for each checkpoint that cannot be used.
-        ranks: share the work of computing digests.
+    `notice` is called with a line for each that cannot be used, and all of them must not be so.
     """
     folders = _checkpoints_in(run_folder / FOLDER)
     for i, folder in enumerate(folders):
         try:
             return folder, read_checkpoint(folder, ranks)
         except UserError as error:
-            last = i + 1 == len(folders)
-            remedy = "it was the last one" if last else "the one before it is used"
-            notice(f"{error}; {remedy}")
+            is_last = i + 1 == len(folders)
+            notice(f"{error}; {'it was the last one' if is_last else 'the one before it is used'}")
     if folders:
         raise UserError(
             f"{run_folder}: none of its {len(folders)} checkpoints can be used; run again"
@@ -172,7 +170,8 @@ def latest(
 
 def read_file(path: Path) -> Any:
     """Return the contents of one file of a checkpoint, tensors or plain values."""
-    return read_tensors(path) if _holds_tensors(path.name) else _read_json(path)
+    is_tensors = path.name.endswith(TENSORS)
+    return read_tensors(path) if is_tensors else msgspec.json.decode(path.read_bytes())
 
 
 def trained_weights(folder: Path) -> dict[str, Tensor]:
@@ -206,9 +205,8 @@ def _checkpoints_in(root: Path) -> list[Path]:
 def read_checkpoint(folder: Path, ranks: Ranks = ALONE) -> Checkpoint:
     """Return the contents of `checkpoint.json`, after a check that all files are unchanged."""
     try:
-        values = _read_json(folder / INDEX)
-        version = values["version"]
-        if version > VERSION:
+        values = read_file(folder / INDEX)
+        if (version := values["version"]) > VERSION:
             raise UserError(f"{folder}: version {version} is newer than this program's {VERSION}")
         index = msgspec.convert(values, Checkpoint)
         for name in index.files:
@@ -218,8 +216,8 @@ def read_checkpoint(folder: Path, ranks: Ranks = ALONE) -> Checkpoint:
     names = list(index.files)
     rank, world = ranks.share
     damaged = (
-        place + 1
-        for place, name in list(enumerate(names))[rank::world]
+        place
+        for place, name in list(enumerate(names, 1))[rank::world]
         if file_digest(folder / name) != index.files[name]
     )
     if place := ranks.highest(next(damaged, 0)):
@@ -245,21 +243,13 @@ def _write_shards(folder: Path, state: State, ranks: Ranks) -> dict[str, str]:
     }
 
 
-def _holds_tensors(name: str) -> bool:
-    return name.endswith(TENSORS)
-
-
 def _is_sharded(name: str, content: Any) -> bool:
-    return _holds_tensors(name) and is_split(content.values())
-
-
-def _read_json(path: Path) -> Any:
-    return msgspec.json.decode(path.read_bytes())
+    return name.endswith(TENSORS) and is_split(content.values())
 
 
 def _write(path: Path, content: Any) -> str:
     """Write one file and return its digest."""
-    if _holds_tensors(path.name):
+    if path.name.endswith(TENSORS):
         return write_tensors(path, content)
     path.write_bytes(msgspec.json.encode(content))
     return file_digest(path)
@@ -305,12 +295,9 @@ def _size(n_bytes: int) -> str:
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
 
 
-MODEL_FOLDER, ADAPTER_FOLDER = "model", "adapters"
-
-
 def save_model(
     policy: Policy, run_folder: Path | None, average: WeightAverage | None = None
-) -> Path | None:
+) -> None:
     """Write RUN/model: configuration, generation settings, weights, tokenizer.
 
     Adapters are merged into the weights that they belong to. They are written alone as well, to
@@ -322,28 +309,22 @@ def save_model(
         average: of the weights, written in their place.
     """
     with average.held_by(policy.model) if average else nullcontext():
-        return _write_model(policy, run_folder)
-
-
-def _write_model(policy: Policy, run_folder: Path | None) -> Path | None:
-    weights = _weights(policy.model, run_folder is not None)
-    adapters = {name: whole_tensor(w).cpu() for name, w in adapter_weights(policy.model)}
-    if run_folder is None:
-        return None
-    if adapters:
-        facts = adapter_config(policy.model) | {"base_model_name_or_path": str(policy.folder)}
-        with whole_folder(run_folder / ADAPTER_FOLDER) as folder:
-            write_tensors(folder / "adapter_model.safetensors", adapters)
-            (folder / "adapter_config.json").write_text(json.dumps(facts), encoding="utf-8")
-    target = run_folder / MODEL_FOLDER
-    with whole_folder(target) as folder:
-        try:
-            with quiet():
-                policy.model.save_pretrained(str(folder), state_dict=weights)
-                policy.tokenizer.save_pretrained(str(folder))
-        except SafetensorError as error:  # the way in which it reports a full disk
-            raise OSError(str(error)) from error
-    return target
+        weights = _weights(policy.model, run_folder is not None)
+        adapters = {name: whole_tensor(w).cpu() for name, w in adapter_weights(policy.model)}
+        if run_folder is None:
+            return
+        if adapters:
+            facts = adapter_config(policy.model) | {"base_model_name_or_path": str(policy.folder)}
+            with whole_folder(run_folder / "adapters") as folder:
+                write_tensors(folder / "adapter_model.safetensors", adapters)
+                (folder / "adapter_config.json").write_text(json.dumps(facts), encoding="utf-8")
+        with whole_folder(run_folder / "model") as folder:
+            try:
+                with quiet():
+                    policy.model.save_pretrained(str(folder), state_dict=weights)
+                    policy.tokenizer.save_pretrained(str(folder))
+            except SafetensorError as error:  # the way in which it reports a full disk
+                raise OSError(str(error)) from error
 
 
 def model_bytes(model: Any) -> int:
