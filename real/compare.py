@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -80,11 +79,13 @@ def compare(
 ) -> ComparedArms:
     """Run every arm on every seed, into `folder/ARM/seed-SEED`.
 
+    Arms of one seed are paired: same votes before training, order and draws. Mistakes, and folders
+    that hold something else such as a run of other settings, are refused before any run starts.
+
     Args:
         config: shared settings; those of an arm or a seed must be left at their defaults.
             `rule_options` apply to all arms with the rule `rule`.
         folder: for the run folders; what it holds of this comparison is gone on with.
-        seeds: arms of one seed are paired: same votes before training, order and draws.
         gpus_per_run: GPUs that each run has for itself; with several, torchrun starts its ranks.
     """
     places, notices = find_places(config.device, n_parallel, gpus_per_run)
@@ -109,18 +110,17 @@ def compare_steps(
     """One comparison per peak learning rate, into `folder/lr-LR`; see `compare`."""
     check_list("lrs", lrs, "give learning rates above 0")
     cells = {lr: (replace(config, lr=lr), Path(folder) / f"lr-{lr:g}") for lr in lrs}
-    for at_lr, place in cells.values():
-        _check(_study(at_lr, place, arms, seeds), at_lr)
+    for cell in cells.values():
+        _check(_study(*cell, arms, seeds), cell[0])
     results: dict[float, ComparedArms] = {}
+
+    def told(now: float) -> None:
+        report(len(results) * len(arms) * len(seeds) + now)
+
     with said_once():
-        for i, (lr, (at_lr, place)) in enumerate(cells.items()):
-            told = partial(_after, report, i * len(arms) * len(seeds))
-            results[lr] = compare(at_lr, place, arms, seeds, n_parallel, told, gpus_per_run)
+        for lr, cell in cells.items():
+            results[lr] = compare(*cell, arms, seeds, n_parallel, told, gpus_per_run)
     return results
-
-
-def _after(report: Callable[[float], None], before: int, now: float) -> None:
-    report(before + now)
 
 
 def _study(
@@ -210,11 +210,7 @@ _DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
 def check_asked(
     config: TrainConfig, arms: Sequence[str], seeds: Sequence[int]
 ) -> tuple[ProblemSet | None, Path | None]:
-    """Refuse mistakes that every run would repeat.
-
-    Returns:
-        The problems and the model's folder; None where the settings name none.
-    """
+    """Refuse mistakes that every run would repeat; returns `read_sources`. Imports no PyTorch."""
     for name in _PER_ARM:
         usual = guard_of(DEFAULT_GUARD, RULES[config.rule]) if name == "guard" else _DEFAULTS[name]
         if getattr(config, name) != usual:

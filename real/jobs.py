@@ -15,11 +15,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -69,9 +70,9 @@ def visible_gpus() -> list[str]:
     return named[:n] if named else [str(i) for i in range(n)]
 
 
-ERROR, UNFIT, NOTICE, NUMBERS = "error ", "unfit ", "notice ", "numbers "
-"""Begin messages: why a run failed, and every run will, a notice, a batch's numbers; other messages
-are the share done."""
+Kind = Literal["error", "unfit", "notice", "numbers", "done"]
+"""Of a message: why a run failed, and every run will, a notice, a batch's numbers, the share done.
+"""
 
 
 def run_child(
@@ -87,19 +88,19 @@ def run_child(
         # The pipe is closed by this: the parent reads the progress from the run folder.
         os.execv(sys.executable, [*_torchrun(len(place)), settings, folder, arm])
 
-    def send(message: str) -> None:
+    def send(kind: Kind, content: str | float) -> None:
         try:
-            pipe.send_bytes(message.encode())
+            pipe.send((kind, content))
         except BrokenPipeError:  # the comparison is gone: stop after this batch
             os.kill(os.getpid(), signal.SIGTERM)
 
-    send_words(lambda line: send(f"{NOTICE}{line}"), lambda words: send(f"{NUMBERS}{words}"))
+    send_words(partial(send, "notice"), partial(send, "numbers"))
     try:
-        _run(settings, folder, arm, lambda done: send(f"{done}"))
+        _run(settings, folder, arm, partial(send, "done"))
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except UserError as error:
-        send(f"{UNFIT if isinstance(error, Unfit) else ERROR}{one_line(error)}")
+        send("unfit" if isinstance(error, Unfit) else "error", one_line(error))
         sys.exit(1)
 
 
@@ -185,18 +186,15 @@ def run_jobs(
     places: Sequence[Place] = ((),),
     report: Callable[[float], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Run all jobs, one in each place at a time.
+    """Run all jobs, one in each place at a time; returns their outcomes in order.
 
-    On Ctrl-C, SIGTERM or SIGHUP the running ones end their batch, write a checkpoint and stop, and
-    KeyboardInterrupt is raised.
+    Finished ones are skipped, begun ones go on from their last checkpoint. On Ctrl-C, SIGTERM or
+    SIGHUP the running ones end their batch, write a checkpoint and stop, and KeyboardInterrupt is
+    raised. Where model or problems of one run cannot be used `Unfit` ends all.
 
     Args:
-        jobs: the runs; the folders around theirs must exist. Finished ones are skipped, begun ones
-            go on from their last checkpoint.
+        jobs: the runs; the folders around theirs must exist.
         places: GPUs of each run that computes at the same time, see `find_places`.
-
-    Returns:
-        One outcome per job, in order.
     """
     outcomes = [Outcome(job) for job in jobs]
     for outcome in outcomes:
@@ -262,17 +260,17 @@ def _listen(child: _Child) -> bool:
         say(outcome.job.notices, f"{outcome.job.name}: ")
     try:
         while child.pipe is not None and child.pipe.poll():
-            message = child.pipe.recv_bytes().decode()
-            if message.startswith(ERROR):
-                outcome.error = message.removeprefix(ERROR)
-            elif message.startswith(UNFIT):
-                raise Unfit(message.removeprefix(UNFIT))
-            elif message.startswith(NOTICE):
-                say([message.removeprefix(NOTICE)], f"{outcome.job.name}: ")
-            elif message.startswith(NUMBERS):
-                show_numbers(f"{outcome.job.name}: {message.removeprefix(NUMBERS)}")
+            kind, content = child.pipe.recv()
+            if kind == "unfit":
+                raise Unfit(content)
+            if kind == "error":
+                outcome.error = content
+            elif kind == "notice":
+                say([content], f"{outcome.job.name}: ")
+            elif kind == "numbers":
+                show_numbers(f"{outcome.job.name}: {content}")
             else:
-                outcome.done = float(message)
+                outcome.done = content
     except EOFError:
         child.pipe = None
     if ended:
