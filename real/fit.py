@@ -111,8 +111,8 @@ def checked_engine_memory(
 ) -> tuple[EngineMemory | None, list[str]]:
     """Check that a run fits on this machine's GPUs before anything is loaded.
 
-    Returns:
-        The memory of the GPU that vLLM may take, and a notice of the plan; neither on a CPU.
+    Returns the memory of the GPU that vLLM may take, and a notice of the plan; neither on a CPU. A
+    refusal names settings that would fit.
     """
     if pick_device(config.device).type != "cuda":
         return None, []
@@ -125,12 +125,11 @@ def engine_memory(
 ) -> tuple[EngineMemory, list[str]]:
     """Return what vLLM may take of a GPU with `free` of its `total` bytes, as above."""
     model, taken = PlannedModel(read_config(str(folder))), total - free
-    asked = config.engine_memory is not None
     shared = taken > RESERVE * total
     of = f"memory ({taken / GIB:.0f} GiB of the GPU are in use)" if shared else "memory"
     card = free if shared else total
-    if config.engine_memory is not None:
-        config = replace(config, engine_memory=min(1.0, config.engine_memory * total / card))
+    if (asked := config.engine_memory) is not None:
+        config = replace(config, engine_memory=min(1.0, asked * total / card))
     plan = plan_memory(model.size(config.lora_rank, config.lora_targets), config, world, card)
     if not plan.fits:
         raise UserError(f"{of}: {_lacks(plan, world)}; {remedy(model, config, world, card)}")
@@ -187,15 +186,13 @@ def plan_lines(
 
     Args:
         kind: of the GPUs, a key of `CARDS`.
-        gpus: ranks, each with an engine.
         memory: GiB of each GPU; that of the data sheet if None.
         mean_tokens: mean length of a response, for the estimate of the time.
     """
     config = settled_for(config, gpu=True, vllm=True)[0]
     check_engine_tp(config, gpus)
-    model = PlannedModel(
-        read_config(config.own_model or str(starting_checkpoint(config.tiny_task)))
-    )
+    folder = config.own_model or str(starting_checkpoint(config.tiny_task))
+    model = PlannedModel(read_config(folder))
     size, memory = model.size(config.lora_rank, config.lora_targets), memory or CARDS[kind].memory
     card = int(memory * GIB)
     plan = plan_memory(size, config, gpus, card)

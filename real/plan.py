@@ -65,11 +65,9 @@ def read_config(model: str) -> Any:
     name = model.removeprefix(PREFIX)
     if name == model:
         check_folder(Path(model))
-    fault = f"model {model}: its config could not be read"
-    with loading(fault, "give a causal language model"):
-        return AutoConfig.from_pretrained(
-            name, local_files_only=name == model, trust_remote_code=False
-        )
+    with loading(f"model {model}: its config could not be read", "give a causal language model"):
+        how = {"local_files_only": name == model, "trust_remote_code": False}
+        return AutoConfig.from_pretrained(name, **how)
 
 
 def multiplied(model: Any) -> int:
@@ -86,8 +84,8 @@ class PlannedModel:
         """Build it on the device meta from a config of transformers."""
         config = copy.deepcopy(config)
         builder: Any = AutoModelForCausalLM
-        fault = "model: no memory plan for it"
-        with loading(fault, "give a causal language model"), torch.device("meta"):
+        remedy = "give a causal language model"
+        with loading("model: no memory plan for it", remedy), torch.device("meta"):
             self._model = builder.from_config(config)
         widen_head(self._model)
         self._text = config.get_text_config()
@@ -238,9 +236,8 @@ class MemoryPlan:
 
 def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> MemoryPlan:
     """Return the memory of a run; nothing is allocated."""
-    state = state_parts(size, config, world)
-    parts = [*state, _pass_part(size, config), *_gathered(size, config, world)]
-    parts.append(Part("libraries", CONTEXT, CONTEXT))
+    parts = [*state_parts(size, config, world), _pass_part(size, config)]
+    parts += [*_gathered(size, config, world), Part("libraries", CONTEXT, CONTEXT)]
     needed = sum(part.update if config.ahead else part.sampling for part in parts)
     engine = _engine(size, config, world, card, needed)
     of_engine = engine.parts
@@ -338,16 +335,12 @@ def pass_bytes(
 
 def _pass_part(size: ModelSize, config: TrainConfig) -> Part:
     """Activations and logits, or the optimizer's copies where these are larger."""
-    n_bytes = pass_bytes(
-        size,
-        _widths(config)[0],
-        max(config.micro_tokens, longest(config)),
-        config.gradient_checkpointing,
-        not size.n_adapters,
-        GPU_CHUNK_ELEMENTS,
-    )
+    tokens, trains_head = max(config.micro_tokens, longest(config)), not size.n_adapters
+    how = (tokens, config.gradient_checkpointing, trains_head, GPU_CHUNK_ELEMENTS)
+    narrow, wide = _widths(config)
+    n_bytes = pass_bytes(size, narrow, *how)
     block = min(BLOCK_ELEMENTS, trained_and_frozen(size)[0])
-    copies = _widths(config)[1] * block * (4 if config.offload_optimizer else 1)
+    copies = wide * block * (4 if config.offload_optimizer else 1)
     return Part("activations", max(n_bytes, copies), 0, f"{config.micro_tokens} tokens")
 
 

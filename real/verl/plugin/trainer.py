@@ -42,18 +42,21 @@ from real.record.checkpoint import write_checkpoint
 from real.record.journal import Journal, Visited, VoteRows, metrics_of
 from real.settings.presets import manifest_of
 from real.settings.seeds import Stream, request_seed
-from real.verl.plugin.settings import AGENT, STREAM, adjust, settings_of
 from real.verl.plugin.votes import (
+    AGENT,
     FOLDER,
+    STREAM,
     Problems,
     Trained,
     Voted,
+    adjust,
     dealt,
     evaluated,
     load,
     measured,
     opened,
     resumed_from,
+    settings_of,
 )
 
 MINORITY = "minority_advantages"
