@@ -165,8 +165,7 @@ class CompareCommand(SettingsCommand):
     def run(self) -> int:
         """Run all, and say what came out; the exit code is 1 where a run failed."""
         require_torch()
-        process = launched()
-        if process is not None and process.world > 1:
+        if (process := launched()) is not None and process.world > 1:
             raise UserError("compare: starts processes of its own; start it without torchrun")
         arms = tuple(for_cell(name, self.preset) for name in self.arms)
         with ends_at_once("guard-train"):
@@ -194,7 +193,7 @@ class CompareCommand(SettingsCommand):
                 log = f"; log: {outcome.job.log}" if outcome.job.log.exists() else ""
                 print(f"failed: {outcome.job.name}: {outcome.error}{log}", file=sys.stderr)
         print(f"run folders: {self.out}")
-        return 1 if any(result.failed for result in results.values()) else 0
+        return int(any(result.failed for result in results.values()))
 
 
 @dataclass(kw_only=True)
@@ -320,8 +319,7 @@ class PresetsCommand:
 
     def run(self) -> None:
         """Print the table."""
-        for line in table():
-            print(line)
+        print("\n".join(table()))
 
 
 @dataclass(kw_only=True)
@@ -365,9 +363,8 @@ class PlanCommand:
         lines, fits = plan_lines(
             self.settings, self.gpu, self.gpus, self.gpu_memory, self.mean_tokens
         )
-        for line in lines:
-            print(line)
-        return 0 if fits else 1
+        print("\n".join(lines))
+        return int(not fits)
 
 
 COMMANDS = {

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,20 +108,18 @@ def state_of(run: Run) -> State:
     votes.safetensors, votes.json
                             the votes of the next batch, where they are sampled ahead
     """
-    further, optimizer = run.further, run.optimizer.state_tensors()
-    keeps = further.values() is not None
-    rule = {RULE: further.tensors(), RULE_VALUES: further.values()} if keeps else {}
-    ahead = {VOTES: run.votes.tensors(), VOTES_VALUES: run.votes.values()}
-    return (
-        (ahead if run.votes.values() else {})
-        | rule
-        | {
-            MODEL: {n: p for n, p in _trained(run).items() if MASTER + n not in optimizer},
-            OPTIMIZER: optimizer,
-            GUARD: run.supervisor.tensors(),
-            ANSWERS: run.supervisor.answer_ids.to_values(),
-        }
-    )
+    further, votes, optimizer = run.further, run.votes, run.optimizer.state_tensors()
+    state: dict[str, Any] = {}
+    if votes.values():
+        state |= {VOTES: votes.tensors(), VOTES_VALUES: votes.values()}
+    if further.values() is not None:
+        state |= {RULE: further.tensors(), RULE_VALUES: further.values()}
+    return state | {
+        MODEL: {n: p for n, p in _trained(run).items() if MASTER + n not in optimizer},
+        OPTIMIZER: optimizer,
+        GUARD: run.supervisor.tensors(),
+        ANSWERS: run.supervisor.answer_ids.to_values(),
+    }
 
 
 def checkpoint_bytes(run: Run) -> int:
@@ -163,12 +162,9 @@ def _load_model(
 
 def few_epochs(config: TrainConfig) -> list[str]:
     """Return a notice for a run that is too short for the fates of its problems."""
-    if config.epochs >= MIN_VISITS:
-        return []
-    return [
-        f"epochs = {config.epochs}: too few for the fates of problems (Degraded, Learned, lost), "
-        f"which need {MIN_VISITS}"
-    ]
+    fates = "the fates of problems (Degraded, Learned, lost)"
+    notice = f"epochs = {config.epochs}: too few for {fates}, which need {MIN_VISITS}"
+    return [notice] if config.epochs < MIN_VISITS else []
 
 
 def check_disk(run: Run, folder: Path) -> list[str]:
@@ -210,8 +206,11 @@ def prepare(
     held_out = None
     if config.n_held_out:
         held_out = build_prompts(read_problems(config, held_out=True), config, policy)
-    notices = (*notices, *planned, *_notices(config, policy), *prompts.notices)
-    prompts = replace(prompts, notices=notices)
+    planned = [*planned, *engine_notices(config)]
+    if config.own_model is not None and config.is_tiny and len(policy.tokenizer) > VOCABULARY_SIZE:
+        tiny_task = "the model is trained on the tiny task; name some by --problems"
+        planned.append(f"no problems given: {tiny_task}")
+    prompts = replace(prompts, notices=(*notices, *planned, *prompts.notices))
     # Before the optimizer: it shards the model, of which the engine may want a whole copy.
     engine = make_engine(config, policy, folder, ranks, logs, memory)
     if memory and memory.share:
@@ -251,15 +250,6 @@ def prepare(
         token_flops=update_flops(multiplied(policy.model), config),
         ranks=ranks,
     )
-
-
-def _notices(config: TrainConfig, policy: Policy) -> list[str]:
-    notices = engine_notices(config)
-    if config.own_model is not None and config.is_tiny and len(policy.tokenizer) > VOCABULARY_SIZE:
-        notices.append(
-            "no problems given: the model is trained on the tiny task; name some by --problems"
-        )
-    return notices
 
 
 def _further(parts: Parts, n_steps: int) -> ExtraRollouts:

@@ -265,7 +265,6 @@ def check_engine_tp(config: TrainConfig, ranks: int) -> None:
 
 
 NEEDED = ("torch", "transformers", "safetensors")
-INSTALL = "pip install 'ttrl-guard-lab[real]'"
 
 
 def installed(package: str) -> bool:
@@ -278,7 +277,8 @@ def require_torch() -> None:
     """Say what to install where the trainer's libraries are missing."""
     missing = [name for name in NEEDED if not installed(name)]
     if missing:
-        raise UserError(f"{', '.join(missing)} not installed; install with {INSTALL}")
+        install = "pip install 'ttrl-guard-lab[real]'"
+        raise UserError(f"{', '.join(missing)} not installed; install with {install}")
 
 
 CHANGEABLE = frozenset(

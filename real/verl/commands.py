@@ -48,10 +48,8 @@ def check_plugin(settings: TrainConfig) -> None:
             f"guard.rule = {settings.rule}: works on {wants}, and the plugin on votes alone; take "
             "ttrl, srt, mm_upt, empo or scrl, or run it by guard-train"
         )
-    for name, value, without in (
-        ("guard.brake", guard.brake, 1.0),
-        ("average", settings.average, 0.0),
-    ):
+    limits = (("guard.brake", guard.brake, 1.0), ("average", settings.average, 0.0))
+    for name, value, without in limits:
         if value != without:
             raise UserError(
                 f"{name} = {value:g}: verl has no such thing; leave it at {without:g}, or run it "
