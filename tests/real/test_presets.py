@@ -92,18 +92,8 @@ def test_a_preset_runs_and_its_values_are_in_run_json(tmp_path: Path):
     words += ["--out", str(tmp_path / "run"), "--data-dir", str(tmp_path), "--n-problems", "5"]
     words += ["--chat-template", "off", "--prompt-suffix", "", "--max-response-tokens", "22"]
     words += ["--n-votes", "8", "--n-samples", "4", "--epochs", "5"]
-    words += [
-        "--dtype",
-        "float32",
-        "--engine",
-        "transformers",
-        "--threads",
-        "1",
-        "--lr",
-        "1e-4",
-        "--save-model",
-        "False",
-    ]
+    words += ["--dtype", "float32", "--engine", "transformers", "--threads", "1", "--lr", "1e-4"]
+    words += ["--save-model", "False"]
     assert main(words) == 0
     trace = load(tmp_path / "run")
     assert trace.run.task == f"aime24 with {CHECKPOINT.name}"
