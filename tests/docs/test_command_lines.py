@@ -13,7 +13,7 @@ import pytest
 import lab.__main__
 import lab.cli
 import lab.report_command
-import real.cli
+import real.__main__
 import real.commands
 import real.verl.commands
 import sim.cli
@@ -22,7 +22,7 @@ import sim.commands
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {
     "guard-sim": sim.cli,
-    "guard-train": real.cli,
+    "guard-train": real.__main__,
     "guard-report": lab.__main__,
     "guard-verl": real.verl,
 }

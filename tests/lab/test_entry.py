@@ -19,7 +19,7 @@ from lab.options import options_of
 
 PROGRAMS = {
     "guard-sim": ("sim.cli", "sim.commands"),
-    "guard-train": ("real.cli", "real.commands"),
+    "guard-train": ("real.__main__", "real.commands"),
     "guard-report": ("lab.__main__", "lab.report_command"),
     "guard-verl": ("real.verl", "real.verl.commands"),
 }

@@ -25,7 +25,7 @@ from lab.trace.manifest import Manifest, read_manifest
 from lab.trace.store import RunFolder
 from lab.trace.trace import load
 from real import train
-from real.cli import main
+from real.__main__ import main
 from real.compare import compare
 from real.jobs import find_places, run_jobs
 from real.settings.config import TrainConfig

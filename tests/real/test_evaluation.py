@@ -16,8 +16,8 @@ from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.trace.trace import Trace, load
 from real import TrainConfig, train
+from real.__main__ import main
 from real.answers import AnswerIds
-from real.cli import main
 from real.problems.load import read_problems
 from real.record.evaluation import evaluate, pass_at
 from real.record.terminal import lines, summary

@@ -11,7 +11,7 @@ import pytest
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.trace.trace import load
-from real.cli import main
+from real.__main__ import main
 from real.commands import CompareCommand, RunCommand
 from real.settings.presets import NAMES, preset, table
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from lab.base.errors import UserError
 from real import TrainConfig, resume, train
-from real.cli import main
+from real.__main__ import main
 from real.problems.load import read_problems
 from real.tiny import CLOSED, pretrain
 from real.tiny.closed import closed, lead, vote_shares

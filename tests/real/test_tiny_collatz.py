@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lab.base.errors import UserError
 from lab.trace.trace import load
 from real import TrainConfig
-from real.cli import main
+from real.__main__ import main
 from real.problems.load import read_problems
 from real.tiny import ARITHMETIC, COLLATZ, collatz, pretrain
 from real.tiny.measure import measure

@@ -16,7 +16,7 @@ from lab.base.errors import UserError
 from lab.base.settings import from_values, to_values
 from lab.trace.store import RunFolder
 from lab.trace.trace import load
-from real.cli import main
+from real.__main__ import main
 from real.settings.config import TrainConfig
 from real.settings.presets import manifest_of
 from real.tiny import CHECKPOINT

@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from lab.base.errors import UserError
-from real.cli import main
+from real.__main__ import main
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_settings import EngineMemory
