@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,14 +58,13 @@ class ArmResult:
         )
 
 
-@dataclass(slots=True)
-class ComparedArms:
+class ComparedArms(NamedTuple):
     """Result of a comparison."""
 
     arms: list[ArmResult]
-    failed: list[Outcome] = field(default_factory=list)
+    failed: list[Outcome]
     """Runs that did not finish."""
-    matches: list[Found] = field(default_factory=list)
+    matches: list[Found]
     """Match of each arm at matched effort with its target."""
 
 

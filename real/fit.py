@@ -138,7 +138,7 @@ def engine_memory(
 
 
 def _told(plan: MemoryPlan) -> str:
-    """Return a plan in one line; `guard-train plan` prints the whole table."""
+    """Return a plan in one line."""
     sums = f"update {plan.update / GIB:.0f}, sampling {plan.sampling / GIB:.0f}"
     parts = [(part.name, max(part.update, part.sampling) / GIB) for part in plan.parts]
     words = ", ".join(f"{name} {size:.2g}" for name, size in parts if size >= 0.05)

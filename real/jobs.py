@@ -53,12 +53,9 @@ def find_places(
         return [()] * (n_parallel or _ON_CPU), []
     n_places = len(gpus) // gpus_per_run
     places = [tuple(gpus[i * gpus_per_run : (i + 1) * gpus_per_run]) for i in range(n_places)]
-    if n_parallel is None or n_parallel <= n_places:
-        return places[:n_parallel], []
-    return places, [
-        f"jobs = {n_parallel}: {len(gpus)} GPUs have room for {n_places} runs at once "
-        f"(gpus_per_run = {gpus_per_run}); the others wait"
-    ]
+    room = f"{len(gpus)} GPUs have room for {n_places} runs at once (gpus_per_run = {gpus_per_run})"
+    waits = n_parallel is not None and n_parallel > n_places
+    return places[:n_parallel], [f"jobs = {n_parallel}: {room}; the others wait"] * waits
 
 
 def visible_gpus() -> list[str]:
@@ -152,10 +149,9 @@ def _redirect(log: str) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Do the part of one rank, given settings, folder and arm; returns the exit code."""
-    settings, folder, arm = arguments
     try:
         with stops_raised():
-            _run(settings, folder, arm)
+            _run(*arguments)
     except UserError as error:
         print(f"guard-train: {one_line(error)}", file=sys.stderr)
         return exit_code(error)

@@ -127,8 +127,7 @@ def _is_tied(model: Any) -> bool:
     return model.get_input_embeddings().weight is getattr(head, "weight", None)
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(NamedTuple):
     """A GPU by its data sheet."""
 
     memory: float

@@ -89,13 +89,11 @@ class Checkpoints:
         minutes: float = 0.0,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Set up.
+        """Write one every so many batches, and `minutes` after the last one unless these are 0.
 
         Args:
             run_folder: holds the trace; None on ranks that write no more than their shards.
-            every: batches between checkpoints.
             keep: checkpoints that stay on disk.
-            minutes: after which another one is due, whatever the batch; 0 for never.
         """
         self._root, self._run_folder, self._ranks = path / FOLDER, run_folder, ranks
         self._every, self._keep, self._seconds = every, keep, 60 * minutes
@@ -255,10 +253,6 @@ def _write(path: Path, content: Any) -> str:
     return file_digest(path)
 
 
-TOLD_FROM = 10**7
-"""Bytes of all checkpoints from which on their size is reported at the start."""
-
-
 def check_room(
     run_folder: Path, n_bytes: int, keep: int, n_written: int, final: int = 0
 ) -> list[str]:
@@ -286,9 +280,8 @@ def check_room(
             f"{_size(final)}{beside} needs {_size(needed)}; lower checkpoint_keep, or write no "
             "model with save_model false"
         )
-    if kept * n_bytes < TOLD_FROM:
-        return []
-    return [f"checkpoints: {_size(n_bytes)} each; {kept} are kept, {_size(kept * n_bytes)} in all"]
+    told = f"checkpoints: {_size(n_bytes)} each; {kept} are kept, {_size(kept * n_bytes)} in all"
+    return [told] if kept * n_bytes >= 10**7 else []
 
 
 def _size(n_bytes: int) -> str:

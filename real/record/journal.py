@@ -231,12 +231,11 @@ class Journal:
         loggers: Sequence[tuple[str, Any]] = (),
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        """Set up.
+        """Write to the recorder, and to what else is given.
 
         Args:
-            folder: for completions; none are written if None.
+            folder: for completions.
             loggers: with their names; get means over the rows of each call.
-            checkpoints: writes them; none are written if None.
         """
         self.recorder = recorder
         self._folder, self._loggers = folder, Loggers(loggers)
@@ -320,11 +319,7 @@ class Journal:
                 temporary.write_bytes(msgspec.json.format(msgspec.json.encode(values)))
 
     def note_faults(self, refused: int, faults: Mapping[str, int], step: int) -> None:
-        """Note numbers of a batch that were not finite: as notices, the first of a kind on stderr.
-
-        Args:
-            faults: notices, each with how often it applies.
-        """
+        """Note how often notices of `faults` apply to a batch; the first of a kind on stderr."""
         extra = self.manifest.extra
         known: dict[str, list[int]] = dict(extra.get("faults", {}))
         others = [line for line in extra.get("notices", []) if line.partition(": ")[0] not in known]

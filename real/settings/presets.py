@@ -48,42 +48,18 @@ MODELS = {
 }
 """Part of a preset's name to the model that the paper trained."""
 
+_SHAPE = (
+    *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers"),
+    *("num_attention_heads", "num_key_value_heads", "vocab_size", "max_position_embeddings"),
+    *("tie_word_embeddings", "head_dim"),
+)
+_SHAPES = {
+    "Llama-3.2-3B-Instruct": ("llama", 3072, 8192, 28, 24, 8, 128_256, 131_072, True, 128),
+    "Qwen2.5-7B-Instruct": ("qwen2", 3584, 18_944, 28, 28, 4, 152_064, 32_768, False),
+    "Qwen3-4B": ("qwen3", 2560, 9728, 36, 32, 8, 151_936, 40_960, True, 128),
+}
 SHAPES: dict[str, dict[str, Any]] = {
-    "Llama-3.2-3B-Instruct": {
-        "model_type": "llama",
-        "hidden_size": 3072,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 24,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 128_256,
-        "max_position_embeddings": 131_072,
-        "tie_word_embeddings": True,
-    },
-    "Qwen2.5-7B-Instruct": {
-        "model_type": "qwen2",
-        "hidden_size": 3584,
-        "intermediate_size": 18_944,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "vocab_size": 152_064,
-        "max_position_embeddings": 32_768,
-        "tie_word_embeddings": False,
-    },
-    "Qwen3-4B": {
-        "model_type": "qwen3",
-        "hidden_size": 2560,
-        "intermediate_size": 9728,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 151_936,
-        "max_position_embeddings": 40_960,
-        "tie_word_embeddings": True,
-    },
+    name: dict(zip(_SHAPE, sizes, strict=False)) for name, sizes in _SHAPES.items()
 }
 """Sizes from the models' published config.json, for plans without the model's folder."""
 
@@ -205,12 +181,11 @@ def settings_of(
     values = with_arm_options(argv, {} if path is None else toml_values(Path(path)), name)
     if has_arms:
         values.pop("arms", None)
-    # Read before the other options: problems without a model are refused, and rules without a
-    # judge.
-    for setting in ("model", "problems", "tiny_task"):
-        given = read_option(argv, f"--{setting.replace('_', '-')}")
-        if given is not None:
-            values[setting] = given
+    # Read before the other options: problems without a model are refused, rules without a judge.
+    given = {
+        n: read_option(argv, f"--{n.replace('_', '-')}") for n in ("model", "problems", "tiny_task")
+    }
+    values |= {n: value for n, value in given.items() if value is not None}
     if "--tiny-verifies" in argv:
         values["tiny_verifies"] = True
     if name is not None:
@@ -236,11 +211,9 @@ def settled_for(config: TrainConfig, gpu: bool, vllm: bool) -> tuple[TrainConfig
     The tiny model stays in single precision on transformers: it is too small to gain. The second
     result is a notice of what was chosen.
     """
-    if not gpu or config.own_model is None:
-        return config.settled(), []
     choices = {"dtype": "bfloat16", "engine": "vllm" if vllm else "transformers"}
     chosen = {name: value for name, value in choices.items() if getattr(config, name) == "auto"}
-    if not chosen:
+    if not gpu or config.own_model is None or not chosen:
         return config.settled(), []
     words = ", ".join(f"{name} {value}" for name, value in chosen.items())
     lacks = "engine" in chosen and not vllm
