@@ -44,6 +44,7 @@ from real.ranks.sharding import (
     whole_tensor,
 )
 from real.ranks.tensor_files import read_tensors, shard_path, write_tensors
+from real.settings.config import TrainConfig
 from real.update.optimizer import WeightAverage
 
 VERSION = 2
@@ -84,19 +85,17 @@ class Checkpoints:
         self,
         path: Path,
         run_folder: RunFolder | None,
+        config: TrainConfig,
         every: int,
-        keep: int,
-        minutes: float = 0.0,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Write one every so many batches, and `minutes` after the last one unless these are 0.
+        """Write one every so many batches, and some minutes after the last one if settings say so.
 
-        Args:
-            run_folder: holds the trace; None on ranks that write no more than their shards.
-            keep: checkpoints that stay on disk.
+        `run_folder` holds the trace; None on ranks that write no more than their shards.
         """
         self._root, self._run_folder, self._ranks = path / FOLDER, run_folder, ranks
-        self._every, self._keep, self._seconds = every, keep, 60 * minutes
+        self._every, self._keep = every, config.checkpoint_keep
+        self._seconds = 60 * config.checkpoint_minutes
         self._last = time.monotonic()
 
     def due(self, step: int) -> bool:

@@ -259,8 +259,7 @@ class Journal:
         """
         every = checkpoint_interval(config, n_problems)
         folder = recorder if isinstance(recorder, RunFolder) else None
-        kept = (every, config.checkpoint_keep, config.checkpoint_minutes)
-        checkpoints = Checkpoints(recorder.path, folder, *kept, ranks) if every else None
+        checkpoints = Checkpoints(recorder.path, folder, config, every, ranks) if every else None
         if folder is None:
             return cls(recorder, checkpoints=checkpoints)
         made = [(kind, _MAKERS[kind](folder.path, folder.manifest, after)) for kind in config.log]
