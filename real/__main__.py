@@ -1,8 +1,17 @@
-"""`python -m real`."""
+"""`python -m real` and the entry point of `guard-train`; its commands stand in `real.commands`."""
+
+from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
-from real.cli import main
+from lab.signals import enter
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `guard-train`; returns the exit code."""
+    return enter("guard-train", "real.commands", argv)
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from guard_core.rules import RULES
 from lab.arm_settings import with_arm
-from lab.base.arms import DEMO_ARMS, arm
+from lab.base.arms import ALL_ARMS, BASELINE, DEFAULT_GUARD, DEMO_ARMS, arm, guard_of
 from lab.base.errors import UserError
 from lab.base.settings import to_values
 from lab.base.stats import counted, estimate, mean_sd
 from lab.study import Found, Job, Outcome, Report, Study
 from lab.trace.manifest import is_unused, locked, read_manifest
-from real.asked import check_asked, check_list
 from real.jobs import Place, find_places, run_jobs
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import ProblemSet, fingerprint
-from real.record.stored import check_same, stored_config
 from real.record.terminal import said_once, say, unread_shares
 from real.settings.config import TrainConfig
+from real.settings.presets import check_same, read_sources, stored_config
 
 CLOSE = 0.1
 """Relative error of the matched effort above which another factor is tried: each try trains on all
@@ -57,14 +57,13 @@ class ArmResult:
         )
 
 
-@dataclass(slots=True)
-class ComparedArms:
+class ComparedArms(NamedTuple):
     """Result of a comparison."""
 
     arms: list[ArmResult]
-    failed: list[Outcome] = field(default_factory=list)
+    failed: list[Outcome]
     """Runs that did not finish."""
-    matches: list[Found] = field(default_factory=list)
+    matches: list[Found]
     """Match of each arm at matched effort with its target."""
 
 
@@ -79,16 +78,14 @@ def compare(
 ) -> ComparedArms:
     """Run every arm on every seed, into `folder/ARM/seed-SEED`.
 
+    Arms of one seed are paired: same votes before training, order and draws. Mistakes, and folders
+    that hold something else such as a run of other settings, are refused before any run starts.
+
     Args:
         config: shared settings; those of an arm or a seed must be left at their defaults.
             `rule_options` apply to all arms with the rule `rule`.
         folder: for the run folders; what it holds of this comparison is gone on with.
-        seeds: arms of one seed are paired: same votes before training, order and draws.
         gpus_per_run: GPUs that each run has for itself; with several, torchrun starts its ranks.
-
-    Raises:
-        UserError: an arm is unknown, lacks its partners, or a folder holds something else, such as
-            a run of other settings.
     """
     places, notices = find_places(config.device, n_parallel, gpus_per_run)
     study = _study(config, Path(folder), arms, seeds, places)
@@ -109,25 +106,20 @@ def compare_steps(
     report: Report = lambda _: None,
     gpus_per_run: int = 1,
 ) -> dict[float, ComparedArms]:
-    """One comparison per peak learning rate, into `folder/lr-LR`; see `compare`.
-
-    Raises:
-        UserError: as `compare` does, before any run starts; or a learning rate is named twice.
-    """
+    """One comparison per peak learning rate, into `folder/lr-LR`; see `compare`."""
     check_list("lrs", lrs, "give learning rates above 0")
     cells = {lr: (replace(config, lr=lr), Path(folder) / f"lr-{lr:g}") for lr in lrs}
-    for at_lr, place in cells.values():
-        _check(_study(at_lr, place, arms, seeds), at_lr)
+    for cell in cells.values():
+        _check(_study(*cell, arms, seeds), cell[0])
     results: dict[float, ComparedArms] = {}
+
+    def told(now: float) -> None:
+        report(len(results) * len(arms) * len(seeds) + now)
+
     with said_once():
-        for i, (lr, (at_lr, place)) in enumerate(cells.items()):
-            told = partial(_after, report, i * len(arms) * len(seeds))
-            results[lr] = compare(at_lr, place, arms, seeds, n_parallel, told, gpus_per_run)
+        for lr, cell in cells.items():
+            results[lr] = compare(*cell, arms, seeds, n_parallel, told, gpus_per_run)
     return results
-
-
-def _after(report: Callable[[float], None], before: int, now: float) -> None:
-    report(before + now)
 
 
 def _study(
@@ -172,16 +164,8 @@ def _result(study: Study, name: str) -> ArmResult:
     )
 
 
-_SOURCES = frozenset({"model", "problems"})
-"""Of a finished run their names are compared, too; of all runs their content."""
-
-
 def check_sources(job: Job, problems: ProblemSet | None, model: Path | None) -> None:
-    """Refuse a run that was begun on other problems or another model than those of today.
-
-    Raises:
-        UserError: their content differs from what the run noted at its start.
-    """
+    """Refuse a run that was begun on other problems or another model than those of today."""
     if not job.begun:
         return
     extra, changed = read_manifest(job.folder).extra, []
@@ -202,12 +186,7 @@ def check_sources(job: Job, problems: ProblemSet | None, model: Path | None) -> 
 
 
 def check_stored(job: Job) -> None:
-    """Refuse a folder in which the run can neither start nor go on nor count as finished.
-
-    Raises:
-        UserError: the folder holds something else, a run of other settings, or a run that another
-            process writes.
-    """
+    """Refuse a folder in which the run can neither start nor go on nor count as finished."""
     if not job.begun:
         if job.folder.exists() and not is_unused(job.folder):
             raise UserError(
@@ -215,7 +194,42 @@ def check_stored(job: Job) -> None:
             )
         return
     before, done = to_values(stored_config(job.folder)), job.finished
-    check_same(before, job.config.settled(), job.folder, fixed=_SOURCES if done else frozenset())
+    # Of a finished run the names of model and problems are compared, too; of all their content.
+    check_same(before, job.config.settled(), job.folder, *(("model", "problems") if done else ()))
     if not done:
         with locked(job.folder):
             """Only to learn whether another process holds it."""
+
+
+_PER_ARM = ("guard", "labels", "treatment", "step_factor", "seed")
+"""Settings that belong to the arm or the seed, so a comparison cannot be given them."""
+_DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
+
+
+def check_asked(
+    config: TrainConfig, arms: Sequence[str], seeds: Sequence[int]
+) -> tuple[ProblemSet | None, Path | None]:
+    """Refuse mistakes that every run would repeat; returns `read_sources`. Imports no PyTorch."""
+    for name in _PER_ARM:
+        usual = guard_of(DEFAULT_GUARD, RULES[config.rule]) if name == "guard" else _DEFAULTS[name]
+        if getattr(config, name) != usual:
+            raise UserError(f"{name}: every arm and seed has its own in a comparison; leave it out")
+    for name in arms:
+        with_arm(config, arm(name))
+    if config.rule not in (BASELINE, *(arm(name).rule for name in arms)):
+        raise UserError(
+            f"rule = {config.rule!r}: is that of no arm; name arms with it, or leave out"
+        )
+    check_list("arms", arms, f"name some of {', '.join(ALL_ARMS)}")
+    check_list("seeds", seeds, "give whole numbers from 0")
+    if any(seed < 0 for seed in seeds):
+        raise UserError(f"seeds = {min(seeds)}: must be at least 0")
+    return read_sources(config)
+
+
+def check_list(name: str, values: Sequence[object], remedy: str) -> None:
+    """Refuse an empty list, and one that names something twice."""
+    if not values:
+        raise UserError(f"{name}: the list is empty; {remedy}")
+    if len(set(values)) < len(values):
+        raise UserError(f"{name}: the list names one twice; {remedy}")

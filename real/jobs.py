@@ -15,14 +15,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
-import torch
 
 from lab.base.errors import EXIT_INTERRUPTED, Unfit, UserError, exit_code, one_line
 from lab.base.settings import to_values
@@ -53,24 +53,23 @@ def find_places(
         return [()] * (n_parallel or _ON_CPU), []
     n_places = len(gpus) // gpus_per_run
     places = [tuple(gpus[i * gpus_per_run : (i + 1) * gpus_per_run]) for i in range(n_places)]
-    if n_parallel is None or n_parallel <= n_places:
-        return places[:n_parallel], []
-    return places, [
-        f"jobs = {n_parallel}: {len(gpus)} GPUs have room for {n_places} runs at once "
-        f"(gpus_per_run = {gpus_per_run}); the others wait"
-    ]
+    room = f"{len(gpus)} GPUs have room for {n_places} runs at once (gpus_per_run = {gpus_per_run})"
+    waits = n_parallel is not None and n_parallel > n_places
+    return places[:n_parallel], [f"jobs = {n_parallel}: {room}; the others wait"] * waits
 
 
 def visible_gpus() -> list[str]:
     """Return the identifiers of this process's GPUs, as `CUDA_VISIBLE_DEVICES` takes them."""
+    import torch  # takes seconds
+
     n = torch.cuda.device_count()
     named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
     return named[:n] if named else [str(i) for i in range(n)]
 
 
-ERROR, UNFIT, NOTICE, NUMBERS = "error ", "unfit ", "notice ", "numbers "
-"""Begin messages: why a run failed, and every run will, a notice, a batch's numbers; other messages
-are the share done."""
+Kind = Literal["error", "unfit", "notice", "numbers", "done"]
+"""Of a message: why a run failed, and every run will, a notice, a batch's numbers, the share done.
+"""
 
 
 def run_child(
@@ -86,19 +85,19 @@ def run_child(
         # The pipe is closed by this: the parent reads the progress from the run folder.
         os.execv(sys.executable, [*_torchrun(len(place)), settings, folder, arm])
 
-    def send(message: str) -> None:
+    def send(kind: Kind, content: str | float) -> None:
         try:
-            pipe.send_bytes(message.encode())
+            pipe.send((kind, content))
         except BrokenPipeError:  # the comparison is gone: stop after this batch
             os.kill(os.getpid(), signal.SIGTERM)
 
-    send_words(lambda line: send(f"{NOTICE}{line}"), lambda words: send(f"{NUMBERS}{words}"))
+    send_words(partial(send, "notice"), partial(send, "numbers"))
     try:
-        _run(settings, folder, arm, lambda done: send(f"{done}"))
+        _run(settings, folder, arm, partial(send, "done"))
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except UserError as error:
-        send(f"{UNFIT if isinstance(error, Unfit) else ERROR}{one_line(error)}")
+        send("unfit" if isinstance(error, Unfit) else "error", one_line(error))
         sys.exit(1)
 
 
@@ -150,10 +149,9 @@ def _redirect(log: str) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Do the part of one rank, given settings, folder and arm; returns the exit code."""
-    settings, folder, arm = arguments
     try:
         with stops_raised():
-            _run(settings, folder, arm)
+            _run(*arguments)
     except UserError as error:
         print(f"guard-train: {one_line(error)}", file=sys.stderr)
         return exit_code(error)
@@ -184,21 +182,15 @@ def run_jobs(
     places: Sequence[Place] = ((),),
     report: Callable[[float], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Run all jobs, one in each place at a time.
+    """Run all jobs, one in each place at a time; returns their outcomes in order.
 
-    On Ctrl-C, SIGTERM or SIGHUP the running ones end their batch, write a checkpoint and stop, and
-    KeyboardInterrupt is raised.
+    Finished ones are skipped, begun ones go on from their last checkpoint. On Ctrl-C, SIGTERM or
+    SIGHUP the running ones end their batch, write a checkpoint and stop, and KeyboardInterrupt is
+    raised. Where model or problems of one run cannot be used `Unfit` ends all.
 
     Args:
-        jobs: the runs; the folders around theirs must exist. Finished ones are skipped, begun ones
-            go on from their last checkpoint.
+        jobs: the runs; the folders around theirs must exist.
         places: GPUs of each run that computes at the same time, see `find_places`.
-
-    Returns:
-        One outcome per job, in order.
-
-    Raises:
-        Unfit: model or problems of a run cannot be used, so none can.
     """
     outcomes = [Outcome(job) for job in jobs]
     for outcome in outcomes:
@@ -264,17 +256,17 @@ def _listen(child: _Child) -> bool:
         say(outcome.job.notices, f"{outcome.job.name}: ")
     try:
         while child.pipe is not None and child.pipe.poll():
-            message = child.pipe.recv_bytes().decode()
-            if message.startswith(ERROR):
-                outcome.error = message.removeprefix(ERROR)
-            elif message.startswith(UNFIT):
-                raise Unfit(message.removeprefix(UNFIT))
-            elif message.startswith(NOTICE):
-                say([message.removeprefix(NOTICE)], f"{outcome.job.name}: ")
-            elif message.startswith(NUMBERS):
-                show_numbers(f"{outcome.job.name}: {message.removeprefix(NUMBERS)}")
+            kind, content = child.pipe.recv()
+            if kind == "unfit":
+                raise Unfit(content)
+            if kind == "error":
+                outcome.error = content
+            elif kind == "notice":
+                say([content], f"{outcome.job.name}: ")
+            elif kind == "numbers":
+                show_numbers(f"{outcome.job.name}: {content}")
             else:
-                outcome.done = float(message)
+                outcome.done = content
     except EOFError:
         child.pipe = None
     if ended:

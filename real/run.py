@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,11 +19,11 @@ from lab.measures.fate import MIN_VISITS
 from lab.trace.manifest import Manifest
 from real.engines.make import engine_notices, make_engine, needs_stats
 from real.engines.rollouts import Engine, Sampling
+from real.fit import checked_engine_memory
 from real.model.folder import model_folder
 from real.model.policy import Policy, grow_segments, in_phase, load_policy, pick_device
 from real.model.prepare import prepare_training
-from real.plan.fit import checked_engine_memory
-from real.plan.memory import multiplied, update_flops
+from real.plan import multiplied, update_flops
 from real.problems.load import read_problems
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
@@ -39,9 +39,8 @@ from real.record.checkpoint import (
     read_file,
 )
 from real.record.evaluation import Evaluator
-from real.record.stored import manifest_of
 from real.settings.config import TrainConfig, rule_of
-from real.settings.presets import check_engine_tp
+from real.settings.presets import check_engine_tp, manifest_of
 from real.settings.seeds import batches_per_epoch, checkpoint_interval
 from real.tiny import starting_checkpoint
 from real.tiny.tasks import VOCABULARY_SIZE
@@ -106,20 +105,18 @@ def state_of(run: Run) -> State:
     votes.safetensors, votes.json
                             the votes of the next batch, where they are sampled ahead
     """
-    further, optimizer = run.further, run.optimizer.state_tensors()
-    keeps = further.values() is not None
-    rule = {RULE: further.tensors(), RULE_VALUES: further.values()} if keeps else {}
-    ahead = {VOTES: run.votes.tensors(), VOTES_VALUES: run.votes.values()}
-    return (
-        (ahead if run.votes.values() else {})
-        | rule
-        | {
-            MODEL: {n: p for n, p in _trained(run).items() if MASTER + n not in optimizer},
-            OPTIMIZER: optimizer,
-            GUARD: run.supervisor.tensors(),
-            ANSWERS: run.supervisor.answer_ids.to_values(),
-        }
-    )
+    further, votes, optimizer = run.further, run.votes, run.optimizer.state_tensors()
+    state: dict[str, Any] = {}
+    if votes.values():
+        state |= {VOTES: votes.tensors(), VOTES_VALUES: votes.values()}
+    if further.values() is not None:
+        state |= {RULE: further.tensors(), RULE_VALUES: further.values()}
+    return state | {
+        MODEL: {n: p for n, p in _trained(run).items() if MASTER + n not in optimizer},
+        OPTIMIZER: optimizer,
+        GUARD: run.supervisor.tensors(),
+        ANSWERS: run.supervisor.answer_ids.to_values(),
+    }
 
 
 def checkpoint_bytes(run: Run) -> int:
@@ -129,11 +126,7 @@ def checkpoint_bytes(run: Run) -> int:
 
 
 def restore(run: Run, folder: Path) -> None:
-    """Put a newly prepared run where the checkpoint in `folder` was written.
-
-    Raises:
-        UserError: the checkpoint does not fit the model.
-    """
+    """Put a newly prepared run where the checkpoint in `folder` was written."""
     optimizer = read_file(folder / OPTIMIZER)
     _load_model(run, read_file(folder / MODEL), optimizer, folder)
     run.optimizer.load_state_tensors(optimizer)
@@ -166,20 +159,13 @@ def _load_model(
 
 def few_epochs(config: TrainConfig) -> list[str]:
     """Return a notice for a run that is too short for the fates of its problems."""
-    if config.epochs >= MIN_VISITS:
-        return []
-    return [
-        f"epochs = {config.epochs}: too few for the fates of problems (Degraded, Learned, lost), "
-        f"which need {MIN_VISITS}"
-    ]
+    fates = "the fates of problems (Degraded, Learned, lost)"
+    notice = f"epochs = {config.epochs}: too few for {fates}, which need {MIN_VISITS}"
+    return [notice] if config.epochs < MIN_VISITS else []
 
 
 def check_disk(run: Run, folder: Path) -> list[str]:
-    """Return a notice of the disk space that a run will take; none if it is little.
-
-    Raises:
-        UserError: the disk has too little room for the run's checkpoints and its model.
-    """
+    """Return a notice of the disk space that a run will take; none if it is little."""
     config = run.config
     every = checkpoint_interval(config, len(run.prompts))
     least = 1 if config.checkpoint_minutes else every
@@ -199,11 +185,7 @@ def prepare(
     notices: Sequence[str] = (),
     logs: Path | None = None,
 ) -> Run:
-    """Load the model and the problems and make all parts.
-
-    Raises:
-        UserError: the model or the problems are wrong.
-    """
+    """Load the model and the problems and make all parts."""
     check_engine_tp(config, local_world())
     rule = rule_of(config)
     problems = read_problems(config)
@@ -221,8 +203,11 @@ def prepare(
     held_out = None
     if config.n_held_out:
         held_out = build_prompts(read_problems(config, held_out=True), config, policy)
-    notices = (*notices, *planned, *_notices(config, policy), *prompts.notices)
-    prompts = replace(prompts, notices=notices)
+    planned = [*planned, *engine_notices(config)]
+    if config.own_model is not None and config.is_tiny and len(policy.tokenizer) > VOCABULARY_SIZE:
+        tiny_task = "the model is trained on the tiny task; name some by --problems"
+        planned.append(f"no problems given: {tiny_task}")
+    prompts = replace(prompts, notices=(*notices, *planned, *prompts.notices))
     # Before the optimizer: it shards the model, of which the engine may want a whole copy.
     engine = make_engine(config, policy, folder, ranks, logs, memory)
     if memory and memory.share:
@@ -264,15 +249,6 @@ def prepare(
     )
 
 
-def _notices(config: TrainConfig, policy: Policy) -> list[str]:
-    notices = engine_notices(config)
-    if config.own_model is not None and config.is_tiny and len(policy.tokenizer) > VOCABULARY_SIZE:
-        notices.append(
-            "no problems given: the model is trained on the tiny task; name some by --problems"
-        )
-    return notices
-
-
 def _further(parts: Parts, n_steps: int) -> ExtraRollouts:
     """Return the generation that the rule's needs ask for."""
     rule = parts.rule
@@ -290,12 +266,8 @@ def new_manifest(run: Run, arm: str | None) -> Manifest:
     device, world = run.policy.device.type, run.ranks.world
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     backend = f"{run.config.engine} on {device if world == 1 else f'{world} x {device}'}"
-    facts = {
-        "refused_steps": 0,
-        **({"gpus": gpus} if gpus else {}),
-        **run.prompts.facts(),
-    }
-    return manifest_of(run.config, len(run.prompts), run.prompts.name, backend, arm, facts)
+    facts = {"refused_steps": 0, **({"gpus": gpus} if gpus else {}), **run.prompts.facts()}
+    return manifest_of(run.config, len(run.prompts), run.prompts.name, backend, arm, **facts)
 
 
 def _sampling(config: TrainConfig, temperature: float, top_p: float) -> Sampling:

@@ -232,8 +232,8 @@ def needs(kind: str) -> list[Need]:
     from shapes import N_PROBLEMS, Setup, fits, model_config, train_config, update_bytes
     from updates import ADAPTERS, CASES, UPDATES, step_tokens
 
-    from real.plan.fit import PEAK_SHARE, Speed
-    from real.plan.memory import CARDS, CONTEXT, GIB, PlannedModel, plan_memory, update_flops
+    from real.fit import PEAK_SHARE, Speed
+    from real.plan import CARDS, CONTEXT, GIB, PlannedModel, plan_memory, update_flops
 
     card = CARDS[kind]
     total = int(card.memory * GIB * 0.99)  # CUDA shows about one per cent less than the data sheet

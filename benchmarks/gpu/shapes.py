@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from real.engines.rollouts import Prompts, Rollouts
 from real.model.policy import widen_head
 from real.model.prepare import prepare_training
-from real.plan.memory import CONTEXT, GIB, RESERVE, PlannedModel, card_named, plan_memory
+from real.plan import CONTEXT, GIB, RESERVE, PlannedModel, card_named, plan_memory
 from real.ranks.distributed import shard
 from real.settings import presets
 from real.settings.config import TrainConfig
@@ -211,7 +211,7 @@ def train_config(setup: Setup, **changes: Any) -> TrainConfig:
         **changes,
         **(_DRY_RUN if setup.dry else {}),
     }
-    return presets.preset_config("llama-3.2-3b/math500", values).settled()
+    return presets.preset("llama-3.2-3b/math500", **values).settled()
 
 
 def update_bytes(setup: Setup, shape: str, config: TrainConfig) -> int:

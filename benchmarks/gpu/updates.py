@@ -18,7 +18,7 @@ from shapes import (
     update_bytes,
 )
 
-from real.plan.memory import longest, multiplied, update_flops
+from real.plan import longest, multiplied, update_flops
 from real.ranks.distributed import whole_tensor
 from real.settings.config import TrainConfig
 from real.update.optimizer import Step

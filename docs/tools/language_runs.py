@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from run_rows import KEY, read, rows
 
-import real.cli
+import real.__main__
 from lab.base.columns import ints, where
 from lab.base.files import remove_folder, whole
 from lab.compare.collection import find_runs
@@ -60,7 +60,7 @@ def choose(model: str, out: Path) -> int:
     pool.write_text(json.dumps(products()))
     words = f"--model {model} --problems {pool} --arm ttrl --lr 1e-9 --seed {CHOOSING_SEED}"
     words += f" --epochs 1 --n-samples 2 {SETTINGS}"
-    if code := real.cli.main(["run", "--out", str(folder), *words.split()]):
+    if code := real.__main__.main(["run", "--out", str(folder), *words.split()]):
         return code
     before = where(load(folder).visits, epoch=0).sort_values("problem")["label_accuracy"]
     kept = np.flatnonzero(before.between(0.1, 0.9))[: N_PROBLEMS + N_HELD_OUT]
@@ -118,7 +118,7 @@ def study(own: argparse.Namespace) -> int:
             continue
         if not finished(folder):
             remove_folder(folder)  # of a run that was killed
-            if code := real.cli.main(cell.words(own.model, folder)):
+            if code := real.__main__.main(cell.words(own.model, folder)):
                 return code
         new = [described(f) for f in find_runs([own.out]) if finished(f) and f.name != "pool"]
         both = pd.concat([part for part in (_known(), *new) if len(part)])

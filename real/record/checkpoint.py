@@ -46,6 +46,7 @@ from real.ranks.distributed import (
     whole_tensor,
     write_tensors,
 )
+from real.settings.config import TrainConfig
 from real.update.optimizer import WeightAverage
 
 VERSION = 2
@@ -86,20 +87,17 @@ class Checkpoints:
         self,
         path: Path,
         run_folder: RunFolder | None,
+        config: TrainConfig,
         every: int,
-        keep: int,
-        minutes: float = 0.0,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Set up.
+        """Write one every so many batches, and some minutes after the last one if settings say so.
 
-        Args:
-            run_folder: holds the trace; None on ranks that write no more than their shards.
-            keep: number of checkpoints that stay on disk.
-            minutes: after which another one is due, whatever the batch; 0 for never.
+        `run_folder` holds the trace; None on ranks that write no more than their shards.
         """
         self._root, self._run_folder, self._ranks = path / FOLDER, run_folder, ranks
-        self._every, self._keep, self._seconds = every, keep, 60 * minutes
+        self._every, self._keep = every, config.checkpoint_keep
+        self._seconds = 60 * config.checkpoint_minutes
         self._last = time.monotonic()
 
     def due(self, step: int) -> bool:
@@ -112,10 +110,7 @@ class Checkpoints:
         """Write a checkpoint after `step` batches, then delete the oldest ones.
 
         The rows of the trace are put on disk first: the checkpoint says how many parts they fill.
-        All ranks must call this: each writes its shards.
-
-        Raises:
-            UserError: the disk cannot be written; earlier checkpoints are as they were.
+        All ranks must call this: each writes its shards. On a full disk earlier checkpoints stay.
         """
         target = self._root / f"step-{step:06d}"
         if self._run_folder is not None:
@@ -134,11 +129,7 @@ class Checkpoints:
 def write_checkpoint(
     target: Path, run_folder: RunFolder, state: State, step: int, ranks: Ranks = ALONE
 ) -> None:
-    """Write one checkpoint, on the rank that holds the trace; the others write their shards.
-
-    Raises:
-        UserError: the disk cannot be written; the folder is as it was.
-    """
+    """Write one checkpoint, on the rank that holds the trace; the others write their shards."""
     manifest, parts = run_folder.manifest, run_folder.parts()
     with whole_folder(target) as folder:
         ranks.wait()
@@ -160,21 +151,15 @@ def latest(
 ) -> tuple[Path, Checkpoint] | None:
     """Return the folder and contents of the last whole checkpoint; None if there never was one.
 
-    Args:
-        notice: called with a line for each checkpoint that cannot be used.
-        ranks: share the work of computing digests.
-
-    Raises:
-        UserError: there are checkpoints, but none can be used.
+    `notice` is called with a line for each that cannot be used, and all of them must not be so.
     """
     folders = _checkpoints_in(run_folder / FOLDER)
     for i, folder in enumerate(folders):
         try:
             return folder, read_checkpoint(folder, ranks)
         except UserError as error:
-            last = i + 1 == len(folders)
-            remedy = "it was the last one" if last else "the one before it is used"
-            notice(f"{error}; {remedy}")
+            is_last = i + 1 == len(folders)
+            notice(f"{error}; {'it was the last one' if is_last else 'the one before it is used'}")
     if folders:
         raise UserError(
             f"{run_folder}: none of its {len(folders)} checkpoints can be used; run again"
@@ -183,20 +168,13 @@ def latest(
 
 
 def read_file(path: Path) -> Any:
-    """Return the contents of one file of a checkpoint, tensors or plain values.
-
-    Raises:
-        UserError: tensors are missing or damaged.
-    """
-    return read_tensors(path) if _holds_tensors(path.name) else _read_json(path)
+    """Return the contents of one file of a checkpoint, tensors or plain values."""
+    is_tensors = path.name.endswith(TENSORS)
+    return read_tensors(path) if is_tensors else msgspec.json.decode(path.read_bytes())
 
 
 def trained_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the whole trained weights of a checkpoint, masters where there are any.
-
-    Raises:
-        UserError: a file is missing or damaged.
-    """
+    """Return the whole trained weights of a checkpoint, masters where there are any."""
     masters = {
         name.removeprefix(MASTER): tensor
         for name, tensor in read_tensors(folder / OPTIMIZER).items()
@@ -224,15 +202,10 @@ def _checkpoints_in(root: Path) -> list[Path]:
 
 
 def read_checkpoint(folder: Path, ranks: Ranks = ALONE) -> Checkpoint:
-    """Return the contents of `checkpoint.json`, after a check that all files are unchanged.
-
-    Raises:
-        UserError: a file is missing, damaged or of a newer version.
-    """
+    """Return the contents of `checkpoint.json`, after a check that all files are unchanged."""
     try:
-        values = _read_json(folder / INDEX)
-        version = values["version"]
-        if version > VERSION:
+        values = read_file(folder / INDEX)
+        if (version := values["version"]) > VERSION:
             raise UserError(f"{folder}: version {version} is newer than this program's {VERSION}")
         index = msgspec.convert(values, Checkpoint)
         for name in index.files:
@@ -242,8 +215,8 @@ def read_checkpoint(folder: Path, ranks: Ranks = ALONE) -> Checkpoint:
     names = list(index.files)
     rank, world = ranks.share
     damaged = (
-        place + 1
-        for place, name in list(enumerate(names))[rank::world]
+        place
+        for place, name in list(enumerate(names, 1))[rank::world]
         if file_digest(folder / name) != index.files[name]
     )
     if place := ranks.highest(next(damaged, 0)):
@@ -269,28 +242,16 @@ def _write_shards(folder: Path, state: State, ranks: Ranks) -> dict[str, str]:
     }
 
 
-def _holds_tensors(name: str) -> bool:
-    return name.endswith(TENSORS)
-
-
 def _is_sharded(name: str, content: Any) -> bool:
-    return _holds_tensors(name) and is_split(content.values())
-
-
-def _read_json(path: Path) -> Any:
-    return msgspec.json.decode(path.read_bytes())
+    return name.endswith(TENSORS) and is_split(content.values())
 
 
 def _write(path: Path, content: Any) -> str:
     """Write one file and return its digest."""
-    if _holds_tensors(path.name):
+    if path.name.endswith(TENSORS):
         return write_tensors(path, content)
     path.write_bytes(msgspec.json.encode(content))
     return file_digest(path)
-
-
-TOLD_FROM = 10**7
-"""Bytes of all checkpoints from which on their size is reported at the start."""
 
 
 def check_room(
@@ -303,10 +264,6 @@ def check_room(
         keep: checkpoints that stay on disk.
         n_written: checkpoints that the whole run writes.
         final: bytes of the trained model, which is written at the end.
-
-    Raises:
-        UserError: the disk has too little room; a new checkpoint is written before the oldest one
-            is deleted, and the trained model beside those that are kept.
     """
     path = run_folder.absolute()
     disk = next(folder for folder in (path, *path.parents) if folder.exists())
@@ -324,21 +281,17 @@ def check_room(
             f"{_size(final)}{beside} needs {_size(needed)}; lower checkpoint_keep, or write no "
             "model with save_model false"
         )
-    if kept * n_bytes < TOLD_FROM:
-        return []
-    return [f"checkpoints: {_size(n_bytes)} each; {kept} are kept, {_size(kept * n_bytes)} in all"]
+    told = f"checkpoints: {_size(n_bytes)} each; {kept} are kept, {_size(kept * n_bytes)} in all"
+    return [told] if kept * n_bytes >= 10**7 else []
 
 
 def _size(n_bytes: int) -> str:
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
 
 
-MODEL_FOLDER, ADAPTER_FOLDER = "model", "adapters"
-
-
 def save_model(
     policy: Policy, run_folder: Path | None, average: WeightAverage | None = None
-) -> Path | None:
+) -> None:
     """Write RUN/model: configuration, generation settings, weights, tokenizer.
 
     Adapters are merged into the weights that they belong to. They are written alone as well, to
@@ -348,33 +301,24 @@ def save_model(
         policy: of all ranks, which must all call this.
         run_folder: None on ranks that do not write.
         average: of the weights, written in their place.
-
-    Raises:
-        UserError: the disk cannot be written.
     """
     with average.held_by(policy.model) if average else nullcontext():
-        return _write_model(policy, run_folder)
-
-
-def _write_model(policy: Policy, run_folder: Path | None) -> Path | None:
-    weights = _weights(policy.model, run_folder is not None)
-    adapters = {name: whole_tensor(w).cpu() for name, w in adapter_weights(policy.model)}
-    if run_folder is None:
-        return None
-    if adapters:
-        facts = adapter_config(policy.model) | {"base_model_name_or_path": str(policy.folder)}
-        with whole_folder(run_folder / ADAPTER_FOLDER) as folder:
-            write_tensors(folder / "adapter_model.safetensors", adapters)
-            (folder / "adapter_config.json").write_text(json.dumps(facts), encoding="utf-8")
-    target = run_folder / MODEL_FOLDER
-    with whole_folder(target) as folder:
-        try:
-            with quiet():
-                policy.model.save_pretrained(str(folder), state_dict=weights)
-                policy.tokenizer.save_pretrained(str(folder))
-        except SafetensorError as error:  # the way in which it reports a full disk
-            raise OSError(str(error)) from error
-    return target
+        weights = _weights(policy.model, run_folder is not None)
+        adapters = {name: whole_tensor(w).cpu() for name, w in adapter_weights(policy.model)}
+        if run_folder is None:
+            return
+        if adapters:
+            facts = adapter_config(policy.model) | {"base_model_name_or_path": str(policy.folder)}
+            with whole_folder(run_folder / "adapters") as folder:
+                write_tensors(folder / "adapter_model.safetensors", adapters)
+                (folder / "adapter_config.json").write_text(json.dumps(facts), encoding="utf-8")
+        with whole_folder(run_folder / "model") as folder:
+            try:
+                with quiet():
+                    policy.model.save_pretrained(str(folder), state_dict=weights)
+                    policy.tokenizer.save_pretrained(str(folder))
+            except SafetensorError as error:  # the way in which it reports a full disk
+                raise OSError(str(error)) from error
 
 
 def model_bytes(model: Any) -> int:

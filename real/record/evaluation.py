@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Generator
 
 from lab.trace.schema import PassAt
 from real.answers import UNPARSEABLE, AnswerIds, Equality, Extract
@@ -21,25 +22,10 @@ from real.settings.seeds import Stream
 from real.update.optimizer import WeightAverage
 from real.vote.sample import Sampler
 
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Accuracy of the policy over the problems whose true answer is known; NaN if none is."""
-
-    pass_at_1: float
-    """Mean over problems and responses of being right."""
-    maj_accuracy: float
-    """Share of problems whose majority answer is right; NaN where it was not measured."""
-    n_responses: int
-    """Responses drawn per problem."""
-    pass_at: dict[int, float] = field(default_factory=dict)
-    """k to pass@k, the chance that one of k responses is right; NaN where fewer were drawn."""
-
-    def columns(self) -> dict[str, float]:
-        """Columns of the trace's evals."""
-        values = asdict(self)
-        ks: dict[int, float] = values.pop("pass_at")
-        return values | {f"pass_at_{k}": value for k, value in ks.items()}
+PASS_AT: tuple[PassAt, ...] = (4, 16, 64)
+"""k of pass@k, as far as there are so many votes."""
+WRITTEN_PROBLEMS, PER_PROBLEM = 4, 4
+"""Problems of which an evaluation writes down responses, and the first responses of each."""
 
 
 def evaluate(
@@ -47,44 +33,42 @@ def evaluate(
     answer_ids: AnswerIds,
     with_majority: bool,
     ks: Sequence[int] = (),
-) -> Evaluation:
-    """Judge sampled answers.
+) -> dict[str, float]:
+    """Return columns of the trace's evals, over the problems whose true answer is known.
+
+    pass_at_1       mean over problems and responses of being right; NaN if no truth is known
+    maj_accuracy    share of problems whose majority answer is right; NaN without `with_majority`
+    n_responses     V
+    pass_at_k       see `pass_at`
 
     Args:
         answers_NV: (N, V) answer ids by `answer_ids`.
         with_majority: whether V is large enough for a majority vote to be reported.
     """
     n_responses = answers_NV.shape[1]
-    places = range(len(answer_ids))
-    known = np.array([answer_ids.has_truth(i) for i in places])
-    if not known.any():
-        return Evaluation(np.nan, np.nan, n_responses, dict.fromkeys(ks, np.nan))
-    truth_N = np.array([answer_ids.truth_id(i) for i in places])
-    right_NV = answers_NV == truth_N[:, None]
-    majority = np.nan
+    known = [i for i in range(len(answer_ids)) if answer_ids.has_truth(i)]
+    truth_M = np.array([answer_ids.truth_id(i) for i in known])
+    columns = {"pass_at_1": np.nan, "maj_accuracy": np.nan, "n_responses": n_responses}
+    columns |= {f"pass_at_{k}": np.nan for k in ks}
+    if not known:
+        return columns
+    right_MV = answers_NV[known] == truth_M[:, None]
+    columns["pass_at_1"] = float(right_MV.mean(axis=1).mean())
     if with_majority:
-        pairs = zip(answers_NV[known], truth_N[known], strict=True)
-        majority = float(np.mean([_majority_right(*pair) for pair in pairs]))
-    right_M = right_NV.sum(axis=1)[known]
-    return Evaluation(
-        float(right_NV.mean(axis=1)[known].mean()),
-        majority,
-        n_responses,
-        {k: float(pass_at(k, right_M, n_responses).mean()) for k in ks},
-    )
+        pairs = zip(answers_NV[known], truth_M, strict=True)
+        columns["maj_accuracy"] = float(np.mean([_majority_right(*pair) for pair in pairs]))
+    right_M = right_MV.sum(axis=1)
+    return columns | {f"pass_at_{k}": float(pass_at(k, right_M, n_responses).mean()) for k in ks}
 
 
 def pass_at(k: int, right_N: NDArray[np.int64], n: int) -> NDArray[np.float64]:
-    """Unbiased estimate of the chance that one of k responses is right.
+    """(N,) unbiased estimate of the chance that one of k responses is right.
 
     `1 - C(n - c, k) / C(n, k)` (Chen et al. 2021, "Evaluating large language models trained on
-    code"), as a product of k factors, since the binomials overflow.
+    code"), as a product of k factors, since the binomials overflow. NaN where k > n.
 
     Args:
         right_N: (N,) right responses of each problem, c.
-
-    Returns:
-        (N,) chances; NaN where fewer than k responses were drawn.
     """
     if k > n:
         return np.full(len(right_N), np.nan)
@@ -92,18 +76,6 @@ def pass_at(k: int, right_N: NDArray[np.int64], n: int) -> NDArray[np.float64]:
     # A factor of 0 stands for "fewer than k wrong ones"; those after it may be negative.
     wrong_Nk = np.maximum(n - right_N[:, None] - places_k, 0)
     return 1.0 - (wrong_Nk / (n - places_k)).prod(axis=1)
-
-
-def _completed(
-    answer_ids: AnswerIds, problem: int, texts: Sequence[str], strict_N: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """(N,) flexible answer ids from the strict ones, which stand wherever there are any."""
-    completed_N, unread = strict_N.copy(), np.flatnonzero(strict_N == UNPARSEABLE)
-    if len(unread):
-        completed_N[unread] = answer_ids.ids(
-            problem, [texts[i] for i in unread.tolist()], "flexible"
-        )
-    return completed_N
 
 
 def _majority_right(answers_V: NDArray[np.int64], truth: int) -> float:
@@ -114,57 +86,6 @@ def _majority_right(answers_V: NDArray[np.int64], truth: int) -> float:
     counts = np.bincount(parsed)
     winners = np.flatnonzero(counts == counts.max())
     return float((winners == truth).any() / len(winners))
-
-
-PASS_AT: tuple[PassAt, ...] = (4, 16, 64)
-"""k of pass@k, as far as there are so many votes."""
-WRITTEN_PROBLEMS, PER_PROBLEM = 4, 4
-"""Problems of which an evaluation writes down responses, and the first responses of each."""
-
-
-class Completions:
-    """Collects responses of the same few problems in every evaluation."""
-
-    def __init__(self, prompts: PromptSet) -> None:
-        """Choose problems evenly spread over the set, which may be sorted by difficulty."""
-        self._prompts = prompts
-        n = min(WRITTEN_PROBLEMS, len(prompts))
-        self._chosen = {int(i) for i in np.linspace(0, len(prompts) - 1, n).round()}
-        self._rows: list[dict[str, Any]] = []
-
-    def add(
-        self,
-        problem: int,
-        texts: Sequence[str],
-        answers_N: NDArray[np.int64],
-        finished_N: Sequence[bool],
-        answer_ids: AnswerIds,
-    ) -> None:
-        """Take in one problem's responses; those of problems not chosen are passed over."""
-        if problem not in self._chosen:
-            return
-        row = self._prompts.problems[problem]
-        for sample, text in enumerate(texts[:PER_PROBLEM]):
-            answer = int(answers_N[sample])
-            self._rows.append(
-                {
-                    "problem": row.id,
-                    "prompt": row.prompt,
-                    "sample": sample,
-                    "response": text,
-                    "answer": None if answer == UNPARSEABLE else answer_ids.text(problem, answer),
-                    "truth": row.answer,
-                    "right": answer == answer_ids.truth_id(problem)
-                    if answer_ids.has_truth(problem)
-                    else None,
-                    "finish": "end" if finished_N[sample] else "length",
-                }
-            )
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """One row per response kept, in the order of the problems."""
-        return self._rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,55 +109,84 @@ class Evaluator:
 
     def log(self, log: Journal, step: int, epoch: int, full: bool) -> None:
         """Evaluate, write the row, and note the summary of the curve of evaluations so far."""
-        completions = Completions(self.prompts)
-        with log.phase("evaluation"):
-            with self._evaluated(step) as version:
-                columns = self._columns(step, version, full, completions)
-            row = {"step": step, "epoch": epoch, **columns}
+        config, sampler = self.config, self.sampler
+        n = config.n_votes if full else config.eval_samples
+        chosen = config.eval_extract or config.extract
+        answering = nullcontext(step)
+        if self.average is not None:
+            answering = self.average.answering(sampler.policy.model, sampler.hand_over, step)
+        row: dict[str, Any] = {"step": step, "epoch": epoch, "replicate": 0}
+        with log.phase("evaluation"), answering as version:
+            how = (n, version, sampler.generator(Stream.EVALUATION, step), full)
+            found, completions = self._judged(self.prompts, *how)
+            row |= found[chosen]
+            row |= {f"{extract}_pass_at_1": one["pass_at_1"] for extract, one in found.items()}
+            if self.held_out:
+                row["held_out_pass_at_1"] = self._judged(self.held_out, *how)[0][chosen][
+                    "pass_at_1"
+                ]
         log.write_evals(row)
-        log.write_completions(step, completions.rows)
+        log.write_completions(step, completions)
         log.note(evaluation=summary(log.manifest.extra.get("evaluation"), row))
 
-    def _evaluated(self, step: int) -> AbstractContextManager[int]:
-        """Give the engine the weights to evaluate; the context's value is their version."""
-        if self.average is None:
-            return nullcontext(step)
-        sampler = self.sampler
-        return self.average.answering(sampler.policy.model, sampler.hand_over, step)
+    def _judged(
+        self, prompts: PromptSet, n: int, version: int, generator: Generator, with_majority: bool
+    ) -> tuple[dict[Extract, dict[str, float]], list[dict[str, Any]]]:
+        """Return the columns by way of extraction, and rows of responses to a few problems.
 
-    def _columns(
-        self, step: int, version: int, with_majority: bool, completions: Completions
-    ) -> dict[str, float]:
-        config = self.config
-        generator = self.sampler.generator(Stream.EVALUATION, step)
-        n = config.n_votes if with_majority else config.eval_samples
-        chosen = config.eval_extract or config.extract
+        These are spread evenly over the set, which may be sorted by difficulty.
+        """
+        config, answer_ids = self.config, AnswerIds(prompts.truths, self.equality)
+        nothing_NV = np.full((len(prompts), n), UNPARSEABLE, np.int64)
+        read: dict[Extract, NDArray[np.int64]] = {
+            extract: nothing_NV.copy() for extract in get_args(Extract)
+        }
+        n_written = min(WRITTEN_PROBLEMS, len(prompts))
+        written = {int(i) for i in np.linspace(0, len(prompts) - 1, n_written).round()}
+        rows: list[dict[str, Any]] = []
+        sampled = (prompts, n, self.sampling, version, generator, self.max_rows)
+        for part in self.sampler.sample_all(*sampled):
+            if not self.reads:
+                continue
+            finished = part.rollouts.finished_PN.tolist()
+            for problem, texts, ended in zip(part.problems, part.texts, finished, strict=True):
+                read["strict"][problem] = answer_ids.ids(problem, texts)
+                read["flexible"][problem] = _completed(
+                    answer_ids, problem, texts, read["strict"][problem]
+                )
+                if problem in written:
+                    chosen = read[config.eval_extract or config.extract][problem].tolist()
+                    given = zip(texts, chosen, ended, strict=True)
+                    rows += _completions(prompts, answer_ids, problem, list(given)[:PER_PROBLEM])
         ks = [k for k in PASS_AT if k <= config.n_votes]
+        columns = {name: evaluate(a, answer_ids, with_majority, ks) for name, a in read.items()}
+        return columns, rows
 
-        def judged(prompts: PromptSet, completions: Completions | None) -> dict[str, Evaluation]:
-            answer_ids = AnswerIds(prompts.truths, self.equality)
-            nothing_NV = np.full((len(prompts), n), UNPARSEABLE, np.int64)
-            read = {extract: nothing_NV.copy() for extract in get_args(Extract)}
-            for part in self.sampler.sample_all(
-                prompts, n, self.sampling, version, generator, self.max_rows
-            ):
-                if not self.reads:
-                    continue
-                finished = part.rollouts.finished_PN.tolist()
-                for problem, texts, ended in zip(part.problems, part.texts, finished, strict=True):
-                    answers_N = answer_ids.ids(problem, texts)
-                    read["strict"][problem] = answers_N
-                    read["flexible"][problem] = _completed(answer_ids, problem, texts, answers_N)
-                    if completions:
-                        completions.add(problem, texts, read[chosen][problem], ended, answer_ids)
-            return {
-                extract: evaluate(answers_NV, answer_ids, with_majority, ks)
-                for extract, answers_NV in read.items()
-            }
 
-        found = judged(self.prompts, completions)
-        columns = {"replicate": 0, **found[chosen].columns()}
-        columns |= {f"{extract}_pass_at_1": one.pass_at_1 for extract, one in found.items()}
-        if self.held_out:
-            columns["held_out_pass_at_1"] = judged(self.held_out, None)[chosen].pass_at_1
-        return columns
+def _completed(
+    answer_ids: AnswerIds, problem: int, texts: Sequence[str], strict_N: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """(N,) flexible answer ids from the strict ones, which stand wherever there are any."""
+    completed_N, unread = strict_N.copy(), np.flatnonzero(strict_N == UNPARSEABLE)
+    if len(unread):
+        left = [texts[i] for i in unread.tolist()]
+        completed_N[unread] = answer_ids.ids(problem, left, "flexible")
+    return completed_N
+
+
+def _completions(
+    prompts: PromptSet, answer_ids: AnswerIds, problem: int, given: list[tuple[str, int, bool]]
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each response, of which text, answer id and whether it ended are given."""
+    row, has_truth = prompts.problems[problem], answer_ids.has_truth(problem)
+    for sample, (text, answer, ended) in enumerate(given):
+        yield {
+            "problem": row.id,
+            "prompt": row.prompt,
+            "sample": sample,
+            "response": text,
+            "answer": None if answer == UNPARSEABLE else answer_ids.text(problem, answer),
+            "truth": row.answer,
+            "right": answer == answer_ids.truth_id(problem) if has_truth else None,
+            "finish": "end" if ended else "length",
+        }

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -32,28 +31,87 @@ from real.settings.presets import installed
 from real.settings.seeds import checkpoint_interval
 
 PROJECT = "ttrl-guard-lab"
-
-_INSTALL = {
-    "tensorboard": "pip install 'ttrl-guard-lab[log]'",
-    "wandb": "pip install 'ttrl-guard-lab[wandb]'",
-}
+_EXTRAS = {"tensorboard": "log", "wandb": "wandb"}
+"""Logger to the extra of this package that installs it."""
 
 
 def require_loggers(kinds: Sequence[str]) -> None:
-    """Refuse loggers whose library is missing, before anything is loaded.
-
-    Raises:
-        UserError: one is not installed; says how to install it.
-    """
+    """Refuse loggers whose library is missing, before anything is loaded."""
     for kind in kinds:
         if not installed(kind):
-            raise UserError(f"log = {kind!r}: not installed; install with {_INSTALL[kind]}")
+            extra = f"pip install 'ttrl-guard-lab[{_EXTRAS[kind]}]'"
+            raise UserError(f"log = {kind!r}: not installed; install with {extra}")
+
+
+class _TensorBoard:
+    """Event files in RUN/tensorboard."""
+
+    def __init__(self, folder: Path, manifest: Manifest, after: int | None) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # Hide what a killed run logged after its checkpoint: those batches are run again.
+        purge = None if after is None else after + 1
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
+        if after is None:
+            config = msgspec.json.format(msgspec.json.encode(manifest.config)).decode()
+            self._writer.add_text("config", f"<pre>{html.escape(config)}</pre>", 0)
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        heads = list(rows[0])
+        lines = [heads, ["---"] * len(heads)]
+        lines += [[_cell(row[head]) for head in heads] for row in rows]
+        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        self._writer.add_text(name, text, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _cell(value: object) -> str:
+    """Escape one cell of a Markdown table."""
+    return html.escape(str(value)).replace("|", "&#124;").replace("\n", "<br>")
+
+
+class _Wandb:
+    """A Weights & Biases run, kept in RUN/wandb until `wandb sync` sends it."""
+
+    def __init__(self, folder: Path, manifest: Manifest, after: int | None) -> None:
+        self._wandb: Any = importlib.import_module("wandb")
+        identity = hashlib.sha256(f"{folder.name} {manifest.started}".encode()).hexdigest()
+        self._run = self._wandb.init(
+            project=PROJECT,
+            name=f"{manifest.arm}-{folder.name}",
+            id=identity[:12],  # a run shares it with its resumption and with no other run
+            config=manifest.config,
+            dir=str(folder),
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            resume="allow",
+            settings=self._wandb.Settings(silent=True),
+        )
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        heads = list(rows[0])
+        data = [[row[head] for head in heads] for row in rows]
+        self._run.log({name: self._wandb.Table(columns=heads, data=data)}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+_MAKERS = {"tensorboard": _TensorBoard, "wandb": _Wandb}
 
 
 class Loggers:
     """Several loggers as one. A logger that fails is left out from then on; the run continues."""
 
-    def __init__(self, loggers: Sequence[tuple[str, TensorBoard | Wandb]]) -> None:
+    def __init__(self, loggers: Sequence[tuple[str, _TensorBoard | _Wandb]] = ()) -> None:
         self._loggers = list(loggers)
 
     def __bool__(self) -> bool:
@@ -73,7 +131,7 @@ class Loggers:
         self._all(lambda logger: logger.close())
         self._loggers = []
 
-    def _all(self, call: Callable[[TensorBoard | Wandb], None]) -> None:
+    def _all(self, call: Callable[[_TensorBoard | _Wandb], None]) -> None:
         for entry in list(self._loggers):
             try:
                 call(entry[1])
@@ -81,79 +139,6 @@ class Loggers:
                 self._loggers.remove(entry)
                 reason = first_line(error)
                 print(f"log {entry[0]}: failed and is left out ({reason})", file=sys.stderr)
-
-
-class TensorBoard:
-    """Event files in RUN/tensorboard."""
-
-    def __init__(self, folder: Path, manifest: Manifest, after: int | None) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        # Hide what a killed run logged after its checkpoint: those batches are run again.
-        purge = None if after is None else after + 1
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
-        if after is None:
-            config = msgspec.json.format(msgspec.json.encode(manifest.config)).decode()
-            self._writer.add_text("config", f"<pre>{html.escape(config)}</pre>", 0)
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Log numbers of one batch."""
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-
-    def table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Log rows as a Markdown table."""
-        heads = list(rows[0])
-        lines = [heads, ["---"] * len(heads)]
-        lines += [[_cell(row[head]) for head in heads] for row in rows]
-        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        self._writer.add_text(name, text, step)
-
-    def close(self) -> None:
-        """Write out pending data."""
-        self._writer.close()
-
-
-class Wandb:
-    """A Weights & Biases run, kept in RUN/wandb until `wandb sync` sends it."""
-
-    def __init__(self, folder: Path, manifest: Manifest, after: int | None) -> None:
-        self._wandb: Any = importlib.import_module("wandb")
-        identity = hashlib.sha256(f"{folder.name} {manifest.started}".encode()).hexdigest()
-        self._run = self._wandb.init(
-            project=PROJECT,
-            name=f"{manifest.arm}-{folder.name}",
-            id=identity[:12],  # a run shares it with its resumption and with no other run
-            config=manifest.config,
-            dir=str(folder),
-            mode=os.environ.get("WANDB_MODE", "offline"),
-            resume="allow",
-            settings=self._wandb.Settings(silent=True),
-        )
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Log numbers of one batch."""
-        self._run.log(dict(values), step=step)
-
-    def table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Log rows as a table."""
-        heads = list(rows[0])
-        data = [[row[head] for head in heads] for row in rows]
-        self._run.log({name: self._wandb.Table(columns=heads, data=data)}, step=step)
-
-    def close(self) -> None:
-        """Write out pending data."""
-        self._run.finish()
-
-
-_MAKERS = {
-    "tensorboard": TensorBoard,
-    "wandb": Wandb,
-}
-
-
-def _cell(value: object) -> str:
-    return html.escape(str(value)).replace("|", "&#124;").replace("\n", "<br>")
 
 
 Ints = NDArray[np.int64]
@@ -193,15 +178,12 @@ class VoteRows:
         """The rows of one visit of a batch's problems.
 
         Args:
-            problems_P: (P,) problem indices.
             answers_PV: (P, V) answer ids of `answer_ids`, -1 unparseable, which gets no row.
             visit: number of this visit; (P,) where it differs between the problems.
         """
         votes = vote_rows(problems_P, answers_PV, visit)
         row, problem, answer = self._new(problems_P)
-        texts = [
-            self._answer_ids.text(int(p), int(a)) for p, a in zip(problem, answer, strict=True)
-        ]
+        texts = list(map(self._answer_ids.text, problem.tolist(), answer.tolist()))
         names = {"problem": problem, "answer": answer, "text": np.array(texts, np.str_)}
         return VoteTables(votes, {"replicate": 0, "visit": _at(row, visit), **names})
 
@@ -246,19 +228,17 @@ class Journal:
         self,
         recorder: Recorder,
         folder: Path | None = None,
-        loggers: Loggers | None = None,
+        loggers: Sequence[tuple[str, Any]] = (),
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        """Set up.
+        """Write to the recorder, and to what else is given.
 
         Args:
-            folder: for completions; none are written if None.
-            loggers: get means over the rows of each call.
-            checkpoints: writes them; none are written if None.
+            folder: for completions.
+            loggers: with their names; get means over the rows of each call.
         """
         self.recorder = recorder
-        self._folder = folder
-        self._loggers = loggers or Loggers([])
+        self._folder, self._loggers = folder, Loggers(loggers)
         self._checkpoints = checkpoints
         self._overdue = False
         self.show: Callable[[str], object] = lambda phase: None
@@ -276,19 +256,14 @@ class Journal:
         """Return the journal of a run with a folder, resumed after batch `after` if that is given.
 
         On a rank that does not write, the recorder is `Unwritten`, and the journal keeps nothing.
-
-        Raises:
-            UserError: a logger's library is missing.
         """
         every = checkpoint_interval(config, n_problems)
         folder = recorder if isinstance(recorder, RunFolder) else None
-        kept = (every, config.checkpoint_keep, config.checkpoint_minutes)
-        checkpoints = Checkpoints(recorder.path, folder, *kept, ranks) if every else None
+        checkpoints = Checkpoints(recorder.path, folder, config, every, ranks) if every else None
         if folder is None:
             return cls(recorder, checkpoints=checkpoints)
-        require_loggers(config.log)
         made = [(kind, _MAKERS[kind](folder.path, folder.manifest, after)) for kind in config.log]
-        return cls(folder, folder.path, Loggers(made), checkpoints)
+        return cls(folder, folder.path, made, checkpoints)
 
     @property
     def manifest(self) -> Manifest:
@@ -343,11 +318,7 @@ class Journal:
                 temporary.write_bytes(msgspec.json.format(msgspec.json.encode(values)))
 
     def note_faults(self, refused: int, faults: Mapping[str, int], step: int) -> None:
-        """Note numbers of a batch that were not finite: as notices, the first of a kind on stderr.
-
-        Args:
-            faults: notices, each with how often it applies.
-        """
+        """Note how often notices of `faults` apply to a batch; the first of a kind on stderr."""
         extra = self.manifest.extra
         known: dict[str, list[int]] = dict(extra.get("faults", {}))
         others = [line for line in extra.get("notices", []) if line.partition(": ")[0] not in known]
@@ -396,12 +367,7 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loggers.close()
 
     def _log(self, group: str, columns: Columns) -> None:
@@ -412,14 +378,11 @@ class Journal:
 
 def metrics_of(group: str, columns: Columns) -> dict[str, float]:
     """Return means over rows, NaN left out, of all columns that measure something."""
-    values = {}
-    for name, column in columns.items():
-        if name not in _NOT_METRICS:
-            numbers = np.asarray(column, float)
-            known = numbers[np.isfinite(numbers)]
-            if known.size:
-                values[f"{group}/{name}"] = float(known.mean())
-    return values
+    numbers = {n: np.asarray(c, float) for n, c in columns.items() if n not in _NOT_METRICS}
+    known = {name: column[np.isfinite(column)] for name, column in numbers.items()}
+    return {
+        f"{group}/{name}": float(column.mean()) for name, column in known.items() if column.size
+    }
 
 
 class Unwritten(MemoryRun):

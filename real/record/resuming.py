@@ -13,7 +13,7 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -31,9 +31,9 @@ from real.model.folder import changed_files, model_digests
 from real.problems.problem import PromptSet
 from real.ranks.distributed import ALONE, Ranks
 from real.record.checkpoint import Checkpoint, latest, remove_leftovers
-from real.record.stored import check_same, stored_config
 from real.record.terminal import say
 from real.settings.config import TrainConfig
+from real.settings.presets import check_same, stored_config
 
 _NOTICE = (
     b"\nstopping after this batch, with a checkpoint; press Ctrl-C again to stop without waiting\n"
@@ -60,12 +60,7 @@ class StopRequest:
         return signal.Signals(number) if number else None
 
     def leave_if(self, asked: signal.Signals | None) -> None:
-        """End the run, at a point where all its work is on disk.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C was pressed.
-            Terminated: another signal came.
-        """
+        """End the run, at a point where all its work is on disk."""
         if asked is not None:
             stop(asked)
 
@@ -88,19 +83,18 @@ class StopRequest:
 def stop_requests() -> Iterator[StopRequest]:
     """Catch the signals that ask a process to stop; possible in the main thread only."""
     request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    # Signals that are ignored, as under nohup, stay ignored.
-    handled = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    handled: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        found = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        # Signals that are ignored, as under nohup, stay ignored.
+        handled = {n: old for n, old in found.items() if old is not signal.SIG_IGN}
     for number in handled:
         signal.signal(number, request.handle)
     try:
         yield request
     finally:
-        for number in handled:
-            signal.signal(number, before[number] or signal.SIG_DFL)
+        for number, old in handled.items():
+            signal.signal(number, old or signal.SIG_DFL)
 
 
 @contextlib.contextmanager
@@ -130,11 +124,11 @@ class ResumePoint:
     folder: Path
     config: TrainConfig
     manifest: Manifest
-    checkpoint: Checkpoint | None
-    """None: killed before the first one was written, so it starts from the beginning."""
-    checkpoint_folder: Path | None
-    notices: tuple[str, ...] = ()
+    notices: Sequence[str]
     """Checkpoints that could not be used and versions that changed, one sentence each."""
+    checkpoint_folder: Path | None = None
+    checkpoint: Checkpoint | None = None
+    """None: killed before the first one was written, so it starts from the beginning."""
 
     @property
     def step(self) -> int | None:
@@ -147,9 +141,7 @@ def resume_point(
 ) -> ResumePoint | None:
     """Return the point from which a run folder continues; None if the run is finished.
 
-    Raises:
-        UserError: it is no run folder, has no usable checkpoint, or the settings differ in what
-            may not change.
+    Refuses what is no run, has no usable checkpoint, or differs in settings that may not change.
     """
     before = stored_config(folder)
     manifest = read_manifest(folder)
@@ -165,14 +157,14 @@ def resume_point(
 
     if changed := _changed_versions(manifest):
         notice(f"{folder}: goes on with {changed}; the numbers may differ in rounding")
-    checkpoint = latest(folder, notice, ranks)
-    if checkpoint is None:
-        if before.checkpoint_every == 0:
-            raise UserError(f"{folder}: was run without checkpoints; start a new run")
-        say([f"{folder}: no checkpoint yet; starts from the beginning"])
-        return ResumePoint(folder, config, manifest, None, None, tuple(notices))
-    check_same(checkpoint[1].config, config, folder)
-    return ResumePoint(folder, config, manifest, checkpoint[1], checkpoint[0], tuple(notices))
+    found = latest(folder, notice, ranks)
+    if found is not None:
+        check_same(found[1].config, config, folder)
+        return ResumePoint(folder, config, manifest, notices, *found)
+    if before.checkpoint_every == 0:
+        raise UserError(f"{folder}: was run without checkpoints; start a new run")
+    say([f"{folder}: no checkpoint yet; starts from the beginning"])
+    return ResumePoint(folder, config, manifest, notices)
 
 
 def _changed_versions(manifest: Manifest) -> str:
@@ -191,13 +183,9 @@ def reopened(
     Nothing in the folder changes before everything fits.
 
     Args:
-        point: from `resume_point`.
         sources: `fingerprint` of the model and problems of today, compared and kept by the rank
             that writes; None on the others, which get None.
         restore: puts the run where the checkpoint in a folder was written.
-
-    Raises:
-        UserError: model or problems changed, or the checkpoint does not fit them.
     """
     old = point.manifest if point.checkpoint is None else point.checkpoint
     if sources is not None:
@@ -216,20 +204,11 @@ def reopened(
 
 
 def cut_back(folder: Path, checkpoint: Checkpoint | None, config: TrainConfig) -> RunFolder:
-    """Return the run folder as it was at a checkpoint, with a note that it was resumed.
-
-    Args:
-        checkpoint: None for the start of the run.
-
-    Raises:
-        UserError: rows that were written before are missing.
-    """
+    """Return the run folder as it was at a checkpoint or the start, noting that it was resumed."""
     written = RunFolder.reopen(folder, checkpoint.parts if checkpoint else {})
     manifest, step = written.manifest, checkpoint.step if checkpoint else None
-    resumed = [
-        *manifest.extra.get("resumed", []),
-        {"step": step, "at": now(), "commit": commit()},
-    ]
+    now_resumed = {"step": step, "at": now(), "commit": commit()}
+    resumed = [*manifest.extra.get("resumed", []), now_resumed]
     if checkpoint is not None:
         manifest.extra = dict(checkpoint.extra)
     manifest.extra["resumed"] = resumed
@@ -239,24 +218,14 @@ def cut_back(folder: Path, checkpoint: Checkpoint | None, config: TrainConfig) -
 
 def fingerprint(model: Path, prompts: PromptSet) -> dict[str, Any]:
     """Return digests of the model folder's files, and of the problems as the model sees them."""
-    rows = [
-        (problem.id, problem.answer, tokens)
-        for problem, tokens in zip(prompts.problems, prompts.tokens, strict=True)
-    ]
-    return {
-        "model": model_digests(model),
-        "problems": hashlib.sha256(msgspec.json.encode(rows)).hexdigest(),
-    }
+    pairs = zip(prompts.problems, prompts.tokens, strict=True)
+    rows = msgspec.json.encode([(p.id, p.answer, tokens) for p, tokens in pairs])
+    return {"model": model_digests(model), "problems": hashlib.sha256(rows).hexdigest()}
 
 
 def check_unchanged(then: dict[str, Any], now: dict[str, Any], config_model: str | None) -> None:
-    """Refuse other problems or another model.
-
-    Raises:
-        UserError: they differ; the message names the difference.
-    """
-    names = changed_files(then.get("model", {}), now["model"])
-    if names:
+    """Refuse other problems or another model."""
+    if names := changed_files(then.get("model", {}), now["model"]):
         raise UserError(
             f"model {config_model or 'of the tiny task'}: changed since the run was started "
             f"({', '.join(names)}); put the old files back or start a new run"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,9 @@ import numpy as np
 
 from lab.progress import Bar
 from real.ranks import speaks
+
+if TYPE_CHECKING:
+    from lab.trace.trace import Trace
 
 _said: ContextVar[set[str] | None] = ContextVar("said", default=None)
 _send: ContextVar[Callable[[str], object] | None] = ContextVar("send", default=None)
@@ -75,49 +78,41 @@ def tell(lines: Iterable[str]) -> None:
 def runs_bar(total: int, quiet: bool) -> Iterator[Callable[[float], None]]:
     """Draw a bar from the first report on, so that refused settings leave one line alone."""
     form = "{l_bar}{bar}| {n:.1f}/{total} runs [{elapsed}<{remaining}{postfix}]"
-    bars: list[Bar] = []
+    how: Any = {"unit": "run", "bar_format": form, "disable": quiet}
+    with ExitStack() as drawn:
+        bars: list[Bar] = []
 
-    def report(done: float) -> None:
-        if not bars:
-            how: Any = {"initial": done, "unit": "run", "bar_format": form, "disable": quiet}
-            bars.append(Bar(total=total, **how))
-        bars[0].update(done - bars[0].n)
+        def report(done: float) -> None:
+            if not bars:
+                bars.append(drawn.enter_context(Bar(total=total, initial=done, **how)))
+            bars[0].update(done - bars[0].n)
 
-    def show(words: str) -> None:
-        for bar in bars:
-            bar.set_postfix_str(words, refresh=False)
+        def show(words: str) -> None:
+            for bar in bars:
+                bar.set_postfix_str(words, refresh=False)
 
-    token = _numbers.set(show)
-    try:
-        yield report
-    finally:
-        _numbers.reset(token)
-        for bar in bars:
-            bar.close()
+        token = _numbers.set(show)
+        try:
+            yield report
+        finally:
+            _numbers.reset(token)
 
 
 @contextmanager
 def phases_bar(quiet: bool) -> Iterator[Callable[[str, float], None]]:
     """Draw one bar per phase of a measurement, from its first report on."""
-    bars: dict[str, Any] = {}
+    form = "{desc}: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]"
+    with ExitStack() as drawn:
+        bars: dict[str, Bar] = {}
 
-    def report(phase: str, done: float) -> None:
-        if phase not in bars:
-            for bar in bars.values():
-                bar.close()
-            form = "{desc}: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]"
-            bars[phase] = Bar(desc=phase, total=1.0, bar_format=form, disable=quiet)
-        bars[phase].update(done - bars[phase].n)
+        def report(phase: str, done: float) -> None:
+            if phase not in bars:
+                drawn.close()
+                bar = Bar(desc=phase, total=1.0, bar_format=form, disable=quiet)
+                bars[phase] = drawn.enter_context(bar)
+            bars[phase].update(done - bars[phase].n)
 
-    try:
         yield report
-    finally:
-        for bar in bars.values():
-            bar.close()
-
-
-if TYPE_CHECKING:
-    from lab.trace.trace import Trace
 
 
 _SCORES = ("pass_at", "maj", "strict", "flexible", "held_out")
@@ -145,15 +140,20 @@ def summary(previous: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[
     points = [point for point in before if point[0] < now["step"]]
     if "pass_at_1" in scores:
         points.append([now["step"], scores["pass_at_1"]])
-    first = now if previous is None or not points[:-1] else previous["first"]
-    best = max(points, key=lambda point: point[1], default=None)
-    return {
-        "first": first,
+    found = {
+        "first": now if previous is None or not points[:-1] else previous["first"],
         "last": now,
-        "best": None if best is None else {"step": best[0], "pass_at_1": best[1]},
-        "area": _area(points),
+        "best": None,
+        "area": None,
         "points": points,
     }
+    if points:
+        best = max(points, key=lambda point: point[1])
+        steps, heights = np.array(points, float).T
+        span = steps[-1] - steps[0]
+        area = np.trapezoid(heights, steps) / span if span else heights[-1]
+        found |= {"best": {"step": best[0], "pass_at_1": best[1]}, "area": float(area)}
+    return found
 
 
 def lines(curve: Mapping[str, Any]) -> list[str]:
@@ -165,18 +165,14 @@ def lines(curve: Mapping[str, Any]) -> list[str]:
         f"pass@1 best {best['pass_at_1']:.3f} at step {best['step']} (with hindsight), "
         f"mean over training {curve['area']:.3f}"
     ]
-    by_extract = [curve["last"].get(f"{name}_pass_at_1") for name in ("strict", "flexible")]
-    if by_extract[0] != by_extract[1]:
-        strict, flexible = by_extract
+    strict, flexible = (last.get(f"{name}_pass_at_1") for name in ("strict", "flexible"))
+    if strict != flexible:
         text.append(f"pass@1 by the last box {strict:.3f}, else by the last number {flexible:.3f}")
     if (held_out := "held_out_pass_at_1") in last:
         text.append(f"pass@1 of held-out problems {first[held_out]:.3f} -> {last[held_out]:.3f}")
     ks = sorted(int(name.removeprefix("pass_at_")) for name in last if name.startswith("pass_at_"))
-    parts = [
-        f"pass@{k} {first[f'pass_at_{k}']:.3f} -> {last[f'pass_at_{k}']:.3f}"
-        for k in ks
-        if k > 1 and f"pass_at_{k}" in first
-    ]
+    pairs = ((k, first.get(f"pass_at_{k}"), last[f"pass_at_{k}"]) for k in ks if k > 1)
+    parts = [f"pass@{k} {a:.3f} -> {b:.3f}" for k, a, b in pairs if a is not None]
     return [*text, ", ".join(parts)] if parts else text
 
 
@@ -191,12 +187,3 @@ def unread_shares(trace: Trace) -> tuple[float, float]:
     ends = (visits["epoch"].min(), visits["epoch"].max())
     before, after = (visits[visits["epoch"] == epoch] for epoch in ends)
     return unread(before), unread(after)
-
-
-def _area(points: list[list[float]]) -> float | None:
-    """Area under pass@1 over steps, divided by the steps that it spans."""
-    if not points:
-        return None
-    steps, scores = np.array(points, float).T
-    span = steps[-1] - steps[0]
-    return float(np.trapezoid(scores, steps) / span) if span else float(scores[-1])

@@ -379,11 +379,7 @@ def check_tiny(
     seed: int = 0,
     judging_rule: str | None = None,
 ) -> None:
-    """Refuse settings of the embedded tasks that contradict others.
-
-    Raises:
-        UserError: they do.
-    """
+    """Refuse settings of the embedded tasks that contradict others."""
     given = {"tiny_task": task, "tiny_verifies": verifies, "problem_seed": seed}
     for name, value in given.items():
         if problems is not None and value not in ("arithmetic", 0):

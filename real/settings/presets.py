@@ -1,4 +1,4 @@
-"""Where settings come from: presets, a file, options, the machine. Imports no torch.
+"""Where settings come from: presets, a file, options, the machine, a run folder. Imports no torch.
 
 Presets are the cells of the paper, each a model on a problem set; their values are data here, each
 with its source.
@@ -9,13 +9,19 @@ from __future__ import annotations
 import importlib.util
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from lab.arm_settings import arm_of
+from lab.base.arms import title
 from lab.base.errors import UserError
-from lab.base.settings import from_values, toml_values
+from lab.base.settings import from_values, to_values, toml_values
 from lab.cli import read_option, with_arm_options
+from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
+from real.model.folder import PREFIX, model_folder
+from real.problems.load import NAMED, read_problems
+from real.problems.problem import ProblemSet
 from real.settings.config import BOX_REQUEST, TrainConfig
 
 _WIDTH = 100
@@ -24,8 +30,7 @@ _WIDTH = 100
 Source = Literal["paper", "release", "ours"]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """One setting of a preset."""
 
     name: str
@@ -43,50 +48,23 @@ MODELS = {
 }
 """Part of a preset's name to the model that the paper trained."""
 
+_SHAPE = (
+    *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers"),
+    *("num_attention_heads", "num_key_value_heads", "vocab_size", "max_position_embeddings"),
+    *("tie_word_embeddings", "head_dim"),
+)
+_SHAPES = {
+    "Llama-3.2-3B-Instruct": ("llama", 3072, 8192, 28, 24, 8, 128_256, 131_072, True, 128),
+    "Qwen2.5-7B-Instruct": ("qwen2", 3584, 18_944, 28, 28, 4, 152_064, 32_768, False),
+    "Qwen3-4B": ("qwen3", 2560, 9728, 36, 32, 8, 151_936, 40_960, True, 128),
+}
 SHAPES: dict[str, dict[str, Any]] = {
-    "Llama-3.2-3B-Instruct": {
-        "model_type": "llama",
-        "hidden_size": 3072,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 24,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 128_256,
-        "max_position_embeddings": 131_072,
-        "tie_word_embeddings": True,
-    },
-    "Qwen2.5-7B-Instruct": {
-        "model_type": "qwen2",
-        "hidden_size": 3584,
-        "intermediate_size": 18_944,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "vocab_size": 152_064,
-        "max_position_embeddings": 32_768,
-        "tie_word_embeddings": False,
-    },
-    "Qwen3-4B": {
-        "model_type": "qwen3",
-        "hidden_size": 2560,
-        "intermediate_size": 9728,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 151_936,
-        "max_position_embeddings": 40_960,
-        "tie_word_embeddings": True,
-    },
+    name: dict(zip(_SHAPE, sizes, strict=False)) for name, sizes in _SHAPES.items()
 }
 """Sizes from the models' published config.json, for plans without the model's folder."""
 
 EPOCHS = {"aime24": 60, "aime25": 60, "amc": 30, "math500": 30}
 """Problem set to passes over it."""
-
-PROBLEMS = {"aime24": 30, "aime25": 30, "amc": 83, "math500": 500}
-"""Problem set to its number of problems."""
 
 MOST_EVALUATED = 100
 """Problems of a set up to which it is evaluated as often as in the release; larger ones once an
@@ -141,45 +119,32 @@ def model_of(name: str) -> str:
     return MODELS[name.partition("/")[0]]
 
 
-def preset(name: str, model: str, **changes: Any) -> TrainConfig:
-    """The settings of one cell of the paper.
-
-    Raises:
-        UserError: there is no such preset, or a change is wrong.
-    """
-    return preset_config(name, {"model": model, **changes})
-
-
-def preset_config(name: str, changes: Mapping[str, Any]) -> TrainConfig:
-    """The settings of one cell with changes as plain values, as they stand in a settings file.
-
-    Raises:
-        UserError: there is no such preset, no model is given, or a change is wrong.
-    """
+def preset(name: str, /, model: str | None = None, **changes: Any) -> TrainConfig:
+    """The settings of one cell of the paper with changes, as they stand in a settings file."""
     if name not in NAMES:
         raise UserError(f"preset = {name!r}: unknown; one of {', '.join(NAMES)}")
     data = name.partition("/")[2]
     values: dict[str, Any] = {"problems": data, "epochs": EPOCHS[data]}
     values |= {choice.name: choice.value for choice in SHARED}
-    if PROBLEMS[data] > MOST_EVALUATED:
-        values["eval_steps"] = -(-PROBLEMS[data] // values["batch_size"])
-    values |= changes
-    if values.get("model") is None:
+    if (n_problems := NAMED[data].n_problems) > MOST_EVALUATED:
+        values["eval_steps"] = -(-n_problems // values["batch_size"])
+    if model is None:
         raise UserError(
             f"preset = {name!r}: needs a model, give the local folder of {model_of(name)} "
             "with --model"
         )
-    return from_values(values, TrainConfig, f"preset {name}")
+    return from_values(values | {"model": model, **changes}, TrainConfig, f"preset {name}")
 
 
 def table() -> Iterator[str]:
     """All presets for readers, line by line."""
     yield "presets, each a model of the paper on one of its problem sets:"
-    for model, title in MODELS.items():
-        yield from _lines(f"  {', '.join(f'{model}/{data}' for data in EPOCHS)} ({title})")
+    for short, model in MODELS.items():
+        yield from _lines(f"  {', '.join(f'{short}/{data}' for data in EPOCHS)} ({model})")
     yield ""
     yield "what they set:"
-    rows = [("problems, epochs", "paper", _epochs(), "")]
+    epochs = ", ".join(f"{data} {n}" for data, n in EPOCHS.items())
+    rows = [("problems, epochs", "paper", epochs, "")]
     rows += [(c.name, c.source, _shown(c.value), c.remark) for c in SHARED]
     names, sources = (max(len(row[column]) for row in rows) for column in range(2))
     for name, source, value, remark in rows:
@@ -196,10 +161,6 @@ def _lines(text: str, indent: str = "    ") -> list[str]:
     return textwrap.wrap(text, _WIDTH, subsequent_indent=indent)
 
 
-def _epochs() -> str:
-    return ", ".join(f"{data} {epochs}" for data, epochs in EPOCHS.items())
-
-
 def _shown(value: Any) -> str:
     return repr(value) if isinstance(value, str) and not value.isidentifier() else str(value)
 
@@ -207,50 +168,52 @@ def _shown(value: Any) -> str:
 def settings_of(
     argv: Sequence[str], with_model: bool = False, has_arms: bool = False
 ) -> TrainConfig:
-    """Returns the settings of the preset, with those of the file and of the arm over them.
+    """Return the settings of the preset, with those of the file and of the arm over them.
+
+    Of the command line `--config`, `--preset`, `--arm`, `--profile` and `--rule` are read, and the
+    options that these settings are checked against.
 
     Args:
-        argv: the command line; `--config`, `--preset`, `--arm`, `--profile` and `--rule` are read,
-            and the options that these settings are checked against: `--model`, `--problems`,
-            `--tiny-task`, `--tiny-verifies`.
         with_model: name the preset's model where none is given.
         has_arms: the file may list arms, which `lab.cli.arms_of` reads.
-
-    Raises:
-        UserError: a file cannot be read, or a setting is wrong.
     """
     path, name = read_option(argv, "--config"), read_option(argv, "--preset")
     values = with_arm_options(argv, {} if path is None else toml_values(Path(path)), name)
     if has_arms:
         values.pop("arms", None)
-    # Read before the other options: problems without a model are refused, and rules without a
-    # judge.
-    for setting in ("model", "problems", "tiny_task"):
-        given = read_option(argv, f"--{setting.replace('_', '-')}")
-        if given is not None:
-            values[setting] = given
+    # Read before the other options: problems without a model are refused, rules without a judge.
+    given = {
+        n: read_option(argv, f"--{n.replace('_', '-')}") for n in ("model", "problems", "tiny_task")
+    }
+    values |= {n: value for n, value in given.items() if value is not None}
     if "--tiny-verifies" in argv:
         values["tiny_verifies"] = True
     if name is not None:
         if with_model and name in NAMES:
             values.setdefault("model", model_of(name))
-        return preset_config(name, values)
+        return preset(name, **values)
     return from_values(values, TrainConfig, path or "")
+
+
+def read_sources(config: TrainConfig, fetch: bool = True) -> tuple[ProblemSet | None, Path | None]:
+    """Return problems and model folder of settings; None where they name none."""
+    problems, model = config.problems, config.own_model
+    if not fetch:
+        problems = None if config.hub or (problems or "").startswith(PREFIX) else problems
+        model = None if (model or "").startswith(PREFIX) else model
+    read = None if problems is None else read_problems(config)
+    return read, None if model is None else model_folder(model)
 
 
 def settled_for(config: TrainConfig, gpu: bool, vllm: bool) -> tuple[TrainConfig, list[str]]:
     """Return settled settings, with bfloat16 and vLLM where a model is trained on a GPU.
 
-    The tiny model stays in single precision on transformers: it is too small to gain.
-
-    Returns:
-        The settings, and a notice of what was chosen.
+    The tiny model stays in single precision on transformers: it is too small to gain. The second
+    result is a notice of what was chosen.
     """
-    if not gpu or config.own_model is None:
-        return config.settled(), []
     choices = {"dtype": "bfloat16", "engine": "vllm" if vllm else "transformers"}
     chosen = {name: value for name, value in choices.items() if getattr(config, name) == "auto"}
-    if not chosen:
+    if not gpu or config.own_model is None or not chosen:
         return config.settled(), []
     words = ", ".join(f"{name} {value}" for name, value in chosen.items())
     lacks = "engine" in chosen and not vllm
@@ -259,11 +222,7 @@ def settled_for(config: TrainConfig, gpu: bool, vllm: bool) -> tuple[TrainConfig
 
 
 def check_engine_tp(config: TrainConfig, ranks: int) -> None:
-    """Refuse engines that cannot be dealt over the ranks of a machine.
-
-    Raises:
-        UserError: the engine is not vLLM in its own process, or groups of ranks do not come out.
-    """
+    """Refuse engines that cannot be dealt over the ranks of a machine."""
     if config.engine_tp == 1:
         return
     if config.engine != "vllm":
@@ -279,7 +238,6 @@ def check_engine_tp(config: TrainConfig, ranks: int) -> None:
 
 
 NEEDED = ("torch", "transformers", "safetensors")
-INSTALL = "pip install 'ttrl-guard-lab[real]'"
 
 
 def installed(package: str) -> bool:
@@ -289,11 +247,81 @@ def installed(package: str) -> bool:
 
 
 def require_torch() -> None:
-    """Say what to install where the trainer's libraries are missing.
-
-    Raises:
-        UserError: one of them cannot be found.
-    """
+    """Say what to install where the trainer's libraries are missing."""
     missing = [name for name in NEEDED if not installed(name)]
     if missing:
-        raise UserError(f"{', '.join(missing)} not installed; install with {INSTALL}")
+        install = "pip install 'ttrl-guard-lab[real]'"
+        raise UserError(f"{', '.join(missing)} not installed; install with {install}")
+
+
+CHANGEABLE = frozenset(
+    (
+        *("attention", "checkpoint_every", "checkpoint_keep", "checkpoint_minutes", "data_dir"),
+        *("device", "engine_adapters", "engine_exchange", "engine_memory", "engine_timeout"),
+        *("engine_tp", "engine_url", "gradient_checkpointing", "hub", "log", "max_refused"),
+        *("max_rows", "max_unread", "micro_tokens", "model", "offload_optimizer", "problems"),
+        *("rank_timeout", "restart_engine", "save_model", "threads"),
+    )
+)
+"""Settings of where and how the work is done. Some change the rounding, so that the resumed run is
+correct but not equal to the bit. `model` and `problems` may move: their content is compared."""
+
+
+def manifest_of(
+    config: TrainConfig,
+    n_problems: int,
+    task: str,
+    backend: str,
+    arm: str | None = None,
+    **facts: Any,
+) -> Manifest:
+    """Return the `run.json` of a run that starts now."""
+    name = arm or arm_of(config).name
+    return Manifest.new(
+        "real",
+        name,
+        title(name),
+        n_problems=n_problems,
+        n_votes=config.n_votes,
+        config=to_values(config),
+        seeds=[config.seed],
+        task=task,
+        backend=backend,
+        extra={"step_factor": config.step_factor, **facts},
+    )
+
+
+def stored_config(folder: Path) -> TrainConfig:
+    """Return the settings of a run folder."""
+    manifest = read_manifest(folder)
+    if manifest.world != "real":
+        raise UserError(f"{folder}: a run of the simulator; give a run of the trainer")
+    return _config(manifest.config, folder)
+
+
+def check_same(before: Mapping[str, Any], config: TrainConfig, folder: Path, *fixed: str) -> None:
+    """Refuse settings that would make it another run."""
+    old, new = to_values(_config(before, folder)), to_values(config)
+    changes = list(_changes(old, new, "", CHANGEABLE.difference(fixed)))
+    if changes:
+        raise UserError(
+            f"{folder}: settings differ from those it was run with: {', '.join(changes)}; "
+            "leave them out, or start a new run"
+        )
+
+
+def _config(values: Mapping[str, Any], folder: Path) -> TrainConfig:
+    return from_values(values, TrainConfig, f"{folder}/{FILE_NAME}").settled()
+
+
+def _changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str, free: frozenset[str]
+) -> Iterator[str]:
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        if before == after or (not prefix and name in free):
+            continue
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from _changes(before, after, f"{prefix}{name}.", free)
+        else:
+            yield f"{prefix}{name} = {after!r} (was {before!r})"

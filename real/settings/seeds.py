@@ -94,15 +94,9 @@ def batches(config: TrainConfig, n_problems: int, after: int = 0) -> Iterator[Ba
             step = (epoch - 1) * per_epoch + i + 1
             if step <= after:
                 continue
-            start = i * config.batch_size
-            last = i + 1 == per_epoch
-            yield Batch(
-                step=step,
-                epoch=epoch,
-                problems_P=order_N[start : start + config.batch_size],
-                ends_epoch=last,
-                ends_run=last and epoch == config.epochs,
-            )
+            start, last = i * config.batch_size, i + 1 == per_epoch
+            problems_P = order_N[start : start + config.batch_size]
+            yield Batch(step, epoch, problems_P, last, last and epoch == config.epochs)
 
 
 def is_due(config: TrainConfig, step: int, epoch: int, ends_epoch: bool) -> bool:
@@ -114,13 +108,12 @@ def is_due(config: TrainConfig, step: int, epoch: int, ends_epoch: bool) -> bool
 
 def with_next(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Batch | None]]:
     """Yield each batch with the one after it, None at the end."""
-    before: Batch | None = None
-    for batch in batches:
-        if before is not None:
-            yield before, batch
-        before = batch
-    if before is not None:
-        yield before, None
+    coming = iter(batches)
+    now = next(coming, None)
+    while now is not None:
+        following = next(coming, None)
+        yield now, following
+        now = following
 
 
 def checkpoint_interval(config: TrainConfig, n_problems: int) -> int:

@@ -40,11 +40,7 @@ LOSSES = {
 
 
 def check_plugin(settings: TrainConfig) -> None:
-    """Refuse rules that read more than votes, and what verl cannot follow.
-
-    Raises:
-        UserError: the plugin cannot train with these settings.
-    """
+    """Refuse rules that read more than votes, and what verl cannot follow."""
     rule, guard, size = rule_of(settings), settings.guard, settings.batch_size
     if rule.needs or rule.loss != "rewards":
         wants = ", ".join(sorted(rule.needs)) or "no rewards"
@@ -52,10 +48,8 @@ def check_plugin(settings: TrainConfig) -> None:
             f"guard.rule = {settings.rule}: works on {wants}, and the plugin on votes alone; take "
             "ttrl, srt, mm_upt, empo or scrl, or run it by guard-train"
         )
-    for name, value, without in (
-        ("guard.brake", guard.brake, 1.0),
-        ("average", settings.average, 0.0),
-    ):
+    limits = (("guard.brake", guard.brake, 1.0), ("average", settings.average, 0.0))
+    for name, value, without in limits:
         if value != without:
             raise UserError(
                 f"{name} = {value:g}: verl has no such thing; leave it at {without:g}, or run it "
@@ -73,11 +67,7 @@ def check_plugin(settings: TrainConfig) -> None:
 def write_problems(
     path: Path, sets: Sequence[ProblemSet], suffix: str | None, system_prompt: str | None = None
 ) -> int:
-    """Write problem sets into one Parquet file for verl.
-
-    Raises:
-        UserError: the file exists or cannot be written.
-    """
+    """Write problem sets into one Parquet file for verl."""
     import pyarrow as pa  # too slow for --help
     import pyarrow.parquet as pq
 
@@ -151,13 +141,8 @@ class ConfigCommand:
 
 
 def cell_script(cell: ConfigCommand) -> str:
-    """Return a script that reproduces a cell of the paper on verl.
-
-    Raises:
-        UserError: there is no such preset, no such arm on verl, so many GPUs cannot share its
-            mini-batch, or the run folder exists without a checkpoint to go on from.
-    """
-    from real.plan.memory import PlannedModel, read_config  # imports torch
+    """Return a script that reproduces a cell of the paper on verl."""
+    from real.plan import PlannedModel, read_config  # imports torch
 
     factor = [] if cell.step_factor is None else ["--step-factor", str(cell.step_factor)]
     options = ["--preset", cell.preset, "--arm", cell.arm, *factor]
@@ -196,9 +181,6 @@ def _spread(n_weights: int, n_heads: int, rows: int, cell: ConfigCommand) -> dic
 
     The rows of a mini-batch are dealt evenly. vLLM's weights may take a quarter of a GPU, and
     FSDP's state half of one; else it is kept on the host.
-
-    Raises:
-        UserError: so many GPUs cannot share the rows evenly.
     """
     world, card = cell.nodes * cell.gpus, cell.gpu_memory * 2**30
     shared = [n for n in range(1, n_heads + 1) if world % n == 0 == n_heads % n]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from real.cli import main as real_main
+from real.__main__ import main as real_main
 from sim.cli import main as sim_main
 
 SMALL = ["--lr", "3e-4", "--n-problems", "4", "--epochs", "8", "--n-votes", "8"]

@@ -13,9 +13,8 @@ import pytest
 import lab.__main__
 import lab.cli
 import lab.report_command
-import real.cli
-import real.run_commands
-import real.verl.cli
+import real.__main__
+import real.commands
 import real.verl.commands
 import sim.cli
 import sim.commands
@@ -23,13 +22,13 @@ import sim.commands
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {
     "guard-sim": sim.cli,
-    "guard-train": real.cli,
+    "guard-train": real.__main__,
     "guard-report": lab.__main__,
-    "guard-verl": real.verl.cli,
+    "guard-verl": real.verl,
 }
 COMMANDS = {
     "guard-sim": sim.commands,
-    "guard-train": real.run_commands,
+    "guard-train": real.commands,
     "guard-report": lab.report_command,
     "guard-verl": real.verl.commands,
 }

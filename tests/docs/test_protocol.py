@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import lab.measures.fate
-import real.cli
+import real.__main__
 import sim
 from sim.settings.config import SEARCH_LRS
 
@@ -52,7 +52,7 @@ def few(tool, tmp_path_factory):
     """Three small arms at two learning rates and two seeds, and the file of their rows."""
     out = tmp_path_factory.mktemp("protocol")
     words = f"compare --arms {' '.join(ARMS)} --lrs 3e-4 1e-3 --seeds 0 1 {SMALL}".split()
-    assert real.cli.main([*words, "--jobs", "1", "--out", str(out / "runs")]) == 0
+    assert real.__main__.main([*words, "--jobs", "1", "--out", str(out / "runs")]) == 0
     assert tool("run_rows").main([str(out / "table.csv"), str(out / "runs")]) == 0
     return out
 

@@ -18,9 +18,9 @@ from lab.options import command_page, options_of
 
 PROGRAMS = {
     "guard-sim": ("sim.cli", "sim.commands"),
-    "guard-train": ("real.cli", "real.run_commands"),
+    "guard-train": ("real.__main__", "real.commands"),
     "guard-report": ("lab.__main__", "lab.report_command"),
-    "guard-verl": ("real.verl.cli", "real.verl.commands"),
+    "guard-verl": ("real.verl", "real.verl.commands"),
 }
 HEAVY = {"torch", "transformers", "numba", "pandas", "pyarrow", "scipy", "plotly", "joblib"}
 COMMANDS = [

@@ -12,7 +12,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from real.problems.problem import Problem, ProblemSet
 from real.settings.presets import NAMES
-from real.verl.cli import main
+from real.verl import main
 from real.verl.commands import write_problems
 
 ROOT = Path(__file__).parents[2]

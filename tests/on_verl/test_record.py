@@ -10,7 +10,7 @@ from test_votes import batch, config
 from lab.base.errors import UserError
 from lab.trace.trace import load as load_trace
 from real.record.checkpoint import write_checkpoint
-from real.record.stored import manifest_of
+from real.settings.presets import manifest_of
 from real.verl.plugin.votes import FOLDER, Problems, load, opened
 
 

@@ -7,11 +7,10 @@ import pytest
 from hydra import compose, initialize_config_module
 
 from lab.base.errors import UserError
-from real.record.stored import manifest_of
-from real.verl.cli import main
-from real.verl.plugin.settings import settings_of
+from real.settings.presets import manifest_of
+from real.verl import main
 from real.verl.plugin.trainer import GuardTrainer, SeededAgentLoop
-from real.verl.plugin.votes import Problems, load, opened
+from real.verl.plugin.votes import Problems, load, opened, settings_of
 
 SCRIPT = ("config", "--preset", "qwen2.5-7b/math500")
 

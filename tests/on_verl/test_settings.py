@@ -12,8 +12,8 @@ from run_verl import ENVIRONMENT, settings
 
 from guard_core import GuardConfig
 from lab.base.errors import UserError
-from real.verl.plugin.settings import adjust, settings_of
 from real.verl.plugin.trainer import GuardTrainer
+from real.verl.plugin.votes import adjust, settings_of
 
 PROCESS = {**os.environ, **ENVIRONMENT}
 

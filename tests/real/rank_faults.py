@@ -170,6 +170,6 @@ if __name__ == "__main__":
     planted = json.loads(sys.argv.pop(1))
     if planted["rank"] == int(os.environ["RANK"]):
         plant(planted, "")
-    from real.cli import main
+    from real.__main__ import main
 
     sys.exit(main())

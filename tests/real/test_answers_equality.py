@@ -17,7 +17,7 @@ from real import TrainConfig, train
 from real.answers import UNSEEN, AnswerIds, Equality, classes
 from real.answers.checker import Checker, Reply
 from real.answers.equality import exact, form_of, formula
-from real.run_commands import outcome
+from real.commands import outcome
 from real.tiny import CHECKPOINT
 from real.tiny import problems as tiny_problems
 

@@ -82,13 +82,6 @@ def test_tensor_files_are_safetensors(tmp_path: Path):
     assert all(torch.equal(read[name], tensor) for name, tensor in TENSORS.items())
 
 
-def test_damaged_tensor_files_are_refused(tmp_path: Path):
-    write_tensors(tmp_path / "a.safetensors", TENSORS)
-    (tmp_path / "a.safetensors").write_bytes((tmp_path / "a.safetensors").read_bytes()[:-5])
-    with pytest.raises(UserError, match=r"a.safetensors: cannot be read"):
-        read_tensors(tmp_path / "a.safetensors")
-
-
 def test_the_last_few_are_kept_one_per_epoch(whole: Path, tmp_path: Path):
     assert steps(whole) == ["step-000002", "step-000004"]
     train(replace(SMALL, checkpoint_keep=9), tmp_path / "all", progress=False)
@@ -117,16 +110,6 @@ def test_shards_of_several_ranks_are_one_tensor(tmp_path: Path):
     shard_path(tmp_path / "x.safetensors", 1, 3).unlink()
     with pytest.raises(UserError, match=r"x\.1-of-3\.safetensors: cannot be read"):
         read_tensors(tmp_path / "x.safetensors")
-
-
-def test_it_holds_the_trained_weights_and_both_moments(stopped: Path):
-    start = {n: p.detach() for n, p in load_policy(CHECKPOINT, "cpu").model.named_parameters()}
-    saved = load_file(stopped / "checkpoints" / "step-000003" / "model.safetensors")
-    assert saved.keys() == start.keys()
-    assert any(not torch.equal(saved[name], start[name]) for name in start)
-    state = load_file(stopped / "checkpoints" / "step-000003" / "optimizer.safetensors")
-    numbers = sum(t.numel() for name, t in state.items() if name.startswith("exp_avg"))
-    assert numbers == 2 * sum(t.numel() for t in start.values())
 
 
 def notices(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -254,6 +237,10 @@ def test_its_size_is_told_and_a_disk_without_room_refused(
 def test_the_trained_model_can_be_loaded_and_is_the_last_checkpoint(whole: Path, tmp_path: Path):
     model = load_policy(whole / "model", "cpu")
     saved = load_file(whole / "checkpoints" / "step-000004" / "model.safetensors")
+    start = dict(load_policy(CHECKPOINT, "cpu").model.named_parameters())
+    assert any(not torch.equal(saved[name], start[name]) for name in start)
+    found = {p.suffix for p in (whole / "checkpoints").rglob("*") if p.is_file()}
+    assert found == {".safetensors", ".json"}  # nothing needs pickle
     for name, parameter in model.model.named_parameters():
         assert torch.equal(parameter, saved[name])
     assert (whole / "model" / "generation_config.json").is_file()
@@ -273,8 +260,3 @@ def test_a_few_responses_of_every_evaluation_are_written_down(whole: Path, tmp_p
         assert row["response"].count("boxed{" + row["answer"] + "}")
         assert row["right"] == (row["answer"] == row["truth"])
     assert {row["finish"] for row in rows} <= {"end", "length"}
-
-
-def test_nothing_in_it_needs_pickle(stopped: Path):
-    found = {p.suffix for p in (stopped / "checkpoints").rglob("*") if p.is_file()}
-    assert found == {".safetensors", ".json"}

@@ -13,7 +13,7 @@ from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.trace.trace import load
 from real import train
-from real.cli import main
+from real.__main__ import main
 from real.compare import CLOSE, MAX_TRIES, compare
 
 

@@ -14,7 +14,7 @@ from small_models import gpt2, llama, save_model
 from lab.base.errors import UserError
 from lab.trace.trace import Trace, load
 from real import TrainConfig, train
-from real.cli import main
+from real.__main__ import main
 from real.model.policy import load_policy
 from real.run import prepare
 from real.tiny import CHECKPOINT, problems

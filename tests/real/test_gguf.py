@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import real.model.prepare
 from lab.base.errors import UserError
-from real.cli import main
+from real.__main__ import main
 from real.model.prepare import import_gguf
 from real.tiny import CHECKPOINT
 from real.tiny.tasks import TOKENS

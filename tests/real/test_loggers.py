@@ -17,7 +17,7 @@ from tiny_runs import Stopped, stop_at
 from lab.base.errors import UserError
 from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
-from real.cli import main
+from real.__main__ import main
 from real.record.journal import Loggers
 
 SMALL = TrainConfig(

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from real.model import policy as memory
-from real.plan.memory import CARDS, card_named, multiplied, update_flops
+from real.plan import CARDS, card_named, multiplied, update_flops
 from real.settings.config import TrainConfig
 from real.settings.presets import preset, settled_for
 from real.trainer import Clock

@@ -11,8 +11,8 @@ import pytest
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.trace.trace import load
-from real.cli import main
-from real.run_commands import CompareCommand, RunCommand
+from real.__main__ import main
+from real.commands import CompareCommand, RunCommand
 from real.settings.presets import NAMES, preset, table
 
 PAPER: dict[str, Any] = {
@@ -92,18 +92,8 @@ def test_a_preset_runs_and_its_values_are_in_run_json(tmp_path: Path):
     words += ["--out", str(tmp_path / "run"), "--data-dir", str(tmp_path), "--n-problems", "5"]
     words += ["--chat-template", "off", "--prompt-suffix", "", "--max-response-tokens", "22"]
     words += ["--n-votes", "8", "--n-samples", "4", "--epochs", "5"]
-    words += [
-        "--dtype",
-        "float32",
-        "--engine",
-        "transformers",
-        "--threads",
-        "1",
-        "--lr",
-        "1e-4",
-        "--save-model",
-        "False",
-    ]
+    words += ["--dtype", "float32", "--engine", "transformers", "--threads", "1", "--lr", "1e-4"]
+    words += ["--save-model", "False"]
     assert main(words) == 0
     trace = load(tmp_path / "run")
     assert trace.run.task == f"aime24 with {CHECKPOINT.name}"

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 import real.problems.prompts as templates
 from lab.base.errors import UserError
 from lab.trace.trace import load
-from real.cli import main
+from real.__main__ import main
 from real.compare import compare
 from real.model.folder import check_folder
 from real.model.policy import Policy, load_policy

@@ -18,7 +18,7 @@ from tiny_runs import check_same
 import real.run
 from lab.trace.trace import Trace, load
 from real import TrainConfig
-from real.cli import main
+from real.__main__ import main
 from real.engines.child_engine import ChildEngine, RestartingEngine
 from real.engines.make import _child
 from real.engines.rollouts import EngineDied, EngineError, Rollouts, Sampling

@@ -26,7 +26,7 @@ from lab.base.settings import to_values
 from lab.trace.manifest import locked
 from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
-from real.cli import main
+from real.__main__ import main
 from real.model.policy import load_policy
 from real.tiny import ARITHMETIC, CHECKPOINT
 

@@ -11,7 +11,7 @@ import pytest
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from real import TrainConfig
-from real.cli import main
+from real.__main__ import main
 from real.compare import compare
 
 OFF = GuardConfig.off()

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lab.base.errors import UserError
 from lab.trace.trace import load
 from real import TrainConfig, resume, train
-from real.cli import main
+from real.__main__ import main
 from real.problems.load import read_problems
 from real.tiny import ARITHMETIC, CLOSED, COLLATZ, Task, tasks
 from real.tiny.pretrain import RECIPES, boxed_number, measure, training_tokens

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from lab.base.errors import UserError
-from real.cli import main
+from real.__main__ import main
 from real.tiny import ARITHMETIC, CHECKPOINT, TASKS, arithmetic, build_tokenizer, pretrain
 from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS, EvaluationRule
 from real.tiny.pretrain import Recipe, boxed_number, build, measure, sample_answers

@@ -19,7 +19,7 @@ import real.update.optimizer
 from lab.base.arms import arm
 from lab.base.errors import UserError
 from real import TrainConfig, resume, train
-from real.cli import main
+from real.__main__ import main
 from real.problems import ProblemSet
 from real.run import prepare
 from real.tiny import CHECKPOINT, VERIFYING, judging, pretrain

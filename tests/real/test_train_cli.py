@@ -15,9 +15,9 @@ from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.base.settings import from_values, to_values
 from lab.trace.trace import RunFolder, load
-from real.cli import main
-from real.record.stored import manifest_of
+from real.__main__ import main
 from real.settings.config import TrainConfig
+from real.settings.presets import manifest_of
 from real.tiny import CHECKPOINT
 
 QUICK = ["--n-problems", "4", "--n-votes", "8", "--n-samples", "4", "--epochs", "1", "--quiet"]

@@ -15,7 +15,7 @@ import pytest
 from real.problems.problem import Problem, ProblemSet, Turn
 from real.settings.config import BOX_REQUEST
 from real.settings.presets import NAMES, preset
-from real.verl.cli import main
+from real.verl import main
 from real.verl.commands import write_problems
 
 ROWS = [
@@ -73,18 +73,20 @@ def test_messages_and_missing_answers_are_kept(tmp_path: Path):
         (["problems", "--out", "a.parquet"], "sources: name a problem file"),
         (["problems", "none.json", "--out", "a.parquet"], "none.json: cannot be read"),
         (["config", "--preset", "gpt/aime24"], "preset = 'gpt/aime24': unknown"),
-        (["config", "--preset", "qwen3-4b/amc", "--arm", "x"], "arm 'x': unknown"),
-        (
-            ["config", "--preset", "qwen3-4b/amc", "--arm", "matched"],
-            "needs --step-factor, which the command compare finds",
+        *(
+            (["config", "--preset", "qwen3-4b/amc", *words.split()], message)
+            for words, message in {
+                "--arm x": "arm 'x': unknown",
+                "--arm matched": "needs --step-factor, which the command compare finds",
+                "--arm early_stop": "guard.brake = 0: verl",
+                "--arm averaged": "average = 0.95: verl",
+                "--arm scope": "the plugin on votes alone",
+                "--out .": "is not empty; choose another",
+                "--nodes 0": "nodes = 0: must be at least 1",
+                "--gpu-memory -1": "gpu_memory = -1",
+                "--gpus 7": "cannot be dealt evenly to 7",
+            }.items()
         ),
-        (["config", "--preset", "qwen3-4b/amc", "--arm", "early_stop"], "guard.brake = 0: verl"),
-        (["config", "--preset", "qwen3-4b/amc", "--arm", "averaged"], "average = 0.95: verl"),
-        (["config", "--preset", "qwen3-4b/amc", "--out", "."], "is not empty; choose another"),
-        (["config", "--preset", "qwen3-4b/amc", "--arm", "scope"], "the plugin on votes alone"),
-        (["config", "--preset", "qwen3-4b/amc", "--nodes", "0"], "nodes = 0: must be at least 1"),
-        (["config", "--preset", "qwen3-4b/amc", "--gpu-memory", "-1"], "gpu_memory = -1"),
-        (["config", "--preset", "qwen3-4b/amc", "--gpus", "7"], "cannot be dealt evenly to 7"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], message: str, file: Path, monkeypatch, capsys):

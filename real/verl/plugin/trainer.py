@@ -40,20 +40,23 @@ from lab.base.errors import UserError, first_line
 from lab.trace.manifest import check_new
 from real.record.checkpoint import write_checkpoint
 from real.record.journal import Journal, Visited, VoteRows, metrics_of
-from real.record.stored import manifest_of
+from real.settings.presets import manifest_of
 from real.settings.seeds import Stream, request_seed
-from real.verl.plugin.settings import AGENT, STREAM, adjust, settings_of
 from real.verl.plugin.votes import (
+    AGENT,
     FOLDER,
+    STREAM,
     Problems,
     Trained,
     Voted,
+    adjust,
     dealt,
     evaluated,
     load,
     measured,
     opened,
     resumed_from,
+    settings_of,
 )
 
 MINORITY = "minority_advantages"
@@ -163,12 +166,7 @@ class GuardTrainer(PPOTrainerSync):
     worker_class: type = GuardWorker
 
     def __init__(self, config: Any) -> None:
-        """Take verl's configuration, with the section `guard`.
-
-        Raises:
-            UserError: settings are wrong, or such as the guard cannot stand beside; or the run
-                folder exists, and no checkpoint goes on with it.
-        """
+        """Take verl's configuration, with the section `guard`."""
         self.settings, self.out, self._probs_diff_limit = settings_of(config)
         self.resumed = resumed_from(config.trainer)
         if self.resumed is None:
@@ -322,11 +320,7 @@ class GuardTrainer(PPOTrainerSync):
         return tq.kv_batch_put(batch.keys, _QUEUE, fields=stream_fields(masks, columns))
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> tq.KVBatchMeta:
-        """Do verl's step, and write its row of the trace.
-
-        Raises:
-            UserError: verl did not compare the rollout's probabilities with the trainer's.
-        """
+        """Do verl's step, and write its row of the trace."""
         with marked_timer("guarded_step", timing_raw):
             batch = super().step(metrics, timing_raw)
         self._check_weights(metrics)
@@ -369,11 +363,7 @@ class GuardTrainer(PPOTrainerSync):
 
 @register(AGENT)
 class SeededAgentLoop(SingleTurnAgentLoop):
-    """verl's single turn, seeded by run, step, problem and session; so a resumed run votes alike.
-
-    Raises:
-        UserError: the trainer is not that of the guard.
-    """
+    """verl's single turn, seeded by run, step, problem, session: a resumed run votes alike."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lab.trace.response import read_response
-from real.cli import main
+from real.__main__ import main
 from real.record.checkpoint import trained_weights
 
 FEW = ["--n-problems", "3", "--responses", "24", "--weights", "64", "--min-novel", "1e-3"]

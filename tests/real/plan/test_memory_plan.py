@@ -23,14 +23,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from lab.base.errors import UserError
-from real.cli import main
+from real.__main__ import main
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_engine import EngineMemory
+from real.fit import engine_memory
 from real.model.policy import Policy
 from real.model.prepare import card_held
-from real.plan.fit import engine_memory
-from real.plan.memory import (
+from real.plan import (
     CONTEXT,
     GIB,
     PlannedModel,
@@ -249,16 +249,6 @@ def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch: pytest.Mo
     assert places == ["cpu", "released", "meta"]
 
 
-def test_the_command_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["plan", "--preset", "qwen2.5-7b/math500", "--gpus", "8", "--gpu-memory", "80"]
-    assert main(words) == 0
-    said = capsys.readouterr().out
-    assert "8 GPUs of 80 GiB" in said and "checkpoint: 91.4 GB" in said
-    assert "fits; about" in said and "no speed was measured" in said
-    assert main([*words[:3], "--gpu", "h200"]) == 1
-    assert "does not fit; these would fit: --offload-optimizer" in capsys.readouterr().out
-
-
 def test_the_plan_compares_engines_split_over_several_gpus(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -279,6 +269,10 @@ def test_the_plan_counts_evaluations(capsys: pytest.CaptureFixture[str]) -> None
     assert "1,890 steps, 960,000 votes, 852,000 responses of evaluations" in often
     assert main(words) == 0
     usual = capsys.readouterr().out
+    assert "8 GPUs of 80 GiB" in usual and "checkpoint: 91.4 GB" in usual
+    assert "fits; about" in usual and "no speed was measured" in usual
+    assert main([*words[:3], "--gpu", "h200"]) == 1
+    assert "does not fit; these would fit: --offload-optimizer" in capsys.readouterr().out
     assert "156,000 responses of evaluations" in usual
     step = re.search(r"about (\d+) s a", usual)
     hours = [int(m[1]) for text in (usual, often) if (m := re.search(r"about (\d+) hours", text))]

@@ -59,21 +59,15 @@ class ModelSize:
 
 
 def read_config(model: str) -> Any:
-    """Return the config of a local model folder, of `hf:owner/name`, or of a preset's model.
-
-    Raises:
-        UserError: there is none, or it cannot be read.
-    """
+    """Return the config of a local model folder, of `hf:owner/name`, or of a preset's model."""
     if model in SHAPES:
         return AutoConfig.for_model(**SHAPES[model])
     name = model.removeprefix(PREFIX)
     if name == model:
         check_folder(Path(model))
-    fault = f"model {model}: its config could not be read"
-    with loading(fault, "give a causal language model"):
-        return AutoConfig.from_pretrained(
-            name, local_files_only=name == model, trust_remote_code=False
-        )
+    with loading(f"model {model}: its config could not be read", "give a causal language model"):
+        how = {"local_files_only": name == model, "trust_remote_code": False}
+        return AutoConfig.from_pretrained(name, **how)
 
 
 def multiplied(model: Any) -> int:
@@ -87,15 +81,11 @@ class PlannedModel:
     """A model without data, whose weights are counted."""
 
     def __init__(self, config: Any) -> None:
-        """Build it on the device meta from a config of transformers.
-
-        Raises:
-            UserError: transformers has no such causal language model.
-        """
+        """Build it on the device meta from a config of transformers."""
         config = copy.deepcopy(config)
         builder: Any = AutoModelForCausalLM
-        fault = "model: no memory plan for it"
-        with loading(fault, "give a causal language model"), torch.device("meta"):
+        remedy = "give a causal language model"
+        with loading("model: no memory plan for it", remedy), torch.device("meta"):
             self._model = builder.from_config(config)
         widen_head(self._model)
         self._text = config.get_text_config()
@@ -137,8 +127,7 @@ def _is_tied(model: Any) -> bool:
     return model.get_input_embeddings().weight is getattr(head, "weight", None)
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(NamedTuple):
     """A GPU by its data sheet."""
 
     memory: float
@@ -246,9 +235,8 @@ class MemoryPlan:
 
 def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> MemoryPlan:
     """Return the memory of a run; nothing is allocated."""
-    state = state_parts(size, config, world)
-    parts = [*state, _pass_part(size, config), *_gathered(size, config, world)]
-    parts.append(Part("libraries", CONTEXT, CONTEXT))
+    parts = [*state_parts(size, config, world), _pass_part(size, config)]
+    parts += [*_gathered(size, config, world), Part("libraries", CONTEXT, CONTEXT)]
     needed = sum(part.update if config.ahead else part.sampling for part in parts)
     engine = _engine(size, config, world, card, needed)
     of_engine = engine.parts
@@ -346,16 +334,12 @@ def pass_bytes(
 
 def _pass_part(size: ModelSize, config: TrainConfig) -> Part:
     """Activations and logits, or the optimizer's copies where these are larger."""
-    n_bytes = pass_bytes(
-        size,
-        _widths(config)[0],
-        max(config.micro_tokens, longest(config)),
-        config.gradient_checkpointing,
-        not size.n_adapters,
-        GPU_CHUNK_ELEMENTS,
-    )
+    tokens, trains_head = max(config.micro_tokens, longest(config)), not size.n_adapters
+    how = (tokens, config.gradient_checkpointing, trains_head, GPU_CHUNK_ELEMENTS)
+    narrow, wide = _widths(config)
+    n_bytes = pass_bytes(size, narrow, *how)
     block = min(BLOCK_ELEMENTS, trained_and_frozen(size)[0])
-    copies = _widths(config)[1] * block * (4 if config.offload_optimizer else 1)
+    copies = wide * block * (4 if config.offload_optimizer else 1)
     return Part("activations", max(n_bytes, copies), 0, f"{config.micro_tokens} tokens")
 
 

@@ -12,7 +12,7 @@ import torch
 from lab.base.errors import UserError
 from real.engines.vllm_engine import EngineMemory
 from real.model.policy import pick_device
-from real.plan.memory import (
+from real.plan import (
     CARDS,
     GIB,
     RESERVE,
@@ -25,8 +25,9 @@ from real.plan.memory import (
     trained_and_frozen,
     update_flops,
 )
+from real.problems.load import NAMED
 from real.settings.config import TrainConfig
-from real.settings.presets import PROBLEMS, check_engine_tp, settled_for
+from real.settings.presets import check_engine_tp, settled_for
 from real.tiny import starting_checkpoint
 
 PEAK_SHARE = 0.4
@@ -110,11 +111,8 @@ def checked_engine_memory(
 ) -> tuple[EngineMemory | None, list[str]]:
     """Check that a run fits on this machine's GPUs before anything is loaded.
 
-    Returns:
-        The memory of the GPU that vLLM may take, and a notice of the plan; neither on a CPU.
-
-    Raises:
-        UserError: the run does not fit; the message names settings that would.
+    Returns the memory of the GPU that vLLM may take, and a notice of the plan; neither on a CPU. A
+    refusal names settings that would fit.
     """
     if pick_device(config.device).type != "cuda":
         return None, []
@@ -127,12 +125,11 @@ def engine_memory(
 ) -> tuple[EngineMemory, list[str]]:
     """Return what vLLM may take of a GPU with `free` of its `total` bytes, as above."""
     model, taken = PlannedModel(read_config(str(folder))), total - free
-    asked = config.engine_memory is not None
     shared = taken > RESERVE * total
     of = f"memory ({taken / GIB:.0f} GiB of the GPU are in use)" if shared else "memory"
     card = free if shared else total
-    if config.engine_memory is not None:
-        config = replace(config, engine_memory=min(1.0, config.engine_memory * total / card))
+    if (asked := config.engine_memory) is not None:
+        config = replace(config, engine_memory=min(1.0, asked * total / card))
     plan = plan_memory(model.size(config.lora_rank, config.lora_targets), config, world, card)
     if not plan.fits:
         raise UserError(f"{of}: {_lacks(plan, world)}; {remedy(model, config, world, card)}")
@@ -141,7 +138,7 @@ def engine_memory(
 
 
 def _told(plan: MemoryPlan) -> str:
-    """Return a plan in one line; `guard-train plan` prints the whole table."""
+    """Return a plan in one line."""
     sums = f"update {plan.update / GIB:.0f}, sampling {plan.sampling / GIB:.0f}"
     parts = [(part.name, max(part.update, part.sampling) / GIB) for part in plan.parts]
     words = ", ".join(f"{name} {size:.2g}" for name, size in parts if size >= 0.05)
@@ -189,18 +186,13 @@ def plan_lines(
 
     Args:
         kind: of the GPUs, a key of `CARDS`.
-        gpus: ranks, each with an engine.
         memory: GiB of each GPU; that of the data sheet if None.
         mean_tokens: mean length of a response, for the estimate of the time.
-
-    Raises:
-        UserError: the model's config cannot be read, or `engine_tp` does not divide the GPUs.
     """
     config = settled_for(config, gpu=True, vllm=True)[0]
     check_engine_tp(config, gpus)
-    model = PlannedModel(
-        read_config(config.own_model or str(starting_checkpoint(config.tiny_task)))
-    )
+    folder = config.own_model or str(starting_checkpoint(config.tiny_task))
+    model = PlannedModel(read_config(folder))
     size, memory = model.size(config.lora_rank, config.lora_targets), memory or CARDS[kind].memory
     card = int(memory * GIB)
     plan = plan_memory(size, config, gpus, card)
@@ -220,7 +212,8 @@ def plan_lines(
     lines += [f"fits; about {total:.0f} s a step without evaluations: {times}"]
     if config.engine == "vllm" and gpus > 1:
         lines.append(f"seconds a step by --engine-tp: {', '.join(_by_engine_tp(speed, card))}")
-    if n_problems := PROBLEMS.get(config.problems or "", config.n_problems):
+    named = NAMED.get(config.problems or "")
+    if n_problems := named.n_problems if named else config.n_problems:
         lines.append(speed.whole_run(n_problems))
     return [*lines, "estimated from data sheets; no speed was measured"], True
 

@@ -1,0 +1,404 @@
+"""The commands of `guard-train`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from lab.arm_settings import arm_of
+from lab.base.arms import DEMO_ARMS, for_cell, with_rule
+from lab.base.errors import UserError
+from lab.cli import arms_of
+from lab.options import POSITIONAL
+from lab.signals import ends_at_once
+from lab.trace.manifest import FILE_NAME, check_new, read_manifest
+from real.ranks import launched
+from real.record.terminal import advice_when_stopped, phases_bar, runs_bar, tell, unread_shares
+from real.record.terminal import lines as curve_lines
+from real.settings.config import TinyTask, TrainConfig, check_tiny
+from real.settings.presets import read_sources, require_torch, settings_of, stored_config, table
+
+if TYPE_CHECKING:
+    from lab.trace.trace import Trace
+
+
+@dataclass(kw_only=True)
+class SettingsCommand:
+    """The options of all commands that write something made from settings."""
+
+    out: Path
+    """Folder or file to make."""
+    settings: TrainConfig = field(default_factory=TrainConfig)
+    config: Path | None = None
+    """TOML file with settings; overrides a preset, and options given here override both."""
+    quiet: bool = False
+    """Draw no progress bar."""
+
+    @classmethod
+    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
+        """Defaults of the options: from the preset, the file, the arm, the rule and the profile."""
+        return {"settings": settings_of(argv)}
+
+
+@dataclass(kw_only=True)
+class RunCommand(SettingsCommand):
+    """Train one language model on the votes of its own responses.
+
+    Without options: the embedded tiny task under the guard of the paper.
+
+    Examples:
+        guard-train run --out runs/guard
+        guard-train run --arm ttrl --lr 1e-4 --seed 1 --out runs/ttrl
+        guard-train run --model path/to/model --problems problems.json --out runs/mine
+    """
+
+    out: Path
+    """Run folder to make; must not exist yet."""
+    preset: str | None = None
+    """One of the paper's cells, such as qwen2.5-7b/math500; see `guard-train presets`."""
+    arm: str | None = None
+    """Arm of the comparison: sets rule, guard and labels (ttrl, guard, frozen, srt, scope+guard,
+    ...)."""
+    profile: str | None = None
+    """Guard profile: paper, release, off, recommended, frs, mps or rcsu."""
+
+    def run(self) -> None:
+        """Train, and say what came out."""
+        require_torch()
+        if launched() is None:  # other ranks may have made it
+            check_new(self.out)
+        read_sources(self.settings, fetch=False)
+        with ends_at_once("guard-train"):
+            from real.trainer import train
+
+        rule, cell = self.settings.rule, self.preset
+        asked = None if self.arm is None else with_rule(for_cell(self.arm, cell), rule)
+        name = arm_of(self.settings, asked).name
+        with advice_when_stopped(f"guard-train resume {shlex.quote(str(self.out))}"):
+            trace = train(self.settings, self.out, progress=not self.quiet, arm=name)
+        tell([*outcome(trace), f"run folder: {self.out}"])
+
+
+@dataclass(kw_only=True)
+class ResumeCommand:
+    """Go on with a run that was stopped or killed, from its last checkpoint.
+
+    Of the settings only those may be given that do not make it another run: where it computes,
+    memory, checkpoints, logging.
+
+    Examples:
+        guard-train resume runs/mine
+        guard-train resume runs/mine --device cpu --threads 4
+        guard-train resume runs/mine --micro-tokens 8192 --checkpoint-minutes 10
+    """
+
+    SHORT: ClassVar[tuple[str, ...]] = (
+        *("max_rows", "engine_memory", "engine_timeout", "restart_engine", "micro_tokens"),
+        *("gradient_checkpointing", "offload_optimizer", "checkpoint_every"),
+        *("checkpoint_minutes", "checkpoint_keep", "save_model", "log", "device", "threads"),
+    )
+
+    folder: Annotated[Path, POSITIONAL]
+    """The run folder."""
+    settings: TrainConfig = field(default_factory=TrainConfig)
+    quiet: bool = False
+    """Draw no progress bar."""
+
+    @classmethod
+    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
+        """Defaults of the options: the settings of the run."""
+        folder = next((Path(word) for word in argv if (Path(word) / FILE_NAME).is_file()), None)
+        return {} if folder is None else {"settings": stored_config(folder)}
+
+    def run(self) -> None:
+        """Go on, and say what came out."""
+        require_torch()
+        status = read_manifest(self.folder).status
+        with ends_at_once("guard-train"):
+            from real.trainer import resume
+
+        trace = resume(self.folder, self.settings, progress=not self.quiet)
+        if status == "finished":
+            tell([f"{self.folder}: the run is finished, nothing is left to do"])
+        tell([*outcome(trace), f"run folder: {self.folder}"])
+
+
+@dataclass(kw_only=True)
+class CompareCommand(SettingsCommand):
+    """Run several arms on the same seeds, each in a process; the same command resumes them.
+
+    Examples:
+        guard-train compare --out runs/arms
+        guard-train compare --arms ttrl guard srt --seeds 0 1 2 3 --lr 1e-4 --out runs/srt
+        guard-train compare --model path/to/model --problems problems.json --out runs/mine
+    """
+
+    SHORT: ClassVar[tuple[str, ...]] = tuple(n for n in TrainConfig.SHORT if n != "seed")
+
+    out: Path
+    """Folder for the run folders, OUT/ARM/seed-SEED; with --lrs OUT/lr-LR/ARM/seed-SEED."""
+    arms: tuple[str, ...] = DEMO_ARMS
+    """Arms to run: recommended, ttrl, guard, matched, frozen, memory, memory_guard, truth; a rule
+    of the field such as srt or empo; both, such as scope+guard; or an arm with settings of its own,
+    such as 'guard: flip_rate=instant, theta_MR=.5'. In a file: the list `arms`."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds that every arm is run on."""
+    lrs: tuple[float, ...] = ()
+    """Several peak learning rates, one comparison each."""
+    jobs: int | None = None
+    """Runs at once, each with its own threads; if None 2, or on GPUs as many as have room."""
+    gpus_per_run: int = 1
+    """GPUs that each run has for itself; several are shared by ranks that torchrun starts."""
+    preset: str | None = None
+    """One of the paper's cells, such as qwen2.5-7b/math500; see `guard-train presets`."""
+
+    @classmethod
+    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
+        """Defaults of the options; the file may list arms, too."""
+        return {"settings": settings_of(argv, has_arms=True), "arms": arms_of(argv, DEMO_ARMS)}
+
+    def run(self) -> int:
+        """Run all, and say what came out; the exit code is 1 where a run failed."""
+        require_torch()
+        if (process := launched()) is not None and process.world > 1:
+            raise UserError("compare: starts processes of its own; start it without torchrun")
+        arms = tuple(for_cell(name, self.preset) for name in self.arms)
+        with ends_at_once("guard-train"):
+            from real.compare import check_asked, compare, compare_steps
+        check_asked(self.settings, arms, self.seeds)  # before PyTorch is imported
+        with ends_at_once("guard-train"):
+            from real.model.prepare import on_this_machine
+
+        chosen = on_this_machine(self.settings)[0]
+        settings = replace(self.settings, engine=chosen.engine, dtype=chosen.dtype)
+        total = len(arms) * len(self.seeds) * max(1, len(self.lrs))
+        advice = advice_when_stopped("the same command")
+        with advice, runs_bar(total, self.quiet) as report:
+            how = (arms, self.seeds, self.jobs, report, self.gpus_per_run)
+            if self.lrs:
+                results = compare_steps(settings, self.out, self.lrs, *how)
+            else:
+                results = {None: compare(settings, self.out, *how)}
+        for lr, result in results.items():
+            if lr is not None:
+                print(f"learning rate {lr:g}")
+            for found in (*result.arms, *result.matches):
+                print(found.line)
+            for outcome in result.failed:
+                log = f"; log: {outcome.job.log}" if outcome.job.log.exists() else ""
+                print(f"failed: {outcome.job.name}: {outcome.error}{log}", file=sys.stderr)
+        print(f"run folders: {self.out}")
+        return int(any(result.failed for result in results.values()))
+
+
+@dataclass(kw_only=True)
+class MakeTinyCommand:
+    """Rebuild a tiny task's starting checkpoint by supervised training, about a minute.
+
+    Examples:
+        guard-train make-tiny --out runs/tiny
+        guard-train make-tiny --task collatz --seed 1 --out runs/collatz
+        guard-train make-tiny --verifies --out runs/verifies
+    """
+
+    out: Path
+    """Folder to make; use it with `run --model`."""
+    task: TinyTask = "arithmetic"
+    """Task to train on; for `--tiny-task`."""
+    seed: int = 0
+    verifies: bool = False
+    """Teach the arithmetic's checkpoint to judge responses instead; for `--tiny-verifies`."""
+    quiet: bool = False
+    """Draw no progress bar."""
+
+    def run(self) -> None:
+        """Train the checkpoint, and say how good it is."""
+        require_torch()
+        if self.seed < 0:
+            raise UserError(f"seed = {self.seed}: must be at least 0")
+        from real.tiny.pretrain import build, build_verifying
+
+        if self.verifies:
+            check_tiny(None, self.task, verifies=True)
+            made, judges = build_verifying(self.out, self.seed, not self.quiet)
+        else:
+            made = build(self.out, self.seed, not self.quiet, task=self.task)
+            judges = None
+        print(
+            f"checkpoint: pass@1 {made.pass_at_1:.3f}, majority {made.maj_accuracy:.3f} "
+            f"({made.n_problems} problems, {made.n_votes} votes)"
+        )
+        if judges is not None:
+            print(
+                f"verdicts: {judges.true_positive_rate:.3f} of right responses judged right, "
+                f"{judges.false_positive_rate:.3f} of wrong ones"
+            )
+        print(f"model folder: {self.out}")
+
+
+@dataclass(kw_only=True)
+class ImportGgufCommand:
+    """Convert a GGUF file to a model folder for `--model`, in float32.
+
+    Examples:
+        guard-train import-gguf model.gguf path/to/model
+    """
+
+    file: Annotated[Path, POSITIONAL]
+    """The GGUF file."""
+    out: Annotated[Path, POSITIONAL]
+    """Folder to make; must not exist yet."""
+
+    def run(self) -> None:
+        """Convert, and say what was read."""
+        require_torch()
+        from real.model.prepare import import_gguf
+
+        model = import_gguf(self.file, self.out)
+        n_weights = sum(p.numel() for p in model.parameters())
+        print(f"{model.config.model_type}, {n_weights / 1e6:.1f} million weights")
+        print(f"model folder: {self.out}")
+
+
+@dataclass(kw_only=True)
+class MeasureCommand(SettingsCommand):
+    """Measure a model with short responses for the simulator's policy `measured`.
+
+    Examples:
+        guard-train measure --out response.npz
+        guard-train measure --growth runs/pilot --out response.npz
+        guard-train measure --tiny-task collatz --responses 512 --out collatz.npz
+    """
+
+    SHORT: ClassVar[tuple[str, ...]] = (
+        *("model", "problems", "tiny_task", "prompt_suffix", "n_problems", "max_response_tokens"),
+        *("temperature", "device", "seed"),
+    )
+
+    out: Path
+    """Response file to make; must not exist yet."""
+    responses: int = 256
+    """Sampled responses per problem."""
+    min_p: float = 1e-3
+    """Sampled responses that the model gives with less probability are left out."""
+    min_novel: float = 1e-5
+    """Unseen tokens are left out if their leaf has less probability."""
+    weights: int = 8192
+    """Weights, drawn at random, on which gradients are kept."""
+    max_edges: int = 4096
+    """Most edges of a problem's token tree; the unlikeliest are left out, and counted."""
+    unit: Literal["token", "response", "answer"] = "token"
+    """Of which gradients are measured; responses or answers for models with long responses."""
+    growth: Path | None = None
+    """Run folder with many checkpoints, from which the gradients' growth is measured."""
+
+    def run(self) -> None:
+        """Measure, and print the size of the result."""
+        require_torch()
+        from real.measure.measuring import measure_to
+
+        names = ("responses", "min_p", "min_novel", "weights", "max_edges", "unit")
+        how = {name: getattr(self, name) for name in names}
+        with phases_bar(self.quiet) as report:
+            print(measure_to(self.out, self.settings, how, self.growth, report))
+        print(f"response file: {self.out}")
+
+
+@dataclass(kw_only=True)
+class PresetsCommand:
+    """List the presets, what they set, and which numbers are the paper's.
+
+    Examples:
+        guard-train presets
+    """
+
+    def run(self) -> None:
+        """Print the table."""
+        print("\n".join(table()))
+
+
+@dataclass(kw_only=True)
+class PlanCommand:
+    """Plan a run on GPUs: memory of each, main memory, disk, seconds a step. Needs no GPU.
+
+    Examples:
+        guard-train plan --preset qwen2.5-7b/math500 --gpus 8
+        guard-train plan --preset qwen3-4b/amc --gpu a100 --gpu-memory 40 --lora-rank 16
+        guard-train plan --model path/to/model --gpus 2 --mean-tokens 1000
+    """
+
+    gpus: int = 1
+    """GPUs of one machine, each with a rank of torchrun."""
+    gpu: Literal["a100", "h100", "h200"] = "h100"
+    """Kind of GPU: its speed, and its memory unless that is given."""
+    gpu_memory: float | None = None
+    """GiB of each GPU."""
+    mean_tokens: int = 700
+    """Mean length of a response, for the estimate of the time."""
+    settings: TrainConfig = field(default_factory=TrainConfig)
+    preset: str | None = None
+    """One of the paper's cells; the model's sizes are known, --model is not needed."""
+    config: Path | None = None
+    """TOML file with settings; options given here override it."""
+
+    @classmethod
+    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
+        """Defaults of the options, from the preset and the file."""
+        return {"settings": settings_of(argv, with_model=True)}
+
+    def run(self) -> int:
+        """Print the plan; the exit code is 1 where the run does not fit."""
+        require_torch()
+        from real.fit import plan_lines
+
+        for name in ("gpus", "gpu_memory", "mean_tokens"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 10**6:
+                raise UserError(f"{name} = {value:g}: must be more than 0 and less than a million")
+        lines, fits = plan_lines(
+            self.settings, self.gpu, self.gpus, self.gpu_memory, self.mean_tokens
+        )
+        print("\n".join(lines))
+        return int(not fits)
+
+
+COMMANDS = {
+    "run": RunCommand,
+    "compare": CompareCommand,
+    "make-tiny": MakeTinyCommand,
+    "import-gguf": ImportGgufCommand,
+    "measure": MeasureCommand,
+    "plan": PlanCommand,
+    "presets": PresetsCommand,
+    "resume": ResumeCommand,
+}
+
+
+ABOUT = """A real GRPO trainer with majority-vote labels, on CPU or GPU.
+
+Examples:
+    guard-train run --out runs/guard
+    guard-train compare --arms ttrl guard --seeds 0 1 --out runs/arms
+    guard-train run --model path/to/model --problems problems.json --out runs/mine
+"""
+
+
+def outcome(trace: Trace) -> Iterator[str]:
+    """Result of a run, line by line."""
+    run = trace.run
+    evaluation = run.extra["evaluation"]
+    if given_up := run.extra.get("answer_timeouts", 0):
+        yield f"answers: {given_up} comparisons hit their time limit and count as unequal"
+    first, last = evaluation["first"], evaluation["last"]
+    if "pass_at_1" in last:
+        yield (
+            f"{run.title}: pass@1 {first['pass_at_1']:.3f} -> {last['pass_at_1']:.3f}, "
+            f"majority {first['maj_accuracy']:.3f} -> {last['maj_accuracy']:.3f}"
+        )
+    yield from curve_lines(evaluation)
+    before, after = unread_shares(trace)
+    yield f"responses without a readable answer: {before:.1%} -> {after:.1%}"
