@@ -14,7 +14,7 @@ from lab.base.arms import BASELINE, GUARD
 from lab.base.columns import Floats, floats, group_mean, ints, select, where
 from lab.base.errors import UserError
 from lab.base.stats import estimate, mean_sd
-from lab.figures.outcome import label_migration, overhead_bars
+from lab.figures import label_migration, overhead_bars
 from lab.figures.problems import auroc_curves, scissor_panels
 from lab.figures.training import has_data, training_window
 from lab.measures.dynamics import ROUTE_COLUMNS, WARM_UP

@@ -22,7 +22,7 @@ from lab.compare.published import (
     published_fate,
     setting_of,
 )
-from lab.figures.grids import calibration_errors
+from lab.figures import calibration_errors
 from lab.progress import Bar
 from lab.report.html import Part, check_page, figure_page, write_page
 from sim.engine.run import measure
