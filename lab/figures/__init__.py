@@ -15,7 +15,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lab.base.arms import BASELINE
-from lab.base.columns import floats, require, where
+from lab.base.columns import floats, groups, require, where
 from lab.base.stats import Estimate, estimate, interval, mean_sd, plus_minus
 from lab.figures.style import (
     BLACK,
@@ -71,8 +71,8 @@ def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
     figure = go.Figure()
     for fate, colour in FATE_COLOURS.items():
         found = [estimate(floats(parts[arm], fate)) for arm in arms]
-        bar = _segment(fate, labels, found, colour, FATE_PATTERNS.get(fate, ""))
-        bar.marker.pattern.update(fgcolor="white", fgopacity=0.55)
+        pattern = {"shape": FATE_PATTERNS.get(fate, ""), "fgcolor": "white", "fgopacity": 0.55}
+        bar = _segment(fate, labels, found, colour, pattern)
         bar.update(
             customdata=_spread_of(found),
             text=[_inside(value) for value in found],
@@ -104,7 +104,11 @@ def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
 
 
 def _segment(
-    name: str, labels: Sequence[str], values: Sequence[Estimate], colour: str, pattern: str
+    name: str,
+    labels: Sequence[str],
+    values: Sequence[Estimate],
+    colour: str,
+    pattern: Mapping[str, Any],
 ) -> go.Bar:
     """One part of stacked bars; labels are escaped."""
     return go.Bar(
@@ -115,7 +119,7 @@ def _segment(
         marker={
             "color": colour,
             "line": {"color": "white", "width": 0.8},
-            "pattern": {"shape": pattern, "fillmode": "overlay", "size": 6},
+            "pattern": {"fillmode": "overlay", "size": 6, **pattern},
         },
     )
 
@@ -253,7 +257,7 @@ def paired_differences(
 
 def _dot(pair: dict[Any, Any], label: str) -> go.Scatter:
     """One difference; hollow and grey where its interval holds zero or there is none."""
-    value = Estimate(*(float(pair[name]) for name in ("mean", "sd", "low", "high")), pair["n"])
+    value = Estimate(**{name: pair[name] for name in ("mean", "sd", "low", "high", "n")})
     known, shown = value.has_interval, not value.within_noise
     style = arm_style(pair["arm"])
     colour = style.colour if shown else GREY
@@ -324,7 +328,8 @@ def overhead_bars(table: pd.DataFrame, titles: Mapping[str, str] | None = None) 
     for phase, colour in _PHASE_COLOURS.items():
         relative = found(phase, "relative")
         if any(value.mean > 0 for value in relative):
-            bar = _segment(phase, labels, relative, colour, _PHASE_PATTERNS.get(phase, ""))
+            pattern = {"shape": _PHASE_PATTERNS.get(phase, "")}
+            bar = _segment(phase, labels, relative, colour, pattern)
             figure.add_trace(bar.update(hover(phase)))
     whole = found(STEP, "relative")
     sds = [value.sd if value.has_interval else 0.0 for value in whole]
@@ -405,7 +410,7 @@ def _heat(
 ) -> go.Heatmap:
     shape = (len(names), len(cells))
     z, hover = np.full(shape, np.nan), np.full((*shape, 1), "not predicted", object)
-    for (name, cell), here in own.groupby(["row", "cell"], observed=True):
+    for (name, cell), here in groups(own, ["row", "cell"]):
         place = names.index(name), cells.index(cell)
         errors = floats(here, "predicted") - floats(here, "published")
         z[place], hover[place] = errors.mean(), _hover(here, errors)

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from lab.base.columns import flags, floats, ints, where
+from lab.base.columns import flags, floats, groups, ints, where
 from lab.base.stats import Estimate, estimate
 from lab.figures.style import (
     BLACK,
@@ -97,7 +97,7 @@ def life_figure(
 
 def _areas(areas: pd.DataFrame) -> Iterator[go.Scatter]:
     spare = iter(_ANSWER_COLOURS)
-    for (area, kind), own in areas.groupby(["area", "kind"], sort=False, observed=True):
+    for (area, kind), own in groups(areas, ["area", "kind"]):
         if not floats(own, "share").any():
             continue
         colour = _KIND_COLOURS.get(kind) or next(spare, BLACK)
@@ -118,12 +118,13 @@ def _labels(life: pd.DataFrame, names: Mapping[int, str]) -> Iterator[go.Scatter
     """A mark per visit, filled where the label is the true answer, ringed where it just changed."""
     right, label = flags(life, "label_correct"), ints(life, "label")
     shown = np.array([safe(shortened(names.get(i) or f"answer {i}")) for i in label.tolist()])
-    for chosen, meta, name, *look in (
-        (right, "right", "label is right", "square", GREEN),
-        (~right & (label >= 0), "wrong", "label is wrong or unknown", "x-thin", VERMILLION),
+    for chosen, meta, name, symbol, colour, size in (
+        (right, "right", "label is right", "square", GREEN, 8),
+        (~right & (label >= 0), "wrong", "label is wrong or unknown", "x-thin", VERMILLION, 8),
         (flags(life, "flipped"), "changed", "label changed", "diamond-tall-open", GREY, 13),
     ):
-        yield from _marks(life, chosen, meta, name, "label %{customdata}", shown, *look)
+        hover = "label %{customdata}"
+        yield from _marks(life, chosen, meta, name, hover, shown, symbol, colour, size)
 
 
 def _routes(life: pd.DataFrame) -> Iterator[go.Scatter]:
