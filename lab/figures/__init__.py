@@ -41,8 +41,8 @@ from lab.figures.style import (
     wrapped,
 )
 from lab.figures.training import guard_action, lost_votes, routes, training_progress
+from lab.measures import Metric
 from lab.measures.dynamics import OTHER, PHASES, STEP
-from lab.measures.metrics import Metric
 
 __all__ = [
     "fate_bars",

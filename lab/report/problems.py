@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,13 +92,6 @@ def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET)
     parts = [_world(world, place, lives[place]) for place, world in enumerate(worlds)]
     look = packed(figure_json(life_template()), "life-template")
     return join([tag("p", HOW, class_="how"), *parts, look])
-
-
-def problem_assets() -> tuple[str, str]:
-    """Style and script of the tables; the script wants to stand after the tables."""
-    folder = files("lab").joinpath("assets")
-    style, script = (folder.joinpath(f"problems.{kind}") for kind in ("css", "js"))
-    return style.read_text(encoding="utf-8"), script.read_text(encoding="utf-8")
 
 
 def _world(world: ReportedComparison, place: int, lives: Mapping[Key, str]) -> Html:

@@ -11,7 +11,7 @@ import pandas as pd
 from lab.arm_settings import arm_of
 from lab.base.arms import Arm
 from lab.base.settings import to_values
-from lab.measures.metrics import Tally
+from lab.measures import Tally
 from lab.progress import Bar
 from lab.trace.manifest import Manifest
 from lab.trace.store import MemoryRun, RunFolder

@@ -22,7 +22,7 @@ from lab.base.settings import flattened, from_values, to_values
 from lab.base.stats import contrast_table
 from lab.compare.collection import GRID, NULL
 from lab.compare.own_best import BEST_RIVAL, METRIC, best_rival, own_best
-from lab.measures.metrics import MEASURES, measure_trace
+from lab.measures import MEASURES, measure_trace
 from lab.study import Job, Outcome, Report, Study
 from lab.trace.manifest import FILE_NAME, read_manifest
 from lab.trace.parts import LOCK_NAME, locked

@@ -13,9 +13,9 @@ from lab.base.columns import equals, finite_mean, floats, groups, select, unique
 from lab.base.stats import estimate, with_interval
 from lab.compare.own_best import METRIC, own_best_words
 from lab.compare.tables import rule_table
+from lab.measures import METRICS, Metric
 from lab.measures.fate import FATES, MIN_VISITS
-from lab.measures.metrics import METRICS, Metric
-from lab.report.export import rule_markdown
+from lab.report.digest import rule_markdown
 from sim.studies.compare import BEST, at_own_best, done
 
 _FACTOR = Metric(

@@ -12,7 +12,7 @@ import pytest
 
 import lab.__main__
 import lab.cli
-import lab.report_command
+import lab.report
 import real.cli
 import real.run_commands
 import real.verl.cli
@@ -30,7 +30,7 @@ PROGRAMS = {
 COMMANDS = {
     "guard-sim": sim.commands,
     "guard-train": real.run_commands,
-    "guard-report": lab.report_command,
+    "guard-report": lab.report,
     "guard-verl": real.verl.commands,
 }
 OTHERS = {"make", "pip", "python", "python3.11", "torchrun", "ray", "bash"}

@@ -20,7 +20,7 @@ from lab.options import options_of
 PROGRAMS = {
     "guard-sim": ("sim.cli", "sim.commands"),
     "guard-train": ("real.cli", "real.run_commands"),
-    "guard-report": ("lab.__main__", "lab.report_command"),
+    "guard-report": ("lab.__main__", "lab.report"),
     "guard-verl": ("real.verl.cli", "real.verl.commands"),
 }
 HEAVY = {"torch", "transformers", "numba", "pandas", "pyarrow", "scipy", "plotly", "joblib"}

@@ -8,9 +8,9 @@ from lab import figures
 from lab.base.stats import paired_table
 from lab.figures.style import FATE_COLOURS, GREY, ROUTE_COLOURS, arm_style
 from lab.figures.training import spread
+from lab.measures import METRICS
 from lab.measures.dynamics import ROUTE_COLUMNS
 from lab.measures.fate import FATES
-from lab.measures.metrics import METRICS
 
 EPOCHS = 4
 COLUMNS = (

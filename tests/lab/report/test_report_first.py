@@ -9,10 +9,8 @@ from page_parts import figures_of, without_scripts
 
 from lab.__main__ import main
 from lab.compare.collection import GRID, RESULTS
-from lab.report.digest import overview, read
-from lab.report.export import markdown, tables
-from lab.report.first import about
-from lab.report.page import page
+from lab.report.digest import markdown, overview, read, tables
+from lab.report.page import about, page
 
 EVIL = "<img src=x onerror=alert(1)></script>|`"
 

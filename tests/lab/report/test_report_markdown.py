@@ -3,8 +3,7 @@ import re
 import numpy as np
 
 from lab.compare.collection import gather
-from lab.report.digest import digest, read
-from lab.report.export import markdown
+from lab.report.digest import digest, markdown, read
 
 
 def cells(text, label):

@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 
 from lab.base.stats import paired_table
-from lab.report.digest import read
-from lab.report.export import slugs, write_tables
+from lab.report.digest import read, slugs, write_tables
 
 SIM = (
     *(

@@ -6,7 +6,7 @@ import pytest
 
 from lab.base.stats import Estimate
 from lab.compare.tables import Finding, Quantity
-from lab.report import first as words
+from lab.report import page as words
 
 
 def part(mean, low, high, n=5, unit="points", label="TotalDeg saved"):
