@@ -130,16 +130,15 @@ def measured(trace: Trace, fates: pd.DataFrame) -> pd.DataFrame:
 def _scores(trace: Trace) -> pd.DataFrame:
     """First, last and best evaluation of each replicate, in percent."""
     evals = trace.evals.take(np.argsort(ints(trace.evals, "step"), kind="stable"))
-    before = ints(evals, "step") == 0
-    by_replicate = evals.groupby("replicate")
-    start = evals[before].groupby("replicate")
+    start = evals[ints(evals, "step") == 0].groupby("replicate")
+    every = evals.groupby("replicate")
     # `last` passes over NaN: the majority vote is not measured at every evaluation.
     found = {
         "pass_start": start["pass_at_1"].last(),
-        "pass_final": by_replicate["pass_at_1"].last(),
-        "pass_best": by_replicate["pass_at_1"].max(),
+        "pass_final": every["pass_at_1"].last(),
+        "pass_best": every["pass_at_1"].max(),
         "maj_start": start["maj_accuracy"].last(),
-        "maj_final": by_replicate["maj_accuracy"].last(),
+        "maj_final": every["maj_accuracy"].last(),
     }
     return 100.0 * pd.DataFrame(found)
 
@@ -237,17 +236,12 @@ class Tally:
 
 def measure_trace(trace: Trace) -> pd.DataFrame:
     """Measures of a trace, for runs whose problems are all visited once an epoch."""
-    replicates = trace.replicates
-    epochs = int(ints(trace.visits, "epoch").max())
+    replicates, epochs = trace.replicates, int(ints(trace.visits, "epoch").max())
     size = 1 + replicates[-1] - replicates[0]
     tally = Tally(replicates[0], size, trace.run.n_problems, epochs)
     tables = (trace.visits, trace.steps, trace.evals)
     by_epoch = [dict(iter(table.groupby("epoch"))) for table in tables]
     for epoch in range(epochs + 1):
-        visits, steps, evals = (_arrays(part.get(epoch)) for part in by_epoch)
-        tally.add(epoch, visits, steps, evals)
+        parts = [part.get(epoch, pd.DataFrame()) for part in by_epoch]
+        tally.add(epoch, *({str(n): part[n].to_numpy() for n in part} for part in parts))
     return tally.table()
-
-
-def _arrays(table: pd.DataFrame | None) -> dict[str, Any]:
-    return {} if table is None else {str(name): table[name].to_numpy() for name in table.columns}
