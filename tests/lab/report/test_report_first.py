@@ -33,11 +33,7 @@ def add_grid(folder, arms=("ttrl", "guard", "frozen"), policies=("attractor", "i
     rows = [
         {"policy": policy, "step": step, "arm": arm, "replicate": r, "status": "done"}
         | {"pass_start": 50.0 + r, "TotalDeg": 1.0, "reason": ""}
-        | {
-            "pass_final": 50.1
-            + r
-            + gains.get(arm, 0.0) * (1 if policy == "attractor" else 0) * step
-        }
+        | {"pass_final": 50.1 + r + gains.get(arm, 0.0) * (policy == "attractor") * step}
         for policy in policies
         for step in (0.01, 0.1, 1.0)
         for arm in arms

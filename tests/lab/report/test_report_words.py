@@ -43,7 +43,7 @@ def test_numbers_come_with_their_interval():
     assert "+0.5 points (95 % interval -1.0 to +2.0, within noise)" in said
 
 
-def test_damage():
+def test_what_ttrl_does_is_one_number():
     damage = part(54.0, 52.5, 55.5, 20, "% of problems", "TotalDeg")
     assert words.sentence(Finding("damage", "Problems", (damage,))) == (
         "TTRL makes 54.0 % of the problems worse (TotalDeg, 95 % interval 52.5 to 55.5)."
