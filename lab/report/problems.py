@@ -98,9 +98,7 @@ def _world(world: ReportedComparison, place: int, lives: Mapping[Key, str]) -> H
         "caption": f"All problems, {world.name}; ILA, FLA and MR in percent",
         "arms": [world.titles[arm] for arm in arms],
         "ids": problem_ids(world),
-        "replicates": [
-            f"seed {s}" if once else f"{n} (seed {s})" for n, (s, _) in enumerate(pairs)
-        ],
+        "replicates": numbered,
         "lives": opened,
         "redrawn": redrawn(world),
         "fates": [{"name": name, "colour": FATE_COLOURS[name]} for name in WORST_FIRST],
