@@ -58,7 +58,7 @@ class Report:
         from lab.report.page import write_report
 
         made = write_report(self.folders, self.output, force=self.force)
-        _name(made.skipped)
+        _tell(made.skipped)
         for world in made.worlds:
             print(one_line(world.name))
             found = [finding.text for finding in world.findings if finding.parts]
@@ -97,11 +97,11 @@ class Report:
         from lab.report.digest import read
 
         worlds, skipped = read(self.folders)
-        _name(skipped)
+        _tell(skipped)
         return worlds
 
 
-def _name(skipped: Iterable[Skipped]) -> None:
+def _tell(skipped: Iterable[Skipped]) -> None:
     for item in skipped:
         print(f"left out: {one_line(item.reason)}", file=sys.stderr)
 

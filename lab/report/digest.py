@@ -342,11 +342,7 @@ class StepStudy:
 
 
 def step_studies(worlds: Sequence[ReportedComparison]) -> list[StepStudy]:
-    """The studies among comparisons: several at different step sizes, or one with runs beside it.
-
-    Args:
-        worlds: the comparisons, in the order of the page.
-    """
+    """Comparisons at several step sizes together, and those with runs beside them."""
     found = [StepStudy(w.name, w.comparison.grid) for w in worlds if w.comparison.grid is not None]
     for family in families(worlds):
         found.append(StepStudy(family[0].title, of_steps(over_steps(family), SEED)))
@@ -467,11 +463,7 @@ _COMPARED = tuple(BY_NAME[name] for name in ("pass_final", "maj_final", "TotalDe
 
 
 def markdown(worlds: Sequence[ReportedComparison]) -> str:
-    """All comparisons, and every arm at its own best where a task was run at several step sizes.
-
-    Args:
-        worlds: from `read`.
-    """
+    """All comparisons, and every arm at its own best where a task was run at several step sizes."""
     lines: list[str] = []
     for world in worlds:
         table = overview_table(world)

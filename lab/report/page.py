@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from guard_core.rules import RULES
-from lab.base.arms import BASELINE, GUARD, MATCHED, RANDOM_SKIP, matched_target, rule_of, title
+from lab.base.arms import GUARD, MATCHED, RANDOM_SKIP, matched_target, rule_of, title
 from lab.base.columns import finite_mean
 from lab.base.errors import UserError
 from lab.base.files import unwritable, whole
@@ -118,11 +118,7 @@ _DUEL = {
 
 
 def about(arm: str) -> str:
-    """What an arm is trained on, in a sentence or two.
-
-    Args:
-        arm: its name, without settings that differ from the arm's own.
-    """
+    """What an arm is trained on, in a sentence or two; settings of its own are not read."""
     if arm in ARMS:
         return ARMS[arm]
     if (target := matched_target(arm)) is not None:
@@ -137,15 +133,8 @@ def about(arm: str) -> str:
 
 
 def sentence(finding: Finding) -> str:
-    """A finding with its uncertainty, and whether it is more than noise."""
+    """What the guard or the best rival gains, with uncertainty, and whether that is noise."""
     parts = [part for part in finding.parts if part.value.n]
-    if not parts:
-        return f"{finding.title}: not measured{_bracket(finding.note)}."
-    if finding.key == "damage":
-        value = parts[0].value
-        worse = f"{value.mean:.1f} % of the problems worse"
-        bounds = interval(value.low, value.high, signed=False)
-        return f"{title(BASELINE)} makes {worse} (TotalDeg, {bounds})."
     subject, reference = _DUEL[finding.key]
     numbers = " and ".join(_part_text(part) for part in parts)
     subject = subject.format(note=finding.note)
@@ -165,17 +154,8 @@ def _outcome(parts: Sequence[Quantity]) -> str:
         return "shows no difference beyond noise from"
     if len(set(shown)) > 1:
         return "does better in one number and worse in the other than"
-    side = "better" if shown[0] else "worse"
-    some = len(shown) < len(parts)
-    return (
-        f"does {side} in one number, with the other within noise, than"
-        if some
-        else (f"does {side} than")
-    )
-
-
-def _bracket(note: str) -> str:
-    return f" ({note})" if note else ""
+    some = " in one number, with the other within noise," if len(shown) < len(parts) else ""
+    return f"does {'better' if shown[0] else 'worse'}{some} than"
 
 
 def first_screen(worlds: Sequence[ReportedComparison]) -> Html:
@@ -480,13 +460,11 @@ def _contents(parts: Sequence[_PageSection]) -> Html:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Files that were written."""
+    """The page's path and what is on it."""
 
     path: Path
     worlds: list[ReportedComparison]
-    """The comparisons on the page."""
     skipped: list[Skipped]
-    """Folders that were left out."""
 
 
 def write_report(

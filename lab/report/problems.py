@@ -72,7 +72,6 @@ def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET)
     """The table of each comparison, with the numbers and lives that its script draws from.
 
     Args:
-        worlds: the comparisons, in the order of the page.
         budget: characters for all lives; see `packed_lives` for which are left out.
     """
     lives = packed_lives(worlds, budget)

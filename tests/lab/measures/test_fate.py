@@ -15,13 +15,7 @@ def reference(votes: list[int], n_votes: int = 64) -> str:
     """The table of the paper, first match first, in exact fractions."""
     accuracy = [Fraction(v, n_votes) for v in votes]
     ila, fla = sum(accuracy[:3]) / 3, sum(accuracy[-5:]) / 5
-    return reference_fate(ila, fla)
-
-
-def reference_fate(ila: Fraction, fla: Fraction) -> str:
-    def of(text: str) -> Fraction:
-        return Fraction(text)
-
+    of = Fraction
     if ila >= of("0.7") and fla >= of("0.6"):
         return "Stable Always Right"
     if ila >= of("0.5") and fla < ila - of("0.2"):
