@@ -1,5 +1,3 @@
-import re
-
 import numpy as np
 
 from lab.compare.collection import gather
@@ -67,10 +65,3 @@ def test_rules_have_a_table_of_their_own(make_trace):
     # EMPO is best at 0.2, TTRL at 0.1; both move equally far at either step here.
     assert line.startswith("| EMPO | 0.2 > | 70.0 ± 0.0 | **+20.0 [+20.0, +20.0]** | **+10.0")
     assert "## Rules" not in markdown(at_steps(make_trace, TTRL))
-
-
-def test_markup_of_a_trace_stays_text(add_run, tmp_path):
-    add_run(tmp_path / "a", "x|<img src=1>", title="[x](y)|<img>")
-    text = markdown(read([tmp_path])[0])
-    assert "<img" not in text
-    assert not re.search(r"(?<!\\)\[x\]\(", text)
