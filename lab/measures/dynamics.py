@@ -13,6 +13,7 @@ from lab.base.columns import (
     Bools,
     Floats,
     Ints,
+    finite_mean,
     flags,
     floats,
     group_mean,
@@ -300,10 +301,13 @@ def _seconds(steps: pd.DataFrame, arm: str) -> pd.DataFrame | None:
             f"overhead: {arm}, replicate {one} has no step after {WARM_UP} of warm-up; train longer"
         )
     names = PHASES | {"seconds_step": STEP}
-    means = warm.reindex(columns=["replicate", *names]).groupby("replicate").mean()
-    # A phase that was not there at all took no time.
-    means = means.rename(columns=names).fillna(0.0)
+    runs = list(warm.reindex(columns=["replicate", *names]).groupby("replicate"))
+    means = pd.DataFrame(
+        {name: [finite_mean(own, column) for _, own in runs] for column, name in names.items()},
+        pd.Index([replicate for replicate, _ in runs], name="replicate"),
+    )
+    means = means.fillna(0.0)  # a phase that was not there at all took no time
     # Phases may overlap by a rounding of the clock: the rest is never negative.
-    rest = means[STEP] - means[list(PHASES.values())].sum(axis=1)
+    rest = means[STEP] - sum(means[name] for name in PHASES.values())
     means.insert(len(PHASES), OTHER, rest.clip(lower=0.0))
     return means
