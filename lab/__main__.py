@@ -1,4 +1,4 @@
-"""`python -m lab` and the entry point of `guard-report`; its command is `lab.report_command`."""
+"""`python -m lab` and the entry point of `guard-report`; its command is `lab.report`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.signals import enter
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `guard-report`; returns the exit code."""
-    return enter("guard-report", "lab.report_command", argv)
+    return enter("guard-report", "lab.report", argv)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from lab.base.columns import floats
 from lab.base.errors import UserError
 from lab.base.settings import flattened, to_values
 from lab.base.stats import estimate, paired
-from lab.figures.outcome import fate_bars
+from lab.figures import fate_bars
 from lab.figures.training import lost_votes, training_progress
 from lab.measures.dynamics import dynamics, run_windows
 from lab.measures.fate import fate_shares, fates

@@ -2,19 +2,13 @@
    after the other, so that the text can be read at once; nothing is fetched. */
 (function () {
   "use strict";
-  var config = {
+  const waiting = [...document.querySelectorAll(".plot[data-figure]")];
+  window.guardConfig = {
     responsive: true,
     displaylogo: false,
     modeBarButtons: [["toImage", "resetScale2d"]],
     plotlyServerURL: "",
   };
-  var waiting = Array.from(document.querySelectorAll(".plot[data-figure]"));
-
-  function fontSize(figure, width) {
-    if (width < 420) {
-      figure.layout.font = Object.assign({}, figure.layout.font, { size: 11 });
-    }
-  }
 
   /* A packed text, as lab.report.html writes it. */
   window.guardText = async function (id) {
@@ -31,56 +25,43 @@
     document.body.append(script);
   }
 
-  window.guardConfig = config;
   window.guardReady = load();
 
   async function draw(place) {
-    const figure = JSON.parse(await window.guardText(place.dataset.figure));
+    const { data, layout } = JSON.parse(await window.guardText(place.dataset.figure));
     await window.guardReady;
-    figure.layout.template = window.guardTemplate;
-    fontSize(figure, place.clientWidth);
-    return window.Plotly.newPlot(place, figure.data, figure.layout, config);
+    layout.template = window.guardTemplate;
+    if (place.clientWidth < 420) layout.font = { ...layout.font, size: 11 };
+    return window.Plotly.newPlot(place, data, layout, window.guardConfig);
   }
 
   /* A figure that comes near the screen goes to the head of the queue. */
-  var near = new IntersectionObserver(
-    function (entries) {
-      entries.forEach(function (entry) {
-        var index = waiting.indexOf(entry.target);
-        if (entry.isIntersecting && index > 0) {
-          waiting.unshift(waiting.splice(index, 1)[0]);
-        }
-      });
-    },
-    { rootMargin: "300px" }
-  );
-  waiting.forEach(function (place) {
-    near.observe(place);
-  });
-
-  function drawNext() {
-    var place = waiting.shift();
-    if (!place) {
-      near.disconnect();
-      document.documentElement.dataset.drawn = "all";
-      return;
+  const near = new IntersectionObserver((entries) => {
+    for (const { target } of entries.filter((entry) => entry.isIntersecting)) {
+      const index = waiting.indexOf(target);
+      if (index > 0) waiting.unshift(...waiting.splice(index, 1));
     }
-    near.unobserve(place);
-    draw(place).then(function () {
-      window.setTimeout(drawNext, 0);
-    });
+  }, { rootMargin: "300px" });
+  waiting.forEach((place) => near.observe(place));
+
+  async function drawAll() {
+    await window.guardReady;
+    while (waiting.length) {
+      const place = waiting.shift();
+      near.unobserve(place);
+      await draw(place);
+      await new Promise((next) => window.setTimeout(next));
+    }
+    near.disconnect();
+    document.documentElement.dataset.drawn = "all";
   }
 
   /* Folded parts are opened for print: paper cannot be clicked. What waits is drawn at once. */
-  window.addEventListener("beforeprint", function () {
+  window.addEventListener("beforeprint", () => {
     waiting.splice(0).forEach(draw);
-    document.querySelectorAll("details").forEach(function (part) {
-      part.open = true;
-    });
+    document.querySelectorAll("details").forEach((part) => { part.open = true; });
   });
 
   /* Only after the first paint, which holds the summary. */
-  window.requestAnimationFrame(function () {
-    window.setTimeout(() => window.guardReady.then(drawNext), 0);
-  });
+  window.requestAnimationFrame(() => window.setTimeout(drawAll));
 })();

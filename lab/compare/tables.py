@@ -22,8 +22,8 @@ from lab.compare.effort import (
     edges,
     own_best,
 )
+from lab.measures import PAGE, measured, update_by_replicate
 from lab.measures.dynamics import dynamics, run_windows
-from lab.measures.metrics import PAGE, measured, update_by_replicate
 from lab.trace.trace import Trace
 
 
@@ -31,7 +31,7 @@ def metrics(comparison: Comparison) -> pd.DataFrame:
     """Every metric of every replicate, computed once per comparison.
 
     Returns:
-        Indexed by (arm, replicate), one column per entry of `lab.measures.metrics.PAGE`, in its
+        Indexed by (arm, replicate), one column per entry of `lab.measures.PAGE`, in its
         unit. NaN where it was not measured, as for fates where no true answer is known or a
         problem of the replicate has fewer visits than its fate needs.
     """
@@ -212,7 +212,7 @@ def over_steps(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 
     Returns:
         One row per arm, step size (NaN where it was not noted) and replicate: arm, step_size,
-        seed, place, the metrics of `lab.measures.metrics.PAGE` in their units, and the window of
+        seed, place, the metrics of `lab.measures.PAGE` in their units, and the window of
         `lab.measures.dynamics.run_windows`: `fr_peak` (% of problems), and `collapse`, `drop`,
         `lead` in epochs.
     """

@@ -41,9 +41,6 @@ FATE_COLOURS = {
 
 FATE_PATTERNS = {"Marginal Degraded": "/", "Marginal Stable": ".", "Unclassified": "x"}
 
-DIVERGING = ((0.0, VERMILLION), (0.5, "#F7F7F7"), (1.0, BLUE))
-"""Worse, unchanged, better: distinguishable under any common colour blindness."""
-
 ROUTE_COLOURS = dict(zip(ROUTES.values(), (PALE, ORANGE, VERMILLION, BLUE), strict=True))
 """Stable visits, most of all, are pale: what the guard sees in the others is the point."""
 
@@ -160,86 +157,49 @@ def styled(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     return figure
 
 
-COLUMNS = 2
-
-
-def multiples(
-    titles: Sequence[str],
-    columns: int = COLUMNS,
-    row_gap: float = 0.3,
-    column_gap: float = 0.12,
-    shared_yaxes: bool = False,
-) -> go.Figure:
-    """Empty panels, filled row by row.
-
-    Args:
-        titles: one per panel, not escaped; empty for none.
-        columns: largest number of panels in a row.
-        row_gap: of the figure's height, between two rows of panels.
-        column_gap: of its width, between two columns.
-        shared_yaxes: panels of one row share their axis.
-    """
-    n_columns = max(1, min(columns, len(titles)))
-    n_rows = math.ceil(len(titles) / n_columns)
-    return make_subplots(
-        rows=n_rows,
-        cols=n_columns,
-        subplot_titles=[f"<b>{safe(title)}</b>" if title else "" for title in titles],
-        vertical_spacing=row_gap / max(n_rows, 2),
-        horizontal_spacing=column_gap,
-        shared_yaxes=shared_yaxes,
-    )
-
-
 class Place(TypedDict):
-    """Position of a panel, as plotly's arguments."""
+    """Row and column of a panel, as plotly's arguments."""
 
     row: int
     col: int
 
 
-def place_of(panel: int, n_panels: int, columns: int = COLUMNS) -> Place:
-    """Row and column of a panel, as plotly's arguments `row` and `col`."""
-    n_columns = max(1, min(columns, n_panels))
-    return {"row": panel // n_columns + 1, "col": panel % n_columns + 1}
+def multiples(
+    titles: Sequence[str],
+    columns: int = 2,
+    row_gap: float = 0.3,
+    column_gap: float = 0.12,
+    **options: Any,
+) -> tuple[go.Figure, list[Place]]:
+    """Empty panels, filled row by row, and their places.
 
-
-def n_rows(n_panels: int, columns: int = COLUMNS) -> int:
-    """Rows of panels."""
-    return math.ceil(n_panels / max(1, min(columns, n_panels)))
+    Args:
+        titles: one per panel, not escaped; a single column has them on the left.
+        columns: largest number of panels in a row.
+        row_gap: share of the figure's height that lies between two rows of panels.
+        column_gap: share of its width that lies between two columns.
+        options: of `plotly.subplots.make_subplots`.
+    """
+    n_columns = max(1, min(columns, len(titles)))
+    rows = math.ceil(len(titles) / n_columns)
+    figure = make_subplots(
+        rows=rows,
+        cols=n_columns,
+        subplot_titles=[f"<b>{safe(title)}</b>" for title in titles],
+        vertical_spacing=row_gap / max(rows, 2),
+        horizontal_spacing=column_gap,
+        **options,
+    )
+    figure.update_annotations(font_size=13, **({"x": 0, "xanchor": "left"} if columns == 1 else {}))
+    return figure, [
+        {"row": 1 + panel // n_columns, "col": 1 + panel % n_columns}
+        for panel in range(len(titles))
+    ]
 
 
 def hover_sd(sd: Iterable[float], n: Iterable[int]) -> list[list[str | int]]:
     """Spread and number of replicates as a hover shows them; no spread of one replicate."""
     return [[f" ± {s:.2g}" if math.isfinite(s) else "", int(k)] for s, k in zip(sd, n, strict=True)]
-
-
-def line_with_band(
-    points: tuple[Floats, Floats],
-    bounds: tuple[Floats, Floats],
-    style: ArmStyle,
-    group: str,
-    **options: Any,
-) -> list[go.Scatter]:
-    """The band between two bounds where both are known, and the line with markers over it.
-
-    Args:
-        bounds: lower and upper bound at each x.
-        group: curves of one group show and hide together.
-    """
-    line = go.Scatter(
-        x=points[0],
-        y=points[1],
-        line={"color": style.colour, "width": 2.2, "dash": style.dash},
-        marker={"color": style.colour, "symbol": style.symbol, "size": 7},
-        legendgroup=group,
-        **{"mode": "lines+markers", **options},
-    )
-    known = np.isfinite(bounds[0]) & np.isfinite(bounds[1])
-    if not known.any():
-        return [line]
-    x, low, high = (values[known] for values in (points[0], *bounds))
-    return [band(x, low, high, style.colour, group), line]
 
 
 def band(x: Floats, low: Floats, high: Floats, colour: str, group: str) -> go.Scatter:

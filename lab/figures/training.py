@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from guard_core import Route
 from lab.base.columns import floats, ints, where
@@ -19,14 +18,13 @@ from lab.figures.style import (
     PURPLE,
     ROUTE_COLOURS,
     VERMILLION,
+    Place,
     arm_order,
     arm_style,
     arm_title,
     band,
     hover_sd,
     multiples,
-    n_rows,
-    place_of,
     safe,
     styled,
     translucent,
@@ -75,6 +73,63 @@ def spread(table: pd.DataFrame, column: str) -> pd.DataFrame:
     return pd.DataFrame({"progress": centre, "mean": mean, "sd": sd, "n": n})
 
 
+def has_data(table: pd.DataFrame, columns: Collection[str]) -> bool:
+    """Any of the columns holds a number."""
+    return bool(table.reindex(columns=list(columns)).notna().to_numpy().any())
+
+
+def curve(
+    table: pd.DataFrame, panel: Panel, colour: str, group: str, dash: str = "solid"
+) -> list[go.Scatter]:
+    """The band of one standard deviation, where there is one, and the line of means over it.
+
+    Args:
+        table: rows of one arm, as for `spread`; no curve where they lack the panel's column.
+        group: curves of one group show and hide together.
+    """
+    if not has_data(table, [panel.column]):
+        return []
+    values = spread(table, panel.column)
+    x = 100 * floats(values, "progress")
+    mean, sd = (panel.factor * floats(values, name) for name in ("mean", "sd"))
+    line = go.Scatter(
+        x=x,
+        y=mean,
+        customdata=hover_sd(sd, values["n"]),
+        mode="lines" if len(x) > 1 else "markers",
+        line={"color": colour, "width": 2.2, "dash": dash},
+        marker={"color": colour},
+        legendgroup=group,
+        showlegend=False,
+        hovertemplate=(
+            f"%{{y:.3g}}%{{customdata[0]}} {safe(panel.unit)}<br>%{{x:.0f}} % of training, "
+            "%{customdata[1]} replicates"
+        ),
+    )
+    known = np.isfinite(sd)
+    if not known.any():
+        return [line]
+    # A share cannot leave 0 to 1, so neither can the band.
+    low, high = (np.clip(mean + side * sd, 0, panel.factor)[known] for side in (-1, 1))
+    return [band(x[known], low, high, colour, group), line]
+
+
+def _panel_grid(panels: Sequence[Panel]) -> go.Figure:
+    """Empty panels below each other with one progress axis."""
+    titles = [panel.title for panel in panels]
+    figure, _ = multiples(titles, columns=1, row_gap=0.22, shared_xaxes=True)
+    for row, panel in enumerate(panels, start=1):
+        span = None if panel.top is None else [0, panel.top]
+        figure.update_yaxes(title_text=panel.unit, range=span, rangemode="tozero", row=row, col=1)
+    return figure.update_xaxes(title_text=PROGRESS_TITLE, row=len(panels), col=1)
+
+
+def _finished(figure: go.Figure, height: int, gap: float, above: int) -> go.Figure:
+    """The look, with the legend a gap (pixels) above the panels, which are `above` less high."""
+    legend = {"y": 1 + gap / (height - above)}
+    return styled(figure, height, legend=legend, hovermode="closest")
+
+
 def arm_curves(
     table: pd.DataFrame,
     panels: Sequence[Panel],
@@ -87,93 +142,17 @@ def arm_curves(
         table: `lab.measures.dynamics` tables with the column `arm`.
         panel_height: pixels.
     """
-    figure = panel_grid(panels)
+    figure = _panel_grid(panels)
     for arm in arm_order(table["arm"]):
         style, own = arm_style(arm), where(table, arm=arm)
-        shown = _first_with_data(own, panels)
+        named = False
         for row, panel in enumerate(panels, start=1):
-            if not has_data(own, [panel.column]):
-                continue
-            group = safe(arm)
-            traces = curve(spread(own, panel.column), panel, style.colour, group, style.dash)
-            for trace in traces:
+            for trace in curve(own, panel, style.colour, safe(arm), style.dash):
                 trace.name = safe(arm_title(arm, titles))
-            traces[-1].showlegend = row == shown
-            figure.add_traces(traces, rows=row, cols=1)
-    return finish_panels(figure, panels, panel_height)
-
-
-def curve(
-    values: pd.DataFrame, panel: Panel, colour: str, group: str, dash: str = "solid"
-) -> list[go.Scatter]:
-    """The band of one standard deviation, where there is one, and the line over it.
-
-    Args:
-        values: from `spread`.
-        panel: gives unit and factor.
-        group: curves of one group show and hide together.
-    """
-    x = 100 * values["progress"].to_numpy(np.float64)
-    mean = panel.factor * values["mean"].to_numpy(np.float64)
-    sd = panel.factor * values["sd"].to_numpy(np.float64)
-    line = go.Scatter(
-        x=x,
-        y=mean,
-        customdata=hover_sd(sd, values["n"]),
-        mode="lines" if len(x) > 1 else "markers",
-        line={"color": colour, "width": 2.2, "dash": dash},
-        marker={"color": colour},
-        legendgroup=group,
-        showlegend=False,
-        hovertemplate=_hover(panel),
-    )
-    known = np.isfinite(sd)
-    if not known.any():
-        return [line]
-    # A share cannot leave 0 to 1, so neither can the band.
-    low, high = (np.clip(mean + side * sd, 0, panel.factor)[known] for side in (-1, 1))
-    return [band(x[known], low, high, colour, group), line]
-
-
-def panel_grid(panels: Sequence[Panel]) -> go.Figure:
-    """Empty panels below each other with one progress axis."""
-    gap = 0.22 / max(len(panels), 2)
-    return make_subplots(
-        rows=len(panels),
-        cols=1,
-        shared_xaxes=True,
-        vertical_spacing=gap,
-        subplot_titles=[f"<b>{safe(panel.title)}</b>" for panel in panels],
-    )
-
-
-def finish_panels(figure: go.Figure, panels: Sequence[Panel], panel_height: int) -> go.Figure:
-    """Axes, titles and the look."""
-    for row, panel in enumerate(panels, start=1):
-        span = None if panel.top is None else [0, panel.top]
-        figure.update_yaxes(title_text=panel.unit, range=span, rangemode="tozero", row=row, col=1)
-    figure.update_xaxes(title_text=PROGRESS_TITLE, row=len(panels), col=1)
-    figure.update_annotations(x=0, xanchor="left", font_size=13)
-    height = panel_height * len(panels) + 110
-    return styled(figure, height, legend={"y": 1 + 28 / (height - 110)}, hovermode="closest")
-
-
-def has_data(table: pd.DataFrame, columns: Collection[str]) -> bool:
-    """Any of the columns holds a number."""
-    return bool(table.reindex(columns=list(columns)).notna().to_numpy().any())
-
-
-def _first_with_data(own: pd.DataFrame, panels: Sequence[Panel]) -> int:
-    """The panel whose curve stands for the arm in the legend."""
-    return next((i for i, p in enumerate(panels, 1) if has_data(own, [p.column])), 1)
-
-
-def _hover(panel: Panel) -> str:
-    unit = safe(panel.unit)
-    return (
-        "%{y:.3g}%{customdata[0]} "
-        f"{unit}<br>%{{x:.0f}} % of training, %{{customdata[1]}} replicates"
-    )
+                figure.add_trace(trace, row, 1)
+            if not named and has_data(own, [panel.column]):
+                figure.data[-1].showlegend = named = True
+    return _finished(figure, panel_height * len(panels) + 110, 28, 110)
 
 
 PROGRESS_PANELS = (
@@ -181,13 +160,8 @@ PROGRESS_PANELS = (
     Panel("match_rate", "MR: votes that the label got", "% of votes"),
     Panel("pass_at_1", "pass@1", "% of responses"),
 )
-LOST_PANELS = (
-    Panel(
-        "correct_vote_rate_lost",
-        "Correct-vote rate on lost problems",
-        "% of visits",
-        top=100.0,
-    ),
+LOST_PANEL = Panel(
+    "correct_vote_rate_lost", "Correct-vote rate on lost problems", "% of visits", top=100.0
 )
 
 
@@ -206,12 +180,9 @@ def lost_votes(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
     Args:
         table: `lab.measures.dynamics` tables made with fates, with the column `arm`.
     """
-    return arm_curves(table, LOST_PANELS, titles, panel_height=260)
+    return arm_curves(table, [LOST_PANEL], titles, panel_height=260)
 
 
-_PANEL_HEIGHT = 260
-_OVERLAY_HEIGHT = 240
-_DASHES = {"real": "solid", "simulated": "dot"}
 WINDOW_TITLE = "runs in the window (FR peak to collapse)"
 CURVES = (
     (Panel("flip_rate", "FR", "% of problems (FR)"), VERMILLION, "solid"),
@@ -230,32 +201,30 @@ def training_window(
 
     Args:
         dynamics: `lab.measures.dynamics` tables with the column `arm`.
-        shares: `lab.measures.dynamics` tables with the column `arm`.
+        shares: `lab.measures.dynamics.window_share` tables with the column `arm`.
     """
     arms = arm_order(dynamics["arm"])
-    figure = multiples([arm_title(arm, titles) for arm in arms], columns=1, row_gap=0.22)
-    with_data = {
-        panel.column: [a for a in arms if has_data(where(dynamics, arm=a), [panel.column])]
-        for panel, *_ in CURVES
-    }
-    for number, arm in enumerate(arms):
-        place = place_of(number, len(arms), 1)
-        figure.add_trace(_shade(where(shares, arm=arm), number == 0), **place)
-        own = where(dynamics, arm=arm)
+    figure, places = multiples([arm_title(arm, titles) for arm in arms], columns=1, row_gap=0.22)
+    named: set[str] = set()
+    for arm, place in zip(arms, places, strict=True):
+        figure.add_trace(_shade(where(shares, arm=arm), arm == arms[0]), **place)
         for panel, colour, dash in CURVES:
-            if not has_data(own, [panel.column]):
-                continue
-            traces = curve(spread(own, panel.column), panel, colour, panel.column, dash)
-            traces[-1].update(name=panel.title, showlegend=with_data[panel.column][0] == arm)
+            traces = curve(where(dynamics, arm=arm), panel, colour, panel.column, dash)
             for trace in traces:
                 figure.add_trace(trace, **place)
-    figure.update_yaxes(title_text="%", range=[0, 100])
+            if traces:
+                figure.data[-1].update(name=panel.title, showlegend=panel.column not in named)
+                named.add(panel.column)
+    return _percent_panels(figure, places, 260 * len(arms) + 120)
+
+
+def _percent_panels(figure: go.Figure, places: Sequence[Place], height: int) -> go.Figure:
+    figure.update_yaxes(range=[0, 100])
+    figure.update_yaxes(title_text="%", col=1)
     figure.update_xaxes(range=[0, 100])
-    figure.update_xaxes(title_text=PROGRESS_TITLE, row=n_rows(len(arms), 1))
-    figure.update_annotations(x=0, xanchor="left", font_size=13)
-    height = _PANEL_HEIGHT * len(arms) + 120
-    legend = {"y": 1 + 34 / (height - 90), "traceorder": "normal"}
-    return styled(figure, height, legend=legend, hovermode="closest")
+    figure.update_xaxes(title_text=PROGRESS_TITLE, row=places[-1]["row"])
+    figure.update_layout(legend_traceorder="normal")
+    return _finished(figure, height, 34, 90)
 
 
 def _shade(shares: pd.DataFrame, in_legend: bool) -> go.Scatter:
@@ -287,26 +256,19 @@ def overlay(
         simulated: the same; arms that only one of both has are left out.
     """
     arms = arm_order(set(real["arm"]) & set(simulated["arm"]))
-    figure = multiples([arm_title(arm, titles) for arm in arms], row_gap=0.25, shared_yaxes=True)
-    for number, arm in enumerate(arms):
-        place = place_of(number, len(arms))
-        for (name, dash), table in zip(_DASHES.items(), (real, simulated), strict=True):
-            own = where(table, arm=arm)
+    titles_of = [arm_title(arm, titles) for arm in arms]
+    figure, places = multiples(titles_of, row_gap=0.25, shared_yaxes=True)
+    for arm, place in zip(arms, places, strict=True):
+        for name, dash, table in (("real", "solid", real), ("simulated", "dot", simulated)):
             for panel, colour, _ in CURVES:
-                if not has_data(own, [panel.column]):
-                    continue
                 group = f"{panel.column}-{name}"
-                for trace in curve(spread(own, panel.column), panel, colour, group, dash):
+                traces = curve(where(table, arm=arm), panel, colour, group, dash)
+                for trace in traces:
                     figure.add_trace(trace, **place)
-                figure.data[-1].update(name=f"{panel.title}, {name}", showlegend=number == 0)
-    figure.update_yaxes(range=[0, 100])
-    figure.update_yaxes(title_text="%", col=1)
-    figure.update_xaxes(range=[0, 100])
-    figure.update_xaxes(title_text=PROGRESS_TITLE, row=n_rows(len(arms)))
-    figure.update_annotations(font_size=13)
-    height = _OVERLAY_HEIGHT * n_rows(len(arms)) + 130
-    legend = {"y": 1 + 34 / (height - 90), "traceorder": "normal"}
-    return styled(figure, height, legend=legend, hovermode="closest")
+                if traces:
+                    shown = {"name": f"{panel.title}, {name}", "showlegend": arm == arms[0]}
+                    figure.data[-1].update(shown)
+    return _percent_panels(figure, places, 240 * places[-1]["row"] + 130)
 
 
 WEIGHT = Panel("weight", "FRS: mean weight of the loss", "factor", factor=1.0, top=1.05)
@@ -316,7 +278,6 @@ TOUCHED = (
     (Panel("minority_share", "a minority candidate", "% of visits"), PURPLE, "dash"),
     (Panel("skipped", "left out (RCSU)", "% of visits"), VERMILLION, "dot"),
 )
-_TOUCHED = Panel("", "Visits with …", "% of visits")
 
 
 def routes(table: pd.DataFrame) -> go.Figure:
@@ -328,8 +289,7 @@ def routes(table: pd.DataFrame) -> go.Figure:
     figure = go.Figure()
     # The stable visits on top, so that the others stand on the axis and can be read off.
     for code, column in reversed(ROUTE_COLUMNS.items()):
-        values = spread(table, column)
-        name = ROUTES[code]
+        values, name = spread(table, column), ROUTES[code]
         figure.add_scatter(
             x=100 * values["progress"],
             y=100 * values["mean"],
@@ -339,7 +299,7 @@ def routes(table: pd.DataFrame) -> go.Figure:
             mode="lines",
             line={"width": 0.8, "color": ROUTE_COLOURS[name]},
             fillcolor=translucent(ROUTE_COLOURS[name], 0.4 if code == Route.STABLE else 0.9),
-            hovertemplate=("%{y:.1f}%{customdata[0]} % of visits, %{customdata[1]} replicates"),
+            hovertemplate="%{y:.1f}%{customdata[0]} % of visits, %{customdata[1]} replicates",
         )
     figure.update_xaxes(title_text=PROGRESS_TITLE)
     figure.update_yaxes(title_text="% of visits", range=[0, 100])
@@ -352,12 +312,12 @@ def guard_action(table: pd.DataFrame) -> go.Figure:
     Args:
         table: `lab.measures.dynamics` of one guarded arm.
     """
-    panels = (WEIGHT, _TOUCHED, BETA)
-    figure = panel_grid(panels)
-    for row, (panel, colour) in {1: (WEIGHT, BLUE), 3: (BETA, PURPLE)}.items():
-        figure.add_traces(curve(spread(table, panel.column), panel, colour, panel.column), row, 1)
+    panels = (WEIGHT, Panel("", "Visits with …", "% of visits"), BETA)
+    figure = _panel_grid(panels)
+    figure.add_traces(curve(table, WEIGHT, BLUE, WEIGHT.column), 1, 1)
+    figure.add_traces(curve(table, BETA, PURPLE, BETA.column), 3, 1)
     for panel, colour, dash in TOUCHED:
-        traces = curve(spread(table, panel.column), panel, colour, panel.column, dash)
+        traces = curve(table, panel, colour, panel.column, dash)
         traces[-1].update(name=panel.title, showlegend=True)
         figure.add_traces(traces, 2, 1)
-    return finish_panels(figure, panels, 170)
+    return _finished(figure, 170 * len(panels) + 110, 28, 110)

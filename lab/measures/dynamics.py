@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ from lab.base.columns import (
     group_mean,
     ints,
     require,
+    select,
 )
 from lab.base.errors import UserError
 from lab.measures.fate import LOST, histories, of_fate
@@ -30,48 +31,29 @@ ROUTE_COLUMNS = {code: f"route_{name.lower().replace(' ', '_')}" for code, name 
 
 SCORES = ("pass_at_1", "maj_accuracy")
 
-# What is undefined before training: no visit has been made, so no guard has spoken.
 _GUARD_COLUMNS = (
-    "flip_rate",
-    "mean_problem_flip_rate",
-    "weight",
-    "weighted_share",
-    "beta",
-    "skipped",
-    "minority_share",
-    *ROUTE_COLUMNS.values(),
-)
+    "flip_rate", "mean_problem_flip_rate", "weight", "weighted_share", "beta", "skipped",
+    "minority_share", *ROUTE_COLUMNS.values(),
+)  # fmt: skip
+"""Undefined before training: no visit has been made, so no guard has spoken."""
 _NEEDED = (
-    "replicate",
-    "epoch",
-    "visit",
-    "problem",
-    "flipped",
-    "flip_rate",
-    "match_rate",
-    "route",
-    "weight",
-    "beta",
-    "n_minority",
-    "skipped",
-    "label_accuracy",
-    "label_correct",
-)
+    "replicate", "epoch", "visit", "problem", "flipped", "flip_rate", "match_rate", "route",
+    "weight", "beta", "n_minority", "skipped", "label_accuracy", "label_correct",
+)  # fmt: skip
 
 
 def dynamics(
     visits: pd.DataFrame,
     evals: pd.DataFrame | None = None,
     fates: pd.DataFrame | None = None,
-    lost: Collection[str] = LOST,
 ) -> pd.DataFrame:
     """Means over the problems that were visited in an epoch, all as shares from 0 to 1.
 
     Args:
         evals: a trace's evaluations; without them `pass_at_1` and `maj_accuracy` are NaN.
-        fates: from `lab.fates`; without them `correct_vote_rate_lost` is NaN.
-        lost: fates that count as lost. By default the problems that training made worse; the
-            paper's figure takes `lab.measures.fate.PAPER_LOST` (Degraded and Always Wrong).
+        fates: from `lab.fates`; without them `correct_vote_rate_lost`, over the problems that
+            training made worse, is NaN (the paper's figure counts Always Wrong problems instead of
+            Marginal Degraded ones).
 
     Returns:
         One row per replicate and epoch; epoch 0 is before training, where the guard's columns are
@@ -89,73 +71,56 @@ def dynamics(
     require(visits, _NEEDED, "dynamics")
     if visits.empty:
         raise UserError("dynamics: there are no visits; give a run that has trained")
-    columns = _per_visit(visits)
-    is_lost = np.zeros(len(visits), bool) if fates is None else of_fate(visits, fates, lost)
-    columns["correct_vote_rate_lost"] = np.where(is_lost, columns["correct_vote_rate"], np.nan)
-    keys, width = _keys(visits, evals)
-    row = np.searchsorted(keys, _key(visits, width))
-    means = {name: group_mean(values, row, len(keys)) for name, values in columns.items()}
+    tables = [visits]
+    if evals is not None:
+        require(evals, ("replicate", "step", "epoch", *SCORES), "dynamics")
+        tables.append(evals)
+    width = 1 + max(ints(table, "epoch").max(initial=0) for table in tables)
+
+    def key(table: pd.DataFrame) -> Ints:
+        """One number per replicate and epoch."""
+        return ints(table, "replicate") * width + ints(table, "epoch")
+
+    keys = np.unique(np.concatenate([key(table) for table in tables]))
     replicate, epoch = keys // width, keys % width
+    columns = _per_visit(visits)
+    is_lost = np.zeros(len(visits), bool) if fates is None else of_fate(visits, fates, LOST)
+    columns["correct_vote_rate_lost"] = np.where(is_lost, columns["correct_vote_rate"], np.nan)
+    row = np.searchsorted(keys, key(visits))
+    means = {name: group_mean(values, row, len(keys)) for name, values in columns.items()}
     for name in _GUARD_COLUMNS:
         means[name][epoch == 0] = np.nan
-    scores = {name: _last_scores(evals, name, keys, width) for name in SCORES}
-    progress = epoch / np.maximum(_last_epoch(replicate, epoch), 1)
-    own = {"replicate": replicate, "epoch": epoch, "progress": progress}
-    return pd.DataFrame({**own, **means, **scores})
+    # Keys are sorted, so a replicate's last epoch stands last.
+    last = epoch[np.searchsorted(replicate, replicate, side="right") - 1]
+    own = {"replicate": replicate, "epoch": epoch, "progress": epoch / np.maximum(last, 1)}
+    table = pd.DataFrame({**own, **means, **dict.fromkeys(SCORES, np.nan)})
+    if evals is not None:
+        ordered = evals.take(np.argsort(ints(evals, "step"), kind="stable"))
+        # `last` passes over NaN: not every score is measured at every evaluation.
+        scores = ordered.groupby(key(ordered))[list(SCORES)].last().reindex(keys)
+        table[list(SCORES)] = scores.to_numpy(np.float64)
+    return table
 
 
 def _per_visit(visits: pd.DataFrame) -> dict[str, Floats]:
     """(rows,) per quantity that an epoch's row is the mean of; NaN where it is not known."""
     accuracy, correct = floats(visits, "label_accuracy"), floats(visits, "label_correct")
     route = ints(visits, "route")
+    weight = floats(visits, "weight")
     columns = {
         "flip_rate": floats(visits, "flipped"),
         "mean_problem_flip_rate": floats(visits, "flip_rate"),
         "match_rate": floats(visits, "match_rate"),
         "label_accuracy": accuracy,
         "correct_vote_rate": np.where(np.isnan(accuracy), np.nan, correct),
-        "weight": floats(visits, "weight"),
-        "weighted_share": (floats(visits, "weight") < 1).astype(np.float64),
+        "weight": weight,
+        "weighted_share": (weight < 1).astype(np.float64),
         "beta": floats(visits, "beta"),
         "skipped": floats(visits, "skipped"),
         "minority_share": (ints(visits, "n_minority") > 0).astype(np.float64),
     }
-    for code, name in ROUTE_COLUMNS.items():
-        columns[name] = (route == code).astype(np.float64)
-    return columns
-
-
-def _key(table: pd.DataFrame, width: int) -> Ints:
-    """One number per replicate and epoch."""
-    return ints(table, "replicate") * width + ints(table, "epoch")
-
-
-def _keys(visits: pd.DataFrame, evals: pd.DataFrame | None) -> tuple[Ints, int]:
-    """Replicates and epochs that have a visit or an evaluation, and the keys' width."""
-    tables = [visits]
-    if evals is not None:
-        require(evals, ("replicate", "step", "epoch", *SCORES), "dynamics")
-        tables.append(evals)
-    width = 1 + max(ints(table, "epoch").max(initial=0) for table in tables)
-    return np.unique(np.concatenate([_key(table, width) for table in tables])), width
-
-
-def _last_scores(evals: pd.DataFrame | None, name: str, keys: Ints, width: int) -> Floats:
-    """(keys,) the last measured value of each epoch."""
-    scores = np.full(len(keys), np.nan)
-    if evals is not None:
-        values, key = floats(evals, name), _key(evals, width)
-        order = np.argsort(ints(evals, "step"), kind="stable")
-        order = order[np.isfinite(values[order])]
-        # Of several values for one place the last one stays.
-        scores[np.searchsorted(keys, key[order])] = values[order]
-    return scores
-
-
-def _last_epoch(replicate: Ints, epoch: Ints) -> Ints:
-    """(rows,) the last epoch of each row's replicate; keys are sorted, so it stands last."""
-    last = np.searchsorted(replicate, replicate, side="right") - 1
-    return epoch[last]
+    routes = {n: (route == code).astype(np.float64) for code, n in ROUTE_COLUMNS.items()}
+    return columns | routes
 
 
 DROP = 0.02
@@ -168,24 +133,19 @@ def run_windows(dynamics: pd.DataFrame) -> pd.DataFrame:
     """Peak and collapse of the flip rate, and the drop of pass@1, per run.
 
     Args:
-        dynamics: from `lab.measures.dynamics.dynamics`, with evaluations.
+        dynamics: with evaluations.
 
     Returns:
         Indexed by replicate: `fr_peak` (share) and `peak` (its first epoch), `collapse` (first
         epoch after the peak from which FR stays below half of the peak), `drop` (first epoch from
         which pass@1 stays 2 points below its running maximum), `lead` = drop - collapse, in
         epochs. NaN where it did not happen; without any flip there is no peak and no collapse.
-
-    Raises:
-        UserError: a column is missing.
     """
-    needed = ("replicate", "epoch", "flip_rate", "pass_at_1")
-    require(dynamics, needed, "extinction window")
+    require(dynamics, ("replicate", "epoch", "flip_rate", "pass_at_1"), "extinction window")
     ordered = dynamics.take(np.argsort(ints(dynamics, "epoch"), kind="stable"))
-    own = ints(ordered, "replicate")
-    replicates = np.unique(own)
-    rows = [_window(ordered.take(np.flatnonzero(own == one))) for one in replicates]
-    return pd.DataFrame(rows, pd.Index(replicates, name="replicate"), list(WINDOW))
+    found = {replicate: _window(run) for replicate, run in ordered.groupby("replicate")}
+    index = pd.Index(list(found), name="replicate")
+    return pd.DataFrame(list(found.values()), index, list(WINDOW))
 
 
 def competitive_windows(visits: pd.DataFrame) -> pd.DataFrame:
@@ -197,9 +157,6 @@ def competitive_windows(visits: pd.DataFrame) -> pd.DataFrame:
     Returns:
         One row per replicate and problem: `last_competitive` (visit at which the correct answer
         last held a quarter of the votes, 0 if never) and `window` (its share of the visits).
-
-    Raises:
-        UserError: a column is missing.
     """
     needed = ("replicate", "problem", "visit", "label_accuracy", "correct_competitive")
     require(visits, needed, "extinction window")
@@ -222,7 +179,9 @@ def competitive_windows(visits: pd.DataFrame) -> pd.DataFrame:
 def _window(run: pd.DataFrame) -> dict[str, float]:
     epochs, rates, scores = ints(run, "epoch"), floats(run, "flip_rate"), floats(run, "pass_at_1")
     measured = np.isfinite(scores)
-    drop = _drop(scores[measured], epochs[measured])
+    scores = scores[measured]
+    low = scores <= np.maximum.accumulate(scores) - DROP + ROUNDING
+    drop = _first_for_good(low, epochs[measured])
     known = np.isfinite(rates)
     rates, epochs = rates[known], epochs[known]
     window = dict.fromkeys(WINDOW, np.nan) | {"fr_peak": rates.max(initial=0.0), "drop": drop}
@@ -231,11 +190,6 @@ def _window(run: pd.DataFrame) -> dict[str, float]:
         collapse = _first_for_good((rates < rates[peak] / 2)[peak:], epochs[peak:])
         window |= {"peak": float(epochs[peak]), "collapse": collapse, "lead": drop - collapse}
     return window
-
-
-def _drop(scores: Floats, epochs: Ints) -> float:
-    low = scores <= np.maximum.accumulate(scores) - DROP + ROUNDING
-    return _first_for_good(low, epochs)
 
 
 def _first_for_good(holds: Bools, epochs: Ints) -> float:
@@ -249,17 +203,16 @@ def window_share(dynamics: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
     """Share of the replicates between the peak of FR and its collapse.
 
     Args:
-        dynamics: from `lab.measures.dynamics.dynamics`, of one arm.
-        windows: from `lab.measures.dynamics.run_windows`, of the same arm. A window that never
-        collapsed is
-            open to the end; a run without any flip never has one.
+        dynamics: of one arm.
+        windows: from `run_windows`, of the same arm. A window that never collapsed is open to the
+            end; a run without any flip never has one.
 
     Returns:
         One row per epoch from 1 on: epoch, progress, share (0 to 1; of the replicates whose window
         is open, from the peak's epoch up to before the collapse's), n (replicates).
 
     Raises:
-        UserError: a column is missing, or a replicate of the dynamics has no window.
+        UserError: a replicate of the dynamics has no window.
     """
     require(dynamics, ("replicate", "epoch", "progress"), "extinction window")
     require(windows, ("peak", "collapse"), "extinction window")
@@ -268,33 +221,24 @@ def window_share(dynamics: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
         raise UserError(
             f"extinction window: no window of replicate {lacking[0]}; give both tables of one run"
         )
-    rows = dynamics.take(np.flatnonzero(dynamics["epoch"].to_numpy() > 0))
-    own = windows.loc[rows["replicate"]]
+    rows = select(dynamics, dynamics["epoch"] > 0)
+    own, epoch = windows.loc[rows["replicate"]], floats(rows, "epoch")
     peak, collapse = floats(own, "peak"), floats(own, "collapse")
-    epoch = floats(rows, "epoch")
     # Any comparison with NaN is false: no peak is no window, no collapse is an open end.
     is_open = (epoch >= peak) & ~(epoch >= collapse)
     grouped = rows.assign(share=is_open.astype(np.float64)).groupby("epoch", as_index=False)
     return grouped.agg(progress=("progress", "mean"), share=("share", "mean"), n=("share", "count"))
 
 
-def window_width(
-    visits: pd.DataFrame, fates: pd.DataFrame, wanted: Collection[str] = PAPER_FATES
-) -> pd.DataFrame:
-    """Share of its visits up to which the correct answer of a problem stayed competitive.
-
-    Args:
-        wanted: names out of `lab.measures.fate.FATES`.
+def window_width(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
+    """Share of its visits up to which the correct answer of a Degraded problem stayed competitive.
 
     Returns:
         One row per replicate that has such problems: replicate, window (mean over them, 0 to 1),
         n_problems.
-
-    Raises:
-        UserError: a column is missing.
     """
     windows = competitive_windows(visits)
-    own = windows.take(np.flatnonzero(of_fate(windows, fates, wanted)))
+    own = windows.take(np.flatnonzero(of_fate(windows, fates, PAPER_FATES)))
     grouped = own.groupby("replicate", as_index=False)
     return grouped.agg(window=("window", "mean"), n_problems=("window", "count"))
 
@@ -338,10 +282,9 @@ def step_seconds(steps: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     base = measured[BASELINE][STEP]
     found = []
     for arm, table in measured.items():
-        long = table.rename_axis("replicate").reset_index()
-        long = long.melt("replicate", var_name="phase", value_name="seconds").assign(arm=arm)
+        long = table.reset_index().melt("replicate", var_name="phase", value_name="seconds")
         whole = base.reindex(long["replicate"]).to_numpy(np.float64)
-        found.append(long.assign(relative=100 * floats(long, "seconds") / whole))
+        found.append(long.assign(arm=arm, relative=100 * floats(long, "seconds") / whole))
     columns = ["arm", "replicate", "phase", "seconds", "relative"]
     return pd.concat(found, ignore_index=True).reindex(columns=columns)
 
@@ -351,27 +294,20 @@ def _seconds(steps: pd.DataFrame, arm: str) -> pd.DataFrame | None:
     require(steps, ("replicate", "step"), "overhead")
     if "seconds_step" not in steps or not np.isfinite(floats(steps, "seconds_step")).any():
         return None
-    replicate = ints(steps, "replicate")
-    rank = steps.groupby("replicate")["step"].rank(method="first").to_numpy()
-    rows = {}
-    for one in np.unique(replicate):
-        own = steps.take(np.flatnonzero((replicate == one) & (rank > WARM_UP)))
-        if own.empty:
-            raise UserError(
-                f"overhead: {arm}, replicate {one} has no step after {WARM_UP} of warm-up; "
-                "train longer"
-            )
-        rows[one] = _mean_phases(own)
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _mean_phases(own: pd.DataFrame) -> dict[str, float]:
-    means = {title: _mean(own, name) for name, title in PHASES.items()}
-    whole = _mean(own, "seconds_step")
+    rank = steps.groupby("replicate")["step"].rank(method="first")
+    warm = select(steps, rank > WARM_UP)
+    for one in np.setdiff1d(ints(steps, "replicate"), ints(warm, "replicate")):
+        raise UserError(
+            f"overhead: {arm}, replicate {one} has no step after {WARM_UP} of warm-up; train longer"
+        )
+    names = PHASES | {"seconds_step": STEP}
+    runs = list(warm.reindex(columns=["replicate", *names]).groupby("replicate"))
+    means = pd.DataFrame(
+        {name: [finite_mean(own, column) for _, own in runs] for column, name in names.items()},
+        pd.Index([replicate for replicate, _ in runs], name="replicate"),
+    )
+    means = means.fillna(0.0)  # a phase that was not there at all took no time
     # Phases may overlap by a rounding of the clock: the rest is never negative.
-    return means | {OTHER: max(whole - sum(means.values()), 0.0), STEP: whole}
-
-
-def _mean(own: pd.DataFrame, name: str) -> float:
-    """Mean of the measured steps, 0 where the phase was not there at all."""
-    return float(np.nan_to_num(finite_mean(own, name))) if name in own else 0.0
+    rest = means[STEP] - sum(means[name] for name in PHASES.values())
+    means.insert(len(PHASES), OTHER, rest.clip(lower=0.0))
+    return means

@@ -28,15 +28,11 @@ FATES = (
 """Categories in the order in which they are tried."""
 LOST = ("Degraded", "Marginal Degraded")
 """Problems that training made worse: the fates that TotalDeg counts."""
-PAPER_LOST = ("Degraded", "Always Wrong")
-"""The subset of the paper's figure of the correct-vote rate."""
 
 FIRST, LAST = 3, 5
 """Visits that the initial and the final label accuracy are means of."""
 MIN_VISITS = FIRST + LAST
 """With fewer visits the two windows would overlap."""
-
-_NEEDED = ("replicate", "problem", "visit", "label_accuracy")
 
 
 class Histories(NamedTuple):
@@ -72,45 +68,50 @@ def fates(visits: pd.DataFrame, *, partial: bool = False) -> pd.DataFrame:
         UserError: a column is missing or a visit is there twice; unless `partial`, also where no
             true answer is known or a problem has fewer than eight visits.
     """
-    require(visits, _NEEDED, "fates")
+    require(visits, ("replicate", "problem", "visit", "label_accuracy"), "fates")
     accuracy = floats(visits, "label_accuracy")
     known = np.isfinite(accuracy)
     found = histories(visits, known)
+    first_rows = found.order[found.start]
     if partial:
-        found = _of_long_replicates(visits, found)
+        replicate = ints(visits, "replicate")[first_rows]
+        kept = ~np.isin(replicate, replicate[found.length < MIN_VISITS])
+        found = Histories(found.order, found.start[kept], found.length[kept])
+        first_rows = first_rows[kept]
     elif not known.any():
         raise UserError("fates: no label accuracy is known; they need the true answers")
-    elif not len(found.start):
+    elif not len(first_rows):
         raise UserError(f"fates: no visit of training, {MIN_VISITS} are needed; train longer")
-    else:
-        _check_length(visits, found)
+    elif (fewest := found.length.min()) < MIN_VISITS:
+        row = visits.iloc[first_rows[found.length.argmin()]]
+        raise UserError(
+            f"fates: replicate {row['replicate']:.0f}, problem {row['problem']:.0f} has "
+            f"{fewest} visits, at least {MIN_VISITS} are needed; train longer"
+        )
     accuracy = accuracy[found.order]
     ila = accuracy[found.start[:, None] + np.arange(FIRST)].mean(axis=1)
     fla = accuracy[found.last[:, None] - np.arange(LAST)].mean(axis=1)
-    first_rows = found.order[found.start]
-    return pd.DataFrame(
-        {
-            "replicate": visits["replicate"].to_numpy()[first_rows],
-            "problem": visits["problem"].to_numpy()[first_rows],
-            "ila": ila,
-            "fla": fla,
-            "fate": pd.Categorical.from_codes(classify(ila, fla), list(FATES), ordered=True),
-        }
-    )
+    fate = pd.Categorical.from_codes(classify(ila, fla), list(FATES), ordered=True)
+    keys = {name: visits[name].to_numpy()[first_rows] for name in ("replicate", "problem")}
+    return pd.DataFrame({**keys, "ila": ila, "fla": fla, "fate": fate})
 
 
 def classify(ila: Floats, fla: Floats) -> NDArray[np.int8]:
     """Place in `FATES` of each pair of initial and final label accuracy, any shape."""
     ila, fla = np.asarray(ila, np.float64), np.asarray(fla, np.float64)
-    hard, middle = _below(ila, 0.15), ~_below(ila, 0.15) & _below(ila, 0.7)
-    fell = _below(fla, ila - 0.15)
+
+    def below(value: Floats, bound: Floats | float) -> Bools:
+        return value < bound - ROUNDING
+
+    hard, middle = below(ila, 0.15), ~below(ila, 0.15) & below(ila, 0.7)
+    fell = below(fla, ila - 0.15)
     conditions = [
-        ~_below(ila, 0.7) & ~_below(fla, 0.6),
-        ~_below(ila, 0.5) & _below(fla, ila - 0.2),
-        hard & ~_below(fla, 0.5),
+        ~below(ila, 0.7) & ~below(fla, 0.6),
+        ~below(ila, 0.5) & below(fla, ila - 0.2),
+        hard & ~below(fla, 0.5),
         middle & fell,
         middle & ~fell,
-        hard & _below(fla, 0.5),
+        hard & below(fla, 0.5),
     ]
     return np.select(conditions, range(len(conditions)), len(conditions)).astype(np.int8)
 
@@ -146,15 +147,7 @@ def fewest_visits(visits: pd.DataFrame) -> int:
 
 
 def of_fate(visits: pd.DataFrame, fates: pd.DataFrame, wanted: Collection[str]) -> Bools:
-    """Mask of the visits that belong to problems of given fates.
-
-    Args:
-        visits: a trace's visits, visit 0 included or not.
-        wanted: names out of `FATES`.
-
-    Returns:
-        (rows of visits,) bool.
-    """
+    """(rows of visits,) true where the problem has a fate of `FATES` that is wanted."""
     chosen = fates["fate"].isin(list(wanted)).to_numpy()
     width = 1 + max(ints(visits, "problem").max(initial=0), ints(fates, "problem").max(initial=0))
     own, known = _history_id(visits, width), _history_id(fates, width)[chosen]
@@ -199,54 +192,31 @@ def histories(visits: pd.DataFrame, keep: Bools | None = None) -> Histories:
     return Histories(rows[order], start, np.diff(start, append=len(order)))
 
 
-def _below(value: Floats, bound: Floats | float) -> Bools:
-    return value < bound - ROUNDING
-
-
 def _history_id(table: pd.DataFrame, width: int) -> Ints:
     return ints(table, "replicate") * width + ints(table, "problem")
 
 
-def _of_long_replicates(visits: pd.DataFrame, found: Histories) -> Histories:
-    """The histories of those replicates in which every problem has enough visits."""
-    replicate = ints(visits, "replicate")[found.order[found.start]]
-    short = np.unique(replicate[found.length < MIN_VISITS])
-    kept = ~np.isin(replicate, short)
-    return Histories(found.order, found.start[kept], found.length[kept])
+_N_BINS = 10
+"""Bins of equal width from 0 to 1, for ILA and FLA alike; 1 belongs to the last."""
 
 
-def _check_length(visits: pd.DataFrame, found: Histories) -> None:
-    shortest = int(np.argmin(found.length))
-    if found.length[shortest] >= MIN_VISITS:
-        return
-    row = visits.iloc[found.order[found.start[shortest]]]
-    raise UserError(
-        f"fates: replicate {row['replicate']:.0f}, problem {row['problem']:.0f} has "
-        f"{found.length[shortest]} visits, at least {MIN_VISITS} are needed; train longer"
-    )
-
-
-_CHANGE_NEEDED = ("replicate", "problem", "ila", "fla", "fate")
-
-
-def migration(fates: pd.DataFrame, n_bins: int = 10) -> pd.DataFrame:
+def migration(fates: pd.DataFrame) -> pd.DataFrame:
     """Counts of problems on a grid of initial and final label accuracy.
-
-    Args:
-        n_bins: bins of equal width from 0 to 1, for ILA and FLA alike; 1 belongs to the last.
 
     Returns:
         One row per fate and cell of the grid that has problems: fate, ila and fla (means of its
         problems), share (percent of a replicate's problems, mean over the replicates), sd (over
         the replicates; NaN for one), n (replicates), n_problems (of all replicates).
-
-    Raises:
-        UserError: a column is missing.
     """
-    require(fates, _CHANGE_NEEDED, "label migration")
+    require(fates, ("replicate", "problem", "ila", "fla", "fate"), "label migration")
+
+    def binned(name: str) -> Ints:
+        places = (floats(fates, name) * _N_BINS + ROUNDING).astype(np.int64)
+        return np.minimum(places, _N_BINS - 1)
+
     replicates, place = np.unique(ints(fates, "replicate"), return_inverse=True)
-    grid = _bin(floats(fates, "ila"), n_bins) * n_bins + _bin(floats(fates, "fla"), n_bins)
-    code, cell = np.unique(fate_codes(fates) * n_bins**2 + grid, return_inverse=True)
+    grid = binned("ila") * _N_BINS + binned("fla")
+    code, cell = np.unique(fate_codes(fates) * _N_BINS**2 + grid, return_inverse=True)
     counts_RC = np.zeros((len(replicates), len(code)))
     np.add.at(counts_RC, (place, cell), 1)
     shares_RC = 100 * counts_RC / counts_RC.sum(axis=1, keepdims=True)
@@ -255,7 +225,7 @@ def migration(fates: pd.DataFrame, n_bins: int = 10) -> pd.DataFrame:
     n = len(replicates)
     return pd.DataFrame(
         {
-            "fate": np.array(FATES, object)[code // n_bins**2],
+            "fate": np.array(FATES, object)[code // _N_BINS**2],
             "ila": ila,
             "fla": fla,
             "share": shares_RC.mean(axis=0),
@@ -264,7 +234,3 @@ def migration(fates: pd.DataFrame, n_bins: int = 10) -> pd.DataFrame:
             "n_problems": n_problems.astype(np.int64),
         }
     )
-
-
-def _bin(accuracy: Floats, n_bins: int) -> Ints:
-    return np.minimum((accuracy * n_bins + ROUNDING).astype(np.int64), n_bins - 1)

@@ -6,46 +6,34 @@ knows the label's share, the true answer's share and the unparseable ones.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
 
 from lab.base.columns import ROUNDING, Bools, Floats, Ints, flags, floats, group_mean, ints, require
 from lab.base.errors import UserError
 from lab.base.stats import auroc_of_runs, percentile_interval, resample_counts
-from lab.measures.fate import FATES, LOST, histories, of_fate
+from lab.measures.fate import LOST, histories, of_fate
 from lab.trace.trace import Trace
 
 Kind = Literal["correct", "label", "answer", "other", "unparseable"]
 TOP = 6
 """Answers that get an area of their own if nothing else is asked for."""
 _NEEDED = (
-    "replicate",
-    "problem",
-    "visit",
-    "n_votes",
-    "n_unparseable",
-    "label",
-    "match_rate",
-    "label_accuracy",
-    "label_correct",
-    "flip_rate",
-    "weight",
-    "route",
-    "flipped",
-)
+    "replicate", "problem", "visit", "n_votes", "n_unparseable", "label", "match_rate",
+    "label_accuracy", "label_correct", "flip_rate", "weight", "route", "flipped",
+)  # fmt: skip
 
 
 def problem_life(visits: pd.DataFrame, replicate: int, problem: int) -> pd.DataFrame:
     """The visits of one problem in their order, visit 0 first.
 
     Raises:
-        UserError: a column is missing, or the problem was never visited.
+        UserError: the problem was never visited.
     """
     require(visits, _NEEDED, "problem's life")
     own = _own(visits, replicate, problem)
@@ -76,17 +64,12 @@ def vote_areas(
         the true answer, `label` a wrong label, which without votes may be another answer from
         visit to visit, `answer`, `other` answers together, `unparseable`), share (0 to 1; the
         areas of a visit sum to 1).
-
-    Raises:
-        UserError: as `problem_life`.
     """
     life = problem_life(trace.visits, replicate, problem)
     votes = _own(trace.votes, replicate, problem)
     names = trace.answer_texts(replicate, problem) if names is None else names
-    parts = [
-        pd.DataFrame({"visit": ints(life, "visit"), "area": area, "kind": kind, "share": share})
-        for area, kind, share in areas(life, votes, names, top)
-    ]
+    visit, found = ints(life, "visit"), areas(life, votes, names, top)
+    parts = [pd.DataFrame({"visit": visit, "area": a, "kind": k, "share": s}) for a, k, s in found]
     return pd.concat(parts, ignore_index=True)
 
 
@@ -178,22 +161,13 @@ PAPER_FATES = ("Degraded",)
 """The problems that the paper's figure follows."""
 
 NEEDED = (
-    "replicate",
-    "problem",
-    "visit",
-    "label",
-    "match_rate",
-    "label_accuracy",
-    "label_correct",
-)
+    "replicate", "problem", "visit", "label", "match_rate", "label_accuracy", "label_correct",
+)  # fmt: skip
 """Columns of the visits that `scissor` reads."""
-_FATES_NEEDED = ("replicate", "problem", "fate")
 
 
-def scissor(
-    visits: pd.DataFrame, fates: pd.DataFrame, wanted: Collection[str] = PAPER_FATES
-) -> pd.DataFrame:
-    """Wrong labels' match rates and correct labels of some fates, per third of the visits.
+def scissor(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
+    """Wrong labels' match rates and correct labels of `PAPER_FATES`, per third of the visits.
 
     The visits of a problem are cut into three parts by their number, visit 0 left out; where three
     does not divide it, the earlier parts are the longer ones. The match rate of the wrong label in
@@ -202,7 +176,6 @@ def scissor(
 
     Args:
         visits: a trace's visits; problems without a known true answer are left out.
-        wanted: names out of `lab.measures.fate.FATES`; the paper's figure takes Degraded.
 
     Returns:
         One row per replicate and third (1, 2, 3): `n_problems`; `n_wrong`, those of them with a
@@ -210,59 +183,42 @@ def scissor(
         rate is below 0.5; `survival`, 1 - the mean of these match rates; `visits` and `wins`,
         visits per problem and those at which the correct answer is the label. All as shares or
         counts of visits, NaN where no problem is left to take a mean of.
-
-    Raises:
-        UserError: a column is missing, or a visit is there twice.
-        ValueError: a wanted fate does not exist.
     """
     require(visits, NEEDED, "scissor")
-    require(fates, _FATES_NEEDED, "scissor")
-    if unknown := sorted(set(wanted) - set(FATES)):
-        raise ValueError(f"{', '.join(unknown)}: not among {', '.join(FATES)}")
+    require(fates, ("replicate", "problem", "fate"), "scissor")
     known = np.isfinite(floats(visits, "label_accuracy"))
-    found = histories(visits, known & of_fate(visits, fates, wanted))
+    found = histories(visits, known & of_fate(visits, fates, PAPER_FATES))
     rows, n_histories = found.order, len(found.start)
     history = np.repeat(np.arange(n_histories), found.length)
     place = np.arange(len(rows)) - np.repeat(found.start, found.length)
     # One cell per history and third, in that order.
     cell = history * THIRDS + place * THIRDS // np.repeat(found.length, found.length)
-    cells = _per_cell(visits.take(rows), cell, n_histories * THIRDS)
     replicates = np.unique(ints(visits, "replicate"))
     own = np.searchsorted(replicates, ints(visits, "replicate")[rows[found.start]])
     group = np.repeat(own * THIRDS, THIRDS) + np.tile(np.arange(THIRDS), n_histories)
-    return _per_third(cells, group, replicates)
-
-
-def _per_cell(visits: pd.DataFrame, cell: NDArray[np.intp], n_cells: int) -> dict[str, Floats]:
-    """(cells,) match rate of the wrong label, visits, and visits won."""
-    correct = flags(visits, "label_correct")
+    n_cells, n_groups = n_histories * THIRDS, len(replicates) * THIRDS
+    sorted_visits = visits.take(rows)
+    correct = flags(sorted_visits, "label_correct")
     # Without a label nothing is wrong yet: that is no wrong label with a match rate of 0.
-    wrong = ~correct & (ints(visits, "label") >= 0)
-    rate = np.where(wrong, floats(visits, "match_rate"), np.nan)
-    return {
-        "wrong": group_mean(rate, cell, n_cells),
-        "visits": np.bincount(cell, minlength=n_cells).astype(np.float64),
-        "wins": np.bincount(cell[correct], minlength=n_cells).astype(np.float64),
-    }
-
-
-def _per_third(
-    cells: dict[str, Floats], group: NDArray[np.intp], replicates: NDArray[np.int64]
-) -> pd.DataFrame:
-    """Means over the problems of each replicate and third."""
-    wrong, n_groups = cells["wrong"], len(replicates) * THIRDS
+    is_wrong = ~correct & (ints(sorted_visits, "label") >= 0)
+    rate = np.where(is_wrong, floats(sorted_visits, "match_rate"), np.nan)
+    wrong = group_mean(rate, cell, n_cells)
     has_wrong = np.isfinite(wrong)
-    below = np.where(has_wrong, wrong < 0.5 - ROUNDING, np.nan)
+
+    def mean(values: Floats | Ints) -> Floats:
+        """Over the problems of each replicate and third."""
+        return group_mean(values.astype(np.float64), group, n_groups)
+
     return pd.DataFrame(
         {
             "replicate": np.repeat(replicates, THIRDS),
             "third": np.tile(np.arange(1, THIRDS + 1), len(replicates)),
             "n_problems": np.bincount(group, minlength=n_groups),
             "n_wrong": np.bincount(group[has_wrong], minlength=n_groups),
-            "below_half": group_mean(below, group, n_groups),
-            "survival": 1 - group_mean(wrong, group, n_groups),
-            "visits": group_mean(cells["visits"], group, n_groups),
-            "wins": group_mean(cells["wins"], group, n_groups),
+            "below_half": mean(np.where(has_wrong, wrong < 0.5 - ROUNDING, np.nan)),
+            "survival": 1 - mean(wrong),
+            "visits": mean(np.bincount(cell, minlength=n_cells)),
+            "wins": mean(np.bincount(cell[correct], minlength=n_cells)),
         }
     )
 
@@ -274,6 +230,10 @@ SCORES = {"votes": "all votes so far", "mr": "low match rate", "fr": "high flip 
 _VOTES = ("label", "flipped", "tie", "match_rate", "flip_rate", "n_unparseable", "n_votes")
 _SLOPE_VISITS = 5
 _RIDGE = 1.0
+_FOLDS, _RESAMPLES = 4, 1000
+"""At most as many folds as replicates."""
+_TAU = 0.3
+"""Flip rate that tells of a problem at risk."""
 
 
 class AtStake(NamedTuple):
@@ -293,9 +253,6 @@ def lost_problem_auroc(
     fates: pd.DataFrame,
     rng: np.random.Generator,
     at: Sequence[int] = (),
-    *,
-    folds: int = 4,
-    n_resamples: int = 1000,
 ) -> pd.DataFrame:
     """AUROC of scores of votes alone, for lost against kept problems of one run.
 
@@ -307,15 +264,14 @@ def lost_problem_auroc(
         visits: a trace's visits, visit 0 included.
         rng: deals the folds and draws the bootstrap.
         at: visits; those of `VISITS` that the run has if left out.
-        folds: at most the number of replicates.
 
     Returns:
         One row per visit and score of `SCORES`: visit, score, auroc, low, high; `gain`, `gain_low`,
         `gain_high`, the predictor's AUROC minus this score's; n_lost, n_kept. NaN without both.
 
     Raises:
-        UserError: a column is missing, no problem is at stake, a visit lies outside the run, or
-            there are fewer than two replicates.
+        UserError: no problem is at stake, a visit lies outside the run, or there are fewer than
+            two replicates.
 
     Example:
         >>> trace = sim.simulate(sim.SimConfig(replicates=4))
@@ -327,8 +283,8 @@ def lost_problem_auroc(
     if outside := [t for t in at if not 1 <= t <= last]:
         raise UserError(f"prediction: visit {outside[0]}: the run has visits 1 to {last}")
     numbers, run_S = np.unique(stake.replicate_S, return_inverse=True)
-    scores_TS = _scores(stake, at, list(_deal(len(numbers), run_S, folds, rng)))
-    draws_BR = resample_counts(len(numbers), n_resamples, rng)
+    scores_TS = _scores(stake, at, list(_deal(len(numbers), run_S, rng)))
+    draws_BR = resample_counts(len(numbers), _RESAMPLES, rng)
     # The data itself first, then its resamples.
     weights_BR = np.concatenate([np.ones((1, len(numbers)), np.int64), draws_BR])
     rows = []
@@ -339,42 +295,34 @@ def lost_problem_auroc(
             name: auroc_of_runs(score_TS[place, there], lost, run, weights_BR)
             for name, score_TS in scores_TS.items()
         }
-        whole = {name: float(values[0]) for name, values in found.items()}
-        drawn = {name: values[1:] for name, values in found.items()}
-        for name in SCORES:
-            low, high = percentile_interval(drawn[name])
-            gain_low, gain_high = percentile_interval(drawn["votes"] - drawn[name])
-            row = {"visit": t, "score": name, "auroc": whole[name], "low": low, "high": high}
-            row |= {"gain": whole["votes"] - whole[name]}
-            row |= {"gain_low": gain_low, "gain_high": gain_high}
-            rows.append(row | {"n_lost": int(lost.sum()), "n_kept": int((~lost).sum())})
+        counts = {"n_lost": int(lost.sum()), "n_kept": int((~lost).sum())}
+        for name, values in found.items():
+            gains = found["votes"] - values
+            row = {"visit": t, "score": name, "auroc": float(values[0])}
+            row["low"], row["high"] = percentile_interval(values[1:])
+            row["gain"] = float(gains[0])
+            row["gain_low"], row["gain_high"] = percentile_interval(gains[1:])
+            rows.append(row | counts)
     return pd.DataFrame(rows)
 
 
-def flip_rate_in_time(visits: pd.DataFrame, fates: pd.DataFrame, tau: float = 0.3) -> float:
-    """Share of the lost problems whose flip rate exceeds tau before their last right label.
+def flip_rate_in_time(visits: pd.DataFrame, fates: pd.DataFrame) -> float:
+    """Share of the lost problems whose flip rate exceeds .3 before their last right label.
 
     Args:
         visits: a trace's visits, visit 0 included.
 
     Returns:
         NaN where no problem at stake is lost.
-
-    Raises:
-        UserError: as `lost_problem_auroc`.
     """
     stake = at_stake(visits, fates)
     before_SV = np.arange(stake.votes["flip_rate"].shape[1]) < stake.last_win_S[:, None]
-    seen_S = ((stake.votes["flip_rate"] > tau) & before_SV).any(axis=1)
+    seen_S = ((stake.votes["flip_rate"] > _TAU) & before_SV).any(axis=1)
     return float(seen_S[stake.lost_S].mean()) if stake.lost_S.any() else np.nan
 
 
 def at_stake(visits: pd.DataFrame, fates: pd.DataFrame) -> AtStake:
-    """Return the problems whose label was right at visits 0 and 1.
-
-    Raises:
-        UserError: a column is missing, or there is no such problem.
-    """
+    """Return the problems whose label was right at visits 0 and 1."""
     require(visits, ("replicate", "problem", "visit", "label_correct", *_VOTES), "prediction")
     replicate, problem, visit = (ints(visits, name) for name in ("replicate", "problem", "visit"))
     width, n_visits = 1 + problem.max(initial=0), 1 + visit.max(initial=1)
@@ -431,14 +379,14 @@ def features(votes: dict[str, Floats], t: int) -> Floats:
     return table_SF
 
 
-def _deal(n_runs: int, run_S: Ints, folds: int, rng: np.random.Generator) -> Iterator[Bools]:
+def _deal(n_runs: int, run_S: Ints, rng: np.random.Generator) -> Iterator[Bools]:
     """(S,) the problems that each fold holds out, by whole replicates."""
-    if min(folds, n_runs) < 2:
+    if n_runs < 2:
         raise UserError(
-            f"prediction: replicates = {n_runs}, folds = {folds}; at least two of each are needed, "
-            "since it is fitted on some replicates and judged on others"
+            f"prediction: replicates = {n_runs}, folds = {_FOLDS}; at least two of each are "
+            "needed, since it is fitted on some replicates and judged on others"
         )
-    for held in np.array_split(rng.permutation(n_runs), min(folds, n_runs)):
+    for held in np.array_split(rng.permutation(n_runs), min(_FOLDS, n_runs)):
         yield np.isin(run_S, held)
 
 

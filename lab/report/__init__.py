@@ -1,1 +1,109 @@
-"""The report: one self-contained HTML page from the run folders of one or several worlds."""
+"""`guard-report`: run folders in, one HTML page out, or its tables and figures as files."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from lab.base.errors import UserError, one_line
+from lab.base.files import check_folders, check_new_folder, whole
+from lab.options import POSITIONAL
+
+if TYPE_CHECKING:
+    from lab.compare.collection import Skipped
+    from lab.report.digest import ReportedComparison
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write one self-contained HTML page about the runs in some folders.
+
+    Or the same as Markdown (--format md) or as CSV tables (csv).
+
+    Examples:
+        guard-report runs/arms
+        guard-report runs/sim runs/arms -o report.html
+        guard-report runs/arms --format csv -o runs/tables
+    """
+
+    folders: Annotated[tuple[Path, ...], POSITIONAL]
+    """Run folders, or folders that hold some at any depth."""
+    output: Annotated[Path | None, "-o"] = None
+    """The page; report.html in the first folder if left out, standard output for Markdown; for CSV
+    a new folder."""
+    format: Literal["html", "md", "csv"] = "html"
+    """A page with figures; the tables as Markdown; tidy tables."""
+    force: bool = False
+    """Overwrite a file that is not a report."""
+
+    def run(self) -> None:
+        """Write the page; print its path and the numbers that matter."""
+        check_folders(self.folders)  # before the imports, which take most of a second
+        # Reading and drawing need pandas and plotly, which --help does not.
+        # The matrices are small: threads of a linear-algebra library only wait for each other.
+        for library in ("OPENBLAS", "OMP", "MKL"):
+            os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+        # Figures are many small objects and no garbage: looking for it takes a tenth of the time.
+        gc.set_threshold(100_000, 50, 100)
+        write = {"html": self._page, "md": self._markdown, "csv": self._tables}
+        write[self.format]()
+
+    def _page(self) -> None:
+        from lab.report.digest import HEADING, step_studies
+        from lab.report.page import write_report
+
+        made = write_report(self.folders, self.output, force=self.force)
+        _tell(made.skipped)
+        for world in made.worlds:
+            print(one_line(world.name))
+            found = [finding.text for finding in world.findings if finding.parts]
+            for line in (*world.notes, *found):
+                print(f"  {one_line(line)}")
+        for study in step_studies(made.worlds):
+            print(one_line(f"{HEADING}: {study.name}"))
+            for line in study.words():
+                print(f"  {one_line(line)}")
+        print(made.path)
+
+    def _markdown(self) -> None:
+        from lab.report.digest import markdown
+
+        text = markdown(self._worlds())
+        if self.output is None:
+            print(text, end="")
+            return
+        if self.output.exists() and not self.force:
+            raise UserError(f"{self.output}: exists already; choose another -o or add --force")
+        with whole(self.output) as temporary:
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        print(self.output)
+
+    def _tables(self) -> None:
+        from lab.report.digest import write_tables
+
+        if self.output is None:
+            raise UserError("--format csv writes several files; add -o FOLDER, a new folder")
+        check_new_folder(self.output)
+        for path in write_tables(self._worlds(), self.output):
+            print(path)
+
+    def _worlds(self) -> list[ReportedComparison]:
+        """Print what is reported on; folders that were left out are named."""
+        from lab.report.digest import read
+
+        worlds, skipped = read(self.folders)
+        _tell(skipped)
+        return worlds
+
+
+def _tell(skipped: Iterable[Skipped]) -> None:
+    for item in skipped:
+        print(f"left out: {one_line(item.reason)}", file=sys.stderr)
+
+
+COMMANDS, ABOUT = {"": Report}, ""

@@ -1,36 +1,51 @@
-"""Comparisons reduced to small tables: metrics, what the page draws, rows of the first screen."""
+"""Comparisons reduced to small tables: for the page, as Markdown and as CSV files."""
 
 from __future__ import annotations
 
+import itertools
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lab.base import arms
-from lab.base.arms import BASELINE, DEMO_ARMS, GUARD, MATCHED, title
-from lab.base.columns import TextTable, floats, ints, select, where
-from lab.base.stats import Estimate, counted, difference, estimate, mean_sd, paired, paired_table
-from lab.compare.collection import Collection, Comparison, Skipped, collect
-from lab.compare.tables import Finding, comparison_table, headline, metrics, metrics_of
-from lab.measures.dynamics import dynamics, run_windows, step_seconds, window_share, window_width
-from lab.measures.fate import MIN_VISITS, fewest_visits, migration, of_fate
-from lab.measures.metrics import METRICS
-from lab.measures.problems import NEEDED, PAPER_FATES, scissor
-from lab.trace.manifest import Manifest
+from lab.base.arms import BASELINE, DEMO_ARMS, GUARD, MATCHED, rule_of, title
+from lab.base.columns import TextTable, finite_mean, floats, ints, select, unique, where, write_csv
+from lab.base.errors import one_line
+from lab.base.files import whole_folder
+from lab.base.stats import Estimate, counted, estimate, mean_sd, paired, paired_table
+from lab.base.stats import difference as difference_text
+from lab.compare.collection import Comparison, Grid, Skipped, collect, of_steps
+from lab.compare.effort import METRIC, SEED, beyond_effort, own_best, own_best_words
+from lab.compare.tables import (
+    Finding,
+    comparison_table,
+    difference,
+    flat,
+    headline,
+    metrics,
+    metrics_of,
+    over_steps,
+    rule_rows,
+    rule_table,
+)
+from lab.figures.style import arm_order
+from lab.measures import BY_NAME, METRICS, PAGE
+from lab.measures.dynamics import dynamics, run_windows
+from lab.measures.fate import MIN_VISITS, fewest_visits
 
 REFERENCES = (BASELINE, MATCHED)
 """Arms that the others are compared with."""
 NEED_FATES = "fates, TotalDeg, L/D, lost problems and the scissor"
 """Figures that are made from fates."""
-RULES = ("frs", "mps", "rcsu")
 MOST_UNREAD = 50.0
 """Percent of responses without a readable answer above which a report warns."""
-_TOUCHES = ("weighted_share", "beta", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +93,11 @@ class ReportedComparison:
         return where(self.dynamics, arm=arm)
 
     def _is_guarded(self, arm: str) -> bool:
-        own = self.of_arm(arm)
-        touched = any(np.nansum(floats(own, name)) > 0 for name in _TOUCHES)
-        return touched or any(_rules(run) for run in self.comparison.runs[arm])
+        if (self.of_arm(arm)[["weighted_share", "beta", "skipped"]] > 0).to_numpy().any():
+            return True
+        guards = [run.config.get("guard") for run in self.comparison.runs[arm]]
+        known = [guard for guard in guards if isinstance(guard, dict)]
+        return any(guard.get(rule) is True for guard in known for rule in ("frs", "mps", "rcsu"))
 
 
 def read(folders: Sequence[Path | str]) -> tuple[list[ReportedComparison], list[Skipped]]:
@@ -89,7 +106,7 @@ def read(folders: Sequence[Path | str]) -> tuple[list[ReportedComparison], list[
     Raises:
         UserError: a folder does not exist, or no run can be used.
     """
-    found: Collection = collect(folders)
+    found = collect(folders)
     return [digest(comparison) for comparison in found.comparisons], found.skipped
 
 
@@ -106,18 +123,8 @@ def digest(comparison: Comparison) -> ReportedComparison:
         dynamics=_dynamics(comparison),
         findings=headline(comparison, table),
         pairs={arm: paired_table(table, arm) for arm in present},
-        notes=[
-            *_unread(table, titles),
-            *comparison.notes,
-            *_too_short(comparison, titles),
-        ],
+        notes=[*_unread(table, titles), *comparison.notes, *_too_short(comparison, titles)],
     )
-
-
-def _rules(run: Manifest) -> list[str]:
-    """Names of the guard's rules that a run had switched on."""
-    guard = run.config.get("guard")
-    return [rule for rule in RULES if isinstance(guard, dict) and guard.get(rule) is True]
 
 
 def _title(comparison: Comparison, arm: str) -> str:
@@ -165,8 +172,7 @@ def _dynamics(comparison: Comparison) -> pd.DataFrame:
     # A run that stopped early must not look as if it had gone all the way.
     longest = max(int(ints(whole, "epoch").max()), 1)
     # Plain objects compare several times faster than pandas' strings.
-    names = whole["arm"].astype(object)
-    return whole.assign(progress=whole["epoch"] / longest, arm=names)
+    return whole.assign(progress=whole["epoch"] / longest, arm=whole["arm"].astype(object))
 
 
 NO_TRUTH = "Not measured: the true answers of these problems are not known."
@@ -184,79 +190,23 @@ def no_fates(world: ReportedComparison) -> str | None:
     return TOO_SHORT if known else NO_TRUTH
 
 
-def fates(world: ReportedComparison) -> pd.DataFrame:
-    """`lab.fates` of all arms: one row per arm, replicate and problem."""
-    return _per_arm(world, lambda arm: world.comparison.fates(arm))
-
-
-def migrations(world: ReportedComparison) -> pd.DataFrame:
-    """`lab.measures.fate.migration` of all arms."""
-    return _per_arm(world, lambda arm: migration(world.comparison.fates(arm)))
-
-
-def thirds(world: ReportedComparison) -> pd.DataFrame:
-    """`lab.measures.problems.scissor` of all arms, over replicates with degraded problems."""
-    return _per_arm(world, lambda arm: scissor(_degraded(world, arm), world.comparison.fates(arm)))
-
-
-def widths(world: ReportedComparison) -> pd.DataFrame:
-    """`lab.measures.dynamics.window_width` of all arms."""
-    return _per_arm(
-        world, lambda arm: window_width(_degraded(world, arm), world.comparison.fates(arm))
-    )
+def with_fates(world: ReportedComparison, table: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
+    """A table of each arm that has fates, with the column `arm`."""
+    known = world.metrics["TotalDeg"].dropna().index.unique("arm")
+    parts = [table(arm).assign(arm=arm) for arm in world.comparison.arms if arm in known]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({"arm": []})
 
 
 def windows(world: ReportedComparison) -> pd.DataFrame:
     """`lab.measures.dynamics.run_windows` of all arms with the column `replicate`."""
-    arms = world.comparison.arms
-    parts = [run_windows(world.of_arm(arm)).reset_index().assign(arm=arm) for arm in arms]
+    names = world.comparison.arms
+    parts = [run_windows(world.of_arm(arm)).reset_index().assign(arm=arm) for arm in names]
     return pd.concat(parts, ignore_index=True)
 
 
-def window_shares(world: ReportedComparison, ends: pd.DataFrame) -> pd.DataFrame:
-    """`lab.measures.dynamics.window_share` of all arms."""
-    parts = []
-    for arm in world.comparison.arms:
-        of_replicates = where(ends, arm=arm).set_index("replicate")
-        parts.append(window_share(world.of_arm(arm), of_replicates).assign(arm=arm))
-    return pd.concat(parts, ignore_index=True)
-
-
-def seconds(world: ReportedComparison) -> pd.DataFrame:
-    """`lab.measures.dynamics.step_seconds` of all arms.
-
-    Raises:
-        UserError: TTRL is not among the arms, or its steps were not timed.
-    """
-    return step_seconds({arm: trace.steps for arm, trace in world.comparison.traces.items()})
-
-
-def _degraded(world: ReportedComparison, arm: str) -> pd.DataFrame:
-    """Visits of degraded problems, with the columns that the scissor and the window need.
-
-    A million visits take long to sort; most belong to problems that these do not look at.
-    """
-    visits = world.comparison.traces[arm].visits
-    own = np.flatnonzero(of_fate(visits, world.comparison.fates(arm), PAPER_FATES))
-    return visits.reindex(columns=[*NEEDED, "correct_competitive"]).take(own)
-
-
-def _per_arm(world: ReportedComparison, table: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    """Of the arms that have fates, with the column `arm` first."""
-    measured = np.isfinite(floats(world.metrics, "TotalDeg"))
-    known = set(world.metrics.index.get_level_values("arm")[measured])
-    parts = []
-    for arm in world.comparison.arms:
-        if arm in known:
-            own = table(arm)
-            own.insert(0, "arm", arm)
-            parts.append(own)
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({"arm": []})
-
-
-_HEADS = {metric.name: metric.brief for metric in METRICS if metric.brief}
 _AGAINST = f"minus {title(BASELINE)} (points)"
-_COLUMNS = {"pass_start": "", "pass_final": "", "against": _AGAINST} | _HEADS
+_COLUMNS = {"pass_start": "", "pass_final": "", "against": _AGAINST}
+_COLUMNS |= {metric.name: metric.brief for metric in METRICS if metric.brief}
 """Column of `overview` to its heading."""
 HOW = (
     "Mean ± standard deviation over the seeds. Square brackets: 95 % t-interval of the difference "
@@ -276,9 +226,8 @@ def overview(world: ReportedComparison) -> pd.DataFrame:
     rows = []
     for arm in world.comparison.arms:
         own = metrics_of(world.metrics, arm)
-        score = pd.Series(own["pass_final"])
-        gap = paired(score, base) if arm != BASELINE else estimate(np.empty(0))
-        means = {n: estimate(floats(own, n)) for n in _COLUMNS if n != "against"}
+        gap = paired(pd.Series(own["pass_final"]), base if arm != BASELINE else base.head(0))
+        means = {name: estimate(floats(own, name)) for name in _COLUMNS if name != "against"}
         facts = {"arm": arm, "title": world.titles[arm], "seeds": counts[arm]}
         rows.append(facts | means | {"against": gap})
     return pd.DataFrame(rows)
@@ -286,42 +235,39 @@ def overview(world: ReportedComparison) -> pd.DataFrame:
 
 def overview_table(world: ReportedComparison) -> TextTable:
     """`overview` as text; what no arm has is left out."""
-    table = overview(world).to_dict("records")
-    shown = [name for name in _COLUMNS if any(_cell(row[name], name) for row in table)]
-    rows = [
-        [row["title"], *(_cell(row[name], name) for name in shown), str(row["seeds"])]
-        for row in table
-    ]
-    return TextTable(["", *(_COLUMNS[name] for name in shown), "seeds"], rows)
+    table = overview(world)
+    shown = {n: [_overview_cell(value, n) for value in table[n]] for n in _COLUMNS}
+    shown = {name: cells for name, cells in shown.items() if any(cells)}
+    columns = [table["title"], *shown.values(), table["seeds"].astype(str)]
+    head = ["", *(_COLUMNS[name] for name in shown), "seeds"]
+    return TextTable(head, [list(row) for row in zip(*columns, strict=True)])
+
+
+def _overview_cell(value: Estimate, name: str) -> str:
+    return difference_text(value) if name == "against" else mean_sd(value.mean, value.sd)
 
 
 def missing(world: ReportedComparison) -> tuple[str, str] | None:
     """What was not measured for want of arms, and the command that adds it; None if nothing."""
-    arms = world.comparison.arms
+    found = world.comparison.arms
     lacking = [finding for finding in world.findings if not any(p.value.n for p in finding.parts)]
-    needed = [arm for arm in DEMO_ARMS if arm not in arms]
-    known = {BASELINE, GUARD} & set(arms)
-    if not lacking or not needed or not known or _words(world)[1:2] == ["agree"]:
+    needed = [arm for arm in DEMO_ARMS if arm not in found]
+    words = _words(world)
+    if not lacking or not needed or not {BASELINE, GUARD} & set(found) or words[1:2] == ["agree"]:
         return None
     what = "; ".join(f"{f.title[:1].lower()}{f.title[1:]} ({f.note})" for f in lacking if f.note)
-    wanted = [*(arm for arm in DEMO_ARMS if arm in (*arms, *needed)), *_others(arms)]
-    return (f"Not measured: {what}. Added by", _command(world, wanted)) if what else None
-
-
-def _others(arms: list[str]) -> Iterator[str]:
-    yield from (arm for arm in arms if arm not in DEMO_ARMS and "(" not in arm)
-
-
-def _command(world: ReportedComparison, arms: list[str]) -> str:
-    """The comparison's own command with more arms; one of the simulator needs a new folder."""
+    if not what:
+        return None
+    others = [arm for arm in found if arm not in DEMO_ARMS and "(" not in arm]
+    # The comparison's own command with more arms; one of the simulator needs a new folder.
     simulated = world.comparison.world == "sim"
-    words = _words(world)
     if words[1:2] != ["compare"]:
         words = ["guard-sim" if simulated else "guard-train", "compare", "--out", "FOLDER"]
     kept = _without(words, "--arms")
     if simulated:
         kept = [*_without(kept, "--out"), "--out", "NEW-FOLDER"]
-    return shlex.join([*kept[:2], "--arms", *arms, *kept[2:]])
+    command = shlex.join([*kept[:2], "--arms", *DEMO_ARMS, *others, *kept[2:]])
+    return f"Not measured: {what}. Added by", command
 
 
 def _words(world: ReportedComparison) -> list[str]:
@@ -341,5 +287,291 @@ def _without(words: list[str], option: str) -> list[str]:
     return words[:start] + words[end:]
 
 
-def _cell(value: Estimate, name: str) -> str:
-    return difference(value) if name == "against" else mean_sd(value.mean, value.sd)
+HEADING = "Step sizes"
+STEPS_HOW = (
+    "Final pass@1 in % at each step size, mean over the replicates. Own best: each half of the "
+    "replicates is judged at the step size that was best on the other half. Square brackets: 95 % "
+    "t-intervals of paired differences in points, bold where they leave zero out."
+)
+NULL_HOW = (
+    "With uncoupled problems (the null model) no problem moves another: what happens there is not "
+    "caused by interference between problems."
+)
+_AT_BEST = ("own best", "pass@1 there (%)", "minus TTRL at its own", "worse there (%)")
+
+
+@dataclass(frozen=True, slots=True)
+class StepStudy:
+    """One task over step sizes, or with the null model beside it."""
+
+    name: str
+    """Of its comparison, not escaped."""
+    grid: Grid
+
+    @property
+    def several(self) -> bool:
+        """There is more than one step size to choose from."""
+        return len(unique(self.grid.rows, "step")) > 1
+
+    def words(self) -> list[str]:
+        """Sentences on the arms at their own best, first of the model itself, then of the null."""
+        lines = []
+        for rows, about in ((self.grid.rows, ""), (self.grid.null, "uncoupled problems: ")):
+            scored = select(rows, np.isfinite(floats(rows, METRIC)))
+            if self.several and len(scored):
+                lines += [about + line for line in own_best_words(scored, self.grid.seed)]
+        if self.grid.failed:
+            lines.append(f"warning: {self.grid.failed} arms and steps failed and are left out")
+        return lines
+
+    def how(self) -> str:
+        """How to read the table."""
+        return f"{STEPS_HOW} {NULL_HOW}" if len(self.grid.null) else STEPS_HOW
+
+    def table(self) -> TextTable:
+        """Final pass@1 of every arm at every step size and at its own best, the null model last."""
+        steps = sorted(unique(self.grid.rows, "step"))
+        start = _number(finite_mean(self.grid.rows, "pass_start"), 1)
+        head = ["", *(f"step {step:g}" for step in steps), *_AT_BEST * self.several]
+        rows = [["No training", *[start] * len(steps), *["", start, "", ""] * self.several]]
+        rows += _lines(self.grid.rows, steps, "")
+        rows += _lines(self.grid.null, steps, ", uncoupled problems")
+        return TextTable(head, rows)
+
+
+def step_studies(worlds: Sequence[ReportedComparison]) -> list[StepStudy]:
+    """Comparisons at several step sizes together, and those with runs beside them."""
+    found = [StepStudy(w.name, w.comparison.grid) for w in worlds if w.comparison.grid is not None]
+    for family in families(worlds):
+        found.append(StepStudy(family[0].title, of_steps(over_steps(family), SEED)))
+    return [study for study in found if len(study.grid.rows)]
+
+
+def families(worlds: Sequence[ReportedComparison]) -> list[list[Comparison]]:
+    """Comparisons that differ in their step size alone, where there are several."""
+    found: dict[int, list[Comparison]] = {}
+    for world in worlds:
+        if world.comparison.step_size is not None:
+            found.setdefault(world.comparison.family, []).append(world.comparison)
+    return [family for family in found.values() if len(family) > 1]
+
+
+def _lines(rows: pd.DataFrame, steps: Sequence[float], what: str) -> Iterator[list[str]]:
+    def best_of(arm: str) -> pd.DataFrame:
+        return own_best(where(rows, arm=arm), ["step"], METRIC)
+
+    def scores(own: pd.DataFrame) -> pd.Series:
+        return pd.Series(floats(own, METRIC), own["replicate"].to_numpy())
+
+    base = best_of(BASELINE)
+    for arm in arm_order(rows["arm"]):
+        own = where(rows, arm=arm)
+        cells = [_number(finite_mean(where(own, step=step), METRIC), 1) for step in steps]
+        if len(steps) > 1:
+            best = best_of(arm)
+            chosen = ", ".join(f"{step:g}" for step in sorted(unique(best, "step")))
+            score, worse = (estimate(floats(best, name)) for name in (METRIC, "TotalDeg"))
+            gap = "" if arm == BASELINE else difference_text(paired(scores(best), scores(base)))
+            cells += [chosen, _mean_sd(score), gap, _mean_sd(worse)]
+        yield [title(arm) + what, *cells]
+
+
+def _number(value: float, digits: int = 2) -> str:
+    return "" if pd.isna(value) else f"{value:.{digits}f}"
+
+
+def _mean_sd(value: Estimate) -> str:
+    return mean_sd(value.mean, value.sd)
+
+
+_RULES_HEAD = (
+    "arm", "chosen step", "final pass@1 (%)", "gained (points)", "minus {base} at its best",
+    "minus {base} at equal effort", "labels right at the end (%)", "TotalDeg (%)", "Learned (%)",
+    "update norm", "step time",
+)  # fmt: skip
+NOTE = (
+    "Every arm at its own best step size: each half of the seeds is judged at the step size that "
+    "was best on the other half, by final pass@1. Square brackets: 95 % t-interval over paired "
+    "seeds; **bold** where a difference leaves zero out. *Equal effort*: {base}, interpolated "
+    "between its step sizes to the arm's own mean update norm, seed by seed; empty where the arm "
+    "moves more or less than {base} does at any step size. Update norm and step time are multiples "
+    "of {base}'s, the former at each arm's best, the latter at equal step sizes. < and > mark a "
+    "best at the smallest or largest step size: a better one may lie beyond."
+)
+_SIDES = {"smallest": "&lt;", "largest": ">"}
+
+
+def rule_markdown(table: pd.DataFrame) -> str:
+    """The table for a docs page or an issue.
+
+    Args:
+        table: from `lab.compare.tables.rule_table`.
+    """
+    base = title(BASELINE)
+    rows = [_rule_cells(row) for row in table.to_dict("records")]
+    lines = TextTable([cell.format(base=base) for cell in _RULES_HEAD], rows).markdown()
+    return "\n".join([NOTE.format(base=base), "", *lines]) + "\n"
+
+
+def _rule_cells(row: dict[Any, Any]) -> list[str]:
+    sides = "".join(_SIDES[side] for side in row["edge"].split(", ") if side)
+    own = row["arm"] == BASELINE
+    return [
+        escaped(title(row["arm"])),
+        f"{row['steps']} {sides}".rstrip(),
+        _mean_sd(row["pass_final"]),
+        difference_text(row["gain"]),
+        *("" if own else difference_text(row[name]) for name in ("against", "effort")),
+        *(_mean_sd(row[name]) for name in ("label_final", "TotalDeg", "Learned")),
+        *(_number(row[name]) for name in ("update", "seconds")),
+    ]
+
+
+def effort_markdown(rows: pd.DataFrame) -> str:
+    """Gain of every arm at every step size over a baseline with the same update norm, in points.
+
+    Args:
+        rows: from `lab.compare.tables.rule_rows`.
+    """
+    beyond = rows.assign(beyond=beyond_effort(rows, METRIC))
+    others = select(beyond, rows["arm"] != BASELINE)
+    steps = sorted(set(floats(others, "step_size")))
+    lines = []
+    for arm in unique(others, "arm"):
+        found = [estimate(floats(where(others, arm=arm, step_size=s), "beyond")) for s in steps]
+        lines.append([escaped(title(arm)), *map(difference_text, found)])
+    table = TextTable(["arm", *(f"{step:g}" for step in steps)], lines)
+    return "\n".join(table.markdown()) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Return a text of a trace that can open no cell, tag or link in Markdown."""
+    for mark, harmless in (("\\", "\\\\"), ("|", "\\|"), ("<", "&lt;"), ("[", "\\["), ("`", "\\`")):
+        text = text.replace(mark, harmless)
+    return one_line(text)
+
+
+def _escaped(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table in Markdown, every cell escaped."""
+    head, *rows = [[escaped(cell) for cell in row] for row in (head, *rows)]
+    return TextTable(head, rows).markdown()
+
+
+_COMPARED = tuple(BY_NAME[name] for name in ("pass_final", "maj_final", "TotalDeg"))
+
+
+def markdown(worlds: Sequence[ReportedComparison]) -> str:
+    """All comparisons, and every arm at its own best where a task was run at several step sizes."""
+    lines: list[str] = []
+    for world in worlds:
+        table = overview_table(world)
+        lines += [f"## {escaped(world.name)}", "", *_escaped(table.head, table.rows), ""]
+        lines += [f"* {escaped(finding.text)}" for finding in world.findings if finding.parts]
+        lines += [f"* {escaped(note)}" for note in world.notes]
+        if (lacking := missing(world)) is not None:
+            lines.append(f"* {escaped(lacking[0])}: `{one_line(lacking[1]).replace('`', '')}`")
+        rows = over_steps([world.comparison])
+        lines += ["", *_metric_table(rows), "", *_difference_table(rows), ""]
+    for study in step_studies(worlds):
+        table = study.table()
+        lines += [f"## {escaped(f'{HEADING}: {study.name}')}", ""]
+        lines += [*_escaped(table.head, table.rows), ""]
+        lines += [*(f"* {escaped(line)}" for line in study.words()), "", study.how(), ""]
+    for found in families(worlds):
+        lines += _rules(found)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _metric_table(rows: pd.DataFrame) -> list[str]:
+    names, found = unique(rows, "arm"), []
+    for metric in (*PAGE, *(BY_NAME[name] for name in ("fr_peak", "collapse", "drop"))):
+        values = [estimate(floats(where(rows, arm=arm), metric.name)) for arm in names]
+        texts = [f"{mean_sd(v.mean, v.sd, metric.digits)} ({v.n})" if v.n else "" for v in values]
+        if any(texts):
+            found.append([metric.label, *texts])
+    how = "Mean ± standard deviation over the seeds (number of seeds)."
+    return [how, "", *_escaped(["", *map(title, names)], found)]
+
+
+def _difference_table(rows: pd.DataFrame) -> list[str]:
+    """Paired differences against TTRL and against matched effort."""
+    names = unique(rows, "arm")
+    against = [arm for arm in REFERENCES if arm in names]
+    if len(names) < 2 or not against:
+        return []
+    pairs = list(itertools.product(against, _COMPARED))
+    cells = [
+        [title(arm)]
+        + [
+            "" if arm == base else difference_text(difference(rows, arm, base, metric.name))
+            for base, metric in pairs
+        ]
+        for arm in names
+    ]
+    how = "Paired differences in points, 95 % t-interval; **bold** where it leaves zero out."
+    head = ["", *(f"{metric.called} - {title(base)}" for base, metric in pairs)]
+    return [how, "", *_escaped(head, cells)]
+
+
+def _rules(found: Sequence[Comparison]) -> list[str]:
+    """The table of rules, if a rule other than TTRL was run with it."""
+    names = {arm for comparison in found for arm in comparison.arms}
+    if BASELINE not in names or all(rule_of(arm) in (None, BASELINE) for arm in names):
+        return []
+    rows = rule_rows(found)
+    lines = ["", "## Rules", "", *rule_markdown(rule_table(rows)).splitlines()]
+    lines += ["", "Points of pass@1 beyond TTRL at equal effort, by step size:", ""]
+    return [*lines, *effort_markdown(rows).splitlines(), ""]
+
+
+_LONGEST = 60
+
+
+def slugs(worlds: Sequence[ReportedComparison]) -> list[str]:
+    """A distinct file name per comparison, such as `sim-llama-math500`."""
+    found: list[str] = []
+    for world in worlds:
+        whole = f"{world.comparison.world}-{world.comparison.task}".lower()
+        name = re.sub(r"[^a-z0-9]+", "-", whole)[:_LONGEST].strip("-") or "comparison"
+        names = (f"{name}-{place}" if place > 1 else name for place in itertools.count(1))
+        found.append(next(distinct for distinct in names if distinct not in found))
+    return found
+
+
+def write_tables(worlds: Sequence[ReportedComparison], folder: Path | str) -> list[Path]:
+    """Write the tables of all comparisons as CSV, one file each, and return the files.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    names = []
+    with whole_folder(Path(folder)) as place:
+        for world, slug in zip(worlds, slugs(worlds), strict=True):
+            for name, table in tables(world):
+                names.append(f"{slug}-{name}.csv")
+                write_csv(table, place / names[-1])
+    return [Path(folder) / name for name in names]
+
+
+def tables(world: ReportedComparison) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Name and content of every table that a comparison has data for."""
+    yield "arms", flat(overview(world))
+    if (grid := world.comparison.grid) is not None:
+        parts = {"no": grid.rows, "yes": grid.null}
+        yield "steps", pd.concat([own.assign(null_model=is_null) for is_null, own in parts.items()])
+    replicates = world.metrics.index.get_level_values("replicate")
+    seeds = [world.comparison.pairs[replicate][0] for replicate in replicates]
+    yield "metrics", world.metrics.reset_index().assign(seed=seeds)
+    long = world.summary.stack("metric", future_stack=True).reset_index()
+    known = select(long, long["n"].to_numpy() > 0)
+    yield "summary", known.assign(unit=[BY_NAME[name].unit for name in known["metric"]])
+    for reference, pairs in world.pairs.items():
+        yield f"paired-{reference}", pairs.assign(against=reference)
+    yield "dynamics", _arm_first(world.dynamics)
+    yield "windows", _arm_first(windows(world))
+    if no_fates(world) is None:
+        yield "fates", _arm_first(with_fates(world, world.comparison.fates))
+
+
+def _arm_first(table: pd.DataFrame) -> pd.DataFrame:
+    return table.reindex(columns=["arm", *(name for name in table.columns if name != "arm")])

@@ -20,7 +20,6 @@ from plotly.offline import get_plotlyjs
 
 from lab.base.errors import UserError
 from lab.base.files import whole
-from lab.base.stats import mean_sd, plus_minus
 from lab.figures.style import TEMPLATE
 from lab.trace.manifest import now
 
@@ -57,6 +56,13 @@ def tag(name: str, *children: Child, **attributes: str | bool | None) -> Html:
     return Html(f"<{name}{opening}>{join(children)}</{name}>")
 
 
+def _attribute(key: str, value: str | bool | None) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.rstrip("_").replace("_", "-")
+    return f" {name}" if value is True else f' {name}="{html.escape(value)}"'
+
+
 def join(children: Iterable[Child]) -> Html:
     """Several pieces, one after the other."""
     return Html("".join(text(child) for child in children if child is not None))
@@ -68,7 +74,7 @@ def raw(trusted: str) -> Html:
 
 
 def table(
-    head: Sequence[Child], rows: Iterable[Sequence[Child]], caption: Child = None, class_: str = ""
+    head: Sequence[Child], rows: Iterable[Sequence[Child]], class_: str | None = None
 ) -> Html:
     """A table whose first column names its rows; it scrolls by itself where it is too wide."""
     top = tag("tr", *(tag("th", cell, scope="col") for cell in head))
@@ -76,45 +82,19 @@ def table(
         tag("tr", tag("th", first, scope="row"), *(tag("td", cell) for cell in rest))
         for first, *rest in rows
     ]
-    inner = tag(
-        "table",
-        tag("caption", caption) if caption else None,
-        tag("thead", top),
-        tag("tbody", *body),
-        class_=class_ or None,
-    )
+    inner = tag("table", tag("thead", top), tag("tbody", *body), class_=class_)
     return tag("div", inner, class_="scroll", tabindex="0")
 
 
 def definitions(pairs: Iterable[tuple[Child, Child]]) -> Html:
     """A list of names and what they hold."""
-    cells = (join((tag("dt", name), tag("dd", value))) for name, value in pairs)
-    return tag("dl", *cells)
+    return tag("dl", *(join((tag("dt", name), tag("dd", value))) for name, value in pairs))
 
 
-def _attribute(key: str, value: str | bool | None) -> str:
-    if value is None or value is False:
-        return ""
-    name = key.rstrip("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{html.escape(value)}"'
-
-
-def mean_and_sd(mean: float, sd: float, digits: int = 1, missing: str = "not measured") -> Html:
-    """Return a mean with its standard deviation in small print.
-
-    Args:
-        mean: `missing` is shown where it is NaN.
-        sd: standard deviation; NaN for a single replicate.
-        missing: text for a mean that was not measured.
-    """
-    spread = "" if math.isnan(mean) else plus_minus(sd, digits)
-    return tag(
-        "span", mean_sd(mean, digits=digits, missing=missing), tag("span", spread, class_="spread")
-    )
-
-
-_DIGITS = 5
-"""Significant digits of a number in a figure, far below a pixel."""
+def paragraphs(lines: Iterable[str], class_: str) -> Html | None:
+    """A block of paragraphs; None without any."""
+    found = [tag("p", line) for line in lines]
+    return tag("div", *found, class_=class_) if found else None
 
 
 def plot(figure: go.Figure, name: str, alt: str, caption: str = "") -> Html:
@@ -140,16 +120,60 @@ def figure_json(figure: go.Figure) -> str:
     return json.dumps(plain(values), separators=(",", ":"))
 
 
+_DIGITS = 5
+"""Significant digits of a number in a figure, far below a pixel."""
+
+
+def plain(value: Any) -> Any:
+    """Values that JSON knows, numbers rounded; what is not finite becomes null."""
+    if isinstance(value, dict) and "bdata" in value:  # how plotly writes an array
+        flat = np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
+        return plain(flat.reshape([int(n) for n in value.get("shape", "-1").split(",")]))
+    if isinstance(value, dict):
+        return {key: plain(own) for key, own in value.items()}
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [plain(own) for own in value]
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    return value
+
+
 def absent(why: str) -> Html:
     """In place of a figure that cannot be drawn."""
     return tag("figure", tag("p", why, class_="absent"))
 
 
+def deflated(text: str) -> str:
+    """A text deflated and in base64, for the page's script; no browser runs or shows it."""
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+
+
+def stored(text: str, name: str) -> Html:
+    """A text of `deflated` on the page."""
+    return tag("script", raw(text), type="text/plain", id=name)
+
+
+def packed(text: str, name: str) -> Html:
+    """A text on the page, deflated."""
+    return stored(deflated(text), name)
+
+
+@cache
+def _plotly() -> str:
+    return deflated(get_plotlyjs())
+
+
+def asset(name: str) -> Html:
+    """A script or style that this package ships."""
+    return raw(files("lab").joinpath("assets", name).read_text(encoding="utf-8"))
+
+
 def library() -> Html:
     """The plotting library and the script that draws with it, to stand once below all figures."""
     template = packed(json.dumps(TEMPLATE.to_plotly_json()), "plotly-template")
-    code = stored(_library(), "plotly")
-    return join([template, code, tag("script", raw(_asset("report.js")))])
+    return join([template, stored(_plotly(), "plotly"), tag("script", asset("report.js"))])
 
 
 _POLICY = (
@@ -169,8 +193,7 @@ def document(title: str, generator: str, body: Html, *styles: Html) -> str:
         tag("meta", name_="generator", content=generator),
         tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
         tag("title", title),
-        report_style(),
-        *styles,
+        *(tag("style", style) for style in (asset("report.css"), *styles)),
     )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
@@ -181,54 +204,8 @@ def is_made_by(path: Path, generator: str) -> bool:
         return f'name="generator" content="{generator}"'.encode() in file.read(_HEAD_BYTES)
 
 
-def report_style() -> Html:
-    """The look of every page of figures."""
-    return tag("style", raw(_asset("report.css")))
-
-
-def packed(text: str, name: str) -> Html:
-    """A text for the page's script, deflated and in base64, which no browser runs or shows."""
-    return stored(deflated(text), name)
-
-
-def stored(text: str, name: str) -> Html:
-    """A text of `deflated` for the page's script."""
-    return tag("script", raw(text), type="text/plain", id=name)
-
-
-def _asset(name: str) -> str:
-    return files("lab").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-@cache
-def _library() -> str:
-    return deflated(get_plotlyjs())
-
-
-def deflated(text: str) -> str:
-    """Return a text deflated and in base64."""
-    return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
-
-
-def plain(value: Any) -> Any:
-    """Values that JSON knows, numbers rounded; what is not finite becomes null."""
-    if isinstance(value, dict) and "bdata" in value:  # how plotly writes an array
-        flat = np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
-        shape = [int(n) for n in value.get("shape", "-1").split(",")]
-        return plain(flat.reshape(shape))
-    if isinstance(value, dict):
-        return {key: plain(own) for key, own in value.items()}
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, (list, tuple)):
-        return [plain(own) for own in value]
-    if isinstance(value, (float, np.floating)):
-        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
-    return value.item() if isinstance(value, np.generic) else value
-
-
 GENERATOR = "ttrl-guard-lab figures"
-"""Marks a page as ours, so that it may be overwritten."""
+"""Marks a page of figures as ours, so that it may be overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,21 +222,23 @@ class Part:
 
 
 def figure_page(title: str, words: Sequence[str], parts: Sequence[Part]) -> str:
-    """The page as HTML; it needs nothing from outside.
+    """A page of figures as HTML; it needs nothing from outside.
 
     Args:
         words: paragraphs at the top: what the figures show.
     """
-    sections = [_section(part, f"figure-{place}") for place, part in enumerate(parts)]
+    sections = [
+        tag(
+            "section",
+            tag("h2", part.heading),
+            *(tag("p", line, class_="how") for line in part.words),
+            None if part.figure is None else plot(part.figure, f"figure-{place}", part.alt),
+        )
+        for place, part in enumerate(parts)
+    ]
     header = tag("header", tag("h1", title), *(tag("p", line) for line in words))
-    made = tag("p", f"Made {now()}; nothing on this page is fetched.")
-    body = tag(
-        "body",
-        header,
-        tag("main", *sections),
-        tag("footer", made),
-        library(),
-    )
+    footer = tag("footer", tag("p", f"Made {now()}; nothing on this page is fetched."))
+    body = tag("body", header, tag("main", *sections), footer, library())
     return document(title, GENERATOR, body)
 
 
@@ -275,18 +254,10 @@ def write_page(path: Path, content: str) -> None:
 
 
 def check_page(path: Path) -> None:
-    """Refuse a place that holds something else than such a page.
+    """Refuse a place that holds something else than a page of figures.
 
     Raises:
         UserError: it does.
     """
-    if not path.exists():
-        return
-    if path.is_dir() or not is_made_by(path, GENERATOR):
+    if path.exists() and (path.is_dir() or not is_made_by(path, GENERATOR)):
         raise UserError(f"{path}: exists and is no page of this program; move it away")
-
-
-def _section(part: Part, name: str) -> Html:
-    words = [tag("p", line, class_="how") for line in part.words]
-    drawn = None if part.figure is None else plot(part.figure, name, part.alt)
-    return tag("section", tag("h2", part.heading), join(words), drawn)

@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing from outside, and the provenance of its numbers."""
+"""The page: one HTML file that needs nothing from outside, first screen, sections, provenance."""
 
 from __future__ import annotations
 
@@ -10,41 +10,246 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from guard_core.rules import RULES
+from lab.base.arms import GUARD, MATCHED, RANDOM_SKIP, matched_target, rule_of, title
+from lab.base.columns import TextTable, finite_mean
 from lab.base.errors import UserError
 from lab.base.files import unwritable, whole
 from lab.base.settings import flattened
+from lab.base.stats import interval, mean_sd, plus_minus
 from lab.compare.agreement import MEASURED
 from lab.compare.collection import Skipped
-from lab.measures.metrics import PAGE, Metric
-from lab.report.digest import ReportedComparison, read
-from lab.report.first import (
-    AGREEMENT,
-    AGREEMENT_NAME,
-    LINEARISED,
-    NOISE,
-    PLANTED,
-    SIMULATED,
-    TABLE,
-    about,
-    agreements,
-    first_screen,
-    render_agreements,
+from lab.compare.tables import Finding, Quantity
+from lab.figures.training import PROGRESS_PANELS, arm_curves
+from lab.measures import PAGE, Metric
+from lab.report.digest import (
+    HEADING,
+    HOW,
+    ReportedComparison,
+    StepStudy,
+    missing,
+    overview_table,
+    read,
+    step_studies,
 )
 from lab.report.html import (
+    Child,
     Html,
+    asset,
     definitions,
     document,
     is_made_by,
     join,
     library,
-    mean_and_sd,
-    raw,
+    paragraphs,
+    plot,
     table,
     tag,
 )
-from lab.report.problems import problem_assets, problem_sections
-from lab.report.sections import GUARDING, OUTCOME, TRAINING, TRAP, Section, render
+from lab.report.problems import problem_sections
+from lab.report.sections import SECTIONS, agreements, render
 from lab.trace.manifest import Manifest, now
+
+NOISE = (
+    "Every difference is paired by seed. It counts as within noise when its 95 % interval (t "
+    "distribution over the pairs) contains zero; with few pairs only large differences can be "
+    "shown, and with several comparisons on one page some cross the line by chance."
+)
+
+PLANTED = (
+    "The tiny task is not a natural one. Some of its wrong rivals are planted: before any run the "
+    "model was trained on a mixture of the right rule and two misconceptions, with slips. On the "
+    "default problems the start model gives the right answer .61 of the probability mass, the "
+    "other answers of the planted rules .085, and answers of neither .29. The task shows the "
+    "mechanism in a real model under real GRPO; how often rivals are that strong in practice it "
+    "cannot show."
+)
+
+SIMULATED = (
+    "The simulator has no language model: a softmax policy over each problem's answers is moved by "
+    "the same update and watched by the same guard. What it shows depends on the population and "
+    "the coupling that were assumed."
+)
+
+LINEARISED = (
+    "The simulator's policy measured is a real model, linearised over its token tree before any "
+    "training and moved by the trainer's optimizer. No parameter of it was fitted to a run."
+)
+
+TABLE = (
+    "Mean ± standard deviation over n replicates. TotalDeg is the share of problems that training "
+    "made worse (Degraded and Marginal Degraded); L/D is Learned by Degraded, not defined where "
+    "nothing degraded. The best pass@1 on the way is chosen with hindsight, from the true answers."
+)
+
+ARMS = {
+    "ttrl": "The answer with most votes at this visit is the label; no guard.",
+    "guard": "TTRL under the guard with the paper's settings: lower weights for confident "
+    "flip-prone problems (FRS), a share of the loss for strong minority answers (MPS), random "
+    "skipping of high-risk problems (RCSU).",
+    "release": "TTRL under the guard as in the authors' released code.",
+    "frs": "Only the guard's weights.",
+    "mps": "Only the guard's minority share.",
+    "rcsu": "Only the guard's skipping.",
+    "matched": "TTRL without a guard, its learning rate multiplied by one constant so that it "
+    "moves as far per step as the guard's run: what moving less does by itself. Only what the "
+    "guard gains over this arm is its own.",
+    "frozen": "The label is the majority before training and never changes.",
+    "memory": "The label is the answer with most votes over all visits so far.",
+    "memory_guard": "Vote memory under the guard.",
+    RANDOM_SKIP: "TTRL that skips visits at random, as many as the guard skips: what skipping does "
+    "by itself.",
+    "positive": "TTRL that only rewards answers equal to the label and never punishes others.",
+    "early_stop": "TTRL that stops training once too many labels flip.",
+    "braked": "TTRL whose learning rate is halved at every batch while too many labels flip.",
+    "kl": "TTRL with a KL penalty to the start model.",
+    "memory_kl": "Vote memory with a KL penalty to the start model.",
+    "averaged": "TTRL, evaluated with a moving average of its weights.",
+    "recommended": "Vote memory whose labels change only by a clear lead, with a KL penalty.",
+    "truth": "Trained on the true answers: the ceiling, which no label-free rule can pass.",
+}
+"""Arm to what it is trained on."""
+
+_DUEL = {
+    "guard": (title(GUARD), title(MATCHED)),
+    "rival": ("The best simple rival ({note})", title(GUARD)),
+}
+
+
+def about(arm: str) -> str:
+    """What an arm is trained on, in a sentence or two; settings of its own are not read."""
+    if arm in ARMS:
+        return ARMS[arm]
+    if (target := matched_target(arm)) is not None:
+        return f"Moves as far per step as {title(target)}, without its guard: a control of effort."
+    if arm.startswith(f"{RANDOM_SKIP}_"):
+        return "Skips visits at random, as many as the guard that it is named after: a control."
+    rule = rule_of(arm)
+    if rule is None:
+        return "An arm with settings of its own, which stand with the runs below."
+    doc = (RULES[rule].__doc__ or "").split("\n\n")[0].replace("`", "")
+    return f"{title(arm)}. {' '.join(doc.split())}"
+
+
+def sentence(finding: Finding) -> str:
+    """What the guard or the best rival gains, with uncertainty, and whether that is noise."""
+    parts = [part for part in finding.parts if part.value.n]
+    subject, reference = _DUEL[finding.key]
+    numbers = " and ".join(_part_text(part) for part in parts)
+    subject = subject.format(note=finding.note)
+    return f"{subject} {_outcome(parts)} {reference}: {numbers}."
+
+
+def _part_text(part: Quantity) -> str:
+    value = part.value
+    facts = [interval(value.low, value.high)] if value.has_interval else []
+    facts += [value.shows()] if value.within_noise else []
+    return f"{part.label} {value.mean:+.1f} points ({', '.join(facts)})"
+
+
+def _outcome(parts: Sequence[Quantity]) -> str:
+    shown = [part.value.mean > 0 for part in parts if not part.value.within_noise]
+    if not shown:
+        return "shows no difference beyond noise from"
+    if len(set(shown)) > 1:
+        return "does better in one number and worse in the other than"
+    some = " in one number, with the other within noise," if len(shown) < len(parts) else ""
+    return f"does {'better' if shown[0] else 'worse'}{some} than"
+
+
+def first_screen(worlds: Sequence[ReportedComparison]) -> Html:
+    """What a reader came for."""
+    parts = [_world(world, place) for place, world in enumerate(worlds)]
+    studies = [_study(study) for study in step_studies(worlds)]
+    return tag("section", *parts, *studies, tag("p", HOW, class_="small-how"), class_="first")
+
+
+def _world(world: ReportedComparison, place: int) -> Html:
+    found = [f for f in world.findings[1:] if any(part.value.n for part in f.parts)]
+    lacking = missing(world)
+    left = [
+        _text_table(overview_table(world)),
+        _unread(world),
+        tag("ul", *(tag("li", sentence(finding)) for finding in found)) if found else None,
+        tag("p", lacking[0], ": ", tag("code", lacking[1]), class_="lacking") if lacking else None,
+    ]
+    figure = arm_curves(world.dynamics, PROGRESS_PANELS[-1:], world.titles, 215)
+    drawn = plot(figure, f"first-{place}", f"pass@1 of all arms over training, {world.name}")
+    return join([tag("h2", world.name), tag("div", tag("div", *left), drawn, class_="pair")])
+
+
+def _unread(world: ReportedComparison) -> Html | None:
+    """One line on responses without an answer, for a real model."""
+    if world.comparison.world != "real":
+        return None
+    share = finite_mean(world.metrics, "unread")
+    return tag("p", f"Responses without a readable answer: {share:.1f} %.", class_="small-how")
+
+
+def _study(study: StepStudy) -> Html:
+    said = [tag("li", line) for line in study.words()]
+    return join(
+        [
+            tag("h2", f"{HEADING}: {study.name}"),
+            tag("ul", *said) if said else None,
+            _text_table(study.table()),
+            tag("p", study.how(), class_="small-how"),
+        ]
+    )
+
+
+def _text_table(found: TextTable) -> Html:
+    """A table of texts; a cell in ** as Markdown writes it is bold."""
+    return table(found.head, [[_bold(cell) for cell in row] for row in found.rows])
+
+
+def _bold(cell: str) -> Child:
+    bold = len(cell) > 4 and cell.startswith("**") and cell.endswith("**")
+    return tag("strong", cell[2:-2]) if bold else cell
+
+
+def _arm_table(world: ReportedComparison) -> Html:
+    """Mean and spread of every metric, metrics down and arms across."""
+    counts = Counter(world.metrics.index.get_level_values("arm"))
+    arms = world.comparison.arms
+    head = [tag("span", world.titles[arm], _small(f"n = {counts[arm]}")) for arm in arms]
+    rows = [
+        [
+            tag("span", metric.title, _small(f" ({metric.unit})")),
+            *(_cell(world, arm, metric) for arm in arms),
+        ]
+        for metric in PAGE
+        if world.metrics[metric.name].notna().any()
+    ]
+    return join([tag("h3", world.name), table(["", *head], rows)])
+
+
+def _cell(world: ReportedComparison, arm: str, metric: Metric) -> Html:
+    mean, sd = (float(world.summary.loc[arm, (metric.name, what)]) for what in ("mean", "sd"))
+    undefined = "nothing degraded" if metric.name == "L/D" else "not measured"
+    spread = "" if math.isnan(mean) else plus_minus(sd, metric.digits)
+    return tag("span", mean_sd(mean, digits=metric.digits, missing=undefined), _small(spread))
+
+
+def _small(text: str) -> Html:
+    return tag("span", text, class_="spread")
+
+
+def _arms(worlds: Sequence[ReportedComparison]) -> Html:
+    """What the arms are trained on, and what planted and simulated worlds can and cannot show."""
+    arms = {
+        title: about(world.comparison.variants.get(arm, arm))
+        for world in worlds
+        for arm, title in world.titles.items()
+    }
+    notes = [PLANTED] if any(world.planted for world in worlds) else []
+    for world in worlds:
+        if world.comparison.world == "sim":
+            policy = world.comparison.manifests[0].config.get("policy")
+            notes.append(LINEARISED if policy == MEASURED else SIMULATED)
+    said = [tag("p", note, class_="note") for note in dict.fromkeys(notes)]
+    return join([definitions(arms.items()), *said])
+
 
 _OF_THE_RUN = "seed"
 """Differs by design and is shown with every run."""
@@ -62,37 +267,29 @@ def provenance(world: ReportedComparison) -> Html:
     runs = world.comparison.manifests
     shared, differing = _split(world.comparison.runs)
     settings = definitions((key, tag("code", _shown(value))) for key, value in shared.items())
+    notes = ["Notes on these runs:", *world.notes] if world.notes else []
+    notices = _distinct(_shown(line) for run in runs for line in run.extra.get("notices") or ())
+    software: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for key, value in {**run.versions, **run.machine}.items():
+            software.setdefault(key, {})[_shown(value)] = None
+    versions = definitions((key, " or ".join(values)) for key, values in software.items())
     return tag(
         "div",
         tag("h3", world.name),
-        _notes(world.notes),
+        paragraphs(notes, "warn"),
         _run_table(world),
-        _said(runs),
+        paragraphs(notices, "warn"),
         tag("h4", "Commands to repeat"),
         *(tag("pre", command) for command in _distinct(run.command for run in runs)),
         _difference_table(world, differing),
         _folded("Settings that all arms share", settings),
-        _folded("Versions and machine", _software(runs)),
+        _folded("Versions and machine", versions),
     )
 
 
-def left_out(skipped: Sequence[Skipped]) -> Html:
-    """Folders that could not be used, with the reason."""
-    rows = [(str(item.folder), item.reason) for item in skipped]
-    return table(("folder", "why it was left out"), rows, class_="words")
-
-
-def _notes(notes: Sequence[str]) -> Html | None:
-    if not notes:
-        return None
-    lines = [tag("p", note) for note in ("Notes on these runs:", *notes)]
-    return tag("div", *lines, class_="warn")
-
-
-def _said(runs: Sequence[Manifest]) -> Html | None:
-    """Notices of the runs, such as prompts that were left out."""
-    lines = _distinct(_shown(line) for run in runs for line in run.extra.get("notices") or ())
-    return tag("div", *(tag("p", line) for line in lines), class_="warn") if lines else None
+def _folded(title: str, inside: Html, **attributes: str) -> Html:
+    return tag("details", tag("summary", title), inside, **attributes)
 
 
 def _run_table(world: ReportedComparison) -> Html:
@@ -168,19 +365,6 @@ def _flat(run: Manifest) -> dict[str, Any]:
     return flattened(run.config) | flattened(facts)
 
 
-def _software(runs: Sequence[Manifest]) -> Html:
-    """Versions and machines; several values where the runs differ."""
-    found: dict[str, dict[str, None]] = {}
-    for run in runs:
-        for key, value in {**run.versions, **run.machine}.items():
-            found.setdefault(key, {})[_shown(value)] = None
-    return definitions((key, " or ".join(values)) for key, values in found.items())
-
-
-def _folded(title: str, inside: Html) -> Html:
-    return tag("details", tag("summary", title), inside)
-
-
 def _distinct(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(value for value in values if value))
 
@@ -214,41 +398,52 @@ class _PageSection:
 def page(worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]) -> str:
     """The report as HTML."""
     parts = list(_parts(worlds, skipped))
-    style, script = problem_assets()
+    warnings = [f"{world.name}: {note}" for world in worlds for note in world.notes]
+    made = f"Made {now()} by guard-report from the run folders; nothing on this page is fetched."
     body = tag(
         "body",
-        _header(worlds),
+        tag(
+            "header",
+            tag("a", "Skip to the figures", href="#main", class_="skip"),
+            tag("h1", "TTRL-Guard Lab: report"),
+            paragraphs(warnings, "warn"),
+        ),
         first_screen(worlds),
         _contents(parts),
-        tag("main", *(_section(p.name, p.heading, p.inside) for p in parts), id="main"),
-        _footer(),
+        tag(
+            "main",
+            *(tag("section", tag("h2", p.heading, id=p.name), p.inside) for p in parts),
+            id="main",
+        ),
+        tag("footer", tag("p", made)),
         library(),
-        tag("script", raw(script)),
+        tag("script", asset("problems.js")),
     )
     title = f"TTRL-Guard Lab report: {' · '.join(world.name for world in worlds)}"
-    return document(title, GENERATOR, body, tag("style", raw(style)))
-
-
-def figure_sections() -> list[Section]:
-    """The sections in the order of the page."""
-    return [*OUTCOME, *TRAINING, *TRAP, *GUARDING]
+    return document(title, GENERATOR, body, asset("problems.css"))
 
 
 def _parts(
     worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]
 ) -> Iterator[_PageSection]:
     if predicted := agreements(worlds):
-        yield _PageSection(AGREEMENT_NAME, "In short", AGREEMENT, render_agreements(predicted))
-    for section in figure_sections():
+        heading = "Real runs and their simulation"
+        yield _PageSection("agreement", "In short", heading, predicted)
+    for section in SECTIONS:
         yield _PageSection(section.name, section.group, section.heading, render(section, worlds))
-    yield _PageSection("table", "The data", "All arms in one table", _tables(worlds))
-    title = "Every problem and its life"
-    yield _PageSection("problems", "The data", title, problem_sections(worlds))
-    yield _PageSection("arms", "The data", "What the arms and the worlds are", _arms(worlds))
-    runs = join(provenance(world) for world in worlds)
-    yield _PageSection("runs", "The data", "The runs and their settings", runs)
+    how = tag("p", f"{TABLE} {NOISE}", class_="how")
+    data = {
+        "table": ("All arms in one table", join([*map(_arm_table, worlds), how])),
+        "problems": ("Every problem and its life", problem_sections(worlds)),
+        "arms": ("What the arms and the worlds are", _arms(worlds)),
+        "runs": ("The runs and their settings", join(map(provenance, worlds))),
+    }
     if skipped:
-        yield _PageSection("left-out", "The data", "Folders that were left out", left_out(skipped))
+        rows = [(str(item.folder), item.reason) for item in skipped]
+        left_out = table(("folder", "why it was left out"), rows, class_="words")
+        data["left-out"] = ("Folders that were left out", left_out)
+    for name, (heading, inside) in data.items():
+        yield _PageSection(name, "The data", heading, inside)
 
 
 def _contents(parts: Sequence[_PageSection]) -> Html:
@@ -258,96 +453,17 @@ def _contents(parts: Sequence[_PageSection]) -> Html:
         link = tag("li", tag("a", part.heading, href=f"#{part.name}"))
         groups.setdefault(part.group, []).append(link)
     lists = [tag("div", tag("p", g), tag("ul", *links)) for g, links in groups.items()]
-    inside = tag("div", *lists, class_="contents")
-    folded = tag("details", tag("summary", "Contents"), inside, id="contents")
+    folded = _folded("Contents", tag("div", *lists, class_="contents"), id="contents")
     return tag("nav", folded, aria_label="Contents")
-
-
-def _section(name: str, heading: str, inside: Html) -> Html:
-    return tag("section", tag("h2", heading, id=name), inside)
-
-
-def _header(worlds: Sequence[ReportedComparison]) -> Html:
-    return tag(
-        "header",
-        tag("a", "Skip to the figures", href="#main", class_="skip"),
-        tag("h1", "TTRL-Guard Lab: report"),
-        _warnings(worlds),
-    )
-
-
-def _warnings(worlds: Sequence[ReportedComparison]) -> Html | None:
-    notes = [f"{world.name}: {note}" for world in worlds for note in world.notes]
-    if not notes:
-        return None
-    return tag("div", *(tag("p", note) for note in notes), class_="warn")
-
-
-def _nature(world: ReportedComparison) -> Html | None:
-    """Note on what a simulated world can and cannot show."""
-    if world.comparison.world != "sim":
-        return None
-    is_measured = world.comparison.manifests[0].config.get("policy") == MEASURED
-    return tag("p", LINEARISED if is_measured else SIMULATED, class_="note")
-
-
-def _arms(worlds: Sequence[ReportedComparison]) -> Html:
-    arms = {
-        title: about(world.comparison.variants.get(arm, arm))
-        for world in worlds
-        for arm, title in world.titles.items()
-    }
-    planted = tag("p", PLANTED, class_="note") if any(w.planted for w in worlds) else None
-    natures = dict.fromkeys(note for world in worlds if (note := _nature(world)) is not None)
-    return join([definitions(arms.items()), planted, *natures])
-
-
-def _tables(worlds: Sequence[ReportedComparison]) -> Html:
-    parts = [join([tag("h3", world.name), _arm_table(world)]) for world in worlds]
-    return join([*parts, tag("p", f"{TABLE} {NOISE}", class_="how")])
-
-
-def _arm_table(world: ReportedComparison) -> Html:
-    """Mean and spread of every metric, metrics down and arms across."""
-    counts = Counter(world.metrics.index.get_level_values("arm"))
-    head = ["", *(_arm_head(world.titles[arm], counts[arm]) for arm in world.comparison.arms)]
-    rows = [_row(world, metric) for metric in PAGE if _measured(world, metric)]
-    return table(head, rows)
-
-
-def _arm_head(title: str, count: int) -> Html:
-    return tag("span", title, tag("span", f"n = {count}", class_="spread"))
-
-
-def _measured(world: ReportedComparison, metric: Metric) -> bool:
-    return bool(world.metrics[metric.name].notna().to_numpy().any())
-
-
-def _row(world: ReportedComparison, metric: Metric) -> list[Html]:
-    name = tag("span", metric.title, tag("span", f" ({metric.unit})", class_="spread"))
-    return [name, *(_cell(world, arm, metric) for arm in world.comparison.arms)]
-
-
-def _cell(world: ReportedComparison, arm: str, metric: Metric) -> Html:
-    mean, sd = (float(world.summary.loc[arm, (metric.name, what)]) for what in ("mean", "sd"))
-    undefined = "nothing degraded" if metric.name == "L/D" else "not measured"
-    return mean_and_sd(mean, sd, metric.digits, undefined)
-
-
-def _footer() -> Html:
-    text = f"Made {now()} by guard-report from the run folders; nothing on this page is fetched."
-    return tag("footer", tag("p", text))
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Files that were written."""
+    """The page's path and what is on it."""
 
     path: Path
     worlds: list[ReportedComparison]
-    """The comparisons on the page."""
     skipped: list[Skipped]
-    """Folders that were left out."""
 
 
 def write_report(

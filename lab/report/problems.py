@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,35 +57,21 @@ _FIXED = ("correct", "other", "unparseable")
 _SPARE = [place for place, kind in enumerate(_KINDS) if kind not in _FIXED]
 
 _SHARE_DIGITS = 3
-
-
-class _Kind(NamedTuple):
-    """A number of every problem, and how the script shows it."""
-
-    key: str
-    name: str
-    meaning: str
-    percent: bool = True
-    """A share, shown in percent without a digit."""
-
-
-_FATE = _Kind("fate", "fate", "commonest fate", percent=False)
-_LABEL_ACCURACY = (
-    _Kind("ila", "ILA", "initial label accuracy in percent (first three visits)"),
-    _Kind("fla", "FLA", "final label accuracy in percent (last five visits)"),
-)
-_MATCH_RATE = (
-    _Kind("first", "first MR", "match rate in percent (first three visits)"),
-    _Kind("last", "last MR", "match rate in percent (last five visits)"),
-)
-_FLIPS = _Kind("flips", "flips", "label changes in training", percent=False)
+_NUMBERS = {
+    "fate": ("fate", "commonest fate"),
+    "ila": ("ILA", "initial label accuracy in percent (first three visits)"),
+    "fla": ("FLA", "final label accuracy in percent (last five visits)"),
+    "first": ("first MR", "match rate in percent (first three visits)"),
+    "last": ("last MR", "match rate in percent (last five visits)"),
+    "flips": ("flips", "label changes in training"),
+}
+"""Key of every number of a problem to its name and meaning; all but fate and flips are shares."""
 
 
 def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET) -> Html:
     """The table of each comparison, with the numbers and lives that its script draws from.
 
     Args:
-        worlds: the comparisons, in the order of the page.
         budget: characters for all lives; see `packed_lives` for which are left out.
     """
     lives = packed_lives(worlds, budget)
@@ -95,20 +80,34 @@ def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET)
     return join([tag("p", HOW, class_="how"), *parts, look])
 
 
-def problem_assets() -> tuple[str, str]:
-    """Style and script of the tables; the script wants to stand after the tables."""
-    folder = files("lab").joinpath("assets")
-    style, script = (folder.joinpath(f"problems.{kind}") for kind in ("css", "js"))
-    return style.read_text(encoding="utf-8"), script.read_text(encoding="utf-8")
-
-
 def _world(world: ReportedComparison, place: int, lives: Mapping[Key, str]) -> Html:
-    name = f"problem-table-{place}"
-    opened = [sorted(r for arm, r in lives if arm == k) for k in range(len(world.comparison.arms))]
+    name, arms, pairs = f"problem-table-{place}", world.comparison.arms, world.comparison.pairs
+    opened = [sorted(r for arm, r in lives if arm == k) for k in range(len(arms))]
     # Every arm has its own numbers wherever one arm's lives can be opened.
-    alone = sorted({r for own in opened for r in own}) if len(world.comparison.pairs) > 1 else []
+    alone = sorted({r for own in opened for r in own}) if len(pairs) > 1 else []
     columns = problem_columns(world, alone)
-    about = _about(world, place, opened, columns) | {"columns": plain(columns)}
+    fates = np.stack([columns[f"{k}.fate"] for k in range(len(arms))])
+    shown = {"fate": fates.any(), "ila": fates.any(), "fla": fates.any(), "flips": True}
+    once = len({seed for seed, _ in pairs}) == len(pairs)
+    numbered = [f"seed {s}" if once else f"{n} (seed {s})" for n, (s, _) in enumerate(pairs)]
+    # Data of the script, which treats all text as text.
+    about = {
+        "world": place,
+        "title": world.name,
+        "caption": f"All problems, {world.name}; ILA, FLA and MR in percent",
+        "arms": [world.titles[arm] for arm in arms],
+        "ids": problem_ids(world),
+        "replicates": numbered,
+        "lives": opened,
+        "redrawn": redrawn(world),
+        "fates": [{"name": name, "colour": FATE_COLOURS[name]} for name in WORST_FIRST],
+        "kinds": [
+            {"key": key, "name": name, "meaning": meaning, "percent": key not in ("fate", "flips")}
+            for key, (name, meaning) in _NUMBERS.items()
+            if shown.get(key, not fates.all())
+        ],
+        "columns": plain(columns),
+    }
     hidden = tag("noscript", tag("p", "The table of problems needs JavaScript.", class_="absent"))
     return join(
         [
@@ -122,50 +121,17 @@ def _world(world: ReportedComparison, place: int, lives: Mapping[Key, str]) -> H
     )
 
 
-def _about(
-    world: ReportedComparison,
-    place: int,
-    opened: list[list[int]],
-    columns: Mapping[str, NDArray[Any]],
-) -> dict[str, Any]:
-    """Data of the script other than the numbers; it treats all text as text."""
-    arms = world.comparison.arms
-    fates = np.stack([columns[f"{k}.fate"] for k in range(len(arms))])
-    kinds = [_FATE, *_LABEL_ACCURACY] if fates.any() else []
-    kinds += [] if fates.all() else _MATCH_RATE
-    return {
-        "world": place,
-        "title": world.name,
-        "caption": f"All problems, {world.name}; ILA, FLA and MR in percent",
-        "arms": [world.titles[arm] for arm in arms],
-        "ids": problem_ids(world),
-        "replicates": _replicates(world),
-        "lives": opened,
-        "redrawn": redrawn(world),
-        "fates": [{"name": name, "colour": FATE_COLOURS[name]} for name in WORST_FIRST],
-        "kinds": [kind._asdict() for kind in (*kinds, _FLIPS)],
-    }
-
-
-def _replicates(world: ReportedComparison) -> list[str]:
-    """A name per replicate number; the number is that of the trace of all seeds."""
-    pairs = world.comparison.pairs
-    alone = len({seed for seed, _ in pairs}) == len(pairs)
-    return [f"seed {seed}" if alone else f"{n} (seed {seed})" for n, (seed, _) in enumerate(pairs)]
-
-
 def _which(world: ReportedComparison, opened: list[list[int]]) -> str:
     """Lives that are on the page."""
     n = len(world.comparison.pairs)
     everyone = len(set(map(tuple, opened))) == 1
     if everyone and len(opened[0]) == n:
         return f"The lives of all {n} replicates can be opened." if n > 1 else ""
-    why = "to keep the page small; lab.measures.problems reads the others from the run folder"
-    if everyone:
-        return f"The lives of {_span(opened[0])} of {n} replicates can be opened, {why}."
     arms = zip(world.comparison.arms, opened, strict=True)
     each = ", ".join(f"{world.titles[arm]} {_span(own)}" for arm, own in arms)
-    return f"The lives of these of {n} replicates can be opened, {why}: {each}."
+    which, listed = (_span(opened[0]), "") if everyone else ("these", f": {each}")
+    why = "to keep the page small; lab.measures.problems reads the others from the run folder"
+    return f"The lives of {which} of {n} replicates can be opened, {why}{listed}."
 
 
 def _span(numbers: list[int]) -> str:

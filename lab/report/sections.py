@@ -11,17 +11,37 @@ import plotly.graph_objects as go
 
 from lab import figures
 from lab.base.arms import BASELINE, GUARD
-from lab.base.columns import Floats, floats, group_mean, ints, select, where
+from lab.base.columns import floats, group_mean, ints, select, where
 from lab.base.errors import UserError
 from lab.base.stats import estimate, mean_sd
-from lab.figures.outcome import label_migration, overhead_bars
+from lab.compare.agreement import (
+    CELLS,
+    MEANS,
+    MEASURED,
+    cell_table,
+    compare_cells,
+    mean_table,
+    predicts,
+)
 from lab.figures.problems import auroc_curves, scissor_panels
-from lab.figures.training import has_data, training_window
-from lab.measures.dynamics import ROUTE_COLUMNS, WARM_UP
-from lab.measures.metrics import BY_NAME, WINDOW
-from lab.measures.problems import flip_rate_in_time, lost_problem_auroc
-from lab.report import digest
-from lab.report.digest import ReportedComparison
+from lab.figures.training import has_data, overlay, training_window
+from lab.measures import BY_NAME, WINDOW
+from lab.measures.dynamics import (
+    ROUTE_COLUMNS,
+    WARM_UP,
+    step_seconds,
+    window_share,
+    window_width,
+)
+from lab.measures.fate import migration, of_fate
+from lab.measures.problems import (
+    NEEDED,
+    PAPER_FATES,
+    flip_rate_in_time,
+    lost_problem_auroc,
+    scissor,
+)
+from lab.report.digest import ReportedComparison, no_fates, windows, with_fates
 from lab.report.html import Child, Html, absent, join, plot, table, tag
 from lab.trace.schema import ROUTES
 
@@ -64,8 +84,15 @@ class Section:
     heading: str
     how: str
     """Explanation of the figures."""
-    draw: Callable[[ReportedComparison], Sequence[Piece]]
+    draw: Callable[[ReportedComparison], Iterable[Piece]]
     """Returns the drawings of one comparison."""
+    needs_fates: bool = False
+    """Is drawn only where a replicate has fates."""
+
+    def pieces(self, world: ReportedComparison) -> list[Piece]:
+        """The drawings of one comparison, or the reason why there is none."""
+        reason = no_fates(world) if self.needs_fates else None
+        return list(self.draw(world)) if reason is None else [Absent(reason)]
 
 
 def small_table(how: str, head: Sequence[Child], rows: Iterable[Sequence[Child]]) -> Html:
@@ -78,21 +105,21 @@ def render(section: Section, worlds: Sequence[ReportedComparison]) -> Html:
 
     Where no comparison has the data, the reasons stand alone: there is nothing to read.
     """
-    found = [section.draw(world) for world in worlds]
+    found = [section.pieces(world) for world in worlds]
     reasons = {p.why for pieces in found for p in pieces if isinstance(p, Absent)}
     drawn = any(isinstance(piece, Drawing) for pieces in found for piece in pieces)
     if not drawn and len(reasons) == 1:
         return absent(reasons.pop())
     columns = [
-        tag("div", tag("h3", world.name), *_pieces(pieces, f"{section.name}-{place}", world))
-        for place, (world, pieces) in enumerate(zip(worlds, found, strict=True))
+        tag(
+            "div",
+            tag("h3", world.name),
+            *(_piece(p, f"{section.name}-{k}-{n}", world) for n, p in enumerate(pieces)),
+        )
+        for k, (world, pieces) in enumerate(zip(worlds, found, strict=True))
     ]
     how = tag("p", section.how, class_="how") if drawn else None
     return join([tag("div", *columns, class_="worlds"), how])
-
-
-def _pieces(pieces: Sequence[Piece], name: str, world: ReportedComparison) -> list[Html]:
-    return [_piece(piece, f"{name}-{place}", world) for place, piece in enumerate(pieces)]
 
 
 def _piece(piece: Piece, name: str, world: ReportedComparison) -> Html:
@@ -105,23 +132,16 @@ def _piece(piece: Piece, name: str, world: ReportedComparison) -> Html:
 
 NO_PAIR = "Nothing to pair: no two arms share a seed, or their scores were not measured."
 PAIR_METRICS = ("pass_final", "TotalDeg")
-_OUTCOME = "What came of it"
 
 
-def _fates(world: ReportedComparison) -> list[Piece]:
-    if reason := digest.no_fates(world):
-        return [Absent(reason)]
+def _fates(world: ReportedComparison) -> Iterator[Piece]:
     figure = figures.fate_bars(world.metrics, world.titles)
-    return [Drawing(figure, "Stacked bars of fates per arm")]
+    yield Drawing(figure, "Stacked bars of fates per arm")
 
 
-def _paired(world: ReportedComparison) -> list[Piece]:
+def _paired(world: ReportedComparison) -> Iterator[Piece]:
     if not world.pairs:
-        return [Absent("No reference arm (TTRL or TTRL at matched effort) with another arm.")]
-    return list(_against(world))
-
-
-def _against(world: ReportedComparison) -> Iterator[Piece]:
+        yield Absent("No reference arm (TTRL or TTRL at matched effort) with another arm.")
     for reference, pairs in world.pairs.items():
         heading = f"Against {world.titles[reference]}"
         measured = set(pairs["metric"][pairs["n"] > 0])
@@ -134,138 +154,72 @@ def _against(world: ReportedComparison) -> Iterator[Piece]:
         yield Drawing(figure, alt, heading=heading)
 
 
-def _migration(world: ReportedComparison) -> list[Piece]:
-    if reason := digest.no_fates(world):
-        return [Absent(reason)]
-    figure = label_migration(digest.migrations(world), world.titles)
-    return [Drawing(figure, "Bubbles of initial against final label accuracy per arm")]
+def _migration(world: ReportedComparison) -> Iterator[Piece]:
+    table = with_fates(world, lambda arm: migration(world.comparison.fates(arm)))
+    figure = figures.label_migration(table, world.titles)
+    yield Drawing(figure, "Bubbles of initial against final label accuracy per arm")
 
 
-OUTCOME = (
-    Section(
-        "fates",
-        _OUTCOME,
-        "What became of the problems",
-        "Each bar is all problems of an arm, sorted by what training did to them, from always "
-        "right (left) to lost or always wrong (right). A fate compares a problem's label "
-        "accuracy, the share of votes for the true answer, over its first three visits with that "
-        "over its last five. L/D, at the end of the bar, is Learned by Degraded.",
-        _fates,
-    ),
-    Section(
-        "paired",
-        _OUTCOME,
-        "Paired differences",
-        "Each dot is an arm minus the reference on the same seeds, the bar its 95 % interval. "
-        "Hollow grey dots are within noise: their interval contains zero, or there is none.",
-        _paired,
-    ),
-    Section(
-        "migration",
-        _OUTCOME,
-        "Where the problems began and where they ended",
-        "Initial against final label accuracy. The area of a bubble is the share of the problems, "
-        "mean over the replicates. On the dotted line nothing changed; below it problems got "
-        "worse.",
-        _migration,
-    ),
-)
-"""In the order of the page."""
-
-
-_TRAINING = "What happened on the way"
-
-
-def _progress(world: ReportedComparison) -> list[Piece]:
+def _progress(world: ReportedComparison) -> Iterator[Piece]:
     figure = figures.training_progress(world.dynamics, world.titles)
-    return [Drawing(figure, "FR, MR and pass@1 of all arms over training")]
+    yield Drawing(figure, "FR, MR and pass@1 of all arms over training")
 
 
-def _window(world: ReportedComparison) -> list[Piece]:
-    found = digest.windows(world)
-    shares = digest.window_shares(world, found)
-    figure = training_window(world.dynamics, shares, world.titles)
-    alt = "FR, MR and pass@1 per arm with the extinction window shaded"
-    return [Drawing(figure, alt, below=_window_table(world, found))]
-
-
-def _window_table(world: ReportedComparison, found: pd.DataFrame) -> Html:
+def _window(world: ReportedComparison) -> Iterator[Piece]:
+    ends = windows(world)
     arms = world.comparison.arms
-    rows = []
-    for metric in WINDOW:
-        own = [floats(where(found, arm=arm), metric.name) for arm in arms]
-        rows.append([metric.label, *(_mark(values, len(values)) for values in own)])
+    own = {arm: where(ends, arm=arm).set_index("replicate") for arm in arms}
+    shares = [window_share(world.of_arm(arm), own[arm]).assign(arm=arm) for arm in arms]
+    figure = training_window(world.dynamics, pd.concat(shares, ignore_index=True), world.titles)
+    rows = [[m.label, *(_happened(own[arm], m.name) for arm in arms)] for m in WINDOW]
     how = "Mean ± standard deviation over the runs in which it happened."
-    return small_table(how, ("", *(world.titles[arm] for arm in arms)), rows)
+    below = small_table(how, ("", *(world.titles[arm] for arm in arms)), rows)
+    alt = "FR, MR and pass@1 per arm with the extinction window shaded"
+    yield Drawing(figure, alt, below=below)
 
 
-def _mark(values: Floats, n_runs: int) -> str:
-    value = estimate(values)
+def _happened(runs: pd.DataFrame, name: str) -> str:
+    value = estimate(floats(runs, name))
     if value.n == 0:
         return "never"
-    some = "" if value.n == n_runs else f" ({value.n} of {n_runs})"
+    some = "" if value.n == len(runs) else f" ({value.n} of {len(runs)})"
     return f"{mean_sd(value.mean, value.sd)}{some}"
 
 
-TRAINING = (
-    Section(
-        "progress",
-        _TRAINING,
-        "Flips, agreement and accuracy over training",
-        "FR is the share of problems whose label changed since their last visit, MR the share of "
-        "votes that the label got, pass@1 the chance that one response is right. A flip rate that "
-        "falls while pass@1 falls too means that wrong answers have won. " + BANDS,
-        _progress,
-    ),
-    Section(
-        "window",
-        _TRAINING,
-        "The extinction window",
-        "One panel per arm. The shade is the share of runs whose window is open: from the peak of "
-        "FR to the epoch from which it stays below half of it. After that labels no longer change, "
-        "and a wrong label is there to stay. " + BANDS,
-        _window,
-    ),
-)
-"""In the order of the page."""
-
-
-_TRAP = "Why correct answers die out"
-
-
-def _lost(world: ReportedComparison) -> list[Piece]:
+def _lost(world: ReportedComparison) -> Iterator[Piece]:
     if not has_data(world.dynamics, ["correct_vote_rate_lost"]):
-        return [Absent(digest.no_fates(world) or "No problem was lost.")]
+        yield Absent("No problem was lost.")
+        return
     figure = figures.lost_votes(world.dynamics, world.titles)
-    alt = "Correct-vote rate of lost problems over training"
-    return [Drawing(figure, alt, _lost_counts(world))]
-
-
-def _lost_counts(world: ReportedComparison) -> str:
-    """Number of problems behind each curve; a curve of few problems is noisy."""
+    # A curve of few problems is noisy.
     lost = floats(world.summary.xs("TotalDeg", axis=1, level="metric"), "mean")
     numbers = [
         f"{world.titles[arm]} {share / 100 * world.comparison.runs[arm][0].n_problems:.1f}"
         for arm, share in zip(world.summary.index, lost, strict=True)
         if np.isfinite(share)
     ]
-    return f"Lost problems per replicate on average: {', '.join(numbers)}."
+    caption = f"Lost problems per replicate on average: {', '.join(numbers)}."
+    yield Drawing(figure, "Correct-vote rate of lost problems over training", caption)
 
 
-def _scissor(world: ReportedComparison) -> list[Piece]:
-    if reason := digest.no_fates(world):
-        return [Absent(reason)]
-    thirds = digest.thirds(world)
+def _scissor(world: ReportedComparison) -> Iterator[Piece]:
+    def degraded(arm: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+        # A million visits take long to sort; most belong to problems that these do not look at.
+        visits, fates = world.comparison.traces[arm].visits, world.comparison.fates(arm)
+        own = np.flatnonzero(of_fate(visits, fates, PAPER_FATES))
+        return visits.reindex(columns=[*NEEDED, "correct_competitive"]).take(own), fates
+
+    thirds = with_fates(world, lambda arm: scissor(*degraded(arm)))
     if not has_data(thirds, ["wins"]):
-        return [Absent("No problem was degraded.")]
-    figure = scissor_panels(thirds, digest.widths(world), world.titles)
-    return [Drawing(figure, "Wrong labels, survival space, wins and window of degraded problems")]
+        yield Absent("No problem was degraded.")
+        return
+    widths = with_fates(world, lambda arm: window_width(*degraded(arm)))
+    figure = scissor_panels(thirds, widths, world.titles)
+    yield Drawing(figure, "Wrong labels, survival space, wins and window of degraded problems")
 
 
-def _predicted(world: ReportedComparison) -> list[Piece]:
-    if reason := digest.no_fates(world):
-        return [Absent(reason)]
-    return [_prediction(world, arm) for arm in (BASELINE, GUARD) if arm in world.comparison.arms]
+def _predicted(world: ReportedComparison) -> Iterator[Piece]:
+    return (_prediction(world, a) for a in (BASELINE, GUARD) if a in world.comparison.arms)
 
 
 def _prediction(world: ReportedComparison, arm: str) -> Piece:
@@ -286,7 +240,140 @@ def _prediction(world: ReportedComparison, arm: str) -> Piece:
     return Drawing(auroc_curves(table), alt, caption, heading)
 
 
-TRAP = (
+def _routes(world: ReportedComparison) -> Iterator[Piece]:
+    def shares(own: pd.DataFrame) -> str:
+        found = [(_mean(own, c, 100.0), ROUTES[code].lower()) for code, c in ROUTE_COLUMNS.items()]
+        return ", ".join(f"{share} % {name}" for share, name in found)
+
+    return _per_guard(world, figures.routes, "Routes of the visits over training", shares)
+
+
+def _guard(world: ReportedComparison) -> Iterator[Piece]:
+    def activity(own: pd.DataFrame) -> str:
+        columns = ("weighted_share", "minority_share", "skipped")
+        weighted, minority, skipped = (_mean(own, column, 100.0) for column in columns)
+        return (
+            f"{weighted} % of the visits had a weight below 1, {minority} % a minority candidate, "
+            f"and {skipped} % were skipped"
+        )
+
+    alt = "Weights, touched visits and minority share over training"
+    return _per_guard(world, figures.guard_action, alt, activity)
+
+
+def _per_guard(
+    world: ReportedComparison,
+    draw: Callable[[pd.DataFrame], go.Figure],
+    alt: str,
+    caption: Callable[[pd.DataFrame], str],
+) -> Iterator[Piece]:
+    if not world.guarded:
+        yield Absent("No arm of this comparison has a guard.")
+    elif not has_data(world.dynamics, ["weight"]):
+        yield Absent("No visit of training so far.")
+    else:
+        for arm in world.guarded:
+            own, name = world.of_arm(arm), world.titles[arm]
+            said = f"{name}: over the whole training {caption(own)}."
+            yield Drawing(draw(own), f"{alt}, {name}", said)
+
+
+def _mean(own: pd.DataFrame, column: str, factor: float) -> str:
+    """Mean over the replicates' means, and their spread; nothing where it was not measured."""
+    _, place = np.unique(ints(own, "replicate"), return_inverse=True)
+    value = estimate(group_mean(factor * floats(own, column), place, 1 + int(place.max())))
+    return mean_sd(value.mean, value.sd) if value.n else ""
+
+
+_USE = (
+    ("truncated", "responses cut at their limit (% of votes)", 100.0),
+    ("entropy", "policy entropy (nats per token)", 1.0),
+    ("gpu_memory_gb", "peak memory of the trainer (GB)", 1.0),
+    ("tokens_per_gpu_second", "sampled by the whole step (tokens per GPU second)", 1.0),
+    ("share_of_peak", "peak speed used in the update (%)", 100.0),
+)
+"""Column of the steps, name, and factor from the one to the unit of the other."""
+
+
+def _overhead(world: ReportedComparison) -> Iterator[Piece]:
+    if world.comparison.world != "real":
+        yield Absent("Only real runs are timed: a simulated step has no model to wait for.")
+        return
+    try:
+        steps = {arm: trace.steps for arm, trace in world.comparison.traces.items()}
+        figure = figures.overhead_bars(step_seconds(steps), titles=world.titles)
+    except UserError as error:
+        yield Absent(f"Not measured: {error}.")
+    else:
+        yield Drawing(figure, "Time per training step by phase and arm", below=_use(world))
+
+
+def _use(world: ReportedComparison) -> Html | None:
+    """Table of what the steps tell of responses and of the GPUs; None where they tell nothing."""
+    steps = [world.comparison.traces[arm].steps for arm in world.comparison.arms]
+    warm = [select(table, ints(table, "step") > WARM_UP) for table in steps]
+    found: list[list[str]] = []
+    for column, name, factor in _USE:
+        own = [table.reindex(columns=["replicate", column]) for table in warm]
+        cells = [_mean(part, column, factor) if len(part) else "" for part in own]
+        if any(cells):
+            found.append([name, *cells])
+    if not found:
+        return None
+    how = "Mean ± standard deviation over the replicates, the first step left out."
+    return small_table(how, ("", *(world.titles[arm] for arm in world.comparison.arms)), found)
+
+
+_OUTCOME, _TRAINING = "What came of it", "What happened on the way"
+_TRAP, _GUARD = "Why correct answers die out", "The guard"
+SECTIONS = (
+    Section(
+        "fates",
+        _OUTCOME,
+        "What became of the problems",
+        "Each bar is all problems of an arm, sorted by what training did to them, from always "
+        "right (left) to lost or always wrong (right). A fate compares a problem's label "
+        "accuracy, the share of votes for the true answer, over its first three visits with that "
+        "over its last five. L/D, at the end of the bar, is Learned by Degraded.",
+        _fates,
+        needs_fates=True,
+    ),
+    Section(
+        "paired",
+        _OUTCOME,
+        "Paired differences",
+        "Each dot is an arm minus the reference on the same seeds, the bar its 95 % interval. "
+        "Hollow grey dots are within noise: their interval contains zero, or there is none.",
+        _paired,
+    ),
+    Section(
+        "migration",
+        _OUTCOME,
+        "Where the problems began and where they ended",
+        "Initial against final label accuracy. The area of a bubble is the share of the problems, "
+        "mean over the replicates. On the dotted line nothing changed; below it problems got "
+        "worse.",
+        _migration,
+        needs_fates=True,
+    ),
+    Section(
+        "progress",
+        _TRAINING,
+        "Flips, agreement and accuracy over training",
+        "FR is the share of problems whose label changed since their last visit, MR the share of "
+        "votes that the label got, pass@1 the chance that one response is right. A flip rate that "
+        "falls while pass@1 falls too means that wrong answers have won. " + BANDS,
+        _progress,
+    ),
+    Section(
+        "window",
+        _TRAINING,
+        "The extinction window",
+        "One panel per arm. The shade is the share of runs whose window is open: from the peak of "
+        "FR to the epoch from which it stays below half of it. After that labels no longer change, "
+        "and a wrong label is there to stay. " + BANDS,
+        _window,
+    ),
     Section(
         "lost",
         _TRAP,
@@ -295,6 +382,7 @@ TRAP = (
         "has its own set and all curves must end low; how early they fall, and whether they ever "
         "rise again, is what to look at. " + BANDS,
         _lost,
+        needs_fates=True,
     ),
     Section(
         "scissor",
@@ -306,6 +394,7 @@ TRAP = (
         "visits up to which the correct answer still holds a quarter of the votes. Bars are one "
         "standard deviation over the replicates.",
         _scissor,
+        needs_fates=True,
     ),
     Section(
         "prediction",
@@ -316,108 +405,8 @@ TRAP = (
         "All votes so far: a logistic regression, fitted on other replicates; it reads no true "
         "answer when it scores. Bands are 95 % bootstraps over replicates.",
         _predicted,
+        needs_fates=True,
     ),
-)
-"""In the order of the page."""
-
-
-_GUARD = "The guard"
-_USE = (
-    ("truncated", "responses cut at their limit", "% of votes", 100.0),
-    ("entropy", "policy entropy", "nats per token", 1.0),
-    ("gpu_memory_gb", "peak memory of the trainer", "GB", 1.0),
-    ("tokens_per_gpu_second", "sampled by the whole step", "tokens per GPU second", 1.0),
-    ("share_of_peak", "peak speed used in the update", "%", 100.0),
-)
-"""Column of the steps, name, unit, and factor from the one to the other."""
-
-
-def _routes(world: ReportedComparison) -> list[Piece]:
-    return _per_guard(world, figures.routes, "Routes of the visits over training", _route_shares)
-
-
-def _guard(world: ReportedComparison) -> list[Piece]:
-    alt = "Weights, touched visits and minority share over training"
-    return _per_guard(world, figures.guard_action, alt, _activity)
-
-
-def _per_guard(
-    world: ReportedComparison,
-    draw: Callable[[pd.DataFrame], go.Figure],
-    alt: str,
-    caption: Callable[[pd.DataFrame], str],
-) -> list[Piece]:
-    if not world.guarded:
-        return [Absent("No arm of this comparison has a guard.")]
-    if not has_data(world.dynamics, ["weight"]):
-        return [Absent("No visit of training so far.")]
-    return [
-        Drawing(
-            draw(world.of_arm(arm)),
-            f"{alt}, {world.titles[arm]}",
-            f"{world.titles[arm]}: over the whole training {caption(world.of_arm(arm))}.",
-        )
-        for arm in world.guarded
-    ]
-
-
-def _activity(own: pd.DataFrame) -> str:
-    """Share of the training visits that the guard acted on."""
-    weighted, minority, skipped = (
-        _percent(own, column) for column in ("weighted_share", "minority_share", "skipped")
-    )
-    return (
-        f"{weighted} of the visits had a weight below 1, {minority} a minority candidate, and "
-        f"{skipped} were skipped"
-    )
-
-
-def _route_shares(own: pd.DataFrame) -> str:
-    shares = [f"{_percent(own, c)} {ROUTES[code].lower()}" for code, c in ROUTE_COLUMNS.items()]
-    return ", ".join(shares)
-
-
-def _percent(own: pd.DataFrame, column: str) -> str:
-    """Share over the whole training with its spread over the replicates."""
-    return f"{_mean(own, column, 100.0)} %"
-
-
-def _mean(own: pd.DataFrame, column: str, factor: float) -> str:
-    """Mean over the replicates' means, and their spread; nothing where it was not measured."""
-    _, place = np.unique(ints(own, "replicate"), return_inverse=True)
-    value = estimate(group_mean(factor * floats(own, column), place, 1 + int(place.max())))
-    return mean_sd(value.mean, value.sd) if value.n else ""
-
-
-def _overhead(world: ReportedComparison) -> list[Piece]:
-    if world.comparison.world != "real":
-        return [Absent("Only real runs are timed: a simulated step has no model to wait for.")]
-    try:
-        seconds = digest.seconds(world)
-    except UserError as error:
-        return [Absent(f"Not measured: {error}.")]
-    figure = overhead_bars(seconds, titles=world.titles)
-    return [Drawing(figure, "Time per training step by phase and arm", below=_use(world))]
-
-
-def _use(world: ReportedComparison) -> Html | None:
-    """Table of what the steps tell of responses and of the GPUs; None where they tell nothing."""
-    arms = world.comparison.arms
-    steps = {arm: world.comparison.traces[arm].steps for arm in arms}
-    warm = {arm: select(table, ints(table, "step") > WARM_UP) for arm, table in steps.items()}
-    found: list[list[str]] = []
-    for column, title, unit, factor in _USE:
-        own = [warm[arm].reindex(columns=["replicate", column]) for arm in arms]
-        cells = [_mean(part, column, factor) if len(part) else "" for part in own]
-        if any(cells):
-            found.append([f"{title} ({unit})", *cells])
-    if not found:
-        return None
-    how = "Mean ± standard deviation over the replicates, the first step left out."
-    return small_table(how, ("", *(world.titles[arm] for arm in arms)), found)
-
-
-GUARDING = (
     Section(
         "routes",
         _GUARD,
@@ -447,3 +436,37 @@ GUARDING = (
     ),
 )
 """In the order of the page."""
+
+
+_AGREEMENT = (
+    "The simulator's policy measured is the start model linearised over its token tree, trained "
+    "with the learning rate and all other settings of the real runs; nothing is fitted to their "
+    "outcome. The other half of the seeds is the error of one half of the real seeds for the "
+    f"other: the noise of the real runs. {BANDS}"
+)
+
+
+def agreements(worlds: Sequence[ReportedComparison]) -> Html | None:
+    """A figure with its table for every real comparison that simulated runs predict, if any."""
+    pairs = [
+        (real, simulated)
+        for real in worlds
+        for simulated in worlds
+        if predicts(simulated.comparison, real.comparison)
+        and set(simulated.comparison.arms) & set(real.comparison.arms)
+    ]
+    if not pairs:
+        return None
+    parts = []
+    for place, (real, simulated) in enumerate(pairs):
+        found = compare_cells(real.comparison, {MEASURED: simulated.comparison.traces})
+        cells, means = cell_table(found), mean_table(found)
+        figure = overlay(real.dynamics, simulated.dynamics, real.titles)
+        alt = f"FR, MR and pass@1 of real and simulated runs per arm, {real.name}"
+        parts += [
+            tag("h3", real.name),
+            plot(figure, f"agreement-{place}", alt),
+            small_table(CELLS, cells.head, cells.rows),
+            small_table(MEANS, means.head, means.rows),
+        ]
+    return join([*parts, tag("p", _AGREEMENT, class_="how")])

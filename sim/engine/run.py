@@ -22,7 +22,7 @@ from lab.arm_settings import arm_of
 from lab.base.arms import BASELINE, PERMUTED, Arm
 from lab.base.errors import UserError
 from lab.base.settings import to_values
-from lab.measures.metrics import Tally
+from lab.measures import Tally
 from lab.progress import Bar
 from lab.trace.manifest import Manifest
 from lab.trace.trace import MemoryRun, RunFolder, Trace

@@ -24,9 +24,9 @@ from lab.base.stats import contrast_table, estimate, with_interval
 from lab.compare.collection import GRID
 from lab.compare.effort import BEST_RIVAL, METRIC, best_rival, own_best, own_best_words
 from lab.compare.tables import rule_table
+from lab.measures import MEASURES, METRICS, Metric, measure_trace
 from lab.measures.fate import FATES, MIN_VISITS
-from lab.measures.metrics import MEASURES, METRICS, Metric, measure_trace
-from lab.report.export import rule_markdown
+from lab.report.digest import rule_markdown
 from lab.study import Job, Outcome, Report, Study
 from lab.trace.manifest import FILE_NAME, LOCK_NAME, locked, read_manifest
 from lab.trace.trace import Trace, load

@@ -31,7 +31,7 @@ from lab.base.arms import arm
 from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
 from lab.base.settings import hint, to_values
-from lab.measures.metrics import MEASURES
+from lab.measures import MEASURES
 from lab.study import Control, control
 from sim.engine.run import measure
 from sim.settings.config import SimConfig

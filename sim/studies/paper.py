@@ -16,7 +16,7 @@ from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.settings import flattened, to_values
 from lab.compare.published import CELLS, PASS_AT_1, published_fate, setting_of
-from lab.figures.grids import calibration_errors
+from lab.figures import calibration_errors
 from lab.progress import Bar
 from lab.report.html import Part, check_page, figure_page, write_page
 from sim.engine.run import measure

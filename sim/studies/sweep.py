@@ -34,7 +34,7 @@ from lab.base.errors import UserError
 from lab.base.files import TEMPORARY, whole
 from lab.base.settings import flattened, to_values
 from lab.compare.collection import RESULTS
-from lab.measures.metrics import MEASURES
+from lab.measures import MEASURES
 from lab.progress import Bar
 from lab.signals import stop_with_parent, stops_held
 from lab.study import check_arms
@@ -169,7 +169,7 @@ def run_sweep(
 
     Returns:
         One row per cell, arm and replicate: cell, group, the varied settings, arm, replicate,
-        status ("done" or "failed"), reason, the columns of `lab.measures.metrics.MEASURES`,
+        status ("done" or "failed"), reason, the columns of `lab.measures.MEASURES`,
         step_factor, skip_rate, achieved_ratio (of controls), key (of the job). A failed cell has
         NaN numbers.
     """

@@ -12,7 +12,7 @@ import pytest
 
 import lab.__main__
 import lab.cli
-import lab.report_command
+import lab.report
 import real.__main__
 import real.commands
 import real.verl.commands
@@ -29,7 +29,7 @@ PROGRAMS = {
 COMMANDS = {
     "guard-sim": sim.commands,
     "guard-train": real.commands,
-    "guard-report": lab.report_command,
+    "guard-report": lab.report,
     "guard-verl": real.verl.commands,
 }
 OTHERS = {"make", "pip", "python", "python3.11", "torchrun", "ray", "bash"}

@@ -19,7 +19,7 @@ from lab.options import command_page, options_of
 PROGRAMS = {
     "guard-sim": ("sim.cli", "sim.commands"),
     "guard-train": ("real.__main__", "real.commands"),
-    "guard-report": ("lab.__main__", "lab.report_command"),
+    "guard-report": ("lab.__main__", "lab.report"),
     "guard-verl": ("real.verl", "real.verl.commands"),
 }
 HEAVY = {"torch", "transformers", "numba", "pandas", "pyarrow", "scipy", "plotly", "joblib"}

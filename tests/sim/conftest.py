@@ -10,7 +10,7 @@ import pytest
 
 from lab.arm_settings import with_arm
 from lab.base.arms import arm as named
-from lab.measures.metrics import MEASURES
+from lab.measures import MEASURES
 from lab.trace.response import write_response
 from sim import SimConfig
 from sim.engine.run import Simulation

@@ -8,7 +8,7 @@ import pytest
 from lab import load
 from lab.base.settings import from_values
 from lab.base.stats import with_interval
-from lab.measures.metrics import measure_trace
+from lab.measures import measure_trace
 from sim import SimConfig
 from sim.cli import main
 from sim.engine.run import Simulation

@@ -20,7 +20,7 @@ from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.compare.collection import gather
 from lab.compare.tables import metrics
-from lab.measures.metrics import MEASURES, measure_trace
+from lab.measures import MEASURES, measure_trace
 from sim import SimConfig, simulate
 from sim.cli import main
 from sim.engine.run import measure

@@ -10,7 +10,7 @@ from lab.compare.effort import (
     matched_factor,
     search,
 )
-from lab.measures.metrics import update_by_replicate
+from lab.measures import update_by_replicate
 
 
 def steps(norms, sizes=8, replicate=0):

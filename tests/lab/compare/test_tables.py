@@ -3,8 +3,8 @@ import pytest
 
 from lab.compare.collection import gather
 from lab.compare.tables import comparison_table, headline, metrics
+from lab.measures import PAGE
 from lab.measures.fate import FATES
-from lab.measures.metrics import PAGE
 
 # Nine visits each, the first before training: one label accuracy history per fate.
 RIGHT = [1.0] * 9

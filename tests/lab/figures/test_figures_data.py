@@ -8,21 +8,14 @@ from lab import figures
 from lab.base.stats import paired_table
 from lab.figures.style import FATE_COLOURS, GREY, ROUTE_COLOURS, arm_style
 from lab.figures.training import spread
+from lab.measures import METRICS
 from lab.measures.dynamics import ROUTE_COLUMNS
 from lab.measures.fate import FATES
-from lab.measures.metrics import METRICS
 
 EPOCHS = 4
 COLUMNS = (
-    "flip_rate",
-    "match_rate",
-    "pass_at_1",
-    "correct_vote_rate_lost",
-    "weight",
-    "weighted_share",
-    "minority_share",
-    "skipped",
-    "beta",
+    *("flip_rate", "match_rate", "pass_at_1", "correct_vote_rate_lost", "weight"),
+    *("weighted_share", "minority_share", "skipped", "beta"),
 )
 
 
@@ -69,7 +62,8 @@ def test_spread_leaves_nan_out(dynamics):
 
 
 def test_progress_draws_means_in_percent_with_bands(dynamics):
-    figure = figures.training_progress(dynamics)
+    figure = figures.training_progress(dynamics, {"guard": "<b>bold</b>"})
+    assert "&lt;b&gt;bold&lt;/b&gt;" in {t.name for t in figure.data}
     assert [a.text for a in figure.layout.annotations] == [
         "<b>FR: labels that changed</b>",
         "<b>MR: votes that the label got</b>",
@@ -92,44 +86,29 @@ def test_an_arm_without_lost_problems_has_no_curve(dynamics):
     assert {t.name for t in figures.lost_votes(dynamics).data} == {"TTRL"}
 
 
-def test_titles_are_escaped(dynamics):
-    figure = figures.training_progress(dynamics, {"ttrl": "<b>bold</b>"})
-    assert "&lt;b&gt;bold&lt;/b&gt;" in {t.name for t in figure.data}
-
-
-def test_fate_bars_sum_to_all_problems(metrics):
-    figure = figures.fate_bars(metrics)
-    assert [t.name for t in figure.data] == list(FATE_COLOURS)
-    total = np.sum([t.x for t in figure.data], axis=0)
-    np.testing.assert_allclose(total, 100)
-    degraded = next(t for t in figure.data if t.name == "Degraded")
-    assert list(degraded.y) == ["TTRL", "TTRL-Guard", "TTRL at matched<br>effort"]
-    np.testing.assert_allclose(degraded.x[1], metrics.loc["guard"]["Degraded"].mean())
-    assert degraded.marker.color == FATE_COLOURS["Degraded"]
-    spread_text, n = degraded.customdata[1]
-    assert spread_text == f" ± {metrics.loc['guard']['Degraded'].std():.2g}"
-    assert n == 4
-
-
-def test_bars_hold_their_spread_for_print(metrics):
+def test_fate_bars_sum_to_all_problems_and_hold_their_spread_for_print(metrics):
     metrics["L/D"] = metrics["Learned"] / metrics["Degraded"]
     metrics.loc["matched", "L/D"] = np.nan
     figure = figures.fate_bars(metrics)
-    degraded = next(t for t in figure.data if t.name == "Degraded")
+    *bars, ratios = figure.data
+    assert [t.name for t in bars] == list(FATE_COLOURS)
+    np.testing.assert_allclose(np.sum([t.x for t in bars], axis=0), 100)
+    degraded = next(t for t in bars if t.name == "Degraded")
+    assert list(degraded.y) == ["TTRL", "TTRL-Guard", "TTRL at matched<br>effort"]
     own = metrics.loc["guard", "Degraded"]
+    np.testing.assert_allclose(degraded.x[1], own.mean())
+    assert degraded.marker.color == FATE_COLOURS["Degraded"]
+    assert list(degraded.customdata[1]) == [f" ± {own.std():.2g}", 4]
     assert degraded.text[1] == f"{own.mean():.0f}<br>±{own.std():.1f}"
     assert figure.layout.uniformtext.mode == "hide"
-    (ratios,) = [t for t in figure.data if t.type == "scatter"]
     own = metrics.loc["guard", "L/D"]
     assert ratios.text[1] == f" L/D {own.mean():.2f}<br> ±{own.std():.2f}"
     assert "none" in ratios.text[2]
     assert list(ratios.y) == list(degraded.y)
-
-
-def test_fate_bars_leave_out_arms_without_known_fates(metrics):
     metrics.loc["guard", list(FATES)] = np.nan
-    figure = figures.fate_bars(metrics)
-    assert list(figure.data[0].y) == ["TTRL", "TTRL at matched<br>effort"]
+    known = figures.fate_bars(metrics.drop(columns="L/D")).data
+    assert list(known[0].y) == ["TTRL", "TTRL at matched<br>effort"]
+    assert len(known) == len(bars)
 
 
 def test_routes_fill_the_whole(dynamics):

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from lab import Trace, fates
-from lab.figures.outcome import label_migration
+from lab.figures import label_migration
 from lab.figures.problems import scissor_panels
 from lab.figures.style import FATE_COLOURS
 from lab.figures.training import WINDOW_TITLE, training_window

@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 
 from lab.base.errors import UserError
-from lab.figures.grids import REGIMES, calibration_errors, regime_map
-from lab.figures.outcome import overhead_bars
+from lab.figures import REGIMES, calibration_errors, overhead_bars, regime_map
 from lab.measures.dynamics import STEP, step_seconds
 
 

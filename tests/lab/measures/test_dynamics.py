@@ -5,7 +5,7 @@ import pytest
 from guard_core import Route
 from lab.base.errors import UserError
 from lab.measures.dynamics import dynamics
-from lab.measures.fate import PAPER_LOST, fates
+from lab.measures.fate import fates
 
 
 @pytest.fixture
@@ -68,17 +68,15 @@ def test_the_last_measured_score_of_an_epoch_counts(visits):
     assert dynamics(visits)["pass_at_1"].isna().all()
 
 
-def test_lost_problems_by_either_definition(make_visits):
+def test_lost_problems_are_those_that_training_made_worse(make_visits):
     falling, wrong, right = [*[1.0] * 5, *[0.0] * 8], [0.1] * 13, [0.9] * 13
     visits = pd.DataFrame(make_visits([[falling, wrong, right]]))
     found = fates(visits)
     assert found["fate"].tolist() == ["Degraded", "Always Wrong", "Stable Always Right"]
-    own = dynamics(visits, fates=found).set_index("epoch")["correct_vote_rate_lost"]
+    own = dynamics(visits, fates=found)["correct_vote_rate_lost"]
     assert own.tolist() == [1.0] * 5 + [0.0] * 8
-    paper = dynamics(visits, fates=found, lost=PAPER_LOST)["correct_vote_rate_lost"]
-    assert paper.tolist() == [0.5] * 5 + [0.0] * 8
-    none = dynamics(visits, fates=found, lost=("Learned",))["correct_vote_rate_lost"]
-    assert none.isna().all()
+    kept = found[found["fate"] != "Degraded"]
+    assert dynamics(visits, fates=kept)["correct_vote_rate_lost"].isna().all()
 
 
 def test_replicates_are_kept_apart_and_may_differ_in_length(make_visits, make_evals):

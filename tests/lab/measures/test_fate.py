@@ -8,20 +8,14 @@ from hypothesis import strategies as st
 
 import lab
 from lab.base.errors import UserError
-from lab.measures.fate import FATES, classify, fate_shares, fates, of_fate
+from lab.measures.fate import FATES, classify, fate_shares, fates, migration, of_fate
 
 
 def reference(votes: list[int], n_votes: int = 64) -> str:
     """The table of the paper, first match first, in exact fractions."""
     accuracy = [Fraction(v, n_votes) for v in votes]
     ila, fla = sum(accuracy[:3]) / 3, sum(accuracy[-5:]) / 5
-    return reference_fate(ila, fla)
-
-
-def reference_fate(ila: Fraction, fla: Fraction) -> str:
-    def of(text: str) -> Fraction:
-        return Fraction(text)
-
+    of = Fraction
     if ila >= of("0.7") and fla >= of("0.6"):
         return "Stable Always Right"
     if ila >= of("0.5") and fla < ila - of("0.2"):
@@ -100,38 +94,25 @@ def test_fates_agree_with_the_scalar_reference(make_visits, problems, random):
         assert row.fla == pytest.approx(sum(votes[-5:]) / 320, abs=1e-12)
 
 
-def test_seven_visits_are_refused_and_eight_are_not(make_visits):
-    accuracy = np.full((1, 2, 9), 0.5)
-    visits = pd.DataFrame(make_visits(accuracy))
+def test_eight_visits_are_enough_and_others_are_refused(make_visits):
+    visits = pd.DataFrame(make_visits(np.full((1, 2, 9), 0.5)))
     assert len(fates(visits)) == 2
-    short = visits[(visits["problem"] == 0) | (visits["visit"] < 8)]
-    with pytest.raises(UserError, match="problem 1 has 7 visits, at least 8 are needed"):
-        fates(short)
-
-
-def test_visit_zero_alone_is_refused(make_visits):
-    with pytest.raises(UserError, match="no visit of training"):
-        fates(pd.DataFrame(make_visits(np.full((1, 2, 1), 0.5))))
-
-
-def test_a_visit_that_is_there_twice_is_refused(make_visits):
-    visits = pd.DataFrame(make_visits(np.full((1, 2, 9), 0.5)))
-    with pytest.raises(UserError, match="replicate 0, problem 1 has visit 8 twice"):
-        fates(pd.concat([visits, visits.iloc[-1:]]))
-
-
-def test_missing_columns_are_named(make_visits):
-    visits = pd.DataFrame(make_visits(np.full((1, 2, 9), 0.5)))
-    with pytest.raises(UserError, match="missing columns problem, label_accuracy"):
-        fates(visits.drop(columns=["problem", "label_accuracy"]))
+    lacking = visits.drop(columns=["problem", "label_accuracy"])
+    for wrong, said in (
+        (visits[(visits["problem"] == 0) | (visits["visit"] < 8)], "problem 1 has 7 visits, at le"),
+        (visits[visits["visit"] == 0], "no visit of training"),
+        (pd.concat([visits, visits.iloc[-1:]]), "replicate 0, problem 1 has visit 8 twice"),
+        (lacking, "missing columns problem, label_accuracy"),
+        (visits.assign(label_accuracy=np.nan), "need the true answers"),
+    ):
+        with pytest.raises(UserError, match=said):
+            fates(wrong)
 
 
 def test_problems_without_a_known_answer_are_left_out(make_visits):
     accuracy = np.full((1, 2, 9), 0.5)
     accuracy[0, 0] = np.nan
     assert fates(pd.DataFrame(make_visits(accuracy)))["problem"].tolist() == [1]
-    with pytest.raises(UserError, match="need the true answers"):
-        fates(pd.DataFrame(make_visits(np.full((1, 2, 9), np.nan))))
 
 
 def fate_table(*names: str, replicate: int = 0) -> pd.DataFrame:
@@ -161,3 +142,40 @@ def test_fates_select_their_visits_with_visit_zero(make_visits):
     assert set(zip(chosen["replicate"], chosen["problem"], strict=True)) == {(1, 0)}
     assert len(chosen) == 9
     assert not of_fate(visits, found, ()).any()
+
+
+LOST, RIGHT = "Degraded", "Stable Always Right"
+CHANGED = pd.DataFrame(
+    {
+        "replicate": [0, 0, 0, 1, 1, 1],
+        "problem": [0, 1, 2, 0, 1, 2],
+        "ila": [0.6, 0.8, 0.87, 0.6, 1.0, 0.3],
+        "fla": [0.1, 0.9, 0.97, 0.2, 1.0, 0.3],
+        "fate": [LOST, RIGHT, RIGHT, LOST, RIGHT, "Marginal Stable"],
+    }
+)
+
+
+def test_migration_counts_every_problem_once():
+    table = migration(CHANGED)
+    assert table["n_problems"].sum() == 6
+    assert table["share"].sum() == pytest.approx(100)
+    # The two degraded ones end in different bins, .1 and .2.
+    degraded = table[table["fate"] == LOST]
+    assert sorted(degraded["fla"]) == pytest.approx([0.1, 0.2])
+    np.testing.assert_allclose(degraded["share"], 100 / 6)
+    np.testing.assert_allclose(degraded["sd"], np.std([100 / 3, 0], ddof=1))
+    # Two right ones share a cell, at their mean.
+    right = table[(table["fate"] == RIGHT) & (table["n_problems"] == 2)]
+    assert right[["ila", "fla", "share", "n"]].to_numpy() == pytest.approx(
+        np.array([[0.835, 0.935, 100 / 3, 2]])
+    )
+
+
+def test_an_accuracy_of_one_belongs_to_the_last_bin_and_bounds_are_exact():
+    ends = CHANGED.assign(ila=[0.0, 1.0, 0.3, 0.1 + 0.2, 0.7, 0.7], fla=0.0, fate=LOST)
+    table = migration(ends)
+    found = sorted(zip(table["ila"].round(6), table["n_problems"], strict=True))
+    assert found == [(0.0, 1), (0.3, 2), (0.7, 2), (1.0, 1)]
+    with pytest.raises(UserError, match="missing columns fla"):
+        migration(CHANGED.drop(columns="fla"))

@@ -94,17 +94,6 @@ def test_wrong_lines_are_refused_and_nothing_is_written(runs, tmp_path, capsys, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_needs_no_plotting_library():
-    code = (
-        "import sys, lab.__main__ as c\n"
-        "assert c.main(['--help']) == 0\n"
-        "assert 'plotly' not in sys.modules and 'pandas' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "--force" in done.stdout
-
-
 def test_python_m_lab():
     done = subprocess.run([sys.executable, "-m", "lab", "none"], capture_output=True, text=True)
     assert done.returncode == 2

@@ -9,10 +9,8 @@ from page_parts import figures_of, without_scripts
 
 from lab.__main__ import main
 from lab.compare.collection import GRID, RESULTS
-from lab.report.digest import overview, read
-from lab.report.export import markdown, tables
-from lab.report.first import about
-from lab.report.page import page
+from lab.report.digest import markdown, overview, read, tables
+from lab.report.page import about, page
 
 EVIL = "<img src=x onerror=alert(1)></script>|`"
 
@@ -35,11 +33,7 @@ def add_grid(folder, arms=("ttrl", "guard", "frozen"), policies=("attractor", "i
     rows = [
         {"policy": policy, "step": step, "arm": arm, "replicate": r, "status": "done"}
         | {"pass_start": 50.0 + r, "TotalDeg": 1.0, "reason": ""}
-        | {
-            "pass_final": 50.1
-            + r
-            + gains.get(arm, 0.0) * (1 if policy == "attractor" else 0) * step
-        }
+        | {"pass_final": 50.1 + r + gains.get(arm, 0.0) * (policy == "attractor") * step}
         for policy in policies
         for step in (0.01, 0.1, 1.0)
         for arm in arms

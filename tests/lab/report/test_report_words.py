@@ -6,7 +6,7 @@ import pytest
 
 from lab.base.stats import Estimate
 from lab.compare.tables import Finding, Quantity
-from lab.report import first as words
+from lab.report import page as words
 
 
 def part(mean, low, high, n=5, unit="points", label="TotalDeg saved"):
@@ -41,16 +41,3 @@ def test_numbers_come_with_their_interval():
     said = words.sentence(Finding("guard", "What", (BETTER, NOISE)))
     assert "TotalDeg saved +2.0 points (95 % interval +1.0 to +3.0)" in said
     assert "+0.5 points (95 % interval -1.0 to +2.0, within noise)" in said
-
-
-def test_damage():
-    damage = part(54.0, 52.5, 55.5, 20, "% of problems", "TotalDeg")
-    assert words.sentence(Finding("damage", "Problems", (damage,))) == (
-        "TTRL makes 54.0 % of the problems worse (TotalDeg, 95 % interval 52.5 to 55.5)."
-    )
-
-
-@pytest.mark.parametrize("parts", [(), (NONE,)])
-def test_what_was_not_measured_is_said_so(parts):
-    finding = Finding("rival", "The rival", parts, "no run of Frozen labels")
-    assert words.sentence(finding) == "The rival: not measured (no run of Frozen labels)."

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lab.measures.problems import problem_life
+from lab.report.digest import read
 from lab.report.problems import (
     WORST_FIRST,
     problem_columns,
@@ -69,8 +70,6 @@ def test_match_rates_and_flips_are_those_of_training(without_votes):
 
 
 def test_match_rates_are_shown_only_where_a_truth_is_unknown(without_votes, runs):
-    from lab.report.digest import read
-
     keys = [kind["key"] for kind in about(problem_sections([without_votes]))["kinds"]]
     assert keys == ["fate", "ila", "fla", "first", "last", "flips"]
     known = about(problem_sections(read([runs.real])[0]))

@@ -1,25 +1,22 @@
 """The table of problems and the lives that it opens, in a real browser."""
 
-from importlib.resources import files
-
 import numpy as np
 import pytest
 
 from lab.figures.problems import life_figure
 from lab.measures.problems import problem_life, vote_areas
-from lab.report.html import library, raw, tag
-from lab.report.problems import problem_assets, problem_sections
+from lab.report.html import asset, library, tag
+from lab.report.problems import problem_sections
 
 TABLE = "#problem-table-0"
 
 
 def tables_page(worlds):
     """The tables alone, so that no test waits for the figures of the report."""
-    style, script = problem_assets()
-    style += files("lab").joinpath("assets", "report.css").read_text(encoding="utf-8")
-    scripts = [library(), tag("script", raw(script))]
+    style = tag("style", asset("problems.css"), asset("report.css"))
+    scripts = [library(), tag("script", asset("problems.js"))]
     page = tag("body", tag("main", problem_sections(worlds)), *scripts)
-    return f"<!doctype html><meta charset='utf-8'>{tag('style', raw(style))}{page}"
+    return f"<!doctype html><meta charset='utf-8'>{style}{page}"
 
 
 @pytest.fixture(scope="module")
