@@ -151,7 +151,8 @@ def main(arguments: Sequence[str]) -> int:
     """Do the part of one rank, given settings, folder and arm; returns the exit code."""
     try:
         with stops_raised():
-            _run(*arguments)
+            settings, folder, arm = arguments
+            _run(settings, folder, arm)
     except UserError as error:
         print(f"guard-train: {one_line(error)}", file=sys.stderr)
         return exit_code(error)

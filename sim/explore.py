@@ -91,7 +91,7 @@ def with_positions(
     for slider in SLIDERS:
         position = positions[slider.name]
         # A slider only takes values off its list once it is moved.
-        if position != slider.position(float(read(base, slider.name))):
+        if position != slider.position(read(base, slider.name)):
             chosen[slider.name] = slider.values[position]
     votes = chosen.get("n_votes", base.n_votes)
     chosen["n_samples"] = min(chosen.get("n_samples", base.n_samples), votes)

@@ -83,7 +83,8 @@ class Observations:
         for name in (f.name for f in fields(self) if f.name != "votes"):
             if (array := getattr(self, name)) is None:
                 continue
-            shape, needs = tuple(array.shape), (*front, *last.get(name, array.shape[-1:]))
+            shape = tuple(array.shape)
+            needs = (*front, *last.get(name, shape[-1:]))
             if shape != needs:
                 wanted = needs if name in last else f"({', '.join(map(str, front))}, any)"
                 raise ValueError(f"{name}: shape {shape}, needs {wanted}")

@@ -221,7 +221,7 @@ def window_share(dynamics: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
         raise UserError(
             f"extinction window: no window of replicate {lacking[0]}; give both tables of one run"
         )
-    rows = select(dynamics, dynamics["epoch"] > 0)
+    rows = select(dynamics, floats(dynamics, "epoch") > 0)
     own, epoch = windows.loc[rows["replicate"]], floats(rows, "epoch")
     peak, collapse = floats(own, "peak"), floats(own, "collapse")
     # Any comparison with NaN is false: no peak is no window, no collapse is an open end.
@@ -295,7 +295,7 @@ def _seconds(steps: pd.DataFrame, arm: str) -> pd.DataFrame | None:
     if "seconds_step" not in steps or not np.isfinite(floats(steps, "seconds_step")).any():
         return None
     rank = steps.groupby("replicate")["step"].rank(method="first")
-    warm = select(steps, rank > WARM_UP)
+    warm = select(steps, np.asarray(rank, np.float64) > WARM_UP)
     for one in np.setdiff1d(ints(steps, "replicate"), ints(warm, "replicate")):
         raise UserError(
             f"overhead: {arm}, replicate {one} has no step after {WARM_UP} of warm-up; train longer"

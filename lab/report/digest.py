@@ -434,7 +434,7 @@ def effort_markdown(rows: pd.DataFrame) -> str:
         rows: from `lab.compare.tables.rule_rows`.
     """
     beyond = rows.assign(beyond=beyond_effort(rows, METRIC))
-    others = select(beyond, rows["arm"] != BASELINE)
+    others = select(beyond, np.array(rows["arm"] != BASELINE))
     steps = sorted(set(floats(others, "step_size")))
     lines = []
     for arm in unique(others, "arm"):

@@ -159,6 +159,7 @@ class Evaluator:
                     given = zip(texts, chosen, ended, strict=True)
                     rows += _completions(prompts, answer_ids, problem, list(given)[:PER_PROBLEM])
         ks = [k for k in PASS_AT if k <= config.n_votes]
+        columns: dict[Extract, dict[str, float]]
         columns = {name: evaluate(a, answer_ids, with_majority, ks) for name, a in read.items()}
         return columns, rows
 

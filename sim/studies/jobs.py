@@ -58,9 +58,9 @@ def names() -> list[str]:
     return own + [name for name in guard if name not in _OF_ARMS]
 
 
-def read(config: SimConfig, name: str) -> Value:
+def read(config: SimConfig, name: str) -> Any:
     """The value of a dotted name."""
-    return functools.reduce(getattr, name.split("."), config)  # pyright: ignore[reportReturnType]
+    return functools.reduce(getattr, name.split("."), config)
 
 
 def assign(config: SimConfig, values: Assignments) -> SimConfig:

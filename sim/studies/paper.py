@@ -77,7 +77,7 @@ def paper_errors(table: pd.DataFrame) -> pd.DataFrame:
     own["change"] = own["gap"] - base.reindex(own.index)
     lines = []
     for (name,), part in groups(own, ["kind"]):
-        is_pass = part.index.get_level_values("cell") == PASS
+        is_pass = np.array(part.index.get_level_values("cell") == PASS)
         fates, scores = select(part, ~is_pass), select(part, is_pass)
         means = [_mean_error(fates, "gap"), len(fates), _mean_error(fates, "change")]
         lines.append((name, *means, _mean_error(scores, "gap"), len(scores)))

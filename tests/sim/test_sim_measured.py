@@ -190,7 +190,7 @@ def test_files_that_do_not_fit_are_refused(response_file, tmp_path):
         simulate(settings(str(tmp_path / "none.npz")))
     other = replace(small_response(), facts=replace_version(small_response().facts))
     write_response(tmp_path / "old.npz", other)
-    with pytest.raises(UserError, match="format version 99, this program reads 3"):
+    with pytest.raises(UserError, match="format version 99, not 3"):
         simulate(settings(str(tmp_path / "old.npz")))
 
 

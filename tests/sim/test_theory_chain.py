@@ -100,7 +100,7 @@ def test_beyond_the_barrier_nothing_is_left_to_happen() -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        *(({"p0": p0}, "p0") for p0 in (0.0, 1.0, math.nan, "half")),
+        *(({"p0": p0}, "p0") for p0 in (0.0, 1.0, math.nan)),
         *(({"p0": p0, "method": "diffusion"}, "p0") for p0 in (0.0, math.nan)),
         *(({"step": step}, "step") for step in (0.0, -0.1, math.inf, 1e-9)),
         ({"n_votes": 2, "n_samples": 2}, "n_votes"),
