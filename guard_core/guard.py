@@ -105,7 +105,7 @@ class GuardState:
 
 
 @dataclass(slots=True)
-class Problem:
+class ProblemState:
     """The fields of `GuardState` that are one number, of one problem."""
 
     label: int
@@ -117,7 +117,7 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Visit:
+class VisitRecord:
     """What a visit of one problem came to; the fields are columns of `lab.trace.schema`."""
 
     label: int = -1
@@ -147,10 +147,10 @@ def decide(
     """Record one visit and decide what to do with the problem, all but the skip.
 
     Args:
-        problem: as `Problem`; changed, as `flips` and `match_rates` of the last W visits are.
+        problem: as `ProblemState`; changed, as `flips` and `match_rates` of the last W visits are.
         candidates: responses per answer that minority candidates are chosen by.
         minority: output; True for minority candidates, per answer.
-        visit: output, as `Visit`.
+        visit: output, as `VisitRecord`.
     """
     visit.flipped = label != problem.label and problem.label >= 0
     visit.match_rate = (counts[label] if 0 <= label < len(counts) else 0) / s.n_votes
@@ -234,15 +234,15 @@ class Guard:
         counts, told, remembered, flips, match_rates, candidates_PA = _lists(
             votes.counts, scores, memory, rows.flips, rows.match_rates, candidates
         )
-        numbers = (getattr(rows, name) for name in Problem.__slots__)
-        problems = [Problem(*row) for row in zip(*_numbers(*numbers), strict=True)]
+        numbers = (getattr(rows, name) for name in ProblemState.__slots__)
+        problems = [ProblemState(*row) for row in zip(*_numbers(*numbers), strict=True)]
         minority = [[False] * len(row) for row in counts]
         visits, tied, keys = [], [], []
         drawn = zip(*_numbers(draws.tie, draws.skip, draws.pick), strict=True)
         for p, (problem, (tie, skip, pick)) in enumerate(zip(problems, drawn, strict=True)):
             if s.label_from_memory:
                 remember(remembered[p], told[p], s.discount)
-            chosen_by, visit = remembered[p] if s.label_from_memory else told[p], Visit()
+            chosen_by, visit = remembered[p] if s.label_from_memory else told[p], VisitRecord()
             label, shared = choose_label(s, chosen_by, counts[p], problem.label, tie)
             given = (label, counts[p], candidates_PA[p], minority[p])
             decide(s, problem, flips[p], match_rates[p], *given, visit)
@@ -257,7 +257,8 @@ class Guard:
                 at = slice(start, start + n_batch)
                 choose_skips(keys[at], cap, visits[at])
         new: dict[str, list[Any]] = {
-            name: [getattr(problem, name) for problem in problems] for name in Problem.__slots__
+            name: [getattr(problem, name) for problem in problems]
+            for name in ProblemState.__slots__
         }
         new |= {"flips": flips, "match_rates": match_rates, "memory": remembered}
         old = rows._arrays() | {"memory": memory}
@@ -300,7 +301,7 @@ def _array(values: Sequence[Any], like: Array) -> Array:
 def _decision(
     s: Settings,
     rows: GuardState,
-    visits: Sequence[Visit],
+    visits: Sequence[VisitRecord],
     tied: Sequence[bool],
     minority: Sequence[Numbers],
     candidates: Array,

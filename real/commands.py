@@ -93,11 +93,17 @@ class ResumeCommand:
     Examples:
         guard-train resume runs/mine
         guard-train resume runs/mine --device cpu --threads 4
-        guard-train resume runs/mine --micro-tokens 8192 --checkpoint-minutes 10
+        guard-train resume runs/mine --max-tokens-per-microbatch 8192 --checkpoint-minutes 10
     """
 
     SHORT: ClassVar[tuple[str, ...]] = (
-        *("max_rows", "engine_memory", "engine_timeout", "restart_engine", "micro_tokens"),
+        *(
+            "max_rows",
+            "engine_memory",
+            "engine_timeout",
+            "restart_engine",
+            "max_tokens_per_microbatch",
+        ),
         *("gradient_checkpointing", "offload_optimizer", "checkpoint_every"),
         *("checkpoint_minutes", "checkpoint_keep", "save_model", "log", "device", "threads"),
     )

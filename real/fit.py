@@ -159,9 +159,11 @@ def remedy(model: PlannedModel, config: TrainConfig, world: int, card: int) -> s
     """Return the single changes of the settings under which a run fits GPUs of `card` bytes."""
     changes: dict[str, dict[str, Any]] = {
         "no --engine-memory": {"engine_memory": None},
-        "--ahead 0": {"ahead": 0},
+        "--async-level 0": {"async_level": 0},
         "--gradient-checkpointing": {"gradient_checkpointing": True},
-        f"--micro-tokens {config.micro_tokens // 4}": {"micro_tokens": config.micro_tokens // 4},
+        f"--max-tokens-per-microbatch {config.max_tokens_per_microbatch // 4}": {
+            "max_tokens_per_microbatch": config.max_tokens_per_microbatch // 4
+        },
         "--max-rows 64": {"max_rows": min(64, config.max_rows)},
         "--offload-optimizer": {"offload_optimizer": True},
         "--lora-rank 16": {"lora_rank": config.lora_rank or 16},

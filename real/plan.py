@@ -177,7 +177,7 @@ LEAST_ROWS = 8
 """Responses of full length that an engine's cache must hold."""
 
 
-class Part(NamedTuple):
+class MemoryPart(NamedTuple):
     """Memory for one purpose."""
 
     name: str
@@ -192,7 +192,7 @@ class Part(NamedTuple):
 class MemoryPlan:
     """Memory of a run."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[MemoryPart, ...]
     """Per GPU."""
     card: int
     """Bytes of each GPU."""
@@ -236,11 +236,11 @@ class MemoryPlan:
 def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> MemoryPlan:
     """Return the memory of a run; nothing is allocated."""
     parts = [*state_parts(size, config, world), _pass_part(size, config)]
-    parts += [*_gathered(size, config, world), Part("libraries", CONTEXT, CONTEXT)]
-    needed = sum(part.update if config.ahead else part.sampling for part in parts)
+    parts += [*_gathered(size, config, world), MemoryPart("libraries", CONTEXT, CONTEXT)]
+    needed = sum(part.update if config.async_level else part.sampling for part in parts)
     engine = _engine(size, config, world, card, needed)
     of_engine = engine.parts
-    if config.ahead:  # the engine samples during the update
+    if config.async_level:  # the engine samples during the update
         of_engine = [part._replace(update=part.sampling) for part in of_engine]
     return MemoryPlan(
         parts=tuple(part for part in (*parts, *of_engine) if part.update or part.sampling),
@@ -255,7 +255,7 @@ def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> 
     )
 
 
-def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Part]:
+def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPart]:
     """Return weights, masters, gradients and moments of one rank."""
     narrow, wide = _widths(config)
     trained, frozen = trained_and_frozen(size)
@@ -269,16 +269,16 @@ def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Part]:
         "moments": 0 if config.offload_optimizer else 2 * trained * wide,
         "reference": trained * narrow if config.kl_coef > 0 and not frozen else 0,
     }
-    parts = [Part(name, n // world, n // world) for name, n in bytes_of.items()]
+    parts = [MemoryPart(name, n // world, n // world) for name, n in bytes_of.items()]
     # While an average answers, the weights are kept aside.
     aside = trained * kept // world
     if Need.TEACHER in rule_of(config).needs:
         mean = 4 * trained // world
-        parts.append(Part("teacher", mean, mean + aside))
-    if config.average > 0:
+        parts.append(MemoryPart("teacher", mean, mean + aside))
+    if config.ema_decay > 0:
         on_host = config.offload_optimizer and kept != wide
         mean = 0 if on_host else 4 * trained // world
-        parts.append(Part("average", mean, mean + aside))
+        parts.append(MemoryPart("average", mean, mean + aside))
     return parts
 
 
@@ -286,7 +286,7 @@ def checkpoint_bytes(size: ModelSize, config: TrainConfig) -> int:
     """Return the bytes of a checkpoint: masters or else trained weights, moments and average."""
     narrow, wide = _widths(config)
     numbers = trained_and_frozen(size)[0]
-    return numbers * (max(narrow, wide) + 2 * wide + (4 if config.average > 0 else 0))
+    return numbers * (max(narrow, wide) + 2 * wide + (4 if config.ema_decay > 0 else 0))
 
 
 def trained_and_frozen(size: ModelSize) -> tuple[int, int]:
@@ -332,29 +332,34 @@ def pass_bytes(
     return tokens * kept + max(head_gradient + logits, backward)
 
 
-def _pass_part(size: ModelSize, config: TrainConfig) -> Part:
+def _pass_part(size: ModelSize, config: TrainConfig) -> MemoryPart:
     """Activations and logits, or the optimizer's copies where these are larger."""
-    tokens, trains_head = max(config.micro_tokens, longest(config)), not size.n_adapters
+    tokens, trains_head = (
+        max(config.max_tokens_per_microbatch, longest(config)),
+        not size.n_adapters,
+    )
     how = (tokens, config.gradient_checkpointing, trains_head, GPU_CHUNK_ELEMENTS)
     narrow, wide = _widths(config)
     n_bytes = pass_bytes(size, narrow, *how)
     block = min(BLOCK_ELEMENTS, trained_and_frozen(size)[0])
     copies = wide * block * (4 if config.offload_optimizer else 1)
-    return Part("activations", max(n_bytes, copies), 0, f"{config.micro_tokens} tokens")
+    return MemoryPart(
+        "activations", max(n_bytes, copies), 0, f"{config.max_tokens_per_microbatch} tokens"
+    )
 
 
-def _gathered(size: ModelSize, config: TrainConfig, world: int) -> list[Part]:
+def _gathered(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPart]:
     """Whole weights and gradients of the layers at work: embeddings and head, and two layers."""
     if world == 1:
         return []
     narrow, wide = _widths(config)
     weights = narrow * (size.n_outside + 4 * size.n_layer)
     gradients = narrow * size.n_outside + (narrow + wide) * size.n_layer
-    return [Part("gathered layers", weights + (0 if size.n_adapters else gradients), 0)]
+    return [MemoryPart("gathered layers", weights + (0 if size.n_adapters else gradients), 0)]
 
 
 class _Engine(NamedTuple):
-    parts: list[Part]
+    parts: list[MemoryPart]
     tokens: int
     """Of an engine's cache."""
     cache: int = 0
@@ -379,13 +384,13 @@ def _engine(size: ModelSize, config: TrainConfig, world: int, card: int, needed:
     cache = taken - fixed
     tokens = cache // per_token
     note = f"{max(0, tokens):,} tokens, {max(0, tokens) // longest(config)} whole responses"
-    asleep = "" if config.ahead else "asleep in the update"
+    asleep = "" if config.async_level else "asleep in the update"
     split = f"of {n_gpus} GPUs" if n_gpus > 1 else ""
     parts = [
         # Weights to which adapters are applied stay.
-        Part("engine: weights", weights if config.engine_adapters else 0, weights, split),
-        Part("engine: cache", 0, max(0, cache), note),
-        Part("engine: libraries", context, ENGINE_OVERHEAD + context, asleep),
+        MemoryPart("engine: weights", weights if config.engine_adapters else 0, weights, split),
+        MemoryPart("engine: cache", 0, max(0, cache), note),
+        MemoryPart("engine: libraries", context, ENGINE_OVERHEAD + context, asleep),
     ]
     return _Engine(parts, tokens, cache, taken / card)
 
@@ -401,20 +406,20 @@ def _transformers(size: ModelSize, config: TrainConfig, world: int) -> _Engine:
     # Numbers in single precision for each logit: a draw with `top_p` sorts them.
     copies = 9 if min(config.top_p, config.eval_top_p) < 1 else 5
     cache = tokens * (size.n_kv + layer) * narrow + rows * size.vocabulary * 4 * copies
-    copy = size.n_weights * narrow if world > 1 or config.ahead else 0
-    context = CONTEXT if config.ahead else 0
+    copy = size.n_weights * narrow if world > 1 or config.async_level else 0
+    context = CONTEXT if config.async_level else 0
     note = f"{rows} responses, {longest(config)} tokens each"
-    parts = [Part("engine: weights", copy, copy), Part("engine: cache", 0, cache, note)]
-    parts.append(Part("engine: libraries", context, context))
+    parts = [MemoryPart("engine: weights", copy, copy), MemoryPart("engine: cache", 0, cache, note)]
+    parts.append(MemoryPart("engine: libraries", context, context))
     return _Engine(parts, max(tokens, LEAST_ROWS * longest(config)))
 
 
 def _host(size: ModelSize, config: TrainConfig, world: int) -> int:
     """Main memory: all ranks load the whole model, engines start without weights."""
     narrow, wide = _widths(config)
-    own = config.engine == "vllm" or (config.ahead and config.engine == "transformers")
+    own = config.engine == "vllm" or (config.async_level and config.engine == "transformers")
     processes = 2 * world if own else world
-    copies = 1 + (config.average > 0)
+    copies = 1 + (config.ema_decay > 0)
     per_weight = 2 * wide + (copies * wide if world == 1 and wide > narrow else 0)
     offloaded = trained_and_frozen(size)[0] * per_weight if config.offload_optimizer else 0
     return world * size.n_weights * narrow + processes * HOST_PROCESS + offloaded

@@ -28,7 +28,7 @@ from sim.settings.config import (
 
 
 @dataclass(kw_only=True)
-class Run:
+class Simulate:
     """Simulate one arm and leave its run folder.
 
     Examples:
@@ -386,7 +386,7 @@ class Calibrate:
             rows=[study.ROWS[name] for name in rows],
             mechanisms=[study.MECHANISMS[name] for name in mechanisms],
             readings=[reading for reading in study.READINGS if reading in asked],
-            budget=study.QUICK if self.quick else study.Budget(),
+            budget=study.QUICK if self.quick else study.FitBudget(),
             replicates=min(self.replicates, 4) if self.quick else self.replicates,
             fits=1 if self.quick else self.fits,
             seed=self.seed,
@@ -487,7 +487,7 @@ class Explore:
 
 
 COMMANDS = {
-    "run": Run,
+    "run": Simulate,
     "compare": Compare,
     "sweep": SweepCommand,
     "search": SearchCommand,

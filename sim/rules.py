@@ -26,7 +26,7 @@ from guard_core.config import floor_share
 from guard_core.rules import Need, Observations, Rule
 from guard_core.rules.confidence import Scope, subgroup_sizes
 from guard_core.rules.evidence import EvolRL
-from sim.world.observe import BASE, SAME, SPREAD, Observer, Visit
+from sim.world.observe import BASE, SAME, SPREAD, AnswerObserver, ObservedVisit
 from sim.world.sampling import LANES, PLANES, RULE, fold, plane, stream
 
 Floats = NDArray[np.float64]
@@ -202,7 +202,7 @@ def _size(x: Any) -> Any:
 class FastRule(NamedTuple):
     """The compiled part of a rule."""
 
-    rewards: Callable[[Any, Observer, Visit, Observations, Ints], Floats]
+    rewards: Callable[[Any, AnswerObserver, ObservedVisit, Observations, Ints], Floats]
     """(R, P, K) rewards of a rule's trained responses, from a batch and its labels."""
     spares: frozenset[Need]
     """Observations that are not drawn."""
@@ -217,7 +217,7 @@ def fast_rule(rule: Rule, n_votes: int) -> FastRule | None:
 
 
 def _evol_rl(
-    rule: EvolRL, observer: Observer, visit: Visit, obs: Observations, label_RP: Ints
+    rule: EvolRL, observer: AnswerObserver, visit: ObservedVisit, obs: Observations, label_RP: Ints
 ) -> Floats:
     answers_RPK = obs.of("answers")[..., : obs.votes.n_samples]
     novelty_RPK = np.empty(answers_RPK.shape)
@@ -227,7 +227,7 @@ def _evol_rl(
 
 
 def _scope(
-    rule: Scope, observer: Observer, visit: Visit, obs: Observations, label_RP: Ints
+    rule: Scope, observer: AnswerObserver, visit: ObservedVisit, obs: Observations, label_RP: Ints
 ) -> Floats:
     V, p_RPA = obs.votes.n_votes, visit.p_RPA
     n_drawn = max(1, floor_share(rule.subset, V))

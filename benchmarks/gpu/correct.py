@@ -44,7 +44,7 @@ def numbers(setup: Setup, report: Report) -> None:
     all_rows = _gradients(single, near)
     report.check("loss, single precision", abs(all_rows[0] - exact[0]), 1e-5)
     report.check("gradient, single precision", _gap(all_rows[1], exact[1]), 1e-4)
-    one_row = _gradients(single, near, micro_tokens=32)
+    one_row = _gradients(single, near, max_tokens_per_microbatch=32)
     report.check("gradient, row by row and at once", _gap(one_row[1], all_rows[1]), 1e-4)
     single.bundle_width = None
     alone = _gradients(single, near)
@@ -91,11 +91,15 @@ def _moved(group: Group, device: torch.device) -> Group:
 
 
 def _gradients(
-    scorer: Scorer, groups: list[Group], micro_tokens: int = WHOLE
+    scorer: Scorer, groups: list[Group], max_tokens_per_microbatch: int = WHOLE
 ) -> tuple[float, Tensor]:
     """Loss, and gradient of all weights in double precision."""
     scorer.zero_grad()
-    done = backward(scorer, groups, TrainConfig(temperature=1.0, micro_tokens=micro_tokens))
+    done = backward(
+        scorer,
+        groups,
+        TrainConfig(temperature=1.0, max_tokens_per_microbatch=max_tokens_per_microbatch),
+    )
     grads = [p.grad.double().flatten().cpu() for p in scorer.parameters() if p.grad is not None]
     return done.loss, torch.cat(grads)
 
@@ -137,7 +141,7 @@ def tiny(setup: Setup, report: Report) -> None:
     a, b = (read_file(path) for path in last)
     gap = max(float((a[name] - b[name]).abs().max()) for name in a)
     report.add("weights of the resumed run: largest difference", gap)
-    _refusal(report, "lr of 1e30", replace(config, lr=1e30, max_refused=2))
+    _refusal(report, "lr of 1e30", replace(config, lr=1e30, max_bad_steps=2))
     if not setup.dry:
         torch.cuda.empty_cache()
         torch.cuda.set_per_process_memory_fraction(1e-4)

@@ -67,7 +67,7 @@ _DRY_RUN = {
     "batch_size": 2,
     "max_prompt_tokens": 24,
     "max_response_tokens": 40,
-    "micro_tokens": 128,
+    "max_tokens_per_microbatch": 128,
     "max_rows": 16,
 }
 MEAN_TOKENS = 700

@@ -26,7 +26,7 @@ from real.update.optimizer import Step
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "0.5B": ("0.5B", {}),
     "3B": ("3B", {}),
-    "3B, layers kept": ("3B", {"gradient_checkpointing": False, "micro_tokens": 8192}),
+    "3B, layers kept": ("3B", {"gradient_checkpointing": False, "max_tokens_per_microbatch": 8192}),
     "7B, adapters": ("7B", {"lora_rank": 16}),
     "3B, state in main memory": ("3B", {"offload_optimizer": True}),
 }
@@ -50,7 +50,7 @@ def memory(setup: Setup, report: Report) -> None:
 
 def step_tokens(config: TrainConfig) -> int:
     """Return the tokens of a step of two passes of full size."""
-    return 2 * max(1, config.micro_tokens // longest(config)) * longest(config)
+    return 2 * max(1, config.max_tokens_per_microbatch // longest(config)) * longest(config)
 
 
 def _step(setup: Setup, shape: str, config: TrainConfig) -> bool:
@@ -90,7 +90,7 @@ class Update(NamedTuple):
 
     shape: str
     checkpointing: bool
-    micro_tokens: int
+    max_tokens_per_microbatch: int
     rank: int = 0
     """Of adapters."""
     varied: bool = False
@@ -101,14 +101,14 @@ class Update(NamedTuple):
         """Name in the measures."""
         lengths = "100 to 3,000 tokens" if self.varied else "3,072 tokens"
         kept = "" if self.checkpointing else ", kept layers"
-        return f"{self.shape}, {lengths}, {self.micro_tokens // 1024}k a pass{kept}"
+        return f"{self.shape}, {lengths}, {self.max_tokens_per_microbatch // 1024}k a pass{kept}"
 
     def config(self, setup: Setup) -> TrainConfig:
         """Return the settings of training."""
         return train_config(
             setup,
             gradient_checkpointing=self.checkpointing,
-            micro_tokens=setup.pick(self.micro_tokens, 128),
+            max_tokens_per_microbatch=setup.pick(self.max_tokens_per_microbatch, 128),
             lora_rank=self.rank,
         )
 

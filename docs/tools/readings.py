@@ -24,7 +24,7 @@ from lab.compare.published import fits_row
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
-from sim.studies.calibrate import CELLS, MECHANISMS, POPULATION, ROWS, Row, row_config, values
+from sim.studies.calibrate import CELLS, MECHANISMS, POPULATION, ROWS, TableRow, row_config, values
 from sim.world.populations import Population, draw_population
 
 DRAWS = Path(__file__).parents[1] / "data" / "readings-draws.csv"
@@ -77,14 +77,14 @@ def drawn(number: int) -> Iterator[dict[str, Any]]:
         yield line
 
 
-def _law(row: Row, rng: np.random.Generator) -> dict[str, float]:
+def _law(row: TableRow, rng: np.random.Generator) -> dict[str, float]:
     law = values(POPULATION, rng.random(len(POPULATION)))
     mean = NAMED[row.name].mean + NEAR * (2 * law["ability_mean"] - 1)
     return {**law, "ability_mean": min(max(mean, 0.001), 0.999)}
 
 
 def _cells(
-    config: SimConfig, reading: str, row: Row, problems: list[Population]
+    config: SimConfig, reading: str, row: TableRow, problems: list[Population]
 ) -> NDArray[np.float64]:
     """(replicates, cells) percent of the problems; NaN where the logits stop being finite."""
     names = ("p0_RNA", "truth_RN", "attractor_RN")

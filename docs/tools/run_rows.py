@@ -36,7 +36,7 @@ LABELS = ["right_start", "right_final"]
 """Columns of real runs: 1 or 0 for every problem, whether the majority before training and the
 label of the last visit are right."""
 
-_OF_ARM = ("guard", "labels", "rule", "rule_options", "kl_coef", "average", "skip_rate")
+_OF_ARM = ("guard", "labels", "rule", "rule_options", "kl_coef", "ema_decay", "skip_rate")
 _NAMES = ("checkpoint_minutes", "model", "problems", "response", "trace", "tiny_wrong", "tiny_lead")
 """Settings that do not decide what is trained, or whose effect is recorded apart: the content of
 paths, and the problems that are drawn."""

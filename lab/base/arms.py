@@ -85,12 +85,12 @@ OWN, PERMUTED, REPLAYED = "own", "permuted", "replayed"
 """Whose decisions a problem gets (docs/method.md, section 12): its own, those of a problem of its
 batch that is drawn at random, or those of the run of another seed."""
 
-USUAL = asdict(GuardConfig()) | {"kl_coef": 0.0, "average": 0.0, "treatment": OWN}
+USUAL = asdict(GuardConfig()) | {"kl_coef": 0.0, "ema_decay": 0.0, "treatment": OWN}
 """The settings that an arm can have, with their usual values."""
 
 WITHOUT_GUARD = frozenset(
     {"tie_break", "label_from", "discount", "hysteresis", "advantage_scale", "negative_scale"}
-    | {"brake", "brake_on", "brake_above", "kl_coef", "average"}
+    | {"brake", "brake_on", "brake_above", "kl_coef", "ema_decay"}
 )
 """Settings that act without the guard's three parts, so that an arm's unguarded twin has them."""
 
@@ -204,7 +204,7 @@ _SETTINGS: dict[str, dict[str, float | str]] = {
     "replayed": {"treatment": REPLAYED},
     "kl": {"kl_coef": 0.2},
     "memory_kl": {"kl_coef": 0.2},
-    "averaged": {"average": 0.95},
+    "averaged": {"ema_decay": 0.95},
     "recommended": {"kl_coef": 0.05},
 }
 SIMPLE = ("positive", "early_stop", "braked", *_SETTINGS)

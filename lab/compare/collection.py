@@ -373,14 +373,21 @@ of them make one family."""
 
 _OF_ARM_AND_SEED = frozenset(
     {"guard", "labels", "rule", "rule_options", "kl_coef", "skip_rate", "step_factor", "seed"}
-    | {"average", "treatment", "replicates", "first_replicate"}
+    | {"ema_decay", "treatment", "replicates", "first_replicate"}
 )
 _COMPUTATIONAL: dict[str, frozenset[str]] = {
     "sim": frozenset({"device", "cuda_graph", "vote_replicates"}),
     "real": frozenset(
         {"attention", "checkpoint_every", "checkpoint_keep", "data_dir", "device", "engine_memory"}
         | {"engine_timeout", "engine_url", "gradient_checkpointing", "hub"}
-        | {"keep_votes", "log", "max_refused", "max_rows", "micro_tokens", "rank_timeout"}
+        | {
+            "keep_votes",
+            "log",
+            "max_bad_steps",
+            "max_rows",
+            "max_tokens_per_microbatch",
+            "rank_timeout",
+        }
         | {"max_unread", "restart_engine", "save_model", "threads"}
     ),
 }
@@ -541,7 +548,12 @@ def _noted(run: Manifest, name: str) -> Mapping[str, Any]:
 
 def _settings(run: Manifest) -> Mapping[str, Any]:
     """Every setting of the run that can make it another arm."""
-    names = ("labels", "kl_coef", "average", *(() if matched_target(run.arm) else ("step_factor",)))
+    names = (
+        "labels",
+        "kl_coef",
+        "ema_decay",
+        *(() if matched_target(run.arm) else ("step_factor",)),
+    )
     others = {name: run.config[name] for name in names if name in run.config}
     rule = {**_rule_defaults(run), **_noted(run, "rule_options")}
     return {**_noted(run, "guard"), **rule, **others}
@@ -558,7 +570,7 @@ def _name(base: str, run: Manifest, of_arm: Sequence[Mapping[str, Any]]) -> str:
     shared = [key for key in of_arm[0] if all(key in other for other in of_arm)]
     differing = [key for key in shared if any(o[key] != of_arm[0][key] for o in of_arm)]
     defaults = {**to_values(GuardConfig.paper()), **_rule_defaults(run)}
-    defaults |= {"labels": "votes", "kl_coef": 0.0, "average": 0.0, "step_factor": 1.0}
+    defaults |= {"labels": "votes", "kl_coef": 0.0, "ema_decay": 0.0, "step_factor": 1.0}
     if all(key in defaults and own[key] == defaults[key] for key in differing):
         return base
     return f"{base} ({', '.join(f'{key}={own[key]}' for key in differing)})"

@@ -185,7 +185,7 @@ def _curves(baseline: pd.DataFrame, metric: str) -> dict[object, tuple[Floats, F
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class GridEdge:
     """A best setting at the end of the grid: a better one may lie beyond it."""
 
     arm: str
@@ -234,11 +234,11 @@ def best_among(
     return _judged(candidates, ["arm", *over], metric, unit)
 
 
-def edges(best: pd.DataFrame, name: str, grid: Sequence[float]) -> list[Edge]:
+def edges(best: pd.DataFrame, name: str, grid: Sequence[float]) -> list[GridEdge]:
     """The best settings, of a column of `own_best`, that lie at an end of the grid."""
     ends = {min(grid): "smallest", max(grid): "largest"}
     return [
-        Edge(str(arm), value, ends[value])
+        GridEdge(str(arm), value, ends[value])
         for (arm,), part in groups(best, ["arm"])
         for value in sorted(unique(part, name))
         if value in ends and len(ends) > 1
@@ -317,7 +317,7 @@ def own_best_words(rows: pd.DataFrame, seed: int) -> list[str]:
     return lines + edge_words(edges(best, "step", unique(rows, "step")), useless)
 
 
-def edge_words(at_ends: Iterable[Edge], useless: Collection[str] = ()) -> list[str]:
+def edge_words(at_ends: Iterable[GridEdge], useless: Collection[str] = ()) -> list[str]:
     """Return warnings where a best step lies at an end of the grid.
 
     Args:

@@ -209,7 +209,7 @@ GENERATOR = "ttrl-guard-lab figures"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class HtmlPart:
     """A figure under its heading."""
 
     heading: str
@@ -221,7 +221,7 @@ class Part:
     """Description of the drawing, for readers who cannot see it."""
 
 
-def figure_page(title: str, words: Sequence[str], parts: Sequence[Part]) -> str:
+def figure_page(title: str, words: Sequence[str], parts: Sequence[HtmlPart]) -> str:
     """A page of figures as HTML; it needs nothing from outside.
 
     Args:

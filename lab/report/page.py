@@ -219,7 +219,7 @@ def _arm_table(world: ReportedComparison) -> Html:
             *(_cell(world, arm, metric) for arm in arms),
         ]
         for metric in PAGE
-        if world.metrics[metric.name].count() > 0
+        if len(world.metrics[metric.name].dropna())
     ]
     return join([tag("h3", world.name), table(["", *head], rows)])
 

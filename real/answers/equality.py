@@ -358,7 +358,7 @@ _MAX_CACHED = 100_000
 
 
 @dataclass(slots=True)
-class Budget:
+class ParseBudget:
     """CPU seconds that one group of answers may still cost."""
 
     left: float
@@ -385,15 +385,15 @@ class Equality:
         """Formulas and pairs that hit a limit, or that a spent budget left unread."""
         return len(self._given_up) + self._n_postponed
 
-    def budget(self) -> Budget:
+    def budget(self) -> ParseBudget:
         """For one group of answers."""
-        return Budget(self._seconds)
+        return ParseBudget(self._seconds)
 
-    def key(self, text: str, budget: Budget) -> str:
+    def key(self, text: str, budget: ParseBudget) -> str:
         """A string that equal answers share; answers that share it need not be equal."""
         return self._keyed(text, budget)[0]
 
-    def same(self, one: str, other: str, budget: Budget) -> bool:
+    def same(self, one: str, other: str, budget: ParseBudget) -> bool:
         """True if two canonical strings are one answer; symmetric in them."""
         if one == other:
             return True
@@ -417,10 +417,10 @@ class Equality:
         self._given_up.update(map(tuple, given_up))
         self._n_postponed += postponed
 
-    def _keyed(self, text: str, budget: Budget) -> tuple[str, list[Form]]:
+    def _keyed(self, text: str, budget: ParseBudget) -> tuple[str, list[Form]]:
         return keyed_leaves(form_of(text), lambda leaf: self._leaf_key(leaf, budget))
 
-    def _leaf_key(self, leaf: Form, budget: Budget) -> str:
+    def _leaf_key(self, leaf: Form, budget: ParseBudget) -> str:
         if leaf.kind == NUMBER:
             return _number_key(Fraction(leaf.text))
         known = self._keys.get(leaf.text)
@@ -435,7 +435,7 @@ class Equality:
         self._keys[leaf.text] = key
         return key
 
-    def _same_leaves(self, one: Form, other: Form, budget: Budget) -> bool:
+    def _same_leaves(self, one: Form, other: Form, budget: ParseBudget) -> bool:
         if one == other:
             return True
         if one.kind == other.kind == NUMBER:
@@ -454,7 +454,7 @@ class Equality:
     def _formula(self, leaf: Form) -> str:
         return leaf.text if leaf.kind == NUMBER else formula(leaf.text) or ""
 
-    def _ask(self, do: str, texts: tuple[str, ...], budget: Budget) -> str | bool | None:
+    def _ask(self, do: str, texts: tuple[str, ...], budget: ParseBudget) -> str | bool | None:
         question = (do, *texts)
         if question in self._given_up:
             return None

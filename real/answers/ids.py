@@ -11,7 +11,7 @@ import numpy as np
 
 from lab.base.errors import UserError
 from real.answers.canonical import canonical, last_box, last_number
-from real.answers.equality import Budget, Equality
+from real.answers.equality import Equality, ParseBudget
 
 Extract = Literal["strict", "flexible"]
 """Ways to find the answer in a response."""
@@ -189,7 +189,7 @@ class AnswerIds:
             equality.restore(read.given_up, read.postponed)
         return made
 
-    def _new_writing(self, known: _Problem, answer: str, budget: Budget | None) -> int:
+    def _new_writing(self, known: _Problem, answer: str, budget: ParseBudget | None) -> int:
         """Return the id of a writing that was not seen before."""
         equal, key = self._match(known, answer, budget)
         if equal is None:
@@ -199,7 +199,9 @@ class AnswerIds:
         known.ids[answer] = equal
         return equal
 
-    def _match(self, known: _Problem, answer: str, budget: Budget | None) -> tuple[int | None, str]:
+    def _match(
+        self, known: _Problem, answer: str, budget: ParseBudget | None
+    ) -> tuple[int | None, str]:
         """The first id whose first writing equals the answer, and the answer's key."""
         if self._equality is None or budget is None:
             return None, ""

@@ -175,7 +175,7 @@ def make_engine(
         return _ranked(config, policy, ranks, child)
     here = partial(_transformers, config, policy, policy.model)
     kinds: dict[str, Callable[[], Engine]] = {
-        "transformers": child if config.ahead else here,
+        "transformers": child if config.async_level else here,
         "vllm": child,
         "vllm_inprocess": lambda: VllmEngine(_vllm_settings(config, policy, folder, memory)),
         "vllm_server": lambda: VllmServerEngine(
@@ -199,7 +199,7 @@ def _ranked(
         # No folder: the first rank of a machine, whose folder counts, has an engine.
         dtype, adapters = getattr(torch, config.dtype), bool(config.engine_adapters)
         engine = GroupMember(Path(), policy.device, dtype, ranks, config.engine_tp, adapters)
-    elif config.engine == "transformers" and not config.ahead:
+    elif config.engine == "transformers" and not config.async_level:
         copied = copy.deepcopy(policy.model).requires_grad_(False)
         engine = _transformers(config, policy, copied)
     else:
@@ -285,7 +285,7 @@ def needs_stats(rule: Rule) -> bool:
 
 def _check(config: TrainConfig, world: int) -> None:
     """Refuse settings that contradict each other."""
-    if config.ahead:
+    if config.async_level:
         _check_ahead(config)
     if config.restart_engine and config.engine in ("transformers", "vllm_inprocess"):
         raise UserError(
@@ -319,7 +319,7 @@ def _check(config: TrainConfig, world: int) -> None:
 
 def _check_ahead(config: TrainConfig) -> None:
     """Refuse what the next batch's votes cannot be sampled with while this batch is trained on."""
-    rule, ahead = rule_of(config), f"ahead = {config.ahead}"
+    rule, ahead = rule_of(config), f"async_level = {config.async_level}"
     if config.engine == "vllm_inprocess":
         raise UserError(
             f"{ahead}: engine = 'vllm_inprocess' samples in the trainer's process; take vllm, "
@@ -333,12 +333,12 @@ def _check_ahead(config: TrainConfig) -> None:
     if rule.needs & _FURTHER:
         raise UserError(
             f"{ahead}: rule {rule.name} samples more than votes, while the engine is at the next "
-            "batch's; leave ahead out"
+            "batch's; leave async_level out"
         )
     if needs_stats(rule) and config.engine != "transformers":
         raise UserError(
             f"{ahead}: rule {rule.name} needs token statistics of the weights that sampled, which "
-            "vLLM does not give; leave ahead out, or take engine = 'transformers'"
+            "vLLM does not give; leave async_level out, or take engine = 'transformers'"
         )
 
 

@@ -254,7 +254,7 @@ def request_params(
     }
 
 
-class Response(NamedTuple):
+class SampledResponse(NamedTuple):
     """One sampled response."""
 
     tokens: Sequence[int] | NDArray[np.integer]
@@ -266,7 +266,7 @@ class Response(NamedTuple):
 
 
 def to_rollouts(
-    responses_PN: Sequence[Sequence[Response]], n: int, pad_token_id: int, version: int
+    responses_PN: Sequence[Sequence[SampledResponse]], n: int, pad_token_id: int, version: int
 ) -> Rollouts:
     """Return responses as tensors, padded on the right.
 
@@ -292,7 +292,7 @@ def to_rollouts(
     )
 
 
-def _check(responses_PN: Sequence[Sequence[Response]], n: int) -> None:
+def _check(responses_PN: Sequence[Sequence[SampledResponse]], n: int) -> None:
     for prompt, row in enumerate(responses_PN, start=1):
         if len(row) != n:
             raise EngineError(

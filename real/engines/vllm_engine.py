@@ -29,8 +29,8 @@ from real.engines.rollouts import (
     EngineDied,
     EngineError,
     Prompts,
-    Response,
     Rollouts,
+    SampledResponse,
     Sampling,
     Stages,
     check_prompts,
@@ -350,36 +350,36 @@ class VllmHost:
 
     def _generate(
         self, prompts: Prompts, params: list[Any], progress: Callable[[], None]
-    ) -> list[list[_Drawn]]:
+    ) -> list[list[_DrawnResponse]]:
         """Return (P, n) responses, with a sign of life after each step."""
         texts = [{"prompt_token_ids": [*prompt]} for prompt in prompts]
         self._llm.enqueue(texts, params, use_tqdm=False, lora_request=self._adapters)
         engine = self._llm.llm_engine
-        done: dict[int, list[_Drawn]] = {}
+        done: dict[int, list[_DrawnResponse]] = {}
         while engine.has_unfinished_requests():
             for output in engine.step():
                 if output.finished:
                     row = sorted(output.outputs, key=lambda one: one.index)
-                    done[int(output.request_id)] = [_Drawn.of(one) for one in row]
+                    done[int(output.request_id)] = [_DrawnResponse.of(one) for one in row]
             progress()
         # Requests are numbered in the order in which they were given.
         return [done[number] for number in sorted(done)]
 
 
-class _Drawn(NamedTuple):
+class _DrawnResponse(NamedTuple):
     """One response of vLLM's, in arrays: tens of thousands may wait for the last one."""
 
-    response: Response
+    response: SampledResponse
     versions: set[str]
     ended_by: str
 
     @classmethod
-    def of(cls, output: Any) -> _Drawn:
+    def of(cls, output: Any) -> _DrawnResponse:
         found, ended_by = output.logprobs, output.finish_reason
         logprobs = None if found is None else np.array(found.logprobs, np.float32)
         tokens = np.array(output.token_ids, np.int32)
         versions = {span.version for span in output.weight_versions or ()}
-        return cls(Response(tokens, logprobs, ended_by == "stop"), versions, ended_by)
+        return cls(SampledResponse(tokens, logprobs, ended_by == "stop"), versions, ended_by)
 
 
 def _import_vllm() -> Any:
@@ -410,7 +410,7 @@ def _died(doing: str) -> Iterator[None]:
     except Exception as error:
         hint = ""
         if "out of memory" in str(error).lower():
-            hint = "; lower engine_memory, max_rows or micro_tokens"
+            hint = "; lower engine_memory, max_rows or max_tokens_per_microbatch"
         elif "free memory" in str(error).lower():
             hint = "; lower engine_memory"
         raise EngineDied(

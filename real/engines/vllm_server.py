@@ -33,8 +33,8 @@ from real.engines.rollouts import (
     EngineDied,
     EngineError,
     Prompts,
-    Response,
     Rollouts,
+    SampledResponse,
     Sampling,
     Stages,
     check_prompts,
@@ -252,7 +252,7 @@ class VllmServerEngine:
             raise EngineError("vLLM server: call update_weights before the first sample")
         seeds = request_seeds(generator, len(prompts), n)
 
-        def ask(prompt: Sequence[int], seed: int) -> list[Response]:
+        def ask(prompt: Sequence[int], seed: int) -> list[SampledResponse]:
             params = request_params(n, sampling, seed, self.eos_token_ids)
             body = {"token_ids": [*prompt], "sampling_params": params}
             choices = self.http.post("/inference/v1/generate", body).get("choices")
@@ -282,7 +282,7 @@ class VllmServerEngine:
         """Disconnect from the server, which keeps running."""
         self._transfer.close()
 
-    def _response(self, choice: Any, with_logprobs: bool) -> Response:
+    def _response(self, choice: Any, with_logprobs: bool) -> SampledResponse:
         try:
             versions = {span["version"] for span in choice["weight_versions"] or ()}
             tokens, reason = choice["token_ids"], choice["finish_reason"]
@@ -294,7 +294,7 @@ class VllmServerEngine:
             ) from error
         hint = "; a server can serve one run alone"
         check_drawn("vLLM server", versions, self.version, reason, hint)
-        return Response(tokens, logprobs, reason == "stop")
+        return SampledResponse(tokens, logprobs, reason == "stop")
 
     def _check_server(self) -> int:
         """Wait for the server, check it, and return the longest sequence that it takes."""

@@ -29,7 +29,7 @@ from real.measure.gradients import (
     sampling_error,
     slope,
 )
-from real.measure.tree import Leaf, Tree, edge_arrays, grow, merge_answers, whole_responses
+from real.measure.tree import Leaf, MeasuredTree, edge_arrays, grow, merge_answers, whole_responses
 from real.model.folder import model_folder
 from real.model.policy import load_policy
 from real.model.prepare import prepare_training
@@ -213,7 +213,7 @@ def measure(
         raise UserError(f"growth: can be measured with unit = token, not {config.unit}")
     report("sample", 0.0)
     tokens_PNT, lengths_PN = sample(prompts, config.responses, max_tokens, 1.0, config.seed)
-    trees: list[Tree] = []
+    trees: list[MeasuredTree] = []
     for n, prompt in enumerate(prompts):
         rows = zip(tokens_PNT[n].tolist(), lengths_PN[n].tolist(), strict=True)
         responses = [tuple(row[:length]) for row, length in rows]
@@ -292,7 +292,7 @@ def measure(
 
 
 def _continue(
-    trees: Sequence[Tree],
+    trees: Sequence[MeasuredTree],
     prompts: Sequence[Sequence[int]],
     sample: Sample,
     max_tokens: int,
@@ -314,7 +314,7 @@ def _continue(
             trees[n].leaves[place] = Leaf(whole, leaf.edge, True)
 
 
-def _compared(trees: Sequence[Tree], prompts: Sequence[Sequence[int]]) -> Edges:
+def _compared(trees: Sequence[MeasuredTree], prompts: Sequence[Sequence[int]]) -> Edges:
     """Edges on which growth is measured: of the nodes with the likeliest prefixes."""
     nodes = [
         (tree.nodes[node].log_p, n, node)

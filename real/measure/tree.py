@@ -39,7 +39,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class TokenEdge:
     """One token after one prefix, or a whole response."""
 
     node: int
@@ -59,11 +59,11 @@ class Leaf:
 
 
 @dataclass(slots=True)
-class Tree:
+class MeasuredTree:
     """The tree of one problem."""
 
     nodes: list[Node]
-    edges: list[Edge]
+    edges: list[TokenEdge]
     leaves: list[Leaf]
     left_out: float = 0.0
     """Probability of sampled responses that the tree does not hold, by the model."""
@@ -94,7 +94,7 @@ def grow(
     min_p: float,
     min_novel: float,
     max_edges: int,
-) -> Tree:
+) -> MeasuredTree:
     """The token tree of one problem; leaves of unseen tokens are not yet continued.
 
     Args:
@@ -104,7 +104,7 @@ def grow(
         min_novel: unseen tokens whose leaf has less probability are left out.
         max_edges: the tree ends here; the likeliest responses, then tokens, come first.
     """
-    tree = Tree([Node((), 0.0, -1)], [], [])
+    tree = MeasuredTree([Node((), 0.0, -1)], [], [])
     rows: dict[int, NDArray[np.float32]] = {}
     totals = [
         float(sum(log_p_TA[t, token] for t, token in enumerate(tokens)))
@@ -130,16 +130,21 @@ def grow(
     return tree
 
 
-def whole_responses(responses: Sequence[Tokens]) -> Tree:
+def whole_responses(responses: Sequence[Tokens]) -> MeasuredTree:
     """The tree of one problem whose edges are sampled responses, as likely as they are frequent."""
     counts = Counter(responses)
-    edges = [Edge(0, tokens, float(np.log(n / counts.total()))) for tokens, n in counts.items()]
+    edges = [
+        TokenEdge(0, tokens, float(np.log(n / counts.total()))) for tokens, n in counts.items()
+    ]
     leaves = [Leaf(tokens, e, False) for e, tokens in enumerate(counts)]
-    return Tree([Node((), 0.0, -1)], edges, leaves)
+    return MeasuredTree([Node((), 0.0, -1)], edges, leaves)
 
 
 def _add(
-    tree: Tree, tokens: Tokens, log_p_TA: NDArray[np.float32], rows: dict[int, NDArray[np.float32]]
+    tree: MeasuredTree,
+    tokens: Tokens,
+    log_p_TA: NDArray[np.float32],
+    rows: dict[int, NDArray[np.float32]],
 ) -> None:
     node, edge = 0, -1
     for t, token in enumerate(tokens):
@@ -151,13 +156,13 @@ def _add(
     tree.leaves.append(Leaf(tokens, edge, False))
 
 
-def _edge(tree: Tree, node: int, token: int, log_p: float) -> int:
+def _edge(tree: MeasuredTree, node: int, token: int, log_p: float) -> int:
     tree.nodes[node].edges[token] = len(tree.edges)
-    tree.edges.append(Edge(node, (token,), log_p))
+    tree.edges.append(TokenEdge(node, (token,), log_p))
     return len(tree.edges) - 1
 
 
-def _child(tree: Tree, node: int, edge: int) -> int:
+def _child(tree: MeasuredTree, node: int, edge: int) -> int:
     above, (token,) = tree.nodes[node], tree.edges[edge].tokens
     if token not in above.children:
         above.children[token] = len(tree.nodes)
@@ -167,7 +172,7 @@ def _child(tree: Tree, node: int, edge: int) -> int:
 
 
 def edge_arrays(
-    trees: Sequence[Tree],
+    trees: Sequence[MeasuredTree],
     prompts: Sequence[Sequence[int]],
     read: Sequence[tuple[NDArray[np.int64], int, list[str]]],
 ) -> tuple[dict[str, Any], list[list[int]], list[Tokens]]:

@@ -316,14 +316,14 @@ _LIBRARIES = ("cuda", "nccl", "hip")
 _NOTE = "phase: "
 _SAMPLE = "lower max_rows, or with vLLM engine_memory"
 _UPDATE = (
-    "lower micro_tokens, or set gradient_checkpointing, dtype bfloat16, offload_optimizer or "
-    "lora_rank"
+    "lower max_tokens_per_microbatch, or set gradient_checkpointing, dtype bfloat16, "
+    "offload_optimizer or lora_rank"
 )
 _KNOBS = {
     "rollout": _SAMPLE,
     "further": _SAMPLE,
     "evaluation": _SAMPLE,
-    "grade": "lower micro_tokens or max_rows, or with vLLM engine_memory",
+    "grade": "lower max_tokens_per_microbatch or max_rows, or with vLLM engine_memory",
     "update": _UPDATE,
     "sync": f"with vLLM lower engine_memory; else {_UPDATE}",
     "load": "set dtype bfloat16 or lora_rank, or take a smaller model",

@@ -140,7 +140,7 @@ def prepare_training(model: Any, config: TrainConfig) -> None:
         if not model.supports_gradient_checkpointing:
             raise UserError(
                 f"gradient_checkpointing = true: {type(model).__name__} has no support for it; "
-                "leave it out and lower micro_tokens"
+                "leave it out and lower max_tokens_per_microbatch"
             )
         model.gradient_checkpointing_enable({"use_reentrant": False})
 

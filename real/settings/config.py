@@ -187,7 +187,7 @@ class TrainConfig:
     tis_cap: NotNegative | None = None
     """Truncated importance sampling: multiply each token's loss by min(pi_trainer / pi_engine,
     this), by one more forward pass; 0 never. If None, 2 for vLLM's bfloat16, else 0."""
-    ahead: Literal[0, 1] = 0
+    async_level: Literal[0, 1] = 0
     """1 samples the votes of the next batch while this one trains, with the weights before that."""
     temperature: Positive = 0.6
     """Sampling temperature of the votes; the loss takes log-probs at this temperature."""
@@ -213,7 +213,7 @@ class TrainConfig:
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this L2 norm."""
 
-    average: ShareBelowOne = 0.0
+    ema_decay: ShareBelowOne = 0.0
     """Decay per optimizer step of a moving average of the weights, which evaluations and the saved
     model then use; votes and training go on with the weights themselves. 0 keeps none."""
 
@@ -232,11 +232,11 @@ class TrainConfig:
     """Batches sampled at most to fill one after `drop_uniform`, as in verl; 1 fills none."""
     mask_truncated: bool = False
     """Leave responses out of the loss that did not end within `max_response_tokens`."""
-    micro_tokens: Count = 16384
+    max_tokens_per_microbatch: Count = 16384
     """Tokens per forward pass; changes memory and speed, never the gradient."""
     kl_coef: NotNegative = 0.0
     """Factor on the KL divergence from the model before training; at 0 no such model is kept."""
-    max_refused: Count = 10
+    max_bad_steps: Count = 10
     """Steps in a row without finite log-probs, loss, gradient or update that end the run."""
 
     lora_rank: Natural = 0
@@ -306,7 +306,7 @@ class TrainConfig:
             raise UserError("stop = '': every response holds it; name texts, or leave it out")
         if len(set(self.log)) < len(self.log):
             raise UserError(f"log = {', '.join(self.log)}: name each of them at most once")
-        if self.max_num_gen_batches > 1 and (self.ahead or not self.drop_uniform):
+        if self.max_num_gen_batches > 1 and (self.async_level or not self.drop_uniform):
             raise UserError("max_num_gen_batches > 1: needs drop_uniform, and votes not ahead")
         _check_rule(self)
 
@@ -357,7 +357,7 @@ def _check_rule(config: TrainConfig) -> None:
         raise UserError(str(error)) from error
     check_fit(rule, config.guard, config.labels)
     if rule.loss == "entropy":
-        for name in ("drop_uniform", "kl_coef", "tis_cap", "ahead"):
+        for name in ("drop_uniform", "kl_coef", "tis_cap", "async_level"):
             if getattr(config, name):
                 raise UserError(
                     f"{name} = {getattr(config, name)}: rule {rule.name} has neither rewards nor "

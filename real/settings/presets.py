@@ -100,7 +100,7 @@ SHARED = (
     Choice("dtype", "bfloat16", "ours", "the paper does not say"),
 )
 """Settings of all 12 presets. The paper's micro-batch of 2 rows is a matter of memory alone, here
-`micro_tokens`."""
+`max_tokens_per_microbatch`."""
 
 REMARKS = (
     "The guard's numbers are those of the profile `paper`, the default; choose arms with --arm.",
@@ -258,8 +258,15 @@ CHANGEABLE = frozenset(
     (
         *("attention", "checkpoint_every", "checkpoint_keep", "checkpoint_minutes", "data_dir"),
         *("device", "engine_adapters", "engine_exchange", "engine_memory", "engine_timeout"),
-        *("engine_tp", "engine_url", "gradient_checkpointing", "hub", "log", "max_refused"),
-        *("max_rows", "max_unread", "micro_tokens", "model", "offload_optimizer", "problems"),
+        *("engine_tp", "engine_url", "gradient_checkpointing", "hub", "log", "max_bad_steps"),
+        *(
+            "max_rows",
+            "max_unread",
+            "max_tokens_per_microbatch",
+            "model",
+            "offload_optimizer",
+            "problems",
+        ),
         *("rank_timeout", "restart_engine", "save_model", "threads"),
     )
 )

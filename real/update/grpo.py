@@ -98,7 +98,7 @@ def backward(
     # Rows without tokens of the loss are not computed.
     pairs = zip(groups, counts, strict=True)
     active = [row if all_cost or not g.silent else [0] * len(row) for g, row in pairs]
-    passes, bundle, n_inputs = scorer.plan(groups, active, config.micro_tokens, world)
+    passes, bundle, n_inputs = scorer.plan(groups, active, config.max_tokens_per_microbatch, world)
     own_passes = passes[rank::world]
     # All are laid out before the first runs, so that a GPU is never waited for in between.
     batches = [scorer.micro_batch(groups, places or passes[0][:1], bundle) for places in own_passes]
@@ -135,7 +135,7 @@ def _broken_alone(
 ) -> tuple[Place, ...]:
     """Broken rows without those that share a sequence with one: 0 times NaN is NaN in attention."""
     logprobs = group_logprobs(
-        scorer, groups, config.temperature, config.micro_tokens, share, bundled=False
+        scorer, groups, config.temperature, config.max_tokens_per_microbatch, share, bundled=False
     )
     return tuple(
         (index, row)
@@ -338,7 +338,7 @@ def compared(
         scored_groups = [_first_row(group) for group in groups[:PROBE_ROWS]]
     else:
         scored_groups = [_first_row(g) if g.dropped or g.silent else g for g in groups]
-    settings = config.temperature, config.micro_tokens
+    settings = config.temperature, config.max_tokens_per_microbatch
     trainer_logprobs = group_logprobs(scorer, scored_groups, *settings, share)
     columns = {"mismatch_kl": mismatch_kl(trainer_logprobs, [g.old_KT for g in scored_groups])}
     if not cap:

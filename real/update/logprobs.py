@@ -334,13 +334,13 @@ class Scorer(nn.Module):
         self,
         groups: Sequence[Group],
         counts: Sequence[RowCounts],
-        micro_tokens: int,
+        max_tokens_per_microbatch: int,
         world: int = 1,
         bundled: bool = True,
     ) -> Plan:
         """The cheapest passes of a mini-batch, see `cheapest_plan`."""
         width = self.bundle_width if bundled else None
-        return cheapest_plan(groups, counts, micro_tokens, self.layout, width, world)
+        return cheapest_plan(groups, counts, max_tokens_per_microbatch, self.layout, width, world)
 
     def micro_batch(
         self, groups: Sequence[Group], places: Sequence[Place], bundle: int = 1
@@ -389,7 +389,7 @@ def group_logprobs(
     scorer: Scorer,
     groups: Sequence[Group],
     temperature: float,
-    micro_tokens: int,
+    max_tokens_per_microbatch: int,
     share: tuple[int, int] = (0, 1),
     bundled: bool = True,
 ) -> list[Tensor]:
@@ -401,7 +401,7 @@ def group_logprobs(
     """
     world = share[1]
     logprobs = [torch.zeros_like(group.old_KT, dtype=torch.float32) for group in groups]
-    passes = _scored(scorer, groups, temperature, micro_tokens, share, bundled=bundled)
+    passes = _scored(scorer, groups, temperature, max_tokens_per_microbatch, share, bundled=bundled)
     for places, batch, scores in passes:
         values_RT = batch.unfold(scores.logprobs_n).float()
         values_RT = torch.where(batch.counted_RT, values_RT, 0.0)
@@ -419,7 +419,7 @@ def group_stats(
     scorer: Scorer,
     groups: Sequence[Group],
     temperature: float,
-    micro_tokens: int,
+    max_tokens_per_microbatch: int,
     share: tuple[int, int] = (0, 1),
 ) -> list[Tensor]:
     """(2, K) mean entropy and self-certainty over the counted tokens of every group's responses.
@@ -430,7 +430,9 @@ def group_stats(
     group_sums = [
         group.old_KT.new_zeros((2, len(group.old_KT)), dtype=torch.float64) for group in groups
     ]
-    for places, batch, scores in _scored(scorer, groups, temperature, micro_tokens, share, True):
+    for places, batch, scores in _scored(
+        scorer, groups, temperature, max_tokens_per_microbatch, share, True
+    ):
         assert scores.entropy_n is not None and scores.self_certainty_n is not None
         values_2n = torch.stack([scores.entropy_n, scores.self_certainty_n]).double()
         counted_RT = batch.counted_RT
@@ -447,7 +449,7 @@ def _scored(
     scorer: Scorer,
     groups: Sequence[Group],
     temperature: float,
-    micro_tokens: int,
+    max_tokens_per_microbatch: int,
     share: tuple[int, int],
     stats: bool = False,
     bundled: bool = True,
@@ -455,7 +457,9 @@ def _scored(
     """A rank's passes: places of the rows, the rows, their scores; no places where it is idle."""
     rank, world = share
     counts = [row_counts(group) for group in groups]
-    passes, bundle, _ = scorer.plan(groups, counts, micro_tokens, world, bundled=bundled)
+    passes, bundle, _ = scorer.plan(
+        groups, counts, max_tokens_per_microbatch, world, bundled=bundled
+    )
     for places in passes[rank::world]:
         batch = scorer.micro_batch(groups, places or passes[0][:1], bundle)
         yield places, batch, scorer(batch.rows, temperature, stats)

@@ -380,14 +380,14 @@ class PolicyOptimizer:
         self._named = dict(zip(trained, self.parameters, strict=True))
         self._adamw = MeasuredAdamW(self._masters, config.weight_decay, config.offload_optimizer)
         self._sharded = is_split(self.model.parameters())
-        self.average = WeightAverage(self._named) if config.average > 0 else None
+        self.average = WeightAverage(self._named) if config.ema_decay > 0 else None
 
     def step(self, groups: Sequence[Group]) -> Step:
         """One scheduled step on one mini-batch.
 
         Nothing moves where all groups were dropped: an AdamW step on a zero gradient would still
         follow its moments. The schedule goes on in any case, so that all runs share it. After
-        `max_refused` refused steps in a row the run ends.
+        `max_bad_steps` refused steps in a row the run ends.
         """
         factor = rate_factor(self.n_done, self.n_scheduled, self.config.warmup_ratio)
         lr = (self.config.lr or 0.0) * self.config.step_factor * factor * self.rate_scale
@@ -413,7 +413,7 @@ class PolicyOptimizer:
         if fault is None:
             self.n_refused_in_a_row = 0
             if self.average:
-                self.average.follow(self._named, 1 - self.config.average)
+                self.average.follow(self._named, 1 - self.config.ema_decay)
         return step(taken=True, fault=fault, update_norm=moved, grad_norm=grad_norm)
 
     def state_tensors(self) -> dict[str, Tensor]:
@@ -525,7 +525,7 @@ class PolicyOptimizer:
         """Count a refused step."""
         self.faults[fault] += 1
         self.n_refused_in_a_row += 1
-        if self.n_refused_in_a_row >= self.config.max_refused:
+        if self.n_refused_in_a_row >= self.config.max_bad_steps:
             raise UserError(
                 f"optimizer step {self.n_done}: {fault} was not finite, "
                 f"{self.n_refused_in_a_row} times in a row; lower lr or max_grad_norm, train in "

@@ -97,7 +97,7 @@ BUNDLE_BELOW = 2 / 3
 more than `PASS_TOKENS` tokens: a few short sequences are soon computed."""
 
 
-class Row(NamedTuple):
+class PackedRow(NamedTuple):
     """One sequence of a pass: a prompt with one response, or with a bundle of them."""
 
     places: tuple[Place, ...]
@@ -124,7 +124,7 @@ def row_counts(group: Group) -> RowCounts:
 def cheapest_plan(
     groups: Sequence[Group],
     counts: Sequence[RowCounts],
-    micro_tokens: int,
+    max_tokens_per_microbatch: int,
     layout: Layout = "padded",
     width: int | None = None,
     world: int = 1,
@@ -133,15 +133,19 @@ def cheapest_plan(
 
     `width` is that of the hidden states, None where the model's attention allows no bundles.
     """
-    bundle = 1 if width is None else _bundle_size(groups, counts, micro_tokens, width, world)
-    passes = plan(groups, counts, micro_tokens, layout, world, bundle)
+    bundle = (
+        1
+        if width is None
+        else _bundle_size(groups, counts, max_tokens_per_microbatch, width, world)
+    )
+    passes = plan(groups, counts, max_tokens_per_microbatch, layout, world, bundle)
     return Plan(passes, bundle, sum(row.length for row in _rows(groups, counts, bundle)))
 
 
 def plan(
     groups: Sequence[Group],
     counts: Sequence[RowCounts],
-    micro_tokens: int,
+    max_tokens_per_microbatch: int,
     layout: Layout = "padded",
     world: int = 1,
     bundle: int = 1,
@@ -150,7 +154,7 @@ def plan(
 
     Args:
         counts: `row_counts` of each; rows without a counted token are left out.
-        micro_tokens: most tokens of a pass, padding included; one row may exceed it.
+        max_tokens_per_microbatch: most tokens of a pass, padding included; one row may exceed it.
         layout: of passes without bundles.
         world: ranks that share the work. Rank r runs `plan(...)[r::world]`. Rows are dealt so that
             ranks get like lengths; an empty list is a pass in which a rank has nothing to do.
@@ -162,11 +166,11 @@ def plan(
     rows = sorted(_rows(groups, counts, bundle), key=lambda row: (-row.length, row.places))
     # Back and forth over the ranks, so that no rank gets the longer row every time.
     turns = [*range(world), *reversed(range(world))]
-    shares: list[list[Row]] = [[] for _ in range(world)]
+    shares: list[list[PackedRow]] = [[] for _ in range(world)]
     for number, row in enumerate(rows):
         shares[turns[number % len(turns)]].append(row)
     cut = _cut_packed if layout == "packed" and bundle == 1 else _cut_padded
-    cuts = [cut(share, micro_tokens) for share in shares]
+    cuts = [cut(share, max_tokens_per_microbatch) for share in shares]
     rounds = max(len(passes) for passes in cuts)
     return [
         sorted(place for row in passes[turn] for place in row.places) if turn < len(passes) else []
@@ -187,7 +191,11 @@ def bundles_of(places: Sequence[Place], bundle: int) -> list[list[Place]]:
 
 
 def _bundle_size(
-    groups: Sequence[Group], counts: Sequence[RowCounts], micro_tokens: int, width: int, world: int
+    groups: Sequence[Group],
+    counts: Sequence[RowCounts],
+    max_tokens_per_microbatch: int,
+    width: int,
+    world: int,
 ) -> int:
     """The cheapest number of responses behind one prompt; 1 where bundles save too little."""
     singles = _rows(groups, counts)
@@ -196,14 +204,14 @@ def _bundle_size(
     size = max((len(places) for places in counts), default=1)
     while size > 1:
         rows = _rows(groups, counts, size)
-        fits = all(row.length <= micro_tokens for row in rows) and len(rows) >= world
+        fits = all(row.length <= max_tokens_per_microbatch for row in rows) and len(rows) >= world
         if fits and (cost := _cost(rows, width)) < least:
             best, least = size, cost
         size = -(-size // 2)
     return best
 
 
-def _cost(rows: Sequence[Row], width: int) -> float:
+def _cost(rows: Sequence[PackedRow], width: int) -> float:
     """Tokens, with those added whose cost attention between all pairs of a sequence equals.
 
     A layer of width H multiplies about 12 H^2 weights with a token, and scores a pair of tokens
@@ -212,18 +220,18 @@ def _cost(rows: Sequence[Row], width: int) -> float:
     return sum(row.length * (1 + row.length / (6 * width)) for row in rows)
 
 
-def _rows(groups: Sequence[Group], counts: Sequence[RowCounts], bundle: int = 1) -> list[Row]:
-    rows: list[Row] = []
+def _rows(groups: Sequence[Group], counts: Sequence[RowCounts], bundle: int = 1) -> list[PackedRow]:
+    rows: list[PackedRow] = []
     for index, group in enumerate(groups):
         lengths = group.lengths_K.tolist()
         places = [(index, row) for row in range(len(lengths)) if counts[index][row]]
         for bundled in bundles_of(places, bundle):
             n_tokens = sum(lengths[row] - 1 for _, row in bundled)
-            rows.append(Row(tuple(bundled), group.prompt_L.shape[0] + n_tokens))
+            rows.append(PackedRow(tuple(bundled), group.prompt_L.shape[0] + n_tokens))
     return rows
 
 
-def _cut_padded(rows: list[Row], micro_tokens: int) -> list[list[Row]]:
+def _cut_padded(rows: list[PackedRow], max_tokens_per_microbatch: int) -> list[list[PackedRow]]:
     """Cut rows, longest first, where padding and passes together are cheapest.
 
     Dynamic programming over the cuts: `cost[j]` is the least for the first j rows.
@@ -232,13 +240,13 @@ def _cut_padded(rows: list[Row], micro_tokens: int) -> list[list[Row]]:
         return []
     lengths = np.array([row.length for row in rows])
     if lengths[0] == lengths[-1]:
-        size = max(1, micro_tokens // int(lengths[0]))
+        size = max(1, max_tokens_per_microbatch // int(lengths[0]))
         return [rows[i : i + size] for i in range(0, len(rows), size)]
     cost = np.zeros(len(rows) + 1)
     cut = np.zeros(len(rows) + 1, dtype=int)
     for end in range(1, len(rows) + 1):
         tokens = (end - np.arange(end)) * lengths[:end]
-        tokens_allowed = np.where(tokens <= micro_tokens, tokens, np.inf)
+        tokens_allowed = np.where(tokens <= max_tokens_per_microbatch, tokens, np.inf)
         tokens_allowed[-1] = tokens[-1]
         total = cost[:end] + tokens_allowed + PASS_TOKENS
         cut[end] = int(total.argmin())
@@ -250,15 +258,15 @@ def _cut_padded(rows: list[Row], micro_tokens: int) -> list[list[Row]]:
     return pieces[::-1]
 
 
-def _cut_packed(rows: list[Row], micro_tokens: int) -> list[list[Row]]:
+def _cut_packed(rows: list[PackedRow], max_tokens_per_microbatch: int) -> list[list[PackedRow]]:
     """Fill passes with rows, longest first, each into the first pass with room for it."""
-    pieces: list[list[Row]] = []
+    pieces: list[list[PackedRow]] = []
     room: list[int] = []
     for row in rows:
         fits = next((i for i, left in enumerate(room) if row.length <= left), None)
         if fits is None:
             pieces.append([row])
-            room.append(micro_tokens - row.length)
+            room.append(max_tokens_per_microbatch - row.length)
         else:
             pieces[fits].append(row)
             room[fits] -= row.length

@@ -78,7 +78,7 @@ settings=(
   actor_rollout_ref.actor.ulysses_sequence_parallel_size={sequence_ranks}
   actor_rollout_ref.rollout.tensor_model_parallel_size={tensor_ranks}
   actor_rollout_ref.actor.use_dynamic_bsz=True
-  actor_rollout_ref.actor.ppo_max_token_len_per_gpu={micro_tokens}
+  actor_rollout_ref.actor.ppo_max_token_len_per_gpu={max_tokens_per_microbatch}
   actor_rollout_ref.actor.fsdp_config.param_offload={offload}
   actor_rollout_ref.actor.fsdp_config.optimizer_offload={offload}
 )

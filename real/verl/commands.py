@@ -48,7 +48,7 @@ def check_plugin(settings: TrainConfig) -> None:
             f"guard.rule = {settings.rule}: works on {wants}, and the plugin on votes alone; take "
             "ttrl, srt, mm_upt, empo or scrl, or run it by guard-train"
         )
-    limits = (("guard.brake", guard.brake, 1.0), ("average", settings.average, 0.0))
+    limits = (("guard.brake", guard.brake, 1.0), ("ema_decay", settings.ema_decay, 0.0))
     for name, value, without in limits:
         if value != without:
             raise UserError(

@@ -151,7 +151,7 @@ class Sampler:
         return torch_generator(self.seed, stream, *position, device=self.policy.device)
 
 
-class _Drawn(NamedTuple):
+class _DrawnVotes(NamedTuple):
     """Votes of the next batch."""
 
     rollouts: Rollouts
@@ -162,9 +162,9 @@ class _Drawn(NamedTuple):
 class VoteSampler:
     """Samples the votes of one batch after another.
 
-    With `ahead`, the votes of batch k + 1 are sampled while batch k is trained on, with the weights
-    that batch k - 1 has left. The engine is idle again, and the votes are in main memory, before
-    weights are handed over, an evaluation begins, or a checkpoint is written: none of these can
+    With `async_level`, the votes of batch k + 1 are sampled while batch k is trained on, with the
+    weights that batch k - 1 has left. The engine is idle again, and the votes are in main memory,
+    before weights are handed over, an evaluation begins, or a checkpoint is written: none of these can
     change a vote. The first batch has nothing to be sampled beside, and is sampled at its start.
     """
 
@@ -173,9 +173,9 @@ class VoteSampler:
     ) -> None:
         self._config, self._sampler = config, sampler
         self._prompts, self._sampling = prompts, sampling
-        self._pending: tuple[Future[_Drawn], int] | None = None
+        self._pending: tuple[Future[_DrawnVotes], int] | None = None
         """Votes to come, and their problems; until they are there the engine may only be closed."""
-        self._drawn: _Drawn | None = None
+        self._drawn: _DrawnVotes | None = None
         self._columns: dict[str, float] = {}
 
     def before_training(self, max_rows: int) -> Iterator[Responses]:
@@ -193,34 +193,36 @@ class VoteSampler:
             policy = self._sampler.policy
             rollouts = drawn.rollouts.of_version(step - 2)
             return Responses(problems_P.tolist(), prompts, rollouts.to(policy.device), policy)
-        self._columns = {"staleness": 0.0, "seconds_ahead": 0.0} if self._config.ahead else {}
+        self._columns = {"staleness": 0.0, "seconds_ahead": 0.0} if self._config.async_level else {}
         generator, n_votes = self._sampler.generator(Stream.VOTES, step), self._config.n_votes
         settings = n_votes, self._sampling, step - 1, generator
         return self._sampler.sample(problems_P.tolist(), prompts, *settings)
 
     def begin(self, problems_P: Ints, step: int) -> None:
         """Begin to sample the votes of batch `step` with the weights that the engine has."""
-        if self._config.ahead:
+        if self._config.async_level:
             generator = self._sampler.generator(Stream.VOTES, step)
             self._pending = Future(), len(problems_P)
             # A daemon: a run that fails meanwhile does not wait for it.
             arguments = self._pending[0], self._tokens(problems_P), generator
             Thread(target=self._draw, args=arguments, name="sampling", daemon=True).start()
 
-    def _draw(self, pending: Future[_Drawn], prompts: Prompts, generator: torch.Generator) -> None:
+    def _draw(
+        self, pending: Future[_DrawnVotes], prompts: Prompts, generator: torch.Generator
+    ) -> None:
         """Sample outside of this process, in a thread, while the trainer goes on."""
         engine, started = self._sampler.engine, time.perf_counter()
         draw = engine.sample_part if isinstance(engine, RankedEngine) else engine.sample
         try:
             with in_phase("rollout"):
                 found = draw(prompts, self._config.n_votes, self._sampling, generator)
-            pending.set_result(_Drawn(found, time.perf_counter() - started))
+            pending.set_result(_DrawnVotes(found, time.perf_counter() - started))
         except BaseException as error:  # raised again where the responses are waited for
             pending.set_exception(error)
 
     def release(self) -> None:
         """Free the engine's memory for an update, unless it samples meanwhile."""
-        if not self._config.ahead:
+        if not self._config.async_level:
             self._sampler.engine.release()
 
     def finish(self) -> None:
@@ -236,7 +238,7 @@ class VoteSampler:
             self._drawn = self._drawn._replace(rollouts=whole)
 
     def columns(self, n_tokens: int) -> dict[str, float]:
-        """Return columns of the steps about the last votes; none without `ahead`."""
+        """Return columns of the steps about the last votes; none without `async_level`."""
         seconds = self._columns.get("seconds_ahead")
         return self._columns | ({"sampled_per_second": n_tokens / seconds} if seconds else {})
 
@@ -256,7 +258,7 @@ class VoteSampler:
         try:
             pad = self._sampler.policy.pad_token_id
             rollouts = Rollouts.unpacked(tensors, values["version"], pad)
-            self._drawn = _Drawn(rollouts, values["seconds"])
+            self._drawn = _DrawnVotes(rollouts, values["seconds"])
         except (KeyError, RuntimeError) as error:
             raise UserError(f"checkpoint: its votes cannot be read ({error})") from error
 

@@ -38,7 +38,7 @@ from sim.engine.kernel import (
 from sim.engine.rows import Epoch
 from sim.rules import fast_rule
 from sim.settings.config import SimConfig
-from sim.world.observe import Observer, Visit
+from sim.world.observe import AnswerObserver, ObservedVisit
 from sim.world.sampling import Bools, Floats, Ints, Records, Shorts
 
 _CHUNK = 64
@@ -193,7 +193,7 @@ class RuleLearner:
         """Start before visit 0; the observation models read the true answers by problem."""
         self._config, self._truth_RN = config, truth_RN
         self._rule = make_rule(config.rule, config.rule_options)
-        self._observer = Observer(config, self._rule)
+        self._observer = AnswerObserver(config, self._rule)
         self._fast = fast_rule(self._rule, config.n_votes)
 
     def first_scores(self, votes: Votes, p_RNA: Floats) -> Floats | None:
@@ -205,7 +205,7 @@ class RuleLearner:
         scores = [self._rule.scores(self._observer.see(visit)) for visit in visits]
         return np.concatenate(scores, axis=1)
 
-    def _first_visit(self, votes: Votes, p_RNA: Floats, at: slice) -> Visit:
+    def _first_visit(self, votes: Votes, p_RNA: Floats, at: slice) -> ObservedVisit:
         both = (votes.counts, votes.samples)
         counts, samples = (np.ascontiguousarray(part[:, at]) for part in both)
         p_RPA = np.ascontiguousarray(p_RNA[:, at])
@@ -213,7 +213,7 @@ class RuleLearner:
         part = Votes(counts, samples, votes.n_votes, votes.n_samples)
         problems_P = np.arange(at.start, at.start + p_RPA.shape[1])
         problems_RP = np.tile(problems_P, (p_RPA.shape[0], 1))
-        return Visit(0, 0, problems_RP, truth_RP, part, p_RPA)
+        return ObservedVisit(0, 0, problems_RP, truth_RP, part, p_RPA)
 
     def step(
         self, epoch: Epoch, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: Floats
@@ -235,15 +235,17 @@ class RuleLearner:
             rewards_RPK = fast.rewards(self._rule, self._observer, visit, obs, decision.label)
         return self._update(obs, decision, p_RPA, rewards_RPK)
 
-    def _visit(self, epoch: Epoch, start: int, votes: Votes, p_RPA: Floats) -> Visit:
+    def _visit(self, epoch: Epoch, start: int, votes: Votes, p_RPA: Floats) -> ObservedVisit:
         at = slice(start, start + p_RPA.shape[1])
         c = self._config
         batch = (epoch.epoch - 1) * c.n_batches + start // c.batch_size + 1
         problems_RP = np.ascontiguousarray(epoch.problems_RN[:, at])
         truth_RP = np.ascontiguousarray(epoch.truth_RN[:, at])
-        return Visit(epoch.epoch, batch, problems_RP, truth_RP, votes, p_RPA)
+        return ObservedVisit(epoch.epoch, batch, problems_RP, truth_RP, votes, p_RPA)
 
-    def _verdicts(self, visit: Visit, obs: Observations, decision: Decision) -> NDArray[np.int8]:
+    def _verdicts(
+        self, visit: ObservedVisit, obs: Observations, decision: Decision
+    ) -> NDArray[np.int8]:
         asked_RPQ = self._rule.questions(obs, decision.label)
         answers_RPQ = np.take_along_axis(obs.of("answers"), np.maximum(asked_RPQ, 0), axis=-1)
         return self._observer.verdicts(visit, np.where(asked_RPQ < 0, -2, answers_RPQ))

@@ -32,7 +32,7 @@ from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tables, tally
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
 from sim.world.measured import Measured, Trust
-from sim.world.policies import Policy, make_policy
+from sim.world.policies import AnswerPolicy, make_policy
 from sim.world.populations import P_MIN, Population, draw_population
 from sim.world.sampling import (
     DEAL,
@@ -86,7 +86,7 @@ class Simulation:
     def __init__(self, config: SimConfig, population: Population | None = None) -> None:
         """Draw the population, unless it is given, and start the policy."""
         self.config = config
-        self.policy: Policy | Measured
+        self.policy: AnswerPolicy | Measured
         if config.policy == "measured":
             self.population = measured_population(config)
             self.policy = Measured(config)

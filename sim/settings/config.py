@@ -54,7 +54,7 @@ READ_BY = {
     "growth": ("policy", "measured"),
     "parts_off": ("policy", "measured"),
     "kl_coef": ("policy", "measured"),
-    "average": ("policy", "measured"),
+    "ema_decay": ("policy", "measured"),
 }
 """Settings that only one policy or population reads; elsewhere they would be silently ignored."""
 
@@ -103,7 +103,7 @@ class SimConfig:
     problems. Labels without feedback are the arm `frozen`."""
     kl_coef: NotNegative = 0.0
     """Measured policy: the trainer's factor on the KL divergence from the model before training."""
-    average: ShareBelowOne = 0.0
+    ema_decay: ShareBelowOne = 0.0
     """Measured policy: the trainer's decay of the weights' average that evaluations use."""
     population: str = "llama-math500"
     """The model's abilities before training, see `sim.world.populations`: a named one, or `beta`,
@@ -221,7 +221,7 @@ class SimConfig:
         _check_rule(self)
         if self.policy == "measured":
             _check_measured(self)
-        check_parts(self.parts_off, self.mini_batch, self.average)
+        check_parts(self.parts_off, self.mini_batch, self.ema_decay)
 
     @property
     def n_batches(self) -> int:

@@ -53,7 +53,7 @@ def check_parts(parts_off: tuple[Part, ...], mini_batch: int, average: float) ->
     if {"own", "others"} <= set(parts_off):
         raise UserError(f"{given}: without own and others no update has an effect; name one")
     if {"own", "others"} & set(parts_off) and average > 0:
-        raise UserError(f"{given}: own and others have no average of weights; leave average at 0")
+        raise UserError(f"{given}: own and others have no average of weights; leave ema_decay at 0")
     if {"own", "others"} & set(parts_off) and mini_batch > 1:
         raise UserError(f"{given}: own and others need mini_batch = 1, and it is {mini_batch}")
 

@@ -36,10 +36,10 @@ STEPS = tuple(0.02 * 2**k for k in range(10))
 _TAKEN = ("labels", "rule", "rule_options", "step_factor", "n_votes", "n_samples", "epochs")
 _TAKEN += ("batch_size", "mini_batch", "warmup_ratio")
 """Settings of both worlds that a simulation takes from the real run."""
-_READ = (*_TAKEN, "guard", "lr", "kl_coef", "average", "max_grad_norm")
+_READ = (*_TAKEN, "guard", "lr", "kl_coef", "ema_decay", "max_grad_norm")
 """Settings of the real run that the simulation has."""
 _FIXED = {"clip_low": 0.2, "clip_high": 0.2, "weight_decay": 0.01, "loss": "dapo", "top_p": 1.0}
-_FIXED |= {"drop_uniform": False, "mask_truncated": False, "lora_rank": 0, "ahead": 0}
+_FIXED |= {"drop_uniform": False, "mask_truncated": False, "lora_rank": 0, "async_level": 0}
 _FIXED |= {"eval_top_p": 1.0, "master_weights": True, "similarity_model": None, "treatment": "own"}
 _FIXED |= {"eval_extract": None}
 """Settings of the trainer at the only values that the measured policy has."""
@@ -51,10 +51,11 @@ extract max_response_tokens stop temperature eval_temperature
 """Settings of model, problems and responses, which the response file stands for."""
 _WITHOUT_EFFECT = """
 answer_timeout engine engine_url engine_timeout restart_engine engine_exchange engine_memory
-engine_tp engine_adapters tis_cap max_rows max_unread max_num_gen_batches micro_tokens max_refused
-lora_alpha lora_targets gradient_checkpointing attention offload_optimizer keep_votes eval_every
-eval_steps eval_samples n_held_out checkpoint_every
-checkpoint_minutes checkpoint_keep save_model log seed device dtype head_dtype threads rank_timeout
+engine_tp engine_adapters tis_cap max_rows max_unread max_num_gen_batches
+max_tokens_per_microbatch max_bad_steps lora_alpha lora_targets gradient_checkpointing attention
+offload_optimizer keep_votes eval_every eval_steps eval_samples n_held_out checkpoint_every
+checkpoint_minutes checkpoint_keep save_model log seed device dtype head_dtype threads
+rank_timeout
 """
 """Settings that change cost, precision, records or random numbers, or that act only beside a value
 which `_FIXED` excludes."""
@@ -76,7 +77,7 @@ class Prediction(NamedTuple):
         """Return the settings of the measured policy for the runs of one arm."""
         run = runs[0]
         check_same(run, self.response.facts, self.path)
-        own = {name: run.config.get(name, 0.0) for name in ("kl_coef", "average")}
+        own = {name: run.config.get(name, 0.0) for name in ("kl_coef", "ema_decay")}
         own |= {name: run.config[name] for name in ("lr", "max_grad_norm")}
         own |= {"response": str(self.path), "growth": self.growth}
         own |= {"n_answers": self.response.n_answers, **self._shared(run)}
@@ -101,7 +102,7 @@ class Prediction(NamedTuple):
 
 def not_classical(run: Manifest) -> str | None:
     """Return the setting of a run that only the measured policy has, None where it has none."""
-    for name in ("kl_coef", "average"):
+    for name in ("kl_coef", "ema_decay"):
         if (value := run.config.get(name, 0.0)) != 0.0:
             return f"{name} = {value}"
     brake = GuardConfig.from_dict(run.config["guard"]).brake

@@ -43,7 +43,7 @@ from sim.settings.populations import NAMED
 from sim.studies.controls import find
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """One model on one data set, under TTRL and under TTRL-Guard."""
 
     name: str
@@ -56,8 +56,10 @@ class Row(NamedTuple):
 
 _METHODS = (BASELINE, GUARD)
 _NAMES = "llama-math500 llama-amc llama-aime24 qwen-math500 qwen-amc qwen-aime25"
-ROWS: dict[str, Row] = {
-    name: Row(name, N_PROBLEMS[data], NAMED[name].epochs, *(FATES[at, data, m] for m in _METHODS))
+ROWS: dict[str, TableRow] = {
+    name: TableRow(
+        name, N_PROBLEMS[data], NAMED[name].epochs, *(FATES[at, data, m] for m in _METHODS)
+    )
     for name in _NAMES.split()
     for at, data in [setting_of(name) or ("", "")]
 }
@@ -135,7 +137,7 @@ MECHANISMS: dict[str, Mechanism] = {mechanism.name: mechanism for mechanism in _
 
 
 def row_config(
-    mechanism: Mechanism, row: Row, numbers: dict[str, Any], replicates: int, seed: int
+    mechanism: Mechanism, row: TableRow, numbers: dict[str, Any], replicates: int, seed: int
 ) -> SimConfig:
     """The settings of a row under the paper's guard; `with_arm` makes them an arm's."""
     own = {**numbers, "n_problems": row.n_problems, "epochs": row.epochs, "seed": seed}
@@ -154,7 +156,7 @@ _EDGE = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class FitBudget:
     """Limits on the computation of a fit."""
 
     candidates: int = 24
@@ -169,7 +171,7 @@ class Budget:
     """Problems per row and run over the replicates, at least; 2 to 16 replicates."""
 
 
-QUICK = Budget(candidates=4, rounds=1, population=8, mechanism=8, problems=500)
+QUICK = FitBudget(candidates=4, rounds=1, population=8, mechanism=8, problems=500)
 
 
 class Fit(NamedTuple):
@@ -182,11 +184,11 @@ class Fit(NamedTuple):
 
 
 def fit(
-    mechanism: Mechanism, rows: Sequence[Row], reading: Reading, seed: int, budget: Budget
+    mechanism: Mechanism, rows: Sequence[TableRow], reading: Reading, seed: int, budget: FitBudget
 ) -> Fit:
     """Fit the TTRL rows; the guard rows are not used."""
 
-    def loss(row: Row, shared: Unit, own: Unit) -> float:
+    def loss(row: TableRow, shared: Unit, own: Unit) -> float:
         numbers = values(mechanism.parameters, shared) | values(POPULATION, own)
         replicates = min(16, max(2, -(-budget.problems // row.n_problems)))
         config = row_config(mechanism, row, numbers, replicates, seed)
@@ -220,7 +222,7 @@ def fit(
     return Fit(values(mechanism.parameters, shared), found, total(shared))
 
 
-def population_start(row: Row) -> Unit:
+def population_start(row: TableRow) -> Unit:
     """The named law of the row; the usual start for rows without one."""
     law = NAMED.get(row.name)
     starts = [p.start for p in POPULATION] if law is None else [law.mean, law.concentration]
@@ -273,7 +275,7 @@ _COLUMNS += ["achieved_ratio"]
 def predict(
     mechanism: Mechanism,
     fitted: Fit,
-    rows: Sequence[Row],
+    rows: Sequence[TableRow],
     reading: Reading,
     replicates: int,
     seed: int,
@@ -315,7 +317,7 @@ KINDS = tuple(_HEADS)
 _RESAMPLES = 500
 
 
-def _predicted(predictions: pd.DataFrame, row: Row, kind: str) -> NDArray[np.float64]:
+def _predicted(predictions: pd.DataFrame, row: TableRow, kind: str) -> NDArray[np.float64]:
     """(R, cells) predicted percent of a row; one line for `copy`."""
     if kind == COPY:
         return np.array([row.ttrl])
@@ -326,12 +328,12 @@ def _predicted(predictions: pd.DataFrame, row: Row, kind: str) -> NDArray[np.flo
     return _cells_of(runs.sort_values("replicate"))
 
 
-def _target(row: Row, kind: str) -> NDArray[np.float64]:
+def _target(row: TableRow, kind: str) -> NDArray[np.float64]:
     """(cells,) the paper's percent that a kind is held against."""
     return np.array(row.ttrl if kind == BASELINE else row.guard)
 
 
-def cell_errors(predictions: pd.DataFrame, rows: Sequence[Row]) -> pd.DataFrame:
+def cell_errors(predictions: pd.DataFrame, rows: Sequence[TableRow]) -> pd.DataFrame:
     """The error of every cell of every kind.
 
     Returns:
@@ -348,7 +350,7 @@ def cell_errors(predictions: pd.DataFrame, rows: Sequence[Row]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def summary(predictions: pd.DataFrame, rows: Sequence[Row], seed: int) -> pd.DataFrame:
+def summary(predictions: pd.DataFrame, rows: Sequence[TableRow], seed: int) -> pd.DataFrame:
     """The mean error over the cells of all rows per kind, with its spread over seeds.
 
     Returns:
@@ -378,10 +380,10 @@ _EVALUATION = 1_000_000
 class Calibration:
     """Every mechanism under every reading, fitted several times."""
 
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
     mechanisms: Sequence[Mechanism]
     readings: Sequence[Reading] = READINGS
-    budget: Budget
+    budget: FitBudget
     replicates: int = 16
     """Runs per row and arm of the prediction."""
     fits: int = 2

@@ -255,7 +255,7 @@ def _key(kind: str, values: Mapping[str, Any]) -> str:
     return hashlib.sha256(text).hexdigest()[:20]
 
 
-class Task(NamedTuple):
+class SweepTask(NamedTuple):
     """A job with the outcomes that a control is matched to."""
 
     job: SweepJob
@@ -263,7 +263,7 @@ class Task(NamedTuple):
     unguarded: pd.DataFrame | None = None
 
 
-def perform(task: Task) -> pd.DataFrame:
+def perform(task: SweepTask) -> pd.DataFrame:
     """Do a job; a run that cannot be computed is an outcome, not an error.
 
     Returns:

@@ -18,7 +18,7 @@ from lab.base.settings import flattened, to_values
 from lab.compare.published import CELLS, PASS_AT_1, published_fate, setting_of
 from lab.figures import calibration_errors
 from lab.progress import Bar
-from lab.report.html import Part, check_page, figure_page, write_page
+from lab.report.html import HtmlPart, check_page, figure_page, write_page
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
@@ -109,7 +109,7 @@ def run_paper(config: SimConfig, out: Path, progress: bool = False) -> list[str]
     errors = paper_errors(table)
     titles = dict(zip(table["row"], table["title"], strict=True))
     figure = calibration_errors(table.assign(kind=table["kind"].map(title)), titles)
-    parts = [Part("Every printed cell", _WORDS, figure, "Errors by cell")]
+    parts = [HtmlPart("Every printed cell", _WORDS, figure, "Errors by cell")]
     words = []
     for row in errors.to_dict("records"):
         fates = f"fates {row['fates']:.2f} points over {row['n_fates']} cells"

@@ -46,7 +46,7 @@ from sim.studies.jobs import (
     FILES,
     Assignments,
     SweepJob,
-    Task,
+    SweepTask,
     check_axis,
     check_files,
     contents,
@@ -297,7 +297,7 @@ def _outcomes(
             elif job.reason:
                 yield job.failed(job.reason)
             else:
-                tasks.append(Task(job, *matched))
+                tasks.append(SweepTask(job, *matched))
         # Closed at once on Ctrl-C, so that the workers end before the results are written.
         with closing(pooled(perform, tasks, workers)) as found:
             yield from found

@@ -79,7 +79,7 @@ def _check_cells(p0: Sequence[float], step: Sequence[float]) -> None:
         raise UserError("theory: p0 and step need at least one value each")
 
 
-class Interval(NamedTuple):
+class SimulatedInterval(NamedTuple):
     """A mean with its 95 % interval."""
 
     value: float
@@ -155,23 +155,23 @@ def _logits(simulation: Simulation) -> Floats:
         return np.log(p_1NA[0, problems_N, right_N] / p_1NA[0, problems_N, 1 - right_N])
 
 
-def proportion(hits: Bools) -> Interval:
+def proportion(hits: Bools) -> SimulatedInterval:
     """Share of true entries with Wilson's 95 % interval; NaN for no entries."""
     if hits.size == 0:
-        return Interval(math.nan)
+        return SimulatedInterval(math.nan)
     test = binomtest(int(hits.sum()), hits.size)
-    return Interval(float(test.statistic), *test.proportion_ci(method="wilson"))
+    return SimulatedInterval(float(test.statistic), *test.proportion_ci(method="wilson"))
 
 
-def average(values: NDArray[np.number]) -> Interval:
+def average(values: NDArray[np.number]) -> SimulatedInterval:
     """Mean with its normal 95 % interval; NaN where there are no entries, or no spread."""
     if values.size == 0:
-        return Interval(math.nan)
+        return SimulatedInterval(math.nan)
     mean = float(values.mean())
     if np.all(values == values[0]):
-        return Interval(mean)
+        return SimulatedInterval(mean)
     half = _Z_95 * float(values.std(ddof=1)) / math.sqrt(values.size)
-    return Interval(mean, mean - half, mean + half)
+    return SimulatedInterval(mean, mean - half, mean + half)
 
 
 def drawn_table(
@@ -216,7 +216,7 @@ def as_text(table: pd.DataFrame) -> str:
 
 def _quantities(
     p0: float, process: Process, runs: Runs
-) -> Iterator[tuple[str, float, Interval, float]]:
+) -> Iterator[tuple[str, float, SimulatedInterval, float]]:
     """Name, exact value, drawn value and closed form of each quantity."""
     lost, near = float(chain.lock_in_chain(process).at(p0)), chain.windows(process).at(p0)
     diffusion = chain.lock_in_diffusion(p0, process.step, process.n_votes)

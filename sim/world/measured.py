@@ -42,7 +42,7 @@ from sim.world.training import (
     MAX_GRAD_NORM,
     WEIGHT_DECAY,
     Adam,
-    Batch,
+    TrainedBatch,
     add_gradients,
     draw_batch,
     leaf_key,
@@ -52,7 +52,7 @@ from sim.world.training import (
     train_batch,
 )
 from sim.world.tree import (
-    Tree,
+    TokenTree,
     Weights,
     batch_probs,
     distance,
@@ -89,7 +89,13 @@ class Apart:
         )
 
     def train(
-        self, tree: Tree, adam: Adam, taken: int, batch: Batch, key: np.uint64, norm_P: Floats
+        self,
+        tree: TokenTree,
+        adam: Adam,
+        taken: int,
+        batch: TrainedBatch,
+        key: np.uint64,
+        norm_P: Floats,
     ) -> int:
         """Take one optimizer step per problem of a batch; as `training.train_batch`."""
         drawn = []
@@ -191,7 +197,7 @@ class Measured:
         self._weights: list[Weights] = []
         for r in range(config.replicates):
             rng = generator(config.seed, config.first_replicate + r, "weights")
-            drawn = draw_weights(response, features, *curvature, rng, config.average > 0)
+            drawn = draw_weights(response, features, *curvature, rng, config.ema_decay > 0)
             self._weights.append(drawn)
         self._apart_R: list[Apart] = []
         if {"own", "others"} & set(config.parts_off):
@@ -206,12 +212,12 @@ class Measured:
             WEIGHT_DECAY,
             config.mini_batch,
             config.kl_coef,
-            config.average,
+            config.ema_decay,
         )
 
     def evaluated(self) -> Measured:
         """Return the policy that evaluations use: at the average of the weights, if one is kept."""
-        if not self._config.average:
+        if not self._config.ema_decay:
             return self
         at_mean = copy(self)
         at_mean._weights = [weights.averaged() for weights in self._weights]
@@ -249,7 +255,7 @@ class Measured:
         for r, weights in enumerate(self._weights):
             key = np.uint64(leaf_key(c.seed, c.first_replicate + r, epoch))
             visits = (problems_RP[r], rates_RP[r], samples_RPB[r], streams_RSPB[r], drop_RP[r])
-            given = (self._adam, self._taken_R[r], Batch(*visits), key, norm_RP[r])
+            given = (self._adam, self._taken_R[r], TrainedBatch(*visits), key, norm_RP[r])
             if self._apart_R:
                 self._taken_R[r] = self._apart_R[r].train(self._tree, *given)
             else:

@@ -280,7 +280,7 @@ def _mix_in_permuted(
         q_A[a] = (1 - independence) * q_A[a] + independence * other_A[a]
 
 
-class Teacher:
+class AnswerTeacher:
     """The moving average of every problem's answer probabilities."""
 
     def __init__(self, config: SimConfig) -> None:
@@ -346,7 +346,7 @@ _SCALES = {Need.STEP_LOGPROB: LOGPROB, Need.ENTROPY: ENTROPY, Need.CERTAINTY: CE
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class ObservedVisit:
     """One batch as the simulator knows it."""
 
     epoch: int
@@ -361,14 +361,14 @@ class Visit:
     """The probabilities that the votes were drawn from."""
 
 
-class Observer:
+class AnswerObserver:
     """Draws the observations of a rule; the numbers depend neither on the rule nor on the order."""
 
     def __init__(self, config: SimConfig, rule: Rule) -> None:
         """Start before visit 0."""
         self._config, self.rule = config, rule
         self.signal = config.signal
-        self._teacher = Teacher(config) if Need.TEACHER in rule.needs else None
+        self._teacher = AnswerTeacher(config) if Need.TEACHER in rule.needs else None
 
     @property
     def seeds(self) -> tuple[int, int]:
@@ -377,7 +377,7 @@ class Observer:
 
     def see(
         self,
-        visit: Visit,
+        visit: ObservedVisit,
         prior_RPA: Floats | None = None,
         *,
         spared: frozenset[Need] = frozenset(),
@@ -408,24 +408,24 @@ class Observer:
         draws_RPD = self.draws(visit) if draws and visit.epoch else np.zeros((*shape, 0))
         return Observations(visit.votes, draws_RPD, answers_RPV, prior=prior_RPA, **observed)
 
-    def answers(self, visit: Visit) -> Shorts:
+    def answers(self, visit: ObservedVisit) -> Shorts:
         """(R, P, V) answers of all responses."""
         votes = visit.votes
         answers_RPV = np.empty((*visit.p_RPA.shape[:2], votes.n_votes), np.int32)
         expand(votes.counts, votes.samples, votes.n_samples, answers_RPV)
         return answers_RPV
 
-    def confidence(self, visit: Visit, answers_RPV: Shorts, scale: Scale) -> Floats:
+    def confidence(self, visit: ObservedVisit, answers_RPV: Shorts, scale: Scale) -> Floats:
         """(R, P, V) confidence of the responses."""
         out_RPV = np.empty(answers_RPV.shape)
         draw_confidence(*self._at(visit), answers_RPV, self.signal, scale, out_RPV)
         return out_RPV
 
-    def tool(self, visit: Visit, answers_RPV: Shorts) -> Bools:
+    def tool(self, visit: ObservedVisit, answers_RPV: Shorts) -> Bools:
         """(R, P, V) whether a tool confirms each response."""
         return self._judged(TOOL, visit, answers_RPV) == 1
 
-    def second(self, visit: Visit) -> Ints:
+    def second(self, visit: ObservedVisit) -> Ints:
         """(R, P, A) votes of the second set; once per visit, since a teacher follows along."""
         p_RPA, independence = visit.p_RPA, self.signal
         if self._teacher is not None:
@@ -436,30 +436,32 @@ class Observer:
         draw_second(*self._at(visit), *law, visit.votes.n_votes, counts_RPA)
         return counts_RPA
 
-    def ordinary(self, visit: Visit) -> Floats:
+    def ordinary(self, visit: ObservedVisit) -> Floats:
         """(R, P, K) how ordinary each trained response is."""
         u_RPK = np.empty((*visit.p_RPA.shape[:2], visit.votes.n_samples))
         draw_ordinary(*self.seeds, visit.epoch, visit.problems_RP, u_RPK)
         return u_RPK
 
-    def verdicts(self, visit: Visit, answers_RPQ: Ints) -> NDArray[np.int8]:
+    def verdicts(self, visit: ObservedVisit, answers_RPQ: Ints) -> NDArray[np.int8]:
         """(R, P, Q) verdicts on responses with these answers, -2 where nothing is asked."""
         return self._judged(VERDICT, visit, answers_RPQ)
 
-    def draws(self, visit: Visit) -> Floats:
+    def draws(self, visit: ObservedVisit) -> Floats:
         """(R, P, D) uniform numbers for the rule's own use."""
         n = self.rule.n_draws(visit.votes.n_votes, visit.votes.n_samples)
         draws_RPD = np.empty((*visit.p_RPA.shape[:2], n))
         _fill(*self.seeds, visit.epoch, visit.problems_RP, draws_RPD)
         return draws_RPD
 
-    def _judged(self, purpose: int, visit: Visit, answers_RPQ: NDArray[Any]) -> NDArray[np.int8]:
+    def _judged(
+        self, purpose: int, visit: ObservedVisit, answers_RPQ: NDArray[Any]
+    ) -> NDArray[np.int8]:
         verdicts_RPQ = np.empty(answers_RPQ.shape, np.int8)
         rates = (1 + self.signal) / 2, (1 - self.signal) / 2
         draw_verdicts(purpose, *self._at(visit), answers_RPQ, *rates, verdicts_RPQ)
         return verdicts_RPQ
 
-    def _at(self, visit: Visit) -> tuple[int, int, int, Ints, Shorts]:
+    def _at(self, visit: ObservedVisit) -> tuple[int, int, int, Ints, Shorts]:
         return *self.seeds, visit.epoch, visit.problems_RP, visit.truth_RP
 
 

@@ -182,7 +182,7 @@ def step_row(
     return square
 
 
-class Policy(Protocol):
+class AnswerPolicy(Protocol):
     """A model of what the network would answer, for R replicates at once."""
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
@@ -491,13 +491,13 @@ def _update_features(
             norm_RP[r, first:last] = np.sqrt(square)
 
 
-POLICIES: dict[str, Callable[[SimConfig, Population], Policy]] = {
+POLICIES: dict[str, Callable[[SimConfig, Population], AnswerPolicy]] = {
     "independent": Independent,
     "attractor": Attractor,
     "features": Features,
 }
 
 
-def make_policy(config: SimConfig, population: Population) -> Policy:
+def make_policy(config: SimConfig, population: Population) -> AnswerPolicy:
     """Return the policy that the settings name."""
     return POLICIES[config.policy](config, population)

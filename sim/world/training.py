@@ -9,7 +9,7 @@ from numba import njit
 
 from sim.world.sampling import LEAVES, Bools, Floats, Ints, fold, stream, unit
 from sim.world.tree import (
-    Tree,
+    TokenTree,
     Weights,
     dot,
     edge_log_probs,
@@ -28,7 +28,12 @@ _MOST_GAP = 20.0
 
 @njit(cache=True, nogil=True)
 def push(
-    tree: Tree, problem: int, leaves_L: Ints, advantage_B: Floats, ratio_E: Floats, out_E: Floats
+    tree: TokenTree,
+    problem: int,
+    leaves_L: Ints,
+    advantage_B: Floats,
+    ratio_E: Floats,
+    out_E: Floats,
 ) -> None:
     """Add one stream's clipped surrogate gradient in the edges' log-probabilities to `out_E`."""
     first, last = tree.leaf_start[problem], tree.leaf_start[problem + 1]
@@ -48,7 +53,7 @@ def push(
 
 @njit(cache=True, nogil=True)
 def push_to_start(
-    tree: Tree, problem: int, leaves_L: Ints, kl_coef: float, log_p_E: Floats, out_E: Floats
+    tree: TokenTree, problem: int, leaves_L: Ints, kl_coef: float, log_p_E: Floats, out_E: Floats
 ) -> None:
     """Subtract the gradient of the KL penalty to the start model from `out_E`.
 
@@ -78,7 +83,7 @@ def add(factor: Any, vector: Any, out: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def to_weights(
-    tree: Tree, at: Weights, problem: int, push_E: Floats, log_p_E: Floats, out_D: Floats
+    tree: TokenTree, at: Weights, problem: int, push_E: Floats, log_p_E: Floats, out_D: Floats
 ) -> None:
     """Add the gradient in the weights of one problem's push on its edges to `out_D`."""
     first, last = tree.edge_start[problem], tree.edge_start[problem + 1]
@@ -121,7 +126,7 @@ class Adam(NamedTuple):
     """Decay of the weights' moving average per step."""
 
 
-class Batch(NamedTuple):
+class TrainedBatch(NamedTuple):
     """P visits of one replicate, in visiting order."""
 
     problems_P: Ints
@@ -136,11 +141,11 @@ class Batch(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def rows_of(batch: Batch, first: int, last: int) -> Batch:
+def rows_of(batch: TrainedBatch, first: int, last: int) -> TrainedBatch:
     """Return the visits `first..last`."""
     at = slice(first, last)
     visits = (batch.problems_P[at], batch.rates_P[at], batch.samples_PB[at])
-    return Batch(*visits, batch.streams_SPB[:, at], batch.drop_P[at])
+    return TrainedBatch(*visits, batch.streams_SPB[:, at], batch.drop_P[at])
 
 
 @njit(cache=True, nogil=True)
@@ -151,7 +156,7 @@ def leaf_key(seed: int, replicate: int, epoch: int) -> Any:
 
 @njit(cache=True, nogil=True)
 def draw_leaves(
-    tree: Tree, leaf_p: Floats, problem: int, samples_B: Ints, key: Any, out_L: Ints
+    tree: TokenTree, leaf_p: Floats, problem: int, samples_B: Ints, key: Any, out_L: Ints
 ) -> int:
     """Draw a leaf for every trained sample, given its answer; returns the samples' tokens."""
     first, last = tree.leaf_start[problem], tree.leaf_start[problem + 1]
@@ -222,7 +227,13 @@ def follow(mean: Floats, now: Floats, rate: float) -> None:
 
 @njit(cache=True, nogil=True)
 def train_batch(
-    tree: Tree, at: Weights, adam: Adam, taken: int, batch: Batch, key: Any, norm_P: Floats
+    tree: TokenTree,
+    at: Weights,
+    adam: Adam,
+    taken: int,
+    batch: TrainedBatch,
+    key: Any,
+    norm_P: Floats,
 ) -> int:
     """Take the optimizer steps of one batch of one replicate; returns the steps taken until now.
 
@@ -256,7 +267,7 @@ def train_batch(
 
 @njit(cache=True, nogil=True)
 def draw_batch(
-    tree: Tree, at: Weights, batch: Batch, key: Any, before_PE: Floats, leaves_PL: Ints
+    tree: TokenTree, at: Weights, batch: TrainedBatch, key: Any, before_PE: Floats, leaves_PL: Ints
 ) -> Ints:
     """Draw samples per leaf of all trained problems; returns their tokens, 0 where dropped.
 
@@ -276,10 +287,10 @@ def draw_batch(
 
 @njit(cache=True, nogil=True)
 def add_gradients(
-    tree: Tree,
+    tree: TokenTree,
     at: Weights,
     kl_coef: float,
-    batch: Batch,
+    batch: TrainedBatch,
     before_PE: Floats,
     leaves_PL: Ints,
     out_D: Floats,

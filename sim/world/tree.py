@@ -25,7 +25,7 @@ _NEVER = -1e9
 """A log-probability that stays that of 0 whatever is added to it, and finite."""
 
 
-class Tree(NamedTuple):
+class TokenTree(NamedTuple):
     """The token trees of all problems, for compiled code."""
 
     edge_start: Ints
@@ -106,12 +106,12 @@ def first_probs(response: Response) -> Floats:
     return out_NB
 
 
-def tree_of(response: Response) -> Tree:
+def tree_of(response: Response) -> TokenTree:
     """The tree without its features."""
-    return Tree(*(np.ascontiguousarray(getattr(response, name)) for name in Tree._fields))
+    return TokenTree(*(np.ascontiguousarray(getattr(response, name)) for name in TokenTree._fields))
 
 
-def without_unseen(tree: Tree) -> Tree:
+def without_unseen(tree: TokenTree) -> TokenTree:
     """The tree whose unseen leaves have no probability, whatever the weights are."""
     log_p0 = tree.log_p0.copy()
     for leaf in np.flatnonzero(tree.leaf_unseen):
@@ -156,7 +156,7 @@ def turning(at: Weights) -> float:
 
 
 @njit(cache=True, nogil=True)
-def edge_log_probs(tree: Tree, at: Weights, problem: int, out_E: Floats) -> int:
+def edge_log_probs(tree: TokenTree, at: Weights, problem: int, out_E: Floats) -> int:
     """Write log-probabilities of one problem's edges; returns their number, -1 if not finite."""
     first, last = tree.edge_start[problem], tree.edge_start[problem + 1]
     for e in range(first, last):
@@ -171,7 +171,7 @@ def edge_log_probs(tree: Tree, at: Weights, problem: int, out_E: Floats) -> int:
 
 
 @njit(cache=True, nogil=True)
-def start_log_probs(tree: Tree, problem: int, out_E: Floats) -> None:
+def start_log_probs(tree: TokenTree, problem: int, out_E: Floats) -> None:
     """Write log-probabilities of one problem's edges before training, normalised at each node."""
     first, last = tree.edge_start[problem], tree.edge_start[problem + 1]
     out_E[: last - first] = tree.log_p0[first:last]
@@ -179,7 +179,7 @@ def start_log_probs(tree: Tree, problem: int, out_E: Floats) -> None:
 
 
 @njit(cache=True, nogil=True)
-def normalise(tree: Tree, problem: int, out_E: Floats) -> None:
+def normalise(tree: TokenTree, problem: int, out_E: Floats) -> None:
     """Turn logits of one problem's edges into log-probabilities at each node, in place."""
     first, last = tree.edge_start[problem], tree.edge_start[problem + 1]
     e = first
@@ -197,7 +197,7 @@ def normalise(tree: Tree, problem: int, out_E: Floats) -> None:
 
 
 @njit(cache=True, nogil=True)
-def leaf_probs(tree: Tree, log_p_E: Floats, problem: int, out_L: Floats) -> int:
+def leaf_probs(tree: TokenTree, log_p_E: Floats, problem: int, out_L: Floats) -> int:
     """Write probabilities of one problem's leaves; returns their number."""
     first, last = tree.leaf_start[problem], tree.leaf_start[problem + 1]
     total = 0.0
@@ -214,7 +214,7 @@ def leaf_probs(tree: Tree, log_p_E: Floats, problem: int, out_L: Floats) -> int:
 
 @njit(cache=True, nogil=True)
 def answer_probs(
-    tree: Tree, at: Weights, problem: int, out_A: Floats, edges: Floats, leaves: Floats
+    tree: TokenTree, at: Weights, problem: int, out_A: Floats, edges: Floats, leaves: Floats
 ) -> float:
     """Write answer probabilities, unparseable last, NaN if not finite; returns unseen leaves'."""
     out_A[:] = 0.0
@@ -232,7 +232,7 @@ def answer_probs(
 
 @njit(cache=True, nogil=True)
 def batch_probs(
-    tree: Tree, at: Weights, problems_P: Ints, out_PB: Floats, unseen_P: Floats
+    tree: TokenTree, at: Weights, problems_P: Ints, out_PB: Floats, unseen_P: Floats
 ) -> None:
     """Write `answer_probs` of several problems, and the probability of their unseen leaves."""
     most_edges, most_leaves = largest(tree, problems_P)
@@ -242,7 +242,7 @@ def batch_probs(
 
 
 @njit(cache=True, nogil=True)
-def largest(tree: Tree, problems_P: Ints) -> tuple[int, int]:
+def largest(tree: TokenTree, problems_P: Ints) -> tuple[int, int]:
     """Return the largest numbers of edges and leaves among some problems."""
     edges, leaves = 0, 0
     for n in problems_P:

@@ -55,7 +55,7 @@ def test_the_simple_alternatives():
     assert arm("memory_kl").settings == {"kl_coef": 0.2}
     assert (arm("averaged").guard, arm("averaged").settings) == (
         GuardConfig.off(),
-        {"average": 0.95},
+        {"ema_decay": 0.95},
     )
     assert arm("ttrl").settings == {}
     recommended = replace(arm("memory").guard, hysteresis=0.25)

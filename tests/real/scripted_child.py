@@ -21,8 +21,8 @@ from real.engines.child import main
 from real.engines.rollouts import (
     EngineDied,
     EngineError,
-    Response,
     Rollouts,
+    SampledResponse,
     Sampling,
     to_rollouts,
 )
@@ -80,7 +80,10 @@ class ScriptedHost:
             time.sleep(0.3)
             progress()
         rows = [
-            [Response([(seed + i) % 97, round(self.total)], [-0.5, -1.0], True) for i in range(n)]
+            [
+                SampledResponse([(seed + i) % 97, round(self.total)], [-0.5, -1.0], True)
+                for i in range(n)
+            ]
             for seed in seeds
         ]
         rollouts = to_rollouts(rows, n, 0, self.version)

@@ -36,7 +36,7 @@ TURNS = TrainConfig(
     checkpoint_every=1, checkpoint_keep=9, lr=1e-3,
 )  # fmt: skip
 """Six batches; sampling and update take turns."""
-AHEAD = replace(TURNS, ahead=1)
+AHEAD = replace(TURNS, async_level=1)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Group, torch.Tenso
 
 
 def logprobs(scorer: Scorer, group: Group) -> torch.Tensor:
-    return group_logprobs(scorer, [group], TURNS.temperature, TURNS.micro_tokens)[0]
+    return group_logprobs(scorer, [group], TURNS.temperature, TURNS.max_tokens_per_microbatch)[0]
 
 
 @pytest.mark.parametrize("cap", [0.0, 1.5])
@@ -159,20 +159,20 @@ def test_the_loss_is_corrected_for_one_update(
 )
 def test_what_cannot_be_sampled_beside_the_update(changes: dict[str, Any], words: str):
     policy = load_policy(CHECKPOINT, "cpu")
-    with pytest.raises(UserError, match=f"ahead = 1: .*{words}"):
-        make_engine(TrainConfig(ahead=1, **changes).settled(), policy, CHECKPOINT)
+    with pytest.raises(UserError, match=f"async_level = 1: .*{words}"):
+        make_engine(TrainConfig(async_level=1, **changes).settled(), policy, CHECKPOINT)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"rule": "one_shot_em"}, "ahead = 1: rule one_shot_em has neither rewards nor"),
+        ({"rule": "one_shot_em"}, "async_level = 1: rule one_shot_em has neither rewards nor"),
         ({"max_num_gen_batches": 2, "drop_uniform": True}, "votes not ahead"),
     ],
 )
 def test_settings_that_cannot_be_ahead(changes: dict[str, Any], words: str):
     with pytest.raises(UserError, match=words):
-        TrainConfig(ahead=1, **changes)
+        TrainConfig(async_level=1, **changes)
 
 
 @pytest.fixture(scope="module")

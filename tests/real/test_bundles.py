@@ -94,7 +94,7 @@ def both_ways(scorer: Scorer, config: TrainConfig, **options: Any) -> list[tuple
 def assert_close(scorer: Scorer, config: TrainConfig, **options: Any) -> None:
     assert scorer.bundle_width == 16
     counts = [row_counts(group) for group in groups()]
-    assert scorer.plan(groups(), counts, config.micro_tokens).bundle > 1
+    assert scorer.plan(groups(), counts, config.max_tokens_per_microbatch).bundle > 1
     bundled, alone = both_ways(scorer, config, **options)
     exact = next(scorer.parameters()).dtype == torch.float64
     near = {"rtol": 1e-9, "atol": 1e-12} if exact else {"rtol": 1e-4, "atol": 1e-5}
@@ -105,10 +105,14 @@ def assert_close(scorer: Scorer, config: TrainConfig, **options: Any) -> None:
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("make", [llama, qwen3, gpt2])
-@pytest.mark.parametrize("micro_tokens", [16384, 50])
-def test_loss_and_gradient_are_those_of_rows_alone(make: Any, attention: str, micro_tokens: int):
+@pytest.mark.parametrize("max_tokens_per_microbatch", [16384, 50])
+def test_loss_and_gradient_are_those_of_rows_alone(
+    make: Any, attention: str, max_tokens_per_microbatch: int
+):
     scorer = Scorer(make(attn_implementation=attention))
-    assert_close(scorer, TrainConfig(temperature=0.6, micro_tokens=micro_tokens))
+    assert_close(
+        scorer, TrainConfig(temperature=0.6, max_tokens_per_microbatch=max_tokens_per_microbatch)
+    )
 
 
 @pytest.mark.parametrize("scorer", [Scorer, EntropyScorer])

@@ -32,7 +32,7 @@ CONFIG: dict[str, Any] = {
     "n_samples": 5,
     "epochs": 1,
     "eval_every": 0,
-    "micro_tokens": 64,
+    "max_tokens_per_microbatch": 64,
     "checkpoint_every": 1,
     "checkpoint_keep": 9,
     "guard": {"W": 1, "tau_FR": 0.0, "theta_MR": 0.0, "p_skip": 1.0},
@@ -136,7 +136,7 @@ def test_a_batch_without_gradient_leaves_no_old_weights_behind(start: Start) -> 
 def test_every_option_of_the_loss_and_adapters(start: Start) -> None:
     """KL to the first model, importance weights, checkpointed layers; averaged LoRA, merged."""
     pytest.importorskip("peft")
-    options = {"lora_rank": 4, "kl_coef": 0.1, "tis_cap": 2.0, "average": 0.5}
+    options = {"lora_rank": 4, "kl_coef": 0.1, "tis_cap": 2.0, "ema_decay": 0.5}
     two, one = pair(start, "options", **options, gradient_checkpointing=True, save_model=True)
     assert_close(two.tensors(2), one.tensors(2))
     assert_same_steps(two.trace, one.trace)
@@ -241,7 +241,7 @@ def test_a_ranks_share_has_the_random_numbers_of_the_whole(place: int) -> None:
 
 
 def test_votes_sampled_during_the_update_are_the_same_on_two_ranks(ranks: Start) -> None:
-    config = {**CONFIG, "ahead": 1}
+    config = {**CONFIG, "async_level": 1}
     two, one = (ranks(f"ahead-{n}", config, n, parts=("beside",)) for n in (2, 1))
     assert two.codes == [0, 0]
     assert two.trace.steps["staleness"].tolist() == [0, 1]

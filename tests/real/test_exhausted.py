@@ -42,7 +42,11 @@ Cuda failure 2 'out of memory'"""
     ids=["torch", "cublas", "driver", "nccl", "c++", "python", "system"],
 )
 def test_every_spelling_names_phase_and_settings(error: Exception, words: str):
-    phases = {"update": "lower micro_tokens", "sync": "lower engine_memory", "other": "lora_rank"}
+    phases = {
+        "update": "lower max_tokens_per_microbatch",
+        "sync": "lower engine_memory",
+        "other": "lora_rank",
+    }
     for phase, remedy in phases.items():
         told = pytest.raises(UserError, match=f"{phase}: out of {words}.*{remedy}")
         with told, in_phase("run"), in_phase(phase):

@@ -78,17 +78,17 @@ def test_one_pass_equals_two_passes(model: GPT2LMHeadModel):
 
 
 @pytest.mark.parametrize("kind", ["dapo", "grpo", "dr_grpo"])
-@pytest.mark.parametrize(("micro_tokens", "passes"), [(1, 16), (30, 5)])
+@pytest.mark.parametrize(("max_tokens_per_microbatch", "passes"), [(1, 16), (30, 5)])
 def test_any_cut_gives_the_same_gradient(
-    model: GPT2LMHeadModel, kind: Any, micro_tokens: int, passes: int
+    model: GPT2LMHeadModel, kind: Any, max_tokens_per_microbatch: int, passes: int
 ):
     """All rows at once, a row at a time, and in between."""
     groups = [make_group(model, 1, weight=0.4), make_group(model, 2)]
     whole = replace(CONFIG, loss=kind, max_response_tokens=RESPONSE)
-    cut = replace(whole, micro_tokens=micro_tokens)
+    cut = replace(whole, max_tokens_per_microbatch=max_tokens_per_microbatch)
     counts = [row_counts(group) for group in groups]
-    assert len(plan(groups, counts, whole.micro_tokens)) == 1
-    assert len(plan(groups, counts, micro_tokens)) == passes
+    assert len(plan(groups, counts, whole.max_tokens_per_microbatch)) == 1
+    assert len(plan(groups, counts, max_tokens_per_microbatch)) == passes
     expected, found = gradient(model, groups, whole), gradient(model, groups, cut)
     assert found[0] == pytest.approx(expected[0], rel=1e-12)
     torch.testing.assert_close(found[1], expected[1], rtol=1e-10, atol=1e-14)
@@ -99,7 +99,7 @@ def test_order_of_problems_and_rows_does_not_matter(model: GPT2LMHeadModel, kind
     """Weights and advantages follow their problem and their response."""
     groups = [make_group(model, seed, weight=w) for seed, w in enumerate((0.35, 1.0, 0.7))]
     turned = [permuted(group, seed) for seed, group in enumerate((groups[2], groups[0], groups[1]))]
-    config = replace(CONFIG, loss=kind, micro_tokens=25)
+    config = replace(CONFIG, loss=kind, max_tokens_per_microbatch=25)
     expected, found = gradient(model, groups, config), gradient(model, turned, config)
     assert found[0] == pytest.approx(expected[0], rel=1e-12)
     torch.testing.assert_close(found[1], expected[1], rtol=1e-10, atol=1e-14)
@@ -116,7 +116,7 @@ def permuted(group: Group, seed: int) -> Group:
 def test_ranks_together_are_one_rank(model: GPT2LMHeadModel, world: int, kl_coef: float):
     """The mean of the ranks' gradients, as sharded training takes it, is that of one rank."""
     groups = [make_group(model, seed, rows=4) for seed in (1, 2)]
-    config = replace(CONFIG, micro_tokens=25, kl_coef=kl_coef)
+    config = replace(CONFIG, max_tokens_per_microbatch=25, kl_coef=kl_coef)
     reference = initial_reference(Scorer(random_model(9)))
     whole = gradient(model, groups, config, reference=reference)
     calls: list[int] = []

@@ -71,7 +71,7 @@ def test_rows_for_which_the_model_gives_nothing_are_named(model: GPT2LMHeadModel
         )
         for g, t in zip(groups, tokens, strict=True)
     ]
-    done = backward(broken, groups, replace(CONFIG, micro_tokens=30))
+    done = backward(broken, groups, replace(CONFIG, max_tokens_per_microbatch=30))
     assert done.broken == ((0, 3), (1, 6))
     rest = backward(broken, without_rows(groups, done.broken), CONFIG)
     assert rest.broken == () and rest.n_left_out == 2 * RESPONSE

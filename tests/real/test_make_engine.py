@@ -174,16 +174,36 @@ SERVER = {"engine": "vllm_server", "engine_url": "http://127.0.0.1:1"}
         ({"engine": "vllm_inprocess"}, 2, "2 ranks.*take vllm"),
         (SERVER, 2, "2 ranks.*take vllm"),
         ({"engine": "vllm", "restart_engine": 1}, 2, "2 ranks.*guard-train resume"),
-        ({"ahead": 1, "engine": "vllm_inprocess"}, 1, "ahead = 1: .*trainer's process; take vllm"),
-        ({"ahead": 1, "engine": "vllm", "restart_engine": 1}, 1, "ahead = 1: .*guard-train resume"),
-        ({"ahead": 1, "rule": "co_rewarding_1"}, 1, "ahead = 1: .*samples more than votes"),
-        ({"ahead": 1, "rule": "co_rewarding_2"}, 1, "ahead = 1: .*samples more than votes"),
         (
-            {"ahead": 1, "rule": "coverrl", "tiny_verifies": True},
+            {"async_level": 1, "engine": "vllm_inprocess"},
             1,
-            "ahead = 1: .*samples more than votes",
+            "async_level = 1: .*trainer's process; take vllm",
         ),
-        ({**SERVER, "ahead": 1, "rule": "intuitor"}, 1, "ahead = 1: .*token statistics"),
+        (
+            {"async_level": 1, "engine": "vllm", "restart_engine": 1},
+            1,
+            "async_level = 1: .*guard-train resume",
+        ),
+        (
+            {"async_level": 1, "rule": "co_rewarding_1"},
+            1,
+            "async_level = 1: .*samples more than votes",
+        ),
+        (
+            {"async_level": 1, "rule": "co_rewarding_2"},
+            1,
+            "async_level = 1: .*samples more than votes",
+        ),
+        (
+            {"async_level": 1, "rule": "coverrl", "tiny_verifies": True},
+            1,
+            "async_level = 1: .*samples more than votes",
+        ),
+        (
+            {**SERVER, "async_level": 1, "rule": "intuitor"},
+            1,
+            "async_level = 1: .*token statistics",
+        ),
     ],
     ids=str,
 )

@@ -89,7 +89,7 @@ def test_responses_with_an_outlying_mean_ratio_have_no_weight() -> None:
 
 
 def settings(cap: float = 0.0) -> TrainConfig:
-    return TrainConfig(temperature=TEMPERATURE, micro_tokens=4096, tis_cap=cap)
+    return TrainConfig(temperature=TEMPERATURE, max_tokens_per_microbatch=4096, tis_cap=cap)
 
 
 @pytest.mark.parametrize("cap", [0.0, 2.0])

@@ -42,8 +42,8 @@ def sample(policy: Policy, stats: bool, temperature: float = 0.6, **options: Any
     return engine.sample(PROMPTS, N, Sampling(22, temperature, stats=stats), seeded(3))
 
 
-def settings(temperature: float, micro_tokens: int = 4096) -> TrainConfig:
-    return TrainConfig(temperature=temperature, micro_tokens=micro_tokens)
+def settings(temperature: float, max_tokens_per_microbatch: int = 4096) -> TrainConfig:
+    return TrainConfig(temperature=temperature, max_tokens_per_microbatch=max_tokens_per_microbatch)
 
 
 def close(found: Tensor | None, expected: Tensor | None) -> bool:

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from guard_core import Draws, Guard, GuardConfig, PolicyStreams, Votes
 from guard_core.rules import Observations, make_rule
-from real.engines.rollouts import Prompts, Response, Rollouts, Sampling, to_rollouts
+from real.engines.rollouts import Prompts, Rollouts, SampledResponse, Sampling, to_rollouts
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy, load_policy
 from real.problems import Problem
@@ -92,7 +92,7 @@ class Answering:
         assert n == 1 and sampling == SAMPLING
         self.asked = [self.tokenizer.decode(prompt) for prompt in prompts]
         ids = [self.tokenizer(answer)["input_ids"] + [0] for answer in self.answers]
-        rows = [[Response(row, [-0.5] * len(row), True)] for row in ids]
+        rows = [[SampledResponse(row, [-0.5] * len(row), True)] for row in ids]
         return to_rollouts(rows, 1, 0, self.version)
 
     def release(self) -> None: ...

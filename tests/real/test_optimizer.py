@@ -68,7 +68,7 @@ def broken_group(seed: int, bad: float = torch.nan) -> Group:
 
 
 def test_run_ends_after_so_many_refused_steps_in_a_row():
-    optimizer = make_optimizer(max_refused=3)
+    optimizer = make_optimizer(max_bad_steps=3)
     for seed in (1, 2):
         assert optimizer.step([broken_group(seed)]).refused
     assert optimizer.step([make_group(3)]).taken  # starts the count again
@@ -143,7 +143,8 @@ def cosine(one: torch.Tensor, other: torch.Tensor) -> float:
 def test_gradients_of_micro_batches_add_up_in_single_precision():
     """A row at a time the masters get the gradient of all rows at once, to bfloat16's rounding."""
     whole, cut = (
-        make_optimizer(dtype=torch.bfloat16, micro_tokens=n, max_grad_norm=1e9) for n in (16384, 1)
+        make_optimizer(dtype=torch.bfloat16, max_tokens_per_microbatch=n, max_grad_norm=1e9)
+        for n in (16384, 1)
     )
     for optimizer in (whole, cut):
         optimizer.step([make_group(1), make_group(2)])
@@ -208,7 +209,7 @@ def test_gradient_is_clipped():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_average_follows_the_steps_that_were_taken(dtype: torch.dtype):
-    one, plain = make_optimizer(dtype=dtype, average=0.75), make_optimizer(dtype=dtype)
+    one, plain = make_optimizer(dtype=dtype, ema_decay=0.75), make_optimizer(dtype=dtype)
     assert one.average and plain.average is None
     mean = [w.float().clone() for w in one.parameters]
     for group in (make_group(1), make_group(2, dropped=True), make_group(3)):
@@ -222,7 +223,7 @@ def test_the_average_follows_the_steps_that_were_taken(dtype: torch.dtype):
         torch.testing.assert_close(weights(one.model), held)
     assert torch.equal(weights(one.model), before)
     saved = {name: value.clone() for name, value in one.state_tensors().items()}
-    other = make_optimizer(dtype=dtype, average=0.75)
+    other = make_optimizer(dtype=dtype, ema_decay=0.75)
     other.load_state_tensors(saved)
     assert other.average
     for name, value in one.average.weights.items():

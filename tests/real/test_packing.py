@@ -113,7 +113,7 @@ def test_packed_rows_have_the_log_probs_of_padded_rows(make: Any, attention: str
     model = make(attn_implementation=attention).eval()
     groups = [make_group(4, [9, 3, 1, 12, 7], 1), make_group(11, [2, 20, 6], 2)]
     scorer = Scorer(model)
-    alone = [group_logprobs(scorer, [g], 0.6, micro_tokens=1)[0] for g in groups]
+    alone = [group_logprobs(scorer, [g], 0.6, max_tokens_per_microbatch=1)[0] for g in groups]
     assert len(passes_of(groups, budget=1)) == 8
     for layout in ("padded", "packed"):
         scorer.layout = layout

@@ -98,7 +98,7 @@ def test_a_run_that_is_stopped_while_groups_wait_resumes_to_the_bit(
     check_same(resume(tmp_path / "run", progress=False), trace)
 
 
-@pytest.mark.parametrize("change", [{"drop_uniform": False}, {"ahead": 1}])
+@pytest.mark.parametrize("change", [{"drop_uniform": False}, {"async_level": 1}])
 def test_refilling_needs_dropped_groups_of_the_newest_weights(change: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="max_num_gen_batches > 1: needs drop_uniform"):
         replace(CONFIG, **change)

@@ -59,7 +59,7 @@ def broken(broken_run: Path, tmp_path: Path) -> Path:
     "changes",
     [
         {"lora_rank": 4},
-        {"dtype": "bfloat16", "average": 0.9},
+        {"dtype": "bfloat16", "ema_decay": 0.9},
         # The reference is the model before training, not the checkpoint's.
         {"kl_coef": 0.1, "mini_batch": 2, "batch_size": 3},
         {"guard": replace(GuardConfig.off(), label_from="memory", margin_power=1, min_share=0.3)},

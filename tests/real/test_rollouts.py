@@ -13,8 +13,8 @@ from small_decoders import PROMPTS, VOCABULARY, make
 from lab.base.errors import UserError
 from real.engines.rollouts import (
     EngineError,
-    Response,
     Rollouts,
+    SampledResponse,
     Sampling,
     request_params,
     request_seeds,
@@ -250,7 +250,8 @@ class Echo:
     def sample(self, prompts: Any, n: int, sampling: Sampling, generator: Any) -> Rollouts:
         self.calls.append([prompt[0] for prompt in prompts])
         rows = [
-            [Response([p] * (p + i), [-1.0] * (p + i), True) for i in range(n)] for (p,) in prompts
+            [SampledResponse([p] * (p + i), [-1.0] * (p + i), True) for i in range(n)]
+            for (p,) in prompts
         ]
         return to_rollouts(rows, n, 0, 4)
 

@@ -98,9 +98,11 @@ def test_the_loss_of_a_mini_batch_in_any_pieces(kind: Any):
     expected = expected / (rows if kind == "grpo" else tokens)
     expected.backward()
     gradient = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-    for micro_tokens, chunk in ((10**6, 2**25), (12, 64)):
+    for max_tokens_per_microbatch, chunk in ((10**6, 2**25), (12, 64)):
         model.zero_grad()
-        config = TrainConfig(loss=kind, temperature=0.6, micro_tokens=micro_tokens)
+        config = TrainConfig(
+            loss=kind, temperature=0.6, max_tokens_per_microbatch=max_tokens_per_microbatch
+        )
         done = backward(EntropyScorer(model, chunk), groups(), config)
         assert done.loss == pytest.approx(float(expected.detach()), abs=1e-9)
         assert done.n_tokens == done.n_forward == tokens and done.n_left_out == 2

@@ -134,7 +134,7 @@ def test_evaluations_and_the_saved_model_take_the_average_and_training_does_not(
     ttrl: Trace, tmp_path: Path
 ):
     # At this decay the average stays at the model before training, to the last bit.
-    config = small("ttrl", average=1 - 1e-12, save_model=True)
+    config = small("ttrl", ema_decay=1 - 1e-12, save_model=True)
     trace = train(config, tmp_path / "run", progress=False)
     pd.testing.assert_frame_equal(trace.visits, ttrl.visits, check_exact=True)
     pd.testing.assert_frame_equal(timeless(trace), timeless(ttrl), check_exact=True)
@@ -172,7 +172,7 @@ def test_votes_make_flips_rise_and_collapse():
 
 
 SHORT = TrainConfig(
-    n_problems=8, n_votes=4, n_samples=2, epochs=8, eval_every=0, max_refused=6, max_unread=1.0
+    n_problems=8, n_votes=4, n_samples=2, epochs=8, eval_every=0, max_bad_steps=6, max_unread=1.0
 )
 """8 optimizer steps a batch."""
 
@@ -225,7 +225,7 @@ def test_an_update_that_overflows_is_noted_and_ends_the_run(
 
 def test_a_resumed_run_keeps_its_notices(tmp_path: Path):
     """With a bound that is never reached the dead run goes on, and counts in each batch."""
-    config = replace(SHORT, lr=1e36, epochs=1, batch_size=4, max_refused=99, checkpoint_every=1)
+    config = replace(SHORT, lr=1e36, epochs=1, batch_size=4, max_bad_steps=99, checkpoint_every=1)
 
     def stop(done: float) -> None:
         raise KeyboardInterrupt

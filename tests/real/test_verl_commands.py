@@ -79,7 +79,7 @@ def test_messages_and_missing_answers_are_kept(tmp_path: Path):
                 "--arm x": "arm 'x': unknown",
                 "--arm matched": "needs --step-factor, which the command compare finds",
                 "--arm early_stop": "guard.brake = 0: verl",
-                "--arm averaged": "average = 0.95: verl",
+                "--arm averaged": "ema_decay = 0.95: verl",
                 "--arm scope": "the plugin on votes alone",
                 "--out .": "is not empty; choose another",
                 "--nodes 0": "nodes = 0: must be at least 1",

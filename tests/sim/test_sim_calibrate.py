@@ -24,9 +24,9 @@ from sim.studies.calibrate import (
     POPULATION,
     QUICK,
     ROWS,
-    Budget,
     Calibration,
-    Row,
+    FitBudget,
+    TableRow,
     cell_errors,
     chosen,
     fit,
@@ -40,8 +40,8 @@ from sim.studies.calibrate import (
     values,
 )
 
-SMALL = Row("made-up", 60, 10, (0,) * 5, (0,) * 5)
-TINY = Budget(candidates=3, rounds=1, population=14, mechanism=6, problems=240)
+SMALL = TableRow("made-up", 60, 10, (0,) * 5, (0,) * 5)
+TINY = FitBudget(candidates=3, rounds=1, population=14, mechanism=6, problems=240)
 
 
 def test_parameters_reach_their_bounds_and_start_at_the_named_law() -> None:
@@ -105,7 +105,7 @@ def test_predictions_are_paired_and_matched_in_effort() -> None:
 
 
 def test_errors_by_hand() -> None:
-    row = Row("r", 10, 8, (50, 10, 0, 20, 20), (40, 10, 0, 30, 20))
+    row = TableRow("r", 10, 8, (50, 10, 0, 20, 20), (40, 10, 0, 30, 20))
     shares = {
         "ttrl": [(52, 10, 0, 18, 20), (56, 10, 0, 14, 20)],
         "guard": [(44, 10, 0, 26, 20), (44, 14, 0, 22, 20)],
@@ -135,7 +135,7 @@ def test_errors_by_hand() -> None:
 SMALL_RUN = Calibration(
     rows=[ROWS[name]._replace(epochs=8) for name in ("llama-aime24", "qwen-aime25")],
     mechanisms=[MECHANISMS[name] for name in ("independent", "spread")],
-    budget=Budget(candidates=1, rounds=1, population=3, mechanism=2, problems=60),
+    budget=FitBudget(candidates=1, rounds=1, population=3, mechanism=2, problems=60),
     replicates=2,
     fits=1,
 )

@@ -38,7 +38,7 @@ UNREAD = {
     "response": "r.npz",
     "growth": 0.0,
     "kl_coef": 0.1,
-    "average": 0.9,
+    "ema_decay": 0.9,
     "histogram": "h.csv",
     "trace": "run",
     "mixture": ((1, 0.5, 2),),

@@ -66,7 +66,7 @@ def test_a_penalty_holds_the_policy_near_the_start(response_file):
 
 def test_evaluations_are_those_of_averaged_weights_and_training_goes_on(response_file):
     plain, start, last, between = (
-        simulate(settings(response_file, average=decay)) for decay in (0.0, 1 - 1e-12, 1e-12, 0.7)
+        simulate(settings(response_file, ema_decay=decay)) for decay in (0.0, 1 - 1e-12, 1e-12, 0.7)
     )
     for run in (start, last, between):
         assert run.visits.equals(plain.visits) and run.steps.equals(plain.steps)
@@ -115,7 +115,7 @@ def test_the_command_takes_sizes_from_the_file_and_prints_trust(response_file, t
 
 
 @pytest.mark.parametrize(
-    ("named", "setting", "value"), [("kl", "kl_coef", 0.2), ("averaged", "average", 0.95)]
+    ("named", "setting", "value"), [("kl", "kl_coef", 0.2), ("averaged", "ema_decay", 0.95)]
 )
 def test_an_arm_brings_its_settings(named, setting, value, response_file, tmp_path, capsys):
     words = ["--policy", "measured", "--response", response_file, "--lr", "0.05", "--arm", named]
@@ -169,7 +169,7 @@ def test_trust_says_where_it_ends():
         ({"parts_off": ("own", "others")}, "parts_off = own, others: without own and others no"),
         ({"parts_off": ("own",)}, "parts_off = own: own and others need mini_b"),
         (
-            {"parts_off": ("own",), "average": 0.5},
+            {"parts_off": ("own",), "ema_decay": 0.5},
             "parts_off = own: own and others have no av",
         ),
         ({"parts_off": ("all",)}, "parts_off"),

@@ -9,7 +9,7 @@ from measured_response import CURVED, KEY, SAMPLING, A, N, rows, settings, small
 from lab.trace.response import write_response
 from sim import simulate
 from sim.world.measured import Apart
-from sim.world.training import Adam, Batch, train_batch
+from sim.world.training import Adam, TrainedBatch, train_batch
 from sim.world.tree import (
     batch_probs,
     draw_weights,
@@ -46,7 +46,10 @@ def batches():
     for batch in range(3):
         samples, streams = rng.integers(1, 6, (1, A + 1)), rng.normal(size=(2, 1, A + 1))
         key = np.uint64(KEY + np.uint64(batch))
-        yield Batch(np.array([2]), np.array([RATE]), samples, streams, np.array([False])), key
+        yield (
+            TrainedBatch(np.array([2]), np.array([RATE]), samples, streams, np.array([False])),
+            key,
+        )
 
 
 def trained(own, visits):

@@ -5,7 +5,7 @@ import pytest
 from measured_response import CURVED, KEY, SAMPLING, A, D, N, small_response
 
 from sim.world.sampling import fold
-from sim.world.training import Adam, Batch, draw_leaves, train_batch
+from sim.world.training import Adam, TrainedBatch, draw_leaves, train_batch
 from sim.world.tree import batch_probs, draw_curvature, draw_weights, leaf_probs, tree_of
 from sim.world.tree import edge_log_probs as edges_of
 
@@ -112,7 +112,7 @@ def test_compiled_training_equals_numpy(kl_coef):
         samples, streams = rng.integers(1, 6, (N, A + 1)), rng.normal(size=(2, N, A + 1))
         key, norm = np.uint64(fold(KEY, batch)), np.empty(N)
         leaves = [drawn(tree, weights, n, samples[p], key) for p, n in enumerate(problems)]
-        given = Batch(problems, rates, samples, streams, drop)
+        given = TrainedBatch(problems, rates, samples, streams, drop)
         taken = train_batch(tree, weights, adam, taken, given, key, norm)
         expected = plain.train(problems, rates, leaves, streams, drop, 2, kl_coef)
         assert norm == pytest.approx(expected, rel=1e-9) and norm[4] == 0 < norm[1]

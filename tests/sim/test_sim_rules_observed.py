@@ -9,7 +9,7 @@ from guard_core import Votes
 from guard_core.rules import make_rule
 from sim import SimConfig
 from sim.engine.kernel import sharpen
-from sim.world.observe import Observer, Teacher, Visit, similarities
+from sim.world.observe import AnswerObserver, AnswerTeacher, ObservedVisit, similarities
 
 N, A, V = 400, 5, 64
 
@@ -25,8 +25,8 @@ def batch(p_A, truth=0, **settings):
     samples, rest = (rng.multinomial(32, p_RPA) for _ in range(2))
     votes = Votes(samples + rest, samples, V, 32)
     problems_RP, truth_RP = np.arange(N)[None], np.full((1, N), truth, np.int32)
-    visit = Visit(1, 1, problems_RP, truth_RP, votes, p_RPA)
-    return Observer(config, make_rule(rule)), visit
+    visit = ObservedVisit(1, 1, problems_RP, truth_RP, votes, p_RPA)
+    return AnswerObserver(config, make_rule(rule)), visit
 
 
 def off():
@@ -83,14 +83,16 @@ def test_a_rewording_makes_other_errors():
     share_A = counts_RPA[0].mean(axis=0) / V
     assert share_A[0] == pytest.approx(0.3, abs=0.01)
     assert share_A[1:] == pytest.approx(np.full(4, 0.7 / 4), abs=0.03)
-    again = other.second(Visit(2, 2, *(getattr(visit, n) for n in Visit.__slots__[2:])))
+    again = other.second(
+        ObservedVisit(2, 2, *(getattr(visit, n) for n in ObservedVisit.__slots__[2:]))
+    )
     worst = [c[0, :, 1:].argmax(axis=-1) for c in (counts_RPA, again)]
     assert (worst[0] == worst[1]).mean() > 0.99
 
 
 def test_a_teacher_follows_slowly_and_counts_the_batches_between():
     config = SimConfig(n_problems=2, batch_size=1, epochs=3, n_answers=2)
-    teacher = Teacher(config)
+    teacher = AnswerTeacher(config)
     start, later = np.array([[[0.9, 0.1]]]), np.array([[[0.1, 0.9]]])
     problems_RP = np.zeros((1, 1), np.int64)
     assert teacher.follow(0, problems_RP, start) == pytest.approx(start)

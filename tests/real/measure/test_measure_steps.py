@@ -10,7 +10,7 @@ from real.measure.tree import grow
 from real.settings.config import TrainConfig
 from real.update.grpo import token_loss
 from sim.world.sampling import fold
-from sim.world.training import Adam, Batch, draw_leaves, train_batch
+from sim.world.training import Adam, TrainedBatch, draw_leaves, train_batch
 from sim.world.tree import draw_weights, edge_log_probs, leaf_probs, tree_of
 
 SAMPLES = np.array([[3, 2, 1, 1, 1, 0], [0, 4, 2, 0, 2, 0]])
@@ -34,7 +34,7 @@ def simulated_step(response, lr):
     before = all_log_probs(tree, weights)
     adam, norm = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 2), np.empty(2)
     streams = np.stack([ADVANTAGES, np.zeros_like(ADVANTAGES)])
-    batch = Batch(np.arange(2), np.full(2, lr), SAMPLES, streams, np.zeros(2, bool))
+    batch = TrainedBatch(np.arange(2), np.full(2, lr), SAMPLES, streams, np.zeros(2, bool))
     assert train_batch(tree, weights, adam, 0, batch, KEY, norm) == 1
     assert norm == pytest.approx(np.linalg.norm(weights.w))
     problem_L = np.repeat([0, 1], np.diff(tree.leaf_start))
@@ -131,7 +131,7 @@ def test_the_linear_simulator_is_the_linearised_trainer():
         rates, key = np.array([0.02, 0.015]), np.uint64(fold(KEY, batch))
         counts = [drawn_leaves(tree, weights, n, key) for n in range(2)]
         old = [linear(n).detach() for n in range(2)]
-        data = Batch(np.arange(2), rates, SAMPLES, streams, np.zeros(2, bool))
+        data = TrainedBatch(np.arange(2), rates, SAMPLES, streams, np.zeros(2, bool))
         taken = train_batch(tree, weights, adam, taken, data, key, norm)
         for n in range(2):
             optimizer.param_groups[0]["lr"] = rates[n]

@@ -162,7 +162,7 @@ def test_votes_one_batch_ahead_are_those_of_the_weights_before_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = replace(CONFIG, n_problems=6, batch_size=2, epochs=1, restart_engine=0)
-    ahead = train(replace(config, ahead=1), progress=False)
+    ahead = train(replace(config, async_level=1), progress=False)
     make = real.run.make_engine
     monkeypatch.setattr(real.run, "make_engine", lambda *arguments: lagging(make(*arguments)))
     turns = train(replace(config, engine="vllm_inprocess"), progress=False)

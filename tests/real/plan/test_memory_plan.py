@@ -69,7 +69,7 @@ def planned(config: TrainConfig, world: int = 1) -> dict[str, int]:
     "settings",
     [
         {},
-        {"dtype": "bfloat16", "average": 0.9},
+        {"dtype": "bfloat16", "ema_decay": 0.9},
         {"lora_rank": 4},
     ],
 )
@@ -114,7 +114,7 @@ def test_engines_of_several_gpus_have_room_for_more_tokens() -> None:
 def test_an_engine_that_samples_during_the_update_is_counted_with_it(engine: Any) -> None:
     config = preset("qwen2.5-7b/math500", "folder", engine=engine, lora_rank=16).settled()
     size = PlannedModel(read_config("Qwen2.5-7B-Instruct")).size(16)
-    turns, ahead = (plan_memory(size, replace(config, ahead=n), 1, 140 * GIB) for n in (0, 1))
+    turns, ahead = (plan_memory(size, replace(config, async_level=n), 1, 140 * GIB) for n in (0, 1))
     beside = [part for part in ahead.parts if part.name.startswith("engine")]
     assert len(beside) == 3
     assert all(part.update == part.sampling for part in beside)
@@ -191,7 +191,7 @@ def test_every_preset_fits_on_eight_gpus_of_80(name: str) -> None:
     plan = plan_memory(model.size(), config, 8, 80 * GIB)
     assert plan.fits
     assert plan.sampling <= plan.usable < plan.card
-    less = plan_memory(model.size(), replace(config, micro_tokens=4096), 8, 80 * GIB)
+    less = plan_memory(model.size(), replace(config, max_tokens_per_microbatch=4096), 8, 80 * GIB)
     assert less.update < plan.update
 
 
@@ -216,7 +216,11 @@ def test_vllm_starts_wherever_the_plan_fits(name: str, lora_rank: int, card: flo
 def test_a_model_that_no_gpu_holds_whole_is_refused() -> None:
     shape = Qwen2Config(hidden_size=8192, intermediate_size=29568, num_hidden_layers=80)
     size = PlannedModel(shape).size(16)
-    small: dict[str, Any] = {"lora_rank": 16, "gradient_checkpointing": True, "micro_tokens": 2048}
+    small: dict[str, Any] = {
+        "lora_rank": 16,
+        "gradient_checkpointing": True,
+        "max_tokens_per_microbatch": 2048,
+    }
     config = TrainConfig(engine="vllm", engine_tp=8, dtype="bfloat16", **small).settled()
     plan = plan_memory(size, config, 16, 80 * GIB)
     assert plan.start > plan.usable > plan.update

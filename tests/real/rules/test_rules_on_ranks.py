@@ -18,7 +18,7 @@ SETTINGS: dict[str, Any] = {
     "epochs": 2,
     "eval_every": 0,
     "eval_samples": 1,
-    "micro_tokens": 64,
+    "max_tokens_per_microbatch": 64,
     "checkpoint_every": 4,
     "temperature": 1.5,
 }

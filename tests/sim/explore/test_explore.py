@@ -10,7 +10,7 @@ import pytest
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from sim.cli import main
-from sim.commands import Run
+from sim.commands import Simulate
 from sim.explore import (
     READINGS,
     SLIDERS,
@@ -105,7 +105,7 @@ def test_the_copied_command_makes_the_same_settings(monkeypatch):
     guard = GuardConfig(tau_FR=0.15, W=3, mps=False, label_from="memory")
     changed = {"population": "qwen-amc", "n_votes": 16, "n_samples": 8, "step": 0.1}
     config, seen = SimConfig(**changed, replicates=3, guard=guard), []
-    monkeypatch.setattr(Run, "run", lambda self: seen.append(self.settings))
+    monkeypatch.setattr(Simulate, "run", lambda self: seen.append(self.settings))
     words = as_command(config).split()
     assert words[0] == "guard-sim" and main(words[1:]) == 0
     assert seen == [config]
