@@ -164,8 +164,9 @@ class VoteSampler:
 
     With `async_level`, the votes of batch k + 1 are sampled while batch k is trained on, with the
     weights that batch k - 1 has left. The engine is idle again, and the votes are in main memory,
-    before weights are handed over, an evaluation begins, or a checkpoint is written: none of these can
-    change a vote. The first batch has nothing to be sampled beside, and is sampled at its start.
+    before weights are handed over, an evaluation begins, or a checkpoint is written: none of these
+    can change a vote. The first batch has nothing to be sampled beside, and is sampled at its
+    start.
     """
 
     def __init__(
