@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from lab.arm_settings import arm_of
 from lab.base.arms import DEMO_ARMS, for_cell, with_rule
 from lab.base.errors import UserError
-from lab.cli import arms_of
+from lab.cli import arms_of, read_option
 from lab.options import POSITIONAL
 from lab.signals import ends_at_once
 from lab.trace.manifest import FILE_NAME, check_new, read_manifest
@@ -20,7 +20,15 @@ from real.ranks import launched
 from real.record.terminal import advice_when_stopped, phases_bar, runs_bar, tell, unread_shares
 from real.record.terminal import lines as curve_lines
 from real.settings.config import TinyTask, TrainConfig, check_tiny
-from real.settings.presets import read_sources, require_torch, settings_of, stored_config, table
+from real.settings.presets import (
+    STUDIES,
+    STUDY,
+    read_sources,
+    require_torch,
+    settings_of,
+    stored_config,
+    table,
+)
 
 if TYPE_CHECKING:
     from lab.trace.trace import Trace
@@ -59,7 +67,7 @@ class RunCommand(SettingsCommand):
     out: Path
     """Run folder to make; must not exist yet."""
     preset: str | None = None
-    """One of the paper's cells, such as qwen2.5-7b/math500; see `guard-train presets`."""
+    """A cell of the paper, such as qwen2.5-7b/math500, or a study; see `guard-train presets`."""
     arm: str | None = None
     """Arm of the comparison: sets rule, guard and labels (ttrl, guard, frozen, srt, scope+guard,
     ...)."""
@@ -160,12 +168,14 @@ class CompareCommand(SettingsCommand):
     gpus_per_run: int = 1
     """GPUs that each run has for itself; several are shared by ranks that torchrun starts."""
     preset: str | None = None
-    """One of the paper's cells, such as qwen2.5-7b/math500; see `guard-train presets`."""
+    """A cell of the paper, such as qwen2.5-7b/math500, or a study; see `guard-train presets`."""
 
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
-        """Defaults of the options; the file may list arms, too."""
-        return {"settings": settings_of(argv, has_arms=True), "arms": arms_of(argv, DEMO_ARMS)}
+        """Defaults of the options; the file may list arms, a study has its own."""
+        study = STUDY if read_option(argv, "--preset") in STUDIES else {"arms": DEMO_ARMS}
+        arms = arms_of(argv, study["arms"])
+        return {**study, "settings": settings_of(argv, has_arms=True), "arms": arms}
 
     def run(self) -> int:
         """Run all, and say what came out; the exit code is 1 where a run failed."""

@@ -1,6 +1,6 @@
 """Makes the runs of the study of docs/language-model.md, and the table of them.
 
-python docs/tools/language_runs.py choose MODEL runs/language    # docs/data/multiplication.json
+python docs/tools/language_runs.py choose MODEL runs/language    # the problems of the preset
 python docs/tools/language_runs.py run MODEL runs/language       # docs/data/language-model.csv
 
 MODEL is the folder that `guard-train import-gguf` made. The same command goes on where an
@@ -29,17 +29,16 @@ from lab.base.files import remove_folder, whole
 from lab.compare.collection import find_runs
 from lab.trace.manifest import FILE_NAME, read_manifest
 from lab.trace.trace import Trace, load
+from real.settings.presets import STUDIES
 
-DATA = Path(__file__).parents[1] / "data"
-PROBLEMS, TABLE = DATA / "multiplication.json", DATA / "language-model.csv"
-N_PROBLEMS, N_HELD_OUT = 24, 12
+TABLE = Path(__file__).parents[1] / "data" / "language-model.csv"
+PRESET = "smollm2/multiplication"
+PROBLEMS = Path(STUDIES[PRESET]["problems"])
 CHOOSING_SEED = 1000
 MAIN, REST = ("ttrl", "guard", "memory", "recommended"), ("guard_release", "frozen", "kl", "truth")
 LRS = (3e-5, 1e-5)
 BLOCKS = ((1, MAIN), (2, MAIN), (1, REST), (3, MAIN), (4, MAIN), (2, REST))
 """Seed and arms, in the order of the runs: what time does not allow is dropped from the end."""
-SETTINGS = "--n-votes 16 --max-response-tokens 24 --dtype bfloat16 --threads 1 --max-unread 1"
-SETTINGS += " --eval-every 0 --checkpoint-every 0 --no-save-model --quiet"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,12 +57,13 @@ def choose(model: str, out: Path) -> int:
     pool, folder = out / "pool.json", out / "pool"
     out.mkdir(parents=True, exist_ok=True)
     pool.write_text(json.dumps(products()))
-    words = f"--model {model} --problems {pool} --arm ttrl --lr 1e-9 --seed {CHOOSING_SEED}"
-    words += f" --epochs 1 --n-samples 2 {SETTINGS}"
+    words = f"--preset {PRESET} --model {model} --problems {pool} --arm ttrl --lr 1e-9 --quiet"
+    words += f" --seed {CHOOSING_SEED} --epochs 1 --n-samples 2 --n-problems 188 --n-held-out 0"
     if code := real.__main__.main(["run", "--out", str(folder), *words.split()]):
         return code
     before = where(load(folder).visits, epoch=0).sort_values("problem")["label_accuracy"]
-    kept = np.flatnonzero(before.between(0.1, 0.9))[: N_PROBLEMS + N_HELD_OUT]
+    n_kept = STUDIES[PRESET]["n_problems"] + STUDIES[PRESET]["n_held_out"]
+    kept = np.flatnonzero(before.between(0.1, 0.9))[:n_kept]
     PROBLEMS.write_text(json.dumps([products()[i] for i in kept], indent=0) + "\n")
     return 0
 
@@ -96,9 +96,8 @@ class Cell(NamedTuple):
 
     def words(self, model: str, folder: Path) -> list[str]:
         """Its command."""
-        words = f"run --out {folder} --model {model} --problems {PROBLEMS} --epochs 8"
-        words += f" --n-problems {N_PROBLEMS} --n-held-out {N_HELD_OUT} --n-samples 16"
-        words += f" --arm {self.arm} --lr {self.lr:g} --seed {self.seed} {SETTINGS}"
+        words = f"run --out {folder} --preset {PRESET} --model {model} --quiet"
+        words += f" --arm {self.arm} --lr {self.lr:g} --seed {self.seed}"
         return words.split()
 
 

@@ -72,6 +72,28 @@ epoch, since evaluations would be nearly half of all responses."""
 
 NAMES = tuple(f"{model}/{data}" for model in MODELS for data in EPOCHS)
 
+STUDIES: dict[str, dict[str, Any]] = {
+    "smollm2/multiplication": {
+        "problems": str(Path(__file__).parents[1] / "problems" / "multiplication.json"),
+        "n_problems": 24,
+        "n_held_out": 12,
+        "epochs": 8,
+        "lr": 3e-5,
+        "n_votes": 16,
+        "n_samples": 16,
+        "max_response_tokens": 24,
+        "max_unread": 1.0,
+        "dtype": "bfloat16",
+        "threads": 1,
+        "eval_every": 0,
+        "checkpoint_every": 0,
+        "save_model": False,
+    }
+}
+"""Presets for a CPU, of this project's own studies (docs/language-model.md)."""
+STUDY = {"arms": ("ttrl", "guard", "memory"), "seeds": (1,)}
+"""What `guard-train compare` runs of one of `STUDIES` unless it is told otherwise."""
+
 SHARED = (
     Choice("batch_size", 8, "paper", "problems per batch"),
     Choice("mini_batch", 1, "paper", "problems per optimizer step, so 8 steps a batch"),
@@ -115,24 +137,25 @@ REMARKS = (
 
 
 def model_of(name: str) -> str:
-    """The model that the paper trained under a preset's name."""
-    return MODELS[name.partition("/")[0]]
+    """The model that is trained under a preset's name."""
+    return MODELS.get(name.partition("/")[0], "SmolLM2-135M-Instruct")
 
 
 def preset(name: str, /, model: str | None = None, **changes: Any) -> TrainConfig:
-    """The settings of one cell of the paper with changes, as they stand in a settings file."""
-    if name not in NAMES:
-        raise UserError(f"preset = {name!r}: unknown; one of {', '.join(NAMES)}")
-    data = name.partition("/")[2]
-    values: dict[str, Any] = {"problems": data, "epochs": EPOCHS[data]}
-    values |= {choice.name: choice.value for choice in SHARED}
-    if (n_problems := NAMED[data].n_problems) > MOST_EVALUATED:
-        values["eval_steps"] = -(-n_problems // values["batch_size"])
+    """The settings of a preset with changes, as they stand in a settings file."""
+    if name not in NAMES and name not in STUDIES:
+        raise UserError(f"preset = {name!r}: unknown; one of {', '.join((*NAMES, *STUDIES))}")
     if model is None:
         raise UserError(
             f"preset = {name!r}: needs a model, give the local folder of {model_of(name)} "
             "with --model"
         )
+    data = name.partition("/")[2]
+    values = STUDIES.get(name) or {"problems": data, "epochs": EPOCHS[data]}
+    if name in NAMES:
+        values |= {choice.name: choice.value for choice in SHARED}
+        if (n_problems := NAMED[data].n_problems) > MOST_EVALUATED:
+            values["eval_steps"] = -(-n_problems // values["batch_size"])
     return from_values(values | {"model": model, **changes}, TrainConfig, f"preset {name}")
 
 
@@ -154,6 +177,12 @@ def table() -> Iterator[str]:
     yield "paper: in its text or tables; release: in its scripts alone; ours: in neither."
     for remark in REMARKS:
         yield from _lines(remark)
+    yield ""
+    yield "studies of this project, for a CPU (docs/language-model.md):"
+    for name, values in STUDIES.items():
+        shown = {n: Path(v).name if n == "problems" else v for n, v in values.items()}
+        words = ", ".join(f"{n} {_shown(v)}" for n, v in shown.items())
+        yield from _lines(f"  {name} ({model_of(name)}): {words}")
 
 
 def _lines(text: str, indent: str = "    ") -> list[str]:

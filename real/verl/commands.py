@@ -25,7 +25,7 @@ from real.problems import NAMED, load_problems
 from real.problems.load import suffix_of
 from real.problems.problem import ProblemSet
 from real.settings.config import BOX_REQUEST, FieldMap, TrainConfig, rule_of
-from real.settings.presets import model_of, require_torch, settings_of
+from real.settings.presets import STUDIES, model_of, require_torch, settings_of
 
 TEMPLATE = Path(__file__).with_name("cell.sh").read_text(encoding="utf-8")
 """The script of `guard-verl config`, with names in braces for values."""
@@ -142,6 +142,8 @@ class ConfigCommand:
 
 def cell_script(cell: ConfigCommand) -> str:
     """Return a script that reproduces a cell of the paper on verl."""
+    if cell.preset in STUDIES:
+        raise UserError(f"preset = {cell.preset!r}: a study for a CPU; run it with guard-train")
     from real.plan import PlannedModel, read_config  # imports torch
 
     factor = [] if cell.step_factor is None else ["--step-factor", str(cell.step_factor)]

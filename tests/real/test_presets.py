@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+import real.verl
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.trace.trace import load
 from real.__main__ import main
 from real.commands import CompareCommand, RunCommand
+from real.problems.load import read_problems
 from real.settings.presets import NAMES, preset, table
 
 PAPER: dict[str, Any] = {
@@ -100,3 +102,23 @@ def test_a_preset_runs_and_its_values_are_in_run_json(tmp_path: Path):
     assert trace.run.config["eval_top_p"] == 0.95 and trace.run.config["lr"] == 1e-4
     assert trace.evals["step"].tolist() == [0, 5] and len(trace.steps) == 5
     assert trace.run.extra["problem_ids"] == ["0", "1", "2", "3", "4"]
+
+
+def test_a_study_has_its_problems_arms_and_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "smollm2/multiplication"
+    config = preset(name, model="model", lr=1e-5)
+    problems = read_problems(config)
+    assert (
+        len(problems) == config.n_problems == 24 and len(read_problems(config, held_out=True)) == 12
+    )
+    for problem in problems:
+        one, other = map(int, problem.id.split("*"))
+        assert problem.answer == str(one * other) and len(problem.before) == 3
+    assert (config.lr, config.n_votes, config.dtype) == (1e-5, 16, "bfloat16")
+    words = ["--preset", name, "--model", "model"]
+    usual = CompareCommand.defaults(words)
+    assert (usual["arms"], usual["seeds"]) == (("ttrl", "guard", "memory"), (1,))
+    assert "seeds" not in CompareCommand.defaults([])
+    assert name in "\n".join(table())
+    assert real.verl.main(["config", "--preset", name]) == 2
+    assert "run it with guard-train" in capsys.readouterr().err
