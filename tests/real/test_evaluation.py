@@ -37,8 +37,7 @@ def book_of(truths: list[str | None], texts: list[list[str]]) -> tuple[AnswerIds
 
 def test_mean_over_problems_and_responses_with_shared_ties():
     answer_ids, answers = book_of(
-        ["1", "2", "3"],
-        [["1", "1", "5", ""], ["2", "2", "9", "9"], ["4", "4", "4", "4"]],
+        ["1", "2", "3"], [["1", "1", "5", ""], ["2", "2", "9", "9"], ["4", "4", "4", "4"]]
     )
     found = evaluate(answers, answer_ids, with_majority=True)
     assert found["pass_at_1"] == pytest.approx((0.5 + 0.5 + 0.0) / 3)

@@ -28,11 +28,7 @@ SMALL: dict[str, Any] = {
     "save_model": True,
 }
 SAID = "guard-train: "
-PLACES = {
-    "load": ("start", 1),
-    "evaluation": ("evaluation", 2),
-    "save": ("save", 1),
-}
+PLACES = {"load": ("start", 1), "evaluation": ("evaluation", 2), "save": ("save", 1)}
 """Of each place in the order of a run, the phase that the line names, and the call that fails:
 shards are also written before training, and the model is evaluated."""
 

@@ -137,9 +137,7 @@ class Broken:
         self.calls = -1
 
 
-def test_a_logger_that_fails_is_left_out_and_the_others_go_on(
-    capsys: pytest.CaptureFixture[str],
-):
+def test_a_logger_that_fails_is_left_out_and_the_others_go_on(capsys: pytest.CaptureFixture[str]):
     broken, sound = Broken(), Broken()
     sound.calls = -100
     loggers = Loggers([("broken", broken), ("sound", sound)])
