@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from copied_engine import CopiedEngine, copied, lagging
@@ -17,7 +16,6 @@ from scripted_child import TinyModel
 from tiny_runs import Stopped, check_same, stop_at
 
 import real.run
-from lab.base.errors import UserError
 from lab.trace.trace import Trace
 from real import TrainConfig, resume, train
 from real.engines.child_engine import ChildEngine
@@ -59,14 +57,6 @@ def test_votes_are_those_of_the_weights_before_the_last_update(
     steps = whole.steps.drop(columns="staleness")
     check_same(train(TURNS, progress=False), replace(whole, steps=steps))
     assert not whole.visits.equals(turns.visits)
-
-
-def test_weights_that_do_not_move_give_the_votes_of_a_run_in_turns(monkeypatch: pytest.MonkeyPatch):
-    turns = train(replace(TURNS, lr=1e-30), progress=False)
-    monkeypatch.setattr(real.run, "make_engine", copied)
-    ahead = train(replace(AHEAD, lr=1e-30), progress=False)
-    for table in ("visits", "votes", "evals"):
-        pd.testing.assert_frame_equal(getattr(ahead, table), getattr(turns, table))
 
 
 def test_steps_tell_the_version_and_the_time_beside_the_update(whole: Trace):
@@ -140,39 +130,6 @@ def test_the_loss_is_corrected_for_one_update(
     torch.testing.assert_close(group.old_KT[inside], now[inside])
     expected = importance_weights(now[inside][None], sampled[None], cap)
     torch.testing.assert_close(group.correction_KT[inside], expected[0])
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"engine": "vllm_inprocess"}, "samples in the trainer's process; take vllm"),
-        ({"engine": "vllm", "restart_engine": 1}, "guard-train resume"),
-        ({"rule": "co_rewarding_1"}, "samples more than votes"),
-        ({"rule": "co_rewarding_2"}, "samples more than votes"),
-        ({"rule": "coverrl", "tiny_verifies": True}, "samples more than votes"),
-        (
-            {"rule": "intuitor", "engine": "vllm_server", "engine_url": "http://127.0.0.1:1"},
-            "token statistics",
-        ),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_sampled_beside_the_update(changes: dict[str, Any], words: str):
-    policy = load_policy(CHECKPOINT, "cpu")
-    with pytest.raises(UserError, match=f"async_level = 1: .*{words}"):
-        make_engine(TrainConfig(async_level=1, **changes).settled(), policy, CHECKPOINT)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"rule": "one_shot_em"}, "async_level = 1: rule one_shot_em has neither rewards nor"),
-        ({"max_num_gen_batches": 2, "drop_uniform": True}, "votes not ahead"),
-    ],
-)
-def test_settings_that_cannot_be_ahead(changes: dict[str, Any], words: str):
-    with pytest.raises(UserError, match=words):
-        TrainConfig(async_level=1, **changes)
 
 
 @pytest.fixture(scope="module")

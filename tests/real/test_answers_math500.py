@@ -34,8 +34,7 @@ def writings(answer: str) -> list[str]:
     text = canonical(answer)
     found = [answer, text, f"${answer}$", rf"\({answer}\)", f" {answer} ", rf"\boxed{{{answer}}}"]
     found += [f"{answer}.", rf"\displaystyle {answer}", rf"{answer}\,"]
-    for command in (r"\dfrac", r"\tfrac", r"\frac "):
-        found.append(answer.replace(r"\frac", command))
+    found += [answer.replace(r"\frac", command) for command in (r"\dfrac", r"\tfrac", r"\frac ")]
     number, form = exact(text), form_of(text)
     if number is not None:
         found += numbers(text, number)
@@ -58,23 +57,17 @@ def numbers(text: str, number: Fraction) -> list[str]:
     top, bottom = number.numerator, number.denominator
     sign, size = ("-" if top < 0 else ""), abs(top)
     found = [rf"\frac{{{2 * top}}}{{{2 * bottom}}}", rf"{sign}\frac{{{3 * size}}}{{{3 * bottom}}}"]
-    found += [rf"{text}^\circ", rf"{text}^{{\circ}}", rf"{text}\%", f"{text}%", rf"\${text}"]
-    found += [rf"{text} \text{{ cm}}^2", rf"{text}\text{{ square units}}", f"{text} degrees"]
-    found += [f"{text} units", rf"{text} \mathrm{{cm}}"]
+    found += [rf"{text}^\circ", rf"{text}\%", rf"\${text}", f"{text} degrees"]
+    found += [rf"{text} \text{{ cm}}^2", rf"{text} \mathrm{{cm}}", f"{text} units"]
     if bottom == 1:
-        found += [f"{text}.0", f"{text}.00", f"{sign}0{size}", rf"\text{{{text}}}"]
-    if bottom == 1 and size >= 1000:
-        found += [mark.join(f"{top:,}".split(",")) for mark in (",", "{,}", r",\!", r"\,", " ")]
-    if bottom > 1:
-        found += [f"{top}/{bottom}", rf"{sign}\frac{{{size}}}{{{bottom}}}", f"{top} / {bottom}"]
-        found += [rf"\frac{{{top}}}{{{bottom}}}", rf"{sign}\dfrac{{{size}}}{{{bottom}}}"]
-    if bottom > 1 and size > bottom:
+        found += [f"{text}.0", f"{sign}0{size}", rf"\text{{{text}}}"]
+        found += [f"{top:,}".replace(",", mark) for mark in (",", "{,}", r",\!", r"\,", " ")]
+    elif size > bottom:
         whole, rest = divmod(size, bottom)
         found += [rf"{sign}{whole}\frac{{{rest}}}{{{bottom}}}", f"{sign}{whole} {rest}/{bottom}"]
-    if 10**12 % bottom == 0:
-        decimal = f"{float(number):.12f}".rstrip("0").rstrip(".")
-        found += [decimal, f"{decimal}0"] if bottom > 1 else []
-        found += [decimal.replace("0.", ".", 1)] if size < bottom else []
+    if bottom > 1 and 10**12 % bottom == 0:
+        decimal = f"{float(number):.12f}".rstrip("0")
+        found += [decimal, f"{decimal}0", decimal.replace("0.", ".", size < bottom)]
     return found
 
 
@@ -88,31 +81,24 @@ def words(text: str) -> list[str]:
 def unordered(text: str, kind: str) -> list[str]:
     if kind == "union":
         return [r" \cup ".join(reversed(text.split(r"\cup")))]
-    bare = text.removeprefix(r"\{").removesuffix(r"\}")
-    items = bare.split(",")
-    found = [", ".join(items), ",".join(reversed(items)), rf"\{{{bare}\}}"]
-    found += [rf"\left\{{ {', '.join(items)} \right\}}"]
+    items = text.removeprefix(r"\{").removesuffix(r"\}").split(",")
+    found = [",".join(reversed(items)), rf"\left\{{ {', '.join(items)} \right\}}"]
     if len(items) > 1:
         found += [" and ".join(items), rf"{items[0]} \text{{ or }} {','.join(items[1:])}"]
-    if bare.count(r"\pm") == 1:
+    if text.count(r"\pm") == 1:
         signs = [re.sub(r"\\pm ?", sign, item) for item in items for sign in "+-"]
         found.append(", ".join(dict.fromkeys(signs)))
     return found
 
 
 def expressions(text: str) -> list[str]:
-    terms = TERM.findall(text)
+    found = [rf"\left({text}\right)"]
     if re.search(r"[({\[]", text.replace(r"\sqrt{", "").replace(r"\frac{", "")) is None:
-        found = ["".join([*terms[1:], terms[0] if terms[0][0] == "-" else f"+{terms[0]}"])]
-        found.append(" ".join(terms))
-    else:
-        found = [rf"\left({text}\right)"]
-    found.append(re.sub(r"(\d)(\\sqrt|\\pi)", r"\1 \\cdot \2", text))
-    found.append(re.sub(r"(\d)(\\sqrt|\\pi)", r"\1*\2", text))
-    found.append(re.sub(r"\\sqrt\{(\d)\}", r"\\sqrt\1", text))
-    found.append(re.sub(r"^(\\frac\{.*)/(\d+)$", r"\\frac{\1}{\2}", text))
-    found.append(re.sub(r"^(\\?[a-z0-9{}]+)/(\d+)$", r"\\frac{\1}{\2}", text))
-    return found
+        first, *rest = TERM.findall(text)
+        found = ["".join([*rest, first if first[0] == "-" else f"+{first}"])]
+    found += [re.sub(r"(\d)(\\sqrt|\\pi)", rf"\1{times}\2", text) for times in (r" \\cdot ", "*")]
+    found += [re.sub(r"\\sqrt\{(\d)\}", r"\\sqrt\1", text)]
+    return [*found, re.sub(r"^(\\?[a-z0-9{}]+)/(\d+)$", r"\\frac{\1}{\2}", text)]
 
 
 def equations(answer: str, text: str, kind: str) -> list[str]:

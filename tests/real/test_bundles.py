@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_groups import random_rows
 from small_models import decoder_sizes
 from torch import Tensor
-from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 from real.model.prepare import add_lora
 from real.settings.config import TrainConfig
@@ -39,22 +27,23 @@ VOCABULARY = 30
 DECODER = decoder_sizes(VOCABULARY, head_dim=8)
 
 
-def llama(**changes: Any) -> Any:
+def causal(name: str, **settings: Any) -> Any:
     torch.manual_seed(3)
-    return LlamaForCausalLM(LlamaConfig(**DECODER, **changes)).eval()
+    config = getattr(transformers, f"{name}Config")(**settings)
+    return getattr(transformers, f"{name}ForCausalLM")(config).eval()
 
 
-def qwen3(**changes: Any) -> Any:
-    torch.manual_seed(3)
-    return Qwen3ForCausalLM(Qwen3Config(**DECODER, **changes)).eval()
+llama, qwen3 = partial(causal, "Llama", **DECODER), partial(causal, "Qwen3", **DECODER)
+sliding = partial(causal, "Mistral", **DECODER, sliding_window=5)
+half_sliding = partial(causal, "Gemma2", **DECODER, sliding_window=5)
+SMALL = {"vocab_size": VOCABULARY, "initializer_range": 0.3, "n_head": 2}
+linear_biases = partial(causal, "Bloom", **SMALL, hidden_size=16, n_layer=2)
+"""Its positions are counted from the mask."""
 
 
 def gpt2(**changes: Any) -> Any:
     """In double precision throughout, which models with rotary positions are not."""
-    torch.manual_seed(3)
-    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}
-    config = GPT2Config(vocab_size=VOCABULARY, initializer_range=0.3, **sizes, **changes)
-    return GPT2LMHeadModel(config).double().eval()
+    return causal("GPT2", **SMALL, n_embd=16, n_layer=2, n_positions=64, **changes).double()
 
 
 def make_group(seed: int, n_prompt: int = 25, rows: int = 7, **changes: Any) -> Group:
@@ -157,37 +146,18 @@ def test_a_broken_response_is_left_out_without_those_behind_its_prompt():
     assert done.broken == ((0, 2),)
 
 
-def sliding() -> Any:
-    return MistralForCausalLM(MistralConfig(**DECODER, sliding_window=5))
-
-
-def half_sliding() -> Any:
-    return Gemma2ForCausalLM(Gemma2Config(**DECODER, sliding_window=5))
-
-
-def linear_biases() -> Any:
-    """Its positions are counted from the mask."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "n_layer": 2, "n_head": 2}
-    return BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, initializer_range=0.3, **sizes))
-
-
 @pytest.mark.parametrize("make", [sliding, half_sliding, linear_biases])
 def test_other_attention_goes_on_row_by_row(make: Any):
-    scorer = Scorer(make().eval())
+    scorer = Scorer(make())
     assert scorer.bundle_width is None
     assert scorer.plan(groups(), [row_counts(g) for g in groups()], 4096).bundle == 1
-
-
-def equal_group(n_prompt: int, n_response: int, rows: int) -> Group:
-    return random_rows(n_prompt, [n_response] * rows, VOCABULARY)
 
 
 @pytest.mark.parametrize("width", [64, 576, 3584])
 @pytest.mark.parametrize("rows", [16, 32, 256])
 def test_bundles_only_where_prompts_are_long(rows: int, width: int):
     def bundle(n_prompt: int, n_response: int) -> int:
-        group = equal_group(n_prompt, n_response, rows)
+        group = random_rows(n_prompt, [n_response] * rows, VOCABULARY)
         return cheapest_plan([group], [row_counts(group)], 16384, "padded", width).bundle
 
     assert bundle(10, 22) == 1
@@ -197,7 +167,7 @@ def test_bundles_only_where_prompts_are_long(rows: int, width: int):
 
 
 def test_a_bundle_keeps_to_the_budget_and_leaves_no_rank_idle():
-    group = equal_group(100, 10, 16)
+    group = random_rows(100, [10] * 16, VOCABULARY)
     counts = [row_counts(group)]
     for budget in (250, 130, 60):
         found = cheapest_plan([group], counts, budget, "padded", 4096)

@@ -127,13 +127,16 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(
     name: str, run: Path, capsys: pytest.CaptureFixture[str]
 ):
     flip_a_bit(run / "checkpoints" / "step-000003" / name)
+    (run / "checkpoints" / "step-000004.tmp").mkdir()  # of a killed process
+    (run / "checkpoints" / "step-000004.tmp" / "model.safetensors").write_text("half")
     trace = resume(run, progress=False)
     (line,) = notices(capsys)
     assert f"step-000003: {name} is damaged; the one before it is used" in line
     assert line == f"guard-train: notice: {trace.run.extra['notices'][0]}"
     assert trace.run.extra["resumed"][0]["step"] == 2
     assert trace.steps["step"].tolist() == [1, 2, 3, 4]
-    # The damaged one has made room for a sound one of the same batch.
+    # The damaged one has made room for a sound one of the same batch; the leftover is gone.
+    assert steps(run) == ["step-000002", "step-000003", "step-000004"]
     unused: list[str] = []
     assert real.record.checkpoint.latest(run, unused.append) is not None and not unused
 
@@ -157,13 +160,6 @@ def test_with_no_sound_one_there_is_no_resuming(run: Path, capsys: pytest.Captur
         resume(run, progress=False)
     assert len(notices(capsys)) == 3
     assert (run / "run.json").read_bytes() == before and len(load(run).steps) == 4
-
-
-def test_leftovers_of_a_killed_process_are_removed(run: Path):
-    (run / "checkpoints" / "step-000004.tmp").mkdir()
-    (run / "checkpoints" / "step-000004.tmp" / "model.safetensors").write_text("half")
-    resume(run, progress=False)
-    assert steps(run) == ["step-000002", "step-000003", "step-000004"]
 
 
 def test_a_lost_part_of_the_trace_is_named_before_anything_changes(run: Path):

@@ -170,8 +170,7 @@ def undisturbed() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("doing", "how"),
-    [("mid-load", "died"), ("sample", "kill"), ("asleep", "kill")],
+    ("doing", "how"), [("mid-load", "died"), ("sample", "kill"), ("asleep", "kill")]
 )
 def test_a_restarted_engine_goes_on_as_if_nothing_happened(
     start: Any, undisturbed: Any, tmp_path: Path, doing: str, how: str

@@ -1,7 +1,8 @@
-"""Arms times seeds in processes: resuming, failures, signals."""
+"""Arms times seeds in processes: resuming, failures, signals, matched effort, replays."""
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -12,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny_runs import QUICK, WORDS, run_folder
 
@@ -25,7 +27,7 @@ from lab.trace.manifest import Manifest, read_manifest
 from lab.trace.trace import RunFolder, load
 from real import train
 from real.__main__ import main
-from real.compare import compare
+from real.compare import CLOSE, MAX_TRIES, compare
 from real.jobs import find_places, run_jobs
 from real.settings.config import TrainConfig
 
@@ -49,9 +51,8 @@ def test_the_same_comparison_goes_on(tmp_path: Path, capsys: pytest.CaptureFixtu
     capsys.readouterr()
     assert main(["compare", "--arms", "ttrl", "guard", *words]) == 0
     assert "finished runs: 1, resumed runs: 1" in capsys.readouterr().err
-    assert [entry["step"] for entry in load(run_folder(out, "guard", 0)).run.extra["resumed"]] == [
-        0
-    ]
+    resumed = load(run_folder(out, "guard", 0)).run.extra["resumed"]
+    assert [entry["step"] for entry in resumed] == [0]
     assert main(["compare", "--arms", "matched", *words]) == 0
     assert load(run_folder(out, "matched", 0)).run.extra["achieved_ratio"] > 0
     assert main(["compare", "--arms", "ttrl", "guard", "matched", *words]) == 0
@@ -209,3 +210,82 @@ def test_each_run_sees_its_own_gpus(tmp_path: Path):
     run = read_manifest(job.folder)
     assert (run.extra["gpus"], run.backend) == ("7,GPU-8f", "transformers on 2 x cpu")
     assert run.status == "finished" and shares[-1] == 1
+
+
+def test_comparison_is_paired_and_matches_the_effort(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """A guard that always skips half of the batch needs a much smaller step to be matched."""
+    arms = ("ttrl", "guard", "matched")
+    words = ["--seeds", "3", "5", "--arms", *arms, "--epochs", "2", "--lr", "1e-3", "--quiet"]
+    assert main(["compare", "--out", str(tmp_path / "all"), *words, *WORDS]) == 0
+    said = capsys.readouterr()
+    assert "TTRL: pass@1" in said.out and "(2 seeds)" in said.out and "matched effort" in said.out
+    runs = list(itertools.product(arms, (3, 5)))
+    traces = {run: load(run_folder(tmp_path / "all", *run)) for run in runs}
+    for (name, seed), trace in traces.items():
+        assert trace.run.arm == name and trace.run.seeds == [seed]
+        assert trace.run.status == "finished"
+        first = trace.visits[trace.visits["visit"] == 0]
+        base = traces["ttrl", seed].visits
+        np.testing.assert_array_equal(first["label"], base[base["visit"] == 0]["label"])
+    extra = [traces["matched", seed].run.extra for seed in (3, 5)]
+    assert extra[0]["step_factor"] == extra[1]["step_factor"] > 0
+    assert extra[0]["achieved_ratio"] == extra[1]["achieved_ratio"] > 0
+    guard, base = (
+        np.concatenate([traces[name, s].steps["update_norm"] for s in (3, 5)]).mean()
+        for name in ("guard", "ttrl")
+    )
+    assert extra[0]["matched_tries"] > 1 or extra[0]["step_factor"] == pytest.approx(guard / base)
+    assert abs(extra[0]["achieved_ratio"] - 1) < CLOSE or extra[0]["matched_tries"] == MAX_TRIES
+    assert not list((tmp_path / "all").glob(".*"))
+    assert not list((tmp_path / "all").rglob("*.log"))
+
+
+def test_matched_arm_leaves_out_seeds_whose_partners_failed(tmp_path: Path):
+    config = replace(QUICK, epochs=1)
+    arms = ("ttrl", "guard", "matched")
+    (tmp_path / "all" / "guard").mkdir(parents=True)
+    (tmp_path / "all" / "guard" / "seed-1.log").mkdir()  # its process cannot open its log
+    result = compare(config, tmp_path / "all", arms, (0, 1), 2)
+    messages = {outcome.job.name: outcome.error or "" for outcome in result.failed}
+    assert set(messages) == {"guard, seed 1", "matched, seed 1"}
+    assert "did not finish" in messages["matched, seed 1"]
+    assert [arm.seeds for arm in result.arms] == [[0, 1], [0], [0]]
+
+
+BUSY = GuardConfig(flip_rate="instant", theta_MR=0.0, tau_FR=0.1, skip_share=0.5, W=2)
+TREATED = ["weight", "beta", "skipped"]
+
+
+def test_a_permuted_guard_treats_as_much_and_sees_the_same():
+    still = replace(QUICK, epochs=4, lr=1e-12, guard=BUSY)  # votes of both runs are the same
+    own, dealt = (train(replace(still, treatment=t), progress=False) for t in ("own", "permuted"))
+    seen = ["step", "problem", "label", "flipped", "match_rate", "flip_rate", "n_minority"]
+    assert own.visits[seen].equals(dealt.visits[seen])
+    first, second = (
+        t.visits.sort_values(["step", *TREATED])[["step", *TREATED]].to_numpy(float)
+        for t in (own, dealt)
+    )
+    np.testing.assert_array_equal(first, second)
+    assert (own.visits["weight"] != dealt.visits["weight"]).any()
+    assert (dealt.visits["skipped"] == (dealt.visits["route"] == 3)).all()
+
+
+def test_a_comparison_replays_the_next_seed(tmp_path: Path):
+    name, target = "replayed: theta_MR=0, tau_FR=.1, W=2", "guard,W=2,tau_FR=0.1,theta_MR=0.0"
+    with pytest.raises(UserError, match=r"replayed.* needs guard,W=2,tau_FR=0.1,theta_MR=0.0; add"):
+        compare(QUICK, tmp_path, [name], [0, 1])
+    with pytest.raises(UserError, match="needs two seeds, since each replays another one"):
+        compare(QUICK, tmp_path, [name, target], [0])
+    found = compare(QUICK, tmp_path, [name, target], [5, 3])
+    assert not found.failed
+    for seed, other in ((5, 3), (3, 5)):
+        made = load(run_folder(tmp_path, "replayed,W=2,tau_FR=0.1,theta_MR=0.0", seed))
+        source = load(run_folder(tmp_path, target, other))
+        own, replayed = (
+            t.visits[t.visits["visit"] > 0].sort_values(["visit", "problem"])[TREATED]
+            for t in (source, made)
+        )
+        np.testing.assert_array_equal(own, replayed)
+        assert made.run.arm == "replayed,W=2,tau_FR=0.1,theta_MR=0.0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write_problems(folder: Path, prompts: list[str], answers: list[str | None]) -> str:
     rows = [
-        {"id": f"p{i}", "prompt": prompt, "answer": answer}
-        for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True))
+        {"id": f"p{i}", "prompt": prompts[i], "answer": answers[i]} for i in range(len(prompts))
     ]
     path = folder / "set.json"
     path.write_text(json.dumps(rows))
@@ -38,20 +38,11 @@ def write_problems(folder: Path, prompts: list[str], answers: list[str | None]) 
 
 
 def settings(model: Path, problems: str, **changes: Any) -> TrainConfig:
-    values: dict[str, Any] = {
-        "model": str(model),
-        "problems": problems,
-        "n_votes": 8,
-        "n_samples": 4,
-        "batch_size": 2,
-        "epochs": 2,
-        "max_response_tokens": 12,
-        "max_unread": 1.0,
-        "eval_samples": 2,
-        "lr": 1e-3,
-        "threads": 1,
-    }
-    return TrainConfig(**{**values, **changes})
+    config = TrainConfig(
+        model=str(model), problems=problems, n_votes=8, n_samples=4, batch_size=2, epochs=2,
+        max_response_tokens=12, max_unread=1.0, eval_samples=2, lr=1e-3, threads=1,
+    )  # fmt: skip
+    return replace(config, **changes)
 
 
 def check_learned(trace: Trace, n_problems: int) -> None:
@@ -101,6 +92,10 @@ def test_positions_of_the_model_limit_prompts(tmp_path: Path):
         train(settings(folder, problems, max_response_tokens=120), progress=False)
 
 
+def file_with(name: str, text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(text)
+
+
 def config_with(**changes: Any) -> Callable[[Path], object]:
     """A change to a model folder's config."""
 
@@ -126,13 +121,14 @@ def index_with(name: object) -> Callable[[Path], object]:
     ("spoil", "message"),
     [
         (lambda f: (f / "model.safetensors").unlink(), "could not be loaded"),
-        (lambda f: (f / "model.safetensors").write_bytes(b"no"), "could not be loaded"),
-        (lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
-        (lambda f: (f / "config.json").write_text("[]"), "config.json cannot be read"),
-        (lambda f: (f / "tokenizer.json").write_text("[]"), "could not be loaded"),
-        (lambda f: (f / "tokenizer.json").write_text('{"model": {"type": "no"}}'), "loaded"),
-        (lambda f: (f / "tokenizer_config.json").write_text("[]"), "could not be loaded"),
-        (lambda f: (f / "generation_config.json").write_text("[]"), "could not be loaded"),
+        (file_with("model.safetensors", "no"), "could not be loaded"),
+        (file_with("config.json", "{"), "config.json cannot be read"),
+        (file_with("config.json", "[]"), "config.json cannot be read"),
+        (file_with("tokenizer.json", "[]"), "could not be loaded"),
+        (file_with("tokenizer.json", '{"model": {"type": "no"}}'), "loaded"),
+        (file_with("tokenizer_config.json", "[]"), "could not be loaded"),
+        (file_with("generation_config.json", "[]"), "could not be loaded"),
+        (file_with("generation_config.json", '{"eos_token_id": 1000000}'), "1000000: no token of"),
         (config_with(num_hidden_layers=10**7), "config.json names 10000000 layers"),
         (config_with(num_hidden_layers=-1), "config.json names -1 layers"),
         (config_with(num_attention_heads=0), "could not be loaded"),
@@ -140,10 +136,6 @@ def index_with(name: object) -> Callable[[Path], object]:
         (config_with(model_type="no"), "could not be loaded"),
         (config_with(vocab_size=50), "weights have another shape than config.json says"),
         (config_with(eos_token_id="x"), "could not be loaded"),
-        (
-            lambda f: (f / "generation_config.json").write_text('{"eos_token_id": 1000000}'),
-            "eos_token_id = 1000000: no token of its",
-        ),
         (index_with("../../../etc/passwd"), "index.json names '../../../etc/passwd', which is no"),
         (index_with(5), "index.json names 5, which is no file"),
         (index_with("gone.safetensors"), "could not be loaded"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from random_groups import (
@@ -16,12 +18,13 @@ from random_groups import (
     random_model,
     silenced,
 )
+from torch import Tensor
 from transformers import GPT2LMHeadModel
 
 from real.settings.config import TrainConfig
-from real.update.grpo import backward, denominator, initial_reference, token_loss
+from real.update.grpo import backward, denominator, initial_reference, kl_estimate, token_loss
 from real.update.logprobs import Scorer
-from real.update.packing import Group, kept, plan, row_counts
+from real.update.packing import Group, kept, row_counts, without_rows
 
 
 @pytest.fixture(scope="module")
@@ -36,28 +39,13 @@ def test_token_loss_by_hand():
     Row 1 (A1 = -1): 1.5 stays, 0.5 is cut to 0.8 (-.8 is below -.5), 1.1 stays.
     """
     ratio = torch.tensor([[1.5, 0.5, 1.1], [1.5, 0.5, 1.1]], dtype=torch.float64)
-    loss, clipped = token_loss(
-        ratio.log(),
-        torch.zeros(2, 3, dtype=torch.float64),
-        torch.tensor([2.0, -1.0]),
-        torch.tensor([0.5, 0.0]),
-        TrainConfig(temperature=1.0),
-    )
+    given = ratio.log(), torch.zeros_like(ratio), torch.tensor([2.0, -1.0]), torch.tensor([0.5, 0])
+    loss, clipped = token_loss(*given, TrainConfig(temperature=1.0))
     expected = torch.tensor([[-2.4 - 0.6, -1.0 - 0.25, -2.2 - 0.55], [1.5, 0.8, 1.1]])
     torch.testing.assert_close(loss, expected.double())
     assert clipped.tolist() == [[True, False, False], [False, True, False]]
-
-
-def test_higher_upper_clip_leaves_more_of_the_ratio():
-    ratio = torch.tensor([[1.25]], dtype=torch.float64)
-    one, zero = torch.ones(1), torch.zeros(1)
-    narrow = token_loss(ratio.log(), torch.zeros(1, 1), one, zero, TrainConfig(temperature=1.0))
-    wide = token_loss(
-        ratio.log(), torch.zeros(1, 1), one, zero, TrainConfig(temperature=1.0, clip_high=0.28)
-    )
-    assert narrow.loss_KT.item() == pytest.approx(-1.2)
-    assert wide.loss_KT.item() == pytest.approx(-1.25)
-    assert narrow.clipped_KT.item() and not wide.clipped_KT.item()
+    wide = token_loss(*given, TrainConfig(temperature=1.0, clip_high=0.28)).loss_KT
+    assert wide[0, 0].item() == pytest.approx(-1.28 * 2.5)
 
 
 def test_one_pass_equals_two_passes(model: GPT2LMHeadModel):
@@ -66,43 +54,29 @@ def test_one_pass_equals_two_passes(model: GPT2LMHeadModel):
     zero = torch.zeros_like(group.majority_K)
     first = gradient(model, [replace(group, minority_K=zero)], CONFIG)
     second = gradient(model, [replace(group, majority_K=zero)], CONFIG)
-    both = replace(
-        group, majority_K=(1 - beta) * group.majority_K, minority_K=beta * group.minority_K
-    )
-    loss, grad = gradient(model, [both], CONFIG)
-    assert loss == pytest.approx((1 - beta) * first[0] + beta * second[0], rel=1e-12)
-    torch.testing.assert_close(
-        grad, (1 - beta) * first[1] + beta * second[1], rtol=1e-10, atol=1e-14
-    )
-    assert grad.abs().max() > 1e-3
+    scaled = (1 - beta) * group.majority_K, beta * group.minority_K
+    both = replace(group, majority_K=scaled[0], minority_K=scaled[1])
+    found = gradient(model, [both], CONFIG)
+    check_close(found, *((1 - beta) * a + beta * b for a, b in zip(first, second, strict=True)))
+    assert found[1].abs().max() > 1e-3
 
 
+def check_close(found: tuple[float, Tensor], loss: float, grad: Tensor) -> None:
+    assert found[0] == pytest.approx(loss, rel=1e-12)
+    torch.testing.assert_close(found[1], grad, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("max_tokens_per_microbatch", [1, 30, 16384])
 @pytest.mark.parametrize("kind", ["dapo", "grpo", "dr_grpo"])
-@pytest.mark.parametrize(("max_tokens_per_microbatch", "passes"), [(1, 16), (30, 5)])
-def test_any_cut_gives_the_same_gradient(
-    model: GPT2LMHeadModel, kind: Any, max_tokens_per_microbatch: int, passes: int
+def test_order_of_rows_and_cut_into_passes_do_not_matter(
+    model: GPT2LMHeadModel, kind: Any, max_tokens_per_microbatch: int
 ):
-    """All rows at once, a row at a time, and in between."""
-    groups = [make_group(model, 1, weight=0.4), make_group(model, 2)]
-    whole = replace(CONFIG, loss=kind, max_response_tokens=RESPONSE)
-    cut = replace(whole, max_tokens_per_microbatch=max_tokens_per_microbatch)
-    counts = [row_counts(group) for group in groups]
-    assert len(plan(groups, counts, whole.max_tokens_per_microbatch)) == 1
-    assert len(plan(groups, counts, max_tokens_per_microbatch)) == passes
-    expected, found = gradient(model, groups, whole), gradient(model, groups, cut)
-    assert found[0] == pytest.approx(expected[0], rel=1e-12)
-    torch.testing.assert_close(found[1], expected[1], rtol=1e-10, atol=1e-14)
-
-
-@pytest.mark.parametrize("kind", ["dapo", "grpo", "dr_grpo"])
-def test_order_of_problems_and_rows_does_not_matter(model: GPT2LMHeadModel, kind: Any):
     """Weights and advantages follow their problem and their response."""
     groups = [make_group(model, seed, weight=w) for seed, w in enumerate((0.35, 1.0, 0.7))]
     turned = [permuted(group, seed) for seed, group in enumerate((groups[2], groups[0], groups[1]))]
-    config = replace(CONFIG, loss=kind, max_tokens_per_microbatch=25)
-    expected, found = gradient(model, groups, config), gradient(model, turned, config)
-    assert found[0] == pytest.approx(expected[0], rel=1e-12)
-    torch.testing.assert_close(found[1], expected[1], rtol=1e-10, atol=1e-14)
+    config = replace(CONFIG, loss=kind, max_response_tokens=RESPONSE)
+    cut = replace(config, max_tokens_per_microbatch=max_tokens_per_microbatch)
+    check_close(gradient(model, turned, cut), *gradient(model, groups, config))
 
 
 def permuted(group: Group, seed: int) -> Group:
@@ -128,17 +102,8 @@ def test_ranks_together_are_one_rank(model: GPT2LMHeadModel, world: int, kl_coef
     ]
     hook.remove()
     assert len(calls) % world == 0 and len(calls) > world
-    assert sum(loss for loss, _ in parts) == pytest.approx(whole[0], rel=1e-12)
     mean = torch.stack([grad for _, grad in parts]).mean(dim=0)
-    torch.testing.assert_close(mean, whole[1], rtol=1e-10, atol=1e-14)
-
-
-def test_rank_without_rows_runs_along_at_weight_zero(model: GPT2LMHeadModel):
-    group = make_group(model, 1, rows=1)
-    first = gradient(model, [group], CONFIG, share=(0, 2))
-    second = gradient(model, [group], CONFIG, share=(1, 2))
-    assert first[1].any() and len(second[1]) == len(first[1])
-    assert not second[1].any() and second[0] == 0
+    check_close((sum(loss for loss, _ in parts), mean), *whole)
 
 
 @pytest.mark.parametrize("kind", ["dapo", "grpo", "dr_grpo"])
@@ -175,10 +140,8 @@ def test_silent_group_counts_in_the_denominator_without_being_computed(model: GP
     assert len(calls) == 1
     done = backward(model, [loud, silent], CONFIG)
     assert done.n_tokens - int(silent.lengths_K.sum()) == done.n_forward > done.n_clipped > 0
-    n_loud, n_silent = int(loud.lengths_K.sum()), int(silent.lengths_K.sum())
-    torch.testing.assert_close(
-        together, alone * n_loud / (n_loud + n_silent), rtol=1e-10, atol=1e-14
-    )
+    share = int(loud.lengths_K.sum()) / done.n_tokens
+    torch.testing.assert_close(together, alone * share, rtol=1e-10, atol=1e-14)
 
 
 def test_kept_leaves_out_dropped_groups_and_if_asked_uniform_ones(model: GPT2LMHeadModel):
@@ -193,11 +156,105 @@ def test_padding_reaches_nothing(model: GPT2LMHeadModel):
     places = torch.arange(RESPONSE)
     padding = places >= group.lengths_K[:, None]
     assert padding.any()
-    spoiled = replace(
-        group,
-        tokens_KT=torch.where(padding, 3, group.tokens_KT),
-        old_KT=torch.where(padding, torch.nan, group.old_KT),
-    )
-    expected, found = gradient(model, [group], CONFIG), gradient(model, [spoiled], CONFIG)
-    assert found[0] == pytest.approx(expected[0], rel=1e-12)
-    torch.testing.assert_close(found[1], expected[1], rtol=1e-10, atol=1e-14)
+    tokens = torch.where(padding, 3, group.tokens_KT)
+    spoiled = replace(group, tokens_KT=tokens, old_KT=group.old_KT.masked_fill(padding, torch.nan))
+    check_close(gradient(model, [spoiled], CONFIG), *gradient(model, [group], CONFIG))
+
+
+def test_tokens_without_a_log_prob_leave_loss_and_denominator(model: GPT2LMHeadModel):
+    """The engine gave NaN for one token: as if the token had no loss; for a row: as if not there.
+
+    The loss of the rest is found from its definition.
+    """
+    group = make_group(model, 3, lengths_K=torch.full((8,), RESPONSE))
+    old = group.old_KT.clone()
+    old[0, 2], old[5] = torch.nan, -torch.inf
+    holed = replace(group, old_KT=old)
+    done = backward(model, [holed], CONFIG)
+    assert done.n_tokens == done.n_forward == 8 * RESPONSE - 7 and done.n_left_out == 7
+    with torch.no_grad():
+        new = logprobs_of(model, group.prompt_L, group.tokens_KT, CONFIG.temperature)
+    cost = token_loss(new, group.old_KT, group.majority_K, group.minority_K, CONFIG).loss_KT
+    for kind, bottom in (("dapo", 41), ("grpo", 7), ("dr_grpo", 7 * RESPONSE)):
+        per_row = torch.where(old.isfinite(), cost, 0.0).sum(dim=1)
+        if kind == "grpo":
+            per_row = per_row / old.isfinite().sum(dim=1).clamp(min=1)
+        config = replace(CONFIG, loss=kind, max_response_tokens=RESPONSE)
+        loss, grad = gradient(model, [holed], config)
+        assert loss == pytest.approx(float(per_row.sum()) / bottom, rel=1e-10)
+        assert grad.isfinite().all() and grad.any()
+
+
+def test_rows_for_which_the_model_gives_nothing_are_named(model: GPT2LMHeadModel):
+    """And without them the pass is that of the others."""
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        broken.base_model.wte.weight[5] = torch.nan
+    groups = [make_group(model, seed) for seed in (1, 2)]
+    tokens = [torch.where(g.tokens_KT == 5, 6, g.tokens_KT) for g in groups]
+    tokens[0][3, 0] = 5
+    tokens[1][6, 1] = 5
+    longest = torch.full((8,), RESPONSE)
+    # The spoiled weight is never an input but in these rows: not in prompts, and heads are tied.
+    broken.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    prompts = [torch.where(g.prompt_L == 5, 6, g.prompt_L) for g in groups]
+    groups = [
+        replace(g, tokens_KT=t, lengths_K=longest, prompt_L=p)
+        for g, t, p in zip(groups, tokens, prompts, strict=True)
+    ]
+    done = backward(broken, groups, replace(CONFIG, max_tokens_per_microbatch=30))
+    assert done.broken == ((0, 3), (1, 6))
+    rest = backward(broken, without_rows(groups, done.broken), CONFIG)
+    assert rest.broken == () and rest.n_left_out == 2 * RESPONSE
+    assert rest.n_tokens == 14 * RESPONSE and np.isfinite(rest.loss)
+
+
+def test_kl_term_by_finite_reference(model: GPT2LMHeadModel):
+    """Loss = policy loss + coefficient x mean of k3, which no problem's weight scales."""
+    groups = [make_group(model, 1, weight=0.5), make_group(model, 2)]
+    other = random_model(7)
+    config = replace(CONFIG, kl_coef=0.3)
+    done = backward(model, groups, config, reference=initial_reference(Scorer(other)))
+    plain = backward(model, groups, CONFIG)
+    total, n_tokens = 0.0, 0
+    for group in groups:
+        with torch.no_grad():
+            mine = logprobs_of(model, group.prompt_L, group.tokens_KT, 0.6)[group.real_KT]
+            its = logprobs_of(other, group.prompt_L, group.tokens_KT, 0.6)[group.real_KT]
+        total += float(((its - mine).exp() - (its - mine) - 1).sum())
+        n_tokens += len(mine)
+    assert done.kl == pytest.approx(total / n_tokens, rel=1e-9) and done.kl > 0
+    assert done.loss == pytest.approx(plain.loss + 0.3 * total / n_tokens, rel=1e-9)
+    assert plain.kl == 0
+
+
+def test_silent_groups_are_pulled_to_the_reference(model: GPT2LMHeadModel):
+    """With a KL term they have a gradient, so they are computed."""
+    silent = silenced(make_group(model, 1))
+    config = replace(CONFIG, kl_coef=0.3)
+    reference = initial_reference(Scorer(random_model(7)))
+    assert gradient(model, [silent], config, reference=reference)[1].abs().max() > 1e-3
+    assert not gradient(model, [silent], CONFIG)[1].any()
+
+
+def test_kl_estimate_has_the_mean_of_the_divergence():
+    p, q = torch.tensor([0.7, 0.2, 0.1]).double(), torch.tensor([0.4, 0.4, 0.2]).double()
+    mean = (p * kl_estimate(p.log(), q.log())).sum()
+    torch.testing.assert_close(mean, (p * (p / q).log()).sum())
+    assert (kl_estimate(p.log(), q.log()) >= 0).all()
+
+
+def test_correction_scales_each_token(model: GPT2LMHeadModel):
+    """A constant factor scales the loss; 0 leaves a token without a gradient."""
+    group, other = make_group(model, 1), make_group(model, 2)
+    half = replace(group, correction_KT=torch.full_like(group.old_KT, 0.5))
+    scaled = gradient(model, [half, replace(other, weight=0.5)], CONFIG)
+    plain = gradient(model, [group, other], CONFIG)
+    check_close(scaled, plain[0] / 2, plain[1] / 2)
+    # What stands at padding reaches nothing.
+    holed = torch.where(group.real_KT, 0.5, torch.nan)
+    half = replace(half, correction_KT=holed)
+    found = gradient(model, [half, replace(other, weight=0.5)], CONFIG)
+    check_close(found, plain[0] / 2, plain[1] / 2)
+    muted = replace(group, correction_KT=torch.zeros_like(group.old_KT))
+    assert not gradient(model, [muted], CONFIG)[1].any()

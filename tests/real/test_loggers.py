@@ -15,7 +15,7 @@ import pytest
 from tiny_runs import Stopped, stop_at
 
 from lab.base.errors import UserError
-from lab.trace.trace import Trace, load
+from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.__main__ import main
 from real.record.journal import Loggers
@@ -63,7 +63,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     return made
 
 
-def check_scalars(fake: Fake, trace: Trace) -> None:
+def test_they_get_the_numbers_of_the_trace(fake: Fake, tmp_path: Path):
+    trace = train(replace(SMALL, log=("wandb",)), tmp_path / "run", progress=False)
     steps = fake.scalars("train/update_norm")
     assert steps == list(zip(trace.steps["step"], trace.steps["update_norm"], strict=True))
     evals = fake.scalars("eval/pass_at_1")
@@ -72,11 +73,6 @@ def check_scalars(fake: Fake, trace: Trace) -> None:
     votes = dict(fake.scalars("votes/match_rate"))
     np.testing.assert_allclose([votes[step] for step in rates.index], rates)
     assert not any("problem" in name.split("/") for _, values in fake.logged for name in values)
-
-
-def test_they_get_the_numbers_of_the_trace(fake: Fake, tmp_path: Path):
-    trace = train(replace(SMALL, log=("wandb",)), tmp_path / "run", progress=False)
-    check_scalars(fake, trace)
     assert fake.closed == 1 and len(fake.started) == 1
     assert fake.started[0]["config"]["n_votes"] == 8
     tables = [(step, v["completions"]) for step, v in fake.logged if "completions" in v]
@@ -110,11 +106,8 @@ def test_a_missing_library_is_told_before_anything_is_made(
 
 
 def test_unknown_loggers_and_runs_in_memory_are_refused():
-    refused = {
-        ("mlflow",): "must be one of tensorboard, wandb",
-        ("wandb", "wandb"): "name each of them at most once",
-    }
-    for log, message in refused.items():
+    once = "name each of them at most once"
+    for log, message in ((("mlflow",), "one of tensorboard, wandb"), (("wandb", "wandb"), once)):
         with pytest.raises(UserError, match=message):
             TrainConfig(log=log)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="needs a run folder"):
@@ -137,9 +130,7 @@ class Broken:
         self.calls = -1
 
 
-def test_a_logger_that_fails_is_left_out_and_the_others_go_on(
-    capsys: pytest.CaptureFixture[str],
-):
+def test_a_logger_that_fails_is_left_out_and_the_others_go_on(capsys: pytest.CaptureFixture[str]):
     broken, sound = Broken(), Broken()
     sound.calls = -100
     loggers = Loggers([("broken", broken), ("sound", sound)])

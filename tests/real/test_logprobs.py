@@ -7,24 +7,14 @@ from typing import Any, cast
 
 import pytest
 import torch
+import transformers
 from live_tensors import LiveTensors
 from random_groups import logprobs_of
 from small_models import decoder_sizes
 from torch import Tensor
-from transformers import (
-    CohereConfig,
-    CohereForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GraniteConfig,
-    GraniteForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PhiConfig,
-    PhiForCausalLM,
-)
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from real.model.policy import WideHead, load_policy, wide_product, widen_head
+from real.model.policy import WideHead, load_policy, wide_product
 from real.tiny import CHECKPOINT
 from real.update.logprobs import (
     CHUNK_ELEMENTS,
@@ -43,6 +33,8 @@ SIZES = decoder_sizes(
 )
 PROMPT = torch.tensor([3, 5, 7, 9])
 TOKENS = torch.randint(0, VOCABULARY, (6, 10), generator=torch.Generator().manual_seed(0))
+INPUTS = torch.cat([PROMPT.expand(6, -1), TOKENS[:, :-1]], dim=1)
+ROWS = PackedRows(INPUTS, None, 10, TOKENS.flatten())
 
 
 class Odd(LlamaForCausalLM):
@@ -54,22 +46,25 @@ class Odd(LlamaForCausalLM):
         return found
 
 
-def phi() -> PhiForCausalLM:
+def causal(name: str, **changes: Any) -> Any:
+    config = getattr(transformers, f"{name}Config")(**SIZES, **changes)
+    return getattr(transformers, f"{name}ForCausalLM")(config)
+
+
+def phi() -> Any:
     """Its head has a bias, here one that matters."""
-    model = PhiForCausalLM(PhiConfig(**SIZES))
+    model = causal("Phi")
     torch.nn.init.normal_(model.lm_head.bias)
     return model
 
 
 MODELS = {
-    "plain": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
-    "tied": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
+    "plain": lambda: causal("Llama"),
+    "tied": lambda: causal("Llama", tie_word_embeddings=True),
     "bias": phi,
-    "multiplied": lambda: CohereForCausalLM(CohereConfig(**SIZES, logit_scale=0.25)),
-    "divided": lambda: GraniteForCausalLM(GraniteConfig(**SIZES, logits_scaling=4.0)),
-    "capped": lambda: Gemma2ForCausalLM(
-        Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=2.0)
-    ),
+    "multiplied": lambda: causal("Cohere", logit_scale=0.25),
+    "divided": lambda: causal("Granite", logits_scaling=4.0),
+    "capped": lambda: causal("Gemma2", head_dim=8, final_logit_softcapping=2.0),
     "unknown": lambda: Odd(LlamaConfig(**SIZES)),
 }
 
@@ -88,9 +83,7 @@ def whole_logprobs(model: Any) -> Tensor:
 
 
 def scores_of(model: Any, chunk_elements: int, stats: bool = False) -> TokenScores:
-    inputs = torch.cat([PROMPT.expand(6, -1), TOKENS[:, :-1]], dim=1)
-    rows = PackedRows(inputs, None, 10, TOKENS.flatten())
-    return Scorer(model, chunk_elements)(rows, 0.6, stats)
+    return Scorer(model, chunk_elements)(ROWS, 0.6, stats)
 
 
 def gradient(model: Any, logprobs: Tensor) -> Tensor:
@@ -161,17 +154,15 @@ def test_entropy_and_self_certainty_come_with_the_same_pass(name: str, chunk_ele
     calls: list[int] = []
     scorer = Scorer(model, chunk_elements)
     hook = model.base_model.register_forward_hook(lambda *_: calls.append(1))
-    inputs = torch.cat([PROMPT.expand(6, -1), TOKENS[:, :-1]], dim=1)
-    found = scorer(PackedRows(inputs, None, 10, TOKENS.flatten()), 0.6, True)
+    found = scorer(ROWS, 0.6, True)
     hook.remove()
     assert len(calls) == 1
-    logits = model(input_ids=inputs).logits[:, -10:].detach().flatten(0, 1) / 0.6
+    logits = model(input_ids=INPUTS).logits[:, -10:].detach().flatten(0, 1) / 0.6
     logp = torch.log_softmax(logits.double(), dim=-1)
     entropy = -(logp.exp() * logp).sum(-1)
     torch.testing.assert_close(found.entropy_n.double(), entropy, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(
-        found.self_certainty_n.double(), -logp.mean(-1), rtol=1e-4, atol=1e-5
-    )
+    certainty = found.self_certainty_n.double()
+    torch.testing.assert_close(certainty, -logp.mean(-1), rtol=1e-4, atol=1e-5)
     assert found.logprobs_n.requires_grad
     assert not found.entropy_n.requires_grad and not found.self_certainty_n.requires_grad
     plain = scores_of(model, chunk_elements)
@@ -195,9 +186,8 @@ def test_low_precision_weights_sum_their_gradient_in_single_precision():
         linear.weight.copy_(narrow.weight)
         hidden = hidden.bfloat16().float()
     head_scores(Head(linear), hidden, targets, 0.6).logprobs_n.sum().backward()
-    scores = head_scores(
-        Head(narrow), hidden.bfloat16(), targets, 0.6, chunk_elements=8 * VOCABULARY
-    )
+    chunk = 8 * VOCABULARY
+    scores = head_scores(Head(narrow), hidden.bfloat16(), targets, 0.6, chunk_elements=chunk)
     assert scores.logprobs_n.dtype == torch.float32
     scores.logprobs_n.sum().backward()
     assert linear.weight.grad is not None and narrow.weight.grad is not None
@@ -224,7 +214,6 @@ def test_checkpointed_layers_run_twice_without_dropout_and_sampling_keeps_its_ca
 
 
 VOCABULARY_WIDE_HEAD = 40
-BIAS = (False, True)
 
 
 def draws(bias: bool) -> tuple[Tensor, Any, Tensor]:
@@ -287,7 +276,7 @@ def test_a_constant_head_widens_its_weights_once(monkeypatch: pytest.MonkeyPatch
     assert used[2].dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("bias", BIAS)
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("chunk", [2**20, 16 * VOCABULARY_WIDE_HEAD])
 def test_log_probs_are_those_of_double_precision(bias: bool, chunk: int) -> None:
     hidden, head, targets = draws(bias)
@@ -310,24 +299,12 @@ def test_full_precision_is_unchanged_to_the_bit() -> None:
     assert all(torch.equal(a, b) for a, b in zip(plain, wide, strict=True))
 
 
-def test_a_model_keeps_its_weights_and_gives_wide_logits() -> None:
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
-    config = LlamaConfig(
-        **sizes, num_attention_heads=2, vocab_size=VOCABULARY_WIDE_HEAD, tie_word_embeddings=True
-    )
-    model: Any = LlamaForCausalLM(config).bfloat16().eval()
-    names = list(model.state_dict())
-    widen_head(model)
-    assert model(input_ids=torch.arange(5)[None]).logits.dtype == torch.float32
-    assert list(model.state_dict()) == names
+@pytest.mark.parametrize(("head_dtype", "dtype"), [("float32", "float32"), ("model", "bfloat16")])
+def test_the_setting_decides(head_dtype: Any, dtype: str) -> None:
+    plain = load_policy(CHECKPOINT, "cpu", "bfloat16", head_dtype="model").model
+    model: Any = load_policy(CHECKPOINT, "cpu", "bfloat16", head_dtype=head_dtype).model
+    assert model(input_ids=torch.arange(5)[None]).logits.dtype == getattr(torch, dtype)
+    assert list(model.state_dict()) == list(plain.state_dict())
     assert model.lm_head.weight is model.model.embed_tokens.weight
     head = find_head(model)
     assert head is not None and head.plain
-
-
-@pytest.mark.parametrize(("head_dtype", "dtype"), [("float32", "float32"), ("model", "bfloat16")])
-def test_the_setting_decides(head_dtype: Any, dtype: str) -> None:
-    policy = load_policy(CHECKPOINT, "cpu", "bfloat16", head_dtype=head_dtype)
-    logits = policy.model(input_ids=torch.arange(5)[None]).logits
-    assert logits.dtype == getattr(torch, dtype)

@@ -1,8 +1,10 @@
-"""Settings and allocator of a machine with a GPU, without one."""
+"""Settings and allocator of a machine with a GPU, without one; what is said where memory ends."""
 
 from __future__ import annotations
 
+import errno
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +13,13 @@ from small_models import decoder_sizes
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from lab.base.errors import UserError
+from real import TrainConfig, train
 from real.model import policy as memory
+from real.model.policy import in_phase, load_policy, phase_of
 from real.plan import CARDS, card_named, multiplied, update_flops
-from real.settings.config import TrainConfig
 from real.settings.presets import preset, settled_for
+from real.tiny import CHECKPOINT
 from real.trainer import Clock
 
 OWN = TrainConfig(model="folder", problems="p.json")
@@ -103,14 +108,11 @@ def test_steps_on_a_gpu_tell_its_memory_and_the_use_of_its_speed(
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("NVIDIA H200", "h200"),
-        ("NVIDIA H100 80GB HBM3", "h100"),
-        ("NVIDIA A100-SXM4-80GB", "a100"),
-        ("NVIDIA H100 PCIe", None),
-        ("NVIDIA H200 MIG 1g.18gb", None),
+        ("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H100 PCIe", None),
+        ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA H200 MIG 1g.18gb", None),
         ("NVIDIA GH200 480GB", None),
     ],
-)
+)  # fmt: skip
 def test_a_card_is_known_by_its_name(name: str, kind: str | None) -> None:
     assert card_named(name) == (None if kind is None else CARDS[kind])
 
@@ -126,3 +128,73 @@ def test_operations_of_an_update_are_those_that_torch_counts() -> None:
         products = sum(n for op, n in counts.items() if "mm" in op and "bmm" not in op)
         expected = 8 * update_flops(multiplied(model), TrainConfig())
         assert products == pytest.approx(expected, rel=0.02)
+
+
+SMALL = TrainConfig(n_problems=2, n_votes=4, n_samples=4, batch_size=2, epochs=1, eval_every=0)
+TOO_MUCH = 2**58
+
+
+def too_much(*_: Any, **__: Any) -> None:
+    torch.empty(TOO_MUCH)
+
+
+NCCL = """NCCL error in: /pytorch/NCCLUtils.cpp:93, unhandled cuda error, NCCL version 2.28.9
+ncclUnhandledCudaError: Call to CUDA function failed.
+Last error:
+Cuda failure 2 'out of memory'"""
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. More"), "GPU memory"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), "GPU"),
+        (RuntimeError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA"), "GPU memory"),
+        (torch.distributed.DistBackendError(NCCL), r"GPU memory \(Cuda failure 2 'out of memory'"),
+        (RuntimeError("std::bad_alloc"), "main memory"),
+        (MemoryError(), "main memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "main memory"),
+    ],
+    ids=["torch", "cublas", "driver", "nccl", "c++", "python", "system"],
+)
+def test_every_spelling_names_phase_and_settings(error: Exception, words: str):
+    remedies = "lower max_tokens_per_microbatch", "lower engine_memory", "lora_rank"
+    for phase, remedy in zip(("update", "sync", "other"), remedies, strict=True):
+        told = pytest.raises(UserError, match=f"{phase}: out of {words}.*{remedy}")
+        with told, in_phase("run"), in_phase(phase):
+            raise error
+
+
+def test_a_bug_carries_its_innermost_phase():
+    told = pytest.raises(ValueError, match="no such row")
+    with told as raised, in_phase("run"), in_phase("evaluation"), in_phase("rollout"):
+        raise ValueError("no such row")
+    assert phase_of(raised.value) == "rollout"
+
+
+@pytest.mark.parametrize(
+    ("function", "phase"),
+    [
+        ("real.engines.transformers_engine.TransformersEngine.update_weights", "sync"),
+        ("real.vote.further.ExtraRollouts.after_step", "sync"),
+        ("real.record.evaluation.evaluate", "evaluation"),
+        ("real.record.checkpoint.Checkpoints.save", "checkpoint"),
+        ("real.trainer.prepare", "start"),
+        ("real.vote.decide.Supervisor.decide", "guard"),
+    ],
+)
+def test_no_phase_lacks_a_limit(
+    function: str, phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(function, too_much)
+    words = rf"^{phase}: out of main memory .*; .*(lora_rank|max_rows)"
+    with pytest.raises(UserError, match=words):
+        train(SMALL, tmp_path / "run", progress=False)
+
+
+def test_missing_attention_kernel_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("real.model.policy.is_flash_attn_2_available", lambda: False)
+    with pytest.raises(UserError, match="attention = 'flash_attention_2': its package"):
+        load_policy(CHECKPOINT, attention="flash_attention_2")
+    eager = load_policy(CHECKPOINT, attention="eager").model
+    assert eager.config._attn_implementation == "eager"

@@ -42,21 +42,11 @@ def scorer() -> Scorer:
 
 def sampled(scorer: Scorer, n_problems: int = 6) -> list[Group]:
     prompts = [[1, 2, 3 + i] for i in range(n_problems)]
-    rollouts = TransformersEngine(scorer.model, [5]).sample(
-        prompts, 4, Sampling(8, TEMPERATURE), torch.Generator().manual_seed(0)
-    )
-    advantages = torch.tensor([1.0, -1.0, 0.5, -0.5])
-    return [
-        Group(
-            prompt_L=torch.tensor(prompt),
-            tokens_KT=rollouts.tokens_PNT[place],
-            old_KT=rollouts.logprobs_PNT[place],
-            lengths_K=rollouts.lengths_PN[place],
-            majority_K=advantages,
-            minority_K=torch.zeros(4),
-        )
-        for place, prompt in enumerate(prompts)
-    ]
+    engine, generator = TransformersEngine(scorer.model, [5]), torch.Generator().manual_seed(0)
+    drawn = engine.sample(prompts, 4, Sampling(8, TEMPERATURE), generator)
+    advantages = torch.tensor([1.0, -1.0, 0.5, -0.5]), torch.zeros(4)
+    tables = torch.tensor(prompts), drawn.tokens_PNT, drawn.logprobs_PNT, drawn.lengths_PN
+    return [Group(*of_prompt, *advantages) for of_prompt in zip(*tables, strict=True)]
 
 
 def off_by(groups: list[Group], gap: float) -> list[Group]:
