@@ -1,7 +1,5 @@
 """The checker of settings: which values fit a type, and what is said of the others."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -38,7 +36,7 @@ FITS: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "kind"), FITS)
-def test_a_value_that_fits(value: Any, kind: Any) -> None:
+def test_a_value_that_fits(value: Any, kind: Any):
     assert fault("x", value, kind) is None
 
 
@@ -66,7 +64,7 @@ def test_a_value_that_fits(value: Any, kind: Any) -> None:
         (3, dict[str, int], "x = 3: must be of type dict"),
     ],
 )
-def test_a_value_that_does_not_fit(value: Any, kind: Any, message: str) -> None:
+def test_a_value_that_does_not_fit(value: Any, kind: Any, message: str):
     assert fault("x", value, kind) == message
 
 
@@ -77,7 +75,7 @@ class Record:
     share: Share = 0.5
 
 
-def test_a_record_raises_the_error_it_is_given() -> None:
+def test_a_record_raises_the_error_it_is_given():
     check_fields(Record())
     with pytest.raises(ConfigError, match=r"^share = 2: must lie in \[0, 1\]$"):
         check_fields(Record(2))

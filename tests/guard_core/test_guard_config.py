@@ -1,7 +1,5 @@
 """Settings: profiles, round trips, and errors that name field, value and bound."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import Field, FrozenInstanceError, fields
 
@@ -22,7 +20,7 @@ BOUNDS = {
 
 
 @pytest.mark.parametrize("field", fields(GuardConfig), ids=lambda field: field.name)
-def test_a_wrong_value_names_field_value_and_bound(field: Field) -> None:
+def test_a_wrong_value_names_field_value_and_bound(field: Field):
     values: list[object] = [None, "no", ["yes"]]
     if type(field.default) in (int, float):
         values += [True, *BOUNDS.get(field.name, (-0.01, 1.01, math.nan))]
@@ -35,18 +33,18 @@ def test_a_wrong_value_names_field_value_and_bound(field: Field) -> None:
 
 @given(config=configs())
 @checked(30)
-def test_round_trips(config: GuardConfig) -> None:
+def test_round_trips(config: GuardConfig):
     copy = GuardConfig.from_dict(config.to_dict())
     assert (copy, hash(copy)) == (config, hash(config))
 
 
-def test_missing_fields_take_the_defaults_of_the_paper() -> None:
+def test_missing_fields_take_the_defaults_of_the_paper():
     assert GuardConfig.from_dict({}) == GuardConfig.paper()
     assert GuardConfig.from_dict({"W": 7}).W == 7
 
 
 @pytest.mark.parametrize("name", ["", "Paper", "ttrl", "guard"])
-def test_an_unknown_profile_names_the_known_ones(name: str) -> None:
+def test_an_unknown_profile_names_the_known_ones(name: str):
     with pytest.raises(ConfigError) as caught:
         GuardConfig.profile(name)
     assert repr(name) in str(caught.value)
@@ -54,18 +52,18 @@ def test_an_unknown_profile_names_the_known_ones(name: str) -> None:
         assert known in str(caught.value)
 
 
-def test_an_unknown_setting_is_named() -> None:
+def test_an_unknown_setting_is_named():
     with pytest.raises(ConfigError, match="tau_fr"):
         GuardConfig.from_dict({"tau_fr": 0.3})
 
 
-def test_a_config_error_is_a_value_error_and_a_config_is_frozen() -> None:
+def test_a_config_error_is_a_value_error_and_a_config_is_frozen():
     assert issubclass(ConfigError, ValueError)
     with pytest.raises(FrozenInstanceError):
         GuardConfig().W = 3  # type: ignore[misc]
 
 
-def test_profiles_hold_the_numbers_of_the_table() -> None:
+def test_profiles_hold_the_numbers_of_the_table():
     shared = {
         "tau_FR": 0.3, "tau_MR": 0.6, "l1": 0.5, "l2": 0.3, "w_min": 0.1,
         "beta_max": 0.3, "T_steady": 3, "p_skip": 0.7, "W": 5,
@@ -87,7 +85,7 @@ def test_profiles_hold_the_numbers_of_the_table() -> None:
     assert GuardConfig.release().to_dict().items() >= (shared | release).items()
 
 
-def test_ablations_switch_parts() -> None:
+def test_ablations_switch_parts():
     assert [getattr(GuardConfig.off(), part) for part in PARTS] == [False] * 3
     for one in PARTS:
         assert [getattr(GuardConfig.only(one), part) for part in PARTS] == [one == p for p in PARTS]

@@ -1,7 +1,5 @@
 """docs/method.md, section 4: the weight of the loss."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from guard_plays import Play, as_votes, every_history
@@ -19,7 +17,7 @@ CONFIGS = [
 ]
 
 
-def test_weights_are_these_twelve_and_all_of_them_occur() -> None:
+def test_weights_are_these_twelve_and_all_of_them_occur():
     histories = every_history(8)
     play = Play(GuardConfig.paper(), histories.shape[1])
     seen = {
@@ -31,7 +29,7 @@ def test_weights_are_these_twelve_and_all_of_them_occur() -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_c1_and_c2_exclude_each_other(config: GuardConfig) -> None:
+def test_c1_and_c2_exclude_each_other(config: GuardConfig):
     histories = every_history(6)
     play = Play(config, histories.shape[1])
     both, c1_seen, c2_seen = False, False, False
@@ -46,13 +44,13 @@ def test_c1_and_c2_exclude_each_other(config: GuardConfig) -> None:
     assert c2_seen
 
 
-def test_confident_problem_gets_85_on_five_visits_then_1_for_ever() -> None:
+def test_confident_problem_gets_85_on_five_visits_then_1_for_ever():
     play = Play(GuardConfig.paper(), 1)
     weights = [float(play.see(as_votes([[48, 16]])).weight[0]) for _ in range(60)]
     np.testing.assert_allclose(weights, [1] * 4 + [0.85] * 5 + [1] * 51, rtol=1e-15)
 
 
-def test_c2_counts_only_the_visits_at_which_it_fired() -> None:
+def test_c2_counts_only_the_visits_at_which_it_fired():
     """Low match rates interrupt the series of .85 and do not use it up."""
     play = Play(GuardConfig.paper(), 1)
     weights = []
@@ -63,7 +61,7 @@ def test_c2_counts_only_the_visits_at_which_it_fired() -> None:
     assert set(weights) == {0.85, 1}
 
 
-def test_a_flip_ends_c2_for_good_once_contested() -> None:
+def test_a_flip_ends_c2_for_good_once_contested():
     play = Play(GuardConfig.paper(), 1)
     # Two flips in three visits: FR = .4 exceeds the threshold once.
     for counts in [[64, 0], [0, 64], [64, 0]] + [[64, 0]] * 20:
@@ -73,7 +71,7 @@ def test_a_flip_ends_c2_for_good_once_contested() -> None:
     assert play.state.c2_fired.tolist() == [0]
 
 
-def test_a_mean_match_rate_of_exactly_the_threshold_does_not_exceed_it() -> None:
+def test_a_mean_match_rate_of_exactly_the_threshold_does_not_exceed_it():
     """192 of 320 votes are a mean of .6, in whatever order the rates come."""
     rates = [[1, 64, 32, 51, 44], [44, 51, 32, 64, 1], [1, 64, 32, 51, 45]]
     play = Play(GuardConfig.paper(), 3)
@@ -82,7 +80,7 @@ def test_a_mean_match_rate_of_exactly_the_threshold_does_not_exceed_it() -> None
     assert (np.asarray(decision.weight) < 1).tolist() == [False, False, True]
 
 
-def test_w_min_is_a_floor() -> None:
+def test_w_min_is_a_floor():
     play = Play(GuardConfig(flip_rate="instant", l1=1.0, w_min=0.25), 1)
     play.see(as_votes([[64, 0]]))
     assert play.see(as_votes([[0, 64]])).weight.tolist() == [0.25]

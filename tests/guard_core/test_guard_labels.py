@@ -1,7 +1,5 @@
 """docs/method.md, sections 2 and 3: labels, visit 0, flips and rates."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +14,7 @@ from guard_core import Guard, GuardConfig
 PAPER = GuardConfig.paper()
 
 
-def test_the_first_label_after_silent_visits_is_no_flip() -> None:
+def test_the_first_label_after_silent_visits_is_no_flip():
     play = Play(PAPER, 1)
     silent = [play.see(as_votes([[0, 0]])) for _ in range(3)]
     assert [int(decision.label[0]) for decision in silent] == [-1, -1, -1]
@@ -25,7 +23,7 @@ def test_the_first_label_after_silent_visits_is_no_flip() -> None:
 
 
 @pytest.mark.parametrize("label_from", ["current", "frozen", "memory"])
-def test_a_visit_without_a_vote_keeps_the_label(label_from: str) -> None:
+def test_a_visit_without_a_vote_keeps_the_label(label_from: str):
     play = Play(GuardConfig(label_from=label_from, tie_break="first"), 1)
     play.see(as_votes([[0, 40]]))
     decision = play.see(as_votes([[0, 0]]))
@@ -38,7 +36,7 @@ def test_a_visit_without_a_vote_keeps_the_label(label_from: str) -> None:
     assert not decision.minority.any()
 
 
-def test_a_batch_that_knows_no_answer_at_all() -> None:
+def test_a_batch_that_knows_no_answer_at_all():
     play = Play(PAPER, 2)
     decision = play.see(as_votes(np.zeros((2, 0))))
     assert decision.label.tolist() == [-1, -1]
@@ -46,14 +44,14 @@ def test_a_batch_that_knows_no_answer_at_all() -> None:
     assert decision.weight.tolist() == [1, 1]
 
 
-def test_unparseable_responses_stay_in_the_denominator() -> None:
+def test_unparseable_responses_stay_in_the_denominator():
     decision = Play(PAPER, 1).see(as_votes([[3, 1]], n_votes=64))
     assert decision.match_rate.tolist() == [3 / 64]
 
 
 @given(n_tied=st.integers(1, 7), place=st.integers(0, 6), share=st.sampled_from([0.01, 0.5, 0.99]))
 @checked(20)
-def test_a_tie_goes_to_the_answer_at_the_place_drawn(n_tied: int, place: int, share: float) -> None:
+def test_a_tie_goes_to_the_answer_at_the_place_drawn(n_tied: int, place: int, share: float):
     place %= n_tied
     counts = np.zeros(15, dtype=int)
     counts[1::2][:n_tied] = 4
@@ -112,7 +110,7 @@ def test_labels_of_a_history(settings, first, history, wanted):
 
 
 @pytest.mark.parametrize("label_from", ["current", "frozen", "memory"])
-def test_visit_0_is_neither_visit_nor_flip(label_from: str) -> None:
+def test_visit_0_is_neither_visit_nor_flip(label_from: str):
     play = Play(GuardConfig(label_from=label_from), 2)
     before = play.state
     play.prime(as_votes([[9, 3], [3, 9]]))
@@ -125,7 +123,7 @@ def test_visit_0_is_neither_visit_nor_flip(label_from: str) -> None:
     assert decision.flipped.tolist() == [False, False]
 
 
-def test_a_label_that_leaves_visit_0_behind_is_a_flip() -> None:
+def test_a_label_that_leaves_visit_0_behind_is_a_flip():
     play = Play(PAPER, 1)
     play.prime(as_votes([[9, 3]]))
     assert play.see(as_votes([[3, 9]])).flipped.tolist() == [True]
@@ -133,14 +131,14 @@ def test_a_label_that_leaves_visit_0_behind_is_a_flip() -> None:
 
 @checked(15)
 @given(history=vote_histories(), config=configs())
-def test_frozen_labels_never_flip(history: History, config: GuardConfig) -> None:
+def test_frozen_labels_never_flip(history: History, config: GuardConfig):
     walked, state = walk(history, replace(config, label_from="frozen"))
     assert not any(step.decision["flipped"].any() for step in walked)
     assert not any(step.decision["flip_rate"].any() for step in walked)
     assert not np.asarray(state.had_competition).any()
 
 
-def test_the_match_rate_of_a_frozen_label_is_its_share_of_this_visit() -> None:
+def test_the_match_rate_of_a_frozen_label_is_its_share_of_this_visit():
     play = Play(GuardConfig(label_from="frozen"), 1)
     play.prime(as_votes([[0, 40]]))
     decision = play.see(as_votes([[48, 16]]))
@@ -148,7 +146,7 @@ def test_the_match_rate_of_a_frozen_label_is_its_share_of_this_visit() -> None:
     assert decision.minority.tolist() == [[True, False]]
 
 
-def test_a_label_beyond_the_answers_of_the_batch() -> None:
+def test_a_label_beyond_the_answers_of_the_batch():
     play = Play(GuardConfig(label_from="frozen"), 1)
     play.prime(as_votes([[0, 0, 0, 40]]))
     decision = play.see(as_votes([[48, 16]]))
@@ -156,7 +154,7 @@ def test_a_label_beyond_the_answers_of_the_batch() -> None:
     assert decision.minority.tolist() == [[True, True]]
 
 
-def test_the_memory_grows_with_new_answers_and_keeps_the_old() -> None:
+def test_the_memory_grows_with_new_answers_and_keeps_the_old():
     play = Play(GuardConfig(label_from="memory"), 2)
     for counts in ([[5], [4]], [[1, 3, 0, 0], [0, 0, 0, 9]], [[2], [1]]):
         decision = play.see(as_votes(counts))
@@ -164,7 +162,7 @@ def test_the_memory_grows_with_new_answers_and_keeps_the_old() -> None:
     assert decision.label.tolist() == [0, 3]
 
 
-def test_rates_divide_by_the_window_and_by_the_visits_seen() -> None:
+def test_rates_divide_by_the_window_and_by_the_visits_seen():
     play = Play(PAPER, 1)
     decisions = [play.see(as_votes([c])) for c in ([32, 0], [0, 64], [16, 0])]
     assert [float(d.flip_rate[0]) for d in decisions] == [0, 0.2, 0.4]
@@ -174,7 +172,7 @@ def test_rates_divide_by_the_window_and_by_the_visits_seen() -> None:
     assert [bool(d.had_competition[0]) for d in decisions] == [True] * 5
 
 
-def test_the_plateau_ends_at_four_tenths() -> None:
+def test_the_plateau_ends_at_four_tenths():
     histories = every_history(6)
     had = []
     for tau_FR in (0.19, 0.2, 0.399, 0.4):

@@ -1,7 +1,5 @@
 """docs/method.md, section 6: candidates for a skip, their number, and their state meanwhile."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import numpy as np
@@ -64,7 +62,7 @@ def test_first_come_first_served_skips_at_least_one(crowd):
 
 
 @pytest.mark.parametrize(("p_skip", "skips"), [(0.0, 0), (0.5, 0), (0.500001, 2), (1.0, 2)])
-def test_a_skip_draw_must_lie_below_p_skip(p_skip: float, skips: int) -> None:
+def test_a_skip_draw_must_lie_below_p_skip(p_skip: float, skips: int):
     crowd = [True] * 8, [0.5] * 8, [0.0] * 8
     decision, _ = decide(crowd, replace(EAGER, p_skip=p_skip))
     assert decision.skip.sum() == skips
@@ -72,7 +70,7 @@ def test_a_skip_draw_must_lie_below_p_skip(p_skip: float, skips: int) -> None:
     assert decide(all_draws, replace(EAGER, p_skip=1.0))[0].skip.sum() == 2
 
 
-def test_high_risk_needs_competition_history_and_consensus() -> None:
+def test_high_risk_needs_competition_history_and_consensus():
     config = GuardConfig(W=5, tau_FR=0.3, theta_MR=0.5)
     play = Play(config, 3)
     steady, flips, low = [40, 0], [[0, 40], [40, 0]], [[0, 32], [32, 0]]

@@ -1,7 +1,5 @@
 """From rewards to streams: as plain TTRL where a rule pays the label, by hand elsewhere."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -65,7 +63,7 @@ def decided(shown, config, rule, seed=0):
 
 @checked(30)
 @given(shown=sights(), config=configs(), seed=st.integers(0, 999))
-def test_plain_ttrl_is_equal_to_the_bit(shown: Sight, config: GuardConfig, seed: int) -> None:
+def test_plain_ttrl_is_equal_to_the_bit(shown: Sight, config: GuardConfig, seed: int):
     rule, seen = make_rule("ttrl"), shown.seen()
     decision = decided(shown, config, rule, seed)
     streams = response_streams(rule, seen, decision, config)

@@ -1,7 +1,5 @@
 """The page on rules: its example runs as it stands, and it names what exists."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -30,14 +28,14 @@ def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return names
 
 
-def test_the_example_is_short_and_complete(example: dict[str, Any]) -> None:
+def test_the_example_is_short_and_complete(example: dict[str, Any]):
     assert RULES["top_two"] is example["TopTwo"]
     assert make_rule("top_two") == example["TopTwo"](second=0.5)
     with pytest.raises(ConfigError, match="rule top_two: no setting 'third'; it has second"):
         make_rule("top_two", {"third": 1})
 
 
-def test_the_example_does_what_its_comments_say(example: dict[str, Any]) -> None:
+def test_the_example_does_what_its_comments_say(example: dict[str, Any]):
     assert example["decision"].label.tolist() == [0, 2]
     assert example["rewards"].tolist() == [[1, 0.25, 0, 0], [0.25, 0, 1, 0]]
     # Rewards 1, 1, .25, 0: mean .5625, squares 2 * .4375^2 + .3125^2 + .5625^2 over 3.
@@ -52,7 +50,7 @@ def test_the_example_does_what_its_comments_say(example: dict[str, Any]) -> None
     assert plain.round(2)[0].tolist() == [0.87, 0.87, -0.87, -0.87]
 
 
-def test_the_page_names_what_exists() -> None:
+def test_the_page_names_what_exists():
     methods = re.findall(r"^\| `(\w+)` \|", PAGE.split("A rule overrides")[1], re.MULTILINE)
     assert methods == ["scores", "pay", "weigh", "is_direct", "n_draws", "questions", "check"]
     assert all(callable(getattr(Rule, method)) for method in methods)
@@ -61,7 +59,7 @@ def test_the_page_names_what_exists() -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_every_rule_has_a_source_and_an_example_that_holds(name: str) -> None:
+def test_every_rule_has_a_source_and_an_example_that_holds(name: str):
     text = re.sub(r"\s+", " ", RULES[name].__doc__ or "")
     assert re.search(r"https://arxiv\.org/abs/\d{4}\.\d{5}", text)
     (example,) = re.findall(r"Example: (.*)\.(?: Raises:| Attributes:|$)", text.strip())

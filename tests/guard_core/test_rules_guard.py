@@ -1,7 +1,5 @@
 """The guard where a rule scores the answers: labels and memory by scores, rates by votes."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import numpy as np
@@ -98,7 +96,7 @@ def votes_and_draws(batch: Batch, n_samples: int) -> tuple[Votes, Draws]:
 
 @checked(20)
 @given(history=vote_histories(max_visits=6), config=configs())
-def test_without_scores_nothing_changes(history: History, config: GuardConfig) -> None:
+def test_without_scores_nothing_changes(history: History, config: GuardConfig):
     """The votes as scores, the same numbers as floats, and no scores: equal to the bit."""
     guard, outcomes = Guard(config), []
     for scored in (lambda c: None, lambda c: c, lambda c: c.astype(np.float64)):

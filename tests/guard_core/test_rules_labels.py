@@ -1,7 +1,5 @@
 """Rules that choose another label than the majority, or ask about it, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from rule_sights import by_hand, labels

@@ -1,7 +1,5 @@
 """Rules with confidences or similarities of responses, against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

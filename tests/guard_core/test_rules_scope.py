@@ -1,7 +1,5 @@
 """SCOPE's subgroups, their labels and the choice of their size, by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

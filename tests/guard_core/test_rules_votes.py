@@ -1,7 +1,5 @@
 """Rules that need nothing but the votes, against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from rule_sights import by_hand, labels, rewards_of

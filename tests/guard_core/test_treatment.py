@@ -1,7 +1,5 @@
 """Decisions dealt to the problems of a batch, and settings of the authors' scripts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

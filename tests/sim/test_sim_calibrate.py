@@ -1,7 +1,5 @@
 """Calibration on rows that are small or made up, and every printed cell of the paper."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,7 +42,7 @@ SMALL = TableRow("made-up", 60, 10, (0,) * 5, (0,) * 5)
 TINY = FitBudget(candidates=3, rounds=1, population=14, mechanism=6, problems=240)
 
 
-def test_parameters_reach_their_bounds_and_start_at_the_named_law() -> None:
+def test_parameters_reach_their_bounds_and_start_at_the_named_law():
     for mechanism in MECHANISMS.values():
         for p in (*mechanism.parameters, *POPULATION):
             assert (p.value(0.0), p.value(1.0)) == pytest.approx((p.low, p.high))
@@ -55,7 +53,7 @@ def test_parameters_reach_their_bounds_and_start_at_the_named_law() -> None:
     assert found == pytest.approx({"ability_mean": 0.34, "ability_concentration": 0.3})
 
 
-def test_the_readings_differ_in_the_fates_alone() -> None:
+def test_the_readings_differ_in_the_fates_alone():
     numbers = {"step": 0.06, "ability_mean": 0.5, "ability_concentration": 2.0}
     config = row_config(MECHANISMS["independent"], SMALL, numbers, 2, 3)
     share, majority = (measure_reading(config, r) for r in ("share", "majority"))
@@ -65,7 +63,7 @@ def test_the_readings_differ_in_the_fates_alone() -> None:
     assert (majority["pass_final"] == share["pass_final"]).all()
 
 
-def test_the_fit_recovers_a_known_row() -> None:
+def test_the_fit_recovers_a_known_row():
     mechanism = MECHANISMS["independent"]
     numbers = {"step": 0.06, "ability_mean": 0.7, "ability_concentration": 1.0}
     config = row_config(mechanism, SMALL, numbers, 4, 5)
@@ -81,7 +79,7 @@ def test_the_fit_recovers_a_known_row() -> None:
     assert fit(mechanism, [row], "share", 6, TINY) == found
 
 
-def test_the_guard_row_is_not_looked_at() -> None:
+def test_the_guard_row_is_not_looked_at():
     row = ROWS["qwen-aime25"]._replace(epochs=8)
     budget = replace(QUICK, candidates=2, population=3, mechanism=3, problems=60)
     other = row._replace(guard=(20.0, 20.0, 20.0, 20.0, 20.0))
@@ -89,7 +87,7 @@ def test_the_guard_row_is_not_looked_at() -> None:
     assert found[0] == found[1]
 
 
-def test_predictions_are_paired_and_matched_in_effort() -> None:
+def test_predictions_are_paired_and_matched_in_effort():
     row = ROWS["llama-amc"]
     own = {row.name: {"ability_mean": 0.34, "ability_concentration": 0.3}}
     mechanism = MECHANISMS["attractor"]
@@ -104,7 +102,7 @@ def test_predictions_are_paired_and_matched_in_effort() -> None:
     assert ratio.iloc[0] == pytest.approx(1, abs=0.05)
 
 
-def test_errors_by_hand() -> None:
+def test_errors_by_hand():
     row = TableRow("r", 10, 8, (50, 10, 0, 20, 20), (40, 10, 0, 30, 20))
     shares = {
         "ttrl": [(52, 10, 0, 18, 20), (56, 10, 0, 14, 20)],
@@ -141,7 +139,7 @@ SMALL_RUN = Calibration(
 )
 
 
-def test_the_tables_agree_with_the_files(tmp_path: Path) -> None:
+def test_the_tables_agree_with_the_files(tmp_path: Path):
     text = run_calibration(SMALL_RUN, tmp_path / "c")
     assert (tmp_path / "c" / "table.md").read_text(encoding="utf-8") == text
     read = {p.stem: pd.read_parquet(p) for p in (tmp_path / "c").glob("*.parquet")}
@@ -169,14 +167,12 @@ def test_the_tables_agree_with_the_files(tmp_path: Path) -> None:
         (lambda: replace(SMALL_RUN, seed=-1), "seed = -1"),
     ],
 )
-def test_bad_names_and_numbers_are_told(ask, message) -> None:
+def test_bad_names_and_numbers_are_told(ask, message):
     with pytest.raises(UserError, match=message):
         ask()
 
 
-def test_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command(tmp_path, capsys, monkeypatch):
     small = replace(QUICK, candidates=1, population=2, mechanism=2, problems=30)
     monkeypatch.setattr("sim.studies.calibrate.QUICK", small)
     argv = ["calibrate", "--out", str(tmp_path / "c"), "--rows", "qwen-aime25"]
@@ -199,7 +195,7 @@ def guards(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, GuardConfig]]:
     return found
 
 
-def test_every_printed_cell_is_there_once(guards, tmp_path: Path, capsys) -> None:
+def test_every_printed_cell_is_there_once(guards, tmp_path: Path, capsys):
     argv = ["compare", "--preset", "paper", "--replicates", "2", "--out", str(tmp_path), "--quiet"]
     commands = {"compare": Compare, "again": Compare}
     assert run_cli("guard-sim", commands, argv) == 0

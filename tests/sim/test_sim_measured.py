@@ -168,10 +168,7 @@ def test_trust_says_where_it_ends():
         ({"parts_off": ("leak", "leak")}, "parts_off = leak, leak: name each part at most once"),
         ({"parts_off": ("own", "others")}, "parts_off = own, others: without own and others no"),
         ({"parts_off": ("own",)}, "parts_off = own: own and others need mini_b"),
-        (
-            {"parts_off": ("own",), "ema_decay": 0.5},
-            "parts_off = own: own and others have no av",
-        ),
+        ({"parts_off": ("own",), "ema_decay": 0.5}, "parts_off = own: own and others have no av"),
         ({"parts_off": ("all",)}, "parts_off"),
     ],
 )

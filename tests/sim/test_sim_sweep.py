@@ -275,8 +275,7 @@ def first_votes(path, step=0.2):
 
 
 @pytest.mark.parametrize(
-    ("make", "name", "changed"),
-    [(histogram, "h.csv", 0.6), (first_votes, "run", 0.5)],
+    ("make", "name", "changed"), [(histogram, "h.csv", 0.6), (first_votes, "run", 0.5)]
 )
 def test_a_changed_file_is_not_taken_for_what_was_run(tmp_path, make, name, changed):
     base = make(tmp_path / name)

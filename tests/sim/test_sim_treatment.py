@@ -1,7 +1,5 @@
 """Decisions that act on other problems, in the simulator."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

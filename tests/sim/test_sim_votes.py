@@ -1,7 +1,5 @@
 """The votes of a simulated trace: every answer of every visit, for as many replicates as asked."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The two-answer chain against enumeration, its limits and its own grid, and the closed forms."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -39,7 +37,7 @@ def _enumerated(p: float, step: float, n_votes: int, n_samples: int) -> dict[flo
 
 
 @pytest.mark.parametrize(("n_votes", "n_samples"), [(3, 3), (5, 3), (6, 2), (6, 6), (7, 4), (8, 5)])
-def test_the_law_of_a_visit_is_that_of_all_vote_sequences(n_votes: int, n_samples: int) -> None:
+def test_the_law_of_a_visit_is_that_of_all_vote_sequences(n_votes: int, n_samples: int):
     p, step = 0.62, 0.37
     law = Process(step, n_votes, n_samples).law([math.log(p / (1 - p))])
     found: dict[float, float] = {}
@@ -58,7 +56,7 @@ def test_the_law_of_a_visit_is_that_of_all_vote_sequences(n_votes: int, n_sample
     ("n_votes", "n_samples", "step"),
     [(64, 64, 0.01), (64, 32, 0.1), (64, 16, 1.0), (8, 8, 0.3), (3, 2, 0.2), (9, 4, 5.0)],
 )
-def test_halving_the_grid_changes_less_than_1e_4(n_votes: int, n_samples: int, step: float) -> None:
+def test_halving_the_grid_changes_less_than_1e_4(n_votes: int, n_samples: int, step: float):
     process = Process(step, n_votes, n_samples)
     p0 = np.linspace(0.3, 0.7, 41)
     once, twice = (lock_in_chain(process, refine).at(p0) for refine in (1, 2))
@@ -68,7 +66,7 @@ def test_halving_the_grid_changes_less_than_1e_4(n_votes: int, n_samples: int, s
 @pytest.mark.parametrize(
     ("n_votes", "n_samples", "step"), [(64, 32, 0.1), (7, 5, 0.4), (4, 2, 2.0)]
 )
-def test_swapping_the_answers_swaps_the_ends(n_votes: int, n_samples: int, step: float) -> None:
+def test_swapping_the_answers_swaps_the_ends(n_votes: int, n_samples: int, step: float):
     solved = lock_in_chain(Process(step, n_votes, n_samples))
     p0 = np.linspace(0.02, 0.98, 33)
     assert solved.at(p0) + solved.at(1 - p0) == pytest.approx(np.ones(33), abs=1e-8)
@@ -77,7 +75,7 @@ def test_swapping_the_answers_swaps_the_ends(n_votes: int, n_samples: int, step:
 
 
 @pytest.mark.parametrize(("n_votes", "n_samples"), [(64, 64), (64, 32), (8, 8), (5, 3), (3, 2)])
-def test_a_huge_step_makes_the_first_move_final(n_votes: int, n_samples: int) -> None:
+def test_a_huge_step_makes_the_first_move_final(n_votes: int, n_samples: int):
     process = Process(1e4, n_votes, n_samples)
     for p0 in (0.4, 0.55, 0.7):
         x0 = math.log(p0 / (1 - p0))
@@ -87,7 +85,7 @@ def test_a_huge_step_makes_the_first_move_final(n_votes: int, n_samples: int) ->
             assert first_move == pytest.approx(float(process.wrong_vote(x0)[0]), abs=1e-4)
 
 
-def test_beyond_the_barrier_nothing_is_left_to_happen() -> None:
+def test_beyond_the_barrier_nothing_is_left_to_happen():
     process = Process(0.1, 64, 32)
     assert lock_in(0.999, 0.1, 64, 32) == 0.0
     assert lock_in(0.001, 0.1, 64, 32) == 1.0
@@ -110,19 +108,19 @@ def test_beyond_the_barrier_nothing_is_left_to_happen() -> None:
         ({"method": "guess"}, "method"),
     ],
 )
-def test_bad_input_is_named(change: dict, named: str) -> None:
+def test_bad_input_is_named(change: dict, named: str):
     good = {"p0": 0.55, "step": 0.1, "n_votes": 64, "n_samples": 32}
     with pytest.raises(UserError, match=f"theory: {named} = "):
         lock_in(**(good | change))
 
 
 @pytest.mark.parametrize("bad", [0.0, 0.5, -1.0, math.nan])
-def test_a_bad_delta_is_named(bad: float) -> None:
+def test_a_bad_delta_is_named(bad: float):
     with pytest.raises(UserError, match="delta"):
         windows(Process(0.1, 64, 32), bad)
 
 
-def test_the_notes_constants() -> None:
+def test_the_notes_constants():
     assert forms.escape_rate(0.1, 64) == pytest.approx(0.399 * 0.1 * 8, rel=1e-3)
     assert forms.separatrix_width(0.1, 64) == pytest.approx(math.sqrt(0.1 / (0.798 * 8)), rel=1e-3)
     assert lock_in(0.5, 0.1, 64, 32, method="diffusion") == 0.5
@@ -135,14 +133,14 @@ def test_the_notes_constants() -> None:
 @pytest.mark.parametrize(
     ("scaled", "tolerance"), [(0.0625, 0.002), (0.25, 0.004), (1.0, 0.013), (2.5, 0.031)]
 )
-def test_lock_in_for_small_steps(scaled: float, tolerance: float) -> None:
+def test_lock_in_for_small_steps(scaled: float, tolerance: float):
     p0 = np.linspace(0.4, 0.6, 41)
     exact = lock_in_chain(Process(scaled / 8, 64, 64)).at(p0)
     closed = [forms.lock_in_diffusion(float(p), scaled / 8, 64) for p in p0]
     assert np.abs(exact - closed).max() < tolerance
 
 
-def test_the_window_is_a_scale_that_the_exact_mean_exceeds() -> None:
+def test_the_window_is_a_scale_that_the_exact_mean_exceeds():
     x_d = 2 * 2.3263479 / 8
     x0 = math.log(0.55 / 0.45)
     expected = math.log(x_d / x0) / (0.398942 * 0.1 * 8)

@@ -1,7 +1,5 @@
 """The regime chart, and the table that `guard-sim theory` prints."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from sim.theory import lock_in, regime_chart
 from sim.theory.tables import COLUMNS, as_text, drawn_table
 
 
-def test_the_chart_covers_all_regimes() -> None:
+def test_the_chart_covers_all_regimes():
     chart = regime_chart((0.3, 0.5, 0.53, 0.7), (0.25, 4.0), n_votes=16, n_samples=8)
     assert len(chart) == 8
     assert set(chart["regime"]) == {"kept", "lost", "slow", "sudden"}
@@ -26,7 +24,7 @@ def test_the_chart_covers_all_regimes() -> None:
     assert (chart.loc[chart["regime"] == "sudden", "visits"] < 5).all()
 
 
-def test_the_table_agrees_with_itself() -> None:
+def test_the_table_agrees_with_itself():
     table = drawn_table((0.45, 0.55), (0.3,), 16, 8, n_runs=4000, seed=1)
     assert tuple(table.columns) == COLUMNS
     assert len(table) == 14
@@ -41,7 +39,7 @@ def test_the_table_agrees_with_itself() -> None:
     assert text.count("P(ends wrong)") == 2
 
 
-def test_the_command_prints_draws_or_the_chart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_draws_or_the_chart(capsys: pytest.CaptureFixture[str]):
     for words, shown in (
         ("--p0 0.55 --step 0.3 --n-votes 16 --runs 1000", f"{lock_in(0.55, 0.3, 16, 8):.4f}"),
         ("--chart --n-votes 8", "regime"),
@@ -54,7 +52,7 @@ def test_the_command_prints_draws_or_the_chart(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     "words", ["--p0 1.5", "--step 0", "--n-votes 8", "--runs 0", "--seed -1", "--p0"]
 )
-def test_mistakes_are_one_line(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(words: str, capsys: pytest.CaptureFixture[str]):
     assert run_cli("guard-sim", {"theory": Theory}, ["theory", *words.split()]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("guard-sim: theory:")

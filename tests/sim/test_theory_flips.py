@@ -1,7 +1,5 @@
 """The law of flips and times to lock-in: totals, and the chain against problems that are drawn."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 
@@ -37,7 +35,7 @@ def _share_error(share: float, n: int = N_RUNS) -> float:
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_mean_time_to_lock_in(cell: tuple[int, int, float, float]) -> None:
+def test_mean_time_to_lock_in(cell: tuple[int, int, float, float]):
     n_votes, n_samples, step, p0 = cell
     near, runs = windows(Process(step, n_votes, n_samples)).at(p0), _drawn(*cell)
     assert np.all(runs.extinct_at_R >= 0)
@@ -52,7 +50,7 @@ def test_mean_time_to_lock_in(cell: tuple[int, int, float, float]) -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_law_of_the_number_of_flips(cell: tuple[int, int, float, float]) -> None:
+def test_law_of_the_number_of_flips(cell: tuple[int, int, float, float]):
     n_votes, n_samples, step, p0 = cell
     process, runs = Process(step, n_votes, n_samples), _drawn(*cell)
     law = flip_law(p0, process)
@@ -67,12 +65,12 @@ def test_law_of_the_number_of_flips(cell: tuple[int, int, float, float]) -> None
     assert float(single_flip_share(p0, process)) == pytest.approx(law.single_share, abs=1e-6)
 
 
-def test_a_start_beyond_the_barrier_is_settled() -> None:
+def test_a_start_beyond_the_barrier_is_settled():
     runs = draw(1e-6, Process(0.1, 64, 32), 50)
     assert np.all(runs.lost_R & runs.extinct_wrong_R & (runs.extinct_at_R == 0))
 
 
-def test_intervals() -> None:
+def test_intervals():
     wilson = proportion(np.array([True] * 3 + [False] * 7))
     assert wilson.value == 0.3
     # Wilson's interval for 3 of 10, as tabulated: .1078 to .6032.
@@ -89,7 +87,7 @@ def test_intervals() -> None:
     ("n_votes", "n_samples", "step", "p0"),
     [(64, 32, 0.1, 0.52), (64, 64, 0.3, 0.55), (8, 8, 0.5, 0.4), (9, 4, 1.0, 0.6)],
 )
-def test_the_flip_law_adds_up(n_votes: int, n_samples: int, step: float, p0: float) -> None:
+def test_the_flip_law_adds_up(n_votes: int, n_samples: int, step: float, p0: float):
     process = Process(step, n_votes, n_samples)
     law = flip_law(p0, process, max_flips=60)
     lost = lock_in(p0, step, n_votes, n_samples)
@@ -104,7 +102,7 @@ def test_the_flip_law_adds_up(n_votes: int, n_samples: int, step: float, p0: flo
     assert flip_rate_by_visit(p0, process, 400).sum() == pytest.approx(flips, abs=1e-5)
 
 
-def test_what_cannot_degrade_has_no_share() -> None:
+def test_what_cannot_degrade_has_no_share():
     share = single_flip_share(np.array([[0.5, 0.9999]]), Process(0.1, 64, 32))
     assert share.shape == (1, 2)
     assert math.isnan(share[0, 1]) and not math.isnan(share[0, 0])
@@ -115,7 +113,7 @@ def test_what_cannot_degrade_has_no_share() -> None:
 
 
 @pytest.mark.parametrize("bad", [0, -1, 2.5, True])
-def test_bad_counts_are_named(bad: object) -> None:
+def test_bad_counts_are_named(bad: object):
     process = Process(0.1, 8, 8)
     for name, ask in {
         "max_flips": lambda: flip_law(0.5, process, max_flips=bad),  # pyright: ignore
