@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from guard_histories import checked
 from guard_plays import Play, as_votes
 from hypothesis import assume, given
@@ -258,9 +257,3 @@ def test_counted_rewards_are_standardised_as_single_ones(scale: Any):
     got = standardise(rewards, scale, count=count)
     repeated = np.stack([np.repeat(a, n) for a, n in zip(got, count, strict=True)])
     np.testing.assert_allclose(repeated, standardise(single, scale), rtol=1e-13)
-
-
-def test_rewards_of_a_tensor_are_standardised_as_arrays():
-    rewards = [[0.0, 1.0, 1.0]]
-    found = standardise(torch.tensor(rewards, dtype=torch.float64), count=torch.tensor([[1, 1, 2]]))
-    assert np.array_equal(found, standardise(np.array(rewards), count=np.array([[1, 1, 2]])))

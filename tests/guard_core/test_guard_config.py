@@ -43,11 +43,10 @@ def test_missing_fields_take_the_defaults_of_the_paper():
     assert GuardConfig.from_dict({"W": 7}).W == 7
 
 
-@pytest.mark.parametrize("name", ["", "Paper", "ttrl", "guard"])
-def test_an_unknown_profile_names_the_known_ones(name: str):
+def test_an_unknown_profile_names_the_known_ones():
     with pytest.raises(ConfigError) as caught:
-        GuardConfig.profile(name)
-    assert repr(name) in str(caught.value)
+        GuardConfig.profile("Paper")
+    assert "'Paper'" in str(caught.value)
     for known in ("paper", "release", "off", "frs", "mps", "rcsu"):
         assert known in str(caught.value)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from guard_histories import History, checked, configs, vote_histories, walk
+from guard_histories import checked
 from guard_plays import Play, as_votes, chance, every_history
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,15 +127,6 @@ def test_a_label_that_leaves_visit_0_behind_is_a_flip():
     play = Play(PAPER, 1)
     play.prime(as_votes([[9, 3]]))
     assert play.see(as_votes([[3, 9]])).flipped.tolist() == [True]
-
-
-@checked(15)
-@given(history=vote_histories(), config=configs())
-def test_frozen_labels_never_flip(history: History, config: GuardConfig):
-    walked, state = walk(history, replace(config, label_from="frozen"))
-    assert not any(step.decision["flipped"].any() for step in walked)
-    assert not any(step.decision["flip_rate"].any() for step in walked)
-    assert not np.asarray(state.had_competition).any()
 
 
 def test_the_match_rate_of_a_frozen_label_is_its_share_of_this_visit():

@@ -56,17 +56,6 @@ def test_problems_in_another_order(rule: Rule, shown: Sight, seed: int):
         close(two[name], value[order], name)
 
 
-@pytest.mark.parametrize("keep", [0.3, 0.5, 0.9])
-def test_problems_that_srt_keeps_follow_their_problem(keep: float):
-    """Of distinct shares; equal ones are settled in batch order."""
-    answers = np.where(np.arange(8) < np.array([3, 8, 5, 6])[:, None], 0, 1)
-    shown = replace(sight(np.random.default_rng(0)), answers=answers)
-    rule, order = make_rule("srt", {"keep": keep}), np.array([2, 0, 3, 1])
-    label = np.zeros(4, dtype=np.int64)
-    weights = rule.weigh(shown.seen(), label)
-    assert rule.weigh(shown.rows(order).seen(), label).tolist() == weights[order].tolist()
-
-
 @every_rule
 @checked(15)
 @given(shown=sights(), seed=SEEDS)

@@ -17,7 +17,7 @@ from numba.core.registry import CPUDispatcher as Dispatcher
 import guard_core
 import sim
 from sim.engine.run import Simulation
-from sim.settings.machine_code import compilation_shown, digest
+from sim.settings.machine_code import digest
 
 ROOT = Path(sim.__file__).parent.parent
 CALL = """
@@ -97,15 +97,6 @@ def compiled_anew() -> None:
     inner = numba.njit(lambda x: x + 1)
     outer = numba.njit(lambda x: 2 * inner(x))
     assert outer(1) == outer(1) == 4
-
-
-def test_compilation_is_shown_once_and_a_call_is_not() -> None:
-    shown: list[str] = []
-    with compilation_shown(shown.append):
-        compiled_anew()
-        numba.njit(lambda x: x)
-    compiled_anew()
-    assert shown == ["compiling", ""]
 
 
 def test_the_bar_of_a_run_says_that_it_compiles(monkeypatch, capsys):

@@ -12,21 +12,6 @@ from sim.world.policies import Attractor, Features, Independent, make_policy
 from sim.world.populations import Population, draw_population
 
 
-@pytest.mark.parametrize("won", range(1, 8))
-def test_two_answers_move_by_the_closed_form(won):
-    K, eta = 8, 0.3
-    counts = [20, 12] if won >= 4 else [12, 20]
-    votes, decision = decided(counts, [won, K - won], 32, K, GuardConfig.off())
-    p_RPA = np.array([[[0.6, 0.4]]])
-    g = gradient(votes, decision, p_RPA, GuardConfig.off())[0, 0]
-    share = won / K
-    size = 2 * eta * np.sqrt(share * (1 - share) * (K - 1) / K)
-    sign = 1 if counts[0] > counts[1] else -1
-    # The floor of 1e-6 under the standard deviation is the only difference.
-    assert eta * (g[0] - g[1]) == pytest.approx(sign * size, rel=1e-5)
-    assert g.sum() == pytest.approx(0, abs=1e-15)
-
-
 @pytest.mark.parametrize("profile", ["paper", "release", "off", "mps"])
 def test_gradient_equals_the_sum_over_single_samples(profile):
     rng = np.random.default_rng(4)

@@ -39,16 +39,6 @@ def test_a_response_is_the_answer_whose_interval_its_number_falls_into(
         assert first_K.tolist() == samples[0, n].tolist()
 
 
-def test_totals_are_multinomial():
-    p_A = np.array([0.5, 0.2, 0.15, 0.1, 0.04, 0.01])
-    counts, samples = draw(p_A, 4000, 64, 32)
-    assert (counts.sum(-1) == 64).all() and (samples.sum(-1) == 32).all()
-    assert (samples >= 0).all() and (samples <= counts).all()
-    for part in (counts, samples, counts - samples):
-        total_A = part[0].sum(axis=0)
-        assert pearson(total_A, total_A.sum() * p_A) > 1e-3
-
-
 def test_each_row_varies_as_a_multinomial():
     p_A = np.array([0.45, 0.35, 0.2])
     counts, samples = draw(p_A, 20000, 16, 5)
@@ -58,16 +48,6 @@ def test_each_row_varies_as_a_multinomial():
         assert covariance == pytest.approx(expected, abs=0.05 * n * 0.25)
     rest = (counts - samples)[0]
     assert abs(np.corrcoef(samples[0][:, 0], rest[:, 0])[0, 1]) < 4 / np.sqrt(20000)
-
-
-def test_unparseable_responses_count_nowhere():
-    p_A = np.array([0.6, 0.4])
-    counts, _ = draw(p_A, 5000, 20, 10, parseable=0.7)
-    parsed = counts.sum()
-    assert parsed == pytest.approx(0.7 * 100000, abs=4 * np.sqrt(100000 * 0.21))
-    assert counts[0, :, 0].sum() == pytest.approx(0.6 * parsed, abs=4 * np.sqrt(parsed * 0.24))
-    none, _ = draw(p_A, 10, 20, 10, parseable=0.0)
-    assert not none.any()
 
 
 def test_coordinates_change_every_number():

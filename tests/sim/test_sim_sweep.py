@@ -191,19 +191,14 @@ def test_another_sweep_in_the_folder_is_refused_with_the_differing_fields(swept)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("results.csv", "a,b\n1,2\n", "is damaged"),
-        ("sweep.json", "{", "is damaged"),
-        ("sweep.json", "[]", "is damaged"),
-        ("sweep.json", '{"format": 99}', "is damaged"),
-    ],
+    ("name", "content"),
+    [("results.csv", "a,b\n1,2\n"), ("sweep.json", "{"), ("sweep.json", '{"format": 99}')],
 )
-def test_a_damaged_folder_is_refused(tmp_path, name, content, message):
+def test_a_damaged_folder_is_refused(tmp_path, name, content):
     sweep = Sweep(base=BASE, groups=({"step": (0.1,)},))
     run_sweep(sweep, tmp_path)
     (tmp_path / name).write_text(content)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match="is damaged"):
         run_sweep(sweep, tmp_path)
 
 
@@ -311,26 +306,14 @@ def test_a_file_may_be_an_axis_and_one_bad_file_is_one_failed_cell(tmp_path):
     assert "p0 = 2, must be in [0, 1]" in rows["reason"].iloc[1]
 
 
-def bad_histogram(path):
-    path.write_text("p0,weight\n0.5,0.7\n")
-    return ["--population", "histogram", "--histogram", str(path)]
-
-
-@pytest.mark.parametrize(
-    ("make", "name", "message"),
-    [
-        (bad_histogram, "h.csv", "the weights sum to 0.7"),
-        (lambda path: [*bad_histogram(path)[:3], "none.csv"], "h.csv", "cannot be read"),
-    ],
-)
 @pytest.mark.parametrize(
     "command", [["run"], ["compare", "--arms", "ttrl"], ["sweep", "--vary", "step=.1,.2"]]
 )
-def test_bad_files_are_refused_before_anything_is_written(
-    tmp_path, capsys, command, make, name, message
-):
-    options = [*make(tmp_path / name), "--n-problems", "10", "--epochs", "8", "--quiet"]
-    assert main([*command, "--out", str(tmp_path / "out"), *options]) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1 and message in lines[0]
-    assert not (tmp_path / "out").exists()
+def test_bad_files_are_refused_before_anything_is_written(tmp_path, capsys, command):
+    (tmp_path / "h.csv").write_text("p0,weight\n0.5,0.7\n")
+    for name, message in (("h.csv", "the weights sum to 0.7"), ("none.csv", "cannot be read")):
+        options = ["--population", "histogram", "--histogram", str(tmp_path / name), "--quiet"]
+        assert main([*command, "--out", str(tmp_path / "out"), *options]) == 2
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert len(lines) == 1 and message in lines[0]
+        assert not (tmp_path / "out").exists()

@@ -7,9 +7,19 @@ import numpy as np
 import pytest
 
 from lab.base.errors import UserError
-from sim.theory import Process, lock_in, windows, wrong_by_visit
+from sim.theory import (
+    Process,
+    detection,
+    flip_law,
+    flip_rate_by_visit,
+    lock_in,
+    windows,
+    wrong_by_visit,
+)
 from sim.theory import chain as forms
 from sim.theory.chain import lock_in_chain
+from sim.theory.flow import plurality
+from sim.theory.tables import draw
 
 
 def _grpo_move(votes: tuple[int, ...], label: int, n_samples: int, step: float, p: float) -> float:
@@ -63,17 +73,6 @@ def test_halving_the_grid_changes_less_than_1e_4(n_votes: int, n_samples: int, s
     assert np.abs(once - twice).max() < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("n_votes", "n_samples", "step"), [(64, 32, 0.1), (7, 5, 0.4), (4, 2, 2.0)]
-)
-def test_swapping_the_answers_swaps_the_ends(n_votes: int, n_samples: int, step: float):
-    solved = lock_in_chain(Process(step, n_votes, n_samples))
-    p0 = np.linspace(0.02, 0.98, 33)
-    assert solved.at(p0) + solved.at(1 - p0) == pytest.approx(np.ones(33), abs=1e-8)
-    assert np.all(np.diff(solved.at(p0)) <= 1e-9)
-    assert solved.at(0.5) == pytest.approx(0.5, abs=1e-9)
-
-
 @pytest.mark.parametrize(("n_votes", "n_samples"), [(64, 64), (64, 32), (8, 8), (5, 3), (3, 2)])
 def test_a_huge_step_makes_the_first_move_final(n_votes: int, n_samples: int):
     process = Process(1e4, n_votes, n_samples)
@@ -95,29 +94,37 @@ def test_beyond_the_barrier_nothing_is_left_to_happen():
     assert tuple(wrong) == (0.0, 0.0, 1.0)
 
 
+GOOD = {"p0": 0.55, "step": 0.1, "n_votes": 64, "n_samples": 32}
+P = Process(0.1, 8, 8)
+
+
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("ask", "named"),
     [
-        *(({"p0": p0}, "p0") for p0 in (0.0, 1.0, math.nan)),
-        *(({"p0": p0, "method": "diffusion"}, "p0") for p0 in (0.0, math.nan)),
-        *(({"step": step}, "step") for step in (0.0, -0.1, math.inf, 1e-9)),
-        ({"n_votes": 2, "n_samples": 2}, "n_votes"),
-        ({"n_votes": 8.5}, "n_votes"),
-        ({"n_samples": 1}, "n_samples"),
-        ({"n_samples": 65}, "n_samples"),
-        ({"method": "guess"}, "method"),
+        *((lambda p0=p0: lock_in(**GOOD | {"p0": p0}), "p0 = ") for p0 in (0.0, 1.0, math.nan)),
+        *((lambda step=step: Process(step, 8, 8), "step = ") for step in (0.0, math.inf, 1e-9)),
+        (lambda: Process(0.1, 2, 2), "n_votes = 2"),
+        (lambda: Process(0.1, 8.5, 8), "n_votes = 8.5"),
+        (lambda: Process(0.1, 64, 1), "n_samples = 1"),
+        (lambda: Process(0.1, 64, 65), "n_samples = 65"),
+        (lambda: lock_in(**GOOD, method="guess"), "method = "),
+        (lambda: lock_in(**GOOD | {"p0": math.nan}, method="diffusion"), "p0 = "),
+        (lambda: windows(P, 0.5), "delta = 0.5"),
+        (lambda: windows(P, math.nan), "delta = nan"),
+        (lambda: detection(0.5, P, 0), "n_visits = 0"),
+        (lambda: detection(0.5, P, 10, window=0), "window = 0"),
+        (lambda: detection(0.5, P, 10, tau=1.0), "tau = 1.0"),
+        (lambda: plurality([0.5, 0.6], 8), "p must be probabilities"),
+        (lambda: plurality([1.2, -0.2], 8), "p must be probabilities"),
+        (lambda: flip_law(0.5, P, max_flips=True), "max_flips = True"),
+        (lambda: flip_rate_by_visit(0.5, P, 2.5), "n_visits = 2.5"),
+        (lambda: draw(0.5, P, n_runs=0), "n_runs = 0"),
+        (lambda: draw(0.5, P, max_visits=-1), "max_visits = -1"),
     ],
 )
-def test_bad_input_is_named(change: dict, named: str):
-    good = {"p0": 0.55, "step": 0.1, "n_votes": 64, "n_samples": 32}
-    with pytest.raises(UserError, match=f"theory: {named} = "):
-        lock_in(**(good | change))
-
-
-@pytest.mark.parametrize("bad", [0.0, 0.5, -1.0, math.nan])
-def test_a_bad_delta_is_named(bad: float):
-    with pytest.raises(UserError, match="delta"):
-        windows(Process(0.1, 64, 32), bad)
+def test_bad_input_is_named(ask, named):
+    with pytest.raises(UserError, match=f"theory: {named}"):
+        ask()
 
 
 def test_the_notes_constants():

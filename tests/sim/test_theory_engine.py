@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -10,11 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import binom
 
 from guard_core import GuardConfig
 from lab.base.arms import arm
-from lab.base.errors import UserError
 from lab.measures.fate import fate_shares, fates
 from sim import SimConfig, simulate
 from sim.theory import Process, detection, lock_in, memory_wrong
@@ -87,12 +84,6 @@ def test_remembered_majorities_are_wrong_as_often_as_the_urn_says():
         assert abs(drawn_T.loc[visit] - share) < 4 * error
 
 
-def test_without_training_the_memory_finds_the_majority_of_the_policy():
-    wrong_T = memory_wrong(0.55, Process(1e-3, 9, 9), 3)
-    alone_T = [float(binom.cdf(9 * (t + 1) // 2, 9 * (t + 1), 0.55)) for t in (0, 2)]
-    assert wrong_T[[0, 2]] == pytest.approx(alone_T, abs=2e-3)
-
-
 def _wrong_RT(coupling: Coupling, p0: float, **settings: Any) -> np.ndarray:
     """(R, T + 1) share of wrong labels of each replicate by visit, from coupled problems."""
     own = {"policy": "attractor", "load_sd": 0.0, "seed": 11, "n_problems": 100}
@@ -111,11 +102,6 @@ def test_plurality_equals_the_sum_over_all_votes(p: list[float], n_votes: int):
         tied_A = count_A == count_A.max()
         wins_A += math.prod(p[a] for a in votes) * tied_A / tied_A.sum()
     assert plurality(p, n_votes) == pytest.approx(wins_A, abs=1e-12)
-
-
-def test_plurality_of_two_answers_is_the_label_of_the_chain():
-    wrong = float(Process(0.1, 64, 32).wrong_vote(math.log(0.55 / 0.45))[0])
-    assert plurality([0.55, 0.45], 64)[1] == pytest.approx(wrong, abs=1e-12)
 
 
 def test_the_replicator_is_the_engines_mean_update():
@@ -184,31 +170,8 @@ def test_a_coupled_population_collapses_as_often_as_in_the_engine(factor, n_vote
     assert 0.02 < chance < 0.98
 
 
-@pytest.mark.parametrize(
-    ("ask", "named"),
-    [
-        (lambda: detection(0.5, Process(0.1, 8, 8), 0), "n_visits = 0"),
-        (lambda: detection(0.5, Process(0.1, 8, 8), 10, window=0), "window = 0"),
-        (lambda: detection(0.5, Process(0.1, 8, 8), 10, tau=1.0), "tau = 1.0"),
-        (lambda: plurality([0.5, 0.6], 8), "p must be probabilities"),
-        (lambda: plurality([1.2, -0.2], 8), "p must be probabilities"),
-    ],
-)
-def test_bad_input_is_named(ask: Callable[[], object], named: str):
-    with pytest.raises(UserError, match=f"theory: {named}"):
-        ask()
-
-
 def row(config: SimConfig) -> dict[str, float]:
     return fate_shares(fates(simulate(config).visits)).mean().to_dict()
-
-
-def test_independent_problems_hardly_degrade():
-    many = {"policy": "independent", "guard": GuardConfig.off(), "replicates": 4}
-    assert row(SimConfig(**many))["Degraded"] < 1
-    two = SimConfig(**many, population="point", ability_mean=0.55, n_answers=2, step=0.1)
-    # Lock-in on the wrong answer is 4.5 %, but most of it is over before the first three visits.
-    assert row(two)["Degraded"] < 3
 
 
 def test_attractor_reproduces_the_llama_row():

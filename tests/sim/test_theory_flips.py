@@ -6,7 +6,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from lab.base.errors import UserError
 from sim.theory import Process, flip_law, flip_rate_by_visit, lock_in, windows
 from sim.theory.chain import single_flip_share
 from sim.theory.tables import Runs, average, draw, proportion
@@ -110,16 +109,3 @@ def test_what_cannot_degrade_has_no_share():
     assert (law.kept_F[0], law.lost_F.sum(), law.degraded) == (1.0, 0.0, 0.0)
     assert math.isnan(law.single_share)
     assert flip_rate_by_visit(0.9999, Process(0.1, 64, 32), 3).tolist() == [0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize("bad", [0, -1, 2.5, True])
-def test_bad_counts_are_named(bad: object):
-    process = Process(0.1, 8, 8)
-    for name, ask in {
-        "max_flips": lambda: flip_law(0.5, process, max_flips=bad),  # pyright: ignore
-        "n_visits": lambda: flip_rate_by_visit(0.5, process, bad),  # pyright: ignore
-        "n_runs": lambda: draw(0.5, process, n_runs=bad),  # pyright: ignore
-        "max_visits": lambda: draw(0.5, process, max_visits=bad),  # pyright: ignore
-    }.items():
-        with pytest.raises(UserError, match=f"theory: {name} = "):
-            ask()
