@@ -45,13 +45,6 @@ def test_rewards_by_hand(name, settings, answers, label, rewards):
     np.testing.assert_allclose(found, rewards, rtol=1e-15)
 
 
-def test_ttrl_scores_votes_and_keeps_every_problem():
-    rule = make_rule("ttrl")
-    assert rule.scores(seen()).tolist() == [[3, 2, 1], [1, 5, 0]]
-    assert rule.weigh(seen(), LABEL).tolist() == [1, 1]
-    assert rule.is_direct(seen(), LABEL) is None
-
-
 @pytest.mark.parametrize(
     ("threshold", "weights"), [(0.0, [1, 1]), (0.5, [1, 1]), (0.51, [0, 1]), (0.9, [0, 0])]
 )

@@ -54,8 +54,6 @@ def test_an_interrupted_comparison_goes_on_with_the_same_command(tmp_path, capsy
     ("options", "arm", "guard"),
     [
         (["--profile", "off"], "ttrl", {"frs": False}),
-        (["--profile", "release"], "release", {"skip_by": "mask"}),
-        (["--arm", "memory"], "memory", {"label_from": "memory"}),
         (["--arm", "truth"], "truth", {"rcsu": False}),
         (["--profile", "mps", "--guard.W", "3"], "custom", {"W": 3, "mps": True, "frs": False}),
         (["--arm", "matched", "--step-factor", "0.9"], "matched", {"frs": False}),

@@ -236,14 +236,9 @@ def test_the_choice_of_a_rival_is_judged_on_the_other_half(scored):
     # Twenty equal rivals: the best looks good on the replicates that chose it and nowhere else.
     arms = [f"arm{n}" for n in range(20)]
     rng = np.random.default_rng(0)
-    noise = pd.DataFrame(
-        {
-            "arm": np.repeat(arms, 12),
-            "status": "done",
-            "step": 0.1,
-            "replicate": np.tile(np.arange(12), 20),
-            "pass_final": rng.normal(size=240),
-        }
+    runs = {"arm": np.repeat(arms, 12), "replicate": np.tile(np.arange(12), 20)}
+    noise = pd.DataFrame(runs | {"pass_final": rng.normal(size=240)}).assign(
+        status="done", step=0.1
     )
     naive = noise.groupby("arm")["pass_final"].mean().max()
     honest = best_among(noise, arms, ["step"], "pass_final")["pass_final"].mean()

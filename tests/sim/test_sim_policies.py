@@ -336,20 +336,9 @@ def test_the_expected_update_is_the_drift_of_the_theory(p):
 
 def test_expected_updates_keep_the_noise_of_the_vote_and_lose_that_of_the_samples():
     p0, step, V = 0.55, 0.3, 64
-    config = SimConfig(
-        policy="independent",
-        population="point",
-        ability_mean=p0,
-        guard=GuardConfig.off(),
-        n_answers=2,
-        n_samples=V,
-        schedule="constant",
-        step=step,
-        n_problems=4000,
-        batch_size=4000,
-        epochs=1,
-        seed=2,
-    )
+    world = {"policy": "independent", "population": "point", "ability_mean": p0, "n_answers": 2}
+    sizes = {"n_samples": V, "n_problems": 4000, "batch_size": 4000, "epochs": 1, "seed": 2}
+    config = SimConfig(guard=GuardConfig.off(), schedule="constant", step=step, **world, **sizes)
     process = Process(step, V, V)
     law = process.law(logit(p0))
     square = (law.up_NM + law.down_NM) @ law.sizes_M**2

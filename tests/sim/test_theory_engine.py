@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -170,26 +169,10 @@ def test_a_coupled_population_collapses_as_often_as_in_the_engine(factor, n_vote
     assert 0.02 < chance < 0.98
 
 
-def row(config: SimConfig) -> dict[str, float]:
-    return fate_shares(fates(simulate(config).visits)).mean().to_dict()
-
-
 def test_attractor_reproduces_the_llama_row():
-    shares = row(SimConfig(guard=GuardConfig.off(), replicates=4, seed=3))
-    paper = {
-        "Degraded": 53.8,
-        "Marginal Degraded": 6.4,
-        "Learned": 0.2,
-        "Stable Always Right": 2.8,
-        "Always Wrong": 36.4,
-    }
+    config = SimConfig(guard=GuardConfig.off(), replicates=4, seed=3)
+    shares = fate_shares(fates(simulate(config).visits)).mean()
+    paper = {"Degraded": 53.8, "Marginal Degraded": 6.4, "Learned": 0.2}
+    paper |= {"Stable Always Right": 2.8, "Always Wrong": 36.4}
     for name, percent in paper.items():
         assert shares[name] == pytest.approx(percent, abs=5), name
-
-
-def test_frozen_labels_and_vote_memory_lose_far_less():
-    config = SimConfig(guard=GuardConfig.off(), replicates=4, seed=3)
-    plain = row(config)["TotalDeg"]
-    memory = row(replace(config, guard=GuardConfig(label_from="memory")))["TotalDeg"]
-    frozen = row(replace(config, guard=GuardConfig(label_from="frozen")))["TotalDeg"]
-    assert frozen < 4 < memory < plain - 25
