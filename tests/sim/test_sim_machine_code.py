@@ -48,10 +48,7 @@ def called(root: Path, **environment: str) -> tuple[Path, int]:
     run = subprocess.run(
         [sys.executable, "-c", CALL],
         env=kept | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"} | environment,
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=True,
+        **{"cwd": root, "capture_output": True, "text": True, "check": True},
     )
     folder, result = run.stdout.split()
     return Path(folder), int(result)

@@ -72,12 +72,8 @@ def test_each_row_varies_as_a_multinomial():
 
 def test_coordinates_change_every_number():
     base = uniforms(1, 0, 2, TIE, 1, 500)
-    for other in (
-        uniforms(2, 0, 2, TIE, 1, 500),
-        uniforms(1, 2, 2, TIE, 1, 500),
-        uniforms(1, 0, 2, ORDER, 1, 500),
-        uniforms(1, 0, 2, TIE, 2, 500),
-    ):
+    for at in ((2, 0, TIE, 1), (1, 2, TIE, 1), (1, 0, ORDER, 1), (1, 0, TIE, 2)):
+        other = uniforms(*at[:2], 2, *at[2:], 500)
         assert (base != other).all()
         assert abs(np.corrcoef(base.ravel(), other.ravel())[0, 1]) < 4 / np.sqrt(1000)
     assert (base[0] != base[1]).all()

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,8 @@ from sim.theory.flow import Coupling, collapse, critical_coupling, mean_field, p
 
 Cell = tuple[int, int, float, float, int]
 
-REPLICATES, PROBLEMS = 20, 1000
-N_RUNS = REPLICATES * PROBLEMS
+SIZE = {"n_problems": 1000, "batch_size": 1000, "replicates": 20}
+N_RUNS = 20 * 1000
 
 
 def _visits(p0: float, **settings: Any) -> pd.DataFrame:
@@ -27,18 +26,6 @@ def _visits(p0: float, **settings: Any) -> pd.DataFrame:
     usual = {"policy": "independent", "population": "point", "guard": GuardConfig.off()}
     usual |= {"ability_mean": p0, "n_answers": 2, "schedule": "constant"}
     return simulate(SimConfig(**usual | settings)).visits
-
-
-@cache
-def _wide(cell: Cell) -> pd.DataFrame:
-    """One row per problem, one column per quantity and visit."""
-    n_votes, n_samples, step, p0, visits = cell
-    size = {"n_problems": PROBLEMS, "batch_size": PROBLEMS, "replicates": REPLICATES}
-    votes = {"n_votes": n_votes, "n_samples": n_samples, "step": step, "epochs": visits}
-    table = _visits(p0, seed=7, **size, **votes)
-    assert (table.groupby("visit").size() == N_RUNS).all()
-    columns = ["label_correct", "flipped", "flip_rate"]
-    return table.pivot(index=["replicate", "problem"], columns="visit", values=columns)
 
 
 def _drawn_cells(n_cells: int) -> list[Cell]:
@@ -57,7 +44,11 @@ def _drawn_cells(n_cells: int) -> list[Cell]:
 def test_lost_problems_are_detected_as_often_as_the_chain_says(cell: Cell):
     n_votes, n_samples, step, p0, visits = cell
     process = Process(step, n_votes, n_samples)
-    wide = _wide(cell)
+    votes = {"n_votes": n_votes, "n_samples": n_samples, "step": step, "epochs": visits}
+    table = _visits(p0, seed=7, **SIZE, **votes)
+    columns = ["label_correct", "flipped", "flip_rate"]
+    wide = table.pivot(index=["replicate", "problem"], columns="visit", values=columns)
+    assert len(wide) == N_RUNS
     right_NT = wide["label_correct"].to_numpy(bool)
     ends = {"of_lost": ~right_NT[:, -1], "of_kept": right_NT[:, -1]}
     # The engine's own flip rate is over five visits; one step is a flip at any visit.
@@ -72,9 +63,8 @@ def test_lost_problems_are_detected_as_often_as_the_chain_says(cell: Cell):
 
 def test_remembered_majorities_are_wrong_as_often_as_the_urn_says():
     p0, step, visits = 0.46, 0.4, 20
-    size = {"n_problems": PROBLEMS, "batch_size": PROBLEMS, "replicates": REPLICATES}
     votes = {"n_votes": 9, "n_samples": 6, "step": step, "epochs": visits}
-    table = _visits(p0, guard=arm("memory").guard, seed=5, **size, **votes)
+    table = _visits(p0, guard=arm("memory").guard, seed=5, **SIZE, **votes)
     drawn_T = 1 - table.groupby("visit")["label_correct"].mean()
     exact_T = memory_wrong(p0, Process(step, 9, 6), visits)
     for visit in (0, 1, 3, 8, 20):
