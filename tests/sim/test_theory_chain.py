@@ -106,7 +106,7 @@ P = Process(0.1, 8, 8)
     ("ask", "named"),
     [
         *((lambda p0=p0: lock_in(**GOOD | {"p0": p0}), "p0 = ") for p0 in (0.0, 1.0, math.nan)),
-        *((lambda step=step: Process(step, 8, 8), "step = ") for step in (0.0, math.inf, 1e-9)),
+        *((lambda x=x: lock_in(**GOOD | {"step": x}), "step = ") for x in (0.0, math.inf, 1e-9)),
         (lambda: Process(0.1, 2, 2), "n_votes = 2"),
         (lambda: Process(0.1, 8.5, 8), "n_votes = 8.5"),
         (lambda: Process(0.1, 64, 1), "n_samples = 1"),
