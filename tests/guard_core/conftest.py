@@ -1,7 +1,5 @@
 """Makes the helpers of this folder importable by its tests."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

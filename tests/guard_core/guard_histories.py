@@ -1,7 +1,5 @@
 """Random vote histories and settings, and the walk of one history through a guard."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, get_args, get_type_hints

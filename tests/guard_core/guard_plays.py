@@ -1,7 +1,5 @@
 """Short hand-written histories: one guard, all of its problems in every batch."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Observations of rules, by hand or at random."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -44,7 +42,7 @@ class Sight:
         )
         return Observations(votes=votes, **given)
 
-    def rows(self, index: Any, axis: int = -1) -> Sight:
+    def rows(self, index, axis=-1):
         """Take other rows; `axis` counts from the problems backwards."""
         first = self.answers.ndim - 1 + axis
         kept = {n: np.take(a, index, axis=first) for n, a in self.arrays().items()}

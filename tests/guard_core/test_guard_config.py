@@ -1,15 +1,30 @@
-"""Settings: profiles, round trips, and errors that name field, value and bound."""
-
-from __future__ import annotations
+"""Settings and their refusals, the learning rate, and decisions dealt to other problems."""
 
 import math
-from dataclasses import Field, FrozenInstanceError, fields
+from dataclasses import Field, FrozenInstanceError, dataclass, fields, replace
+from itertools import pairwise
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 from guard_histories import checked, configs
 from hypothesis import given
+from hypothesis import strategies as st
 
-from guard_core import ConfigError, GuardConfig
+from guard_core import GuardConfig
+from guard_core.config import (
+    SCRIPTS,
+    ConfigError,
+    Count,
+    Interval,
+    Positive,
+    Share,
+    ShareBelowOne,
+    check_fields,
+    fault,
+)
+from guard_core.decision import Route, Treatment, rerouted
+from guard_core.schedule import brake_factor, rate_factor, scheduled_steps, signal, step_factors
 
 PARTS = ("frs", "mps", "rcsu")
 BOUNDS = {
@@ -22,7 +37,7 @@ BOUNDS = {
 
 
 @pytest.mark.parametrize("field", fields(GuardConfig), ids=lambda field: field.name)
-def test_a_wrong_value_names_field_value_and_bound(field: Field) -> None:
+def test_a_wrong_value_names_field_value_and_bound(field: Field):
     values: list[object] = [None, "no", ["yes"]]
     if type(field.default) in (int, float):
         values += [True, *BOUNDS.get(field.name, (-0.01, 1.01, math.nan))]
@@ -35,37 +50,36 @@ def test_a_wrong_value_names_field_value_and_bound(field: Field) -> None:
 
 @given(config=configs())
 @checked(30)
-def test_round_trips(config: GuardConfig) -> None:
+def test_round_trips(config: GuardConfig):
     copy = GuardConfig.from_dict(config.to_dict())
     assert (copy, hash(copy)) == (config, hash(config))
 
 
-def test_missing_fields_take_the_defaults_of_the_paper() -> None:
+def test_missing_fields_take_the_defaults_of_the_paper():
     assert GuardConfig.from_dict({}) == GuardConfig.paper()
     assert GuardConfig.from_dict({"W": 7}).W == 7
 
 
-@pytest.mark.parametrize("name", ["", "Paper", "ttrl", "guard"])
-def test_an_unknown_profile_names_the_known_ones(name: str) -> None:
+def test_an_unknown_profile_names_the_known_ones():
     with pytest.raises(ConfigError) as caught:
-        GuardConfig.profile(name)
-    assert repr(name) in str(caught.value)
+        GuardConfig.profile("Paper")
+    assert "'Paper'" in str(caught.value)
     for known in ("paper", "release", "off", "frs", "mps", "rcsu"):
         assert known in str(caught.value)
 
 
-def test_an_unknown_setting_is_named() -> None:
+def test_an_unknown_setting_is_named():
     with pytest.raises(ConfigError, match="tau_fr"):
         GuardConfig.from_dict({"tau_fr": 0.3})
 
 
-def test_a_config_error_is_a_value_error_and_a_config_is_frozen() -> None:
+def test_a_config_error_is_a_value_error_and_a_config_is_frozen():
     assert issubclass(ConfigError, ValueError)
     with pytest.raises(FrozenInstanceError):
         GuardConfig().W = 3  # type: ignore[misc]
 
 
-def test_profiles_hold_the_numbers_of_the_table() -> None:
+def test_profiles_hold_the_numbers_of_the_table():
     shared = {
         "tau_FR": 0.3, "tau_MR": 0.6, "l1": 0.5, "l2": 0.3, "w_min": 0.1,
         "beta_max": 0.3, "T_steady": 3, "p_skip": 0.7, "W": 5,
@@ -87,10 +101,159 @@ def test_profiles_hold_the_numbers_of_the_table() -> None:
     assert GuardConfig.release().to_dict().items() >= (shared | release).items()
 
 
-def test_ablations_switch_parts() -> None:
+def test_ablations_switch_parts():
     assert [getattr(GuardConfig.off(), part) for part in PARTS] == [False] * 3
     for one in PARTS:
         assert [getattr(GuardConfig.only(one), part) for part in PARTS] == [one == p for p in PARTS]
     for name in ("paper", "release", "off"):
         assert GuardConfig.profile(name) == getattr(GuardConfig, name)()
     assert GuardConfig.profile("mps") == GuardConfig.only("mps")
+
+
+FITS: list[tuple[Any, Any]] = [
+    (True, bool),
+    (3, int),
+    (3, float),
+    (1, Share),
+    (0.0, ShareBelowOne),
+    (None, Count | None),
+    (2, Count | None),
+    ("a", Literal["a"] | None),
+    ("a", int | float | str),
+    ((), tuple[Share, ...]),
+    ((0.5, 1), tuple[Share, Count]),
+    ({"a": 1}, dict[str, int]),
+    (5, Annotated[int, "a remark"]),
+    (object(), "a type that is not known"),
+]
+
+
+@pytest.mark.parametrize(("value", "kind"), FITS)
+def test_a_value_that_fits(value: Any, kind: Any):
+    assert fault("x", value, kind) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "message"),
+    [
+        (1, bool, "x = 1: must be of type bool"),
+        (True, float, "x = True: must be of type float"),
+        (2.0, Count, "x = 2.0: must be of type int"),
+        (0, Count, "x = 0: must be at least 1"),
+        (math.inf, Positive, "x = inf: must be above 0 and finite"),
+        (math.nan, float, "x = nan: must be a finite number"),
+        (1.0, ShareBelowOne, "x = 1.0: must lie in [0, 1)"),
+        (1.0, Annotated[float, Interval("(-inf, 0]")], "x = 1.0: must be at most 0"),
+        ("1", Count | None, "x = '1': must be of type int"),
+        ("b", Literal["a", 1], "x = 'b': must be one of a, 1"),
+        ([1.0], tuple[float, ...], "x = [1.0]: must be of type tuple"),
+        ((0.5,), tuple[Share, Share], "x = (0.5,): must have 2 entries"),
+        ((0.5, 2.0), tuple[Share, ...], "x[1] = 2.0: must lie in [0, 1]"),
+        (((0.5, -1.0),), tuple[tuple[float, Share], ...], "x[0][1] = -1.0: must lie in [0, 1]"),
+        (3, dict[str, int], "x = 3: must be of type dict"),
+    ],
+)
+def test_a_value_that_does_not_fit(value: Any, kind: Any, message: str):
+    assert fault("x", value, kind) == message
+
+
+@dataclass
+class Record:
+    """A record with one bounded field."""
+
+    share: Share = 0.5
+
+
+def test_a_record_raises_the_error_it_is_given():
+    check_fields(Record())
+    with pytest.raises(ConfigError, match=r"^share = 2: must lie in \[0, 1\]$"):
+        check_fields(Record(2))
+    with pytest.raises(KeyError, match=r"mine\.share"):
+        check_fields(Record(2), error=KeyError, prefix="mine.")
+
+
+FLIPPED = np.array([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+MATCH = np.array([[0.5, 0.75, 0.25, 0.0], [1.0, 1.0, 0.0, 0.0]])
+VISITED = np.array([[True, True, True, False], [True, True, False, False]])
+
+
+def test_the_signal_counts_all_problems_for_flips_and_visited_ones_for_match_rates():
+    flips = signal(FLIPPED, MATCH, VISITED, GuardConfig())
+    assert flips.tolist() == [0.5, 0.0]
+    match = signal(FLIPPED, MATCH, VISITED, GuardConfig(brake_on="match_rate"))
+    assert match.tolist() == [0.5, 1.0]
+    nothing = signal(FLIPPED, MATCH, VISITED & False, GuardConfig(brake_on="match_rate"))
+    assert nothing.tolist() == [0.0, 0.0]
+
+
+def test_the_rate_falls_only_above_the_limit():
+    value = np.array([0.2, 0.21, 0.0])
+    assert brake_factor(value, GuardConfig(brake=0.5)).tolist() == [1.0, 0.5, 1.0]
+    assert brake_factor(value, GuardConfig(brake=0.0)).tolist() == [1.0, 0.0, 1.0]
+    assert brake_factor(value, GuardConfig()).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_it_warms_up_and_falls_to_zero() -> None:
+    factors = [rate_factor(done, 100, 0.03) for done in range(100)]
+    assert factors[:4] == pytest.approx([1 / 3, 2 / 3, 1.0, 1.0])
+    assert all(a >= b for a, b in pairwise(factors[3:]))
+    assert 0 < factors[-1] < 1e-3
+    assert rate_factor(0, 10, 0.0) == 1.0
+
+
+def test_every_optimizer_step_has_its_rate_batch_by_batch() -> None:
+    # 96 batches of 8 steps: 24 of the 768 warm up.
+    factors = step_factors(scheduled_steps(64, 8, 1), 12, 0.03)
+    assert [len(batch) for batch in factors] == [8] * 96
+    means = [sum(batch) / 8 for batch in factors]
+    assert means[:4] == pytest.approx([0.1875, 0.5208, 0.8542, 1.0], abs=1e-4)
+    flat = [factor for batch in factors for factor in batch]
+    assert flat == [rate_factor(done, 768, 0.03) for done in range(768)]
+
+
+def test_the_last_batch_may_be_smaller() -> None:
+    assert scheduled_steps(21, 8, 3) == [3, 3, 2]
+    assert scheduled_steps(16, 8, 8) == [1, 1]
+    factors = step_factors([3, 3, 2], 2, 0.0)
+    assert factors[2] == [rate_factor(6, 16, 0.0), rate_factor(7, 16, 0.0)]
+
+
+@given(st.integers(1, 12), st.integers(0, 2**32 - 1))
+def test_dealing_keeps_the_treatments_and_ignores_the_order_of_rows(size: int, seed: int):
+    rng = np.random.default_rng(seed)
+    problems, draws, order = rng.permutation(99)[:size], rng.random(size), rng.permutation(size)
+    weights = rng.choice([0.35, 0.5, 0.85, 1.0], size)
+    own = Treatment(weights, rng.random(size), rng.random(size) < 0.3)
+    dealt = own.permuted(problems, draws)
+    assert sorted(zip(*dealt, strict=True)) == sorted(zip(*own, strict=True))
+    again = Treatment(*(part[order] for part in own)).permuted(problems[order], draws[order])
+    for part, other in zip(dealt, again, strict=True):
+        np.testing.assert_array_equal(part[order], other)
+    same = Treatment(*(np.full(size, part[0]) for part in own))
+    for part, other in zip(same, same.permuted(problems, draws), strict=True):
+        np.testing.assert_array_equal(part, other)
+
+
+def test_every_problem_gets_every_treatment_equally_often():
+    rng, n = np.random.default_rng(0), 20_000
+    problems, draws = np.tile(np.arange(4), (n, 1)), rng.random((n, 4))
+    own = Treatment(*(np.tile(np.arange(4.0), (n, 1)) for _ in range(3)))
+    share = [(own.permuted(problems, draws).weight == k).mean(axis=0) for k in range(4)]
+    np.testing.assert_allclose(share, 0.25, atol=0.02)
+
+
+def test_routes_follow_the_skips():
+    route = np.array([Route.STABLE, Route.SKIPPED, Route.SKIPPED, Route.AT_RISK], np.int8)
+    found = rerouted(route, np.array([True, False, True, False]))
+    assert found.tolist() == [Route.SKIPPED, Route.HIGH_RISK, Route.SKIPPED, Route.AT_RISK]
+    assert found.dtype == route.dtype
+
+
+def test_the_authors_scripts():
+    """FRS is on for Qwen2.5-7B alone, and all set theta_MR = .5 in the released code."""
+    release = replace(GuardConfig.release(), theta_MR=0.5)
+    for cell in SCRIPTS:
+        frs = cell.startswith(("qwen2.5-7b/", "qwen-"))
+        assert GuardConfig.release_scripts(cell) == replace(release, frs=frs)
+    with pytest.raises(ConfigError, match=r"cell = 'x': unknown, use one of llama-3.2-3b/aime24"):
+        GuardConfig.release_scripts("x")

@@ -1,22 +1,20 @@
-"""docs/method.md, sections 2 and 3: labels, visit 0, flips and rates."""
+"""docs/method.md, sections 2 to 6 and 16: labels, rates, weights, protection and skips."""
 
-from __future__ import annotations
-
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from guard_histories import History, checked, configs, vote_histories, walk
-from guard_plays import Play, as_votes, chance, every_history
+from guard_histories import checked, configs, vote_histories, walk
+from guard_plays import NEVER, Play, as_votes, chance, every_history
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guard_core import Guard, GuardConfig
+from guard_core import Guard, GuardConfig, Route
 
 PAPER = GuardConfig.paper()
 
 
-def test_the_first_label_after_silent_visits_is_no_flip() -> None:
+def test_the_first_label_after_silent_visits_is_no_flip():
     play = Play(PAPER, 1)
     silent = [play.see(as_votes([[0, 0]])) for _ in range(3)]
     assert [int(decision.label[0]) for decision in silent] == [-1, -1, -1]
@@ -25,20 +23,17 @@ def test_the_first_label_after_silent_visits_is_no_flip() -> None:
 
 
 @pytest.mark.parametrize("label_from", ["current", "frozen", "memory"])
-def test_a_visit_without_a_vote_keeps_the_label(label_from: str) -> None:
+def test_a_visit_without_a_vote_keeps_the_label(label_from: str):
     play = Play(GuardConfig(label_from=label_from, tie_break="first"), 1)
     play.see(as_votes([[0, 40]]))
     decision = play.see(as_votes([[0, 0]]))
     assert (decision.label[0], decision.flipped[0], decision.tied[0]) == (1, False, False)
-    assert (decision.visits[0], decision.match_rate[0], decision.mean_match_rate[0]) == (
-        2,
-        0,
-        40 / 64 / 2,
-    )
+    assert (decision.visits[0], decision.match_rate[0]) == (2, 0)
+    assert decision.mean_match_rate[0] == 40 / 64 / 2
     assert not decision.minority.any()
 
 
-def test_a_batch_that_knows_no_answer_at_all() -> None:
+def test_a_batch_that_knows_no_answer_at_all():
     play = Play(PAPER, 2)
     decision = play.see(as_votes(np.zeros((2, 0))))
     assert decision.label.tolist() == [-1, -1]
@@ -46,14 +41,14 @@ def test_a_batch_that_knows_no_answer_at_all() -> None:
     assert decision.weight.tolist() == [1, 1]
 
 
-def test_unparseable_responses_stay_in_the_denominator() -> None:
+def test_unparseable_responses_stay_in_the_denominator():
     decision = Play(PAPER, 1).see(as_votes([[3, 1]], n_votes=64))
     assert decision.match_rate.tolist() == [3 / 64]
 
 
 @given(n_tied=st.integers(1, 7), place=st.integers(0, 6), share=st.sampled_from([0.01, 0.5, 0.99]))
 @checked(20)
-def test_a_tie_goes_to_the_answer_at_the_place_drawn(n_tied: int, place: int, share: float) -> None:
+def test_a_tie_goes_to_the_answer_at_the_place_drawn(n_tied: int, place: int, share: float):
     place %= n_tied
     counts = np.zeros(15, dtype=int)
     counts[1::2][:n_tied] = 4
@@ -112,7 +107,7 @@ def test_labels_of_a_history(settings, first, history, wanted):
 
 
 @pytest.mark.parametrize("label_from", ["current", "frozen", "memory"])
-def test_visit_0_is_neither_visit_nor_flip(label_from: str) -> None:
+def test_visit_0_is_neither_visit_nor_flip(label_from: str):
     play = Play(GuardConfig(label_from=label_from), 2)
     before = play.state
     play.prime(as_votes([[9, 3], [3, 9]]))
@@ -125,38 +120,21 @@ def test_visit_0_is_neither_visit_nor_flip(label_from: str) -> None:
     assert decision.flipped.tolist() == [False, False]
 
 
-def test_a_label_that_leaves_visit_0_behind_is_a_flip() -> None:
+def test_a_label_that_leaves_visit_0_behind_is_a_flip():
     play = Play(PAPER, 1)
     play.prime(as_votes([[9, 3]]))
     assert play.see(as_votes([[3, 9]])).flipped.tolist() == [True]
 
 
-@checked(15)
-@given(history=vote_histories(), config=configs())
-def test_frozen_labels_never_flip(history: History, config: GuardConfig) -> None:
-    walked, state = walk(history, replace(config, label_from="frozen"))
-    assert not any(step.decision["flipped"].any() for step in walked)
-    assert not any(step.decision["flip_rate"].any() for step in walked)
-    assert not np.asarray(state.had_competition).any()
+def test_a_frozen_label_has_its_share_of_this_visit_even_beyond_the_answers_of_the_batch():
+    play = Play(GuardConfig(label_from="frozen"), 2)
+    play.prime(as_votes([[0, 40, 0, 0], [0, 0, 0, 40]]))
+    decision = play.see(as_votes([[48, 16]] * 2))
+    assert (decision.label.tolist(), decision.match_rate.tolist()) == ([1, 3], [0.25, 0])
+    assert decision.minority.tolist() == [[True, False], [True, True]]
 
 
-def test_the_match_rate_of_a_frozen_label_is_its_share_of_this_visit() -> None:
-    play = Play(GuardConfig(label_from="frozen"), 1)
-    play.prime(as_votes([[0, 40]]))
-    decision = play.see(as_votes([[48, 16]]))
-    assert decision.match_rate.tolist() == [0.25]
-    assert decision.minority.tolist() == [[True, False]]
-
-
-def test_a_label_beyond_the_answers_of_the_batch() -> None:
-    play = Play(GuardConfig(label_from="frozen"), 1)
-    play.prime(as_votes([[0, 0, 0, 40]]))
-    decision = play.see(as_votes([[48, 16]]))
-    assert (decision.label[0], decision.match_rate[0]) == (3, 0)
-    assert decision.minority.tolist() == [[True, True]]
-
-
-def test_the_memory_grows_with_new_answers_and_keeps_the_old() -> None:
+def test_the_memory_grows_with_new_answers_and_keeps_the_old():
     play = Play(GuardConfig(label_from="memory"), 2)
     for counts in ([[5], [4]], [[1, 3, 0, 0], [0, 0, 0, 9]], [[2], [1]]):
         decision = play.see(as_votes(counts))
@@ -164,7 +142,7 @@ def test_the_memory_grows_with_new_answers_and_keeps_the_old() -> None:
     assert decision.label.tolist() == [0, 3]
 
 
-def test_rates_divide_by_the_window_and_by_the_visits_seen() -> None:
+def test_rates_divide_by_the_window_and_by_the_visits_seen():
     play = Play(PAPER, 1)
     decisions = [play.see(as_votes([c])) for c in ([32, 0], [0, 64], [16, 0])]
     assert [float(d.flip_rate[0]) for d in decisions] == [0, 0.2, 0.4]
@@ -174,7 +152,7 @@ def test_rates_divide_by_the_window_and_by_the_visits_seen() -> None:
     assert [bool(d.had_competition[0]) for d in decisions] == [True] * 5
 
 
-def test_the_plateau_ends_at_four_tenths() -> None:
+def test_the_plateau_ends_at_four_tenths():
     histories = every_history(6)
     had = []
     for tau_FR in (0.19, 0.2, 0.399, 0.4):
@@ -183,3 +161,278 @@ def test_the_plateau_ends_at_four_tenths() -> None:
             int(sum(play.see(as_votes(counts)).had_competition.sum() for counts in histories))
         )
     assert had[0] > had[1] == had[2] > had[3]
+
+
+WEIGHTS = [0.35, 0.42, 0.49, 0.5, 0.56, 0.6, 0.7, 0.765, 0.8, 0.85, 0.9, 1]
+
+
+def test_weights_are_these_twelve_and_all_of_them_occur():
+    histories = every_history(8)
+    play = Play(GuardConfig.paper(), histories.shape[1])
+    seen = {
+        round(float(weight), 12)
+        for counts in histories
+        for weight in np.unique(play.see(as_votes(counts)).weight)
+    }
+    assert sorted(seen) == WEIGHTS
+
+
+def test_confident_problem_gets_85_on_five_visits_then_1_for_ever():
+    play = Play(GuardConfig.paper(), 1)
+    weights = [float(play.see(as_votes([[48, 16]])).weight[0]) for _ in range(60)]
+    np.testing.assert_allclose(weights, [1] * 4 + [0.85] * 5 + [1] * 51, rtol=1e-15)
+
+
+def test_c2_counts_only_the_visits_at_which_it_fired():
+    """Low match rates interrupt the series of .85 and do not use it up."""
+    play = Play(GuardConfig.paper(), 1)
+    weights = []
+    for got in [40] * 5 + [0] * 10 + [40] * 20:
+        decision = play.see(as_votes([[got, 0]]))
+        weights.append(round(float(decision.weight[0]), 12))
+    assert [place for place, weight in enumerate(weights) if weight == 0.85] == [4, 19, 20, 21, 22]
+    assert set(weights) == {0.85, 1}
+
+
+def test_a_flip_ends_c2_for_good_once_contested():
+    play = Play(GuardConfig.paper(), 1)
+    # Two flips in three visits: FR = .4 exceeds the threshold once.
+    for counts in [[64, 0], [0, 64], [64, 0]] + [[64, 0]] * 20:
+        decision = play.see(as_votes([counts]))
+    assert decision.had_competition.tolist() == [True]
+    assert decision.weight.tolist() == [1.0]
+    assert play.state.c2_fired.tolist() == [0]
+
+
+def test_a_mean_match_rate_of_exactly_the_threshold_does_not_exceed_it():
+    """192 of 320 votes are a mean of .6, in whatever order the rates come."""
+    rates = [[1, 64, 32, 51, 44], [44, 51, 32, 64, 1], [1, 64, 32, 51, 45]]
+    play = Play(GuardConfig.paper(), 3)
+    for counts in np.array(rates).T:
+        decision = play.see(as_votes(counts[:, None]))
+    assert (np.asarray(decision.weight) < 1).tolist() == [False, False, True]
+
+
+def test_w_min_is_a_floor():
+    play = Play(GuardConfig(flip_rate="instant", l1=1.0, w_min=0.25), 1)
+    play.see(as_votes([[64, 0]]))
+    assert play.see(as_votes([[0, 64]])).weight.tolist() == [0.25]
+
+
+SLOW = GuardConfig(W=10, T_steady=3)
+"""Four flips in a row make a flip rate of .4 that falls by .1 a visit, .3 being calm."""
+
+FLIPPING = [[40, 20], [20, 40]] * 2 + [[40, 20]]
+
+
+def betas(config: GuardConfig, history: list[list[int]]) -> list[float]:
+    play = Play(config, 1)
+    return [round(float(play.see(as_votes([counts])).beta[0]), 12) for counts in history]
+
+
+def test_off_after_t_steady_calm_visits_and_on_again():
+    calm = [[40, 20]] * 12
+    got = betas(SLOW, FLIPPING + calm + FLIPPING[1:])
+    # Visits 6-11: FR = .4; 12: .3 and 13: .2 are calm but protected; 14: .1 is the third.
+    first = [0, 0, 0, 0, 0.12] + [0.12] * 6 + [0.09, 0.06, 0, 0, 0, 0]
+    assert got == [*first, 0, 0, 0, 0.12]
+
+
+def test_one_contested_visit_restarts_the_count():
+    flips = {2, 3, 8, 9, 13, 14}
+    history = [[40, 20] if sum(f <= v for f in flips) % 2 == 0 else [20, 40] for v in range(1, 21)]
+    got = betas(SLOW, history)
+    # Calm at 12 and 13, contested again at 14, calm at 18, 19 and, the third in a row, 20.
+    assert got[8:] == [0.12, 0.12, 0.12, 0.09, 0.09, 0.12, 0.12, 0.12, 0.12, 0.09, 0.06, 0]
+    assert set(got[:8]) == {0}
+
+
+@pytest.mark.parametrize("T_steady", [1, 2, 4])
+def test_t_steady_is_the_number_of_calm_visits(T_steady: int):
+    config = replace(SLOW, T_steady=T_steady, beta_max=1.0)
+    got = betas(config, FLIPPING + [[40, 20]] * 12)
+    calm = [0.3, 0.2, 0.1, 0.0, 0.0, 0.0]
+    kept = calm[: T_steady - 1] + [0.0] * (6 - (T_steady - 1))
+    assert got[11:] == kept
+
+
+def test_saturating_schedule_reaches_its_maximum_at_the_threshold():
+    config = replace(SLOW, beta_schedule="saturating")
+    got = betas(config, FLIPPING + [[40, 20]] * 8)
+    # .4, .3 and then .2 over a threshold of .3; the last calm visit is the third: off.
+    assert got[4:] == [0.3] * 7 + [0.3, 0.2]
+
+
+def test_release_gives_full_beta_on_every_flip_and_none_between():
+    got = betas(GuardConfig.release(), [[40, 20], [20, 40], [20, 40], [40, 20]])
+    assert got == [0, 0.3, 0, 0.3]
+
+
+def test_candidates_hold_a_quarter_of_the_samples():
+    votes = as_votes([[20, 16, 15, 13, 0]], samples=[[8, 9, 7, 8, 0]], n_votes=64, n_samples=32)
+    assert Play(GuardConfig.paper(), 1).see(votes).minority.tolist() == [
+        [False, True, False, True, False]
+    ]
+
+
+def test_release_asks_the_same_number_of_all_votes():
+    votes = as_votes([[20, 9, 8, 7]], samples=[[20, 0, 0, 0]], n_votes=64, n_samples=32)
+    release = Play(GuardConfig.release(), 1).see(votes)
+    assert release.minority.tolist() == [[False, True, True, False]]
+    assert not Play(GuardConfig.paper(), 1).see(votes).minority.any()
+
+
+@pytest.mark.parametrize("n_samples", [1, 2, 3, 4, 7])
+def test_a_candidate_needs_at_least_one_response(n_samples: int):
+    votes = as_votes([[9, 1, 0]], n_votes=16, samples=[[n_samples - 1, 1, 0]], n_samples=n_samples)
+    assert Play(GuardConfig.paper(), 1).see(votes).minority.tolist() == [[False, True, False]]
+
+
+def test_empty_minority_keeps_beta_or_sets_it_to_zero():
+    history = [[64, 0], [0, 64], [64, 0]]
+    np.testing.assert_allclose(betas(GuardConfig.paper(), history)[-1], 0.12)
+    assert betas(GuardConfig(empty_minority="plain"), history)[-1] == 0
+    split = [[40, 20], [20, 40], [40, 20]]
+    np.testing.assert_allclose(betas(GuardConfig(empty_minority="plain"), split)[-1], 0.12)
+
+
+EAGER = GuardConfig(W=1, tau_FR=0.0, theta_MR=0.0)
+"""One flip makes a problem a high risk for ever."""
+
+
+def risky_play(risky: list[bool], config: GuardConfig) -> Play:
+    """A batch in which exactly the named problems are at high risk from now on."""
+    play = Play(config, len(risky))
+    play.see(as_votes([[64, 0]] * len(risky)))
+    play.see(as_votes([[0, 64] if at_risk else [64, 0] for at_risk in risky]))
+    return play
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[list[bool], list[float], list[float]]:
+    size = draw(st.integers(1, 25))
+    risky = draw(st.lists(st.booleans(), min_size=size, max_size=size))
+    few = st.sampled_from([0.0, 0.25, 0.5, 0.6875, 0.75, NEVER])
+    skip, pick = (draw(st.lists(few, min_size=size, max_size=size)) for _ in range(2))
+    return risky, skip, pick
+
+
+def decide(crowd, config):
+    """The decision, and who was a candidate."""
+    risky, skip, pick = crowd
+    decision = risky_play(risky, config).see(as_votes([[64, 0]] * len(risky)), skip=skip, pick=pick)
+    assert decision.high_risk.tolist() == risky
+    return decision, np.array(risky) & (np.array(skip) < config.p_skip)
+
+
+@checked(25)
+@given(crowd=crowds(), share=st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0]))
+def test_the_smallest_picks_fill_the_cap_also_with_equal_picks(crowd, share):
+    decision, candidates = decide(crowd, replace(EAGER, skip_share=share))
+    skip, pick = np.asarray(decision.skip), np.array(crowd[2])
+    assert skip.sum() == min(int(share * len(skip)), candidates.sum())
+    assert not (skip & ~candidates).any()
+    waiting = candidates & ~skip
+    if skip.any() and waiting.any():
+        assert pick[skip].max() <= pick[waiting].min()
+
+
+@checked(15)
+@given(crowd=crowds())
+def test_first_come_first_served_skips_at_least_one(crowd):
+    config = replace(EAGER, skip_order="first", skip_cap="at_least_one")
+    decision, candidates = decide(crowd, config)
+    cap = max(1, len(candidates) // 4)
+    assert np.flatnonzero(decision.skip).tolist() == np.flatnonzero(candidates)[:cap].tolist()
+
+
+@pytest.mark.parametrize(("p_skip", "skips"), [(0.0, 0), (0.5, 0), (0.500001, 2), (1.0, 2)])
+def test_a_skip_draw_must_lie_below_p_skip(p_skip: float, skips: int):
+    crowd = [True] * 8, [0.5] * 8, [0.0] * 8
+    decision, _ = decide(crowd, replace(EAGER, p_skip=p_skip))
+    assert decision.skip.sum() == skips
+    all_draws = [True] * 8, [NEVER] * 8, [0.0] * 8
+    assert decide(all_draws, replace(EAGER, p_skip=1.0))[0].skip.sum() == 2
+
+
+def test_high_risk_needs_competition_history_and_consensus():
+    config = GuardConfig(W=5, tau_FR=0.3, theta_MR=0.5)
+    play = Play(config, 3)
+    steady, flips, low = [40, 0], [[0, 40], [40, 0]], [[0, 32], [32, 0]]
+    seen = []
+    for visit in range(7):
+        votes = as_votes([steady, flips[visit % 2], low[visit % 2]])
+        seen.append(play.see(votes).high_risk.tolist())
+    # From the fifth visit on; a mean match rate of exactly .5 does not exceed .5.
+    assert seen == [[False, False, False]] * 4 + [[False, True, False]] * 3
+
+
+@pytest.mark.parametrize("part", ["frs", "mps", "rcsu"])
+@checked(10)
+@given(history=vote_histories(max_visits=18), config=configs())
+def test_monitoring_goes_on_whatever_the_guard_does(part, history, config):
+    """Skipped problems too: nothing that is observed depends on what is done about it."""
+    owned = {"frs": {"c2_fired"}, "mps": {"mps_active", "steady"}, "rcsu": set()}[part]
+    _, on = walk(history, replace(config, **{part: True}))
+    _, off = walk(history, replace(config, **{part: False}))
+    for name in {field.name for field in fields(on)} - owned:
+        np.testing.assert_array_equal(getattr(on, name), getattr(off, name), err_msg=name)
+
+
+OFF = GuardConfig.off()
+SQUARE = replace(OFF, margin_power=2)
+"""Weights are squared margins."""
+
+
+@pytest.mark.parametrize(("power", "weight"), [(0, 1.0), (1, 0.25), (2, 0.0625), (3, 0.015625)])
+def test_the_weight_is_a_power_of_the_margin(power: int, weight: float):
+    # 32 and 16 of 64 parsed votes; 20 more were unparseable.
+    counts = as_votes([[32, 16, 16, 0]], n_votes=84)
+    decision = Play(replace(OFF, margin_power=power), 1).see(counts)
+    assert decision.weight.tolist() == [weight]
+
+
+def test_a_margin_of_remembered_votes():
+    play = Play(replace(SQUARE, label_from="memory", discount=0.5), 1)
+    play.prime(as_votes([[64, 0]]))
+    # 32 + 8 against 56, of 96: the label changes, with a margin of 1/6.
+    assert play.see(as_votes([[8, 56]])).weight[0] == pytest.approx(1 / 36)
+
+
+def test_a_label_that_does_not_lead_has_no_weight():
+    for config in (replace(SQUARE, label_from="frozen"), replace(SQUARE, hysteresis=0.5)):
+        play = Play(config, 3)
+        play.prime(as_votes([[40, 24]] * 3))
+        decision = play.see(as_votes([[30, 34], [32, 32], [40, 24]]))
+        assert decision.label.tolist() == [0, 0, 0]
+        assert decision.weight.tolist() == [0, 0, 1 / 16]
+
+
+def test_it_multiplies_the_weight_of_frs():
+    history = [as_votes([[48, 16]]), as_votes([[16, 48]]), as_votes([[48, 16]])] * 4
+    plain, both = Play(GuardConfig(), 1), Play(GuardConfig(margin_power=1), 1)
+    weights = np.array([(plain.see(v).weight, both.see(v).weight) for v in history])
+    assert (weights[:, 0] < 1).any()
+    assert np.array_equal(weights[:, 1], 0.5 * weights[:, 0])
+
+
+def test_problems_below_the_share_are_skipped_beside_those_of_rcsu():
+    play = Play(replace(OFF, min_share=0.5), 4)
+    decision = play.see(as_votes([[32, 32], [40, 24], [31, 30], [0, 0]], n_votes=70))
+    # 31 of 61 parsed votes are more than one half; nobody voted on the last.
+    assert decision.skip.tolist() == [False, False, False, True]
+    decision = play.see(as_votes([[31, 30, 3], [40, 24, 0], [64, 0, 0], [9, 2, 1]]))
+    assert decision.skip.tolist() == [True, False, False, False]
+    assert decision.route.tolist() == [Route.SKIPPED, 0, 0, 0]
+    assert not decision.high_risk.any()
+
+
+def test_a_weak_problem_takes_no_place_under_the_cap():
+    eager = GuardConfig(tau_FR=0.0, theta_MR=0.0, W=2, p_skip=1.0, skip_order="first")
+    for config, skipped in ((eager, [1, 0, 0, 0]), (replace(eager, min_share=0.6), [1, 1, 0, 0])):
+        play = Play(config, 4)
+        for first in (40, 20, 40):
+            play.see(as_votes([[first, 64 - first, 0]] * 4))
+        decision = play.see(as_votes([[32, 30, 2], *[[60, 4, 0]] * 3]))
+        assert decision.high_risk.all()
+        assert decision.skip.tolist() == skipped

@@ -1,7 +1,5 @@
 """Votes and draws check themselves; arrays of other libraries go in, NumPy's come out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from guard_core import Draws, Guard, GuardConfig, Votes
 LIBRARIES = pytest.mark.parametrize("asarray", [np.asarray, torch.asarray])
 
 
-def test_shapes_must_match_and_have_problems_and_answers() -> None:
+def test_shapes_must_match_and_have_problems_and_answers():
     with pytest.raises(ValueError, match=r"\(1, 3\).*\(1, 2\)"):
         Votes(np.ones((1, 3), int), np.ones((1, 2), int), 8, 8)
     with pytest.raises(ValueError, match=r"\(\.\.\., P, A\)"):
@@ -23,7 +21,7 @@ def test_shapes_must_match_and_have_problems_and_answers() -> None:
 
 
 @pytest.mark.parametrize(("n_votes", "n_samples"), [(8, 9), (8, 0), (0, 0), (8, -1)])
-def test_sizes_must_be_possible(n_votes: int, n_samples: int) -> None:
+def test_sizes_must_be_possible(n_votes: int, n_samples: int):
     counts = np.zeros((1, 2), int)
     with pytest.raises(ValueError, match=f"n_samples = {n_samples}.*n_votes = {n_votes}"):
         Votes(counts, counts, n_votes, n_samples)
@@ -46,7 +44,7 @@ def test_values_must_be_possible(counts, samples, message):
 
 @LIBRARIES
 @pytest.mark.parametrize("wrong", [7, -2])
-def test_answer_ids_outside_of_their_range_are_refused(asarray: Any, wrong: int) -> None:
+def test_answer_ids_outside_of_their_range_are_refused(asarray: Any, wrong: int):
     good = [[0, 2, -1, 1]]
     assert Votes.from_answers(asarray(good), n_samples=2, n_answers=3).n_votes == 4
     with pytest.raises(ValueError, match=r"must lie in -1..2; raise n_answers = 3"):
@@ -59,7 +57,7 @@ def test_answer_ids_outside_of_their_range_are_refused(asarray: Any, wrong: int)
 @LIBRARIES
 @pytest.mark.parametrize("wrong", [float("nan"), -0.1, 1.5])
 @pytest.mark.parametrize("name", ["tie", "skip", "pick"])
-def test_draws_are_numbers_from_0_to_1(asarray: Any, wrong: float, name: str) -> None:
+def test_draws_are_numbers_from_0_to_1(asarray: Any, wrong: float, name: str):
     good = asarray([0.0, 0.5, 1.0])  # single precision makes 1 of a double just below
     draws = dict.fromkeys(("tie", "skip", "pick"), good)
     Draws(**draws)
@@ -70,7 +68,7 @@ def test_draws_are_numbers_from_0_to_1(asarray: Any, wrong: float, name: str) ->
 
 
 @LIBRARIES
-def test_a_problem_twice_in_a_batch_is_refused(asarray: Any) -> None:
+def test_a_problem_twice_in_a_batch_is_refused(asarray: Any):
     state = Guard(GuardConfig()).init(4)
     once, twice = asarray([2, 0, 3]), asarray([2, 0, 2])
     state.put(once, state.take(once))
@@ -82,14 +80,14 @@ def test_a_problem_twice_in_a_batch_is_refused(asarray: Any) -> None:
 
 
 @pytest.mark.parametrize("n_problems", [0, -1])
-def test_a_guard_needs_problems(n_problems: int) -> None:
+def test_a_guard_needs_problems(n_problems: int):
     with pytest.raises(ValueError, match=f"n_problems = {n_problems}"):
         Guard(GuardConfig()).init(n_problems)
 
 
 @checked(20)
 @given(history=vote_histories(max_visits=8), config=configs())
-def test_tensors_go_in_and_the_same_bits_come_out(history: History, config: GuardConfig) -> None:
+def test_tensors_go_in_and_the_same_bits_come_out(history: History, config: GuardConfig):
     (base, last), (other, other_last) = (
         walk(history, config, asarray) for asarray in (np.array, torch.tensor)
     )
@@ -106,7 +104,7 @@ def same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
         assert value.tobytes() == two[name].tobytes(), f"{name}: signs of zero differ"
 
 
-def test_rows_are_a_copy_so_that_a_step_can_be_thrown_away() -> None:
+def test_rows_are_a_copy_so_that_a_step_can_be_thrown_away():
     guard = Guard(GuardConfig(label_from="memory"))
     votes = Votes.from_answers(np.array([[0, 1, 1]] * 2), n_samples=3, n_answers=2)
     state = guard.init(3, like=np.zeros(1), leading=(), n_answers=2)

@@ -1,15 +1,15 @@
-"""The page on rules: its example runs as it stands, and it names what exists."""
+"""The page on rules names what exists, and its example runs; refusals name their cause."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
-from rule_sights import rewards_of, top
+from rule_sights import labels, rewards_of, sight, top
 
 from guard_core import ConfigError, Votes, group_advantages
 from guard_core.rules import RULES, Observations, Rule, make_rule
@@ -30,14 +30,14 @@ def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return names
 
 
-def test_the_example_is_short_and_complete(example: dict[str, Any]) -> None:
+def test_the_example_is_short_and_complete(example: dict[str, Any]):
     assert RULES["top_two"] is example["TopTwo"]
     assert make_rule("top_two") == example["TopTwo"](second=0.5)
     with pytest.raises(ConfigError, match="rule top_two: no setting 'third'; it has second"):
         make_rule("top_two", {"third": 1})
 
 
-def test_the_example_does_what_its_comments_say(example: dict[str, Any]) -> None:
+def test_the_example_does_what_its_comments_say(example: dict[str, Any]):
     assert example["decision"].label.tolist() == [0, 2]
     assert example["rewards"].tolist() == [[1, 0.25, 0, 0], [0.25, 0, 1, 0]]
     # Rewards 1, 1, .25, 0: mean .5625, squares 2 * .4375^2 + .3125^2 + .5625^2 over 3.
@@ -52,7 +52,7 @@ def test_the_example_does_what_its_comments_say(example: dict[str, Any]) -> None
     assert plain.round(2)[0].tolist() == [0.87, 0.87, -0.87, -0.87]
 
 
-def test_the_page_names_what_exists() -> None:
+def test_the_page_names_what_exists():
     methods = re.findall(r"^\| `(\w+)` \|", PAGE.split("A rule overrides")[1], re.MULTILINE)
     assert methods == ["scores", "pay", "weigh", "is_direct", "n_draws", "questions", "check"]
     assert all(callable(getattr(Rule, method)) for method in methods)
@@ -61,7 +61,7 @@ def test_the_page_names_what_exists() -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_every_rule_has_a_source_and_an_example_that_holds(name: str) -> None:
+def test_every_rule_has_a_source_and_an_example_that_holds(name: str):
     text = re.sub(r"\s+", " ", RULES[name].__doc__ or "")
     assert re.search(r"https://arxiv\.org/abs/\d{4}\.\d{5}", text)
     (example,) = re.findall(r"Example: (.*)\.(?: Raises:| Attributes:|$)", text.strip())
@@ -95,3 +95,116 @@ def test_every_rule_has_a_source_and_an_example_that_holds(name: str) -> None:
 
 def numbers(words: list[str]) -> np.ndarray:
     return np.array([-1.0 if word == "-" else float(word) for word in words])
+
+
+SHOWN = sight(np.random.default_rng(0))
+
+
+def test_an_unknown_rule_lists_the_known_ones():
+    with pytest.raises(ConfigError) as caught:
+        make_rule("majority")
+    message = str(caught.value)
+    assert message.startswith("rule = 'majority': unknown, use one of ttrl, srt,")
+    assert all(name in message for name in RULES)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("srt", {"treshold": 0.5}, "rule srt: no setting 'treshold'; it has threshold, keep"),
+        ("ttrl", {"keep": 0.5}, "rule ttrl: no setting 'keep'; it has none"),
+        ("srt", [("keep", 0.5)], "rule srt: settings must be a table, got [('keep', 0.5)]"),
+        ("srt", {"threshold": float("nan")}, "srt.threshold = nan: must lie in [0, 1]"),
+        ("ttcs", {"least": 0.9}, "ttcs.least = 0.9: must be at most most = 0.75"),
+        ("scope", {"confidence": "raw"}, "scope.confidence = 'raw': must be one of logprob, rel"),
+        ("t3rl", {"verified_weight": -5.0}, "t3rl.verified_weight = -5.0: must be at least 0"),
+        ("coverrl", {"regenerations": -1}, "coverrl.regenerations = -1: must be at least 0"),
+        ("rent", {"unparseable": 1.0}, "rent.unparseable = 1.0: must be at most 0"),
+    ],
+)
+def test_a_wrong_setting_names_its_rule(name, settings, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        make_rule(name, settings)
+
+
+def test_whole_numbers_do_for_settings_that_are_floats():
+    assert make_rule("srt", {"threshold": 1}).to_dict() == {"threshold": 1, "keep": 1.0}
+    assert make_rule("srt", None) == make_rule("srt", {}) == make_rule("srt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named(Rule):
+    """A rule of one's own with kinds of settings that no built-in one has."""
+
+    name: ClassVar[str] = "mine"
+    title: ClassVar[str] = "Mine"
+
+    words: tuple[str, ...] = ("a",)
+    limit: float | None = None
+    size: Literal[1, 2] = 1
+
+
+class Nameless(Rule):
+    """Somebody forgot the name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread(Rule):
+    """Its setting has a type that exists for type checkers alone."""
+
+    name: ClassVar[str] = "unread"
+
+    depth: Depth = 1  # type: ignore[name-defined]  # noqa: F821
+
+
+def test_types_that_cannot_be_read():
+    with pytest.raises(ConfigError, match=r"rule unread: .* \(name 'Depth' is not defined\)"):
+        Unread()
+
+
+def test_rules_of_ones_own():
+    assert Named(limit=2.0, words=("b", "c")).to_dict()["words"] == ("b", "c")
+    with pytest.raises(ConfigError, match=r"mine.size = 3: must be one of 1, 2"):
+        Named(size=3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="rule Nameless: no setting 'k'; it has none"):
+        Nameless.from_dict({"k": 1})
+    with pytest.raises(NotImplementedError, match="mine asks no verifier"):
+        Named().questions(SHOWN.seen(), labels(0))
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if RULES[name].needs])
+def test_a_missing_observation_is_named(name):
+    rule = make_rule(name)
+    for need in rule.needs:
+        missing = {"paraphrase": "second", "teacher": "second"}.get(need, str(need))
+        seen = replace(SHOWN, **{missing: None}).seen()
+        with pytest.raises(ValueError, match=f"^{missing}: the rule needs it and it was not obs"):
+            rule.scores(seen)
+            rule.pay(seen, labels(0, 0, 0, 0))
+            rule.weigh(seen, labels(0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("name", ["scope", "random"])
+def test_too_few_draws(name):
+    rule = make_rule(name)
+    n = rule.n_draws(8, 5)
+    seen = replace(SHOWN, draws=SHOWN.draws[:, : n - 1]).seen()
+    with pytest.raises(ValueError, match=f"draws: {n - 1} numbers, the rule takes {n}"):
+        rule.pay(seen, labels(0, 0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "needs"),
+    [
+        ("answers", (4, 7), "(4, 8)"),
+        ("certainty", (3, 8), "(4, 8)"),
+        ("tool", (1, 8), "(4, 8)"),
+        ("similarity", (4, 8, 8), "(4, 5, 5)"),
+        ("draws", (5, 8), "(4, any)"),
+        ("verdicts", (2, 4, 8), "(4, any)"),
+    ],
+)
+def test_wrong_shapes(name, shape, needs):
+    seen = SHOWN.seen()
+    with pytest.raises(ValueError, match=re.escape(f"{name}: shape {shape}, needs {needs}")):
+        replace(seen, **{name: np.zeros(shape)})

@@ -1,12 +1,14 @@
-"""Rules that need nothing but the votes, against numbers worked out by hand."""
+"""Scores, labels and rewards of the rules against numbers worked out by hand."""
 
-from __future__ import annotations
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from rule_sights import by_hand, labels, rewards_of
+from rule_sights import by_hand, labels, rewards_of, sight
 
 from guard_core.rules import make_rule
+from guard_core.rules.confidence import Cut, choose_cut, cut_by, subgroup_sizes
 
 ANSWERS = [[0, 0, 1, 2, -1, 0, 1, -1], [1, 1, 1, 1, 1, 0, -1, -1]]
 """Votes 3, 2, 1 of 8 and 2 unparseable; 1, 5, 0 of 8 and 2 unparseable. The first 5 are trained."""
@@ -41,13 +43,6 @@ def test_rewards_by_hand(name, settings, answers, label, rewards):
     shown = by_hand(answers, min(5, len(answers[0])), 3)
     found = make_rule(name, settings).pay(shown, labels(*label))
     np.testing.assert_allclose(found, rewards, rtol=1e-15)
-
-
-def test_ttrl_scores_votes_and_keeps_every_problem():
-    rule = make_rule("ttrl")
-    assert rule.scores(seen()).tolist() == [[3, 2, 1], [1, 5, 0]]
-    assert rule.weigh(seen(), LABEL).tolist() == [1, 1]
-    assert rule.is_direct(seen(), LABEL) is None
 
 
 @pytest.mark.parametrize(
@@ -98,26 +93,19 @@ def test_disctt_supervises_where_the_vote_agrees():
     assert plain.is_direct(two, labels(0, -1)).tolist() == [True, False]
 
 
-def test_snr_pays_what_a_response_adds_to_the_ratio():
-    # Counts 3, 2, 1 of 8: 1/40; without one vote of each answer 0, 4/28 and 1/35.
-    # Counts 5, 1 of 8: 16/48; without one vote of each 9/35 and 25/35.
-    rewards = make_rule("snr", {"unparseable": -2.0}).pay(seen(), LABEL)
-    first = [1 / 40, 1 / 40 - 1 / 7, 1 / 40 - 1 / 35, -2]
-    np.testing.assert_allclose(rewards[0], first, rtol=1e-14)
-    np.testing.assert_allclose(
-        rewards[1][[0, 1, 3]], [1 / 3 - 5 / 7, 1 / 3 - 9 / 35, -2], rtol=1e-14
-    )
-
-
+@pytest.mark.parametrize("silent", [0, 2])
 @pytest.mark.parametrize("counts", [(4, 4, 1), (3, 3, 3), (5, 2, 2), (1, 0, 0), (2, 0, 0)])
-def test_snr_is_the_difference_without_one_response(counts: tuple[int, ...]):
+def test_snr_is_the_difference_without_one_response(counts, silent):
     def ratio(votes: list[int], total: int) -> float:
         high, low = sorted(votes)[:-3:-1]
         return 0.0 if high == 0 else (high - low) ** 2 / (total * (high + low))
 
-    answers = [a for a, n in enumerate(counts) for _ in range(n)]
-    rewards = make_rule("snr").pay(by_hand([answers], len(answers), 3), labels(0))[0]
-    for a in set(answers):
+    answers = [a for a, n in enumerate(counts) for _ in range(n)] + silent * [-1]
+    rewards = make_rule("snr", {"unparseable": -2.0}).pay(
+        by_hand([answers], len(answers), 3), labels(0)
+    )[0]
+    assert rewards[-1] == -2
+    for a in set(answers) - {-1}:
         left = [n - (a == other) for other, n in enumerate(counts)]
         want = ratio(list(counts), len(answers)) - ratio(left, len(answers) - 1)
         np.testing.assert_allclose(rewards[a], want, atol=1e-14)
@@ -158,3 +146,376 @@ def test_controls_know_nothing():
     assert make_rule("maj_at_n").weigh(shown, LABEL).tolist() == [0, 0]
     losses = {name: make_rule(name).loss for name in ("one_shot_em", "maj_at_n", "random")}
     assert losses == {"one_shot_em": "entropy", "maj_at_n": "none", "random": "rewards"}
+
+
+TOOLED = [[0, 0, 0, 1, 1, -1]], {"tool": [[False] * 4 + [True, True]]}
+"""3 votes for 0 without a confirmation; 2 for 1, of which one is confirmed."""
+SHARED = [[0, 0, 0, 0, 0, 1, 1, 2]]
+"""Shares 5/8, 2/8, 1/8."""
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "answers", "given", "scores"),
+    [
+        ("t3rl", {}, *TOOLED, [3, 6]),
+        ("t3rl", {"verified_weight": 1.5}, *TOOLED, [3, 2.5]),
+        ("t3rl", {"verified_weight": 0.0}, *TOOLED, [3, 1]),
+        # Rewording 1/4, 2/4, 0: 2 * .625 * .25 / .875 and 2 * .25 * .5 / .75; then 0, 3/4, 0.
+        ("self_harmony", {}, SHARED, {"second": [[0, 1, 1, -1]]}, [5 / 14, 1 / 3, 0]),
+        ("self_harmony", {}, SHARED, {"second": [[1, 1, 1, -1]]}, [0, 0.375, 0]),
+        ("self_harmony", {}, [[0, 0]], {"second": [[1, -1]]}, [0, 0, 0]),
+        ("co_rewarding_1", {}, [[0, 0, 0, 1]], {"second": [[1, 2, 1, -1, 1]]}, [0, 3, 1]),
+        ("co_rewarding_2", {}, [[0, 0, 0, 1]], {"second": [[1, 2, 1, -1, 1]]}, [0, 3, 1]),
+    ],
+)
+def test_scores_by_hand(name, settings, answers, given, scores):
+    seen = by_hand(answers, 2, 3 if name != "t3rl" else 2, **given)
+    np.testing.assert_allclose(make_rule(name, settings).scores(seen), [scores], rtol=1e-15)
+
+
+def test_coverrl_asks_about_the_majority_and_one_rival():
+    # The majority sits at 0, 2, 3. Answers 1 and 2 have one vote each; the first is at 1.
+    seen = by_hand([[0, 1, 0, 0, 2, -1]], 4, 3)
+    two = make_rule("coverrl", {"verifications": 2})
+    assert two.questions(seen, labels(0)).tolist() == [[0, 2, 1, 1]]
+    # Of fewer than asked for the largest even number: 2 of 3.
+    four = make_rule("coverrl", {"verifications": 4})
+    assert four.questions(seen, labels(0)).tolist() == [[0, 2, -1, -1, 1, 1, -1, -1]]
+    three = make_rule("coverrl", {"verifications": 3})
+    assert three.questions(seen, labels(0)).tolist() == [[0, 2, 3, 1, 1, 1]]
+    assert make_rule("coverrl").questions(seen, labels(0)).shape == (1, 16)
+
+
+def test_coverrl_rivals():
+    rule = make_rule("coverrl", {"verifications": 2})
+    # 2 has fewer votes than 1; an unparseable response comes after every answer.
+    rows = [[0, 0, 1, 1, 2, -1], [0, 0, -1, 0, -1, 0], [0] * 6, [0, 1, 1, 2, 2, 2]]
+    seen = by_hand(rows, 4, 3)
+    asked = rule.questions(seen, labels(0, 0, 0, 0)).tolist()
+    # All agree, or the majority is a single response: nobody is asked.
+    assert asked == [[0, 1, 4, 4], [0, 1, 2, 2], [-1] * 4, [-1] * 4]
+    assert rule.questions(seen, labels(-1, -1, -1, -1)).tolist() == [[-1] * 4] * 4
+
+
+def test_coverrl_drops_what_its_verifier_doubts():
+    # Right and wrong of the majority: 2-1, 1-1, 0-1, none readable, 1-0; the rival's do not count.
+    verdicts = [
+        [1, 1, 0, 1, 1, 1],
+        [1, 0, -1, 0, 0, 0],
+        [0, -1, -1, 1, 1, 1],
+        [-1, -1, -1, 1, 0, 0],
+        [1, -1, -1, 0, 0, -1],
+    ]
+    seen = by_hand([[0, 1]] * 5, 2, 2, verdicts=verdicts)
+    rule = make_rule("coverrl", {"verifications": 3})
+    assert rule.weigh(seen, labels(0, 0, 0, 0, 0)).tolist() == [1, 0, 0, 1, 1]
+    assert rule.trusts(seen.of("verdicts")).tolist() == [True, False, False, True, True]
+
+
+def test_coverrl_pays_format_and_match_and_its_verifier():
+    seen = by_hand([[0, 1, -1]], 3, 2, verdicts=[[1, 0, -1, 1, 0, -1]])
+    rule = make_rule("coverrl", {"verifications": 3})
+    assert rule.pay(seen, labels(0)).tolist() == [[2, 1, 0]]
+    # The majority's should be called right, the rival's wrong; unreadable ones get nothing.
+    assert rule.verifier_rewards(seen).tolist() == [[2, 1, 0, 1, 2, 0]]
+    half = make_rule("coverrl", {"verifications": 3, "format_reward": 0.5})
+    assert half.pay(seen, labels(0)).tolist() == [[1.5, 0.5, 0]]
+    assert half.verifier_rewards(seen).tolist() == [[1.5, 0.5, 0, 0.5, 1.5, 0]]
+    # A second solution is rewarded as responses are, by the label of its problem.
+    answers, label = np.array([[0, 1, -1], [2, 2, 0]]), labels(0, 2)
+    assert half.regeneration_rewards(answers, label).tolist() == [[1.5, 0.5, 0], [1.5, 1.5, 0.5]]
+
+
+NAN, INF = math.nan, math.inf
+VOTES = [[0] * 8 + [1] * 4 + [2, 3, -1, -1]]
+"""Shares .5, .25, .0625 and .0625 of 16."""
+ENTROPY = [[1.0] * 8 + [2.0] * 4 + [3.0, 0.5, 2.25, 2.25]]
+"""Class means 1, 2, 3, .5; the mean of all 16 is (8 + 8 + 3 + .5 + 4.5) / 16 = 1.5."""
+
+
+FLAT = [[1.0] * 8]
+CLOSE = [[0, 0, 0, 1, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "answers", "entropy", "label", "rewards"),
+    [
+        # 0 leads with .5 >= .375 by .25 > .125. Below .125 are 2, whose entropy is 1.5 above the
+        # mean, and 3, whose entropy is below it. Another label than the leader is not positive.
+        ({}, VOTES, ENTROPY, 0, [1, 0, -1, 0, -1]),
+        ({}, VOTES, ENTROPY, 1, [0, 0, -1, 0, -1]),
+        ({}, VOTES, ENTROPY, -1, [0, 0, -1, 0, -1]),
+        # .375 - .25 = .125 is no lead of more than .125; with 4 votes it is .5 - .25.
+        ({}, CLOSE, FLAT, 0, [0, 0, 0, 0, 0, -1]),
+        ({}, [[0, 0, 0, 0, 1, 1, 3, 4]], FLAT, 0, [1, 0, 0, 0, 0, -1]),
+        # An answer without a rival has nobody to lead.
+        ({"t_margin": 1.0}, [[0, 0, 0] + [-1] * 5], FLAT, 0, [1, -1]),
+        ({"t_margin": 1.0}, [[0, 0, 0, 0, 1, 1, 3, 4]], FLAT, 0, [0, 0, 0, 0, 0, -1]),
+        # Entropy 2 of answer 0 lies above the mean (6 + 5) / 8; the others' 1 below.
+        ({"t_low": 0.5}, CLOSE, [[2.0] * 3 + [1.0] * 5], 0, [-1, 0, 0, 0, 0, -1]),
+        # The mean of three tenths is a bit more than a tenth, and ">= H" holds.
+        ({"t_low": 0.5}, [[0, 0, 1]], [[0.1] * 3], 0, [1, -1, -1]),
+    ],
+)
+def test_scrl_binary(settings, answers, entropy, label, rewards):
+    seen = by_hand(answers, len(answers[0]), max(answers[0]) + 1, entropy=entropy)
+    assert make_rule("scrl", settings).pay(seen, labels(label)).tolist() == [rewards]
+
+
+def test_dare_pays_shares_by_certainty_and_rare_certain_answers():
+    # n / u = 8, 2, 1/3, 2, so p = .649, .162, .027, .162; answer 2 lies below .05 and leaves
+    # 13 votes. Then 8, 2 and 2 of 12, and bonuses 5/13 * 0, 9/13 * -1 and 12/13 * .5.
+    seen = by_hand(VOTES, 8, 4, entropy=ENTROPY)
+    rewards = make_rule("dare").pay(seen, labels(0))
+    want = [[2 / 3, 1 / 6 - 0.9 / 13, 0, 1 / 6 + 0.6 / 13, 0]]
+    np.testing.assert_allclose(rewards, want, atol=1e-7)
+    # Without pruning answer 2 has 1/3 of the 37/3.
+    rewards = make_rule("dare", {"threshold": 0.0, "alpha": 0.0}).pay(seen, labels(0))
+    np.testing.assert_allclose(rewards[0, 2], 1 / 37, atol=1e-7)
+    silent = by_hand([[-1, -1]], 2, 1, entropy=[[0.5, NAN]])
+    assert make_rule("dare").pay(silent, labels(-1)).tolist() == [[0, 0]]
+
+
+def test_scrl_continuous():
+    # H_a - H = -.5, .5, 1.5, -1: .5 + .05, -.05, -(.125 - .0625) - .15, +.1.
+    seen = by_hand(VOTES, 8, 4, entropy=ENTROPY)
+    rewards = make_rule("scrl_continuous").pay(seen, labels(0))
+    np.testing.assert_allclose(rewards, [[0.55, -0.05, -0.2125, 0.1, -1]], rtol=1e-12)
+    described = make_rule("scrl_continuous", {"positive_from": "t_pos"})
+    rewards = described.pay(seen, labels(0))
+    np.testing.assert_allclose(rewards, [[0.175, -0.05, -0.2125, 0.1, -1]], rtol=1e-12)
+    heavy = make_rule("scrl_continuous", {"entropy_weight": 1.0})
+    rewards = heavy.pay(seen, labels(0))
+    np.testing.assert_allclose(rewards, [[1.0, -0.5, -1.5625, 1.0, -1]], rtol=1e-12)
+
+
+def test_scrl_reads_a_missing_entropy_as_the_mean_of_the_others():
+    known = by_hand([[0, 0, 0, 1]], 4, 2, entropy=[[1.0, 2.0, 3.0, 2.0]])
+    missing = by_hand([[0, 0, 0, 1]], 4, 2, entropy=[[1.0, NAN, 3.0, INF]])
+    rule = make_rule("scrl_continuous")
+    assert rule.pay(missing, labels(0)).tolist() == rule.pay(known, labels(0)).tolist()
+
+
+def similarities(size: int, **pairs: float) -> list[list[list[float]]]:
+    """(1, K, K); `s01=.8` is the similarity of the responses 0 and 1."""
+    matrix = np.eye(size)
+    for name, value in pairs.items():
+        i, j = int(name[1]), int(name[2])
+        matrix[i, j] = matrix[j, i] = value
+    return [matrix.tolist()]
+
+
+ALIKE = {"s01": 0.8, "s02": 0.4, "s12": 0.6, "s34": 0.5, "s03": 0.9, "s13": 0.2, "s23": 0.1}
+
+
+def test_evol_rl():
+    # Majority 0, 1, 2: u = 1 - (.6 + .9) / 2, 1 - (.7 + .8) / 2, 1 - (.5 + .6) / 2
+    #   = .25, .25, .45, scaled 0, 0, 1.
+    # Rest 3, 4: u = 1 - (.5 + .9) / 2, 1 - (.5 + .5) / 2 = .3, .5, scaled 0, 1.
+    seen = by_hand([[0, 0, 0, 1, 2, 0]], 5, 3, similarity=similarities(5, **ALIKE))
+    rewards = make_rule("evol_rl").pay(seen, labels(0))
+    np.testing.assert_allclose(rewards, [[0.5, 0.5, 1, -1, -0.5]], atol=1e-12)
+
+
+def test_evol_rl_leaves_unparseable_responses_out_of_all_comparisons():
+    # Without 3: u = 1 - (.6 + .8) / 2, 1 - (.7 + .8) / 2, 1 - (.5 + .6) / 2 = .3, .25, .45,
+    # scaled .25, 0, 1. Response 4 is alone on its side.
+    seen = by_hand([[0, 0, 0, -1, 2]], 5, 3, similarity=similarities(5, **ALIKE))
+    rewards = make_rule("evol_rl").pay(seen, labels(0))
+    np.testing.assert_allclose(rewards, [[0.625, 0.5, 1, -1, -0.5]], atol=1e-12)
+
+
+def test_evol_rl_lone_and_equal_responses():
+    rule = make_rule("evol_rl")
+    lone = by_hand([[0, 1, 1, 2]], 4, 3, similarity=similarities(4))
+    assert rule.pay(lone, labels(0)).tolist() == [[1, -0.75, -0.75, -0.75]]
+    assert rule.pay(lone, labels(1)).tolist() == [[-0.75, 0.75, 0.75, -0.75]]
+    # All see .1, .3 and .8, in another order each, whose sums differ by a bit.
+    assert 0.1 + 0.3 + 0.8 != 0.1 + 0.8 + 0.3
+    pairs = {"s01": 0.1, "s23": 0.1, "s02": 0.3, "s13": 0.3, "s03": 0.8, "s12": 0.8}
+    alike = by_hand([[0] * 4], 4, 1, similarity=similarities(4, **pairs))
+    assert rule.pay(alike, labels(0)).tolist() == [[0.75] * 4]
+    single = by_hand([[0], [0], [-1]], 1, 2, similarity=[[[1.0]]] * 3)
+    assert rule.pay(single, labels(0, 1, -1)).tolist() == [[1], [-0.5], [-1]]
+
+
+def test_evol_rl_cuts_and_fills_similarities():
+    rule = make_rule("evol_rl")
+    odd = {"s01": -0.5, "s02": NAN, "s12": 1.5}
+    even = {"s01": 0.0, "s02": 0.0, "s12": 1.0}
+    one, two = (
+        rule.pay(by_hand([[0, 0, 0]], 3, 1, similarity=similarities(3, **s)), labels(0))
+        for s in (odd, even)
+    )
+    assert one.tolist() == two.tolist() == [[1, 0.5, 0.5]]
+
+
+def test_intuitor_pays_certainty():
+    seen = by_hand([[0, 1, -1, 0]], 3, 2, certainty=[[4.0, 2.0, 7.0, 100.0]])
+    assert make_rule("intuitor").pay(seen, labels(0)).tolist() == [[4, 2, 7]]
+    # What is missing is the mean of the trained others; 100 belongs to an untrained one.
+    seen = by_hand([[0, 1, -1, 0]], 3, 2, certainty=[[4.0, NAN, -INF, 100.0]])
+    assert make_rule("intuitor").pay(seen, labels(0)).tolist() == [[4, 4, 4]]
+    seen = by_hand([[0]], 1, 1, certainty=[[NAN]])
+    assert make_rule("intuitor").pay(seen, labels(0)).tolist() == [[0]]
+
+
+def test_rent_pays_against_entropy():
+    seen = by_hand([[0, 1, -1, 0]], 4, 2, entropy=[[1.0, 3.0, 0.0, NAN]])
+    # The missing one is the mean of 1, 3 and 0.
+    rewards = make_rule("rent").pay(seen, labels(0))
+    np.testing.assert_allclose(rewards, [[-1, -3, -7, -4 / 3]], rtol=1e-15)
+    rewards = make_rule("rent", {"unparseable": -2.0}).pay(seen, labels(0))
+    assert rewards[0, 2] == -2
+
+
+@pytest.mark.parametrize("name", ["intuitor", "rent"])
+def test_what_has_no_label_reads_none(name):
+    seen = by_hand([[0, 1]], 2, 2, certainty=[[1.0, 2.0]], entropy=[[1.0, 2.0]])
+    rule = make_rule(name)
+    assert rule.pay(seen, labels(0)).tolist() == rule.pay(seen, labels(-1)).tolist()
+
+
+ANY = labels(0)
+CONFIDENCE = [0.9, 0.5, 0.3, 0.2]
+
+
+def drawing(*subsets: tuple[int, ...]) -> list[list[float]]:
+    """(1, D) draws of 4 responses, by which each subgroup draws its subset in that order."""
+    numbers = []
+    for subset in subsets:
+        last = [place for place in range(4) if place not in subset]
+        order = [*subset, *last]
+        numbers += [order.index(place) / 4 for place in range(4)]
+    return [numbers]
+
+
+def shown(answers, subsets, confidence=CONFIDENCE, **given):
+    logprob = [[math.log(value) for value in confidence]]
+    return by_hand([answers], 4, 2, draws=drawing(*subsets), step_logprob=logprob, **given)
+
+
+ONE = ((0, 1), (1, 2), (2, 3), (1, 3), (0, 1), (1, 2), (1, 2))
+"""Subsets of four subgroups of 1, two of 2 and one of 4."""
+TWO = ((1, 2), (0, 1), (1, 2), (1, 2), (0, 1), (0, 2), (1, 2))
+
+
+def test_sizes_and_draws():
+    assert subgroup_sizes(64) == [1, 2, 4, 8, 16, 32, 64]
+    assert subgroup_sizes(48) == [1, 2, 4, 8, 16]
+    assert subgroup_sizes(1) == [1]
+    assert make_rule("scope").n_draws(4, 4) == 4 * (4 + 2 + 1)
+    assert make_rule("scope").n_draws(64, 32) == 64 * 127
+
+
+def test_a_size_that_no_other_beats():
+    # Size 1: labels 0 (.9 > .5), 1, 1 (.3 > .2), 1 (.5 > .2): responses 0, 1, 2 match, R .75, D 2.
+    # Size 2: labels 0, 1: responses 0 and 2 match, R .5, D 2. Size 4: label 1, R .5, D 1.
+    seen = shown([0, 1, 1, 0], ONE)
+    assert make_rule("scope").pay(seen, ANY).tolist() == [[1, 1, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("balance", "rewards"), [(0.7, [0, 1, 1, 1]), (0.2, [0, 0, 1, 1]), (0.5, [0, 0, 1, 1])]
+)
+def test_reward_against_diversity(balance, rewards):
+    # Size 1: labels 1, 0, 1, 1: R .5, D 2. Size 2: labels 0, 0: R .25, D 1, beaten by both others.
+    # Size 4: label 1: R .75, D 1. Over the two that are left, size 1 is at (0, 1), size 4 at
+    # (1, 0): l against 1 - l, and the smaller size where they are equal. Were the beaten size part
+    # of the scale, size 1 would stand at (.5, 1) and win at l = .7 with .175 against .3.
+    seen = shown([0, 1, 1, 1], TWO)
+    assert make_rule("scope", {"balance": balance}).pay(seen, ANY).tolist() == [rewards]
+
+
+def test_one_size_for_the_batch_and_each_leading_index():
+    one, two = shown([0, 1, 1, 0], ONE), shown([0, 1, 1, 1], TWO)
+    both = {
+        name: np.stack([getattr(one, name), getattr(two, name)])
+        for name in ("answers", "draws", "step_logprob")
+    }
+    rule = make_rule("scope", {"balance": 0.7})
+    alone = by_hand(both["answers"], 4, 2, draws=both["draws"], step_logprob=both["step_logprob"])
+    assert rule.pay(alone, labels(0)).tolist() == [[[1, 1, 1, 0]], [[0, 1, 1, 1]]]
+    # As one batch: R (.75 + .5) / 2, (.5 + .25) / 2, (.5 + .75) / 2; D 2, 1.5, 1: size 1.
+    joined = {name: array[:, 0] for name, array in both.items()}
+    batch = by_hand(
+        joined["answers"], 4, 2, draws=joined["draws"], step_logprob=joined["step_logprob"]
+    )
+    assert rule.pay(batch, labels(0, 0)).tolist() == [[1, 1, 1, 0], [0, 0, 1, 1]]
+
+
+def test_the_best_cut_by_hand():
+    cuts = [
+        Cut(np.full((1, 1), place), np.asarray(R), np.asarray(D))
+        for place, (R, D) in enumerate([(0.2, 4.0), (0.6, 3.0), (0.5, 2.5), (0.7, 1.0)])
+    ]
+    # The third is beaten by the second. R scaled 0, .8, 1; D scaled 1, 2/3, 0.
+    # l = .7: .7, .7 * .04 + .3 / 9 = .061, .3. l = .01: .01, .01 * .04 + .99 / 9 = .11, .99.
+    assert choose_cut(cuts, 0.7).tolist() == [[1]]
+    assert choose_cut(cuts, 0.01).tolist() == [[0]]
+    assert choose_cut(cuts, 1.0).tolist() == [[3]]
+    assert choose_cut([cuts[0], cuts[0]._replace(rewards=np.ones((1, 1)))], 0.7).tolist() == [[0]]
+    # Where diversity does not count, it still beats an equal mean reward.
+    beaten = cuts[3]._replace(diversity=np.asarray(0.5), rewards=np.full((1, 1), 9))
+    assert choose_cut([beaten, *cuts], 1.0).tolist() == [[3]]
+
+
+def test_confidence_as_probability_or_as_released():
+    # e^0 and e^-1 + e^-2; as released the parseable answers meet the first three of 3, 0, 1, 2.
+    seen = by_hand([[-1, 0, 1, 1]], 4, 2, step_logprob=[[-3.0, 0.0, -1.0, -2.0]])
+    sane = make_rule("scope").scores(seen)
+    np.testing.assert_allclose(sane, [[1, math.exp(-1) + math.exp(-2)]], rtol=1e-15)
+    assert make_rule("scope", {"confidence": "release"}).scores(seen).tolist() == [[3, 0 + 1]]
+
+
+@pytest.mark.parametrize(
+    ("order", "rewards"), [((0, 1, 2, 3), [0, 1, 0, 0]), ((1, 2, 3, 0), [0, 0, 1, 1])]
+)
+def test_as_released_unparseable_responses_shift_the_weights_of_a_subset(order, rewards):
+    # In order the answers 0, 1, 1 meet 9, 1, 1: label 0. With the unparseable one last they meet
+    # 1, 1, 1: label 1.
+    logprob = [[-9.0, -1.0, -1.0, -1.0]]
+    seen = by_hand([[-1, 0, 1, 1]], 4, 2, draws=drawing(*[order] * 7), step_logprob=logprob)
+    rule = make_rule("scope", {"confidence": "release", "subset": 1.0})
+    assert rule.pay(seen, ANY).tolist() == [rewards]
+
+
+def test_subgroups_that_draw_no_answer_have_no_label():
+    seen = by_hand([[-1, 0, -1, -1]], 4, 2, step_logprob=[[-1.0] * 4])
+    # The last one drew an answer 1 of which it has no member.
+    drawn = np.array([[-2, 0, -2, 1]])
+    plain, released = (cut_by(seen, drawn, 1, count_none) for count_none in (False, True))
+    assert (float(plain.diversity), float(released.diversity)) == (2, 3)
+    assert plain.rewards.tolist() == released.rewards.tolist() == [[0, 1, 0, 0]]
+
+
+def test_remembered_scores_count_for_the_subset():
+    # The subset is half of the votes, and so are 5 of the 10 remembered for answer 1.
+    seen = shown([0, 0, 0, 1], ONE, prior=[[0.0, 10.0]])
+    assert make_rule("scope").pay(seen, ANY).tolist() == [[0, 0, 0, 1]]
+    # Half of 2 is less than the 1.4 of the subset 0, 1 and more than the .8 of 1, 2. Subgroups of
+    # two then have the labels 0 and 1, and both the largest R and the largest D.
+    less = shown([0, 0, 0, 1], ONE, prior=[[0.0, 2.0]])
+    assert make_rule("scope").pay(less, ANY).tolist() == [[1, 1, 0, 1]]
+    wider = shown([0, 0, 0, 1], ONE, prior=[[0.0, 0.0, 10.0]])
+    assert make_rule("scope").pay(wider, ANY).tolist() == [[0, 0, 0, 0]]
+    shorter = shown([0, 0, 0, 1], ONE, prior=[[10.0]])
+    assert make_rule("scope").pay(shorter, ANY).tolist() == [[1, 1, 1, 0]]
+
+
+def test_confidences_that_are_not_finite_weigh_nothing():
+    logprob = [[math.nan, -math.inf, math.inf, -50.0]]
+    seen = by_hand([[0, 0, 0, 1]], 4, 2, draws=drawing(*ONE), step_logprob=logprob)
+    for name in ("logprob", "release"):
+        scores = make_rule("scope", {"confidence": name}).scores(seen)
+        assert (scores[0, 0], scores[0, 1] > 0) == (0, True)
+    silent = by_hand([[0, 1, 0, 1]], 4, 2, draws=drawing(*ONE), step_logprob=[[math.nan] * 4])
+    assert make_rule("scope").pay(silent, ANY).tolist() == [[0, 0, 0, 0]]
+
+
+def test_only_the_trained_responses_are_paid():
+    shown_all = sight(np.random.default_rng(3), n_samples=8)
+    shown_some = replace(shown_all, n_samples=3, similarity=None)
+    rule, label = make_rule("scope"), labels(0, 0, 0, 0)
+    whole, part = (rule.pay(s.seen(), label) for s in (shown_all, shown_some))
+    assert part.tolist() == whole[:, :3].tolist()

@@ -52,16 +52,8 @@ def scored():
     return _rows
 
 
-SMALL = {
-    "n_problems": 12,
-    "epochs": 5,
-    "replicates": 2,
-    "n_votes": 16,
-    "n_samples": 8,
-    "n_answers": 6,
-    "unparseable": 0.1,
-    "step": 0.3,
-}
+SMALL = {"n_problems": 12, "epochs": 5, "replicates": 2, "n_votes": 16, "n_samples": 8}
+SMALL |= {"n_answers": 6, "unparseable": 0.1, "step": 0.3}
 
 
 def _small(name, **settings):

@@ -10,6 +10,10 @@ KEY = np.uint64(11)
 CURVED, SAMPLING = 0.6, 0.05
 
 
+FACTS = {"task": "test", "model": {}, "problems": "", "problem_ids": [str(n) for n in range(N)]}
+FACTS |= {"answers": [["a", "b", "c"]] * N, "temperature": 1.0, "settings": {}, "left_out": 0.0}
+
+
 def small_response(growth=CURVED, truths=(0, 1, 2, 0, 1, 0)):
     """Per problem a root with 3 tokens; two of them lead to nodes with 3 and 2 tokens."""
     rng = np.random.default_rng(3)
@@ -19,19 +23,7 @@ def small_response(growth=CURVED, truths=(0, 1, 2, 0, 1, 0)):
     features = rng.normal(size=(edges, D)).astype(np.float32)
     scale = rng.uniform(1, 3, D).astype(np.float32)
     return Response(
-        facts=Facts(
-            task="test",
-            model={},
-            problems="",
-            problem_ids=[str(n) for n in range(N)],
-            answers=[["a", "b", "c"]] * N,
-            temperature=1.0,
-            n_weights=2 * D,
-            settings={},
-            left_out=0.0,
-            growth=growth,
-            sampling=SAMPLING,
-        ),
+        facts=Facts(**FACTS, n_weights=2 * D, growth=growth, sampling=SAMPLING),
         truth_N=np.array(truths),
         edge_start=np.arange(N + 1) * len(nodes),
         edge_node=np.tile(nodes, N),

@@ -1,24 +1,12 @@
 """The update of one visit, from the guard's decision as guard_core makes it on plain numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from guard_core import (
-    Decision,
-    Draws,
-    Guard,
-    GuardConfig,
-    Votes,
-    answer_advantages,
-    policy_streams,
-)
+from guard_core import Draws, Guard, Votes, answer_advantages, policy_streams
 from sim.engine.kernel import sums_gradient
 
 
-def gradient(
-    votes: Votes, decision: Decision, p_RPA: np.ndarray, config: GuardConfig
-) -> np.ndarray:
+def gradient(votes, decision, p_RPA, config):
     """(R, P, A) the decision as a gradient in the logits, see `sim.engine.kernel`."""
     pair = answer_advantages(votes.samples, votes.n_samples, decision, config)
     streams = policy_streams(*pair, decision, config)

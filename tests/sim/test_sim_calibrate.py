@@ -1,7 +1,5 @@
 """Calibration on rows that are small or made up, and every printed cell of the paper."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,86 +14,65 @@ from lab.base.errors import UserError
 from lab.cli import run_cli
 from sim.commands import Calibrate, Compare
 from sim.engine.run import measure
+from sim.studies import calibrate as c
 from sim.studies import paper
-from sim.studies.calibrate import (
-    CELLS,
-    KINDS,
-    MECHANISMS,
-    POPULATION,
-    QUICK,
-    ROWS,
-    Calibration,
-    FitBudget,
-    TableRow,
-    cell_errors,
-    chosen,
-    fit,
-    mean_error,
-    measure_reading,
-    population_start,
-    predict,
-    row_config,
-    run_calibration,
-    summary,
-    values,
-)
 
-SMALL = TableRow("made-up", 60, 10, (0,) * 5, (0,) * 5)
-TINY = FitBudget(candidates=3, rounds=1, population=14, mechanism=6, problems=240)
+SMALL = c.TableRow("made-up", 60, 10, (0,) * 5, (0,) * 5)
+TINY = c.FitBudget(candidates=3, rounds=1, population=14, mechanism=6, problems=240)
 
 
-def test_parameters_reach_their_bounds_and_start_at_the_named_law() -> None:
-    for mechanism in MECHANISMS.values():
-        for p in (*mechanism.parameters, *POPULATION):
+def test_parameters_reach_their_bounds_and_start_at_the_named_law():
+    for mechanism in c.MECHANISMS.values():
+        for p in (*mechanism.parameters, *c.POPULATION):
             assert (p.value(0.0), p.value(1.0)) == pytest.approx((p.low, p.high))
             assert p.value(p.unit(p.start)) == pytest.approx(p.start)
             assert p.unit(p.low / 2 - 1) == 0.0
-    assert isinstance(MECHANISMS["features"].parameters[-1].value(0.37), int)
-    found = values(POPULATION, population_start(ROWS["llama-amc"]))
+    assert isinstance(c.MECHANISMS["features"].parameters[-1].value(0.37), int)
+    found = c.values(c.POPULATION, c.population_start(c.ROWS["llama-amc"]))
     assert found == pytest.approx({"ability_mean": 0.34, "ability_concentration": 0.3})
 
 
-def test_the_readings_differ_in_the_fates_alone() -> None:
+def test_the_readings_differ_in_the_fates_alone():
     numbers = {"step": 0.06, "ability_mean": 0.5, "ability_concentration": 2.0}
-    config = row_config(MECHANISMS["independent"], SMALL, numbers, 2, 3)
-    share, majority = (measure_reading(config, r) for r in ("share", "majority"))
+    config = c.row_config(c.MECHANISMS["independent"], SMALL, numbers, 2, 3)
+    share, majority = (c.measure_reading(config, r) for r in ("share", "majority"))
     pd.testing.assert_frame_equal(share, measure(config))
     # A majority is right or wrong, so far fewer problems lie in between.
     assert (majority["Marginal Stable"] < share["Marginal Stable"]).all()
     assert (majority["pass_final"] == share["pass_final"]).all()
 
 
-def test_the_fit_recovers_a_known_row() -> None:
-    mechanism = MECHANISMS["independent"]
+def test_the_fit_recovers_a_known_row():
+    mechanism = c.MECHANISMS["independent"]
     numbers = {"step": 0.06, "ability_mean": 0.7, "ability_concentration": 1.0}
-    config = row_config(mechanism, SMALL, numbers, 4, 5)
-    table = measure_reading(with_arm(config, arm("ttrl")), "share")
-    truth = tuple(table[cell].mean() for cell in CELLS)
+    config = c.row_config(mechanism, SMALL, numbers, 4, 5)
+    table = c.measure_reading(with_arm(config, arm("ttrl")), "share")
+    truth = tuple(table[cell].mean() for cell in c.CELLS)
     row = SMALL._replace(ttrl=truth)
-    found = fit(mechanism, [row], "share", 6, TINY)
+    found = c.fit(mechanism, [row], "share", 6, TINY)
     assert found.own["made-up"]["ability_mean"] == pytest.approx(0.7, abs=0.1)
-    starts = {p.name: p.start for p in (*mechanism.parameters, *POPULATION)}
-    start = row_config(mechanism, row, starts, 4, 6)
-    before = mean_error(measure_reading(with_arm(start, arm("ttrl")), "share"), truth)
+    starts = {p.name: p.start for p in (*mechanism.parameters, *c.POPULATION)}
+    start = c.row_config(mechanism, row, starts, 4, 6)
+    before = c.mean_error(c.measure_reading(with_arm(start, arm("ttrl")), "share"), truth)
     assert found.loss < min(3.0, before / 2)
-    assert fit(mechanism, [row], "share", 6, TINY) == found
+    assert c.fit(mechanism, [row], "share", 6, TINY) == found
 
 
-def test_the_guard_row_is_not_looked_at() -> None:
-    row = ROWS["qwen-aime25"]._replace(epochs=8)
-    budget = replace(QUICK, candidates=2, population=3, mechanism=3, problems=60)
+def test_the_guard_row_is_not_looked_at():
+    row = c.ROWS["qwen-aime25"]._replace(epochs=8)
+    budget = replace(c.QUICK, candidates=2, population=3, mechanism=3, problems=60)
     other = row._replace(guard=(20.0, 20.0, 20.0, 20.0, 20.0))
-    found = [fit(MECHANISMS["attractor"], [r], "majority", 1, budget) for r in (row, other)]
+    found = [c.fit(c.MECHANISMS["attractor"], [r], "majority", 1, budget) for r in (row, other)]
     assert found[0] == found[1]
 
 
-def test_predictions_are_paired_and_matched_in_effort() -> None:
-    row = ROWS["llama-amc"]
+def test_predictions_are_paired_and_matched_in_effort():
+    row = c.ROWS["llama-amc"]
     own = {row.name: {"ability_mean": 0.34, "ability_concentration": 0.3}}
-    mechanism = MECHANISMS["attractor"]
-    budget = replace(QUICK, candidates=1, population=1, mechanism=1, problems=83)
-    found = fit(mechanism, [row], "share", 1, budget)._replace(own=own)
-    table = predict(mechanism, found, [row], "share", 3, 2)
+    mechanism = c.MECHANISMS["attractor"]
+    budget = replace(c.QUICK, candidates=1, population=1, mechanism=1, problems=83)
+    found = c.fit(mechanism, [row], "share", 1, budget)._replace(own=own)
+    table = c.predict(mechanism, found, [row], "share", 3, 2)
     assert list(dict.fromkeys(table["arm"])) == ["ttrl", "guard", "matched"]
     assert table.groupby("arm")["pass_start"].apply(list).map(tuple).nunique() == 1
     ratio = table.loc[table["arm"] == "matched", "achieved_ratio"]
@@ -104,21 +81,21 @@ def test_predictions_are_paired_and_matched_in_effort() -> None:
     assert ratio.iloc[0] == pytest.approx(1, abs=0.05)
 
 
-def test_errors_by_hand() -> None:
-    row = TableRow("r", 10, 8, (50, 10, 0, 20, 20), (40, 10, 0, 30, 20))
+def test_errors_by_hand():
+    row = c.TableRow("r", 10, 8, (50, 10, 0, 20, 20), (40, 10, 0, 30, 20))
     shares = {
         "ttrl": [(52, 10, 0, 18, 20), (56, 10, 0, 14, 20)],
         "guard": [(44, 10, 0, 26, 20), (44, 14, 0, 22, 20)],
         "matched": [(40, 10, 0, 30, 20), (40, 10, 0, 30, 20)],
     }
     lines = [
-        {"row": "r", "arm": name, "replicate": r, **dict(zip(CELLS, values, strict=True))}
+        {"row": "r", "arm": name, "replicate": r, **dict(zip(c.CELLS, values, strict=True))}
         for name, runs in shares.items()
         for r, values in enumerate(runs)
     ]
     table = pd.DataFrame(lines)
-    found = summary(table, [row], 0).set_index("kind")
-    assert found.index.tolist() == list(KINDS)
+    found = c.summary(table, [row], 0).set_index("kind")
+    assert found.index.tolist() == list(c.KINDS)
     # ttrl: means (54, 10, 0, 16, 20); guard: (44, 12, 0, 24, 20).
     assert found.loc["ttrl", "error"] == pytest.approx((4 + 0 + 0 + 4 + 0) / 5)
     assert found.loc["guard", "error"] == pytest.approx((4 + 2 + 0 + 6 + 0) / 5)
@@ -127,22 +104,22 @@ def test_errors_by_hand() -> None:
     assert found.loc["matched", "error"] == 0
     assert found.loc["copy", "error"] == pytest.approx((10 + 10) / 5)
     assert found.loc["guard", "low"] <= found.loc["guard", "error"] <= found.loc["guard", "high"]
-    cells = cell_errors(table, [row]).set_index(["kind", "cell"])
+    cells = c.cell_errors(table, [row]).set_index(["kind", "cell"])
     assert cells.loc[("guard", "Stable Always Right"), "error"] == pytest.approx(6)
     assert cells.loc[("guard", "Marginal Degraded"), "sd"] == pytest.approx(np.sqrt(8))
 
 
-SMALL_RUN = Calibration(
-    rows=[ROWS[name]._replace(epochs=8) for name in ("llama-aime24", "qwen-aime25")],
-    mechanisms=[MECHANISMS[name] for name in ("independent", "spread")],
-    budget=FitBudget(candidates=1, rounds=1, population=3, mechanism=2, problems=60),
+SMALL_RUN = c.Calibration(
+    rows=[c.ROWS[name]._replace(epochs=8) for name in ("llama-aime24", "qwen-aime25")],
+    mechanisms=[c.MECHANISMS[name] for name in ("independent", "spread")],
+    budget=c.FitBudget(candidates=1, rounds=1, population=3, mechanism=2, problems=60),
     replicates=2,
     fits=1,
 )
 
 
-def test_the_tables_agree_with_the_files(tmp_path: Path) -> None:
-    text = run_calibration(SMALL_RUN, tmp_path / "c")
+def test_the_tables_agree_with_the_files(tmp_path: Path):
+    text = c.run_calibration(SMALL_RUN, tmp_path / "c")
     assert (tmp_path / "c" / "table.md").read_text(encoding="utf-8") == text
     read = {p.stem: pd.read_parquet(p) for p in (tmp_path / "c").glob("*.parquet")}
     assert len(read["summary"]) == 2 * 2 * 5
@@ -157,27 +134,25 @@ def test_the_tables_agree_with_the_files(tmp_path: Path) -> None:
     assert len(read["predictions"]) == 2 * 2 * 2 * 3 * 2
     assert (read["parameters"]["row"] == "").sum() == 2 * (1 + 5)
     with pytest.raises(UserError, match="is not empty"):
-        run_calibration(SMALL_RUN, tmp_path / "c")
+        c.run_calibration(SMALL_RUN, tmp_path / "c")
 
 
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: chosen("rows", ("gpt",), ROWS), "rows 'gpt': unknown, use one of llama-math500"),
-        (lambda: chosen("rows", ("llama-amc",) * 2, ROWS), "rows: llama-amc is there twice"),
+        (lambda: c.chosen("rows", ("gpt",), c.ROWS), "rows 'gpt': unknown, use one of llama-math"),
+        (lambda: c.chosen("rows", ("llama-amc",) * 2, c.ROWS), "rows: llama-amc is there twice"),
         (lambda: replace(SMALL_RUN, fits=0), "fits = 0"),
         (lambda: replace(SMALL_RUN, seed=-1), "seed = -1"),
     ],
 )
-def test_bad_names_and_numbers_are_told(ask, message) -> None:
+def test_bad_names_and_numbers_are_told(ask, message):
     with pytest.raises(UserError, match=message):
         ask()
 
 
-def test_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = replace(QUICK, candidates=1, population=2, mechanism=2, problems=30)
+def test_the_command(tmp_path, capsys, monkeypatch):
+    small = replace(c.QUICK, candidates=1, population=2, mechanism=2, problems=30)
     monkeypatch.setattr("sim.studies.calibrate.QUICK", small)
     argv = ["calibrate", "--out", str(tmp_path / "c"), "--rows", "qwen-aime25"]
     argv += ["--mechanisms", "independent", "--readings", "majority", "--quick", "--quiet"]
@@ -199,7 +174,7 @@ def guards(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, GuardConfig]]:
     return found
 
 
-def test_every_printed_cell_is_there_once(guards, tmp_path: Path, capsys) -> None:
+def test_every_printed_cell_is_there_once(guards, tmp_path: Path, capsys):
     argv = ["compare", "--preset", "paper", "--replicates", "2", "--out", str(tmp_path), "--quiet"]
     commands = {"compare": Compare, "again": Compare}
     assert run_cli("guard-sim", commands, argv) == 0

@@ -54,8 +54,6 @@ def test_an_interrupted_comparison_goes_on_with_the_same_command(tmp_path, capsy
     ("options", "arm", "guard"),
     [
         (["--profile", "off"], "ttrl", {"frs": False}),
-        (["--profile", "release"], "release", {"skip_by": "mask"}),
-        (["--arm", "memory"], "memory", {"label_from": "memory"}),
         (["--arm", "truth"], "truth", {"rcsu": False}),
         (["--profile", "mps", "--guard.W", "3"], "custom", {"W": 3, "mps": True, "frs": False}),
         (["--arm", "matched", "--step-factor", "0.9"], "matched", {"frs": False}),
@@ -92,18 +90,14 @@ def test_a_named_population_brings_its_size_as_in_python(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--policy", "magnet"], "policy"),
         (["--population", "gpt-9"], "population = 'gpt-9': unknown"),
         (["--profile", "strict"], "profile = 'strict': unknown"),
         (["--arm", "magic"], "arm 'magic': unknown"),
         (["--arm", "guard", "--profile", "off"], "give one of them"),
         (["--arm", "matched"], "needs --step-factor"),
         (["--step", "-1"], "step = -1"),
-        (["--step", "nan"], "step = nan"),
         (["--step", "1e308"], "not finite"),
         (["--epochs", "many"], "epochs"),
-        (["--n-samples", "65"], "n_samples = 65"),
-        (["--guard.W", "0"], "W = 0"),
         (["--config", "missing.toml"], "missing.toml"),
         (["--no-such-option"], "no-such-option"),
     ],

@@ -1,20 +1,30 @@
-"""Paired arms, and controls that move or skip as much as a guard, found from its run."""
+"""Paired arms, matched controls, dealt decisions, and every arm at its own best step."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from guard_core import GuardConfig
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.base.errors import UserError
-from lab.compare.effort import CLOSE, achieved_ratio
-from lab.trace.trace import load
+from lab.compare.effort import (
+    BEST_RIVAL,
+    CLOSE,
+    achieved_ratio,
+    best_among,
+    edges,
+    own_best,
+    own_best_words,
+)
+from lab.trace.trace import Trace, load
 from sim import SimConfig, simulate
 from sim.engine.run import measure
-from sim.studies.compare import compare
-from sim.studies.controls import find
+from sim.studies.compare import BEST, compare, contrasts
+from sim.studies.controls import find, named
 
 BASE = SimConfig(n_problems=60, epochs=12, replicates=4, step=0.3, seed=2)
 BUSY = replace(BASE, guard=GuardConfig(tau_FR=0.1, theta_MR=0.0, W=2, skip_share=0.5))
@@ -138,3 +148,150 @@ def test_a_comparison_goes_on_and_workers_change_nothing(compared, tmp_path):
         compare(replace(CONFIG, epochs=9), arms[:1], tmp_path)
     with pytest.raises(UserError, match="workers = 0: must be at least 1"):
         compare(CONFIG, arms, tmp_path, workers=0)
+
+
+ACTIVE = GuardConfig(flip_rate="instant", theta_MR=0.0, tau_FR=0.1, skip_share=0.5)
+STILL = SimConfig(n_problems=24, epochs=8, replicates=3, step=0.0, seed=4, guard=ACTIVE)
+"""Nothing moves, so every run has the same votes; the guard acts often."""
+TREATED = ["weight", "beta", "skipped"]
+SEEN = ["problem", "label", "flipped", "match_rate", "flip_rate", "n_minority", "label_accuracy"]
+
+
+def batches(trace: Trace) -> pd.Series:
+    """Every batch's treatments, in no order."""
+    rows = trace.visits.groupby(["replicate", "step"])[TREATED]
+    return rows.apply(lambda batch: sorted(map(tuple, batch.to_numpy(float))))
+
+
+def test_a_permuted_guard_treats_as_much_and_sees_the_same():
+    own, dealt = simulate(STILL), simulate(replace(STILL, treatment="permuted"))
+    pd.testing.assert_frame_equal(own.visits[SEEN], dealt.visits[SEEN])
+    assert (batches(own) == batches(dealt)).all()
+    assert len({tuple(map(tuple, map(np.ravel, batch))) for batch in batches(own)}) > 5
+    assert (own.visits["weight"] != dealt.visits["weight"]).mean() > 0.1
+    assert (dealt.visits["skipped"] == (dealt.visits["route"] == 3)).all()
+
+
+def test_a_comparison_replays_the_next_replicate(tmp_path: Path):
+    moving = replace(STILL, step=0.3)
+    arms = [named(name, moving) for name in ("replayed", "permuted", "guard", "replayed: W=3")]
+    with pytest.raises(UserError, match="replayed,W=3 needs guard,W=3; add them"):
+        compare(moving, arms, tmp_path / "all")
+    traces = compare(moving, arms[:3], tmp_path / "all")
+    keys = ["replicate", "visit", "problem"]
+    own, replayed = (traces[name].visits.sort_values(keys) for name in ("guard", "replayed"))
+    for replicate in range(3):
+        source = own[(own["replicate"] == (replicate + 1) % 3) & (own["visit"] > 0)]
+        found = replayed[(replayed["replicate"] == replicate) & (replayed["visit"] > 0)]
+        np.testing.assert_array_equal(source[TREATED], found[TREATED])
+    assert traces["replayed"].run.arm == "replayed" and traces["permuted"].run.arm == "permuted"
+    final = [traces[name].evals["pass_at_1"].iloc[-3:].tolist() for name in traces]
+    assert final[0] != final[1] != final[2]
+
+
+def test_runs_without_decisions_to_replay_are_refused(tmp_path: Path):
+    simulate(replace(STILL, replicates=1), tmp_path / "one")
+    for treatment, message in [
+        ("replayed", "is neither own nor permuted nor the folder of a guard's run"),
+        (str(tmp_path / "one"), "has no other seed to replay"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            simulate(replace(STILL, replicates=1, treatment=treatment))
+    with pytest.raises(UserError, match="needs a finished run of 23 problems, 8 visits"):
+        simulate(replace(STILL, n_problems=23, seed=5, treatment=str(tmp_path / "one")))
+    assert with_arm(STILL, arm("permuted")).treatment == "permuted"
+
+
+STEPS = (0.01, 0.1, 1.0)
+
+
+@pytest.fixture(scope="module")
+def rows(scored):
+    """The guard is best at .1, TTRL without training, frozen labels at the largest step."""
+    means = {
+        "ttrl": (54, 50, 40),
+        "guard": (54, 60, 50),
+        "frozen": (56, 58, 63),
+        "memory": (55.5, 62, 45),
+        "truth": (60, 80, 90),
+    }
+    return scored(
+        {
+            (0.0, s, arm): m
+            for arm, scores in means.items()
+            for s, m in zip(STEPS, scores, strict=True)
+        },
+        policy="attractor",
+    )
+
+
+def test_the_best_rival_is_chosen_with_its_step(rows):
+    best = best_among(rows, ["ttrl", "frozen", "memory"], ["step"], "pass_final")
+    assert set(zip(best["arm"], best["step"], strict=True)) == {("frozen", 1.0)}
+    assert best["replicate"].tolist() == [*range(12)]
+    assert len(best_among(rows, ["release"], ["step"], "pass_final")) == 0
+
+
+def test_the_choice_of_a_rival_is_judged_on_the_other_half(scored):
+    # Twenty equal rivals: the best looks good on the replicates that chose it and nowhere else.
+    arms = [f"arm{n}" for n in range(20)]
+    rng = np.random.default_rng(0)
+    runs = {"arm": np.repeat(arms, 12), "replicate": np.tile(np.arange(12), 20)}
+    noise = pd.DataFrame(runs | {"pass_final": rng.normal(size=240)}).assign(
+        status="done", step=0.1
+    )
+    naive = noise.groupby("arm")["pass_final"].mean().max()
+    honest = best_among(noise, arms, ["step"], "pass_final")["pass_final"].mean()
+    assert naive > 0.4 and honest < naive / 2
+
+
+def test_contrasts_hold_every_pair_and_guards_against_the_best_rival(rows):
+    table = contrasts(rows, ["kappa_att", "step"], seed=0)
+    scores = table[table["metric"] == "pass_final"]
+    assert len(scores) == 10 * 4 + 1
+    best = scores[scores["at"] == BEST].set_index(["arm", "against"])
+    assert best["step"].isna().all()
+    assert best.loc[("frozen", "ttrl"), "mean"] == pytest.approx(9, abs=0.3)
+    against = best.loc[("guard", BEST_RIVAL)]
+    assert against["mean"] == pytest.approx(-3, abs=0.2) and against["n"] == 12
+    assert against["low"] < -2.8 and against["t_low"] < against["mean"] < against["t_high"] < -2.8
+    assert "below zero beyond noise" in against["verdict"]
+    assert (table["low"] < table["mean"] + 1e-9).all()
+    assert (table["mean"] < table["high"] + 1e-9).all()
+    effort = table[(table["metric"] == "update") & (table["at"] != BEST)]
+    assert effort["mean"].abs().max() < 1e-9
+
+
+def test_without_a_guard_or_a_rival_there_is_no_such_difference(rows):
+    for arms in (["ttrl", "frozen"], ["guard"], ["guard", "truth"]):
+        part = rows[rows["arm"].isin(arms)]
+        table = contrasts(part, ["step"], seed=0)
+        assert BEST_RIVAL not in set(table.get("against", ()))
+        assert not [line for line in own_best_words(part, 0) if "minus the best rival" in line]
+
+
+def test_ends_of_the_grid_are_named(rows):
+    best = own_best(rows, ["step"], "pass_final")
+    found = {(e.arm, e.value, e.side) for e in edges(best, "step", STEPS)}
+    assert found == {
+        ("ttrl", 0.01, "smallest"),
+        ("frozen", 1.0, "largest"),
+        ("truth", 1.0, "largest"),
+    }
+    assert edges(best, "step", [0.1]) == []
+
+
+def test_the_words(rows):
+    lines = own_best_words(rows, 0)
+    assert len(lines) == 3
+    assert lines[0].startswith(
+        "TTRL-Guard at its best minus the best rival at its best (Frozen labels at 1): pass@1 -3."
+    )
+    assert "below zero beyond noise (12 pairs)" in lines[0]
+    assert lines[1].startswith("no step of the grid is better than no training at all, 5")
+    assert ", for: TTRL 5" in lines[1] and "TTRL-Guard" not in lines[1]
+    # TTRL is best without training, true labels are the ceiling: no fault of the grid.
+    assert lines[2] == (
+        "warning: the best step of Frozen labels is the largest of the grid, 1: a larger one may "
+        "be better still"
+    )

@@ -12,7 +12,7 @@ from guard_core import Draws, Guard, GuardConfig, Votes
 from guard_core.decision import Treatment
 from lab.trace.schema import DECIDED
 from sim import SimConfig
-from sim.engine.kernel import expected_samples, settings_record
+from sim.engine.kernel import expected_samples
 from sim.engine.learner import GuardLearner
 from sim.engine.rows import RECORD, Epoch
 
@@ -175,9 +175,3 @@ def test_every_decision_and_gradient_is_guard_cores(config, scored, seed):
             gradient_RPA = gradient(trained, wanted, p_RPA, config.guard)
             assert (bits(update.gradient_RPA) == bits(gradient_RPA)).all()
             assert (update.drop_RP == (wanted.skip & (config.guard.skip_by == "drop"))).all()
-
-
-def test_rules_are_those_of_the_settings():
-    record = settings_record(GuardConfig.release(), 64, 32)[0]
-    assert record["mix_bonus"] and record["flip_rate_instant"] and not record["skip_by_drop"]
-    assert record["theta_MR"] == 0.7 and record["W"] == 5

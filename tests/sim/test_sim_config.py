@@ -1,52 +1,28 @@
-"""Impossible settings are refused by name; the schedule is the trainer's."""
+"""Impossible settings are refused by name; populations follow their laws and files."""
 
 import math
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.base.settings import from_values, to_values
 from lab.trace.response import read_response
-from sim import SimConfig
+from sim import SimConfig, simulate
 from sim.settings.populations import EPOCHS, FREE, NAMED
+from sim.world.populations import Population, draw_population
 
-WRONG = [
-    ("policy", "feature"),
-    ("population", "gpt-9"),
-    ("optimizer", "adamw"),
-    ("adam_beta_1", 1.0),
-    ("max_grad_norm", math.nan),
-    ("mini_batch", 9),
-    ("histogram", 3),
-    ("mixture", [0.5]),
-    ("n_problems", 2.5),
-    ("epochs", True),
-    ("n_samples", 65),
-    ("unparseable", 1.5),
-    ("step", math.inf),
-    ("vote_replicates", -1),
-    ("skip_rate", 1.1),
-    ("first_replicate", -1),
-    ("guard", "paper"),
-]
-
-
-UNREAD = {
-    "response": "r.npz",
-    "growth": 0.0,
-    "kl_coef": 0.1,
-    "ema_decay": 0.9,
-    "histogram": "h.csv",
-    "trace": "run",
-    "mixture": ((1, 0.5, 2),),
-}
+WRONG = {"policy": "feature", "population": "gpt-9", "max_grad_norm": math.nan, "mini_batch": 9}
+WRONG |= {"histogram": 3, "mixture": [0.5], "n_problems": 2.5, "n_samples": 65, "guard": "paper"}
+UNREAD = {"response": "r.npz", "growth": 0.0, "kl_coef": 0.1, "ema_decay": 0.9, "trace": "run"}
+UNREAD |= {"histogram": "h.csv", "mixture": ((1, 0.5, 2),)}
 """Settings that the default policy and population would ignore."""
 
 
-@pytest.mark.parametrize(("name", "value"), WRONG)
+@pytest.mark.parametrize(("name", "value"), [*WRONG.items(), ("step", math.inf)])
 def test_a_wrong_value_is_named(name, value):
     with pytest.raises(UserError, match=rf"{name} = .*: must|{name} = .*: unknown"):
         SimConfig(**{name: value})
@@ -123,3 +99,142 @@ def test_constant_schedule_and_short_runs():
     assert short.steps() == pytest.approx([0.2 * (1 + 1 + 0.5) / 3])
     assert replace(short, warmup_ratio=1.0).steps() == pytest.approx([0.2 * 2 / 3])
     assert replace(short, mini_batch=3).steps() == [0.2]
+
+
+def abilities(config):
+    """(R, N) probability of the correct answer."""
+    drawn = draw_population(config)
+    return np.take_along_axis(drawn.p0_RNA, drawn.truth_RN[..., None], axis=2)[..., 0]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_populations_have_their_mean_and_size(name):
+    law = NAMED[name]
+    config = SimConfig(population=name, n_problems=4000, ability_floor=0.0)
+    spread = np.sqrt(law.mean * (1 - law.mean) / (1 + law.concentration) / 4000)
+    assert abilities(config).mean() == pytest.approx(law.mean, abs=5 * spread + 1e-8)
+    sizes = {"math500": (500, 30), "amc": (83, 30), "aime24": (30, 60), "aime25": (30, 60)}
+    assert (law.n_problems, law.epochs) == sizes[name.split("-")[1]]
+
+
+def test_every_model_has_every_data_set():
+    sets = ("math500", "amc", "aime24", "aime25")
+    assert set(NAMED) == {f"{m}-{s}" for m in ("llama", "qwen", "qwen3") for s in sets}
+    untouched = [law for law in NAMED.values() if law.fitted_to == "nothing"]
+    assert all(100 * law.mean == pytest.approx(law.base_pass_at_1) for law in untouched)
+
+
+def test_qwen3_starts_with_the_papers_share_of_solved_problems():
+    p = abilities(SimConfig(population="qwen3-math500", replicates=10))
+    assert 100 * (p >= 0.7).mean() == pytest.approx(74.4, abs=2.0)
+
+
+def test_mixture_of_betas():
+    config = SimConfig(
+        population="mixture", mixture=((0.25, 0.1, 50.0), (0.75, 0.8, 200.0)), n_problems=20_000
+    )
+    p = abilities(config)[0]
+    low = p < 0.45
+    assert low.mean() == pytest.approx(0.25, abs=0.015)
+    assert p[low].mean() == pytest.approx(0.1, abs=0.01)
+    assert p[low].var() == pytest.approx(0.1 * 0.9 / 51, rel=0.1)
+    assert p[~low].mean() == pytest.approx(0.8, abs=0.01)
+    one = replace(config, mixture=((1.0, 0.5, 4.0),))
+    assert abilities(one).var() == pytest.approx(0.25 / 5, rel=0.05)
+
+
+HISTOGRAM = "p0,weight\n0.1,0.5\n0.6,0.25\n0.9,0.25\n"
+
+
+@pytest.fixture
+def csv(tmp_path):
+    def write(text):
+        file = tmp_path / "h.csv"
+        file.write_text(text)
+        return SimConfig(population="histogram", histogram=str(file), n_problems=8000)
+
+    return write
+
+
+def test_histogram_of_shares_or_counts(csv):
+    p = abilities(replace(csv(HISTOGRAM), replicates=2))
+    bins, seen = np.unique(p.round(6), return_counts=True)
+    assert bins == pytest.approx([0.1, 0.6, 0.9])
+    assert seen / p.size == pytest.approx([0.5, 0.25, 0.25], abs=0.02)
+    assert (p[0] != p[1]).any()
+    counts = csv("\ufeffweight, p0 ,note\n200,0.1,x\n100,0.6,\n\n100,0.9,\n")
+    assert (abilities(counts) == p[:1]).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("p0,weight\n0.1,0.5\n0.2,0.4\n", "the weights sum to 0.9, must sum to 1 or be whole"),
+        ("p0,weight\n0.1,0\n", "the weights sum to 0, must sum to 1"),
+        ("p0,weight\n0.1,0.5\n1.2,0.5\n", "line 3: p0 = 1.2, must be in"),
+        ("p0,weight\n0.1,-1\n", "line 2: weight = -1, must be at least 0"),
+        ("p0,weight\n0.1,much\n", "line 2: weight = 'much' is not a number"),
+        ("p0,weight\n0.1\n", "line 2: weight = None is not a number"),
+        ("p0,weight\n", "holds no rows"),
+        ("p,w\n0.1,1\n", "must name the columns p0 and weight"),
+    ],
+)
+def test_an_impossible_histogram_names_file_and_line(csv, text, message):
+    with pytest.raises(UserError, match=f"histogram: .*h.csv.*{message}"):
+        draw_population(csv(text))
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A run, and its first label accuracies problem by problem."""
+    config = SimConfig(n_problems=25, epochs=1, n_votes=16, n_samples=8, replicates=2, seed=4)
+    visits = simulate(config, tmp_path / "source").visits
+    first = visits[visits["visit"] == 0]
+    return str(tmp_path / "source"), first.groupby("problem")["label_accuracy"].mean().to_numpy()
+
+
+def test_a_trace_gives_its_first_accuracies_problem_by_problem(source):
+    folder, known = source
+    config = SimConfig(
+        population="trace", trace=folder, n_problems=25, replicates=3, ability_floor=0.03
+    )
+    fixed = abilities(replace(config, fixed_population=True))
+    assert fixed == pytest.approx(np.tile(np.clip(known, 0.03, 0.97), (3, 1)))
+    free = abilities(replace(config, n_problems=4000))
+    assert set(free.round(6).ravel()) == set(np.clip(known, 0.03, 0.97).round(6))
+    assert free.mean() == pytest.approx(np.clip(known, 0.03, 0.97).mean(), abs=0.02)
+    assert (free[0] != free[1]).any()
+
+
+def test_a_trace_that_does_not_fit_is_refused(source, tmp_path):
+    folder, _ = source
+    config = SimConfig(population="trace", trace=folder, fixed_population=True, n_problems=24)
+    with pytest.raises(UserError, match=r"n_problems = 24: .* has 25 problems"):
+        draw_population(config)
+    with pytest.raises(UserError, match="nowhere"):
+        draw_population(replace(config, trace=str(tmp_path / "nowhere")))
+
+
+def test_impossible_probabilities_name_replicate_and_problem():
+    p0 = np.full((2, 3, 4), 0.25)
+    ids = np.zeros((2, 3), np.int64)
+    Population(p0, ids, ids + 1)
+    for value, message in ((0.2, "they sum to 0.95"), (-0.25, "the least is -0.25"), (np.nan, "")):
+        wrong = p0.copy()
+        wrong[1, 2, 0] = value
+        with pytest.raises(UserError, match=f"p0_RNA of replicate 1, problem 2 .*{message}"):
+            Population(wrong, ids, ids + 1)
+    with pytest.raises(UserError, match="truth_RN of replicate 0, problem 0 is 4, must be"):
+        Population(p0, ids + 4, ids)
+    with pytest.raises(UserError, match="attractor_RN of replicate 0, problem 0 is the correct"):
+        Population(p0, ids, ids)
+    with pytest.raises(UserError, match=r"attractor_RN has shape \(2, 2\)"):
+        Population(p0, ids, ids[:, :2])
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e-320, 0.5, 1.0])
+def test_extreme_laws_are_still_distributions(mean):
+    for concentration in (1e-12, 1e12):
+        law = {"ability_mean": mean, "ability_concentration": concentration, "ability_floor": 0.0}
+        config = SimConfig(population="beta", n_problems=200, **law)
+        assert abilities(config).mean() == pytest.approx(mean, abs=0.2)

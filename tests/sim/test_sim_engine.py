@@ -1,6 +1,7 @@
-"""Properties of every simulated trace."""
+"""Properties of every simulated trace and its votes."""
 
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +15,10 @@ from lab import Trace, UserError, load
 from lab.__main__ import main as report_main
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
+from lab.measures.problems import vote_areas
 from lab.trace.schema import names
 from sim import SimConfig, simulate
+from sim.cli import main
 from sim.engine.rows import majority_right
 from sim.engine.run import Simulation
 
@@ -23,12 +26,7 @@ SMALL = SimConfig(n_problems=21, epochs=9, replicates=3, seed=5)
 
 
 def same(first: Trace, second: Trace) -> bool:
-    pairs = zip(
-        (first.visits, first.steps, first.evals),
-        (second.visits, second.steps, second.evals),
-        strict=True,
-    )
-    return all(a.equals(b) for a, b in pairs)
+    return all(getattr(first, t).equals(getattr(second, t)) for t in ("visits", "steps", "evals"))
 
 
 def one_replicate(table: pd.DataFrame, number: int) -> pd.DataFrame:
@@ -53,11 +51,6 @@ def test_tables_have_the_schema_and_every_visit():
     assert trace.run.status == "finished" and trace.run.arm == "guard"
 
 
-def test_same_seed_same_bits_and_another_seed_another_run():
-    assert same(simulate(SMALL), simulate(SMALL))
-    assert not simulate(SMALL).visits.equals(simulate(replace(SMALL, seed=6)).visits)
-
-
 @pytest.mark.parametrize("policy", ["independent", "attractor"])
 @pytest.mark.parametrize("name", ["guard", "memory"])
 def test_a_replicate_is_the_same_run_alone(policy, name):
@@ -73,6 +66,7 @@ def test_a_folder_holds_the_same_trace(tmp_path):
     written = simulate(SMALL, tmp_path / "run")
     assert written.folder == tmp_path / "run"
     assert same(written, simulate(SMALL))
+    assert not written.visits.equals(simulate(replace(SMALL, seed=6)).visits)
     manifest = load(tmp_path / "run").run
     assert manifest.world == "sim" and manifest.status == "finished"
     assert manifest.config["n_problems"] == 21 and manifest.progress == 1.0
@@ -87,14 +81,6 @@ def test_a_folder_with_settings_that_no_longer_exist_is_readable(tmp_path):
     old = load(tmp_path / "run")
     assert same(old, trace) and old.run.config["engine"] == "torch"
     assert report_main([str(tmp_path / "run"), "--format", "md"]) == 0
-
-
-def test_an_existing_run_is_not_overwritten(tmp_path):
-    simulate(SMALL, tmp_path / "run")
-    before = (tmp_path / "run" / "run.json").read_bytes()
-    with pytest.raises(UserError, match="already holds a run"):
-        simulate(SMALL, tmp_path / "run")
-    assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 
 def test_arms_share_problems_order_and_first_votes():
@@ -137,18 +123,6 @@ def test_majority_accuracy_is_of_the_votes_whatever_the_labels():
     assert (frozen.groupby(["replicate", "problem"])["label"].nunique() == 1).all()
 
 
-def test_rates_of_the_trace_are_those_of_its_visits():
-    config = SimConfig(guard=GuardConfig(W=3), n_problems=20, epochs=6, replicates=2, step=0.3)
-    visits = simulate(config).visits
-    training = visits[visits["visit"] > 0].sort_values("visit")
-    of_problem = training.groupby(["replicate", "problem"])
-    flips = of_problem["flipped"].transform(lambda own: own.astype(float).rolling(3, 1).sum() / 3)
-    shares = of_problem["match_rate"].transform(lambda own: own.rolling(3, 1).mean())
-    np.testing.assert_allclose(training["flip_rate"], flips, atol=1e-12)
-    np.testing.assert_allclose(training["mean_match_rate"], shares, atol=1e-12)
-    assert training["flipped"].mean() > 0.01
-
-
 def test_truth_is_learnt_while_the_votes_are_watched():
     config = replace(SMALL, population="point", ability_mean=0.2, step=0.5, n_answers=4)
     trace = simulate(with_arm(config, arm("truth")))
@@ -170,14 +144,6 @@ def test_skipped_problems_do_not_move_and_are_counted():
     assert trace.steps["n_skipped"].max() == 4
     plain = simulate(replace(config, guard=GuardConfig.off()))
     assert trace.steps["update_norm"].sum() < plain.steps["update_norm"].sum()
-
-
-def test_all_responses_unparseable_is_a_run_without_labels():
-    trace = simulate(replace(SMALL, unparseable=1.0))
-    assert (trace.visits["label"] == -1).all()
-    assert (trace.visits["n_unparseable"] == 64).all()
-    assert not trace.steps["update_norm"].any()
-    assert not trace.evals["pass_at_1"].any()
 
 
 @pytest.mark.parametrize("policy", ["independent", "attractor", "features"])
@@ -260,6 +226,8 @@ def test_every_trace_is_complete_and_finite(config):
     assert np.isfinite(trace.steps.to_numpy(float)).all()
     if config.step == 0 or config.unparseable == 1:
         assert not trace.steps["update_norm"].any()
+    if config.unparseable == 1:
+        assert (visits["label"] == -1).all() and not trace.evals["pass_at_1"].any()
     between = trace.evals["epoch"].between(1, config.epochs - 1)
     assert (trace.evals["maj_accuracy"].isna() == between).all()
     assert np.isfinite(trace.evals.drop(columns="maj_accuracy").to_numpy(float)).all()
@@ -272,3 +240,57 @@ def test_every_trace_is_complete_and_finite(config):
     used = visits["label_accuracy"] + visits["match_rate"] * apart
     used += visits["n_unparseable"] / config.n_votes
     assert used.max() <= 1 + 1e-9
+
+
+VOTED = SimConfig(
+    n_problems=21, epochs=4, batch_size=8, replicates=3, vote_replicates=2, unparseable=0.2
+)
+KEY = ["replicate", "step", "epoch", "visit", "problem"]
+
+
+def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share():
+    trace = simulate(VOTED)
+    kept = trace.visits[trace.visits["replicate"] < 2].set_index(KEY)
+    # A visit without any vote would have no row; with 64 votes there is none.
+    counted = trace.votes.groupby(KEY)["count"].sum().reindex(kept.index)
+    np.testing.assert_array_equal(counted + kept["n_unparseable"], kept["n_votes"])
+    assert (trace.votes["count"] > 0).all()
+    own = trace.votes.set_index([*KEY, "answer"])["count"]
+    assert own.index.is_unique and len(kept) == 2 * 21 * 5
+    labels = pd.MultiIndex.from_frame(kept.reset_index()[[*KEY, "label"]])
+    np.testing.assert_array_equal(own[labels] / 64, kept["match_rate"])
+
+
+def test_keeping_votes_changes_nothing_else():
+    config = replace(VOTED, guard=GuardConfig(label_from="memory"))
+    runs = [simulate(replace(config, vote_replicates=n)) for n in (0, 1, 99)]
+    assert same(runs[0], runs[1]) and same(runs[0], runs[2]) and runs[0].votes.empty
+    assert [sorted(run.votes["replicate"].unique()) for run in runs[1:]] == [[0], [0, 1, 2]]
+    columns = ["visit", "problem", "answer", "count"]
+    one, all_three = (run.votes.sort_values(["replicate", *columns]) for run in runs[1:])
+    assert one_replicate(all_three, 0).equals(one_replicate(one, 0))
+
+
+def test_the_first_replicate_of_a_later_part_has_its_own_number():
+    trace = simulate(replace(VOTED, first_replicate=5, vote_replicates=1))
+    assert trace.votes["replicate"].unique().tolist() == [5]
+    whole = simulate(replace(VOTED, replicates=6, vote_replicates=6)).votes
+    expected = whole[whole["replicate"] == 5].reset_index(drop=True)
+    pd.testing.assert_frame_equal(trace.votes, expected, check_exact=True)
+
+
+def test_one_replicate_is_kept_unless_asked_and_shown_answer_by_answer(tmp_path):
+    few = ["--n-problems", "6", "--epochs", "8", "--quiet"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        line = ["compare", "--out", str(tmp_path / "all"), "--arms", "ttrl", "guard", *few]
+        assert main([*line, "--replicates", "2"]) == 0
+        assert main(["run", "--out", str(tmp_path / "none"), "--vote-replicates", "0", *few]) == 0
+    for name in ("ttrl", "guard"):
+        trace = load(tmp_path / "all" / name)
+        assert trace.votes["replicate"].unique().tolist() == [0]
+        areas = vote_areas(trace, 0, 3)
+        assert areas["area"].str.startswith("answer ").any()
+        np.testing.assert_allclose(areas.groupby("visit")["share"].sum(), 1)
+    assert load(tmp_path / "none").votes.empty
+    assert trace.answers.empty and trace.answer_texts(0, 3) == {}

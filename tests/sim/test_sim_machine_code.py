@@ -17,7 +17,7 @@ from numba.core.registry import CPUDispatcher as Dispatcher
 import guard_core
 import sim
 from sim.engine.run import Simulation
-from sim.settings.machine_code import compilation_shown, digest
+from sim.settings.machine_code import digest
 
 ROOT = Path(sim.__file__).parent.parent
 CALL = """
@@ -48,10 +48,7 @@ def called(root: Path, **environment: str) -> tuple[Path, int]:
     run = subprocess.run(
         [sys.executable, "-c", CALL],
         env=kept | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"} | environment,
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=True,
+        **{"cwd": root, "capture_output": True, "text": True, "check": True},
     )
     folder, result = run.stdout.split()
     return Path(folder), int(result)
@@ -97,15 +94,6 @@ def compiled_anew() -> None:
     inner = numba.njit(lambda x: x + 1)
     outer = numba.njit(lambda x: 2 * inner(x))
     assert outer(1) == outer(1) == 4
-
-
-def test_compilation_is_shown_once_and_a_call_is_not() -> None:
-    shown: list[str] = []
-    with compilation_shown(shown.append):
-        compiled_anew()
-        numba.njit(lambda x: x)
-    compiled_anew()
-    assert shown == ["compiling", ""]
 
 
 def test_the_bar_of_a_run_says_that_it_compiles(monkeypatch, capsys):

@@ -1,11 +1,11 @@
-"""The policy of a measured model: arms, replicates, commands and refusals."""
+"""The policy of a measured model: arms, commands, its parts, and its training against NumPy."""
 
 import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from measured_response import A, N, rows, settings, small_response
+from measured_response import CURVED, KEY, SAMPLING, A, D, N, rows, settings, small_response
 
 from guard_core import GuardConfig
 from lab.base.errors import UserError
@@ -13,7 +13,18 @@ from lab.trace.response import read_response, write_response
 from lab.trace.trace import load
 from sim import SimConfig, simulate
 from sim.cli import main
-from sim.world.measured import Trust
+from sim.world.measured import Apart, Trust
+from sim.world.sampling import fold
+from sim.world.training import Adam, TrainedBatch, draw_leaves, train_batch
+from sim.world.tree import (
+    batch_probs,
+    draw_curvature,
+    draw_weights,
+    edge_log_probs,
+    leaf_probs,
+    tree_of,
+    without_unseen,
+)
 
 ARMS = {
     "ttrl": {"guard": GuardConfig.off()},
@@ -38,10 +49,8 @@ def test_every_arm_runs_and_a_seed_fixes_its_bits(response_file, arm):
 
 
 def test_a_replicate_does_not_depend_on_the_others(response_file):
-    both, alone = (
-        simulate(settings(response_file)),
-        simulate(settings(response_file, first_replicate=1, replicates=1)),
-    )
+    both = simulate(settings(response_file))
+    alone = simulate(settings(response_file, first_replicate=1, replicates=1))
     assert rows(both, 1).equals(rows(alone, 1).assign(index=rows(both, 1)["index"]))
     assert not rows(both, 0).label_accuracy.equals(rows(both, 1).label_accuracy)
 
@@ -55,13 +64,9 @@ def test_growth(response_file):
 
 
 def test_a_penalty_holds_the_policy_near_the_start(response_file):
-    moved = [
-        simulate(
-            settings(response_file, guard=GuardConfig.off(), kl_coef=kl, growth=0.0)
-        ).run.extra["trust"]["growth"]
-        for kl in (0.0, 3.0)
-    ]
-    assert moved[1] < 0.7 * moved[0]
+    config = settings(response_file, guard=GuardConfig.off(), growth=0.0)
+    runs = [simulate(replace(config, kl_coef=kl)).run for kl in (0.0, 3.0)]
+    assert runs[1].extra["trust"]["growth"] < 0.7 * runs[0].extra["trust"]["growth"]
 
 
 def test_evaluations_are_those_of_averaged_weights_and_training_goes_on(response_file):
@@ -168,10 +173,7 @@ def test_trust_says_where_it_ends():
         ({"parts_off": ("leak", "leak")}, "parts_off = leak, leak: name each part at most once"),
         ({"parts_off": ("own", "others")}, "parts_off = own, others: without own and others no"),
         ({"parts_off": ("own",)}, "parts_off = own: own and others need mini_b"),
-        (
-            {"parts_off": ("own",), "ema_decay": 0.5},
-            "parts_off = own: own and others have no av",
-        ),
+        ({"parts_off": ("own",), "ema_decay": 0.5}, "parts_off = own: own and others have no av"),
         ({"parts_off": ("all",)}, "parts_off"),
     ],
 )
@@ -204,3 +206,245 @@ def test_logits_that_are_not_finite_stop_the_run(response_file):
         warnings.simplefilter("ignore")
         with pytest.raises(UserError, match=r"lr = 1e\+308: the logits of problem"):
             simulate(settings(response_file, lr=1e308))
+
+
+ADAM, RATE = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 1), 0.05
+WHOLE = tree_of(small_response())
+
+
+def weights_of():
+    response = small_response()
+    return draw_weights(response, response.features, CURVED, SAMPLING, np.random.default_rng(1))
+
+
+def leaves_of(tree, at, n):
+    log_p, p = np.empty(99), np.empty(99)
+    edge_log_probs(tree, at, n, log_p)
+    return p[: leaf_probs(tree, log_p, n, p)]
+
+
+def answers_of(at, n):
+    out, unseen = np.empty((1, A + 1)), np.empty(1)
+    batch_probs(WHOLE, at, np.array([n]), out, unseen)
+    return out[0]
+
+
+def batches():
+    """Arguments of `train` after the optimizer steps taken, for three visits of problem 2."""
+    rng = np.random.default_rng(4)
+    for batch in range(3):
+        samples, streams = rng.integers(1, 6, (1, A + 1)), rng.normal(size=(2, 1, A + 1))
+        key = np.uint64(KEY + np.uint64(batch))
+        yield (
+            TrainedBatch(np.array([2]), np.array([RATE]), samples, streams, np.array([False])),
+            key,
+        )
+
+
+def trained(own, visits):
+    """Weights of the whole model and those that every problem reads, after some visits."""
+    whole, apart, taken = weights_of(), Apart(weights_of(), N, own), (0, 0)
+    for given, _ in zip(batches(), range(visits), strict=False):
+        norms = np.empty(1), np.empty(1)
+        taken = (
+            train_batch(WHOLE, whole, ADAM, taken[0], *given, norms[0]),
+            apart.train(WHOLE, ADAM, taken[1], *given, norms[1]),
+        )
+    assert taken == (visits, visits)
+    return whole, apart, norms
+
+
+def decayed(visits):
+    start, w = weights_of().start.astype(float), 0.0
+    for _ in range(visits):
+        w = w - RATE * ADAM.decay * (start + w)
+    return w
+
+
+def test_without_the_leak_unseen_responses_have_no_probability_and_others_keep_their_ratios():
+    weights = weights_of()
+    weights.moved[:] = np.random.default_rng(2).normal(scale=0.2, size=len(weights.moved))
+    cut = without_unseen(WHOLE)
+    for n in range(N):
+        unseen = WHOLE.leaf_unseen[WHOLE.leaf_start[n] : WHOLE.leaf_start[n + 1]]
+        before, after = (leaves_of(tree, weights, n) for tree in (WHOLE, cut))
+        assert unseen.any() and (before > 0).all() and (after[unseen] == 0).all()
+        assert after.sum() == pytest.approx(1)
+        for node in (slice(0, 3), slice(3, 5)):  # leaves that differ in their last token alone
+            seen = ~unseen[node]
+            ratios = [p[node][seen] / p[node][seen].sum() for p in (before, after)]
+            assert ratios[0] == pytest.approx(ratios[1])
+
+
+def test_without_unseen_responses_there_is_no_leak_to_switch_off(response_file, tmp_path):
+    assert simulate(settings(response_file, parts_off=("leak",))).run.extra["trust"]["unseen"] == 0
+    whole = small_response()
+    path = tmp_path / "seen.npz"
+    write_response(path, replace(whole, leaf_unseen=np.zeros_like(whole.leaf_unseen)))
+    first, second = (simulate(settings(str(path), parts_off=p)) for p in ((), ("leak",)))
+    assert rows(first).equals(rows(second)) and first.evals.equals(second.evals)
+
+
+def test_a_problem_that_alone_is_visited_has_its_own_effect_and_others_have_none():
+    whole, apart, norms = trained(own=True, visits=3)
+    assert apart._w_ND[2] == pytest.approx(whole.w, rel=1e-12, abs=1e-15)
+    assert norms[0] == pytest.approx(norms[1], rel=1e-12)
+    expected = answers_of(whole, 2)
+    assert answers_of(apart.read_by(2), 2) == pytest.approx(expected, rel=1e-9)
+    for n in set(range(N)) - {2}:
+        assert apart._w_ND[n] == pytest.approx(decayed(3))
+
+
+def test_without_its_own_effect_a_problem_stays_and_the_others_move_as_in_the_whole_model():
+    whole, apart, _ = trained(own=False, visits=1)
+    assert apart._w_ND[2] == pytest.approx(decayed(1))
+    for n in set(range(N)) - {2}:
+        assert apart._w_ND[n] == pytest.approx(whole.w, rel=1e-12, abs=1e-15)
+        expected = answers_of(whole, n)
+        assert answers_of(apart.read_by(n), n) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("part", ["own", "others"])
+def test_runs_with_a_part_off_differ_and_a_seed_fixes_their_bits(response_file, part):
+    config = settings(response_file, mini_batch=1, parts_off=(part,))
+    first, second, whole = (simulate(c) for c in (config, config, replace(config, parts_off=())))
+    assert rows(first).equals(rows(second))
+    assert first.evals.pass_at_1.iloc[0] == whole.evals.pass_at_1.iloc[0]
+    assert not first.evals.equals(whole.evals)
+    assert first.run.extra["trust"]["unseen"] > 0
+
+
+class Plain:
+    """The law of `sim.world.measured` with dense matrices."""
+
+    def __init__(self, response, weights):
+        self.r, self.scale = response, weights.scale.astype(float)
+        own = slice(weights.first, weights.first + len(weights.w))
+        self.features = weights.features[:, own].astype(float)
+        self.curvature = weights.curvature.astype(float) @ weights.basis.astype(float)
+        self.start = weights.start.astype(float)
+        self.w, self.moved = np.zeros_like(self.start), np.zeros_like(self.start)
+        self.first, self.second = np.zeros_like(self.start), np.zeros_like(self.start)
+        self.taken = self.clipped = 0
+
+    @property
+    def turning(self):
+        return np.sqrt(max(CURVED * np.sqrt(self.scaled @ self.w) - SAMPLING, 0))
+
+    @property
+    def scaled(self):
+        return (self.scale * self.w).astype(np.float32)
+
+    def of(self, n):
+        """Slices of edges and leaves; nodes (V, E) and paths (L, E) as 0 and 1."""
+        r = self.r
+        edges, leaves = slice(*r.edge_start[n : n + 2]), slice(*r.leaf_start[n : n + 2])
+        nodes = r.edge_node[edges] == np.unique(r.edge_node[edges])[:, None]
+        paths = np.zeros((leaves.stop - leaves.start, nodes.shape[1]))
+        for row, leaf in zip(paths, range(leaves.start, leaves.stop), strict=True):
+            row[r.path_edge[r.path_start[leaf] : r.path_start[leaf + 1]]] = 1
+        return edges, leaves, nodes.astype(float), paths
+
+    def log_p(self, n):
+        edges, _, nodes, _ = self.of(n)
+        # Products of features and weights are of single precision, their sums of double.
+        moved = (self.features[edges].astype(np.float32) * self.scaled).sum(axis=1, dtype=float)
+        z = self.r.log_p0[edges] + moved + self.curvature[edges] @ (self.scale * self.moved)
+        return z - nodes.T @ np.log(nodes @ np.exp(z))
+
+    def answers(self, n):
+        _, leaves, _, paths = self.of(n)
+        p_L = np.exp(paths @ self.log_p(n))
+        return np.bincount(self.r.leaf_answer[leaves] % (A + 1), p_L / p_L.sum(), A + 1)
+
+    def train(self, problems, rates, leaves_of, streams, drop, mini_batch, kl_coef):
+        before, norms = [self.log_p(n) for n in problems], np.zeros(len(problems))
+        for start in range(0, len(problems), mini_batch):
+            places = range(start, min(start + mini_batch, len(problems)))
+            trained = [p for p in places if not drop[p]]
+            if trained:
+                total = sum(
+                    leaves_of[p] @ self.r.leaf_length[self.of(problems[p])[1]] for p in trained
+                )
+                gradient = sum(
+                    self.gradient(problems[p], before[p], leaves_of[p], streams[:, p], kl_coef)
+                    for p in trained
+                )
+                norms[list(places)] = self.step(gradient / total, rates[start])
+        return norms
+
+    def gradient(self, n, before_E, leaves_L, streams_SB, kl_coef):
+        edges, leaves, nodes, paths = self.of(n)
+        now_E = self.log_p(n)
+        ratio_E, push_E = np.exp(now_E - before_E), np.zeros_like(now_E)
+        for stream_B in streams_SB:
+            advantage_L = leaves_L * stream_B[self.r.leaf_answer[leaves] % (A + 1)]
+            up = np.maximum(advantage_L, 0) @ paths
+            down = np.minimum(advantage_L, 0) @ paths
+            self.clipped += ((up > 0) & (ratio_E > 1.2)).sum() + (
+                (down < 0) & (ratio_E < 0.8)
+            ).sum()
+            push_E += ratio_E * (up * (ratio_E <= 1.2) + down * (ratio_E >= 0.8))
+        start_E = self.r.log_p0[edges] - nodes.T @ np.log(nodes @ np.exp(self.r.log_p0[edges]))
+        push_E += kl_coef * (leaves_L @ paths) * (np.exp(start_E - now_E) - 1)
+        pull_E = push_E - (nodes.T @ (nodes @ push_E)) * np.exp(now_E)
+        return pull_E @ (self.features[edges] + self.turning * self.curvature[edges])
+
+    def step(self, gradient, rate):
+        gradient = gradient * min(1, 1 / (np.sqrt(self.scale @ gradient**2) + 1e-6))
+        self.taken += 1
+        self.first = 0.9 * self.first + 0.1 * gradient
+        self.second = 0.999 * self.second + 0.001 * gradient**2
+        root = np.sqrt(self.second / (1 - 0.999**self.taken)) + 1e-8
+        pull = self.first / (1 - 0.9**self.taken) / root
+        change = rate * (pull - 0.01 * (self.start + self.w))
+        self.moved = self.moved + self.turning * change
+        self.w = self.w + change
+        return np.sqrt(self.scale @ change**2)
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 0.7])
+def test_compiled_training_equals_numpy(kl_coef):
+    response, rng = small_response(), np.random.default_rng(5)
+    tree, features = tree_of(response), response.features
+    weights = draw_weights(response, features, CURVED, SAMPLING, np.random.default_rng(1))
+    assert len(weights.w) == 7 * D // 8 and weights.curvature.any()
+    plain, taken = Plain(response, weights), 0
+    adam, drop = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 2, kl_coef), np.array([0, 1, 0, 0, 1, 1], bool)
+    for batch in range(4):
+        problems, rates = rng.permutation(N), np.repeat(rng.uniform(0.02, 0.08, 3), 2)
+        samples, streams = rng.integers(1, 6, (N, A + 1)), rng.normal(size=(2, N, A + 1))
+        key, norm = np.uint64(fold(KEY, batch)), np.empty(N)
+        leaves = [drawn(tree, weights, n, samples[p], key) for p, n in enumerate(problems)]
+        given = TrainedBatch(problems, rates, samples, streams, drop)
+        taken = train_batch(tree, weights, adam, taken, given, key, norm)
+        expected = plain.train(problems, rates, leaves, streams, drop, 2, kl_coef)
+        assert norm == pytest.approx(expected, rel=1e-9) and norm[4] == 0 < norm[1]
+        assert weights.w == pytest.approx(plain.w, rel=1e-9, abs=1e-14)
+        out, unseen = np.empty((N, A + 1)), np.empty(N)
+        batch_probs(tree, weights, np.arange(N), out, unseen)
+        assert out == pytest.approx(np.array([plain.answers(n) for n in range(N)]), rel=1e-9)
+        assert ((unseen > 0) & (unseen < 1)).all()
+    assert taken == plain.taken == 8 and plain.clipped > 10 and plain.turning > 0.3
+
+
+def test_curvature_keeps_the_laws_of_gradients():
+    response = small_response()
+    basis, factors = draw_curvature(response, response.features, np.random.default_rng(0))
+    x_ED = factors.astype(float) @ basis
+    nodes = response.edge_node + 3 * np.repeat(np.arange(N), np.diff(response.edge_start))
+    p_E = np.exp(response.log_p0)
+    sums = [np.bincount(nodes, p_E * column) for column in x_ED.T]
+    assert np.abs(sums).max() < 1e-5
+    drawn_V = np.bincount(nodes, p_E * (x_ED**2 @ response.scale))
+    assert drawn_V == pytest.approx(np.bincount(nodes, p_E * response.norm2), rel=1e-5)
+
+
+def drawn(tree, weights, n, samples_B, key):
+    log_p, p, counts = np.empty(99), np.empty(99), np.empty(99, np.int64)
+    edge_log_probs(tree, weights, n, log_p)
+    leaves = leaf_probs(tree, log_p, n, p)
+    draw_leaves(tree, p, n, samples_B, np.uint64(fold(key, n)), counts)
+    answers = tree.leaf_answer[tree.leaf_start[n] : tree.leaf_start[n + 1]] % (A + 1)
+    assert (np.bincount(answers, counts[:leaves], A + 1) == samples_B).all()
+    return counts[:leaves]

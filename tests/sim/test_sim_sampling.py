@@ -1,12 +1,32 @@
-"""Votes follow the stated law, and random numbers depend on their coordinates alone."""
+"""Votes and random words follow the stated laws; the exponential and the softmax are exact."""
 
 import numpy as np
 import pytest
+from numba import njit
+from scipy.special import softmax
 from scipy.stats import chi2, kstest
 
 from sim import SimConfig
+from sim.rules import _draw_subset, fills_words
+from sim.world.observe import MIDDLE, MOST, WIDTH, bell
 from sim.world.populations import draw_population
-from sim.world.sampling import ORDER, TIE, VOTES, draw_votes, fold, orders, stream, uniforms, unit
+from sim.world.sampling import (
+    LANES,
+    ORDER,
+    PLANES,
+    TIE,
+    VOTES,
+    draw_votes,
+    exp_below_zero,
+    fill_lanes,
+    fold,
+    orders,
+    softmax_rows,
+    stream,
+    uniforms,
+    unit,
+    word,
+)
 
 
 def draw(p_A, n_rows, n_votes, n_samples, parseable=1.0, seed=3, first=0, replicates=1):
@@ -39,16 +59,6 @@ def test_a_response_is_the_answer_whose_interval_its_number_falls_into(
         assert first_K.tolist() == samples[0, n].tolist()
 
 
-def test_totals_are_multinomial():
-    p_A = np.array([0.5, 0.2, 0.15, 0.1, 0.04, 0.01])
-    counts, samples = draw(p_A, 4000, 64, 32)
-    assert (counts.sum(-1) == 64).all() and (samples.sum(-1) == 32).all()
-    assert (samples >= 0).all() and (samples <= counts).all()
-    for part in (counts, samples, counts - samples):
-        total_A = part[0].sum(axis=0)
-        assert pearson(total_A, total_A.sum() * p_A) > 1e-3
-
-
 def test_each_row_varies_as_a_multinomial():
     p_A = np.array([0.45, 0.35, 0.2])
     counts, samples = draw(p_A, 20000, 16, 5)
@@ -60,24 +70,10 @@ def test_each_row_varies_as_a_multinomial():
     assert abs(np.corrcoef(samples[0][:, 0], rest[:, 0])[0, 1]) < 4 / np.sqrt(20000)
 
 
-def test_unparseable_responses_count_nowhere():
-    p_A = np.array([0.6, 0.4])
-    counts, _ = draw(p_A, 5000, 20, 10, parseable=0.7)
-    parsed = counts.sum()
-    assert parsed == pytest.approx(0.7 * 100000, abs=4 * np.sqrt(100000 * 0.21))
-    assert counts[0, :, 0].sum() == pytest.approx(0.6 * parsed, abs=4 * np.sqrt(parsed * 0.24))
-    none, _ = draw(p_A, 10, 20, 10, parseable=0.0)
-    assert not none.any()
-
-
 def test_coordinates_change_every_number():
     base = uniforms(1, 0, 2, TIE, 1, 500)
-    for other in (
-        uniforms(2, 0, 2, TIE, 1, 500),
-        uniforms(1, 2, 2, TIE, 1, 500),
-        uniforms(1, 0, 2, ORDER, 1, 500),
-        uniforms(1, 0, 2, TIE, 2, 500),
-    ):
+    for at in ((2, 0, TIE, 1), (1, 2, TIE, 1), (1, 0, ORDER, 1), (1, 0, TIE, 2)):
+        other = uniforms(*at[:2], 2, *at[2:], 500)
         assert (base != other).all()
         assert abs(np.corrcoef(base.ravel(), other.ravel())[0, 1]) < 4 / np.sqrt(1000)
     assert (base[0] != base[1]).all()
@@ -111,14 +107,8 @@ def test_populations_are_distributions_with_fair_ids():
 
 
 def test_population_has_the_named_ability_and_attractor_share():
-    config = SimConfig(
-        population="beta",
-        ability_mean=0.3,
-        ability_concentration=5.0,
-        ability_floor=0.0,
-        n_problems=20000,
-    )
-    drawn = draw_population(config)
+    law = {"ability_mean": 0.3, "ability_concentration": 5.0, "ability_floor": 0.0}
+    drawn = draw_population(SimConfig(population="beta", n_problems=20000, **law))
     p0 = drawn.p0_RNA[0]
     correct = np.take_along_axis(p0, drawn.truth_RN[0][:, None], 1)[:, 0]
     attractor = np.take_along_axis(p0, drawn.attractor_RN[0][:, None], 1)[:, 0]
@@ -138,3 +128,109 @@ def test_ability_floor_and_fixed_populations():
     assert (fixed.p0_RNA[0] == draw_population(SimConfig()).p0_RNA[0]).all()
     free = draw_population(SimConfig(replicates=2))
     assert (free.p0_RNA[0] != free.p0_RNA[1]).any()
+
+
+@njit
+def exps(x_N):
+    out_N = np.empty_like(x_N)
+    for n in range(x_N.shape[0]):
+        out_N[n] = exp_below_zero(x_N[n])
+    return out_N
+
+
+def test_exponential_is_right_to_one_unit_in_the_last_place():
+    rng = np.random.default_rng(0)
+    x_N = -np.concatenate([rng.uniform(0, 1, 20000), rng.exponential(20, 20000), [0.0, 1e-300]])
+    x_N = x_N[x_N > -700]
+    exact_N = np.exp(x_N.astype(np.longdouble))
+    error_N = np.abs(exps(x_N) - exact_N) / np.spacing(exact_N.astype(float))
+    assert error_N.max() < 1
+    assert exps(np.array([0.0]))[0] == 1
+    edges_N = -np.log(2) * (np.arange(1000) + 0.5)
+    assert exps(edges_N) == pytest.approx(np.exp(edges_N), rel=1e-15)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 2), (3, 5, 10), (2, 64, 7), (4, 1, 33)])
+def test_rows_are_softmaxes(shape):
+    z_RPA = np.random.default_rng(1).normal(0, 30, shape)
+    found_RPA = z_RPA.copy()
+    assert softmax_rows(found_RPA) == -1
+    assert found_RPA == pytest.approx(softmax(z_RPA, axis=-1), rel=1e-13)
+    assert found_RPA.sum(axis=-1) == pytest.approx(1.0, abs=1e-15 * shape[-1])
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_the_first_row_that_is_not_finite_is_named(wrong):
+    z_RPA = np.zeros((2, 3, 4))
+    z_RPA[1, 1, 2] = z_RPA[1, 2, 0] = wrong
+    assert softmax_rows(z_RPA) == 4
+    assert (z_RPA[0] == 0.25).all()
+
+
+KEY = np.uint64(11)
+
+
+@njit
+def _bells(key, out):
+    for d in range(out.shape[0]):
+        out[d] = bell(key, d)
+
+
+@njit
+def _words(key, out):
+    for d in range(out.shape[0]):
+        out[d] = word(key, d)
+
+
+def lanes(key, n):
+    out_D = np.empty(n)
+    fill_lanes(np.uint64(key), out_D)
+    return out_D
+
+
+def test_a_bell_is_the_sum_of_a_words_bytes():
+    words, found = np.empty(100, np.uint64), np.empty(100, np.int64)
+    _words(KEY, words)
+    _bells(KEY, found)
+    by_hand = words.view(np.uint8).reshape(100, 8).sum(axis=1, dtype=np.int64) - MIDDLE
+    assert np.array_equal(found, by_hand)
+
+
+def test_bells_have_the_moments_and_bounds_they_claim():
+    found = np.empty(200_000, np.int64)
+    _bells(KEY, found)
+    e = found / WIDTH
+    assert e.mean() == pytest.approx(0, abs=0.01)
+    assert e.var() == pytest.approx(1, abs=0.01)
+    assert (e**4).mean() - 3 == pytest.approx(-0.15, abs=0.06)
+    assert pytest.approx(4.88, abs=0.01) == MOST and np.abs(e).max() <= MOST
+
+
+def test_numbers_by_lanes_are_the_planes_bits():
+    bits = np.array([[(int(x) >> lane) & 1 for lane in range(LANES)] for x in _planes(KEY)])
+    weights = 0.5 ** np.arange(1, PLANES + 1)
+    assert np.array_equal(lanes(KEY, LANES), weights @ bits)
+
+
+def _planes(key):
+    words = np.empty(PLANES, np.uint64)
+    _words(key, words)
+    return words
+
+
+@pytest.mark.parametrize("n_votes", [1, 2, 16, 64, 128])
+@pytest.mark.parametrize("share", [0.5, 0.25, 1.0])
+def test_subsets_are_the_smallest_numbers(n_votes, share):
+    n, n_subsets = max(1, int(share * n_votes)), 2 * n_votes - 1
+    words_3W = np.empty((3, -(-n_votes // LANES)), np.uint64)
+    u_GV = lanes(KEY, n_subsets * n_votes).reshape(-1, n_votes)
+    drawn_GV = u_GV <= np.sort(u_GV, axis=1)[:, n - 1 : n]
+    for g in range(n_subsets):
+        _draw_subset(KEY, g * n_votes, n_votes, n, words_3W)
+        found_V = [(int(words_3W[0, v // LANES]) >> (v % LANES)) & 1 for v in range(n_votes)]
+        assert found_V == drawn_GV[g].tolist()
+    assert (drawn_GV.sum(axis=1) == n).all()
+
+
+def test_what_does_not_fill_words_is_left_to_guard_core():
+    assert [v for v in (1, 3, 8, 48, 64, 96, 128, 192) if fills_words(v)] == [1, 8, 64, 128, 192]

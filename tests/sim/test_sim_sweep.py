@@ -1,4 +1,4 @@
-"""A sweep's rows, its folder, how it is continued, and the files that it reads."""
+"""A sweep's rows, folder, axes and files, and how it is continued."""
 
 import importlib.util
 import json
@@ -25,7 +25,8 @@ from sim import SimConfig, simulate
 from sim.cli import main
 from sim.engine.run import measure
 from sim.studies import sweep as module
-from sim.studies.sweep import Sweep, read_sweep, run_sweep
+from sim.studies.jobs import assign, job_of, names, parse, read
+from sim.studies.sweep import Sweep, preset, preset_settings, read_sweep, run_sweep
 
 BASE = SimConfig(n_problems=30, epochs=9, replicates=3, step=0.2, seed=4)
 SWEEP = Sweep(
@@ -191,19 +192,14 @@ def test_another_sweep_in_the_folder_is_refused_with_the_differing_fields(swept)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("results.csv", "a,b\n1,2\n", "is damaged"),
-        ("sweep.json", "{", "is damaged"),
-        ("sweep.json", "[]", "is damaged"),
-        ("sweep.json", '{"format": 99}', "is damaged"),
-    ],
+    ("name", "content"),
+    [("results.csv", "a,b\n1,2\n"), ("sweep.json", "{"), ("sweep.json", '{"format": 99}')],
 )
-def test_a_damaged_folder_is_refused(tmp_path, name, content, message):
+def test_a_damaged_folder_is_refused(tmp_path, name, content):
     sweep = Sweep(base=BASE, groups=({"step": (0.1,)},))
     run_sweep(sweep, tmp_path)
     (tmp_path / name).write_text(content)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match="is damaged"):
         run_sweep(sweep, tmp_path)
 
 
@@ -275,8 +271,7 @@ def first_votes(path, step=0.2):
 
 
 @pytest.mark.parametrize(
-    ("make", "name", "changed"),
-    [(histogram, "h.csv", 0.6), (first_votes, "run", 0.5)],
+    ("make", "name", "changed"), [(histogram, "h.csv", 0.6), (first_votes, "run", 0.5)]
 )
 def test_a_changed_file_is_not_taken_for_what_was_run(tmp_path, make, name, changed):
     base = make(tmp_path / name)
@@ -312,26 +307,147 @@ def test_a_file_may_be_an_axis_and_one_bad_file_is_one_failed_cell(tmp_path):
     assert "p0 = 2, must be in [0, 1]" in rows["reason"].iloc[1]
 
 
-def bad_histogram(path):
-    path.write_text("p0,weight\n0.5,0.7\n")
-    return ["--population", "histogram", "--histogram", str(path)]
-
-
-@pytest.mark.parametrize(
-    ("make", "name", "message"),
-    [
-        (bad_histogram, "h.csv", "the weights sum to 0.7"),
-        (lambda path: [*bad_histogram(path)[:3], "none.csv"], "h.csv", "cannot be read"),
-    ],
-)
 @pytest.mark.parametrize(
     "command", [["run"], ["compare", "--arms", "ttrl"], ["sweep", "--vary", "step=.1,.2"]]
 )
-def test_bad_files_are_refused_before_anything_is_written(
-    tmp_path, capsys, command, make, name, message
-):
-    options = [*make(tmp_path / name), "--n-problems", "10", "--epochs", "8", "--quiet"]
-    assert main([*command, "--out", str(tmp_path / "out"), *options]) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1 and message in lines[0]
-    assert not (tmp_path / "out").exists()
+def test_bad_files_are_refused_before_anything_is_written(tmp_path, capsys, command):
+    (tmp_path / "h.csv").write_text("p0,weight\n0.5,0.7\n")
+    for name, message in (("h.csv", "the weights sum to 0.7"), ("none.csv", "cannot be read")):
+        options = ["--population", "histogram", "--histogram", str(tmp_path / name), "--quiet"]
+        assert main([*command, "--out", str(tmp_path / "out"), *options]) == 2
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert len(lines) == 1 and message in lines[0]
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "axis"),
+    [
+        ("step=.01,.02,1", (0.01, 0.02, 1.0)),
+        ("guard.W=2,3", (2, 3)),
+        ("policy=independent,attractor", ("independent", "attractor")),
+        ("fixed_population=true,False", (True, False)),
+        ("ability_mean=none,.4", (None, 0.4)),
+        ("step=uniform:0:.3:4", (0.0, 0.1, 0.2, 0.3)),
+        ("step=loguniform:.01:1:3", (0.01, 0.1, 1.0)),
+        ("guard.W=uniform:2:5:4", (2, 3, 4, 5)),
+        ("guard.W=loguniform:1:3:9", (1, 2, 3)),
+    ],
+)
+def test_axes_as_they_are_typed(text, axis):
+    assert parse(text) == (text.partition("=")[0], axis)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("step", "give name=value"),
+        ("stepp=1", "no such setting; perhaps you meant step"),
+        ("guard.label_from=memory", "what the arms differ in"),
+        ("replicates=3", "every replicate is a row"),
+        ("n_votes=2.5", "vary n_votes = '2.5': must be of type int"),
+        ("policy=magnet", "must be one of independent, attractor"),
+        ("policy=uniform:0:1", "is no number"),
+        ("step=uniform:0:1", "give uniform:low:high:count"),
+        ("step=uniform:1:.5:3", "finite low < high"),
+        ("step=loguniform:0:1:3", "above 0"),
+        ("step=uniform:0:1:1", "at least 2"),
+    ],
+)
+def test_wrong_axes_are_refused_by_name(text, message):
+    with pytest.raises(UserError, match=message):
+        parse(text)
+
+
+def test_every_setting_can_be_read_and_assigned():
+    config = SimConfig()
+    for name in names():
+        assert assign(config, {name: read(config, name)}) == config
+    changed = assign(config, {"guard.W": 7, "guard.tau_FR": 0.2, "step": 1.0})
+    assert (changed.guard.W, changed.guard.tau_FR, changed.step) == (7, 0.2, 1.0)
+
+
+def test_a_grid_is_all_combinations_and_groups_follow_each_other():
+    sweep = Sweep(groups=({"step": (0.1, 0.2), "guard.W": (2, 3)}, {"kappa_att": (0.0,)}))
+    cells = [values for _, values in sweep.cells()]
+    grid = [{"step": step, "guard.W": W} for step in (0.1, 0.2) for W in (2, 3)]
+    assert cells == [*grid, {"kappa_att": 0.0}]
+    assert [labels["cell"] for labels, _ in sweep.pairs({})] == list(range(5))
+    assert {group for group, _ in sweep.cells()} == {"step x guard.W", "kappa_att"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "nothing to vary"),
+        ({"groups": ({"step": ()},)}, "step: no values"),
+        ({"groups": ({"step": ("fast",)},)}, "must be of type float"),
+        ({"groups": ({"step": (0.1,)},), "arms": ()}, "at least one"),
+        ({"groups": ({"step": (0.1,)},), "arms": ("matched",)}, "needs ttrl and guard"),
+        ({"groups": ({"step": (0.1,)},), "arms": ("magic",)}, "unknown"),
+        ({"groups": ({"step": (0.1,) * 1001, "load_sd": (0.1,) * 1000},)}, "1001000 cells, at"),
+    ],
+)
+def test_wrong_sweeps_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        Sweep(**changes)
+
+
+def job(sweep, number, arm):
+    found = job_of(sweep.base, sweep.cells()[number][1], arm)
+    assert not found.reason
+    return found
+
+
+def test_runs_that_cannot_differ_are_one_job():
+    sweep = Sweep(
+        arms=("ttrl", "guard", "memory", "matched"),
+        groups=(
+            {"guard.W": (3, 5)},
+            {"guard.tau_MR": (0.6,)},
+            {"guard.discount": (1.0, 0.5)},
+            {"guard.margin_power": (1,)},
+        ),
+    )
+    keys = {arm: [job(sweep, n, arm).key for n in range(6)] for arm in sweep.arms}
+    # Cells 1 to 3 are the default; without a guard its thresholds are nothing.
+    assert len(set(keys["ttrl"][:4])) == len(set(keys["memory"][:4])) == 1
+    assert keys["memory"][4] != keys["memory"][3]
+    assert keys["ttrl"][5] != keys["ttrl"][0] and keys["memory"][5] != keys["memory"][0]
+    assert keys["guard"][0] != keys["guard"][1] == keys["guard"][2] == keys["guard"][3]
+    matched = job(sweep, 0, "matched")
+    assert (matched.guard_key, matched.unguarded_key) == (keys["guard"][0], keys["ttrl"][0])
+
+
+def test_the_guards_settings_reach_every_guarded_arm():
+    base = SimConfig()
+    sweep = Sweep(base=base, arms=("guard", "frs", "release"), groups=({"guard.W": (9,)},))
+    guards = [job(sweep, 0, arm).config.guard for arm in sweep.arms]
+    assert [guard.W for guard in guards] == [9, 9, 9]
+    assert [guard.mps for guard in guards] == [True, False, True]
+    assert guards[2].skip_by == "mask"
+
+
+def test_a_varied_population_brings_its_size_unless_it_was_set():
+    group = {"population": ("llama-amc", "qwen-aime25")}
+    whole = Sweep(groups=(group,))
+    sizes = [(job(whole, n, "guard").config) for n in (0, 1)]
+    assert [(c.n_problems, c.epochs) for c in sizes] == [(83, 30), (30, 60)]
+    small = Sweep(base=SimConfig(n_problems=20, epochs=30), groups=(group,))
+    assert job(small, 1, "guard").config.n_problems == 20
+
+
+def test_presets_are_the_papers_rows():
+    base = SimConfig(**preset_settings("sensitivity"))
+    assert (base.population, base.n_problems, base.epochs) == ("qwen-math500", 500, 30)
+    assert base.replicates == 20
+    sweep = preset("sensitivity", base)
+    cells = sweep.cells()
+    assert len(cells) == 24 and sweep.arms == ("ttrl", "guard")
+    values = {n: [own[n] for _, own in cells if n in own] for n in sweep.names}
+    assert values["guard.W"] == [2, 3, 5, 8, 12, 20]
+    assert (values["guard.tau_FR"][0], values["guard.tau_FR"][-1]) == (0.1, 0.5)
+    assert (values["guard.beta_max"][0], values["guard.beta_max"][-1]) == (0.05, 0.5)
+    # The default stands in all three rows: 22 different guards, and TTRL once.
+    assert len({job.key for _, job in sweep.pairs({})}) == 23
+    assert len(preset("W", base).cells()) == 6

@@ -11,15 +11,7 @@ from guard_core import GuardConfig
 from lab.base.errors import UserError
 from sim.cli import main
 from sim.commands import Simulate
-from sim.explore import (
-    READINGS,
-    SLIDERS,
-    as_command,
-    make_app,
-    reading_of,
-    redraw,
-    with_positions,
-)
+from sim.explore import READINGS, SLIDERS, as_command, make_app, reading_of, redraw, with_positions
 from sim.settings.config import SimConfig
 from sim.studies.jobs import read
 
