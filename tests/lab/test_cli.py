@@ -105,10 +105,7 @@ def test_options_override_the_file_that_sets_their_defaults(capsys, tmp_path):
         (["show", "more"], "unknown word more; see guard-test show --help"),
         (["show", "--guard.W", "0"], "W = 0"),
         (["show", "--config", "nowhere.toml"], "nowhere.toml"),
-        (
-            ["shout"],
-            "unknown command shout; perhaps you meant show; the commands are show, raise",
-        ),
+        (["shout"], "unknown command shout; perhaps you meant show; the commands are show, raise"),
         (["raise"], "missing: --how {user,config,interrupt,code,bug}; see guard-test raise --help"),
         (["raise", "--hw", "x"], "unknown option --hw"),
         ([], "no command given; the commands are show, raise; see guard-test --help"),

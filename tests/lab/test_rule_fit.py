@@ -16,12 +16,7 @@ OFF = GuardConfig.off()
     ("name", "guard", "labels", "words"),
     [
         ("rent", GuardConfig.paper(), "votes", "has no label .*; take --arm rent"),
-        (
-            "scope",
-            replace(OFF, label_from="frozen"),
-            "votes",
-            "new labels.*--profile off",
-        ),
+        ("scope", replace(OFF, label_from="frozen"), "votes", "new labels.*--profile off"),
         ("scope", OFF, "truth", "does not use a given label.*; take labels = votes"),
         ("maj_at_n", GuardConfig.paper(), "votes", "trains nothing"),
         ("rent", GuardConfig.paper(), "truth", "has no label .*; take --arm rent"),

@@ -69,10 +69,7 @@ def test_plain_values_come_back_the_same():
         ("learning_rate = 3e-4", "no such setting; perhaps you meant lr under [optimizer]"),
         ("W = 3", "W: no such setting; perhaps you meant W under [guard]"),
         ("[gaurd]\nW = 3", "gaurd: no such setting; perhaps you meant [guard]"),
-        (
-            "[guard]\nseeds = [1]",
-            "guard.seeds: no such setting; perhaps you meant seeds at",
-        ),
+        ("[guard]\nseeds = [1]", "guard.seeds: no such setting; perhaps you meant seeds at"),
         ("[guard]\ntau_fr = 0.3", "perhaps you meant guard.tau_FR"),
         ("[optimizer]\nrate = 1.0", "optimizer.rate: no such setting"),
         ("[guard]\ntau = 0.3", "guard.tau: no such setting"),

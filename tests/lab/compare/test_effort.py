@@ -3,13 +3,7 @@ import pandas as pd
 import pytest
 
 from lab.base.errors import UserError
-from lab.compare.effort import (
-    CLOSE,
-    MAX_TRIES,
-    achieved_ratio,
-    matched_factor,
-    search,
-)
+from lab.compare.effort import CLOSE, MAX_TRIES, achieved_ratio, matched_factor, search
 from lab.measures import update_by_replicate
 
 

@@ -8,10 +8,7 @@ REAL = {"model": "a/model", "problems": "p.json", "lr": 1e-6, "fields": {"prompt
 
 
 def sources(weights="w", config="c", problems="p"):
-    return {
-        "model": {"model.safetensors": weights, "config.json": config},
-        "problems": problems,
-    }
+    return {"model": {"model.safetensors": weights, "config.json": config}, "problems": problems}
 
 
 @pytest.fixture

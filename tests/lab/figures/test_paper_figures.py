@@ -71,8 +71,7 @@ def test_the_window_is_shaded_where_the_runs_are_in_it(traces, moved):
     shares = stacked(
         traces,
         lambda trace: window_share(
-            dynamics(trace.visits, trace.evals),
-            run_windows(dynamics(trace.visits, trace.evals)),
+            dynamics(trace.visits, trace.evals), run_windows(dynamics(trace.visits, trace.evals))
         ),
     )
     figure = training_window(moved, shares)

@@ -8,13 +8,7 @@ from lab.base.errors import UserError
 from lab.base.stats import auroc_of_runs
 from lab.figures.problems import auroc_curves
 from lab.measures.fate import fates
-from lab.measures.problems import (
-    SCORES,
-    at_stake,
-    features,
-    flip_rate_in_time,
-    lost_problem_auroc,
-)
+from lab.measures.problems import SCORES, at_stake, features, flip_rate_in_time, lost_problem_auroc
 from lab.trace.schema import VISITS
 
 RIGHT, WRONG, W = 3, 5, 5

@@ -18,8 +18,7 @@ def metrics(**arms):
 
 
 @pytest.mark.parametrize(
-    ("draw", "mean", "least"),
-    [("normal", 0.0, 0.92), ("exponential", 1.0, 0.88)],
+    ("draw", "mean", "least"), [("normal", 0.0, 0.92), ("exponential", 1.0, 0.88)]
 )
 def test_the_interval_covers_the_mean(draw, mean, least):
     rng = np.random.default_rng(1)

@@ -16,14 +16,7 @@ from lab.base import files
 from lab.base.errors import UserError
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 
-STEP = {
-    "replicate": 0,
-    "epoch": 1,
-    "lr": 0.1,
-    "update_norm": 0.2,
-    "n_problems": 8,
-    "n_skipped": 0,
-}
+STEP = {"replicate": 0, "epoch": 1, "lr": 0.1, "update_norm": 0.2, "n_problems": 8, "n_skipped": 0}
 
 
 def parts(folder: Path, table: str) -> list[str]:
@@ -125,10 +118,7 @@ def test_a_parent_without_permission_is_a_user_error(tmp_path, make_manifest, mo
 def test_what_ends_a_run_is_noted_and_its_rows_are_kept(
     tmp_path, make_manifest, make_visits, error, status, line
 ):
-    with (
-        pytest.raises(type(error)),
-        RunFolder.create(tmp_path / "run", make_manifest()) as run,
-    ):
+    with pytest.raises(type(error)), RunFolder.create(tmp_path / "run", make_manifest()) as run:
         run.write_visits(make_visits([[[0.5, 0.25]]]))
         run.note(progress=0.5)
         raise error

@@ -10,13 +10,7 @@ import pytest
 
 from lab.measures.problems import problem_life
 from lab.report.digest import read
-from lab.report.problems import (
-    WORST_FIRST,
-    problem_columns,
-    problem_ids,
-    problem_sections,
-    redrawn,
-)
+from lab.report.problems import WORST_FIRST, problem_columns, problem_ids, problem_sections, redrawn
 
 
 def block(content, name):
