@@ -1,7 +1,5 @@
 """Make the modules of the benchmarks importable by their tests."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

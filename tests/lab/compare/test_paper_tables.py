@@ -10,7 +10,7 @@ RIGHT, LOST = [0.8] * 9, [0.6] * 4 + [0.1] * 5
 
 @pytest.fixture
 def compare(make_trace):
-    def build(task: str, arms: dict, world: str = "sim", **config):
+    def build(task, arms, world="sim", **config):
         """Arms to (accuracies (R, N, 9), final scores (R,))."""
         traces = []
         for arm, (accuracy, final) in arms.items():

@@ -20,7 +20,7 @@ COLUMNS = (
 
 
 @pytest.fixture
-def dynamics() -> pd.DataFrame:
+def dynamics():
     """Two arms, three replicates, five epochs; the guard's columns are NaN before training."""
     rng = np.random.default_rng(3)
     index = pd.MultiIndex.from_product(
@@ -35,7 +35,7 @@ def dynamics() -> pd.DataFrame:
 
 
 @pytest.fixture
-def metrics() -> pd.DataFrame:
+def metrics():
     """Three arms with four replicates; `matched` equals `ttrl` but for noise around zero."""
     rng = np.random.default_rng(5)
     index = pd.MultiIndex.from_product(

@@ -9,7 +9,7 @@ from lab.trace.trace import Trace
 
 
 @pytest.fixture(params=[True, False], ids=["votes", "shares"])
-def trace(request, make_manifest, make_visits, make_steps, make_evals) -> Trace:
+def trace(request, make_manifest, make_visits, make_steps, make_evals):
     """One problem that goes from answer 4, the true one, to answer 9."""
     correct = np.array([40, 30, 10])
     columns = {
@@ -37,7 +37,7 @@ def trace(request, make_manifest, make_visits, make_steps, make_evals) -> Trace:
     )
 
 
-def drawn(trace: Trace):
+def drawn(trace):
     return life_figure(problem_life(trace.visits, 0, 0), vote_areas(trace, 0, 0))
 
 

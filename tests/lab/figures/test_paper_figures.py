@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab import Trace, fates
+from lab import fates
 from lab.figures import label_migration
 from lab.figures.problems import scissor_panels
 from lab.figures.style import FATE_COLOURS
@@ -17,7 +17,7 @@ EPOCHS, PROBLEMS = 9, 12
 ARMS = ("ttrl", "guard")
 
 
-def grown(make_trace, make_visits, arm: str, replicates: int, world: str) -> Trace:
+def grown(make_trace, make_visits, arm, replicates, world):
     """Problems that rise, fall or stay, with flips that peak early."""
     rng = np.random.default_rng([replicates, ARMS.index(arm)])
     start = (np.arange(PROBLEMS)[:, None] + rng.random((replicates, PROBLEMS, 1))) / PROBLEMS
@@ -34,18 +34,18 @@ def grown(make_trace, make_visits, arm: str, replicates: int, world: str) -> Tra
 
 
 @pytest.fixture(params=["sim", "real"])
-def traces(request, make_trace, make_visits) -> dict[str, Trace]:
+def traces(request, make_trace, make_visits):
     """Two arms; the simulator with three replicates, the real-like run with one."""
     replicates = 3 if request.param == "sim" else 1
     return {arm: grown(make_trace, make_visits, arm, replicates, request.param) for arm in ARMS}
 
 
-def stacked(traces, function) -> pd.DataFrame:
+def stacked(traces, function):
     return pd.concat([function(trace).assign(arm=arm) for arm, trace in traces.items()])
 
 
 @pytest.fixture
-def moved(traces) -> pd.DataFrame:
+def moved(traces):
     return stacked(traces, lambda trace: dynamics(trace.visits, trace.evals))
 
 

@@ -9,7 +9,7 @@ from lab.figures import REGIMES, calibration_errors, overhead_bars, regime_map
 from lab.measures.dynamics import STEP, step_seconds
 
 
-def timed(seconds: float, replicates: int = 2) -> pd.DataFrame:
+def timed(seconds, replicates=2):
     step = np.tile([1, 2, 3], replicates)
     factor = np.repeat(1 + 0.1 * np.arange(replicates), 3)
     return pd.DataFrame(
@@ -41,7 +41,7 @@ def test_overhead_bars_stack_to_the_step():
 
 
 @pytest.fixture
-def chart() -> pd.DataFrame:
+def chart():
     """As the theory's chart gives it."""
     cells = [
         (0.4, 0.25, 0.995, 40.0, "lost"),
@@ -71,7 +71,7 @@ def test_regime_map(chart):
 
 
 @pytest.fixture
-def cells() -> pd.DataFrame:
+def cells():
     """Two fits of two rows and two cells."""
     rows = [
         (fit, row, kind, cell, 10.0, 10.0 + 2 * fit + j, 1.5)

@@ -11,7 +11,7 @@ from lab.base.errors import UserError
 from lab.measures.fate import FATES, classify, fate_shares, fates, migration, of_fate
 
 
-def reference(votes: list[int], n_votes: int = 64) -> str:
+def reference(votes, n_votes=64):
     """The table of the paper, first match first, in exact fractions."""
     accuracy = [Fraction(v, n_votes) for v in votes]
     ila, fla = sum(accuracy[:3]) / 3, sum(accuracy[-5:]) / 5
@@ -29,7 +29,7 @@ def reference(votes: list[int], n_votes: int = 64) -> str:
     return "Unclassified"
 
 
-def fate_of(ila: float, fla: float) -> str:
+def fate_of(ila, fla):
     return FATES[int(classify(np.array(ila), np.array(fla)))]
 
 
@@ -115,7 +115,7 @@ def test_problems_without_a_known_answer_are_left_out(make_visits):
     assert fates(pd.DataFrame(make_visits(accuracy)))["problem"].tolist() == [1]
 
 
-def fate_table(*names: str, replicate: int = 0) -> pd.DataFrame:
+def fate_table(*names, replicate=0):
     categories = pd.Categorical(names, categories=list(FATES), ordered=True)
     return pd.DataFrame({"replicate": replicate, "problem": range(len(names)), "fate": categories})
 

@@ -12,7 +12,7 @@ COUNTS = {4: [40, 30, 10], 9: [20, 30, 50], 2: [3, 3, 3]}
 
 @pytest.fixture
 def build(make_manifest, make_visits, make_steps, make_evals):
-    def trace(*, votes: bool = True, **columns) -> Trace:
+    def trace(*, votes=True, **columns):
         accuracy = np.array([[[0.5] * 3, [c / 64 for c in COUNTS[4]]]])
         own = np.array([4, 9, 9])
         filled = {

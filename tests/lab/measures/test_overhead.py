@@ -6,7 +6,7 @@ from lab.base.errors import UserError
 from lab.measures.dynamics import OTHER, STEP, step_seconds
 
 
-def steps(seconds: float, update: float, replicates: int = 2) -> pd.DataFrame:
+def steps(seconds, update, replicates=2):
     """Three steps of a replicate; the first is ten times slower."""
     slow = np.tile([10.0, 1.0, 1.0], replicates)
     factor = slow * np.repeat(1.0 + np.arange(replicates), 3)

@@ -76,7 +76,7 @@ def test_competitive_window_without_visits_or_columns(make_visits):
         competitive_windows(visits.drop(columns="correct_competitive"))
 
 
-def rates(*flips: list[float]) -> pd.DataFrame:
+def rates(*flips):
     """FR per replicate and epoch from 1; epoch 0 is before training."""
     rows = [
         {"replicate": r, "epoch": e, "progress": e / len(own), "flip_rate": rate, "pass_at_1": 0.5}

@@ -19,7 +19,7 @@ from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 STEP = {"replicate": 0, "epoch": 1, "lr": 0.1, "update_norm": 0.2, "n_problems": 8, "n_skipped": 0}
 
 
-def parts(folder: Path, table: str) -> list[str]:
+def parts(folder, table):
     return sorted(path.name for path in (folder / table).iterdir())
 
 

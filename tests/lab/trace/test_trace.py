@@ -26,7 +26,7 @@ def edit_manifest(folder, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def refused(folder) -> str:
+def refused(folder):
     with pytest.raises(UserError) as caught:
         load(folder)
     message = str(caught.value)

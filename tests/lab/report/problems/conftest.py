@@ -1,7 +1,6 @@
 """Comparisons with and without votes, for the table of problems."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from lab.compare.collection import gather
@@ -111,7 +110,7 @@ def evil():
 def plain():
     """A table's column by problem, for one replicate of one arm."""
 
-    def column(table: pd.DataFrame, replicate: int, name: str) -> list:
+    def column(table, replicate, name):
         own = table[table["replicate"] == replicate].sort_values("problem")
         return own[name].tolist()
 
