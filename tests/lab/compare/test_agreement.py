@@ -1,7 +1,5 @@
 """Agreement of simulated runs with real ones on runs whose errors are known."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -18,12 +16,10 @@ from lab.compare.agreement import (
     ranking_table,
     rankings,
 )
-from lab.trace.trace import Trace
 
 N, E = 5, 9
 SETTINGS = {"lr": 1e-4, "n_votes": 64, "n_samples": 32, "batch_size": 8, "mini_batch": 1}
 SETTINGS |= {"epochs": E}
-Make = Callable[..., Trace]
 
 
 def paths(level, seeds, spread=0.0):
@@ -102,30 +98,21 @@ def test_a_run_predicts_only_runs_with_its_settings(real, make_trace):
     for changes in ({"lr": 2e-4}, {"n_votes": 16}, {"mini_batch": 8}, {"policy": "attractor"}):
         with pytest.raises(UserError, match="no simulated run has arm, learning rate"):
             lab.agreement(real, runs(make_trace, "sim", "ttrl", 0.5, **changes))
-    sources = [{"sources": {"problems": name}} for name in ("a", "b")]
-    other = make_trace(
-        "ttrl", paths(0.5, 1), [[0.5] * (E + 1)], world="real", config=SETTINGS, extra=sources[0]
-    )
-    for extra, found in zip(sources, (True, False), strict=True):
-        sim = make_trace(
-            "ttrl",
-            paths(0.5, 1),
-            [[0.5] * (E + 1)],
-            config=SETTINGS | {"policy": "measured"},
-            extra=extra,
-        )
-        if found:
-            assert len(lab.agreement([other], [sim])) == 1
-        else:
-            with pytest.raises(UserError, match="no simulated run"):
-                lab.agreement([other], [sim])
+    sims = []
+    for digest in ("a", "b"):
+        one = "ttrl", paths(0.5, 1), [[0.5] * (E + 1)]
+        extra, config = {"sources": {"problems": digest}}, SETTINGS | {"policy": "measured"}
+        other = make_trace(*one, world="real", config=SETTINGS, extra=extra)
+        sims.append(make_trace(*one, config=config, extra=extra))
+    assert len(lab.agreement([other], sims[1:])) == 1
+    with pytest.raises(UserError, match="no simulated run"):
+        lab.agreement([other], sims[:1])
 
 
 def test_runs_that_did_not_finish_are_left_out(real, make_trace):
     real[3].evals = real[3].evals.query("epoch < 5")
-    table = lab.agreement(real, runs(make_trace, "sim", "ttrl", 0.5))
-    assert cell(table, "ttrl", "measured")["seeds"] == 3
-    assert cell(table, "ttrl", "measured")["real"] == pytest.approx(52)
+    found = cell(lab.agreement(real, runs(make_trace, "sim", "ttrl", 0.5)), "ttrl", "measured")
+    assert (found["seeds"], found["real"]) == (3, pytest.approx(52))
 
 
 def test_mean_errors_and_text(real, make_trace):

@@ -9,27 +9,12 @@ from lab.compare.collection import collect, gather
 from lab.trace.schema import names
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 
+TIMES = ("step", "epoch", "visit")
 TEXTS = ["\\frac{1}{2}", "<script>alert('1')</script>", "½ 😀 \u202e", ""]
-ANSWERS = {
-    "replicate": 0,
-    "step": [0, 0, 1, 1],
-    "epoch": [0, 0, 1, 1],
-    "visit": [0, 0, 1, 1],
-    "problem": [0, 1, 1, 1],
-    "answer": [0, 0, 1, 2],
-    "text": TEXTS,
-}
-
-
-VOTES = {
-    "replicate": 0,
-    "step": [0, 1, 1],
-    "epoch": [0, 1, 1],
-    "visit": [0, 1, 1],
-    "problem": 0,
-    "answer": [3, 3, 7],
-    "count": [64, 40, 24],
-}
+ANSWERS = {"replicate": 0, "problem": [0, 1, 1, 1], "answer": [0, 0, 1, 2], "text": TEXTS}
+ANSWERS |= {time: [0, 0, 1, 1] for time in TIMES}
+VOTES = {"replicate": 0, "problem": 0, "answer": [3, 3, 7], "count": [64, 40, 24]}
+VOTES |= {time: [0, 1, 1] for time in TIMES}
 
 
 @pytest.fixture

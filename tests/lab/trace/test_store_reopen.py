@@ -1,5 +1,6 @@
 """A run folder cut back to an earlier point and written on from there."""
 
+import pandas as pd
 import pytest
 
 from lab.base.errors import UserError
@@ -19,11 +20,11 @@ def folder(tmp_path):
     manifest = Manifest.new("real", "a", "A", n_problems=1, n_votes=1, config={}, seeds=[0])
     run = RunFolder.create(tmp_path / "run", manifest)
     with pytest.raises(OSError), run:
-        run.write_steps(row(1))
-        assert run.parts() == {"visits": 0, "steps": 1, "evals": 0, "votes": 0, "answers": 0}
-        run.write_steps(row(2))
-        run.write_steps(row(3))
-        assert run.parts() == {"visits": 0, "steps": 2, "evals": 0, "votes": 0, "answers": 0}
+        for rows, parts in (((1,), 1), ((2, 3), 2)):
+            for step in rows:
+                run.write_steps(row(step))
+            others = dict.fromkeys(("visits", "evals", "votes", "answers"), 0)
+            assert run.parts() == others | {"steps": parts}
         run.write_steps(row(4))
         run.write_steps(row(5))
         raise OSError("gone")
@@ -31,8 +32,6 @@ def folder(tmp_path):
 
 
 def steps(folder):
-    import pandas as pd
-
     return pd.read_parquet(folder / "steps")["step"].tolist()
 
 
