@@ -64,11 +64,8 @@ def test_spread_leaves_nan_out(dynamics):
 def test_progress_draws_means_in_percent_with_bands(dynamics):
     figure = figures.training_progress(dynamics, {"guard": "<b>bold</b>"})
     assert "&lt;b&gt;bold&lt;/b&gt;" in {t.name for t in figure.data}
-    assert [a.text for a in figure.layout.annotations] == [
-        "<b>FR: labels that changed</b>",
-        "<b>MR: votes that the label got</b>",
-        "<b>pass@1</b>",
-    ]
+    titles = ["FR: labels that changed", "MR: votes that the label got", "pass@1"]
+    assert [a.text for a in figure.layout.annotations] == [f"<b>{title}</b>" for title in titles]
     fr, mr, passed = lines(figure, "TTRL")
     assert list(fr.x) == [25, 50, 75, 100]
     own = dynamics[dynamics["arm"] == "ttrl"]
@@ -128,11 +125,8 @@ def test_guard_action(dynamics):
     for trace, column in zip(drawn, expected, strict=True):
         factor = 1 if column == "weight" else 100
         np.testing.assert_allclose(trace.y, factor * means[column].dropna())
-    assert [t.name for t in drawn if t.showlegend] == [
-        "weight below 1",
-        "a minority candidate",
-        "left out (RCSU)",
-    ]
+    named = ["weight below 1", "a minority candidate", "left out (RCSU)"]
+    assert [t.name for t in drawn if t.showlegend] == named
 
 
 def test_paired_differences_grey_out_noise(metrics):

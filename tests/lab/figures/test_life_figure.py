@@ -28,13 +28,9 @@ def trace(request, make_manifest, make_visits, make_steps, make_evals):
         "answer": np.tile([4, 9], 3),
         "count": np.stack([correct, 64 - correct], axis=1).ravel(),
     }
-    return Trace.in_memory(
-        make_manifest(world="real"),
-        make_visits([[correct / 64]], **columns),
-        make_steps([0], 2),
-        make_evals([[0.5] * 3]),
-        votes if request.param else None,
-    )
+    visits, evals = make_visits([[correct / 64]], **columns), make_evals([[0.5] * 3])
+    given = votes if request.param else None
+    return Trace.in_memory(make_manifest(world="real"), visits, make_steps([0], 2), evals, given)
 
 
 def drawn(trace):

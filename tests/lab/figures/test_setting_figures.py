@@ -12,15 +12,9 @@ from lab.measures.dynamics import STEP, step_seconds
 def timed(seconds, replicates=2):
     step = np.tile([1, 2, 3], replicates)
     factor = np.repeat(1 + 0.1 * np.arange(replicates), 3)
-    return pd.DataFrame(
-        {
-            "replicate": np.repeat(np.arange(replicates), 3),
-            "step": step,
-            "seconds_rollout": 1.0,
-            "seconds_update": seconds * factor - 1.5,
-            "seconds_step": seconds * factor,
-        }
-    )
+    table = pd.DataFrame({"replicate": np.repeat(np.arange(replicates), 3), "step": step})
+    whole = seconds * factor
+    return table.assign(seconds_rollout=1.0, seconds_update=whole - 1.5, seconds_step=whole)
 
 
 def test_overhead_bars_stack_to_the_step():
@@ -86,11 +80,8 @@ def cells():
 
 def test_calibration_errors_are_signed_means_over_the_fits(cells):
     figure = calibration_errors(cells, {"llama-amc": "Llama <AMC>"})
-    assert [a.text for a in figure.layout.annotations] == [
-        "<b>Fitted TTRL rows</b>",
-        "<b>Predicted guard rows</b>",
-        "<b>Guard rows by copying TTRL's</b>",
-    ]
+    titles = ["Fitted TTRL rows", "Predicted guard rows", "Guard rows by copying TTRL's"]
+    assert [a.text for a in figure.layout.annotations] == [f"<b>{title}</b>" for title in titles]
     for heat in figure.data:
         np.testing.assert_allclose(heat.z, [[1, 2], [1, 2]])
     heat = figure.data[0]

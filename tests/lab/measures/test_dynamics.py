@@ -53,15 +53,9 @@ def test_before_training_the_guard_has_said_nothing(visits):
 
 
 def test_the_last_measured_score_of_an_epoch_counts(visits):
-    evals = pd.DataFrame(
-        {
-            "replicate": 0,
-            "step": [3, 0, 2, 4],
-            "epoch": [2, 0, 1, 2],
-            "pass_at_1": [0.3, 0.1, 0.2, 0.4],
-            "maj_accuracy": [0.7, 0.5, np.nan, np.nan],
-        }
-    )
+    columns = {"step": [3, 0, 2, 4], "epoch": [2, 0, 1, 2], "pass_at_1": [0.3, 0.1, 0.2, 0.4]}
+    evals = pd.DataFrame(columns | {"maj_accuracy": [0.7, 0.5, np.nan, np.nan]})
+    evals["replicate"] = 0
     table = dynamics(visits, evals)
     assert table["pass_at_1"].tolist() == [0.1, 0.2, 0.4]
     assert table["maj_accuracy"].fillna(-1).tolist() == [0.5, -1, 0.7]

@@ -50,11 +50,6 @@ def fate_of(ila, fla):
         (0.3, 0.149, "Marginal Degraded"),
         (0.149, 0.5, "Learned"),
         (0.149, 0.499, "Always Wrong"),
-        (0.15, 0.9, "Marginal Stable"),
-        (0.69, 1.0, "Marginal Stable"),
-        (1.0, 0.0, "Degraded"),
-        (0.0, 0.0, "Always Wrong"),
-        (0.0, 1.0, "Learned"),
     ],
 )
 def test_the_first_match_counts(ila, fla, fate):

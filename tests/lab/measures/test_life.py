@@ -27,13 +27,9 @@ def build(make_manifest, make_visits, make_steps, make_evals):
             for v in range(3)
         ]
         table = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-        return Trace.in_memory(
-            make_manifest(),
-            make_visits(accuracy, **(filled | columns)),
-            make_steps([0], 2),
-            make_evals([[0.5] * 3]),
-            {"replicate": 0, **table} if votes else None,
-        )
+        visits, evals = make_visits(accuracy, **(filled | columns)), make_evals([[0.5] * 3])
+        given = {"replicate": 0, **table} if votes else None
+        return Trace.in_memory(make_manifest(), visits, make_steps([0], 2), evals, given)
 
     return trace
 
@@ -58,11 +54,6 @@ def test_every_answer_has_an_area_and_they_fill_the_visit(build):
     nine = areas[areas["area"] == "answer 9"]["share"]
     np.testing.assert_allclose(nine, np.array(COUNTS[9]) / 64)
     assert areas[areas["area"] == "unparseable"]["share"].tolist() == [1 / 64] * 3
-
-
-def test_answers_can_be_named(build):
-    areas = vote_areas(build(), 0, 1, {4: "<b>1/2</b>"})
-    assert areas["area"].iloc[0] == "<b>1/2</b>"
 
 
 def test_texts_of_the_trace_name_the_answers_and_the_rest_share_an_area(build):

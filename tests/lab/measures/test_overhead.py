@@ -10,16 +10,10 @@ def steps(seconds, update, replicates=2):
     """Three steps of a replicate; the first is ten times slower."""
     slow = np.tile([10.0, 1.0, 1.0], replicates)
     factor = slow * np.repeat(1.0 + np.arange(replicates), 3)
-    return pd.DataFrame(
-        {
-            "replicate": np.repeat(np.arange(replicates), 3),
-            "step": np.tile([1, 2, 3], replicates),
-            "seconds_rollout": 2.0 * factor,
-            "seconds_guard": 0.5 * factor,
-            "seconds_update": update * factor,
-            "seconds_step": seconds * factor,
-        }
-    )
+    parts = {"rollout": 2.0, "guard": 0.5, "update": update, "step": seconds}
+    times = {f"seconds_{name}": own * factor for name, own in parts.items()}
+    replicate, step = np.repeat(np.arange(replicates), 3), np.tile([1, 2, 3], replicates)
+    return pd.DataFrame({"replicate": replicate, "step": step, **times})
 
 
 def test_phases_add_up_to_the_step_and_the_baseline_is_100():

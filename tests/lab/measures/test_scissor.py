@@ -15,15 +15,9 @@ def outcome(*rows):
 
 def trace(make_visits, correct, rates, **columns):
     """Visits from (R, N, 1 + visits) of whether the label is right and its match rate."""
-    correct = np.asarray(correct, bool)
-    table = make_visits(
-        np.where(correct, 0.6, 0.2),
-        label=np.where(correct, 3, 5),
-        label_correct=correct,
-        match_rate=np.asarray(rates, float),
-        **columns,
-    )
-    return pd.DataFrame(table)
+    correct, rates = np.asarray(correct, bool), np.asarray(rates, float)
+    columns |= {"label": np.where(correct, 3, 5), "label_correct": correct, "match_rate": rates}
+    return pd.DataFrame(make_visits(np.where(correct, 0.6, 0.2), **columns))
 
 
 # Visit 0, then nine visits in thirds of three.
