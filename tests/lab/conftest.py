@@ -84,11 +84,15 @@ def _trace(arm, accuracy, pass_at_1, norm=1.0, **changes):
     return Trace.in_memory(manifest, _visits(accuracy_RNE), steps, _evals(pass_at_1))
 
 
+def _write_tables(run, trace):
+    for table in ("visits", "steps", "evals"):
+        columns = getattr(trace, table).items()
+        getattr(run, f"write_{table}")({name: own.to_numpy() for name, own in columns})
+
+
 def _save(trace, folder):
     with RunFolder.create(folder, trace.run) as run:
-        for table in ("visits", "steps", "evals"):
-            columns = getattr(trace, table).items()
-            getattr(run, f"write_{table}")({name: own.to_numpy() for name, own in columns})
+        _write_tables(run, trace)
     return folder
 
 
@@ -97,4 +101,5 @@ make_visits = pytest.fixture(lambda: _visits, scope="session")
 make_steps = pytest.fixture(lambda: _steps, scope="session")
 make_evals = pytest.fixture(lambda: _evals, scope="session")
 make_trace = pytest.fixture(lambda: _trace, scope="session")
+write_tables = pytest.fixture(lambda: _write_tables, scope="session")
 save = pytest.fixture(lambda: _save, scope="session")

@@ -1,8 +1,8 @@
 """Small run folders of both worlds, as the demo leaves them behind."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,14 +16,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # tests share what others have b
 PROBLEMS, EPOCHS = 12, 9
 _END = {"ttrl": 0.2, "guard": 0.3, "matched": 0.22, "frozen": 0.7, "memory": 0.6}
 """Label accuracy that an arm drifts to."""
-
-
-@dataclass(frozen=True)
-class Runs:
-    """Folders of one comparison per world."""
-
-    sim: Path
-    real: Path
 
 
 def accuracies(rng, n_replicates, end):
@@ -69,10 +61,10 @@ def add_run(make_trace, save):
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory, add_run):
-    """Five arms in the simulator with four replicates, five in the real world with three seeds."""
+    """Folders of five arms with four replicates of the simulator, and with three real seeds."""
     top = tmp_path_factory.mktemp("demo")
     for name in DEMO_ARMS:
         add_run(top / "sim" / name, name, n_replicates=4, task="llama-math500")
         for seed in range(3):
             add_run(top / "real" / name / f"seed-{seed}", name, seed, world="real", task="tiny")
-    return Runs(top / "sim", top / "real")
+    return SimpleNamespace(sim=top / "sim", real=top / "real")

@@ -13,23 +13,19 @@ from lab.report.digest import read
 from lab.report.problems import WORST_FIRST, problem_columns, problem_ids, problem_sections, redrawn
 
 
-def block(content, name):
-    return re.search(rf'<script type="text/plain" id="{name}">(.*?)</script>', content)[1]
+def about(content):
+    block = r'<script type="text/plain" id="problem-table-0-about">(.*?)</script>'
+    return json.loads(zlib.decompress(base64.b64decode(re.search(block, content)[1])))
 
 
-def about(content, place=0):
-    text = zlib.decompress(base64.b64decode(block(content, f"problem-table-{place}-about")))
-    return json.loads(text)
-
-
-def test_each_replicate_has_its_own_numbers(without_votes, plain):
+def test_each_replicate_has_its_own_numbers(without_votes):
     columns = problem_columns(without_votes, [1])
-    fates = without_votes.comparison.fates("guard")
+    fates = without_votes.comparison.fates("guard").query("replicate == 1").sort_values("problem")
     known = columns["1.fate.1"] > 0
     assert known.tolist() == [n != 1 for n in range(10)]
-    assert [WORST_FIRST[code - 1] for code in columns["1.fate.1"][known]] == plain(fates, 1, "fate")
-    np.testing.assert_allclose(columns["1.ila.1"][known], plain(fates, 1, "ila"), atol=6e-4)
-    np.testing.assert_allclose(columns["1.fla.1"][known], plain(fates, 1, "fla"), atol=6e-4)
+    assert [WORST_FIRST[code - 1] for code in columns["1.fate.1"][known]] == [*fates["fate"]]
+    for name in ("ila", "fla"):
+        np.testing.assert_allclose(columns[f"1.{name}.1"][known], fates[name], atol=6e-4)
     assert np.isnan(columns["1.ila.1"][1])
     assert "1.fate.0" not in columns and "0.fate.1" in columns
 
