@@ -20,7 +20,6 @@ from shapes import Setup, attempt  # noqa: E402
 WITHOUT = ("plotly", "math_verify", "latex2sympy2_extended", "antlr4", "vllm")
 """Packages of this project that a machine with torch and transformers may lack."""
 
-
 HIDING = f"""
 import sys
 from importlib.machinery import PathFinder
@@ -56,9 +55,6 @@ prove.DRY_SECONDS = 2.0
 print("FAILING")
 sys.exit(prove.main([*failing, "--dry", "--out", str(folder / "failing")]))
 """
-
-
-Ended = tuple[Path, subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
