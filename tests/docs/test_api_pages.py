@@ -37,6 +37,5 @@ def test_commands_and_hidden_modules_are_left_out(tool, tmp_path):
         file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text('"""What it is.\n\nMore."""\n')
     api = tool("api")
-    assert api.modules(folder) == ["pack.open", "pack.sub"]
-    assert api.subpackages(folder) == ["sub"]
+    assert api.modules(folder) == ["pack.open", "pack.sub"] and api.subpackages(folder) == ["sub"]
     assert api.summary(folder / "open.py") == "What it is."

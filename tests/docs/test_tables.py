@@ -53,7 +53,6 @@ def test_every_rule_has_a_row(tables):
     assert columns == 8 and len(rows) == len(RULES)
     for row, (name, kind) in zip(rows, RULES.items(), strict=True):
         assert re.match(rf"\| \[`{name}`\]\(https://arxiv\.org/abs/[\d.]+\) \| ", row)
-        assert f" | {kind.title} | " in row
-        assert row.removesuffix(" |").endswith((".", ":"))
+        assert f" | {kind.title} | " in row and row.removesuffix(" |").endswith((".", ":"))
         assert len(re.findall(r"(?<!\\)\|", row)) == columns
     assert any("`threshold = 0.0`, `keep = 1.0`" in row for row in rows)

@@ -37,8 +37,7 @@ def test_what_each_arm_trains_on():
     assert arm("release").guard == GuardConfig.release()
     for name in ("frozen", "memory"):
         guard = arm(name).guard
-        assert guard.label_from == name
-        assert not (guard.frs or guard.mps or guard.rcsu)
+        assert guard.label_from == name and not (guard.frs or guard.mps or guard.rcsu)
     both = arm("memory_guard").guard
     assert both.label_from == "memory" and both.frs and both.mps and both.rcsu
     assert [name for name in ALL_ARMS if arm(name).labels == "truth"] == ["truth"]
@@ -72,11 +71,9 @@ def test_unknown_arms(name):
     with pytest.raises(UserError) as caught:
         arm(name)
     message = str(caught.value)
-    assert message.startswith(f"arm {name!r}: unknown; ")
-    assert "; use one of ttrl, guard," in message
+    assert message.startswith(f"arm {name!r}: unknown; ") and "; use one of ttrl, guard," in message
     assert all(known in message for known in (*RULES, *WITH_RULES))
-    assert title(name) == name
-    assert unguarded(name) is None
+    assert title(name) == name and unguarded(name) is None
 
 
 def test_a_rule_is_an_arm():

@@ -116,8 +116,7 @@ def test_ctrl_c_is_one_line(prog, seconds, tmp_path):
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     ) as child:
-        assert child.stderr is not None
-        assert child.stderr.readline() == "ready\n"
+        assert child.stderr is not None and child.stderr.readline() == "ready\n"
         time.sleep(0.01 + seconds)
         child.send_signal(signal.SIGINT)
         said = child.stderr.read()

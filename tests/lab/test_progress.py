@@ -25,8 +25,7 @@ def test_lines_have_step_numbers_and_a_time_left_that_the_start_does_not_spoil(c
             bar.set_postfix_str(f"loss {step}")
             bar.update()
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 20
-    assert lines[0] == "  5% run  step 10/200, loss 9, 04:55 left"
+    assert len(lines) == 20 and lines[0] == "  5% run  step 10/200, loss 9, 04:55 left"
     assert lines[9] == " 50% run  step 100/200, loss 99, 02:30 left"
     assert lines[-1] == "100% run  step 200/200, loss 199"
 

@@ -41,13 +41,11 @@ def test_folders_of_one_arm_are_joined_and_paired_by_seed(tmp_path, write):
     found = collect([tmp_path])
     assert not found.skipped
     (comparison,) = found.comparisons
-    assert comparison.title == "Real model: test"
-    assert comparison.arms == ["ttrl", "guard"]
+    assert comparison.title == "Real model: test" and comparison.arms == ["ttrl", "guard"]
     assert [seed for seed, _ in comparison.pairs] == [2, 5, 9]
     for arm, replicates in (("ttrl", [0, 1, 2]), ("guard", [0, 2])):
         trace = comparison.traces[arm]
-        assert trace.replicates == replicates
-        assert trace.visits["replicate"].dtype == np.int16
+        assert trace.replicates == replicates and trace.visits["replicate"].dtype == np.int16
         values = trace.visits.groupby("replicate")["label_accuracy"].first()
         assert values.to_dict() == {r: comparison.pairs[r][0] / 10 for r in replicates}
         assert trace.run.seeds == [comparison.pairs[r][0] for r in replicates]
@@ -61,8 +59,7 @@ def test_folders_of_one_arm_are_joined_and_paired_by_seed(tmp_path, write):
 def test_one_seed_with_many_replicates_pairs_by_their_place(make):
     ((comparison,), skipped) = gather([make("guard", 3, seeds=[7]), make("ttrl", 2, seeds=[7])])
     assert not skipped
-    assert comparison.arms == ["ttrl", "guard"]
-    assert comparison.pairs == [(7, 0), (7, 1), (7, 2)]
+    assert comparison.arms == ["ttrl", "guard"] and comparison.pairs == [(7, 0), (7, 1), (7, 2)]
     assert comparison.traces["ttrl"].replicates == [0, 1]
 
 

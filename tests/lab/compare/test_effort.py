@@ -27,8 +27,7 @@ def test_the_factor_is_the_ratio_of_mean_norms():
 def test_norms_of_each_replicate():
     both = pd.concat([steps([1.0, 3.0], replicate=4), steps([1.0, 4.0], [8, 4], replicate=2)])
     found = update_by_replicate(both)
-    assert found.index.tolist() == [2, 4]
-    assert found.tolist() == pytest.approx([2.0, 2.0])
+    assert found.index.tolist() == [2, 4] and found.tolist() == pytest.approx([2.0, 2.0])
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,7 @@ def test_the_table_has_mean_spread_and_count(five):
 def test_without_true_answers_there_are_no_fates(compare):
     unknown = [[[np.nan] * 9] * 2]
     table = metrics(compare({"ttrl": (unknown, [0.5], 1.0), "guard": (unknown, [0.5], 1.0)}))
-    assert table["TotalDeg"].isna().all()
-    assert table["pass_final"].notna().all()
+    assert table["TotalDeg"].isna().all() and table["pass_final"].notna().all()
 
 
 def test_the_three_numbers(five):
@@ -91,8 +90,7 @@ def test_the_three_numbers(five):
     fates, scores = guard.parts
     # Replicate 0: 100 - 50 saved, replicate 1: 50 - 50.
     assert (fates.value.mean, fates.value.n) == (25, 2)
-    assert fates.value.within_noise
-    assert "TotalDeg saved +25.0 points" in fates.text
+    assert fates.value.within_noise and "TotalDeg saved +25.0 points" in fates.text
     assert fates.text.endswith("within noise")
     assert scores.value.mean == pytest.approx(0)
     assert "moved 1.07 times as far" in guard.note
@@ -119,8 +117,7 @@ def test_the_rival_is_chosen_without_the_replicates_that_it_is_judged_by(compare
     fates, _ = rival.parts
     assert (fates.value.mean, fates.value.n) == (-50, 4)
     assert fates.text.endswith("worse beyond noise")
-    assert "Frozen labels in 2 pairs" in rival.note
-    assert "Vote memory in 2 pairs" in rival.note
+    assert "Frozen labels in 2 pairs" in rival.note and "Vote memory in 2 pairs" in rival.note
 
 
 def test_missing_arms_and_pairs_are_said(compare, make_trace):

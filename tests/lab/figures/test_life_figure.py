@@ -57,8 +57,7 @@ def test_label_rate_weight_and_route_stand_under_it(trace):
     np.testing.assert_allclose(by_name["weight"].y[1:], [0.9, 0.7])
     # Before training no guard has spoken.
     assert np.isnan(by_name["FR"].y[0])
-    assert list(by_name["Stable"].x) == [1]
-    assert list(by_name["At risk"].x) == [2]
+    assert list(by_name["Stable"].x) == [1] and list(by_name["At risk"].x) == [2]
     assert by_name["At risk"].customdata[0] == pytest.approx(0.7)
 
 

@@ -78,8 +78,7 @@ def test_the_window_is_shaded_where_the_runs_are_in_it(moved):
         own = shares[shares["arm"] == arm]
         np.testing.assert_allclose(shade.y, 100 * own["share"])
         np.testing.assert_allclose(shade.x, 100 * own["progress"])
-        assert shade.fill == "tozeroy"
-        assert max(shade.y) == 100
+        assert shade.fill == "tozeroy" and max(shade.y) == 100
     lines = [t for t in figure.data if t.hoverinfo != "skip" and t.name != WINDOW_TITLE]
     assert [t.name for t in lines if t.showlegend] == ["FR", "MR", "pass@1"]
     own = moved[moved["arm"] == "ttrl"].groupby("epoch")["flip_rate"].mean().dropna()

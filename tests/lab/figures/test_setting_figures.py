@@ -30,8 +30,7 @@ def test_overhead_bars_stack_to_the_step():
     assert [text.strip() for text in change.text] == ["+0.0 ± 0.0 %", "+25.0 ± 0.0 %"]
     assert list(whole.y) == ["TTRL", "&lt;i&gt;mine&lt;/i&gt;"]
     assert figure.layout.xaxis.title.text == "% of the step of TTRL"
-    assert whole.customdata[1][0] == pytest.approx(5.25)
-    assert whole.customdata[1][2] == 2
+    assert whole.customdata[1][0] == pytest.approx(5.25) and whole.customdata[1][2] == 2
 
 
 @pytest.fixture
@@ -88,5 +87,4 @@ def test_calibration_errors_are_signed_means_over_the_fits(cells):
     assert list(heat.text[0]) == ["+1.0", "+2.0"]
     assert "2 fits from +0.0 to +2.0" in heat.customdata[0][0][0]
     assert heat.y[0] == "Llama &lt;AMC&gt;"
-    assert figure.layout.coloraxis.cmax == 3
-    assert figure.layout.coloraxis.cmin == -3
+    assert figure.layout.coloraxis.cmax == 3 and figure.layout.coloraxis.cmin == -3

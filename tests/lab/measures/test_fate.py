@@ -83,8 +83,7 @@ def test_fates_agree_with_the_scalar_reference(make_visits, problems, random):
     assert len(found) == len(problems)
     for row in found.itertuples():
         votes = problems[row.problem]
-        assert row.replicate == row.problem % 2
-        assert row.fate == reference(votes)
+        assert row.replicate == row.problem % 2 and row.fate == reference(votes)
         assert row.ila == pytest.approx(sum(votes[:3]) / 192, abs=1e-12)
         assert row.fla == pytest.approx(sum(votes[-5:]) / 320, abs=1e-12)
 
@@ -119,10 +118,8 @@ def test_shares_are_percent_of_the_problems_of_each_replicate():
     first = fate_table("Degraded", "Degraded", "Marginal Degraded", "Learned")
     second = fate_table("Always Wrong", "Learned", "Unclassified", "Learned", replicate=3)
     shares = fate_shares(pd.concat([first, second]))
-    assert shares.index.tolist() == [0, 3]
-    assert shares.loc[0, "Degraded"] == 50
-    assert shares.loc[0, "TotalDeg"] == 75
-    assert shares.loc[0, "L/D"] == 0.5
+    assert shares.index.tolist() == [0, 3] and shares.loc[0, "Degraded"] == 50
+    assert shares.loc[0, "TotalDeg"] == 75 and shares.loc[0, "L/D"] == 0.5
     assert shares.loc[3, "Unclassified"] == 25
     assert np.isnan(shares.loc[3, "L/D"]), "nothing degraded: undefined, never infinite"
     assert shares[list(FATES)].sum(axis=1).tolist() == [100, 100]
@@ -153,8 +150,7 @@ CHANGED = pd.DataFrame(
 
 def test_migration_counts_every_problem_once():
     table = migration(CHANGED)
-    assert table["n_problems"].sum() == 6
-    assert table["share"].sum() == pytest.approx(100)
+    assert table["n_problems"].sum() == 6 and table["share"].sum() == pytest.approx(100)
     # The two degraded ones end in different bins, .1 and .2.
     degraded = table[table["fate"] == LOST]
     assert sorted(degraded["fla"]) == pytest.approx([0.1, 0.2])

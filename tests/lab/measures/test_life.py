@@ -36,8 +36,7 @@ def build(make_manifest, make_visits, make_steps, make_evals):
 
 def test_life_is_in_order(build):
     life = problem_life(build().visits.sample(frac=1, random_state=1), 0, 1)
-    assert life["visit"].tolist() == [0, 1, 2]
-    assert life["label"].tolist() == [4, 9, 9]
+    assert life["visit"].tolist() == [0, 1, 2] and life["label"].tolist() == [4, 9, 9]
 
 
 def test_every_answer_has_an_area_and_they_fill_the_visit(build):

@@ -23,8 +23,7 @@ def test_peak_collapse_drop_and_lead():
     # At epoch 4 it was below half of the peak, but not for good.
     assert window["collapse"] == 6
     # At epoch 3 it was 3 points below its maximum, but not for good.
-    assert window["drop"] == 6
-    assert window["lead"] == 0
+    assert window["drop"] == 6 and window["lead"] == 0
 
 
 def test_what_never_happened_is_nan():

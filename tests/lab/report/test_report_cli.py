@@ -92,8 +92,7 @@ def test_wrong_lines_are_refused_and_nothing_is_written(runs, tmp_path, capsys, 
 
 def test_python_m_lab():
     done = subprocess.run([sys.executable, "-m", "lab", "none"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.startswith("guard-report: none: no such folder")
+    assert done.returncode == 2 and done.stderr.startswith("guard-report: none: no such folder")
 
 
 EVIL = "x\r# heading \\[a](https://evil) b\\|c `|` \x1b]0;owned\x07"

@@ -31,8 +31,7 @@ def test_both_worlds_stand_side_by_side(content):
     plain = without_scripts(content)
     for section in (*PER_WORLD, "overhead", "problems"):
         part = plain.split(f'id="{section}"')[1].split("</section>")[0]
-        assert "Simulator: llama-math500" in part
-        assert "Real model: tiny" in part
+        assert "Simulator: llama-math500" in part and "Real model: tiny" in part
     names = figures_of(content)
     expected = {f"{section}-{i}-0-data" for i in (0, 1) for section in PER_WORLD}
     expected |= {f"{section}-{i}-1-data" for i in (0, 1) for section in ("paired", "prediction")}
@@ -69,8 +68,7 @@ def test_the_table_has_every_arm_with_its_replicates(content, worlds):
     assert f'{mean:.1f}<span class="spread"> ± {sd:.1f}</span>' in plain
     row = plain.split(">L/D<")[1].split("</tr>")[0]
     assert worlds[0].metrics.loc["frozen", "L/D"].isna().all() and "nothing degraded" in row
-    assert plain.count(">n = 4<") == 5
-    assert plain.count(">n = 3<") == 5
+    assert plain.count(">n = 4<") == 5 and plain.count(">n = 3<") == 5
 
 
 def test_planted_rivals_are_declared_where_the_tiny_task_is_shown(runs, content):
@@ -146,5 +144,4 @@ def test_settings_and_provenance(content, worlds):
     assert "<dt>guard.W</dt><dd><code>5</code></dd>" in runs_part
     assert "<td>0, 1, 2</td><td>3</td><td><div>3 finished</div></td>" in runs_part
     run = worlds[0].comparison.runs["ttrl"][0]
-    assert run.versions["numpy"] in runs_part
-    assert run.command.split()[0] in runs_part
+    assert run.versions["numpy"] in runs_part and run.command.split()[0] in runs_part

@@ -31,10 +31,8 @@ def test_votes_and_texts_come_back_from_disk_and_from_memory(folder, make_manife
     memory.write_answers(ANSWERS)
     memory.write_votes(VOTES)
     for trace in (load(folder), Trace.of(memory)):
-        assert trace.votes["answer"].tolist() == [3, 3, 7]
-        assert trace.votes["count"].sum() == 128
-        assert trace.votes is trace.votes
-        assert trace.answers["text"].tolist() == TEXTS
+        assert trace.votes["answer"].tolist() == [3, 3, 7] and trace.votes["count"].sum() == 128
+        assert trace.votes is trace.votes and trace.answers["text"].tolist() == TEXTS
         assert trace.answer_texts(0, 1) == {0: TEXTS[1], 1: TEXTS[2], 2: ""}
         assert trace.answer_texts(0, 0) == {0: TEXTS[0]}
         assert trace.answer_texts(1, 0) == trace.answer_texts(0, 7) == {}

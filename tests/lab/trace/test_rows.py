@@ -20,8 +20,7 @@ def batch():
 def test_every_column_of_a_visit_is_there(batch):
     columns = visit_columns(*batch, truth=[0, 1, 2, -2])
     assert set(columns) == {c.name for c in VISITS} - NUMBERED
-    assert columns["n_unparseable"].tolist() == [1] * 4
-    assert columns["label"].tolist() == [0] * 4
+    assert columns["n_unparseable"].tolist() == [1] * 4 and columns["label"].tolist() == [0] * 4
     assert columns["match_rate"].tolist() == columns["mean_match_rate"].tolist() == [0.5] * 4
     assert columns["flip_rate"].tolist() == [0] * 4 and columns["weight"].tolist() == [1] * 4
 

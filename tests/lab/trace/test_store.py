@@ -88,8 +88,7 @@ def test_places_where_no_run_can_go(tmp_path, make_manifest):
     for place, reason in wrong.items():
         with pytest.raises(UserError, match=reason) as caught:
             RunFolder.create(tmp_path / place, make_manifest())
-        assert str(tmp_path / place) in str(caught.value)
-        assert "\n" not in str(caught.value)
+        assert str(tmp_path / place) in str(caught.value) and "\n" not in str(caught.value)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "full", "thesis.txt"]
 
 
@@ -136,8 +135,7 @@ def test_an_interrupt_while_writing_loses_and_repeats_nothing(
     with pytest.raises(KeyboardInterrupt), run:
         run.write_visits(make_visits([[[0.5, 0.25]]]))
     trace = load(tmp_path / "run")
-    assert trace.visits["visit"].tolist() == [0, 1]
-    assert trace.run.status == "interrupted"
+    assert trace.visits["visit"].tolist() == [0, 1] and trace.run.status == "interrupted"
 
 
 def full(_, target, **options):
@@ -155,8 +153,7 @@ def test_a_full_disk_is_a_user_error_and_what_was_written_stays(
     with pytest.raises(UserError, match="No space left on device"), run:
         run.write_visits(make_visits([[[0.5, 0.25]]]))
     trace = load(tmp_path / "run")
-    assert len(trace.visits) == 2
-    assert trace.run.status == "running"
+    assert len(trace.visits) == 2 and trace.run.status == "running"
 
 
 def test_what_failed_is_written_once_there_is_room(
@@ -170,8 +167,7 @@ def test_what_failed_is_written_once_there_is_room(
             run.write_visits(make_visits([[[0.5, 0.25]]]))
         finally:
             monkeypatch.setattr(pq, "write_table", write)
-    assert len(load(tmp_path / "run").visits) == 2
-    assert load(tmp_path / "run").run.status == "failed"
+    assert len(load(tmp_path / "run").visits) == 2 and load(tmp_path / "run").run.status == "failed"
 
 
 WRITER = """

@@ -29,15 +29,13 @@ def refused(folder):
     with pytest.raises(UserError) as caught:
         load(folder)
     message = str(caught.value)
-    assert message.startswith(str(folder))
-    assert "\n" not in message
+    assert message.startswith(str(folder)) and "\n" not in message
     return message
 
 
 def test_the_doors_of_the_package(folder):
     trace = lab.load(str(folder))
-    assert isinstance(trace, lab.Trace)
-    assert trace.folder == folder
+    assert isinstance(trace, lab.Trace) and trace.folder == folder
     assert trace.replicates == [0, 1]
     assert len(lab.fates(trace.visits)) == 4
 

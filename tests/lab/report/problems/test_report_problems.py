@@ -64,8 +64,7 @@ def test_match_rates_are_shown_only_where_a_truth_is_unknown(without_votes, runs
     assert keys == ["fate", "ila", "fla", "first", "last", "flips"]
     known = about(problem_sections(read([runs.real])[0]))
     assert [kind["key"] for kind in known["kinds"]] == ["fate", "ila", "fla", "flips"]
-    assert known["replicates"] == ["seed 0", "seed 1", "seed 2"]
-    assert known["ids"] is None
+    assert known["replicates"] == ["seed 0", "seed 1", "seed 2"] and known["ids"] is None
 
 
 def test_ids_are_shown_where_all_runs_agree(compared, evil):
@@ -77,8 +76,7 @@ def test_problems_that_differ_between_replicates_are_not_averaged(compared):
     world = compared(votes=False, config={"fixed_population": False})
     assert redrawn(world)
     content = problem_sections([world])
-    assert about(content)["redrawn"] is True
-    assert "shows one replicate at a time" in content
+    assert about(content)["redrawn"] is True and "shows one replicate at a time" in content
     fixed = compared(votes=False, config={"fixed_population": True})
     assert not redrawn(fixed)
     assert "one replicate at a time" not in problem_sections([fixed])
@@ -87,8 +85,7 @@ def test_problems_that_differ_between_replicates_are_not_averaged(compared):
 def test_the_page_says_which_lives_it_holds(with_texts):
     assert "The lives of all 2 replicates can be opened." in problem_sections([with_texts])
     content = problem_sections([with_texts], budget=0)
-    assert "TTRL 0, TTRL-Guard none" in content
-    assert about(content)["lives"] == [[0], []]
+    assert "TTRL 0, TTRL-Guard none" in content and about(content)["lives"] == [[0], []]
     assert any(about(content)["columns"]["1.fate.0"])  # the numbers of the other arm are there
     assert 'id="life-0-0-0"' in content and 'id="life-0-1-0"' not in content
 
