@@ -22,20 +22,14 @@ def made(tmp_path_factory):
 def agree(made, tmp_path, capsys):
     """Runs `guard-sim agree` with one text of the run's manifest replaced."""
     run = made / "pilot" / "run.json"
-    words = [
-        "agree",
-        "--real",
-        str(run.parent),
-        "--response",
-        str(made / "response.npz"),
-        "--quiet",
-    ]
+    words = ["agree", "--real", str(run.parent), "--response", str(made / "response.npz")]
     before = run.read_text()
 
     def code(old, new):
         assert old in before
         run.write_text(before.replace(old, new))
-        found = sim_main([*words, "--replicates", "4", "--out", str(tmp_path / "new")])
+        rest = ["--quiet", "--replicates", "4", "--out", str(tmp_path / "new")]
+        found = sim_main([*words, *rest])
         return found, capsys.readouterr()
 
     yield code

@@ -24,9 +24,8 @@ def test_every_module_stands_on_one_page(tool, pytestconfig):
         own = set(api.modules(folder))
         inner = {f"{package}.{sub}" for sub in api.subpackages(folder)}
         below = {name for name in own if any(name == s or name.startswith(f"{s}.") for s in inner)}
-        assert {line.split()[1] for line in shown.splitlines() if line.startswith(":::")} == (
-            own - below
-        )
+        listed = {line.split()[1] for line in shown.splitlines() if line.startswith(":::")}
+        assert listed == own - below
         for sub in inner:
             assert f"[`{sub}`]({package}/{sub.split('.')[1]}.md): " in shown
 
@@ -38,6 +37,5 @@ def test_commands_and_hidden_modules_are_left_out(tool, tmp_path):
         file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text('"""What it is.\n\nMore."""\n')
     api = tool("api")
-    assert api.modules(folder) == ["pack.open", "pack.sub"]
-    assert api.subpackages(folder) == ["sub"]
+    assert api.modules(folder) == ["pack.open", "pack.sub"] and api.subpackages(folder) == ["sub"]
     assert api.summary(folder / "open.py") == "What it is."

@@ -110,18 +110,14 @@ def test_the_simulator(pages):
 
 
 def test_the_readings_of_the_guard(tool):
-    page, readme, findings = (
-        tool("readings_page"),
-        text_of("README.md"),
-        text_of("docs/findings.md"),
-    )
+    page = tool("readings_page")
+    readme, findings = text_of("README.md"), text_of("docs/findings.md")
     table = pd.read_csv(page.PAPER, comment="#")
     errors = page.paper_errors(table).set_index("arm")["fates"]
     guards = ("guard", "guard,flip_rate=instant", "guard_release")
     one, two = ([f"{errors[name]:.{digits}f}" for name in guards] for digits in (1, 2))
-    assert (
-        "{} points for the text, {} with the one-step flip rate and {} for".format(*one) in readme
-    )
+    words = "{} points for the text, {} with the one-step flip rate and {} for"
+    assert words.format(*one) in readme
     assert "{}, {} (one-step flip rate) and {} points".format(*two) in findings
     own = table[(table["row"] == page.HARDEST) & (table["cell"] == "Degraded")]
     own = own.set_index("kind")["predicted"]
@@ -195,10 +191,8 @@ def test_the_measured_model(tool):
         found = page.mean_errors(page.read(name)).set_index("prediction")["final"]
         errors[name] = f"{found[MEASURED]:.1f}", f"{found[OTHER_HALF]:.1f}"
     (own, other), *held_out = errors.values()
-    assert (
-        f"error is {own} points, where half of the real seeds misses the other half by {other}"
-        in text
-    )
+    words = f"error is {own} points, where half of the real seeds misses the other half by {other}"
+    assert words in text
     own, other = zip(*held_out, strict=True)
     assert "{}, {} and {} points ({}, {} and {})".format(*own, *other) in text
 

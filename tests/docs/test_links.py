@@ -24,26 +24,15 @@ def prose(path):
     return CODE.sub("", "\n".join(c.source for c in cells if c.cell_type == "markdown"))
 
 
-def targets(path):
-    return LINK.findall(prose(path))
-
-
-def exists(path, target):
-    place = target.partition("#")[0]
-    if not place:
-        return True
-    return (path.parent / place).exists()
-
-
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_relative_links_point_to_files(path):
-    relative = [target for target in targets(path) if not urlsplit(target).scheme]
-    assert [target for target in relative if not exists(path, target)] == []
+    relative = [target for target in LINK.findall(prose(path)) if not urlsplit(target).scheme]
+    assert [t for t in relative if not (path.parent / t.partition("#")[0]).exists()] == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_external_links_are_well_formed(path):
-    named = [target for target in targets(path) if urlsplit(target).scheme]
+    named = [target for target in LINK.findall(prose(path)) if urlsplit(target).scheme]
     for url in {*named, *BARE.findall(prose(path))}:
         parts = urlsplit(url)
         assert parts.scheme in ("http", "https", "mailto"), url

@@ -129,11 +129,8 @@ def agreed(table, predict):
 def commands(text, what):
     """The commands of `guard-train compare` on the page with some words, each as its words."""
     lines = (line.strip() for line in text.replace("\\\n", " ").splitlines())
-    return [
-        shlex.split(line)
-        for line in lines
-        if line.startswith("guard-train compare ") and what in line
-    ]
+    own = [line for line in lines if line.startswith("guard-train compare ") and what in line]
+    return [shlex.split(line) for line in own]
 
 
 def given(words, option):
@@ -143,17 +140,12 @@ def given(words, option):
 
 
 def test_the_commands_are_those_of_the_protocol():
-    text, step, held_out = (
-        (DOCS / "protocol.md").read_text(),
-        PROTOCOL["confirm"],
-        PROTOCOL["held_out"],
-    )
+    text = (DOCS / "protocol.md").read_text()
+    step, held_out = PROTOCOL["confirm"], PROTOCOL["held_out"]
     (words,) = commands(text, "runs/confirm")
     (first, seeds), *others = step["seeds"].items()
-    assert (given(words, "--problem-seed"), given(words, "--seeds")) == (
-        [first],
-        [*map(str, seeds)],
-    )
+    assert given(words, "--problem-seed") == [first]
+    assert given(words, "--seeds") == [*map(str, seeds)]
     shown = f"{seeds[0]} to {seeds[-1]} on problem set {first}, "
     shown += ", ".join(f"{own[0]} to {own[-1]} on set {name}" for name, own in others)
     assert shown in text and [*map(int, step["seeds"])] == held_out["problem_seeds"]
@@ -162,11 +154,8 @@ def test_the_commands_are_those_of_the_protocol():
     assert [*map(float, given(words, "--lrs"))] == step["lrs"]
     assert set(step["lrs"]) - set(PROTOCOL["chosen"]["lrs"]) == set(held_out["lrs"])
     ((words,), study) = commands(text, "runs/readings"), PROTOCOL["readings"]
-    assert given(words, "--arms") == study["arms"] and given(words, "--seeds") == [
-        "500",
-        "501",
-        "502",
-    ]
+    assert given(words, "--arms") == study["arms"]
+    assert given(words, "--seeds") == ["500", "501", "502"]
     assert {float(lr) for lr in given(words, "--lrs")} == {lr for _, lr in study["cells"]}
 
 

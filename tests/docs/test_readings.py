@@ -1,7 +1,5 @@
 """The study of the guard's readings: draws given TTRL rows, and the analysis of real runs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -26,11 +26,8 @@ def test_no_table_of_a_page_is_stale(tables):
 def test_a_table_is_replaced_and_a_wrong_one_refused(tables):
     page = "a\n\n<!-- table: rules -->\nout of date\n<!-- end -->\n\nb"
     made = tables.updated(page)
-    assert (
-        "| [`ttrl`](https://arxiv.org/abs/2504.16084) |" in made
-        and "out of date" not in made
-        and made.endswith("<!-- end -->\n\nb")
-    )
+    assert "| [`ttrl`](https://arxiv.org/abs/2504.16084) |" in made and "out of date" not in made
+    assert made.endswith("<!-- end -->\n\nb")
     assert tables.updated(made) == made
     with pytest.raises(UserError, match="rules: has no <!-- end -->"):
         tables.updated(page.replace("<!-- end -->", page))
@@ -56,7 +53,6 @@ def test_every_rule_has_a_row(tables):
     assert columns == 8 and len(rows) == len(RULES)
     for row, (name, kind) in zip(rows, RULES.items(), strict=True):
         assert re.match(rf"\| \[`{name}`\]\(https://arxiv\.org/abs/[\d.]+\) \| ", row)
-        assert f" | {kind.title} | " in row
-        assert row.removesuffix(" |").endswith((".", ":"))
+        assert f" | {kind.title} | " in row and row.removesuffix(" |").endswith((".", ":"))
         assert len(re.findall(r"(?<!\\)\|", row)) == columns
     assert any("`threshold = 0.0`, `keep = 1.0`" in row for row in rows)

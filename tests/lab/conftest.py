@@ -1,19 +1,16 @@
 """Builders of small traces, shared by the tests of lab."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import ArrayLike
 
 from lab.trace.manifest import Manifest
-from lab.trace.schema import VISITS, Columns
+from lab.trace.schema import VISITS
 from lab.trace.trace import RunFolder, Trace
 
 
-def _manifest(arm: str = "ttrl", **changes: Any) -> Manifest:
+def _manifest(arm="ttrl", **changes):
     values: dict[str, Any] = {
         "n_problems": 2,
         "n_votes": 64,
@@ -25,7 +22,7 @@ def _manifest(arm: str = "ttrl", **changes: Any) -> Manifest:
     return Manifest.new(world, arm, changes.pop("title", arm), **(values | changes))
 
 
-def _visits(accuracy: ArrayLike, *, replicates: Sequence[int] | None = None, **columns: Any):
+def _visits(accuracy, *, replicates=None, **columns):
     """Visit columns from label accuracies (R, N, 1 + visits); the first is before training."""
     accuracy_RNE = np.asarray(accuracy, float)
     n_replicates, n_problems, n_visits = accuracy_RNE.shape
@@ -50,7 +47,7 @@ def _visits(accuracy: ArrayLike, *, replicates: Sequence[int] | None = None, **c
     return table | {name: np.ravel(values) for name, values in columns.items()}
 
 
-def _steps(replicates: Sequence[int], n_steps: int, norm: float | Sequence[float] = 1.0) -> Columns:
+def _steps(replicates, n_steps, norm=1.0):
     """Step columns; `norm` is one number or one per replicate."""
     norms = np.broadcast_to(np.asarray(norm, float), (len(replicates),))
     return {
@@ -64,7 +61,7 @@ def _steps(replicates: Sequence[int], n_steps: int, norm: float | Sequence[float
     }
 
 
-def _evals(pass_at_1: ArrayLike, replicates: Sequence[int] | None = None) -> Columns:
+def _evals(pass_at_1, replicates=None):
     """Evaluation columns from (R, 1 + epochs) scores; the first is before training."""
     pass_RE = np.asarray(pass_at_1, float)
     replicates = range(len(pass_RE)) if replicates is None else replicates
@@ -78,13 +75,7 @@ def _evals(pass_at_1: ArrayLike, replicates: Sequence[int] | None = None) -> Col
     }
 
 
-def _trace(
-    arm: str,
-    accuracy: ArrayLike,
-    pass_at_1: ArrayLike,
-    norm: float | Sequence[float] = 1.0,
-    **changes: Any,
-) -> Trace:
+def _trace(arm, accuracy, pass_at_1, norm=1.0, **changes):
     """A trace in memory from label accuracies (R, N, 1 + E) and scores (R, 1 + E)."""
     accuracy_RNE = np.asarray(accuracy, float)
     manifest = _manifest(arm, n_problems=accuracy_RNE.shape[1], **changes)
@@ -93,39 +84,22 @@ def _trace(
     return Trace.in_memory(manifest, _visits(accuracy_RNE), steps, _evals(pass_at_1))
 
 
-def _save(trace: Trace, folder: Path) -> Path:
+def _write_tables(run, trace):
+    for table in ("visits", "steps", "evals"):
+        columns = getattr(trace, table).items()
+        getattr(run, f"write_{table}")({name: own.to_numpy() for name, own in columns})
+
+
+def _save(trace, folder):
     with RunFolder.create(folder, trace.run) as run:
-        run.write_visits({name: trace.visits[name].to_numpy() for name in trace.visits})
-        run.write_steps({name: trace.steps[name].to_numpy() for name in trace.steps})
-        run.write_evals({name: trace.evals[name].to_numpy() for name in trace.evals})
+        _write_tables(run, trace)
     return folder
 
 
-@pytest.fixture(scope="session")
-def make_manifest() -> Callable[..., Manifest]:
-    return _manifest
-
-
-@pytest.fixture(scope="session")
-def make_visits() -> Callable[..., dict[str, Any]]:
-    return _visits
-
-
-@pytest.fixture(scope="session")
-def make_steps() -> Callable[..., Columns]:
-    return _steps
-
-
-@pytest.fixture(scope="session")
-def make_evals() -> Callable[..., Columns]:
-    return _evals
-
-
-@pytest.fixture(scope="session")
-def make_trace() -> Callable[..., Trace]:
-    return _trace
-
-
-@pytest.fixture(scope="session")
-def save() -> Callable[[Trace, Path], Path]:
-    return _save
+make_manifest = pytest.fixture(lambda: _manifest, scope="session")
+make_visits = pytest.fixture(lambda: _visits, scope="session")
+make_steps = pytest.fixture(lambda: _steps, scope="session")
+make_evals = pytest.fixture(lambda: _evals, scope="session")
+make_trace = pytest.fixture(lambda: _trace, scope="session")
+write_tables = pytest.fixture(lambda: _write_tables, scope="session")
+save = pytest.fixture(lambda: _save, scope="session")

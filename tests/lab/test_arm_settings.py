@@ -22,8 +22,7 @@ BOTH = pytest.mark.parametrize("read", [sim_settings, train_settings], ids=["sim
 
 @CONFIGS
 def test_a_rule_without_a_guard_is_the_rule_alone(config):
-    assert config().guard == GUARD
-    assert config(rule="scrl").guard == OFF
+    assert config().guard == GUARD and config(rule="scrl").guard == OFF
     assert config(rule="maj_at_n").guard == arm("maj_at_n").guard
     assert config(rule="scrl", guard=GuardConfig.paper()).guard == GUARD
     assert replace(config(), rule="scrl").guard == GUARD

@@ -1,7 +1,5 @@
 """Every program: short help in little time, and one line wherever Ctrl-C finds it."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
@@ -9,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -30,13 +27,13 @@ COMMANDS = [
 ]
 
 
-def say(code: str) -> dict:
+def say(code):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("prog", PROGRAMS)
-def test_help_imports_no_library_of_the_work(prog: str):
+def test_help_imports_no_library_of_the_work(prog):
     entry, commands = PROGRAMS[prog]
     named = next(iter(importlib.import_module(commands).COMMANDS))
     seen = say(
@@ -54,11 +51,9 @@ def test_help_imports_no_library_of_the_work(prog: str):
 def test_short_help_is_short_and_the_long_one_is_whole(prog, name, kind, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     short, whole = command_page(f"{prog} {name}", kind), command_page(f"{prog} {name}", kind, True)
-    assert len(short.splitlines()) <= 60
+    assert len(short.splitlines()) <= 60 and max(map(len, short.splitlines())) <= 100
     assert "examples:" in short and "usage:" in short
-    assert max(map(len, short.splitlines())) <= 100
-    options = options_of(kind)
-    for option in options:
+    for option in options_of(kind):
         assert option.positional or option.flag in whole or option.negative in whole
     assert short.count("\n  --") <= 26
     assert "{None}" not in whole and "Annotated" not in whole
@@ -79,7 +74,7 @@ def test_examples_of_help_parse(prog, name, kind, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("given", ["None", "['--version']"])
-def test_signals_stay_ignored_once_the_work_is_done(given: str):
+def test_signals_stay_ignored_once_the_work_is_done(given):
     """Python would reset its own handlers; a caller of `main` with arguments goes on."""
     found = say(
         "import json, signal, sys\n"
@@ -105,7 +100,7 @@ LINES = {
 @pytest.mark.parametrize(
     ("prog", "seconds"), [*((prog, 0.0) for prog in LINES), ("guard-sim", 2.0)]
 )
-def test_ctrl_c_is_one_line(prog: str, seconds: float, tmp_path: Path):
+def test_ctrl_c_is_one_line(prog, seconds, tmp_path):
     """From the first line of the program on; before it Python itself starts."""
     entry, _ = PROGRAMS[prog]
     words = [*LINES[prog], str(tmp_path / "run")]
@@ -121,8 +116,7 @@ def test_ctrl_c_is_one_line(prog: str, seconds: float, tmp_path: Path):
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     ) as child:
-        assert child.stderr is not None
-        assert child.stderr.readline() == "ready\n"
+        assert child.stderr is not None and child.stderr.readline() == "ready\n"
         time.sleep(0.01 + seconds)
         child.send_signal(signal.SIGINT)
         said = child.stderr.read()

@@ -1,10 +1,7 @@
 """Arms with settings of their own."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -54,17 +51,17 @@ def test_settings_behind_a_name_make_an_arm():
         ("random: label_from=memory", "has no label"),
     ],
 )
-def test_wrong_settings_are_refused_by_name(name: str, message: str):
+def test_wrong_settings_are_refused_by_name(name, message):
     with pytest.raises(UserError, match=message):
         arm(name)
 
 
 @pytest.mark.parametrize("name", ["guard (W=3, keep=.5)", "a, b", "guard: w=3", ""])
-def test_any_name_of_a_run_folder_has_a_title(name: str):
+def test_any_name_of_a_run_folder_has_a_title(name):
     assert (title(name), unguarded(name), replayed_target(name)) == (name, None, None)
 
 
-def test_arms_of_a_settings_file(tmp_path: Path):
+def test_arms_of_a_settings_file(tmp_path):
     file = tmp_path / "arms.toml"
     words = ["--config", str(file)]
     file.write_text(

@@ -1,8 +1,7 @@
 """Progress: few redraws on a terminal, plain lines elsewhere, a smooth time left."""
 
-from __future__ import annotations
-
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,26 +9,15 @@ import lab.progress
 from lab.progress import Bar
 
 
-class Clock:
-    """A clock that only the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
+def clock(monkeypatch):
+    """A clock that only the test moves."""
+    made = SimpleNamespace(now=0.0, monotonic=lambda: made.now)
     monkeypatch.setattr(lab.progress, "time", made)
     return made
 
 
-def test_lines_have_step_numbers_and_a_time_left_that_the_start_does_not_spoil(
-    clock: Clock, capsys: pytest.CaptureFixture[str]
-):
+def test_lines_have_step_numbers_and_a_time_left_that_the_start_does_not_spoil(clock, capsys):
     with Bar(total=200, desc="run", unit="step") as bar:
         clock.now += 1000.0  # votes before training
         for step in range(200):
@@ -37,15 +25,12 @@ def test_lines_have_step_numbers_and_a_time_left_that_the_start_does_not_spoil(
             bar.set_postfix_str(f"loss {step}")
             bar.update()
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 20
-    assert lines[0] == "  5% run  step 10/200, loss 9, 04:55 left"
+    assert len(lines) == 20 and lines[0] == "  5% run  step 10/200, loss 9, 04:55 left"
     assert lines[9] == " 50% run  step 100/200, loss 99, 02:30 left"
     assert lines[-1] == "100% run  step 200/200, loss 199"
 
 
-def test_a_terminal_is_redrawn_twice_a_second(
-    clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_terminal_is_redrawn_twice_a_second(clock, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with Bar(total=6000) as bar:
         for _ in range(6000):
@@ -55,7 +40,7 @@ def test_a_terminal_is_redrawn_twice_a_second(
     assert 60 <= capsys.readouterr().err.count("\r") <= 2 * 60 + 10
 
 
-def test_a_resumed_bar_writes_no_line_for_what_was_done(capsys: pytest.CaptureFixture[str]):
+def test_a_resumed_bar_writes_no_line_for_what_was_done(capsys):
     with Bar(total=10, initial=5, unit="step") as bar:
         assert capsys.readouterr().err == ""
         bar.update(1)

@@ -1,5 +1,4 @@
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -30,14 +29,14 @@ class Config:
             raise ValueError(f"n_problems = {self.n_problems}: must be at least 1")
 
 
-def read(tmp_path, text: str | bytes) -> Config:
+def from_file(path):
+    return from_values(toml_values(path), Config, str(path))
+
+
+def read(tmp_path, text):
     path = tmp_path / "a.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return from_file(path)
-
-
-def from_file(path: Path) -> Config:
-    return from_values(toml_values(path), Config, str(path))
 
 
 def test_nested_settings_and_defaults(tmp_path):
@@ -54,27 +53,14 @@ def test_numpy_numbers_become_plain_ones():
         to_values(Config(seeds=(object(),)))  # type: ignore[arg-type]
 
 
-def test_plain_values_come_back_the_same():
-    config = Config(7, Optimizer(0.3, "adam"), GuardConfig.release(), (3, 1))
-    values = to_values(config)
-    assert values["guard"]["flip_rate"] == "instant"
-    assert from_values(values, Config, "test") == config
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("n_problem = 3", "n_problem: no such setting"),
-        ("n_problem = 3", "perhaps you meant n_problems"),
+        ("n_problem = 3", "n_problem: no such setting; perhaps you meant n_problems"),
         ("learning_rate = 3e-4", "no such setting; perhaps you meant lr under [optimizer]"),
-        ("W = 3", "W: no such setting; perhaps you meant W under [guard]"),
         ("[gaurd]\nW = 3", "gaurd: no such setting; perhaps you meant [guard]"),
-        (
-            "[guard]\nseeds = [1]",
-            "guard.seeds: no such setting; perhaps you meant seeds at",
-        ),
+        ("[guard]\nseeds = [1]", "guard.seeds: no such setting; perhaps you meant seeds at"),
         ("[guard]\ntau_fr = 0.3", "perhaps you meant guard.tau_FR"),
-        ("[optimizer]\nrate = 1.0", "optimizer.rate: no such setting"),
         ("[guard]\ntau = 0.3", "guard.tau: no such setting"),
         ('n_problems = "many"', "n_problems"),
         ("n_problems = 0", "n_problems = 0: must be at least 1"),
@@ -88,8 +74,7 @@ def test_plain_values_come_back_the_same():
 def test_a_wrong_file_is_named_with_its_fault(tmp_path, text, message):
     with pytest.raises(UserError) as caught:
         read(tmp_path, text)
-    assert str(caught.value).startswith(f"{tmp_path / 'a.toml'}: ")
-    assert message in str(caught.value)
+    assert str(caught.value).startswith(f"{tmp_path / 'a.toml'}: ") and message in str(caught.value)
 
 
 def test_files_that_are_not_there(tmp_path):

@@ -1,8 +1,6 @@
 """Arms on the same seeds: what runs first, the numbers of controls, lost runs, and resuming."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -31,15 +29,15 @@ class World:
     power: float = 1.0
     fails: Callable[[list[Job]], bool] = lambda _: False
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.made: list[list[Job]] = []
 
-    def study(self, *arms: str, seeds: Sequence[int] = (0, 1), **options) -> Study:
+    def study(self, *arms, seeds=(0, 1), **options):
         given = {"close": 0.1, "max_tries": 3, **options}
         settings = {"config_of": lambda _: Settings(), "run_jobs": self.run}
         return Study(folder=self.folder, arms=arms, seeds=seeds, **settings, **given)
 
-    def run(self, jobs: Sequence[Job], report: Callable[[float], None]) -> list[Outcome]:
+    def run(self, jobs, report):
         left = [job for job in jobs if not job.finished]
         self.made.append(left)
         if self.fails(left):
@@ -55,11 +53,11 @@ class World:
 
 
 @pytest.fixture
-def world(make_trace, save, tmp_path: Path) -> World:
+def world(make_trace, save, tmp_path):
     return World(make_trace, save, tmp_path / "all")
 
 
-def test_arms_run_before_those_that_need_them(world: World):
+def test_arms_run_before_those_that_need_them(world):
     done = world.study("replayed", "random_skip", "guard", "ttrl").run()
     assert not done.failed
     order = [sorted({job.arm for job in jobs}) for jobs in world.made]
@@ -77,10 +75,8 @@ def test_arms_run_before_those_that_need_them(world: World):
     ("power", "fails", "n_tries", "kept"),
     [(1.0, 9, 1, 0.25), (2.0, 9, 2, 0.5), (2.0, 1, 1, 0.25), (2.0, 0, 0, None)],
 )
-def test_another_factor_is_tried_while_the_match_is_off(
-    power: float, fails: int, n_tries: int, kept: float | None, world: World
-):
-    def lost(jobs: list[Job]) -> bool:
+def test_another_factor_is_tried_while_the_match_is_off(power, fails, n_tries, kept, world):
+    def lost(jobs):
         tries = [made for made in world.made if made and made[0].arm == "matched"]
         return bool(jobs) and jobs[0].arm == "matched" and len(tries) > fails
 
@@ -100,11 +96,11 @@ def test_another_factor_is_tried_while_the_match_is_off(
     assert not list(world.folder.glob(".*"))
 
 
-def test_a_study_goes_on_and_further_seeds_get_the_same_factor(world: World):
+def test_a_study_goes_on_and_further_seeds_get_the_same_factor(world):
     world.power = 2.0
     stops: list[bool] = []
 
-    def second_try(jobs: list[Job]) -> bool:
+    def second_try(jobs):
         if jobs and jobs[0].arm == "matched" and jobs[0].config.step_factor > 0.3 and not stops:
             stops.append(True)
             raise KeyboardInterrupt
@@ -124,11 +120,7 @@ def test_a_study_goes_on_and_further_seeds_get_the_same_factor(world: World):
     assert [[job.config.seed for job in jobs] for jobs in world.made] == [[5, 5], [], [5]]
 
 
-def test_a_control_leaves_out_seeds_whose_partners_failed(world: World):
-    def one(jobs: list[Job]) -> bool:
-        return False
-
-    world.fails = one
+def test_a_control_leaves_out_seeds_whose_partners_failed(world):
     study = world.study("ttrl", "guard", "matched")
     world.run(study.jobs(["ttrl", "guard"])[:3], lambda _: None)
     world.fails = lambda jobs: bool(jobs) and jobs[0].arm == "guard"
@@ -163,12 +155,12 @@ def test_every_guarded_arm_has_its_controls():
         (("nothing",), "unknown"),
     ],
 )
-def test_wrong_lists_of_arms(names: tuple[str, ...], message: str, world: World):
+def test_wrong_lists_of_arms(names, message, world):
     with pytest.raises(UserError, match=message):
         world.study(*names)
     assert not world.folder.exists()
 
 
-def test_one_seed_has_no_other_to_replay(world: World):
+def test_one_seed_has_no_other_to_replay(world):
     with pytest.raises(UserError, match="needs two seeds, since each replays another one"):
         world.study("guard", "replayed", seeds=(0,))

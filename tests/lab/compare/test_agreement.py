@@ -1,8 +1,5 @@
 """Agreement of simulated runs with real ones on runs whose errors are known."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -19,21 +16,19 @@ from lab.compare.agreement import (
     ranking_table,
     rankings,
 )
-from lab.trace.trace import Trace
 
 N, E = 5, 9
 SETTINGS = {"lr": 1e-4, "n_votes": 64, "n_samples": 32, "batch_size": 8, "mini_batch": 1}
 SETTINGS |= {"epochs": E}
-Make = Callable[..., Trace]
 
 
-def paths(level: float, seeds: int, spread: float = 0.0) -> np.ndarray:
+def paths(level, seeds, spread=0.0):
     """(S, N, 1 + E) label accuracies: problems differ by .1, seeds by `spread`."""
     problems = 0.1 * np.arange(N)[:, None] - 0.2
     return level + problems + spread * np.arange(seeds)[:, None, None] + np.zeros((1, 1, E + 1))
 
 
-def runs(make: Make, world: str, name: str, level: float, spread: float = 0.0, **changes: Any):
+def runs(make, world, name, level, spread=0.0, **changes):
     """Four seeds of one arm: runs of their own in the real world, one run in the simulator."""
     config = SETTINGS | ({"policy": "measured"} if world == "sim" else {}) | changes
     accuracy = paths(level, 4, spread)
@@ -47,16 +42,16 @@ def runs(make: Make, world: str, name: str, level: float, spread: float = 0.0, *
 
 
 @pytest.fixture
-def real(make_trace: Make) -> list[Trace]:
+def real(make_trace):
     return runs(make_trace, "real", "ttrl", 0.5, 0.02) + runs(make_trace, "real", "guard", 0.6)
 
 
-def cell(table: Any, arm: str, prediction: str) -> Any:
+def cell(table, arm, prediction):
     (row,) = table.query("arm == @arm and prediction == @prediction").to_dict("records")
     return row
 
 
-def test_errors_gains_and_signs(real: list[Trace], make_trace: Make):
+def test_errors_gains_and_signs(real, make_trace):
     simulated = runs(make_trace, "sim", "ttrl", 0.53) + runs(make_trace, "sim", "guard", 0.58)
     table = lab.agreement(real, simulated)
     ttrl, guard = (cell(table, arm, "measured") for arm in ("ttrl", "guard"))
@@ -71,7 +66,7 @@ def test_errors_gains_and_signs(real: list[Trace], make_trace: Make):
     assert np.isnan(ttrl["gain"]) and np.isnan(ttrl["sign"])
 
 
-def test_fates_are_compared_category_by_category(real: list[Trace], make_trace: Make):
+def test_fates_are_compared_category_by_category(real, make_trace):
     # At .3 all but two of five problems fall below the bounds at which they counted as kept.
     table = lab.agreement(real, runs(make_trace, "sim", "guard", 0.1))
     shares = [
@@ -82,7 +77,7 @@ def test_fates_are_compared_category_by_category(real: list[Trace], make_trace: 
     assert cell(table, "guard", "measured")["fates"] == pytest.approx(gap) and gap > 10
 
 
-def test_references_are_the_other_half_and_ttrl(real: list[Trace], make_trace: Make):
+def test_references_are_the_other_half_and_ttrl(real, make_trace):
     table = lab.agreement(
         real, runs(make_trace, "sim", "ttrl", 0.5) + runs(make_trace, "sim", "guard", 0.6)
     )
@@ -94,42 +89,33 @@ def test_references_are_the_other_half_and_ttrl(real: list[Trace], make_trace: M
     assert cell(table, "ttrl", COPY)["final"] == floor["final"]
 
 
-def test_one_seed_has_no_references(real: list[Trace], make_trace: Make):
+def test_one_seed_has_no_references(real, make_trace):
     table = lab.agreement([real[0]], runs(make_trace, "sim", "ttrl", 0.5)[0])
     assert list(table["prediction"]) == ["measured"] and table["seeds"].tolist() == [1]
 
 
-def test_a_run_predicts_only_runs_with_its_settings(real: list[Trace], make_trace: Make):
+def test_a_run_predicts_only_runs_with_its_settings(real, make_trace):
     for changes in ({"lr": 2e-4}, {"n_votes": 16}, {"mini_batch": 8}, {"policy": "attractor"}):
         with pytest.raises(UserError, match="no simulated run has arm, learning rate"):
             lab.agreement(real, runs(make_trace, "sim", "ttrl", 0.5, **changes))
-    sources = [{"sources": {"problems": name}} for name in ("a", "b")]
-    other = make_trace(
-        "ttrl", paths(0.5, 1), [[0.5] * (E + 1)], world="real", config=SETTINGS, extra=sources[0]
-    )
-    for extra, found in zip(sources, (True, False), strict=True):
-        sim = make_trace(
-            "ttrl",
-            paths(0.5, 1),
-            [[0.5] * (E + 1)],
-            config=SETTINGS | {"policy": "measured"},
-            extra=extra,
-        )
-        if found:
-            assert len(lab.agreement([other], [sim])) == 1
-        else:
-            with pytest.raises(UserError, match="no simulated run"):
-                lab.agreement([other], [sim])
+    sims = []
+    for digest in ("a", "b"):
+        one = "ttrl", paths(0.5, 1), [[0.5] * (E + 1)]
+        extra, config = {"sources": {"problems": digest}}, SETTINGS | {"policy": "measured"}
+        other = make_trace(*one, world="real", config=SETTINGS, extra=extra)
+        sims.append(make_trace(*one, config=config, extra=extra))
+    assert len(lab.agreement([other], sims[1:])) == 1
+    with pytest.raises(UserError, match="no simulated run"):
+        lab.agreement([other], sims[:1])
 
 
-def test_runs_that_did_not_finish_are_left_out(real: list[Trace], make_trace: Make):
+def test_runs_that_did_not_finish_are_left_out(real, make_trace):
     real[3].evals = real[3].evals.query("epoch < 5")
-    table = lab.agreement(real, runs(make_trace, "sim", "ttrl", 0.5))
-    assert cell(table, "ttrl", "measured")["seeds"] == 3
-    assert cell(table, "ttrl", "measured")["real"] == pytest.approx(52)
+    found = cell(lab.agreement(real, runs(make_trace, "sim", "ttrl", 0.5)), "ttrl", "measured")
+    assert (found["seeds"], found["real"]) == (3, pytest.approx(52))
 
 
-def test_mean_errors_and_text(real: list[Trace], make_trace: Make):
+def test_mean_errors_and_text(real, make_trace):
     table = lab.agreement(
         real, runs(make_trace, "sim", "ttrl", 0.5) + runs(make_trace, "sim", "guard", 0.64)
     )
@@ -149,7 +135,7 @@ def test_one_arm_has_no_rank():
     assert np.isnan(kendall_tau([0.5], [0.6]))
 
 
-def test_arms_are_ranked_at_each_learning_rate(real: list[Trace], make_trace: Make):
+def test_arms_are_ranked_at_each_learning_rate(real, make_trace):
     third = runs(make_trace, "real", "frozen", 0.7)
     levels = {"ttrl": 0.5, "guard": 0.7, "frozen": 0.6}  # one of three pairs is the other way round
     simulated = [

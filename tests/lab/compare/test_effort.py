@@ -7,6 +7,7 @@ from lab.compare.effort import (
     CLOSE,
     MAX_TRIES,
     achieved_ratio,
+    beyond_effort,
     matched_factor,
     search,
 )
@@ -26,8 +27,7 @@ def test_the_factor_is_the_ratio_of_mean_norms():
 def test_norms_of_each_replicate():
     both = pd.concat([steps([1.0, 3.0], replicate=4), steps([1.0, 4.0], [8, 4], replicate=2)])
     found = update_by_replicate(both)
-    assert found.index.tolist() == [2, 4]
-    assert found.tolist() == pytest.approx([2.0, 2.0])
+    assert found.index.tolist() == [2, 4] and found.tolist() == pytest.approx([2.0, 2.0])
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,39 @@ def test_a_run_that_did_not_move_ends_the_search(ratio):
         search(lambda _: ratio, 2.0)
     with pytest.raises(UserError, match="did not move"):
         search(lambda _: 1.0, ratio)
+
+
+def rows(*given):
+    names = ["arm", "step_size", "seed", "place", "update_norm", "pass_final"]
+    return pd.DataFrame(given, columns=names)
+
+
+def test_the_baseline_is_read_off_between_its_step_sizes():
+    found = rows(
+        ("ttrl", 1.0, 0, 0, 1.0, 50.0),
+        ("ttrl", 4.0, 0, 0, 4.0, 70.0),
+        ("mine", 1.0, 0, 0, 2.0, 65.0),  # halfway in the logarithm: 60
+    )
+    np.testing.assert_allclose(beyond_effort(found, "pass_final"), [0, 0, 5])
+
+
+def test_seeds_are_paired_and_nothing_is_extrapolated():
+    found = rows(
+        ("ttrl", 1.0, 0, 0, 1.0, 50.0),
+        ("ttrl", 4.0, 0, 0, 4.0, 70.0),
+        ("ttrl", 1.0, 1, 0, 1.0, 10.0),
+        ("ttrl", 4.0, 1, 0, 4.0, 30.0),
+        ("mine", 1.0, 1, 0, 2.0, 65.0),
+        ("mine", 1.0, 0, 0, 5.0, 65.0),
+        ("mine", 1.0, 0, 0, 0.0, 65.0),
+        ("mine", 1.0, 7, 0, 2.0, 65.0),
+    )
+    beyond = beyond_effort(found, "pass_final")
+    assert beyond[4] == pytest.approx(45)
+    assert np.isnan(beyond[5:]).all()
+
+
+def test_a_missing_column_is_named():
+    found = rows(("ttrl", 1.0, 0, 0, 1.0, 50.0)).drop(columns="update_norm")
+    with pytest.raises(UserError, match="missing columns update_norm"):
+        beyond_effort(found, "pass_final")

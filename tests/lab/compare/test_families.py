@@ -6,12 +6,11 @@ from lab.compare.collection import families, gather
 SIM = {"policy": "attractor", "step": 0.1, "epochs": 8, "seed": 0, "guard": {"frs": False}}
 REAL = {"model": "a/model", "problems": "p.json", "lr": 1e-6, "fields": {"prompt": "q"}}
 
+HALF = np.full((1, 2, 9), 0.5), np.full((1, 9), 0.5)
+
 
 def sources(weights="w", config="c", problems="p"):
-    return {
-        "model": {"model.safetensors": weights, "config.json": config},
-        "problems": problems,
-    }
+    return {"model": {"model.safetensors": weights, "config.json": config}, "problems": problems}
 
 
 @pytest.fixture
@@ -81,9 +80,8 @@ def test_a_setting_that_was_not_noted_agrees_with_any(runs):
 
 
 def test_runs_of_two_policies_are_not_paired_and_their_titles_say_so(make_trace):
-    half, scores = np.full((1, 2, 9), 0.5), np.full((1, 9), 0.5)
     traces = [
-        make_trace(arm, half, scores, config={"step": step, "policy": policy})
+        make_trace(arm, *HALF, config={"step": step, "policy": policy})
         for arm, policy in (("ttrl", "independent"), ("guard", "attractor"), ("ttrl", "attractor"))
         for step in (0.1, 0.2)
     ]
@@ -99,30 +97,19 @@ def test_runs_of_two_policies_are_not_paired_and_their_titles_say_so(make_trace)
 
 
 def test_titles_name_few_settings_and_short_values(make_trace):
-    half, scores = np.full((1, 2, 9), 0.5), np.full((1, 9), 0.5)
     first = {f"s{n}": 0 for n in range(6)}
     second = first | {f"s{n}": "x" * 99 for n in range(6)}
-    comparisons, _ = gather(
-        [make_trace("ttrl", half, scores, config=config) for config in (first, second)]
-    )
+    comparisons, _ = gather([make_trace("ttrl", *HALF, config=c) for c in (first, second)])
     titles = {comparison.title for comparison in comparisons}
     assert "Simulator: test, s0 0, s1 0, s2 0, s3 0, and 2 more settings" in titles
     assert max(map(len, titles)) < 300
 
 
 def test_two_models_of_one_name_have_titles_of_their_own(make_trace):
-    half, scores = np.full((1, 2, 9), 0.5), np.full((1, 9), 0.5)
-    traces = [
-        make_trace(
-            "ttrl",
-            half,
-            scores,
-            world="real",
-            config={"model": f"{place}/model"},
-            extra={"sources": sources(place)},
-        )
-        for place in ("one", "two")
-    ]
+    traces = []
+    for place in ("one", "two"):
+        facts = {"config": {"model": f"{place}/model"}, "extra": {"sources": sources(place)}}
+        traces.append(make_trace("ttrl", *HALF, world="real", **facts))
     comparisons, _ = gather(traces)
     assert [c.title for c in comparisons] == [
         "Real model: test, model one/model",

@@ -10,7 +10,7 @@ RIGHT, LOST = [0.8] * 9, [0.6] * 4 + [0.1] * 5
 
 @pytest.fixture
 def compare(make_trace):
-    def build(task: str, arms: dict, world: str = "sim", **config):
+    def build(task, arms, world="sim", **config):
         """Arms to (accuracies (R, N, 9), final scores (R,))."""
         traces = []
         for arm, (accuracy, final) in arms.items():
@@ -27,23 +27,18 @@ def test_main_table_puts_ours_beside_the_papers(compare):
     table = main_table([compare("llama-math500", arms)]).set_index("method")
     ttrl = table.loc["ttrl"]
     assert (ttrl["mean"], ttrl["published"], ttrl["n"]) == (pytest.approx(55), 52.1, 2)
-    assert ttrl["sd"] == pytest.approx(np.std([50, 60], ddof=1))
-    assert "44.7 %" in ttrl["footnote"]
+    assert ttrl["sd"] == pytest.approx(np.std([50, 60], ddof=1)) and "44.7 %" in ttrl["footnote"]
     assert (table.loc["base", "mean"], table.loc["base", "published"]) == (25, 43.9)
     # Ours without a printed cell, and the paper's that we did not run.
-    assert np.isnan(table.loc["frozen", "published"])
-    assert np.isnan(table.loc["scope", "mean"])
+    assert np.isnan(table.loc["frozen", "published"]) and np.isnan(table.loc["scope", "mean"])
     assert (table.loc["scope", "published"], table.loc["scope", "n"]) == (61.7, 0)
-    assert (table["model"] == LLAMA).all()
-    assert (table["data"] == MATH).all()
+    assert (table["model"] == LLAMA).all() and (table["data"] == MATH).all()
 
 
 def test_another_task_stands_without_published_numbers(compare):
     table = main_table([compare("tiny", {"ttrl": ([[LOST]], [0.4])}, "real")])
-    assert list(table["method"]) == ["base", "ttrl"]
-    assert table["published"].isna().all()
-    assert list(table["n"]) == [1, 1]
-    assert table["sd"].isna().all()
+    assert list(table["method"]) == ["base", "ttrl"] and table["published"].isna().all()
+    assert list(table["n"]) == [1, 1] and table["sd"].isna().all()
 
 
 def test_fate_table(compare):

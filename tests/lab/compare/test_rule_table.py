@@ -31,8 +31,7 @@ def rows(make_trace, save, tmp_path_factory):
 
 
 def test_a_row_per_run_with_labels_and_norms(rows):
-    assert len(rows) == 8
-    assert set(rows["label_final"]) == {50.0}
+    assert len(rows) == 8 and set(rows["label_final"]) == {50.0}
     own = rows[(rows.arm == "srt") & (rows.step_size == 0.2)]
     assert own["update_norm"].tolist() == pytest.approx([0.3, 0.3])
     assert rows["seconds"].isna().all()
@@ -43,11 +42,9 @@ def test_every_arm_at_its_own_best_against_the_baseline(rows):
     assert table.index.tolist() == ["srt", "ttrl"]
     srt = table.loc["srt"]
     assert (srt["steps"], srt["edge"], srt["n"]) == ("0.2", "largest", 2)
-    assert srt["pass_final"].mean == pytest.approx(80)
-    assert srt["gain"].mean == pytest.approx(30)
+    assert srt["pass_final"].mean == pytest.approx(80) and srt["gain"].mean == pytest.approx(30)
     # TTRL is best at 0.1: 50 and 60; the pairs are 70 - 50 and 90 - 60.
-    assert srt["against"].mean == pytest.approx(25)
-    assert srt["update"] == pytest.approx(3)
+    assert srt["against"].mean == pytest.approx(25) and srt["update"] == pytest.approx(3)
     # SRT moves farther at 0.2 than TTRL ever does: nothing is extrapolated.
     assert srt["effort"].n == 0
     assert table.loc["ttrl"]["against"].mean == 0
@@ -57,11 +54,8 @@ def test_the_text_marks_what_is_beyond_noise(rows):
     text = rule_markdown(rule_table(rows))
     line = next(line for line in text.splitlines() if line.startswith("| SRT |"))
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[1] == "0.2 >"
-    assert cells[2] == "80.0 ± 14.1"
-    assert cells[4] == "+25.0 [-38.5, +88.5]"
-    assert cells[5] == ""
-    assert cells[9] == "3.00"
+    shown = ["0.2 >", "80.0 ± 14.1", "+25.0 [-38.5, +88.5]", "", "3.00"]
+    assert [cells[i] for i in (1, 2, 4, 5, 9)] == shown
     assert "| TTRL | 0.1 &lt; |" in text
 
 

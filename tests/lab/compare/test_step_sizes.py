@@ -2,14 +2,8 @@ import numpy as np
 import pytest
 
 from lab.compare.collection import gather
-from lab.compare.effort import SEED
-from lab.compare.effort import own_best as own_best_over
+from lab.compare.effort import SEED, own_best
 from lab.compare.tables import difference, over_steps
-
-
-def own_best(rows):
-    return own_best_over(rows, ["step_size"], unit=SEED)
-
 
 SCORES = {
     ("ttrl", 0.1): [0.50, 0.52, 0.54, 0.56],
@@ -46,10 +40,12 @@ def test_rows_hold_every_run(comparisons):
         assert own["pass_final"].to_numpy() == pytest.approx(100 * np.array(finals))
     lost = rows[(rows["arm"] == "ttrl") & (rows["step_size"] == 0.2)]
     assert lost["drop"].notna().all()
+    found = difference(over_steps(comparisons[:1]), "guard", "ttrl", "pass_final")
+    assert (found.n, found.mean) == (4, pytest.approx(np.mean([10, -42, 6, -46])))
 
 
 def test_own_best_is_chosen_by_the_other_half_of_the_seeds(comparisons):
-    best = own_best(over_steps(comparisons))
+    best = own_best(over_steps(comparisons), ["step_size"], unit=SEED)
     ttrl = best[best["arm"] == "ttrl"].sort_values("seed")
     assert ttrl["step_size"].tolist() == [0.1] * 4
     assert ttrl["pass_final"].to_numpy() == pytest.approx([50, 52, 54, 56])
@@ -62,11 +58,4 @@ def test_own_best_is_chosen_by_the_other_half_of_the_seeds(comparisons):
 def test_seeds_that_a_step_size_lacks_take_no_part(comparisons):
     rows = over_steps(comparisons)
     rows = rows[~((rows["seed"] == 7) & (rows["step_size"] == 0.2))]
-    assert set(own_best(rows)["seed"]) == {4, 5, 6}
-
-
-def test_differences_are_paired_by_seed(comparisons):
-    rows = over_steps(comparisons[:1])
-    found = difference(rows, "guard", "ttrl", "pass_final")
-    assert found.n == 4
-    assert found.mean == pytest.approx(np.mean([10, -42, 6, -46]))
+    assert set(own_best(rows, ["step_size"], unit=SEED)["seed"]) == {4, 5, 6}

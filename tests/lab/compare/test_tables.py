@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
+from lab.base.arms import DEMO_ARMS
 from lab.compare.collection import gather
 from lab.compare.tables import comparison_table, headline, metrics
 from lab.measures import PAGE
-from lab.measures.fate import FATES
 
 # Nine visits each, the first before training: one label accuracy history per fate.
 RIGHT = [1.0] * 9
@@ -46,13 +46,7 @@ def five(compare):
 def test_metrics_of_every_replicate(five):
     table = metrics(five)
     assert list(table.columns) == [metric.name for metric in PAGE]
-    assert table.index.get_level_values("arm").unique().tolist() == [
-        "ttrl",
-        "guard",
-        "matched",
-        "frozen",
-        "memory",
-    ]
+    assert tuple(table.index.get_level_values("arm").unique()) == DEMO_ARMS
     first, second = table.loc[("ttrl", 0)], table.loc[("ttrl", 1)]
     assert (first["TotalDeg"], second["TotalDeg"]) == (100, 50)
     assert (first["L/D"], second["L/D"]) == (0, 1)
@@ -75,9 +69,8 @@ def test_skips_are_a_share_of_the_visits_of_training(make_trace):
 
 def test_the_table_has_mean_spread_and_count(five):
     table = comparison_table(metrics(five))
-    assert table.loc["ttrl", ("TotalDeg", "mean")] == 75
-    assert table.loc["ttrl", ("TotalDeg", "sd")] == pytest.approx(np.sqrt(1250))
-    assert table.loc["ttrl", ("TotalDeg", "n")] == 2
+    total = table.loc["ttrl", "TotalDeg"]
+    assert total[["mean", "sd", "n"]].tolist() == pytest.approx([75, np.sqrt(1250), 2])
     assert table.loc["frozen", ("L/D", "n")] == 1
     assert np.isnan(table.loc["frozen", ("L/D", "sd")])
 
@@ -85,15 +78,7 @@ def test_the_table_has_mean_spread_and_count(five):
 def test_without_true_answers_there_are_no_fates(compare):
     unknown = [[[np.nan] * 9] * 2]
     table = metrics(compare({"ttrl": (unknown, [0.5], 1.0), "guard": (unknown, [0.5], 1.0)}))
-    assert table["TotalDeg"].isna().all()
-    assert table["pass_final"].notna().all()
-
-
-def test_too_few_visits_leave_the_fates_out(make_trace):
-    ((comparison,), _) = gather([make_trace("ttrl", np.full((1, 2, 8), 0.5), np.zeros((1, 8)))])
-    table = metrics(comparison)
-    assert table[[*FATES, "TotalDeg", "L/D"]].isna().all(axis=None)
-    assert table["pass_final"].notna().all()
+    assert table["TotalDeg"].isna().all() and table["pass_final"].notna().all()
 
 
 def test_the_three_numbers(five):
@@ -105,8 +90,7 @@ def test_the_three_numbers(five):
     fates, scores = guard.parts
     # Replicate 0: 100 - 50 saved, replicate 1: 50 - 50.
     assert (fates.value.mean, fates.value.n) == (25, 2)
-    assert fates.value.within_noise
-    assert "TotalDeg saved +25.0 points" in fates.text
+    assert fates.value.within_noise and "TotalDeg saved +25.0 points" in fates.text
     assert fates.text.endswith("within noise")
     assert scores.value.mean == pytest.approx(0)
     assert "moved 1.07 times as far" in guard.note
@@ -133,23 +117,7 @@ def test_the_rival_is_chosen_without_the_replicates_that_it_is_judged_by(compare
     fates, _ = rival.parts
     assert (fates.value.mean, fates.value.n) == (-50, 4)
     assert fates.text.endswith("worse beyond noise")
-    assert "Frozen labels in 2 pairs" in rival.note
-    assert "Vote memory in 2 pairs" in rival.note
-
-
-def test_a_guard_that_harms_is_said_to(compare):
-    comparison = compare(
-        {
-            "matched": ([[RIGHT, RIGHT]] * 3, [0.9, 0.9, 0.9], 1.0),
-            "guard": ([[LOST, RIGHT]] * 3, [0.5, 0.51, 0.5], 1.0),
-        }
-    )
-    _, guard, _ = headline(comparison)
-    fates, scores = guard.parts
-    assert fates.value.mean == -50
-    assert "TotalDeg saved -50.0 points" in fates.text
-    assert fates.text.endswith("worse beyond noise")
-    assert scores.text.endswith("worse beyond noise")
+    assert "Frozen labels in 2 pairs" in rival.note and "Vote memory in 2 pairs" in rival.note
 
 
 def test_missing_arms_and_pairs_are_said(compare, make_trace):

@@ -45,11 +45,15 @@ def test_a_custom_guard_beside_the_guard_is_its_variant(make):
     assert comparison.variants == {"guard": "guard", "guard (W=3)": "guard"}
 
 
-def test_settings_of_a_rule_name_the_arm(make):
+def test_settings_of_a_rule_name_the_arm_and_a_custom_guard_is_its_variant(make):
     runs = [make("srt", 0.4).run for _ in range(3)]
     for run, options in zip(runs, ({}, {"keep": 0.5}, {"keep": 1.0}), strict=True):
         run.config |= {"rule": "srt", "rule_options": options}
     assert arm_names(runs) == ["srt", "srt (keep=0.5)", "srt"]
+    runs = [make("srt+custom", 0.4, W=3).run, make("srt+guard", 0.4).run, make("guard", 0.4).run]
+    for run in runs[:2]:
+        run.config["rule"] = "srt"
+    assert arm_names(runs) == ["srt+guard (W=3)", "srt+guard", "guard"]
 
 
 def test_labels_and_step_factor_name_a_custom_arm(make):
@@ -62,13 +66,6 @@ def test_labels_and_step_factor_name_a_custom_arm(make):
     for run, factor in zip(matched, (0.4, 0.5), strict=True):
         run.config |= {"step_factor": factor}
     assert arm_names(matched) == ["matched", "matched"]  # found for each set of seeds
-
-
-def test_a_custom_guard_of_a_rule_is_a_variant_of_its_guard(make):
-    runs = [make("srt+custom", 0.4, W=3).run, make("srt+guard", 0.4).run, make("guard", 0.4).run]
-    for run in runs[:2]:
-        run.config["rule"] = "srt"
-    assert arm_names(runs) == ["srt+guard (W=3)", "srt+guard", "guard"]
 
 
 def test_variants_stand_beside_each_other(world):

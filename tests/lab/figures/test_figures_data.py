@@ -20,7 +20,7 @@ COLUMNS = (
 
 
 @pytest.fixture
-def dynamics() -> pd.DataFrame:
+def dynamics():
     """Two arms, three replicates, five epochs; the guard's columns are NaN before training."""
     rng = np.random.default_rng(3)
     index = pd.MultiIndex.from_product(
@@ -35,7 +35,7 @@ def dynamics() -> pd.DataFrame:
 
 
 @pytest.fixture
-def metrics() -> pd.DataFrame:
+def metrics():
     """Three arms with four replicates; `matched` equals `ttrl` but for noise around zero."""
     rng = np.random.default_rng(5)
     index = pd.MultiIndex.from_product(
@@ -57,18 +57,14 @@ def test_spread_leaves_nan_out(dynamics):
     assert list(values["progress"]) == [0.25, 0.5, 0.75, 1.0]
     own = dynamics.query("arm == 'ttrl' and epoch == 2")["flip_rate"]
     assert values["mean"][1] == pytest.approx(own.mean())
-    assert values["sd"][1] == pytest.approx(own.std(ddof=1))
-    assert list(values["n"]) == [3] * EPOCHS
+    assert values["sd"][1] == pytest.approx(own.std(ddof=1)) and list(values["n"]) == [3] * EPOCHS
 
 
 def test_progress_draws_means_in_percent_with_bands(dynamics):
     figure = figures.training_progress(dynamics, {"guard": "<b>bold</b>"})
     assert "&lt;b&gt;bold&lt;/b&gt;" in {t.name for t in figure.data}
-    assert [a.text for a in figure.layout.annotations] == [
-        "<b>FR: labels that changed</b>",
-        "<b>MR: votes that the label got</b>",
-        "<b>pass@1</b>",
-    ]
+    titles = ["FR: labels that changed", "MR: votes that the label got", "pass@1"]
+    assert [a.text for a in figure.layout.annotations] == [f"<b>{title}</b>" for title in titles]
     fr, mr, passed = lines(figure, "TTRL")
     assert list(fr.x) == [25, 50, 75, 100]
     own = dynamics[dynamics["arm"] == "ttrl"]
@@ -103,12 +99,10 @@ def test_fate_bars_sum_to_all_problems_and_hold_their_spread_for_print(metrics):
     assert figure.layout.uniformtext.mode == "hide"
     own = metrics.loc["guard", "L/D"]
     assert ratios.text[1] == f" L/D {own.mean():.2f}<br> ±{own.std():.2f}"
-    assert "none" in ratios.text[2]
-    assert list(ratios.y) == list(degraded.y)
+    assert "none" in ratios.text[2] and list(ratios.y) == list(degraded.y)
     metrics.loc["guard", list(FATES)] = np.nan
     known = figures.fate_bars(metrics.drop(columns="L/D")).data
-    assert list(known[0].y) == ["TTRL", "TTRL at matched<br>effort"]
-    assert len(known) == len(bars)
+    assert list(known[0].y) == ["TTRL", "TTRL at matched<br>effort"] and len(known) == len(bars)
 
 
 def test_routes_fill_the_whole(dynamics):
@@ -128,11 +122,8 @@ def test_guard_action(dynamics):
     for trace, column in zip(drawn, expected, strict=True):
         factor = 1 if column == "weight" else 100
         np.testing.assert_allclose(trace.y, factor * means[column].dropna())
-    assert [t.name for t in drawn if t.showlegend] == [
-        "weight below 1",
-        "a minority candidate",
-        "left out (RCSU)",
-    ]
+    named = ["weight below 1", "a minority candidate", "left out (RCSU)"]
+    assert [t.name for t in drawn if t.showlegend] == named
 
 
 def test_paired_differences_grey_out_noise(metrics):
@@ -142,8 +133,7 @@ def test_paired_differences_grey_out_noise(metrics):
     assert guard.x[0] == pytest.approx(20)
     assert guard.error_x.array[0] == pytest.approx(guard.error_x.arrayminus[0])
     assert guard.marker.color == arm_style("guard").colour
-    assert matched.marker.color == GREY
-    assert matched.marker.symbol.endswith("-open")
+    assert matched.marker.color == GREY and matched.marker.symbol.endswith("-open")
     assert "within noise" in matched.customdata[0][1]
     assert figure.layout.xaxis.title.text == "points (right is better)"
     assert figure.layout.xaxis.zeroline and figure.layout.xaxis.rangemode == "tozero"

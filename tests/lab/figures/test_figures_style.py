@@ -20,8 +20,7 @@ def test_every_fate_and_route_has_its_own_colour():
 def test_arms_differ_in_colour_and_in_symbol():
     styles = [style.arm_style(arm) for arm in ALL_ARMS]
     for one, other in itertools.combinations(styles, 2):
-        assert one.colour != other.colour
-        assert one.symbol != other.symbol
+        assert one.colour != other.colour and one.symbol != other.symbol
 
 
 def test_order_is_fixed_and_unknown_arms_come_last():
@@ -31,6 +30,5 @@ def test_order_is_fixed_and_unknown_arms_come_last():
 
 @pytest.mark.parametrize("text", ["<b>x</b>", "a & b", '<a href="http://x.y">z</a>'])
 def test_labels_cannot_hold_markup(text):
-    assert "<" not in style.safe(text)
-    assert style.wrapped(text, 200) == style.safe(text)
+    assert "<" not in style.safe(text) and style.wrapped(text, 200) == style.safe(text)
     assert style.wrapped("TTRL at matched effort") == "TTRL at matched<br>effort"

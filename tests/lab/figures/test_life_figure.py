@@ -9,7 +9,7 @@ from lab.trace.trace import Trace
 
 
 @pytest.fixture(params=[True, False], ids=["votes", "shares"])
-def trace(request, make_manifest, make_visits, make_steps, make_evals) -> Trace:
+def trace(request, make_manifest, make_visits, make_steps, make_evals):
     """One problem that goes from answer 4, the true one, to answer 9."""
     correct = np.array([40, 30, 10])
     columns = {
@@ -28,16 +28,12 @@ def trace(request, make_manifest, make_visits, make_steps, make_evals) -> Trace:
         "answer": np.tile([4, 9], 3),
         "count": np.stack([correct, 64 - correct], axis=1).ravel(),
     }
-    return Trace.in_memory(
-        make_manifest(world="real"),
-        make_visits([[correct / 64]], **columns),
-        make_steps([0], 2),
-        make_evals([[0.5] * 3]),
-        votes if request.param else None,
-    )
+    visits, evals = make_visits([[correct / 64]], **columns), make_evals([[0.5] * 3])
+    given = votes if request.param else None
+    return Trace.in_memory(make_manifest(world="real"), visits, make_steps([0], 2), evals, given)
 
 
-def drawn(trace: Trace):
+def drawn(trace):
     return life_figure(problem_life(trace.visits, 0, 0), vote_areas(trace, 0, 0))
 
 
@@ -61,8 +57,7 @@ def test_label_rate_weight_and_route_stand_under_it(trace):
     np.testing.assert_allclose(by_name["weight"].y[1:], [0.9, 0.7])
     # Before training no guard has spoken.
     assert np.isnan(by_name["FR"].y[0])
-    assert list(by_name["Stable"].x) == [1]
-    assert list(by_name["At risk"].x) == [2]
+    assert list(by_name["Stable"].x) == [1] and list(by_name["At risk"].x) == [2]
     assert by_name["At risk"].customdata[0] == pytest.approx(0.7)
 
 

@@ -9,18 +9,12 @@ from lab.figures import REGIMES, calibration_errors, overhead_bars, regime_map
 from lab.measures.dynamics import STEP, step_seconds
 
 
-def timed(seconds: float, replicates: int = 2) -> pd.DataFrame:
+def timed(seconds, replicates=2):
     step = np.tile([1, 2, 3], replicates)
     factor = np.repeat(1 + 0.1 * np.arange(replicates), 3)
-    return pd.DataFrame(
-        {
-            "replicate": np.repeat(np.arange(replicates), 3),
-            "step": step,
-            "seconds_rollout": 1.0,
-            "seconds_update": seconds * factor - 1.5,
-            "seconds_step": seconds * factor,
-        }
-    )
+    table = pd.DataFrame({"replicate": np.repeat(np.arange(replicates), 3), "step": step})
+    whole = seconds * factor
+    return table.assign(seconds_rollout=1.0, seconds_update=whole - 1.5, seconds_step=whole)
 
 
 def test_overhead_bars_stack_to_the_step():
@@ -36,12 +30,11 @@ def test_overhead_bars_stack_to_the_step():
     assert [text.strip() for text in change.text] == ["+0.0 ± 0.0 %", "+25.0 ± 0.0 %"]
     assert list(whole.y) == ["TTRL", "&lt;i&gt;mine&lt;/i&gt;"]
     assert figure.layout.xaxis.title.text == "% of the step of TTRL"
-    assert whole.customdata[1][0] == pytest.approx(5.25)
-    assert whole.customdata[1][2] == 2
+    assert whole.customdata[1][0] == pytest.approx(5.25) and whole.customdata[1][2] == 2
 
 
 @pytest.fixture
-def chart() -> pd.DataFrame:
+def chart():
     """As the theory's chart gives it."""
     cells = [
         (0.4, 0.25, 0.995, 40.0, "lost"),
@@ -71,7 +64,7 @@ def test_regime_map(chart):
 
 
 @pytest.fixture
-def cells() -> pd.DataFrame:
+def cells():
     """Two fits of two rows and two cells."""
     rows = [
         (fit, row, kind, cell, 10.0, 10.0 + 2 * fit + j, 1.5)
@@ -86,16 +79,12 @@ def cells() -> pd.DataFrame:
 
 def test_calibration_errors_are_signed_means_over_the_fits(cells):
     figure = calibration_errors(cells, {"llama-amc": "Llama <AMC>"})
-    assert [a.text for a in figure.layout.annotations] == [
-        "<b>Fitted TTRL rows</b>",
-        "<b>Predicted guard rows</b>",
-        "<b>Guard rows by copying TTRL's</b>",
-    ]
+    titles = ["Fitted TTRL rows", "Predicted guard rows", "Guard rows by copying TTRL's"]
+    assert [a.text for a in figure.layout.annotations] == [f"<b>{title}</b>" for title in titles]
     for heat in figure.data:
         np.testing.assert_allclose(heat.z, [[1, 2], [1, 2]])
     heat = figure.data[0]
     assert list(heat.text[0]) == ["+1.0", "+2.0"]
     assert "2 fits from +0.0 to +2.0" in heat.customdata[0][0][0]
     assert heat.y[0] == "Llama &lt;AMC&gt;"
-    assert figure.layout.coloraxis.cmax == 3
-    assert figure.layout.coloraxis.cmin == -3
+    assert figure.layout.coloraxis.cmax == 3 and figure.layout.coloraxis.cmin == -3

@@ -31,8 +31,7 @@ def test_means_over_the_problems_of_each_epoch(visits):
     assert table["progress"].tolist() == [0, 0.5, 1]
     first, second = table.loc[1], table.loc[2]
     assert first["flip_rate"] == 1.0
-    assert second["flip_rate"] == 0.5
-    assert second["mean_problem_flip_rate"] == pytest.approx(0.3)
+    assert second["flip_rate"] == 0.5 and second["mean_problem_flip_rate"] == pytest.approx(0.3)
     assert table["match_rate"].tolist() == pytest.approx([0.7, 0.7, 0.7])
     assert table["label_accuracy"].tolist() == pytest.approx([0.5, 0.4, 0.4])
     assert table["correct_vote_rate"].tolist() == [0.5, 0.5, 0.5]
@@ -48,20 +47,13 @@ def test_before_training_the_guard_has_said_nothing(visits):
     start = dynamics(visits).iloc[0]
     for name in ("flip_rate", "weight", "beta", "skipped", "route_stable", "minority_share"):
         assert np.isnan(start[name]), name
-    assert start["match_rate"] == pytest.approx(0.7)
-    assert start["correct_vote_rate"] == 0.5
+    assert start["match_rate"] == pytest.approx(0.7) and start["correct_vote_rate"] == 0.5
 
 
 def test_the_last_measured_score_of_an_epoch_counts(visits):
-    evals = pd.DataFrame(
-        {
-            "replicate": 0,
-            "step": [3, 0, 2, 4],
-            "epoch": [2, 0, 1, 2],
-            "pass_at_1": [0.3, 0.1, 0.2, 0.4],
-            "maj_accuracy": [0.7, 0.5, np.nan, np.nan],
-        }
-    )
+    columns = {"step": [3, 0, 2, 4], "epoch": [2, 0, 1, 2], "pass_at_1": [0.3, 0.1, 0.2, 0.4]}
+    evals = pd.DataFrame(columns | {"maj_accuracy": [0.7, 0.5, np.nan, np.nan]})
+    evals["replicate"] = 0
     table = dynamics(visits, evals)
     assert table["pass_at_1"].tolist() == [0.1, 0.2, 0.4]
     assert table["maj_accuracy"].fillna(-1).tolist() == [0.5, -1, 0.7]

@@ -11,7 +11,7 @@ from lab.base.errors import UserError
 from lab.measures.fate import FATES, classify, fate_shares, fates, migration, of_fate
 
 
-def reference(votes: list[int], n_votes: int = 64) -> str:
+def reference(votes, n_votes=64):
     """The table of the paper, first match first, in exact fractions."""
     accuracy = [Fraction(v, n_votes) for v in votes]
     ila, fla = sum(accuracy[:3]) / 3, sum(accuracy[-5:]) / 5
@@ -29,7 +29,7 @@ def reference(votes: list[int], n_votes: int = 64) -> str:
     return "Unclassified"
 
 
-def fate_of(ila: float, fla: float) -> str:
+def fate_of(ila, fla):
     return FATES[int(classify(np.array(ila), np.array(fla)))]
 
 
@@ -50,11 +50,6 @@ def fate_of(ila: float, fla: float) -> str:
         (0.3, 0.149, "Marginal Degraded"),
         (0.149, 0.5, "Learned"),
         (0.149, 0.499, "Always Wrong"),
-        (0.15, 0.9, "Marginal Stable"),
-        (0.69, 1.0, "Marginal Stable"),
-        (1.0, 0.0, "Degraded"),
-        (0.0, 0.0, "Always Wrong"),
-        (0.0, 1.0, "Learned"),
     ],
 )
 def test_the_first_match_counts(ila, fla, fate):
@@ -88,8 +83,7 @@ def test_fates_agree_with_the_scalar_reference(make_visits, problems, random):
     assert len(found) == len(problems)
     for row in found.itertuples():
         votes = problems[row.problem]
-        assert row.replicate == row.problem % 2
-        assert row.fate == reference(votes)
+        assert row.replicate == row.problem % 2 and row.fate == reference(votes)
         assert row.ila == pytest.approx(sum(votes[:3]) / 192, abs=1e-12)
         assert row.fla == pytest.approx(sum(votes[-5:]) / 320, abs=1e-12)
 
@@ -115,7 +109,7 @@ def test_problems_without_a_known_answer_are_left_out(make_visits):
     assert fates(pd.DataFrame(make_visits(accuracy)))["problem"].tolist() == [1]
 
 
-def fate_table(*names: str, replicate: int = 0) -> pd.DataFrame:
+def fate_table(*names, replicate=0):
     categories = pd.Categorical(names, categories=list(FATES), ordered=True)
     return pd.DataFrame({"replicate": replicate, "problem": range(len(names)), "fate": categories})
 
@@ -124,10 +118,8 @@ def test_shares_are_percent_of_the_problems_of_each_replicate():
     first = fate_table("Degraded", "Degraded", "Marginal Degraded", "Learned")
     second = fate_table("Always Wrong", "Learned", "Unclassified", "Learned", replicate=3)
     shares = fate_shares(pd.concat([first, second]))
-    assert shares.index.tolist() == [0, 3]
-    assert shares.loc[0, "Degraded"] == 50
-    assert shares.loc[0, "TotalDeg"] == 75
-    assert shares.loc[0, "L/D"] == 0.5
+    assert shares.index.tolist() == [0, 3] and shares.loc[0, "Degraded"] == 50
+    assert shares.loc[0, "TotalDeg"] == 75 and shares.loc[0, "L/D"] == 0.5
     assert shares.loc[3, "Unclassified"] == 25
     assert np.isnan(shares.loc[3, "L/D"]), "nothing degraded: undefined, never infinite"
     assert shares[list(FATES)].sum(axis=1).tolist() == [100, 100]
@@ -158,8 +150,7 @@ CHANGED = pd.DataFrame(
 
 def test_migration_counts_every_problem_once():
     table = migration(CHANGED)
-    assert table["n_problems"].sum() == 6
-    assert table["share"].sum() == pytest.approx(100)
+    assert table["n_problems"].sum() == 6 and table["share"].sum() == pytest.approx(100)
     # The two degraded ones end in different bins, .1 and .2.
     degraded = table[table["fate"] == LOST]
     assert sorted(degraded["fla"]) == pytest.approx([0.1, 0.2])

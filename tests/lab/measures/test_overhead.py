@@ -6,20 +6,14 @@ from lab.base.errors import UserError
 from lab.measures.dynamics import OTHER, STEP, step_seconds
 
 
-def steps(seconds: float, update: float, replicates: int = 2) -> pd.DataFrame:
+def steps(seconds, update, replicates=2):
     """Three steps of a replicate; the first is ten times slower."""
     slow = np.tile([10.0, 1.0, 1.0], replicates)
     factor = slow * np.repeat(1.0 + np.arange(replicates), 3)
-    return pd.DataFrame(
-        {
-            "replicate": np.repeat(np.arange(replicates), 3),
-            "step": np.tile([1, 2, 3], replicates),
-            "seconds_rollout": 2.0 * factor,
-            "seconds_guard": 0.5 * factor,
-            "seconds_update": update * factor,
-            "seconds_step": seconds * factor,
-        }
-    )
+    parts = {"rollout": 2.0, "guard": 0.5, "update": update, "step": seconds}
+    times = {f"seconds_{name}": own * factor for name, own in parts.items()}
+    replicate, step = np.repeat(np.arange(replicates), 3), np.tile([1, 2, 3], replicates)
+    return pd.DataFrame({"replicate": replicate, "step": step, **times})
 
 
 def test_phases_add_up_to_the_step_and_the_baseline_is_100():
@@ -38,8 +32,7 @@ def test_phases_add_up_to_the_step_and_the_baseline_is_100():
 def test_a_seed_that_the_baseline_lacks_has_no_relative_time():
     table = step_seconds({"ttrl": steps(5.0, 2.0, 1), "guard": steps(4.0, 1.0, 2)})
     missing = table[(table["arm"] == "guard") & (table["replicate"] == 1)]
-    assert missing["relative"].isna().all()
-    assert missing["seconds"].notna().all()
+    assert missing["relative"].isna().all() and missing["seconds"].notna().all()
 
 
 def test_untimed_runs_are_refused_or_left_out():

@@ -8,13 +8,7 @@ from lab.base.errors import UserError
 from lab.base.stats import auroc_of_runs
 from lab.figures.problems import auroc_curves
 from lab.measures.fate import fates
-from lab.measures.problems import (
-    SCORES,
-    at_stake,
-    features,
-    flip_rate_in_time,
-    lost_problem_auroc,
-)
+from lab.measures.problems import SCORES, at_stake, features, flip_rate_in_time, lost_problem_auroc
 from lab.trace.schema import VISITS
 
 RIGHT, WRONG, W = 3, 5, 5
@@ -29,20 +23,12 @@ def voted(make_visits):
         accuracy = np.asarray(accuracy, float)
         correct = accuracy >= 0.5
         flipped = np.diff(correct, axis=-1, prepend=correct[..., :1])
-        windows = [
-            flipped[..., max(0, t - W + 1) : t + 1].sum(-1) for t in range(flipped.shape[-1])
-        ]
-        return pd.DataFrame(
-            make_visits(
-                accuracy,
-                label=np.where(correct, RIGHT, WRONG),
-                flipped=flipped,
-                flip_rate=np.stack(windows, axis=-1) / W,
-                match_rate=np.maximum(accuracy, 1 - accuracy),
-                label_correct=correct,
-                **columns,
-            )
-        )
+        n_visits = range(flipped.shape[-1])
+        windows = [flipped[..., max(0, t - W + 1) : t + 1].sum(-1) for t in n_visits]
+        columns |= {"label": np.where(correct, RIGHT, WRONG), "label_correct": correct}
+        columns |= {"flipped": flipped, "flip_rate": np.stack(windows, axis=-1) / W}
+        columns["match_rate"] = np.maximum(accuracy, 1 - accuracy)
+        return pd.DataFrame(make_visits(accuracy, **columns))
 
     return table
 
@@ -101,11 +87,7 @@ def test_the_table_is_the_mean_auroc_of_the_runs(world):
     score_S = 1 - now[both[both].index].to_numpy()
     runs = [stake.replicate_S == r for r in range(4)]
     pairs = np.array([stake.lost_S[r].sum() * (~stake.lost_S[r]).sum() for r in runs])
-    alone = [
-        auroc_of_runs(score_S[r], stake.lost_S[r], np.zeros(r.sum(), int), np.ones((1, 1), int))
-        for r in runs
-    ]
-    each = np.concatenate(alone)
+    each = auroc_of_runs(score_S, stake.lost_S, stake.replicate_S, np.eye(4, dtype=int))
     row = table.loc[(4, "mr")]
     assert row["auroc"] == pytest.approx(pairs @ each / pairs.sum())
     assert row["low"] <= row["auroc"] <= row["high"]
@@ -118,11 +100,9 @@ def test_the_table_is_the_mean_auroc_of_the_runs(world):
 def test_other_outcomes_change_the_table_and_later_visits_do_not(world):
     visits, found = world
     lie = found.copy()
-    own = (lie["replicate"] == 2).to_numpy()
-    swap = {"Degraded": "Stable Always Right"}
-    lie.loc[own, "fate"] = [
-        swap.get(fate, "Degraded") for fate in found.loc[own, "fate"].astype(str)
-    ]
+    own = lie["replicate"] == 2
+    lost = lie["fate"] == "Degraded"
+    lie.loc[own & lost, "fate"], lie.loc[own & ~lost, "fate"] = "Stable Always Right", "Degraded"
     one = visits[(visits["replicate"] == 2) | (visits["replicate"] == 0)]
     past = one[one["visit"] <= 5]
     whole, cut = judged(one, found, 5), judged(past, found, 5)

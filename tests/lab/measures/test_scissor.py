@@ -15,15 +15,9 @@ def outcome(*rows):
 
 def trace(make_visits, correct, rates, **columns):
     """Visits from (R, N, 1 + visits) of whether the label is right and its match rate."""
-    correct = np.asarray(correct, bool)
-    table = make_visits(
-        np.where(correct, 0.6, 0.2),
-        label=np.where(correct, 3, 5),
-        label_correct=correct,
-        match_rate=np.asarray(rates, float),
-        **columns,
-    )
-    return pd.DataFrame(table)
+    correct, rates = np.asarray(correct, bool), np.asarray(rates, float)
+    columns |= {"label": np.where(correct, 3, 5), "label_correct": correct, "match_rate": rates}
+    return pd.DataFrame(make_visits(np.where(correct, 0.6, 0.2), **columns))
 
 
 # Visit 0, then nine visits in thirds of three.
@@ -37,15 +31,13 @@ def test_shares_survival_and_wins_by_hand(make_visits):
     visits = trace(make_visits, [[RIGHT, OTHER]], [[RATES, OTHER_RATES]])
     both = outcome((0, 0, "Degraded"), (0, 1, "Degraded"))
     found = scissor(visits.sample(frac=1, random_state=1), both)
-    assert found["third"].tolist() == [1, 2, 3]
-    assert found["n_problems"].tolist() == [2, 2, 2]
+    assert found["third"].tolist() == [1, 2, 3] and found["n_problems"].tolist() == [2, 2, 2]
     # The second problem has no wrong label in the last third: it counts for nothing there.
     assert found["n_wrong"].tolist() == [2, 2, 1]
     # Mean rates of the wrong labels: 0.4 and 0.6; 0.6 and 0.4; 0.9.
     assert found["below_half"].tolist() == [0.5, 0.5, 0.0]
     assert found["survival"].to_numpy() == pytest.approx([0.5, 0.5, 0.1])
-    assert found["visits"].tolist() == [3, 3, 3]
-    assert found["wins"].tolist() == [1.0, 0.5, 1.5]
+    assert found["visits"].tolist() == [3, 3, 3] and found["wins"].tolist() == [1.0, 0.5, 1.5]
 
 
 def test_only_degraded_problems_count(make_visits):
@@ -65,8 +57,7 @@ def test_no_label_is_no_wrong_label_and_unknown_truth_is_left_out(make_visits):
     visits.loc[(visits["problem"] == 0) & visits["visit"].between(1, 3), "label"] = -1
     visits.loc[visits["problem"] == 1, "label_accuracy"] = np.nan
     found = scissor(visits, fates)
-    assert found["n_problems"].tolist() == [1, 1, 1]
-    assert found["n_wrong"].tolist() == [0, 1, 0]
+    assert found["n_problems"].tolist() == [1, 1, 1] and found["n_wrong"].tolist() == [0, 1, 0]
 
 
 @settings(max_examples=40, deadline=None)
@@ -77,8 +68,7 @@ def test_shares_stay_shares_and_wins_add_up(make_visits, n_runs, n_problems, n_v
     visits = trace(make_visits, rng.random(shape) < 0.5, rng.integers(0, 65, shape) / 64)
     fates = outcome(*((r, p, "Degraded") for r in range(n_runs) for p in range(n_problems)))
     found = scissor(visits, fates)
-    assert len(found) == 3 * n_runs
-    assert found["n_wrong"].le(found["n_problems"]).all()
+    assert len(found) == 3 * n_runs and found["n_wrong"].le(found["n_problems"]).all()
     shares = found.loc[found["n_wrong"] > 0, ["below_half", "survival"]].to_numpy()
     assert ((shares >= 0) & (shares <= 1)).all()
     assert found.loc[found["n_wrong"] == 0, ["below_half", "survival"]].isna().all(axis=None)

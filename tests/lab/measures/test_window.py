@@ -8,14 +8,8 @@ from lab.measures.fate import fates
 
 
 def run(flips, scores, replicate=0):
-    return pd.DataFrame(
-        {
-            "replicate": replicate,
-            "epoch": range(len(flips)),
-            "flip_rate": flips,
-            "pass_at_1": scores,
-        }
-    )
+    columns = {"epoch": range(len(flips)), "flip_rate": flips, "pass_at_1": scores}
+    return pd.DataFrame(columns).assign(replicate=replicate)
 
 
 NAN = float("nan")
@@ -29,8 +23,7 @@ def test_peak_collapse_drop_and_lead():
     # At epoch 4 it was below half of the peak, but not for good.
     assert window["collapse"] == 6
     # At epoch 3 it was 3 points below its maximum, but not for good.
-    assert window["drop"] == 6
-    assert window["lead"] == 0
+    assert window["drop"] == 6 and window["lead"] == 0
 
 
 def test_what_never_happened_is_nan():
@@ -43,27 +36,18 @@ def test_what_never_happened_is_nan():
 
 
 def test_scores_may_be_measured_seldom_and_rows_in_any_order():
-    table = pd.concat(
-        [
-            run([NAN, 0.4, 0.1, 0.1, 0.1], [0.5, NAN, NAN, NAN, 0.3], replicate=7),
-            run([NAN, 0.4, 0.4, 0.4, 0.4], [NAN] * 5, replicate=1),
-        ]
-    ).iloc[::-1]
-    windows = run_windows(table)
+    seldom = run([NAN, 0.4, 0.1, 0.1, 0.1], [0.5, NAN, NAN, NAN, 0.3], replicate=7)
+    never = run([NAN, 0.4, 0.4, 0.4, 0.4], [NAN] * 5, replicate=1)
+    windows = run_windows(pd.concat([seldom, never]).iloc[::-1])
     assert windows.index.tolist() == [1, 7]
     assert windows.loc[7, ["collapse", "drop", "lead"]].tolist() == [2, 4, 2]
     assert np.isnan(windows.loc[1, "drop"])
 
 
 def test_competitive_window_is_a_share_of_the_visits(make_visits):
-    accuracy = [
-        [
-            [1.0, 0.9, 0.3, 0.1, 0.25, 0.2],
-            [1.0, 0.0, 0.0, 0.0, 0.0, 0.0],
-            [0.0, 0.0, 0.0, 0.0, 0.0, 1.0],
-        ]
-    ]
-    found = competitive_windows(pd.DataFrame(make_visits(accuracy)).sample(frac=1, random_state=0))
+    accuracy = [[1.0, 0.9, 0.3, 0.1, 0.25, 0.2], [1.0] + [0.0] * 5, [0.0] * 5 + [1.0]]
+    visits = pd.DataFrame(make_visits([accuracy])).sample(frac=1, random_state=0)
+    found = competitive_windows(visits)
     assert found["problem"].tolist() == [0, 1, 2]
     assert found["last_competitive"].tolist() == [4, 0, 5]
     assert found["window"].tolist() == [0.8, 0.0, 1.0]
@@ -76,14 +60,10 @@ def test_competitive_window_without_visits_or_columns(make_visits):
         competitive_windows(visits.drop(columns="correct_competitive"))
 
 
-def rates(*flips: list[float]) -> pd.DataFrame:
+def rates(*flips):
     """FR per replicate and epoch from 1; epoch 0 is before training."""
-    rows = [
-        {"replicate": r, "epoch": e, "progress": e / len(own), "flip_rate": rate, "pass_at_1": 0.5}
-        for r, own in enumerate(flips)
-        for e, rate in enumerate([np.nan, *own])
-    ]
-    return pd.DataFrame(rows)
+    runs = [run([NAN, *own], 0.5, r) for r, own in enumerate(flips)]
+    return pd.concat(runs).assign(progress=lambda table: table["epoch"] / len(flips[0]))
 
 
 def test_share_of_runs_between_peak_and_collapse():

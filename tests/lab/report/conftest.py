@@ -1,10 +1,8 @@
 """Small run folders of both worlds, as the demo leaves them behind."""
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ import pytest
 from guard_core import GuardConfig
 from lab.base.arms import DEMO_ARMS, arm
 from lab.base.settings import to_values
-from lab.trace.trace import Trace
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests share what others have built
 
@@ -21,22 +18,14 @@ _END = {"ttrl": 0.2, "guard": 0.3, "matched": 0.22, "frozen": 0.7, "memory": 0.6
 """Label accuracy that an arm drifts to."""
 
 
-@dataclass(frozen=True)
-class Runs:
-    """Folders of one comparison per world."""
-
-    sim: Path
-    real: Path
-
-
-def accuracies(rng: np.random.Generator, n_replicates: int, end: float) -> np.ndarray:
+def accuracies(rng, n_replicates, end):
     """(R, N, 1 + E) label accuracies that drift from .6 to `end`."""
     path = np.linspace(0.6, end, EPOCHS + 1)
     noise = rng.normal(0, 0.15, (n_replicates, PROBLEMS, 1))
     return np.clip(path + noise, 0, 1)
 
 
-def guarded(trace: Trace, rng: np.random.Generator) -> None:
+def guarded(trace, rng):
     """Let the guard act on random visits."""
     visits, n = trace.visits, len(trace.visits)
     training = visits["visit"] > 0
@@ -48,10 +37,10 @@ def guarded(trace: Trace, rng: np.random.Generator) -> None:
 
 
 @pytest.fixture(scope="session")
-def add_run(make_trace: Callable[..., Trace], save: Callable[[Trace, Path], Path]):
+def add_run(make_trace, save):
     """Write one run of an arm: `add_run(folder, "ttrl", seed=0, n_replicates=1, **changes)`."""
 
-    def add(folder: Path, name: str, seed: int = 0, n_replicates: int = 1, **changes: Any) -> Path:
+    def add(folder, name, seed=0, n_replicates=1, **changes):
         rng = np.random.default_rng([seed, len(name), *name.encode()])
         accuracy = accuracies(rng, n_replicates, _END.get(name, 0.4))
         known = name in DEMO_ARMS
@@ -71,11 +60,11 @@ def add_run(make_trace: Callable[..., Trace], save: Callable[[Trace, Path], Path
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory, add_run: Callable[..., Path]) -> Runs:
-    """Five arms in the simulator with four replicates, five in the real world with three seeds."""
+def runs(tmp_path_factory, add_run):
+    """Folders of five arms with four replicates of the simulator, and with three real seeds."""
     top = tmp_path_factory.mktemp("demo")
     for name in DEMO_ARMS:
         add_run(top / "sim" / name, name, n_replicates=4, task="llama-math500")
         for seed in range(3):
             add_run(top / "real" / name / f"seed-{seed}", name, seed, world="real", task="tiny")
-    return Runs(top / "sim", top / "real")
+    return SimpleNamespace(sim=top / "sim", real=top / "real")

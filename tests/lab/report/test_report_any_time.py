@@ -26,7 +26,7 @@ SHAPES = {
 
 
 @pytest.fixture
-def write(tmp_path, make_trace):
+def write(tmp_path, make_trace, write_tables):
     """Write an unfinished run; `lacking` of its problems have not been visited in the last pass."""
 
     def run(
@@ -39,9 +39,8 @@ def write(tmp_path, make_trace):
         trace = make_trace(arm, accuracy, [scores] * n_replicates, seeds=seeds, **changes)
         late = (trace.visits["visit"] == n_visits - 1) & (trace.visits["problem"] < lacking)
         folder = RunFolder.create(tmp_path / place, trace.run)
-        folder.write_visits({n: trace.visits[n][~late].to_numpy() for n in trace.visits})
-        folder.write_steps({n: trace.steps[n].to_numpy() for n in trace.steps})
-        folder.write_evals({n: trace.evals[n].to_numpy() for n in trace.evals})
+        trace.visits = trace.visits[~late]
+        write_tables(folder, trace)
         folder.note(progress=n_visits / 20)
         folder.flush()
         return tmp_path / place
@@ -79,12 +78,9 @@ def test_the_page_says_what_needs_more_visits(write, tmp_path, capsys):
     write(n_visits=5)
     report(tmp_path, "html", tmp_path / "page.html", capsys)
     page = (tmp_path / "page.html").read_text()
-    for name in ("fates", "migration", "lost", "scissor"):
-        section = page.split(f'id="{name}"')[1].split("</section>")[0]
-        assert "needs at least 8 visits" in section
-    for name in ("progress", "window"):
-        section = page.split(f'id="{name}"')[1].split("</section>")[0]
-        assert "data-figure" in section
+    lacking = dict.fromkeys(("fates", "migration", "lost", "scissor"), "needs at least 8 visits")
+    for name, words in {**lacking, "progress": "data-figure", "window": "data-figure"}.items():
+        assert words in page.split(f'id="{name}"')[1].split("</section>")[0]
     assert 'id="life-0-0-0"' in page
 
 

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import chain
 
 import pytest
 
@@ -16,9 +17,7 @@ from lab.report.page import GENERATOR
 def failed(capsys):
     """The one line on stderr."""
     out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("guard-report: ")
-    assert err.count("\n") == 1
+    assert out == "" and err.startswith("guard-report: ") and err.count("\n") == 1
     return err
 
 
@@ -26,13 +25,10 @@ def test_prints_the_path_and_the_numbers(runs, tmp_path, capsys):
     page = tmp_path / "r.html"
     assert main([str(runs.sim), str(runs.real), "-o", str(page)]) == 0
     out, err = capsys.readouterr()
-    lines = out.splitlines()
-    assert lines[-1] == str(page)
-    assert lines[0] == "Simulator: llama-math500"
-    assert lines[4] == "Real model: tiny"
+    lines, shown = out.splitlines(), ("Simulator: llama-math500", "Real model: tiny", str(page))
+    assert (lines[0], lines[4], lines[-1], err) == (*shown, "")
     assert lines[1].strip().startswith("Problems that TTRL makes worse: TotalDeg ")
     assert "95 % interval" in lines[2]
-    assert err == ""
 
 
 def test_markdown_goes_to_the_terminal_or_a_new_file(runs, tmp_path, capsys):
@@ -96,8 +92,7 @@ def test_wrong_lines_are_refused_and_nothing_is_written(runs, tmp_path, capsys, 
 
 def test_python_m_lab():
     done = subprocess.run([sys.executable, "-m", "lab", "none"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.startswith("guard-report: none: no such folder")
+    assert done.returncode == 2 and done.stderr.startswith("guard-report: none: no such folder")
 
 
 EVIL = "x\r# heading \\[a](https://evil) b\\|c `|` \x1b]0;owned\x07"
@@ -113,15 +108,10 @@ def evil(add_run, tmp_path):
 
 def test_no_cell_of_a_table_is_a_formula(evil, tmp_path, capsys):
     assert main([str(evil), "--format", "csv", "-o", str(tmp_path / "tables")]) == 0
-    cells = [
-        cell
-        for path in (tmp_path / "tables").glob("*.csv")
-        for row in csv.reader(path.open(newline=""))
-        for cell in row
-    ]
+    rows = [csv.reader(path.open(newline="")) for path in (tmp_path / "tables").glob("*.csv")]
+    cells = list(chain.from_iterable(chain.from_iterable(rows)))
     assert "'=cmd|'/c calc'!A0" in cells
-    formulas = [cell for cell in cells if cell[:1] in ("=", "+", "@", "\t", "\r")]
-    assert formulas == []
+    assert not [cell for cell in cells if cell[:1] in ("=", "+", "@", "\t", "\r")]
     assert all(float(cell) < 0 for cell in cells if cell.startswith("-"))
 
 

@@ -17,8 +17,7 @@ from lab.report.html import Html, definitions, join, table, tag, text
     ],
 )
 def test_text_is_escaped_and_markup_is_not(made, expected):
-    assert made == expected
-    assert isinstance(made, Html)
+    assert made == expected and isinstance(made, Html)
 
 
 def test_table_names_rows_and_columns():

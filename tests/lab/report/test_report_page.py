@@ -31,8 +31,7 @@ def test_both_worlds_stand_side_by_side(content):
     plain = without_scripts(content)
     for section in (*PER_WORLD, "overhead", "problems"):
         part = plain.split(f'id="{section}"')[1].split("</section>")[0]
-        assert "Simulator: llama-math500" in part
-        assert "Real model: tiny" in part
+        assert "Simulator: llama-math500" in part and "Real model: tiny" in part
     names = figures_of(content)
     expected = {f"{section}-{i}-0-data" for i in (0, 1) for section in PER_WORLD}
     expected |= {f"{section}-{i}-1-data" for i in (0, 1) for section in ("paired", "prediction")}
@@ -67,8 +66,9 @@ def test_the_table_has_every_arm_with_its_replicates(content, worlds):
     plain = without_scripts(content)
     mean, sd = (worlds[0].summary.loc["ttrl", ("pass_final", what)] for what in ("mean", "sd"))
     assert f'{mean:.1f}<span class="spread"> ± {sd:.1f}</span>' in plain
-    assert plain.count(">n = 4<") == 5
-    assert plain.count(">n = 3<") == 5
+    row = plain.split(">L/D<")[1].split("</tr>")[0]
+    assert worlds[0].metrics.loc["frozen", "L/D"].isna().all() and "nothing degraded" in row
+    assert plain.count(">n = 4<") == 5 and plain.count(">n = 3<") == 5
 
 
 def test_planted_rivals_are_declared_where_the_tiny_task_is_shown(runs, content):
@@ -87,8 +87,7 @@ def test_nothing_comes_from_outside(content):
 
 def test_headings_are_in_order_and_ids_are_unique(content):
     found = outline(content)
-    assert found.headings[0] == 1
-    assert found.headings.count(1) == 1
+    assert found.headings[0] == found.headings.count(1) == 1
     assert all(b - a <= 1 for a, b in zip(found.headings, found.headings[1:], strict=False))
     assert len(set(found.ids)) == len(found.ids)
 
@@ -115,17 +114,10 @@ def test_every_figure_is_described(content):
 
 
 def test_markup_in_a_run_is_shown_and_never_executed(add_run, tmp_path):
+    evil = {"title": EVIL, "task": EVIL, "backend": EVIL, "extra": {EVIL: EVIL}}
     for name in ("ttrl", "guard", "matched", f"arm {EVIL}"):
-        add_run(
-            tmp_path / re.sub(r"\W", "", name),
-            name,
-            n_replicates=2,
-            title=EVIL,
-            task=EVIL,
-            backend=EVIL,
-            config={"note": EVIL, EVIL: {"deep": [EVIL, 1.5]}, "labels": name},
-            extra={EVIL: EVIL},
-        )
+        config = {"note": EVIL, EVIL: {"deep": [EVIL, 1.5]}, "labels": name}
+        add_run(tmp_path / re.sub(r"\W", "", name), name, 0, 2, config=config, **evil)
     for path in tmp_path.glob("*/run.json"):
         run = json.loads(path.read_text())
         run |= {"command": EVIL, "commit": EVIL, "machine": {EVIL: EVIL}, "versions": {"x": EVIL}}
@@ -134,36 +126,22 @@ def test_markup_in_a_run_is_shown_and_never_executed(add_run, tmp_path):
     (tmp_path / "<b>broken").mkdir()
     (tmp_path / "<b>broken" / "run.json").write_text("{")
     content = page(*read([tmp_path]))
-    tags = outline(content).tags
-    assert not {"img", "b", "i"} & set(tags)
-    plain, clean = without_scripts(content), "&lt;img src=x"
-    assert "<img" not in plain
-    assert plain.count(clean) > 10
-    assert "&lt;b&gt;broken" in plain
+    assert not {"img", "b", "i"} & set(outline(content).tags)
+    plain = without_scripts(content)
+    assert plain.count("&lt;img src=x") > 10 and "&lt;b&gt;broken" in plain
     assert len(re.findall("<script", content)) == len(re.findall("</script>", content))
     figures = figures_of(content)
     assert {"fates-0-0-data", "scissor-0-0-data", "paired-0-1-data"} <= set(figures)
-    texts = json.dumps(figures)
-    assert "<img" not in texts
-    assert "&lt;img" in texts
+    assert "<img" not in json.dumps(figures) and "&lt;img" in json.dumps(figures)
 
 
 def test_settings_and_provenance(content, worlds):
     plain = without_scripts(content)
     runs_part = plain.split('id="runs"')[1]
     differing = runs_part.split("Settings that differ between the arms")[1].split("</table>")[0]
-    assert "guard.frs" in differing
-    assert "guard.label_from" in differing
+    assert "guard.frs" in differing and "guard.label_from" in differing
     assert "guard.W" not in differing
     assert "<dt>guard.W</dt><dd><code>5</code></dd>" in runs_part
     assert "<td>0, 1, 2</td><td>3</td><td><div>3 finished</div></td>" in runs_part
     run = worlds[0].comparison.runs["ttrl"][0]
-    assert run.versions["numpy"] in runs_part
-    assert run.command.split()[0] in runs_part
-
-
-def test_an_undefined_ratio_is_no_number(worlds, content):
-    frozen = worlds[0].metrics.loc["frozen"]
-    assert frozen["L/D"].isna().all()
-    row = without_scripts(content).split(">L/D<")[1].split("</tr>")[0]
-    assert "nothing degraded" in row
+    assert run.versions["numpy"] in runs_part and run.command.split()[0] in runs_part

@@ -25,7 +25,6 @@ NONE = part(math.nan, math.nan, math.nan, n=0)
     [
         ((BETTER, BETTER), "TTRL-Guard does better than TTRL at matched effort"),
         ((WORSE, WORSE), "TTRL-Guard does worse than TTRL at matched effort"),
-        ((NOISE, NOISE), "shows no difference beyond noise from"),
         ((NOISE, ONE_PAIR), "shows no difference beyond noise from"),
         ((BETTER, NOISE), "better in one number, with the other within noise, than"),
         ((WORSE, ONE_PAIR), "worse in one number, with the other within noise, than"),

@@ -67,10 +67,8 @@ def test_only_pairs_within_a_run_count_each_as_often_as_its_run_is_drawn():
 
 def test_resamples_draw_as_many_replicates_as_there_are():
     draws = resample_counts(5, 200, np.random.default_rng(0))
-    assert draws.shape == (200, 5)
-    assert (draws.sum(axis=1) == 5).all()
-    assert draws.mean() == 1
-    assert (draws == resample_counts(5, 200, np.random.default_rng(0))).all()
+    assert draws.shape == (200, 5) and (draws.sum(axis=1) == 5).all()
+    assert draws.mean() == 1 and (draws == resample_counts(5, 200, np.random.default_rng(0))).all()
 
 
 def test_interval_leaves_undefined_draws_out():

@@ -14,8 +14,7 @@ def test_provenance_is_filled_in(make_manifest):
     run = make_manifest()
     assert datetime.fromisoformat(run.started).tzinfo is not None
     assert (run.status, run.ended, run.progress) == ("running", None, 0.0)
-    assert run.versions["numpy"] == np.__version__
-    assert run.machine["cores"] >= 1
+    assert run.versions["numpy"] == np.__version__ and run.machine["cores"] >= 1
 
 
 def test_the_machine_has_no_name_and_no_path():
@@ -30,8 +29,7 @@ def test_the_machine_has_no_name_and_no_path():
 def test_versions_name_only_what_was_loaded():
     code = "from lab.trace.manifest import versions; print(*versions())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "torch" not in done.stdout.split()
-    assert "python" in done.stdout.split()
+    assert "torch" not in done.stdout.split() and "python" in done.stdout.split()
     assert "numpy" in versions()
 
 
@@ -72,8 +70,7 @@ def test_json_round_trip_of_awkward_values(tmp_path, make_manifest):
     run = make_manifest(extra={"nan": float("nan"), "n": np.int64(3)}, title="<b>µ</b>")
     (tmp_path / "run.json").write_bytes(encode(run))
     back = read_manifest(tmp_path)
-    assert back.extra == {"nan": None, "n": 3}
-    assert back.title == "<b>µ</b>"
+    assert back.extra == {"nan": None, "n": 3} and back.title == "<b>µ</b>"
     with pytest.raises(TypeError, match=r"cannot stand in JSON"):
         encode(make_manifest(extra={"what": object()}))
 

@@ -9,27 +9,12 @@ from lab.compare.collection import collect, gather
 from lab.trace.schema import names
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 
+TIMES = ("step", "epoch", "visit")
 TEXTS = ["\\frac{1}{2}", "<script>alert('1')</script>", "½ 😀 \u202e", ""]
-ANSWERS = {
-    "replicate": 0,
-    "step": [0, 0, 1, 1],
-    "epoch": [0, 0, 1, 1],
-    "visit": [0, 0, 1, 1],
-    "problem": [0, 1, 1, 1],
-    "answer": [0, 0, 1, 2],
-    "text": TEXTS,
-}
-
-
-VOTES = {
-    "replicate": 0,
-    "step": [0, 1, 1],
-    "epoch": [0, 1, 1],
-    "visit": [0, 1, 1],
-    "problem": 0,
-    "answer": [3, 3, 7],
-    "count": [64, 40, 24],
-}
+ANSWERS = {"replicate": 0, "problem": [0, 1, 1, 1], "answer": [0, 0, 1, 2], "text": TEXTS}
+ANSWERS |= {time: [0, 0, 1, 1] for time in TIMES}
+VOTES = {"replicate": 0, "problem": 0, "answer": [3, 3, 7], "count": [64, 40, 24]}
+VOTES |= {time: [0, 1, 1] for time in TIMES}
 
 
 @pytest.fixture
@@ -46,10 +31,8 @@ def test_votes_and_texts_come_back_from_disk_and_from_memory(folder, make_manife
     memory.write_answers(ANSWERS)
     memory.write_votes(VOTES)
     for trace in (load(folder), Trace.of(memory)):
-        assert trace.votes["answer"].tolist() == [3, 3, 7]
-        assert trace.votes["count"].sum() == 128
-        assert trace.votes is trace.votes
-        assert trace.answers["text"].tolist() == TEXTS
+        assert trace.votes["answer"].tolist() == [3, 3, 7] and trace.votes["count"].sum() == 128
+        assert trace.votes is trace.votes and trace.answers["text"].tolist() == TEXTS
         assert trace.answer_texts(0, 1) == {0: TEXTS[1], 1: TEXTS[2], 2: ""}
         assert trace.answer_texts(0, 0) == {0: TEXTS[0]}
         assert trace.answer_texts(1, 0) == trace.answer_texts(0, 7) == {}

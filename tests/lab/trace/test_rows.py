@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from guard_core import Draws, Guard, GuardConfig, Votes
-from lab.trace.schema import DECIDED, VISITS, record_dtype, truth_columns, visit_columns
+from lab.trace.schema import DECIDED, VISITS, record_dtype, visit_columns
 
 NUMBERED = {"replicate", "step", "epoch", "visit", "problem"}
 
@@ -20,8 +20,7 @@ def batch():
 def test_every_column_of_a_visit_is_there(batch):
     columns = visit_columns(*batch, truth=[0, 1, 2, -2])
     assert set(columns) == {c.name for c in VISITS} - NUMBERED
-    assert columns["n_unparseable"].tolist() == [1] * 4
-    assert columns["label"].tolist() == [0] * 4
+    assert columns["n_unparseable"].tolist() == [1] * 4 and columns["label"].tolist() == [0] * 4
     assert columns["match_rate"].tolist() == columns["mean_match_rate"].tolist() == [0.5] * 4
     assert columns["flip_rate"].tolist() == [0] * 4 and columns["weight"].tolist() == [1] * 4
 
@@ -51,10 +50,6 @@ def test_before_training_the_guard_decides_nothing(batch):
     assert (columns["weight"], columns["beta"], columns["skipped"]) == (1, 0, False)
     assert np.isnan(columns["mean_match_rate"])
     assert columns["match_rate"].tolist() == [0.5] * 4
-
-
-def test_a_quarter_of_the_votes_is_competitive():
-    assert truth_columns([15, 16], 64, [False, False])["correct_competitive"].tolist() == [0, 1]
 
 
 def test_records_have_the_types_of_the_schema():

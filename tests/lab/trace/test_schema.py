@@ -3,15 +3,8 @@ import pytest
 
 from lab.trace.schema import STEPS, VISITS, checked, names
 
-STEP = {
-    "replicate": 0,
-    "step": 1,
-    "epoch": 1,
-    "lr": 0.1,
-    "update_norm": 0.2,
-    "n_problems": 8,
-    "n_skipped": 0,
-}
+STEP = {"replicate": 0, "step": 1, "epoch": 1, "lr": 0.1, "update_norm": 0.2}
+STEP |= {"n_problems": 8, "n_skipped": 0}
 
 
 def test_the_columns_of_the_design_are_there():

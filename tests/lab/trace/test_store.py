@@ -3,7 +3,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,30 +15,25 @@ from lab.base import files
 from lab.base.errors import UserError
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 
-STEP = {
-    "replicate": 0,
-    "epoch": 1,
-    "lr": 0.1,
-    "update_norm": 0.2,
-    "n_problems": 8,
-    "n_skipped": 0,
-}
+STEP = {"replicate": 0, "epoch": 1, "lr": 0.1, "update_norm": 0.2, "n_problems": 8, "n_skipped": 0}
 
 
-def parts(folder: Path, table: str) -> list[str]:
+def parts(folder, table):
     return sorted(path.name for path in (folder / table).iterdir())
+
+
+def assert_same_rows(one, other):
+    for table in ("visits", "steps", "evals"):
+        pd.testing.assert_frame_equal(getattr(one, table), getattr(other, table))
 
 
 def test_a_round_trip_keeps_every_value_and_type(tmp_path, make_trace, save):
     rng = np.random.default_rng(0)
     trace = make_trace("ttrl", rng.random((2, 3, 9)), rng.random((2, 9)))
     back = load(save(trace, tmp_path / "deep" / "run"))
-    pd.testing.assert_frame_equal(back.visits, trace.visits)
-    pd.testing.assert_frame_equal(back.steps, trace.steps)
-    pd.testing.assert_frame_equal(back.evals, trace.evals)
+    assert_same_rows(back, trace)
     assert back.run == trace.run
     assert (back.run.status, back.run.progress, back.run.error) == ("finished", 1.0, None)
-    assert back.run.ended is not None
     assert all(dtype.kind in "bif" for dtype in back.visits.dtypes)
 
 
@@ -73,11 +67,8 @@ def test_memory_and_folder_hold_the_same_rows(tmp_path, make_manifest, make_visi
             recorder.note(progress=0.5, achieved_ratio=np.float32(0.5), counts=np.arange(2))
     kept, stored = Trace.of(memory), load(tmp_path / "run")
     assert kept.run.status == stored.run.status == "finished"
-    pd.testing.assert_frame_equal(kept.visits, stored.visits)
-    pd.testing.assert_frame_equal(kept.steps, stored.steps)
-    pd.testing.assert_frame_equal(kept.evals, stored.evals)
-    assert np.isnan(stored.steps["loss"][0])
-    assert stored.steps["loss"][1] == 0.5
+    assert_same_rows(kept, stored)
+    np.testing.assert_array_equal(stored.steps["loss"], [np.nan, 0.5])
     assert stored.run.extra == {"achieved_ratio": 0.5, "counts": [0, 1]}
 
 
@@ -93,25 +84,12 @@ def test_places_where_no_run_can_go(tmp_path, make_manifest):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for place, reason in (
-        ("full", "is not empty"),
-        ("file", "is a file"),
-        ("file/run", "cannot be made"),
-    ):
+    wrong = {"full": "is not empty", "file": "is a file", "file/run": "cannot be made"}
+    for place, reason in wrong.items():
         with pytest.raises(UserError, match=reason) as caught:
             RunFolder.create(tmp_path / place, make_manifest())
-        assert str(tmp_path / place) in str(caught.value)
-        assert "\n" not in str(caught.value)
+        assert str(tmp_path / place) in str(caught.value) and "\n" not in str(caught.value)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "full", "thesis.txt"]
-
-
-def test_a_parent_without_permission_is_a_user_error(tmp_path, make_manifest, monkeypatch):
-    def refuse(self, *_, **__):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(UserError, match=r"cannot be made \(Permission denied\)"):
-        RunFolder.create(tmp_path / "run", make_manifest())
 
 
 @pytest.mark.parametrize(
@@ -125,10 +103,7 @@ def test_a_parent_without_permission_is_a_user_error(tmp_path, make_manifest, mo
 def test_what_ends_a_run_is_noted_and_its_rows_are_kept(
     tmp_path, make_manifest, make_visits, error, status, line
 ):
-    with (
-        pytest.raises(type(error)),
-        RunFolder.create(tmp_path / "run", make_manifest()) as run,
-    ):
+    with pytest.raises(type(error)), RunFolder.create(tmp_path / "run", make_manifest()) as run:
         run.write_visits(make_visits([[[0.5, 0.25]]]))
         run.note(progress=0.5)
         raise error
@@ -160,8 +135,7 @@ def test_an_interrupt_while_writing_loses_and_repeats_nothing(
     with pytest.raises(KeyboardInterrupt), run:
         run.write_visits(make_visits([[[0.5, 0.25]]]))
     trace = load(tmp_path / "run")
-    assert trace.visits["visit"].tolist() == [0, 1]
-    assert trace.run.status == "interrupted"
+    assert trace.visits["visit"].tolist() == [0, 1] and trace.run.status == "interrupted"
 
 
 def full(_, target, **options):
@@ -179,8 +153,7 @@ def test_a_full_disk_is_a_user_error_and_what_was_written_stays(
     with pytest.raises(UserError, match="No space left on device"), run:
         run.write_visits(make_visits([[[0.5, 0.25]]]))
     trace = load(tmp_path / "run")
-    assert len(trace.visits) == 2
-    assert trace.run.status == "running"
+    assert len(trace.visits) == 2 and trace.run.status == "running"
 
 
 def test_what_failed_is_written_once_there_is_room(
@@ -194,8 +167,7 @@ def test_what_failed_is_written_once_there_is_room(
             run.write_visits(make_visits([[[0.5, 0.25]]]))
         finally:
             monkeypatch.setattr(pq, "write_table", write)
-    assert len(load(tmp_path / "run").visits) == 2
-    assert load(tmp_path / "run").run.status == "failed"
+    assert len(load(tmp_path / "run").visits) == 2 and load(tmp_path / "run").run.status == "failed"
 
 
 WRITER = """

@@ -1,9 +1,6 @@
 """A run folder cut back to an earlier point and written on from there."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
+import pandas as pd
 import pytest
 
 from lab.base.errors import UserError
@@ -13,34 +10,32 @@ from lab.trace.trace import RunFolder
 STEP = {"replicate": 0, "epoch": 1, "lr": 0.1, "update_norm": 1.0, "n_problems": 1, "n_skipped": 0}
 
 
-def row(step: int) -> dict[str, float]:
+def row(step):
     return {**STEP, "step": step}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Five steps in three parts, of which the first two parts hold steps 1 to 3; failed."""
     manifest = Manifest.new("real", "a", "A", n_problems=1, n_votes=1, config={}, seeds=[0])
     run = RunFolder.create(tmp_path / "run", manifest)
     with pytest.raises(OSError), run:
-        run.write_steps(row(1))
-        assert run.parts() == {"visits": 0, "steps": 1, "evals": 0, "votes": 0, "answers": 0}
-        run.write_steps(row(2))
-        run.write_steps(row(3))
-        assert run.parts() == {"visits": 0, "steps": 2, "evals": 0, "votes": 0, "answers": 0}
+        for rows, parts in (((1,), 1), ((2, 3), 2)):
+            for step in rows:
+                run.write_steps(row(step))
+            others = dict.fromkeys(("visits", "evals", "votes", "answers"), 0)
+            assert run.parts() == others | {"steps": parts}
         run.write_steps(row(4))
         run.write_steps(row(5))
         raise OSError("gone")
     return tmp_path / "run"
 
 
-def steps(folder: Path) -> list[int]:
-    import pandas as pd
-
+def steps(folder):
     return pd.read_parquet(folder / "steps")["step"].tolist()
 
 
-def test_later_rows_go_and_new_ones_follow(folder: Path):
+def test_later_rows_go_and_new_ones_follow(folder):
     assert steps(folder) == [1, 2, 3, 4, 5]
     (folder / "steps" / "part-00003.parquet.99.tmp").write_text("half a part")
     with RunFolder.reopen(folder, {"steps": 2}) as run:
@@ -53,7 +48,7 @@ def test_later_rows_go_and_new_ones_follow(folder: Path):
     ]
 
 
-def test_a_resumed_run_notes_the_rows_that_it_kept_too(folder: Path):
+def test_a_resumed_run_notes_the_rows_that_it_kept_too(folder):
     assert read_manifest(folder).tables["steps"] == Extent(3, 5)
     with RunFolder.reopen(folder, {"steps": 2}) as run:
         assert read_manifest(folder).tables["steps"] == Extent(2, 3)
@@ -64,19 +59,19 @@ def test_a_resumed_run_notes_the_rows_that_it_kept_too(folder: Path):
     assert read_manifest(folder).tables["evals"] == Extent(0, 0)
 
 
-def test_all_rows_go_where_nothing_is_kept(folder: Path):
+def test_all_rows_go_where_nothing_is_kept(folder):
     RunFolder.reopen(folder, {}).finish()
     assert not list((folder / "steps").iterdir())
 
 
-def test_a_missing_part_is_named_and_nothing_is_deleted(folder: Path):
+def test_a_missing_part_is_named_and_nothing_is_deleted(folder):
     (folder / "steps" / "part-00000.parquet").unlink()
     with pytest.raises(UserError, match=r"steps/part-00000\.parquet is missing"):
         RunFolder.reopen(folder, {"steps": 2})
     assert len(list((folder / "steps").iterdir())) == 2
 
 
-def test_a_folder_is_held_by_name_and_only_where_it_can_be(tmp_path: Path):
+def test_a_folder_is_held_by_name_and_only_where_it_can_be(tmp_path):
     with locked(tmp_path):
         assert (tmp_path / LOCK_NAME).exists()
     with pytest.raises(UserError, match="nowhere"), locked(tmp_path / "nowhere"):

@@ -11,7 +11,6 @@ import pytest
 
 import lab
 from lab.base.errors import UserError
-from lab.trace.schema import SCHEMA_VERSION
 from lab.trace.trace import load
 
 
@@ -26,19 +25,17 @@ def edit_manifest(folder, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def refused(folder) -> str:
+def refused(folder):
     with pytest.raises(UserError) as caught:
         load(folder)
     message = str(caught.value)
-    assert message.startswith(str(folder))
-    assert "\n" not in message
+    assert message.startswith(str(folder)) and "\n" not in message
     return message
 
 
 def test_the_doors_of_the_package(folder):
     trace = lab.load(str(folder))
-    assert isinstance(trace, lab.Trace)
-    assert trace.folder == folder
+    assert isinstance(trace, lab.Trace) and trace.folder == folder
     assert trace.replicates == [0, 1]
     assert len(lab.fates(trace.visits)) == 4
 
@@ -49,19 +46,13 @@ def test_half_written_parts_are_ignored(folder):
     assert len(load(folder).visits) == 36
 
 
-def test_a_newer_schema_is_refused(folder):
-    edit_manifest(folder, schema_version=SCHEMA_VERSION + 1, world="moon")
-    assert "upgrade ttrl-guard-lab" in refused(folder)
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b'{"name": "other"}', "not of this program"),
+        (b'{"schema_version": 99, "world": "moon"}', "upgrade ttrl-guard-lab"),
         (b"[1, 2]", "not of this program"),
         (b'{"schema_version": 1, "world"', "damaged"),
         (b"\xff\xfe", "damaged"),
-        (b"", "damaged"),
         (b'{"schema_version": 1}', "damaged"),
         (b'{"schema_version": "1"}', "not of this program"),
     ],
@@ -98,6 +89,7 @@ def test_a_finished_run_that_lacks_rows_is_refused_and_an_unfinished_one_is_read
     edit_manifest(folder, status="interrupted")
     if left or table != "visits":
         assert len(getattr(load(folder), table)) == left
+        assert load(folder).evals["pass_at_1"].dtype == np.float64
 
 
 def test_a_run_without_visits(folder):
@@ -112,26 +104,12 @@ def test_a_damaged_part_is_named(folder, content):
     assert "steps/part-00000.parquet is damaged" in refused(folder)
 
 
-def test_a_missing_part_is_named(folder):
-    part = folder / "evals" / "part-00000.parquet"
-    part.rename(part.with_name("part-00001.parquet"))
-    assert "evals/part-00000.parquet is missing" in refused(folder)
-
-
-def test_missing_columns_are_named(folder):
+def test_a_missing_part_and_missing_columns_are_named(folder):
     part = folder / "visits" / "part-00000.parquet"
     pq.write_table(pq.ParquetFile(part).read().drop_columns(["label", "weight"]), part)
     assert "visits lacks the columns label, weight" in refused(folder)
-
-
-def test_steps_and_evals_may_be_absent(folder):
-    edit_manifest(folder, status="interrupted")
-    for table in ("steps", "evals"):
-        (folder / table / "part-00000.parquet").unlink()
-    trace = load(folder)
-    assert trace.steps.empty
-    assert trace.evals.empty
-    assert trace.evals["pass_at_1"].dtype == np.float64
+    part.rename(part.with_name("part-00001.parquet"))
+    assert "visits/part-00000.parquet is missing" in refused(folder)
 
 
 @pytest.fixture
@@ -167,16 +145,6 @@ def test_a_trace_can_be_sent_and_changed_before_it_is_read(folder, reads):
     pd.testing.assert_frame_equal(renamed.visits, trace.visits)
     trace.visits = trace.visits[trace.visits["replicate"] == 1]
     assert trace.replicates == [1]
-
-
-def test_rows_that_are_damaged_inside_are_named(folder):
-    part = folder / "visits" / "part-00000.parquet"
-    content = bytearray(part.read_bytes())
-    content[4:200] = b"\xff" * 196
-    part.write_bytes(content)
-    trace = load(folder)
-    with pytest.raises(UserError, match=r"visits/part-00000\.parquet is damaged"):
-        _ = trace.visits
 
 
 def test_one_flipped_bit_of_a_number_is_found(folder):

@@ -1,7 +1,6 @@
 """Comparisons with and without votes, for the table of problems."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from lab.compare.collection import gather
@@ -39,7 +38,7 @@ def with_votes(trace, counts, truth, rng):
     visits["flip_rate"] = rng.integers(0, 6, len(visits)) / 5
     visits["weight"] = 1 - rng.random(len(visits))
     visits["route"] = np.where(training, rng.integers(0, 4, len(visits)), 0).astype(np.int8)
-    return count, own
+    return count
 
 
 def add_votes(trace, count):
@@ -67,13 +66,12 @@ def arm_of(make_trace):
         blank = np.full((REPLICATES, PROBLEMS, VISITS), 0.5)
         trace = make_trace(name, blank, np.full((REPLICATES, VISITS), 0.5), **values)
         truth = np.arange(PROBLEMS) % (ANSWERS - 1)
-        count, own = with_votes(trace, vote_counts(rng), truth, rng)
+        count = with_votes(trace, vote_counts(rng), truth, rng)
         if votes:
             # The truth of problem 2 is never the label: only its share gives it away.
             hidden = (trace.visits["problem"] == 2).to_numpy()
             trace.visits["label_correct"] &= ~hidden
             add_votes(trace, count)
-        assert len(own) == len(trace.visits)
         trace.visits = trace.visits.sample(frac=1, random_state=seed)
         return trace
 
@@ -102,17 +100,4 @@ def without_votes(compared):
     return compared(votes=False)
 
 
-@pytest.fixture(scope="session")
-def evil():
-    return EVIL
-
-
-@pytest.fixture(scope="session")
-def plain():
-    """A table's column by problem, for one replicate of one arm."""
-
-    def column(table: pd.DataFrame, replicate: int, name: str) -> list:
-        own = table[table["replicate"] == replicate].sort_values("problem")
-        return own[name].tolist()
-
-    return column
+evil = pytest.fixture(lambda: EVIL, scope="session")

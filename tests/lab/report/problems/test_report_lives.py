@@ -67,9 +67,7 @@ def test_replicates_fill_the_budget_with_all_arms_or_none(with_texts, without_vo
     more = first + sizes[0][0, 1] + sizes[0][1, 1] - 1
     second = packed_lives([with_texts, without_votes], more)
     assert (0, 1) not in second[0] and (1, 1) not in second[0]
-
-
-def test_the_first_arm_of_each_world_always_has_a_life(with_texts, without_votes):
+    # The first arm of each world always has a life.
     assert [list(own) for own in packed_lives([with_texts, without_votes], 0)] == [[(0, 0)]] * 2
 
 

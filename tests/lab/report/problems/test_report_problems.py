@@ -10,32 +10,22 @@ import pytest
 
 from lab.measures.problems import problem_life
 from lab.report.digest import read
-from lab.report.problems import (
-    WORST_FIRST,
-    problem_columns,
-    problem_ids,
-    problem_sections,
-    redrawn,
-)
+from lab.report.problems import WORST_FIRST, problem_columns, problem_ids, problem_sections, redrawn
 
 
-def block(content, name):
-    return re.search(rf'<script type="text/plain" id="{name}">(.*?)</script>', content)[1]
+def about(content):
+    block = r'<script type="text/plain" id="problem-table-0-about">(.*?)</script>'
+    return json.loads(zlib.decompress(base64.b64decode(re.search(block, content)[1])))
 
 
-def about(content, place=0):
-    text = zlib.decompress(base64.b64decode(block(content, f"problem-table-{place}-about")))
-    return json.loads(text)
-
-
-def test_each_replicate_has_its_own_numbers(without_votes, plain):
+def test_each_replicate_has_its_own_numbers(without_votes):
     columns = problem_columns(without_votes, [1])
-    fates = without_votes.comparison.fates("guard")
+    fates = without_votes.comparison.fates("guard").query("replicate == 1").sort_values("problem")
     known = columns["1.fate.1"] > 0
     assert known.tolist() == [n != 1 for n in range(10)]
-    assert [WORST_FIRST[code - 1] for code in columns["1.fate.1"][known]] == plain(fates, 1, "fate")
-    np.testing.assert_allclose(columns["1.ila.1"][known], plain(fates, 1, "ila"), atol=6e-4)
-    np.testing.assert_allclose(columns["1.fla.1"][known], plain(fates, 1, "fla"), atol=6e-4)
+    assert [WORST_FIRST[code - 1] for code in columns["1.fate.1"][known]] == [*fates["fate"]]
+    for name in ("ila", "fla"):
+        np.testing.assert_allclose(columns[f"1.{name}.1"][known], fates[name], atol=6e-4)
     assert np.isnan(columns["1.ila.1"][1])
     assert "1.fate.0" not in columns and "0.fate.1" in columns
 
@@ -74,8 +64,7 @@ def test_match_rates_are_shown_only_where_a_truth_is_unknown(without_votes, runs
     assert keys == ["fate", "ila", "fla", "first", "last", "flips"]
     known = about(problem_sections(read([runs.real])[0]))
     assert [kind["key"] for kind in known["kinds"]] == ["fate", "ila", "fla", "flips"]
-    assert known["replicates"] == ["seed 0", "seed 1", "seed 2"]
-    assert known["ids"] is None
+    assert known["replicates"] == ["seed 0", "seed 1", "seed 2"] and known["ids"] is None
 
 
 def test_ids_are_shown_where_all_runs_agree(compared, evil):
@@ -87,8 +76,7 @@ def test_problems_that_differ_between_replicates_are_not_averaged(compared):
     world = compared(votes=False, config={"fixed_population": False})
     assert redrawn(world)
     content = problem_sections([world])
-    assert about(content)["redrawn"] is True
-    assert "shows one replicate at a time" in content
+    assert about(content)["redrawn"] is True and "shows one replicate at a time" in content
     fixed = compared(votes=False, config={"fixed_population": True})
     assert not redrawn(fixed)
     assert "one replicate at a time" not in problem_sections([fixed])
@@ -97,8 +85,7 @@ def test_problems_that_differ_between_replicates_are_not_averaged(compared):
 def test_the_page_says_which_lives_it_holds(with_texts):
     assert "The lives of all 2 replicates can be opened." in problem_sections([with_texts])
     content = problem_sections([with_texts], budget=0)
-    assert "TTRL 0, TTRL-Guard none" in content
-    assert about(content)["lives"] == [[0], []]
+    assert "TTRL 0, TTRL-Guard none" in content and about(content)["lives"] == [[0], []]
     assert any(about(content)["columns"]["1.fate.0"])  # the numbers of the other arm are there
     assert 'id="life-0-0-0"' in content and 'id="life-0-1-0"' not in content
 

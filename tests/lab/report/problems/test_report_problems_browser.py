@@ -126,8 +126,7 @@ def test_a_life_is_drawn_as_life_figure_draws_it(visit, world, with_texts, witho
     wanted = expected((with_texts, without_votes)[world].comparison.traces["ttrl"], 0, 4)
     assert [t["name"] for t in found] == [t.name for t in wanted]
     for drawn, other in zip(found, wanted, strict=True):
-        assert drawn["fillcolor"] == other.fillcolor
-        assert drawn["x"] == other.x.tolist()
+        assert drawn["fillcolor"] == other.fillcolor and drawn["x"] == other.x.tolist()
         np.testing.assert_allclose(np.array(drawn["y"], float), other.y, atol=6e-3)
 
 
