@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,8 +31,8 @@ def protocol(*words: str) -> TextTable:
 
 
 def read(name: str) -> pd.DataFrame:
-    """Return the rows of files of docs/data: of one, or of several as `FILE+FILE`."""
-    return pd.concat([run_rows.read(DATA / f"{file}.csv") for file in name.split("+")])
+    """Return the rows of a file of docs/data."""
+    return run_rows.read(DATA / f"{name}.csv")
 
 
 def means(rows: pd.DataFrame) -> TextTable:
@@ -58,33 +58,28 @@ def means(rows: pd.DataFrame) -> TextTable:
 def conditions(rows: pd.DataFrame) -> TextTable:
     """What counts as a win, with what was measured; the ranking of the simulator is in `ranks`."""
     free = select(rows, np.array(rows["arm"] != CEILING))
-    lows = {str(arm): _lowest(part) for (arm,), part in groups(free, ["arm"])}
+    lows = (
+        free.groupby(["arm", "lr"])["pass_final"].mean().groupby("arm", sort=False).min().to_dict()
+    )
     own = lows.pop(RECOMMENDED)
     second, drop = max(lows, key=lambda arm: lows[arm]), own - lows[BASELINE]
     robust = f"{own:.1f}; {_title(second)} {lows[second]:.1f}"
     collapse = f"{drop:+.1f}; start {rows['pass_start'].mean():.1f}, TTRL {lows[BASELINE]:.1f}"
     finals = best(free, [RECOMMENDED])
-    level = corrected([*lows])
+    level = 1 - (1 - LEVEL) / len(lows)  # the intervals hold for all label-free arms at once
     below = {a: estimate(differences(finals, best(free, [a])), level) for a in lows}
     worst = min(below, key=lambda arm: below[arm].mean)
     lead = estimate(differences(finals, best(free, RIVALS)))
     met = lead.mean >= 2 and not lead.within_noise
     is_below = any(not gain.within_noise and gain.mean <= 0 for gain in below.values())
-    table = {
-        "lowest mean of the recommendation, and the highest of others": (
-            robust,
-            own >= lows[second],
-        ),
-        "30 points above the lowest of TTRL where TTRL collapses": (collapse, drop >= 30),
-        f"at own best rates not below any arm; the nearest is {_title(worst)}": (
-            difference(below[worst]),
-            not is_below,
-        ),
-        "there 2 points above the best of five arms": (difference(lead), met),
-    }
-    rows_of = [
-        [name, shown, "yes" if reached else "no"] for name, (shown, reached) in table.items()
-    ]
+    name = "lowest mean of the recommendation, and the highest of others"
+    table = [(name, robust, own >= lows[second])]
+    name = "30 points above the lowest of TTRL where TTRL collapses"
+    table += [(name, collapse, drop >= 30)]
+    name = f"at own best rates not below any arm; the nearest is {_title(worst)}"
+    table += [(name, difference(below[worst]), not is_below)]
+    table += [("there 2 points above the best of five arms", difference(lead), met)]
+    rows_of = [[name, shown, "yes" if reached else "no"] for name, shown, reached in table]
     return TextTable(["condition", "final pass@1", "met"], rows_of)
 
 
@@ -95,8 +90,8 @@ def oracle(rows: pd.DataFrame) -> TextTable:
     """
     free = select(rows, np.array(rows["arm"] != CEILING))
     parts = {_title(arm): part for (arm,), part in groups(free, ["arm"])}
-    together = [_union(part) for _, part in groups(free, [*_UNIT, "lr"])]
-    parts["oracle between the labels of all these arms"] = pd.DataFrame(together)
+    together = free.groupby([*_UNIT, "lr"]).agg({"right_start": "first", "right_final": _any})
+    parts["oracle between the labels of all these arms"] = together
     head = ["labels of the last visit", "right, %", "wrong majorities corrected, %"]
     rows_of = [[name, *(f"{share:.1f}" for share in _shares(part))] for name, part in parts.items()]
     return TextTable([*head, "right majorities lost, %"], rows_of)
@@ -125,11 +120,8 @@ def over_ttrl(rows: pd.DataFrame) -> TextTable:
     """Final pass@1 of every arm minus TTRL at every learning rate, paired by seed."""
     lrs = sorted(unique(rows, "lr"))
     at = {lr: where(rows, lr=lr) for lr in lrs}
-    table = [
-        [_title(arm), *(difference(over_sets(at[lr], arm)) for lr in lrs)]
-        for arm in _arms(rows)
-        if arm != BASELINE
-    ]
+    arms = sorted({*rows["arm"]} - {BASELINE}, key=lambda arm: (_place(arm), arm))
+    table = [[_title(a), *(difference(over_sets(at[lr], a)) for lr in lrs)] for a in arms]
     head = f"final pass@1, % minus {_title(BASELINE)}"
     return TextTable([head, *(f"{lr:g}" for lr in lrs)], table)
 
@@ -149,12 +141,10 @@ def over_sets(
 def readings(rows: pd.DataFrame) -> TextTable:
     """The study of the guard's readings: a row per comparison, a column per cell."""
     table = comparisons(rows)
-    cells = list(dict.fromkeys(table["cell"]))
-    lines = []
-    for names, part in table.groupby("comparison", sort=False):
-        shown = part.set_index("cell")
-        said = [f"{shown['shown'][c]} {shown['conclusion'][c]}".strip() for c in cells]
-        lines.append([str(names), *said])
+    cells = unique(table, "cell")
+    said = (table["shown"] + " " + table["conclusion"]).str.strip()
+    wide = table.assign(said=said).pivot(index="comparison", columns="cell", values="said")
+    lines = wide.loc[unique(table, "comparison"), cells].reset_index().to_numpy().tolist()
     return TextTable(["final pass@1, %", *cells], lines)
 
 
@@ -180,30 +170,22 @@ def comparisons(rows: pd.DataFrame, metric: str = "pass_final") -> pd.DataFrame:
     n_open = len({task for task, _ in study["cells"]} - {"closed"})
     for task, lr in study["cells"]:
         n_primary = len(guards) * (1 if task == "closed" else n_open)
-        whole = _whole_rounds(where(rows, task=task, lr=lr), n_round)
+        cell = where(rows, task=task, lr=lr)
+        place = cell["seed"] % 10  # of a round
+        whole = select(cell, place.map(place.value_counts()).eq(n_round).to_numpy(bool))
         for name, base in pairs:
             is_primary = lr == first and base == BASELINE
             level = 1 - (1 - LEVEL) / n_primary if is_primary else LEVEL
             own, other = (_values(where(whole, arm=a), metric) for a in (name, base))
             sets = pd.Series(differences(own, other).groupby(level="problem_seed").mean())
             found = estimate(sets, level)
-            line = {"cell": f"{task}, {lr:g}", "comparison": f"{_short(name)} minus {_short(base)}"}
+            names = f"`{name}` minus `{base}`".replace("flip_rate=instant", "instant")
+            line = {"cell": f"{task}, {lr:g}", "comparison": names}
             line |= {"pairs": len(own), "low": found.low, "high": found.high}
             line["shown"] = difference(found) if found.n else "no whole round"
             line["conclusion"] = _conclusion(found) if found.n and is_primary else ""
             lines.append(line)
     return pd.DataFrame(lines)
-
-
-def _short(name: str) -> str:
-    """The name of an arm of the study in its table."""
-    return f"`{name.replace('flip_rate=instant', 'instant')}`"
-
-
-def _whole_rounds(cell: pd.DataFrame, n_round: int) -> pd.DataFrame:
-    """The rows of the rounds that have all their runs; a round is a last digit of the seeds."""
-    place = cell["seed"] % 10
-    return select(cell, place.map(place.value_counts()).eq(n_round).to_numpy(bool))
 
 
 def _conclusion(found: Estimate) -> str:
@@ -217,11 +199,6 @@ def _conclusion(found: Estimate) -> str:
 def best(rows: pd.DataFrame, arms: Sequence[str]) -> pd.Series:
     """Final pass@1 of the best of some arms at its best rate, chosen on the other half."""
     return _values(best_among(rows, arms, ["lr"], unit=_UNIT))
-
-
-def corrected(others: Sequence[object]) -> float:
-    """Level of one of the intervals that hold for all label-free arms at once."""
-    return 1 - (1 - LEVEL) / max(1, len([arm for arm in others if arm != CEILING]))
 
 
 KINDS: dict[str, Callable[..., TextTable]] = {
@@ -252,19 +229,14 @@ def _halves(rows: pd.DataFrame, lr: object) -> float:
     return float(np.mean(taus))
 
 
-def _arms(rows: pd.DataFrame) -> list[str]:
-    """The arms of rows, in the order in which reports show them."""
-    named = [arm for arm in ALL_ARMS if arm in set(rows["arm"])]
-    return named + sorted(set(rows["arm"]) - set(named))
+def _place(arm: str) -> int:
+    """Place of an arm in the order of reports; others follow by name."""
+    known = list(ALL_ARMS)
+    return known.index(arm) if arm in known else len(known)
 
 
 def _values(rows: pd.DataFrame, metric: str = "pass_final") -> pd.Series:
     return pd.Series(rows.set_index(list(_UNIT))[metric])
-
-
-def _lowest(rows: pd.DataFrame) -> float:
-    """The lowest mean over the learning rates."""
-    return min(_values(part).mean() for _, part in groups(rows, ["lr"]))
 
 
 def _shares(rows: pd.DataFrame) -> tuple[float, float, float]:
@@ -273,10 +245,9 @@ def _shares(rows: pd.DataFrame) -> tuple[float, float, float]:
     return 100 * end.mean(), 100 * end[~start].mean(), 100 * (~end)[start].mean()
 
 
-def _union(rows: pd.DataFrame) -> Mapping[str, str]:
-    """One row in which a last label is right where that of any row is."""
-    right = "".join("01"[flag] for flag in _flags(rows, "right_final").any(axis=0).astype(int))
-    return {"right_start": str(rows["right_start"].iloc[0]), "right_final": right}
+def _any(labels: pd.Series) -> str:
+    """Right where the label of any run is."""
+    return "".join(map(max, *labels))
 
 
 def _flags(rows: pd.DataFrame, name: str) -> np.ndarray:

@@ -19,28 +19,43 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from guard_core import GuardConfig
+from lab.base.columns import TextTable, select, where
 from lab.base.errors import UserError
 from lab.compare.published import fits_row
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
 from sim.studies.calibrate import CELLS, MECHANISMS, POPULATION, ROWS, TableRow, row_config, values
+from sim.studies.paper import paper_errors
 from sim.world.populations import Population, draw_population
 
-DRAWS = Path(__file__).parents[1] / "data" / "readings-draws.csv"
+DATA = Path(__file__).parents[1] / "data"
+DRAWS, PAPER, FITS = (
+    DATA / f"{name}.csv" for name in ("readings-draws", "paper-cells", "calibration-fits")
+)
 POLICIES = ("attractor", "attractor", "features")
 """Draw number d has policy d modulo 3; a run of `features` takes longer."""
-READINGS = ("ttrl", "text", "one-step", "scripts")
+READINGS = {"text": "text", "one-step": "one-step flip rate", "scripts": "authors' scripts"}
 TRIES = 32
 """Populations per mechanism and row."""
 NEAR = 0.2
 """Greatest distance of the mean ability from that of the row's named population."""
+RUNS = ("ttrl", *READINGS)
 SHARED = tuple(dict.fromkeys(p.name for name in POLICIES for p in MECHANISMS[name].parameters))
 COLUMNS = (
     *("draw", "policy", *SHARED, "row", "tries", "accepted", *(p.name for p in POPULATION)),
-    *(f"{reading}: {cell}" for reading in READINGS for cell in CELLS),
+    *(f"{reading}: {cell}" for reading in RUNS for cell in CELLS),
 )
 """accepted: how many of the tries fit; what follows is of the first of them, NaN without any."""
+
+_KINDS = {
+    "ttrl": "TTRL row (fitted)",
+    "guard": "guard row: model",
+    "shift": "TTRL row + model's change",
+    "matched": "matched effort",
+}
+HARDEST = "llama-math500"
+"""The row in which the readings part."""
 
 
 def guard(reading: str, row: str) -> GuardConfig:
@@ -71,7 +86,7 @@ def drawn(number: int) -> Iterator[dict[str, Any]]:
             first = int(found.argmax())
             one = replace(config, first_replicate=first, replicates=1)
             line |= laws[first]
-            for reading in READINGS:
+            for reading in RUNS:
                 cells_C = _cells(one, reading, row, [problems[first]])[0]
                 line |= {f"{reading}: {c}": v for c, v in zip(CELLS, cells_C, strict=True)}
         yield line
@@ -104,6 +119,90 @@ def draw(count: int) -> None:
             lines = pd.DataFrame(list(drawn(number))).reindex(columns=list(COLUMNS))
             new = not DRAWS.is_file()
             lines.to_csv(DRAWS, mode="a", header=new, index=False, float_format="%.5g")
+
+
+def weighted(row: str, together: bool) -> pd.DataFrame:
+    """The mechanisms that fit a row, or all six rows together, with weights that sum to 1."""
+    draws = pd.read_csv(DRAWS)
+    share = draws.assign(weight=draws["accepted"] / draws["tries"])
+    if together:
+        each = share.pivot(index="draw", columns="row", values="weight").prod(axis=1)
+        share["weight"] = share["draw"].map(each)
+    own = where(share, row=row)
+    own = select(own, (own["weight"] > 0).to_numpy())
+    return own.assign(weight=own["weight"] / own["weight"].sum())
+
+
+def predictions() -> TextTable:
+    """Degraded under each reading given the TTRL row, and how often the guard row fits."""
+    lines = []
+    for row in ROWS.values():
+        own = weighted(row.name, False)
+        w = own["weight"].to_numpy(np.float64)
+        if not len(w):
+            lines.append([row.name, "0 (0)", "", f"{row.guard[0]:.1f}", *[""] * len(READINGS)])
+            continue
+        line = [row.name, f"{len(w)} ({1 / (w @ w):.0f})"]
+        line += [_quantiles(own["ttrl: Degraded"], w), f"{row.guard[0]:.1f}"]
+        for reading in READINGS:
+            shares = own[[f"{reading}: {cell}" for cell in CELLS]].to_numpy(np.float64)
+            fit = 100 * float(w @ fits_row(shares, row.guard, row.n_problems))
+            line.append(f"{_quantiles(shares[:, 0], w)}; {fit:.0f} %")
+        lines.append(line)
+    head = ["row", "mechanisms (effective)", "TTRL", "paper's guard"]
+    return TextTable([*head, *READINGS.values()], lines)
+
+
+def _quantiles(values: pd.Series | NDArray[np.float64], w: NDArray[np.float64]) -> str:
+    numbers = np.asarray(values, np.float64)
+    order = np.argsort(numbers)
+    place = np.searchsorted(np.cumsum(w[order]), (0.5, 0.05, 0.95))
+    middle, low, high = numbers[order][np.minimum(place, len(w) - 1)]
+    return f"{middle:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def errors() -> TextTable:
+    """Errors of every arm over all cells that the paper prints."""
+    lines = []
+    for e in paper_errors(pd.read_csv(PAPER, comment="#")).itertuples():
+        shown = [_points(e.fates), _points(e.change), str(e.n_fates)]
+        lines.append([f"`{e.arm}`", *shown, _points(e.pass_at_1), str(e.n_pass)])
+    head = ["arm", "fates", "change from TTRL", "cells", "pass@1", "cells"]
+    return TextTable(head, lines)
+
+
+def cells(row: str) -> TextTable:
+    """The printed cells of a row, simulated and printed, by arm."""
+    own = where(pd.read_csv(PAPER, comment="#"), row=row)
+    heads = list(dict.fromkeys(own["cell"]))
+    lines = []
+    for name, part in own.groupby("kind", sort=False):
+        shown = {
+            c.cell: f"{c.predicted:.1f} ± {c.sd:.1f} / {c.published:.1f}" for c in part.itertuples()
+        }
+        lines.append([f"`{name}`", *(shown.get(head, "") for head in heads)])
+    return TextTable(["arm; simulated / paper", *heads], lines)
+
+
+def fits() -> TextTable:
+    """Mean error of the fits of every mechanism and reading of label accuracy, by kind."""
+    rows = pd.read_csv(FITS)
+    lines = []
+    for (mechanism, reading), part in rows.groupby(["mechanism", "reading"]):
+        means = [
+            f"{own['error'].mean():.2f} [{own['low'].min():.2f}, {own['high'].max():.2f}]"
+            for own in (where(part, kind=kind) for kind in _KINDS)
+        ]
+        lines.append([str(mechanism), str(reading), *means])
+    return TextTable(["mechanism", "label accuracy", *_KINDS.values()], lines)
+
+
+def _points(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.2f}"
+
+
+KINDS = {"cells": cells, "errors": errors, "fits": fits, "predictions": predictions}
+"""Tables of the pages, by name."""
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from lab.compare.agreement import MEASURED, OTHER_HALF
 from sim.theory import lock_in
 
 ROOT = Path(__file__).parents[2]
+HARDEST = "llama-math500"
+"""The row in which the readings of the guard part."""
 TASKS = ("arithmetic", "collatz")
 
 
@@ -110,7 +112,7 @@ def test_the_simulator(pages):
 
 
 def test_the_readings_of_the_guard(tool):
-    page = tool("readings_page")
+    page = tool("readings")
     readme, findings = text_of("README.md"), text_of("docs/findings.md")
     table = pd.read_csv(page.PAPER, comment="#")
     errors = page.paper_errors(table).set_index("arm")["fates"]
@@ -119,11 +121,11 @@ def test_the_readings_of_the_guard(tool):
     words = "{} points for the text, {} with the one-step flip rate and {} for"
     assert words.format(*one) in readme
     assert "{}, {} (one-step flip rate) and {} points".format(*two) in findings
-    own = table[(table["row"] == page.HARDEST) & (table["cell"] == "Degraded")]
+    own = table[(table["row"] == HARDEST) & (table["cell"] == "Degraded")]
     own = own.set_index("kind")["predicted"]
     shown = "{:.1f}, {:.1f} and {:.1f} % Degraded, the paper 24.0".format(*(own[g] for g in guards))
     assert shown in readme and shown in findings
-    given = page.weighted(page.HARDEST, False)
+    given = page.weighted(HARDEST, False)
     n_draws = pd.read_csv(page.DRAWS)["draw"].nunique()
     assert f"Of {n_draws} mechanisms drawn from a wide prior, {len(given)} agree" in findings
     (low, high), *others = [
@@ -133,7 +135,7 @@ def test_the_readings_of_the_guard(tool):
     words = "{} to {}, under the scripts {} to {}".format(*others[0], *others[1])
     assert words in findings and f"{low} to {high} % Degraded" in findings
     assert f"from {others[0][0]} to {others[0][1]} % Degraded" in readme
-    assert page.weighted(page.HARDEST, True)["draw"].nunique() == 2 and "Two mechanisms" in findings
+    assert page.weighted(HARDEST, True)["draw"].nunique() == 2 and "Two mechanisms" in findings
 
 
 def test_the_study_of_the_readings(pages):
@@ -185,7 +187,7 @@ def test_the_chain_of_two_answers():
 
 
 def test_the_measured_model(tool):
-    page, text = tool("agreement_page"), text_of("README.md")
+    page, text = tool("tables"), text_of("README.md")
     errors = {}
     for name in ("seed0", "seed23", "seed24", "seed25"):
         found = page.mean_errors(page.read(name)).set_index("prediction")["final"]

@@ -39,16 +39,16 @@ def test_draws_go_on_and_their_runs_are_paired(draws):
     assert table.loc[0, "kappa_att":"neg_transfer"].notna().all() and table["accepted"].eq(1).all()
     (again,) = draws.drawn(1)
     assert again["ttrl: Degraded"] == pytest.approx(table.loc[1, "ttrl: Degraded"], rel=1e-4)
-    shares = table[[f"{r}: Always Wrong" for r in draws.READINGS]]
+    shares = table[[f"{r}: Always Wrong" for r in draws.RUNS]]
     assert shares.notna().all(axis=None)
 
 
 def test_weights_are_the_shares_that_fit(tool, monkeypatch, tmp_path):
-    page = tool("readings_page")
+    page = tool("readings")
     lines = []
     for draw, accepted in ((0, (4, 2)), (1, (8, 0)), (2, (2, 2))):
         for row, n in zip(("llama-math500", "llama-amc"), accepted, strict=True):
-            cells = {f"{r}: {c}": 10.0 * draw for r in ("ttrl", *page.READINGS) for c in page.CELLS}
+            cells = {f"{r}: {c}": 10.0 * draw for r in page.RUNS for c in page.CELLS}
             line = {"draw": draw, "policy": "attractor", "row": row, "tries": 8, "accepted": n}
             lines.append(line | {"step": draw, **(cells if n else {})})
     pd.DataFrame(lines).to_csv(tmp_path / "draws.csv", index=False)
