@@ -77,14 +77,9 @@ def formula_like(rng: random.Random) -> str:
     return "".join(rng.choices(PIECES, k=rng.randint(1, 12)))
 
 
-def operators(rng: random.Random) -> str:
-    pieces = [r"\int_0^{\infty}", r"\sum_{n=1}^{10^9}", r"\lim_{x\to0}", r"\frac{1}{0}", "0^{-1}"]
-    return f"{rng.choice(pieces)} {formula_like(rng)}"
-
-
 KINDS: tuple[tuple[Callable[[random.Random], str], int], ...] = (
     (tower, 70), (factorial, 70), (megabyte, 2), (control, 38), (code, 60), (nested, 70),
-    (long_number, 50), (repeated, 40), (formula_like, 70), (operators, 30),
+    (long_number, 50), (repeated, 40), (formula_like, 100),
 )  # fmt: skip
 
 

@@ -66,9 +66,8 @@ def test_steps_tell_the_version_and_the_time_beside_the_update(whole: Trace):
     assert own[0] == 0 and bool((own[1:] > 0).all())
     # Row by row the trainer waits for the votes of the next batch, after the update.
     assert bool((waited[1:-1] < own[2:]).all())
-    np.testing.assert_allclose(
-        steps["sampled_per_second"][1:], steps["tokens_sampled"][1:] / own[1:]
-    )
+    speed = steps["tokens_sampled"][1:] / own[1:]
+    np.testing.assert_allclose(steps["sampled_per_second"][1:], speed)
     phases = [f"seconds_{phase}" for phase in ("rollout", "grade", "guard", "update", "sync")]
     assert bool((steps["seconds_step"] >= steps[phases].sum(axis=1)).all())
 
@@ -96,28 +95,23 @@ def test_an_engine_that_fails_meanwhile_ends_the_run_and_a_resumed_one_goes_on(
     check_same(trace, whole)
 
 
-@pytest.fixture
-def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Group, torch.Tensor]]:
-    """The groups of each optimizer step, and their log-probs by the weights before the step."""
-    seen: list[tuple[Group, torch.Tensor]] = []
-    step = PolicyOptimizer.step
-
-    def recorded(self: PolicyOptimizer, groups: list[Group]) -> Any:
-        seen.extend((group, logprobs(self.scorer, group)) for group in groups)
-        return step(self, groups)
-
-    monkeypatch.setattr(PolicyOptimizer, "step", recorded)
-    return seen
-
-
 def logprobs(scorer: Scorer, group: Group) -> torch.Tensor:
     return group_logprobs(scorer, [group], TURNS.temperature, TURNS.max_tokens_per_microbatch)[0]
 
 
 @pytest.mark.parametrize("cap", [0.0, 1.5])
 def test_the_loss_is_corrected_for_one_update(
-    cap: float, beside: None, trained_on: list[tuple[Group, torch.Tensor]]
+    cap: float, beside: None, monkeypatch: pytest.MonkeyPatch
 ):
+    trained_on: list[tuple[Group, torch.Tensor]] = []
+    step = PolicyOptimizer.step
+
+    def recorded(self: PolicyOptimizer, groups: list[Group]) -> Any:
+        """Note groups, and their log-probs by the weights before the step."""
+        trained_on.extend((group, logprobs(self.scorer, group)) for group in groups)
+        return step(self, groups)
+
+    monkeypatch.setattr(PolicyOptimizer, "step", recorded)
     train(replace(AHEAD, epochs=1, tis_cap=cap, mini_batch=2), progress=False)
     group, now = next(pair for pair in trained_on[2:] if not pair[0].silent)
     inside = group.real_KT

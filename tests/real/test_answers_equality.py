@@ -32,11 +32,7 @@ from real.tiny import problems as tiny_problems
     "group",
     [
         ("025", "25", "25.0", "50/2", r"\frac{50}{2}", r"5^2", r"\sqrt{625}", r"2.5\times10^{1}"),
-        ("142.0", "142"),
-        (r"336^\circ", "336", "336 degrees"),
         (r"\dfrac12", "1/2", "0.5", ".50", "2/4", r"\frac{-1}{-2}", r"2^{-1}", r"5\cdot10^{-1}"),
-        ("1,234", "1234", r"1{,}234"),
-        (r"\text{C}", "(C)", "C", r"\textbf{(C)}"),
         (r"10\%", "10", "10 percent"),
         ("x=5", "5", "x = 5.0", r"\frac{10}{2}"),
         (r"0.\overline{3}", r"\frac13", r"0.3\overline{3}", "3/9"),
@@ -227,11 +223,7 @@ def test_settings_choose_the_equality() -> None:
 def tiny_run(folder: Path, answers: str, **settings: Any) -> Trace:
     """The tiny model on problems from a file, `{}` in `answers` for twice the true digit."""
     rows = [
-        {
-            "id": p.id,
-            "prompt": p.prompt,
-            "answer": answers.replace("{}", str(2 * int(p.answer or ""))),
-        }
+        {"prompt": p.prompt, "answer": answers.replace("{}", str(2 * int(p.answer or "")))}
         for p in tiny_problems(4)
     ]
     path = folder / "problems.json"
@@ -244,9 +236,7 @@ def tiny_run(folder: Path, answers: str, **settings: Any) -> Trace:
 
 
 @pytest.mark.parametrize(("check", "right"), [("math", True), ("strings", False)])
-def test_a_run_rewards_what_its_equality_calls_equal(
-    tmp_path: Path, check: str, right: bool
-) -> None:
+def test_a_run_rewards_what_its_equality_calls_equal(tmp_path: Path, check: str, right: bool):
     """The tiny model says 7, the file asks for 14/2: strings differ, the answers do not."""
     trace = tiny_run(tmp_path, "{}/2", answer_check=check)
     assert (trace.evals["pass_at_1"].max() > 0) == right
@@ -293,8 +283,6 @@ def spent_by(checker: Checker) -> float:
 
 
 class Watched(Checker):
-    """Keeps what was asked and answered."""
-
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[tuple[tuple[str, ...], Reply]] = []
@@ -306,26 +294,20 @@ class Watched(Checker):
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Watched]:
+def checker() -> Iterator[Watched]:
     made = Watched()
     yield made
     made.close()
 
 
 @pytest.fixture
-def checker(shared: Watched) -> Watched:
-    shared.seen.clear()
-    return shared
-
-
-@pytest.fixture
 def unscreened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything reaches the checker."""
     monkeypatch.setattr(real.answers.equality, "formula", lambda text: text)
 
 
 @pytest.mark.usefixtures("unscreened")
 def test_a_power_tower_is_killed_counted_and_remembered(checker: Watched) -> None:
+    checker.seen.clear()
     equality = Equality(2.0, checker)
     answer_ids = AnswerIds([None, TOWER], equality)
     group = list(map(box, ["2k+2", TOWER, "2(k+1)", TOWER]))
@@ -346,6 +328,7 @@ def test_a_power_tower_is_killed_counted_and_remembered(checker: Watched) -> Non
 
 @pytest.mark.usefixtures("unscreened")
 def test_a_group_costs_no_more_than_its_limit(checker: Watched) -> None:
+    checker.seen.clear()
     equality = Equality(1.0, checker)
     towers = [f"{base}^{{9^{{9^9}}}}" for base in range(2, 32)]
     ids = AnswerIds([None], equality).ids(0, list(map(box, towers)))

@@ -125,9 +125,7 @@ def test_a_unanimous_correct_group_is_rewarded_on_every_problem(
     assert equality.n_given_up == 0
 
 
-def test_different_reference_answers_are_never_merged(
-    answers: list[str], equality: Equality
-) -> None:
+def test_different_reference_answers_are_never_merged(answers: list[str], equality: Equality):
     """All pairs of the 500; two problems ask for -2 and 1, in either order."""
     answer_ids = AnswerIds([None], equality)
     ids = answer_ids.ids(0, [box(answer) for answer in answers]).tolist()

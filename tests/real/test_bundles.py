@@ -30,7 +30,7 @@ DECODER = decoder_sizes(VOCABULARY, head_dim=8)
 def causal(name: str, **settings: Any) -> Any:
     torch.manual_seed(3)
     config = getattr(transformers, f"{name}Config")(**settings)
-    return getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
 
 
 llama, qwen3 = partial(causal, "Llama", **DECODER), partial(causal, "Qwen3", **DECODER)
@@ -67,7 +67,6 @@ def any_saving_is_enough(monkeypatch: pytest.MonkeyPatch):
 
 
 def both_ways(scorer: Scorer, config: TrainConfig, **options: Any) -> list[tuple[float, Tensor]]:
-    """Loss and gradient with bundles, then without."""
     found = []
     for width in (scorer.bundle_width, None):
         way = copy.copy(scorer)

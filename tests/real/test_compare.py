@@ -129,9 +129,8 @@ def test_a_signal_stops_the_children_and_leaves_checkpoints(tmp_path: Path):
     command = [sys.executable, "-m", "real", "compare", "--out", str(out), *words]
     # Under nohup SIGHUP is ignored, and a new process takes that over.
     inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, start_new_session=True, **pipes)
     signal.signal(signal.SIGHUP, inherited)
     folders = [run_folder(out, name, 0) for name in ("ttrl", "guard")]
     deadline = time.monotonic() + 120
@@ -232,10 +231,8 @@ def test_comparison_is_paired_and_matches_the_effort(
     extra = [traces["matched", seed].run.extra for seed in (3, 5)]
     assert extra[0]["step_factor"] == extra[1]["step_factor"] > 0
     assert extra[0]["achieved_ratio"] == extra[1]["achieved_ratio"] > 0
-    guard, base = (
-        np.concatenate([traces[name, s].steps["update_norm"] for s in (3, 5)]).mean()
-        for name in ("guard", "ttrl")
-    )
+    norms = {run: trace.steps["update_norm"].mean() for run, trace in traces.items()}
+    guard, base = (norms[name, 3] + norms[name, 5] for name in ("guard", "ttrl"))
     assert extra[0]["matched_tries"] > 1 or extra[0]["step_factor"] == pytest.approx(guard / base)
     assert abs(extra[0]["achieved_ratio"] - 1) < CLOSE or extra[0]["matched_tries"] == MAX_TRIES
     assert not list((tmp_path / "all").glob(".*"))
@@ -263,10 +260,8 @@ def test_a_permuted_guard_treats_as_much_and_sees_the_same():
     own, dealt = (train(replace(still, treatment=t), progress=False) for t in ("own", "permuted"))
     seen = ["step", "problem", "label", "flipped", "match_rate", "flip_rate", "n_minority"]
     assert own.visits[seen].equals(dealt.visits[seen])
-    first, second = (
-        t.visits.sort_values(["step", *TREATED])[["step", *TREATED]].to_numpy(float)
-        for t in (own, dealt)
-    )
+    columns = ["step", *TREATED]
+    first, second = (t.visits.sort_values(columns)[columns].to_numpy(float) for t in (own, dealt))
     np.testing.assert_array_equal(first, second)
     assert (own.visits["weight"] != dealt.visits["weight"]).any()
     assert (dealt.visits["skipped"] == (dealt.visits["route"] == 3)).all()

@@ -51,9 +51,7 @@ CONFIG: dict[str, Any] = {
 def start(ranks: Start) -> Start:
     """Two ranks by default, with `CONFIG` and changes of it."""
 
-    def run(
-        name: str, world: int = 2, do: str = "train", fault: Any = None, **changes: Any
-    ) -> Ended:
+    def run(name: str, world: int = 2, do: str = "train", fault: Any = None, **changes: Any) -> Any:
         return ranks(name, {**CONFIG, **changes}, world, do, fault)
 
     return run
@@ -67,33 +65,23 @@ def pair(start: Start, name: str, **changes: Any) -> tuple[Ended, Ended]:
 
 @pytest.fixture(scope="module")
 def alone(start: Start) -> Ended:
-    """One process, two batches."""
     return start("alone", world=1)
 
 
 @pytest.fixture(scope="module")
 def killed(start: Start) -> Ended:
-    """Two ranks, the second of which is killed in the second batch."""
     return start("killed", fault={"rank": 1, "what": "kill", "call": 2})
 
 
-def test_two_ranks_make_the_update_of_one(alone: Ended, killed: Ended) -> None:
+def test_two_ranks_make_the_votes_decisions_and_update_of_one(alone: Ended, killed: Ended):
     before, after = alone.tensors(0), alone.tensors(1)
     moved = max(float((after[n] - before[n]).abs().max()) for n in after)
     assert moved > 100 * TOLERANCE
     assert_close(killed.tensors(1), after)
     assert_close(killed.tensors(1, "optimizer"), alone.tensors(1, "optimizer"))
-
-
-def test_the_votes_and_decisions_are_those_of_one_rank(alone: Ended, killed: Ended) -> None:
     mine, expected = killed.trace.visits, alone.trace.visits
     assert_frame_equal(mine, expected[expected["step"] <= 1])
     assert set(mine["step"]) == {0, 1}
-
-
-def test_guard_and_answers_are_checkpointed_by_the_rank_that_keeps_them(
-    alone: Ended, killed: Ended
-) -> None:
     for name in ("guard.safetensors", "answers.json"):
         one, two = (run.folder / "checkpoints/step-000001" / name for run in (alone, killed))
         assert one.read_bytes() == two.read_bytes()
@@ -113,18 +101,15 @@ def test_one_rank_goes_on_where_two_stopped(start: Start, alone: Ended, killed: 
     assert resumed.codes == [0]
     assert_close(resumed.tensors(2), alone.tensors(2))
     assert_close(resumed.tensors(2, "optimizer"), alone.tensors(2, "optimizer"))
-    assert_frame_equal(resumed.trace.visits, alone.trace.visits)
-    assert_frame_equal(resumed.trace.votes, alone.trace.votes)
-    assert_frame_equal(resumed.trace.answers, alone.trace.answers)
+    for table in ("visits", "votes", "answers"):
+        assert_frame_equal(getattr(resumed.trace, table), getattr(alone.trace, table))
     assert_same_steps(resumed.trace, alone.trace)
 
 
 def test_a_nan_in_one_ranks_gradient_refuses_the_step_on_both(start: Start) -> None:
-    def spoilt(world: int) -> Ended:
-        fault = {"rank": world - 1, "what": "nan", "call": 3}
-        return start(f"nan-{world}", world=world, fault=fault)
-
-    two, one = spoilt(2), spoilt(1)
+    two, one = (
+        start(f"nan-{n}", world=n, fault={"rank": n - 1, "what": "nan", "call": 3}) for n in (2, 1)
+    )
     assert two.codes == [0, 0]
     assert two.trace.steps["n_refused"].tolist() == [1, 0]
     assert two.trace.run.extra["refused_steps"] == 1
@@ -205,11 +190,9 @@ def test_each_rank_writes_and_checks_its_own_shards(start: Start) -> None:
     ended = start("shards", fault=fault, **changes)
     last, before = (ended.folder / f"checkpoints/step-00000{step}" for step in (1, 0))
     assert not last.with_name("step-000002.tmp").exists()
-    assert sorted(p.name for p in last.glob("optimizer*")) == [
-        f"optimizer.{rank}-of-2.safetensors" for rank in (0, 1)
-    ]
-    sizes = [p.stat().st_size for p in last.glob("optimizer*")]
-    assert max(sizes) < 0.55 * sum(sizes)
+    sizes = {path.name: path.stat().st_size for path in last.glob("optimizer*")}
+    assert set(sizes) == {f"optimizer.{rank}-of-2.safetensors" for rank in (0, 1)}
+    assert max(sizes.values()) < 0.55 * sum(sizes.values())
     shard = last / "optimizer.1-of-2.safetensors"
     content = bytearray(shard.read_bytes())
     content[-3] ^= 1
@@ -277,14 +260,9 @@ def options(folder: Path, **settings: Any) -> list[str]:
 
 
 def torchrun(words: list[str], *places: str) -> subprocess.Popen[str]:
-    """An agent of torchrun."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *places, *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-m", "torch.distributed.run", *places, *words]
+    pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes)
 
 
 def failed(folder: Path, fault: dict[str, Any], **settings: Any) -> list[str]:

@@ -61,9 +61,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(n: int):
 
 
 def test_pass_at_k_of_an_evaluation():
-    answer_ids, answers = book_of(
-        ["1", "2", None], [["1", "5", "5", "5"], ["2", "2", "9", ""], ["3", "3", "3", "3"]]
-    )
+    answer_ids, answers = book_of(["1", "2", None], [["1", *"555"], [*"229", ""], [*"3333"]])
     found = evaluate(answers, answer_ids, with_majority=False, ks=(2, 4, 8))
     # Of the six pairs, 3 hold the one right answer, 5 one of the two.
     assert found["pass_at_2"] == pytest.approx((3 / 6 + 5 / 6) / 2)

@@ -29,9 +29,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_problems(folder: Path, prompts: list[str], answers: list[str | None]) -> str:
-    rows = [
-        {"id": f"p{i}", "prompt": prompts[i], "answer": answers[i]} for i in range(len(prompts))
-    ]
+    pairs = enumerate(zip(prompts, answers, strict=True))
+    rows = [{"id": f"p{i}", "prompt": prompt, "answer": answer} for i, (prompt, answer) in pairs]
     path = folder / "set.json"
     path.write_text(json.dumps(rows))
     return str(path)
@@ -97,8 +96,6 @@ def file_with(name: str, text: str) -> Callable[[Path], object]:
 
 
 def config_with(**changes: Any) -> Callable[[Path], object]:
-    """A change to a model folder's config."""
-
     def spoil(folder: Path) -> None:
         path = folder / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -107,8 +104,6 @@ def config_with(**changes: Any) -> Callable[[Path], object]:
 
 
 def index_with(name: object) -> Callable[[Path], object]:
-    """An index that names one file of weights."""
-
     def spoil(folder: Path) -> None:
         (folder / "model.safetensors").unlink()
         index = json.dumps({"metadata": {}, "weight_map": {"weight": name}})

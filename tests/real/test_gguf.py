@@ -24,33 +24,29 @@ def tiny() -> Any:
     return AutoModelForCausalLM.from_pretrained(CHECKPOINT, use_safetensors=True)
 
 
-def write(
-    file: Path, model: Any, kind: str = "F32", architecture: str = "qwen2", without: str = ""
-) -> Path:
+def write(file: Path, model: Any, kind: str) -> Path:
     """The model and the tokenizer of the tiny task as a GGUF file of one kind of weights."""
-    writer, config = gguf.GGUFWriter(file, architecture), model.config
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer, config = gguf.GGUFWriter(file, "qwen2"), model.config
+    values = {
+        "block_count": config.num_hidden_layers, "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size, "feed_forward_length": config.intermediate_size,
+        "head_count": config.num_attention_heads, "head_count_kv": config.num_key_value_heads,
+        "rope_freq_base": config.rope_parameters["rope_theta"], "eos_token_id": config.eos_token_id,
+        "layer_norm_rms_eps": config.rms_norm_eps, "pad_token_id": config.pad_token_id,
+    }  # fmt: skip
+    for name, value in values.items():
+        getattr(writer, f"add_{name}")(value)
     tokens = [*TOKENS[:-1], "01"]  # readers want a merge
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(tokens)
     writer.add_token_merges(["0 1"])
     writer.add_token_types([3] * 3 + [1] * (len(tokens) - 3))
-    writer.add_eos_token_id(config.eos_token_id)
-    writer.add_pad_token_id(config.pad_token_id)
     names = gguf.TensorNameMap(gguf.MODEL_ARCH.QWEN2, config.num_hidden_layers)
     for name, weight in model.named_parameters():
         array = weight.detach().numpy()
         raw = getattr(gguf.GGMLQuantizationType, kind if array.ndim == 2 else "F32")
         short = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if short != without:
-            writer.add_tensor(short, gguf.quants.quantize(array, raw), raw_dtype=raw)
+        writer.add_tensor(short, gguf.quants.quantize(array, raw), raw_dtype=raw)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

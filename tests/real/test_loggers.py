@@ -26,8 +26,6 @@ SMALL = TrainConfig(
 
 
 class Fake(ModuleType):
-    """Replaces a library and records the values that it gets."""
-
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.__spec__ = importlib.util.spec_from_loader(name, None, origin=__file__)
@@ -95,9 +93,8 @@ def test_a_missing_library_is_told_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "tensorboard" else found(name)
-    )
+    missing = {"tensorboard"}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n in missing else found(n))
     out = tmp_path / "run"
     assert main(["run", "--out", str(out), "--log", "tensorboard", "--epochs", "1"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
@@ -152,12 +149,9 @@ def test_tensorboard_writes_real_event_files(tmp_path: Path):
     trace = resume(tmp_path / "run", progress=False)
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"), {"scalars": 0})
     events.Reload()
-    for name, table, column in (
-        ("train/update_norm", trace.steps, "update_norm"),
-        ("train/seconds_update", trace.steps, "seconds_update"),
-        ("eval/pass_at_1", trace.evals, "pass_at_1"),
-    ):
-        found = events.Scalars(name)
+    columns = ("train/update_norm", "train/seconds_update", "eval/pass_at_1")
+    for name, table in zip(columns, (trace.steps, trace.steps, trace.evals), strict=True):
+        found, column = events.Scalars(name), name.partition("/")[2]
         # Of the third batch, which came twice, only the second time is shown.
         assert [event.step for event in found] == table["step"].tolist()
         np.testing.assert_allclose([e.value for e in found], table[column], rtol=1e-6)

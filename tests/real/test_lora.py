@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +113,8 @@ def test_seed_fixes_the_adapters_and_leaves_other_randomness_alone():
     for model, seed in zip(models, (1, 1, 2), strict=True):
         add_lora(model, rank=2, alpha=8, seed=seed)
     assert torch.equal(torch.rand(1), expected)
-    first, same, other = (
-        torch.cat([p.flatten() for p in m.parameters() if p.requires_grad]) for m in models
-    )
+    adapters = [[p.flatten() for p in m.parameters() if p.requires_grad] for m in models]
+    first, same, other = map(torch.cat, adapters)
     assert torch.equal(first, same) and not torch.equal(first, other)
 
 
@@ -129,14 +128,7 @@ def test_chosen_layers_and_wrong_ones():
 
 
 def test_without_peft_the_user_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch):
-    real_import = builtins.__import__
-
-    def refuse(name: str, *args: Any, **options: Any) -> Any:
-        if name == "peft":
-            raise ImportError(name)
-        return real_import(name, *args, **options)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError, match=r"lora_rank = 2: needs the package peft; pip install"):
         add_lora(small_model(), rank=2, alpha=8)
 

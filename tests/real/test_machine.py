@@ -66,9 +66,7 @@ def test_segments_grow_but_for_memory_that_others_open(settings: list[str]) -> N
     assert settings == [f"expandable_segments:{grow}" for grow in (True, False, True)]
 
 
-def test_segments_stay_fixed_elsewhere(
-    settings: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_segments_stay_fixed_elsewhere(settings: list[str], monkeypatch: pytest.MonkeyPatch):
     memory.grow_segments(torch.device("cpu"), vllm_inside=False)
     memory.grow_segments(torch.device("cuda"), vllm_inside=True)
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:512")
@@ -78,9 +76,7 @@ def test_segments_stay_fixed_elsewhere(
     assert settings == []
 
 
-def test_steps_on_a_gpu_tell_its_memory_and_the_use_of_its_speed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_steps_on_a_gpu_tell_its_memory_and_the_use_of_its_speed(monkeypatch: pytest.MonkeyPatch):
     reset: list[Any] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)

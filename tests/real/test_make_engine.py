@@ -59,9 +59,8 @@ def test_vllm_gets_the_settings_of_the_run(policy: Any, made: list[Any]) -> None
     assert settings == {
         "model": str(CHECKPOINT), "max_model_len": 64, "eos_token_ids": policy.eos_token_ids,
         "pad_token_id": policy.pad_token_id, "dtype": "bfloat16", "max_rows": 128, "memory": 0.5,
-        "device": "cpu", "threads": 1, "head_dtype": "float32",
-        "reads_text": False, "cache": None, "n_gpus": 1,
-        "adapter_rank": 0,
+        "device": "cpu", "threads": 1, "head_dtype": "float32", "reads_text": False, "cache": None,
+        "n_gpus": 1, "adapter_rank": 0,
     }  # fmt: skip
     assert (timeout, device, dtype) == (77.0, torch.device("cpu"), torch.bfloat16)
     assert room.total >= 2 * 100_000
@@ -99,13 +98,10 @@ def test_adapters_are_applied_by_vllm_in_its_own_process(policy: Any, made: list
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({}, True),
-        ({"engine_adapters": False}, False),
-        ({"dtype": "float32"}, False),
-        ({"lora_rank": 0}, False),
-        ({"engine": "transformers"}, False),
+        ({}, True), ({"engine_adapters": False}, False), ({"dtype": "float32"}, False),
+        ({"lora_rank": 0}, False), ({"engine": "transformers"}, False),
     ],
-)
+)  # fmt: skip
 def test_vllm_applies_adapters_where_a_merge_would_round(changed: Any, expected: bool) -> None:
     config = replace(CONFIG, engine="vllm", dtype="bfloat16", lora_rank=4, engine_adapters=None)
     assert replace(config, **changed).settled().engine_adapters is expected
