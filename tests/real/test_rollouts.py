@@ -257,8 +257,7 @@ class Echo:
 
 
 @pytest.mark.parametrize(
-    ("queues", "calls"),
-    [(True, [[1, 2, 3, 4, 5, 6, 7]]), (False, [[1, 2], [3, 4], [5, 6], [7]])],
+    ("queues", "calls"), [(True, [[1, 2, 3, 4, 5, 6, 7]]), (False, [[1, 2], [3, 4], [5, 6], [7]])]
 )
 def test_an_engine_with_a_queue_gets_all_prompts_at_once(
     queues: bool, calls: list[list[int]]

@@ -128,11 +128,7 @@ def test_bad_options_are_one_line(
     ],
 )
 def test_bad_problem_files_are_one_line(
-    content: str,
-    words: list[str],
-    message: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    content: str, words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     file = tmp_path / "set.json"
     file.write_text(content)

@@ -30,15 +30,7 @@ from real.engines.vllm_engine import EngineMemory
 from real.fit import engine_memory
 from real.model.policy import Policy
 from real.model.prepare import card_held
-from real.plan import (
-    CONTEXT,
-    GIB,
-    PlannedModel,
-    pass_bytes,
-    plan_memory,
-    read_config,
-    state_parts,
-)
+from real.plan import CONTEXT, GIB, PlannedModel, pass_bytes, plan_memory, read_config, state_parts
 from real.ranks.distributed import shard
 from real.run import prepare
 from real.settings.config import TrainConfig
@@ -66,12 +58,7 @@ def planned(config: TrainConfig, world: int = 1) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"dtype": "bfloat16", "ema_decay": 0.9},
-        {"lora_rank": 4},
-    ],
+    "settings", [{}, {"dtype": "bfloat16", "ema_decay": 0.9}, {"lora_rank": 4}]
 )
 def test_state_has_the_planned_bytes(settings: dict[str, Any]) -> None:
     if "lora_rank" in settings:
