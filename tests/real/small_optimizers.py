@@ -22,15 +22,10 @@ def weights(model: Qwen2ForCausalLM) -> torch.Tensor:
 
 def make_group(seed: int, silent: bool = False, **changes: object) -> Group:
     g = torch.Generator().manual_seed(seed)
-    majority = torch.zeros(6) if silent else torch.randn(6, generator=g)
-    group = Group(
-        prompt_L=torch.randint(3, 20, (5,), generator=g),
-        tokens_KT=torch.randint(3, 20, (6, 4), generator=g),
-        old_KT=torch.full((6, 4), -3.0),
-        lengths_K=torch.tensor([4, 3, 4, 1, 2, 4]),
-        majority_K=majority,
-        minority_K=torch.zeros(6),
-    )
+    majority_K = torch.zeros(6) if silent else torch.randn(6, generator=g)
+    prompt_L, tokens_KT = (torch.randint(3, 20, size, generator=g) for size in ((5,), (6, 4)))
+    lengths_K, old_KT = torch.tensor([4, 3, 4, 1, 2, 4]), torch.full((6, 4), -3.0)
+    group = Group(prompt_L, tokens_KT, old_KT, lengths_K, majority_K, torch.zeros(6))
     return replace(group, **changes)
 
 

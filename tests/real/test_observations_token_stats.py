@@ -74,8 +74,9 @@ def test_entropy_and_certainty_by_their_definitions():
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
-def test_sampling_and_a_pass_of_the_trainer_agree(policy: Policy, temperature: float):
+def test_sampling_and_a_pass_of_the_trainer_agree(policy, temperature):
     rollouts = sample(policy, True, temperature)
+    rollouts.logprobs_PNT[:, :, 1] = torch.nan  # the pass needs none of the engine's
     found = token_stats(Scorer(policy.model), PROMPTS, rollouts, settings(temperature, 256))
     assert close(rollouts.entropy_PV, found[0])
     assert close(rollouts.certainty_PV, found[1])
@@ -83,7 +84,7 @@ def test_sampling_and_a_pass_of_the_trainer_agree(policy: Policy, temperature: f
     assert rollouts.certainty_PV is not None and rollouts.certainty_PV.min() > 0
 
 
-def test_asking_changes_no_bit_of_the_samples_and_takes_no_further_pass(policy: Policy):
+def test_asking_changes_no_bit_of_the_samples_and_takes_no_further_pass(policy):
     calls: list[int] = []
     hook = policy.model.register_forward_hook(lambda *_: calls.append(1))
     plain = sample(policy, False)
@@ -98,13 +99,13 @@ def test_asking_changes_no_bit_of_the_samples_and_takes_no_further_pass(policy: 
 
 
 @pytest.mark.parametrize("max_rows", [1, 7])
-def test_batching_does_not_matter(policy: Policy, max_rows: int):
+def test_batching_does_not_matter(policy, max_rows):
     whole, parts = sample(policy, True), sample(policy, True, max_rows=max_rows)
     assert close(parts.entropy_PV, whole.entropy_PV)
     assert close(parts.certainty_PV, whole.certainty_PV)
 
 
-def test_equal_responses_go_through_the_model_once(policy: Policy):
+def test_equal_responses_go_through_the_model_once(policy):
     tokens = torch.tensor([[[4, 5, 1], [4, 5, 1], [4, 5, 6], [4, 5, 9]]])
     lengths = torch.tensor([[3, 3, 2, 2]])  # what stands behind the end is no difference
     rollouts = Rollouts(tokens, torch.zeros(1, 4, 3), lengths, lengths > 2, 0)
@@ -118,15 +119,6 @@ def test_equal_responses_go_through_the_model_once(policy: Policy):
     assert sum(rows) == 2
     assert entropy[0, 0] == entropy[0, 1] and entropy[0, 2] == entropy[0, 3]
     assert entropy[0, 0] != entropy[0, 2]
-
-
-def test_a_log_prob_that_the_engine_did_not_give_does_not_matter(policy: Policy):
-    rollouts = sample(policy, False)
-    scorer = Scorer(policy.model)
-    expected = token_stats(scorer, PROMPTS, rollouts, settings(0.6))
-    rollouts.logprobs_PNT[:, :, 1] = torch.nan
-    found = token_stats(scorer, PROMPTS, rollouts, settings(0.6))
-    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
 
 
 def test_neither_way_holds_all_logits():
@@ -173,7 +165,7 @@ class Threads(Ranks):
 
 @pytest.mark.parametrize("n_prompts", [5, 1])
 @pytest.mark.parametrize("stats", [True, False])
-def test_ranks_send_them_to_all(policy: Policy, n_prompts: int, stats: bool):
+def test_ranks_send_them_to_all(policy, n_prompts, stats):
     """With one prompt a rank has none, and knows nothing of the fields itself."""
     prompts, sampling = PROMPTS[:n_prompts], Sampling(22, 0.6, stats=stats)
     Threads.met, Threads.barrier = {}, Barrier(2)
@@ -196,7 +188,7 @@ def test_ranks_send_them_to_all(policy: Policy, n_prompts: int, stats: bool):
                 assert found.entropy_PV is None and found.certainty_PV is None
 
 
-def test_responses_are_dealt_to_the_first_ranks_of_groups(policy: Policy):
+def test_responses_are_dealt_to_the_first_ranks_of_groups(policy):
     prompts, sampling, asked = PROMPTS[:5], Sampling(22, 0.6), []
     Threads.met, Threads.barrier = {}, Barrier(4)
 

@@ -52,9 +52,7 @@ rows_of_groups = st.lists(
 @given(
     rows_of_groups, st.integers(1, 400), st.sampled_from(["padded", "packed"]), st.integers(1, 4)
 )
-def test_every_row_once_within_the_budget_on_ranks_in_step(
-    rows: list[tuple[int, list[int]]], budget: int, layout: Any, world: int
-):
+def test_every_row_once_within_the_budget_on_ranks_in_step(rows, budget, layout, world):
     groups = [make_group(prompt, lengths) for prompt, lengths in rows]
     passes = passes_of(groups, budget, layout, world)
     assert passes == passes_of(groups, budget, layout, world)
@@ -107,7 +105,7 @@ def gpt2(**changes: Any) -> GPT2LMHeadModel:
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("make", [llama, qwen2_window, qwen3, gpt2])
-def test_packed_rows_have_the_log_probs_of_padded_rows(make: Any, attention: str):
+def test_packed_rows_have_the_log_probs_of_padded_rows(make, attention):
     """Rows see nothing of their neighbours, whichever way they lie: each is as if alone."""
     torch.manual_seed(0)
     model = make(attn_implementation=attention).eval()
@@ -142,7 +140,7 @@ def test_packed_rows_have_the_gradient_of_padded_rows():
     torch.testing.assert_close(found["packed"], found["padded"], rtol=1e-5, atol=1e-5 * scale)
 
 
-def test_layout_follows_the_attention_kernel(monkeypatch: pytest.MonkeyPatch):
+def test_layout_follows_the_attention_kernel(monkeypatch):
     """Only flash attention learns from positions where rows end; recurrent layers never do."""
     model, plain = qwen3(), llama()
     assert Scorer(model).layout == Scorer(plain).layout == "padded"

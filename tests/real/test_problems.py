@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ def row(**fields: object) -> dict[str, object]:
     return {"id": "a", "prompt": "1+1=", "answer": "2", **fields}
 
 
-def test_json_and_jsonl_give_the_same_problems(tmp_path: Path) -> None:
+def test_json_and_jsonl_give_the_same_problems(tmp_path):
     rows = [row(id=1, source="x"), row(id="b", answer=142.0), row(id="c", answer=None)]
     rows.append({"id": "d", "prompt": "a\u2028b"})
     expected = [
@@ -79,7 +78,7 @@ def test_json_and_jsonl_give_the_same_problems(tmp_path: Path) -> None:
         ('["x"]', "row 1: holds text"),
     ],
 )
-def test_malformed_files_are_refused(tmp_path: Path, text: str, expected: str) -> None:
+def test_malformed_files_are_refused(tmp_path, text, expected):
     assert expected in message(write(tmp_path, text))
 
 
@@ -110,7 +109,7 @@ def test_malformed_files_are_refused(tmp_path: Path, text: str, expected: str) -
         ({"id": "x" * 1000, "prompt": ""}, "...'): empty prompt"),
     ],
 )
-def test_wrong_rows_are_named(tmp_path: Path, fields: dict[str, object], expected: str) -> None:
+def test_wrong_rows_are_named(tmp_path, fields, expected):
     assert expected in rows_refused(tmp_path, [row(id="first"), row(**fields)])
 
 
@@ -129,9 +128,7 @@ def test_wrong_rows_are_named(tmp_path: Path, fields: dict[str, object], expecte
         ("p.parquet", Path.mkdir, "cannot be read (is a directory"),
     ],
 )
-def test_unreadable_files_are_refused(
-    tmp_path: Path, name: str, make: str | bytes | Callable[[Path], None] | None, expected: str
-) -> None:
+def test_unreadable_files_are_refused(tmp_path, name, make, expected):
     path = tmp_path / name
     if callable(make):
         make(path)
@@ -143,20 +140,20 @@ def test_unreadable_files_are_refused(
 @pytest.mark.parametrize("prompt", ["prompt", "problem", "question", "input"])
 @pytest.mark.parametrize("answer", ["answer", "solution", "ground_truth", "target", "label"])
 @pytest.mark.parametrize("identity", ["id", "unique_id", "idx"])
-def test_usual_names_are_found(tmp_path: Path, prompt: str, answer: str, identity: str):
+def test_usual_names_are_found(tmp_path, prompt, answer, identity):
     found = load(tmp_path, [{"level": 3, prompt: "1+1?", answer: "2", identity: "a"}])
     assert found.problems == [Problem("a", "1+1?", "2")]
     assert found.fields == {"prompt": prompt, "answer": answer, "id": identity}
     assert found.by_usual_name == ("prompt", "answer", "id")
 
 
-def test_the_hub_s_math500_is_understood(tmp_path: Path):
+def test_the_hub_s_math500_is_understood(tmp_path):
     """It has a solution and an answer: this project's own name for a field wins."""
     row = {"problem": "1+1?", "solution": "so \\boxed{2}", "answer": "2", "unique_id": "test/1"}
     assert load(tmp_path, [row]).problems == [Problem("test/1", "1+1?", "2")]
 
 
-def test_dots_reach_into_objects_but_a_field_of_that_name_wins(tmp_path: Path):
+def test_dots_reach_into_objects_but_a_field_of_that_name_wins(tmp_path):
     rows: Rows = [{"q": {"text": "1+1?", "id": 7}, "answer": None}]
     found = load(tmp_path, rows, prompt="q.text", id="q.id")
     assert found.problems == [Problem("7", "1+1?", None)]
@@ -164,7 +161,7 @@ def test_dots_reach_into_objects_but_a_field_of_that_name_wins(tmp_path: Path):
     assert load(tmp_path, rows, prompt="q.text").problems[0].prompt == "2+2?"
 
 
-def test_verl_s_rows_are_understood(tmp_path: Path):
+def test_verl_s_rows_are_understood(tmp_path):
     turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
     answer = {"style": "rule", "ground_truth": "2"}
     found = load(tmp_path, [{"data_source": "math", "prompt": turns, "reward_model": answer}])
@@ -182,11 +179,11 @@ def test_verl_s_rows_are_understood(tmp_path: Path):
         ({"problem": "a", "idx": 1, "unique_id": 2}, "unique_id, idx could each be the id"),
     ],
 )
-def test_ambiguous_names_are_refused(tmp_path: Path, row: dict[str, Any], expected: str):
+def test_ambiguous_names_are_refused(tmp_path, row, expected):
     assert expected in rows_refused(tmp_path, [row])
 
 
-def test_a_field_that_no_row_has_is_refused(tmp_path: Path):
+def test_a_field_that_no_row_has_is_refused(tmp_path):
     row = {"problem": "a", "level": 1}
     expected = "fields.answer = 'gold': no row has it; fields are problem, level"
     assert expected in rows_refused(tmp_path, [row], answer="gold")
@@ -200,7 +197,7 @@ def test_a_field_that_no_row_has_is_refused(tmp_path: Path):
         FieldMap(prompt="")
 
 
-def test_ids_from_prompts_follow_the_prompt_not_the_place(tmp_path: Path):
+def test_ids_from_prompts_follow_the_prompt_not_the_place(tmp_path):
     rows: Rows = [{"prompt": f"{i} + 1?", "answer": str(i + 1)} for i in range(5)]
     first = {p.prompt: p.id for p in load(tmp_path, rows)}
     assert len(set(first.values())) == 5
@@ -209,7 +206,7 @@ def test_ids_from_prompts_follow_the_prompt_not_the_place(tmp_path: Path):
     assert first["0 + 1?"] == "7244e60cd135d9bb"
 
 
-def test_equal_prompts_get_numbered_ids_and_a_notice(tmp_path: Path):
+def test_equal_prompts_get_numbered_ids_and_a_notice(tmp_path):
     rows: Rows = [{"prompt": p} for p in ("a", "b", "a", "a")]
     found = load(tmp_path, rows)
     a, b = found.problems[0].id, found.problems[1].id
@@ -217,19 +214,19 @@ def test_equal_prompts_get_numbered_ids_and_a_notice(tmp_path: Path):
     assert found.notices == ("2 problems repeat the prompt of another",)
 
 
-def test_no_ids_and_no_answers_can_be_asked_for(tmp_path: Path):
+def test_no_ids_and_no_answers_can_be_asked_for(tmp_path):
     rows: Rows = [{"id": 1, "prompt": "a", "answer": "2"}, {"id": 1, "prompt": "b", "answer": "3"}]
     assert "--fields.id ''" in rows_refused(tmp_path, rows)
     found = load(tmp_path, rows, id="", answer="")
     assert len({p.id for p in found}) == 2 and {p.answer for p in found} == {None}
 
 
-def test_worked_solutions_end_in_the_answer(tmp_path: Path):
+def test_worked_solutions_end_in_the_answer(tmp_path):
     (problem,) = load(tmp_path, [{"question": "1+1?", "answer": "One and one\n#### 1,002"}])
     assert problem.answer == "1,002"
 
 
-def test_fingerprint_tells_sets_apart(tmp_path: Path):
+def test_fingerprint_tells_sets_apart(tmp_path):
     rows: Rows = [{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": "2"}]
     same = fingerprint(load(tmp_path, rows).problems)
     assert fingerprint(load(tmp_path, json.loads(json.dumps(rows))).problems) == same
@@ -237,7 +234,7 @@ def test_fingerprint_tells_sets_apart(tmp_path: Path):
         assert fingerprint(load(tmp_path, changed).problems) != same
 
 
-def test_parquet_gives_the_same_problems_and_its_types_become_text(tmp_path: Path):
+def test_parquet_gives_the_same_problems_and_its_types_become_text(tmp_path):
     path = tmp_path / "set.parquet"
     pq.write_table(pa.Table.from_pylist(ROWS), path)
     found = load_problems(path)
@@ -262,7 +259,7 @@ def test_importing_the_trainer_s_settings_imports_no_datasets_and_no_pyarrow():
 
 
 @pytest.mark.parametrize("name", list(NAMED))
-def test_named_sets_are_read_from_the_data_folder(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_named_sets_are_read_from_the_data_folder(name, monkeypatch):
     if not (DATA / f"{name}.json").exists() and not os.environ.get("CI"):
         pytest.skip(f"{name}.json is not next to this checkout")
     monkeypatch.delenv("GUARD_DATA", raising=False)
@@ -275,7 +272,7 @@ def test_named_sets_are_read_from_the_data_folder(name: str, monkeypatch: pytest
     assert read_problems(config).problems == found.problems[:4]
 
 
-def test_a_named_set_of_another_size_is_refused(tmp_path: Path):
+def test_a_named_set_of_another_size_is_refused(tmp_path):
     (tmp_path / "amc.json").write_text(json.dumps(make_set(82)))
     text = refusal("amc", data_dir=str(tmp_path))
     assert "amc.json: holds 82 problems, AMC has 83; give the whole set" in text
@@ -283,7 +280,7 @@ def test_a_named_set_of_another_size_is_refused(tmp_path: Path):
     assert len(load_problems(tmp_path / "amc.json")) == 82
 
 
-def test_a_missing_named_set_says_where_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_named_set_says_where_to_get_it(tmp_path, monkeypatch):
     monkeypatch.delenv("GUARD_DATA", raising=False)
     text = refusal("math500")
     for part in ("MATH-TTT/test.json", "math500.json", "--data-dir", "GUARD_DATA", "--hub"):

@@ -6,7 +6,6 @@ import importlib
 import json
 import sys
 import types
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -51,9 +50,7 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[tuple[Any, ..
         ("owner/name@test[:10%]", ("owner/name", None, "test[:10%]")),
     ],
 )
-def test_hub_sets_are_read_by_name_configuration_and_split(
-    monkeypatch: pytest.MonkeyPatch, name: str, call: tuple[str | None, ...]
-):
+def test_hub_sets_are_read_by_name_configuration_and_split(monkeypatch, name, call):
     calls = fake_hub(monkeypatch, FakeSplit(ROWS))
     found = load_problems(f"hf:{name}")
     assert calls == [call]
@@ -65,22 +62,20 @@ def test_what_is_no_hub_name_is_refused():
         assert "not a hub name" in refusal(wrong)
 
 
-def test_hub_sets_with_several_splits_need_one(monkeypatch: pytest.MonkeyPatch):
+def test_hub_sets_with_several_splits_need_one(monkeypatch):
     fake_hub(monkeypatch, {"train": FakeSplit(ROWS), "test": FakeSplit(ROWS)})
     assert "holds several splits (train, test); give one as in hf:o/n@train" in refusal("hf:o/n")
     fake_hub(monkeypatch, {"test": FakeSplit(ROWS)})
     assert load_problems("hf:o/n").problems == PROBLEMS
 
 
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     text = refusal("hf:o/n")
     assert "needs the library datasets, install it with pip install 'ttrl-guard-lab[hf]'" in text
 
 
-def test_the_hub_is_asked_for_a_named_set_only_on_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_hub_is_asked_for_a_named_set_only_on_request(tmp_path, monkeypatch):
     monkeypatch.delenv("GUARD_DATA", raising=False)
     rows = [{"problem": f"{i}?", "answer": float(i), "id": i, "url": ""} for i in range(83)]
     calls = fake_hub(monkeypatch, FakeSplit(rows))
@@ -95,7 +90,7 @@ def test_the_hub_is_asked_for_a_named_set_only_on_request(
     assert len(calls) == 1
 
 
-def test_models_are_fetched_only_by_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_models_are_fetched_only_by_prefix(tmp_path, monkeypatch):
     calls: list[tuple[str, dict[str, Any]]] = []
 
     def snapshot_download(name: str, **options: Any) -> str:

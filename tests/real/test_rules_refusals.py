@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,13 +37,13 @@ SMALL += ["--epochs", "1", "--eval-samples", "1", "--quiet"]
         ({"rule": "one_shot_em", "guard": OFF, "tis_cap": 2.0}, "tis_cap = 2.0"),
     ],
 )
-def test_settings_that_contradict(settings: dict[str, Any], expected: str):
+def test_settings_that_contradict(settings, expected):
     with pytest.raises(UserError) as error:
         TrainConfig(**settings)
     assert expected in str(error.value) and "\n" not in str(error.value)
 
 
-def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_command_line(tmp_path, capsys):
     def manifest(name: str) -> dict[str, Any]:
         return json.loads((tmp_path / name / "run.json").read_text())
 
@@ -67,7 +66,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         assert message.startswith("guard-train: ") and message.count("\n") == 1, message
 
 
-def test_settings_file(tmp_path: Path):
+def test_settings_file(tmp_path):
     path = tmp_path / "srt.toml"
     path.write_text('rule = "srt"\n[rule_options]\nkeep = 0.5\n[guard]\nfrs = false\nmps = false\n')
     command = ["run", "--out", str(tmp_path / "run"), "--config", str(path), *SMALL]
@@ -76,7 +75,7 @@ def test_settings_file(tmp_path: Path):
     assert config["rule_options"] == {"keep": 0.5} and config["guard"]["rcsu"]
 
 
-def test_comparisons(tmp_path: Path):
+def test_comparisons(tmp_path):
     small = TrainConfig(
         n_problems=4, batch_size=4, n_votes=8, n_samples=4, epochs=1, eval_samples=1,
         rule="srt", rule_options={"keep": 0.25},

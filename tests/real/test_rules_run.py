@@ -34,7 +34,7 @@ def of_arm(name: str, **changes: Any) -> TrainConfig:
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_a_rule_trains(name: str):
+def test_a_rule_trains(name):
     trace = train(of_arm(name), progress=False)
     steps = trace.steps
     assert trace.run.arm == name and trace.run.title == RULES[name].title
@@ -52,7 +52,7 @@ def test_a_rule_trains(name: str):
 @pytest.mark.parametrize(
     "name", ["ttrl", "srt", "evol_rl", "scope", "t3rl", "self_harmony", "co_rewarding_2", "rent"]
 )
-def test_the_truth_says_nothing(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_the_truth_says_nothing(name, monkeypatch):
     """One rule of each family; labels of the first visit decide on the rewards of the second."""
     trace = train(of_arm(name), progress=False)
     read = real.run.read_problems
@@ -82,7 +82,7 @@ def test_settings_of_a_rule_reach_it():
     assert (none.steps["n_uniform"] == 4).all()
 
 
-def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(monkeypatch: pytest.MonkeyPatch):
+def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(monkeypatch):
     # With subsets of all responses every subgroup's label is the guard's own.
     matched = []
     pay = Scope.pay
@@ -107,7 +107,7 @@ def test_a_guarded_rule_under_memory_and_true_labels():
 
 
 @pytest.mark.parametrize("name", ["scope", "evol_rl", "self_harmony"])
-def test_nobody_gives_an_answer(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_nobody_gives_an_answer(name, monkeypatch):
     def none(self: AnswerIds, problem: int, responses: Any, extract: str = "strict") -> np.ndarray:
         return np.full(len(responses), -1)
 
@@ -122,7 +122,7 @@ def test_nobody_gives_an_answer(name: str, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("name", ["scope", "rent", "one_shot_em"])
-def test_numbers_that_are_not_finite_spoil_nothing(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_numbers_that_are_not_finite_spoil_nothing(name, monkeypatch):
     sample = TransformersEngine.sample
 
     def spoilt(self: TransformersEngine, *arguments: Any, **options: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,12 +68,12 @@ def test_rewordings_keep_value_and_form():
         ("7*7*2-1-1=", "7*2*7-1-1="),
     ],
 )
-def test_single_rewordings(prompt: str, text: str | None):
+def test_single_rewordings(prompt, text):
     assert reworded(prompt) == text
 
 
 @pytest.mark.parametrize("name", ["co_rewarding_2", "co_rewarding_1", "scope+memory"])
-def test_a_killed_run_goes_on_to_the_bit(name: str, tmp_path: Path):
+def test_a_killed_run_goes_on_to_the_bit(name, tmp_path):
     config = of_rule(name)
     whole = train(config, tmp_path / "whole", progress=False)
     with pytest.raises(Stopped):
@@ -171,9 +170,7 @@ def twin_streams(
     ("tie_break", "tie", "label"),
     [("random", 0.9, 2), ("random", 0.1, 0), ("first", 0.9, 0), ("incumbent", 0.1, 2)],
 )
-def test_the_twin_is_trained_on_the_guards_choice_among_equal_votes(
-    tie_break: Any, tie: float, label: int
-):
+def test_the_twin_is_trained_on_the_guards_choice_among_equal_votes(tie_break, tie, label):
     # Answers 0 and 2 of the original are equal; the paraphrase elects answer 2.
     guard = GuardConfig(tie_break=tie_break, frs=False, mps=False, rcsu=False)
     second_PV = np.array([[0, 1, 2, 2]])
@@ -181,7 +178,7 @@ def test_the_twin_is_trained_on_the_guards_choice_among_equal_votes(
     assert ((paid.majority > 0) == (second_PV == label)).all()
 
 
-def test_a_language_model_rewords_its_own_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_language_model_rewords_its_own_problems(tmp_path, monkeypatch):
     path = tmp_path / "problems.json"
     rows = [{"prompt": p.prompt, "answer": p.answer} for p in ARITHMETIC.problems(4)]
     path.write_text(json.dumps(rows))

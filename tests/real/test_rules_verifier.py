@@ -54,9 +54,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[Group]]:
     return seen
 
 
-def test_trusted_problems_train_answers_and_verdicts(
-    config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
-):
+def test_trusted_problems_train_answers_and_verdicts(config, steps, monkeypatch):
     verdicts = cycle([1, 1, 0, 1])  # the majority right, the rival wrong and right
     monkeypatch.setattr(further.Wording, "verdict", lambda self, _: next(verdicts))
     trace = train(config, progress=False)
@@ -73,9 +71,7 @@ def test_trusted_problems_train_answers_and_verdicts(
         assert len({tuple(g.prompt_L.tolist()) for g in verifications}) <= Q + 1
 
 
-def test_doubted_problems_leave(
-    config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
-):
+def test_doubted_problems_leave(config, steps, monkeypatch):
     monkeypatch.setattr(further.Wording, "verdict", lambda self, _: 0)
     train(config, progress=False)
     asked = [groups for groups in steps if len(groups) > 1]
@@ -83,9 +79,7 @@ def test_doubted_problems_leave(
     assert not any(groups[0].dropped for groups in steps if len(groups) == 1)
 
 
-def test_rejected_problems_are_solved_again(
-    config: TrainConfig, steps: list[list[Group]], monkeypatch: pytest.MonkeyPatch
-):
+def test_rejected_problems_are_solved_again(config, steps, monkeypatch):
     # The rival is rejected once, and nothing but a digit in a box is asked for again.
     verdicts = cycle([1, 1, 0, -1])
     monkeypatch.setattr(further.Wording, "verdict", lambda self, _: next(verdicts))

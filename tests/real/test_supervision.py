@@ -119,7 +119,7 @@ def test_guard_draws_belong_to_seed_problem_and_visit():
 
 
 @pytest.mark.parametrize("rule", ["mm_upt", "disctt", "coverrl"])
-def test_a_truth_that_nobody_gave_does_not_reward_unreadable_responses(rule: str):
+def test_a_truth_that_nobody_gave_does_not_reward_unreadable_responses(rule):
     """Its id must not be that of the unparseable column of rewards by answer."""
     settings = {"tiny_verifies": True} if rule == "coverrl" else {}
     made = supervisor(OFF, ["77"], rule=rule, labels="truth", **settings)
@@ -188,7 +188,7 @@ def test_a_text_is_written_once():
     assert count.count(both, ids_PV, np.array([3, 8])).answers["visit"].tolist() == [3, 8]
 
 
-def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share(trace: Trace):
+def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share(trace):
     visits = trace.visits.set_index(KEY)
     assert len(visits) == 15
     counted = trace.votes.groupby(KEY)["count"].sum().reindex(visits.index, fill_value=0)
@@ -200,7 +200,7 @@ def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share(trace: Trace):
     np.testing.assert_array_equal(share, trace.visits["match_rate"])
 
 
-def test_every_answer_has_its_text_from_its_first_visit_on(trace: Trace):
+def test_every_answer_has_its_text_from_its_first_visit_on(trace):
     answers = ["replicate", "problem", "answer"]
     first = trace.votes.groupby(answers)["visit"].min().sort_index()
     written = trace.answers.set_index(answers)["visit"].sort_index()

@@ -41,7 +41,7 @@ def test_three_turns_in_the_tasks_own_tokens():
         ("", -1),
     ],
 )
-def test_verdicts_are_read_from_the_box(text: str, verdict: int):
+def test_verdicts_are_read_from_the_box(text, verdict):
     assert judging.read_verdict(text) == TinyWording().verdict(text) == verdict
 
 

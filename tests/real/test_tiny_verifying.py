@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ def model() -> Any:
     return AutoModelForCausalLM.from_pretrained(VERIFYING, use_safetensors=True).eval()
 
 
-def test_it_is_the_ordinary_model_with_more_positions(model: Any):
+def test_it_is_the_ordinary_model_with_more_positions(model):
     ordinary = json.loads((CHECKPOINT / "config.json").read_text())
     ours = json.loads((VERIFYING / "config.json").read_text())
     assert ours == {**ordinary, "max_position_embeddings": judging.POSITIONS}
@@ -46,13 +45,13 @@ def test_it_is_the_ordinary_model_with_more_positions(model: Any):
     assert RECORD["recipe"] == asdict(VerifyingRecipe())
 
 
-def test_it_solves_nearly_as_the_ordinary_one(model: Any):
+def test_it_solves_nearly_as_the_ordinary_one(model):
     found = measure(model, seed=1)
     assert found.pass_at_1 == pytest.approx(RECORD["measured"]["pass_at_1"], abs=0.02)
     assert 0.5 <= found.pass_at_1 <= 0.65 and found.parseable > 0.95
 
 
-def test_it_judges_imperfectly(model: Any):
+def test_it_judges_imperfectly(model):
     found = measure_judging(model, n_votes=8, seed=1)
     for name in ("true_positive_rate", "false_positive_rate"):
         assert getattr(found, name) == pytest.approx(RECORD["judging"][name], abs=0.07)
@@ -70,7 +69,7 @@ def few_votes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few_votes")
-def test_the_same_seed_gives_the_same_bits(tmp_path: Path):
+def test_the_same_seed_gives_the_same_bits(tmp_path):
     for name, seed in [("a", 3), ("b", 3), ("c", 4)]:
         build_verifying(tmp_path / name, seed=seed, progress=False, recipe=SHORT)
     weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
@@ -81,9 +80,7 @@ def test_the_same_seed_gives_the_same_bits(tmp_path: Path):
         build_verifying(tmp_path / "a", progress=False, recipe=SHORT)
 
 
-def test_make_tiny(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_make_tiny(tmp_path, monkeypatch, capsys):
     asked: list[Any] = []
     judged = pretrain.Judgement(0.7, 0.3, 1, 0.5, 1, 4, 4)
     made = pretrain.Accuracy(0.5, 0.6, 1, 0.4, 4, 4), judged
@@ -101,7 +98,7 @@ SMALL = TrainConfig(
 )  # fmt: skip
 
 
-def test_the_real_verifier_is_trained(monkeypatch: pytest.MonkeyPatch):
+def test_the_real_verifier_is_trained(monkeypatch):
     steps: list[list[Group]] = []
     step = real.update.optimizer.PolicyOptimizer.step
 
@@ -135,14 +132,14 @@ def test_what_judges_changes_what_is_learned():
     assert not np.array_equal(with_judge.steps["update_norm"], alone.steps["update_norm"])
 
 
-def test_a_stopped_run_goes_on_to_the_bit(tmp_path: Path):
+def test_a_stopped_run_goes_on_to_the_bit(tmp_path):
     config = replace(SMALL, epochs=2, checkpoint_every=1)
     with pytest.raises(Stopped):
         train(config, tmp_path / "run", progress=stop_at(0.75))
     check_same(resume(tmp_path / "run", progress=False), train(config, progress=False))
 
 
-def test_the_truth_says_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_the_truth_says_nothing(monkeypatch):
     trace, read = train(SMALL, progress=False), real.run.read_problems
 
     def shifted(config: TrainConfig) -> ProblemSet:
@@ -157,7 +154,7 @@ def test_the_truth_says_nothing(monkeypatch: pytest.MonkeyPatch):
     assert not trace.visits["label_correct"].equals(other.visits["label_correct"])
 
 
-def test_only_the_verifying_model_judges(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_only_the_verifying_model_judges(tmp_path, capsys):
     with pytest.raises(UserError, match="--tiny-verifies"):
         replace(SMALL, tiny_verifies=False)
     with pytest.raises(UserError, match="tiny_verifies = true: problems = math500 are not"):

@@ -125,7 +125,7 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_a_sample_asks_for_just_what_it_needs(server: Server, engine: VllmServerEngine) -> None:
+def test_a_sample_asks_for_just_what_it_needs(server, engine):
     rollouts = engine.sample(PROMPTS, 4, SAMPLING, seeded())
     assert rollouts.version == 3
     assert rollouts.lengths_PN.tolist() == [[2, 1, 2, 1]] * 2
@@ -141,7 +141,7 @@ def test_a_sample_asks_for_just_what_it_needs(server: Server, engine: VllmServer
     }  # fmt: skip
 
 
-def test_new_weights_come_before_the_reset_and_the_version(server: Server) -> None:
+def test_new_weights_come_before_the_reset_and_the_version(server):
     engine = connect(server)
     with pytest.raises(EngineError, match="call update_weights"):
         engine.sample(PROMPTS, 4, SAMPLING, seeded())
@@ -155,7 +155,7 @@ def test_new_weights_come_before_the_reset_and_the_version(server: Server) -> No
     assert transfer.closed
 
 
-def test_a_cache_that_is_not_emptied_is_an_error(server: Server, engine: VllmServerEngine) -> None:
+def test_a_cache_that_is_not_emptied_is_an_error(server, engine):
     server.replies["/reset_prefix_cache"] = lambda _: {"success": False}
     with pytest.raises(EngineDied, match="prefix cache was not emptied"):
         engine.update_weights("weights", 4)
@@ -182,9 +182,7 @@ def test_a_cache_that_is_not_emptied_is_an_error(server: Server, engine: VllmSer
         ({"token_ids": []}, EngineError, "has 0 tokens"),
     ],
 )
-def test_wrong_answers_are_one_line(
-    server: Server, engine: VllmServerEngine, reply: Any, error: type[Exception], message: str
-) -> None:
+def test_wrong_answers_are_one_line(server, engine, reply, error, message):
     """An answer, or what is changed in its choices."""
     if isinstance(reply, dict):
         choices = [server.choice(0, 0) | reply | {"index": index} for index in range(4)]
@@ -197,7 +195,7 @@ def test_wrong_answers_are_one_line(
     assert type(caught.value) is error
 
 
-def test_a_server_that_hangs_is_an_error_in_time(server: Server, engine: VllmServerEngine) -> None:
+def test_a_server_that_hangs_is_an_error_in_time(server, engine):
     server.replies["/inference/v1/generate"] = lambda _: time.sleep(20)
     engine.http.timeout = 1.0
     began = time.monotonic()
@@ -206,7 +204,7 @@ def test_a_server_that_hangs_is_an_error_in_time(server: Server, engine: VllmSer
     assert time.monotonic() - began < 15
 
 
-def test_a_server_that_is_gone_is_an_error(server: Server, engine: VllmServerEngine) -> None:
+def test_a_server_that_is_gone_is_an_error(server, engine):
     server.http.shutdown()
     server.http.server_close()
     with pytest.raises(EngineDied, match=r"cannot be reached \(.*\); is it running\?"):
@@ -228,20 +226,18 @@ def test_a_server_that_is_gone_is_an_error(server: Server, engine: VllmServerEng
         ),
     ],
 )
-def test_a_server_started_wrongly_is_refused(
-    server: Server, path: str, reply: Any, message: str
-) -> None:
+def test_a_server_started_wrongly_is_refused(server, path, reply, message):
     server.replies[path] = reply
     with pytest.raises(UserError, match=message):
         connect(server)
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "file:///etc/passwd", "http://"])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_what_is_no_address_is_refused(url):
     with pytest.raises(UserError, match="must look like http"):
         Http(url, 1.0)
 
 
-def test_prompts_that_do_not_fit_are_refused_here(engine: VllmServerEngine) -> None:
+def test_prompts_that_do_not_fit_are_refused_here(engine):
     with pytest.raises(UserError, match="exceed the model's 20 positions"):
         engine.sample([[1] * 17], 1, SAMPLING, seeded())

@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 from held_bytes import held_bytes, storages
 from live_tensors import LiveTensors
-from rank_runs import Start
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
@@ -60,7 +59,7 @@ def planned(config: TrainConfig, world: int = 1) -> dict[str, int]:
 @pytest.mark.parametrize(
     "settings", [{}, {"dtype": "bfloat16", "ema_decay": 0.9}, {"lora_rank": 4}]
 )
-def test_state_has_the_planned_bytes(settings: dict[str, Any]) -> None:
+def test_state_has_the_planned_bytes(settings):
     if "lora_rank" in settings:
         pytest.importorskip("peft")
     config = TrainConfig(**TINY, **settings).settled()
@@ -75,7 +74,7 @@ def test_state_has_the_planned_bytes(settings: dict[str, Any]) -> None:
     assert before["weights"] == after["weights"]
 
 
-def test_offloaded_state_is_counted_in_main_memory() -> None:
+def test_offloaded_state_is_counted_in_main_memory():
     size = PlannedModel(read_config("Qwen2.5-7B-Instruct")).size()
     near = preset("qwen2.5-7b/math500", "folder").settled()
     far = replace(near, offload_optimizer=True)
@@ -86,7 +85,7 @@ def test_offloaded_state_is_counted_in_main_memory() -> None:
     assert moved.host - kept.host == 12 * n_weights
 
 
-def test_engines_of_several_gpus_have_room_for_more_tokens() -> None:
+def test_engines_of_several_gpus_have_room_for_more_tokens():
     config = preset("qwen2.5-7b/math500", "folder").settled()
     size = PlannedModel(read_config("Qwen2.5-7B-Instruct")).size()
     plans = [plan_memory(size, replace(config, engine_tp=n), 8, 80 * GIB) for n in (1, 4, 8)]
@@ -98,7 +97,7 @@ def test_engines_of_several_gpus_have_room_for_more_tokens() -> None:
 
 
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
-def test_an_engine_that_samples_during_the_update_is_counted_with_it(engine: Any) -> None:
+def test_an_engine_that_samples_during_the_update_is_counted_with_it(engine):
     config = preset("qwen2.5-7b/math500", "folder", engine=engine, lora_rank=16).settled()
     size = PlannedModel(read_config("Qwen2.5-7B-Instruct")).size(16)
     turns, ahead = (plan_memory(size, replace(config, async_level=n), 1, 140 * GIB) for n in (0, 1))
@@ -115,7 +114,7 @@ def test_an_engine_that_samples_during_the_update_is_counted_with_it(engine: Any
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_two_ranks_hold_the_planned_bytes(ranks: Start, dtype: str) -> None:
+def test_two_ranks_hold_the_planned_bytes(ranks, dtype):
     ended = ranks(f"bytes-{dtype}", {**TINY, "dtype": dtype}, world=2, parts=("bytes",))
     assert ended.codes == [0, 0]
     expected = planned(TrainConfig(**TINY, dtype=dtype).settled(), world=2)
@@ -124,7 +123,7 @@ def test_two_ranks_hold_the_planned_bytes(ranks: Start, dtype: str) -> None:
         assert sum(one[name] for one in held) / 2 == pytest.approx(n_bytes, rel=0.05)
 
 
-def test_shards_of_eight_ranks_have_the_planned_bytes() -> None:
+def test_shards_of_eight_ranks_have_the_planned_bytes():
     """A process group whose collectives do nothing; odd sizes are padded by a few rows."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -145,9 +144,7 @@ def test_shards_of_eight_ranks_have_the_planned_bytes() -> None:
 @pytest.mark.parametrize("shape", [LlamaConfig, Qwen3Config])
 @pytest.mark.parametrize("checkpointing", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_pass_makes_the_planned_tensors(
-    shape: Any, checkpointing: bool, dtype: torch.dtype
-) -> None:
+def test_a_pass_makes_the_planned_tensors(shape, checkpointing, dtype):
     sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 6}
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
     config = shape(**sizes, **heads, vocab_size=3000)
@@ -167,12 +164,12 @@ def test_a_pass_makes_the_planned_tensors(
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_models_of_the_presets_have_the_published_numbers_of_weights(name: str) -> None:
+def test_models_of_the_presets_have_the_published_numbers_of_weights(name):
     assert PlannedModel(read_config(name)).size().n_weights == PUBLISHED[name]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("math500")])
-def test_every_preset_fits_on_eight_gpus_of_80(name: str) -> None:
+def test_every_preset_fits_on_eight_gpus_of_80(name):
     config = preset(name, "folder").settled()
     model = PlannedModel(read_config(next(n for n in SHAPES if n.lower().startswith(name[:5]))))
     plan = plan_memory(model.size(), config, 8, 80 * GIB)
@@ -185,7 +182,7 @@ def test_every_preset_fits_on_eight_gpus_of_80(name: str) -> None:
 @pytest.mark.parametrize("card", [79.18, 139.8])
 @pytest.mark.parametrize("lora_rank", [0, 16])
 @pytest.mark.parametrize("name", SHAPES)
-def test_vllm_starts_wherever_the_plan_fits(name: str, lora_rank: int, card: float) -> None:
+def test_vllm_starts_wherever_the_plan_fits(name, lora_rank, card):
     """Its own check: the share must be free when it starts, when ranks hold a context alone."""
     model, total = PlannedModel(read_config(name)), int(card * GIB)
     cell = next(n for n in NAMES if name.lower().startswith(n.partition("/")[0]))
@@ -200,7 +197,7 @@ def test_vllm_starts_wherever_the_plan_fits(name: str, lora_rank: int, card: flo
     assert fitting
 
 
-def test_a_model_that_no_gpu_holds_whole_is_refused() -> None:
+def test_a_model_that_no_gpu_holds_whole_is_refused():
     shape = Qwen2Config(hidden_size=8192, intermediate_size=29568, num_hidden_layers=80)
     size = PlannedModel(shape).size(16)
     small: dict[str, Any] = {
@@ -214,7 +211,7 @@ def test_a_model_that_no_gpu_holds_whole_is_refused() -> None:
     assert plan.cache_tokens > plan.least_tokens and not plan.fits
 
 
-def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch):
     """The device `meta` stands for the GPU."""
     places: list[str] = []
 
@@ -240,9 +237,7 @@ def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch: pytest.Mo
     assert places == ["cpu", "released", "meta"]
 
 
-def test_the_plan_compares_engines_split_over_several_gpus(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_plan_compares_engines_split_over_several_gpus(capsys):
     words = ["plan", "--preset", "qwen2.5-7b/math500", "--engine", "vllm", "--gpus"]
     assert main([*words, "8"]) == 0
     (line,) = (x for x in capsys.readouterr().out.splitlines() if "--engine-tp" in x)
@@ -252,7 +247,7 @@ def test_the_plan_compares_engines_split_over_several_gpus(
     assert one > two > four
 
 
-def test_the_plan_counts_evaluations(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_counts_evaluations(capsys):
     words = ["plan", "--preset", "qwen2.5-7b/math500", "--gpus", "8"]
     assert main([*words, "--eval-steps", "5"]) == 0
     often = capsys.readouterr().out
@@ -270,7 +265,7 @@ def test_the_plan_counts_evaluations(capsys: pytest.CaptureFixture[str]) -> None
     assert step and 1890 * float(step[1]) / 3600 < hours[0] < hours[1]
 
 
-def test_the_guide_has_the_numbers_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_guide_has_the_numbers_of_the_plan(capsys):
     guide = (Path(__file__).parents[3] / "docs" / "gpu.md").read_text()
     form = r"^\| ([\d x]+) x (24|80|141) GB \| ([^,]+), [^|]* \| ([^|]*)\| (.*) \|$"
     rows = re.findall(form, guide, re.MULTILINE)
@@ -306,9 +301,7 @@ def test_the_guide_has_the_numbers_of_the_plan(capsys: pytest.CaptureFixture[str
         (["--preset", "gpt-9/math500"], "unknown"),
     ],
 )
-def test_bad_plans_are_one_line(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_plans_are_one_line(words, message, capsys):
     assert main(["plan", *words]) == 2
     said = capsys.readouterr().err
     assert message in said and len(said.splitlines()) == 1
@@ -346,9 +339,7 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hold]:
 
 
 @pytest.mark.parametrize(("kind", "config"), [("LOCK_EX", SHARE), ("LOCK_SH", ALL)])
-def test_a_run_that_takes_all_of_a_gpu_is_alone_on_it(
-    other: Hold, kind: str, config: TrainConfig
-) -> None:
+def test_a_run_that_takes_all_of_a_gpu_is_alone_on_it(other, kind, config):
     with card_held(config), card_held(config):  # runs of one process are no other runs
         pass
     other(kind)
@@ -357,7 +348,7 @@ def test_a_run_that_takes_all_of_a_gpu_is_alone_on_it(
         pass
 
 
-def test_runs_with_shares_of_a_gpu_stand_beside_each_other(other: Hold) -> None:
+def test_runs_with_shares_of_a_gpu_stand_beside_each_other(other):
     other("LOCK_SH")
     for config in (SHARE, TrainConfig(engine="transformers"), TrainConfig(engine="vllm_server")):
         with card_held(config):
@@ -375,14 +366,9 @@ UNEQUAL, EQUAL = (40, 38, 36, 34), (40, 40, 40, 40)
         (2, 20_000, EQUAL, 0.9, 0.9),  # the cache is small beside the logits
     ],
 )
-def test_an_engine_in_this_process_holds_at_most_the_planned_bytes(
-    kv_heads: int,
-    vocabulary: int,
-    lengths: tuple[int, ...],
-    top_p: float,
-    least: float,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_engine_holds_at_most_the_planned_bytes(
+    kv_heads, vocabulary, lengths, top_p, least, monkeypatch
+):
     monkeypatch.setattr("real.engines.transformers_engine._BLOCK", 16)  # so that buffers grow
     sizes: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 3}
     heads: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": kv_heads}
@@ -405,7 +391,7 @@ def folder_of(tmp_path: Path, name: str = "Qwen2.5-7B-Instruct") -> Path:
     return tmp_path
 
 
-def test_a_run_that_does_not_fit_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+def test_a_run_that_does_not_fit_is_refused_before_it_is_loaded(tmp_path):
     config = preset("qwen2.5-7b/math500", "folder").settled()
     total = 140 * GIB
     with pytest.raises(
@@ -423,7 +409,7 @@ def test_a_run_that_does_not_fit_is_refused_before_it_is_loaded(tmp_path: Path) 
     assert plan.sampling <= plan.usable
 
 
-def test_rows_whose_cache_does_not_fit_are_refused(tmp_path: Path) -> None:
+def test_rows_whose_cache_does_not_fit_are_refused(tmp_path):
     config = preset("qwen2.5-7b/math500", "folder", lora_rank=16, engine="transformers").settled()
     total = 140 * GIB
     words = r"sampling 1\d\d, of 132 GiB.*these would fit: --max-rows 64"
@@ -433,7 +419,7 @@ def test_rows_whose_cache_does_not_fit_are_refused(tmp_path: Path) -> None:
     assert engine_memory(few, folder_of(tmp_path), 1, total, total)[0].cache is None
 
 
-def test_an_asked_share_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_an_asked_share_is_taken_as_it_is(tmp_path):
     config = preset("qwen2.5-7b/math500", "folder", lora_rank=16, engine_memory=0.4).settled()
     folder = folder_of(tmp_path)
     memory = engine_memory(config, folder, 1, 140 * GIB, 140 * GIB)[0]
