@@ -13,8 +13,6 @@ ROWS: list[dict[str, Any]] = [
     {"problem": "1+1?", "answer": "2", "unique_id": "a"},
     {"problem": "1+2?", "answer": None, "unique_id": "b"},
 ]
-
-
 PROBLEMS = [Problem("a", "1+1?", "2"), Problem("b", "1+2?", None)]
 
 

@@ -49,12 +49,8 @@ def row(**fields: object) -> dict[str, object]:
 def test_json_and_jsonl_give_the_same_problems(tmp_path):
     rows = [row(id=1, source="x"), row(id="b", answer=142.0), row(id="c", answer=None)]
     rows.append({"id": "d", "prompt": "a\u2028b"})
-    expected = [
-        Problem("1", "1+1=", "2"),
-        Problem("b", "1+1=", "142.0"),
-        Problem("c", "1+1=", None),
-        Problem("d", "a\u2028b", None),
-    ]
+    written = [("1", "1+1=", "2"), ("b", "1+1=", "142.0"), ("c", "1+1=", None)]
+    expected = [Problem(*values) for values in [*written, ("d", "a\u2028b", None)]]
     lines = "\ufeff" + "\n\n".join(json.dumps(r, ensure_ascii=False) for r in rows) + "\n"
     assert load_problems(write(tmp_path, json.dumps(rows))).problems == expected
     assert load_problems(write(tmp_path, lines, "problems.jsonl")).problems == expected
@@ -67,15 +63,11 @@ def test_json_and_jsonl_give_the_same_problems(tmp_path):
     [
         ("", "the file is empty"),
         ("[]", "no problems"),
-        (" \n ", "the file is empty"),
         ('{"id": 1}', "not a list"),
-        ('"text"', "not a list"),
         ('[\n{"id": "a", "prompt" "x"}]', "line 2, column 22: malformed JSON"),
         ("[" * 100_000, "too large"),
         ("[" + "1" * 10_000 + "]", "too large"),
         ("[3]", "row 1: holds a number"),
-        ("[null]", "row 1: holds null"),
-        ('["x"]', "row 1: holds text"),
     ],
 )
 def test_malformed_files_are_refused(tmp_path, text, expected):
@@ -98,10 +90,8 @@ def test_malformed_files_are_refused(tmp_path, text, expected):
         ({"prompt": [{"role": "assistant", "content": "x"}]}, "the last message of prompt is by"),
         ({"prompt": [{"role": "user", "content": " "}]}, "row 2 (id 'a'): empty prompt"),
         ({"prompt": " \n"}, "row 2 (id 'a'): empty prompt"),
-        ({"prompt": 3}, "row 2 (id 'a'): prompt is a number"),
         ({"prompt": "\ud800"}, "row 2 (id 'a'): prompt holds half a surrogate pair"),
         ({"answer": ["2"]}, "row 2 (id 'a'): answer is a list"),
-        ({"answer": {}}, "row 2 (id 'a'): answer is an object"),
         ({"answer": True}, "row 2 (id 'a'): answer is true or false"),
         ({"answer": float("nan")}, "row 2 (id 'a'): answer is nan"),
         ({"answer": " "}, "row 2 (id 'a'): empty answer"),
@@ -141,16 +131,14 @@ def test_unreadable_files_are_refused(tmp_path, name, make, expected):
 @pytest.mark.parametrize("answer", ["answer", "solution", "ground_truth", "target", "label"])
 @pytest.mark.parametrize("identity", ["id", "unique_id", "idx"])
 def test_usual_names_are_found(tmp_path, prompt, answer, identity):
-    found = load(tmp_path, [{"level": 3, prompt: "1+1?", answer: "2", identity: "a"}])
+    row = {"level": 3, prompt: "1+1?", answer: "2", identity: "a"}
+    found = load(tmp_path, [row])
     assert found.problems == [Problem("a", "1+1?", "2")]
     assert found.fields == {"prompt": prompt, "answer": answer, "id": identity}
     assert found.by_usual_name == ("prompt", "answer", "id")
-
-
-def test_the_hub_s_math500_is_understood(tmp_path):
-    """It has a solution and an answer: this project's own name for a field wins."""
-    row = {"problem": "1+1?", "solution": "so \\boxed{2}", "answer": "2", "unique_id": "test/1"}
-    assert load(tmp_path, [row]).problems == [Problem("test/1", "1+1?", "2")]
+    # As in the hub's MATH-500: this project's own name for a field wins.
+    both = load(tmp_path, [{"solution": "so \\boxed{3}", "problem": "1+1?", "answer": "2"}])
+    assert both.problems[0].answer == "2"
 
 
 def test_dots_reach_into_objects_but_a_field_of_that_name_wins(tmp_path):
@@ -222,8 +210,8 @@ def test_no_ids_and_no_answers_can_be_asked_for(tmp_path):
 
 
 def test_worked_solutions_end_in_the_answer(tmp_path):
-    (problem,) = load(tmp_path, [{"question": "1+1?", "answer": "One and one\n#### 1,002"}])
-    assert problem.answer == "1,002"
+    worked = {"question": "1+1?", "answer": "One and one\n#### 1,002"}
+    assert load(tmp_path, [worked]).problems[0].answer == "1,002"
 
 
 def test_fingerprint_tells_sets_apart(tmp_path):
@@ -240,21 +228,16 @@ def test_parquet_gives_the_same_problems_and_its_types_become_text(tmp_path):
     found = load_problems(path)
     assert found.problems == PROBLEMS and found.name == "set"
     assert found.fields == {"prompt": "problem", "answer": "answer", "id": "unique_id"}
-    rows = [
-        {"idx": 3, "prompt": [{"role": "user", "content": "x"}], "answer": Decimal("1.50")},
-        {"idx": 4, "prompt": [{"role": "user", "content": "y"}], "answer": Decimal("2.00")},
-    ]
+    rows = [{"idx": 3, "prompt": [{"role": "user", "content": "x"}], "answer": Decimal("1.50")}]
     pq.write_table(pa.Table.from_pylist(rows), path)
-    assert load_problems(path).problems == [Problem("3", "x", "1.50"), Problem("4", "y", "2.00")]
+    assert load_problems(path).problems == [Problem("3", "x", "1.50")]
     pq.write_table(pa.Table.from_pylist([{"prompt": "x", "answer": b"2"}]), path)
     assert "row 1: answer is binary data" in refusal(path)
 
 
 def test_importing_the_trainer_s_settings_imports_no_datasets_and_no_pyarrow():
-    code = (
-        "import sys, real.settings.config, real.problems; "
-        "sys.exit(bool({'datasets', 'pyarrow', 'torch', 'huggingface_hub'} & set(sys.modules)))"
-    )
+    code = """import sys, real.settings.config, real.problems
+sys.exit(bool({'datasets', 'pyarrow', 'torch', 'huggingface_hub'} & set(sys.modules)))"""
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 

@@ -17,13 +17,10 @@ from real.model.folder import model_folder
 from real.problems import Problem, load_problems
 
 
-class FakeSplit:
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self.rows = rows
-
-    def with_format(self, kind: str) -> pa.Table:
-        assert kind == "arrow"
-        return pa.Table.from_pylist(self.rows)
+def split_of(rows: list[dict[str, Any]]) -> Any:
+    """As the library gives one in the format `arrow`."""
+    table = pa.Table.from_pylist(rows)
+    return types.SimpleNamespace(with_format={"arrow": table}.__getitem__)
 
 
 def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[tuple[Any, ...]]:
@@ -32,13 +29,9 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[tuple[Any, ..
 
     def load_dataset(path: str, name: str | None = None, *, split: str | None = None) -> Any:
         calls.append((path, name, split))
-        if isinstance(answer, Exception):
-            raise answer
         return answer
 
-    module = types.ModuleType("datasets")
-    module.load_dataset = load_dataset  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setitem(sys.modules, "datasets", module)
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     return calls
 
 
@@ -51,7 +44,7 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[tuple[Any, ..
     ],
 )
 def test_hub_sets_are_read_by_name_configuration_and_split(monkeypatch, name, call):
-    calls = fake_hub(monkeypatch, FakeSplit(ROWS))
+    calls = fake_hub(monkeypatch, split_of(ROWS))
     found = load_problems(f"hf:{name}")
     assert calls == [call]
     assert found.problems == PROBLEMS and found.name == name
@@ -63,9 +56,9 @@ def test_what_is_no_hub_name_is_refused():
 
 
 def test_hub_sets_with_several_splits_need_one(monkeypatch):
-    fake_hub(monkeypatch, {"train": FakeSplit(ROWS), "test": FakeSplit(ROWS)})
+    fake_hub(monkeypatch, {"train": split_of(ROWS), "test": split_of(ROWS)})
     assert "holds several splits (train, test); give one as in hf:o/n@train" in refusal("hf:o/n")
-    fake_hub(monkeypatch, {"test": FakeSplit(ROWS)})
+    fake_hub(monkeypatch, {"test": split_of(ROWS)})
     assert load_problems("hf:o/n").problems == PROBLEMS
 
 
@@ -78,7 +71,7 @@ def test_a_missing_library_is_named(monkeypatch):
 def test_the_hub_is_asked_for_a_named_set_only_on_request(tmp_path, monkeypatch):
     monkeypatch.delenv("GUARD_DATA", raising=False)
     rows = [{"problem": f"{i}?", "answer": float(i), "id": i, "url": ""} for i in range(83)]
-    calls = fake_hub(monkeypatch, FakeSplit(rows))
+    calls = fake_hub(monkeypatch, split_of(rows))
     refusal("amc")
     assert not calls
     found = load_problems("amc", hub=True)
