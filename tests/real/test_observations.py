@@ -64,7 +64,6 @@ def rollouts_of(rows: list[list[int]], logprobs: list[list[float]]) -> Rollouts:
 @pytest.mark.parametrize(
     ("tokens", "expected"),
     [
-        (["a", "b", "<eos>"], [0, 0, 0]),
         (["a", ".ĊĊ", "b", "b"], [0, 0, 1, 1]),
         (["a", "Ċ", "Ċ", "b"], [0, 0, 0, 1]),
         (["a", "ĊĊ", "b", "ĊĊ", "a"], [0, 0, 1, 1, 2]),

@@ -163,47 +163,48 @@ class Threads(Ranks):
         return int(self.gather(torch.tensor(int(number))).max())
 
 
+class Recording(TransformersEngine):
+    asked: list[tuple[int, int]]
+
+    def sample(self, prompts: Any, n: int, *arguments: Any) -> Rollouts:
+        self.asked += arguments[2:]
+        return super().sample(prompts, n, *arguments)
+
+
+def on_ranks(
+    policy: Policy, n_prompts: int, stats: bool, world: int, group: int = 1
+) -> tuple[Rollouts, list[Rollouts]]:
+    """What an engine alone gives, and what each of the ranks gets."""
+    Threads.met, Threads.barrier, Recording.asked = {}, Barrier(world), []
+    call = PROMPTS[:n_prompts], N, Sampling(22, 0.6, stats=stats)
+
+    def engine() -> Recording:
+        return Recording(policy.model, policy.eos_token_ids, policy.pad_token_id)
+
+    def one(rank: int) -> Rollouts:
+        ranked = RankedEngine(engine(), Threads(rank, world), policy.pad_token_id, group=group)
+        return ranked.sample(*call, seeded(3))
+
+    with ThreadPoolExecutor(world) as pool:
+        found = list(pool.map(one, range(world)))
+    return engine().sample(*call, seeded(3)), found
+
+
 @pytest.mark.parametrize("n_prompts", [5, 1])
 @pytest.mark.parametrize("stats", [True, False])
 def test_ranks_send_them_to_all(policy, n_prompts, stats):
     """With one prompt a rank has none, and knows nothing of the fields itself."""
-    prompts, sampling = PROMPTS[:n_prompts], Sampling(22, 0.6, stats=stats)
-    Threads.met, Threads.barrier = {}, Barrier(2)
-
-    def engine() -> TransformersEngine:
-        return TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
-
-    def one(rank: int) -> Rollouts:
-        ranked = RankedEngine(engine(), Threads(rank, 2), policy.pad_token_id)
-        return ranked.sample(prompts, N, sampling, seeded(3))
-
-    expected = engine().sample(prompts, N, sampling, seeded(3))
-    with ThreadPoolExecutor(2) as pool:
-        for found in pool.map(one, range(2)):
-            assert torch.equal(found.tokens_PNT, expected.tokens_PNT)
-            if stats:
-                assert close(found.entropy_PV, expected.entropy_PV)
-                assert close(found.certainty_PV, expected.certainty_PV)
-            else:
-                assert found.entropy_PV is None and found.certainty_PV is None
+    expected, each = on_ranks(policy, n_prompts, stats, 2)
+    for found in each:
+        assert torch.equal(found.tokens_PNT, expected.tokens_PNT)
+        if stats:
+            assert close(found.entropy_PV, expected.entropy_PV)
+            assert close(found.certainty_PV, expected.certainty_PV)
+        else:
+            assert found.entropy_PV is None and found.certainty_PV is None
 
 
 def test_responses_are_dealt_to_the_first_ranks_of_groups(policy):
-    prompts, sampling, asked = PROMPTS[:5], Sampling(22, 0.6), []
-    Threads.met, Threads.barrier = {}, Barrier(4)
-
-    class Recording(TransformersEngine):
-        def sample(self, prompts: Any, n: int, *arguments: Any) -> Rollouts:
-            asked.append(arguments[-1])
-            return super().sample(prompts, n, *arguments)
-
-    def one(rank: int) -> Rollouts:
-        made = Recording(policy.model, policy.eos_token_ids, policy.pad_token_id)
-        ranked = RankedEngine(made, Threads(rank, 4), policy.pad_token_id, group=2)
-        return ranked.sample(prompts, N, sampling, seeded(3))
-
-    alone = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
-    expected = alone.sample(prompts, N, sampling, seeded(3))
-    with ThreadPoolExecutor(4) as pool:
-        assert all(f.tokens_PNT.equal(expected.tokens_PNT) for f in pool.map(one, range(4)))
-    assert sorted(asked) == [(0, 2), (1, 2)]
+    expected, each = on_ranks(policy, 5, False, 4, group=2)
+    assert all(found.tokens_PNT.equal(expected.tokens_PNT) for found in each)
+    assert sorted(Recording.asked) == [(0, 2), (1, 2)]

@@ -23,7 +23,7 @@ from lab.trace.trace import load
 from real.__main__ import main
 from real.compare import compare
 from real.model.folder import check_folder
-from real.model.policy import Policy, load_policy
+from real.model.policy import load_policy
 from real.problems import Problem, ProblemSet, Turn
 from real.problems.problem import PromptSet
 from real.problems.prompts import FIXED_DATE, build_prompts, encode
@@ -57,11 +57,7 @@ def prompts(folder: Path, *problems: Problem, **changes: Any) -> PromptSet:
     config = TrainConfig(
         model=str(folder), problems="p.json", max_response_tokens=8, **changes
     ).settled()
-    return build_prompts(ProblemSet("p", list(problems)), config, policy(folder))
-
-
-def policy(folder: Path) -> Policy:
-    return load_policy(folder, "cpu")
+    return build_prompts(ProblemSet("p", list(problems)), config, load_policy(folder, "cpu"))
 
 
 def squeezed(wanted: str) -> str:
@@ -70,7 +66,7 @@ def squeezed(wanted: str) -> str:
 
 def text(folder: Path, problem: Problem, **changes: Any) -> str:
     found = prompts(folder, problem, **changes)
-    return squeezed(policy(folder).tokenizer.decode(found.tokens[0]))
+    return squeezed(load_policy(folder, "cpu").tokenizer.decode(found.tokens[0]))
 
 
 def test_chats_are_put_into_the_template(chat):
@@ -224,8 +220,9 @@ def test_fields_are_options(base, tmp_path, capfd):
 
 
 DATED = (
-    "{% if not date_string is defined %}{% set date_string = strftime_now('%Y') %}{% endif %}"
-    "{{ date_string }}: " + CHAT
+    """{% if not date_string is defined %}{% set date_string = strftime_now('%Y') %}{% endif %}\
+{{ date_string }}: """
+    + CHAT
 )
 
 

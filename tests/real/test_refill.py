@@ -76,8 +76,8 @@ def test_every_problem_votes_once_an_epoch_and_updates_are_full(trace):
     assert (visits.groupby(["epoch", "problem"]).size() == 1).all()
     assert (visits["visit"] == visits["epoch"]).all() and len(steps) == 12
     waited = steps["n_gen_batches"] == 0
-    assert waited.any() and (steps["update_norm"][waited] == 0).all()
-    assert (steps["n_updates"][waited] == 0).all() and (steps["tokens"][waited] == 0).all()
+    assert waited.any()
+    assert (steps.loc[waited, ["update_norm", "n_updates", "tokens"]] == 0).all(axis=None)
     full = ~waited & (steps["n_gen_batches"] < 3) & (steps["step"] < 12)
     assert full.any() and (steps["n_trained"][full] == 4).all()
     assert (steps["n_trained"] <= 4).all()

@@ -75,10 +75,8 @@ def test_other_ways_to_train_go_on_to_the_bit_too(changes, tmp_path):
     with pytest.raises(Stopped):
         train(config, tmp_path / "run", progress=stop_at(0.75))
     check_same(resume(tmp_path / "run", progress=False), uninterrupted)
-    first, second = (
-        (tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "run")
-    )
-    assert first == second
+    saved = [tmp_path / name / "model" / "model.safetensors" for name in ("whole", "run")]
+    assert saved[0].read_bytes() == saved[1].read_bytes()
     # A whole model, adapters merged in: loading refuses one that lacks a weight.
     trained, start = (
         dict(load_policy(folder, "cpu").model.named_parameters())
@@ -117,6 +115,12 @@ def test_settings_of_another_run_are_refused_with_their_names(broken, capsys):
         assert change in line
     assert "threads" not in line
     assert (broken / "run.json").read_bytes() == before
+    # Those edited in the folder, too.
+    values = json.loads(before)
+    values["config"]["n_votes"] = 16
+    (broken / "run.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match=r"n_votes = 16 \(was 8\)"):
+        resume(broken, progress=False)
 
 
 def from_files(folder: Path) -> TrainConfig:
@@ -125,15 +129,9 @@ def from_files(folder: Path) -> TrainConfig:
     rows = [{"id": p.id, "prompt": p.prompt, "answer": p.answer} for p in ARITHMETIC.problems(4)]
     (folder / "set.json").write_text(json.dumps(rows))
     return replace(
-        SMALL,
-        model=str(folder / "model"),
-        problems=str(folder / "set.json"),
-        prompt_suffix="",
-        max_response_tokens=22,
-        lr=3e-4,
-        threads=1,
-        save_model=False,
-    )
+        SMALL, model=str(folder / "model"), problems=str(folder / "set.json"), prompt_suffix="",
+        max_response_tokens=22, lr=3e-4, threads=1, save_model=False,
+    )  # fmt: skip
 
 
 def test_changed_problems_and_models_are_refused_moved_ones_are_not(tmp_path):
@@ -153,9 +151,8 @@ def test_changed_problems_and_models_are_refused_moved_ones_are_not(tmp_path):
     with pytest.raises(UserError, match=r"model .*changed .*\(generation_config.json\)"):
         resume(out, progress=False)
     settings.write_text(old)
-    assert sorted(p.relative_to(out) for p in out.rglob("*") if p.is_file()) == sorted(
-        {*files, Path(".lock")}
-    )
+    left = {p.relative_to(out) for p in out.rglob("*") if p.is_file()}
+    assert left == {*files, Path(".lock")}
     (tmp_path / "model").rename(tmp_path / "moved")
     moved = replace(config, model=str(tmp_path / "moved"))
     assert resume(out, moved, progress=False).run.status == "finished"
@@ -179,13 +176,11 @@ def test_what_is_no_run_is_refused_and_not_touched(tmp_path, capsys):
     assert [p.name for p in (tmp_path / "other").iterdir()] == ["mine.txt"]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="folders are held by POSIX locks")
 def test_a_run_that_is_being_written_cannot_be_resumed(broken):
     held = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(broken)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
     )
-    assert held.stdout is not None
-    assert held.stdout.readline() == b"held\n"
+    assert held.stdout and held.stdout.readline() == b"held\n"
     with pytest.raises(UserError, match="another process writes this run"):
         resume(broken, progress=False)
     held.kill()
@@ -204,12 +199,15 @@ with locked(Path(sys.argv[1])):
 """
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals are sent as on POSIX")
 def test_a_stopped_run_writes_a_checkpoint_where_it_is(tmp_path):
     """Only each epoch's end has a checkpoint by itself, and the epoch here never ends."""
     out = tmp_path / "run"
     words = ["--n-problems", "40", "--batch-size", "1", "--n-votes", "4", "--n-samples", "2"]
-    process = started("run", "--out", str(out), *words, "--eval-samples", "1")
+    command = [sys.executable, "-m", "real", "run", "--out", str(out), *words]
+    process: Any = subprocess.Popen(
+        [*command, "--eval-samples", "1"],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
     seen = ""
     while not re.search(r" [1-9]\d*/480, ", seen):
         letter = process.stderr.read(1)
@@ -223,23 +221,8 @@ def test_a_stopped_run_writes_a_checkpoint_where_it_is(tmp_path):
     stopped = load(out)
     step = int(stopped.steps["step"].iloc[-1])
     assert stopped.run.status == "interrupted" and step < 40 and 0 < stopped.run.progress < 1
-    assert sorted(p.name for p in (out / "checkpoints").iterdir()) == [
-        "step-000000",
-        f"step-{step:06d}",
-    ]
-
-
-def started(*words: str) -> Any:
-    command = [sys.executable, "-m", "real", *words]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-
-
-def test_settings_edited_in_the_folder_are_refused(broken):
-    values = json.loads((broken / "run.json").read_text())
-    values["config"]["n_votes"] = 16
-    (broken / "run.json").write_text(json.dumps(values))
-    with pytest.raises(UserError, match=r"n_votes = 16 \(was 8\)"):
-        resume(broken, progress=False)
+    kept = {p.name for p in (out / "checkpoints").iterdir()}
+    assert kept == {"step-000000", f"step-{step:06d}"}
 
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="runs are forked and killed")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 import torch
 from drawn import check_ends, logprob_gap
 from scipy.stats import chisquare
-from small_decoders import PROMPTS, VOCABULARY, make
+from small_models import decoder_sizes
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from lab.base.errors import UserError
 from real.engines.rollouts import (
@@ -23,6 +25,24 @@ from real.engines.rollouts import (
 from real.engines.transformers_engine import TransformersEngine, draw
 from real.settings.seeds import Stream, generator, request_seed, torch_generator
 from real.vote.sample import Sampler
+
+VOCABULARY = 13
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [11], [3, 2, 1]]
+SHARED = {"bos_token_id": None, "eos_token_id": None, "vocab_size": VOCABULARY}
+WIDER = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
+OWN = {
+    "qwen2": {"tie_word_embeddings": True},
+    "llama": {},
+    "mistral": {"sliding_window": 4},  # keys older than the window leave the cache
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.3},
+}
+
+
+def make(kind: str) -> Any:
+    torch.manual_seed(0)
+    shape: Any = decoder_sizes(VOCABULARY, num_key_value_heads=2, pad_token_id=0, **WIDER)
+    shape = (shape if kind != "gpt2" else {}) | SHARED | OWN[kind]
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape))
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +60,7 @@ def test_logprobs_equal_a_full_forward_pass(kind, prompts):
     model = make(kind)
     engine = TransformersEngine(model, eos_token_ids=[12, 7])
     rollouts = engine.sample(prompts, 6, Sampling(9, 0.7), seeded())
-    assert rollouts.tokens_PNT.dtype == torch.int64
-    assert rollouts.logprobs_PNT.dtype == torch.float32
+    assert (rollouts.tokens_PNT.dtype, rollouts.logprobs_PNT.dtype) == (torch.int64, torch.float32)
     model.eval()
     assert logprob_gap(model, prompts, rollouts, 0.7) < 1e-5
 
@@ -56,8 +75,7 @@ def test_responses_end_at_their_end_token(qwen):
 def test_sampling_stops_when_all_rows_ended(qwen):
     engine = TransformersEngine(qwen, eos_token_ids=list(range(VOCABULARY)))
     rollouts = engine.sample(PROMPTS, 4, Sampling(8), seeded())
-    assert rollouts.tokens_PNT.shape == (4, 4, 1)
-    assert rollouts.finished_PN.all()
+    assert rollouts.tokens_PNT.shape == (4, 4, 1) and rollouts.finished_PN.all()
 
 
 def test_same_seed_same_tokens(qwen):
@@ -123,8 +141,7 @@ def test_the_model_is_left_as_it_was_and_samples_enter_a_loss(qwen):
     qwen.train()
     qwen.model.norm.eval()
     rollouts = TransformersEngine(qwen).sample(PROMPTS[:1], 4, Sampling(4), seeded())
-    assert qwen.training
-    assert not qwen.model.norm.training
+    assert qwen.training and not qwen.model.norm.training
     tokens_NT = rollouts.tokens_PNT[0]
     logits_NTA = qwen(input_ids=tokens_NT).logits
     (logits_NTA.mean(-1) * rollouts.logprobs_PNT[0].exp()).sum().backward()
@@ -137,9 +154,7 @@ def test_the_model_is_left_as_it_was_and_samples_enter_a_loss(qwen):
     [
         ([[1]], 4, {"temperature": 0.0}, "temperature: 0.0"),
         ([[1]], 4, {"temperature": float("nan")}, "temperature: nan"),
-        ([[1]], 4, {"temperature": -1.0}, "temperature: -1.0"),
         ([[1]], 4, {"max_tokens": 0}, "max_tokens: 0"),
-        ([[1]], 4, {"top_p": 0.0}, "top_p: 0.0"),
         ([[1]], 4, {"top_p": 1.1}, "top_p: 1.1"),
         ([], 4, {}, "none given"),
         ([[1], []], 4, {}, "prompt 2: no tokens"),
@@ -222,8 +237,7 @@ def test_top_p_keeps_the_smallest_likely_set():
 
 def test_nan_logits_are_seen_in_the_logprobs():
     tokens, logprobs = draw(torch.full((2, 4), torch.nan), torch.tensor([0.0, 0.9]), 1.0)
-    assert ((tokens >= 0) & (tokens < 4)).all()
-    assert logprobs.isnan().all()
+    assert ((tokens >= 0) & (tokens < 4)).all() and logprobs.isnan().all()
 
 
 N = 3
@@ -282,15 +296,12 @@ P, V, STEPS = 8, 64, 200
 def test_no_two_responses_share_a_seed_in_a_batch_and_across_batches():
     for run_seed in range(3):
         seen: set[int] = set()
-        for stream in (Stream.VOTES, Stream.EVALUATION):
-            for step in range(STEPS):
-                # vLLM draws response i with the prompt's seed plus i. A generator on a CPU looks at
-                # the lowest 32 bits alone.
-                seeds = request_seeds(torch_generator(run_seed, stream, step), P, V)
-                short = {(seed + i) % 2**32 for seed in seeds for i in range(V)}
-                assert len(short) == P * V
-                assert not short & seen
-                seen |= short
+        for stream, step in itertools.product((Stream.VOTES, Stream.EVALUATION), range(STEPS)):
+            # vLLM draws response i with the prompt's seed plus i. A generator on a CPU looks at
+            # the lowest 32 bits alone.
+            seeds = request_seeds(torch_generator(run_seed, stream, step), P, V)
+            seen |= {(seed + i) % 2**32 for seed in seeds for i in range(V)}
+        assert len(seen) == 2 * STEPS * P * V
 
 
 def test_seeds_follow_from_the_generator_and_move_it_on():

@@ -96,11 +96,9 @@ def test_the_loss_of_a_mini_batch_in_any_pieces(kind):
     expected = expected / (rows if kind == "grpo" else tokens)
     expected.backward()
     gradient = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-    for max_tokens_per_microbatch, chunk in ((10**6, 2**25), (12, 64)):
+    for n_tokens, chunk in ((10**6, 2**25), (12, 64)):
         model.zero_grad()
-        config = TrainConfig(
-            loss=kind, temperature=0.6, max_tokens_per_microbatch=max_tokens_per_microbatch
-        )
+        config = TrainConfig(loss=kind, temperature=0.6, max_tokens_per_microbatch=n_tokens)
         done = backward(EntropyScorer(model, chunk), groups(), config)
         assert done.loss == pytest.approx(float(expected.detach()), abs=1e-9)
         assert done.n_tokens == done.n_forward == tokens and done.n_left_out == 2

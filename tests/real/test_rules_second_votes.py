@@ -62,9 +62,7 @@ def test_rewordings_keep_value_and_form():
         ("3+0-1-6+9=", "0+3-1-6+9="),
         ("3-0-1-6+9=", "9-0-1-6+3="),
         ("5*5+2-1-1=", "2+5*5-1-1="),
-        ("3-0-1-6-9=", None),
         ("4*4-4*4-4=", None),
-        ("4+4+4+4+4=", None),
         ("7*7*2-1-1=", "7*2*7-1-1="),
     ],
 )
@@ -89,21 +87,6 @@ def weights(run: Run) -> dict[str, torch.Tensor]:
     return {n: p.detach().clone() for n, p in run.policy.model.named_parameters()}
 
 
-def watched_versions(run: Run) -> list[int]:
-    """Versions of the weights that sampled, from now on."""
-    versions: list[int] = []
-    engine: Any = run.engine
-    sample = engine.sample
-
-    def watched(*arguments: Any) -> Any:
-        rollouts = sample(*arguments)
-        versions.append(rollouts.version)
-        return rollouts
-
-    engine.sample = watched
-    return versions
-
-
 def test_the_teacher_votes_and_leaves_no_trace():
     run = prepare(of_rule("co_rewarding_2").settled())
     teacher, before = run.further, weights(run)
@@ -123,25 +106,18 @@ def test_the_teacher_votes_and_leaves_no_trace():
             torch.equal(value, teacher.weights[name]) for name, value in weights(run).items()
         )
     assert all(torch.equal(value, moved[name]) for name, value in weights(run).items())
-    rollouts = run.engine.sample([[3, 4]], 2, run.sampling, torch.Generator())
-    assert rollouts.version == 1
-    sampled = watched_versions(run)
-    second = teacher.before(np.array([0, 1]), 2)["second"]
-    assert second.shape == (2, run.config.n_votes) and sampled == [-2]
-    assert teacher.n_sampled > 0
-
-
-def test_a_teacher_that_fails_gives_the_weights_back():
-    run = prepare(of_rule("co_rewarding_2").settled())
-    teacher = run.further
-    assert isinstance(teacher, Teacher)
-    with torch.no_grad():
-        next(run.policy.model.parameters()).add_(1.0)
-    teacher.after_step(1)
-    before = weights(run)
     with pytest.raises(Stopped), teacher.answering(1):
         raise Stopped
-    assert all(torch.equal(value, before[name]) for name, value in weights(run).items())
+    assert all(torch.equal(value, moved[name]) for name, value in weights(run).items())
+    rollouts = run.engine.sample([[3, 4]], 2, run.sampling, torch.Generator())
+    assert rollouts.version == 1
+    sampled, engine = [], run.engine
+    sample = engine.sample
+    engine.sample = lambda *given: sampled.append(sample(*given)) or sampled[-1]
+    second = teacher.before(np.array([0, 1]), 2)["second"]
+    assert second.shape == (2, run.config.n_votes)
+    assert [rollouts.version for rollouts in sampled] == [-2]
+    assert teacher.n_sampled > 0
 
 
 def test_the_rate_follows_a_cosine():

@@ -27,9 +27,8 @@ Q = 2
 @pytest.fixture
 def config(tmp_path: Path) -> TrainConfig:
     path = tmp_path / "problems.json"
-    path.write_text(
-        json.dumps([{"prompt": p.prompt, "answer": p.answer} for p in ARITHMETIC.problems(4)])
-    )
+    rows = [{"prompt": p.prompt, "answer": p.answer} for p in ARITHMETIC.problems(4)]
+    path.write_text(json.dumps(rows))
     return TrainConfig(
         guard=arm("coverrl").guard, rule="coverrl",
         rule_options={"verifications": Q, "regenerations": 0},
@@ -93,6 +92,4 @@ def test_rejected_problems_are_solved_again(config, steps, monkeypatch):
         assert not again.dropped and not again.minority_K.any()
         advantages.append(again.majority_K)
     # Paid by the label: some differ, each group's sum is 0.
-    torch.testing.assert_close(torch.stack(advantages).sum(1), torch.zeros(len(asked)), atol=1e-5,
-                               rtol=0)  # fmt: skip
-    assert torch.stack(advantages).any()
+    assert torch.stack(advantages).any() and torch.stack(advantages).sum(1).abs().max() < 1e-5

@@ -15,7 +15,7 @@ from lab.trace.schema import checked
 from lab.trace.trace import Trace
 from real import train
 from real.answers import AnswerIds
-from real.record.journal import VoteRows, vote_rows
+from real.record.journal import VoteRows
 from real.settings.config import TrainConfig
 from real.vote.decide import Fields, Supervisor, pay
 
@@ -153,19 +153,6 @@ KEY = ["replicate", "step", "epoch", "visit", "problem"]
 @pytest.fixture(scope="module")
 def trace() -> Trace:
     return train(SMALL, progress=False)
-
-
-def test_rows_of_one_batch():
-    answers_PV = np.array([[2, -1, 0, 2], [-1, -1, -1, -1], [1, 1, 1, 1]])
-    rows = vote_rows(np.array([7, 3, 4]), answers_PV, visit=2)
-    assert rows["problem"].tolist() == [7, 7, 4]
-    assert rows["answer"].tolist() == [0, 2, 1]
-    assert rows["count"].tolist() == [1, 2, 4]
-    assert rows["visit"] == 2
-    mixed = vote_rows(np.array([7, 3, 4]), answers_PV, visit=np.array([2, 9, 5]))
-    assert mixed["visit"].tolist() == [2, 2, 5]
-    nobody = vote_rows(np.array([7]), np.full((1, 4), -1), visit=2)
-    assert len(nobody["problem"]) == len(nobody["count"]) == 0
 
 
 def test_a_text_is_written_once():

@@ -191,10 +191,7 @@ def test_training_gives_no_response_that_the_start_did_not(tmp_path, start):
         ({"tiny_task": "closed", "tiny_wrong": 0.7}, "tiny_wrong = 0.7: must"),
         ({"tiny_task": "closed", "tiny_lead": 30}, "tiny_lead = 30: must be one of 20, 40, 60"),
         ({"tiny_task": "closed", "tiny_verifies": True}, "no model of tiny_task = closed"),
-        (
-            {"tiny_task": "collatz", "problems": "amc", "model": "x"},
-            "tiny_task = collatz: problems = amc are not the tiny",
-        ),
+        ({"tiny_task": "collatz", "problems": "amc", "model": "x"}, "problems = amc are not the"),
     ],
 )
 def test_settings_that_contradict_the_task_are_refused(values, message):

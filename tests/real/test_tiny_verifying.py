@@ -1,4 +1,4 @@
-"""The tiny model that judges: what is shipped, how it is made, and CoVerRL on it without script."""
+"""The tiny model that judges: its conversations, how it is made, and CoVerRL on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from tiny_runs import Stopped, check_same, stop_at
 from transformers import AutoModelForCausalLM
@@ -19,11 +18,15 @@ from lab.base.arms import arm
 from lab.base.errors import UserError
 from real import TrainConfig, resume, train
 from real.__main__ import main
-from real.problems import ProblemSet
+from real.problems import Problem
+from real.problems.problem import Turn
 from real.run import prepare
-from real.tiny import CHECKPOINT, VERIFYING, judging, pretrain
+from real.tiny import CHECKPOINT, VERIFYING, arithmetic, build_tokenizer, judging, pretrain
+from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS, EvaluationRule
 from real.tiny.pretrain import VerifyingRecipe, build_verifying, measure, measure_judging
+from real.tiny.tasks import EOS_ID, PAD_ID, encode, is_held_out
 from real.update.packing import Group
+from real.vote.further import TinyWording, Wording
 
 RECORD = json.loads((VERIFYING / "recipe.json").read_text())
 SHORT = VerifyingRecipe(steps=3, batch_size=4, n_conversations=4, warmup_steps=1)
@@ -40,8 +43,7 @@ def test_it_is_the_ordinary_model_with_more_positions(model):
     assert ours == {**ordinary, "max_position_embeddings": judging.POSITIONS}
     files = {path.name for path in VERIFYING.iterdir()}
     assert files == {path.name for path in CHECKPOINT.iterdir()}
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        assert (VERIFYING / name).read_text() == (CHECKPOINT / name).read_text()
+    assert (VERIFYING / "tokenizer.json").read_text() == (CHECKPOINT / "tokenizer.json").read_text()
     assert RECORD["recipe"] == asdict(VerifyingRecipe())
 
 
@@ -124,34 +126,11 @@ def test_the_real_verifier_is_trained(monkeypatch):
     assert any(group.dropped for step in steps for group in step)
 
 
-def test_what_judges_changes_what_is_learned():
-    with_judge = train(replace(SMALL, labels="votes"), progress=False)
-    alone = train(replace(SMALL, rule="ttrl", rule_options={}), progress=False)
-    start = with_judge.visits["visit"] == 0
-    pd.testing.assert_frame_equal(with_judge.visits[start], alone.visits[start])
-    assert not np.array_equal(with_judge.steps["update_norm"], alone.steps["update_norm"])
-
-
 def test_a_stopped_run_goes_on_to_the_bit(tmp_path):
     config = replace(SMALL, epochs=2, checkpoint_every=1)
     with pytest.raises(Stopped):
         train(config, tmp_path / "run", progress=stop_at(0.75))
     check_same(resume(tmp_path / "run", progress=False), train(config, progress=False))
-
-
-def test_the_truth_says_nothing(monkeypatch):
-    trace, read = train(SMALL, progress=False), real.run.read_problems
-
-    def shifted(config: TrainConfig) -> ProblemSet:
-        found = read(config)
-        shift = lambda answer: str((int(answer) + 1) % 10)  # noqa: E731
-        return replace(found, problems=[replace(p, answer=shift(p.answer)) for p in found])
-
-    monkeypatch.setattr(real.run, "read_problems", shifted)
-    other = train(SMALL, progress=False)
-    columns = ["loss", "grad_norm", "update_norm", "n_updates", "tokens"]
-    pd.testing.assert_frame_equal(trace.steps[columns], other.steps[columns], check_exact=True)
-    assert not trace.visits["label_correct"].equals(other.visits["label_correct"])
 
 
 def test_only_the_verifying_model_judges(tmp_path, capsys):
@@ -170,3 +149,95 @@ def test_only_the_verifying_model_judges(tmp_path, capsys):
 def test_other_runs_keep_the_ordinary_checkpoint():
     for config, positions in ((TrainConfig(), 64), (TrainConfig(tiny_verifies=True), 96)):
         assert prepare(config.settled()).policy.max_positions == positions
+
+
+PROMPT = "3+0-1*6+0="
+ATTEMPT = arithmetic.solution(PROMPT[:-1])
+WORK = arithmetic.steps(PROMPT[:-1], EvaluationRule.LEFT_TO_RIGHT)
+
+
+def test_three_turns_in_the_tasks_own_tokens():
+    asked = judging.question(PROMPT, ATTEMPT)
+    assert asked == r"3+0-6+0>3-6+0>7+0>\boxed{7}=3+0-1*6+0="
+    said = judging.verification(WORK, right=False)
+    assert said == r"3-1*6+0>2*6+0>2+0>2\boxed{-}"
+    assert judging.request(PROMPT, ATTEMPT, said) == f"{asked}{said}={PROMPT}"
+    assert len(encode(asked)) == PROMPT_TOKENS + RESPONSE_TOKENS
+    assert len(encode(said)) + 1 == judging.VERIFICATION_TOKENS
+    longest = len(encode(judging.request(PROMPT, ATTEMPT, said))) + RESPONSE_TOKENS
+    assert longest == 87 <= judging.POSITIONS
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        (judging.verification(WORK, right=True), 1),
+        (judging.verification(WORK, right=False), 0),
+        (ATTEMPT, -1),
+        (r"2\boxed{*}", -1),
+        (r"2\boxed{}", -1),
+        ("", -1),
+    ],
+)
+def test_verdicts_are_read_from_the_box(text, verdict):
+    assert judging.read_verdict(text) == TinyWording().verdict(text) == verdict
+
+
+def test_wordings_ask_for_the_same_three_turns():
+    problem = Problem("a", PROMPT, "7", (Turn("system", "Be brief."),))
+    tiny, words = TinyWording(), Wording()
+    assert tiny.question(problem, ATTEMPT).prompt == judging.question(PROMPT, ATTEMPT)
+    assert tiny.request(problem, ATTEMPT, "x").prompt == judging.request(PROMPT, ATTEMPT, "x")
+    asked, again = words.question(problem, ATTEMPT), words.request(problem, ATTEMPT, "No.")
+    assert [turn.role for turn in again.before] == ["system", "user", "assistant"]
+    assert [turn.content for turn in again.before[1:]] == [asked.prompt, "No."]
+    assert "\\boxed{}" in again.prompt
+    for made in (tiny.question(problem, ATTEMPT), tiny.request(problem, ATTEMPT, "x"), again):
+        assert made.answer is None and made.id.startswith("a/")
+
+
+def test_conversations_plant_the_shares():
+    n = 3000
+    read, targets = (t.numpy() for t in judging.conversations(n, slip_rate=0.0, seed=0))
+    assert read.shape == targets.shape == (n, 86)
+    assert (targets[:, : PROMPT_TOKENS + RESPONSE_TOKENS - 1] == judging.UNSCORED).all()
+    expected_sum = spread = n_accepted = 0.0
+    for row, target in zip(read.tolist(), targets.tolist(), strict=True):
+        attempt, expression, own, accepted = first_turns(row)
+        assert not is_held_out(expression)
+        answers = {rule: arithmetic.evaluate(expression, rule) for rule in EvaluationRule}
+        assert accepted == (attempt == own)
+        # A judge's answer is that of a rule drawn by its share, whatever the attempt was.
+        parts = arithmetic.shares(expression)
+        chance = sum(part for rule, part in parts.items() if answers[rule] == attempt)
+        expected_sum += chance
+        spread += chance * (1 - chance)
+        n_accepted += accepted
+        check_second_turn(row, target, attempt, accepted, set(answers.values()))
+    assert abs(n_accepted - expected_sum) < 4 * np.sqrt(spread)
+
+
+def decode(ids: list[int]) -> str:
+    return str(build_tokenizer().decode(ids, skip_special_tokens=True))
+
+
+def first_turns(row: list[int]) -> tuple[str, str, str, bool]:
+    """Attempted answer, problem, the judge's answer, whether it accepts."""
+    attempt, problem, verification = decode(row[: judging.FIRST_TURNS]).split("=")
+    own, sign = verification.removesuffix("}").split(r"\boxed{")
+    assert sign in judging.VERDICTS
+    return attempt[-2], problem, own[-1], sign == "+"
+
+
+def check_second_turn(
+    row: list[int], target: list[int], attempt: str, accepted: bool, answers: set[str]
+) -> None:
+    assert target[judging.FIRST_TURNS - 1] == EOS_ID
+    assert target[judging.SIGN] == row[judging.SIGN + 1] == encode("+" if accepted else "-")[0]
+    rest, scored = row[judging.FIRST_TURNS :], target[judging.FIRST_TURNS :]
+    if accepted:
+        assert set(rest) == {PAD_ID} and set(scored) == {judging.UNSCORED}
+        return
+    retry = decode(rest)[1 + PROMPT_TOKENS :]
+    assert scored[-RESPONSE_TOKENS:] == [*encode(retry), EOS_ID]
+    assert retry[-2] in answers - {attempt}

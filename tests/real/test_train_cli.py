@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
-from typing import Any
 
 import pytest
 
 import real.settings.presets
-from guard_core import GuardConfig
 from lab.base.errors import UserError
-from lab.base.settings import from_values, to_values
 from lab.trace.trace import RunFolder, load
 from real.__main__ import main
 from real.settings.config import TrainConfig
@@ -77,7 +72,6 @@ def test_a_run_is_named_by_what_it_is(words, name, tmp_path):
 
 BAD_OPTIONS = [
     (["--epochs", "0"], "epochs = 0: must be at least 1"),
-    (["--epochs", "many"], "--epochs"),
     (["--n-samples", "65"], "n_samples = 65: must be at most n_votes = 64"),
     (["--lr", "nan"], "lr = nan: must be above 0 and finite"),
     (["--guard.tau-FR", "2"], "tau_FR = 2.0: must lie in [0, 1]"),
@@ -110,25 +104,17 @@ def test_bad_options_are_one_line(command, words, message, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "words", "message"),
-    [
-        ('[{"id": "a", "prompt": "1+1="}', [], "malformed JSON"),
-        ('[{"id": "a", "prompt": "1+1-1*1+1="}]', [], "n_problems = 4: "),
-        (
-            '[{"id": "a", "prompt": "1+1-1*1+1="}]',
-            ["--n-problems", "1", "--labels", "truth"],
-            "problem 'a'",
-        ),
-    ],
-)
-def test_bad_problem_files_are_one_line(content, words, message, tmp_path, capsys):
-    file = tmp_path / "set.json"
-    file.write_text(content)
+def test_bad_problem_files_are_one_line(tmp_path, capsys):
+    file, one = tmp_path / "set.json", ["--n-problems", "1", "--labels", "truth"]
     given = ["--model", CHECKPOINT, "--problems", file, "--out", tmp_path / "run"]
-    assert run("run", *given, *QUICK, *words) == 2
-    check_refused(capsys, message)
-    assert not (tmp_path / "run").exists()
+    row = '[{"id": "a", "prompt": "1+1-1*1+1="}'
+    for end, words, message in (
+        ("", [], "malformed JSON"), ("]", [], "n_problems = 4: "), ("]", one, "problem 'a'"),
+    ):  # fmt: skip
+        file.write_text(row + end)
+        assert run("run", *given, *QUICK, *words) == 2
+        check_refused(capsys, message)
+        assert not (tmp_path / "run").exists()
 
 
 def test_existing_and_impossible_folders_are_refused(tmp_path, capsys):
@@ -176,12 +162,6 @@ def check_refused(capsys: pytest.CaptureFixture[str], message: str) -> None:
     assert "Traceback" not in said.err and not said.out
 
 
-def test_config_round_trips_through_plain_values():
-    config = TrainConfig(guard=GuardConfig.release(), model="m", problems="p.json", lr=1e-5, seed=3)
-    values = json.loads(json.dumps(to_values(config)))
-    assert from_values(values, TrainConfig, "here") == config
-
-
 def test_settled_fills_what_the_task_decides():
     tiny = TrainConfig().settled()
     assert (tiny.lr, tiny.max_response_tokens, tiny.n_problems, tiny.threads) == (3e-4, 22, 64, 1)
@@ -192,23 +172,14 @@ def test_settled_fills_what_the_task_decides():
     assert tiny.settled() == tiny
 
 
-WRONG: list[tuple[str, Any]] = [
-    ("epochs", 1.5),
-    ("lr", "fast"),
-    ("lr", math.inf),
-    ("labels", "majority"),
-    ("guard", "paper"),
-    ("clip_low", 0.0),
-    ("warmup_ratio", 1.1),
-    ("threads", 0),
-]
+WRONG = [("epochs", 1.5), ("lr", "fast"), ("labels", "majority"), ("guard", "paper")]
+WRONG += [("clip_low", 0.0), ("warmup_ratio", 1.1), ("threads", 0)]
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG)
 def test_wrong_settings_name_the_field_and_the_value(name, value):
-    with pytest.raises(UserError) as found:
+    with pytest.raises(UserError, match=f"^{name} = {value!r}"):
         TrainConfig(**{name: value})
-    assert str(found.value).startswith(f"{name} = {value!r}")
 
 
 def test_a_folder_with_an_unfinished_run_names_the_way_to_go_on(tmp_path, capsys):

@@ -11,19 +11,10 @@ from lab.base.settings import to_values
 
 # Four problems by three: a rank has none in the second batch. Short passes leave ranks idle.
 SETTINGS: dict[str, Any] = {
-    "n_problems": 4,
-    "batch_size": 3,
-    "n_votes": 8,
-    "n_samples": 5,
-    "epochs": 2,
-    "eval_every": 0,
-    "eval_samples": 1,
-    "max_tokens_per_microbatch": 64,
-    "checkpoint_every": 4,
-    "temperature": 1.5,
-}
-LAST = 4
-"""Batches."""
+    "n_problems": 4, "batch_size": 3, "n_votes": 8, "n_samples": 5, "epochs": 2, "eval_every": 0,
+    "eval_samples": 1, "max_tokens_per_microbatch": 64, "checkpoint_every": 4, "temperature": 1.5,
+}  # fmt: skip
+LAST = 4  # batches
 
 
 def of_arm(name: str, **changes: Any) -> dict[str, Any]:
