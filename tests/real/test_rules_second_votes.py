@@ -87,6 +87,10 @@ def weights(run: Run) -> dict[str, torch.Tensor]:
     return {n: p.detach().clone() for n, p in run.policy.model.named_parameters()}
 
 
+def has(run: Run, expected: Any) -> bool:
+    return all(torch.equal(value, expected[name]) for name, value in weights(run).items())
+
+
 def test_the_teacher_votes_and_leaves_no_trace():
     run = prepare(of_rule("co_rewarding_2").settled())
     teacher, before = run.further, weights(run)
@@ -102,13 +106,11 @@ def test_the_teacher_votes_and_leaves_no_trace():
         torch.testing.assert_close(value, before[name] + FIRST_RATE * 0.5, rtol=0, atol=1e-6)
     run.engine.update_weights(run.policy.model, version=1)
     with teacher.answering(1) as version:
-        assert version == -2 and all(
-            torch.equal(value, teacher.weights[name]) for name, value in weights(run).items()
-        )
-    assert all(torch.equal(value, moved[name]) for name, value in weights(run).items())
+        assert version == -2 and has(run, teacher.weights)
+    assert has(run, moved)
     with pytest.raises(Stopped), teacher.answering(1):
         raise Stopped
-    assert all(torch.equal(value, moved[name]) for name, value in weights(run).items())
+    assert has(run, moved)
     rollouts = run.engine.sample([[3, 4]], 2, run.sampling, torch.Generator())
     assert rollouts.version == 1
     sampled, engine = [], run.engine
