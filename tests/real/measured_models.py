@@ -14,15 +14,10 @@ FACTS = {"task": "test", "model": {}, "problems": "", "problem_ids": ["a", "b"]}
 def small_model(seed=0):
     torch.manual_seed(seed)
     config = Qwen2Config(
-        vocab_size=6,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        tie_word_embeddings=True,
+        vocab_size=6, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True,
         attn_implementation="eager",
-    )
+    )  # fmt: skip
     model = Qwen2ForCausalLM(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -59,14 +54,6 @@ def answer_ids(problem, responses):
 def measured(model, checkpoints=(), **settings):
     config = MeasureConfig(**{"responses": 40, "min_p": 1e-6, "min_novel": 1e-6, **settings})
     return measure(
-        model,
-        PROMPTS,
-        sample=sampler(model),
-        answer_ids=answer_ids,
-        max_tokens=LONGEST,
-        temperature=TEMPERATURE,
-        pad=END,
-        config=config,
-        facts=FACTS,
-        checkpoints=checkpoints,
-    )
+        model, PROMPTS, sample=sampler(model), answer_ids=answer_ids, max_tokens=LONGEST,
+        temperature=TEMPERATURE, pad=END, config=config, facts=FACTS, checkpoints=checkpoints,
+    )  # fmt: skip

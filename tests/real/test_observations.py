@@ -15,11 +15,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
-from real.engines.rollouts import Rollouts, Sampling
-from real.engines.transformers_engine import TransformersEngine
-from real.model.policy import load_policy
-from real.tiny import ARITHMETIC, CHECKPOINT
-from real.tiny.tasks import encode
+from real.engines.rollouts import Rollouts
 from real.vote.observe import (
     BUCKET_BITS,
     ngrams,
@@ -68,7 +64,6 @@ def rollouts_of(rows: list[list[int]], logprobs: list[list[float]]) -> Rollouts:
 @pytest.mark.parametrize(
     ("tokens", "expected"),
     [
-        (["a", "b", "<eos>"], [0, 0, 0]),
         (["a", ".ĊĊ", "b", "b"], [0, 0, 1, 1]),
         (["a", "Ċ", "Ċ", "b"], [0, 0, 0, 1]),
         (["a", "ĊĊ", "b", "ĊĊ", "a"], [0, 0, 1, 1, 2]),
@@ -86,19 +81,11 @@ def rollouts_of(rows: list[list[int]], logprobs: list[list[float]]) -> Rollouts:
         (["<0x0A>", "<0x0A>", "a", "<0x0A>", "b"], [0, 0, 0, 0, 0]),
     ],
 )
-def test_steps_of_tokens(tokens: list[str], expected: list[int]):
+def test_steps_of_tokens(tokens, expected):
     tokenizer, names = (pieces(), PIECES) if "<0x0A>" in tokens else (byte_level(), BYTES)
     ids = [names.index(token) for token in tokens]
     text_of = token_texts(tokenizer, set(ids))
     assert steps_of([text_of[i] for i in ids]).tolist() == expected
-
-
-def test_texts_of_tokens_make_the_decoded_text():
-    tokenizer, ids = byte_level(), [2, 7, 8, 3, 6, 11, 12, 1]
-    text_of = token_texts(tokenizer, ids)
-    assert "".join(text_of[i] for i in ids) == tokenizer.decode(ids, skip_special_tokens=True)
-    spaced = token_texts(pieces(), range(len(PIECES)))
-    assert (spaced[6], spaced[5], spaced[1]) == (" a", "\n", "")
 
 
 def test_mean_over_steps_of_the_mean_over_tokens():
@@ -114,18 +101,6 @@ def test_mean_over_steps_of_the_mean_over_tokens():
     found = step_logprobs(rollouts_of(rows, logprobs), byte_level())
     assert found.shape == (1, 5) and found.dtype == np.float64
     np.testing.assert_allclose(found[0], [-4.0, -3.0, -2.5, -4.0, nan])
-
-
-def test_without_blank_lines_it_is_the_mean_of_a_response():
-    policy = load_policy(CHECKPOINT, "cpu")
-    engine = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
-    prompts = [encode(problem.prompt) for problem in ARITHMETIC.problems(3)]
-    generator = torch.Generator().manual_seed(0)
-    rollouts = engine.sample(prompts, 8, Sampling(22, 0.6), generator)
-    found = step_logprobs(rollouts, policy.tokenizer)
-    means = rollouts.logprobs_PNT.double().sum(-1) / rollouts.lengths_PN
-    np.testing.assert_allclose(found, means.numpy())
-    assert found.shape == (3, 8) and found.std() > 0
 
 
 ONE = "First we add three and four, which is seven."

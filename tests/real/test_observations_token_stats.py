@@ -74,8 +74,9 @@ def test_entropy_and_certainty_by_their_definitions():
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
-def test_sampling_and_a_pass_of_the_trainer_agree(policy: Policy, temperature: float):
+def test_sampling_and_a_pass_of_the_trainer_agree(policy, temperature):
     rollouts = sample(policy, True, temperature)
+    rollouts.logprobs_PNT[:, :, 1] = torch.nan  # the pass needs none of the engine's
     found = token_stats(Scorer(policy.model), PROMPTS, rollouts, settings(temperature, 256))
     assert close(rollouts.entropy_PV, found[0])
     assert close(rollouts.certainty_PV, found[1])
@@ -83,7 +84,7 @@ def test_sampling_and_a_pass_of_the_trainer_agree(policy: Policy, temperature: f
     assert rollouts.certainty_PV is not None and rollouts.certainty_PV.min() > 0
 
 
-def test_asking_changes_no_bit_of_the_samples_and_takes_no_further_pass(policy: Policy):
+def test_asking_changes_no_bit_of_the_samples_and_takes_no_further_pass(policy):
     calls: list[int] = []
     hook = policy.model.register_forward_hook(lambda *_: calls.append(1))
     plain = sample(policy, False)
@@ -98,13 +99,13 @@ def test_asking_changes_no_bit_of_the_samples_and_takes_no_further_pass(policy: 
 
 
 @pytest.mark.parametrize("max_rows", [1, 7])
-def test_batching_does_not_matter(policy: Policy, max_rows: int):
+def test_batching_does_not_matter(policy, max_rows):
     whole, parts = sample(policy, True), sample(policy, True, max_rows=max_rows)
     assert close(parts.entropy_PV, whole.entropy_PV)
     assert close(parts.certainty_PV, whole.certainty_PV)
 
 
-def test_equal_responses_go_through_the_model_once(policy: Policy):
+def test_equal_responses_go_through_the_model_once(policy):
     tokens = torch.tensor([[[4, 5, 1], [4, 5, 1], [4, 5, 6], [4, 5, 9]]])
     lengths = torch.tensor([[3, 3, 2, 2]])  # what stands behind the end is no difference
     rollouts = Rollouts(tokens, torch.zeros(1, 4, 3), lengths, lengths > 2, 0)
@@ -118,15 +119,6 @@ def test_equal_responses_go_through_the_model_once(policy: Policy):
     assert sum(rows) == 2
     assert entropy[0, 0] == entropy[0, 1] and entropy[0, 2] == entropy[0, 3]
     assert entropy[0, 0] != entropy[0, 2]
-
-
-def test_a_log_prob_that_the_engine_did_not_give_does_not_matter(policy: Policy):
-    rollouts = sample(policy, False)
-    scorer = Scorer(policy.model)
-    expected = token_stats(scorer, PROMPTS, rollouts, settings(0.6))
-    rollouts.logprobs_PNT[:, :, 1] = torch.nan
-    found = token_stats(scorer, PROMPTS, rollouts, settings(0.6))
-    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
 
 
 def test_neither_way_holds_all_logits():
@@ -171,47 +163,48 @@ class Threads(Ranks):
         return int(self.gather(torch.tensor(int(number))).max())
 
 
+class Recording(TransformersEngine):
+    asked: list[tuple[int, int]]
+
+    def sample(self, prompts: Any, n: int, *arguments: Any) -> Rollouts:
+        self.asked += arguments[2:]
+        return super().sample(prompts, n, *arguments)
+
+
+def on_ranks(
+    policy: Policy, n_prompts: int, stats: bool, world: int, group: int = 1
+) -> tuple[Rollouts, list[Rollouts]]:
+    """What an engine alone gives, and what each of the ranks gets."""
+    Threads.met, Threads.barrier, Recording.asked = {}, Barrier(world), []
+    call = PROMPTS[:n_prompts], N, Sampling(22, 0.6, stats=stats)
+
+    def engine() -> Recording:
+        return Recording(policy.model, policy.eos_token_ids, policy.pad_token_id)
+
+    def one(rank: int) -> Rollouts:
+        ranked = RankedEngine(engine(), Threads(rank, world), policy.pad_token_id, group=group)
+        return ranked.sample(*call, seeded(3))
+
+    with ThreadPoolExecutor(world) as pool:
+        found = list(pool.map(one, range(world)))
+    return engine().sample(*call, seeded(3)), found
+
+
 @pytest.mark.parametrize("n_prompts", [5, 1])
 @pytest.mark.parametrize("stats", [True, False])
-def test_ranks_send_them_to_all(policy: Policy, n_prompts: int, stats: bool):
+def test_ranks_send_them_to_all(policy, n_prompts, stats):
     """With one prompt a rank has none, and knows nothing of the fields itself."""
-    prompts, sampling = PROMPTS[:n_prompts], Sampling(22, 0.6, stats=stats)
-    Threads.met, Threads.barrier = {}, Barrier(2)
-
-    def engine() -> TransformersEngine:
-        return TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
-
-    def one(rank: int) -> Rollouts:
-        ranked = RankedEngine(engine(), Threads(rank, 2), policy.pad_token_id)
-        return ranked.sample(prompts, N, sampling, seeded(3))
-
-    expected = engine().sample(prompts, N, sampling, seeded(3))
-    with ThreadPoolExecutor(2) as pool:
-        for found in pool.map(one, range(2)):
-            assert torch.equal(found.tokens_PNT, expected.tokens_PNT)
-            if stats:
-                assert close(found.entropy_PV, expected.entropy_PV)
-                assert close(found.certainty_PV, expected.certainty_PV)
-            else:
-                assert found.entropy_PV is None and found.certainty_PV is None
+    expected, each = on_ranks(policy, n_prompts, stats, 2)
+    for found in each:
+        assert torch.equal(found.tokens_PNT, expected.tokens_PNT)
+        if stats:
+            assert close(found.entropy_PV, expected.entropy_PV)
+            assert close(found.certainty_PV, expected.certainty_PV)
+        else:
+            assert found.entropy_PV is None and found.certainty_PV is None
 
 
-def test_responses_are_dealt_to_the_first_ranks_of_groups(policy: Policy):
-    prompts, sampling, asked = PROMPTS[:5], Sampling(22, 0.6), []
-    Threads.met, Threads.barrier = {}, Barrier(4)
-
-    class Recording(TransformersEngine):
-        def sample(self, prompts: Any, n: int, *arguments: Any) -> Rollouts:
-            asked.append(arguments[-1])
-            return super().sample(prompts, n, *arguments)
-
-    def one(rank: int) -> Rollouts:
-        made = Recording(policy.model, policy.eos_token_ids, policy.pad_token_id)
-        ranked = RankedEngine(made, Threads(rank, 4), policy.pad_token_id, group=2)
-        return ranked.sample(prompts, N, sampling, seeded(3))
-
-    alone = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
-    expected = alone.sample(prompts, N, sampling, seeded(3))
-    with ThreadPoolExecutor(4) as pool:
-        assert all(f.tokens_PNT.equal(expected.tokens_PNT) for f in pool.map(one, range(4)))
-    assert sorted(asked) == [(0, 2), (1, 2)]
+def test_responses_are_dealt_to_the_first_ranks_of_groups(policy):
+    expected, each = on_ranks(policy, 5, False, 4, group=2)
+    assert all(found.tokens_PNT.equal(expected.tokens_PNT) for found in each)
+    assert sorted(Recording.asked) == [(0, 2), (1, 2)]

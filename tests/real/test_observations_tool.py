@@ -45,7 +45,7 @@ def found(text: str) -> list[tuple[str, str]]:
         ("$-3+4=1$ and $+2 = 1+1$", [("1", "1"), ("2", "2")]),
     ],
 )
-def test_claims_that_are_read(text: str, expected: list[tuple[str, str]]):
+def test_claims_that_are_read(text, expected):
     assert found(text) == expected
 
 
@@ -61,7 +61,7 @@ def test_claims_that_are_read(text: str, expected: list[tuple[str, str]]):
         "15/2 = 7 remainder 1", "1e3 = 500+500", "|3| + 1 = 5", "", "=", "3 + 4 ≈ 8", "0x1+1 = 9",
     ],
 )  # fmt: skip
-def test_what_might_be_misread_is_passed_over(text: str):
+def test_what_might_be_misread_is_passed_over(text):
     assert found(text) == []
 
 
@@ -93,10 +93,8 @@ def test_values_are_those_of_exact_arithmetic():
         if text.isdigit():
             continue
         assert [(c.left, c.right) for c in claims(f"{text} = {value}")] == [(value, value)]
-        assert tool_verdicts([f"{text} = {value} = {text}", f"{text} = {value + 1}"]).tolist() == [
-            True,
-            False,
-        ]
+        verdicts = tool_verdicts([f"{text} = {value} = {text}", f"{text} = {value + 1}"])
+        assert verdicts.tolist() == [True, False]
 
 
 def test_scratch_work_of_the_tiny_task():
@@ -117,7 +115,7 @@ def hostile() -> list[str]:
         "1+", "1/", "/0", r"\boxed{", "__import__('os').system('x')", "1e999", "\x00", "\ud800",
         "x", "..", ",,", "1,000,", "\n", "$", "٣", "²", "≈", " ", "{,}", "\\", "0.", "3>",
     ]  # fmt: skip
-    return ["".join(rng.choices(pieces, k=rng.randint(1, 30))) for _ in range(9_960)]
+    return ["".join(rng.choices(pieces, k=rng.randint(1, 30))) for _ in range(1000)]
 
 
 def test_hostile_texts_are_fast():
@@ -128,7 +126,7 @@ def test_hostile_texts_are_fast():
             "3+0>", "1(", "a=1+", "\n", "\n\\\\ ", "1.", "{,}", "(1+1)=",
         )
     ]  # fmt: skip
-    texts = [*hostile()[:1000], *giants]
+    texts = [*hostile(), *giants]
     began = time.process_time()
     verdicts = tool_verdicts(texts)
     assert time.process_time() - began < 20
@@ -147,7 +145,7 @@ def test_hostile_texts_are_fast():
         "*".join(["9" * 39] * (MOST_BITS // 128)) + " = 1",
     ],
 )
-def test_beyond_the_limits_is_not_checked(text: str):
+def test_beyond_the_limits_is_not_checked(text):
     assert found(text) == []
     assert tool_verdicts([text + "; 1 + 1 = 2"]).tolist() == [True]
 

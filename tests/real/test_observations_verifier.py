@@ -29,7 +29,7 @@ from real.tiny import CHECKPOINT
 from real.update.logprobs import Scorer, group_logprobs
 from real.vote.decide import Decided
 from real.vote.further import Judge, Parts, Wording
-from real.vote.sample import Responses, Sampler
+from real.vote.sample import Sampler
 
 SUM = Problem("sum", "What is {2} + 3?", "5", (Turn("system", "Be {brief}."),))
 PRODUCT = Problem("product", "What is 2 * 3?", "6")
@@ -45,16 +45,13 @@ SAMPLING = Sampling(40)
         (r"The answer \boxed{5} is right, so \boxed{\text{Correct}}.", 1),
         (r"\boxed{ Incorrect. }", 0),
         (r"\boxed{correct} ... no: \boxed{wrong}", 0),
-        (r"\boxed{\textbf{WRONG}}", 0),
         (r"\boxed{not correct}", -1),
-        (r"\boxed{5}", -1),
         (r"\boxed{}", -1),
-        ("correct", -1),
         (r"\boxed{correct", -1),
         ("", -1),
     ],
 )
-def test_verdicts_are_read_from_the_last_box(text: str, verdict: int):
+def test_verdicts_are_read_from_the_last_box(text, verdict):
     assert Wording().verdict(text) == verdict
 
 
@@ -83,7 +80,7 @@ class Answering:
     """An engine that answers the n-th question it gets with the n-th of its answers."""
 
     def __init__(self, tokenizer: Any, answers: Sequence[str]) -> None:
-        self.tokenizer, self.answers, self.version = tokenizer, answers, 4
+        self.tokenizer, self.answers, self.version = tokenizer, answers, 0
         self.asked: list[str] = []
 
     def sample(
@@ -106,6 +103,7 @@ class Fixed:
     """A rule that asks given questions, and rewards verdicts with given numbers."""
 
     verifications, regenerations = 1, 0
+    trusts = regeneration_rewards = None
 
     def __init__(self, questions: list[list[int]], rewards: Any = None) -> None:
         self.questions_PQ, self.rewards_PQ = np.array(questions), rewards
@@ -113,14 +111,8 @@ class Fixed:
     def questions(self, obs: Any, label: Any) -> Any:
         return self.questions_PQ
 
-    def trusts(self, verdicts: Any) -> Any:
-        raise NotImplementedError
-
     def verifier_rewards(self, obs: Any) -> Any:
         return self.rewards_PQ
-
-    def regeneration_rewards(self, answers: Any, label: Any) -> Any:
-        raise NotImplementedError
 
 
 def decision() -> Decided:
@@ -134,50 +126,32 @@ def decision() -> Decided:
 
 
 def judge_of(
-    policy: Any,
-    engine: Any,
-    rule: Fixed,
-    problems: Sequence[Problem] = (SUM, PRODUCT),
-    sampling: Sampling = SAMPLING,
-    step: int = 5,
-    **settings: Any,
+    policy: Any, engine: Any, rule: Fixed, problems: Any, sampling: Sampling, **settings: Any
 ) -> Judge:
     config = TrainConfig(chat_template="off", threads=1, **settings)
     prompts: Any = SimpleNamespace(problems=problems)
     sampler = Sampler(engine, policy, 0)
-    parts = Parts(config, make_rule("ttrl"), prompts, sampler, sampling, no_answers, ALONE)
+    parts = Parts(config, make_rule("ttrl"), prompts, sampler, sampling, None, ALONE)
     judge = Judge(rule, parts)
-    judge.before(np.arange(2), step)
+    judge.before(np.arange(2), 1)
     return judge
-
-
-def no_answers(responses: Responses) -> Any:
-    raise NotImplementedError
-
-
-def streams(n_samples: int = 2) -> PolicyStreams:
-    zeros = np.zeros((2, n_samples))
-    return PolicyStreams(zeros, zeros, np.array([1.0, 0.5]), np.array([False, True]))
-
-
-def letter_policy(tokenizer: Any) -> Policy:
-    text_config = SimpleNamespace(get_text_config=lambda: SimpleNamespace())
-    return Policy(SimpleNamespace(config=text_config), tokenizer, (0,), 0, torch.device("cpu"))
 
 
 def judged(
     tokenizer: Any, engine: Any, questions: list[list[int]], **changes: Any
 ) -> tuple[Judge, Any]:
     """The judge and (P, Q) verdicts on `TEXTS`."""
-    policy = letter_policy(tokenizer)
-    judge = judge_of(policy, engine, Fixed(questions), **changes)
+    text_config = SimpleNamespace(get_text_config=lambda: SimpleNamespace())
+    model = SimpleNamespace(config=text_config)
+    policy = Policy(model, tokenizer, (0,), 0, torch.device("cpu"))
+    judge = judge_of(policy, engine, Fixed(questions), (SUM, PRODUCT), SAMPLING, **changes)
     votes: Any = SimpleNamespace(problems=[0, 1], texts=TEXTS)
     decided = judge.ask(decision(), votes)
     assert decided is not None and decided.obs.verdicts is not None
     return judge, decided.obs.verdicts
 
 
-def test_verdicts_come_back_at_the_questions_places(letters: Any):
+def test_verdicts_come_back_at_the_questions_places(letters):
     engine = Answering(
         letters, ["\\boxed{correct}", "hm", "\\boxed{wrong}", "\\boxed{wrong}", "\\boxed{correct}"]
     )
@@ -193,7 +167,7 @@ def test_verdicts_come_back_at_the_questions_places(letters: Any):
     assert judge.n_sampled == judge.asked.responses.n_tokens > 0
 
 
-def test_questions_that_are_too_long_are_not_asked(letters: Any):
+def test_questions_that_are_too_long_are_not_asked(letters):
     lengths = [
         len(encode(letters, Wording().question(problem, text), "", False))
         for problem, text in ((SUM, TEXTS[0][0]), (PRODUCT, TEXTS[1][0]))
@@ -205,7 +179,7 @@ def test_questions_that_are_too_long_are_not_asked(letters: Any):
     assert judge.asked is not None and judge.asked.questions_PQ.tolist() == [[-1], [0]]
 
 
-def test_a_verification_can_be_trained_on(monkeypatch: pytest.MonkeyPatch):
+def test_a_verification_can_be_trained_on(monkeypatch):
     """The tiny model judges nothing, but it samples; its log-probs are those of the trainer."""
     policy = load_policy(CHECKPOINT, "cpu")
     engine = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
@@ -215,7 +189,7 @@ def test_a_verification_can_be_trained_on(monkeypatch: pytest.MonkeyPatch):
     rule = Fixed([[0, 0, -1], [-1, 1, 0]], rewards=np.array([[2.0, 1.0, 0.0], [0.0, 2.0, 1.0]]))
 
     def asked() -> Judge:
-        judge = judge_of(policy, engine, rule, problems, Sampling(22, 1.5), step=1)
+        judge = judge_of(policy, engine, rule, problems, Sampling(22, 1.5))
         judge.ask(decision(), votes)
         return judge
 
@@ -227,15 +201,15 @@ def test_a_verification_can_be_trained_on(monkeypatch: pytest.MonkeyPatch):
     assert prompts[0] == prompts[1]
     assert not torch.equal(rollouts.tokens_PNT[0], rollouts.tokens_PNT[1])
     assert torch.equal(rollouts.tokens_PNT, again.asked.responses.rollouts.tokens_PNT)
-    groups = judge.groups(decision(), streams())
+    zeros = np.zeros((2, 2))
+    streams = PolicyStreams(zeros, zeros, np.array([1.0, 0.5]), np.array([False, True]))
+    groups = judge.groups(decision(), streams)
     # The first half is the first question: alone in its row, so there is nothing to compare.
     root = 0.5**0.5
     majority = [[float(g.majority_K) for g in row] for row in groups]
     assert majority[0] == [0.0, 0.0] and majority[1] == pytest.approx([root, -root], abs=1e-5)
-    assert [[(g.weight, g.dropped) for g in row] for row in groups] == [
-        [(1.0, False)] * 2,
-        [(0.5, True)] * 2,
-    ]
+    assert [(g.weight, g.dropped) for g in groups[0]] == [(1.0, False)] * 2
+    assert [(g.weight, g.dropped) for g in groups[1]] == [(0.5, True)] * 2
     flat = [group for row in groups for group in row]
     trainer = group_logprobs(Scorer(policy.model), flat, 1.5, 4096)
     for group, logprobs in zip(flat, trainer, strict=True):

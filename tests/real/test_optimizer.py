@@ -5,20 +5,50 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small_optimizers import make_group, make_optimizer, taken, weights
+from transformers import Qwen2ForCausalLM
 
 from lab.base.errors import UserError
-from real.update.optimizer import Fault, MeasuredAdamW, registered
+from real.settings.config import TrainConfig
+from real.tiny.pretrain import Recipe, initial_model
+from real.update.optimizer import Fault, MeasuredAdamW, PolicyOptimizer, registered
 from real.update.packing import Group
 
+SMALL = Recipe(width=16, layers=1, mlp_width=24)
 
-def test_silent_groups_move_the_weights_as_the_full_computation_does(
-    monkeypatch: pytest.MonkeyPatch,
-):
+
+def weights(model: Qwen2ForCausalLM) -> torch.Tensor:
+    return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+
+
+def make_group(seed: int, silent: bool = False, **changes: object) -> Group:
+    g = torch.Generator().manual_seed(seed)
+    majority_K = torch.zeros(6) if silent else torch.randn(6, generator=g)
+    prompt_L, tokens_KT = (torch.randint(3, 20, size, generator=g) for size in ((5,), (6, 4)))
+    lengths_K, old_KT = torch.tensor([4, 3, 4, 1, 2, 4]), torch.full((6, 4), -3.0)
+    group = Group(prompt_L, tokens_KT, old_KT, lengths_K, majority_K, torch.zeros(6))
+    return replace(group, **changes)
+
+
+def taken(*seeds: int, **settings: Any) -> PolicyOptimizer:
+    """An optimizer after one step for each seed."""
+    made = make_optimizer(**settings)
+    for seed in seeds:
+        made.step([make_group(seed)])
+    return made
+
+
+def make_optimizer(dtype: torch.dtype = torch.float32, **changes: Any) -> PolicyOptimizer:
+    model = initial_model(SMALL, 0).eval().to(dtype)
+    config = replace(TrainConfig(temperature=1.0, lr=1e-2, warmup_ratio=0.0), **changes)
+    return PolicyOptimizer(model, config, n_scheduled=10)
+
+
+def test_silent_groups_move_the_weights_as_the_full_computation_does(monkeypatch):
     plan = [[make_group(1)], [make_group(2, silent=True)], [make_group(3)]]
     fast, full = make_optimizer(), make_optimizer()
     quick = [fast.step(groups) for groups in plan]
@@ -34,7 +64,7 @@ def test_silent_groups_move_the_weights_as_the_full_computation_does(
 
 
 @pytest.mark.parametrize("drops", [False, True])
-def test_a_step_without_groups_costs_nothing_and_moves_nothing(drops: bool):
+def test_a_step_without_groups_costs_nothing_and_moves_nothing(drops):
     """Of dropped problems, and with `drop_uniform` of silent ones."""
     optimizer = taken(1, drop_uniform=drops)
     before, calls = weights(optimizer.model), []
@@ -47,7 +77,7 @@ def test_a_step_without_groups_costs_nothing_and_moves_nothing(drops: bool):
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, None])
-def test_a_broken_step_is_refused(bad: float | None):
+def test_a_broken_step_is_refused(bad):
     """A gradient that is not finite, or not one log-prob of the engine that is."""
     optimizer = taken(1)
     before = weights(optimizer.model)
@@ -98,7 +128,7 @@ def test_response_without_finite_log_probs_is_left_out_and_the_step_is_taken():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_state_goes_on_to_the_bit(dtype: torch.dtype):
+def test_state_goes_on_to_the_bit(dtype):
     """The model's weights and these tensors are all that a resumed run needs."""
     one, other = taken(1, 2, 3, dtype=dtype), taken(9, dtype=dtype)
     saved = {name: value.clone() for name, value in one.state_tensors().items()}
@@ -113,31 +143,18 @@ def test_state_goes_on_to_the_bit(dtype: torch.dtype):
 
 def test_masters_keep_what_low_precision_would_lose():
     """At a small step size bfloat16 alone hardly moves; with masters it follows the float32 run."""
-    runs = {
-        "float32": make_optimizer(lr=2e-5),
-        "masters": make_optimizer(lr=2e-5, dtype=torch.bfloat16),
-    }
-    starts = {name: weights(run.model).float() for name, run in runs.items()}
-    steps = {
-        name: [run.step([make_group(seed)]) for seed in range(8)] for name, run in runs.items()
-    }
-    assert steps["masters"][-1].update_norm == pytest.approx(
-        steps["float32"][-1].update_norm, rel=0.05
-    )
-    moved = {
-        name: (torch.cat([p.detach().flatten() for p in run.parameters]).float() - starts[name])
-        for name, run in runs.items()
-    }
-    assert cosine(moved["masters"], moved["float32"]) > 0.9
+    norms, moved = [], []
+    for dtype in (torch.float32, torch.bfloat16):
+        run = make_optimizer(lr=2e-5, dtype=dtype)
+        start = weights(run.model).float()
+        norms.append([run.step([make_group(seed)]) for seed in range(8)][-1].update_norm)
+        moved.append(torch.cat([p.detach().flatten() for p in run.parameters]).float() - start)
+    assert norms[1] == pytest.approx(norms[0], rel=0.05)
+    assert torch.nn.functional.cosine_similarity(*moved, dim=0) > 0.9
     # What is sampled from is the master, rounded.
-    model, masters = runs["masters"].model, runs["masters"].parameters
-    for parameter, master in zip(model.parameters(), masters, strict=True):
+    for parameter, master in zip(run.model.parameters(), run.parameters, strict=True):
         assert parameter.dtype == torch.bfloat16 and master.dtype == torch.float32
         assert torch.equal(parameter, master.bfloat16()) and parameter.grad is None
-
-
-def cosine(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float(torch.nn.functional.cosine_similarity(one, other, dim=0))
 
 
 def test_gradients_of_micro_batches_add_up_in_single_precision():
@@ -154,7 +171,7 @@ def test_gradients_of_micro_batches_add_up_in_single_precision():
 
 
 @pytest.mark.parametrize("block", [256, 64])
-def test_update_is_measured_block_by_block(block: int):
+def test_update_is_measured_block_by_block(block):
     """Also where a large weight is moved in parts."""
     one, many = make_optimizer(), make_optimizer()
     many._adamw = MeasuredAdamW(many._masters, 0.01, block_elements=block)
@@ -167,7 +184,7 @@ def test_update_is_measured_block_by_block(block: int):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_offloaded_state_gives_the_same_bits(dtype: torch.dtype):
+def test_offloaded_state_gives_the_same_bits(dtype):
     near, far = (make_optimizer(dtype=dtype, offload_optimizer=on) for on in (False, True))
     for optimizer in (near, far):
         optimizer._adamw = MeasuredAdamW(optimizer._masters, 0.01, optimizer is far, 256)
@@ -208,7 +225,7 @@ def test_gradient_is_clipped():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_average_follows_the_steps_that_were_taken(dtype: torch.dtype):
+def test_the_average_follows_the_steps_that_were_taken(dtype):
     one, plain = make_optimizer(dtype=dtype, ema_decay=0.75), make_optimizer(dtype=dtype)
     assert one.average and plain.average is None
     mean = [w.float().clone() for w in one.parameters]
@@ -231,6 +248,6 @@ def test_the_average_follows_the_steps_that_were_taken(dtype: torch.dtype):
 
 
 @pytest.mark.parametrize(("numel", "code", "expected"), [(3, 0, True), (3, 2, False), (0, 2, True)])
-def test_memory_that_cuda_cannot_register_is_told(numel: int, code: int, expected: bool):
+def test_memory_that_cuda_cannot_register_is_told(numel, code, expected):
     runtime = SimpleNamespace(cudaHostRegister=lambda pointer, size, flags: code)
     assert registered(runtime, torch.zeros(numel)) is expected

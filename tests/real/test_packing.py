@@ -10,16 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_groups import random_rows
 from small_models import decoder_sizes
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from real.update.logprobs import Scorer, group_logprobs
 from real.update.packing import Group, Layout, Place, micro_batch, plan, row_counts
@@ -52,9 +43,7 @@ rows_of_groups = st.lists(
 @given(
     rows_of_groups, st.integers(1, 400), st.sampled_from(["padded", "packed"]), st.integers(1, 4)
 )
-def test_every_row_once_within_the_budget_on_ranks_in_step(
-    rows: list[tuple[int, list[int]]], budget: int, layout: Any, world: int
-):
+def test_every_row_once_within_the_budget_on_ranks_in_step(rows, budget, layout, world):
     groups = [make_group(prompt, lengths) for prompt, lengths in rows]
     passes = passes_of(groups, budget, layout, world)
     assert passes == passes_of(groups, budget, layout, world)
@@ -86,33 +75,28 @@ def test_little_padding_at_heterogeneous_lengths():
     assert waste("packed") == 0
 
 
-def llama(**changes: Any) -> LlamaForCausalLM:
-    return LlamaForCausalLM(LlamaConfig(**decoder_sizes(VOCABULARY), **changes))
+SIZES = decoder_sizes(VOCABULARY)
+# Every layer looks back five tokens only.
+WINDOW = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}
+GPT2 = {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}
+MODELS = {"llama": SIZES, "qwen2": SIZES | WINDOW, "qwen3": SIZES | {"head_dim": 8}, "gpt2": GPT2}
 
 
-def qwen2_window(**changes: Any) -> Qwen2ForCausalLM:
-    """Every layer looks back five tokens only."""
-    window = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}
-    return Qwen2ForCausalLM(Qwen2Config(**decoder_sizes(VOCABULARY), **window, **changes))
+def decoder(kind: str, **changes: Any) -> Any:
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **MODELS[kind], **changes)
+    return AutoModelForCausalLM.from_config(config).eval()
 
 
-def qwen3(**changes: Any) -> Qwen3ForCausalLM:
-    return Qwen3ForCausalLM(Qwen3Config(**decoder_sizes(VOCABULARY), head_dim=8, **changes))
-
-
-def gpt2(**changes: Any) -> GPT2LMHeadModel:
-    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}
-    return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, **sizes, **changes))
+def two_groups() -> list[Group]:
+    return [make_group(4, [9, 3, 1, 12, 7], 1), make_group(11, [2, 20, 6], 2)]
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("make", [llama, qwen2_window, qwen3, gpt2])
-def test_packed_rows_have_the_log_probs_of_padded_rows(make: Any, attention: str):
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_packed_rows_have_the_log_probs_of_padded_rows(kind, attention):
     """Rows see nothing of their neighbours, whichever way they lie: each is as if alone."""
-    torch.manual_seed(0)
-    model = make(attn_implementation=attention).eval()
-    groups = [make_group(4, [9, 3, 1, 12, 7], 1), make_group(11, [2, 20, 6], 2)]
-    scorer = Scorer(model)
+    groups, scorer = two_groups(), Scorer(decoder(kind, attn_implementation=attention))
     alone = [group_logprobs(scorer, [g], 0.6, max_tokens_per_microbatch=1)[0] for g in groups]
     assert len(passes_of(groups, budget=1)) == 8
     for layout in ("padded", "packed"):
@@ -126,11 +110,8 @@ def test_packed_rows_have_the_log_probs_of_padded_rows(make: Any, attention: str
 
 
 def test_packed_rows_have_the_gradient_of_padded_rows():
-    torch.manual_seed(0)
-    model = llama().eval()
-    groups = [make_group(4, [9, 3, 1, 12, 7], 1), make_group(11, [2, 20, 6], 2)]
+    model, groups, found = decoder("llama"), two_groups(), {}
     scorer = Scorer(model)
-    found = {}
     for layout in ("padded", "packed"):
         scorer.layout = layout
         (places,) = passes_of(groups, 16384, layout)
@@ -142,9 +123,9 @@ def test_packed_rows_have_the_gradient_of_padded_rows():
     torch.testing.assert_close(found["packed"], found["padded"], rtol=1e-5, atol=1e-5 * scale)
 
 
-def test_layout_follows_the_attention_kernel(monkeypatch: pytest.MonkeyPatch):
+def test_layout_follows_the_attention_kernel(monkeypatch):
     """Only flash attention learns from positions where rows end; recurrent layers never do."""
-    model, plain = qwen3(), llama()
+    model, plain = decoder("qwen3"), decoder("llama")
     assert Scorer(model).layout == Scorer(plain).layout == "padded"
     monkeypatch.setattr("real.update.logprobs.find_head", lambda model: None)
     for either in (model, plain):

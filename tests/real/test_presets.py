@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,23 +17,15 @@ from real.problems.load import read_problems
 from real.settings.presets import NAMES, preset, table
 
 PAPER: dict[str, Any] = {
-    "batch_size": 8,
-    "mini_batch": 1,
-    "lr": 5e-7,
-    "warmup_ratio": 0.03,
-    "kl_coef": 0.0,
-    "n_votes": 64,
-    "n_samples": 32,
-    "max_prompt_tokens": 1024,
-    "max_response_tokens": 3072,
-    "temperature": 0.6,
-    "eval_samples": 4,
-}
+    "batch_size": 8, "mini_batch": 1, "lr": 5e-7, "warmup_ratio": 0.03, "kl_coef": 0.0,
+    "n_votes": 64, "n_samples": 32, "max_prompt_tokens": 1024, "max_response_tokens": 3072,
+    "temperature": 0.6, "eval_samples": 4,
+}  # fmt: skip
 """Table 4 of the paper, as far as the trainer's settings go."""
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_cell_has_the_paper_s_numbers(name: str):
+def test_every_cell_has_the_paper_s_numbers(name):
     config = preset(name, "somewhere")
     data = name.split("/")[1]
     assert config.problems == data and config.model == "somewhere"
@@ -47,7 +38,7 @@ def test_every_cell_has_the_paper_s_numbers(name: str):
     assert settled.n_problems is None and settled.prompt_suffix == config.prompt_suffix
 
 
-def test_options_beat_the_file_and_the_file_beats_the_preset(tmp_path: Path):
+def test_options_beat_the_file_and_the_file_beats_the_preset(tmp_path):
     file = tmp_path / "settings.toml"
     file.write_text("epochs = 7\nn_votes = 48\n[guard]\nW = 7\n[fields]\nprompt = 'q'\n")
     argv = ["--preset", "llama-3.2-3b/aime24", "--config", str(file), "--model", "m"]
@@ -56,10 +47,7 @@ def test_options_beat_the_file_and_the_file_beats_the_preset(tmp_path: Path):
         assert (settings.epochs, settings.n_votes, settings.n_samples) == (7, 48, 32)
         assert settings.guard.W == 7 and settings.fields.prompt == "q"
         assert settings.problems == "aime24" and settings.model == "m"
-
-
-def test_a_file_s_problems_may_get_their_model_on_the_command_line(tmp_path: Path):
-    file = tmp_path / "settings.toml"
+    # A file's problems may get their model on the command line.
     file.write_text("problems = 'amc'\n")
     settings = RunCommand.defaults(["--config", str(file), "--model=m"])["settings"]
     assert (settings.problems, settings.model) == ("amc", "m")
@@ -67,7 +55,7 @@ def test_a_file_s_problems_may_get_their_model_on_the_command_line(tmp_path: Pat
         RunCommand.defaults(["--config", str(file)])
 
 
-def test_the_command_lists_presets(capsys: pytest.CaptureFixture[str]):
+def test_the_command_lists_presets(capsys):
     assert main(["presets"]) == 0
     said = capsys.readouterr()
     lines = said.out.splitlines()
@@ -75,16 +63,14 @@ def test_the_command_lists_presets(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])
-def test_wrong_presets_are_one_line(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_wrong_presets_are_one_line(command, tmp_path, capsys):
     assert main([command, "--out", str(tmp_path / "run"), "--preset", "best"]) == 2
     said = capsys.readouterr()
     assert said.err.startswith("guard-train: preset = 'best': unknown; one of llama")
     assert len(said.err.splitlines()) == 1 and not (tmp_path / "run").exists()
 
 
-def test_a_preset_runs_and_its_values_are_in_run_json(tmp_path: Path):
+def test_a_preset_runs_and_its_values_are_in_run_json(tmp_path):
     """With the tiny model in place of the paper's, and few of everything."""
     from real.tiny import CHECKPOINT
 

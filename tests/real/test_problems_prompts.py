@@ -23,7 +23,7 @@ from lab.trace.trace import load
 from real.__main__ import main
 from real.compare import compare
 from real.model.folder import check_folder
-from real.model.policy import Policy, load_policy
+from real.model.policy import load_policy
 from real.problems import Problem, ProblemSet, Turn
 from real.problems.problem import PromptSet
 from real.problems.prompts import FIXED_DATE, build_prompts, encode
@@ -57,11 +57,7 @@ def prompts(folder: Path, *problems: Problem, **changes: Any) -> PromptSet:
     config = TrainConfig(
         model=str(folder), problems="p.json", max_response_tokens=8, **changes
     ).settled()
-    return build_prompts(ProblemSet("p", list(problems)), config, policy(folder))
-
-
-def policy(folder: Path) -> Policy:
-    return load_policy(folder, "cpu")
+    return build_prompts(ProblemSet("p", list(problems)), config, load_policy(folder, "cpu"))
 
 
 def squeezed(wanted: str) -> str:
@@ -70,16 +66,16 @@ def squeezed(wanted: str) -> str:
 
 def text(folder: Path, problem: Problem, **changes: Any) -> str:
     found = prompts(folder, problem, **changes)
-    return squeezed(policy(folder).tokenizer.decode(found.tokens[0]))
+    return squeezed(load_policy(folder, "cpu").tokenizer.decode(found.tokens[0]))
 
 
-def test_chats_are_put_into_the_template(chat: Path):
+def test_chats_are_put_into_the_template(chat):
     assert text(chat, SYSTEM, prompt_suffix="!") == "<system>Bebrief.<user>1+1?!<bot>"
     several = Problem("m", "now?", None, (Turn("user", "hi"), Turn("assistant", "yes")))
     assert text(chat, several, prompt_suffix="") == "<user>hi<assistant>yes<user>now?<bot>"
 
 
-def test_templates_can_be_required_or_switched_off(base: Path, chat: Path):
+def test_templates_can_be_required_or_switched_off(base, chat):
     with pytest.raises(UserError, match="chat_template = 'require': the model's tokenizer has no"):
         prompts(base, SYSTEM, chat_template="require")
     assert not prompts(base, SYSTEM, chat_template="off").notices
@@ -94,7 +90,7 @@ def test_a_template_that_refuses_the_messages_names_the_problem():
     assert encode(tokenizer(NO_SYSTEM), plain, "", in_template=True)
 
 
-def test_options_reach_the_template_and_others_are_refused(tmp_path: Path):
+def test_options_reach_the_template_and_others_are_refused(tmp_path):
     template = CHAT + "{% if not enable_thinking|default(true) %}<no>{% endif %}"
     folder = save_model(tmp_path / "thinks", chat_template=template)
     problem = Problem("a", "1+1?", "2")
@@ -109,7 +105,7 @@ def test_options_reach_the_template_and_others_are_refused(tmp_path: Path):
         prompts(folder, problem, chat_template="off", template_options={"enable_thinking": False})
 
 
-def test_a_system_prompt_comes_first_and_replaces_that_of_the_file(chat: Path, base: Path):
+def test_a_system_prompt_comes_first_and_replaces_that_of_the_file(chat, base):
     decode = make_tokenizer().decode
     for problem in (SYSTEM, replace(SYSTEM, before=())):
         expected = encode(
@@ -121,7 +117,7 @@ def test_a_system_prompt_comes_first_and_replaces_that_of_the_file(chat: Path, b
     assert plain == make_tokenizer()("Think.\n\n1+1?")["input_ids"]
 
 
-def test_who_asks_for_a_box_is_not_asked_again(base: Path):
+def test_who_asks_for_a_box_is_not_asked_again(base):
     asks = Problem("a", "1+1? Answer in \\boxed{}.", "2")
     plain = Problem("b", "1+2?", "3")
     found = prompts(base, asks, plain, chat_template="off")
@@ -133,9 +129,7 @@ def test_who_asks_for_a_box_is_not_asked_again(base: Path):
 
 
 @pytest.mark.parametrize("in_template", [False, True])
-def test_overlong_prompts_are_counted_here_not_warned_of_by_the_library(
-    in_template: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_overlong_prompts_are_counted_here_not_warned_of_by_the_library(in_template, monkeypatch):
     heard: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())
@@ -168,9 +162,7 @@ def run(folder: Path, base: Path, *words: str) -> int:
     return main([*given, "--save-model", "False", *words])
 
 
-def test_what_was_found_is_said_and_written_down(
-    base: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
+def test_what_was_found_is_said_and_written_down(base, tmp_path, capfd):
     assert run(tmp_path, base) == 0
     said = capfd.readouterr()
     heard = [line for line in said.err.splitlines() if line.startswith("guard-train: notice: ")]
@@ -186,9 +178,7 @@ def test_what_was_found_is_said_and_written_down(
     assert len(extra["problems_sha256"]) == 64
 
 
-def test_a_comparison_says_each_thing_once_and_goes_on_with_the_same_content(
-    base: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
+def test_a_comparison_says_each_thing_once_and_goes_on_with_the_same_content(base, tmp_path, capfd):
     """Its runs say the same, in processes of their own, whose logs stay empty."""
     model, file = shutil.copytree(base, tmp_path / "model"), tmp_path / "set.json"
     rows = [{"prompt": f"1+{i}?", "answer": f"{1 + i}"} for i in (1, 2)]
@@ -220,7 +210,7 @@ def test_a_comparison_says_each_thing_once_and_goes_on_with_the_same_content(
         compared(rows, (0, 2))
 
 
-def test_fields_are_options(base: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_fields_are_options(base, tmp_path, capfd):
     words = ["--fields.prompt", "question", "--fields.answer", ""]
     assert run(tmp_path, base, *words) == 0
     trace = load(tmp_path / "run")
@@ -230,12 +220,13 @@ def test_fields_are_options(base: Path, tmp_path: Path, capfd: pytest.CaptureFix
 
 
 DATED = (
-    "{% if not date_string is defined %}{% set date_string = strftime_now('%Y') %}{% endif %}"
-    "{{ date_string }}: " + CHAT
+    """{% if not date_string is defined %}{% set date_string = strftime_now('%Y') %}{% endif %}\
+{{ date_string }}: """
+    + CHAT
 )
 
 
-def test_base_models_get_plain_text_and_it_is_said(base: Path):
+def test_base_models_get_plain_text_and_it_is_said(base):
     (notice,) = prompts(base, SYSTEM, prompt_suffix="!").notices
     assert "the tokenizer has no chat template: prompts are plain text" in notice
     assert text(base, SYSTEM, prompt_suffix="!") == "Bebrief.\n\n1+1?!"
@@ -266,13 +257,13 @@ def tokenizer_of_templates(template: str) -> Any:
         ("{{ messages[0].role * 10**7 }}", "fails .writes 40000000 characters"),
     ],
 )
-def test_a_template_that_fails_is_one_line(template: str, reason: str):
+def test_a_template_that_fails_is_one_line(template, reason):
     with pytest.raises(UserError, match=rf"^problem 'p': the chat template {reason}") as caught:
         encode(tokenizer_of_templates(template), Problem("p", "1+1?", "2"), "", True)
     assert "\n" not in str(caught.value) and "--chat-template off" in str(caught.value)
 
 
-def test_a_template_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch):
+def test_a_template_without_end_is_stopped(monkeypatch):
     monkeypatch.setattr(templates, "SECONDS", 0.3)
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     start = time.monotonic()
@@ -282,7 +273,7 @@ def test_a_template_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("given", ["folder", "folder/small.q8.gguf"])
-def test_gguf_files_are_named(given: str, tmp_path: Path):
+def test_gguf_files_are_named(given, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "small.q8.gguf").touch()
     with pytest.raises(UserError, match=r"small.q8.gguf is a GGUF file, .* convert"):

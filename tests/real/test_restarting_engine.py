@@ -61,7 +61,7 @@ def recorded(*errors: Exception) -> tuple[list[Fake], Callable[[], Any]]:
     return made, make
 
 
-def test_no_more_restarts_than_allowed() -> None:
+def test_no_more_restarts_than_allowed():
     made, make = recorded(EngineDied("gone"))
     engine, heard = RestartingEngine(make, restarts=2), []
     engine.notice = heard.append
@@ -71,7 +71,7 @@ def test_no_more_restarts_than_allowed() -> None:
     assert [fake.seen for fake in made] == [[7, "close"], [7, "close"], [7]]
 
 
-def test_a_restart_in_a_release_gives_the_new_engine_the_weights() -> None:
+def test_a_restart_in_a_release_gives_the_new_engine_the_weights():
     made, make = recorded()
     engine = RestartingEngine(make, restarts=1)
     engine.update_weights(None, 7)
@@ -81,7 +81,7 @@ def test_a_restart_in_a_release_gives_the_new_engine_the_weights() -> None:
     assert [fake.seen for fake in made] == [[7, "release", "close"], [7, "release"]]
 
 
-def test_refusals_are_no_reason_to_restart() -> None:
+def test_refusals_are_no_reason_to_restart():
     engine = RestartingEngine(recorded(EngineError("refused"))[1], restarts=2)
     with pytest.raises(EngineError, match="refused"):
         engine.sample([[1, 2]], 1, Sampling(2), torch.Generator())
@@ -119,13 +119,7 @@ class Killed:
 
 
 @pytest.mark.parametrize("restarts", [0, 1])
-def test_a_run_that_a_dead_engine_ended_goes_on_to_the_bit(
-    restarts: int,
-    whole: Trace,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_that_a_dead_engine_ended_goes_on(restarts, whole, tmp_path, monkeypatch, capfd):
     """Its process dies in the evaluation after the second batch, before that has a checkpoint."""
     broken = iter(restarts * [Fake([EngineDied("gone")])])
 

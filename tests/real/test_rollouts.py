@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 import torch
 from drawn import check_ends, logprob_gap
 from scipy.stats import chisquare
-from small_decoders import PROMPTS, VOCABULARY, make
+from small_models import decoder_sizes
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from lab.base.errors import UserError
 from real.engines.rollouts import (
@@ -24,6 +26,24 @@ from real.engines.transformers_engine import TransformersEngine, draw
 from real.settings.seeds import Stream, generator, request_seed, torch_generator
 from real.vote.sample import Sampler
 
+VOCABULARY = 13
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [11], [3, 2, 1]]
+SHARED = {"bos_token_id": None, "eos_token_id": None, "vocab_size": VOCABULARY}
+WIDER = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
+OWN = {
+    "qwen2": {"tie_word_embeddings": True},
+    "llama": {},
+    "mistral": {"sliding_window": 4},  # keys older than the window leave the cache
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.3},
+}
+
+
+def make(kind: str) -> Any:
+    torch.manual_seed(0)
+    shape: Any = decoder_sizes(VOCABULARY, num_key_value_heads=2, pad_token_id=0, **WIDER)
+    shape = (shape if kind != "gpt2" else {}) | SHARED | OWN[kind]
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape))
+
 
 @pytest.fixture(scope="module")
 def qwen() -> Any:
@@ -36,31 +56,29 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "mistral", "gpt2"])
 @pytest.mark.parametrize("prompts", [PROMPTS, [[1, 2, 3, 4], [5, 6, 7, 8]]])
-def test_logprobs_equal_a_full_forward_pass(kind: str, prompts: list[list[int]]) -> None:
+def test_logprobs_equal_a_full_forward_pass(kind, prompts):
     model = make(kind)
     engine = TransformersEngine(model, eos_token_ids=[12, 7])
     rollouts = engine.sample(prompts, 6, Sampling(9, 0.7), seeded())
-    assert rollouts.tokens_PNT.dtype == torch.int64
-    assert rollouts.logprobs_PNT.dtype == torch.float32
+    assert (rollouts.tokens_PNT.dtype, rollouts.logprobs_PNT.dtype) == (torch.int64, torch.float32)
     model.eval()
     assert logprob_gap(model, prompts, rollouts, 0.7) < 1e-5
 
 
-def test_responses_end_at_their_end_token(qwen: Any) -> None:
+def test_responses_end_at_their_end_token(qwen):
     engine = TransformersEngine(qwen, eos_token_ids=[5, 6], pad_token_id=0)
     rollouts = engine.sample(PROMPTS, 32, Sampling(8), seeded())
     check_ends(rollouts, (5, 6), 8)
     assert (rollouts.logprobs_PNT[rollouts.mask_PNT()] < 0).all()
 
 
-def test_sampling_stops_when_all_rows_ended(qwen: Any) -> None:
+def test_sampling_stops_when_all_rows_ended(qwen):
     engine = TransformersEngine(qwen, eos_token_ids=list(range(VOCABULARY)))
     rollouts = engine.sample(PROMPTS, 4, Sampling(8), seeded())
-    assert rollouts.tokens_PNT.shape == (4, 4, 1)
-    assert rollouts.finished_PN.all()
+    assert rollouts.tokens_PNT.shape == (4, 4, 1) and rollouts.finished_PN.all()
 
 
-def test_same_seed_same_tokens(qwen: Any) -> None:
+def test_same_seed_same_tokens(qwen):
     engine, generator = TransformersEngine(qwen), seeded(3)
     draws = (generator, seeded(3), seeded(4), generator)
     first, same, other, later = (engine.sample(PROMPTS, 16, Sampling(8), each) for each in draws)
@@ -70,15 +88,13 @@ def test_same_seed_same_tokens(qwen: Any) -> None:
 
 
 @pytest.mark.parametrize("max_rows", [5, 16, 40, 1000])
-def test_batching_does_not_change_the_samples(qwen: Any, max_rows: int) -> None:
+def test_batching_does_not_change_the_samples(qwen, max_rows):
     alone, parts = (TransformersEngine(qwen, [5, 6], max_rows=rows) for rows in (1, max_rows))
     found, expected = (e.sample(PROMPTS, 8, Sampling(8), seeded()) for e in (parts, alone))
     torch.testing.assert_close(found.tensors(), expected.tensors(), atol=1e-5, rtol=0)
 
 
-def test_prompts_are_read_once_in_batches_within_the_limit_without_a_mask_if_of_one_length(
-    qwen: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompts_are_read_once_with_a_mask_only_for_unequal_lengths(qwen, monkeypatch):
     passes: list[Any] = []
     forward = qwen.forward
 
@@ -106,7 +122,7 @@ def exact_joint(model: Any, prompt: list[int], temperature: float) -> np.ndarray
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
-def test_samples_follow_the_exact_distribution(qwen: Any, temperature: float) -> None:
+def test_samples_follow_the_exact_distribution(qwen, temperature):
     n = 4000
     prompts = [[1, 2, 3, 4], [9, 8]]
     engine = TransformersEngine(qwen, max_rows=2 * n)
@@ -121,12 +137,11 @@ def test_samples_follow_the_exact_distribution(qwen: Any, temperature: float) ->
         assert chisquare(observed, expected).pvalue > 1e-3
 
 
-def test_the_model_is_left_as_it_was_and_samples_enter_a_loss(qwen: Any) -> None:
+def test_the_model_is_left_as_it_was_and_samples_enter_a_loss(qwen):
     qwen.train()
     qwen.model.norm.eval()
     rollouts = TransformersEngine(qwen).sample(PROMPTS[:1], 4, Sampling(4), seeded())
-    assert qwen.training
-    assert not qwen.model.norm.training
+    assert qwen.training and not qwen.model.norm.training
     tokens_NT = rollouts.tokens_PNT[0]
     logits_NTA = qwen(input_ids=tokens_NT).logits
     (logits_NTA.mean(-1) * rollouts.logprobs_PNT[0].exp()).sum().backward()
@@ -139,9 +154,7 @@ def test_the_model_is_left_as_it_was_and_samples_enter_a_loss(qwen: Any) -> None
     [
         ([[1]], 4, {"temperature": 0.0}, "temperature: 0.0"),
         ([[1]], 4, {"temperature": float("nan")}, "temperature: nan"),
-        ([[1]], 4, {"temperature": -1.0}, "temperature: -1.0"),
         ([[1]], 4, {"max_tokens": 0}, "max_tokens: 0"),
-        ([[1]], 4, {"top_p": 0.0}, "top_p: 0.0"),
         ([[1]], 4, {"top_p": 1.1}, "top_p: 1.1"),
         ([], 4, {}, "none given"),
         ([[1], []], 4, {}, "prompt 2: no tokens"),
@@ -149,15 +162,13 @@ def test_the_model_is_left_as_it_was_and_samples_enter_a_loss(qwen: Any) -> None
         ([[1], [1] * 61], 4, {}, "prompt 2: 61 tokens and 4 new ones exceed the model's 64 pos"),
     ],
 )
-def test_wrong_requests_are_refused(
-    qwen: Any, prompts: list[list[int]], n: int, settings: Any, expected: str
-) -> None:
+def test_wrong_requests_are_refused(qwen, prompts, n, settings, expected):
     with pytest.raises(UserError, match=expected):
         sampling = Sampling(**({"max_tokens": 4} | settings))
         TransformersEngine(qwen).sample(prompts, n, sampling, seeded())
 
 
-def test_samples_name_the_weights_that_drew_them(qwen: Any) -> None:
+def test_samples_name_the_weights_that_drew_them(qwen):
     engine = TransformersEngine(qwen)
     old = engine.sample(PROMPTS, 2, Sampling(2), seeded())
     engine.update_weights(qwen, version=7)
@@ -170,7 +181,7 @@ def test_samples_name_the_weights_that_drew_them(qwen: Any) -> None:
         engine.update_weights(make("qwen2"), version=8)
 
 
-def test_a_response_ends_with_the_token_that_completes_a_text() -> None:
+def test_a_response_ends_with_the_token_that_completes_a_text():
     model, characters = make("qwen2"), "abcdefghijklm"
 
     class Letters:
@@ -194,7 +205,7 @@ def test_a_response_ends_with_the_token_that_completes_a_text() -> None:
     assert torch.equal(found.tokens_PNT[mask_PNT], same_PNT[mask_PNT])
 
 
-def test_draw_inverts_the_cumulative_distribution() -> None:
+def test_draw_inverts_the_cumulative_distribution():
     probs = torch.tensor([0.25, 0.0, 0.5, 0.25, 0.0])
     uniforms = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-24])
     tokens, logprobs = draw(probs.log().expand(6, -1), uniforms, 1.0)
@@ -202,7 +213,7 @@ def test_draw_inverts_the_cumulative_distribution() -> None:
     assert torch.allclose(logprobs.exp(), probs[tokens])
 
 
-def test_tokens_of_no_probability_are_never_drawn() -> None:
+def test_tokens_of_no_probability_are_never_drawn():
     generator = torch.Generator().manual_seed(5)
     logits = torch.randn(200, 1000, generator=generator) * 4
     banned = torch.rand(logits.shape, generator=generator) < 0.5
@@ -213,7 +224,7 @@ def test_tokens_of_no_probability_are_never_drawn() -> None:
         assert logprobs.isfinite().all()
 
 
-def test_top_p_keeps_the_smallest_likely_set() -> None:
+def test_top_p_keeps_the_smallest_likely_set():
     probs = torch.tensor([0.1, 0.4, 0.2, 0.3])
     uniforms = torch.linspace(0, 0.999, 1000)
     tokens, logprobs = draw(probs.log().expand(1000, -1), uniforms, 1.0, top_p=0.6)
@@ -224,10 +235,9 @@ def test_top_p_keeps_the_smallest_likely_set() -> None:
     assert (likeliest == 1).all()
 
 
-def test_nan_logits_are_seen_in_the_logprobs() -> None:
+def test_nan_logits_are_seen_in_the_logprobs():
     tokens, logprobs = draw(torch.full((2, 4), torch.nan), torch.tensor([0.0, 0.9]), 1.0)
-    assert ((tokens >= 0) & (tokens < 4)).all()
-    assert logprobs.isnan().all()
+    assert ((tokens >= 0) & (tokens < 4)).all() and logprobs.isnan().all()
 
 
 N = 3
@@ -257,12 +267,9 @@ class Echo:
 
 
 @pytest.mark.parametrize(
-    ("queues", "calls"),
-    [(True, [[1, 2, 3, 4, 5, 6, 7]]), (False, [[1, 2], [3, 4], [5, 6], [7]])],
+    ("queues", "calls"), [(True, [[1, 2, 3, 4, 5, 6, 7]]), (False, [[1, 2], [3, 4], [5, 6], [7]])]
 )
-def test_an_engine_with_a_queue_gets_all_prompts_at_once(
-    queues: bool, calls: list[list[int]]
-) -> None:
+def test_an_engine_with_a_queue_gets_all_prompts_at_once(queues, calls):
     engine, policy = Echo(queues), SimpleNamespace(device="cpu")
     sampler: Any = Sampler(engine, policy, 0)  # pyright: ignore[reportArgumentType]
     parts = list(sampler.sample_all(Prompts(), N, Sampling(20), 4, torch.Generator(), 2 * N))
@@ -277,7 +284,7 @@ def test_an_engine_with_a_queue_gets_all_prompts_at_once(
         assert part.rollouts.tokens_PNT.shape[-1] == part.rollouts.lengths_PN.max()
 
 
-def test_texts_that_end_a_response_are_asked_for_with_its_text() -> None:
+def test_texts_that_end_a_response_are_asked_for_with_its_text():
     params = request_params(1, Sampling(2, stop=("\n\n",)), 0, ())
     texts = {"stop": ["\n\n"], "include_stop_str_in_output": True, "detokenize": True}
     assert params == request_params(1, Sampling(2), 0, ()) | texts
@@ -286,21 +293,18 @@ def test_texts_that_end_a_response_are_asked_for_with_its_text() -> None:
 P, V, STEPS = 8, 64, 200
 
 
-def test_no_two_responses_share_a_seed_in_a_batch_and_across_batches() -> None:
+def test_no_two_responses_share_a_seed_in_a_batch_and_across_batches():
     for run_seed in range(3):
         seen: set[int] = set()
-        for stream in (Stream.VOTES, Stream.EVALUATION):
-            for step in range(STEPS):
-                # vLLM draws response i with the prompt's seed plus i. A generator on a CPU looks at
-                # the lowest 32 bits alone.
-                seeds = request_seeds(torch_generator(run_seed, stream, step), P, V)
-                short = {(seed + i) % 2**32 for seed in seeds for i in range(V)}
-                assert len(short) == P * V
-                assert not short & seen
-                seen |= short
+        for stream, step in itertools.product((Stream.VOTES, Stream.EVALUATION), range(STEPS)):
+            # vLLM draws response i with the prompt's seed plus i. A generator on a CPU looks at
+            # the lowest 32 bits alone.
+            seeds = request_seeds(torch_generator(run_seed, stream, step), P, V)
+            seen |= {(seed + i) % 2**32 for seed in seeds for i in range(V)}
+        assert len(seen) == 2 * STEPS * P * V
 
 
-def test_seeds_follow_from_the_generator_and_move_it_on() -> None:
+def test_seeds_follow_from_the_generator_and_move_it_on():
     generator = torch_generator(0, Stream.VOTES, 1)
     first, second = request_seeds(generator, P, V), request_seeds(generator, P, V)
     assert first == request_seeds(torch_generator(0, Stream.VOTES, 1), P, V)
@@ -310,12 +314,12 @@ def test_seeds_follow_from_the_generator_and_move_it_on() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**40 + 3])
-def test_generators_are_numpys_of_the_same_numbers(seed: int) -> None:
+def test_generators_are_numpys_of_the_same_numbers(seed):
     expected = np.random.default_rng([seed, 3, 5, 2]).random(4)
     assert generator(seed, Stream.GUARD, 5, 2).random(4).tolist() == expected.tolist()
 
 
-def test_a_request_has_a_seed_of_its_own() -> None:
+def test_a_request_has_a_seed_of_its_own():
     places = [(step, p, s) for step in range(4) for p in range(8) for s in range(64)]
     seeds = {request_seed(0, Stream.VOTES, *place) for place in places}
     assert len(seeds) == len(places) and min(seeds) >= 0 and max(seeds) < 2**63

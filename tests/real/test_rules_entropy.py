@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from random_groups import random_rows
@@ -35,7 +33,7 @@ def parts(bias: bool) -> tuple[Tensor, nn.Linear, Tensor]:
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("chunk", [WORDS * 4, 10**6, 1])
-def test_gradient(chunk: int, bias: bool, softcap: float | None):
+def test_gradient(chunk, bias, softcap):
     hidden, linear, pull = parts(bias)
     head = Head(linear, factor=0.7, softcap=softcap)
     inputs = [hidden, *linear.parameters()]
@@ -84,7 +82,7 @@ def groups() -> list[Group]:
 
 
 @pytest.mark.parametrize("kind", ["dapo", "grpo"])
-def test_the_loss_of_a_mini_batch_in_any_pieces(kind: Any):
+def test_the_loss_of_a_mini_batch_in_any_pieces(kind):
     model = load_policy(CHECKPOINT, "cpu").model.double()
     expected = torch.zeros((), dtype=torch.float64)
     tokens = rows = 0
@@ -98,11 +96,9 @@ def test_the_loss_of_a_mini_batch_in_any_pieces(kind: Any):
     expected = expected / (rows if kind == "grpo" else tokens)
     expected.backward()
     gradient = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-    for max_tokens_per_microbatch, chunk in ((10**6, 2**25), (12, 64)):
+    for n_tokens, chunk in ((10**6, 2**25), (12, 64)):
         model.zero_grad()
-        config = TrainConfig(
-            loss=kind, temperature=0.6, max_tokens_per_microbatch=max_tokens_per_microbatch
-        )
+        config = TrainConfig(loss=kind, temperature=0.6, max_tokens_per_microbatch=n_tokens)
         done = backward(EntropyScorer(model, chunk), groups(), config)
         assert done.loss == pytest.approx(float(expected.detach()), abs=1e-9)
         assert done.n_tokens == done.n_forward == tokens and done.n_left_out == 2
@@ -111,7 +107,7 @@ def test_the_loss_of_a_mini_batch_in_any_pieces(kind: Any):
             torch.testing.assert_close(mine, other, rtol=0, atol=1e-6)
 
 
-def test_without_gradient_it_is_a_scorer(monkeypatch: pytest.MonkeyPatch):
+def test_without_gradient_it_is_a_scorer(monkeypatch):
     model = load_policy(CHECKPOINT, "cpu").model
     rows = Scorer(model).micro_batch(groups(), [(0, 0), (0, 1)]).rows
     monkeypatch.setattr(entropy_loss, "head_entropies", None)

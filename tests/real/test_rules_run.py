@@ -1,7 +1,8 @@
-"""Every rule in the trainer on the tiny task: it trains as it must, and never on the truth."""
+"""Every rule in the trainer on the tiny task: it trains as it must, or is refused in one line."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,29 +13,32 @@ import torch
 from tiny_runs import timeless
 
 import real.run
+from guard_core import GuardConfig
 from guard_core.rules import RULES
 from guard_core.rules.confidence import Scope
 from lab.base.arms import arm
 from lab.base.errors import UserError
 from real import TrainConfig, train
+from real.__main__ import main
 from real.answers import AnswerIds
+from real.compare import compare
 from real.engines.transformers_engine import TransformersEngine
 from real.problems import ProblemSet
 
 TINY = TrainConfig(
     n_problems=4, batch_size=4, n_votes=8, n_samples=4, epochs=2, eval_samples=1, eval_every=0
 )
-HERE = [name for name in RULES if name != "coverrl"]
 TRUTH = ["label_accuracy", "label_correct", "correct_competitive"]
 
 
 def of_arm(name: str, **changes: Any) -> TrainConfig:
     chosen = arm(name)
-    return replace(TINY, guard=chosen.guard, labels=chosen.labels, rule=chosen.rule, **changes)
+    changes |= {"labels": chosen.labels, "rule": chosen.rule, "tiny_verifies": name == "coverrl"}
+    return replace(TINY, guard=chosen.guard, **changes)
 
 
-@pytest.mark.parametrize("name", HERE)
-def test_a_rule_trains(name: str):
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_trains(name):
     trace = train(of_arm(name), progress=False)
     steps = trace.steps
     assert trace.run.arm == name and trace.run.title == RULES[name].title
@@ -49,10 +53,11 @@ def test_a_rule_trains(name: str):
         assert (steps["grad_norm"] > 0).any() and (steps["update_norm"] > 1e-3).any()
 
 
-@pytest.mark.parametrize(
-    "name", ["ttrl", "srt", "evol_rl", "scope", "t3rl", "self_harmony", "co_rewarding_2", "rent"]
-)
-def test_the_truth_says_nothing(name: str, monkeypatch: pytest.MonkeyPatch):
+FAMILIES = "ttrl srt evol_rl scope t3rl self_harmony co_rewarding_2 rent coverrl"
+
+
+@pytest.mark.parametrize("name", FAMILIES.split())
+def test_the_truth_says_nothing(name, monkeypatch):
     """One rule of each family; labels of the first visit decide on the rewards of the second."""
     trace = train(of_arm(name), progress=False)
     read = real.run.read_problems
@@ -82,7 +87,7 @@ def test_settings_of_a_rule_reach_it():
     assert (none.steps["n_uniform"] == 4).all()
 
 
-def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(monkeypatch: pytest.MonkeyPatch):
+def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(monkeypatch):
     # With subsets of all responses every subgroup's label is the guard's own.
     matched = []
     pay = Scope.pay
@@ -107,7 +112,7 @@ def test_a_guarded_rule_under_memory_and_true_labels():
 
 
 @pytest.mark.parametrize("name", ["scope", "evol_rl", "self_harmony"])
-def test_nobody_gives_an_answer(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_nobody_gives_an_answer(name, monkeypatch):
     def none(self: AnswerIds, problem: int, responses: Any, extract: str = "strict") -> np.ndarray:
         return np.full(len(responses), -1)
 
@@ -122,7 +127,7 @@ def test_nobody_gives_an_answer(name: str, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("name", ["scope", "rent", "one_shot_em"])
-def test_numbers_that_are_not_finite_spoil_nothing(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_numbers_that_are_not_finite_spoil_nothing(name, monkeypatch):
     sample = TransformersEngine.sample
 
     def spoilt(self: TransformersEngine, *arguments: Any, **options: Any) -> Any:
@@ -136,3 +141,81 @@ def test_numbers_that_are_not_finite_spoil_nothing(name: str, monkeypatch: pytes
     trace = train(of_arm(name), progress=False)
     assert (trace.steps["n_left_out"] > 0).all() and (trace.steps["n_refused"] == 0).all()
     assert (trace.steps["update_norm"] > 0).all()
+
+
+OFF = GuardConfig.off()
+GUARD = GuardConfig.paper()
+FROZEN = GuardConfig(frs=False, mps=False, rcsu=False, label_from="frozen")
+SMALL = ["--n-problems", "4", "--batch-size", "4", "--n-votes", "8", "--n-samples", "4"]
+SMALL += ["--epochs", "1", "--eval-samples", "1", "--quiet"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"rule": "nope"}, "rule = 'nope': unknown"),
+        ({"rule": "srt", "rule_options": {"treshold": 1}}, "no setting 'treshold'"),
+        ({"rule": "rent", "guard": GUARD}, "no label that a guard or memory could work on; take"),
+        ({"rule": "empo", "guard": FROZEN}, "no label that a guard or memory could work on"),
+        ({"rule": "maj_at_n", "guard": GUARD}, "trains nothing that a guard could hold back"),
+        ({"rule": "scope", "guard": FROZEN}, "makes new labels on every visit"),
+        ({"rule": "coverrl", "guard": OFF}, "model of the tiny task cannot judge"),
+        ({"rule": "rent", "guard": OFF, "labels": "truth"}, "does not use a given label"),
+        ({"rule": "scope", "guard": OFF, "labels": "truth"}, "does not use a given label"),
+        ({"rule": "one_shot_em", "guard": OFF, "kl_coef": 0.1}, "kl_coef = 0.1: rule one_shot_em"),
+        ({"rule": "one_shot_em", "guard": OFF, "drop_uniform": True}, "drop_uniform = True"),
+        ({"rule": "one_shot_em", "guard": OFF, "tis_cap": 2.0}, "tis_cap = 2.0"),
+    ],
+)
+def test_settings_that_contradict(settings, expected):
+    with pytest.raises(UserError) as error:
+        TrainConfig(**settings)
+    assert expected in str(error.value) and "\n" not in str(error.value)
+
+
+def test_command_line(tmp_path, capsys):
+    def manifest(name: str) -> dict[str, Any]:
+        return json.loads((tmp_path / name / "run.json").read_text())
+
+    out = str(tmp_path / "a")
+    options = ["--rule-options", "threshold", "0.25", "keep", "0.5"]
+    assert main(["run", "--out", out, "--arm", "srt", *options, *SMALL]) == 0
+    config = manifest("a")["config"]
+    assert config["rule"] == "srt" and config["rule_options"] == {"threshold": 0.25, "keep": 0.5}
+    # A rule without a label has no guard, unless one is asked for.
+    assert main(["run", "--out", str(tmp_path / "b"), "--rule", "empo", *SMALL]) == 0
+    assert manifest("b")["arm"] == "empo" and manifest("b")["title"] == "EMPO"
+    capsys.readouterr()
+    for words in (
+        ["--rule", "empo", "--profile", "paper"],
+        ["--arm", "ttrl", "--rule", "nope"],
+        ["--arm", "srt", "--rule-options", "size", "3"],
+    ):
+        assert main(["run", "--out", str(tmp_path / "c"), *words]) == 2
+        message = capsys.readouterr().err
+        assert message.startswith("guard-train: ") and message.count("\n") == 1, message
+
+
+def test_settings_file(tmp_path):
+    path = tmp_path / "srt.toml"
+    path.write_text('rule = "srt"\n[rule_options]\nkeep = 0.5\n[guard]\nfrs = false\nmps = false\n')
+    command = ["run", "--out", str(tmp_path / "run"), "--config", str(path), *SMALL]
+    assert main(command) == 0
+    config = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
+    assert config["rule_options"] == {"keep": 0.5} and config["guard"]["rcsu"]
+
+
+def test_comparisons(tmp_path):
+    small = TrainConfig(
+        n_problems=4, batch_size=4, n_votes=8, n_samples=4, epochs=1, eval_samples=1,
+        rule="srt", rule_options={"keep": 0.25},
+    )  # fmt: skip
+    done = compare(small, tmp_path / "out", ("ttrl", "srt", "srt+guard", "empo"), (0,))
+    assert not done.failed and [len(found.seeds) for found in done.arms] == [1] * 4
+    for name, kept in (("ttrl", {}), ("srt", small.rule_options), ("empo", {})):
+        found = json.loads((tmp_path / "out" / name / "seed-0" / "run.json").read_text())
+        assert found["config"]["rule_options"] == kept and found["arm"] == name
+    for arms in (("ttrl", "empo"), ("srt", "rent+guard"), ("srt", "coverrl")):
+        with pytest.raises(UserError):
+            compare(small, tmp_path / "not", arms, (0,))
+    assert not (tmp_path / "not").exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,18 +62,16 @@ def test_rewordings_keep_value_and_form():
         ("3+0-1-6+9=", "0+3-1-6+9="),
         ("3-0-1-6+9=", "9-0-1-6+3="),
         ("5*5+2-1-1=", "2+5*5-1-1="),
-        ("3-0-1-6-9=", None),
         ("4*4-4*4-4=", None),
-        ("4+4+4+4+4=", None),
         ("7*7*2-1-1=", "7*2*7-1-1="),
     ],
 )
-def test_single_rewordings(prompt: str, text: str | None):
+def test_single_rewordings(prompt, text):
     assert reworded(prompt) == text
 
 
 @pytest.mark.parametrize("name", ["co_rewarding_2", "co_rewarding_1", "scope+memory"])
-def test_a_killed_run_goes_on_to_the_bit(name: str, tmp_path: Path):
+def test_a_killed_run_goes_on_to_the_bit(name, tmp_path):
     config = of_rule(name)
     whole = train(config, tmp_path / "whole", progress=False)
     with pytest.raises(Stopped):
@@ -90,19 +87,8 @@ def weights(run: Run) -> dict[str, torch.Tensor]:
     return {n: p.detach().clone() for n, p in run.policy.model.named_parameters()}
 
 
-def watched_versions(run: Run) -> list[int]:
-    """Versions of the weights that sampled, from now on."""
-    versions: list[int] = []
-    engine: Any = run.engine
-    sample = engine.sample
-
-    def watched(*arguments: Any) -> Any:
-        rollouts = sample(*arguments)
-        versions.append(rollouts.version)
-        return rollouts
-
-    engine.sample = watched
-    return versions
+def has(run: Run, expected: Any) -> bool:
+    return all(torch.equal(value, expected[name]) for name, value in weights(run).items())
 
 
 def test_the_teacher_votes_and_leaves_no_trace():
@@ -120,29 +106,20 @@ def test_the_teacher_votes_and_leaves_no_trace():
         torch.testing.assert_close(value, before[name] + FIRST_RATE * 0.5, rtol=0, atol=1e-6)
     run.engine.update_weights(run.policy.model, version=1)
     with teacher.answering(1) as version:
-        assert version == -2 and all(
-            torch.equal(value, teacher.weights[name]) for name, value in weights(run).items()
-        )
-    assert all(torch.equal(value, moved[name]) for name, value in weights(run).items())
-    rollouts = run.engine.sample([[3, 4]], 2, run.sampling, torch.Generator())
-    assert rollouts.version == 1
-    sampled = watched_versions(run)
-    second = teacher.before(np.array([0, 1]), 2)["second"]
-    assert second.shape == (2, run.config.n_votes) and sampled == [-2]
-    assert teacher.n_sampled > 0
-
-
-def test_a_teacher_that_fails_gives_the_weights_back():
-    run = prepare(of_rule("co_rewarding_2").settled())
-    teacher = run.further
-    assert isinstance(teacher, Teacher)
-    with torch.no_grad():
-        next(run.policy.model.parameters()).add_(1.0)
-    teacher.after_step(1)
-    before = weights(run)
+        assert version == -2 and has(run, teacher.weights)
+    assert has(run, moved)
     with pytest.raises(Stopped), teacher.answering(1):
         raise Stopped
-    assert all(torch.equal(value, before[name]) for name, value in weights(run).items())
+    assert has(run, moved)
+    rollouts = run.engine.sample([[3, 4]], 2, run.sampling, torch.Generator())
+    assert rollouts.version == 1
+    sampled, engine = [], run.engine
+    sample = engine.sample
+    engine.sample = lambda *given: sampled.append(sample(*given)) or sampled[-1]
+    second = teacher.before(np.array([0, 1]), 2)["second"]
+    assert second.shape == (2, run.config.n_votes)
+    assert [rollouts.version for rollouts in sampled] == [-2]
+    assert teacher.n_sampled > 0
 
 
 def test_the_rate_follows_a_cosine():
@@ -171,9 +148,7 @@ def twin_streams(
     ("tie_break", "tie", "label"),
     [("random", 0.9, 2), ("random", 0.1, 0), ("first", 0.9, 0), ("incumbent", 0.1, 2)],
 )
-def test_the_twin_is_trained_on_the_guards_choice_among_equal_votes(
-    tie_break: Any, tie: float, label: int
-):
+def test_the_twin_is_trained_on_the_guards_choice_among_equal_votes(tie_break, tie, label):
     # Answers 0 and 2 of the original are equal; the paraphrase elects answer 2.
     guard = GuardConfig(tie_break=tie_break, frs=False, mps=False, rcsu=False)
     second_PV = np.array([[0, 1, 2, 2]])
@@ -181,7 +156,7 @@ def test_the_twin_is_trained_on_the_guards_choice_among_equal_votes(
     assert ((paid.majority > 0) == (second_PV == label)).all()
 
 
-def test_a_language_model_rewords_its_own_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_language_model_rewords_its_own_problems(tmp_path, monkeypatch):
     path = tmp_path / "problems.json"
     rows = [{"prompt": p.prompt, "answer": p.answer} for p in ARITHMETIC.problems(4)]
     path.write_text(json.dumps(rows))

@@ -15,7 +15,7 @@ from lab.trace.schema import checked
 from lab.trace.trace import Trace
 from real import train
 from real.answers import AnswerIds
-from real.record.journal import VoteRows, vote_rows
+from real.record.journal import VoteRows
 from real.settings.config import TrainConfig
 from real.vote.decide import Fields, Supervisor, pay
 
@@ -119,7 +119,7 @@ def test_guard_draws_belong_to_seed_problem_and_visit():
 
 
 @pytest.mark.parametrize("rule", ["mm_upt", "disctt", "coverrl"])
-def test_a_truth_that_nobody_gave_does_not_reward_unreadable_responses(rule: str):
+def test_a_truth_that_nobody_gave_does_not_reward_unreadable_responses(rule):
     """Its id must not be that of the unparseable column of rewards by answer."""
     settings = {"tiny_verifies": True} if rule == "coverrl" else {}
     made = supervisor(OFF, ["77"], rule=rule, labels="truth", **settings)
@@ -155,19 +155,6 @@ def trace() -> Trace:
     return train(SMALL, progress=False)
 
 
-def test_rows_of_one_batch():
-    answers_PV = np.array([[2, -1, 0, 2], [-1, -1, -1, -1], [1, 1, 1, 1]])
-    rows = vote_rows(np.array([7, 3, 4]), answers_PV, visit=2)
-    assert rows["problem"].tolist() == [7, 7, 4]
-    assert rows["answer"].tolist() == [0, 2, 1]
-    assert rows["count"].tolist() == [1, 2, 4]
-    assert rows["visit"] == 2
-    mixed = vote_rows(np.array([7, 3, 4]), answers_PV, visit=np.array([2, 9, 5]))
-    assert mixed["visit"].tolist() == [2, 2, 5]
-    nobody = vote_rows(np.array([7]), np.full((1, 4), -1), visit=2)
-    assert len(nobody["problem"]) == len(nobody["count"]) == 0
-
-
 def test_a_text_is_written_once():
     answer_ids = AnswerIds([None, None])
     count = VoteRows(answer_ids)
@@ -188,7 +175,7 @@ def test_a_text_is_written_once():
     assert count.count(both, ids_PV, np.array([3, 8])).answers["visit"].tolist() == [3, 8]
 
 
-def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share(trace: Trace):
+def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share(trace):
     visits = trace.visits.set_index(KEY)
     assert len(visits) == 15
     counted = trace.votes.groupby(KEY)["count"].sum().reindex(visits.index, fill_value=0)
@@ -200,7 +187,7 @@ def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share(trace: Trace):
     np.testing.assert_array_equal(share, trace.visits["match_rate"])
 
 
-def test_every_answer_has_its_text_from_its_first_visit_on(trace: Trace):
+def test_every_answer_has_its_text_from_its_first_visit_on(trace):
     answers = ["replicate", "problem", "answer"]
     first = trace.votes.groupby(answers)["visit"].min().sort_index()
     written = trace.answers.set_index(answers)["visit"].sort_index()

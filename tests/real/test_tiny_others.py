@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ def shipped(task: Task) -> Any:
 
 
 @given(st.integers(0, 99999))
-def test_collatz_steps_follow_the_map_and_lengths_are_fixed(value: int):
+def test_collatz_steps_follow_the_map_and_lengths_are_fixed(value):
     number = f"{value:05d}"
     for step in tasks.collatz_steps(number):
         value = (3 * value + 1) % 100000 if value % 2 else value // 2
@@ -79,7 +78,7 @@ def test_the_start_of_collatz_is_as_stated():
     assert len({tokenizer.backend_tokenizer.to_str() for tokenizer in tokenizers}) == 1
 
 
-def test_every_command_takes_the_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_every_command_takes_the_task(tmp_path, capsys):
     words = ["--rule", "self_harmony", "--quiet", "--out", str(tmp_path / "run")]
     assert main(["run", *QUICK, *words]) == 0
     trace = load(tmp_path / "run")
@@ -124,7 +123,7 @@ def test_closed_examples_have_the_shares_and_one_token():
 
 
 @pytest.mark.parametrize(("wrong", "rival_lead"), [(0.2, 60), (0.4, 40), (0.6, 20)])
-def test_problem_sets_are_what_the_settings_ask(wrong: float, rival_lead: int):
+def test_problem_sets_are_what_the_settings_ask(wrong, rival_lead):
     config = TrainConfig(tiny_task="closed", tiny_wrong=wrong, tiny_lead=rival_lead)  # pyright: ignore
     found = read_problems(config)
     questions = [problem.prompt[:-1] for problem in found]
@@ -147,7 +146,7 @@ def test_more_problems_than_there_are_end_at_once():
         read_problems(TrainConfig(tiny_task="collatz", n_problems=20000))
 
 
-def test_the_start_of_closed_answers_is_as_stated(start: Any):
+def test_the_start_of_closed_answers_is_as_stated(start):
     stated = ((0.2, 60, 50, 0.03), (0.4, 40, 38, 0.03), (0.6, 20, 20, 0.08))
     for wrong, rival_lead, made, error in stated:
         task = closed(wrong, rival_lead)
@@ -168,7 +167,7 @@ def test_the_start_of_closed_answers_is_as_stated(start: Any):
     assert record["recipe"] == asdict(RECIPES["closed"]) and record["task"] == "closed"
 
 
-def test_training_gives_no_response_that_the_start_did_not(tmp_path: Path, start: Any):
+def test_training_gives_no_response_that_the_start_did_not(tmp_path, start):
     small = {"n_problems": 16, "n_votes": 16, "n_samples": 16, "epochs": 3, "eval_samples": 2}
     config = TrainConfig(tiny_task="closed", lr=1e-3, save_model=True, **small)  # pyright: ignore
     trace = train(config, tmp_path / "whole", progress=False)
@@ -192,12 +191,9 @@ def test_training_gives_no_response_that_the_start_did_not(tmp_path: Path, start
         ({"tiny_task": "closed", "tiny_wrong": 0.7}, "tiny_wrong = 0.7: must"),
         ({"tiny_task": "closed", "tiny_lead": 30}, "tiny_lead = 30: must be one of 20, 40, 60"),
         ({"tiny_task": "closed", "tiny_verifies": True}, "no model of tiny_task = closed"),
-        (
-            {"tiny_task": "collatz", "problems": "amc", "model": "x"},
-            "tiny_task = collatz: problems = amc are not the tiny",
-        ),
+        ({"tiny_task": "collatz", "problems": "amc", "model": "x"}, "problems = amc are not the"),
     ],
 )
-def test_settings_that_contradict_the_task_are_refused(values: dict[str, Any], message: str):
+def test_settings_that_contradict_the_task_are_refused(values, message):
     with pytest.raises(UserError, match=message):
         TrainConfig(**values)

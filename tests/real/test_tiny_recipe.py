@@ -3,7 +3,6 @@
 import json
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,9 +28,7 @@ def few_votes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("few_votes")
 @pytest.mark.parametrize("task", list(TASKS))
-def test_the_same_seed_gives_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
-):
+def test_the_same_seed_gives_the_same_bits(tmp_path, monkeypatch, task):
     small = Recipe(steps=4, batch_size=8, warmup_steps=2, layers=1, heads=8, slip_rate=0)
     monkeypatch.setitem(pretrain.RECIPES, task, small)
     for name, seed in [("a", "3"), ("b", "3"), ("c", "4")]:
@@ -47,7 +44,7 @@ def test_the_same_seed_gives_the_same_bits(
 
 
 @pytest.mark.usefixtures("few_votes")
-def test_a_built_folder_loads_and_is_never_replaced(tmp_path: Path):
+def test_a_built_folder_loads_and_is_never_replaced(tmp_path):
     target = tmp_path / "new" / "tiny"
     accuracy = build(target, seed=3, progress=False, recipe=SHORT)
     record = json.loads((target / "recipe.json").read_text())
@@ -66,7 +63,7 @@ def test_a_built_folder_loads_and_is_never_replaced(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
-def test_a_bad_path_fails_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_bad_path_fails_before_training(tmp_path, monkeypatch):
     def train_model(*_: object) -> None:
         pytest.fail("trained before looking at the path")
 
@@ -76,7 +73,7 @@ def test_a_bad_path_fails_before_training(tmp_path: Path, monkeypatch: pytest.Mo
         build(tmp_path / "file" / "tiny", progress=False)
 
 
-def test_an_interrupted_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_build_leaves_nothing(tmp_path, monkeypatch):
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -160,7 +157,7 @@ def test_the_boxed_number_is_read_only_from_a_whole_box():
 
 
 @pytest.mark.slow
-def test_a_rebuild_is_as_accurate_as_the_shipped_checkpoint(tmp_path: Path):
+def test_a_rebuild_is_as_accurate_as_the_shipped_checkpoint(tmp_path):
     assert RECORD["recipe"] == asdict(Recipe())
     rebuilt = build(tmp_path / "tiny", seed=RECORD["seed"], progress=False)
     assert rebuilt.pass_at_1 == pytest.approx(RECORD["measured"]["pass_at_1"], abs=0.05)

@@ -2,7 +2,6 @@
 
 from functools import reduce
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,15 +47,9 @@ VALUES = {
 }
 
 
-def test_the_example_of_the_design():
-    assert arithmetic.solution("3+0-1*6+0") == "3+0-6+0>3-6+0>7+0>\\boxed{7}"
-
-
 @settings(deadline=None)
 @given(expressions, rules)
-def test_every_step_is_the_one_of_its_rule_and_keeps_the_value(
-    expression: str, rule: EvaluationRule
-):
+def test_every_step_is_the_one_of_its_rule_and_keeps_the_value(expression, rule):
     *scratch, box = arithmetic.solution(expression, rule).split(">")
     shown = [expression, *scratch, box.removeprefix("\\boxed{").removesuffix("}")]
     assert len({VALUES[rule](step) % 10 for step in shown}) == 1
@@ -73,9 +66,7 @@ def test_every_step_is_the_one_of_its_rule_and_keeps_the_value(
 
 @settings(deadline=None)
 @given(expressions, rules, seeds)
-def test_a_slip_writes_a_wrong_digit_and_goes_on_from_it(
-    expression: str, rule: EvaluationRule, seed: int
-):
+def test_a_slip_writes_a_wrong_digit_and_goes_on_from_it(expression, rule, seed):
     trace = arithmetic.steps(expression, rule, 1.0, np.random.default_rng(seed))
     for before, after in pairwise([expression, *trace]):
         place = arithmetic.reduction_index(before, rule)
@@ -84,14 +75,6 @@ def test_a_slip_writes_a_wrong_digit_and_goes_on_from_it(
         assert [i for i, differs in enumerate(wrong) if differs] == [2 * place]
     assert len(encode(f"{expression}=")) == PROMPT_TOKENS
     assert len(encode(arithmetic.response_text(trace))) + 1 == RESPONSE_TOKENS
-
-
-@pytest.mark.parametrize(
-    ("text", "answers"),
-    [("1+2*3-4*5", "757"), ("2*3-4+5*6", "228"), ("2-1*3-4+1", "604"), ("3+0-1*6+0", "727")],
-)
-def test_rules_part_where_they_should(text: str, answers: str):
-    assert [arithmetic.evaluate(text, rule) for rule in EvaluationRule] == list(answers)
 
 
 def test_what_is_an_expression():
@@ -141,7 +124,7 @@ in_code = build_tokenizer()
 
 @settings(deadline=None)
 @given(expressions, rules)
-def test_every_tokenizer_gives_the_same_ids(expression: str, rule: EvaluationRule):
+def test_every_tokenizer_gives_the_same_ids(expression, rule):
     text = f"{expression}={arithmetic.solution(expression, rule)}"
     ids = encode(text)
     assert in_code.encode(text) == generic.encode(text) == shipped.encode(text) == ids
@@ -157,7 +140,7 @@ def test_the_vocabulary_has_32_tokens_and_the_box_is_one():
     assert shipped.convert_ids_to_tokens(shipped.encode("\\boxed{7}")) == ["\\boxed{", "7", "}"]
 
 
-def test_a_tokenizer_built_and_saved_again_is_the_shipped_one(tmp_path: Path):
+def test_a_tokenizer_built_and_saved_again_is_the_shipped_one(tmp_path):
     build_tokenizer().save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
     assert isinstance(again, PreTrainedTokenizerFast)

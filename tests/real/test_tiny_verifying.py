@@ -1,30 +1,45 @@
-"""The tiny model that judges: what is shipped, how it is made, and CoVerRL on it without script."""
+"""CoVerRL in the trainer, with scripted verdicts and on the tiny model that judges."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
+import torch
 from tiny_runs import Stopped, check_same, stop_at
 from transformers import AutoModelForCausalLM
 
 import real.run
+import real.trainer
 import real.update.optimizer
 from lab.base.arms import arm
 from lab.base.errors import UserError
 from real import TrainConfig, resume, train
 from real.__main__ import main
-from real.problems import ProblemSet
+from real.problems import Problem
+from real.problems.problem import Turn
 from real.run import prepare
-from real.tiny import CHECKPOINT, VERIFYING, judging, pretrain
+from real.tiny import (
+    ARITHMETIC,
+    CHECKPOINT,
+    VERIFYING,
+    arithmetic,
+    build_tokenizer,
+    judging,
+    pretrain,
+)
+from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS, EvaluationRule
 from real.tiny.pretrain import VerifyingRecipe, build_verifying, measure, measure_judging
+from real.tiny.tasks import EOS_ID, PAD_ID, encode, is_held_out
 from real.update.packing import Group
+from real.vote import further
+from real.vote.further import TinyWording, Wording
 
 RECORD = json.loads((VERIFYING / "recipe.json").read_text())
 SHORT = VerifyingRecipe(steps=3, batch_size=4, n_conversations=4, warmup_steps=1)
@@ -35,24 +50,23 @@ def model() -> Any:
     return AutoModelForCausalLM.from_pretrained(VERIFYING, use_safetensors=True).eval()
 
 
-def test_it_is_the_ordinary_model_with_more_positions(model: Any):
+def test_it_is_the_ordinary_model_with_more_positions(model):
     ordinary = json.loads((CHECKPOINT / "config.json").read_text())
     ours = json.loads((VERIFYING / "config.json").read_text())
     assert ours == {**ordinary, "max_position_embeddings": judging.POSITIONS}
     files = {path.name for path in VERIFYING.iterdir()}
     assert files == {path.name for path in CHECKPOINT.iterdir()}
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        assert (VERIFYING / name).read_text() == (CHECKPOINT / name).read_text()
+    assert (VERIFYING / "tokenizer.json").read_text() == (CHECKPOINT / "tokenizer.json").read_text()
     assert RECORD["recipe"] == asdict(VerifyingRecipe())
 
 
-def test_it_solves_nearly_as_the_ordinary_one(model: Any):
+def test_it_solves_nearly_as_the_ordinary_one(model):
     found = measure(model, seed=1)
     assert found.pass_at_1 == pytest.approx(RECORD["measured"]["pass_at_1"], abs=0.02)
     assert 0.5 <= found.pass_at_1 <= 0.65 and found.parseable > 0.95
 
 
-def test_it_judges_imperfectly(model: Any):
+def test_it_judges_imperfectly(model):
     found = measure_judging(model, n_votes=8, seed=1)
     for name in ("true_positive_rate", "false_positive_rate"):
         assert getattr(found, name) == pytest.approx(RECORD["judging"][name], abs=0.07)
@@ -70,7 +84,7 @@ def few_votes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few_votes")
-def test_the_same_seed_gives_the_same_bits(tmp_path: Path):
+def test_the_same_seed_gives_the_same_bits(tmp_path):
     for name, seed in [("a", 3), ("b", 3), ("c", 4)]:
         build_verifying(tmp_path / name, seed=seed, progress=False, recipe=SHORT)
     weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
@@ -81,9 +95,7 @@ def test_the_same_seed_gives_the_same_bits(tmp_path: Path):
         build_verifying(tmp_path / "a", progress=False, recipe=SHORT)
 
 
-def test_make_tiny(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_make_tiny(tmp_path, monkeypatch, capsys):
     asked: list[Any] = []
     judged = pretrain.Judgement(0.7, 0.3, 1, 0.5, 1, 4, 4)
     made = pretrain.Accuracy(0.5, 0.6, 1, 0.4, 4, 4), judged
@@ -101,15 +113,7 @@ SMALL = TrainConfig(
 )  # fmt: skip
 
 
-def test_the_real_verifier_is_trained(monkeypatch: pytest.MonkeyPatch):
-    steps: list[list[Group]] = []
-    step = real.update.optimizer.PolicyOptimizer.step
-
-    def watched(self: Any, groups: Any) -> Any:
-        steps.append(list(groups))
-        return step(self, groups)
-
-    monkeypatch.setattr(real.update.optimizer.PolicyOptimizer, "step", watched)
+def test_the_real_verifier_is_trained(steps):
     first, second = (train(SMALL, progress=False) for _ in range(2))
     check_same(first, second)
     assert first.run.task == "tiny-verifying"
@@ -127,37 +131,14 @@ def test_the_real_verifier_is_trained(monkeypatch: pytest.MonkeyPatch):
     assert any(group.dropped for step in steps for group in step)
 
 
-def test_what_judges_changes_what_is_learned():
-    with_judge = train(replace(SMALL, labels="votes"), progress=False)
-    alone = train(replace(SMALL, rule="ttrl", rule_options={}), progress=False)
-    start = with_judge.visits["visit"] == 0
-    pd.testing.assert_frame_equal(with_judge.visits[start], alone.visits[start])
-    assert not np.array_equal(with_judge.steps["update_norm"], alone.steps["update_norm"])
-
-
-def test_a_stopped_run_goes_on_to_the_bit(tmp_path: Path):
+def test_a_stopped_run_goes_on_to_the_bit(tmp_path):
     config = replace(SMALL, epochs=2, checkpoint_every=1)
     with pytest.raises(Stopped):
         train(config, tmp_path / "run", progress=stop_at(0.75))
     check_same(resume(tmp_path / "run", progress=False), train(config, progress=False))
 
 
-def test_the_truth_says_nothing(monkeypatch: pytest.MonkeyPatch):
-    trace, read = train(SMALL, progress=False), real.run.read_problems
-
-    def shifted(config: TrainConfig) -> ProblemSet:
-        found = read(config)
-        shift = lambda answer: str((int(answer) + 1) % 10)  # noqa: E731
-        return replace(found, problems=[replace(p, answer=shift(p.answer)) for p in found])
-
-    monkeypatch.setattr(real.run, "read_problems", shifted)
-    other = train(SMALL, progress=False)
-    columns = ["loss", "grad_norm", "update_norm", "n_updates", "tokens"]
-    pd.testing.assert_frame_equal(trace.steps[columns], other.steps[columns], check_exact=True)
-    assert not trace.visits["label_correct"].equals(other.visits["label_correct"])
-
-
-def test_only_the_verifying_model_judges(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_only_the_verifying_model_judges(tmp_path, capsys):
     with pytest.raises(UserError, match="--tiny-verifies"):
         replace(SMALL, tiny_verifies=False)
     with pytest.raises(UserError, match="tiny_verifies = true: problems = math500 are not"):
@@ -173,3 +154,170 @@ def test_only_the_verifying_model_judges(tmp_path: Path, capsys: pytest.CaptureF
 def test_other_runs_keep_the_ordinary_checkpoint():
     for config, positions in ((TrainConfig(), 64), (TrainConfig(tiny_verifies=True), 96)):
         assert prepare(config.settled()).policy.max_positions == positions
+
+
+PROMPT = "3+0-1*6+0="
+ATTEMPT = arithmetic.solution(PROMPT[:-1])
+WORK = arithmetic.steps(PROMPT[:-1], EvaluationRule.LEFT_TO_RIGHT)
+
+
+def test_three_turns_in_the_tasks_own_tokens():
+    asked = judging.question(PROMPT, ATTEMPT)
+    assert asked == r"3+0-6+0>3-6+0>7+0>\boxed{7}=3+0-1*6+0="
+    said = judging.verification(WORK, right=False)
+    assert said == r"3-1*6+0>2*6+0>2+0>2\boxed{-}"
+    assert judging.request(PROMPT, ATTEMPT, said) == f"{asked}{said}={PROMPT}"
+    assert len(encode(asked)) == PROMPT_TOKENS + RESPONSE_TOKENS
+    assert len(encode(said)) + 1 == judging.VERIFICATION_TOKENS
+    longest = len(encode(judging.request(PROMPT, ATTEMPT, said))) + RESPONSE_TOKENS
+    assert longest == 87 <= judging.POSITIONS
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        (judging.verification(WORK, right=True), 1),
+        (judging.verification(WORK, right=False), 0),
+        (ATTEMPT, -1),
+        (r"2\boxed{*}", -1),
+        (r"2\boxed{}", -1),
+        ("", -1),
+    ],
+)
+def test_verdicts_are_read_from_the_box(text, verdict):
+    assert judging.read_verdict(text) == TinyWording().verdict(text) == verdict
+
+
+def test_wordings_ask_for_the_same_three_turns():
+    problem = Problem("a", PROMPT, "7", (Turn("system", "Be brief."),))
+    tiny, words = TinyWording(), Wording()
+    assert tiny.question(problem, ATTEMPT).prompt == judging.question(PROMPT, ATTEMPT)
+    assert tiny.request(problem, ATTEMPT, "x").prompt == judging.request(PROMPT, ATTEMPT, "x")
+    asked, again = words.question(problem, ATTEMPT), words.request(problem, ATTEMPT, "No.")
+    assert [turn.role for turn in again.before] == ["system", "user", "assistant"]
+    assert [turn.content for turn in again.before[1:]] == [asked.prompt, "No."]
+    assert "\\boxed{}" in again.prompt
+    for made in (tiny.question(problem, ATTEMPT), tiny.request(problem, ATTEMPT, "x"), again):
+        assert made.answer is None and made.id.startswith("a/")
+
+
+def test_conversations_plant_the_shares():
+    n = 3000
+    read, targets = (t.numpy() for t in judging.conversations(n, slip_rate=0.0, seed=0))
+    assert read.shape == targets.shape == (n, 86)
+    assert (targets[:, : PROMPT_TOKENS + RESPONSE_TOKENS - 1] == judging.UNSCORED).all()
+    expected_sum = spread = n_accepted = 0.0
+    for row, target in zip(read.tolist(), targets.tolist(), strict=True):
+        attempt, expression, own, accepted = first_turns(row)
+        assert not is_held_out(expression)
+        answers = {rule: arithmetic.evaluate(expression, rule) for rule in EvaluationRule}
+        assert accepted == (attempt == own)
+        # A judge's answer is that of a rule drawn by its share, whatever the attempt was.
+        parts = arithmetic.shares(expression)
+        chance = sum(part for rule, part in parts.items() if answers[rule] == attempt)
+        expected_sum += chance
+        spread += chance * (1 - chance)
+        n_accepted += accepted
+        check_second_turn(row, target, attempt, accepted, set(answers.values()))
+    assert abs(n_accepted - expected_sum) < 4 * np.sqrt(spread)
+
+
+def decode(ids: list[int]) -> str:
+    return str(build_tokenizer().decode(ids, skip_special_tokens=True))
+
+
+def first_turns(row: list[int]) -> tuple[str, str, str, bool]:
+    """Attempted answer, problem, the judge's answer, whether it accepts."""
+    attempt, problem, verification = decode(row[: judging.FIRST_TURNS]).split("=")
+    own, sign = verification.removesuffix("}").split(r"\boxed{")
+    assert sign in judging.VERDICTS
+    return attempt[-2], problem, own[-1], sign == "+"
+
+
+def check_second_turn(
+    row: list[int], target: list[int], attempt: str, accepted: bool, answers: set[str]
+) -> None:
+    assert target[judging.FIRST_TURNS - 1] == EOS_ID
+    assert target[judging.SIGN] == row[judging.SIGN + 1] == encode("+" if accepted else "-")[0]
+    rest, scored = row[judging.FIRST_TURNS :], target[judging.FIRST_TURNS :]
+    if accepted:
+        assert set(rest) == {PAD_ID} and set(scored) == {judging.UNSCORED}
+        return
+    retry = decode(rest)[1 + PROMPT_TOKENS :]
+    assert scored[-RESPONSE_TOKENS:] == [*encode(retry), EOS_ID]
+    assert retry[-2] in answers - {attempt}
+
+
+Q = 2
+"""Verifications of the majority, and as many of the rival."""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> TrainConfig:
+    path = tmp_path / "problems.json"
+    rows = [{"prompt": p.prompt, "answer": p.answer} for p in ARITHMETIC.problems(4)]
+    path.write_text(json.dumps(rows))
+    return TrainConfig(
+        guard=arm("coverrl").guard, rule="coverrl",
+        rule_options={"verifications": Q, "regenerations": 0},
+        problems=str(path), model=str(CHECKPOINT), prompt_suffix="", answer_check="strings",
+        max_response_tokens=22, lr=3e-4, save_model=False, threads=1, temperature=1.5,
+        batch_size=4, n_votes=8, n_samples=4, epochs=2, eval_samples=1, eval_every=0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[Group]]:
+    seen: list[list[Group]] = []
+    step = real.update.optimizer.PolicyOptimizer.step
+
+    def watched(self: Any, groups: Any) -> Any:
+        seen.append(list(groups))
+        return step(self, groups)
+
+    monkeypatch.setattr(real.update.optimizer.PolicyOptimizer, "step", watched)
+    # The tiny model's tokenizer knows no words: a question is then the attempt's own digits.
+    monkeypatch.setattr(further, "_QUESTION", "{attempt}=")
+    return seen
+
+
+def test_trusted_problems_train_answers_and_verdicts(config, steps, monkeypatch):
+    verdicts = cycle([1, 1, 0, 1])  # the majority right, the rival wrong and right
+    monkeypatch.setattr(further.Wording, "verdict", lambda self, _: next(verdicts))
+    trace = train(config, progress=False)
+    assert len(steps) == 8 and (trace.steps["n_updates"] > 0).all()
+    asked = [groups for groups in steps if len(groups) == 1 + 2 * Q]
+    assert asked  # problems with a rival
+    for own, *verifications in asked:
+        assert own.tokens_KT.shape[0] == 4 and not own.dropped
+        advantages = [float(group.majority_K[0]) for group in verifications]
+        # The majority's verdicts agree, so there is nothing to choose between them.
+        assert advantages[0] == advantages[1] == 0
+        np.testing.assert_allclose(advantages[2:], [0.5**0.5, -(0.5**0.5)], atol=1e-4)
+        assert all(g.tokens_KT.shape[0] == 1 and g.weight == 1 for g in verifications)
+        assert len({tuple(g.prompt_L.tolist()) for g in verifications}) <= Q + 1
+
+
+def test_doubted_problems_leave(config, steps, monkeypatch):
+    monkeypatch.setattr(further.Wording, "verdict", lambda self, _: 0)
+    train(config, progress=False)
+    asked = [groups for groups in steps if len(groups) > 1]
+    assert asked and all(group.dropped for groups in asked for group in groups)
+    assert not any(groups[0].dropped for groups in steps if len(groups) == 1)
+
+
+def test_rejected_problems_are_solved_again(config, steps, monkeypatch):
+    # The rival is rejected once, and nothing but a digit in a box is asked for again.
+    verdicts = cycle([1, 1, 0, -1])
+    monkeypatch.setattr(further.Wording, "verdict", lambda self, _: next(verdicts))
+    monkeypatch.setattr(further.Wording, "request", lambda _, problem, *rest: problem)
+    train(replace(config, rule_options={"verifications": Q, "regenerations": 3}), progress=False)
+    asked = [groups for groups in steps if len(groups) > 1]
+    assert asked and all(len(groups) == 1 + 2 * Q + 1 for groups in asked)
+    advantages = []
+    for own, *_, again in asked:
+        assert torch.equal(own.prompt_L, again.prompt_L) and again.tokens_KT.shape[0] == 3
+        assert not again.dropped and not again.minority_K.any()
+        advantages.append(again.majority_K)
+    # Paid by the label: some differ, each group's sum is 0.
+    assert torch.stack(advantages).any() and torch.stack(advantages).sum(1).abs().max() < 1e-5

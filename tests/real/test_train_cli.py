@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import real.settings.presets
-from guard_core import GuardConfig
 from lab.base.errors import UserError
-from lab.base.settings import from_values, to_values
 from lab.trace.trace import RunFolder, load
 from real.__main__ import main
 from real.settings.config import TrainConfig
@@ -27,7 +21,7 @@ def run(*words: object) -> int:
     return main([str(word) for word in words])
 
 
-def test_run_writes_a_folder_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_run_writes_a_folder_and_says_where(tmp_path, capsys):
     out = tmp_path / "run"
     assert run("run", "--out", out, "--arm", "frozen", *QUICK) == 0
     said = capsys.readouterr()
@@ -40,9 +34,7 @@ def test_run_writes_a_folder_and_says_where(tmp_path: Path, capsys: pytest.Captu
     assert trace.run.config["guard"]["label_from"] == "frozen"
 
 
-def test_the_bar_shows_phases_and_numbers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_the_bar_shows_phases_and_numbers(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert run("run", "--out", tmp_path / "run", *QUICK[:-1]) == 0
     drawn = capsys.readouterr().err.split("\r")
@@ -51,7 +43,7 @@ def test_the_bar_shows_phases_and_numbers(
     assert "1/1 [" in drawn[-1] and "reward 0." in drawn[-1]
 
 
-def test_options_override_the_file_and_the_arm(tmp_path: Path):
+def test_options_override_the_file_and_the_arm(tmp_path):
     file = tmp_path / "settings.toml"
     file.write_text("n_problems = 3\nn_votes = 8\nn_samples = 4\nepochs = 1\n[guard]\nW = 7\n")
     assert run("run", "--out", tmp_path / "a", "--config", file, "--n-problems", 2, "--quiet") == 0
@@ -73,14 +65,13 @@ def test_options_override_the_file_and_the_arm(tmp_path: Path):
         (["--arm", "matched", "--step-factor", "0.9"], "matched"),
     ],
 )
-def test_a_run_is_named_by_what_it_is(words: list[str], name: str, tmp_path: Path):
+def test_a_run_is_named_by_what_it_is(words, name, tmp_path):
     assert run("run", "--out", tmp_path / "run", *words, *QUICK) == 0
     assert load(tmp_path / "run").run.arm == name
 
 
 BAD_OPTIONS = [
     (["--epochs", "0"], "epochs = 0: must be at least 1"),
-    (["--epochs", "many"], "--epochs"),
     (["--n-samples", "65"], "n_samples = 65: must be at most n_votes = 64"),
     (["--lr", "nan"], "lr = nan: must be above 0 and finite"),
     (["--guard.tau-FR", "2"], "tau_FR = 2.0: must lie in [0, 1]"),
@@ -107,44 +98,26 @@ REFUSED = [("run", *row) for row in BAD_OPTIONS] + [("compare", *row) for row in
 @pytest.mark.parametrize(
     ("command", "words", "message"), REFUSED, ids=[" ".join(words) for _, words, _ in REFUSED]
 )
-def test_bad_options_are_one_line(
-    command: str, words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_bad_options_are_one_line(command, words, message, tmp_path, capsys):
     assert run(command, "--out", tmp_path / "run", *words) == 2
     check_refused(capsys, message)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "words", "message"),
-    [
-        ('[{"id": "a", "prompt": "1+1="}', [], "malformed JSON"),
-        ('[{"id": "a", "prompt": "1+1-1*1+1="}]', [], "n_problems = 4: "),
-        (
-            '[{"id": "a", "prompt": "1+1-1*1+1="}]',
-            ["--n-problems", "1", "--labels", "truth"],
-            "problem 'a'",
-        ),
-    ],
-)
-def test_bad_problem_files_are_one_line(
-    content: str,
-    words: list[str],
-    message: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-):
-    file = tmp_path / "set.json"
-    file.write_text(content)
+def test_bad_problem_files_are_one_line(tmp_path, capsys):
+    file, one = tmp_path / "set.json", ["--n-problems", "1", "--labels", "truth"]
     given = ["--model", CHECKPOINT, "--problems", file, "--out", tmp_path / "run"]
-    assert run("run", *given, *QUICK, *words) == 2
-    check_refused(capsys, message)
-    assert not (tmp_path / "run").exists()
+    row = '[{"id": "a", "prompt": "1+1-1*1+1="}'
+    for end, words, message in (
+        ("", [], "malformed JSON"), ("]", [], "n_problems = 4: "), ("]", one, "problem 'a'"),
+    ):  # fmt: skip
+        file.write_text(row + end)
+        assert run("run", *given, *QUICK, *words) == 2
+        check_refused(capsys, message)
+        assert not (tmp_path / "run").exists()
 
 
-def test_existing_and_impossible_folders_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_existing_and_impossible_folders_are_refused(tmp_path, capsys):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text("mine")
     assert run("run", "--out", tmp_path / "run", *QUICK) == 2
@@ -155,7 +128,7 @@ def test_existing_and_impossible_folders_are_refused(
     check_refused(capsys, "cannot be made")
 
 
-def test_bad_settings_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_bad_settings_file(tmp_path, capsys):
     file = tmp_path / "settings.toml"
     for content, message in (
         ("epoch = 3", "epoch: no such setting"),
@@ -168,9 +141,7 @@ def test_bad_settings_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         check_refused(capsys, message)
 
 
-def test_comparison_refuses_a_folder_that_it_would_write_into(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_comparison_refuses_a_folder_that_it_would_write_into(tmp_path, capsys):
     (tmp_path / "ttrl" / "seed-1").mkdir(parents=True)
     (tmp_path / "ttrl" / "seed-1" / "mine.txt").write_text("mine")
     assert run("compare", "--out", tmp_path, "--arms", "ttrl", "--seeds", "0", "1") == 2
@@ -178,9 +149,7 @@ def test_comparison_refuses_a_folder_that_it_would_write_into(
     assert (tmp_path / "ttrl" / "seed-1" / "mine.txt").read_text() == "mine"
 
 
-def test_missing_torch_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_missing_torch_says_what_to_install(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(real.settings.presets, "NEEDED", ("no_such_library", "json"))
     assert run("run", "--out", tmp_path / "run") == 2
     check_refused(capsys, "no_such_library not installed; install with pip install 'ttrl-guard-lab")
@@ -193,12 +162,6 @@ def check_refused(capsys: pytest.CaptureFixture[str], message: str) -> None:
     assert "Traceback" not in said.err and not said.out
 
 
-def test_config_round_trips_through_plain_values():
-    config = TrainConfig(guard=GuardConfig.release(), model="m", problems="p.json", lr=1e-5, seed=3)
-    values = json.loads(json.dumps(to_values(config)))
-    assert from_values(values, TrainConfig, "here") == config
-
-
 def test_settled_fills_what_the_task_decides():
     tiny = TrainConfig().settled()
     assert (tiny.lr, tiny.max_response_tokens, tiny.n_problems, tiny.threads) == (3e-4, 22, 64, 1)
@@ -209,28 +172,17 @@ def test_settled_fills_what_the_task_decides():
     assert tiny.settled() == tiny
 
 
-WRONG: list[tuple[str, Any]] = [
-    ("epochs", 1.5),
-    ("lr", "fast"),
-    ("lr", math.inf),
-    ("labels", "majority"),
-    ("guard", "paper"),
-    ("clip_low", 0.0),
-    ("warmup_ratio", 1.1),
-    ("threads", 0),
-]
+WRONG = [("epochs", 1.5), ("lr", "fast"), ("labels", "majority"), ("guard", "paper")]
+WRONG += [("clip_low", 0.0), ("warmup_ratio", 1.1), ("threads", 0)]
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG)
-def test_wrong_settings_name_the_field_and_the_value(name: str, value: Any):
-    with pytest.raises(UserError) as found:
+def test_wrong_settings_name_the_field_and_the_value(name, value):
+    with pytest.raises(UserError, match=f"^{name} = {value!r}"):
         TrainConfig(**{name: value})
-    assert str(found.value).startswith(f"{name} = {value!r}")
 
 
-def test_a_folder_with_an_unfinished_run_names_the_way_to_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_folder_with_an_unfinished_run_names_the_way_to_go_on(tmp_path, capsys):
     config = TrainConfig(n_problems=8, n_votes=8, n_samples=4, batch_size=4, epochs=4).settled()
     manifest = manifest_of(config, 8, "tiny", "transformers on cpu")
     with pytest.raises(KeyboardInterrupt), RunFolder.create(tmp_path / "run", manifest):

@@ -39,7 +39,7 @@ def ttrl() -> Trace:
     return train(small("ttrl"), progress=False)
 
 
-def test_trace_has_every_visit_step_and_evaluation(ttrl: Trace):
+def test_trace_has_every_visit_step_and_evaluation(ttrl):
     for table in TABLES:
         assert not missing(table, set(getattr(ttrl, table).columns))
     visits = ttrl.visits
@@ -55,7 +55,7 @@ def test_trace_has_every_visit_step_and_evaluation(ttrl: Trace):
     assert ttrl.run.config["lr"] == 3e-4 and ttrl.run.n_problems == 8
 
 
-def test_steps_tell_what_was_done(ttrl: Trace):
+def test_steps_tell_what_was_done(ttrl):
     steps = ttrl.steps
     assert (steps["update_norm"] > 0).all() and (steps["n_updates"] == 4).all()
     assert (steps["lr"] > 0).all() and (steps["lr"] <= 3e-4).all()
@@ -68,17 +68,14 @@ def test_steps_tell_what_was_done(ttrl: Trace):
     phases = [f"seconds_{phase}" for phase in ("rollout", "grade", "guard", "update", "sync")]
     assert (steps[phases] > 0).all(axis=None)
     assert (steps["seconds_step"] >= steps[phases].sum(axis=1)).all()
-    np.testing.assert_allclose(
-        steps["sampled_per_second"],
-        steps["tokens_sampled"] / (steps["seconds_rollout"] + steps["seconds_further"]),
-    )
-    np.testing.assert_allclose(
-        steps["trained_per_second"], steps["tokens"] / steps["seconds_update"]
-    )
+    sampling = steps["seconds_rollout"] + steps["seconds_further"]
+    np.testing.assert_allclose(steps["sampled_per_second"], steps["tokens_sampled"] / sampling)
+    trained = steps["tokens"] / steps["seconds_update"]
+    np.testing.assert_allclose(steps["trained_per_second"], trained)
     assert (steps["n_refused"] == 0).all() and (steps["n_left_out"] == 0).all()
 
 
-def test_same_seed_gives_the_same_bits_in_memory_and_on_disk(ttrl: Trace, tmp_path: Path):
+def test_same_seed_gives_the_same_bits_in_memory_and_on_disk(ttrl, tmp_path):
     again = train(small("ttrl"), tmp_path / "run", progress=False)
     check_same(ttrl, again)
     check_same(ttrl, load(tmp_path / "run"))
@@ -86,18 +83,13 @@ def test_same_seed_gives_the_same_bits_in_memory_and_on_disk(ttrl: Trace, tmp_pa
     assert manifest["status"] == "finished" and manifest["progress"] == 1.0
 
 
-def test_arms_of_one_seed_share_votes_order_and_first_evaluation(ttrl: Trace):
+def test_arms_of_one_seed_share_votes_order_and_first_evaluation(ttrl):
     other = train(small("frozen"), progress=False)
     for column in ("label", "match_rate", "tie", "label_accuracy"):
-        first, second = (
-            t.visits.loc[t.visits["visit"] == 0, column].to_numpy() for t in (ttrl, other)
-        )
+        first, second = (t.visits.loc[t.visits["visit"] == 0, column] for t in (ttrl, other))
         np.testing.assert_array_equal(first, second)
     np.testing.assert_array_equal(ttrl.visits["problem"], other.visits["problem"])
     assert ttrl.evals.iloc[0].equals(other.evals.iloc[0])
-    # The first batch is sampled before any update, so it is shared too.
-    first, second = (t.visits[t.visits["step"] == 1] for t in (ttrl, other))
-    np.testing.assert_array_equal(first["n_unparseable"], second["n_unparseable"])
 
 
 def test_skipped_problems_cost_no_update():
@@ -130,9 +122,7 @@ def test_problems_with_a_weak_label_cost_no_update():
     assert (trace.steps["n_skipped"] > 0).any()
 
 
-def test_evaluations_and_the_saved_model_take_the_average_and_training_does_not(
-    ttrl: Trace, tmp_path: Path
-):
+def test_evaluations_and_the_saved_model_take_the_average_and_training_does_not(ttrl, tmp_path):
     # At this decay the average stays at the model before training, to the last bit.
     config = small("ttrl", ema_decay=1 - 1e-12, save_model=True)
     trace = train(config, tmp_path / "run", progress=False)
@@ -197,9 +187,7 @@ def ended(config: TrainConfig, folder: Path) -> Manifest:
 
 
 @pytest.mark.parametrize("drop_uniform", [False, True])
-def test_a_model_of_nan_ends_the_run_in_its_first_batch(
-    nan_model: Path, tmp_path: Path, drop_uniform: bool, capsys: pytest.CaptureFixture[str]
-):
+def test_a_model_of_nan_ends_the_run_in_its_first_batch(nan_model, tmp_path, drop_uniform, capsys):
     config = replace(SHORT, model=str(nan_model), drop_uniform=drop_uniform)
     run = ended(config, tmp_path / "run")
     (notice,) = run.extra["notices"][-1:]
@@ -212,9 +200,7 @@ def test_a_model_of_nan_ends_the_run_in_its_first_batch(
 @pytest.mark.parametrize(
     "changes", [{"lr": 1e10}, {"lr": 1e36, "dtype": "bfloat16"}], ids=["float32", "bfloat16"]
 )
-def test_an_update_that_overflows_is_noted_and_ends_the_run(
-    tmp_path: Path, changes: dict[str, float]
-):
+def test_an_update_that_overflows_is_noted_and_ends_the_run(tmp_path, changes):
     run = ended(replace(SHORT, **changes), tmp_path / "run")
     notices = [line.partition(": ")[0] for line in run.extra["notices"]]
     assert "optimizer steps refused since the norm of the update was not finite" in notices
@@ -223,7 +209,7 @@ def test_an_update_that_overflows_is_noted_and_ends_the_run(
     )
 
 
-def test_a_resumed_run_keeps_its_notices(tmp_path: Path):
+def test_a_resumed_run_keeps_its_notices(tmp_path):
     """With a bound that is never reached the dead run goes on, and counts in each batch."""
     config = replace(SHORT, lr=1e36, epochs=1, batch_size=4, max_bad_steps=99, checkpoint_every=1)
 

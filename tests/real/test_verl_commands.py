@@ -35,7 +35,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return pq.read_table(path).to_pylist()
 
 
-def test_problems_have_one_index_through_all_sets(file: Path, tmp_path: Path, capsys):
+def test_problems_have_one_index_through_all_sets(file, tmp_path, capsys):
     out = tmp_path / "both.parquet"
     assert main(["problems", str(file), str(file), "--out", str(out)]) == 0
     assert "4 problems, extra_info.index 0 to 3" in capsys.readouterr().out
@@ -52,7 +52,7 @@ def test_problems_have_one_index_through_all_sets(file: Path, tmp_path: Path, ca
     assert rows[1]["prompt"][0]["content"] == ROWS[1]["prompt"]
 
 
-def test_messages_and_missing_answers_are_kept(tmp_path: Path):
+def test_messages_and_missing_answers_are_kept(tmp_path):
     turns = (Turn("system", "Be brief."), Turn("user", "Hi"), Turn("assistant", "Hello"))
     chat = ProblemSet("chat", [Problem("a", "1 + 1?", None, turns)])
     for name, prompt, first in (("own", None, "Be brief."), ("other", "Be long.", "Be long.")):
@@ -89,7 +89,7 @@ def test_messages_and_missing_answers_are_kept(tmp_path: Path):
         ),
     ],
 )
-def test_bad_input_is_one_line(words: list[str], message: str, file: Path, monkeypatch, capsys):
+def test_bad_input_is_one_line(words, message, file, monkeypatch, capsys):
     monkeypatch.chdir(file.parent)
     Path("old.parquet").write_bytes(b"kept")
     assert main(words) == 2
@@ -102,8 +102,7 @@ def test_bad_input_is_one_line(words: list[str], message: str, file: Path, monke
 def words_of(script: str) -> list[str]:
     """Return the words that the script gives to Python, by running it with another python."""
     fake = "python() { printf '%s\\0' \"$@\"; }\n"
-    done = subprocess.run(["bash", "-c", fake + script], capture_output=True, check=True, text=True)
-    words = done.stdout.split("\0")[:-1]
+    words = subprocess.check_output(["bash", "-c", fake + script], text=True).split("\0")[:-1]
     assert words[:2] == ["-m", "verl.trainer.main_ppo"]
     return words[2:]
 
@@ -114,7 +113,7 @@ def script_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 @pytest.mark.parametrize("name", [NAMES[0], NAMES[5], NAMES[-1]])
-def test_the_script_has_the_preset_s_values(name: str, capsys):
+def test_the_script_has_the_preset_s_values(name, capsys):
     script = script_of(capsys, "--preset", name, "--nodes", "2", "--seed", "3")
     settings = dict(word.split("=", 1) for word in words_of(script))
     config = preset(name, "somewhere")
@@ -137,7 +136,6 @@ def test_the_script_has_the_preset_s_values(name: str, capsys):
     [
         ("guard", ["profile=paper"]),
         ("ttrl", ["profile=off"]),
-        ("frozen", ["profile=off", "label_from=frozen"]),
         ("memory_guard", ["profile=paper", "label_from=memory"]),
         ("recommended", ["profile=recommended"]),
         ("truth", ["profile=off", "labels=truth"]),
@@ -145,7 +143,7 @@ def test_the_script_has_the_preset_s_values(name: str, capsys):
         ("matched --step-factor 0.5", ["profile=off", "step_factor=0.5"]),
     ],
 )
-def test_an_arm_is_a_profile_and_what_differs_from_it(arm: str, guard: list[str], capsys):
+def test_an_arm_is_a_profile_and_what_differs_from_it(arm, guard, capsys):
     words = words_of(script_of(capsys, "--preset", "qwen3-4b/amc", "--arm", *arm.split()))
     own = [word.removeprefix("+guard.") for word in words if word.startswith("+guard.")]
     assert [word for word in own if word.split("=")[0] not in ("seed", "out", "n_votes")] == guard
@@ -166,7 +164,7 @@ def test_sizes_follow_the_cluster(capsys):
     assert "RAY_ADDRESS" not in script_of(capsys, "--preset", "qwen2.5-7b/math500")
 
 
-def test_the_script_of_a_run_that_has_a_checkpoint_can_be_printed_again(tmp_path: Path, capsys):
+def test_the_script_of_a_run_that_has_a_checkpoint_can_be_printed_again(tmp_path, capsys):
     words = ["config", "--preset", "qwen2.5-7b/amc", "--out", str(tmp_path / "run")]
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "run.json").touch()
@@ -179,22 +177,15 @@ def test_the_script_of_a_run_that_has_a_checkpoint_can_be_printed_again(tmp_path
 def test_names_with_spaces_and_further_settings_reach_verl(capsys):
     script = script_of(capsys, "--preset", "qwen2.5-7b/amc", "--out", "/my runs/it's")
     assert "+guard.out='/my runs/it\\'s'" in words_of(script)
-    words = subprocess.run(
-        ["bash", "-c", f'python() {{ echo "${{@: -1}}"; }}\n{script}', "cell.sh", "a.b=1"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert words == "a.b=1\n"
+    shell = ["bash", "-c", f'python() {{ echo "${{@: -1}}"; }}\n{script}', "cell.sh", "a.b=1"]
+    assert subprocess.check_output(shell, text=True) == "a.b=1\n"
 
 
-def test_the_page_s_commands_run_as_shown(tmp_path: Path, monkeypatch, capsys):
+def test_the_page_s_commands_run_as_shown(tmp_path, monkeypatch, capsys):
     """In a shell with another Ray and Python; the 500 problems are made up."""
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
-    blocks = [
-        block for block in re.findall(r"(?ms)^```sh\n(.*?)^```", page) if "guard-verl" in block
-    ]
+    blocks = [b for b in re.findall(r"(?ms)^```sh\n(.*?)^```", page) if "guard-verl" in b]
     Path("sets").mkdir()
     sums = [{"prompt": f"{i} + 1?", "answer": str(i + 1), "id": f"{i}"} for i in range(500)]
     Path("sets/math500.json").write_text(json.dumps(sums))

@@ -65,10 +65,6 @@ def test_wrong_settings_are_one_line(tmp_path, capsys, words, message):
     assert main(["measure", "--out", str(out), *FEW, *words]) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1 and not out.exists()
-
-
-def test_an_existing_file_is_kept(tmp_path, capsys):
-    out = tmp_path / "response.npz"
     out.write_text("mine")
     assert main(["measure", "--out", str(out), *FEW]) == 2
     assert "exists" in capsys.readouterr().err and out.read_text() == "mine"

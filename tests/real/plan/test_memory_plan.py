@@ -15,11 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from held_bytes import held_bytes, storages
+from held_bytes import held_bytes
 from live_tensors import LiveTensors
-from rank_runs import Start
-from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from lab.base.errors import UserError
@@ -30,16 +27,7 @@ from real.engines.vllm_engine import EngineMemory
 from real.fit import engine_memory
 from real.model.policy import Policy
 from real.model.prepare import card_held
-from real.plan import (
-    CONTEXT,
-    GIB,
-    PlannedModel,
-    pass_bytes,
-    plan_memory,
-    read_config,
-    state_parts,
-)
-from real.ranks.distributed import shard
+from real.plan import CONTEXT, GIB, PlannedModel, pass_bytes, plan_memory, read_config, state_parts
 from real.run import prepare
 from real.settings.config import TrainConfig
 from real.settings.presets import NAMES, SHAPES, preset
@@ -56,6 +44,11 @@ PUBLISHED = {
     "Qwen3-4B": 4_022_468_096,
 }
 """Weights by the models' cards."""
+QWEN = PlannedModel(read_config("Qwen2.5-7B-Instruct"))
+
+
+def cell(**changes: Any) -> TrainConfig:
+    return preset("qwen2.5-7b/math500", "folder", **changes).settled()
 
 
 def planned(config: TrainConfig, world: int = 1) -> dict[str, int]:
@@ -66,14 +59,9 @@ def planned(config: TrainConfig, world: int = 1) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"dtype": "bfloat16", "ema_decay": 0.9},
-        {"lora_rank": 4},
-    ],
+    "settings", [{}, {"dtype": "bfloat16", "ema_decay": 0.9}, {"lora_rank": 4}]
 )
-def test_state_has_the_planned_bytes(settings: dict[str, Any]) -> None:
+def test_state_has_the_planned_bytes(settings):
     if "lora_rank" in settings:
         pytest.importorskip("peft")
     config = TrainConfig(**TINY, **settings).settled()
@@ -88,20 +76,18 @@ def test_state_has_the_planned_bytes(settings: dict[str, Any]) -> None:
     assert before["weights"] == after["weights"]
 
 
-def test_offloaded_state_is_counted_in_main_memory() -> None:
-    size = PlannedModel(read_config("Qwen2.5-7B-Instruct")).size()
-    near = preset("qwen2.5-7b/math500", "folder").settled()
+def test_offloaded_state_is_counted_in_main_memory():
+    size = QWEN.size()
+    near = cell()
     far = replace(near, offload_optimizer=True)
     kept, moved = (plan_memory(size, config, 1, 141 * GIB) for config in (near, far))
-    n_weights = size.n_weights
     assert not kept.fits and moved.fits
-    assert kept.update - moved.update == 12 * n_weights
-    assert moved.host - kept.host == 12 * n_weights
+    assert kept.update - moved.update == moved.host - kept.host == 12 * size.n_weights
 
 
-def test_engines_of_several_gpus_have_room_for_more_tokens() -> None:
-    config = preset("qwen2.5-7b/math500", "folder").settled()
-    size = PlannedModel(read_config("Qwen2.5-7B-Instruct")).size()
+def test_engines_of_several_gpus_have_room_for_more_tokens():
+    config = cell()
+    size = QWEN.size()
     plans = [plan_memory(size, replace(config, engine_tp=n), 8, 80 * GIB) for n in (1, 4, 8)]
     weights = [next(p.sampling for p in plan.parts if "weights" in p[0][7:]) for plan in plans]
     assert weights == [weights[0], weights[0] // 4, weights[0] // 8]
@@ -111,13 +97,12 @@ def test_engines_of_several_gpus_have_room_for_more_tokens() -> None:
 
 
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
-def test_an_engine_that_samples_during_the_update_is_counted_with_it(engine: Any) -> None:
-    config = preset("qwen2.5-7b/math500", "folder", engine=engine, lora_rank=16).settled()
-    size = PlannedModel(read_config("Qwen2.5-7B-Instruct")).size(16)
+def test_an_engine_that_samples_during_the_update_is_counted_with_it(engine):
+    config = cell(engine=engine, lora_rank=16)
+    size = QWEN.size(16)
     turns, ahead = (plan_memory(size, replace(config, async_level=n), 1, 140 * GIB) for n in (0, 1))
     beside = [part for part in ahead.parts if part.name.startswith("engine")]
-    assert len(beside) == 3
-    assert all(part.update == part.sampling for part in beside)
+    assert len(beside) == 3 and all(part.update == part.sampling for part in beside)
     both = sum(part.update for part in turns.parts if not part.name.startswith("engine"))
     assert ahead.update == both + sum(part.update for part in beside)
     if engine == "vllm":
@@ -128,7 +113,7 @@ def test_an_engine_that_samples_during_the_update_is_counted_with_it(engine: Any
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_two_ranks_hold_the_planned_bytes(ranks: Start, dtype: str) -> None:
+def test_two_ranks_hold_the_planned_bytes(ranks, dtype):
     ended = ranks(f"bytes-{dtype}", {**TINY, "dtype": dtype}, world=2, parts=("bytes",))
     assert ended.codes == [0, 0]
     expected = planned(TrainConfig(**TINY, dtype=dtype).settled(), world=2)
@@ -137,30 +122,10 @@ def test_two_ranks_hold_the_planned_bytes(ranks: Start, dtype: str) -> None:
         assert sum(one[name] for one in held) / 2 == pytest.approx(n_bytes, rel=0.05)
 
 
-def test_shards_of_eight_ranks_have_the_planned_bytes() -> None:
-    """A process group whose collectives do nothing; odd sizes are padded by a few rows."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    sizes: dict[str, Any] = {"hidden_size": 96, "intermediate_size": 500, "num_hidden_layers": 3}
-    shape = Qwen2Config(**sizes, num_attention_heads=4, num_key_value_heads=2)
-    model: Any = AutoModelForCausalLM.from_config(shape, dtype=torch.float32).eval()
-    dist.init_process_group("fake", rank=3, world_size=8, store=FakeStore())
-    try:
-        scorer = Scorer(model)
-        shard(scorer, init_device_mesh("cpu", (8,)))
-        held = sum(storages(list(scorer.parameters())).values())
-    finally:
-        dist.destroy_process_group()
-    expected = state_parts(PlannedModel(shape).size(), TrainConfig().settled(), 8)
-    assert held == pytest.approx(expected[0].update, rel=0.05)
-
-
 @pytest.mark.parametrize("shape", [LlamaConfig, Qwen3Config])
 @pytest.mark.parametrize("checkpointing", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_pass_makes_the_planned_tensors(
-    shape: Any, checkpointing: bool, dtype: torch.dtype
-) -> None:
+def test_a_pass_makes_the_planned_tensors(shape, checkpointing, dtype):
     sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 6}
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
     config = shape(**sizes, **heads, vocab_size=3000)
@@ -180,17 +145,16 @@ def test_a_pass_makes_the_planned_tensors(
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_models_of_the_presets_have_the_published_numbers_of_weights(name: str) -> None:
+def test_models_of_the_presets_have_the_published_numbers_of_weights(name):
     assert PlannedModel(read_config(name)).size().n_weights == PUBLISHED[name]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("math500")])
-def test_every_preset_fits_on_eight_gpus_of_80(name: str) -> None:
+def test_every_preset_fits_on_eight_gpus_of_80(name):
     config = preset(name, "folder").settled()
     model = PlannedModel(read_config(next(n for n in SHAPES if n.lower().startswith(name[:5]))))
     plan = plan_memory(model.size(), config, 8, 80 * GIB)
-    assert plan.fits
-    assert plan.sampling <= plan.usable < plan.card
+    assert plan.fits and plan.sampling <= plan.usable < plan.card
     less = plan_memory(model.size(), replace(config, max_tokens_per_microbatch=4096), 8, 80 * GIB)
     assert less.update < plan.update
 
@@ -198,7 +162,7 @@ def test_every_preset_fits_on_eight_gpus_of_80(name: str) -> None:
 @pytest.mark.parametrize("card", [79.18, 139.8])
 @pytest.mark.parametrize("lora_rank", [0, 16])
 @pytest.mark.parametrize("name", SHAPES)
-def test_vllm_starts_wherever_the_plan_fits(name: str, lora_rank: int, card: float) -> None:
+def test_vllm_starts_wherever_the_plan_fits(name, lora_rank, card):
     """Its own check: the share must be free when it starts, when ranks hold a context alone."""
     model, total = PlannedModel(read_config(name)), int(card * GIB)
     cell = next(n for n in NAMES if name.lower().startswith(n.partition("/")[0]))
@@ -213,21 +177,19 @@ def test_vllm_starts_wherever_the_plan_fits(name: str, lora_rank: int, card: flo
     assert fitting
 
 
-def test_a_model_that_no_gpu_holds_whole_is_refused() -> None:
+def test_a_model_that_no_gpu_holds_whole_is_refused():
     shape = Qwen2Config(hidden_size=8192, intermediate_size=29568, num_hidden_layers=80)
     size = PlannedModel(shape).size(16)
-    small: dict[str, Any] = {
-        "lora_rank": 16,
-        "gradient_checkpointing": True,
-        "max_tokens_per_microbatch": 2048,
-    }
-    config = TrainConfig(engine="vllm", engine_tp=8, dtype="bfloat16", **small).settled()
+    config = TrainConfig(
+        engine="vllm", engine_tp=8, dtype="bfloat16", lora_rank=16, gradient_checkpointing=True,
+        max_tokens_per_microbatch=2048,
+    ).settled()  # fmt: skip
     plan = plan_memory(size, config, 16, 80 * GIB)
     assert plan.start > plan.usable > plan.update
     assert plan.cache_tokens > plan.least_tokens and not plan.fits
 
 
-def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch):
     """The device `meta` stands for the GPU."""
     places: list[str] = []
 
@@ -253,9 +215,7 @@ def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch: pytest.Mo
     assert places == ["cpu", "released", "meta"]
 
 
-def test_the_plan_compares_engines_split_over_several_gpus(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_plan_compares_engines_split_over_several_gpus(capsys):
     words = ["plan", "--preset", "qwen2.5-7b/math500", "--engine", "vllm", "--gpus"]
     assert main([*words, "8"]) == 0
     (line,) = (x for x in capsys.readouterr().out.splitlines() if "--engine-tp" in x)
@@ -265,7 +225,7 @@ def test_the_plan_compares_engines_split_over_several_gpus(
     assert one > two > four
 
 
-def test_the_plan_counts_evaluations(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_counts_evaluations(capsys):
     words = ["plan", "--preset", "qwen2.5-7b/math500", "--gpus", "8"]
     assert main([*words, "--eval-steps", "5"]) == 0
     often = capsys.readouterr().out
@@ -283,7 +243,7 @@ def test_the_plan_counts_evaluations(capsys: pytest.CaptureFixture[str]) -> None
     assert step and 1890 * float(step[1]) / 3600 < hours[0] < hours[1]
 
 
-def test_the_guide_has_the_numbers_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_guide_has_the_numbers_of_the_plan(capsys):
     guide = (Path(__file__).parents[3] / "docs" / "gpu.md").read_text()
     form = r"^\| ([\d x]+) x (24|80|141) GB \| ([^,]+), [^|]* \| ([^|]*)\| (.*) \|$"
     rows = re.findall(form, guide, re.MULTILINE)
@@ -294,16 +254,9 @@ def test_the_guide_has_the_numbers_of_the_plan(capsys: pytest.CaptureFixture[str
         options = re.sub(r"torchrun( --nnodes \d)?", "", " ".join(re.findall(r"`(.*?)`", what)))
         assert main(["plan", *words, *options.split()]) == 0
         said = capsys.readouterr().out
-        found = [
-            re.search(one, said, re.MULTILINE)
-            for one in (
-                r"^sum +([\d.]+)",
-                r"^engine: cache +[\d.]+ +([\d.]+)",
-                r"^main memory: (\d+)",
-                r"about (\d+) s a step",
-                r"about (\d+) hours",
-            )
-        ]
+        forms = [r"^sum +([\d.]+)", r"^engine: cache +[\d.]+ +([\d.]+)", r"^main memory: (\d+)"]
+        forms += [r"about (\d+) s a step", r"about (\d+) hours"]
+        found = [re.search(one, said, re.MULTILINE) for one in forms]
         planned = [f"{float(one[1]):.0f}" if one else "-" for one in found]
         assert cells.replace(" (both)", "").split(" | ") == planned
     assert len(rows) == 8
@@ -319,9 +272,7 @@ def test_the_guide_has_the_numbers_of_the_plan(capsys: pytest.CaptureFixture[str
         (["--preset", "gpt-9/math500"], "unknown"),
     ],
 )
-def test_bad_plans_are_one_line(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_plans_are_one_line(words, message, capsys):
     assert main(["plan", *words]) == 2
     said = capsys.readouterr().err
     assert message in said and len(said.splitlines()) == 1
@@ -359,9 +310,7 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hold]:
 
 
 @pytest.mark.parametrize(("kind", "config"), [("LOCK_EX", SHARE), ("LOCK_SH", ALL)])
-def test_a_run_that_takes_all_of_a_gpu_is_alone_on_it(
-    other: Hold, kind: str, config: TrainConfig
-) -> None:
+def test_a_run_that_takes_all_of_a_gpu_is_alone_on_it(other, kind, config):
     with card_held(config), card_held(config):  # runs of one process are no other runs
         pass
     other(kind)
@@ -370,7 +319,7 @@ def test_a_run_that_takes_all_of_a_gpu_is_alone_on_it(
         pass
 
 
-def test_runs_with_shares_of_a_gpu_stand_beside_each_other(other: Hold) -> None:
+def test_runs_with_shares_of_a_gpu_stand_beside_each_other(other):
     other("LOCK_SH")
     for config in (SHARE, TrainConfig(engine="transformers"), TrainConfig(engine="vllm_server")):
         with card_held(config):
@@ -388,14 +337,9 @@ UNEQUAL, EQUAL = (40, 38, 36, 34), (40, 40, 40, 40)
         (2, 20_000, EQUAL, 0.9, 0.9),  # the cache is small beside the logits
     ],
 )
-def test_an_engine_in_this_process_holds_at_most_the_planned_bytes(
-    kv_heads: int,
-    vocabulary: int,
-    lengths: tuple[int, ...],
-    top_p: float,
-    least: float,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_engine_holds_at_most_the_planned_bytes(
+    kv_heads, vocabulary, lengths, top_p, least, monkeypatch
+):
     monkeypatch.setattr("real.engines.transformers_engine._BLOCK", 16)  # so that buffers grow
     sizes: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 3}
     heads: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": kv_heads}
@@ -413,43 +357,42 @@ def test_an_engine_in_this_process_holds_at_most_the_planned_bytes(
     assert least * cache < live.peak < 1.05 * cache
 
 
-def folder_of(tmp_path: Path, name: str = "Qwen2.5-7B-Instruct") -> Path:
-    read_config(name).save_pretrained(tmp_path)
+@pytest.fixture
+def qwen_folder(tmp_path: Path) -> Path:
+    read_config("Qwen2.5-7B-Instruct").save_pretrained(tmp_path)
     return tmp_path
 
 
-def test_a_run_that_does_not_fit_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
-    config = preset("qwen2.5-7b/math500", "folder").settled()
+def test_a_run_that_does_not_fit_is_refused_before_it_is_loaded(qwen_folder):
+    config = cell()
     total = 140 * GIB
-    with pytest.raises(
-        UserError, match=r"^memory: the update needs 138 GiB.*--offload-optimizer \| --lora-rank 16"
-    ) as e:
-        engine_memory(config, folder_of(tmp_path), 1, total, total)
+    words = r"^memory: the update needs 138 GiB.*--offload-optimizer \| --lora-rank 16"
+    with pytest.raises(UserError, match=words) as e:
+        engine_memory(config, qwen_folder, 1, total, total)
     assert "\n" not in str(e.value)
     adapted = replace(config, lora_rank=16)
-    memory, (notice,) = engine_memory(adapted, folder_of(tmp_path), 1, total, total)
+    memory, (notice,) = engine_memory(adapted, qwen_folder, 1, total, total)
     assert notice.startswith("memory of each GPU in GiB: update 25, sampling 132 of 132 (weights ")
     assert notice.count("\n") == 0 and "engine: cache" in notice
     assert 0.7 < memory.share < 0.9
-    plan = plan_memory(PlannedModel(read_config("Qwen2.5-7B-Instruct")).size(16), adapted, 1, total)
+    plan = plan_memory(QWEN.size(16), adapted, 1, total)
     assert memory.cache == plan.cache > 0
     assert plan.sampling <= plan.usable
 
 
-def test_rows_whose_cache_does_not_fit_are_refused(tmp_path: Path) -> None:
-    config = preset("qwen2.5-7b/math500", "folder", lora_rank=16, engine="transformers").settled()
+def test_rows_whose_cache_does_not_fit_are_refused(qwen_folder):
+    config = cell(lora_rank=16, engine="transformers")
     total = 140 * GIB
     words = r"sampling 1\d\d, of 132 GiB.*these would fit: --max-rows 64"
     with pytest.raises(UserError, match=words):
-        engine_memory(config, folder_of(tmp_path), 1, total, total)
+        engine_memory(config, qwen_folder, 1, total, total)
     few = replace(config, max_rows=64)
-    assert engine_memory(few, folder_of(tmp_path), 1, total, total)[0].cache is None
+    assert engine_memory(few, qwen_folder, 1, total, total)[0].cache is None
 
 
-def test_an_asked_share_is_taken_as_it_is(tmp_path: Path) -> None:
-    config = preset("qwen2.5-7b/math500", "folder", lora_rank=16, engine_memory=0.4).settled()
-    folder = folder_of(tmp_path)
-    memory = engine_memory(config, folder, 1, 140 * GIB, 140 * GIB)[0]
+def test_an_asked_share_is_taken_as_it_is(qwen_folder):
+    config = cell(lora_rank=16, engine_memory=0.4)
+    memory = engine_memory(config, qwen_folder, 1, 140 * GIB, 140 * GIB)[0]
     assert memory.share == pytest.approx(0.4, abs=1e-6) and memory.cache is None
     with pytest.raises(UserError, match="no --engine-memory"):
-        engine_memory(replace(config, engine_memory=0.95), folder, 1, 140 * GIB, 140 * GIB)
+        engine_memory(replace(config, engine_memory=0.95), qwen_folder, 1, 140 * GIB, 140 * GIB)

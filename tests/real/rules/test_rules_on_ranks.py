@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from rank_runs import TOLERANCE, Ended, Start, assert_close, assert_frame_equal, assert_same_steps
+from rank_runs import TOLERANCE, Ended, assert_close, assert_frame_equal, assert_same_steps
 
 from lab.base.arms import arm
 from lab.base.settings import to_values
 
 # Four problems by three: a rank has none in the second batch. Short passes leave ranks idle.
 SETTINGS: dict[str, Any] = {
-    "n_problems": 4,
-    "batch_size": 3,
-    "n_votes": 8,
-    "n_samples": 5,
-    "epochs": 2,
-    "eval_every": 0,
-    "eval_samples": 1,
-    "max_tokens_per_microbatch": 64,
-    "checkpoint_every": 4,
-    "temperature": 1.5,
-}
-LAST = 4
-"""Batches."""
+    "n_problems": 4, "batch_size": 3, "n_votes": 8, "n_samples": 5, "epochs": 2, "eval_every": 0,
+    "eval_samples": 1, "max_tokens_per_microbatch": 64, "checkpoint_every": 4, "temperature": 1.5,
+}  # fmt: skip
+LAST = 4  # batches
 
 
 def of_arm(name: str, **changes: Any) -> dict[str, Any]:
@@ -50,14 +41,14 @@ def assert_same(two: Ended, one: Ended) -> None:
     assert max(float((last[n] - first[n]).abs().max()) for n in last) > 100 * TOLERANCE
 
 
-def test_two_ranks_are_one(ranks: Start) -> None:
+def test_two_ranks_are_one(ranks):
     config = of_arm("scrl+guard")
     one, two = (ranks(f"scrl-{world}", config, world, parts=("silent",)) for world in (1, 2))
     assert_same(two, one)
     assert any(one.trace.steps["n_skipped"].tolist())
 
 
-def test_a_teacher_goes_on_with_more_ranks(ranks: Start) -> None:
+def test_a_teacher_goes_on_with_more_ranks(ranks):
     taught = ranks("taught", TEACHER, 1)
     fault = {"rank": 0, "what": "kill", "call": 3}
     assert ranks("stopped", TEACHER, 1, fault=fault).codes == [-9]
