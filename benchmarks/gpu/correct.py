@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,12 @@ def numbers(setup: Setup, report: Report) -> None:
     single.bundle_width = None
     alone = _gradients(single, near)
     report.check("gradient, prompts shared and not", _gap(alone[1], all_rows[1]), 1e-4)
+    logprobs = partial(group_logprobs, temperature=0.6, max_tokens_per_microbatch=WHOLE)
     for head in ("float32", "model"):
         scorer = _scorer(setup.device.type, "bfloat16", head=head)
         rounded = _scorer("cpu", "bfloat16", double=True)
-        gap = _logprob_gap(scorer, near, rounded, groups)
+        pairs = zip(logprobs(scorer, near), logprobs(rounded, groups), strict=True)
+        gap = max(float((a.cpu() - b).abs().nan_to_num().max()) for a, b in pairs)
         report.add(f"log-probs, bfloat16, logits in {head}: largest error", gap, "nats")
         grads = _gradients(scorer, near)[1]
         report.add(f"gradient, bfloat16, logits in {head}", _gap(grads, exact[1]))
@@ -95,28 +98,14 @@ def _gradients(
 ) -> tuple[float, Tensor]:
     """Loss, and gradient of all weights in double precision."""
     scorer.zero_grad()
-    done = backward(
-        scorer,
-        groups,
-        TrainConfig(temperature=1.0, max_tokens_per_microbatch=max_tokens_per_microbatch),
-    )
+    config = TrainConfig(temperature=1.0, max_tokens_per_microbatch=max_tokens_per_microbatch)
+    done = backward(scorer, groups, config)
     grads = [p.grad.double().flatten().cpu() for p in scorer.parameters() if p.grad is not None]
     return done.loss, torch.cat(grads)
 
 
 def _gap(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
-
-
-def _logprob_gap(
-    scorer: Scorer, groups: list[Group], exact: Scorer, exact_groups: list[Group]
-) -> float:
-    pairs = zip(
-        group_logprobs(scorer, groups, 0.6, WHOLE),
-        group_logprobs(exact, exact_groups, 0.6, WHOLE),
-        strict=True,
-    )
-    return max(float((a.cpu() - b).abs().nan_to_num().max()) for a, b in pairs)
 
 
 def tiny(setup: Setup, report: Report) -> None:

@@ -30,6 +30,7 @@ vllm.LLM = functools.partial(vllm.LLM, enforce_eager=True)
 runpy.run_module("real.engines.child", run_name="__main__")
 """
 """Program of an engine's process that starts faster: without compiling and CUDA graphs."""
+TEMPERATURE = 0.7
 WHOLE = 2**14
 """Tokens of a pass of the trainer."""
 PROMPTS: Prompts = [[40, 41, 42], [(7 * i) % 400 + 40 for i in range(60)], [45] * 9]
@@ -38,8 +39,8 @@ PROMPTS: Prompts = [[40, 41, 42], [(7 * i) % 400 + 40 for i in range(60)], [45] 
 def vllm(setup: Setup, report: Report) -> None:
     """Compare vLLM in this process with the trainer's own log-probs, in single precision."""
     model = make_model(setup, "0.5B", torch.float32)
-    sampling = Sampling(setup.pick(64, 12), 0.7)
-    with closing(_inprocess(setup, "0.5B", "float32", 0.3)) as engine:
+    sampling = _sampling(setup)
+    with closing(_inprocess(setup)) as engine:
         report.add("message: no weights yet", _refusal(engine, sampling))
         for version, released in ((0, False), (1, True), (2, False)):
             if version:
@@ -48,7 +49,7 @@ def vllm(setup: Setup, report: Report) -> None:
                 engine.release()
             engine.update_weights(model, version)
             drawn = engine.sample(PROMPTS, 8, sampling, _draws())
-            report.check(f"version {version}: log-probs", _gap(setup, model, drawn, 0.7), 1e-3)
+            report.check(f"version {version}: log-probs", _gap(setup, model, drawn), 1e-3)
             report.check(f"version {version}: version", abs(drawn.version - version), 0)
         again = engine.sample(PROMPTS, 8, sampling, _draws())
         report.add("equal seeds: share of equal tokens", _equal(drawn, again))
@@ -63,7 +64,7 @@ def vllm(setup: Setup, report: Report) -> None:
 def sleep(setup: Setup, report: Report) -> None:
     """Free GPU memory over cycles of sleep, and the log-probs after them."""
     model = make_model(setup, "0.5B", torch.float32)
-    with closing(_inprocess(setup, "0.5B", "float32", 0.3)) as engine:
+    with closing(_inprocess(setup)) as engine:
         engine.update_weights(model, 0)
         free: dict[str, list[float]] = {"awake": [_free(setup)], "asleep": []}
         for version in range(1, setup.pick(21, 3)):
@@ -75,9 +76,8 @@ def sleep(setup: Setup, report: Report) -> None:
             report.add(f"free memory, {name}", statistics.median(values) / 1e9, "GB")
             lost = (values[1] - values[-1]) / (len(values) - 1) / 1e6
             report.target(f"memory lost a cycle, {name}", lost, "MB", at_most=2)
-        sampling = Sampling(setup.pick(64, 12), 0.7)
-        drawn = engine.sample(PROMPTS, 8, sampling, _draws())
-        report.check("log-probs after the cycles", _gap(setup, model, drawn, 0.7), 1e-3)
+        drawn = engine.sample(PROMPTS, 8, _sampling(setup), _draws())
+        report.check("log-probs after the cycles", _gap(setup, model, drawn), 1e-3)
 
 
 def sync(setup: Setup, report: Report) -> None:
@@ -101,7 +101,7 @@ def failures(setup: Setup, report: Report) -> None:
     """Engines that are killed are replaced, and give the same responses."""
     model = make_model(setup, "0.5B", torch.float32)
     notices: list[str] = []
-    sampling = Sampling(setup.pick(64, 12), 0.7)
+    sampling = _sampling(setup)
     engine = RestartingEngine(lambda: _child(setup, "0.5B", 0.2, "float32"), 3)
     engine.notice = notices.append
     with closing(engine):
@@ -125,7 +125,7 @@ def failures(setup: Setup, report: Report) -> None:
         report.add(f"notice {number + 1}", notice)
 
 
-def _settings(setup: Setup, shape: str, dtype: str, memory: float, **more: Any) -> VllmSettings:
+def _settings(setup: Setup, shape: str, dtype: str, memory: float) -> VllmSettings:
     return VllmSettings(
         model=str(model_folder(setup, shape, weights=False)),
         max_model_len=setup.pick(4096, 128),
@@ -136,16 +136,15 @@ def _settings(setup: Setup, shape: str, dtype: str, memory: float, **more: Any) 
         memory=memory,
         device=setup.device.type,
         threads=setup.pick(None, 1),
-        **more,
     )
 
 
-def _inprocess(setup: Setup, shape: str, dtype: str, memory: float, **more: Any) -> VllmEngine:
+def _inprocess(setup: Setup) -> VllmEngine:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     import vllm as package  # pyright: ignore[reportMissingImports]
 
     package.LLM = functools.partial(package.LLM, enforce_eager=True)
-    return VllmEngine(_settings(setup, shape, dtype, memory, **more))
+    return VllmEngine(_settings(setup, "0.5B", "float32", 0.3))
 
 
 def _child(setup: Setup, shape: str, memory: float, dtype: str | None = None) -> ChildEngine:
@@ -153,7 +152,7 @@ def _child(setup: Setup, shape: str, memory: float, dtype: str | None = None) ->
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     command = (sys.executable, "-c", EAGER, "vllm")
     kind = getattr(torch, dtype)
-    weights = make_model(setup, shape, kind, torch.device("meta"))
+    weights = make_model(setup, shape, kind, "meta")
     return ChildEngine(
         asdict(_settings(setup, shape, dtype, memory)),
         300.0,
@@ -179,6 +178,10 @@ def _synced(setup: Setup, report: Report, engine: Any, model: Any, name: str) ->
     for column, values in found.items():
         report.add(f"{name}: {column}", statistics.median(values[1:]), "s")
     return statistics.median(found["whole"][1:])
+
+
+def _sampling(setup: Setup) -> Sampling:
+    return Sampling(setup.pick(64, 12), TEMPERATURE)
 
 
 def _draws(seed: int = 0) -> torch.Generator:
@@ -207,10 +210,10 @@ def _change(model: Any) -> None:
         parameter += 0.2 * parameter.std().nan_to_num() * noise
 
 
-def _gap(setup: Setup, model: Any, drawn: Rollouts, temperature: float) -> float:
+def _gap(setup: Setup, model: Any, drawn: Rollouts) -> float:
     """Largest difference of log-probs from those of the trainer."""
     groups = groups_of(PROMPTS, drawn, setup.device)
-    ours = group_logprobs(Scorer(model), groups, temperature, WHOLE)
+    ours = group_logprobs(Scorer(model), groups, TEMPERATURE, WHOLE)
     pairs = zip(ours, groups, strict=True)
     return max(float((a - g.old_KT)[g.counted_KT].abs().max()) for a, g in pairs)
 

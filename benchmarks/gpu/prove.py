@@ -43,36 +43,29 @@ class Listed(NamedTuple):
     name: str
     part: str
     seconds: int
+    module: str
+    """The section is its function of that name."""
     about: str
 
 
-SECTIONS = {
-    one.name: one
-    for one in (
-        Listed("numbers", "A", 40, "log-probs and gradients against double precision"),
-        Listed("batch", "A", 90, "whole batches at the 3B shape without sampling: guard's share"),
-        Listed("memory", "A", 70, "the memory plan against the measured peak"),
-        Listed("ends", "A", 45, "the end of a rank that fails while NCCL and the GPU are busy"),
-        Listed("fsdp", "A", 60, "FSDP2 over NCCL on one GPU against no shards"),
-        Listed("tiny", "A", 60, "a tiny run, killed and resumed; messages of NaN and no memory"),
-        Listed("vllm", "B", 80, "log-probs, weights, versions and seeds of vLLM"),
-        Listed("sleep", "B", 90, "memory over 20 cycles of sleep"),
-        Listed("sync", "B", 150, "weights to vLLM by stage, 3B and 7B shapes"),
-        Listed("failures", "B", 160, "engines killed asleep, awake and while they load"),
-        Listed("step", "C", 290, "whole steps of the 3B shape, 8 x 64 votes of mean 700 tokens"),
-        Listed("update", "D", 130, "updates of 3,072 tokens, 3B shape: share of the peak"),
-        Listed("adapters", "D", 60, "updates of the 7B shape with adapters"),
-        Listed("learns", "D", 150, "the tiny task by vLLM in bfloat16 to the CPU's accuracy"),
-    )
-}
-MODULES = {
-    "correct": ("numbers", "tiny", "ends", "learns"),
-    "updates": ("memory", "fsdp", "update", "adapters"),
-    "steps": ("batch", "step"),
-    "engines": ("vllm", "sleep", "sync", "failures"),
-}
-"""Module to the sections that are functions of it."""
-WITH_VLLM = (*MODULES["engines"], "step", "learns")
+_ROWS = (
+    ("numbers", "A", 40, "correct", "log-probs and gradients against double precision"),
+    ("batch", "A", 90, "steps", "whole batches at the 3B shape without sampling: guard's share"),
+    ("memory", "A", 70, "updates", "the memory plan against the measured peak"),
+    ("ends", "A", 45, "correct", "the end of a rank that fails while NCCL and the GPU are busy"),
+    ("fsdp", "A", 60, "updates", "FSDP2 over NCCL on one GPU against no shards"),
+    ("tiny", "A", 60, "correct", "a tiny run, killed and resumed; messages of NaN and no memory"),
+    ("vllm", "B", 80, "engines", "log-probs, weights, versions and seeds of vLLM"),
+    ("sleep", "B", 90, "engines", "memory over 20 cycles of sleep"),
+    ("sync", "B", 150, "engines", "weights to vLLM by stage, 3B and 7B shapes"),
+    ("failures", "B", 160, "engines", "engines killed asleep, awake and while they load"),
+    ("step", "C", 290, "steps", "whole steps of the 3B shape, 8 x 64 votes of mean 700 tokens"),
+    ("update", "D", 130, "updates", "updates of 3,072 tokens, 3B shape: share of the peak"),
+    ("adapters", "D", 60, "updates", "updates of the 7B shape with adapters"),
+    ("learns", "D", 150, "correct", "the tiny task by vLLM in bfloat16 to the CPU's accuracy"),
+)
+SECTIONS = {row[0]: Listed(*row) for row in _ROWS}
+WITH_VLLM = ("vllm", "sleep", "sync", "failures", "step", "learns")
 PART_SECONDS, DRY_SECONDS = 590.0, 300.0
 
 
@@ -103,7 +96,7 @@ def run_section(name: str, folder: Path, dry: bool, limit: float) -> Record:
 @functools.cache
 def _load_once() -> None:
     """Import what sections need, and load a model, before they are forked: both take seconds."""
-    for module in MODULES:
+    for module in {one.module for one in SECTIONS.values()}:
         importlib.import_module(module)
     from real.model.policy import load_policy
     from real.tiny import CHECKPOINT
@@ -168,8 +161,7 @@ def inside(name: str, folder: Path, dry: bool) -> int:
         return 4
     report = Report(folder / f"{name}.jsonl", dry)
     report.facts(_facts(dry))
-    module = next(module for module, names in MODULES.items() if name in names)
-    getattr(importlib.import_module(module), name)(setup, report)
+    getattr(importlib.import_module(SECTIONS[name].module), name)(setup, report)
     if report.missed:
         print(f"outside their bounds: {', '.join(report.missed)}")
     return 3 if report.missed else 0

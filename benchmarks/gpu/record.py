@@ -46,7 +46,7 @@ class Report:
 
     def facts(self, facts: Mapping[str, Any]) -> None:
         """Write what the section runs on."""
-        self._write({"facts": dict(facts)})
+        self._write({"facts": facts})
 
     def _judged(self, name: str, value: float, unit: str, bound: str, kept: bool) -> None:
         if not kept:

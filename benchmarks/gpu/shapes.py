@@ -155,15 +155,12 @@ def end_tokens(setup: Setup, vocabulary: int) -> tuple[int, ...]:
 
 
 def make_model(
-    setup: Setup,
-    shape: str,
-    dtype: torch.dtype = torch.bfloat16,
-    device: torch.device | None = None,
+    setup: Setup, shape: str, dtype: torch.dtype = torch.bfloat16, device: str = ""
 ) -> Any:
     """Make a model with random weights on the section's device, or on another one."""
     builder: Any = AutoModelForCausalLM
     torch.manual_seed(0)
-    with device or setup.device:
+    with torch.device(device) if device else setup.device:
         model = builder.from_config(model_config(setup, shape), dtype=dtype)
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(_HEAD_SCALE)
@@ -243,22 +240,17 @@ def attempt(
         setup.free()
 
 
-def make_scorer(setup: Setup, shape: str, config: TrainConfig, ranks: int = 0) -> Scorer:
-    """Return a model of that shape as it is trained, sharded if `ranks` are given."""
+def make_optimizer(
+    setup: Setup, shape: str, config: TrainConfig, ranks: int = 0
+) -> PolicyOptimizer:
+    """Return the trainer's optimizer of a model of that shape, sharded if `ranks` are given."""
     setup.free()
     model = make_model(setup, shape, getattr(torch, config.dtype))
     prepare_training(model, config)
     scorer = Scorer(model)
     if ranks:
         shard(scorer, init_device_mesh(setup.device.type, (ranks,)))
-    return scorer
-
-
-def make_optimizer(
-    setup: Setup, shape: str, config: TrainConfig, ranks: int = 0
-) -> PolicyOptimizer:
-    """Return the trainer's optimizer of the model of `make_scorer`."""
-    return PolicyOptimizer(make_scorer(setup, shape, config, ranks), config, 1000)
+    return PolicyOptimizer(scorer, config, 1000)
 
 
 def join_alone(setup: Setup) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
@@ -51,18 +50,14 @@ class _Scripted:
             rollouts = self.inside.sample(prompts, n, sampling, generator)
         else:
             rollouts = self._drawn(len(prompts), n, sampling.max_tokens)
-        tokens_PNT, lengths_PN = rollouts.tokens_PNT, rollouts.lengths_PN
-        box_3 = torch.tensor(_BOX, device=tokens_PNT.device).expand(*lengths_PN.shape, 3).clone()
-        others_N = torch.arange(n, device=tokens_PNT.device) % 5 >= 3
-        box_3[:, others_N, 1] = _OTHER
-        places_3 = (lengths_PN - 3).clamp(min=0)[..., None] + torch.arange(
-            3, device=tokens_PNT.device
-        )
-        logprobs_PNT = rollouts.logprobs_PNT.scatter(
-            2, places_3, torch.full_like(places_3, torch.nan, dtype=torch.float32)
-        )
+        lengths_PN, device = rollouts.lengths_PN, rollouts.tokens_PNT.device
+        box_PN3 = torch.tensor(_BOX, device=device).expand(*lengths_PN.shape, 3).clone()
+        box_PN3[:, torch.arange(n, device=device) % 5 >= 3, 1] = _OTHER
+        places_PN3 = (lengths_PN - 3).clamp(min=0)[..., None] + torch.arange(3, device=device)
         return replace(
-            rollouts, tokens_PNT=tokens_PNT.scatter(2, places_3, box_3), logprobs_PNT=logprobs_PNT
+            rollouts,
+            tokens_PNT=rollouts.tokens_PNT.scatter(2, places_PN3, box_PN3),
+            logprobs_PNT=rollouts.logprobs_PNT.scatter(2, places_PN3, torch.nan),
         )
 
     def release(self) -> None:
@@ -89,29 +84,24 @@ class _Scripted:
 
 def batch(setup: Setup, report: Report) -> None:
     """Batches of the 3B shape whose responses are made up: all but sampling."""
-    run = _scripted(setup, _config(setup, "3B", "transformers", max_rows=16), sampled=False)
+    run = _scripted(setup, _config(setup, "transformers", max_rows=16), sampled=False)
     _measure(report, run, 3, "step without sampling")
 
 
 def step(setup: Setup, report: Report) -> None:
     """Batches of the 3B shape with vLLM in a process of its own."""
-    run = _scripted(setup, _config(setup, "3B", "vllm"), logs=setup.folder)
+    run = _scripted(setup, _config(setup, "vllm"), logs=setup.folder)
     with closing(run.engine), closing(run.supervisor):
         seconds = _measure(report, run, 2, "step")
     report.target("seconds a step, child", seconds, "s", at_most=50)
 
 
-def _config(setup: Setup, shape: str, engine: str, **changes: Any) -> TrainConfig:
+def _config(setup: Setup, engine: str, **changes: Any) -> TrainConfig:
     checked = engine != "transformers" and installed("math_verify")
     if setup.dry:
         changes["dtype"] = "float32"
-    return train_config(
-        setup,
-        model=str(model_folder(setup, shape)),
-        engine=engine,
-        answer_check="math" if checked else "strings",
-        **changes,
-    )
+    changes |= {"model": str(model_folder(setup, "3B")), "engine": engine}
+    return train_config(setup, answer_check="math" if checked else "strings", **changes)
 
 
 def _scripted(
@@ -133,9 +123,10 @@ def _scripted(
 
 def _measure(report: Report, run: Run, n_steps: int, name: str) -> float:
     """Report medians of the steps, the first left out; returns the seconds of a step."""
+    run.engine.update_weights(run.policy.model, version=0)
     rows: list[dict[str, Any]] = []
-    for row in _rows(run, n_steps):
-        rows.append(row)
+    for one in islice(batches(run.config, len(run.prompts)), n_steps):
+        rows.append(row := train_batch(run, one, None)[1])
         for phase in PHASES:  # at once: the section may not see the end of the next step
             report.add(f"{name} {len(rows)}: {phase}", row[f"seconds_{phase}"], "s")
     rows = rows[1:] or rows
@@ -152,9 +143,3 @@ def _measure(report: Report, run: Run, n_steps: int, name: str) -> float:
     share = median["seconds_guard"] / median["seconds_step"]
     report.target(f"{name}: share of the guard", share, at_most=MOST_OF_GUARD)
     return median["seconds_step"]
-
-
-def _rows(run: Run, n_steps: int) -> Iterator[dict[str, Any]]:
-    run.engine.update_weights(run.policy.model, version=0)
-    for one in islice(batches(run.config, len(run.prompts)), n_steps):
-        yield train_batch(run, one, None)[1]

@@ -58,9 +58,8 @@ def means(rows: pd.DataFrame) -> TextTable:
 def conditions(rows: pd.DataFrame) -> TextTable:
     """What counts as a win, with what was measured; the ranking of the simulator is in `ranks`."""
     free = select(rows, np.array(rows["arm"] != CEILING))
-    lows = (
-        free.groupby(["arm", "lr"])["pass_final"].mean().groupby("arm", sort=False).min().to_dict()
-    )
+    cells = free.groupby(["arm", "lr"], sort=False)["pass_final"].mean()
+    lows = cells.groupby("arm", sort=False).min().to_dict()
     own = lows.pop(RECOMMENDED)
     second, drop = max(lows, key=lambda arm: lows[arm]), own - lows[BASELINE]
     robust = f"{own:.1f}; {_title(second)} {lows[second]:.1f}"
