@@ -120,8 +120,7 @@ def language(lr: str) -> TextTable:
     return TextTable(head, rows)
 
 
-CHOSEN, SEEN = "other seeds", "prototype"
-HELD_OUT, COMPARED, DEVELOPMENT = "none", "earlier laws", "law of growth"
+CHOSEN, HELD_OUT, COMPARED, DEVELOPMENT = "other seeds", "none", "earlier laws", "law of growth"
 SETS = {HELD_OUT: (23, 24, 25), COMPARED: (4, 5, 20, 21, 22), DEVELOPMENT: (6,)}
 """Choices, and the problem seeds on whose data they were made."""
 LINEAR = "measured, growth 0"
@@ -135,7 +134,7 @@ def read(name: str) -> pd.DataFrame:
 def bars() -> TextTable:
     """The demands on the measured policy, what was reached, and the noise of the real runs."""
     head = ["in points unless stated", "target", "reached", "linear", "other half of the seeds"]
-    return TextTable([*head, "choices on this data"], [*_first(), *_others(), *_settings()])
+    return TextTable([*head, "choices on this data"], [*_first(), *_others()])
 
 
 def _first() -> Iterator[list[str]]:
@@ -174,16 +173,6 @@ def _with_linear(name: str) -> pd.DataFrame:
     linear = read(f"linear-{name}")
     own = select(linear, np.array(linear["prediction"] == MEASURED))
     return pd.concat([read(name), own.assign(prediction=LINEAR)], ignore_index=True)
-
-
-def _settings() -> Iterator[list[str]]:
-    """The demands on other settings of the first problem set."""
-    table = _with_linear("settings")
-    rates = {3e-5: ("learning rate 3e-5, four arms", "3"), 1e-3: ("1e-3, four arms", "10")}
-    rates[3e-4] = ("V = 16, K = 8, TTRL at 3e-4", "8")
-    rates[6e-4] = ("mini_batch 8, TTRL at 6e-4", "trust flag")
-    for lr, (name, bar) in rates.items():
-        yield _row(name, bar, select(table, floats(table, "lr") == lr), "final", SEEN)
 
 
 def _row(
