@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import multiprocessing
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -66,27 +65,6 @@ def ends_at_once(prog: str) -> Iterator[None]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
-
-
-def enter(prog: str, commands: str, argv: Sequence[str] | None = None) -> int:
-    """Import a program's commands and run its command line; returns the exit code.
-
-    Args:
-        commands: module with `COMMANDS` and `ABOUT`, the first two arguments of
-            `lab.cli.run_cli` after the program.
-        argv: arguments after the program's name; those of the process if left out, and then stop
-            signals end the process in one line until its work is done.
-    """
-    before = end_at_once(prog)
-    try:
-        from lab.cli import run_cli
-
-        module = importlib.import_module(commands)
-        return run_cli(prog, module.COMMANDS, argv, module.ABOUT)
-    finally:
-        for number, old in before.items():
-            # Python resets its own handlers at its end, and a signal would then kill it.
-            signal.signal(number, signal.SIG_IGN if argv is None else old)
 
 
 _CALLED_BACK, _AGAIN = "llvmlite", 0.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from lab.signals import enter
+from lab.entry import enter
 
 
 def main(argv: Sequence[str] | None = None) -> int:

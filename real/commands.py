@@ -16,6 +16,7 @@ from lab.cli import arms_of, read_option
 from lab.options import POSITIONAL
 from lab.signals import ends_at_once
 from lab.trace.manifest import FILE_NAME, check_new, read_manifest
+from real.asked import check_asked, read_sources
 from real.ranks import launched
 from real.record.terminal import advice_when_stopped, phases_bar, runs_bar, tell, unread_shares
 from real.record.terminal import lines as curve_lines
@@ -23,7 +24,6 @@ from real.settings.config import TinyTask, TrainConfig, check_tiny
 from real.settings.presets import (
     STUDIES,
     STUDY,
-    read_sources,
     require_torch,
     settings_of,
     stored_config,
@@ -183,10 +183,9 @@ class CompareCommand(SettingsCommand):
         if (process := launched()) is not None and process.world > 1:
             raise UserError("compare: starts processes of its own; start it without torchrun")
         arms = tuple(for_cell(name, self.preset) for name in self.arms)
+        check_asked(self.settings, arms, self.seeds)
         with ends_at_once("guard-train"):
-            from real.compare import check_asked, compare, compare_steps
-        check_asked(self.settings, arms, self.seeds)  # before PyTorch is imported
-        with ends_at_once("guard-train"):
+            from real.compare import compare, compare_steps
             from real.model.prepare import on_this_machine
 
         chosen = on_this_machine(self.settings)[0]

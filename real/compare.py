@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from guard_core.rules import RULES
 from lab.arm_settings import with_arm
-from lab.base.arms import ALL_ARMS, BASELINE, DEFAULT_GUARD, DEMO_ARMS, arm, guard_of
+from lab.base.arms import DEMO_ARMS, arm
 from lab.base.errors import UserError
 from lab.base.settings import to_values
 from lab.base.stats import counted, estimate, mean_sd
 from lab.study import Found, Job, Outcome, Report, Study
 from lab.trace.manifest import is_unused, locked, read_manifest
+from real.asked import check_asked, check_list
 from real.jobs import Place, find_places, run_jobs
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import ProblemSet, fingerprint
 from real.record.terminal import said_once, say, unread_shares
 from real.settings.config import TrainConfig
-from real.settings.presets import check_same, read_sources, stored_config
+from real.settings.presets import check_same, stored_config
 
 CLOSE = 0.1
 """Relative error of the matched effort above which another factor is tried: each try trains on all
@@ -199,37 +199,3 @@ def check_stored(job: Job) -> None:
     if not done:
         with locked(job.folder):
             """Only to learn whether another process holds it."""
-
-
-_PER_ARM = ("guard", "labels", "treatment", "step_factor", "seed")
-"""Settings that belong to the arm or the seed, so a comparison cannot be given them."""
-_DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
-
-
-def check_asked(
-    config: TrainConfig, arms: Sequence[str], seeds: Sequence[int]
-) -> tuple[ProblemSet | None, Path | None]:
-    """Refuse mistakes that every run would repeat; returns `read_sources`. Imports no PyTorch."""
-    for name in _PER_ARM:
-        usual = guard_of(DEFAULT_GUARD, RULES[config.rule]) if name == "guard" else _DEFAULTS[name]
-        if getattr(config, name) != usual:
-            raise UserError(f"{name}: every arm and seed has its own in a comparison; leave it out")
-    for name in arms:
-        with_arm(config, arm(name))
-    if config.rule not in (BASELINE, *(arm(name).rule for name in arms)):
-        raise UserError(
-            f"rule = {config.rule!r}: is that of no arm; name arms with it, or leave out"
-        )
-    check_list("arms", arms, f"name some of {', '.join(ALL_ARMS)}")
-    check_list("seeds", seeds, "give whole numbers from 0")
-    if any(seed < 0 for seed in seeds):
-        raise UserError(f"seeds = {min(seeds)}: must be at least 0")
-    return read_sources(config)
-
-
-def check_list(name: str, values: Sequence[object], remedy: str) -> None:
-    """Refuse an empty list, and one that names something twice."""
-    if not values:
-        raise UserError(f"{name}: the list is empty; {remedy}")
-    if len(set(values)) < len(values):
-        raise UserError(f"{name}: the list names one twice; {remedy}")

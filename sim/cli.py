@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lab.signals import enter
+from lab.entry import enter
 
 
 def main(argv: Sequence[str] | None = None) -> int:

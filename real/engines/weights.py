@@ -24,8 +24,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lab.base.errors import UserError
-from real.engines.child import ADAPTERS, Entry, Handle, device_handle, map_file, writing
 from real.engines.rollouts import EngineDied, Stages
+from real.engines.weight_transfer import ADAPTERS, Entry, Handle, device_handle, map_file, writing
 from real.model.policy import fixed_segments
 from real.model.prepare import adapter_config, adapter_weights, merged_weights
 from real.ranks import Launched, launched

@@ -19,9 +19,7 @@ from lab.base.errors import UserError
 from lab.base.settings import from_values, to_values, toml_values
 from lab.cli import read_option, with_arm_options
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
-from real.model.folder import PREFIX, model_folder
-from real.problems.load import NAMED, read_problems
-from real.problems.problem import ProblemSet
+from real.problems.load import NAMED
 from real.settings.config import BOX_REQUEST, TrainConfig
 
 _WIDTH = 100
@@ -222,16 +220,6 @@ def settings_of(
             values.setdefault("model", model_of(name))
         return preset(name, **values)
     return from_values(values, TrainConfig, path or "")
-
-
-def read_sources(config: TrainConfig, fetch: bool = True) -> tuple[ProblemSet | None, Path | None]:
-    """Return problems and model folder of settings; None where they name none."""
-    problems, model = config.problems, config.own_model
-    if not fetch:
-        problems = None if config.hub or (problems or "").startswith(PREFIX) else problems
-        model = None if (model or "").startswith(PREFIX) else model
-    read = None if problems is None else read_problems(config)
-    return read, None if model is None else model_folder(model)
 
 
 def settled_for(config: TrainConfig, gpu: bool, vllm: bool) -> tuple[TrainConfig, list[str]]:

@@ -1,0 +1,59 @@
+"""What is refused of runs before PyTorch is imported and any folder is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from guard_core.rules import RULES
+from lab.arm_settings import with_arm
+from lab.base.arms import ALL_ARMS, BASELINE, DEFAULT_GUARD, arm, guard_of
+from lab.base.errors import UserError
+from real.model.folder import PREFIX, model_folder
+from real.problems.load import read_problems
+from real.problems.problem import ProblemSet
+from real.settings.config import TrainConfig
+
+_PER_ARM = ("guard", "labels", "treatment", "step_factor", "seed")
+"""Settings that belong to the arm or the seed, so a comparison cannot be given them."""
+_DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
+
+
+def check_asked(
+    config: TrainConfig, arms: Sequence[str], seeds: Sequence[int]
+) -> tuple[ProblemSet | None, Path | None]:
+    """Refuse mistakes that every run would repeat; returns `read_sources`."""
+    for name in _PER_ARM:
+        usual = guard_of(DEFAULT_GUARD, RULES[config.rule]) if name == "guard" else _DEFAULTS[name]
+        if getattr(config, name) != usual:
+            raise UserError(f"{name}: every arm and seed has its own in a comparison; leave it out")
+    for name in arms:
+        with_arm(config, arm(name))
+    if config.rule not in (BASELINE, *(arm(name).rule for name in arms)):
+        raise UserError(
+            f"rule = {config.rule!r}: is that of no arm; name arms with it, or leave out"
+        )
+    check_list("arms", arms, f"name some of {', '.join(ALL_ARMS)}")
+    check_list("seeds", seeds, "give whole numbers from 0")
+    if any(seed < 0 for seed in seeds):
+        raise UserError(f"seeds = {min(seeds)}: must be at least 0")
+    return read_sources(config)
+
+
+def check_list(name: str, values: Sequence[object], remedy: str) -> None:
+    """Refuse an empty list, and one that names something twice."""
+    if not values:
+        raise UserError(f"{name}: the list is empty; {remedy}")
+    if len(set(values)) < len(values):
+        raise UserError(f"{name}: the list names one twice; {remedy}")
+
+
+def read_sources(config: TrainConfig, fetch: bool = True) -> tuple[ProblemSet | None, Path | None]:
+    """Return problems and model folder of settings; None where they name none."""
+    problems, model = config.problems, config.own_model
+    if not fetch:
+        problems = None if config.hub or (problems or "").startswith(PREFIX) else problems
+        model = None if (model or "").startswith(PREFIX) else model
+    read = None if problems is None else read_problems(config)
+    return read, None if model is None else model_folder(model)
