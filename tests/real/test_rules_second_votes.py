@@ -108,9 +108,6 @@ def test_the_teacher_votes_and_leaves_no_trace():
     with teacher.answering(1) as version:
         assert version == -2 and has(run, teacher.weights)
     assert has(run, moved)
-    with pytest.raises(Stopped), teacher.answering(1):
-        raise Stopped
-    assert has(run, moved)
     rollouts = run.engine.sample([[3, 4]], 2, run.sampling, torch.Generator())
     assert rollouts.version == 1
     sampled, engine = [], run.engine
@@ -120,6 +117,9 @@ def test_the_teacher_votes_and_leaves_no_trace():
     assert second.shape == (2, run.config.n_votes)
     assert [rollouts.version for rollouts in sampled] == [-2]
     assert teacher.n_sampled > 0
+    with pytest.raises(Stopped), teacher.answering(2):
+        raise Stopped
+    assert has(run, moved)
 
 
 def test_the_rate_follows_a_cosine():
