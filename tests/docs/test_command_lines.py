@@ -52,7 +52,7 @@ NOT_RUN = {
     "guard-sim agree --real runs/confirm": "reads 120 real runs",
     "guard-train import-gguf": "a download of 93 MB; tests/real/test_gguf.py",
     "guard-train run --preset": "a GPU with vLLM",
-    "guard-train compare --preset": "GPUs with vLLM, or a model of 538 MB; tests/real/test_presets.py",
+    "guard-train compare --preset": "GPUs with vLLM, or a download",
     "guard-report runs/smol": "reads runs of that model",
     "guard-train resume runs/q7-guard": "resumes a run on a GPU",
     "guard-report runs/first": "reads a run on a GPU",
