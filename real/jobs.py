@@ -87,7 +87,7 @@ def run_child(
 
     def send(kind: Kind, content: str | float) -> None:
         try:
-            pipe.send((kind, content))
+            pipe.send_bytes(msgspec.json.encode((kind, content)))
         except BrokenPipeError:  # the comparison is gone: stop after this batch
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -257,7 +257,7 @@ def _listen(child: _Child) -> bool:
         say(outcome.job.notices, f"{outcome.job.name}: ")
     try:
         while child.pipe is not None and child.pipe.poll():
-            kind, content = child.pipe.recv()
+            kind, content = msgspec.json.decode(child.pipe.recv_bytes())
             if kind == "unfit":
                 raise Unfit(content)
             if kind == "error":
