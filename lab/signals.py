@@ -1,4 +1,4 @@
-"""Signals that ask a process to end (Ctrl-C, SIGTERM, SIGHUP), and the first lines of all programs.
+"""Signals that ask a process to end: Ctrl-C, SIGTERM, SIGHUP.
 
 It imports next to nothing, so that a stop signal finds a program ready.
 """
@@ -41,7 +41,7 @@ class EndsAtOnce:
         os._exit(128 + number)
 
 
-def _handlers() -> dict[signal.Signals, Any]:
+def handlers() -> dict[signal.Signals, Any]:
     """The handlers of stop signals, of which only the main thread can set others."""
     if threading.current_thread() is not threading.main_thread():
         return {}
@@ -50,7 +50,7 @@ def _handlers() -> dict[signal.Signals, Any]:
 
 def end_at_once(prog: str) -> dict[signal.Signals, Any]:
     """Set the handlers of `ends_at_once`; returns those that were there before."""
-    before = {n: old for n, old in _handlers().items() if old not in (signal.SIG_IGN, None)}
+    before = {n: old for n, old in handlers().items() if old not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, EndsAtOnce(prog))
     return before
@@ -101,7 +101,7 @@ def stops_raised() -> Iterator[None]:
     Signals that are ignored, as SIGHUP is under nohup, stay ignored.
     """
     usual = (signal.SIG_DFL, signal.default_int_handler)
-    found = _handlers().items()
+    found = handlers().items()
     before = {n: old for n, old in found if old in usual or type(old) is EndsAtOnce}
     for number in before:
         signal.signal(number, handle_stop)

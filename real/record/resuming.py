@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import shlex
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ import msgspec
 
 from lab.base.errors import UserError
 from lab.base.settings import to_values
-from lab.signals import STOP_SIGNALS, stop
+from lab.signals import handlers, stop
 from lab.trace.manifest import Manifest, commit, locked, now, read_manifest, versions
 from lab.trace.trace import RunFolder
 from real.engines.rollouts import EngineDied
@@ -83,11 +82,8 @@ class StopRequest:
 def stop_requests() -> Iterator[StopRequest]:
     """Catch the signals that ask a process to stop; possible in the main thread only."""
     request = StopRequest()
-    handled: dict[signal.Signals, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        found = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-        # Signals that are ignored, as under nohup, stay ignored.
-        handled = {n: old for n, old in found.items() if old is not signal.SIG_IGN}
+    # Signals that are ignored, as under nohup, stay ignored.
+    handled = {n: old for n, old in handlers().items() if old is not signal.SIG_IGN}
     for number in handled:
         signal.signal(number, request.handle)
     try:
