@@ -148,13 +148,18 @@ def preset(name: str, /, model: str | None = None, **changes: Any) -> TrainConfi
             f"preset = {name!r}: needs a model, give the local folder of {model_of(name)} "
             "with --model"
         )
-    data = name.partition("/")[2]
-    values = STUDIES.get(name) or {"problems": data, "epochs": EPOCHS[data]}
-    if name in NAMES:
-        values |= {choice.name: choice.value for choice in SHARED}
-        if (n_problems := NAMED[data].n_problems) > MOST_EVALUATED:
-            values["eval_steps"] = -(-n_problems // values["batch_size"])
+    values = STUDIES.get(name) or _cell(name)
     return from_values(values | {"model": model, **changes}, TrainConfig, f"preset {name}")
+
+
+def _cell(name: str) -> dict[str, Any]:
+    """The settings of a cell of the paper as plain values."""
+    data = name.partition("/")[2]
+    values = {"problems": data, "epochs": EPOCHS[data]}
+    values |= {choice.name: choice.value for choice in SHARED}
+    if (n_problems := NAMED[data].n_problems) > MOST_EVALUATED:
+        values["eval_steps"] = -(-n_problems // values["batch_size"])
+    return values
 
 
 def table() -> Iterator[str]:
