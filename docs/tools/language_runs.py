@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -112,44 +112,27 @@ def _problem(
     return {"id": name, "prompt": [*chat, {"role": "user", "content": asked}], "answer": answer}
 
 
-class Cell(NamedTuple):
-    """A run of the study."""
-
-    task: str
-    arm: str
-    lr: float
-    seed: int
-
-    def words(self, model: str, folder: Path) -> list[str]:
-        """Its command."""
-        words = f"run --out {folder} --preset smollm2/{self.task} --model {model} --quiet"
-        words += f" --arm {self.arm} --lr {self.lr:g} --seed {self.seed}"
-        return words.split()
-
-
 def study(own: argparse.Namespace) -> int:
     """Make the runs that have no row yet, and add a row for each."""
-    cells = (
-        Cell(own.task, arm, lr, seed)
-        for seed, arms, lrs in BLOCKS[own.task]
-        for lr, arm in product(lrs, arms)
-    )
-    out = own.out / own.task
-    for cell in cells:
-        folder = out / f"lr-{cell.lr:g}" / cell.arm / str(cell.seed)
+    out, blocks = own.out / own.task, BLOCKS[own.task]
+    for seed, arm, lr in (
+        (seed, arm, lr) for seed, arms, lrs in blocks for lr, arm in product(lrs, arms)
+    ):
+        folder = out / f"lr-{lr:g}" / arm / str(seed)
         known = set(zip(*_known()[["task", "arm", "lr", "seed"]].to_numpy().T, strict=True))
-        if cell.seed not in own.seeds or cell in known:
+        if seed not in own.seeds or (own.task, arm, lr, seed) in known:
             continue
         if not finished(folder):
             remove_folder(folder)  # of a run that was killed
-            if code := real.__main__.main(cell.words(own.model, folder)):
+            words = f"--preset smollm2/{own.task} --model {own.model} --arm {arm} --lr {lr:g}"
+            words = f"run --out {folder} {words} --seed {seed} --quiet"
+            if code := real.__main__.main(words.split()):
                 return code
         new = [described(f).assign(task=own.task) for f in find_runs([out]) if finished(f)]
         both = pd.concat([part for part in (_known(), *new) if len(part)])
+        table = both.drop_duplicates(KEY).sort_values(KEY)
         with whole(TABLE) as file:
-            both.drop_duplicates(KEY).sort_values(KEY).to_csv(
-                file, index=False, float_format="%.6g"
-            )
+            table.to_csv(file, index=False, float_format="%.6g")
     return 0
 
 
