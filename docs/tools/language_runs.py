@@ -94,7 +94,7 @@ def products() -> list[dict[str, Any]]:
 def letters() -> list[dict[str, Any]]:
     """Return counts of a letter in a word as chats with one worked example, in random order."""
     question = 'How many times does the letter {} appear in "{}"?'
-    example = ("Answer.", question.format("a", "panama"), "p, a, n, a, m, a: \\boxed{3}")
+    example = ("Answer.", question.format("a", "panama"), "\\boxed{3}")
     pairs = [(letter, word) for word in WORDS.split() for letter in sorted(set(word))]
     random.Random(0).shuffle(pairs)
     return [

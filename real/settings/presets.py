@@ -87,7 +87,7 @@ STUDIES: dict[str, dict[str, Any]] = {
         "checkpoint_every": 0,
         "save_model": False,
     }
-    for task, n_tokens in (("multiplication", 24), ("letters", 40))
+    for task, n_tokens in (("multiplication", 24), ("letters", 12))
 }
 """Presets for a CPU, of this project's own studies (docs/language-model.md)."""
 STUDY = {"arms": ("ttrl", "guard", "memory"), "seeds": (1,)}
