@@ -184,6 +184,7 @@ def make_engine(
             policy.eos_token_ids,
             policy.pad_token_id,
             policy.device,
+            config.head_dtype,
         ),
     }
     make = kinds[config.engine]

@@ -3,7 +3,7 @@ r"""A vLLM server that was started separately: tokens in, tokens out, over HTTP.
 Checked with `vllm serve` 0.32 on a CPU. The server is started with
 
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs \
-        --weight-transfer-config '{"backend": "nccl"}'
+        --hf-overrides '{"head_dtype": "float32"}' --weight-transfer-config '{"backend": "nccl"}'
 
 In development mode the server answers every client: keep it on a private address.
 """
@@ -226,6 +226,7 @@ class VllmServerEngine:
         eos_token_ids: Sequence[int],
         pad_token_id: int = 0,
         device: torch.device | str = "cpu",
+        head_dtype: str = "model",
     ) -> None:
         """Wait until the server is ready and check how it was started.
 
@@ -234,12 +235,13 @@ class VllmServerEngine:
                 responses to one prompt.
             eos_token_ids: tokens that end a response; no others do.
             device: of the trainer; weights go over NCCL from a GPU, else through a file.
+            head_dtype: precision of the trainer's logits, which the server's must be.
         """
         self.http = Http(url, timeout)
         self.eos_token_ids = [*eos_token_ids]
         self.pad_token_id = pad_token_id
         self.version: int | None = None
-        self.max_model_len = self._check_server()
+        self.max_model_len = self._check_server(head_dtype)
         on_gpu = torch.device(device).type == "cuda"
         self._transfer = NcclTransfer(self.http) if on_gpu else FileTransfer(self.http)
 
@@ -296,7 +298,7 @@ class VllmServerEngine:
         check_drawn("vLLM server", versions, self.version, reason, hint)
         return SampledResponse(tokens, logprobs, reason == "stop")
 
-    def _check_server(self) -> int:
+    def _check_server(self, head_dtype: str) -> int:
         """Wait for the server, check it, and return the longest sequence that it takes."""
         deadline, ready = time.monotonic() + self.http.timeout, False
         while not ready:
@@ -322,5 +324,12 @@ class VllmServerEngine:
             raise UserError(
                 f"engine_url = {self.http.url}: the server gives {mode}, which are not those at "
                 "the sampling temperature; start it with --logprobs-mode processed_logprobs"
+            )
+        own = (info.get("hf_overrides") or {}).get("head_dtype", info.get("dtype", "unknown"))
+        if head_dtype == "float32" and not str(own).endswith("float32"):
+            raise UserError(
+                f"engine_url = {self.http.url}: the server's logits are {own}, the trainer's "
+                """float32; start it with --hf-overrides '{"head_dtype": "float32"}', or train """
+                "with --head-dtype model"
             )
         return int(models[0].get("max_model_len") or info["max_model_len"])

@@ -249,6 +249,9 @@ class TrainConfig:
     """Keep no activations of the layers but compute them again: a third slower, far smaller."""
     attention: Attention = "auto"
     """Kernel; `auto` is the library's (sdpa); flash_attention_2, _3 pack rows without padding."""
+    fsdp_size: Natural = 0
+    """Ranks that share one copy of the model, as in verl; 0 shares one among all. Groups of so many
+    hold the same (HSDP), which spares a slow network between nodes."""
     offload_optimizer: bool = False
     """Keep AdamW's moments and the masters in main memory: the same numbers, slower steps."""
 

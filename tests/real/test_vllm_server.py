@@ -106,8 +106,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     made.http.server_close()
 
 
-def connect(server: Server, timeout: float = 5.0) -> VllmServerEngine:
-    return VllmServerEngine(server.url, timeout, (5, 6))
+def connect(server: Server, timeout: float = 5.0, **more: Any) -> VllmServerEngine:
+    return VllmServerEngine(server.url, timeout, (5, 6), **more)
 
 
 @pytest.fixture
@@ -205,6 +205,7 @@ def test_a_server_that_is_gone_is_an_error(server, engine):
 
 
 RAW = {"vllm_config": {"model_config": {"logprobs_mode": "raw_logprobs"}}}
+ROUNDED = {"logprobs_mode": "processed_logprobs", "dtype": "torch.bfloat16", "hf_overrides": {}}
 
 
 @pytest.mark.parametrize(
@@ -220,6 +221,16 @@ def test_a_server_started_wrongly_is_refused(server, path, reply, message):
     server.replies[path] = reply
     with pytest.raises(UserError, match=message):
         connect(server)
+
+
+def test_the_server_s_logits_must_be_as_precise_as_the_trainer_s(server):
+    model = dict(ROUNDED)
+    server.replies["/server_info"] = lambda _: {"vllm_config": {"model_config": model}}
+    connect(server)
+    with pytest.raises(UserError, match=r"logits are torch.bfloat16, the trainer's float32; start"):
+        connect(server, head_dtype="float32")
+    model["hf_overrides"] = {"head_dtype": "float32"}
+    connect(server, head_dtype="float32")
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "file:///etc/passwd", "http://"])

@@ -225,6 +225,24 @@ def test_the_plan_compares_engines_split_over_several_gpus(capsys):
     assert one > two > four
 
 
+@pytest.mark.parametrize(
+    ("network", "groups", "seconds"),
+    # 8 optimizer steps: two gathers of 7.6 billion bfloat16 weights and the scatter of float32
+    # gradients, or the sum of the gradients of two copies, over 400 GB or 12.5 GB a second.
+    [(3200, 0, 1.2), (100, 0, 39.0), (100, 8, 19.5)],
+)
+def test_the_plan_counts_the_network_between_nodes(capsys, network, groups, seconds):
+    words = "plan --preset qwen2.5-7b/math500 --nodes 2 --gpus 8 --network"
+    assert main([*words.split(), str(network), "--fsdp-size", str(groups)]) == 0
+    assert f"network {seconds}\n" in capsys.readouterr().out
+
+
+def test_a_group_of_ranks_that_does_not_divide_them_is_refused(capsys):
+    words = "plan --preset qwen2.5-7b/math500 --gpus 8 --fsdp-size 3"
+    assert main(words.split()) == 2
+    assert "fsdp_size = 3: does not divide 8 ranks" in capsys.readouterr().err
+
+
 def test_the_plan_counts_evaluations(capsys):
     words = ["plan", "--preset", "qwen2.5-7b/math500", "--gpus", "8"]
     assert main([*words, "--eval-steps", "5"]) == 0
