@@ -20,7 +20,8 @@ from real.asked import check_asked, read_sources
 from real.ranks import launched
 from real.record.terminal import advice_when_stopped, phases_bar, runs_bar, tell, unread_shares
 from real.record.terminal import lines as curve_lines
-from real.settings.config import TinyTask, TrainConfig, check_tiny
+from real.settings.config import TrainConfig
+from real.settings.groups import TinyTask, check_tiny
 from real.settings.presets import (
     STUDIES,
     STUDY,

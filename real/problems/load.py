@@ -15,7 +15,8 @@ from typing import Any
 from lab.base.errors import UserError, first_line
 from real.model.folder import PREFIX
 from real.problems.problem import Problem, ProblemSet, kind, problem_set
-from real.settings.config import BOX_REQUEST, FieldMap, TrainConfig
+from real.settings.config import TrainConfig
+from real.settings.groups import BOX_REQUEST, FieldMap
 
 Rows = Iterator[tuple[int, object]]
 """Rows with their numbers, from 1; in JSON Lines the line."""

@@ -20,7 +20,8 @@ from lab.base.settings import from_values, to_values, toml_values
 from lab.cli import read_option, with_arm_options
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
 from real.problems.load import NAMED
-from real.settings.config import BOX_REQUEST, TrainConfig
+from real.settings.config import TrainConfig
+from real.settings.groups import BOX_REQUEST
 
 _WIDTH = 100
 """Columns of a terminal that tables fit."""

@@ -18,7 +18,8 @@ from lab.base.errors import UserError
 from real.model.folder import model_folder
 from real.problems import NAMED, Problem, ProblemSet, Turn, fingerprint, load_problems
 from real.problems.load import read_problems
-from real.settings.config import FieldMap, TrainConfig
+from real.settings.config import TrainConfig
+from real.settings.groups import FieldMap
 
 ROWS: list[dict[str, Any]] = [
     {"problem": "1+1?", "answer": "2", "unique_id": "a"},
