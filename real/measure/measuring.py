@@ -30,16 +30,14 @@ from real.measure.gradients import (
     slope,
 )
 from real.measure.tree import Leaf, MeasuredTree, edge_arrays, grow, merge_answers, whole_responses
-from real.model.folder import model_folder
 from real.model.policy import load_policy
 from real.model.prepare import prepare_training
-from real.problems.load import read_problems
 from real.problems.prompts import build_prompts
 from real.record.checkpoint import FOLDER, INDEX, trained_weights
 from real.record.resuming import fingerprint
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream, torch_generator
-from real.tiny import starting_checkpoint
+from real.tiny import model_of, problems_of
 
 _GREEDY = 1e-9
 """Nucleus mass that leaves the likeliest token alone."""
@@ -105,12 +103,11 @@ def measure_to(
     check_new_file(out)
     settings = MeasureConfig(**{"seed": config.seed, **how})
     config = replace(config, attention="eager", engine="transformers").settled()
-    tiny = starting_checkpoint(config.tiny_task, config.tiny_verifies)
-    folder = model_folder(config.own_model) if config.own_model else tiny
+    folder = model_of(config)
     policy = load_policy(folder, config.device, config.dtype, config.attention)
     prepare_training(policy.model, config)
-    prompts = build_prompts(read_problems(config), config, policy)
-    sources = fingerprint(Path(folder), prompts)
+    prompts = build_prompts(problems_of(config), config, policy)
+    sources = fingerprint(folder, prompts)
     checkpoints = [] if growth is None else _checkpoints(growth, sources)
     equality = Equality(config.answer_timeout) if config.answer_check == "math" else None
     ids = AnswerIds(prompts.truths, equality)

@@ -27,10 +27,19 @@ from real.engines.vllm_engine import EngineMemory
 from real.fit import engine_memory
 from real.model.policy import Policy
 from real.model.prepare import card_held
-from real.plan import CONTEXT, GIB, PlannedModel, pass_bytes, plan_memory, read_config, state_parts
+from real.plan import (
+    CONTEXT,
+    GIB,
+    SHAPES,
+    PlannedModel,
+    pass_bytes,
+    plan_memory,
+    read_config,
+    state_parts,
+)
 from real.run import prepare
 from real.settings.config import TrainConfig
-from real.settings.presets import NAMES, SHAPES, preset
+from real.settings.presets import NAMES, preset
 from real.settings.seeds import batches
 from real.tiny import CHECKPOINT
 from real.trainer import train_batch
