@@ -187,7 +187,7 @@ class CompareCommand(SettingsCommand):
         check_asked(self.settings, arms, self.seeds)
         with ends_at_once("guard-train"):
             from real.compare import compare, compare_steps
-            from real.model.prepare import on_this_machine
+            from real.model.machine import on_this_machine
 
         chosen = on_this_machine(self.settings)[0]
         settings = replace(self.settings, engine=chosen.engine, dtype=chosen.dtype)
@@ -272,7 +272,7 @@ class ImportGgufCommand:
     def run(self) -> None:
         """Convert, and say what was read."""
         require_torch()
-        from real.model.prepare import import_gguf
+        from real.model.gguf import import_gguf
 
         model = import_gguf(self.file, self.out)
         n_weights = sum(p.numel() for p in model.parameters())

@@ -20,8 +20,8 @@ from lab.trace.manifest import Manifest
 from real.engines.make import engine_notices, make_engine, needs_stats
 from real.engines.rollouts import Engine, Sampling
 from real.fit import checked_engine_memory
+from real.model.adapters import prepare_training
 from real.model.policy import Policy, grow_segments, in_phase, load_policy, pick_device
-from real.model.prepare import prepare_training
 from real.plan import multiplied, update_flops
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
@@ -195,7 +195,7 @@ def prepare(
     place = "cpu" if waits else config.device
     policy = load_policy(folder, place, config.dtype, config.attention, config.head_dtype)
     policy = replace(policy, device=pick_device(config.device))
-    prepare_training(policy.model, config)
+    prepare_training(policy.model, config, config.seed)
     prompts = build_prompts(problems, config, policy)
     held_out = None
     if config.n_held_out:

@@ -30,8 +30,8 @@ from real.measure.gradients import (
     slope,
 )
 from real.measure.tree import Leaf, MeasuredTree, edge_arrays, grow, merge_answers, whole_responses
+from real.model.adapters import prepare_training
 from real.model.policy import load_policy
-from real.model.prepare import prepare_training
 from real.problems.prompts import build_prompts
 from real.record.checkpoint import FOLDER, INDEX, trained_weights
 from real.record.resuming import fingerprint
@@ -105,7 +105,7 @@ def measure_to(
     config = replace(config, attention="eager", engine="transformers").settled()
     folder = model_of(config)
     policy = load_policy(folder, config.device, config.dtype, config.attention)
-    prepare_training(policy.model, config)
+    prepare_training(policy.model, config, config.seed)
     prompts = build_prompts(problems_of(config), config, policy)
     sources = fingerprint(folder, prompts)
     checkpoints = [] if growth is None else _checkpoints(growth, sources)

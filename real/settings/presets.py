@@ -260,6 +260,18 @@ def require_torch() -> None:
         raise UserError(f"{', '.join(missing)} not installed; install with {install}")
 
 
+_EXTRAS = {"tensorboard": "log", "wandb": "wandb"}
+"""Logger to the extra of this package that installs it."""
+
+
+def require_loggers(kinds: Sequence[str]) -> None:
+    """Refuse loggers whose library is missing, before anything is loaded."""
+    for kind in kinds:
+        if not installed(kind):
+            extra = f"pip install 'ttrl-guard-lab[{_EXTRAS[kind]}]'"
+            raise UserError(f"log = {kind!r}: not installed; install with {extra}")
+
+
 CHANGEABLE = frozenset(
     (
         *("attention", "checkpoint_every", "checkpoint_keep", "checkpoint_minutes", "data_dir"),
