@@ -409,7 +409,9 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
         groups = responses.groups(streams, config.mask_truncated)
         parts = run.refill.mini_batches(groups, further.groups(decided, streams), batch.ends_run)
         batch_groups = list(chain(*parts))
-        trained, matched = compared(run.optimizer.scorer, batch_groups, config, run.ranks.share)
+        trained, matched = compared(
+            run.optimizer.scorer, batch_groups, config, config.tis_cap or 0.0, run.ranks.share
+        )
         left = iter(trained)
         steps = [run.optimizer.step(list(islice(left, len(part)))) for part in parts]
     with clock.phase("rollout"):

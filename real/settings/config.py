@@ -24,6 +24,7 @@ from real.settings.groups import (
     SamplingSettings,
     Settings,
     TraceSettings,
+    UpdateSettings,
     VoteSettings,
 )
 
@@ -69,6 +70,7 @@ def rule_of(config: RuleSettings) -> Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(
+    UpdateSettings,
     MachineSettings,
     CheckpointSettings,
     EvalSettings,
@@ -143,5 +145,7 @@ class TrainConfig(
 
 
 TrainConfig.GROUPS = {
-    fields(group)[0].name: group.GROUP for group in reversed(TrainConfig.__bases__)
+    fields(group)[0].name: group.GROUP
+    for group in reversed(TrainConfig.__mro__)
+    if "GROUP" in vars(group)
 }

@@ -385,3 +385,8 @@ class MachineSettings(Settings):
     """Threads of torch; if None 1 for the tiny task (more only wait for each other), else all."""
     rank_timeout: Positive = 1800.0
     """Seconds that a process of `torchrun` waits for the others before the run ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateSettings(MemorySettings, LossSettings, OptimSettings, SamplingSettings, VoteSettings):
+    """The groups that an update reads."""
