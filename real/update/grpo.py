@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from real.model.adapters import adapters_off, has_adapters
-from real.settings.groups import UpdateSettings
+from real.settings.groups import LossSettings, UpdateSettings
 from real.update.logprobs import EntropyScorer, Scorer, group_logprobs
 from real.update.packing import Group, MicroBatch, PackedRows, Place, RowCounts, row_counts
 
@@ -162,7 +162,7 @@ def token_loss(
     old_KT: Tensor,
     majority_K: Tensor,
     minority_K: Tensor,
-    config: UpdateSettings,
+    config: LossSettings,
 ) -> TokenLoss:
     """The clipped loss of every token, both advantage streams at once, see `Group`."""
     log_ratio = logprobs_KT - old_KT.to(logprobs_KT.dtype)
@@ -227,7 +227,7 @@ def _micro_loss(
     return loss, torch.stack((loss.detach(), n_clipped, kl, broken_R.sum())), broken_R
 
 
-def _weighted_sum(values_RT: Tensor, batch: MicroBatch, config: UpdateSettings) -> Tensor:
+def _weighted_sum(values_RT: Tensor, batch: MicroBatch, config: LossSettings) -> Tensor:
     """Sum over the rows of all problems, each times its problem's weight."""
     n_rows = [part.lengths_K.shape[0] for part in batch.parts]
     by_part = _row_sums(values_RT, batch.counted_RT, config).split(n_rows)
@@ -235,7 +235,7 @@ def _weighted_sum(values_RT: Tensor, batch: MicroBatch, config: UpdateSettings) 
     return weighted[0] if len(weighted) == 1 else torch.stack(weighted).sum()
 
 
-def _row_sums(values_RT: Tensor, counted_RT: Tensor, config: UpdateSettings) -> Tensor:
+def _row_sums(values_RT: Tensor, counted_RT: Tensor, config: LossSettings) -> Tensor:
     """(R,) sums over a row's tokens, or means where every row shall weigh the same."""
     sums_R = torch.where(counted_RT, values_RT, 0.0).sum(dim=1)
     return sums_R / counted_RT.sum(dim=1) if config.loss == "grpo" else sums_R
