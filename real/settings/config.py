@@ -16,16 +16,11 @@ from real.settings.groups import (
     CheckpointSettings,
     EngineSettings,
     EvalSettings,
-    LossSettings,
     MachineSettings,
-    MemorySettings,
-    OptimSettings,
-    ProblemSettings,
-    SamplingSettings,
     Settings,
+    TaskSettings,
     TraceSettings,
     UpdateSettings,
-    VoteSettings,
 )
 
 Labels = Literal["votes", "truth"]
@@ -35,10 +30,8 @@ TIS_CAP = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuleSettings(Settings):
+class RuleSettings(Settings, group="rule"):
     """The rule that pays responses, and the guard."""
-
-    GROUP = "rule"
 
     guard: GuardConfig = DEFAULT_GUARD
     """The guard, or `GuardConfig.off()`; if left out the paper's for plain TTRL, else none."""
@@ -70,18 +63,13 @@ def rule_of(config: RuleSettings) -> Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(
-    UpdateSettings,
     MachineSettings,
     CheckpointSettings,
     EvalSettings,
     TraceSettings,
-    MemorySettings,
-    LossSettings,
-    OptimSettings,
-    SamplingSettings,
+    UpdateSettings,
     EngineSettings,
-    VoteSettings,
-    ProblemSettings,
+    TaskSettings,
     RuleSettings,
 ):
     """One run of majority-vote GRPO, with or without the guard.
@@ -145,7 +133,5 @@ class TrainConfig(
 
 
 TrainConfig.GROUPS = {
-    fields(group)[0].name: group.GROUP
-    for group in reversed(TrainConfig.__mro__)
-    if "GROUP" in vars(group)
+    fields(kind)[0].name: kind.group for kind in reversed(TrainConfig.__mro__[:-1]) if kind.group
 }

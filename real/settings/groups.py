@@ -63,8 +63,11 @@ class Settings:
         UserError: a setting has a wrong type or lies outside its bounds, or two contradict.
     """
 
-    GROUP: ClassVar[str]
-    """Title under which help shows the settings of the group."""
+    group: ClassVar[str | None] = None
+    """Title under which help shows the settings; None where each has that of its own group."""
+
+    def __init_subclass__(cls, group: str | None = None) -> None:
+        cls.group = group
 
     def __post_init__(self) -> None:
         check_fields(self, error=UserError)
@@ -77,10 +80,8 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProblemSettings(Settings):
+class ProblemSettings(Settings, group="problems"):
     """Model, problems, prompts, and how answers are read."""
-
-    GROUP = "problems"
 
     model: str | None = None
     """Local folder of a causal language model, hf:owner/name, or tiny, the embedded one as None."""
@@ -167,10 +168,8 @@ def check_tiny(problems: str | None, task: TinyTask, verifies: bool, seed: int =
 
 
 @dataclass(frozen=True, kw_only=True)
-class VoteSettings(Settings):
+class VoteSettings(Settings, group="sampling"):
     """Numbers of responses, and where they end."""
-
-    GROUP = "sampling"
 
     max_response_tokens: Count | None = None
     """Responses end here at the latest; if None 22 for the tiny task, 1024 else."""
@@ -195,10 +194,8 @@ class VoteSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineSettings(Settings):
+class EngineSettings(Settings, group="engine"):
     """The engine that samples, and the transfer of weights to it."""
-
-    GROUP = "engine"
 
     engine: EngineKind = "auto"
     """Engine that samples: `auto` is vllm for a model on a GPU where it is installed, else
@@ -227,10 +224,8 @@ class EngineSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingSettings(Settings):
+class SamplingSettings(Settings, group="sampling"):
     """The distribution that votes are drawn from."""
-
-    GROUP = "sampling"
 
     temperature: Positive = 0.6
     """Sampling temperature of the votes; the loss takes log-probs at this temperature."""
@@ -241,10 +236,8 @@ class SamplingSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimSettings(Settings):
+class OptimSettings(Settings, group="optim"):
     """Batches, learning rate and AdamW."""
-
-    GROUP = "optim"
 
     epochs: Count = 12
     """Visits of every problem."""
@@ -269,10 +262,8 @@ class OptimSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossSettings(Settings):
+class LossSettings(Settings, group="loss"):
     """The loss of a mini-batch."""
-
-    GROUP = "loss"
 
     loss: LossKind = "dapo"
     """Average over tokens, under TRL's names: `dapo` over all tokens of the mini-batch, `grpo`
@@ -298,10 +289,8 @@ class LossSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemorySettings(Settings):
+class MemorySettings(Settings, group="memory"):
     """What is trained and kept of the model, and where."""
-
-    GROUP = "memory"
 
     lora_rank: Natural = 0
     """Train low-rank adapters of this rank in place of the weights; 0 trains the weights."""
@@ -318,20 +307,16 @@ class MemorySettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceSettings(Settings):
+class TraceSettings(Settings, group="checkpoint"):
     """What the trace keeps beside its tables."""
-
-    GROUP = "checkpoint"
 
     keep_votes: bool = True
     """Write every answer's votes at every visit, and the answers' texts, into the trace."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalSettings(Settings):
+class EvalSettings(Settings, group="eval"):
     """Evaluations."""
-
-    GROUP = "eval"
 
     eval_every: Natural = 1
     """Epochs between evaluations; 0 for only before and after training."""
@@ -346,10 +331,8 @@ class EvalSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointSettings(Settings):
+class CheckpointSettings(Settings, group="checkpoint"):
     """Checkpoints, the trained model, and destinations of metrics."""
-
-    GROUP = "checkpoint"
 
     checkpoint_every: Natural | None = None
     """Batches between checkpoints; if None at the end of every epoch; 0 writes none."""
@@ -368,10 +351,8 @@ class CheckpointSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineSettings(Settings):
+class MachineSettings(Settings, group="machine"):
     """The random numbers, and the machine that computes."""
-
-    GROUP = "machine"
 
     seed: Natural = 0
     """Fixes votes, problem order, guard draws and evaluation draws."""
@@ -385,6 +366,11 @@ class MachineSettings(Settings):
     """Threads of torch; if None 1 for the tiny task (more only wait for each other), else all."""
     rank_timeout: Positive = 1800.0
     """Seconds that a process of `torchrun` waits for the others before the run ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings(VoteSettings, ProblemSettings):
+    """The groups that prompts and responses follow from."""
 
 
 @dataclass(frozen=True, kw_only=True)
