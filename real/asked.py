@@ -55,5 +55,6 @@ def read_sources(config: TrainConfig, fetch: bool = True) -> tuple[ProblemSet | 
     if not fetch:
         problems = None if config.hub or (problems or "").startswith(PREFIX) else problems
         model = None if (model or "").startswith(PREFIX) else model
-    read = None if problems is None else read_problems(config)
+    known = config.labels == "truth"
+    read = None if problems is None else read_problems(config, with_answers=known)
     return read, None if model is None else model_folder(model)

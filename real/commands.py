@@ -17,10 +17,12 @@ from lab.options import POSITIONAL
 from lab.signals import ends_at_once
 from lab.trace.manifest import FILE_NAME, check_new, read_manifest
 from real.asked import check_asked, read_sources
+from real.measure import MeasureSettings
 from real.ranks import launched
 from real.record.terminal import advice_when_stopped, phases_bar, runs_bar, tell, unread_shares
 from real.record.terminal import lines as curve_lines
-from real.settings.config import TinyTask, TrainConfig, check_tiny
+from real.settings.config import TrainConfig
+from real.settings.groups import TinyTask, check_tiny
 from real.settings.presets import (
     STUDIES,
     STUDY,
@@ -186,7 +188,7 @@ class CompareCommand(SettingsCommand):
         check_asked(self.settings, arms, self.seeds)
         with ends_at_once("guard-train"):
             from real.compare import compare, compare_steps
-            from real.model.prepare import on_this_machine
+            from real.model.machine import on_this_machine
 
         chosen = on_this_machine(self.settings)[0]
         settings = replace(self.settings, engine=chosen.engine, dtype=chosen.dtype)
@@ -271,7 +273,7 @@ class ImportGgufCommand:
     def run(self) -> None:
         """Convert, and say what was read."""
         require_torch()
-        from real.model.prepare import import_gguf
+        from real.model.gguf import import_gguf
 
         model = import_gguf(self.file, self.out)
         n_weights = sum(p.numel() for p in model.parameters())
@@ -280,7 +282,7 @@ class ImportGgufCommand:
 
 
 @dataclass(kw_only=True)
-class MeasureCommand(SettingsCommand):
+class MeasureCommand(MeasureSettings, SettingsCommand):
     """Measure a model with short responses for the simulator's policy `measured`.
 
     Examples:
@@ -296,18 +298,6 @@ class MeasureCommand(SettingsCommand):
 
     out: Path
     """Response file to make; must not exist yet."""
-    responses: int = 256
-    """Sampled responses per problem."""
-    min_p: float = 1e-3
-    """Sampled responses that the model gives with less probability are left out."""
-    min_novel: float = 1e-5
-    """Unseen tokens are left out if their leaf has less probability."""
-    weights: int = 8192
-    """Weights, drawn at random, on which gradients are kept."""
-    max_edges: int = 4096
-    """Most edges of a problem's token tree; the unlikeliest are left out, and counted."""
-    unit: Literal["token", "response", "answer"] = "token"
-    """Of which gradients are measured; responses or answers for models with long responses."""
     growth: Path | None = None
     """Run folder with many checkpoints, from which the gradients' growth is measured."""
 
@@ -316,10 +306,8 @@ class MeasureCommand(SettingsCommand):
         require_torch()
         from real.measure.measuring import measure_to
 
-        names = ("responses", "min_p", "min_novel", "weights", "max_edges", "unit")
-        how = {name: getattr(self, name) for name in names}
         with phases_bar(self.quiet) as report:
-            print(measure_to(self.out, self.settings, how, self.growth, report))
+            print(measure_to(self.out, self.settings, self, self.growth, report))
         print(f"response file: {self.out}")
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from lab.arm_settings import with_arm
 from lab.base.arms import DEMO_ARMS, arm
-from lab.base.errors import UserError
+from lab.base.errors import UserError, exit_code, one_line
 from lab.base.settings import to_values
 from lab.base.stats import counted, estimate, mean_sd
+from lab.signals import stops_raised
 from lab.study import Found, Job, Outcome, Report, Study
-from lab.trace.manifest import is_unused, locked, read_manifest
+from lab.trace.manifest import FILE_NAME, is_unused, locked, read_manifest
 from real.asked import check_asked, check_list
 from real.jobs import Place, find_places, run_jobs
 from real.model.folder import changed_files, model_digests
@@ -23,6 +26,7 @@ from real.problems.problem import ProblemSet, fingerprint
 from real.record.terminal import said_once, say, unread_shares
 from real.settings.config import TrainConfig
 from real.settings.presets import check_same, stored_config
+from real.trainer import Progress, resume, train
 
 CLOSE = 0.1
 """Relative error of the matched effort above which another factor is tried: each try trains on all
@@ -134,10 +138,31 @@ def _study(
         arms=[arm(name).name for name in arms],
         seeds=seeds,
         config_of=lambda name: with_arm(config, arm(name)),
-        run_jobs=lambda jobs, told: run_jobs(jobs, places, told),
+        run_jobs=lambda jobs, told: run_jobs(run_one, jobs, places, told),
         close=CLOSE,
         max_tries=MAX_TRIES,
     )
+
+
+def run_one(settings: str, folder: str, arm: str, report: Progress = False) -> None:
+    """Do one run, or go on with it where it was begun; `settings` are JSON."""
+    config = msgspec.json.decode(settings, type=TrainConfig)
+    if (Path(folder) / FILE_NAME).is_file():
+        resume(folder, config, report)
+    else:
+        train(config, folder, report, arm)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do the part of one rank, given settings, folder and arm; returns the exit code."""
+    try:
+        with stops_raised():
+            settings, folder, arm = arguments
+            run_one(settings, folder, arm)
+    except UserError as error:
+        print(f"guard-train: {one_line(error)}", file=sys.stderr)
+        return exit_code(error)
+    return 0
 
 
 def _check(study: Study, config: TrainConfig) -> list[str]:
@@ -199,3 +224,7 @@ def check_stored(job: Job) -> None:
     if not done:
         with locked(job.folder):
             """Only to learn whether another process holds it."""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -30,7 +30,7 @@ from real.problems.load import NAMED
 from real.ranks import model_copies
 from real.settings.config import TrainConfig
 from real.settings.presets import check_engine_tp, settled_for
-from real.tiny import starting_checkpoint
+from real.tiny import model_of
 
 PEAK_SHARE = 0.4
 """Share of the peak speed that matrix products reach. Assumed, not measured, as those below."""
@@ -227,8 +227,7 @@ def plan_lines(
     """
     config = settled_for(config, gpu=True, vllm=True)[0]
     check_engine_tp(config, gpus)
-    folder = config.own_model or str(starting_checkpoint(config.tiny_task))
-    model = PlannedModel(read_config(folder))
+    model = PlannedModel(read_config(config.own_model or str(model_of(config))))
     size, memory = model.size(config.lora_rank, config.lora_targets), memory or CARDS[kind].memory
     card = int(memory * GIB)
     plan = plan_memory(size, config, gpus, card)

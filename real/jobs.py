@@ -24,13 +24,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from lab.base.errors import EXIT_INTERRUPTED, Unfit, UserError, exit_code, one_line
+from lab.base.errors import EXIT_INTERRUPTED, Unfit, UserError, one_line
 from lab.base.settings import to_values
-from lab.signals import STOP_SIGNALS, stop, stop_with_parent, stops_held, stops_raised
+from lab.signals import STOP_SIGNALS, stop, stop_with_parent, stops_held
 from lab.study import Job, Outcome
-from lab.trace.manifest import FILE_NAME
 from real.record.terminal import say, send_words, show_numbers
-from real.settings.config import TrainConfig
 
 Place = tuple[str, ...]
 """Identifiers of the GPUs of one run; empty on a CPU."""
@@ -72,8 +70,13 @@ Kind = Literal["error", "unfit", "notice", "numbers", "done"]
 """
 
 
+Do = Callable[[str, str, str, Callable[[float], None]], object]
+"""Does one run, given its settings as JSON, its folder, its arm, and a function to call with the
+share done. A function of a module that does the part of one rank where it is run as a program."""
+
+
 def run_child(
-    settings: str, folder: str, arm: str, log: str, place: Place, pipe: Connection
+    do: Do, settings: str, folder: str, arm: str, log: str, place: Place, pipe: Connection
 ) -> None:
     """Do one run in this process, or become torchrun where it has several GPUs."""
     _stop_once()
@@ -83,7 +86,7 @@ def run_child(
     if len(place) > 1:
         stop_with_parent()
         # The pipe is closed by this: the parent reads the progress from the run folder.
-        os.execv(sys.executable, [*_torchrun(len(place)), settings, folder, arm])
+        os.execv(sys.executable, [*_torchrun(len(place), do), settings, folder, arm])
 
     def send(kind: Kind, content: str | float) -> None:
         try:
@@ -93,7 +96,7 @@ def run_child(
 
     send_words(partial(send, "notice"), partial(send, "numbers"))
     try:
-        _run(settings, folder, arm, partial(send, "done"))
+        do(settings, folder, arm, partial(send, "done"))
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except UserError as error:
@@ -105,22 +108,10 @@ SHUTDOWN_SECONDS = 600
 """For a batch to end and a checkpoint to be written after a signal; torchrun gives 30."""
 
 
-def _torchrun(n: int) -> list[str]:
+def _torchrun(n: int, do: Do) -> list[str]:
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
     ranks += ["--shutdown-timeout", str(SHUTDOWN_SECONDS)]
-    return [sys.executable, *ranks, "-m", "real.jobs"]
-
-
-def _run(
-    settings: str, folder: str, arm: str, report: Callable[[float], None] | bool = False
-) -> None:
-    from real.trainer import resume, train
-
-    config = msgspec.json.decode(settings, type=TrainConfig)
-    if (Path(folder) / FILE_NAME).is_file():
-        resume(folder, config, report)
-    else:
-        train(config, folder, report, arm)
+    return [sys.executable, *ranks, "-m", do.__module__]
 
 
 def _stop_once() -> None:
@@ -147,18 +138,6 @@ def _redirect(log: str) -> None:
     os.close(target)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Do the part of one rank, given settings, folder and arm; returns the exit code."""
-    try:
-        with stops_raised():
-            settings, folder, arm = arguments
-            _run(settings, folder, arm)
-    except UserError as error:
-        print(f"guard-train: {one_line(error)}", file=sys.stderr)
-        return exit_code(error)
-    return 0
-
-
 STOP_SECONDS = 30.0
 """Seconds after which runs that were asked to stop are waited for with a notice, or killed."""
 _SAME_PRESS = 1.0
@@ -179,6 +158,7 @@ class _Child:
 
 
 def run_jobs(
+    do: Do,
     jobs: Sequence[Job],
     places: Sequence[Place] = ((),),
     report: Callable[[float], None] = lambda _: None,
@@ -190,6 +170,7 @@ def run_jobs(
     raised. Where model or problems of one run cannot be used `Unfit` ends all.
 
     Args:
+        do: does one run, in its process.
         jobs: the runs; the folders around theirs must exist.
         places: GPUs of each run that computes at the same time, see `find_places`.
     """
@@ -199,12 +180,12 @@ def run_jobs(
     waiting = [outcome for outcome in reversed(outcomes) if not outcome.done]
     running: list[_Child] = []
     free = list(reversed(places))
-    context = _context(any(places))
+    context = _context(any(places), do)
     try:
         while waiting or running:
             while waiting and free:
                 with stops_held():
-                    running.append(_start(context, waiting.pop(), free.pop()))
+                    running.append(_start(context, do, waiting.pop(), free.pop()))
             _wait(running)
             lives = [(child, _listen(child)) for child in running]
             free += [child.place for child, alive in lives if not alive]
@@ -216,14 +197,14 @@ def run_jobs(
     return outcomes
 
 
-def _context(on_gpus: bool) -> Any:
+def _context(on_gpus: bool, do: Do) -> Any:
     # CUDA does not survive a fork, and torchrun would close what tells of a forked process's end.
     if on_gpus or "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     # Its start would unblock the signals that are held back while processes start.
     resource_tracker.ensure_running()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["real.trainer", "transformers.models.qwen2.modeling_qwen2"])
+    context.set_forkserver_preload([do.__module__, "transformers.models.qwen2.modeling_qwen2"])
     return context
 
 
@@ -234,13 +215,13 @@ def _wait(running: Sequence[_Child]) -> None:
     wait([*pipes, *(c.process.sentinel for c in running)], _LOOK_SECONDS if silent else None)
 
 
-def _start(context: Any, outcome: Outcome, place: Place) -> _Child:
+def _start(context: Any, do: Do, outcome: Outcome, place: Place) -> _Child:
     job = outcome.job
     ours, theirs = context.Pipe(duplex=False)
     settings = msgspec.json.encode(to_values(job.config)).decode()
     process = context.Process(
         target=run_child,
-        args=(settings, str(job.folder), job.arm, str(job.log), place, theirs),
+        args=(do, settings, str(job.folder), job.arm, str(job.log), place, theirs),
         name=job.name,
     )
     process.start()
@@ -328,7 +309,3 @@ def _ended(running: Sequence[_Child], seconds: float | None) -> bool:
 def _remove_if_empty(log: Path) -> None:
     if log.is_file() and log.stat().st_size == 0:
         log.unlink()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

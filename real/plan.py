@@ -13,12 +13,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from guard_core.rules import Need
+from real.model.adapters import adapted_layers
 from real.model.folder import PREFIX, check_folder
 from real.model.policy import loading, widen_head
-from real.model.prepare import adapted_layers
 from real.ranks import model_copies
 from real.settings.config import TrainConfig, rule_of
-from real.settings.presets import SHAPES
 from real.update.logprobs import GPU_CHUNK_ELEMENTS
 from real.update.optimizer import BLOCK_ELEMENTS
 
@@ -57,6 +56,22 @@ class ModelSize:
     """Whether head and embeddings share their weights."""
     n_adapters: int = 0
     """Of the low-rank adapters, in addition."""
+
+
+_SHAPE = (
+    *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers"),
+    *("num_attention_heads", "num_key_value_heads", "vocab_size", "max_position_embeddings"),
+    *("tie_word_embeddings", "head_dim"),
+)
+_SHAPES = {
+    "Llama-3.2-3B-Instruct": ("llama", 3072, 8192, 28, 24, 8, 128_256, 131_072, True, 128),
+    "Qwen2.5-7B-Instruct": ("qwen2", 3584, 18_944, 28, 28, 4, 152_064, 32_768, False),
+    "Qwen3-4B": ("qwen3", 2560, 9728, 36, 32, 8, 151_936, 40_960, True, 128),
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    name: dict(zip(_SHAPE, sizes, strict=False)) for name, sizes in _SHAPES.items()
+}
+"""Sizes from the models' published config.json, for plans without the model's folder."""
 
 
 def read_config(model: str) -> Any:

@@ -21,11 +21,9 @@ from lab.trace.manifest import Manifest
 from real.engines.make import engine_notices, make_engine, needs_stats
 from real.engines.rollouts import Engine, Sampling
 from real.fit import checked_engine_memory
-from real.model.folder import model_folder
+from real.model.adapters import prepare_training
 from real.model.policy import Policy, grow_segments, in_phase, load_policy, pick_device
-from real.model.prepare import prepare_training
 from real.plan import multiplied, update_flops
-from real.problems.load import read_problems
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
 from real.ranks import local_world
@@ -43,7 +41,7 @@ from real.record.evaluation import Evaluator
 from real.settings.config import TrainConfig, rule_of
 from real.settings.presets import check_engine_tp, manifest_of
 from real.settings.seeds import batches_per_epoch, checkpoint_interval
-from real.tiny import starting_checkpoint
+from real.tiny import model_of, problems_of
 from real.tiny.tasks import VOCABULARY_SIZE
 from real.update.grpo import initial_reference
 from real.update.logprobs import EntropyScorer, Scorer
@@ -189,9 +187,8 @@ def prepare(
     """Load the model and the problems and make all parts."""
     check_engine_tp(config, local_world())
     rule = rule_of(config)
-    problems = read_problems(config)
-    tiny = starting_checkpoint(config.tiny_task, config.tiny_verifies)
-    folder = model_folder(config.own_model) if config.own_model else tiny
+    known = config.labels == "truth"
+    problems, folder = problems_of(config, with_answers=known), model_of(config)
     grow_segments(pick_device(config.device), config.engine == "vllm_inprocess")
     memory, planned = checked_engine_memory(config, folder, ranks.world)
     # vLLM refuses to start on a GPU that already holds what its plan counts on.
@@ -199,11 +196,11 @@ def prepare(
     place = "cpu" if waits else config.device
     policy = load_policy(folder, place, config.dtype, config.attention, config.head_dtype)
     policy = replace(policy, device=pick_device(config.device))
-    prepare_training(policy.model, config)
+    prepare_training(policy.model, config, config.seed)
     prompts = build_prompts(problems, config, policy)
     held_out = None
     if config.n_held_out:
-        held_out = build_prompts(read_problems(config, held_out=True), config, policy)
+        held_out = build_prompts(problems_of(config, True, known), config, policy)
     planned = [*planned, *engine_notices(config)]
     if config.own_model is not None and config.is_tiny and len(policy.tokenizer) > VOCABULARY_SIZE:
         tiny_task = "the model is trained on the tiny task; name some by --problems"

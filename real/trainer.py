@@ -27,17 +27,17 @@ from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 from real.answers import UNPARSEABLE
 from real.engines.child_engine import RestartingEngine
 from real.engines.rollouts import Rollouts
+from real.model.machine import card_held, on_this_machine, torch_threads
 from real.model.policy import in_phase
-from real.model.prepare import card_held, on_this_machine, torch_threads
 from real.plan import card_named
 from real.ranks.distributed import joined_ranks, lost_ranks_named
 from real.record.checkpoint import save_model
-from real.record.journal import Journal, Unwritten, Visited, VoteRows, require_loggers
+from real.record.journal import Journal, Unwritten, Visited, VoteRows
 from real.record.resuming import advised, fingerprint, held, reopened, resume_point, stop_requests
 from real.record.terminal import say, show_numbers, unread
 from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
-from real.settings.presets import stored_config
+from real.settings.presets import require_loggers, stored_config
 from real.settings.seeds import Batch, batches, with_next
 from real.update.grpo import compared
 from real.update.optimizer import Fault, Step
@@ -409,7 +409,9 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
         groups = responses.groups(streams, config.mask_truncated)
         parts = run.refill.mini_batches(groups, further.groups(decided, streams), batch.ends_run)
         batch_groups = list(chain(*parts))
-        trained, matched = compared(run.optimizer.scorer, batch_groups, config, run.ranks.share)
+        trained, matched = compared(
+            run.optimizer.scorer, batch_groups, config, config.tis_cap or 0.0, run.ranks.share
+        )
         left = iter(trained)
         steps = [run.optimizer.step(list(islice(left, len(part)))) for part in parts]
     with clock.phase("rollout"):

@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -14,7 +15,8 @@ from lab.arm_settings import arm_of
 from lab.base.arms import DEMO_ARMS, GUARD, for_cell, with_rule
 from lab.base.errors import UserError
 from lab.base.files import whole
-from lab.cli import arms_of, read_option
+from lab.base.settings import from_values, toml_values
+from lab.cli import arms_of, read_option, with_arm_options
 from lab.trace.manifest import check_new
 from sim.settings.config import (
     SEARCH_ARMS,
@@ -23,8 +25,38 @@ from sim.settings.config import (
     Objective,
     Preset,
     SimConfig,
-    settings_of,
 )
+from sim.settings.populations import NAMED
+
+
+def settings_of(argv: Sequence[str], has_arms: bool = False, **base: Any) -> SimConfig:
+    """Return the settings of the file, or else `base`, with those of the options over them.
+
+    Options are read here as far as they decide the values of others: `--population`, `--policy`
+    with `--response` and `--lr`, and those of `lab.cli.with_arm_options`. With `has_arms` the file
+    may list arms, which `lab.cli.arms_of` reads.
+    """
+    path = read_option(argv, "--config")
+    values = base if path is None else toml_values(Path(path))
+    values = {name: values[name] for name in values if name != "arms" or not has_arms}
+    usual = values.get("population", SimConfig.__dataclass_fields__["population"].default)
+    values = with_arm_options(argv, values, read_option(argv, "--population") or usual)
+    return from_values(values | _problems(argv), SimConfig, path or "")
+
+
+def _problems(argv: Sequence[str]) -> dict[str, str | float]:
+    """The options that decide how many problems there are, as far as they are given."""
+    values: dict[str, str | float] = {}
+    if (population := read_option(argv, "--population")) in NAMED:
+        values["population"] = population
+    if read_option(argv, "--policy") == "measured":
+        values["policy"] = "measured"
+    if (response := read_option(argv, "--response")) is not None:
+        values["response"] = response
+    if (lr := read_option(argv, "--lr")) is not None:
+        with suppress(ValueError):
+            values["lr"] = float(lr)
+    return values
 
 
 @dataclass(kw_only=True)

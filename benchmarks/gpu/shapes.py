@@ -22,9 +22,10 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from real import plan
 from real.engines.rollouts import Prompts, Rollouts
+from real.model.adapters import prepare_training
 from real.model.policy import widen_head
-from real.model.prepare import prepare_training
 from real.plan import CONTEXT, GIB, RESERVE, PlannedModel, card_named, plan_memory
 from real.ranks.distributed import shard
 from real.settings import presets
@@ -38,7 +39,7 @@ from real.update.packing import Group
 T = TypeVar("T")
 
 SHAPES: dict[str, dict[str, Any]] = {
-    "0.5B": presets.SHAPES["Qwen2.5-7B-Instruct"]
+    "0.5B": plan.SHAPES["Qwen2.5-7B-Instruct"]
     | {
         "hidden_size": 896,
         "intermediate_size": 4864,
@@ -48,8 +49,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 151_936,
         "tie_word_embeddings": True,
     },
-    "3B": presets.SHAPES["Llama-3.2-3B-Instruct"],
-    "7B": presets.SHAPES["Qwen2.5-7B-Instruct"],
+    "3B": plan.SHAPES["Llama-3.2-3B-Instruct"],
+    "7B": plan.SHAPES["Qwen2.5-7B-Instruct"],
 }
 _DRY = {
     "hidden_size": 64,

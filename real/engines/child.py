@@ -1,10 +1,4 @@
-"""The process of an engine, and what crosses over between it and its parent.
-
-Parent and child exchange short JSON messages over a pipe. They always fit into its buffer, so that
-writing one cannot block, even if the other side has stopped reading. Requests and rollouts are
-files in a folder, in memory (`/dev/shm`) where there is room; weights come as `weight_transfer` has
-it. Nothing is pickled, and transformers is not imported.
-"""
+"""The process of an engine, which serves the requests of its parent as `exchange` has them."""
 
 from __future__ import annotations
 
@@ -23,31 +17,23 @@ import torch
 from safetensors.torch import save_file
 
 from lab.base.errors import UserError
-from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
-from real.engines.weight_transfer import (
+from real.engines.exchange import (
     ADAPTERS,
+    REQUEST,
+    ROLLOUTS,
     Delivery,
     Entry,
     Handle,
     Sent,
+    receive,
     refused,
+    send,
     writing,
 )
+from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
 
-REQUEST = "request.json"
-ROLLOUTS = "rollouts.safetensors"
 _SECONDS = 1.0
 """Least time between two signs of life, and between two checks that the parent lives."""
-
-
-def send(pipe: Connection, message: Mapping[str, Any]) -> None:
-    """Send one short message."""
-    pipe.send_bytes(json.dumps(message).encode())
-
-
-def receive(pipe: Connection) -> dict[str, Any]:
-    """Wait for one message."""
-    return json.loads(pipe.recv_bytes())
 
 
 def main(make_host: Callable[[dict[str, Any]], Any], arguments: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load_file
 
 from lab.base.errors import UserError
-from real.engines.child import REQUEST, ROLLOUTS, receive, send
+from real.engines.exchange import REQUEST, ROLLOUTS, receive, send, writing
 from real.engines.rollouts import (
     Engine,
     EngineDied,
@@ -32,7 +32,6 @@ from real.engines.rollouts import (
     Stages,
     seeded_request,
 )
-from real.engines.weight_transfer import writing
 from real.engines.weights import NO_WEIGHTS, Room, WeightSender, exchange_folder
 from real.ranks.distributed import ALONE, Ranks
 

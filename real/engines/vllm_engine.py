@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from lab.base.errors import UserError, first_line
+from real.engines.exchange import Delivery, Handle, Sent, refused
 from real.engines.rollouts import (
     EngineDied,
     EngineError,
@@ -37,7 +38,6 @@ from real.engines.rollouts import (
     request_seeds,
     to_rollouts,
 )
-from real.engines.weight_transfer import Delivery, Handle, Sent, refused
 from real.engines.weights import named_weights
 
 SUPPORTED = ("0.32", "0.33")

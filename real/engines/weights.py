@@ -24,10 +24,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lab.base.errors import UserError
+from real.engines.exchange import ADAPTERS, Entry, Handle, device_handle, map_file, writing
 from real.engines.rollouts import EngineDied, Stages
-from real.engines.weight_transfer import ADAPTERS, Entry, Handle, device_handle, map_file, writing
+from real.model.adapters import adapter_config, adapter_weights, merged_weights
 from real.model.policy import fixed_segments
-from real.model.prepare import adapter_config, adapter_weights, merged_weights
 from real.ranks import Launched, launched
 from real.ranks.distributed import ALONE, Ranks, whole_tensor
 
@@ -89,7 +89,7 @@ class HostBucket:
         """(bytes,) uint8."""
 
     def handle(self) -> Handle:
-        """Return what `real.engines.child.opened` takes in the other process."""
+        """Return what `real.engines.exchange.opened` takes in the other process."""
         return {"path": str(self._path), "bytes": len(self.memory)}
 
     def wait(self) -> None:

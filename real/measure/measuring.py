@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from lab.trace.response import Facts, Response, write_response
 from real.answers import AnswerIds, Equality
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
+from real.measure import MeasureSettings
 from real.measure.gradients import (
     Edges,
     Gradients,
@@ -30,16 +31,14 @@ from real.measure.gradients import (
     slope,
 )
 from real.measure.tree import Leaf, MeasuredTree, edge_arrays, grow, merge_answers, whole_responses
-from real.model.folder import model_folder
+from real.model.adapters import prepare_training
 from real.model.policy import load_policy
-from real.model.prepare import prepare_training
-from real.problems.load import read_problems
 from real.problems.prompts import build_prompts
 from real.record.checkpoint import FOLDER, INDEX, trained_weights
 from real.record.resuming import fingerprint
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream, torch_generator
-from real.tiny import starting_checkpoint
+from real.tiny import model_of, problems_of
 
 _GREEDY = 1e-9
 """Nucleus mass that leaves the likeliest token alone."""
@@ -63,54 +62,26 @@ Read = Callable[[int, Sequence[Tokens]], tuple[NDArray[np.int64], int, list[str]
 text of each id."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasureConfig:
-    """Settings of a measurement, see the options of `guard-train measure`."""
-
-    responses: int = 256
-    min_p: float = 1e-3
-    min_novel: float = 1e-5
-    weights: int = 8192
-    """D; all if there are fewer."""
-    max_edges: int = 4096
-    unit: Literal["token", "response", "answer"] = "token"
-    """Edges of a tree: tokens, or for larger models whole responses or answers (means over their
-    responses), each as likely as it is frequent among the samples."""
-    seed: int = 0
-    """Fixes the sampled responses and the drawn weights."""
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        for name in ("responses", "weights", "max_edges"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
-        for name in ("min_p", "min_novel"):
-            if not 0 < getattr(self, name) < 1:
-                raise UserError(f"{name} = {getattr(self, name)}: must be in (0, 1)")
-
-
 def measure_to(
-    out: Path, config: TrainConfig, how: dict[str, Any], growth: Path | None, report: Report
+    out: Path, config: TrainConfig, how: MeasureSettings, growth: Path | None, report: Report
 ) -> str:
     """Measure the model and the problems of a training run, and write a response file.
 
     Args:
         config: settings of the run that is to be predicted.
-        how: fields of `MeasureConfig`; the seed is that of `config`.
+        how: settings of the measurement, whose seed is that of `config`.
         growth: run folder with checkpoints, from which the growth of the gradients is measured.
 
     Returns:
         One line with the size of the result.
     """
     check_new_file(out)
-    settings = MeasureConfig(**{"seed": config.seed, **how})
     config = replace(config, attention="eager", engine="transformers").settled()
-    tiny = starting_checkpoint(config.tiny_task, config.tiny_verifies)
-    folder = model_folder(config.own_model) if config.own_model else tiny
+    folder = model_of(config)
     policy = load_policy(folder, config.device, config.dtype, config.attention)
-    prepare_training(policy.model, config)
-    prompts = build_prompts(read_problems(config), config, policy)
-    sources = fingerprint(Path(folder), prompts)
+    prepare_training(policy.model, config, config.seed)
+    prompts = build_prompts(problems_of(config), config, policy)
+    sources = fingerprint(folder, prompts)
     checkpoints = [] if growth is None else _checkpoints(growth, sources)
     equality = Equality(config.answer_timeout) if config.answer_check == "math" else None
     ids = AnswerIds(prompts.truths, equality)
@@ -142,7 +113,8 @@ def measure_to(
             max_tokens=config.max_response_tokens or 1,
             temperature=config.temperature,
             pad=policy.pad_token_id,
-            config=settings,
+            config=how,
+            seed=config.seed,
             facts={
                 "task": prompts.name,
                 "model": sources["model"],
@@ -194,7 +166,8 @@ def measure(
     max_tokens: int,
     temperature: float,
     pad: int,
-    config: MeasureConfig,
+    config: MeasureSettings,
+    seed: int,
     facts: dict[str, Any],
     checkpoints: Sequence[Callable[[], Mapping[str, torch.Tensor]]] = (),
     report: Report = lambda phase, done: None,
@@ -206,13 +179,14 @@ def measure(
         prompts: (N,) token ids.
         sample: samples responses at `temperature`.
         pad: any token id.
+        seed: fixes the sampled responses and the drawn weights.
         facts: the fields of `Facts` that say what model and problems these are.
         checkpoints: load weights of a run from this model, by which the growth is measured.
     """
     if checkpoints and config.unit != "token":
         raise UserError(f"growth: can be measured with unit = token, not {config.unit}")
     report("sample", 0.0)
-    tokens_PNT, lengths_PN = sample(prompts, config.responses, max_tokens, 1.0, config.seed)
+    tokens_PNT, lengths_PN = sample(prompts, config.responses, max_tokens, 1.0, seed)
     trees: list[MeasuredTree] = []
     for n, prompt in enumerate(prompts):
         rows = zip(tokens_PNT[n].tolist(), lengths_PN[n].tolist(), strict=True)
@@ -231,11 +205,11 @@ def measure(
             "that likely, or all have more than max_edges tokens; set them, or unit = response"
         )
     report("continue", 0.0)
-    _continue(trees, prompts, sample, max_tokens, config.seed)
+    _continue(trees, prompts, sample, max_tokens, seed)
     read = [answer_ids(n, [leaf.tokens for leaf in tree.leaves]) for n, tree in enumerate(trees)]
     gradients = Gradients(model, temperature)
     n_weights = gradients.n_weights
-    rng = np.random.default_rng([config.seed, 1])
+    rng = np.random.default_rng([seed, 1])
     arrays, contexts, tokens = edge_arrays(trees, prompts, read)
     gradients.check_memory(len(tokens), min(config.weights, n_weights))
     coordinates, scale = choose_weights(gradients, contexts, tokens, config.weights, rng)
@@ -257,6 +231,8 @@ def measure(
         raise UserError("measure: a gradient is not finite; is the model sound?")
     if config.unit == "answer":
         arrays, features, norm2 = merge_answers(arrays, features, scale)
+    names = [field.name for field in fields(MeasureSettings) if field.name != "unit"]
+    numbers = {name: float(getattr(config, name)) for name in names}
     response = Response(
         facts=Facts(
             **facts,
@@ -264,7 +240,7 @@ def measure(
             temperature=temperature,
             n_weights=n_weights,
             unit=config.unit,
-            settings={k: float(v) for k, v in asdict(config).items() if k != "unit"},
+            settings={**numbers, "seed": float(seed)},
             left_out=float(np.mean([tree.left_out for tree in trees])),
             capped=sum(tree.capped for tree in trees),
         ),

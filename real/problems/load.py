@@ -15,23 +15,25 @@ from typing import Any
 from lab.base.errors import UserError, first_line
 from real.model.folder import PREFIX
 from real.problems.problem import Problem, ProblemSet, kind, problem_set
-from real.settings.config import BOX_REQUEST, FieldMap, TrainConfig
+from real.settings.groups import BOX_REQUEST, FieldMap, ProblemSettings
 
 Rows = Iterator[tuple[int, object]]
 """Rows with their numbers, from 1; in JSON Lines the line."""
 
 
-def read_problems(config: TrainConfig, held_out: bool = False) -> ProblemSet:
-    """Return the problems that the settings name, before a check of their length.
+def read_problems(
+    config: ProblemSettings, held_out: bool = False, with_answers: bool = False
+) -> ProblemSet:
+    """Return the problems of a source that the settings name, before a check of their length.
 
     Args:
         held_out: whether to return those that are only evaluated, which follow the others.
+        with_answers: whether each must have one, for `labels = truth`.
 
     Raises:
         UserError: the source is wrong, has no such number of problems, or lacks needed answers.
     """
-    if config.problems is None:
-        return _tiny_problems(config, held_out)
+    assert config.problems is not None
     problems = load_problems(config.problems, config.fields, config.data_dir, config.hub)
     n_problems = config.n_problems or max(1, len(problems) - config.n_held_out)
     n_all = n_problems + config.n_held_out
@@ -42,27 +44,12 @@ def read_problems(config: TrainConfig, held_out: bool = False) -> ProblemSet:
     part = slice(n_problems, n_all) if held_out else slice(n_problems)
     chosen = replace(problems, problems=problems.problems[part])
     unknown = next((p.id for p in chosen if p.answer is None), None)
-    if config.labels == "truth" and unknown is not None:
+    if with_answers and unknown is not None:
         raise UserError(
             f"labels = 'truth': problem {unknown!r} of {config.problems} has no answer; "
             "add it or train on votes"
         )
     return chosen
-
-
-def _tiny_problems(config: TrainConfig, held_out: bool) -> ProblemSet:
-    # Imported here: the package imports transformers, which reading a file does not need.
-    from real.tiny import TASKS
-    from real.tiny.tasks import closed
-
-    is_closed = config.tiny_task == "closed"
-    own = closed(config.tiny_wrong, config.tiny_lead) if is_closed else TASKS[config.tiny_task]
-    n_problems = config.n_problems or 64
-    made = own.problems(n_problems + config.n_held_out, config.problem_seed)
-    name = "tiny" if config.tiny_task == "arithmetic" else f"tiny-{config.tiny_task}"
-    name += "-verifying" if config.tiny_verifies else ""
-    name += f"-{config.problem_seed}" if config.problem_seed else ""
-    return ProblemSet(name, made[n_problems:] if held_out else made[:n_problems])
 
 
 def suffix_of(problem: Problem, suffix: str | None) -> str:

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from lab.base.errors import UserError
-from real.settings.config import FieldMap
+from real.settings.groups import FieldMap
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from lab.base.errors import Unfit, UserError, first_line
 from real.model.policy import Policy
 from real.problems.load import suffix_of
 from real.problems.problem import Problem, ProblemSet, PromptSet
-from real.settings.config import BOX_REQUEST, TrainConfig
+from real.settings.config import TrainConfig
+from real.settings.groups import BOX_REQUEST
 
 FIXED_DATE = "26 Jul 2024"
 """Date for templates that write today's date into the prompt, as Llama 3.2's does by default:

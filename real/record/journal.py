@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.base.errors import UserError, first_line
+from lab.base.errors import first_line
 from lab.base.files import whole
 from lab.trace.manifest import Manifest
 from lab.trace.schema import Columns, Table
@@ -27,20 +27,9 @@ from real.ranks.distributed import ALONE, Ranks
 from real.record.checkpoint import Checkpoints, State
 from real.record.terminal import say
 from real.settings.config import TrainConfig
-from real.settings.presets import installed
 from real.settings.seeds import checkpoint_interval
 
 PROJECT = "ttrl-guard-lab"
-_EXTRAS = {"tensorboard": "log", "wandb": "wandb"}
-"""Logger to the extra of this package that installs it."""
-
-
-def require_loggers(kinds: Sequence[str]) -> None:
-    """Refuse loggers whose library is missing, before anything is loaded."""
-    for kind in kinds:
-        if not installed(kind):
-            extra = f"pip install 'ttrl-guard-lab[{_EXTRAS[kind]}]'"
-            raise UserError(f"log = {kind!r}: not installed; install with {extra}")
 
 
 class _TensorBoard:

@@ -2,98 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import ClassVar, Literal
 
-from guard_core.config import (
-    ConfigError,
-    Count,
-    GuardConfig,
-    Interval,
-    Natural,
-    NotNegative,
-    Positive,
-    PositiveShare,
-    Share,
-    ShareBelowOne,
-    check_fields,
-)
+from guard_core.config import ConfigError, GuardConfig
 from guard_core.rules import RULES, make_rule
 from guard_core.rules.rule import Need, Rule
 from lab.base.arms import DEFAULT_GUARD, OWN, check_fit, guard_of
 from lab.base.errors import UserError
-from real.answers.ids import Extract
+from real.settings.groups import (
+    BOX_REQUEST,
+    EMBEDDED,
+    CheckpointSettings,
+    EngineSettings,
+    EvalSettings,
+    MachineSettings,
+    Settings,
+    TaskSettings,
+    TraceSettings,
+    UpdateSettings,
+)
 
-AnswerCheck = Literal["auto", "strings", "math"]
-Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"]
-ChatTemplate = Literal["auto", "require", "off"]
-EngineKind = Literal["auto", "transformers", "vllm", "vllm_inprocess", "vllm_server"]
 Labels = Literal["votes", "truth"]
-LogKind = Literal["tensorboard", "wandb"]
-LossKind = Literal["dapo", "grpo", "dr_grpo"]
-
-BOX_REQUEST = "\nPlease reason step by step, and put your final answer within \\boxed{}."
-"""Put behind the prompts of problem files, unless the settings name another suffix."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldMap:
-    """Fields of a problem file; those left out are found by their usual names.
-
-    A dot reaches into an object, as in `reward_model.ground_truth`. Empty text stands for "none":
-    no reference answers, or ids made from the prompts.
-    """
-
-    prompt: str | None = None
-    """Text, or a list of chat messages; usual: prompt, problem, question, input."""
-    answer: str | None = None
-    """Usual: answer, solution, ground_truth, target, label, reward_model.ground_truth."""
-    id: str | None = None
-    """Usual: id, unique_id, idx; without one a hash of the prompt is the id."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, error=UserError, prefix="fields.")
-        if self.prompt == "":
-            raise UserError("fields.prompt = '': there are no problems without prompts; name one")
-
 
 TIS_CAP = 2.0
 """As in verl (`rollout_is_threshold`)."""
-EMBEDDED = "tiny"  # the model of a tiny task, by the setting `model`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainConfig:
-    """One run of majority-vote GRPO, with or without the guard.
-
-    The defaults run the embedded tiny task. Settings that are None take the value that `settled`
-    gives them: one for the tiny task, another for problems from a file.
-
-    Raises:
-        UserError: a setting has a wrong type or lies outside its bounds.
-    """
-
-    GROUPS: ClassVar[dict[str, str]] = {
-        "guard": "rule",
-        "model": "problems",
-        "max_response_tokens": "sampling",
-        "engine": "engine",
-        "temperature": "sampling",
-        "epochs": "optim",
-        "loss": "loss",
-        "lora_rank": "memory",
-        "keep_votes": "checkpoint",
-        "eval_every": "eval",
-        "checkpoint_every": "checkpoint",
-        "seed": "machine",
-    }
-    """First field of every group of settings, and the group's name."""
-    SHORT: ClassVar[tuple[str, ...]] = (
-        *("model", "problems", "prompt_suffix"),
-        *("n_votes", "n_samples", "max_response_tokens", "temperature", "engine"),
-        *("epochs", "batch_size", "lr", "kl_coef", "seed"),
-    )
-    """Settings that most people set, which `--help` shows."""
+@dataclass(frozen=True, kw_only=True)
+class RuleSettings(Settings, group="rule"):
+    """The rule that pays responses, and the guard."""
 
     guard: GuardConfig = DEFAULT_GUARD
     """The guard, or `GuardConfig.off()`; if left out the paper's for plain TTRL, else none."""
@@ -107,221 +45,68 @@ class TrainConfig:
     rule_options: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
     """Settings of that rule, such as threshold of srt; those left out take its defaults."""
 
-    model: str | None = None
-    """Local folder of a causal language model, hf:owner/name, or tiny, the embedded one as None."""
-    tiny_task: TinyTask = "arithmetic"
-    """Embedded task: last-digit arithmetic with planted rivals, Collatz steps without any, or ten
-    closed answers."""
-    tiny_verifies: bool = False
-    """Tiny arithmetic: start from the checkpoint that was also taught to judge, as coverrl needs;
-    another model if `model` names one that `guard-train make-tiny --verifies` made."""
-    tiny_wrong: Annotated[float, Interval("[0.2, 0.6]")] = 0.4
-    """Tiny task closed: share of problems whose majority before training is wrong."""
-    tiny_lead: Literal[20, 40, 60] = 40
-    """Tiny task closed: by how many percent of the votes the wrong answer leads in these."""
-    problem_seed: Natural = 0
-    """Tiny task: seed of the problem set; every published number is of 0 unless it says so."""
-    chat_template: ChatTemplate = "auto"
-    """Use the tokenizer's chat template if it has one, refuse a model without one, or never."""
-    template_options: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
-    """Variables for the chat template, such as enable_thinking; unknown ones are refused."""
-    system_prompt: str | None = None
-    """First message of every prompt, in place of one in the problem file."""
-    problems: str | None = None
-    """File (.json .jsonl .parquet), aime24, aime25, amc, math500 or hf:NAME; tiny task if None."""
-    fields: FieldMap = field(default_factory=FieldMap)
-    """Fields of the problem file; those left out are found by their usual names."""
-    data_dir: str | None = None
-    """Folder of aime24.json, aime25.json, amc.json, math500.json; GUARD_DATA if None."""
-    hub: bool = False
-    """Fetch a named problem set without a file from the Hugging Face hub."""
-    n_problems: Count | None = None
-    """Take only the first so many problems; if None 64 of the tiny task, all of a file."""
-    n_held_out: Natural = 0
-    """So many problems that follow these are evaluated with them and never trained on."""
-    prompt_suffix: str | None = None
-    """Text put behind every prompt; if None nothing for the tiny task, a request for a box else."""
-    max_prompt_tokens: Count = 1024
-    """Longer prompts are left out, counted and reported."""
-    answer_check: AnswerCheck = "auto"
-    """Equality of answers: `strings` by their canonical strings, `math` also if they are equal
-    numbers or math-verify says so; `auto` is strings for the tiny task, math else."""
-    extract: Extract = "strict"
-    """Answer of a vote: `strict` is its last box, `flexible` its last number where it has none."""
-    eval_extract: Extract | None = None
-    """The same for evaluations, which record pass@1 by both; if None as for votes."""
-    answer_timeout: Positive = 2.0
-    """CPU seconds that the answers of one problem may cost per visit, one comparison a quarter of
-    them; what takes longer counts as unequal, and in the manifest's `answer_timeouts`."""
-    max_response_tokens: Count | None = None
-    """Responses end here at the latest; if None 22 for the tiny task, 1024 else."""
-    stop: tuple[str, ...] = ()
-    """Texts after which a response ends, as after an end token; they stay in it."""
-    max_unread: Share = 0.5
-    """A run is refused if more of a pilot's responses hold no answer, and ends when in more of a
-    batch's problems no vote holds one; 1 goes on in any case."""
-
-    n_votes: Count = 64
-    """V, responses per visit that vote."""
-    n_samples: Annotated[int, Interval("[2, inf)")] = 32
-    """K, the first of them that are trained on; a group of one teaches nothing."""
-    engine: EngineKind = "auto"
-    """Engine that samples: `auto` is vllm for a model on a GPU where it is installed, else
-    `transformers`, which samples with the trainer's model, `vllm` in its own process,
-    `vllm_inprocess`, or `vllm_server` at `engine_url`."""
-    engine_url: str | None = None
-    """Address of a running `vllm serve`, such as http://127.0.0.1:8000."""
-    engine_timeout: Positive = 900.0
-    """Seconds without a sign of life after which a vLLM engine counts as hung."""
-    restart_engine: Natural = 0
-    """Restarts of an engine that died or hung, with the last weights."""
-    engine_exchange: str | None = None
-    """Folder for the exchange with engine `vllm`; if None /dev/shm, or that of temporary files."""
-    engine_memory: PositiveShare | None = None
-    """Share of the GPU's memory that vLLM takes; if None all that the trainer leaves."""
-    engine_tp: Count = 1
-    """Ranks that share one engine `vllm`, which splits every matrix over their GPUs."""
-    engine_adapters: bool | None = None
-    """Send the engine `vllm` adapters alone, which it applies; else the merged weights. If None,
-    adapters where weights are bfloat16: merged ones round the first updates away."""
-    tis_cap: NotNegative | None = None
-    """Truncated importance sampling: multiply each token's loss by min(pi_trainer / pi_engine,
-    this), by one more forward pass; 0 never. If None, 2 for vLLM's bfloat16, else 0."""
-    async_level: Literal[0, 1] = 0
-    """1 samples the votes of the next batch while this one trains, with the weights before that."""
-    temperature: Positive = 0.6
-    """Sampling temperature of the votes; the loss takes log-probs at this temperature."""
-    top_p: PositiveShare = 1.0
-    """Nucleus of the votes; below 1 the ratio in the loss ignores the cut."""
-    max_rows: Count = 512
-    """Responses that are sampled at once; a matter of memory and speed."""
-
-    epochs: Count = 12
-    """Visits of every problem."""
-    batch_size: Count = 8
-    """P, problems per batch of rollouts."""
-    mini_batch: Count = 1
-    """Problems per optimizer step."""
-    lr: Positive | None = None
-    """Peak learning rate; if None 3e-4 for the tiny task, the paper's 5e-7 else."""
-    step_factor: Positive = 1.0
-    """Constant factor on the learning rate, the control of matched effort."""
-    warmup_ratio: Share = 0.03
-    """Share of optimizer steps with growing learning rate; a cosine to 0 follows."""
-    weight_decay: Share = 0.01
-    """AdamW's decoupled weight decay."""
-    max_grad_norm: Positive = 1.0
-    """Gradients are scaled down to this L2 norm."""
-
-    ema_decay: ShareBelowOne = 0.0
-    """Decay per optimizer step of a moving average of the weights, which evaluations and the saved
-    model then use; votes and training go on with the weights themselves. 0 keeps none."""
-
-    loss: LossKind = "dapo"
-    """Average over tokens, under TRL's names: `dapo` over all tokens of the mini-batch, `grpo`
-    within each response and then over responses, `dr_grpo` sums over responses times
-    `max_response_tokens`. It sets nothing else: DAPO's clip is `clip_high = 0.28`, its dynamic
-    sampling `drop_uniform`, Dr. GRPO's advantages the guard's `advantage_scale = "none"`."""
-    clip_low: PositiveShare = 0.2
-    """The probability ratio is clipped from below at 1 - clip_low."""
-    clip_high: Positive = 0.2
-    """The probability ratio is clipped from above at 1 + clip_high."""
-    drop_uniform: bool = False
-    """Problems whose rewards are all equal leave the batch, as DAPO does it."""
-    max_num_gen_batches: Count = 1
-    """Batches sampled at most to fill one after `drop_uniform`, as in verl; 1 fills none."""
-    mask_truncated: bool = False
-    """Leave responses out of the loss that did not end within `max_response_tokens`."""
-    max_tokens_per_microbatch: Count = 16384
-    """Tokens per forward pass; changes memory and speed, never the gradient."""
-    kl_coef: NotNegative = 0.0
-    """Factor on the KL divergence from the model before training; at 0 no such model is kept."""
-    max_bad_steps: Count = 10
-    """Steps in a row without finite log-probs, loss, gradient or update that end the run."""
-
-    lora_rank: Natural = 0
-    """Train low-rank adapters of this rank in place of the weights; 0 trains the weights."""
-    lora_alpha: Positive = 32.0
-    """The adapters' product is scaled by `lora_alpha / lora_rank`."""
-    lora_targets: str = "all-linear"
-    """Ends of the names of the layers to adapt, such as `q_proj,v_proj`, or all but the head."""
-    gradient_checkpointing: bool = False
-    """Keep no activations of the layers but compute them again: a third slower, far smaller."""
-    attention: Attention = "auto"
-    """Kernel; `auto` is the library's (sdpa); flash_attention_2, _3 pack rows without padding."""
-    fsdp_size: Natural = 0
-    """Ranks that share one copy of the model, as in verl; 0 shares one among all. Groups of so many
-    hold the same (HSDP), which spares a slow network between nodes."""
-    offload_optimizer: bool = False
-    """Keep AdamW's moments and the masters in main memory: the same numbers, slower steps."""
-
-    keep_votes: bool = True
-    """Write every answer's votes at every visit, and the answers' texts, into the trace."""
-
-    eval_every: Natural = 1
-    """Epochs between evaluations; 0 for only before and after training."""
-    eval_steps: Natural = 0
-    """Batches between evaluations, in place of `eval_every`; 0 counts epochs."""
-    eval_samples: Count = 4
-    """Responses per problem for pass@1; before and after training all `n_votes` are used."""
-    eval_temperature: Positive = 0.6
-    """Sampling temperature of evaluations."""
-    eval_top_p: PositiveShare = 1.0
-    """Nucleus of evaluations."""
-
-    checkpoint_every: Natural | None = None
-    """Batches between checkpoints; if None at the end of every epoch; 0 writes none."""
-    checkpoint_minutes: NotNegative = 30.0
-    """Minutes after which a checkpoint is written at the end of any batch; 0 for never."""
-    checkpoint_keep: Count = 2
-    """Checkpoints that stay on disk; older ones are deleted."""
-    save_model: bool | None = None
-    """Write the trained model to RUN/model; if None not for the tiny task, else yes."""
-    log: tuple[LogKind, ...] = ()
-    """Further destinations of metrics; wandb is offline unless WANDB_MODE says otherwise."""
-
-    seed: Natural = 0
-    """Fixes votes, problem order, guard draws and evaluation draws."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes a GPU where there is one."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of the weights; `auto` is bfloat16 for a model on a GPU, else float32."""
-    head_dtype: Literal["float32", "model"] = "float32"
-    """Precision of the logits in trainer and engine; bfloat16 rounds log-probs by up to 0.1."""
-    threads: Count | None = None
-    """Threads of torch; if None 1 for the tiny task (more only wait for each other), else all."""
-    rank_timeout: Positive = 1800.0
-    """Seconds that a process of `torchrun` waits for the others before the run ends."""
-
     def __post_init__(self) -> None:
         object.__setattr__(self, "guard", guard_of(self.guard, RULES.get(self.rule)))
-        check_fields(self, error=UserError)
-        if self.n_samples > self.n_votes:
-            raise UserError(
-                f"n_samples = {self.n_samples}: must be at most n_votes = {self.n_votes}"
-            )
-        if self.problems is not None and self.model is None:
-            raise UserError(
-                f"problems = {self.problems}: needs a model; name a folder or hf:owner/name with "
-                "--model, or --model tiny for the embedded one of last-digit arithmetic"
-            )
-        if "" in self.stop:
-            raise UserError("stop = '': every response holds it; name texts, or leave it out")
-        if len(set(self.log)) < len(self.log):
-            raise UserError(f"log = {', '.join(self.log)}: name each of them at most once")
+        super().__post_init__()
+
+    def _check(self) -> None:
+        check_fit(rule_of(self), self.guard, self.labels)
+
+
+def rule_of(config: RuleSettings) -> Rule:
+    """Return the run's rule."""
+    try:
+        return make_rule(config.rule, config.rule_options)
+    except ConfigError as error:
+        raise UserError(str(error)) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(
+    MachineSettings,
+    CheckpointSettings,
+    EvalSettings,
+    TraceSettings,
+    UpdateSettings,
+    EngineSettings,
+    TaskSettings,
+    RuleSettings,
+):
+    """One run of majority-vote GRPO, with or without the guard.
+
+    The defaults run the embedded tiny task. Settings that are None take the value that `settled`
+    gives them: one for the tiny task, another for problems from a file.
+
+    Raises:
+        UserError: a setting has a wrong type or lies outside its bounds.
+    """
+
+    GROUPS: ClassVar[dict[str, str]]
+    """First field of every group of settings, and the group's name."""
+    SHORT: ClassVar[tuple[str, ...]] = (
+        *("model", "problems", "prompt_suffix"),
+        *("n_votes", "n_samples", "max_response_tokens", "temperature", "engine"),
+        *("epochs", "batch_size", "lr", "kl_coef", "seed"),
+    )
+    """Settings that most people set, which `--help` shows."""
+
+    def _check(self) -> None:
         if self.max_num_gen_batches > 1 and (self.async_level or not self.drop_uniform):
             raise UserError("max_num_gen_batches > 1: needs drop_uniform, and votes not ahead")
-        _check_rule(self)
-
-    @property
-    def is_tiny(self) -> bool:
-        """The problems are those of the embedded tiny task."""
-        return self.problems is None
-
-    @property
-    def own_model(self) -> str | None:
-        """The setting `model`; None for an embedded checkpoint."""
-        return None if self.model == EMBEDDED else self.model
+        rule = rule_of(self)
+        if rule.loss == "entropy":
+            for name in ("drop_uniform", "kl_coef", "tis_cap", "async_level"):
+                if getattr(self, name):
+                    raise UserError(
+                        f"{name} = {getattr(self, name)}: rule {rule.name} has neither rewards nor "
+                        "ratios; leave it out"
+                    )
+        if Need.VERDICTS in rule.needs and self.is_tiny and not self.tiny_verifies:
+            raise UserError(
+                f"rule = {rule.name!r}: the model of the tiny task cannot judge a response; take "
+                "the one that was taught it with --tiny-verifies, or a language model that follows "
+                "instructions with --model and --problems"
+            )
 
     def settled(self) -> TrainConfig:
         """Return the run with a value in every setting that task and model decide."""
@@ -347,57 +132,6 @@ class TrainConfig:
         return replace(settled, **missing)
 
 
-def rule_of(config: TrainConfig) -> Rule:
-    """Return the run's rule."""
-    return make_rule(config.rule, config.rule_options)
-
-
-def _check_rule(config: TrainConfig) -> None:
-    """Refuse a rule that the other settings contradict."""
-    try:
-        rule = make_rule(config.rule, config.rule_options)
-    except ConfigError as error:
-        raise UserError(str(error)) from error
-    check_fit(rule, config.guard, config.labels)
-    if rule.loss == "entropy":
-        for name in ("drop_uniform", "kl_coef", "tis_cap", "async_level"):
-            if getattr(config, name):
-                raise UserError(
-                    f"{name} = {getattr(config, name)}: rule {rule.name} has neither rewards nor "
-                    "ratios; leave it out"
-                )
-    if config.tiny_task != "closed" and (config.tiny_wrong, config.tiny_lead) != (0.4, 40):
-        raise UserError("tiny_wrong, tiny_lead: for tiny_task = closed alone; leave them out")
-    task = config.tiny_task, config.tiny_verifies, config.problem_seed
-    check_tiny(config.problems, *task, rule.name if Need.VERDICTS in rule.needs else None)
-
-
-TinyTask = Literal["arithmetic", "collatz", "closed"]
-
-
-def check_tiny(
-    problems: str | None,
-    task: TinyTask,
-    verifies: bool,
-    seed: int = 0,
-    judging_rule: str | None = None,
-) -> None:
-    """Refuse settings of the embedded tasks that contradict others."""
-    given = {"tiny_task": task, "tiny_verifies": verifies, "problem_seed": seed}
-    for name, value in given.items():
-        if problems is not None and value not in ("arithmetic", 0):
-            raise UserError(
-                f"{name} = {str(value).lower()}: problems = {problems} are not the tiny task; "
-                "leave one of the two out"
-            )
-    if verifies and task != "arithmetic":
-        raise UserError(
-            f"tiny_verifies = true: no model of tiny_task = {task} was taught to judge; leave one "
-            "of the two out"
-        )
-    if judging_rule is not None and problems is None and not verifies:
-        raise UserError(
-            f"rule = {judging_rule!r}: the model of the tiny task cannot judge a response; take "
-            "the one that was taught it with --tiny-verifies, or a language model that follows "
-            "instructions with --model and --problems"
-        )
+TrainConfig.GROUPS = {
+    fields(kind)[0].name: kind.group for kind in reversed(TrainConfig.__mro__[:-1]) if kind.group
+}

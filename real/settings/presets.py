@@ -19,8 +19,8 @@ from lab.base.errors import UserError
 from lab.base.settings import from_values, to_values, toml_values
 from lab.cli import read_option, with_arm_options
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
-from real.problems.load import NAMED
-from real.settings.config import BOX_REQUEST, TrainConfig
+from real.settings.config import TrainConfig
+from real.settings.groups import BOX_REQUEST
 
 _WIDTH = 100
 """Columns of a terminal that tables fit."""
@@ -46,29 +46,16 @@ MODELS = {
 }
 """Part of a preset's name to the model that the paper trained."""
 
-_SHAPE = (
-    *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers"),
-    *("num_attention_heads", "num_key_value_heads", "vocab_size", "max_position_embeddings"),
-    *("tie_word_embeddings", "head_dim"),
-)
-_SHAPES = {
-    "Llama-3.2-3B-Instruct": ("llama", 3072, 8192, 28, 24, 8, 128_256, 131_072, True, 128),
-    "Qwen2.5-7B-Instruct": ("qwen2", 3584, 18_944, 28, 28, 4, 152_064, 32_768, False),
-    "Qwen3-4B": ("qwen3", 2560, 9728, 36, 32, 8, 151_936, 40_960, True, 128),
+SETS: dict[str, dict[str, int]] = {
+    "aime24": {"epochs": 60},
+    "aime25": {"epochs": 60},
+    "amc": {"epochs": 30},
+    "math500": {"epochs": 30, "eval_steps": 63},
 }
-SHAPES: dict[str, dict[str, Any]] = {
-    name: dict(zip(_SHAPE, sizes, strict=False)) for name, sizes in _SHAPES.items()
-}
-"""Sizes from the models' published config.json, for plans without the model's folder."""
+"""Problem set to its own settings. The largest one is evaluated once an epoch: as often as in the
+release, evaluations would be nearly half of all responses."""
 
-EPOCHS = {"aime24": 60, "aime25": 60, "amc": 30, "math500": 30}
-"""Problem set to passes over it."""
-
-MOST_EVALUATED = 100
-"""Problems of a set up to which it is evaluated as often as in the release; larger ones once an
-epoch, since evaluations would be nearly half of all responses."""
-
-NAMES = tuple(f"{model}/{data}" for model in MODELS for data in EPOCHS)
+NAMES = tuple(f"{model}/{data}" for model in MODELS for data in SETS)
 
 STUDIES: dict[str, dict[str, Any]] = {
     f"smollm2/{task}": {
@@ -156,21 +143,18 @@ def preset(name: str, /, model: str | None = None, **changes: Any) -> TrainConfi
 def _cell(name: str) -> dict[str, Any]:
     """The settings of a cell of the paper as plain values."""
     data = name.partition("/")[2]
-    values = {"problems": data, "epochs": EPOCHS[data]}
-    values |= {choice.name: choice.value for choice in SHARED}
-    if (n_problems := NAMED[data].n_problems) > MOST_EVALUATED:
-        values["eval_steps"] = -(-n_problems // values["batch_size"])
-    return values
+    shared = {choice.name: choice.value for choice in SHARED}
+    return {"problems": data, **shared, **SETS[data]}
 
 
 def table() -> Iterator[str]:
     """All presets for readers, line by line."""
     yield "presets, each a model of the paper on one of its problem sets:"
     for short, model in MODELS.items():
-        yield from _lines(f"  {', '.join(f'{short}/{data}' for data in EPOCHS)} ({model})")
+        yield from _lines(f"  {', '.join(f'{short}/{data}' for data in SETS)} ({model})")
     yield ""
     yield "what they set:"
-    epochs = ", ".join(f"{data} {n}" for data, n in EPOCHS.items())
+    epochs = ", ".join(f"{data} {own['epochs']}" for data, own in SETS.items())
     rows = [("problems, epochs", "paper", epochs, "")]
     rows += [(c.name, c.source, _shown(c.value), c.remark) for c in SHARED]
     names, sources = (max(len(row[column]) for row in rows) for column in range(2))
@@ -275,6 +259,18 @@ def require_torch() -> None:
     if missing:
         install = "pip install 'ttrl-guard-lab[real]'"
         raise UserError(f"{', '.join(missing)} not installed; install with {install}")
+
+
+_EXTRAS = {"tensorboard": "log", "wandb": "wandb"}
+"""Logger to the extra of this package that installs it."""
+
+
+def require_loggers(kinds: Sequence[str]) -> None:
+    """Refuse loggers whose library is missing, before anything is loaded."""
+    for kind in kinds:
+        if not installed(kind):
+            extra = f"pip install 'ttrl-guard-lab[{_EXTRAS[kind]}]'"
+            raise UserError(f"log = {kind!r}: not installed; install with {extra}")
 
 
 CHANGEABLE = frozenset(

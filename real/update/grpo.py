@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from real.model.prepare import adapters_off, has_adapters
-from real.settings.config import TrainConfig
+from real.model.adapters import adapters_off, has_adapters
+from real.settings.groups import LossSettings, UpdateSettings
 from real.update.logprobs import EntropyScorer, Scorer, group_logprobs
 from real.update.packing import Group, MicroBatch, PackedRows, Place, RowCounts, row_counts
 
@@ -68,7 +68,7 @@ class Pass:
 def backward(
     model: Any,
     groups: Sequence[Group],
-    config: TrainConfig,
+    config: UpdateSettings,
     share: tuple[int, int] = (0, 1),
     reference: Reference | None = None,
 ) -> Pass:
@@ -131,7 +131,7 @@ def backward(
 
 
 def _broken_alone(
-    scorer: Scorer, groups: Sequence[Group], config: TrainConfig, share: tuple[int, int]
+    scorer: Scorer, groups: Sequence[Group], config: UpdateSettings, share: tuple[int, int]
 ) -> tuple[Place, ...]:
     """Broken rows without those that share a sequence with one: 0 times NaN is NaN in attention."""
     logprobs = group_logprobs(
@@ -144,7 +144,7 @@ def _broken_alone(
     )
 
 
-def denominator(counts: Sequence[RowCounts], config: TrainConfig) -> float:
+def denominator(counts: Sequence[RowCounts], config: UpdateSettings) -> float:
     """Denominator of the mini-batch's sum over tokens: for `loss` dapo their number.
 
     For grpo it is the number of responses, whose token means are added; for dr_grpo that number
@@ -158,7 +158,11 @@ def denominator(counts: Sequence[RowCounts], config: TrainConfig) -> float:
 
 
 def token_loss(
-    logprobs_KT: Tensor, old_KT: Tensor, majority_K: Tensor, minority_K: Tensor, config: TrainConfig
+    logprobs_KT: Tensor,
+    old_KT: Tensor,
+    majority_K: Tensor,
+    minority_K: Tensor,
+    config: LossSettings,
 ) -> TokenLoss:
     """The clipped loss of every token, both advantage streams at once, see `Group`."""
     log_ratio = logprobs_KT - old_KT.to(logprobs_KT.dtype)
@@ -188,7 +192,7 @@ _N_NUMBERS = 4
 
 
 def _micro_loss(
-    scorer: Scorer, batch: MicroBatch, config: TrainConfig, reference: Reference | None
+    scorer: Scorer, batch: MicroBatch, config: UpdateSettings, reference: Reference | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Summed loss of one micro-batch, with gradient, and what else it adds up to, on its device.
 
@@ -223,7 +227,7 @@ def _micro_loss(
     return loss, torch.stack((loss.detach(), n_clipped, kl, broken_R.sum())), broken_R
 
 
-def _weighted_sum(values_RT: Tensor, batch: MicroBatch, config: TrainConfig) -> Tensor:
+def _weighted_sum(values_RT: Tensor, batch: MicroBatch, config: LossSettings) -> Tensor:
     """Sum over the rows of all problems, each times its problem's weight."""
     n_rows = [part.lengths_K.shape[0] for part in batch.parts]
     by_part = _row_sums(values_RT, batch.counted_RT, config).split(n_rows)
@@ -231,7 +235,7 @@ def _weighted_sum(values_RT: Tensor, batch: MicroBatch, config: TrainConfig) -> 
     return weighted[0] if len(weighted) == 1 else torch.stack(weighted).sum()
 
 
-def _row_sums(values_RT: Tensor, counted_RT: Tensor, config: TrainConfig) -> Tensor:
+def _row_sums(values_RT: Tensor, counted_RT: Tensor, config: LossSettings) -> Tensor:
     """(R,) sums over a row's tokens, or means where every row shall weigh the same."""
     sums_R = torch.where(counted_RT, values_RT, 0.0).sum(dim=1)
     return sums_R / counted_RT.sum(dim=1) if config.loss == "grpo" else sums_R
@@ -316,24 +320,28 @@ def mismatch_kl(trainer: Sequence[Tensor], engine: Sequence[Tensor]) -> float:
 
 
 def compared(
-    scorer: Scorer, groups: Sequence[Group], config: TrainConfig, share: tuple[int, int] = (0, 1)
+    scorer: Scorer,
+    groups: Sequence[Group],
+    config: UpdateSettings,
+    cap: float = 0.0,
+    share: tuple[int, int] = (0, 1),
 ) -> tuple[list[Group], dict[str, float]]:
     """Compare engine and trainer before the first update of a batch.
 
-    Without a cap of the importance weights (`tis_cap`) this costs a few rows' forward pass. With a
-    cap every response that is trained on goes through the model once more: the ratio of the loss
-    then starts from the trainer's own log-probs, and the weights stand in `correction_KT`.
+    Without a cap of the importance weights this costs a few rows' forward pass. With a cap every
+    response that is trained on goes through the model once more: the ratio of the loss then starts
+    from the trainer's own log-probs, and the weights stand in `correction_KT`.
 
     Args:
         scorer: of the model with the weights that sampled.
         groups: the batch; `old_KT` holds the engine's log-probs.
+        cap: the setting `tis_cap`.
         share: rank and number of ranks, see `group_logprobs`.
 
     Returns:
         The groups to train on, and columns of the steps: the mismatch in nats per token and, with
         a cap, the mean weight and the share of responses whose weights are 0.
     """
-    cap = config.tis_cap or 0.0
     if not cap:
         scored_groups = [_first_row(group) for group in groups[:PROBE_ROWS]]
     else:

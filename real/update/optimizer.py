@@ -32,7 +32,7 @@ from real.ranks.distributed import (
     shard_of,
     sharded_like,
 )
-from real.settings.config import TrainConfig
+from real.settings.groups import UpdateSettings
 from real.update.grpo import Pass, Reference, backward, initial_reference
 from real.update.logprobs import Scorer
 from real.update.packing import Group, kept, without_rows
@@ -349,7 +349,7 @@ class PolicyOptimizer:
     def __init__(
         self,
         model: Any,
-        config: TrainConfig,
+        config: UpdateSettings,
         n_scheduled: int,
         share: tuple[int, int] = (0, 1),
         reference: Reference | None = None,

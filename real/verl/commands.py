@@ -24,7 +24,8 @@ from lab.trace.manifest import check_new
 from real.problems import NAMED, load_problems
 from real.problems.load import suffix_of
 from real.problems.problem import ProblemSet
-from real.settings.config import BOX_REQUEST, FieldMap, TrainConfig, rule_of
+from real.settings.config import TrainConfig, rule_of
+from real.settings.groups import BOX_REQUEST, FieldMap
 from real.settings.presets import STUDIES, model_of, require_torch, settings_of
 
 TEMPLATE = Path(__file__).with_name("cell.sh").read_text(encoding="utf-8")

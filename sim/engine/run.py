@@ -32,23 +32,11 @@ from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tables, tally
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
 from sim.world.measured import Measured, Trust
+from sim.world.observe import sample_all, sample_votes, with_unparseable
 from sim.world.policies import AnswerPolicy, make_policy
-from sim.world.populations import P_MIN, Population, draw_population
-from sim.world.sampling import (
-    DEAL,
-    PICK,
-    SKIP,
-    TIE,
-    Floats,
-    Ints,
-    Records,
-    orders,
-    sample_all,
-    sample_votes,
-    uniforms,
-    with_unparseable,
-)
-from sim.world.tree import measured_population, read_measured
+from sim.world.populations import P_MIN, Population, draw_population, measured_population
+from sim.world.sampling import DEAL, PICK, SKIP, TIE, Floats, Ints, Records, orders, uniforms
+from sim.world.tree import read_measured
 
 _CHUNK = 64
 """Problems whose probabilities are computed at once for pass@1; bounds the memory."""

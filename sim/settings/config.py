@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from guard_core.config import (
@@ -22,11 +19,8 @@ from guard_core.rules import RULES, make_rule
 from guard_core.schedule import scheduled_steps, step_factors
 from lab.base.arms import BASELINE, DEFAULT_GUARD, OWN, check_fit, guard_of
 from lab.base.errors import UserError
-from lab.base.settings import from_values, toml_values
-from lab.cli import read_option, with_arm_options
 from sim.settings.populations import (
     FREE,
-    NAMED,
     STEP,
     Part,
     check_measured_rule,
@@ -318,33 +312,3 @@ SEARCH_ARMS = ("ttrl", "guard", "frs", "rcsu", "frozen", "memory", "memory_guard
 """Sources of labels, strengths and skipping, as arms."""
 SEARCH_LRS = (5e-5, 1e-4, 2e-4, 3e-4, 5e-4)
 """Learning rates that a candidate of a search is judged over."""
-
-
-def settings_of(argv: Sequence[str], has_arms: bool = False, **base: Any) -> SimConfig:
-    """Return the settings of the file, or else `base`, with those of the options over them.
-
-    Options are read here as far as they decide the values of others: `--population`, `--policy`
-    with `--response` and `--lr`, and those of `lab.cli.with_arm_options`. With `has_arms` the file
-    may list arms, which `lab.cli.arms_of` reads.
-    """
-    path = read_option(argv, "--config")
-    values = base if path is None else toml_values(Path(path))
-    values = {name: values[name] for name in values if name != "arms" or not has_arms}
-    usual = values.get("population", SimConfig.__dataclass_fields__["population"].default)
-    values = with_arm_options(argv, values, read_option(argv, "--population") or usual)
-    return from_values(values | _problems(argv), SimConfig, path or "")
-
-
-def _problems(argv: Sequence[str]) -> dict[str, str | float]:
-    """The options that decide how many problems there are, as far as they are given."""
-    values: dict[str, str | float] = {}
-    if (population := read_option(argv, "--population")) in NAMED:
-        values["population"] = population
-    if read_option(argv, "--policy") == "measured":
-        values["policy"] = "measured"
-    if (response := read_option(argv, "--response")) is not None:
-        values["response"] = response
-    if (lr := read_option(argv, "--lr")) is not None:
-        with suppress(ValueError):
-            values["lr"] = float(lr)
-    return values

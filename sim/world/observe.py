@@ -1,4 +1,4 @@
-"""Observations of a rule other than the votes, as models of known strength.
+"""Votes of a visit, and what a rule observes besides, as models of known strength.
 
 Only here may the truth enter an observation. One number, `SimConfig.signal` = s, sets the strength
 of all of them; at 0 they contain no more information than the votes.
@@ -62,6 +62,7 @@ from sim.world.sampling import (
     Floats,
     Ints,
     Shorts,
+    draw_votes,
     fill_lanes,
     fold,
     stream,
@@ -79,6 +80,38 @@ MOST = MIDDLE / WIDTH
 _BYTES = np.uint64(0x00FF00FF00FF00FF)
 _LAST = np.uint64(0xFFFF)
 _S8, _S16, _S32 = np.uint64(8), np.uint64(16), np.uint64(32)
+
+
+def sample_votes(config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats) -> Votes:
+    """Return the votes of a batch; rows of `p_RPA` sum to 1, see `draw_votes`."""
+    return _sample(config, epoch, problems_RP, p_RPA, 1.0 - config.unparseable)
+
+
+def sample_all(config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats) -> Votes:
+    """Return the votes of a batch; what a row of `p_RPA` lacks of 1 is unparseable."""
+    # Unparseable is drawn as the last answer, which takes what the others leave.
+    p_RPB = np.pad(p_RPA, ((0, 0), (0, 0), (0, 1)))
+    votes = _sample(config, epoch, problems_RP, p_RPB, 1.0)
+    counts_RPA, samples_RPA = (
+        np.ascontiguousarray(rows[..., :-1]) for rows in (votes.counts, votes.samples)
+    )
+    return Votes(counts_RPA, samples_RPA, votes.n_votes, votes.n_samples)
+
+
+def with_unparseable(votes: Votes) -> Ints:
+    """Return (R, P, A + 1) trained samples per answer, the last place for unparseable ones."""
+    missing_RP = votes.n_samples - votes.samples.sum(axis=-1)
+    return np.concatenate([votes.samples, missing_RP[..., None]], axis=-1)
+
+
+def _sample(
+    config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats, parseable: float
+) -> Votes:
+    counts_RPA = np.empty(p_RPA.shape, np.int64)
+    samples_RPA = np.empty_like(counts_RPA)
+    where, out = (config.seed, config.first_replicate, epoch), (counts_RPA, samples_RPA)
+    draw_votes(*where, problems_RP, p_RPA, parseable, config.n_votes, *out, config.n_samples)
+    return Votes(counts_RPA, samples_RPA, config.n_votes, config.n_samples)
 
 
 @njit(inline="always")

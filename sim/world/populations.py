@@ -41,6 +41,7 @@ from lab.trace.trace import load
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
 from sim.world.sampling import Floats, Ints, generator
+from sim.world.tree import first_probs, read_measured
 
 
 class Histogram(NamedTuple):
@@ -206,6 +207,23 @@ def _draw_one(config: SimConfig, ability: Sampler, replicate: int) -> tuple[Floa
     placed_NA = np.empty_like(p0_NA)
     np.put_along_axis(placed_NA, ids_NA, p0_NA, axis=1)
     return placed_NA, ids_NA[:, 0].copy(), ids_NA[:, 1].copy()
+
+
+def measured_population(config: SimConfig) -> Population:
+    """Return the problems of the response file, the same for all replicates.
+
+    Probabilities are those before training among readable responses, the attractor is the likeliest
+    wrong answer. Without a reference answer the truth is an id that no response gives.
+    """
+    assert config.response is not None  # SimConfig asks for it
+    response = read_measured(config.response, config.n_problems, config.n_answers)
+    p0_NA = np.maximum(first_probs(response)[:, :-1], P_MIN)
+    p0_NA /= p0_NA.sum(axis=1, keepdims=True)
+    truth_N = np.where(response.truth_N < 0, config.n_answers - 1, response.truth_N)
+    wrong_NA = p0_NA.copy()
+    wrong_NA[np.arange(len(truth_N)), truth_N] = -1.0
+    parts = (p0_NA, truth_N, wrong_NA.argmax(axis=1))
+    return Population(*(np.stack([part] * config.replicates) for part in parts))
 
 
 def ability_sampler(config: SimConfig) -> Sampler:

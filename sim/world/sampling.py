@@ -21,9 +21,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from guard_core import Votes
-from sim.settings.config import SimConfig
-
 Bools, Records = NDArray[np.bool_], NDArray[np.void]
 Floats, Ints, Shorts = NDArray[np.float64], NDArray[np.int64], NDArray[np.int32]
 
@@ -224,38 +221,6 @@ def softmax_rows(z_RPA: Floats) -> int:
 _TRAINED = 32
 """Bit from which a sum of responses holds the trained ones; all of them stand below it."""
 _ALL = (1 << _TRAINED) - 1
-
-
-def sample_votes(config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats) -> Votes:
-    """Return the votes of a batch; rows of `p_RPA` sum to 1, see `draw_votes`."""
-    return _sample(config, epoch, problems_RP, p_RPA, 1.0 - config.unparseable)
-
-
-def sample_all(config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats) -> Votes:
-    """Return the votes of a batch; what a row of `p_RPA` lacks of 1 is unparseable."""
-    # Unparseable is drawn as the last answer, which takes what the others leave.
-    p_RPB = np.pad(p_RPA, ((0, 0), (0, 0), (0, 1)))
-    votes = _sample(config, epoch, problems_RP, p_RPB, 1.0)
-    counts_RPA, samples_RPA = (
-        np.ascontiguousarray(rows[..., :-1]) for rows in (votes.counts, votes.samples)
-    )
-    return Votes(counts_RPA, samples_RPA, votes.n_votes, votes.n_samples)
-
-
-def with_unparseable(votes: Votes) -> Ints:
-    """Return (R, P, A + 1) trained samples per answer, the last place for unparseable ones."""
-    missing_RP = votes.n_samples - votes.samples.sum(axis=-1)
-    return np.concatenate([votes.samples, missing_RP[..., None]], axis=-1)
-
-
-def _sample(
-    config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats, parseable: float
-) -> Votes:
-    counts_RPA = np.empty(p_RPA.shape, np.int64)
-    samples_RPA = np.empty_like(counts_RPA)
-    where, out = (config.seed, config.first_replicate, epoch), (counts_RPA, samples_RPA)
-    draw_votes(*where, problems_RP, p_RPA, parseable, config.n_votes, *out, config.n_samples)
-    return Votes(counts_RPA, samples_RPA, config.n_votes, config.n_samples)
 
 
 @njit(cache=True, nogil=True)

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 
 from lab.base.errors import UserError
 from lab.trace.response import Response
-from sim.settings.config import SimConfig
 from sim.settings.populations import response_at
-from sim.world.populations import P_MIN, Population
 from sim.world.sampling import Bools, Floats, Ints
 
 Singles = NDArray[np.float32]
@@ -309,20 +307,3 @@ def draw_curvature(
     wanted_E, drawn_E = of_node(p_E * response.norm2), of_node(p_E * drawn2_E)
     length_E = np.sqrt(np.divide(wanted_E, drawn_E, out=np.zeros_like(p_E), where=drawn_E > 0))
     return basis_KT, x_EK * length_E[:, None].astype(np.float32)
-
-
-def measured_population(config: SimConfig) -> Population:
-    """Return the problems of the response file, the same for all replicates.
-
-    Probabilities are those before training among readable responses, the attractor is the likeliest
-    wrong answer. Without a reference answer the truth is an id that no response gives.
-    """
-    assert config.response is not None  # SimConfig asks for it
-    response = read_measured(config.response, config.n_problems, config.n_answers)
-    p0_NA = np.maximum(first_probs(response)[:, :-1], P_MIN)
-    p0_NA /= p0_NA.sum(axis=1, keepdims=True)
-    truth_N = np.where(response.truth_N < 0, config.n_answers - 1, response.truth_N)
-    wrong_NA = p0_NA.copy()
-    wrong_NA[np.arange(len(truth_N)), truth_N] = -1.0
-    parts = (p0_NA, truth_N, wrong_NA.argmax(axis=1))
-    return Population(*(np.stack([part] * config.replicates) for part in parts))

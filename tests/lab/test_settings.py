@@ -7,7 +7,8 @@ import pytest
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.base.settings import from_values, to_values, toml_values
-from real.settings.config import FieldMap, TrainConfig
+from real.settings.config import TrainConfig
+from real.settings.groups import FieldMap
 from sim.settings.config import SimConfig
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from real.measure.measuring import MeasureConfig, measure
+from real.measure import MeasureSettings
+from real.measure.measuring import measure
 
 PROMPTS = [[1, 2], [3, 1, 4]]
 END, LONGEST, TEMPERATURE = 0, 3, 0.8
@@ -52,8 +53,9 @@ def answer_ids(problem, responses):
 
 
 def measured(model, checkpoints=(), **settings):
-    config = MeasureConfig(**{"responses": 40, "min_p": 1e-6, "min_novel": 1e-6, **settings})
+    config = MeasureSettings(**{"responses": 40, "min_p": 1e-6, "min_novel": 1e-6, **settings})
     return measure(
         model, PROMPTS, sample=sampler(model), answer_ids=answer_ids, max_tokens=LONGEST,
         temperature=TEMPERATURE, pad=END, config=config, facts=FACTS, checkpoints=checkpoints,
+        seed=0,
     )  # fmt: skip

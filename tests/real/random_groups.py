@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from real.settings.config import TrainConfig
+from real.settings.groups import UpdateSettings
 from real.update.grpo import backward
 from real.update.logprobs import Scorer
 from real.update.packing import Group, PackedRows
@@ -79,7 +79,7 @@ def random_rows(
 
 
 def gradient(
-    model: torch.nn.Module, groups: list[Group], config: TrainConfig, **options: Any
+    model: torch.nn.Module, groups: list[Group], config: UpdateSettings, **options: Any
 ) -> tuple[float, Tensor]:
     model.zero_grad(set_to_none=True)
     done = backward(model, groups, config, **options)
@@ -87,4 +87,4 @@ def gradient(
     return done.loss, torch.cat(flat) if flat else torch.zeros(0)
 
 
-CONFIG = TrainConfig(temperature=0.6)
+CONFIG = UpdateSettings(temperature=0.6)

@@ -16,8 +16,8 @@ from random_groups import random_rows
 from small_models import decoder_sizes
 from torch import Tensor
 
-from real.model.prepare import add_lora
-from real.settings.config import TrainConfig
+from real.model.adapters import add_lora
+from real.settings.groups import UpdateSettings
 from real.update import packing
 from real.update.grpo import backward
 from real.update.logprobs import EntropyScorer, Scorer
@@ -66,7 +66,7 @@ def any_saving_is_enough(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(packing, "PASS_TOKENS", 0)
 
 
-def both_ways(scorer: Scorer, config: TrainConfig, **options: Any) -> list[tuple[float, Tensor]]:
+def both_ways(scorer: Scorer, config: UpdateSettings, **options: Any) -> list[tuple[float, Tensor]]:
     found = []
     for width in (scorer.bundle_width, None):
         way = copy.copy(scorer)
@@ -79,7 +79,7 @@ def both_ways(scorer: Scorer, config: TrainConfig, **options: Any) -> list[tuple
     return found
 
 
-def assert_close(scorer: Scorer, config: TrainConfig, **options: Any) -> None:
+def assert_close(scorer: Scorer, config: UpdateSettings, **options: Any) -> None:
     assert scorer.bundle_width == 16
     counts = [row_counts(group) for group in groups()]
     assert scorer.plan(groups(), counts, config.max_tokens_per_microbatch).bundle > 1
@@ -99,14 +99,14 @@ def test_loss_and_gradient_are_those_of_rows_alone(
 ):
     scorer = Scorer(make(attn_implementation=attention))
     assert_close(
-        scorer, TrainConfig(temperature=0.6, max_tokens_per_microbatch=max_tokens_per_microbatch)
+        scorer, UpdateSettings(temperature=0.6, max_tokens_per_microbatch=max_tokens_per_microbatch)
     )
 
 
 @pytest.mark.parametrize("scorer", [Scorer, EntropyScorer])
 @pytest.mark.parametrize("kind", ["dapo", "grpo", "dr_grpo"])
 def test_every_mean(kind: Any, scorer: Any):
-    assert_close(scorer(gpt2()), TrainConfig(loss=kind, temperature=0.6, max_response_tokens=6))
+    assert_close(scorer(gpt2()), UpdateSettings(loss=kind, temperature=0.6, max_response_tokens=6))
 
 
 def test_lora_and_gradient_checkpointing():
@@ -117,12 +117,12 @@ def test_lora_and_gradient_checkpointing():
             if "lora_B" in name:
                 parameter.normal_(0, 0.1)
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    assert_close(Scorer(model), TrainConfig(temperature=0.6))
+    assert_close(Scorer(model), UpdateSettings(temperature=0.6))
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_ranks_together_are_one_rank(world: int):
-    scorer, config = Scorer(gpt2()), TrainConfig(temperature=0.6)
+    scorer, config = Scorer(gpt2()), UpdateSettings(temperature=0.6)
     whole = both_ways(scorer, config)[1]
     parts = [both_ways(scorer, config, share=(rank, world))[0] for rank in range(world)]
     assert sum(loss for loss, _ in parts) == pytest.approx(whole[0], rel=1e-9)
@@ -141,7 +141,7 @@ def test_a_broken_response_is_left_out_without_those_behind_its_prompt():
     model.get_input_embeddings().register_forward_hook(
         lambda _, given, found: torch.where((given[0] == word)[..., None], torch.nan, found)
     )
-    done = backward(Scorer(model), [group], TrainConfig(temperature=0.6))
+    done = backward(Scorer(model), [group], UpdateSettings(temperature=0.6))
     assert done.broken == ((0, 2),)
 
 

@@ -20,13 +20,13 @@ from scripted_child import COMMAND, ScriptedHost, TinyModel
 from lab.base.errors import UserError
 from lab.trace.manifest import is_unused
 from lab.trace.schema import names
-from real.engines import weight_transfer, weights
-from real.engines.child import REQUEST
+from real.engines import exchange, weights
 from real.engines.child_engine import ChildEngine, RestartingEngine
+from real.engines.exchange import REQUEST
 from real.engines.rollouts import EngineDied, EngineError, Sampling, request_seeds
 from real.engines.weights import named_weights
+from real.model.adapters import add_lora
 from real.model.policy import load_policy
-from real.model.prepare import add_lora
 from real.tiny import CHECKPOINT
 
 PROMPTS = [[1, 2], [3]]
@@ -325,7 +325,7 @@ def test_a_handle_of_device_memory_is_plain_values(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.UntypedStorage, "_new_shared_cuda", reopened, raising=False)
-    assert len(weight_transfer.opened(handle)) == 2
+    assert len(exchange.opened(handle)) == 2
     assert tuple(got) == (0, *fields)
 
 

@@ -27,7 +27,7 @@ from lab.trace.manifest import Manifest, read_manifest
 from lab.trace.trace import RunFolder, load
 from real import train
 from real.__main__ import main
-from real.compare import CLOSE, MAX_TRIES, compare
+from real.compare import CLOSE, MAX_TRIES, compare, run_one
 from real.jobs import find_places, run_jobs
 from real.settings.config import TrainConfig
 
@@ -114,7 +114,7 @@ def test_failing_and_killed_runs_are_reported_and_the_others_go_on(tmp_path: Pat
                 pids.append(child.pid)
                 os.kill(child.pid, signal.SIGKILL)
 
-    taken, killed, good = run_jobs(jobs, [(), ()], kill_the_long_one)
+    taken, killed, good = run_jobs(run_one, jobs, [(), ()], kill_the_long_one)
     assert "is not empty" in (taken.error or "")
     assert killed.error == "its process was killed by signal 9"
     assert good.error is None and load(good.job.folder).run.status == "finished"
@@ -204,7 +204,7 @@ def test_each_run_sees_its_own_gpus(tmp_path: Path):
     (tmp_path / "ttrl").mkdir()
     job = Job("ttrl", with_arm(TINY, arm("ttrl")), run_folder(tmp_path, "ttrl", 0))
     shares: list[float] = []
-    (outcome,) = run_jobs([job], [("7", "GPU-8f")], shares.append)
+    (outcome,) = run_jobs(run_one, [job], [("7", "GPU-8f")], shares.append)
     assert outcome.error is None
     run = read_manifest(job.folder)
     assert (run.extra["gpus"], run.backend) == ("7,GPU-8f", "transformers on 2 x cpu")

@@ -18,11 +18,10 @@ from lab.trace.trace import Trace, load
 from real import TrainConfig, train
 from real.__main__ import main
 from real.answers import AnswerIds
-from real.problems.load import read_problems
 from real.record.evaluation import evaluate, pass_at
 from real.record.terminal import lines, summary
 from real.settings.seeds import is_due
-from real.tiny import TASKS
+from real.tiny import TASKS, problems_of
 from real.vote.decide import Supervisor
 
 
@@ -199,7 +198,7 @@ def test_a_file_with_too_few_problems_to_hold_out(tmp_path: Path):
     file = tmp_path / "problems.json"
     file.write_text(json.dumps([{"prompt": f"{i}=", "answer": str(i)} for i in range(5)]))
     config = TrainConfig(model="tiny", problems=str(file), n_held_out=2)
-    assert [p.answer for p in read_problems(config)] == ["0", "1", "2"]
-    assert [p.answer for p in read_problems(config, held_out=True)] == ["3", "4"]
+    assert [p.answer for p in problems_of(config)] == ["0", "1", "2"]
+    assert [p.answer for p in problems_of(config, held_out=True)] == ["3", "4"]
     with pytest.raises(UserError, match=r"n_problems = 4, n_held_out = 2: .* holds 5; ask"):
-        read_problems(replace(config, n_problems=4))
+        problems_of(replace(config, n_problems=4))

@@ -21,7 +21,7 @@ from random_groups import (
 from torch import Tensor
 from transformers import GPT2LMHeadModel
 
-from real.settings.config import TrainConfig
+from real.settings.groups import LossSettings
 from real.update.grpo import backward, denominator, initial_reference, kl_estimate, token_loss
 from real.update.logprobs import Scorer
 from real.update.packing import Group, kept, row_counts, without_rows
@@ -40,11 +40,11 @@ def test_token_loss_by_hand():
     """
     ratio = torch.tensor([[1.5, 0.5, 1.1], [1.5, 0.5, 1.1]], dtype=torch.float64)
     given = ratio.log(), torch.zeros_like(ratio), torch.tensor([2.0, -1.0]), torch.tensor([0.5, 0])
-    loss, clipped = token_loss(*given, TrainConfig(temperature=1.0))
+    loss, clipped = token_loss(*given, LossSettings())
     expected = torch.tensor([[-2.4 - 0.6, -1.0 - 0.25, -2.2 - 0.55], [1.5, 0.8, 1.1]])
     torch.testing.assert_close(loss, expected.double())
     assert clipped.tolist() == [[True, False, False], [False, True, False]]
-    wide = token_loss(*given, TrainConfig(temperature=1.0, clip_high=0.28)).loss_KT
+    wide = token_loss(*given, LossSettings(clip_high=0.28)).loss_KT
     assert wide[0, 0].item() == pytest.approx(-1.28 * 2.5)
 
 

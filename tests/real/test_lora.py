@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lab.base.errors import UserError
 from real import TrainConfig, train
-from real.model.prepare import add_lora, has_adapters, merged_weights, prepare_training
+from real.model.adapters import add_lora, has_adapters, merged_weights, prepare_training
+from real.settings.groups import MemorySettings, UpdateSettings
 from real.tiny import CHECKPOINT
 from real.update.grpo import initial_reference
 from real.update.logprobs import Scorer
@@ -38,7 +39,7 @@ def logits(model: Any) -> torch.Tensor:
 
 def trained(model: Any, kl_coef: float = 0.0) -> PolicyOptimizer:
     """Three optimizer steps on random responses."""
-    config = TrainConfig(temperature=1.0, kl_coef=kl_coef, lr=1e-2, warmup_ratio=0.0)
+    config = UpdateSettings(temperature=1.0, kl_coef=kl_coef, lr=1e-2, warmup_ratio=0.0)
     optimizer = PolicyOptimizer(model, config, 3)
     g = torch.Generator().manual_seed(1)
     for seed in range(3):
@@ -96,7 +97,7 @@ def test_the_adapters_product_is_scaled_by_alpha_over_rank():
     for alpha, scale in ((2.0, 1.0), (8.0, 4.0)):
         model = small_model()
         before = model.get_submodule(name).weight.detach().clone()
-        prepare_training(model, TrainConfig(lora_rank=2, lora_alpha=alpha))
+        prepare_training(model, MemorySettings(lora_rank=2, lora_alpha=alpha))
         adapters: Any = model.get_submodule(name)
         torch.nn.init.ones_(adapters.lora_B["default"].weight)
         change = dict(merged_weights(model))[f"{name}.weight"] - before
@@ -137,7 +138,7 @@ def test_checkpointing_of_a_model_that_cannot_is_refused(monkeypatch: pytest.Mon
     model = small_model()
     monkeypatch.setattr(type(model), "supports_gradient_checkpointing", False)
     with pytest.raises(UserError, match="gradient_checkpointing = true: LlamaForCausalLM has no"):
-        prepare_training(model, TrainConfig(gradient_checkpointing=True))
+        prepare_training(model, MemorySettings(gradient_checkpointing=True))
 
 
 def test_a_run_with_adapters_leaves_a_plain_model(tmp_path: Path):

@@ -13,7 +13,7 @@ import torch
 from transformers import Qwen2ForCausalLM
 
 from lab.base.errors import UserError
-from real.settings.config import TrainConfig
+from real.settings.groups import UpdateSettings
 from real.tiny.pretrain import Recipe, initial_model
 from real.update.optimizer import Fault, MeasuredAdamW, PolicyOptimizer, registered
 from real.update.packing import Group
@@ -44,7 +44,7 @@ def taken(*seeds: int, **settings: Any) -> PolicyOptimizer:
 
 def make_optimizer(dtype: torch.dtype = torch.float32, **changes: Any) -> PolicyOptimizer:
     model = initial_model(SMALL, 0).eval().to(dtype)
-    config = replace(TrainConfig(temperature=1.0, lr=1e-2, warmup_ratio=0.0), **changes)
+    config = replace(UpdateSettings(temperature=1.0, lr=1e-2, warmup_ratio=0.0), **changes)
     return PolicyOptimizer(model, config, n_scheduled=10)
 
 

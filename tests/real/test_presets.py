@@ -13,8 +13,8 @@ from lab.base.errors import UserError
 from lab.trace.trace import load
 from real.__main__ import main
 from real.commands import CompareCommand, RunCommand
-from real.problems.load import read_problems
 from real.settings.presets import NAMES, preset, table
+from real.tiny import problems_of
 
 PAPER: dict[str, Any] = {
     "batch_size": 8, "mini_batch": 1, "lr": 5e-7, "warmup_ratio": 0.03, "kl_coef": 0.0,
@@ -93,9 +93,9 @@ def test_a_preset_runs_and_its_values_are_in_run_json(tmp_path):
 def test_a_study_has_its_problems_arms_and_seed(capsys: pytest.CaptureFixture[str]) -> None:
     name = "smollm2/multiplication"
     config = preset(name, model="model", lr=1e-5)
-    problems = read_problems(config)
+    problems = problems_of(config)
     assert (
-        len(problems) == config.n_problems == 24 and len(read_problems(config, held_out=True)) == 12
+        len(problems) == config.n_problems == 24 and len(problems_of(config, held_out=True)) == 12
     )
     for problem in problems:
         one, other = map(int, problem.id.split("*"))

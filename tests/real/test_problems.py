@@ -17,8 +17,9 @@ import pytest
 from lab.base.errors import UserError
 from real.model.folder import model_folder
 from real.problems import NAMED, Problem, ProblemSet, Turn, fingerprint, load_problems
-from real.problems.load import read_problems
-from real.settings.config import FieldMap, TrainConfig
+from real.settings.config import TrainConfig
+from real.settings.groups import FieldMap
+from real.tiny import problems_of
 
 ROWS: list[dict[str, Any]] = [
     {"problem": "1+1?", "answer": "2", "unique_id": "a"},
@@ -272,7 +273,7 @@ def test_named_sets_are_read_from_the_data_folder(name, monkeypatch):
     monkeypatch.setenv("GUARD_DATA", str(DATA))
     assert load_problems(name) == found
     config = TrainConfig(problems=name, model="m", n_problems=4)
-    assert read_problems(config).problems == found.problems[:4]
+    assert problems_of(config).problems == found.problems[:4]
 
 
 def test_a_named_set_of_another_size_is_refused(tmp_path):
@@ -296,7 +297,7 @@ def test_a_missing_named_set_says_where_to_get_it(tmp_path, monkeypatch):
 
 
 def test_the_seed_chooses_the_problems_of_the_tiny_task():
-    sets = [read_problems(TrainConfig(problem_seed=seed, n_problems=8)) for seed in (0, 1)]
+    sets = [problems_of(TrainConfig(problem_seed=seed, n_problems=8)) for seed in (0, 1)]
     assert [problems.name for problems in sets] == ["tiny", "tiny-1"]
     assert not {p.prompt for p in sets[0]} & {p.prompt for p in sets[1]}
     assert [p.id for p in sets[1]][:2] == ["tiny-1-000", "tiny-1-001"]

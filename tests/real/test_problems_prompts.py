@@ -27,7 +27,8 @@ from real.model.policy import load_policy
 from real.problems import Problem, ProblemSet, Turn
 from real.problems.problem import PromptSet
 from real.problems.prompts import FIXED_DATE, build_prompts, encode
-from real.settings.config import BOX_REQUEST, TrainConfig
+from real.settings.config import TrainConfig
+from real.settings.groups import BOX_REQUEST
 
 CHAT = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

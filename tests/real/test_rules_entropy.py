@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import real.update.logprobs as entropy_loss
 from real.model.policy import load_policy
-from real.settings.config import TrainConfig
+from real.settings.groups import UpdateSettings
 from real.tiny import CHECKPOINT
 from real.update.grpo import backward
 from real.update.logprobs import EntropyScorer, Head, Scorer, entropies, head_entropies
@@ -98,7 +98,7 @@ def test_the_loss_of_a_mini_batch_in_any_pieces(kind):
     gradient = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     for n_tokens, chunk in ((10**6, 2**25), (12, 64)):
         model.zero_grad()
-        config = TrainConfig(loss=kind, temperature=0.6, max_tokens_per_microbatch=n_tokens)
+        config = UpdateSettings(loss=kind, temperature=0.6, max_tokens_per_microbatch=n_tokens)
         done = backward(EntropyScorer(model, chunk), groups(), config)
         assert done.loss == pytest.approx(float(expected.detach()), abs=1e-9)
         assert done.n_tokens == done.n_forward == tokens and done.n_left_out == 2

@@ -60,15 +60,15 @@ FAMILIES = "ttrl srt evol_rl scope t3rl self_harmony co_rewarding_2 rent coverrl
 def test_the_truth_says_nothing(name, monkeypatch):
     """One rule of each family; labels of the first visit decide on the rewards of the second."""
     trace = train(of_arm(name), progress=False)
-    read = real.run.read_problems
+    read = real.run.problems_of
 
-    def shifted(config: TrainConfig) -> ProblemSet:
-        found = read(config)
+    def shifted(config: TrainConfig, with_answers: bool) -> ProblemSet:
+        found = read(config, with_answers=with_answers)
         truths = [str((int(p.answer or 0) + 1) % 10) for p in found.problems]
         pairs = zip(found.problems, truths, strict=True)
         return replace(found, problems=[replace(p, answer=t) for p, t in pairs])
 
-    monkeypatch.setattr(real.run, "read_problems", shifted)
+    monkeypatch.setattr(real.run, "problems_of", shifted)
     other = train(of_arm(name), progress=False)
     quality = ("label_correct", "reward_correct")
     pd.testing.assert_frame_equal(

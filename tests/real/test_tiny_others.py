@@ -18,8 +18,7 @@ from lab.base.errors import UserError
 from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.__main__ import main
-from real.problems.load import read_problems
-from real.tiny import ARITHMETIC, CLOSED, COLLATZ, Task, tasks
+from real.tiny import ARITHMETIC, CLOSED, COLLATZ, Task, problems_of, tasks
 from real.tiny.pretrain import RECIPES, boxed_number, measure, training_tokens
 from real.tiny.tasks import closed, collatz_solution, encode, is_held_out, lead, vote_shares
 from real.vote.tool import tool_verdicts
@@ -125,7 +124,7 @@ def test_closed_examples_have_the_shares_and_one_token():
 @pytest.mark.parametrize(("wrong", "rival_lead"), [(0.2, 60), (0.4, 40), (0.6, 20)])
 def test_problem_sets_are_what_the_settings_ask(wrong, rival_lead):
     config = TrainConfig(tiny_task="closed", tiny_wrong=wrong, tiny_lead=rival_lead)  # pyright: ignore
-    found = read_problems(config)
+    found = problems_of(config)
     questions = [problem.prompt[:-1] for problem in found]
     leads = [lead(question) for question in questions]
     assert set(leads) == {40, -rival_lead} and len(set(questions)) == 64
@@ -139,11 +138,11 @@ def test_problem_sets_are_what_the_settings_ask(wrong, rival_lead):
 
 def test_more_problems_than_there_are_end_at_once():
     config = TrainConfig(tiny_task="closed", tiny_wrong=0.6, tiny_lead=60, n_problems=742)
-    assert len(read_problems(config)) == 742
+    assert len(problems_of(config)) == 742
     with pytest.raises(UserError, match="743 different questions: the task closed has 742"):
-        read_problems(TrainConfig(tiny_task="closed", n_problems=743))
+        problems_of(TrainConfig(tiny_task="closed", n_problems=743))
     with pytest.raises(UserError, match="20000 different questions: the task collatz has 11250"):
-        read_problems(TrainConfig(tiny_task="collatz", n_problems=20000))
+        problems_of(TrainConfig(tiny_task="collatz", n_problems=20000))
 
 
 def test_the_start_of_closed_answers_is_as_stated(start):

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from real.problems.problem import Problem, ProblemSet, Turn
-from real.settings.config import BOX_REQUEST
+from real.settings.groups import BOX_REQUEST
 from real.settings.presets import NAMES, preset
 from real.verl import main
 from real.verl.commands import write_problems

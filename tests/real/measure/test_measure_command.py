@@ -54,7 +54,7 @@ def test_answers_adapters_and_the_verifying_model_are_measured(tmp_path, words):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--min-p", "0"], "min_p = 0.0: must be in (0, 1)"),
+        (["--min-p", "0"], "min_p = 0.0: must lie in (0, 1)"),
         (["--responses", "0"], "responses = 0: must be at least 1"),
         (["--weights", "0"], "weights = 0: must be at least 1"),
         (["--growth", "nowhere"], "nowhere"),

@@ -25,12 +25,21 @@ from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_engine import EngineMemory
 from real.fit import engine_memory
+from real.model.machine import card_held
 from real.model.policy import Policy
-from real.model.prepare import card_held
-from real.plan import CONTEXT, GIB, PlannedModel, pass_bytes, plan_memory, read_config, state_parts
+from real.plan import (
+    CONTEXT,
+    GIB,
+    SHAPES,
+    PlannedModel,
+    pass_bytes,
+    plan_memory,
+    read_config,
+    state_parts,
+)
 from real.run import prepare
 from real.settings.config import TrainConfig
-from real.settings.presets import NAMES, SHAPES, preset
+from real.settings.presets import NAMES, preset
 from real.settings.seeds import batches
 from real.tiny import CHECKPOINT
 from real.trainer import train_batch

@@ -1,16 +1,21 @@
-"""Buckets of weights: memory that two processes see, a mapped file or a GPU's memory by CUDA IPC.
+"""What crosses over between an engine's process and its parent: messages, and buckets of weights.
 
-What opens a bucket is a handle of plain values: a path, or torch's description of shared device
-memory. Nothing is pickled, and transformers is not imported.
+Messages are short JSON texts over a pipe. They always fit into its buffer, so that writing one
+cannot block, even if the other side has stopped reading. Requests and rollouts are files in a
+folder, in memory (`/dev/shm`) where there is room. A bucket of weights is memory that both see, a
+mapped file or a GPU's memory by CUDA IPC. What opens it is a handle of plain values: a path, or
+torch's description of shared device memory. Nothing is pickled, and transformers is not imported.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +25,22 @@ from torch import Tensor
 
 from lab.base.errors import UserError
 
+REQUEST = "request.json"
+ROLLOUTS = "rollouts.safetensors"
 ADAPTERS = "adapters"
 """Folder of adapters within that of the exchange, in the format of peft."""
 Handle = dict[str, Any]
 """What opens a bucket in another process; plain values."""
+
+
+def send(pipe: Connection, message: Mapping[str, Any]) -> None:
+    """Send one short message."""
+    pipe.send_bytes(json.dumps(message).encode())
+
+
+def receive(pipe: Connection) -> dict[str, Any]:
+    """Wait for one message."""
+    return json.loads(pipe.recv_bytes())
 
 
 @contextmanager

@@ -1,0 +1,136 @@
+"""A model made ready for training: low-rank adapters, and their weights apart or merged in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lab.base.errors import UserError
+from real.settings.groups import MemorySettings
+
+_ADAPTER = "default"
+_BASE = ".base_layer"
+"""Infix that peft adds to the names of weights that it wraps."""
+
+
+def add_lora(
+    model: Any, rank: int, alpha: float, targets: str = "all-linear", seed: int = 0
+) -> None:
+    """Freeze a model and put trainable adapters into it, in place.
+
+    The adapters start as no change at all. Layers are replaced inside the model, which stays the
+    class that it was: it samples and scores as before.
+
+    Args:
+        alpha: the adapters' product is scaled by `alpha / rank`.
+        targets: names of the linear layers to adapt, as they end, with commas between them; or
+            `all-linear` for all but the output layer.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise UserError(
+            f"lora_rank = {rank}: needs the package peft; pip install 'ttrl-guard-lab[lora]'"
+        ) from error
+    names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
+    # No task type: peft needs one only for wrappers of its own, which are not used here.
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, lora_dropout=0.0)  # pyright: ignore[reportArgumentType]
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            inject_adapter_in_model(config, model, adapter_name=_ADAPTER)
+    except ValueError as error:
+        raise UserError(
+            f"lora_targets = {targets}: the model has no such linear layers; "
+            "give names of its layers, or all-linear"
+        ) from error
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+
+
+def adapted_layers(model: Any, targets: str) -> list[torch.nn.Linear]:
+    """Return the linear layers of a model that `add_lora` would adapt."""
+    head, ends = model.get_output_embeddings(), tuple(f".{n.strip()}" for n in targets.split(","))
+    return [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+        and (module is not head if targets == "all-linear" else f".{name}".endswith(ends))
+    ]
+
+
+def has_adapters(model: Any) -> bool:
+    """The model went through `add_lora`."""
+    return any(_is_adapted(module) for module in model.modules())
+
+
+@contextlib.contextmanager
+def adapters_off(model: Any) -> Iterator[None]:
+    """The model without its adapters, for a while."""
+    adapted = [module for module in model.modules() if _is_adapted(module)]
+    for module in adapted:
+        module.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for module in adapted:
+            module.enable_adapters(True)
+
+
+def adapter_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the adapters' weights under their names in a file of peft."""
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            yield "base_model.model." + name.replace(f".{_ADAPTER}.", "."), parameter.detach()
+
+
+def adapter_config(model: Any) -> dict[str, Any]:
+    """Return the fields of peft's `adapter_config.json` that describe the adapters."""
+    adapted = {name: module for name, module in model.named_modules() if _is_adapted(module)}
+    rank = next(iter(adapted.values())).r[_ADAPTER]
+    return {
+        "peft_type": "LORA",
+        "r": rank,
+        "lora_alpha": rank * next(iter(adapted.values())).scaling[_ADAPTER],
+        "target_modules": sorted({name.rpartition(".")[2] for name in adapted}),
+    }
+
+
+@torch.no_grad()
+def merged_weights(model: Any, merge: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """All weights under their Hugging Face names, adapters merged in, or left out without `merge`.
+
+    The model stays as it is. One merged matrix exists at a time. Tied weights come once, buffers do
+    not come.
+    """
+    adapted = {name: module for name, module in model.named_modules() if _is_adapted(module)}
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            continue
+        owner, _, field = name.rpartition(".")
+        layer = adapted.get(owner.removesuffix(_BASE))
+        value = parameter.detach()
+        if merge and layer is not None and owner.endswith(_BASE) and field == "weight":
+            value = value + layer.get_delta_weight(_ADAPTER).to(value.dtype)
+        yield name.replace(_BASE, ""), value
+
+
+def _is_adapted(module: Any) -> bool:
+    return hasattr(module, "lora_A") and hasattr(module, "base_layer")
+
+
+def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
+    """Make a loaded model trainable as the settings say: adapters, gradient checkpointing."""
+    if config.lora_rank:
+        add_lora(model, config.lora_rank, config.lora_alpha, config.lora_targets, seed)
+    if config.gradient_checkpointing:
+        if not model.supports_gradient_checkpointing:
+            raise UserError(
+                f"gradient_checkpointing = true: {type(model).__name__} has no support for it; "
+                "leave it out and lower max_tokens_per_microbatch"
+            )
+        model.gradient_checkpointing_enable({"use_reentrant": False})
