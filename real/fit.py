@@ -175,7 +175,7 @@ def _lacks(plan: MemoryPlan, world: int) -> str:
     update, sampling, usable = (n / GIB for n in (plan.update, plan.sampling, plan.usable))
     need = f"the update needs {update:.0f} GiB, sampling {sampling:.0f}"
     if plan.start > plan.usable:
-        need += f", the whole model before it is sharded {plan.start / GIB:.0f}"
+        need += f", loading {plan.start / GIB:.0f}"
     if plan.cache_tokens < plan.least_tokens:
         need += f" and {max(0, plan.cache_tokens)} tokens of cache are too few"
     return f"{need}, of {usable:.0f} GiB on each of {world}"

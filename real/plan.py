@@ -221,7 +221,8 @@ class MemoryPlan:
     engine_share: float
     """Share of the GPU that vLLM takes, weights and cache and all."""
     start: int
-    """Bytes while ranks hold the whole model, after the engine's start and before it is sharded."""
+    """Most bytes between the engine's start and the first update: the whole model, or shards and
+    the part that is cut next."""
     host: int
     """Bytes of main memory, all processes of this machine together."""
     checkpoint: int
@@ -265,10 +266,19 @@ def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> 
         least_tokens=LEAST_ROWS * longest(config),
         cache=engine.cache,
         engine_share=engine.share,
-        start=size.n_weights * _widths(config)[0] + 2 * CONTEXT,
+        start=_start(size, config, world),
         host=_host(size, config, world),
         checkpoint=checkpoint_bytes(size, config),
     )
+
+
+def _start(size: ModelSize, config: TrainConfig, world: int) -> int:
+    """Return the most bytes while the model reaches the GPU, the engine asleep."""
+    narrow, wide = _widths(config)
+    if world == 1 or config.engine != "vllm":
+        return size.n_weights * narrow + 2 * CONTEXT
+    shards = world // model_copies(world, config.fsdp_size)
+    return wide * (size.n_weights // shards + max(size.n_layer, size.n_outside)) + 2 * CONTEXT
 
 
 def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPart]:

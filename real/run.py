@@ -210,8 +210,9 @@ def prepare(
     engine = make_engine(config, policy, folder, ranks, logs, memory)
     if memory and memory.share:
         engine.release()  # it sleeps while masters, gradients and moments are allocated
-    with in_phase("load"):
-        policy.model.to(policy.device)
+    if ranks.world == 1:  # else layers reach the GPU one by one, as they are sharded
+        with in_phase("load"):
+            policy.model.to(policy.device)
     sampling = replace(_sampling(config, config.temperature, config.top_p), stats=needs_stats(rule))
     sampler = Sampler(engine, policy, config.seed)
     supervisor = Supervisor(config, prompts.truths, ranks)
