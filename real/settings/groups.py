@@ -202,7 +202,8 @@ class EngineSettings(Settings, group="engine"):
     `transformers`, which samples with the trainer's model, `vllm` in its own process,
     `vllm_inprocess`, or `vllm_server` at `engine_url`."""
     engine_url: str | None = None
-    """Address of a running `vllm serve`, such as http://127.0.0.1:8000."""
+    """Address of a running `vllm serve`, such as http://127.0.0.1:8000, or of several, between
+    commas, which the ranks share in turn."""
     engine_timeout: Positive = 900.0
     """Seconds without a sign of life after which a vLLM engine counts as hung."""
     restart_engine: Natural = 0
