@@ -17,6 +17,7 @@ from real.model.adapters import adapted_layers
 from real.model.folder import PREFIX, check_folder
 from real.model.policy import loading, widen_head
 from real.settings.config import TrainConfig, rule_of
+from real.settings.groups import TaskSettings
 from real.update.logprobs import GPU_CHUNK_ELEMENTS
 from real.update.optimizer import BLOCK_ELEMENTS
 
@@ -309,7 +310,7 @@ def trained_and_frozen(size: ModelSize) -> tuple[int, int]:
     return (size.n_adapters, size.n_weights) if size.n_adapters else (size.n_weights, 0)
 
 
-def longest(config: TrainConfig) -> int:
+def longest(config: TaskSettings) -> int:
     """Return the tokens of the longest prompt and response together."""
     return config.max_prompt_tokens + (config.max_response_tokens or 1)
 

@@ -223,7 +223,7 @@ def prepare(
         engine=engine,
         sampler=sampler,
         sampling=sampling,
-        votes=VoteSampler(config, sampler, prompts, sampling),
+        votes=VoteSampler(config.n_votes, bool(config.async_level), sampler, prompts, sampling),
         rule=rule,
         observer=Observer(rule, config, prompts, optimizer.scorer, ranks.share),
         supervisor=supervisor,

@@ -38,7 +38,7 @@ from real.record.terminal import say, show_numbers, unread
 from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
 from real.settings.presets import require_loggers, stored_config
-from real.settings.seeds import Batch, batches, with_next
+from real.settings.seeds import Batch, batches, checkpoint_interval, with_next
 from real.update.grpo import compared
 from real.update.optimizer import Fault, Step
 from real.vote.decide import Fields, pay, shared_streams
@@ -305,7 +305,8 @@ def run_in_folder(
 ) -> None:
     """Do the whole run with all that it leaves on disk."""
     recorder = written or Unwritten(new_manifest(run, None), path)
-    journal = Journal.of(recorder, run.config, len(run.prompts), done, run.ranks)
+    every = checkpoint_interval(run.config, len(run.prompts))
+    journal = Journal.of(recorder, run.config, every, done, run.ranks)
     with lost_ranks_named():
         with journal as log, advised(path, log.keeps_checkpoints):
             run_loop(run, log, progress if written else False, done)

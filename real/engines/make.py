@@ -51,7 +51,7 @@ def make_engine(
     child = partial(_child, config, policy, folder, ranks, logs, memory)
     if ranks.world > 1:
         return _ranked(config, policy, ranks, child)
-    here = partial(_transformers, config, policy, policy.model)
+    here = partial(_transformers, config.max_rows, policy, policy.model)
     kinds: dict[str, Callable[[], Engine]] = {
         "transformers": child if config.async_level else here,
         "vllm": child,
@@ -79,15 +79,15 @@ def _ranked(
         engine = GroupMember(Path(), policy.device, dtype, ranks, config.engine_tp, adapters)
     elif config.engine == "transformers" and not config.async_level:
         copied = copy.deepcopy(policy.model).requires_grad_(False)
-        engine = _transformers(config, policy, copied)
+        engine = _transformers(config.max_rows, policy, copied)
     else:
         engine = child()
     return RankedEngine(engine, ranks, policy.pad_token_id, copied, config.engine_tp)
 
 
-def _transformers(config: TrainConfig, policy: Policy, model: Any) -> TransformersEngine:
+def _transformers(max_rows: int, policy: Policy, model: Any) -> TransformersEngine:
     ends, pad = policy.eos_token_ids, policy.pad_token_id
-    return TransformersEngine(model, ends, pad, config.max_rows, tokenizer=policy.tokenizer)
+    return TransformersEngine(model, ends, pad, max_rows, tokenizer=policy.tokenizer)
 
 
 def _child(

@@ -46,7 +46,7 @@ from real.ranks.distributed import (
     whole_tensor,
     write_tensors,
 )
-from real.settings.config import TrainConfig
+from real.settings.groups import CheckpointSettings
 from real.update.optimizer import WeightAverage
 
 VERSION = 2
@@ -87,7 +87,7 @@ class Checkpoints:
         self,
         path: Path,
         run_folder: RunFolder | None,
-        config: TrainConfig,
+        config: CheckpointSettings,
         every: int,
         ranks: Ranks = ALONE,
     ) -> None:

@@ -20,7 +20,7 @@ from lab.base.settings import from_values, to_values, toml_values
 from lab.cli import read_option, with_arm_options
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
 from real.settings.config import TrainConfig
-from real.settings.groups import BOX_REQUEST
+from real.settings.groups import BOX_REQUEST, EngineSettings
 
 _WIDTH = 100
 """Columns of a terminal that tables fit."""
@@ -227,7 +227,7 @@ def settled_for(config: TrainConfig, gpu: bool, vllm: bool) -> tuple[TrainConfig
     return replace(config, **chosen).settled(), [f"chosen for this GPU: {words}{hint}"]
 
 
-def check_engine_tp(config: TrainConfig, ranks: int) -> None:
+def check_engine_tp(config: EngineSettings, ranks: int) -> None:
     """Refuse engines that cannot be dealt over the ranks of a machine."""
     if config.engine_tp == 1:
         return

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from real.settings.config import TrainConfig
+from real.settings.groups import EvalSettings, OptimSettings
 
 
 class Stream(IntEnum):
@@ -80,7 +81,7 @@ class Batch:
     ends_epoch: bool
     ends_run: bool
 
-    def is_evaluated(self, config: TrainConfig) -> bool:
+    def is_evaluated(self, config: EvalSettings) -> bool:
         """Return whether an evaluation follows."""
         return self.ends_run or is_due(config, self.step, self.epoch, self.ends_epoch)
 
@@ -99,7 +100,7 @@ def batches(config: TrainConfig, n_problems: int, after: int = 0) -> Iterator[Ba
             yield Batch(step, epoch, problems_P, last, last and epoch == config.epochs)
 
 
-def is_due(config: TrainConfig, step: int, epoch: int, ends_epoch: bool) -> bool:
+def is_due(config: EvalSettings, step: int, epoch: int, ends_epoch: bool) -> bool:
     """Return whether an evaluation follows a batch, apart from the one after the last batch."""
     if config.eval_steps:
         return step % config.eval_steps == 0
@@ -122,6 +123,6 @@ def checkpoint_interval(config: TrainConfig, n_problems: int) -> int:
     return batches_per_epoch(config, n_problems) if every is None else every
 
 
-def batches_per_epoch(config: TrainConfig, n_problems: int) -> int:
+def batches_per_epoch(config: OptimSettings, n_problems: int) -> int:
     """Batches of one pass over the problems; the last one may be smaller."""
     return -(-n_problems // config.batch_size)
