@@ -23,14 +23,7 @@ from real.record.terminal import advice_when_stopped, phases_bar, runs_bar, tell
 from real.record.terminal import lines as curve_lines
 from real.settings.config import TrainConfig
 from real.settings.groups import TinyTask, check_tiny
-from real.settings.presets import (
-    STUDIES,
-    STUDY,
-    require_torch,
-    settings_of,
-    stored_config,
-    table,
-)
+from real.settings.presets import STUDIES, STUDY, require_torch, settings_of, stored_config, table
 
 if TYPE_CHECKING:
     from lab.trace.trace import Trace
@@ -107,15 +100,10 @@ class ResumeCommand:
     """
 
     SHORT: ClassVar[tuple[str, ...]] = (
-        *(
-            "max_rows",
-            "engine_memory",
-            "engine_timeout",
-            "restart_engine",
-            "max_tokens_per_microbatch",
-        ),
-        *("gradient_checkpointing", "offload_optimizer", "checkpoint_every"),
-        *("checkpoint_minutes", "checkpoint_keep", "save_model", "log", "device", "threads"),
+        *("max_rows", "engine_memory", "engine_timeout", "restart_engine"),
+        *("max_tokens_per_microbatch", "gradient_checkpointing", "offload_optimizer"),
+        *("checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "save_model", "log"),
+        *("device", "threads"),
     )
 
     folder: Annotated[Path, POSITIONAL]

@@ -16,9 +16,7 @@ from guard_core.rules.rule import Rule
 from lab.base.errors import UserError
 from real.engines.child_engine import COMMAND, ChildEngine, RestartingEngine
 from real.engines.ranked import RankedEngine
-from real.engines.rollouts import (
-    Engine,
-)
+from real.engines.rollouts import Engine
 from real.engines.transformers_engine import TransformersEngine, stated_request
 from real.engines.vllm_engine import EngineMemory, VllmEngine, VllmSettings
 from real.engines.vllm_server import VllmServerEngine

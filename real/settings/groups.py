@@ -22,12 +22,6 @@ from guard_core.config import (
 from lab.base.errors import UserError
 from real.answers.ids import Extract
 
-AnswerCheck = Literal["auto", "strings", "math"]
-Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"]
-ChatTemplate = Literal["auto", "require", "off"]
-EngineKind = Literal["auto", "transformers", "vllm", "vllm_inprocess", "vllm_server"]
-LogKind = Literal["tensorboard", "wandb"]
-LossKind = Literal["dapo", "grpo", "dr_grpo"]
 TinyTask = Literal["arithmetic", "collatz", "closed"]
 
 BOX_REQUEST = "\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -97,7 +91,7 @@ class ProblemSettings(Settings, group="problems"):
     """Tiny task closed: by how many percent of the votes the wrong answer leads in these."""
     problem_seed: Natural = 0
     """Tiny task: seed of the problem set; every published number is of 0 unless it says so."""
-    chat_template: ChatTemplate = "auto"
+    chat_template: Literal["auto", "require", "off"] = "auto"
     """Use the tokenizer's chat template if it has one, refuse a model without one, or never."""
     template_options: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
     """Variables for the chat template, such as enable_thinking; unknown ones are refused."""
@@ -119,7 +113,7 @@ class ProblemSettings(Settings, group="problems"):
     """Text put behind every prompt; if None nothing for the tiny task, a request for a box else."""
     max_prompt_tokens: Count = 1024
     """Longer prompts are left out, counted and reported."""
-    answer_check: AnswerCheck = "auto"
+    answer_check: Literal["auto", "strings", "math"] = "auto"
     """Equality of answers: `strings` by their canonical strings, `math` also if they are equal
     numbers or math-verify says so; `auto` is strings for the tiny task, math else."""
     extract: Extract = "strict"
@@ -197,7 +191,7 @@ class VoteSettings(Settings, group="sampling"):
 class EngineSettings(Settings, group="engine"):
     """The engine that samples, and the transfer of weights to it."""
 
-    engine: EngineKind = "auto"
+    engine: Literal["auto", "transformers", "vllm", "vllm_inprocess", "vllm_server"] = "auto"
     """Engine that samples: `auto` is vllm for a model on a GPU where it is installed, else
     `transformers`, which samples with the trainer's model, `vllm` in its own process,
     `vllm_inprocess`, or `vllm_server` at `engine_url`."""
@@ -265,7 +259,7 @@ class OptimSettings(Settings, group="optim"):
 class LossSettings(Settings, group="loss"):
     """The loss of a mini-batch."""
 
-    loss: LossKind = "dapo"
+    loss: Literal["dapo", "grpo", "dr_grpo"] = "dapo"
     """Average over tokens, under TRL's names: `dapo` over all tokens of the mini-batch, `grpo`
     within each response and then over responses, `dr_grpo` sums over responses times
     `max_response_tokens`. It sets nothing else: DAPO's clip is `clip_high = 0.28`, its dynamic
@@ -300,7 +294,7 @@ class MemorySettings(Settings, group="memory"):
     """Ends of the names of the layers to adapt, such as `q_proj,v_proj`, or all but the head."""
     gradient_checkpointing: bool = False
     """Keep no activations of the layers but compute them again: a third slower, far smaller."""
-    attention: Attention = "auto"
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"] = "auto"
     """Kernel; `auto` is the library's (sdpa); flash_attention_2, _3 pack rows without padding."""
     offload_optimizer: bool = False
     """Keep AdamW's moments and the masters in main memory: the same numbers, slower steps."""
@@ -342,7 +336,7 @@ class CheckpointSettings(Settings, group="checkpoint"):
     """Checkpoints that stay on disk; older ones are deleted."""
     save_model: bool | None = None
     """Write the trained model to RUN/model; if None not for the tiny task, else yes."""
-    log: tuple[LogKind, ...] = ()
+    log: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Further destinations of metrics; wandb is offline unless WANDB_MODE says otherwise."""
 
     def _check(self) -> None:
