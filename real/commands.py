@@ -22,7 +22,7 @@ from real.ranks import launched
 from real.record.terminal import advice_when_stopped, phases_bar, runs_bar, tell, unread_shares
 from real.record.terminal import lines as curve_lines
 from real.settings.config import TrainConfig
-from real.settings.groups import TinyTask, check_tiny
+from real.settings.groups import ProblemSettings, TinyTask
 from real.settings.presets import STUDIES, STUDY, require_torch, settings_of, stored_config, table
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class MakeTinyCommand:
         from real.tiny.pretrain import build, build_verifying
 
         if self.verifies:
-            check_tiny(None, self.task, verifies=True)
+            ProblemSettings(tiny_task=self.task, tiny_verifies=True)  # refuses other tasks
             made, judges = build_verifying(self.out, self.seed, not self.quiet)
         else:
             made = build(self.out, self.seed, not self.quiet, task=self.task)
@@ -261,7 +261,7 @@ class ImportGgufCommand:
     def run(self) -> None:
         """Convert, and say what was read."""
         require_torch()
-        from real.model.gguf import import_gguf
+        from real.model.policy import import_gguf
 
         model = import_gguf(self.file, self.out)
         n_weights = sum(p.numel() for p in model.parameters())

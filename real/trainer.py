@@ -38,7 +38,7 @@ from real.record.terminal import say, show_numbers, unread
 from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
 from real.settings.presets import require_loggers, stored_config
-from real.settings.seeds import Batch, batches, checkpoint_interval, with_next
+from real.settings.seeds import Batch, batches, checkpoint_interval
 from real.update.grpo import compared
 from real.update.optimizer import Fault, Step
 from real.vote.decide import Fields, pay, shared_streams
@@ -342,7 +342,8 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             run.evaluator.log(log, step=0, epoch=0, full=True)
             log.checkpoint(state, 0)
         stop.deferred = log.keeps_checkpoints
-        for batch, following in with_next(batches(run.config, len(run.prompts), after=done or 0)):
+        left = list(batches(run.config, len(run.prompts), after=done or 0))
+        for batch, following in zip(left, [*left[1:], None], strict=False):
             position = {"step": batch.step, "epoch": batch.epoch}
             try:
                 visited, row = train_batch(run, batch, following)

@@ -214,7 +214,7 @@ def train_config(setup: Setup, **changes: Any) -> TrainConfig:
 
 def update_bytes(setup: Setup, shape: str, config: TrainConfig) -> int:
     """Return the planned bytes of an update on one GPU, without those of libraries and engines."""
-    size = PlannedModel(model_config(setup, shape)).size(config.lora_rank, config.lora_targets)
+    size = PlannedModel(model_config(setup, shape)).size(config)
     parts = plan_memory(size, config, 1, 2**40).parts
     return sum(p.update for p in parts if not p.name.startswith(("libraries", "engine")))
 

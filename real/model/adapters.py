@@ -17,19 +17,13 @@ _BASE = ".base_layer"
 """Infix that peft adds to the names of weights that it wraps."""
 
 
-def add_lora(
-    model: Any, rank: int, alpha: float, targets: str = "all-linear", seed: int = 0
-) -> None:
+def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
     """Freeze a model and put trainable adapters into it, in place.
 
     The adapters start as no change at all. Layers are replaced inside the model, which stays the
     class that it was: it samples and scores as before.
-
-    Args:
-        alpha: the adapters' product is scaled by `alpha / rank`.
-        targets: names of the linear layers to adapt, as they end, with commas between them; or
-            `all-linear` for all but the output layer.
     """
+    rank, targets = config.lora_rank, config.lora_targets
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
@@ -38,11 +32,11 @@ def add_lora(
         ) from error
     names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
     # No task type: peft needs one only for wrappers of its own, which are not used here.
-    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, lora_dropout=0.0)  # pyright: ignore[reportArgumentType]
+    lora = LoraConfig(r=rank, lora_alpha=config.lora_alpha, target_modules=names, lora_dropout=0.0)  # pyright: ignore[reportArgumentType]
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            inject_adapter_in_model(config, model, adapter_name=_ADAPTER)
+            inject_adapter_in_model(lora, model, adapter_name=_ADAPTER)
     except ValueError as error:
         raise UserError(
             f"lora_targets = {targets}: the model has no such linear layers; "
@@ -126,7 +120,7 @@ def _is_adapted(module: Any) -> bool:
 def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
     """Make a loaded model trainable as the settings say: adapters, gradient checkpointing."""
     if config.lora_rank:
-        add_lora(model, config.lora_rank, config.lora_alpha, config.lora_targets, seed)
+        add_lora(model, config, seed)
     if config.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise UserError(

@@ -132,7 +132,20 @@ class ProblemSettings(Settings, group="problems"):
             )
         if self.tiny_task != "closed" and (self.tiny_wrong, self.tiny_lead) != (0.4, 40):
             raise UserError("tiny_wrong, tiny_lead: for tiny_task = closed alone; leave them out")
-        check_tiny(self.problems, self.tiny_task, self.tiny_verifies, self.problem_seed)
+        for name in ("tiny_task", "tiny_verifies", "problem_seed"):
+            if self.problems is not None and (value := getattr(self, name)) not in (
+                "arithmetic",
+                0,
+            ):
+                raise UserError(
+                    f"{name} = {str(value).lower()}: problems = {self.problems} are not the tiny "
+                    "task; leave one of the two out"
+                )
+        if self.tiny_verifies and self.tiny_task != "arithmetic":
+            raise UserError(
+                f"tiny_verifies = true: no model of tiny_task = {self.tiny_task} was taught to "
+                "judge; leave one of the two out"
+            )
 
     @property
     def is_tiny(self) -> bool:
@@ -143,22 +156,6 @@ class ProblemSettings(Settings, group="problems"):
     def own_model(self) -> str | None:
         """The setting `model`; None for an embedded checkpoint."""
         return None if self.model == EMBEDDED else self.model
-
-
-def check_tiny(problems: str | None, task: TinyTask, verifies: bool, seed: int = 0) -> None:
-    """Refuse settings of the embedded tasks that contradict others."""
-    given = {"tiny_task": task, "tiny_verifies": verifies, "problem_seed": seed}
-    for name, value in given.items():
-        if problems is not None and value not in ("arithmetic", 0):
-            raise UserError(
-                f"{name} = {str(value).lower()}: problems = {problems} are not the tiny task; "
-                "leave one of the two out"
-            )
-    if verifies and task != "arithmetic":
-        raise UserError(
-            f"tiny_verifies = true: no model of tiny_task = {task} was taught to judge; leave one "
-            "of the two out"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
