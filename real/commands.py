@@ -176,7 +176,7 @@ class CompareCommand(SettingsCommand):
         check_asked(self.settings, arms, self.seeds)
         with ends_at_once("guard-train"):
             from real.compare import compare, compare_steps
-            from real.model.machine import on_this_machine
+            from real.fit import on_this_machine
 
         chosen = on_this_machine(self.settings)[0]
         settings = replace(self.settings, engine=chosen.engine, dtype=chosen.dtype)

@@ -27,7 +27,7 @@ from real.plan import (
 )
 from real.problems.load import NAMED
 from real.settings.config import TrainConfig
-from real.settings.presets import check_engine_tp, settled_for
+from real.settings.presets import check_engine_tp, installed, settled_for
 from real.tiny import model_of
 
 PEAK_SHARE = 0.4
@@ -104,6 +104,12 @@ class Speed:
             f"a run: {n_steps:,} steps, {votes:,} votes, {others:,} responses of evaluations and "
             f"before training ({others / (votes + others):.0%}); about {seconds / 3600:.0f} hours"
         )
+
+
+def on_this_machine(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
+    """Return settled settings with the choices of `settled_for` for this machine, and a notice."""
+    on_gpu = pick_device(config.device).type == "cuda"
+    return settled_for(config, on_gpu, installed("vllm"))
 
 
 def checked_engine_memory(

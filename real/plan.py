@@ -13,9 +13,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from guard_core.rules import Need
-from real.model.adapters import adapted_layers
 from real.model.folder import PREFIX, check_folder
 from real.model.policy import loading, widen_head
+from real.model.prepare import adapted_layers
 from real.settings.config import TrainConfig, rule_of
 from real.settings.groups import MemorySettings, TaskSettings
 from real.update.logprobs import GPU_CHUNK_ELEMENTS

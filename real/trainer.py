@@ -27,8 +27,9 @@ from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 from real.answers import UNPARSEABLE
 from real.engines.child_engine import RestartingEngine
 from real.engines.rollouts import Rollouts
-from real.model.machine import card_held, on_this_machine, torch_threads
+from real.fit import on_this_machine
 from real.model.policy import in_phase
+from real.model.prepare import card_held, torch_threads
 from real.plan import card_named
 from real.ranks.distributed import joined_ranks, lost_ranks_named
 from real.record.checkpoint import save_model
@@ -224,7 +225,7 @@ def train(
         raise UserError(f"log = {config.log[0]!r}: needs a run folder; name one")
     with (
         joined_ranks(config.device, config.rank_timeout) as ranks,
-        card_held(config),
+        card_held(config, config.device),
         torch_threads(config.threads),
         in_phase("run"),
     ):
@@ -278,7 +279,7 @@ def resume(
     config = on_this_machine(config or stored_config(folder))[0]
     with (
         joined_ranks(config.device, config.rank_timeout) as ranks,
-        card_held(config),
+        card_held(config, config.device),
         held(folder, ranks),
         in_phase("run"),
     ):

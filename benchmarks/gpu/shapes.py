@@ -24,8 +24,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from real import plan
 from real.engines.rollouts import Prompts, Rollouts
-from real.model.adapters import prepare_training
 from real.model.policy import widen_head
+from real.model.prepare import prepare_training
 from real.plan import CONTEXT, GIB, RESERVE, PlannedModel, card_named, plan_memory
 from real.ranks.distributed import shard
 from real.settings import presets

@@ -14,8 +14,7 @@ import torch
 from guard_core.rules import Need
 from guard_core.rules.rule import Rule
 from lab.base.errors import UserError
-from real.engines.child_engine import COMMAND, ChildEngine, RestartingEngine
-from real.engines.ranked import RankedEngine
+from real.engines.child_engine import COMMAND, ChildEngine, RankedEngine, RestartingEngine
 from real.engines.rollouts import Engine
 from real.engines.transformers_engine import TransformersEngine, stated_request
 from real.engines.vllm_engine import EngineMemory, VllmEngine, VllmSettings

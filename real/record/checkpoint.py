@@ -32,8 +32,8 @@ from torch import Tensor
 from lab.base.errors import UserError
 from lab.base.files import TEMPORARY, file_digest, remove_folder, unwritable, whole_folder
 from lab.trace.trace import RunFolder
-from real.model.adapters import adapter_config, adapter_weights, has_adapters, merged_weights
 from real.model.policy import Policy, quiet
+from real.model.prepare import adapter_config, adapter_weights, has_adapters, merged_weights
 from real.ranks.distributed import (
     ALONE,
     Pieces,

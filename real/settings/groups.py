@@ -132,11 +132,8 @@ class ProblemSettings(Settings, group="problems"):
             )
         if self.tiny_task != "closed" and (self.tiny_wrong, self.tiny_lead) != (0.4, 40):
             raise UserError("tiny_wrong, tiny_lead: for tiny_task = closed alone; leave them out")
-        for name in ("tiny_task", "tiny_verifies", "problem_seed"):
-            if self.problems is not None and (value := getattr(self, name)) not in (
-                "arithmetic",
-                0,
-            ):
+        for name in ("tiny_task", "tiny_verifies", "problem_seed") if self.problems else ():
+            if (value := getattr(self, name)) not in ("arithmetic", 0):
                 raise UserError(
                     f"{name} = {str(value).lower()}: problems = {self.problems} are not the tiny "
                     "task; leave one of the two out"

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from real.model.adapters import adapters_off, has_adapters
+from real.model.prepare import adapters_off, has_adapters
 from real.settings.groups import LossSettings, UpdateSettings
 from real.update.logprobs import EntropyScorer, Scorer, group_logprobs
 from real.update.packing import Group, MicroBatch, PackedRows, Place, RowCounts, row_counts

@@ -22,7 +22,7 @@ from torch import Tensor
 from guard_core import PolicyStreams
 from lab.base.errors import Unfit, UserError
 from real.answers import UNPARSEABLE, AnswerIds
-from real.engines.ranked import RankedEngine
+from real.engines.child_engine import RankedEngine
 from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling
 from real.model.policy import Policy, in_phase
 from real.problems.problem import PromptSet

@@ -22,8 +22,8 @@ from real.engines.child_engine import ChildEngine
 from real.engines.make import make_engine
 from real.engines.rollouts import EngineError, Sampling, shard_requests
 from real.engines.transformers_engine import TransformersEngine
-from real.model.machine import torch_threads
 from real.model.policy import load_policy
+from real.model.prepare import torch_threads
 from real.tiny import CHECKPOINT
 from real.update.grpo import importance_weights
 from real.update.logprobs import Scorer, group_logprobs

@@ -16,7 +16,7 @@ from random_groups import random_rows
 from small_models import decoder_sizes
 from torch import Tensor
 
-from real.model.adapters import add_lora
+from real.model.prepare import add_lora
 from real.settings.groups import MemorySettings, UpdateSettings
 from real.update import packing
 from real.update.grpo import backward

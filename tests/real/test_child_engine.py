@@ -25,8 +25,8 @@ from real.engines.child_engine import ChildEngine, RestartingEngine
 from real.engines.exchange import REQUEST
 from real.engines.rollouts import EngineDied, EngineError, Sampling, request_seeds
 from real.engines.weights import named_weights
-from real.model.adapters import add_lora
 from real.model.policy import load_policy
+from real.model.prepare import add_lora
 from real.settings.groups import MemorySettings
 from real.tiny import CHECKPOINT
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lab.base.errors import UserError
 from real import TrainConfig, train
-from real.model.adapters import add_lora, has_adapters, merged_weights, prepare_training
+from real.model.prepare import add_lora, has_adapters, merged_weights, prepare_training
 from real.settings.groups import MemorySettings, UpdateSettings
 from real.tiny import CHECKPOINT
 from real.update.grpo import initial_reference

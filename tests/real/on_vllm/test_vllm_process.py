@@ -23,7 +23,7 @@ from real.engines import child_engine, weights
 from real.engines.child_engine import ChildEngine, RestartingEngine
 from real.engines.rollouts import EngineDied, Rollouts, Sampling
 from real.engines.vllm_engine import VllmSettings
-from real.model.adapters import add_lora
+from real.model.prepare import add_lora
 from real.settings.groups import MemorySettings
 
 CONFIG = TrainConfig(

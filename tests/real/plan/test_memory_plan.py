@@ -25,8 +25,8 @@ from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_engine import EngineMemory
 from real.fit import engine_memory
-from real.model.machine import card_held
 from real.model.policy import Policy
+from real.model.prepare import card_held
 from real.plan import (
     CONTEXT,
     GIB,
@@ -321,18 +321,21 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hold]:
 
 @pytest.mark.parametrize(("kind", "config"), [("LOCK_EX", SHARE), ("LOCK_SH", ALL)])
 def test_a_run_that_takes_all_of_a_gpu_is_alone_on_it(other, kind, config):
-    with card_held(config), card_held(config):  # runs of one process are no other runs
+    with (
+        card_held(config, config.device),
+        card_held(config, config.device),
+    ):  # runs of one process are no other runs
         pass
     other(kind)
     refused = pytest.raises(UserError, match=r"^GPU 3: another run is on it.*engine_memory$")
-    with refused, card_held(config):
+    with refused, card_held(config, config.device):
         pass
 
 
 def test_runs_with_shares_of_a_gpu_stand_beside_each_other(other):
     other("LOCK_SH")
     for config in (SHARE, TrainConfig(engine="transformers"), TrainConfig(engine="vllm_server")):
-        with card_held(config):
+        with card_held(config, config.device):
             pass
 
 
