@@ -66,11 +66,8 @@ class Settings:
     def __post_init__(self) -> None:
         check_fields(self, error=UserError)
         for group in reversed(type(self).__mro__):
-            if "_check" in vars(group):
-                group._check(self)
-
-    def _check(self) -> None:
-        """Refuse settings of the group that contradict each other."""
+            # Of each group alone, so that none has to call those of the others.
+            vars(group).get("_check", lambda _: None)(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -140,7 +140,7 @@ def token_stats(
         rows, inverse = _distinct(tokens_VT, lengths_V)
         groups.append(_group(prompt, tokens_VT[rows], lengths_V[rows]))
         inverses.append(inverse)
-    stats = group_stats(scorer, groups, config.temperature, config.max_tokens_per_microbatch, share)
+    stats = group_stats(scorer, groups, config, share)
     pairs = zip(stats, inverses, strict=True)
     entropy_PV, certainty_PV = torch.stack([values[:, rows] for values, rows in pairs], dim=1)
     linear = scorer.head.linear if scorer.head else scorer.model.get_output_embeddings()

@@ -97,7 +97,7 @@ def test_an_engine_that_fails_meanwhile_ends_the_run_and_a_resumed_one_goes_on(
 
 
 def logprobs(scorer: Scorer, group: Group) -> torch.Tensor:
-    return group_logprobs(scorer, [group], TURNS.temperature, TURNS.max_tokens_per_microbatch)[0]
+    return group_logprobs(scorer, [group], TURNS)[0]
 
 
 @pytest.mark.parametrize("cap", [0.0, 1.5])

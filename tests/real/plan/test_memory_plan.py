@@ -321,21 +321,19 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hold]:
 
 @pytest.mark.parametrize(("kind", "config"), [("LOCK_EX", SHARE), ("LOCK_SH", ALL)])
 def test_a_run_that_takes_all_of_a_gpu_is_alone_on_it(other, kind, config):
-    with (
-        card_held(config, config.device),
-        card_held(config, config.device),
-    ):  # runs of one process are no other runs
+    # Runs of one process are no other runs.
+    with card_held(config, "auto"), card_held(config, "auto"):
         pass
     other(kind)
     refused = pytest.raises(UserError, match=r"^GPU 3: another run is on it.*engine_memory$")
-    with refused, card_held(config, config.device):
+    with refused, card_held(config, "auto"):
         pass
 
 
 def test_runs_with_shares_of_a_gpu_stand_beside_each_other(other):
     other("LOCK_SH")
     for config in (SHARE, TrainConfig(engine="transformers"), TrainConfig(engine="vllm_server")):
-        with card_held(config, config.device):
+        with card_held(config, "auto"):
             pass
 
 
