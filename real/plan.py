@@ -351,11 +351,8 @@ def pass_bytes(
 
 def _pass_part(size: ModelSize, config: TrainConfig) -> MemoryPart:
     """Activations and logits, or the optimizer's copies where these are larger."""
-    tokens, trains_head = (
-        max(config.max_tokens_per_microbatch, longest(config)),
-        not size.n_adapters,
-    )
-    how = (tokens, config.gradient_checkpointing, trains_head, GPU_CHUNK_ELEMENTS)
+    tokens = max(config.max_tokens_per_microbatch, longest(config))
+    how = (tokens, config.gradient_checkpointing, not size.n_adapters, GPU_CHUNK_ELEMENTS)
     narrow, wide = _widths(config)
     n_bytes = pass_bytes(size, narrow, *how)
     block = min(BLOCK_ELEMENTS, trained_and_frozen(size)[0])

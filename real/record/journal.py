@@ -243,7 +243,6 @@ class Journal:
     ) -> Journal:
         """Return the journal of a run with a folder, resumed after batch `after` if that is given.
 
-        `every` is the number of batches between checkpoints; 0 for none.
         On a rank that does not write, the recorder is `Unwritten`, and the journal keeps nothing.
         """
         folder = recorder if isinstance(recorder, RunFolder) else None
