@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
-from guard_core.rules import RULES
 from lab.arm_settings import with_arm
-from lab.base.arms import ALL_ARMS, BASELINE, DEFAULT_GUARD, arm, guard_of
+from lab.base.arms import ALL_ARMS, BASELINE, arm
 from lab.base.errors import UserError
 from real.model.folder import PREFIX, model_folder
 from real.problems.load import read_problems
@@ -17,16 +15,15 @@ from real.settings.config import TrainConfig
 
 _PER_ARM = ("guard", "labels", "treatment", "step_factor", "seed")
 """Settings that belong to the arm or the seed, so a comparison cannot be given them."""
-_DEFAULTS = {field.name: field.default for field in fields(TrainConfig)}
 
 
 def check_asked(
     config: TrainConfig, arms: Sequence[str], seeds: Sequence[int]
 ) -> tuple[ProblemSet | None, Path | None]:
     """Refuse mistakes that every run would repeat; returns `read_sources`."""
+    usual = TrainConfig(rule=config.rule, tiny_verifies=True)  # which any rule can have
     for name in _PER_ARM:
-        usual = guard_of(DEFAULT_GUARD, RULES[config.rule]) if name == "guard" else _DEFAULTS[name]
-        if getattr(config, name) != usual:
+        if getattr(config, name) != getattr(usual, name):
             raise UserError(f"{name}: every arm and seed has its own in a comparison; leave it out")
     for name in arms:
         with_arm(config, arm(name))

@@ -22,15 +22,8 @@ from real.ranks import launched
 from real.record.terminal import advice_when_stopped, phases_bar, runs_bar, tell, unread_shares
 from real.record.terminal import lines as curve_lines
 from real.settings.config import TrainConfig
-from real.settings.groups import TinyTask, check_tiny
-from real.settings.presets import (
-    STUDIES,
-    STUDY,
-    require_torch,
-    settings_of,
-    stored_config,
-    table,
-)
+from real.settings.groups import ProblemSettings, TinyTask
+from real.settings.presets import STUDIES, STUDY, require_torch, settings_of, stored_config, table
 
 if TYPE_CHECKING:
     from lab.trace.trace import Trace
@@ -107,15 +100,10 @@ class ResumeCommand:
     """
 
     SHORT: ClassVar[tuple[str, ...]] = (
-        *(
-            "max_rows",
-            "engine_memory",
-            "engine_timeout",
-            "restart_engine",
-            "max_tokens_per_microbatch",
-        ),
-        *("gradient_checkpointing", "offload_optimizer", "checkpoint_every"),
-        *("checkpoint_minutes", "checkpoint_keep", "save_model", "log", "device", "threads"),
+        *("max_rows", "engine_memory", "engine_timeout", "restart_engine"),
+        *("max_tokens_per_microbatch", "gradient_checkpointing", "offload_optimizer"),
+        *("checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "save_model", "log"),
+        *("device", "threads"),
     )
 
     folder: Annotated[Path, POSITIONAL]
@@ -188,7 +176,7 @@ class CompareCommand(SettingsCommand):
         check_asked(self.settings, arms, self.seeds)
         with ends_at_once("guard-train"):
             from real.compare import compare, compare_steps
-            from real.model.machine import on_this_machine
+            from real.fit import on_this_machine
 
         chosen = on_this_machine(self.settings)[0]
         settings = replace(self.settings, engine=chosen.engine, dtype=chosen.dtype)
@@ -240,7 +228,7 @@ class MakeTinyCommand:
         from real.tiny.pretrain import build, build_verifying
 
         if self.verifies:
-            check_tiny(None, self.task, verifies=True)
+            ProblemSettings(tiny_task=self.task, tiny_verifies=True)  # refuses other tasks
             made, judges = build_verifying(self.out, self.seed, not self.quiet)
         else:
             made = build(self.out, self.seed, not self.quiet, task=self.task)
@@ -273,7 +261,7 @@ class ImportGgufCommand:
     def run(self) -> None:
         """Convert, and say what was read."""
         require_torch()
-        from real.model.gguf import import_gguf
+        from real.model.policy import import_gguf
 
         model = import_gguf(self.file, self.out)
         n_weights = sum(p.numel() for p in model.parameters())

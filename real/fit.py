@@ -29,7 +29,7 @@ from real.plan import (
 from real.problems.load import NAMED
 from real.ranks import model_copies
 from real.settings.config import TrainConfig
-from real.settings.presets import check_engine_tp, settled_for
+from real.settings.presets import check_engine_tp, installed, settled_for
 from real.tiny import model_of
 
 PEAK_SHARE = 0.4
@@ -132,6 +132,12 @@ class Speed:
         )
 
 
+def on_this_machine(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
+    """Return settled settings with the choices of `settled_for` for this machine, and a notice."""
+    on_gpu = pick_device(config.device).type == "cuda"
+    return settled_for(config, on_gpu, installed("vllm"))
+
+
 def checked_engine_memory(
     config: TrainConfig, folder: Path, world: int
 ) -> tuple[EngineMemory | None, list[str]]:
@@ -156,7 +162,7 @@ def engine_memory(
     card = free if shared else total
     if (asked := config.engine_memory) is not None:
         config = replace(config, engine_memory=min(1.0, asked * total / card))
-    plan = plan_memory(model.size(config.lora_rank, config.lora_targets), config, world, card)
+    plan = plan_memory(model.size(config), config, world, card)
     if not plan.fits:
         raise UserError(f"{of}: {_lacks(plan, world)}; {remedy(model, config, world, card)}")
     memory = EngineMemory(plan.engine_share * card / total, None if asked else plan.cache or None)
@@ -197,8 +203,7 @@ def remedy(model: PlannedModel, config: TrainConfig, world: int, card: int) -> s
 
     def fits(world: int, **changed: Any) -> bool:
         other = replace(config, **changed)
-        size = model.size(other.lora_rank, other.lora_targets)
-        return plan_memory(size, other, world, card).fits
+        return plan_memory(model.size(other), other, world, card).fits
 
     fitting = [words for words, changed in changes.items() if fits(world, **changed)]
     fitting += [f"{n} GPUs" for n in (2, 4, 8) if n > world and fits(n)][:1]
@@ -228,7 +233,7 @@ def plan_lines(
     config = settled_for(config, gpu=True, vllm=True)[0]
     check_engine_tp(config, gpus)
     model = PlannedModel(read_config(config.own_model or str(model_of(config))))
-    size, memory = model.size(config.lora_rank, config.lora_targets), memory or CARDS[kind].memory
+    size, memory = model.size(config), memory or CARDS[kind].memory
     card = int(memory * GIB)
     plan = plan_memory(size, config, gpus, card)
     what = f"adapters of {size.n_adapters / 1e6:.0f} M" if size.n_adapters else "all"

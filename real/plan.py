@@ -13,11 +13,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from guard_core.rules import Need
-from real.model.adapters import adapted_layers
 from real.model.folder import PREFIX, check_folder
 from real.model.policy import loading, widen_head
+from real.model.prepare import adapted_layers
 from real.ranks import model_copies
 from real.settings.config import TrainConfig, rule_of
+from real.settings.groups import MemorySettings, TaskSettings
 from real.update.logprobs import GPU_CHUNK_ELEMENTS
 from real.update.optimizer import BLOCK_ELEMENTS
 
@@ -106,8 +107,8 @@ class PlannedModel:
         widen_head(self._model)
         self._text = config.get_text_config()
 
-    def size(self, lora_rank: int = 0, lora_targets: str = "all-linear") -> ModelSize:
-        """Return its numbers of weights, with those of adapters of the given rank."""
+    def size(self, config: MemorySettings | None = None) -> ModelSize:
+        """Return its numbers of weights, with those of adapters if they are trained."""
         model, text = self._model, self._text
         layers = [
             sum(p.numel() for p in module.parameters())
@@ -117,7 +118,8 @@ class PlannedModel:
         n_weights = sum(p.numel() for p in model.parameters())
         heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         per_head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-        adapted = adapted_layers(model, lora_targets) if lora_rank else []
+        rank = config.lora_rank if config else 0
+        adapted = adapted_layers(model, config.lora_targets) if config and rank else []
         return ModelSize(
             n_weights=n_weights,
             n_multiplied=multiplied(model),
@@ -134,7 +136,7 @@ class PlannedModel:
             vocabulary=text.vocab_size,
             n_head=math.prod(model.get_output_embeddings().weight.shape),
             tied=_is_tied(model),
-            n_adapters=sum(lora_rank * (a.in_features + a.out_features) for a in adapted),
+            n_adapters=sum(rank * (a.in_features + a.out_features) for a in adapted),
         )
 
 
@@ -321,7 +323,7 @@ def trained_and_frozen(size: ModelSize) -> tuple[int, int]:
     return (size.n_adapters, size.n_weights) if size.n_adapters else (size.n_weights, 0)
 
 
-def longest(config: TrainConfig) -> int:
+def longest(config: TaskSettings) -> int:
     """Return the tokens of the longest prompt and response together."""
     return config.max_prompt_tokens + (config.max_response_tokens or 1)
 
@@ -361,11 +363,8 @@ def pass_bytes(
 
 def _pass_part(size: ModelSize, config: TrainConfig) -> MemoryPart:
     """Activations and logits, or the optimizer's copies where these are larger."""
-    tokens, trains_head = (
-        max(config.max_tokens_per_microbatch, longest(config)),
-        not size.n_adapters,
-    )
-    how = (tokens, config.gradient_checkpointing, trains_head, GPU_CHUNK_ELEMENTS)
+    tokens = max(config.max_tokens_per_microbatch, longest(config))
+    how = (tokens, config.gradient_checkpointing, not size.n_adapters, GPU_CHUNK_ELEMENTS)
     narrow, wide = _widths(config)
     n_bytes = pass_bytes(size, narrow, *how)
     block = min(BLOCK_ELEMENTS, trained_and_frozen(size)[0])

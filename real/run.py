@@ -21,8 +21,8 @@ from lab.trace.manifest import Manifest
 from real.engines.make import engine_notices, make_engine, needs_stats
 from real.engines.rollouts import Engine, Sampling
 from real.fit import checked_engine_memory
-from real.model.adapters import prepare_training
 from real.model.policy import Policy, grow_segments, in_phase, load_policy, pick_device
+from real.model.prepare import prepare_training
 from real.plan import multiplied, update_flops
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
@@ -89,7 +89,7 @@ class Run:
     @property
     def n_steps(self) -> int:
         """Batches of the whole run."""
-        return n_batches(self.config, len(self.prompts))
+        return self.config.epochs * batches_per_epoch(self.config, len(self.prompts))
 
 
 def state_of(run: Run) -> State:
@@ -173,11 +173,6 @@ def check_disk(run: Run, folder: Path) -> list[str]:
     return check_room(folder, checkpoint_bytes(run), config.checkpoint_keep, n_written, final)
 
 
-def n_batches(config: TrainConfig, n_problems: int) -> int:
-    """Batches of a whole run."""
-    return config.epochs * batches_per_epoch(config, n_problems)
-
-
 def prepare(
     config: TrainConfig,
     ranks: Ranks = ALONE,
@@ -198,9 +193,8 @@ def prepare(
     policy = replace(policy, device=pick_device(config.device))
     prepare_training(policy.model, config, config.seed)
     prompts = build_prompts(problems, config, policy)
-    held_out = None
-    if config.n_held_out:
-        held_out = build_prompts(problems_of(config, True, known), config, policy)
+    others = problems_of(config, True, known) if config.n_held_out else None
+    held_out = build_prompts(others, config, policy) if others else None
     planned = [*planned, *engine_notices(config)]
     if config.own_model is not None and config.is_tiny and len(policy.tokenizer) > VOCABULARY_SIZE:
         tiny_task = "the model is trained on the tiny task; name some by --problems"
@@ -225,11 +219,11 @@ def prepare(
         engine=engine,
         sampler=sampler,
         sampling=sampling,
-        votes=VoteSampler(config, sampler, prompts, sampling),
+        votes=VoteSampler(config.n_votes, bool(config.async_level), sampler, prompts, sampling),
         rule=rule,
         observer=Observer(rule, config, prompts, optimizer.scorer, ranks.share),
         supervisor=supervisor,
-        further=_further(parts, n_batches(config, len(prompts))),
+        further=_further(parts, config.epochs * batches_per_epoch(config, len(prompts))),
         refill=Refill(config),
         optimizer=optimizer,
         evaluator=Evaluator(

@@ -27,8 +27,9 @@ from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 from real.answers import UNPARSEABLE
 from real.engines.child_engine import RestartingEngine
 from real.engines.rollouts import Rollouts
-from real.model.machine import card_held, on_this_machine, torch_threads
+from real.fit import on_this_machine
 from real.model.policy import in_phase
+from real.model.prepare import card_held, torch_threads
 from real.plan import card_named
 from real.ranks.distributed import joined_ranks, lost_ranks_named
 from real.record.checkpoint import save_model
@@ -38,7 +39,7 @@ from real.record.terminal import say, show_numbers, unread
 from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
 from real.settings.presets import require_loggers, stored_config
-from real.settings.seeds import Batch, batches, with_next
+from real.settings.seeds import Batch, batches, checkpoint_interval
 from real.update.grpo import compared
 from real.update.optimizer import Fault, Step
 from real.vote.decide import Fields, pay, shared_streams
@@ -224,7 +225,7 @@ def train(
         raise UserError(f"log = {config.log[0]!r}: needs a run folder; name one")
     with (
         joined_ranks(config.device, config.rank_timeout) as ranks,
-        card_held(config),
+        card_held(config, config.device),
         torch_threads(config.threads),
         in_phase("run"),
     ):
@@ -278,7 +279,7 @@ def resume(
     config = on_this_machine(config or stored_config(folder))[0]
     with (
         joined_ranks(config.device, config.rank_timeout) as ranks,
-        card_held(config),
+        card_held(config, config.device),
         held(folder, ranks),
         in_phase("run"),
     ):
@@ -305,7 +306,8 @@ def run_in_folder(
 ) -> None:
     """Do the whole run with all that it leaves on disk."""
     recorder = written or Unwritten(new_manifest(run, None), path)
-    journal = Journal.of(recorder, run.config, len(run.prompts), done, run.ranks)
+    every = checkpoint_interval(run.config, len(run.prompts))
+    journal = Journal.of(recorder, run.config, every, done, run.ranks)
     with lost_ranks_named():
         with journal as log, advised(path, log.keeps_checkpoints):
             run_loop(run, log, progress if written else False, done)
@@ -341,7 +343,8 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             run.evaluator.log(log, step=0, epoch=0, full=True)
             log.checkpoint(state, 0)
         stop.deferred = log.keeps_checkpoints
-        for batch, following in with_next(batches(run.config, len(run.prompts), after=done or 0)):
+        left = list(batches(run.config, len(run.prompts), after=done or 0))
+        for batch, following in zip(left, [*left[1:], None], strict=False):
             position = {"step": batch.step, "epoch": batch.epoch}
             try:
                 visited, row = train_batch(run, batch, following)

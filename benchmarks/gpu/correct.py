@@ -25,6 +25,7 @@ from real.model.policy import load_policy
 from real.ranks.distributed import end_rank
 from real.record.checkpoint import read_file
 from real.settings.config import TrainConfig
+from real.settings.groups import UpdateSettings
 from real.tiny import CHECKPOINT, problems
 from real.tiny.tasks import encode
 from real.trainer import resume, train
@@ -50,7 +51,8 @@ def numbers(setup: Setup, report: Report) -> None:
     single.bundle_width = None
     alone = _gradients(single, near)
     report.check("gradient, prompts shared and not", _gap(alone[1], all_rows[1]), 1e-4)
-    logprobs = partial(group_logprobs, temperature=0.6, max_tokens_per_microbatch=WHOLE)
+    how = UpdateSettings(temperature=0.6, max_tokens_per_microbatch=WHOLE)
+    logprobs = partial(group_logprobs, config=how)
     for head in ("float32", "model"):
         scorer = _scorer(setup.device.type, "bfloat16", head=head)
         rounded = _scorer("cpu", "bfloat16", double=True)

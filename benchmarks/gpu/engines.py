@@ -22,6 +22,7 @@ from real.engines.child_engine import ChildEngine, RestartingEngine
 from real.engines.rollouts import Engine, EngineError, Prompts, Rollouts, Sampling
 from real.engines.vllm_engine import VllmEngine, VllmSettings
 from real.engines.weights import Room
+from real.settings.groups import UpdateSettings
 from real.update.logprobs import Scorer, group_logprobs
 
 EAGER = """
@@ -31,7 +32,7 @@ runpy.run_module("real.engines.child", run_name="__main__")
 """
 """Program of an engine's process that starts faster: without compiling and CUDA graphs."""
 TEMPERATURE = 0.7
-WHOLE = 2**14
+SCORED = UpdateSettings(temperature=TEMPERATURE, max_tokens_per_microbatch=2**14)
 """Tokens of a pass of the trainer."""
 PROMPTS: Prompts = [[40, 41, 42], [(7 * i) % 400 + 40 for i in range(60)], [45] * 9]
 
@@ -213,7 +214,7 @@ def _change(model: Any) -> None:
 def _gap(setup: Setup, model: Any, drawn: Rollouts) -> float:
     """Largest difference of log-probs from those of the trainer."""
     groups = groups_of(PROMPTS, drawn, setup.device)
-    ours = group_logprobs(Scorer(model), groups, TEMPERATURE, WHOLE)
+    ours = group_logprobs(Scorer(model), groups, SCORED)
     pairs = zip(ours, groups, strict=True)
     return max(float((a - g.old_KT)[g.counted_KT].abs().max()) for a, g in pairs)
 

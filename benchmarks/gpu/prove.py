@@ -232,7 +232,7 @@ def needs(kind: str) -> list[Need]:
 
     def need(section: str, name: str, shape: str, config: Any, tokens: int, times: int) -> Need:
         n_bytes = update_bytes(setup, shape, config)
-        size = PlannedModel(model_config(setup, shape)).size(config.lora_rank)
+        size = PlannedModel(model_config(setup, shape)).size(config)
         flops = update_flops(size.n_multiplied, config)
         flops += 2 * config.gradient_checkpointing * size.n_multiplied
         seconds = MADE + times * tokens * flops / (card.flops * PEAK_SHARE)

@@ -24,8 +24,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from real import plan
 from real.engines.rollouts import Prompts, Rollouts
-from real.model.adapters import prepare_training
 from real.model.policy import widen_head
+from real.model.prepare import prepare_training
 from real.plan import CONTEXT, GIB, RESERVE, PlannedModel, card_named, plan_memory
 from real.ranks.distributed import shard
 from real.settings import presets
@@ -214,7 +214,7 @@ def train_config(setup: Setup, **changes: Any) -> TrainConfig:
 
 def update_bytes(setup: Setup, shape: str, config: TrainConfig) -> int:
     """Return the planned bytes of an update on one GPU, without those of libraries and engines."""
-    size = PlannedModel(model_config(setup, shape)).size(config.lora_rank, config.lora_targets)
+    size = PlannedModel(model_config(setup, shape)).size(config)
     parts = plan_memory(size, config, 1, 2**40).parts
     return sum(p.update for p in parts if not p.name.startswith(("libraries", "engine")))
 

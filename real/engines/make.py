@@ -14,11 +14,8 @@ import torch
 from guard_core.rules import Need
 from guard_core.rules.rule import Rule
 from lab.base.errors import UserError
-from real.engines.child_engine import COMMAND, ChildEngine, RestartingEngine
-from real.engines.ranked import RankedEngine
-from real.engines.rollouts import (
-    Engine,
-)
+from real.engines.child_engine import COMMAND, ChildEngine, RankedEngine, RestartingEngine
+from real.engines.rollouts import Engine
 from real.engines.transformers_engine import TransformersEngine, stated_request
 from real.engines.vllm_engine import EngineMemory, VllmEngine, VllmSettings
 from real.engines.vllm_server import VllmServerEngine
@@ -51,7 +48,7 @@ def make_engine(
     child = partial(_child, config, policy, folder, ranks, logs, memory)
     if ranks.world > 1:
         return _ranked(config, policy, ranks, child)
-    here = partial(_transformers, config, policy, policy.model)
+    here = partial(_transformers, config.max_rows, policy, policy.model)
     kinds: dict[str, Callable[[], Engine]] = {
         "transformers": child if config.async_level else here,
         "vllm": child,
@@ -75,7 +72,7 @@ def _ranked(
         engine = _server(config, policy, ranks)
     elif config.engine == "transformers" and not config.async_level:
         copied = copy.deepcopy(policy.model).requires_grad_(False)
-        engine = _transformers(config, policy, copied)
+        engine = _transformers(config.max_rows, policy, copied)
     else:
         engine = child()
     return RankedEngine(engine, ranks, policy.pad_token_id, copied, config.engine_tp)
@@ -97,9 +94,9 @@ def _server(config: TrainConfig, policy: Policy, ranks: Ranks) -> VllmServerEngi
     )
 
 
-def _transformers(config: TrainConfig, policy: Policy, model: Any) -> TransformersEngine:
+def _transformers(max_rows: int, policy: Policy, model: Any) -> TransformersEngine:
     ends, pad = policy.eos_token_ids, policy.pad_token_id
-    return TransformersEngine(model, ends, pad, config.max_rows, tokenizer=policy.tokenizer)
+    return TransformersEngine(model, ends, pad, max_rows, tokenizer=policy.tokenizer)
 
 
 def _child(

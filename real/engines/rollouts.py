@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from guard_core.config import Count, Positive, PositiveShare, check_fields
 from lab.base.errors import UserError
 
 Stages = dict[str, float]
@@ -30,11 +31,11 @@ class EngineDied(EngineError):
 class Sampling:
     """The settings of a draw."""
 
-    max_tokens: int
+    max_tokens: Count
     """Longest response, its end token included."""
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     """Divides the logits; above 0."""
-    top_p: float = 1.0
+    top_p: PositiveShare = 1.0
     """Nucleus mass in (0, 1]; below 1 for evaluation, since training ratios would be biased."""
     stats: bool = False
     """Ask for `Rollouts.entropy_PV` and `certainty_PV`. A vLLM server leaves them
@@ -46,16 +47,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Raise a UserError for a value out of its range."""
-        if self.max_tokens < 1:
-            raise UserError(f"max_tokens: {self.max_tokens} is below 1, ask for at least one token")
-        if not 0 < self.temperature < float("inf"):
-            raise UserError(
-                f"temperature: {self.temperature} cannot be sampled at, use a finite number above 0"
-            )
-        if not 0 < self.top_p <= 1:
-            raise UserError(
-                f"top_p: {self.top_p} is outside (0, 1], use 1 to sample from all tokens"
-            )
+        check_fields(self, error=UserError)
 
 
 @dataclass(slots=True)

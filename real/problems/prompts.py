@@ -19,8 +19,7 @@ from lab.base.errors import Unfit, UserError, first_line
 from real.model.policy import Policy
 from real.problems.load import suffix_of
 from real.problems.problem import Problem, ProblemSet, PromptSet
-from real.settings.config import TrainConfig
-from real.settings.groups import BOX_REQUEST
+from real.settings.groups import BOX_REQUEST, TaskSettings
 
 FIXED_DATE = "26 Jul 2024"
 """Date for templates that write today's date into the prompt, as Llama 3.2's does by default:
@@ -38,7 +37,7 @@ _OWN_SHARE = 0.9
 _FAILURES = (ArithmeticError, RecursionError, TimeoutError, LookupError, TypeError, ValueError)
 
 
-def build_prompts(problem_set: ProblemSet, config: TrainConfig, policy: Policy) -> PromptSet:
+def build_prompts(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> PromptSet:
     """Encode problems; those that do not fit the limits are left out, but not all of them."""
     limit = longest_prompt(config, policy)
     _check_options(config, policy)
@@ -69,7 +68,7 @@ def build_prompts(problem_set: ProblemSet, config: TrainConfig, policy: Policy) 
 
 
 def prompt_tokens(
-    problem: Problem, config: TrainConfig, policy: Policy, suffix: str | None = None
+    problem: Problem, config: TaskSettings, policy: Policy, suffix: str | None = None
 ) -> list[int]:
     """Return the token ids of a prompt, without a check of its length.
 
@@ -164,7 +163,7 @@ def _limits() -> Iterator[None]:
         yield
 
 
-def longest_prompt(config: TrainConfig, policy: Policy) -> int:
+def longest_prompt(config: TaskSettings, policy: Policy) -> int:
     """Return the largest number of tokens that a prompt may have."""
     positions = policy.max_positions
     if positions is None:
@@ -179,7 +178,7 @@ def longest_prompt(config: TrainConfig, policy: Policy) -> int:
     return min(config.max_prompt_tokens, room)
 
 
-def _uses_template(config: TrainConfig, policy: Policy) -> bool:
+def _uses_template(config: TaskSettings, policy: Policy) -> bool:
     """True if prompts are wrapped in the chat template; refuses to do without a required one."""
     if config.chat_template == "off":
         return False
@@ -191,7 +190,7 @@ def _uses_template(config: TrainConfig, policy: Policy) -> bool:
     return bool(policy.tokenizer.chat_template)
 
 
-def _check_options(config: TrainConfig, policy: Policy) -> None:
+def _check_options(config: TaskSettings, policy: Policy) -> None:
     """Refuse variables that the chat template does not read."""
     in_template = _uses_template(config, policy)
     for name in config.template_options:
@@ -206,7 +205,7 @@ def _check_options(config: TrainConfig, policy: Policy) -> None:
             )
 
 
-def _notices(problem_set: ProblemSet, config: TrainConfig, policy: Policy) -> Iterator[str]:
+def _notices(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> Iterator[str]:
     asked = sum(problem.asks_for_box for problem in problem_set)
     if asked and config.prompt_suffix == BOX_REQUEST:
         yield f"{asked} prompts ask for a boxed answer themselves and got no suffix"

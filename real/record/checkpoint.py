@@ -32,8 +32,8 @@ from torch import Tensor
 from lab.base.errors import UserError
 from lab.base.files import TEMPORARY, file_digest, remove_folder, unwritable, whole_folder
 from lab.trace.trace import RunFolder
-from real.model.adapters import adapter_config, adapter_weights, has_adapters, merged_weights
 from real.model.policy import Policy, quiet
+from real.model.prepare import adapter_config, adapter_weights, has_adapters, merged_weights
 from real.ranks.distributed import (
     ALONE,
     Pieces,
@@ -46,7 +46,7 @@ from real.ranks.distributed import (
     whole_tensor,
     write_tensors,
 )
-from real.settings.config import TrainConfig
+from real.settings.groups import CheckpointSettings
 from real.update.optimizer import WeightAverage
 
 VERSION = 2
@@ -87,7 +87,7 @@ class Checkpoints:
         self,
         path: Path,
         run_folder: RunFolder | None,
-        config: TrainConfig,
+        config: CheckpointSettings,
         every: int,
         ranks: Ranks = ALONE,
     ) -> None:

@@ -122,9 +122,8 @@ class Evaluator:
             row |= found[chosen]
             row |= {f"{extract}_pass_at_1": one["pass_at_1"] for extract, one in found.items()}
             if self.held_out:
-                row["held_out_pass_at_1"] = self._judged(self.held_out, *how)[0][chosen][
-                    "pass_at_1"
-                ]
+                held_out = self._judged(self.held_out, *how)[0][chosen]
+                row["held_out_pass_at_1"] = held_out["pass_at_1"]
         log.write_evals(row)
         log.write_completions(step, completions)
         log.note(evaluation=summary(log.manifest.extra.get("evaluation"), row))

@@ -26,8 +26,7 @@ from real.model.policy import in_phase
 from real.ranks.distributed import ALONE, Ranks
 from real.record.checkpoint import Checkpoints, State
 from real.record.terminal import say
-from real.settings.config import TrainConfig
-from real.settings.seeds import checkpoint_interval
+from real.settings.groups import CheckpointSettings
 
 PROJECT = "ttrl-guard-lab"
 
@@ -237,8 +236,8 @@ class Journal:
     def of(
         cls,
         recorder: RunFolder | Unwritten,
-        config: TrainConfig,
-        n_problems: int,
+        config: CheckpointSettings,
+        every: int,
         after: int | None,
         ranks: Ranks = ALONE,
     ) -> Journal:
@@ -246,7 +245,6 @@ class Journal:
 
         On a rank that does not write, the recorder is `Unwritten`, and the journal keeps nothing.
         """
-        every = checkpoint_interval(config, n_problems)
         folder = recorder if isinstance(recorder, RunFolder) else None
         checkpoints = Checkpoints(recorder.path, folder, config, every, ranks) if every else None
         if folder is None:

@@ -23,8 +23,6 @@ from real.settings.groups import (
     UpdateSettings,
 )
 
-Labels = Literal["votes", "truth"]
-
 TIS_CAP = 2.0
 """As in verl (`rollout_is_threshold`)."""
 
@@ -35,7 +33,7 @@ class RuleSettings(Settings, group="rule"):
 
     guard: GuardConfig = DEFAULT_GUARD
     """The guard, or `GuardConfig.off()`; if left out the paper's for plain TTRL, else none."""
-    labels: Labels = "votes"
+    labels: Literal["votes", "truth"] = "votes"
     """Train on the guard's labels, or on the true answers: a ceiling that needs to know them."""
     treatment: str = OWN
     """Weights, betas and skips that act: `own` are the guard's, `permuted` those of the batch dealt
@@ -76,9 +74,6 @@ class TrainConfig(
 
     The defaults run the embedded tiny task. Settings that are None take the value that `settled`
     gives them: one for the tiny task, another for problems from a file.
-
-    Raises:
-        UserError: a setting has a wrong type or lies outside its bounds.
     """
 
     GROUPS: ClassVar[dict[str, str]]

@@ -22,12 +22,6 @@ from guard_core.config import (
 from lab.base.errors import UserError
 from real.answers.ids import Extract
 
-AnswerCheck = Literal["auto", "strings", "math"]
-Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"]
-ChatTemplate = Literal["auto", "require", "off"]
-EngineKind = Literal["auto", "transformers", "vllm", "vllm_inprocess", "vllm_server"]
-LogKind = Literal["tensorboard", "wandb"]
-LossKind = Literal["dapo", "grpo", "dr_grpo"]
 TinyTask = Literal["arithmetic", "collatz", "closed"]
 
 BOX_REQUEST = "\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -72,11 +66,8 @@ class Settings:
     def __post_init__(self) -> None:
         check_fields(self, error=UserError)
         for group in reversed(type(self).__mro__):
-            if "_check" in vars(group):
-                group._check(self)
-
-    def _check(self) -> None:
-        """Refuse settings of the group that contradict each other."""
+            # Of each group alone, so that none has to call those of the others.
+            vars(group).get("_check", lambda _: None)(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +88,7 @@ class ProblemSettings(Settings, group="problems"):
     """Tiny task closed: by how many percent of the votes the wrong answer leads in these."""
     problem_seed: Natural = 0
     """Tiny task: seed of the problem set; every published number is of 0 unless it says so."""
-    chat_template: ChatTemplate = "auto"
+    chat_template: Literal["auto", "require", "off"] = "auto"
     """Use the tokenizer's chat template if it has one, refuse a model without one, or never."""
     template_options: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
     """Variables for the chat template, such as enable_thinking; unknown ones are refused."""
@@ -119,7 +110,7 @@ class ProblemSettings(Settings, group="problems"):
     """Text put behind every prompt; if None nothing for the tiny task, a request for a box else."""
     max_prompt_tokens: Count = 1024
     """Longer prompts are left out, counted and reported."""
-    answer_check: AnswerCheck = "auto"
+    answer_check: Literal["auto", "strings", "math"] = "auto"
     """Equality of answers: `strings` by their canonical strings, `math` also if they are equal
     numbers or math-verify says so; `auto` is strings for the tiny task, math else."""
     extract: Extract = "strict"
@@ -138,7 +129,17 @@ class ProblemSettings(Settings, group="problems"):
             )
         if self.tiny_task != "closed" and (self.tiny_wrong, self.tiny_lead) != (0.4, 40):
             raise UserError("tiny_wrong, tiny_lead: for tiny_task = closed alone; leave them out")
-        check_tiny(self.problems, self.tiny_task, self.tiny_verifies, self.problem_seed)
+        for name in ("tiny_task", "tiny_verifies", "problem_seed") if self.problems else ():
+            if (value := getattr(self, name)) not in ("arithmetic", 0):
+                raise UserError(
+                    f"{name} = {str(value).lower()}: problems = {self.problems} are not the tiny "
+                    "task; leave one of the two out"
+                )
+        if self.tiny_verifies and self.tiny_task != "arithmetic":
+            raise UserError(
+                f"tiny_verifies = true: no model of tiny_task = {self.tiny_task} was taught to "
+                "judge; leave one of the two out"
+            )
 
     @property
     def is_tiny(self) -> bool:
@@ -149,22 +150,6 @@ class ProblemSettings(Settings, group="problems"):
     def own_model(self) -> str | None:
         """The setting `model`; None for an embedded checkpoint."""
         return None if self.model == EMBEDDED else self.model
-
-
-def check_tiny(problems: str | None, task: TinyTask, verifies: bool, seed: int = 0) -> None:
-    """Refuse settings of the embedded tasks that contradict others."""
-    given = {"tiny_task": task, "tiny_verifies": verifies, "problem_seed": seed}
-    for name, value in given.items():
-        if problems is not None and value not in ("arithmetic", 0):
-            raise UserError(
-                f"{name} = {str(value).lower()}: problems = {problems} are not the tiny task; "
-                "leave one of the two out"
-            )
-    if verifies and task != "arithmetic":
-        raise UserError(
-            f"tiny_verifies = true: no model of tiny_task = {task} was taught to judge; leave one "
-            "of the two out"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +182,7 @@ class VoteSettings(Settings, group="sampling"):
 class EngineSettings(Settings, group="engine"):
     """The engine that samples, and the transfer of weights to it."""
 
-    engine: EngineKind = "auto"
+    engine: Literal["auto", "transformers", "vllm", "vllm_inprocess", "vllm_server"] = "auto"
     """Engine that samples: `auto` is vllm for a model on a GPU where it is installed, else
     `transformers`, which samples with the trainer's model, `vllm` in its own process,
     `vllm_inprocess`, or `vllm_server` at `engine_url`."""
@@ -266,7 +251,7 @@ class OptimSettings(Settings, group="optim"):
 class LossSettings(Settings, group="loss"):
     """The loss of a mini-batch."""
 
-    loss: LossKind = "dapo"
+    loss: Literal["dapo", "grpo", "dr_grpo"] = "dapo"
     """Average over tokens, under TRL's names: `dapo` over all tokens of the mini-batch, `grpo`
     within each response and then over responses, `dr_grpo` sums over responses times
     `max_response_tokens`. It sets nothing else: DAPO's clip is `clip_high = 0.28`, its dynamic
@@ -301,7 +286,7 @@ class MemorySettings(Settings, group="memory"):
     """Ends of the names of the layers to adapt, such as `q_proj,v_proj`, or all but the head."""
     gradient_checkpointing: bool = False
     """Keep no activations of the layers but compute them again: a third slower, far smaller."""
-    attention: Attention = "auto"
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"] = "auto"
     """Kernel; `auto` is the library's (sdpa); flash_attention_2, _3 pack rows without padding."""
     fsdp_size: Natural = 0
     """Ranks that share one copy of the model, as in verl; 0 shares one among all. Groups of so many
@@ -346,7 +331,7 @@ class CheckpointSettings(Settings, group="checkpoint"):
     """Checkpoints that stay on disk; older ones are deleted."""
     save_model: bool | None = None
     """Write the trained model to RUN/model; if None not for the tiny task, else yes."""
-    log: tuple[LogKind, ...] = ()
+    log: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Further destinations of metrics; wandb is offline unless WANDB_MODE says otherwise."""
 
     def _check(self) -> None:

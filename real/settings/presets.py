@@ -20,7 +20,7 @@ from lab.base.settings import from_values, to_values, toml_values
 from lab.cli import read_option, with_arm_options
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
 from real.settings.config import TrainConfig
-from real.settings.groups import BOX_REQUEST
+from real.settings.groups import BOX_REQUEST, EngineSettings
 
 _WIDTH = 100
 """Columns of a terminal that tables fit."""
@@ -228,7 +228,7 @@ def settled_for(config: TrainConfig, gpu: bool, vllm: bool) -> tuple[TrainConfig
     return replace(config, **chosen).settled(), [f"chosen for this GPU: {words}{hint}"]
 
 
-def check_engine_tp(config: TrainConfig, ranks: int) -> None:
+def check_engine_tp(config: EngineSettings, ranks: int) -> None:
     """Refuse engines that cannot be dealt over the ranks of a machine."""
     if config.engine_tp == 1:
         return
@@ -278,15 +278,8 @@ CHANGEABLE = frozenset(
         *("attention", "checkpoint_every", "checkpoint_keep", "checkpoint_minutes", "data_dir"),
         *("device", "engine_adapters", "engine_exchange", "engine_memory", "engine_timeout"),
         *("engine_tp", "engine_url", "gradient_checkpointing", "hub", "log", "max_bad_steps"),
-        *(
-            "max_rows",
-            "max_unread",
-            "max_tokens_per_microbatch",
-            "model",
-            "offload_optimizer",
-            "problems",
-        ),
-        *("rank_timeout", "restart_engine", "save_model", "threads"),
+        *("max_rows", "max_unread", "max_tokens_per_microbatch", "model", "offload_optimizer"),
+        *("problems", "rank_timeout", "restart_engine", "save_model", "threads"),
     )
 )
 """Settings of where and how the work is done. Some change the rounding, so that the resumed run is

@@ -7,7 +7,7 @@ many numbers either of them used before; and a resumed run needs no generator's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from real.settings.config import TrainConfig
+from real.settings.groups import EvalSettings, OptimSettings
 
 
 class Stream(IntEnum):
@@ -80,9 +81,12 @@ class Batch:
     ends_epoch: bool
     ends_run: bool
 
-    def is_evaluated(self, config: TrainConfig) -> bool:
+    def is_evaluated(self, config: EvalSettings) -> bool:
         """Return whether an evaluation follows."""
-        return self.ends_run or is_due(config, self.step, self.epoch, self.ends_epoch)
+        if config.eval_steps:
+            return self.ends_run or self.step % config.eval_steps == 0
+        every = config.eval_every
+        return self.ends_run or (self.ends_epoch and every > 0 and self.epoch % every == 0)
 
 
 def batches(config: TrainConfig, n_problems: int, after: int = 0) -> Iterator[Batch]:
@@ -99,29 +103,12 @@ def batches(config: TrainConfig, n_problems: int, after: int = 0) -> Iterator[Ba
             yield Batch(step, epoch, problems_P, last, last and epoch == config.epochs)
 
 
-def is_due(config: TrainConfig, step: int, epoch: int, ends_epoch: bool) -> bool:
-    """Return whether an evaluation follows a batch, apart from the one after the last batch."""
-    if config.eval_steps:
-        return step % config.eval_steps == 0
-    return ends_epoch and config.eval_every > 0 and epoch % config.eval_every == 0
-
-
-def with_next(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Batch | None]]:
-    """Yield each batch with the one after it, None at the end."""
-    coming = iter(batches)
-    now = next(coming, None)
-    while now is not None:
-        following = next(coming, None)
-        yield now, following
-        now = following
-
-
 def checkpoint_interval(config: TrainConfig, n_problems: int) -> int:
     """Return the number of batches between checkpoints; 0 if none are written."""
     every = config.checkpoint_every
     return batches_per_epoch(config, n_problems) if every is None else every
 
 
-def batches_per_epoch(config: TrainConfig, n_problems: int) -> int:
+def batches_per_epoch(config: OptimSettings, n_problems: int) -> int:
     """Batches of one pass over the problems; the last one may be smaller."""
     return -(-n_problems // config.batch_size)

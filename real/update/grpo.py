@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from real.model.adapters import adapters_off, has_adapters
+from real.model.prepare import adapters_off, has_adapters
 from real.settings.groups import LossSettings, UpdateSettings
 from real.update.logprobs import EntropyScorer, Scorer, group_logprobs
 from real.update.packing import Group, MicroBatch, PackedRows, Place, RowCounts, row_counts
@@ -134,9 +134,7 @@ def _broken_alone(
     scorer: Scorer, groups: Sequence[Group], config: UpdateSettings, share: tuple[int, int]
 ) -> tuple[Place, ...]:
     """Broken rows without those that share a sequence with one: 0 times NaN is NaN in attention."""
-    logprobs = group_logprobs(
-        scorer, groups, config.temperature, config.max_tokens_per_microbatch, share, bundled=False
-    )
+    logprobs = group_logprobs(scorer, groups, config, share, bundled=False)
     return tuple(
         (index, row)
         for index, (group, values_KT) in enumerate(zip(groups, logprobs, strict=True))
@@ -346,8 +344,7 @@ def compared(
         scored_groups = [_first_row(group) for group in groups[:PROBE_ROWS]]
     else:
         scored_groups = [_first_row(g) if g.dropped or g.silent else g for g in groups]
-    settings = config.temperature, config.max_tokens_per_microbatch
-    trainer_logprobs = group_logprobs(scorer, scored_groups, *settings, share)
+    trainer_logprobs = group_logprobs(scorer, scored_groups, config, share)
     columns = {"mismatch_kl": mismatch_kl(trainer_logprobs, [g.old_KT for g in scored_groups])}
     if not cap:
         return list(groups), columns

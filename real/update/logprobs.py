@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from real.model.policy import WideHead, add_product, wide_product
+from real.settings.groups import UpdateSettings
 from real.update.packing import (
     Group,
     Layout,
@@ -388,8 +389,7 @@ def find_head(model: Any) -> Head | None:
 def group_logprobs(
     scorer: Scorer,
     groups: Sequence[Group],
-    temperature: float,
-    max_tokens_per_microbatch: int,
+    config: UpdateSettings,
     share: tuple[int, int] = (0, 1),
     bundled: bool = True,
 ) -> list[Tensor]:
@@ -401,8 +401,7 @@ def group_logprobs(
     """
     world = share[1]
     logprobs = [torch.zeros_like(group.old_KT, dtype=torch.float32) for group in groups]
-    passes = _scored(scorer, groups, temperature, max_tokens_per_microbatch, share, bundled=bundled)
-    for places, batch, scores in passes:
+    for places, batch, scores in _scored(scorer, groups, config, share, bundled=bundled):
         values_RT = batch.unfold(scores.logprobs_n).float()
         values_RT = torch.where(batch.counted_RT, values_RT, 0.0)
         for (index, row), values_T in zip(places, values_RT, strict=bool(places)):
@@ -418,8 +417,7 @@ def group_logprobs(
 def group_stats(
     scorer: Scorer,
     groups: Sequence[Group],
-    temperature: float,
-    max_tokens_per_microbatch: int,
+    config: UpdateSettings,
     share: tuple[int, int] = (0, 1),
 ) -> list[Tensor]:
     """(2, K) mean entropy and self-certainty over the counted tokens of every group's responses.
@@ -430,9 +428,7 @@ def group_stats(
     group_sums = [
         group.old_KT.new_zeros((2, len(group.old_KT)), dtype=torch.float64) for group in groups
     ]
-    for places, batch, scores in _scored(
-        scorer, groups, temperature, max_tokens_per_microbatch, share, True
-    ):
+    for places, batch, scores in _scored(scorer, groups, config, share, True):
         assert scores.entropy_n is not None and scores.self_certainty_n is not None
         values_2n = torch.stack([scores.entropy_n, scores.self_certainty_n]).double()
         counted_RT = batch.counted_RT
@@ -448,21 +444,18 @@ def group_stats(
 def _scored(
     scorer: Scorer,
     groups: Sequence[Group],
-    temperature: float,
-    max_tokens_per_microbatch: int,
+    config: UpdateSettings,
     share: tuple[int, int],
     stats: bool = False,
     bundled: bool = True,
 ) -> Iterator[tuple[list[Place], MicroBatch, TokenScores]]:
     """A rank's passes: places of the rows, the rows, their scores; no places where it is idle."""
     rank, world = share
-    counts = [row_counts(group) for group in groups]
-    passes, bundle, _ = scorer.plan(
-        groups, counts, max_tokens_per_microbatch, world, bundled=bundled
-    )
+    counts, most = [row_counts(group) for group in groups], config.max_tokens_per_microbatch
+    passes, bundle, _ = scorer.plan(groups, counts, most, world, bundled=bundled)
     for places in passes[rank::world]:
         batch = scorer.micro_batch(groups, places or passes[0][:1], bundle)
-        yield places, batch, scorer(batch.rows, temperature, stats)
+        yield places, batch, scorer(batch.rows, config.temperature, stats)
 
 
 def _pick(outputs_BSH: Tensor, index_n: Tensor | int) -> Tensor:

@@ -38,6 +38,7 @@ from lab.trace.schema import visit_columns
 from real.answers import UNPARSEABLE, AnswerIds, Equality
 from real.ranks.distributed import ALONE, Ranks
 from real.settings.config import TrainConfig, rule_of
+from real.settings.groups import UpdateSettings
 from real.settings.seeds import Stream, generator
 from real.update.packing import Group, kept
 from real.vote.sample import Responses
@@ -281,7 +282,7 @@ class Refill:
     policy that they train. The learning rate's schedule goes on with every sampled batch.
     """
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: UpdateSettings) -> None:
         """Wait for nothing yet; with `max_num_gen_batches` 1 nothing ever waits."""
         self._most, self._size = config.max_num_gen_batches, config.batch_size
         self._mini = config.mini_batch

@@ -30,7 +30,7 @@ from torch import Tensor
 from guard_core.rules import Need, Rule
 from real.engines.rollouts import Prompts, Rollouts
 from real.problems.problem import PromptSet
-from real.settings.config import TrainConfig
+from real.settings.groups import UpdateSettings
 from real.update.logprobs import Scorer, group_stats
 from real.update.packing import Group
 from real.vote.decide import Fields
@@ -122,7 +122,7 @@ def token_stats(
     scorer: Scorer,
     prompts: Prompts,
     rollouts: Rollouts,
-    config: TrainConfig,
+    config: UpdateSettings,
     share: tuple[int, int] = (0, 1),
 ) -> tuple[Tensor, Tensor]:
     """Mean entropy and self-certainty of the tokens of every response.
@@ -140,7 +140,7 @@ def token_stats(
         rows, inverse = _distinct(tokens_VT, lengths_V)
         groups.append(_group(prompt, tokens_VT[rows], lengths_V[rows]))
         inverses.append(inverse)
-    stats = group_stats(scorer, groups, config.temperature, config.max_tokens_per_microbatch, share)
+    stats = group_stats(scorer, groups, config, share)
     pairs = zip(stats, inverses, strict=True)
     entropy_PV, certainty_PV = torch.stack([values[:, rows] for values, rows in pairs], dim=1)
     linear = scorer.head.linear if scorer.head else scorer.model.get_output_embeddings()
@@ -252,7 +252,7 @@ class Observer:
     def __init__(
         self,
         rule: Rule,
-        config: TrainConfig,
+        config: UpdateSettings,
         prompts: PromptSet,
         scorer: Scorer,
         share: tuple[int, int] = (0, 1),

@@ -22,11 +22,11 @@ from torch import Tensor
 from guard_core import PolicyStreams
 from lab.base.errors import Unfit, UserError
 from real.answers import UNPARSEABLE, AnswerIds
-from real.engines.ranked import RankedEngine
+from real.engines.child_engine import RankedEngine
 from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling
 from real.model.policy import Policy, in_phase
 from real.problems.problem import PromptSet
-from real.settings.config import TrainConfig
+from real.settings.groups import TaskSettings
 from real.settings.seeds import Stream, torch_generator
 from real.update.packing import Group
 
@@ -162,7 +162,7 @@ class _DrawnVotes(NamedTuple):
 class VoteSampler:
     """Samples the votes of one batch after another.
 
-    With `async_level`, the votes of batch k + 1 are sampled while batch k is trained on, with the
+    With `ahead`, the votes of batch k + 1 are sampled while batch k is trained on, with the
     weights that batch k - 1 has left. The engine is idle again, and the votes are in main memory,
     before weights are handed over, an evaluation begins, or a checkpoint is written: none of these
     can change a vote. The first batch has nothing to be sampled beside, and is sampled at its
@@ -170,9 +170,9 @@ class VoteSampler:
     """
 
     def __init__(
-        self, config: TrainConfig, sampler: Sampler, prompts: PromptSet, sampling: Sampling
+        self, n_votes: int, ahead: bool, sampler: Sampler, prompts: PromptSet, sampling: Sampling
     ) -> None:
-        self._config, self._sampler = config, sampler
+        self._n_votes, self._ahead, self._sampler = n_votes, ahead, sampler
         self._prompts, self._sampling = prompts, sampling
         self._pending: tuple[Future[_DrawnVotes], int] | None = None
         """Votes to come, and their problems; until they are there the engine may only be closed."""
@@ -181,9 +181,9 @@ class VoteSampler:
 
     def before_training(self, max_rows: int) -> Iterator[Responses]:
         """Sample votes on all problems before training; yield some problems at a time, in order."""
-        sampler, n_votes = self._sampler, self._config.n_votes
-        generator = sampler.generator(Stream.VOTES, 0)
-        return sampler.sample_all(self._prompts, n_votes, self._sampling, 0, generator, max_rows)
+        generator = self._sampler.generator(Stream.VOTES, 0)
+        how = self._n_votes, self._sampling, 0, generator, max_rows
+        return self._sampler.sample_all(self._prompts, *how)
 
     def sample(self, problems_P: Ints, step: int) -> Responses:
         """Return the votes of batch `step`, sampled now unless they were before."""
@@ -194,14 +194,13 @@ class VoteSampler:
             policy = self._sampler.policy
             rollouts = drawn.rollouts.of_version(step - 2)
             return Responses(problems_P.tolist(), prompts, rollouts.to(policy.device), policy)
-        self._columns = {"staleness": 0.0, "seconds_ahead": 0.0} if self._config.async_level else {}
-        generator, n_votes = self._sampler.generator(Stream.VOTES, step), self._config.n_votes
-        settings = n_votes, self._sampling, step - 1, generator
-        return self._sampler.sample(problems_P.tolist(), prompts, *settings)
+        self._columns = {"staleness": 0.0, "seconds_ahead": 0.0} if self._ahead else {}
+        how = self._n_votes, self._sampling, step - 1, self._sampler.generator(Stream.VOTES, step)
+        return self._sampler.sample(problems_P.tolist(), prompts, *how)
 
     def begin(self, problems_P: Ints, step: int) -> None:
         """Begin to sample the votes of batch `step` with the weights that the engine has."""
-        if self._config.async_level:
+        if self._ahead:
             generator = self._sampler.generator(Stream.VOTES, step)
             self._pending = Future(), len(problems_P)
             # A daemon: a run that fails meanwhile does not wait for it.
@@ -216,14 +215,14 @@ class VoteSampler:
         draw = engine.sample_part if isinstance(engine, RankedEngine) else engine.sample
         try:
             with in_phase("rollout"):
-                found = draw(prompts, self._config.n_votes, self._sampling, generator)
+                found = draw(prompts, self._n_votes, self._sampling, generator)
             pending.set_result(_DrawnVotes(found, time.perf_counter() - started))
         except BaseException as error:  # raised again where the responses are waited for
             pending.set_exception(error)
 
     def release(self) -> None:
         """Free the engine's memory for an update, unless it samples meanwhile."""
-        if not self._config.async_level:
+        if not self._ahead:
             self._sampler.engine.release()
 
     def finish(self) -> None:
@@ -234,12 +233,12 @@ class VoteSampler:
         self._drawn, engine = pending.result(), self._sampler.engine
         if isinstance(engine, RankedEngine):
             # Ranks exchange tensors in their main threads alone, where the order is one for all.
-            own, n_votes = self._drawn.rollouts, self._config.n_votes
-            whole = engine.gathered(own, n_problems, n_votes, self._sampling)
+            own = self._drawn.rollouts
+            whole = engine.gathered(own, n_problems, self._n_votes, self._sampling)
             self._drawn = self._drawn._replace(rollouts=whole)
 
     def columns(self, n_tokens: int) -> dict[str, float]:
-        """Return columns of the steps about the last votes; none without `async_level`."""
+        """Return columns of the steps about the last votes; none unless they are sampled ahead."""
         seconds = self._columns.get("seconds_ahead")
         return self._columns | ({"sampled_per_second": n_tokens / seconds} if seconds else {})
 
@@ -274,7 +273,7 @@ _SHOWN, _CHARACTERS = 3, 60
 
 
 def check_readable(
-    sampler: Sampler, prompts: PromptSet, sampling: Sampling, config: TrainConfig
+    sampler: Sampler, prompts: PromptSet, sampling: Sampling, config: TaskSettings
 ) -> None:
     """Refuse a model of which few responses hold an answer: its votes would be empty.
 

@@ -22,8 +22,8 @@ from real.engines.child_engine import ChildEngine
 from real.engines.make import make_engine
 from real.engines.rollouts import EngineError, Sampling, shard_requests
 from real.engines.transformers_engine import TransformersEngine
-from real.model.machine import torch_threads
 from real.model.policy import load_policy
+from real.model.prepare import torch_threads
 from real.tiny import CHECKPOINT
 from real.update.grpo import importance_weights
 from real.update.logprobs import Scorer, group_logprobs
@@ -97,7 +97,7 @@ def test_an_engine_that_fails_meanwhile_ends_the_run_and_a_resumed_one_goes_on(
 
 
 def logprobs(scorer: Scorer, group: Group) -> torch.Tensor:
-    return group_logprobs(scorer, [group], TURNS.temperature, TURNS.max_tokens_per_microbatch)[0]
+    return group_logprobs(scorer, [group], TURNS)[0]
 
 
 @pytest.mark.parametrize("cap", [0.0, 1.5])

@@ -16,8 +16,8 @@ from random_groups import random_rows
 from small_models import decoder_sizes
 from torch import Tensor
 
-from real.model.adapters import add_lora
-from real.settings.groups import UpdateSettings
+from real.model.prepare import add_lora
+from real.settings.groups import MemorySettings, UpdateSettings
 from real.update import packing
 from real.update.grpo import backward
 from real.update.logprobs import EntropyScorer, Scorer
@@ -111,7 +111,7 @@ def test_every_mean(kind: Any, scorer: Any):
 
 def test_lora_and_gradient_checkpointing():
     model = llama()
-    add_lora(model, 2, 4.0)
+    add_lora(model, MemorySettings(lora_rank=2, lora_alpha=4.0))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:

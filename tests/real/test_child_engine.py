@@ -25,8 +25,9 @@ from real.engines.child_engine import ChildEngine, RestartingEngine
 from real.engines.exchange import REQUEST
 from real.engines.rollouts import EngineDied, EngineError, Sampling, request_seeds
 from real.engines.weights import named_weights
-from real.model.adapters import add_lora
 from real.model.policy import load_policy
+from real.model.prepare import add_lora
+from real.settings.groups import MemorySettings
 from real.tiny import CHECKPOINT
 
 PROMPTS = [[1, 2], [3]]
@@ -224,7 +225,7 @@ def test_weights_cross_over_bucket_by_bucket_where_there_is_little_room(
 def adapted() -> Any:
     pytest.importorskip("peft")
     model = load_policy(CHECKPOINT, "cpu").model
-    add_lora(model, 4, 32.0)
+    add_lora(model, MemorySettings(lora_rank=4))
     return model
 
 

@@ -33,8 +33,8 @@ from real import TrainConfig, train
 from real.engines.rollouts import Sampling, request_seeds, shard_requests
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.weights import named_weights
-from real.model.adapters import adapter_weights, prepare_training
 from real.model.policy import load_policy
+from real.model.prepare import adapter_weights, prepare_training
 from real.record.checkpoint import trained_weights
 from real.tiny import CHECKPOINT
 

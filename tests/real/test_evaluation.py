@@ -20,7 +20,8 @@ from real.__main__ import main
 from real.answers import AnswerIds
 from real.record.evaluation import evaluate, pass_at
 from real.record.terminal import lines, summary
-from real.settings.seeds import is_due
+from real.settings.groups import EvalSettings
+from real.settings.seeds import Batch
 from real.tiny import TASKS, problems_of
 from real.vote.decide import Supervisor
 
@@ -90,12 +91,14 @@ def curve(*points: tuple[int, float]) -> dict[str, Any]:
 
 
 def test_steps_replace_epochs():
-    every = TrainConfig(eval_every=2)
-    assert [is_due(every, 9, epoch, True) for epoch in (1, 2, 3, 4)] == [False, True, False, True]
-    assert not is_due(every, 9, 2, ends_epoch=False)
-    assert not is_due(TrainConfig(eval_every=0), 9, 2, True)
-    steps = TrainConfig(eval_every=1, eval_steps=5)
-    assert [step for step in range(1, 12) if is_due(steps, step, 1, step == 8)] == [5, 10]
+    def due(config: EvalSettings, step: int, epoch: int, ends_epoch: bool) -> bool:
+        return Batch(step, epoch, np.arange(1), ends_epoch, False).is_evaluated(config)
+
+    every, steps = EvalSettings(eval_every=2), EvalSettings(eval_every=1, eval_steps=5)
+    assert [due(every, 9, epoch, True) for epoch in (1, 2, 3, 4)] == [False, True, False, True]
+    assert not due(every, 9, 2, ends_epoch=False)
+    assert not due(EvalSettings(eval_every=0), 9, 2, True)
+    assert [step for step in range(1, 12) if due(steps, step, 1, step == 8)] == [5, 10]
 
 
 def test_area_is_the_mean_height_over_the_steps():

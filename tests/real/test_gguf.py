@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import real.model.gguf
+import real.model.policy
 from lab.base.errors import UserError
 from real.__main__ import main
-from real.model.gguf import import_gguf
+from real.model.policy import import_gguf
 from real.tiny import CHECKPOINT
 from real.tiny.tasks import TOKENS
 
@@ -86,7 +86,7 @@ def test_what_cannot_be_converted_is_one_line(
     if content is not None:
         (tmp_path / "small.gguf").write_bytes(content)
     if content == b"GGUF":
-        monkeypatch.setattr(real.model.gguf, "is_gguf_available", lambda: False)
+        monkeypatch.setattr(real.model.policy, "is_gguf_available", lambda: False)
     if content == b"made":
         (tmp_path / "made").mkdir()
     with pytest.raises(UserError, match=message) as caught:

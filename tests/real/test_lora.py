@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lab.base.errors import UserError
 from real import TrainConfig, train
-from real.model.adapters import add_lora, has_adapters, merged_weights, prepare_training
+from real.model.prepare import add_lora, has_adapters, merged_weights, prepare_training
 from real.settings.groups import MemorySettings, UpdateSettings
 from real.tiny import CHECKPOINT
 from real.update.grpo import initial_reference
 from real.update.logprobs import Scorer
 from real.update.optimizer import PolicyOptimizer
 from real.update.packing import PackedRows
+
+LORA = MemorySettings(lora_rank=2, lora_alpha=8.0)
 
 IDS = torch.randint(0, 30, (3, 8), generator=torch.Generator().manual_seed(0))
 
@@ -52,7 +55,7 @@ def test_adapters_start_as_nothing_and_train_alone():
     model = small_model()
     before, names = logits(model), dict(model.named_parameters())
     frozen = {name: p.detach().clone() for name, p in names.items()}
-    add_lora(model, rank=2, alpha=8)
+    add_lora(model, LORA)
     torch.testing.assert_close(logits(model), before)
     optimizer = trained(model)
     n_adapters = 2 * 7  # every linear layer but the head
@@ -66,7 +69,7 @@ def test_adapters_start_as_nothing_and_train_alone():
 def test_merged_weights_are_the_trained_model(tied: bool):
     model = small_model(tied)
     names = [name for name, _ in model.named_parameters()]
-    add_lora(model, rank=2, alpha=8)
+    add_lora(model, LORA)
     trained(model)
     merged = dict(merged_weights(model))
     assert list(merged) == names
@@ -81,7 +84,7 @@ def test_merged_weights_are_the_trained_model(tied: bool):
 def test_reference_is_the_model_with_its_adapters_off():
     model = small_model()
     before = Scorer(model)(rows(), 1.0).logprobs_n
-    add_lora(model, rank=2, alpha=8)
+    add_lora(model, LORA)
     reference = initial_reference(Scorer(model))
     optimizer = trained(model, kl_coef=0.1)
     torch.testing.assert_close(reference(rows(), 1.0), before)
@@ -112,7 +115,7 @@ def test_seed_fixes_the_adapters_and_leaves_other_randomness_alone():
     models = [small_model() for _ in range(3)]
     torch.manual_seed(5)
     for model, seed in zip(models, (1, 1, 2), strict=True):
-        add_lora(model, rank=2, alpha=8, seed=seed)
+        add_lora(model, LORA, seed)
     assert torch.equal(torch.rand(1), expected)
     adapters = [[p.flatten() for p in m.parameters() if p.requires_grad] for m in models]
     first, same, other = map(torch.cat, adapters)
@@ -121,17 +124,17 @@ def test_seed_fixes_the_adapters_and_leaves_other_randomness_alone():
 
 def test_chosen_layers_and_wrong_ones():
     model = small_model()
-    add_lora(model, rank=2, alpha=8, targets="q_proj, v_proj")
+    add_lora(model, replace(LORA, lora_targets="q_proj, v_proj"))
     found = {n.split(".")[-4] for n, p in model.named_parameters() if p.requires_grad}
     assert found == {"q_proj", "v_proj"}
     with pytest.raises(UserError, match="lora_targets = no_such: the model has no such"):
-        add_lora(small_model(), rank=2, alpha=8, targets="no_such")
+        add_lora(small_model(), replace(LORA, lora_targets="no_such"))
 
 
 def test_without_peft_the_user_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError, match=r"lora_rank = 2: needs the package peft; pip install"):
-        add_lora(small_model(), rank=2, alpha=8)
+        add_lora(small_model(), LORA)
 
 
 def test_checkpointing_of_a_model_that_cannot_is_refused(monkeypatch: pytest.MonkeyPatch):

@@ -13,12 +13,12 @@ from live_tensors import LiveTensors
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from real.engines.ranked import RankedEngine
+from real.engines.child_engine import RankedEngine
 from real.engines.rollouts import Rollouts, Sampling
 from real.engines.transformers_engine import RunningStats, TransformersEngine
 from real.model.policy import Policy, load_policy
 from real.ranks.distributed import Ranks
-from real.settings.config import TrainConfig
+from real.settings.groups import UpdateSettings
 from real.tiny import ARITHMETIC, CHECKPOINT
 from real.tiny.tasks import encode
 from real.update.logprobs import Scorer
@@ -42,8 +42,10 @@ def sample(policy: Policy, stats: bool, temperature: float = 0.6, **options: Any
     return engine.sample(PROMPTS, N, Sampling(22, temperature, stats=stats), seeded(3))
 
 
-def settings(temperature: float, max_tokens_per_microbatch: int = 4096) -> TrainConfig:
-    return TrainConfig(temperature=temperature, max_tokens_per_microbatch=max_tokens_per_microbatch)
+def settings(temperature: float, max_tokens_per_microbatch: int = 4096) -> UpdateSettings:
+    return UpdateSettings(
+        temperature=temperature, max_tokens_per_microbatch=max_tokens_per_microbatch
+    )
 
 
 def close(found: Tensor | None, expected: Tensor | None) -> bool:

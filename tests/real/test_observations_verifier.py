@@ -25,6 +25,7 @@ from real.problems.problem import Turn
 from real.problems.prompts import encode
 from real.ranks.distributed import ALONE
 from real.settings.config import TrainConfig
+from real.settings.groups import UpdateSettings
 from real.tiny import CHECKPOINT
 from real.update.logprobs import Scorer, group_logprobs
 from real.vote.decide import Decided
@@ -211,7 +212,7 @@ def test_a_verification_can_be_trained_on(monkeypatch):
     assert [(g.weight, g.dropped) for g in groups[0]] == [(1.0, False)] * 2
     assert [(g.weight, g.dropped) for g in groups[1]] == [(0.5, True)] * 2
     flat = [group for row in groups for group in row]
-    trainer = group_logprobs(Scorer(policy.model), flat, 1.5, 4096)
+    trainer = group_logprobs(Scorer(policy.model), flat, UpdateSettings(temperature=1.5))
     for group, logprobs in zip(flat, trainer, strict=True):
         torch.testing.assert_close(
             logprobs[group.real_KT], group.old_KT[group.real_KT], atol=1e-4, rtol=0

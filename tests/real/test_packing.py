@@ -12,6 +12,7 @@ from random_groups import random_rows
 from small_models import decoder_sizes
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from real.settings.groups import UpdateSettings
 from real.update.logprobs import Scorer, group_logprobs
 from real.update.packing import Group, Layout, Place, micro_batch, plan, row_counts
 
@@ -88,6 +89,10 @@ def decoder(kind: str, **changes: Any) -> Any:
     return AutoModelForCausalLM.from_config(config).eval()
 
 
+def within(max_tokens: int) -> UpdateSettings:
+    return UpdateSettings(temperature=0.6, max_tokens_per_microbatch=max_tokens)
+
+
 def two_groups() -> list[Group]:
     return [make_group(4, [9, 3, 1, 12, 7], 1), make_group(11, [2, 20, 6], 2)]
 
@@ -97,12 +102,12 @@ def two_groups() -> list[Group]:
 def test_packed_rows_have_the_log_probs_of_padded_rows(kind, attention):
     """Rows see nothing of their neighbours, whichever way they lie: each is as if alone."""
     groups, scorer = two_groups(), Scorer(decoder(kind, attn_implementation=attention))
-    alone = [group_logprobs(scorer, [g], 0.6, max_tokens_per_microbatch=1)[0] for g in groups]
+    alone = [group_logprobs(scorer, [g], within(1))[0] for g in groups]
     assert len(passes_of(groups, budget=1)) == 8
     for layout in ("padded", "packed"):
         scorer.layout = layout
         for budget in (16384, 60):
-            found = group_logprobs(scorer, groups, 0.6, budget)
+            found = group_logprobs(scorer, groups, within(budget))
             for group, mine, expected in zip(groups, found, alone, strict=True):
                 real = group.real_KT
                 assert mine[~real].isnan().all()

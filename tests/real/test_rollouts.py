@@ -152,10 +152,10 @@ def test_the_model_is_left_as_it_was_and_samples_enter_a_loss(qwen):
 @pytest.mark.parametrize(
     ("prompts", "n", "settings", "expected"),
     [
-        ([[1]], 4, {"temperature": 0.0}, "temperature: 0.0"),
-        ([[1]], 4, {"temperature": float("nan")}, "temperature: nan"),
-        ([[1]], 4, {"max_tokens": 0}, "max_tokens: 0"),
-        ([[1]], 4, {"top_p": 1.1}, "top_p: 1.1"),
+        ([[1]], 4, {"temperature": 0.0}, "temperature = 0.0: must be above 0"),
+        ([[1]], 4, {"temperature": float("nan")}, "temperature = nan: must be"),
+        ([[1]], 4, {"max_tokens": 0}, "max_tokens = 0: must be at least 1"),
+        ([[1]], 4, {"top_p": 1.1}, "top_p = 1.1: must lie in"),
         ([], 4, {}, "none given"),
         ([[1], []], 4, {}, "prompt 2: no tokens"),
         ([[1]], 0, {}, "samples per prompt: 0"),

@@ -23,7 +23,8 @@ from real.engines import child_engine, weights
 from real.engines.child_engine import ChildEngine, RestartingEngine
 from real.engines.rollouts import EngineDied, Rollouts, Sampling
 from real.engines.vllm_engine import VllmSettings
-from real.model.adapters import add_lora
+from real.model.prepare import add_lora
+from real.settings.groups import MemorySettings
 
 CONFIG = TrainConfig(
     engine="vllm",
@@ -199,7 +200,7 @@ def sample(engine: ChildEngine) -> Rollouts:
 def test_adapters_alone_give_the_log_probs_of_the_adapted_model(folder: Path) -> None:
     pytest.importorskip("peft")
     model = make_model()
-    add_lora(model, 4, 32.0)
+    add_lora(model, MemorySettings(lora_rank=4))
     engine = start(folder, adapter_rank=4)
     for version in (0, 1, 2):
         engine.update_weights(model, version)

@@ -25,8 +25,8 @@ from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_engine import EngineMemory
 from real.fit import engine_memory
-from real.model.machine import card_held
 from real.model.policy import Policy
+from real.model.prepare import card_held
 from real.plan import (
     CONTEXT,
     GIB,
@@ -40,6 +40,7 @@ from real.plan import (
 from real.ranks.distributed import Ranks
 from real.run import prepare
 from real.settings.config import TrainConfig
+from real.settings.groups import MemorySettings
 from real.settings.presets import NAMES, preset
 from real.settings.seeds import batches
 from real.tiny import CHECKPOINT
@@ -63,7 +64,7 @@ def cell(**changes: Any) -> TrainConfig:
 
 def planned(config: TrainConfig, world: int = 1) -> dict[str, int]:
     model = PlannedModel(read_config(str(CHECKPOINT)))
-    parts = state_parts(model.size(config.lora_rank, config.lora_targets), config, world)
+    parts = state_parts(model.size(config), config, world)
     weights = sum(part.update for part in parts if part.name == "weights")
     return {"weights": weights, "rest": sum(part.update for part in parts) - weights}
 
@@ -109,7 +110,7 @@ def test_engines_of_several_gpus_have_room_for_more_tokens():
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
 def test_an_engine_that_samples_during_the_update_is_counted_with_it(engine):
     config = cell(engine=engine, lora_rank=16)
-    size = QWEN.size(16)
+    size = QWEN.size(MemorySettings(lora_rank=16))
     turns, ahead = (plan_memory(size, replace(config, async_level=n), 1, 140 * GIB) for n in (0, 1))
     beside = [part for part in ahead.parts if part.name.startswith("engine")]
     assert len(beside) == 3 and all(part.update == part.sampling for part in beside)
@@ -177,7 +178,7 @@ def test_vllm_starts_wherever_the_plan_fits(name, lora_rank, card):
     model, total = PlannedModel(read_config(name)), int(card * GIB)
     cell = next(n for n in NAMES if name.lower().startswith(n.partition("/")[0]))
     config = preset(cell, "folder", lora_rank=lora_rank, engine="vllm", dtype="bfloat16").settled()
-    size, fitting = model.size(lora_rank), 0
+    size, fitting = model.size(MemorySettings(lora_rank=lora_rank)), 0
     for world in (1, 2, 4, 8, 16):
         plan = plan_memory(size, config, world, total)
         fitting += plan.fits
@@ -188,7 +189,7 @@ def test_vllm_starts_wherever_the_plan_fits(name, lora_rank, card):
 
 def test_a_model_that_no_gpu_holds_whole_is_sharded_from_main_memory():
     shape = Qwen2Config(hidden_size=8192, intermediate_size=29568, num_hidden_layers=80)
-    size = PlannedModel(shape).size(16)
+    size = PlannedModel(shape).size(MemorySettings(lora_rank=16))
     config = TrainConfig(
         engine="vllm", engine_tp=8, dtype="bfloat16", lora_rank=16, gradient_checkpointing=True,
         max_tokens_per_microbatch=2048,
@@ -341,18 +342,19 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hold]:
 
 @pytest.mark.parametrize(("kind", "config"), [("LOCK_EX", SHARE), ("LOCK_SH", ALL)])
 def test_a_run_that_takes_all_of_a_gpu_is_alone_on_it(other, kind, config):
-    with card_held(config), card_held(config):  # runs of one process are no other runs
+    # Runs of one process are no other runs.
+    with card_held(config, "auto"), card_held(config, "auto"):
         pass
     other(kind)
     refused = pytest.raises(UserError, match=r"^GPU 3: another run is on it.*engine_memory$")
-    with refused, card_held(config):
+    with refused, card_held(config, "auto"):
         pass
 
 
 def test_runs_with_shares_of_a_gpu_stand_beside_each_other(other):
     other("LOCK_SH")
     for config in (SHARE, TrainConfig(engine="transformers"), TrainConfig(engine="vllm_server")):
-        with card_held(config):
+        with card_held(config, "auto"):
             pass
 
 
@@ -405,7 +407,7 @@ def test_a_run_that_does_not_fit_is_refused_before_it_is_loaded(qwen_folder):
     assert notice.startswith("memory of each GPU in GiB: update 25, sampling 132 of 132 (weights ")
     assert notice.count("\n") == 0 and "engine: cache" in notice
     assert 0.7 < memory.share < 0.9
-    plan = plan_memory(QWEN.size(16), adapted, 1, total)
+    plan = plan_memory(QWEN.size(MemorySettings(lora_rank=16)), adapted, 1, total)
     assert memory.cache == plan.cache > 0
     assert plan.sampling <= plan.usable
 

@@ -1,35 +1,33 @@
-"""A model made ready for training: low-rank adapters, and their weights apart or merged in."""
+"""Preparation of a model for training, with or without adapters, and of this machine."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lab.base.errors import UserError
-from real.settings.groups import MemorySettings
+from real.model.policy import pick_device
+from real.settings.groups import EngineSettings, MemorySettings
 
 _ADAPTER = "default"
 _BASE = ".base_layer"
 """Infix that peft adds to the names of weights that it wraps."""
 
 
-def add_lora(
-    model: Any, rank: int, alpha: float, targets: str = "all-linear", seed: int = 0
-) -> None:
+def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
     """Freeze a model and put trainable adapters into it, in place.
 
     The adapters start as no change at all. Layers are replaced inside the model, which stays the
     class that it was: it samples and scores as before.
-
-    Args:
-        alpha: the adapters' product is scaled by `alpha / rank`.
-        targets: names of the linear layers to adapt, as they end, with commas between them; or
-            `all-linear` for all but the output layer.
     """
+    rank, targets = config.lora_rank, config.lora_targets
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
@@ -38,11 +36,11 @@ def add_lora(
         ) from error
     names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
     # No task type: peft needs one only for wrappers of its own, which are not used here.
-    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, lora_dropout=0.0)  # pyright: ignore[reportArgumentType]
+    lora = LoraConfig(r=rank, lora_alpha=config.lora_alpha, target_modules=names, lora_dropout=0.0)  # pyright: ignore[reportArgumentType]
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            inject_adapter_in_model(config, model, adapter_name=_ADAPTER)
+            inject_adapter_in_model(lora, model, adapter_name=_ADAPTER)
     except ValueError as error:
         raise UserError(
             f"lora_targets = {targets}: the model has no such linear layers; "
@@ -126,7 +124,7 @@ def _is_adapted(module: Any) -> bool:
 def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
     """Make a loaded model trainable as the settings say: adapters, gradient checkpointing."""
     if config.lora_rank:
-        add_lora(model, config.lora_rank, config.lora_alpha, config.lora_targets, seed)
+        add_lora(model, config, seed)
     if config.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise UserError(
@@ -134,3 +132,61 @@ def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
                 "leave it out and lower max_tokens_per_microbatch"
             )
         model.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+@contextlib.contextmanager
+def torch_threads(n_threads: int | None) -> Iterator[None]:
+    """Let torch use so many threads; as many as before if None."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def card_held(config: EngineSettings, device: str) -> Iterator[None]:
+    """Hold the GPU of this process: alone where vLLM takes all memory that is left, else shared.
+
+    Free memory does not tell of another run: its engine may be asleep. Runs in other containers are
+    not seen. The hold ends with the process, however that ends.
+    """
+    if pick_device(device).type != "cuda" or os.name != "posix":
+        yield
+        return
+    index = torch.cuda.current_device()
+    uuid = torch.cuda.get_device_properties(index).uuid
+    path = Path(tempfile.gettempdir(), f"guard-train-{uuid}.lock")
+    takes_all = config.engine in ("vllm", "vllm_inprocess") and config.engine_memory is None
+    with contextlib.ExitStack() as stack:
+        descriptor = _opened(path)
+        if descriptor is not None:
+            stack.callback(os.close, descriptor)
+            _lock(descriptor, index, takes_all)
+        yield
+
+
+def _opened(path: Path) -> int | None:
+    """Open a file that all users may lock; None where that is not possible."""
+    for extra in (0, os.O_CREAT):  # a folder for all may forbid to create what another has made
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | extra, 0o666)
+            with contextlib.suppress(OSError):
+                os.fchmod(descriptor, 0o666)
+            return descriptor
+    return None
+
+
+def _lock(descriptor: int, index: int, alone: bool) -> None:
+    import fcntl
+
+    try:
+        fcntl.lockf(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(
+            f"GPU {index}: another run is on it, and vLLM takes all memory that is left; wait for "
+            "it, choose another GPU with CUDA_VISIBLE_DEVICES, or give both runs an engine_memory"
+        ) from None
+    except OSError:  # no locks in that folder
+        return
