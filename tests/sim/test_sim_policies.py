@@ -97,8 +97,8 @@ def test_attractor_moves_every_problem_along_the_shared_directions(sign):
     factor = {1.0: 1.0, -1.0: 0.25}
     theta_A = sign * 0.1 * config.kappa_att * 0.4 * factor[sign]
     theta_C = -sign * 0.1 * config.kappa_corr * 0.4 * factor[-sign]
-    assert policy.theta_R2[0] == pytest.approx([theta_C, theta_A])
-    assert not policy.theta_R2[1].any()
+    assert policy.parameters.theta_R2[0] == pytest.approx([theta_C, theta_A])
+    assert not policy.parameters.theta_R2[1].any()
     change = np.array([0.04, 0.04, theta_C, theta_A])
     assert norm == pytest.approx(np.array([[np.linalg.norm(change)], [0.0]]))
     after = probabilities(policy, ALL)
@@ -114,11 +114,11 @@ def test_attractor_moves_every_problem_along_the_shared_directions(sign):
 def test_loadings_vary_around_one_and_follow_the_population():
     config = SimConfig(n_problems=5000, replicates=2)
     policy = Attractor(config, draw_population(config))
-    loads = policy._load_RN2
+    loads = policy.parameters.load_RN2
     assert loads.mean() == pytest.approx(1, abs=0.02)
     assert loads.std() == pytest.approx(0.3, rel=0.05)
     alone = replace(config, replicates=1, first_replicate=1)
-    assert (Attractor(alone, draw_population(alone))._load_RN2[0] == loads[1]).all()
+    assert (Attractor(alone, draw_population(alone)).parameters.load_RN2[0] == loads[1]).all()
 
 
 @pytest.mark.parametrize("policy", ["independent", "attractor", "features"])
@@ -251,12 +251,14 @@ def test_a_problem_has_its_own_moments_and_shared_directions_theirs():
         g[..., population.attractor_RN[0, problem]] = pull
         policy.update(np.full((1, 1), problem), 0.1, g)
     assert (policy._own.steps == 1).all() and (policy._shared.steps == 3).all()
-    own = np.take_along_axis(policy._z_RNA, population.attractor_RN[..., None], axis=2)
+    own = np.take_along_axis(policy.parameters.z_RNA, population.attractor_RN[..., None], axis=2)
     start = np.take_along_axis(population.p0_RNA, population.attractor_RN[..., None], axis=2)
     # Each problem's first step has full size, the shared direction follows its own history.
     assert own - np.log(start) == pytest.approx(0.1)
-    assert policy.theta_R2[0, 1] == pytest.approx(list(adam(pulls, 0.1 * config.kappa_att))[-1])
-    assert policy.theta_R2[0, 0] == 0
+    assert policy.parameters.theta_R2[0, 1] == pytest.approx(
+        list(adam(pulls, 0.1 * config.kappa_att))[-1]
+    )
+    assert policy.parameters.theta_R2[0, 0] == 0
 
 
 POLICIES = ["independent", "attractor", "features"]
