@@ -7,7 +7,6 @@ tests hold to reference values.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from itertools import chain
@@ -262,7 +261,7 @@ def options(folder: Path, **settings: Any) -> list[str]:
 def torchrun(words: list[str], *places: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "torch.distributed.run", *places, *words]
     pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes)
+    return subprocess.Popen(command, **pipes)
 
 
 def failed(folder: Path, fault: dict[str, Any], **settings: Any) -> list[str]:
