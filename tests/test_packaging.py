@@ -30,7 +30,7 @@ def test_ci_runs_the_readme_s_commands_before_anything_else_is_installed():
     steps = re.findall(r"^ *part ([\w-]+)", script.read_text(), re.MULTILINE)
     readme = re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert steps[: len(readme)] == readme == ["demo", "test"]
-    assert {"test-browser", "test-vllm", "test-verl"} <= set(steps)
+    assert {"test-slow", "test-browser", "test-vllm", "test-verl"} <= set(steps)
 
 
 def test_no_test_folder_has_the_name_of_a_package_that_the_project_can_use():
