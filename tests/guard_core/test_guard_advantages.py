@@ -129,16 +129,6 @@ def test_epsilon_cancels_with_standardisation_and_not_without(scale: str):
         np.testing.assert_allclose(ratio * small, large, rtol=3e-4)
 
 
-@pytest.mark.parametrize("hit", [0, -1])
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
-@pytest.mark.parametrize("n_samples", [1, 2, 32])
-def test_a_group_with_equal_rewards_has_advantage_zero(hit, scale, n_samples):
-    config = replace(ALERT, advantage_scale=scale)
-    ids, decision = flipped_to([[hit] * n_samples] * 3, config)
-    for stream in group_advantages(ids, decision, config):
-        assert not stream.any()
-
-
 def test_without_a_candidate_the_factor_on_the_majority_stays():
     answers = [[0] * 16 + [-1] * 16]
     plain = net_advantages(answers, GuardConfig.off())

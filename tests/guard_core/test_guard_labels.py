@@ -177,12 +177,6 @@ def test_weights_are_these_twelve_and_all_of_them_occur():
     assert sorted(seen) == WEIGHTS
 
 
-def test_confident_problem_gets_85_on_five_visits_then_1_for_ever():
-    play = Play(GuardConfig.paper(), 1)
-    weights = [float(play.see(as_votes([[48, 16]])).weight[0]) for _ in range(60)]
-    np.testing.assert_allclose(weights, [1] * 4 + [0.85] * 5 + [1] * 51, rtol=1e-15)
-
-
 def test_c2_counts_only_the_visits_at_which_it_fired():
     """Low match rates interrupt the series of .85 and do not use it up."""
     play = Play(GuardConfig.paper(), 1)

@@ -239,18 +239,6 @@ def test_comparison_is_paired_and_matches_the_effort(
     assert not list((tmp_path / "all").rglob("*.log"))
 
 
-def test_matched_arm_leaves_out_seeds_whose_partners_failed(tmp_path: Path):
-    config = replace(QUICK, epochs=1)
-    arms = ("ttrl", "guard", "matched")
-    (tmp_path / "all" / "guard").mkdir(parents=True)
-    (tmp_path / "all" / "guard" / "seed-1.log").mkdir()  # its process cannot open its log
-    result = compare(config, tmp_path / "all", arms, (0, 1), 2)
-    messages = {outcome.job.name: outcome.error or "" for outcome in result.failed}
-    assert set(messages) == {"guard, seed 1", "matched, seed 1"}
-    assert "did not finish" in messages["matched, seed 1"]
-    assert [arm.seeds for arm in result.arms] == [[0, 1], [0], [0]]
-
-
 BUSY = GuardConfig(flip_rate="instant", theta_MR=0.0, tau_FR=0.1, skip_share=0.5, W=2)
 TREATED = ["weight", "beta", "skipped"]
 
