@@ -69,6 +69,7 @@ SMALL = {
     "guard-sim sweep": "--n-problems 20 --epochs 8 --replicates 1 --arms ttrl guard --workers 1",
     "guard-sim search": "--epochs 8 --replicates 1 --budget 30 --arms ttrl memory",
     "guard-sim agree": "--replicates 2",
+    "guard-sim theory": "--runs 200",
     "guard-sim calibrate": "--quick --rows llama-math500 --mechanisms attractor --readings share",
     "guard-train run": SIZES,
     "guard-train compare": f"{SIZES} --seeds 0 1 --arms ttrl guard",

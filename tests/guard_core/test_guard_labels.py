@@ -153,7 +153,7 @@ def test_rates_divide_by_the_window_and_by_the_visits_seen():
 
 
 def test_the_plateau_ends_at_four_tenths():
-    histories = every_history(6)
+    histories = every_history(5)
     had = []
     for tau_FR in (0.19, 0.2, 0.399, 0.4):
         play = Play(GuardConfig(tau_FR=tau_FR), histories.shape[1])
@@ -167,7 +167,7 @@ WEIGHTS = [0.35, 0.42, 0.49, 0.5, 0.56, 0.6, 0.7, 0.765, 0.8, 0.85, 0.9, 1]
 
 
 def test_weights_are_these_twelve_and_all_of_them_occur():
-    histories = every_history(8)
+    histories = every_history(6)
     play = Play(GuardConfig.paper(), histories.shape[1])
     seen = {
         round(float(weight), 12)

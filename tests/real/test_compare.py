@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_runs import QUICK, WORDS, run_folder
+from tiny_runs import QUICK, WORDS, held, run_folder
 
 from guard_core import GuardConfig
 from lab.arm_settings import with_arm
@@ -71,14 +71,8 @@ def test_a_run_that_another_process_writes_is_refused_at_once(tmp_path: Path):
     size = {"n_problems": 8, "n_votes": 8}
     manifest = Manifest.new("real", "ttrl", "", config=to_values(config), seeds=[0], **size)
     RunFolder.create(folder, manifest)
-    script = "import sys, time; from lab.trace.manifest import locked; from pathlib import Path\n"
-    script += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
-    command = [sys.executable, "-c", script, str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout and holder.stdout.readline() == "held\n"
-        with pytest.raises(UserError, match="another process writes this run"):
-            compare(QUICK, tmp_path, ("ttrl",), (0,), 1)
-        holder.kill()
+    with held(folder), pytest.raises(UserError, match="another process writes this run"):
+        compare(QUICK, tmp_path, ("ttrl",), (0,), 1)
 
 
 def test_learning_rates_are_compared_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

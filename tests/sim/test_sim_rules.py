@@ -300,34 +300,6 @@ def test_sharpening_is_the_gradient_of_minus_the_entropy():
     assert out_RPA[0, 0] == pytest.approx(found, abs=1e-8)
 
 
-def label_accuracy(runs, name, **settings):
-    """Share of right labels at visit 0 over many problems."""
-    law = {"population": "beta", "ability_mean": 0.4, "ability_concentration": 20.0}
-    sizes = {"n_problems": 300, "replicates": 4, "epochs": 1, "unparseable": 0.0}
-    config = runs.small(name, **law, **sizes, **settings)
-    parts, _ = runs.play(config)
-    return parts[0].visits["label_correct"].mean()
-
-
-def test_a_blind_tool_leaves_the_labels_accuracy_and_a_good_one_raises_it(runs):
-    plain = label_accuracy(runs, "ttrl")
-    blind = label_accuracy(runs, "t3rl", signal=0.0)
-    good = label_accuracy(runs, "t3rl", signal=0.9)
-    assert blind == pytest.approx(plain, abs=0.03)
-    assert good > plain + 0.05
-
-
-@pytest.mark.parametrize("name", ["intuitor", "rent"])
-def test_confidence_that_knows_more_gains_more(runs, name):
-    gains = []
-    for signal in (0.0, 0.4, 0.8):
-        parts, _ = runs.play(
-            runs.small(name, n_problems=60, epochs=15, unparseable=0.0, signal=signal)
-        )
-        gains.append((parts[-1].evals["pass_at_1"] - parts[0].evals["pass_at_1"]).mean())
-    assert gains == sorted(gains) and gains[-1] > gains[0] + 0.005
-
-
 FEW = ["--n-problems", "12", "--epochs", "8", "--replicates", "2", "--quiet"]
 
 
