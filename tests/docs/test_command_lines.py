@@ -233,18 +233,3 @@ def test_command_line_parses(words, whole, parse):
         # Mentions leave out where the run goes.
         has_out = "out" in getattr(known.get(argv[0]), "__dataclass_fields__", {})
         attempt(["--out", "runs/x"] if has_out and "--out" not in argv else [])
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "guard-sim run --out a --no-such-option 3",
-        "guard-train run --out a --epochs many",
-        "guard-sim nothing --out a",
-        "guard-report runs/x --format pdf",
-    ],
-)
-def test_a_wrong_line_is_found(line, parse):
-    _, _, attempt = parse(shlex.split(line))
-    with pytest.raises(lab.UserError):
-        attempt([])

@@ -1,4 +1,4 @@
-"""docs/method.md, sections 4, 5 and 9: advantages, and the one-pass loss."""
+"""docs/method.md, sections 4 and 5: advantages."""
 
 import math
 from dataclasses import replace
@@ -191,36 +191,6 @@ def test_answer_advantages_where_the_guard_knows_more_answers_than_the_batch():
     decision = play.see(votes)
     majority, minority = answer_advantages(votes.samples, 16, decision, config)
     assert majority.shape == minority.shape == (1, 5)
-
-
-LOSS_NUMBERS = st.floats(-3, 3)
-
-
-@given(
-    streams=st.tuples(LOSS_NUMBERS, LOSS_NUMBERS),
-    rho=st.floats(0.01, 4),
-    beta=st.floats(0, 1),
-    high=st.sampled_from([0.2, 0.28]),
-)
-@checked(50)
-def test_one_pass_equals_two_losses(streams, rho, beta, high):
-    """-(1-b) min(r A1, clip(r) A1) - b min(r A2, clip(r) A2), with b inside the streams."""
-    config = GuardConfig()
-    a1, a2 = (np.array([[value]]) for value in streams)
-    _, decision = flipped_to([ANSWERS], config)
-    decision = replace(decision, beta=np.array([beta]))
-    folded = policy_streams(a1, a2, decision, config)
-
-    def gain(ratio: float, advantage: np.ndarray) -> float:
-        clipped = min(max(ratio, 0.8), 1 + high)
-        return min(ratio * float(advantage[0, 0]), clipped * float(advantage[0, 0]))
-
-    one_pass = -gain(rho, folded.majority) - gain(rho, folded.minority)
-    two_losses = -(1 - beta) * gain(rho, a1) - beta * gain(rho, a2)
-    assert one_pass == pytest.approx(two_losses, rel=1e-12, abs=1e-12)
-    at_one = -gain(1.0, folded.majority) - gain(1.0, folded.minority)
-    mixed = (1 - beta) * a1 + beta * a2
-    assert at_one == pytest.approx(-gain(1.0, mixed), rel=1e-12, abs=1e-12)
 
 
 def test_standardise():

@@ -86,9 +86,6 @@ def test_learning_rates_are_compared_one_by_one(tmp_path: Path, capsys: pytest.C
         for lr in ("0.0001", "0.01")
     ]
     assert moved[1] > 10 * moved[0]
-    assert main(["compare", "--out", place, "--lrs", "1e-3", "0.01", *words, "--epochs", "2"]) == 2
-    assert "epochs = 2 (was 1)" in capsys.readouterr().err
-    assert not (tmp_path / "all" / "lr-0.001").exists()
     assert main(["compare", "--out", place, "--lrs", "1e-5", "1e-5", *words]) == 2
     assert "lrs" in capsys.readouterr().err
 

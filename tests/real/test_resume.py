@@ -166,16 +166,6 @@ def test_a_run_without_checkpoints_cannot_go_on(tmp_path):
         resume(tmp_path / "run", progress=False)
 
 
-def test_what_is_no_run_is_refused_and_not_touched(tmp_path, capsys):
-    assert main(["resume", str(tmp_path / "nowhere")]) == 2
-    assert "no such folder" in capsys.readouterr().err
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "mine.txt").write_text("mine")
-    assert main(["resume", str(tmp_path / "other")]) == 2
-    assert "not a run folder" in capsys.readouterr().err
-    assert [p.name for p in (tmp_path / "other").iterdir()] == ["mine.txt"]
-
-
 def test_a_run_that_is_being_written_cannot_be_resumed(broken):
     with held(broken), pytest.raises(UserError, match="another process writes this run"):
         resume(broken, progress=False)

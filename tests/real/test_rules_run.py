@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,6 @@ from lab.base.arms import arm
 from lab.base.errors import UserError
 from real import TrainConfig, train
 from real.answers import AnswerIds
-from real.compare import compare
 from real.engines.transformers_engine import TransformersEngine
 from real.problems import ProblemSet
 
@@ -143,7 +141,6 @@ def test_numbers_that_are_not_finite_spoil_nothing(name, monkeypatch):
 
 
 OFF = GuardConfig.off()
-GUARD = GuardConfig.paper()
 FROZEN = GuardConfig(frs=False, mps=False, rcsu=False, label_from="frozen")
 
 
@@ -152,13 +149,9 @@ FROZEN = GuardConfig(frs=False, mps=False, rcsu=False, label_from="frozen")
     [
         ({"rule": "nope"}, "rule = 'nope': unknown"),
         ({"rule": "srt", "rule_options": {"treshold": 1}}, "no setting 'treshold'"),
-        ({"rule": "rent", "guard": GUARD}, "no label that a guard or memory could work on; take"),
-        ({"rule": "empo", "guard": FROZEN}, "no label that a guard or memory could work on"),
-        ({"rule": "maj_at_n", "guard": GUARD}, "trains nothing that a guard could hold back"),
         ({"rule": "scope", "guard": FROZEN}, "makes new labels on every visit"),
         ({"rule": "coverrl", "guard": OFF}, "model of the tiny task cannot judge"),
         ({"rule": "rent", "guard": OFF, "labels": "truth"}, "does not use a given label"),
-        ({"rule": "scope", "guard": OFF, "labels": "truth"}, "does not use a given label"),
         ({"rule": "one_shot_em", "guard": OFF, "kl_coef": 0.1}, "kl_coef = 0.1: rule one_shot_em"),
         ({"rule": "one_shot_em", "guard": OFF, "drop_uniform": True}, "drop_uniform = True"),
         ({"rule": "one_shot_em", "guard": OFF, "tis_cap": 2.0}, "tis_cap = 2.0"),
@@ -168,19 +161,3 @@ def test_settings_that_contradict(settings, expected):
     with pytest.raises(UserError) as error:
         TrainConfig(**settings)
     assert expected in str(error.value) and "\n" not in str(error.value)
-
-
-def test_comparisons(tmp_path):
-    small = TrainConfig(
-        n_problems=4, batch_size=4, n_votes=8, n_samples=4, epochs=1, eval_samples=1,
-        rule="srt", rule_options={"keep": 0.25},
-    )  # fmt: skip
-    done = compare(small, tmp_path / "out", ("ttrl", "srt", "srt+guard", "empo"), (0,))
-    assert not done.failed and [len(found.seeds) for found in done.arms] == [1] * 4
-    for name, kept in (("ttrl", {}), ("srt", small.rule_options), ("empo", {})):
-        found = json.loads((tmp_path / "out" / name / "seed-0" / "run.json").read_text())
-        assert found["config"]["rule_options"] == kept and found["arm"] == name
-    for arms in (("ttrl", "empo"), ("srt", "rent+guard"), ("srt", "coverrl")):
-        with pytest.raises(UserError):
-            compare(small, tmp_path / "not", arms, (0,))
-    assert not (tmp_path / "not").exists()

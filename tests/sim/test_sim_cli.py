@@ -64,14 +64,8 @@ def test_a_named_population_brings_its_size_as_in_python(tmp_path):
     [
         (["--population", "gpt-9"], "population = 'gpt-9': unknown"),
         (["--profile", "strict"], "profile = 'strict': unknown"),
-        (["--arm", "magic"], "arm 'magic': unknown"),
-        (["--arm", "guard", "--profile", "off"], "give one of them"),
-        (["--arm", "matched"], "needs --step-factor"),
         (["--step", "-1"], "step = -1"),
         (["--step", "1e308"], "not finite"),
-        (["--epochs", "many"], "epochs"),
-        (["--config", "missing.toml"], "missing.toml"),
-        (["--no-such-option"], "no-such-option"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, options, message):

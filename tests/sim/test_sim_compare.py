@@ -70,13 +70,6 @@ def test_a_guard_that_never_skips_leaves_ttrl_as_it_is(runs):
     assert found.table.equals(runs["ttrl"])
 
 
-@pytest.mark.parametrize("side", ["guard", "ttrl"])
-def test_runs_that_did_not_move_cannot_be_matched(runs, side):
-    still = {**runs, side: runs[side].assign(update_norm=0.0)}
-    with pytest.raises(UserError, match="did not move"):
-        find("matched", with_arm(BASE, arm("ttrl")), still["guard"], still["ttrl"], measure)
-
-
 def test_skipped_visits_are_watched_and_not_trained_on():
     config = replace(with_arm(BASE, arm("ttrl")), skip_rate=0.4)
     visits = simulate(config).visits

@@ -15,6 +15,7 @@ from lab import load
 from lab.__main__ import main as report
 from lab.arm_settings import with_arm
 from lab.base.arms import arm, with_rule
+from lab.base.stats import auroc_of_runs
 from lab.study import control
 from sim import SimConfig, simulate
 from sim.cli import main
@@ -202,12 +203,6 @@ def batch(p_A, truth=0, **settings):
     return AnswerObserver(config, make_rule(rule)), visit
 
 
-def auroc(scores, right):
-    ranks = np.argsort(np.argsort(scores)) + 1.0
-    n, m = right.sum(), (~right).sum()
-    return (ranks[right].sum() - n * (n + 1) / 2) / (n * m)
-
-
 def test_responses_are_the_counts_trained_ones_first():
     observer, visit = batch([0.4, 0.3, 0.2, 0.05, 0.05])
     answers_RPV = observer.answers(visit)
@@ -223,7 +218,8 @@ def test_confidence_separates_right_from_wrong_as_stated(signal):
     x_RPV = observer.confidence(visit, answers_RPV, (0.0, 1.0))
     right = (answers_RPV == 0).ravel()
     law = NormalDist().cdf(signal * np.sqrt(2 / (1 - signal**2)))
-    assert auroc(x_RPV.ravel(), right) == pytest.approx(law, abs=0.015)
+    one_run = np.zeros(right.size, int), np.ones((1, 1), int)
+    assert auroc_of_runs(x_RPV.ravel(), right, *one_run) == pytest.approx(law, abs=0.015)
     assert np.corrcoef(x_RPV.ravel(), right)[0, 1] == pytest.approx(signal, abs=0.02)
     assert x_RPV.std() == pytest.approx(1, abs=0.02)
 
