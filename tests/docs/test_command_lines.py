@@ -72,7 +72,7 @@ SMALL = {
     "guard-sim theory": "--runs 200",
     "guard-sim calibrate": "--quick --rows llama-math500 --mechanisms attractor --readings share",
     "guard-train run": SIZES,
-    "guard-train compare": f"{SIZES} --seeds 0 1 --arms ttrl guard",
+    "guard-train compare": f"{SIZES} --seeds 0 --arms ttrl guard",
     "guard-train measure": "--n-problems 4 --responses 16 --weights 256",
 }
 """Options that make a command small."""
