@@ -1,9 +1,13 @@
-"""A headless browser for the tests of pages, and Ctrl-C wherever the tests are started."""
+"""A headless browser for the tests of pages; one thread of torch; Ctrl-C that stops tests."""
 
+import os
 import shutil
 import signal
 
 import pytest
+
+# The last bits of a result depend on it, and more threads of several workers wait for each other.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # A shell starts its background jobs with Ctrl-C ignored, and their children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -7,9 +7,8 @@ import pytest
 from one_visit import decided, gradient
 
 from guard_core import GuardConfig, group_advantages, policy_streams
-from sim import SimConfig, simulate
+from sim import SimConfig
 from sim.engine.kernel import expected_samples
-from sim.theory.process import Process, logit
 from sim.world.policies import Attractor, Features, Independent, make_policy
 from sim.world.populations import Population, draw_population
 
@@ -334,26 +333,3 @@ def test_the_expected_update_is_the_drift_of_the_theory(p):
     g = gradient(expected, decision, p_RPA, GuardConfig.off())[0, 0]
     size = np.sqrt(p * (1 - p) * (K - 1) / K)
     assert g == pytest.approx([size, -size], rel=1e-4)
-
-
-def test_expected_updates_keep_the_noise_of_the_vote_and_lose_that_of_the_samples():
-    p0, step, V = 0.55, 0.3, 64
-    world = {"policy": "independent", "population": "point", "ability_mean": p0, "n_answers": 2}
-    sizes = {"n_samples": V, "n_problems": 4000, "batch_size": 4000, "epochs": 1, "seed": 2}
-    config = SimConfig(guard=GuardConfig.off(), schedule="constant", step=step, **world, **sizes)
-    process = Process(step, V, V)
-    law = process.law(logit(p0))
-    square = (law.up_NM + law.down_NM) @ law.sizes_M**2
-    right = 1 - process.wrong_vote(logit(p0))[0]
-    size = 2 * step * np.sqrt(p0 * (1 - p0) * (V - 1) / V)
-    for update, spread in (("expected", 0.0), ("sampled", None)):
-        run = simulate(replace(config, update=update))
-        visits = run.visits[run.visits["visit"] == 1]
-        assert visits["label_correct"].mean() == pytest.approx(right, abs=0.02)
-        # One optimizer step a problem: |dx| = sqrt(2) * norm, as both logits move alike.
-        norm = run.steps["update_norm"].to_numpy()[0]
-        if spread == 0.0:
-            assert np.sqrt(2) * norm == pytest.approx(size, rel=1e-4)
-        else:
-            assert np.sqrt(2) * norm < np.sqrt(square[0])
-            assert np.sqrt(2) * norm == pytest.approx(np.sqrt(square[0]), rel=0.02)
