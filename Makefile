@@ -5,13 +5,14 @@ RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 EPOCHS ?= 12
 AGREEMENT ?= runs/agreement
 
-.PHONY: help demo agreement test docs test-browser vllm test-vllm verl test-verl test-verl-vllm newest-verl lint format bench clean
+.PHONY: help demo agreement test docs test-slow test-browser vllm test-vllm verl test-verl test-verl-vllm newest-verl lint format bench clean
 
 help:
 	@echo "make demo    run both worlds and write one report (3 to 5 minutes)"
 	@echo "make agreement  real runs beside their simulation: 60 runs, a table and a report (15 to 25 minutes)"
 	@echo "make test    lint, types, import rules, tests; those of the report's pages need Chromium"
 	@echo "make docs    write the tables of the pages, run the notebooks at small size, build the site into build/site"
+	@echo "make test-slow  the tests of whole runs and builds that make test leaves out"
 	@echo "make test-browser  the tests that make test skips without Chromium"
 	@echo "make test-vllm  install vLLM for CPUs, and its tests"
 	@echo "make test-verl  install verl and Ray for CPUs in an environment of their own, and the plugin's tests"
@@ -42,10 +43,17 @@ agreement: .venv/real.stamp
 # One worker more than cores, since some tests wait for processes.
 PARALLEL := -n 3 --dist worksteal --ignore tests/real/on_vllm --ignore tests/on_verl
 
+LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
+
 # Python may keep what it compiled, which the processes that tests start would compile again.
-test: export PYTHONDONTWRITEBYTECODE :=
-test: lint
-	$(BIN)/python -m pytest $(PARALLEL)
+test test-slow: export PYTHONDONTWRITEBYTECODE :=
+# Lint is one process for most of its time: it runs beside the tests, and fails the target too.
+test: .venv/dev.stamp
+	($(LINT)) & lint=$$!; $(BIN)/python -m pytest $(PARALLEL) -m "not slow"; \
+	tests=$$?; wait $$lint && exit $$tests
+
+test-slow: .venv/dev.stamp
+	$(BIN)/python -m pytest $(PARALLEL) -m slow
 
 test-browser: .venv/dev.stamp
 	$(BIN)/python -m pytest $(PARALLEL) -m browser
@@ -73,10 +81,7 @@ newest-verl: .venv-verl/stamp
 	.venv-verl/bin/python tests/on_verl/newest.py
 
 lint: .venv/dev.stamp
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/pyright
-	$(BIN)/lint-imports
+	$(LINT)
 
 format: .venv/dev.stamp
 	$(BIN)/ruff check --fix .

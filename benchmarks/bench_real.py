@@ -1,45 +1,69 @@
 """Time of a training step by phase, and what the guard adds to it and saves.
 
 python benchmarks/bench_real.py [--epochs E] [--rounds N]
+python benchmarks/bench_real.py --model MODEL [--dtype bfloat16] [--epochs E]
 
 Three targets on the embedded tiny task, one CPU thread: the guard's bookkeeping stays below 0.5 %
 of a step, the minority loss adds at most 2 % to an update, and skipping saves at least 0.9 of the
 skipped share of the update. Updates are timed in turn on the same groups, in CPU seconds.
+
+With MODEL, a folder such as docs/language-model.md makes, the phases are those of a step of this
+model: 8 products with 16 responses of at most 24 tokens each. The update's share is held against a
+large product of matrices in the same process. Compare numbers of one machine and one day alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
+import timeit
 from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import torch
 
 from lab.base.arms import arm
-from real import TrainConfig, train
+from real import TrainConfig
 from real.run import prepare
-from real.settings.seeds import Stream, torch_generator
+from real.settings.presets import preset
+from real.settings.seeds import Stream, batches, torch_generator
+from real.trainer import prime, train_batch
 from real.update.optimizer import PolicyOptimizer
 from real.update.packing import Group
 
 PHASES = ("rollout", "grade", "guard", "update")
-PROBLEMS, SKIPPED = 8, 2
+PROBLEMS, SKIPPED, SIZE = 8, 2, 2048
 
 
-def where_time_goes(epochs: int) -> None:
-    for name in ("ttrl", "guard"):
-        cpu = time.process_time()
-        steps = train(TrainConfig(guard=arm(name).guard, epochs=epochs), progress=False).steps
-        cpu = time.process_time() - cpu
-        spent = {phase: float(steps[f"seconds_{phase}"].sum()) for phase in PHASES}
-        total = sum(spent.values())
-        print(f"{name}: {cpu:.1f} s of one core, {epochs} epochs of 64 problems")
-        for phase, seconds in spent.items():
-            print(f"  {phase:8s} {seconds:6.2f} s  {seconds / total:6.1%}")
-        # The median step: one interrupted step would count a hundred times.
-        shares = steps["seconds_guard"] / steps[[f"seconds_{p}" for p in PHASES]].sum(axis=1)
-        print(f"  guard bookkeeping, median step {shares.median():.2%} (limit 0.5 %)")
+def peak(dtype: torch.dtype) -> float:
+    """Operations per second of a product of large matrices."""
+    left, right = torch.ones(2, SIZE, SIZE, dtype=dtype)
+    return 2 * SIZE**3 / min(timeit.repeat(lambda: left @ right, time.process_time, number=1))
+
+
+def where_time_goes(config: TrainConfig) -> None:
+    """Print the seconds of a step by phase, and what share of the machine the update reaches."""
+    run = prepare(config.settled())
+    prime(run)
+    start, rows = os.times(), []
+    for batch in batches(run.config, len(run.prompts)):
+        rows.append(train_batch(run, batch, None)[1])
+    end, steps = os.times(), pd.DataFrame(rows)
+    user, system = end.user - start.user, end.system - start.system
+    seconds = steps[[f"seconds_{phase}" for phase in PHASES]]
+    print(f"  {user / len(steps):.3f} CPU s a step, {system / len(steps):.3f} s of the system")
+    for phase, mean in zip(PHASES, seconds.mean(), strict=True):
+        print(f"  {phase:8s} {mean:8.3f} s {mean / seconds.mean().sum():6.1%}")
+    # The median step: one interrupted step would count a hundred times.
+    shares = steps["seconds_guard"] / seconds.sum(axis=1)
+    print(f"  guard bookkeeping, median step {shares.median():.2%} (limit 0.5 %)")
+    prompt = np.mean([len(tokens) for tokens in run.prompts.tokens])
+    trained = (steps["tokens"] + prompt * (PROBLEMS - steps["n_uniform"])).sum()
+    share = run.token_flops * trained / steps["seconds_update"].sum() / peak(run.policy.model.dtype)
+    print(f"  update   {share:.0%} of this machine's products of large matrices")
 
 
 def one_batch() -> tuple[list[Group], PolicyOptimizer]:
@@ -96,10 +120,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=31)
-    options = parser.parse_args()
+    parser.add_argument("--model")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    own = parser.parse_args()
     torch.set_num_threads(1)
-    costs(options.rounds)
-    where_time_goes(options.epochs)
+    if own.model is not None:
+        changes = {"n_problems": PROBLEMS, "n_held_out": 0, "epochs": own.epochs}
+        preset_name = "smollm2/multiplication"
+        where_time_goes(preset(preset_name, model=own.model, dtype=own.dtype, **changes))
+        return
+    costs(own.rounds)
+    for name in ("ttrl", "guard"):
+        print(f"{name}, {own.epochs} epochs of 64 problems")
+        where_time_goes(TrainConfig(guard=arm(name).guard, epochs=own.epochs))
 
 
 if __name__ == "__main__":

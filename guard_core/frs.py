@@ -14,8 +14,9 @@ def push(history: Numbers, newest: Any) -> Any:
     last = len(history) - 1
     total = history[0] * 0
     for w in range(last):
-        history[w] = history[w + 1]
-        total += history[w]
+        kept = history[w + 1]
+        history[w] = kept
+        total += kept
     history[last] = newest
     return total + history[last]
 

@@ -320,10 +320,15 @@ class PlanCommand:
         guard-train plan --preset qwen2.5-7b/math500 --gpus 8
         guard-train plan --preset qwen3-4b/amc --gpu a100 --gpu-memory 40 --lora-rank 16
         guard-train plan --model path/to/model --gpus 2 --mean-tokens 1000
+        guard-train plan --preset qwen2.5-7b/amc --nodes 2 --gpus 8 --network 100 --fsdp-size 8
     """
 
     gpus: int = 1
     """GPUs of one machine, each with a rank of torchrun."""
+    nodes: int = 1
+    """Machines, each with so many GPUs."""
+    network: float = 400.0
+    """Gb/s that a machine sends to the others, all its links together."""
     gpu: Literal["a100", "h100", "h200"] = "h100"
     """Kind of GPU: its speed, and its memory unless that is given."""
     gpu_memory: float | None = None
@@ -346,13 +351,13 @@ class PlanCommand:
         require_torch()
         from real.fit import plan_lines
 
-        for name in ("gpus", "gpu_memory", "mean_tokens"):
+        for name in ("gpus", "nodes", "network", "gpu_memory", "mean_tokens"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 10**6:
                 raise UserError(f"{name} = {value:g}: must be more than 0 and less than a million")
-        lines, fits = plan_lines(
-            self.settings, self.gpu, self.gpus, self.gpu_memory, self.mean_tokens
-        )
+        gpus = self.gpus * self.nodes
+        what = (self.settings, self.gpu, gpus, self.gpu_memory, self.mean_tokens)
+        lines, fits = plan_lines(*what, self.nodes, self.network)
         print("\n".join(lines))
         return int(not fits)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from real.plan import (
     update_flops,
 )
 from real.problems.load import NAMED
+from real.ranks import model_copies
 from real.settings.config import TrainConfig
 from real.settings.presets import check_engine_tp, installed, settled_for
 from real.tiny import model_of
@@ -56,23 +58,47 @@ class Speed:
     card: Card
     mean: int
     """Mean length of a response in tokens, of which one in a batch reaches the limit."""
+    nodes: int = 1
+    """Machines, each with as many GPUs."""
+    network: float = 400.0
+    """10^9 bits per second that a machine sends to others, over all its links."""
 
     def step(self) -> dict[str, float]:
         """Return the seconds of each phase of one batch, evaluations left out."""
         size, config, world, card = self.size, self.config, self.world, self.card
         per_token = update_flops(size.n_multiplied, config)
         per_token += 2 * config.gradient_checkpointing * size.n_multiplied
-        trained = trained_and_frozen(size)[0] / world
+        trained = trained_and_frozen(size)[0] * model_copies(world, config.fsdp_size) / world
         moved = 24 * trained / HOST_LINK if config.offload_optimizer else 0.0
         # AdamW reads and writes weights, gradients and moments; copies measure the change.
         adamw = moved + 50 * trained / (card.bandwidth * BANDWIDTH_SHARE)
         tokens = config.batch_size * config.n_samples * (self.mean + PROMPT_TOKENS)
+        n_steps = -(-config.batch_size // config.mini_batch)
+        network = {"network": self.between_nodes(tokens / n_steps) * n_steps}
         return {
             "rollout": self.sampling(config.batch_size * config.n_votes),
             "update": tokens / world * per_token / (card.flops * PEAK_SHARE),
-            "optimizer": -(-config.batch_size // config.mini_batch) * adamw,
+            "optimizer": n_steps * adamw,
             "sync": 0.0 if config.engine == "transformers" else 2 * size.n_weights / HAND_OVER,
+            **(network if self.nodes > 1 else {}),
         }
+
+    def between_nodes(self, tokens: float) -> float:
+        """Return the seconds in which one optimizer step's traffic passes between machines.
+
+        Rings are assumed that enter and leave every machine once, and no overlap. One copy of the
+        model over all ranks is gathered twice and its gradients are scattered in every pass;
+        groups within a machine only add their gradients up.
+        """
+        (trained, frozen), config = trained_and_frozen(self.size), self.config
+        copies = model_copies(self.world, config.fsdp_size)
+        passes = math.ceil(tokens / self.world / config.max_tokens_per_microbatch)
+        gradients = 4 * trained * passes
+        if copies % self.nodes == 0:
+            n_bytes = 2 * (1 - 1 / copies) * gradients
+        else:
+            n_bytes = gradients + 2 * 2 * passes * (trained + frozen)
+        return n_bytes / (self.network * 1e9 / 8)
 
     def sampling(self, n_responses: int) -> float:
         """Return the seconds in which all engines together sample some responses."""
@@ -155,7 +181,7 @@ def _lacks(plan: MemoryPlan, world: int) -> str:
     update, sampling, usable = (n / GIB for n in (plan.update, plan.sampling, plan.usable))
     need = f"the update needs {update:.0f} GiB, sampling {sampling:.0f}"
     if plan.start > plan.usable:
-        need += f", the whole model before it is sharded {plan.start / GIB:.0f}"
+        need += f", loading {plan.start / GIB:.0f}"
     if plan.cache_tokens < plan.least_tokens:
         need += f" and {max(0, plan.cache_tokens)} tokens of cache are too few"
     return f"{need}, of {usable:.0f} GiB on each of {world}"
@@ -186,14 +212,22 @@ def remedy(model: PlannedModel, config: TrainConfig, world: int, card: int) -> s
 
 
 def plan_lines(
-    config: TrainConfig, kind: str, gpus: int, memory: float | None, mean_tokens: int
+    config: TrainConfig,
+    kind: str,
+    gpus: int,
+    memory: float | None,
+    mean_tokens: int,
+    nodes: int = 1,
+    network: float = 400.0,
 ) -> tuple[list[str], bool]:
     """Return a plan for readers, and whether the run fits.
 
     Args:
         kind: of the GPUs, a key of `CARDS`.
+        gpus: of all `nodes` together.
         memory: GiB of each GPU; that of the data sheet if None.
         mean_tokens: mean length of a response, for the estimate of the time.
+        network: 10^9 bits per second that a node sends to others.
     """
     config = settled_for(config, gpu=True, vllm=True)[0]
     check_engine_tp(config, gpus)
@@ -207,10 +241,10 @@ def plan_lines(
         f"trained, in {config.dtype}, {config.engine}, {gpus} GPU{'s' * (gpus > 1)} of "
         f"{memory:g} GiB"
     )
-    lines = [title, *_table(plan)]
+    lines = [title, *_table(plan, nodes)]
     if not plan.fits:
         return [*lines, f"does not fit; {remedy(model, config, gpus, card)}"], False
-    speed = Speed(size, plan, config, gpus, CARDS[kind], mean_tokens)
+    speed = Speed(size, plan, config, gpus, CARDS[kind], mean_tokens, nodes, network)
     seconds = speed.step()
     times = ", ".join(f"{phase} {value:.1f}" for phase, value in seconds.items())
     total = sum(seconds.values())
@@ -232,11 +266,12 @@ def _by_engine_tp(speed: Speed, card: int) -> Iterator[str]:
             yield f"{n}: {sum(replace(speed, config=config, plan=plan).step().values()):.0f}"
 
 
-def _table(plan: MemoryPlan) -> Iterator[str]:
+def _table(plan: MemoryPlan, nodes: int) -> Iterator[str]:
     yield f"{'GiB per GPU':<18} {'update':>8} {'sampling':>8}"
     note = f"of {plan.usable / GIB:.1f}, {RESERVE:.0%} of the GPU stay free"
     for part in (*plan.parts, ("sum", plan.update, plan.sampling, note)):
         name, update, sampling, said = part
         yield f"{name:<18} {update / GIB:>8.1f} {sampling / GIB:>8.1f}  {said}".rstrip()
-    yield f"main memory: {plan.host / GIB:.0f} GiB on the machine, when the model is loaded"
+    host = plan.host / nodes / GIB
+    yield f"main memory: {host:.0f} GiB on each machine, when the model is loaded"
     yield f"checkpoint: {plan.checkpoint / 1e9:.1f} GB on disk each"

@@ -16,6 +16,7 @@ from guard_core.rules import Need
 from real.model.folder import PREFIX, check_folder
 from real.model.policy import loading, widen_head
 from real.model.prepare import adapted_layers
+from real.ranks import model_copies
 from real.settings.config import TrainConfig, rule_of
 from real.settings.groups import MemorySettings, TaskSettings
 from real.update.logprobs import GPU_CHUNK_ELEMENTS
@@ -222,7 +223,8 @@ class MemoryPlan:
     engine_share: float
     """Share of the GPU that vLLM takes, weights and cache and all."""
     start: int
-    """Bytes while ranks hold the whole model, after the engine's start and before it is sharded."""
+    """Most bytes between the engine's start and the first update: the whole model, or shards and
+    the part that is cut next."""
     host: int
     """Bytes of main memory, all processes of this machine together."""
     checkpoint: int
@@ -266,14 +268,24 @@ def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> 
         least_tokens=LEAST_ROWS * longest(config),
         cache=engine.cache,
         engine_share=engine.share,
-        start=size.n_weights * _widths(config)[0] + 2 * CONTEXT,
+        start=_start(size, config, world),
         host=_host(size, config, world),
         checkpoint=checkpoint_bytes(size, config),
     )
 
 
+def _start(size: ModelSize, config: TrainConfig, world: int) -> int:
+    """Return the most bytes while the model reaches the GPU, the engine asleep."""
+    narrow, wide = _widths(config)
+    if world == 1 or config.engine != "vllm":
+        return size.n_weights * narrow + 2 * CONTEXT
+    shards = world // model_copies(world, config.fsdp_size)
+    return wide * (size.n_weights // shards + max(size.n_layer, size.n_outside)) + 2 * CONTEXT
+
+
 def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPart]:
     """Return weights, masters, gradients and moments of one rank."""
+    shards = world // model_copies(world, config.fsdp_size)
     narrow, wide = _widths(config)
     trained, frozen = trained_and_frozen(size)
     # Where weights are sharded, the shards are the masters.
@@ -286,15 +298,15 @@ def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Memory
         "moments": 0 if config.offload_optimizer else 2 * trained * wide,
         "reference": trained * narrow if config.kl_coef > 0 and not frozen else 0,
     }
-    parts = [MemoryPart(name, n // world, n // world) for name, n in bytes_of.items()]
+    parts = [MemoryPart(name, n // shards, n // shards) for name, n in bytes_of.items()]
     # While an average answers, the weights are kept aside.
-    aside = trained * kept // world
+    aside = trained * kept // shards
     if Need.TEACHER in rule_of(config).needs:
-        mean = 4 * trained // world
+        mean = 4 * trained // shards
         parts.append(MemoryPart("teacher", mean, mean + aside))
     if config.ema_decay > 0:
         on_host = config.offload_optimizer and kept != wide
-        mean = 0 if on_host else 4 * trained // world
+        mean = 0 if on_host else 4 * trained // shards
         parts.append(MemoryPart("average", mean, mean + aside))
     return parts
 
@@ -436,4 +448,5 @@ def _host(size: ModelSize, config: TrainConfig, world: int) -> int:
     copies = 1 + (config.ema_decay > 0)
     per_weight = 2 * wide + (copies * wide if world == 1 and wide > narrow else 0)
     offloaded = trained_and_frozen(size)[0] * per_weight if config.offload_optimizer else 0
+    offloaded *= model_copies(world, config.fsdp_size)
     return world * size.n_weights * narrow + processes * HOST_PROCESS + offloaded

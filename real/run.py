@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -203,8 +204,9 @@ def prepare(
     engine = make_engine(config, policy, folder, ranks, logs, memory)
     if memory and memory.share:
         engine.release()  # it sleeps while masters, gradients and moments are allocated
-    with in_phase("load"):
-        policy.model.to(policy.device)
+    if ranks.world == 1:  # else layers reach the GPU one by one, as they are sharded
+        with in_phase("load"):
+            policy.model.to(policy.device)
     sampling = replace(_sampling(config, config.temperature, config.top_p), stats=needs_stats(rule))
     sampler = Sampler(engine, policy, config.seed)
     supervisor = Supervisor(config, prompts.truths, ranks)
@@ -270,8 +272,9 @@ def _optimizer(
 ) -> PolicyOptimizer:
     entropy = rule_of(config).loss == "entropy"
     scorer = EntropyScorer(policy.model) if entropy else Scorer(policy.model)
-    reference = initial_reference(scorer, ranks.shard) if config.kl_coef > 0 else None
-    ranks.shard(scorer)
+    shard = partial(ranks.shard, fsdp_size=config.fsdp_size)
+    reference = initial_reference(scorer, shard) if config.kl_coef > 0 else None
+    shard(scorer)
     steps = scheduled_steps(n_problems, config.batch_size, config.mini_batch)
     n_scheduled = config.epochs * sum(steps)
     return PolicyOptimizer(scorer, config, n_scheduled, ranks.share, reference)

@@ -1,16 +1,19 @@
-"""A headless browser for the tests of pages, and Ctrl-C wherever the tests are started."""
+"""A headless browser for the tests of pages; one thread of torch; Ctrl-C that stops tests."""
 
-import runpy
+import os
+import shutil
 import signal
-from pathlib import Path
 
 import pytest
+
+# The last bits of a result depend on it, and more threads of several workers wait for each other.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # A shell starts its background jobs with Ctrl-C ignored, and their children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_DRAWING = Path(__file__).parents[1] / "docs" / "tools" / "picture.py"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _OPTIONS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -32,7 +35,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def chromium(pytestconfig):
     """The browser's program; tests that were chosen with `-m browser` fail without it."""
-    program = runpy.run_path(str(_DRAWING))["browser"]()
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
         absent = pytest.fail if pytestconfig.option.markexpr == "browser" else pytest.skip
         absent("chromium is not installed")

@@ -1,19 +1,11 @@
 import importlib.metadata
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import guard_core
 
 ROOT = Path(__file__).parents[1]
-
-
-def test_core_lab_and_sim_load_without_torch():
-    code = "import sys, guard_core, lab, sim; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 def test_a_plain_install_asks_for_no_torch():
@@ -30,7 +22,7 @@ def test_ci_runs_the_readme_s_commands_before_anything_else_is_installed():
     steps = re.findall(r"^ *part ([\w-]+)", script.read_text(), re.MULTILINE)
     readme = re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert steps[: len(readme)] == readme == ["demo", "test"]
-    assert {"test-browser", "test-vllm", "test-verl"} <= set(steps)
+    assert {"test-slow", "test-browser", "test-vllm", "test-verl"} <= set(steps)
 
 
 def test_no_test_folder_has_the_name_of_a_package_that_the_project_can_use():

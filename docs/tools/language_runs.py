@@ -1,11 +1,11 @@
 """Makes the runs of the study of docs/language-model.md, and the table of them.
 
-python docs/tools/language_runs.py choose MODEL runs/language    # the problems of the preset
-python docs/tools/language_runs.py run MODEL runs/language       # docs/data/language-model.csv
+python docs/tools/language_runs.py choose TASK MODEL runs/language  # the problems of the preset
+python docs/tools/language_runs.py run TASK MODEL runs/language     # docs/data/language-model.csv
 
-MODEL is the folder that `guard-train import-gguf` made. The same command goes on where an
-interrupted one stopped, and makes no run again that has a row. `--seeds 1 3` makes these alone, so
-that two processes can share the work.
+TASK is multiplication or letters, MODEL the folder that `guard-train import-gguf` made. The same
+command goes on where an interrupted one stopped, and makes no run again that has a row. `--seeds 1
+3` makes these alone, so that two processes can share the work.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,39 +32,54 @@ from lab.trace.trace import Trace, load
 from real.settings.presets import STUDIES
 
 TABLE = Path(__file__).parents[1] / "data" / "language-model.csv"
-PRESET = "smollm2/multiplication"
-PROBLEMS = Path(STUDIES[PRESET]["problems"])
-CHOOSING_SEED = 1000
+CHOOSING_SEED, N_POOL = 1000, 188
 MAIN, REST = ("ttrl", "guard", "memory", "recommended"), ("guard_release", "frozen", "kl", "truth")
-LRS = (3e-5, 1e-5)
-BLOCKS = ((1, MAIN), (2, MAIN), (1, REST), (3, MAIN), (4, MAIN), (2, REST))
-"""Seed and arms, in the order of the runs: what time does not allow is dropped from the end."""
+BLOCKS = {
+    "multiplication": (
+        *((seed, MAIN, (3e-5, 1e-5)) for seed in (1, 2)),
+        (1, REST, (3e-5, 1e-5)),
+        *((seed, MAIN, (3e-5, 1e-5)) for seed in (3, 4)),
+        (2, REST, (3e-5, 1e-5)),
+    ),
+    "letters": tuple((seed, MAIN, (3e-5,)) for seed in (1, 2, 3, 4)),
+}
+"""Seed, arms and learning rates, in the order of the runs: what time does not allow is dropped from
+the end."""
+WORDS = (
+    "banana ceremony elephant letter mississippi committee tomorrow successful balloon coffee "
+    "parallel programming classroom bookkeeper engineer remember together different beginning "
+    "excellent possession address happiness necessary tennessee millennium occurrence referee"
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Make what is missing; return the first failed command's exit code."""
     parser = argparse.ArgumentParser(description="Make the runs of the study of a language model.")
     parser.add_argument("step", choices=["choose", "run"])
+    parser.add_argument("task", choices=[*BLOCKS])
     parser.add_argument("model")
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4])
     own = parser.parse_args(argv)
-    return choose(own.model, own.out) if own.step == "choose" else study(own)
+    return choose(own.task, own.model, own.out) if own.step == "choose" else study(own)
 
 
-def choose(model: str, out: Path) -> int:
+def choose(task: str, model: str, out: Path) -> int:
     """Write the problems of which some votes before training are right, and some are wrong."""
-    pool, folder = out / "pool.json", out / "pool"
+    pool, folder, name = out / f"{task}.json", out / f"pool-{task}", f"smollm2/{task}"
     out.mkdir(parents=True, exist_ok=True)
-    pool.write_text(json.dumps(products()))
-    words = f"--preset {PRESET} --model {model} --problems {pool} --arm ttrl --lr 1e-9 --quiet"
-    words += f" --seed {CHOOSING_SEED} --epochs 1 --n-samples 2 --n-problems 188 --n-held-out 0"
+    problems = {"multiplication": products, "letters": letters}[task]()[:N_POOL]
+    pool.write_text(json.dumps(problems))
+    words = f"--preset {name} --model {model} --problems {pool} --arm ttrl --lr 1e-9 --quiet"
+    words += f" --seed {CHOOSING_SEED} --epochs 1 --n-samples 2 --n-held-out 0"
+    words += f" --n-problems {len(problems)}"
     if code := real.__main__.main(["run", "--out", str(folder), *words.split()]):
         return code
     before = where(load(folder).visits, epoch=0).sort_values("problem")["label_accuracy"]
-    n_kept = STUDIES[PRESET]["n_problems"] + STUDIES[PRESET]["n_held_out"]
+    n_kept = STUDIES[name]["n_problems"] + STUDIES[name]["n_held_out"]
     kept = np.flatnonzero(before.between(0.1, 0.9))[:n_kept]
-    PROBLEMS.write_text(json.dumps([products()[i] for i in kept], indent=0) + "\n")
+    chosen = json.dumps([problems[i] for i in kept], indent=0)
+    Path(STUDIES[name]["problems"]).write_text(chosen + "\n")
     return 0
 
 
@@ -72,59 +87,52 @@ def products() -> list[dict[str, Any]]:
     """Return 188 products as chats with one worked example, in random order."""
     pairs = [(a, b) for a in range(3, 30) for b in range(3, 10) if (a, b) != (3, 5)]
     random.Random(0).shuffle(pairs)
-    example = [
-        {"role": "system", "content": "Solve."},
-        {"role": "user", "content": "3 * 5 = ?"},
-        {"role": "assistant", "content": "3 * 5 = 15. \\boxed{15}"},
-    ]
+    example = ("Solve.", "3 * 5 = ?", "3 * 5 = 15. \\boxed{15}")
+    return [_problem(f"{a}*{b}", *example, f"{a} * {b} = ?", str(a * b)) for a, b in pairs]
+
+
+def letters() -> list[dict[str, Any]]:
+    """Return counts of a letter in a word as chats with one worked example, in random order."""
+    question = 'How many times does the letter {} appear in "{}"?'
+    example = ("Answer.", question.format("a", "panama"), "\\boxed{3}")
+    pairs = [(letter, word) for word in WORDS.split() for letter in sorted(set(word))]
+    random.Random(0).shuffle(pairs)
     return [
-        {
-            "id": f"{a}*{b}",
-            "prompt": [*example, {"role": "user", "content": f"{a} * {b} = ?"}],
-            "answer": str(a * b),
-        }
-        for a, b in pairs
+        _problem(f"{letter} in {word}", *example, question.format(*pair), str(word.count(letter)))
+        for pair in pairs
+        for letter, word in [pair]
     ]
 
 
-class Cell(NamedTuple):
-    """A run of the study."""
-
-    arm: str
-    lr: float
-    seed: int
-
-    def words(self, model: str, folder: Path) -> list[str]:
-        """Its command."""
-        words = f"run --out {folder} --preset {PRESET} --model {model} --quiet"
-        words += f" --arm {self.arm} --lr {self.lr:g} --seed {self.seed}"
-        return words.split()
-
-
-def planned() -> Iterator[Cell]:
-    """Yield the runs in their order."""
-    for seed, arms in BLOCKS:
-        for lr, arm in product(LRS, arms):
-            yield Cell(arm, lr, seed)
+def _problem(
+    name: str, system: str, shown: str, solved: str, asked: str, answer: str
+) -> dict[str, Any]:
+    turns = {"system": system, "user": shown, "assistant": solved}
+    chat = [{"role": role, "content": text} for role, text in turns.items()]
+    return {"id": name, "prompt": [*chat, {"role": "user", "content": asked}], "answer": answer}
 
 
 def study(own: argparse.Namespace) -> int:
     """Make the runs that have no row yet, and add a row for each."""
-    for cell in planned():
-        folder = own.out / f"lr-{cell.lr:g}" / cell.arm / str(cell.seed)
-        known = set(zip(*_known()[["arm", "lr", "seed"]].to_numpy().T, strict=True))
-        if cell.seed not in own.seeds or cell in known:
+    out, blocks = own.out / own.task, BLOCKS[own.task]
+    for seed, arm, lr in (
+        (seed, arm, lr) for seed, arms, lrs in blocks for lr, arm in product(lrs, arms)
+    ):
+        folder = out / f"lr-{lr:g}" / arm / str(seed)
+        known = set(zip(*_known()[["task", "arm", "lr", "seed"]].to_numpy().T, strict=True))
+        if seed not in own.seeds or (own.task, arm, lr, seed) in known:
             continue
         if not finished(folder):
             remove_folder(folder)  # of a run that was killed
-            if code := real.__main__.main(cell.words(own.model, folder)):
+            words = f"--preset smollm2/{own.task} --model {own.model} --arm {arm} --lr {lr:g}"
+            words = f"run --out {folder} {words} --seed {seed} --quiet"
+            if code := real.__main__.main(words.split()):
                 return code
-        new = [described(f) for f in find_runs([own.out]) if finished(f) and f.name != "pool"]
+        new = [described(f).assign(task=own.task) for f in find_runs([out]) if finished(f)]
         both = pd.concat([part for part in (_known(), *new) if len(part)])
+        table = both.drop_duplicates(KEY).sort_values(KEY)
         with whole(TABLE) as file:
-            both.drop_duplicates(KEY).sort_values(KEY).to_csv(
-                file, index=False, float_format="%.6g"
-            )
+            table.to_csv(file, index=False, float_format="%.6g")
     return 0
 
 
@@ -156,7 +164,6 @@ def described(folder: Path) -> pd.DataFrame:
     end = visits[1]
     agreed = (end["match_rate"] >= 0.9) & ~end["label_correct"]
     return rows([folder]).assign(
-        task="multiplication",
         arm=trace.run.arm,
         **evals,
         unread_start=unread[0],

@@ -102,10 +102,11 @@ _SHOWN = {
 }
 
 
-def language(lr: str) -> TextTable:
-    """One row per arm of the study of a language model at a learning rate."""
+def language(task: str, lr: str) -> TextTable:
+    """One row per arm of a task of the study of a language model at a learning rate."""
     runs = pd.read_csv(DATA / "language-model.csv")
-    runs = runs[np.isclose(runs["lr"], float(lr))].set_index("seed")
+    own = np.isclose(runs["lr"], float(lr)) & (runs["task"] == task)
+    runs = runs[own].set_index("seed")
     final = {str(name): own["pass_final"] for name, own in runs.groupby("arm", sort=False)}
     rows = []
     for name in sorted(final, key=lambda name: (name != "ttrl", -final[name].mean())):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -56,16 +56,59 @@ as the first answer."""
 _FIXED = ("correct", "other", "unparseable")
 _SPARE = [place for place, kind in enumerate(_KINDS) if kind not in _FIXED]
 
+
 _SHARE_DIGITS = 3
-_NUMBERS = {
-    "fate": ("fate", "commonest fate"),
-    "ila": ("ILA", "initial label accuracy in percent (first three visits)"),
-    "fla": ("FLA", "final label accuracy in percent (last five visits)"),
-    "first": ("first MR", "match rate in percent (first three visits)"),
-    "last": ("last MR", "match rate in percent (last five visits)"),
-    "flips": ("flips", "label changes in training"),
-}
-"""Key of every number of a problem to its name and meaning; all but fate and flips are shares."""
+
+
+def _window_mean(values: Floats, first: Ints, found: Histories, length: int) -> Floats:
+    """(histories,) mean over a window from `first` on, or over what the history has of it."""
+    place = first[:, None] + np.arange(length)
+    there = place <= found.last[:, None]
+    sums = np.where(there, values[np.minimum(place, found.last[:, None])], 0.0).sum(axis=1)
+    return sums / there.sum(axis=1)
+
+
+def _first_rate(visits: pd.DataFrame, found: Histories) -> Floats:
+    return _window_mean(floats(visits, "match_rate")[found.order], found.start, found, FIRST)
+
+
+def _last_rate(visits: pd.DataFrame, found: Histories) -> Floats:
+    start = np.maximum(found.start, found.last - LAST + 1)
+    return _window_mean(floats(visits, "match_rate")[found.order], start, found, LAST)
+
+
+def _flips(visits: pd.DataFrame, found: Histories) -> Floats:
+    flipped = floats(visits, "flipped")[found.order]
+    return np.add.reduceat(flipped, found.start) if len(flipped) else flipped
+
+
+class _Number(NamedTuple):
+    """A number of a problem, a column of the table under every arm."""
+
+    key: str
+    name: str
+    meaning: str
+    of: Callable[[pd.DataFrame, Histories], Floats] | None = None
+    """From visits to (histories,) numbers; None for what `lab.fates` tells."""
+    with_fates: bool | None = None
+    """Shown where some problem has a fate, where some problem has none, or always."""
+    percent: bool = True
+    """A share, which is shown in percent."""
+    digits: int = _SHARE_DIGITS
+
+
+_NUMBERS = (
+    _Number("fate", "fate", "commonest fate", with_fates=True, percent=False),
+    _Number(
+        "ila", "ILA", "initial label accuracy in percent (first three visits)", with_fates=True
+    ),
+    _Number("fla", "FLA", "final label accuracy in percent (last five visits)", with_fates=True),
+    _Number("first", "first MR", "match rate in percent (first three visits)", _first_rate, False),
+    _Number("last", "last MR", "match rate in percent (last five visits)", _last_rate, False),
+    _Number("flips", "flips", "label changes in training", _flips, percent=False, digits=1),
+)
+"""In the order of the columns; the page, its script and `problem_columns` read nothing else."""
+_COUNTED = {number.key: number for number in _NUMBERS if number.of is not None}
 
 
 def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET) -> Html:
@@ -87,7 +130,8 @@ def _world(world: ReportedComparison, place: int, lives: Mapping[Key, str]) -> H
     alone = sorted({r for own in opened for r in own}) if len(pairs) > 1 else []
     columns = problem_columns(world, alone)
     fates = np.stack([columns[f"{k}.fate"] for k in range(len(arms))])
-    shown = {"fate": fates.any(), "ila": fates.any(), "fla": fates.any(), "flips": True}
+    there = {True: fates.any(), False: not fates.all(), None: True}
+    shown = [number for number in _NUMBERS if there[number.with_fates]]
     once = len({seed for seed, _ in pairs}) == len(pairs)
     numbered = [f"seed {s}" if once else f"{n} (seed {s})" for n, (s, _) in enumerate(pairs)]
     # Data of the script, which treats all text as text.
@@ -102,9 +146,8 @@ def _world(world: ReportedComparison, place: int, lives: Mapping[Key, str]) -> H
         "redrawn": redrawn(world),
         "fates": [{"name": name, "colour": FATE_COLOURS[name]} for name in WORST_FIRST],
         "kinds": [
-            {"key": key, "name": name, "meaning": meaning, "percent": key not in ("fate", "flips")}
-            for key, (name, meaning) in _NUMBERS.items()
-            if shown.get(key, not fates.all())
+            {"key": n.key, "name": n.name, "meaning": n.meaning, "percent": n.percent}
+            for n in shown
         ],
         "columns": plain(columns),
     }
@@ -191,35 +234,18 @@ def redrawn(world: ReportedComparison) -> bool:
 
 
 def _rows(visits: pd.DataFrame) -> pd.DataFrame:
-    """One row per replicate and problem: its match rates and flips."""
+    """One row per replicate and problem: the numbers that its visits give."""
     found = histories(visits)
-    rate = floats(visits, "match_rate")[found.order]
-    flipped = floats(visits, "flipped")[found.order]
-    rows = found.order[found.start]
-    return pd.DataFrame(
-        {
-            "replicate": ints(visits, "replicate")[rows],
-            "problem": ints(visits, "problem")[rows],
-            "first": _window_mean(rate, found.start, found, FIRST),
-            "last": _window_mean(rate, np.maximum(found.start, found.last - LAST + 1), found, LAST),
-            "flips": np.add.reduceat(flipped, found.start) if len(rows) else flipped,
-        }
-    )
-
-
-def _window_mean(values: Floats, first: Ints, found: Histories, length: int) -> Floats:
-    """(histories,) mean over a window from `first` on, or over what the history has of it."""
-    place = first[:, None] + np.arange(length)
-    there = place <= found.last[:, None]
-    sums = np.where(there, values[np.minimum(place, found.last[:, None])], 0.0).sum(axis=1)
-    return sums / there.sum(axis=1)
+    first = found.order[found.start]
+    keys = {name: ints(visits, name)[first] for name in ("replicate", "problem")}
+    return pd.DataFrame(keys | {n: one.of(visits, found) for n, one in _COUNTED.items()})
 
 
 def _summary(rows: pd.DataFrame, fates: pd.DataFrame | None, problem: Ints) -> dict[str, Any]:
     n, place = len(problem), np.searchsorted(problem, ints(rows, "problem"))
     columns: dict[str, NDArray[Any]] = {
-        name: group_mean(floats(rows, name), place, n).round(digits)
-        for name, digits in (("first", _SHARE_DIGITS), ("last", _SHARE_DIGITS), ("flips", 1))
+        name: group_mean(floats(rows, name), place, n).round(number.digits)
+        for name, number in _COUNTED.items()
     }
     if fates is None:
         return columns | {"fate": np.zeros(n, np.int64)}

@@ -53,13 +53,7 @@ def make_engine(
         "transformers": child if config.async_level else here,
         "vllm": child,
         "vllm_inprocess": lambda: VllmEngine(_vllm_settings(config, policy, folder, memory)),
-        "vllm_server": lambda: VllmServerEngine(
-            config.engine_url or "",
-            config.engine_timeout,
-            policy.eos_token_ids,
-            policy.pad_token_id,
-            policy.device,
-        ),
+        "vllm_server": lambda: _server(config, policy, ranks),
     }
     make = kinds[config.engine]
     return RestartingEngine(make, config.restart_engine) if config.restart_engine else make()
@@ -74,12 +68,30 @@ def _ranked(
         # No folder: the first rank of a machine, whose folder counts, has an engine.
         dtype, adapters = getattr(torch, config.dtype), bool(config.engine_adapters)
         engine = GroupMember(Path(), policy.device, dtype, ranks, config.engine_tp, adapters)
+    elif config.engine == "vllm_server":
+        engine = _server(config, policy, ranks)
     elif config.engine == "transformers" and not config.async_level:
         copied = copy.deepcopy(policy.model).requires_grad_(False)
         engine = _transformers(config.max_rows, policy, copied)
     else:
         engine = child()
     return RankedEngine(engine, ranks, policy.pad_token_id, copied, config.engine_tp)
+
+
+def _server(config: TrainConfig, policy: Policy, ranks: Ranks) -> VllmServerEngine:
+    """The client of this rank's server; the first rank of each sends it the weights."""
+    urls = (config.engine_url or "").split(",")
+    return VllmServerEngine(
+        urls[ranks.rank % len(urls)],
+        config.engine_timeout,
+        policy.eos_token_ids,
+        policy.pad_token_id,
+        policy.device,
+        config.head_dtype,
+        getattr(torch, config.dtype),
+        ranks,
+        sends=ranks.rank < len(urls),
+    )
 
 
 def _transformers(max_rows: int, policy: Policy, model: Any) -> TransformersEngine:
@@ -178,10 +190,15 @@ def _check(config: TrainConfig, world: int) -> None:
             f"stop = {config.stop[0]!r}: not with engine = 'vllm_server', which is given tokens "
             "alone; take vllm"
         )
-    if world > 1 and config.engine not in ("transformers", "vllm"):
+    if world > 1 and config.engine == "vllm_inprocess":
         raise UserError(
             f"engine = {config.engine!r}: serves one process, not {world} ranks; take vllm, "
             "which every rank starts for itself"
+        )
+    if config.engine_url and (n_urls := config.engine_url.count(",") + 1) > world:
+        raise UserError(
+            f"engine_url = {config.engine_url!r}: {n_urls} servers for {world} ranks; start as "
+            "many ranks with torchrun, or give fewer"
         )
     if world > 1 and config.restart_engine:
         # New weights come from all ranks together, so that of one rank cannot be given the last

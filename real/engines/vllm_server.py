@@ -3,7 +3,7 @@ r"""A vLLM server that was started separately: tokens in, tokens out, over HTTP.
 Checked with `vllm serve` 0.32 on a CPU. The server is started with
 
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs \
-        --weight-transfer-config '{"backend": "nccl"}'
+        --hf-overrides '{"head_dtype": "float32"}' --weight-transfer-config '{"backend": "nccl"}'
 
 In development mode the server answers every client: keep it on a private address.
 """
@@ -39,12 +39,12 @@ from real.engines.rollouts import (
     Stages,
     check_prompts,
     request_params,
-    request_seeds,
+    seeded_request,
     to_rollouts,
 )
 from real.engines.vllm_engine import check_drawn, check_version
-from real.engines.weights import named_weights
-from real.ranks.distributed import write_tensors
+from real.engines.weights import named_weights, stored_weights
+from real.ranks.distributed import ALONE, Ranks, write_tensors
 
 _SHORT_SECONDS = 30.0
 """Timeout of requests that a server answers at once."""
@@ -105,8 +105,8 @@ class Http:
 class FileTransfer:
     """Sends weights through a file, to a server on this machine without GPUs."""
 
-    def __init__(self, http: Http) -> None:
-        self._http = http
+    def __init__(self, http: Http, dtype: torch.dtype | None = None) -> None:
+        self._http, self._dtype = http, dtype
         self._folder = Path(tempfile.mkdtemp(prefix="guard-weights-"))
 
     def send(self, model: Any) -> None:
@@ -117,7 +117,7 @@ class FileTransfer:
                 "engine = 'vllm_server': a server without a GPU keeps the old output head of a "
                 "model with tied embeddings; use vllm"
             )
-        write_tensors(self._folder / "model.safetensors", dict(named_weights(model)))
+        write_tensors(self._folder / "model.safetensors", dict(named_weights(model, self._dtype)))
         kwargs = {"weights_path": str(self._folder)}
         self._http.post("/collective_rpc", {"method": "reload_weights", "kwargs": kwargs})
 
@@ -129,8 +129,8 @@ class FileTransfer:
 class NcclTransfer:
     """Sends weights from GPU to GPU, by vLLM 0.32 or 0.33. Never run: needs two GPUs."""
 
-    def __init__(self, http: Http) -> None:
-        self._http = http
+    def __init__(self, http: Http, dtype: torch.dtype | None = None) -> None:
+        self._http, self._dtype = http, dtype
         self._engine: Any = None
         self._model: Any = None
 
@@ -163,7 +163,7 @@ class NcclTransfer:
                 "engine = 'vllm_server': sending weights over NCCL needs vLLM on this side too "
                 f"({error}); pip install 'ttrl-guard-lab[vllm]'"
             ) from error
-        source = _weight_source(base, model)
+        source = _weight_source(base, model, self._dtype)
         workers = int(self._http.get("/get_world_size")["world_size"])
         address, port = _own_address(self._http.url)
         info = nccl_engine.NCCLTrainerInitInfo(
@@ -174,18 +174,18 @@ class NcclTransfer:
         return make(info, client=client, source=source)
 
 
-def _weight_source(base: Any, model: Any) -> Any:
+def _weight_source(base: Any, model: Any, dtype: torch.dtype | None) -> Any:
     """Return a model's weights as vLLM's module `vllm.distributed.weight_transfer.base` reads them.
 
     They are described and yielded in the same order.
     """
 
     def described(_: Any) -> list[Any]:
-        weights = named_weights(model)
+        weights = stored_weights(model, dtype)  # not gathered: other ranks do not take part
         return [base.ParamMeta(name, weight.dtype, tuple(weight.shape)) for name, weight in weights]
 
     def weights(_: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        return named_weights(model)
+        return named_weights(model, dtype)
 
     # 0.32 calls `metadata` and iterates; 0.33 wants a cached property and reads `iter_full`.
     cached = hasattr(base.WeightSource, "iter_full")
@@ -211,7 +211,7 @@ _CONNECTIONS = 256
 
 
 class VllmServerEngine:
-    """A client of `vllm serve`.
+    """A client of `vllm serve`, or of one of several servers that the ranks of a run share.
 
     It cannot return what `Sampling.stats` asks for: the server's answers hold the log-probs of
     sampled tokens only. Rules that need entropies cost a forward pass of the trainer.
@@ -226,6 +226,10 @@ class VllmServerEngine:
         eos_token_ids: Sequence[int],
         pad_token_id: int = 0,
         device: torch.device | str = "cpu",
+        head_dtype: str = "model",
+        dtype: torch.dtype | None = None,
+        ranks: Ranks = ALONE,
+        sends: bool = True,
     ) -> None:
         """Wait until the server is ready and check how it was started.
 
@@ -234,23 +238,34 @@ class VllmServerEngine:
                 responses to one prompt.
             eos_token_ids: tokens that end a response; no others do.
             device: of the trainer; weights go over NCCL from a GPU, else through a file.
+            head_dtype: precision of the trainer's logits, which the server's must be.
+            dtype: in which weights are sent; unchanged if None.
+            sends: whether this rank sends the weights, as one of those of a server must.
         """
+        self._dtype, self._ranks = dtype, ranks
         self.http = Http(url, timeout)
         self.eos_token_ids = [*eos_token_ids]
         self.pad_token_id = pad_token_id
         self.version: int | None = None
-        self.max_model_len = self._check_server()
+        self.max_model_len = self._check_server(head_dtype)
         on_gpu = torch.device(device).type == "cuda"
-        self._transfer = NcclTransfer(self.http) if on_gpu else FileTransfer(self.http)
+        kind = NcclTransfer if on_gpu else FileTransfer
+        self._transfer = kind(self.http, dtype) if sends else None
 
     def sample(
-        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
+        self,
+        prompts: Prompts,
+        n: int,
+        sampling: Sampling,
+        generator: torch.Generator,
+        share: tuple[int, int] = (0, 1),
     ) -> Rollouts:
-        """Sample `n` responses to each prompt, with the errors of `Http.post`."""
+        """Sample `n` responses to each prompt, or those of one rank, with `Http.post`'s errors."""
         check_prompts(prompts, n, sampling.max_tokens, self.max_model_len)
         if self.version is None:
             raise EngineError("vLLM server: call update_weights before the first sample")
-        seeds = request_seeds(generator, len(prompts), n)
+        request = seeded_request(prompts, n, sampling, generator, share)
+        n, asked = request["n"], request["prompts"]
 
         def ask(prompt: Sequence[int], seed: int) -> list[SampledResponse]:
             params = request_params(n, sampling, seed, self.eos_token_ids)
@@ -261,8 +276,8 @@ class VllmServerEngine:
             choices.sort(key=lambda choice: choice["index"])
             return [self._response(choice, sampling.logprobs) for choice in choices]
 
-        with ThreadPoolExecutor(min(len(prompts), _CONNECTIONS)) as pool:
-            responses = list(pool.map(ask, prompts, seeds))
+        with ThreadPoolExecutor(min(len(asked), _CONNECTIONS)) as pool:
+            responses = list(pool.map(ask, asked, request["seeds"]))
         return to_rollouts(responses, n, self.pad_token_id, self.version)
 
     def release(self) -> None:
@@ -271,16 +286,24 @@ class VllmServerEngine:
     def update_weights(self, model: Any, version: int) -> Stages:
         """Send all weights, empty the prefix cache of the old ones, and name the new ones."""
         self.version = None
-        self._transfer.send(model)
-        if self.http.post("/reset_prefix_cache").get("success") is not True:
-            raise EngineDied("vLLM server: the prefix cache was not emptied, requests are running")
-        self.http.post("/update_weight_version", {"new_version": str(version)})
+        if self._transfer is None:
+            for _ in named_weights(model, self._dtype):
+                pass  # sharded weights are gathered by all ranks
+        else:
+            self._transfer.send(model)
+            if self.http.post("/reset_prefix_cache").get("success") is not True:
+                raise EngineDied(
+                    "vLLM server: the prefix cache was not emptied, requests are running"
+                )
+            self.http.post("/update_weight_version", {"new_version": str(version)})
+        self._ranks.wait()  # until all servers have the weights
         self.version = version
         return {}
 
     def close(self) -> None:
         """Disconnect from the server, which keeps running."""
-        self._transfer.close()
+        if self._transfer is not None:
+            self._transfer.close()
 
     def _response(self, choice: Any, with_logprobs: bool) -> SampledResponse:
         try:
@@ -296,7 +319,7 @@ class VllmServerEngine:
         check_drawn("vLLM server", versions, self.version, reason, hint)
         return SampledResponse(tokens, logprobs, reason == "stop")
 
-    def _check_server(self) -> int:
+    def _check_server(self, head_dtype: str) -> int:
         """Wait for the server, check it, and return the longest sequence that it takes."""
         deadline, ready = time.monotonic() + self.http.timeout, False
         while not ready:
@@ -322,5 +345,12 @@ class VllmServerEngine:
             raise UserError(
                 f"engine_url = {self.http.url}: the server gives {mode}, which are not those at "
                 "the sampling temperature; start it with --logprobs-mode processed_logprobs"
+            )
+        own = (info.get("hf_overrides") or {}).get("head_dtype", info.get("dtype", "unknown"))
+        if head_dtype == "float32" and not str(own).endswith("float32"):
+            raise UserError(
+                f"engine_url = {self.http.url}: the server's logits are {own}, the trainer's "
+                """float32; start it with --hf-overrides '{"head_dtype": "float32"}', or train """
+                "with --head-dtype model"
             )
         return int(models[0].get("max_model_len") or info["max_model_len"])

@@ -39,6 +39,17 @@ def local_world() -> int:
     return 1 if process is None else process.local_world
 
 
+def model_copies(world: int, fsdp_size: int) -> int:
+    """Return the number of groups of ranks that hold the model once each."""
+    size = min(fsdp_size or world, world)
+    if world % size:
+        raise UserError(
+            f"fsdp_size = {fsdp_size}: does not divide {world} ranks; give a divisor, such as the "
+            "number of GPUs of a node"
+        )
+    return world // size
+
+
 def speaks() -> bool:
     """True for the process that prints messages."""
     process = launched()

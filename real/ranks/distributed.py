@@ -42,7 +42,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lab.base.errors import Terminated, UserError, exit_code, first_line, one_line
 from real.model.policy import phase_of, pick_device
-from real.ranks import launched
+from real.ranks import launched, model_copies
 
 
 class RanksLost(Exception):
@@ -108,10 +108,11 @@ class Ranks:
         """Wait until all ranks are here."""
         self.highest(0)
 
-    def shard(self, scorer: Any) -> None:
-        """Spread a `Scorer` over the ranks, as `shard` does."""
+    def shard(self, scorer: Any, fsdp_size: int = 0) -> None:
+        """Spread a `Scorer` over the ranks of each group of `fsdp_size`, as `shard` does."""
         if self.world > 1:
-            shard(scorer, init_device_mesh(self.device, (self.world,)))
+            n = model_copies(self.world, fsdp_size)
+            shard(scorer, mesh_of(self.device, n, self.world // n))
 
 
 _TOLD_SECONDS = 3.0
@@ -215,7 +216,9 @@ def _sentence(rank: int, error: BaseException) -> str:
 
 
 def shard(scorer: Any, mesh: DeviceMesh) -> None:
-    """Shard a `Scorer` over the ranks of a mesh, in place: each layer, then all that is left.
+    """Shard a `Scorer` over the last dimension of a mesh, in place: each layer, then what is left.
+
+    Ranks along a first of two dimensions hold the same shards (HSDP).
 
     Shards of trained weights are in single precision at least and serve the optimizer as its
     masters; the model computes with them rounded to the precision that it has now. Gradients are
@@ -265,25 +268,36 @@ def sharded_like(local: Tensor, other: Tensor) -> Tensor:
         return local
     mesh = other.device_mesh
     if local.device.type != mesh.device_type:
-        mesh = _host_mesh(dist.group.WORLD, mesh.size())
+        mesh = _host_mesh(dist.group.WORLD, mesh.size() // mesh.size(-1), mesh.size(-1))
     shape: Any = other.shape
     return DTensor.from_local(
         local, mesh, other.placements, run_check=False, shape=shape, stride=other.stride()
     )
 
 
+def mesh_of(device: str, copies: int, shards: int) -> DeviceMesh:
+    """Return the mesh of all ranks, of one dimension for a single copy of the model."""
+    if copies == 1:
+        return init_device_mesh(device, (shards,))
+    return init_device_mesh(device, (copies, shards), mesh_dim_names=("copy", "shard"))
+
+
 @lru_cache(maxsize=1)
-def _host_mesh(group: Any, size: int) -> DeviceMesh:
+def _host_mesh(group: Any, copies: int, shards: int) -> DeviceMesh:
     """The mesh of all ranks for tensors in main memory; `group` is that of all ranks."""
-    return init_device_mesh("cpu", (size,))
+    return mesh_of("cpu", copies, shards)
 
 
-def norm_over_ranks(norm: Tensor, sharded: bool) -> Tensor:
-    """Return the L2 norm of a whole from that of each rank's shard."""
-    if not sharded:
+def norm_over_ranks(norm: Tensor, parameters: Iterable[Tensor]) -> Tensor:
+    """Return the L2 norm of a whole from that of each rank's shard.
+
+    `parameters` hold the shards. Ranks with the same ones count once.
+    """
+    mesh = next((p.device_mesh for p in parameters if isinstance(p, DTensor)), None)
+    if mesh is None:
         return norm
     squared = norm.square()
-    dist.all_reduce(squared)
+    dist.all_reduce(squared, group=mesh.get_group(mesh.ndim - 1))
     return squared.sqrt()
 
 
@@ -316,9 +330,19 @@ class Pieces(NamedTuple):
 
 
 def local_tensors(tensors: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
-    """The shards that a rank holds, and on the first rank also the tensors that all have."""
+    """The shards that a rank holds, and on the first rank also the tensors that all have.
+
+    Of ranks that hold the same shards, those after the first have empty ones.
+    """
     held = {name: t for name, t in tensors.items() if isinstance(t, DTensor) or rank == 0}
-    return {name: local_shard(tensor) for name, tensor in held.items()}
+    return {name: local_shard(t)[:0] if _is_copy(t) else local_shard(t) for name, t in held.items()}
+
+
+def _is_copy(tensor: Tensor) -> bool:
+    """Whether another rank before this one holds the same shard."""
+    if not isinstance(tensor, DTensor) or tensor.device_mesh.ndim == 1:
+        return False
+    return tensor.device_mesh.get_local_rank(0) > 0
 
 
 def shard_of(whole: Tensor | Pieces, other: Tensor) -> Tensor:
@@ -330,8 +354,9 @@ def shard_of(whole: Tensor | Pieces, other: Tensor) -> Tensor:
         copy = whole.whole() if isinstance(whole, Pieces) else whole.clone()
         return copy.to(other.device)
     # As FSDP2 cuts: equal numbers of rows, and what is left on the last ranks that have any.
-    n_rows, rank = other.shape[0], other.device_mesh.get_local_rank()
-    each = -(-n_rows // other.device_mesh.size())
+    mesh, last = other.device_mesh, other.device_mesh.ndim - 1
+    n_rows, rank = other.shape[0], mesh.get_local_rank(last)
+    each = -(-n_rows // mesh.size(last))
     start, stop = min(each * rank, n_rows), min(each * (rank + 1), n_rows)
     local = whole.rows(start, stop) if isinstance(whole, Pieces) else whole[start:stop].clone()
     return sharded_like(local.to(other.device), other)

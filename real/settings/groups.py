@@ -187,7 +187,8 @@ class EngineSettings(Settings, group="engine"):
     `transformers`, which samples with the trainer's model, `vllm` in its own process,
     `vllm_inprocess`, or `vllm_server` at `engine_url`."""
     engine_url: str | None = None
-    """Address of a running `vllm serve`, such as http://127.0.0.1:8000."""
+    """Address of a running `vllm serve`, such as http://127.0.0.1:8000, or of several, between
+    commas, which the ranks share in turn."""
     engine_timeout: Positive = 900.0
     """Seconds without a sign of life after which a vLLM engine counts as hung."""
     restart_engine: Natural = 0
@@ -287,6 +288,9 @@ class MemorySettings(Settings, group="memory"):
     """Keep no activations of the layers but compute them again: a third slower, far smaller."""
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"] = "auto"
     """Kernel; `auto` is the library's (sdpa); flash_attention_2, _3 pack rows without padding."""
+    fsdp_size: Natural = 0
+    """Ranks that share one copy of the model, as in verl; 0 shares one among all. Groups of so many
+    hold the same (HSDP), which spares a slow network between nodes."""
     offload_optimizer: bool = False
     """Keep AdamW's moments and the masters in main memory: the same numbers, slower steps."""
 

@@ -58,15 +58,15 @@ release, evaluations would be nearly half of all responses."""
 NAMES = tuple(f"{model}/{data}" for model in MODELS for data in SETS)
 
 STUDIES: dict[str, dict[str, Any]] = {
-    "smollm2/multiplication": {
-        "problems": str(Path(__file__).parents[1] / "problems" / "multiplication.json"),
+    f"smollm2/{task}": {
+        "problems": str(Path(__file__).parents[1] / "problems" / f"{task}.json"),
         "n_problems": 24,
         "n_held_out": 12,
         "epochs": 8,
         "lr": 3e-5,
         "n_votes": 16,
         "n_samples": 16,
-        "max_response_tokens": 24,
+        "max_response_tokens": n_tokens,
         "max_unread": 1.0,
         "dtype": "bfloat16",
         "threads": 1,
@@ -74,6 +74,7 @@ STUDIES: dict[str, dict[str, Any]] = {
         "checkpoint_every": 0,
         "save_model": False,
     }
+    for task, n_tokens in (("multiplication", 24), ("letters", 12))
 }
 """Presets for a CPU, of this project's own studies (docs/language-model.md)."""
 STUDY = {"arms": ("ttrl", "guard", "memory"), "seeds": (1,)}

@@ -52,9 +52,12 @@ from guard_core import (
     rcsu,
 )
 from guard_core.config import settings
+from guard_core.rcsu import skip_cap
 from guard_core.votes import Array
+from sim.engine.rows import tally
 from sim.settings.config import SimConfig
-from sim.world.sampling import Bools, Floats, Ints, Records, Shorts
+from sim.world.policies import Directions, update_plain, write_logits
+from sim.world.sampling import Bools, Floats, Ints, Records, Shorts, draw_votes, softmax_rows
 
 _BELOW_ONE = 1.0 - 1e-12
 """Keeps the sum over any set of answers below K in spite of rounding: it goes under a root."""
@@ -220,36 +223,54 @@ def prime(
             seen.match_rate = (counts_A[label] if label >= 0 else 0) / s.n_votes
 
 
+class Targets(NamedTuple):
+    """The answers of a batch that are trained on."""
+
+    candidate_votes_RPA: Ints
+    """Responses per answer that minority candidates are chosen by."""
+    minority_RPA: Bools
+    """Minority candidates; after `count_hits` without the label."""
+    label_RP: Ints
+    """The answer that is trained on, -1 for none."""
+    hits_RP: Floats
+    """Trained samples that hit it."""
+    rival_hits_RP: Floats
+    """Trained samples that hit a minority candidate."""
+
+    @classmethod
+    def empty(cls, candidate_votes_RPA: Ints) -> Targets:
+        """Make room for what `decide` and `count_hits` write."""
+        shape = candidate_votes_RPA.shape
+        minority_RPA, label_RP = np.empty(shape, np.bool_), np.empty(shape[:2], np.int64)
+        return cls(candidate_votes_RPA, minority_RPA, label_RP, *np.empty((2, *shape[:2])))
+
+
 @_njit(cache=True, nogil=True)
 def decide(
     settings_1: Records,
-    problems_RN: Records,
-    flips_RNW: NDArray[np.int8],
-    match_rates_RNW: Floats,
-    memory_RNA: Floats,
-    tie_RN: Floats,
-    skip_RN: Floats,
-    pick_RN: Floats,
+    state: State,
+    draws: tuple[Floats, Floats, Floats],
     order_RP: Ints,
     scores_RPA: Counts,
     counts_RPA: Ints,
-    candidate_votes_RPA: Ints,
     cap: int,
+    targets: Targets,
     key_P: Floats,
-    minority_RPA: Bools,
     records_RP: Records,
 ) -> None:
     """Decide on every problem of a batch.
 
     Args:
-        tie_RN: `Draws.tie`, by problem and not by visit.
+        draws: (R, N) each; `Draws.tie`, `skip` and `pick`, by problem and not by visit.
         scores_RPA: what labels are chosen by and a memory sums: the votes, or a rule's scores.
-        candidate_votes_RPA: responses per answer that minority candidates are chosen by.
         cap: largest number of problems that are skipped.
+        targets: the minority candidates are written.
+        key_P: memory for the keys of one replicate's skips.
     """
     s = settings_1[0]
+    problems_RN, flips_RNW, match_rates_RNW, memory_RNA = state
+    tie_RN, skip_RN, pick_RN = draws
     R, P, _A = counts_RPA.shape
-    _fetch(problems_RN, flips_RNW, match_rates_RNW, order_RP)
     for r in range(R):
         for p in range(P):
             n, seen = order_RP[r, p], records_RP[r, p]
@@ -260,12 +281,8 @@ def decide(
             else:
                 label, tied = _choose_label(s, scores_RPA[r, p], counts_A, problem.label, tie)
             seen.tie = tied
-            flips_W, rates_W, minority_A = (
-                flips_RNW[r, n],
-                match_rates_RNW[r, n],
-                minority_RPA[r, p],
-            )
-            votes_A = candidate_votes_RPA[r, p]
+            flips_W, rates_W = flips_RNW[r, n], match_rates_RNW[r, n]
+            votes_A, minority_A = targets.candidate_votes_RPA[r, p], targets.minority_RPA[r, p]
             _decide(s, problem, flips_W, rates_W, label, counts_A, votes_A, minority_A, seen)
             if s.label_from_memory:
                 _weigh_support(s, memory_RNA[r, n], seen)
@@ -276,37 +293,17 @@ def decide(
             _choose_skips(key_P, cap, records_RP[r])
 
 
-@_njit()
-def _fetch(
-    problems_RN: Records, flips_RNW: NDArray[np.int8], match_rates_RNW: Floats, order_RP: Ints
-) -> float:
-    """Read the batch's scattered state once: many reads in this loop wait at the same time."""
-    total, last = 0.0, match_rates_RNW.shape[2] - 1
-    for r in range(order_RP.shape[0]):
-        for p in range(order_RP.shape[1]):
-            n = order_RP[r, p]
-            total += problems_RN[r, n].label + flips_RNW[r, n, 0]
-            total += match_rates_RNW[r, n, 0] + match_rates_RNW[r, n, last]
-    return total
-
-
 @_njit(cache=True, nogil=True)
 def count_hits(
-    on_truth: bool,
-    truth_RP: Shorts,
-    samples_RPA: Counts,
-    minority_RPA: Bools,
-    records_RP: Records,
-    label_RP: Ints,
-    hits_RP: Floats,
-    rival_hits_RP: Floats,
+    on_truth: bool, truth_RP: Shorts, samples_RPA: Counts, records_RP: Records, targets: Targets
 ) -> None:
     """Write what is trained on, and the samples that hit it or a minority candidate.
 
     Args:
         on_truth: train on the true answer in place of the label.
-        minority_RPA: minority candidates; what is trained on is taken out.
+        targets: what is trained on is taken out of the minority candidates.
     """
+    _, minority_RPA, label_RP, hits_RP, rival_hits_RP = targets
     R, P, A = samples_RPA.shape
     for r in range(R):
         for p in range(P):
@@ -324,11 +321,7 @@ def count_hits(
 def learn(
     settings_1: Records,
     samples_RPA: Counts,
-    candidate_votes_RPA: Ints,
-    minority_RPA: Bools,
-    label_RP: Ints,
-    hits_RP: Floats,
-    rival_hits_RP: Floats,
+    targets: Targets,
     records_RP: Records,
     p_RPA: Floats,
     gradient_RPA: Floats,
@@ -336,6 +329,7 @@ def learn(
 ) -> None:
     """Compute the gradient in the logits after `count_hits`, 0 where a problem is dropped."""
     s = settings_1[0]
+    candidate_votes_RPA, minority_RPA, label_RP, hits_RP, rival_hits_RP = targets
     R, P, A = samples_RPA.shape
     for r in range(R):
         std, rival_std = 0.0, 0.0
@@ -356,3 +350,159 @@ def learn(
             scale = 0.0 if drop_RP[r, p] else scale
             for a in range(A):
                 gradient_A[a] = scale * (gradient_A[a] - p_RPA[r, p, a] * total)
+
+
+class Batch(NamedTuple):
+    """Memory for one batch of one replicate, R = 1, which all batches of its size use in turn."""
+
+    cap: int
+    """Largest number of problems that are skipped."""
+    p_RPA: Floats
+    counts_RPA: Ints
+    samples_RPA: Ints
+    targets: Targets
+    key_P: Floats
+    gradient_RPA: Floats
+    drop_RP: Bools
+
+    @classmethod
+    def of_size(cls, n_problems: int, config: SimConfig) -> Batch:
+        """Make room for batches of this size."""
+        guard, shape = config.guard, (1, n_problems, config.n_answers)
+        p_RPA, gradient_RPA = np.empty((2, *shape))
+        counts_RPA, samples_RPA = np.empty((2, *shape), np.int64)
+        targets = Targets.empty(samples_RPA if guard.minority_over == "samples" else counts_RPA)
+        votes, gradient = (p_RPA, counts_RPA, samples_RPA, targets), gradient_RPA
+        keys, drop = np.empty(n_problems), np.empty(shape[:2], np.bool_)
+        return cls(skip_cap(n_problems, guard), *votes, keys, gradient, drop)
+
+
+@_njit(cache=True, nogil=True)
+def visit_batch(
+    where: tuple[int, int, int],
+    parseable: float,
+    on_truth: bool,
+    settings_1: Records,
+    batch: Batch,
+    draws: tuple[Floats, Floats, Floats],
+    order_RP: Ints,
+    truth_RP: Shorts,
+    step: float,
+    state: State,
+    policy: Directions,
+    records_RP: Records,
+    norm_RP: Floats,
+) -> int:
+    """Vote, decide, learn and update, as the loop of `sim.engine.run` does with plain settings.
+
+    Args:
+        where: seed, number of the first replicate, and epoch.
+
+    Returns:
+        -1, or the flat place of the first problem whose logits are not finite.
+    """
+    s, (seed, first, epoch) = settings_1[0], where
+    p_RPA, counts_RPA, samples_RPA = batch.p_RPA, batch.counts_RPA, batch.samples_RPA
+    write_logits(policy, order_RP, p_RPA)
+    bad = softmax_rows(p_RPA)
+    if bad >= 0:
+        return bad
+    votes = (s.n_votes, counts_RPA, samples_RPA, s.n_samples)
+    draw_votes(seed, first, epoch, order_RP, p_RPA, parseable, *votes)
+    tally(counts_RPA, truth_RP, s.n_votes, 0, records_RP)
+    given = (counts_RPA, counts_RPA, batch.cap, batch.targets, batch.key_P, records_RP)
+    decide(settings_1, state, draws, order_RP, *given)
+    count_hits(on_truth, truth_RP, samples_RPA, records_RP, batch.targets)
+    gradient_RPA = batch.gradient_RPA
+    of = (batch.targets, records_RP, p_RPA, gradient_RPA, batch.drop_RP)
+    learn(settings_1, samples_RPA, *of)
+    update_plain(policy, order_RP, step, gradient_RPA, norm_RP)
+    for p in range(norm_RP.size):
+        if not np.isfinite(norm_RP.flat[p]):
+            return p
+    return -1
+
+
+@_njit(cache=True, nogil=True)
+def visit_all(
+    where: tuple[int, int, int],
+    parseable: float,
+    on_truth: bool,
+    settings_1: Records,
+    batches: tuple[Batch, Batch],
+    draws: tuple[Floats, Floats, Floats],
+    order_RN: Ints,
+    truth_RN: Shorts,
+    step_B: Floats,
+    state: State,
+    policy: Directions,
+    records_RN: Records,
+    norm_RN: Floats,
+    counts_SNA: NDArray[np.int32],
+    bad_R: Ints,
+) -> None:
+    """Make all visits of an epoch, one replicate after the other, whose memory fits the cache.
+
+    Args:
+        batches: memory for a batch, and for the last one, which may be smaller.
+        step_B: step size of every batch.
+        bad_R: output; place of the visit at which a replicate ends, its logits not finite, or -1.
+    """
+    (R, N), size = order_RN.shape, batches[0].key_P.shape[0]
+    seed, first, epoch = where
+    for r in range(R):
+        one, bad = slice(r, r + 1), -1
+        own = State(
+            state.problems_RN[one],
+            state.flips_RNW[one],
+            state.match_rates_RNW[one],
+            state.memory_RNA[one],
+        )
+        model = Directions(
+            policy.z_RNA[one],
+            policy.place_RN2[one],
+            policy.load_RN2[one],
+            policy.theta_R2[one],
+            policy.kappa_2,
+            policy.neg_transfer,
+        )
+        drawn = (draws[0][one], draws[1][one], draws[2][one])
+        batches[0].key_P[0] = _fetch(own, model)
+        for b in range(step_B.shape[0]):
+            start, stop = b * size, min((b + 1) * size, N)
+            at, shape = slice(start, stop), (1, stop - start)
+            batch = batches[0] if stop - start == size else batches[1]
+            bad = visit_batch(
+                (seed, first + r, epoch),
+                parseable,
+                on_truth,
+                settings_1,
+                batch,
+                drawn,
+                order_RN[r, at].reshape(shape),
+                truth_RN[r, at].reshape(shape),
+                step_B[b],
+                own,
+                model,
+                records_RN[r, at].reshape(shape),
+                norm_RN[r, at].reshape(shape),
+            )
+            if bad >= 0:
+                bad += start
+                break
+            if r < counts_SNA.shape[0]:
+                for p in range(stop - start):
+                    for a in range(counts_SNA.shape[2]):
+                        counts_SNA[r, start + p, a] = batch.counts_RPA[0, p, a]
+        bad_R[r] = bad
+
+
+@_njit()
+def _fetch(state: State, policy: Directions) -> float:
+    """Read a replicate's rows in order: a visit jumps to its row, and would wait for it."""
+    total = 0.0
+    for n in range(policy.z_RNA.shape[1]):
+        total += policy.z_RNA[0, n, 0] + policy.load_RN2[0, n, 0] + policy.place_RN2[0, n, 0]
+        total += state.problems_RN[0, n].label + state.flips_RNW[0, n, 0]
+        total += state.match_rates_RNW[0, n, 0]
+    return total

@@ -8,12 +8,20 @@ axis is the replicates; only the rules of `sim.rules.FAST` have a part of them c
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guard_core import Decision, Guard, PolicyStreams, Votes, answer_advantages, policy_streams
+from guard_core import (
+    Decision,
+    Draws,
+    Guard,
+    PolicyStreams,
+    Votes,
+    answer_advantages,
+    policy_streams,
+)
 from guard_core.advantages import minority_advantages
 from guard_core.decision import Treatment, rerouted
 from guard_core.mps import candidate_votes
@@ -24,7 +32,9 @@ from lab.arm_settings import Treatments
 from lab.base.arms import OWN
 from lab.trace.schema import DECIDED
 from sim.engine.kernel import (
+    Batch,
     State,
+    Targets,
     Update,
     count_hits,
     decide,
@@ -33,31 +43,18 @@ from sim.engine.kernel import (
     settings_record,
     sharpen,
     sums_gradient,
+    visit_all,
     weighted_streams,
 )
 from sim.engine.rows import Epoch
 from sim.rules import fast_rule
 from sim.settings.config import SimConfig
 from sim.world.observe import AnswerObserver, ObservedVisit
-from sim.world.sampling import Bools, Floats, Ints, Records, Shorts
+from sim.world.policies import Directions
+from sim.world.sampling import Floats, Ints, Records, Shorts
 
 _CHUNK = 64
 """Problems whose scores at visit 0 are computed at once; bounds the memory."""
-
-
-class Targets(NamedTuple):
-    """The answers of a batch that are trained on, as `learn` needs them."""
-
-    candidate_votes_RPA: Ints
-    """Responses per answer that minority candidates were chosen by."""
-    minority_RPA: Bools
-    """Minority candidates, without the label."""
-    label_RP: Ints
-    """The answer that is trained on, -1 for none."""
-    hits_RP: Floats
-    """Trained samples that hit it."""
-    rival_hits_RP: Floats
-    """Trained samples that hit a minority candidate."""
 
 
 class GuardLearner:
@@ -107,6 +104,35 @@ class GuardLearner:
         # The measured policy trains on the streams and reads no gradient.
         return Update(np.zeros_like(p_RPA), streams.drop, weighted_streams(streams, self._config))
 
+    def visit_all(self, epoch: Epoch, step_B: Floats, policy: Directions) -> Ints:
+        """Make all visits of an epoch at once, with plain settings, see `Simulation`.
+
+        Returns:
+            (R,) place of the first visit whose logits are not finite, -1 for none.
+        """
+        c, size = self._config, self._config.batch_size
+        last = c.n_problems - (c.n_batches - 1) * size
+        batches = (Batch.of_size(size, c), Batch.of_size(last, c))
+        bad_R = np.empty(c.replicates, np.int64)
+        visit_all(
+            (c.seed, c.first_replicate, epoch.epoch),
+            1.0 - c.unparseable,
+            c.labels == "truth",
+            self._settings_1,
+            batches,
+            _drawn(epoch.draws),
+            epoch.problems_RN,
+            epoch.truth_RN,
+            step_B,
+            self._state,
+            policy,
+            epoch.records_RN,
+            epoch.norm_RN,
+            epoch.counts_SNA,
+            bad_R,
+        )
+        return bad_R
+
     def remembered(self, problems_RP: Ints) -> Floats | None:
         """Return the scores of earlier visits, see `guard_core.Guard.remembered`."""
         if self._config.guard.label_from != "memory":
@@ -142,25 +168,22 @@ class GuardLearner:
     ) -> Targets:
         """Decide, record it, and count who is rewarded; the scores are a rule's, if it has any."""
         config, draws, records_RP = self._config, epoch.draws, epoch.records_RN[:, at]
-        shape = trained_RPA.shape
-        candidate_votes_RPA = candidate_votes(votes, config.guard.minority_over == "samples")
-        minority_RPA, order_RP = np.empty(shape, np.bool_), epoch.problems_RN[:, at]
+        over_samples = config.guard.minority_over == "samples"
+        targets = Targets.empty(candidate_votes(votes, over_samples))
         chosen_by = votes.counts if scores_RPA is None else scores_RPA
-        given = (*self._state, draws.tie, draws.skip, draws.pick, order_RP, chosen_by, votes.counts)
-        cap, keys = skip_cap(shape[1], config.guard), np.empty(shape[1])
-        out = (minority_RPA, records_RP)
-        decide(self._settings_1, *given, candidate_votes_RPA, cap, keys, *out)
+        given = (self._state, _drawn(draws), epoch.problems_RN[:, at], chosen_by, votes.counts)
+        n_problems = records_RP.shape[1]
+        out = (skip_cap(n_problems, config.guard), targets, np.empty(n_problems), records_RP)
+        decide(self._settings_1, *given, *out)
         if config.treatment != OWN:
             self._treat(epoch, at)
-        label_RP = np.empty(shape[:2], np.int64)
-        hits_RP, rival_hits_RP = np.empty(shape[:2]), np.empty(shape[:2])
-        on_truth, truth_RP = config.labels == "truth", epoch.truth_RN[:, at]
-        hits = (label_RP, hits_RP, rival_hits_RP)
-        count_hits(on_truth, truth_RP, trained_RPA, minority_RPA, records_RP, *hits)
-        if config.update == "expected":
-            # Sums of fractions depend on the order of the terms: take that of guard_core.
-            rival_hits_RP = np.where(minority_RPA, trained_RPA, 0.0).sum(axis=-1)
-        return Targets(candidate_votes_RPA, minority_RPA, label_RP, hits_RP, rival_hits_RP)
+        truth_RP = epoch.truth_RN[:, at]
+        count_hits(config.labels == "truth", truth_RP, trained_RPA, records_RP, targets)
+        if config.update == "sampled":
+            return targets
+        # Sums of fractions depend on the order of the terms: take that of guard_core.
+        hits_RP = np.where(targets.minority_RPA, trained_RPA, 0.0).sum(axis=-1)
+        return targets._replace(rival_hits_RP=hits_RP)
 
     def _treat(self, epoch: Epoch, at: slice) -> None:
         """Write the treatment that acts into the records of a batch."""
@@ -180,8 +203,13 @@ class GuardLearner:
         """Return the gradient of the rewards that go to the label."""
         update = Update(np.empty_like(p_RPA), np.empty(p_RPA.shape[:2], np.bool_))
         out = (update.gradient_RPA, update.drop_RP)
-        learn(self._settings_1, trained_RPA, *targets, records_RP, p_RPA, *out)
+        learn(self._settings_1, trained_RPA, targets, records_RP, p_RPA, *out)
         return update
+
+
+def _drawn(draws: Draws) -> tuple[Floats, Floats, Floats]:
+    """The draws as compiled code takes them."""
+    return draws.tie, draws.skip, draws.pick
 
 
 class RuleLearner:

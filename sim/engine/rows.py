@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -84,7 +84,7 @@ def majority_right(counts_RPA: Ints, truth_RP: Shorts) -> Floats:
 def tables(config: SimConfig, epoch: Epoch, pass_at_1_R: Floats, majority_R: Floats) -> Tables:
     """The rows of one epoch; the accuracies are those at its end, NaN where not measured."""
     visits = _visits(config, epoch)
-    steps = _steps(config, epoch) if epoch.epoch else None
+    steps = _steps(config, epoch, visits["skipped"]) if epoch.epoch else None
     evals = _evals(config, epoch, pass_at_1_R, majority_R)
     return Tables(visits, steps, evals, _votes(config, epoch))
 
@@ -165,10 +165,10 @@ def _unpack(
         route_M[m] = records_M[m].route
 
 
-def _steps(config: SimConfig, epoch: Epoch) -> Columns:
+def _steps(config: SimConfig, epoch: Epoch, skipped_M: NDArray[Any]) -> Columns:
     starts_B = np.arange(0, config.n_problems, config.batch_size)
     size_B = np.diff(starts_B, append=config.n_problems).astype(np.int32)
-    shape = (config.replicates, len(starts_B))
+    shape, skipped_RN = (config.replicates, len(starts_B)), skipped_M.reshape(epoch.norm_RN.shape)
     columns = {
         "replicate": _numbers(config)[:, None],
         "step": _first_step(config, epoch.epoch) + np.arange(shape[1], dtype=np.int32),
@@ -176,7 +176,7 @@ def _steps(config: SimConfig, epoch: Epoch) -> Columns:
         "lr": epoch.lr_RB,
         "update_norm": np.add.reduceat(epoch.norm_RN, starts_B, axis=1) / size_B,
         "n_problems": size_B,
-        "n_skipped": np.add.reduceat(epoch.records_RN["skipped"], starts_B, axis=1, dtype=np.int32),
+        "n_skipped": np.add.reduceat(skipped_RN, starts_B, axis=1, dtype=np.int32),
     }
     return {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
 

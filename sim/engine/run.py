@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from guard_core import Draws, Votes
 from guard_core.schedule import brake_factor, signal
 from lab.arm_settings import arm_of
-from lab.base.arms import BASELINE, PERMUTED, Arm
+from lab.base.arms import BASELINE, OWN, PERMUTED, Arm
 from lab.base.errors import UserError
 from lab.base.settings import to_values
 from lab.measures import Tally
@@ -33,7 +33,7 @@ from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
 from sim.world.measured import Measured, Trust
 from sim.world.observe import sample_all, sample_votes, with_unparseable
-from sim.world.policies import AnswerPolicy, make_policy
+from sim.world.policies import AnswerPolicy, Attractor, make_policy
 from sim.world.populations import P_MIN, Population, draw_population, measured_population
 from sim.world.sampling import DEAL, PICK, SKIP, TIE, Floats, Ints, Records, orders, uniforms
 from sim.world.tree import read_measured
@@ -84,7 +84,8 @@ class Simulation:
         self._truth_RN = self.population.truth_RN.astype(np.int32)
         self._chunks = [self._chunk(start) for start in range(0, config.n_problems, _CHUNK)]
         self._batch = 0
-        self._steps, self._rates = config.steps(), config.rates()
+        self._steps = config.steps()
+        self._rates = config.rates() if config.policy == "measured" else []
         self._brake = Brake(config)
         self._n_kept = min(config.vote_replicates, config.replicates)
         self.rule = None if config.rule == BASELINE else RuleLearner(config, self._truth_RN)
@@ -121,24 +122,53 @@ class Simulation:
         order_RN = orders(c.seed, c.first_replicate, c.replicates, number, c.n_problems)
         draws = Draws(*(self._uniforms(purpose, number) for purpose in (TIE, SKIP, PICK)))
         epoch = self._epoch(number, order_RN, draws)
-        for start in range(0, c.n_problems, c.batch_size):
-            at = slice(start, min(start + c.batch_size, c.n_problems))
-            problems_RP = order_RN[:, at].copy()
-            votes, p_RPA = self._vote(problems_RP, number)
-            tally(votes.counts, epoch.truth_RN, c.n_votes, start, epoch.records_RN)
-            epoch.counts_SNA[:, at] = votes.counts[: self._n_kept]
-            update = self.learner.step(epoch, start, votes, self._trained(votes, p_RPA), p_RPA)
-            if c.skip_rate:
-                skip_RP = np.take_along_axis(draws.skip, problems_RP, axis=1)
-                update = sit_out(c, skip_RP, epoch.records_RN[:, at], update)
-            scale_R = self._brake.scale(problems_RP, epoch.records_RN[:, at])
-            epoch.lr_RB[:, start // c.batch_size] *= scale_R
-            epoch.norm_RN[:, at] = self._update(problems_RP, votes, update, number)
-            self._batch += 1
+        if self._plain():
+            self._visit_all(epoch)
+        else:
+            for start in range(0, c.n_problems, c.batch_size):
+                self._visit(epoch, start)
         majority_R = np.full(c.replicates, np.nan)
         if number == c.epochs:
             majority_R = self.majority_accuracy()
         return tables(c, epoch, self.pass_at_1(), majority_R)
+
+    def _plain(self) -> bool:
+        """Nothing between a visit's votes and its update needs more than compiled code."""
+        c, policy = self.config, self.policy
+        usual = self.rule is None and isinstance(policy, Attractor) and policy.optimizer.is_plain
+        usual = usual and c.update == "sampled" and c.treatment == OWN
+        return usual and not c.skip_rate and c.guard.brake == 1
+
+    def _visit_all(self, epoch: Epoch) -> None:
+        """Make all visits of an epoch in compiled code, with the numbers of `_visit`."""
+        assert isinstance(self.policy, Attractor) and isinstance(self.learner, GuardLearner)
+        step_B = np.array(self._steps[self._batch : self._batch + self.config.n_batches])
+        bad_R = self.learner.visit_all(epoch, step_B, self.policy.parameters)
+        ended = np.flatnonzero(bad_R >= 0)
+        if ended.size:
+            batch_R = bad_R[ended] // self.config.batch_size
+            r = ended[batch_R.argmin()]
+            self._batch += int(batch_R.min())
+            place = r * self.config.n_problems + int(bad_R[r])
+            raise self._exploded(place, epoch.problems_RN, epoch.epoch)
+        self._batch += self.config.n_batches
+
+    def _visit(self, epoch: Epoch, start: int) -> None:
+        """Visit a batch of problems, whose first visit has the place `start` in the epoch."""
+        c, number = self.config, epoch.epoch
+        at = slice(start, min(start + c.batch_size, c.n_problems))
+        problems_RP = epoch.problems_RN[:, at].copy()
+        votes, p_RPA = self._vote(problems_RP, number)
+        tally(votes.counts, epoch.truth_RN, c.n_votes, start, epoch.records_RN)
+        epoch.counts_SNA[:, at] = votes.counts[: self._n_kept]
+        update = self.learner.step(epoch, start, votes, self._trained(votes, p_RPA), p_RPA)
+        if c.skip_rate:
+            skip_RP = np.take_along_axis(epoch.draws.skip, problems_RP, axis=1)
+            update = sit_out(c, skip_RP, epoch.records_RN[:, at], update)
+        scale_R = self._brake.scale(problems_RP, epoch.records_RN[:, at])
+        epoch.lr_RB[:, start // c.batch_size] *= scale_R
+        epoch.norm_RN[:, at] = self._update(problems_RP, votes, update, number)
+        self._batch += 1
 
     def _epoch(self, number: int, problems_RN: Ints, draws: Draws) -> Epoch:
         """Return the visits of an epoch before they are made."""

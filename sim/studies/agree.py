@@ -53,9 +53,9 @@ _WITHOUT_EFFECT = """
 answer_timeout engine engine_url engine_timeout restart_engine engine_exchange engine_memory
 engine_tp engine_adapters tis_cap max_rows max_unread max_num_gen_batches
 max_tokens_per_microbatch max_bad_steps lora_alpha lora_targets gradient_checkpointing attention
-offload_optimizer keep_votes eval_every eval_steps eval_samples n_held_out checkpoint_every
-checkpoint_minutes checkpoint_keep save_model log seed device dtype head_dtype threads
-rank_timeout
+offload_optimizer fsdp_size keep_votes eval_every eval_steps eval_samples n_held_out
+checkpoint_every checkpoint_minutes checkpoint_keep save_model log seed device dtype head_dtype
+threads rank_timeout
 """
 """Settings that change cost, precision, records or random numbers, or that act only beside a value
 which `_FIXED` excludes."""

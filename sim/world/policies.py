@@ -219,6 +219,24 @@ def replicate_numbers(config: SimConfig) -> list[int]:
 Places = NDArray[np.int16]
 
 
+class Directions(NamedTuple):
+    """Own logits and two shared directions, as compiled code changes them in place."""
+
+    z_RNA: Floats
+    """Own logits."""
+    place_RN2: Places
+    """Answers that the directions move, the truth and the attractor; small, since memory is what a
+    visit waits for."""
+    load_RN2: Floats
+    """Loadings psi and phi."""
+    theta_R2: Floats
+    """theta_C and theta_A of every replicate."""
+    kappa_2: Floats
+    """kappa_corr and kappa_att."""
+    neg_transfer: float
+    """Factor on penalties."""
+
+
 class Attractor:
     """The mechanism that is meant to explain the paper's rows."""
 
@@ -230,34 +248,33 @@ class Attractor:
         Args:
             load_RN2: loadings psi and phi; drawn by `loadings` if left out.
         """
-        self._z_RNA, self._optimizer = np.log(population.p0_RNA), make_optimizer(config)
         places = [population.truth_RN, population.attractor_RN]
-        # Small, since memory is what a visit waits for.
-        self._place_RN2 = np.stack(places, axis=-1).astype(np.int16)
-        self._load_RN2 = loadings(config) if load_RN2 is None else load_RN2
-        self._kappa_2 = np.array([config.kappa_corr, config.kappa_att], np.float64)
-        self._neg_transfer = float(config.neg_transfer)
-        self.theta_R2 = np.zeros((config.replicates, 2))
-        """theta_C and theta_A of every replicate."""
-        self._own = moments(self._optimizer, *self._z_RNA.shape)
-        self._shared = moments(self._optimizer, config.replicates, 2, 1)
+        self.parameters = Directions(
+            np.log(population.p0_RNA),
+            np.stack(places, axis=-1).astype(np.int16),
+            loadings(config) if load_RN2 is None else load_RN2,
+            np.zeros((config.replicates, 2)),
+            np.array([config.kappa_corr, config.kappa_att], np.float64),
+            float(config.neg_transfer),
+        )
+        self.optimizer = make_optimizer(config)
+        self._own = moments(self.optimizer, *self.parameters.z_RNA.shape)
+        self._shared = moments(self.optimizer, config.replicates, 2, 1)
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
         """Implement `Policy.probabilities`."""
-        _logits(self._z_RNA, self._place_RN2, self._load_RN2, self.theta_R2, problems_RP, out_RPA)
+        write_logits(self.parameters, problems_RP, out_RPA)
         return softmax_rows(out_RPA)
 
     def update(
         self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools | None = None
     ) -> Floats:
         """Implement `Policy.update`."""
-        parameters = (self._z_RNA, self._place_RN2, self._load_RN2, self.theta_R2)
-        model = (*parameters, self._kappa_2, self._neg_transfer)
         norm_RP = np.empty(problems_RP.shape)
-        if self._optimizer.is_plain:
-            _update_plain(*model, problems_RP, step, gradient_RPA, norm_RP)
+        if self.optimizer.is_plain:
+            update_plain(self.parameters, problems_RP, step, gradient_RPA, norm_RP)
             return norm_RP
-        model = (*model, self._optimizer, self._own, self._shared)
+        model = (self.parameters, self.optimizer, self._own, self._shared)
         _update(*model, problems_RP, step, gradient_RPA, _dropped(drop_RP, norm_RP), norm_RP)
         return norm_RP
 
@@ -284,14 +301,9 @@ def loadings(config: SimConfig) -> Floats:
 
 
 @njit(cache=True, nogil=True)
-def _logits(
-    z_RNA: Floats,
-    place_RN2: Places,
-    load_RN2: Floats,
-    theta_R2: Floats,
-    problems_RP: Ints,
-    out_RPA: Floats,
-) -> None:
+def write_logits(policy: Directions, problems_RP: Ints, out_RPA: Floats) -> None:
+    """Write the logits of the given problems."""
+    z_RNA, place_RN2, load_RN2, theta_R2 = policy[:4]
     R, P, A = out_RPA.shape
     for r in range(R):
         for p in range(P):
@@ -303,19 +315,15 @@ def _logits(
 
 
 @njit(cache=True, nogil=True)
-def _update_plain(
-    z_RNA: Floats,
-    place_RN2: Places,
-    load_RN2: Floats,
-    theta_R2: Floats,
-    kappa_2: Floats,
-    neg_transfer: float,
+def update_plain(
+    policy: Directions,
     problems_RP: Ints,
     step: float,
     gradient_RPA: Floats,
     norm_RP: Floats,
 ) -> None:
     """One problem per plain gradient step, what all default runs do; apart for its speed."""
+    z_RNA, place_RN2, load_RN2, theta_R2, kappa_2, neg_transfer = policy
     R, P, A = gradient_RPA.shape
     for r in range(R):
         for p in range(P):
@@ -337,12 +345,7 @@ def _update_plain(
 
 @njit(cache=True, nogil=True)
 def _update(
-    z_RNA: Floats,
-    place_RN2: Places,
-    load_RN2: Floats,
-    theta_R2: Floats,
-    kappa_2: Floats,
-    neg_transfer: float,
+    policy: Directions,
     optimizer: Optimizer,
     own: Moments,
     shared: Moments,
@@ -352,6 +355,7 @@ def _update(
     drop_RP: Bools,
     norm_RP: Floats,
 ) -> None:
+    z_RNA, place_RN2, load_RN2, theta_R2, kappa_2, neg_transfer = policy
     R, P, _ = gradient_RPA.shape
     pull_2 = np.empty(2)
     for r in range(R):

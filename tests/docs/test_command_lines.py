@@ -69,9 +69,10 @@ SMALL = {
     "guard-sim sweep": "--n-problems 20 --epochs 8 --replicates 1 --arms ttrl guard --workers 1",
     "guard-sim search": "--epochs 8 --replicates 1 --budget 30 --arms ttrl memory",
     "guard-sim agree": "--replicates 2",
+    "guard-sim theory": "--runs 200",
     "guard-sim calibrate": "--quick --rows llama-math500 --mechanisms attractor --readings share",
     "guard-train run": SIZES,
-    "guard-train compare": f"{SIZES} --seeds 0 1 --arms ttrl guard",
+    "guard-train compare": f"{SIZES} --seeds 0 --arms ttrl guard",
     "guard-train measure": "--n-problems 4 --responses 16 --weights 256",
 }
 """Options that make a command small."""
@@ -232,18 +233,3 @@ def test_command_line_parses(words, whole, parse):
         # Mentions leave out where the run goes.
         has_out = "out" in getattr(known.get(argv[0]), "__dataclass_fields__", {})
         attempt(["--out", "runs/x"] if has_out and "--out" not in argv else [])
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "guard-sim run --out a --no-such-option 3",
-        "guard-train run --out a --epochs many",
-        "guard-sim nothing --out a",
-        "guard-report runs/x --format pdf",
-    ],
-)
-def test_a_wrong_line_is_found(line, parse):
-    _, _, attempt = parse(shlex.split(line))
-    with pytest.raises(lab.UserError):
-        attempt([])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from lab.base.columns import where
 from lab.base.stats import differences, estimate, with_interval
 from lab.compare.agreement import MEASURED, OTHER_HALF
 from sim.theory import lock_in
@@ -201,7 +202,7 @@ def test_the_measured_model(tool):
 
 def test_the_language_model_s_numbers(tool):
     """The sentences of both pages, and the verdict's numbers, from the rows of the study."""
-    runs = pd.read_csv(ROOT / "docs" / "data" / "language-model.csv")
+    runs = where(pd.read_csv(ROOT / "docs" / "data" / "language-model.csv"), task="multiplication")
     own = runs[runs["lr"] == 3e-5].set_index("seed")
     final = {name: part["pass_final"] for name, part in own.groupby("arm")}
     plain = own[own["arm"] == "ttrl"]

@@ -1,4 +1,4 @@
-"""docs/method.md, sections 4, 5 and 9: advantages, and the one-pass loss."""
+"""docs/method.md, sections 4 and 5: advantages."""
 
 import math
 from dataclasses import replace
@@ -129,16 +129,6 @@ def test_epsilon_cancels_with_standardisation_and_not_without(scale: str):
         np.testing.assert_allclose(ratio * small, large, rtol=3e-4)
 
 
-@pytest.mark.parametrize("hit", [0, -1])
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
-@pytest.mark.parametrize("n_samples", [1, 2, 32])
-def test_a_group_with_equal_rewards_has_advantage_zero(hit, scale, n_samples):
-    config = replace(ALERT, advantage_scale=scale)
-    ids, decision = flipped_to([[hit] * n_samples] * 3, config)
-    for stream in group_advantages(ids, decision, config):
-        assert not stream.any()
-
-
 def test_without_a_candidate_the_factor_on_the_majority_stays():
     answers = [[0] * 16 + [-1] * 16]
     plain = net_advantages(answers, GuardConfig.off())
@@ -201,36 +191,6 @@ def test_answer_advantages_where_the_guard_knows_more_answers_than_the_batch():
     decision = play.see(votes)
     majority, minority = answer_advantages(votes.samples, 16, decision, config)
     assert majority.shape == minority.shape == (1, 5)
-
-
-LOSS_NUMBERS = st.floats(-3, 3)
-
-
-@given(
-    streams=st.tuples(LOSS_NUMBERS, LOSS_NUMBERS),
-    rho=st.floats(0.01, 4),
-    beta=st.floats(0, 1),
-    high=st.sampled_from([0.2, 0.28]),
-)
-@checked(50)
-def test_one_pass_equals_two_losses(streams, rho, beta, high):
-    """-(1-b) min(r A1, clip(r) A1) - b min(r A2, clip(r) A2), with b inside the streams."""
-    config = GuardConfig()
-    a1, a2 = (np.array([[value]]) for value in streams)
-    _, decision = flipped_to([ANSWERS], config)
-    decision = replace(decision, beta=np.array([beta]))
-    folded = policy_streams(a1, a2, decision, config)
-
-    def gain(ratio: float, advantage: np.ndarray) -> float:
-        clipped = min(max(ratio, 0.8), 1 + high)
-        return min(ratio * float(advantage[0, 0]), clipped * float(advantage[0, 0]))
-
-    one_pass = -gain(rho, folded.majority) - gain(rho, folded.minority)
-    two_losses = -(1 - beta) * gain(rho, a1) - beta * gain(rho, a2)
-    assert one_pass == pytest.approx(two_losses, rel=1e-12, abs=1e-12)
-    at_one = -gain(1.0, folded.majority) - gain(1.0, folded.minority)
-    mixed = (1 - beta) * a1 + beta * a2
-    assert at_one == pytest.approx(-gain(1.0, mixed), rel=1e-12, abs=1e-12)
 
 
 def test_standardise():

@@ -68,11 +68,6 @@ def test_an_unknown_profile_names_the_known_ones():
         assert known in str(caught.value)
 
 
-def test_an_unknown_setting_is_named():
-    with pytest.raises(ConfigError, match="tau_fr"):
-        GuardConfig.from_dict({"tau_fr": 0.3})
-
-
 def test_a_config_error_is_a_value_error_and_a_config_is_frozen():
     assert issubclass(ConfigError, ValueError)
     with pytest.raises(FrozenInstanceError):

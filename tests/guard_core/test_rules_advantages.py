@@ -281,14 +281,6 @@ def test_scores_before_training_set_label_and_memory():
     assert (decision.label.tolist(), decision.match_rate.tolist()) == ([1], [0])
 
 
-def test_scores_and_memory_of_different_widths():
-    narrow = (as_votes([[2, 1]], 4), [[1.0, 0.5]])
-    wide = (as_votes([[0, 1, 0, 3]], 4), [[0.0, 0.0, 0.0, 4.0]])
-    state, (_, _, last) = play(MEMORY, narrow, wide, narrow)
-    assert state.memory.tolist() == [[2, 1, 0, 4]]
-    assert (last.label.tolist(), last.match_rate.tolist()) == ([3], [0])
-
-
 def votes_and_draws(batch: Batch, n_samples: int) -> tuple[Votes, Draws]:
     votes = Votes.from_answers(batch.answers, n_samples=n_samples, n_answers=batch.n_answers)
     return votes, Draws(batch.tie, batch.skip, batch.pick)

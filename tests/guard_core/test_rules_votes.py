@@ -350,16 +350,6 @@ def test_evol_rl_cuts_and_fills_similarities():
     assert one.tolist() == two.tolist() == [[1, 0.5, 0.5]]
 
 
-def test_intuitor_pays_certainty():
-    seen = by_hand([[0, 1, -1, 0]], 3, 2, certainty=[[4.0, 2.0, 7.0, 100.0]])
-    assert make_rule("intuitor").pay(seen, labels(0)).tolist() == [[4, 2, 7]]
-    # What is missing is the mean of the trained others; 100 belongs to an untrained one.
-    seen = by_hand([[0, 1, -1, 0]], 3, 2, certainty=[[4.0, NAN, -INF, 100.0]])
-    assert make_rule("intuitor").pay(seen, labels(0)).tolist() == [[4, 4, 4]]
-    seen = by_hand([[0]], 1, 1, certainty=[[NAN]])
-    assert make_rule("intuitor").pay(seen, labels(0)).tolist() == [[0]]
-
-
 def test_rent_pays_against_entropy():
     seen = by_hand([[0, 1, -1, 0]], 4, 2, entropy=[[1.0, 3.0, 0.0, NAN]])
     # The missing one is the mean of 1, 3 and 0.

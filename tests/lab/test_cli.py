@@ -149,13 +149,6 @@ def test_names_of_folders_that_cannot_be(capsys, tmp_path):
         assert code == 2 and said in one_line(err)
 
 
-def test_read_option():
-    assert read_option(["run", "--config", "a"], "--config") == "a"
-    assert read_option(["--config=b", "x"], "--config") == "b"
-    assert read_option(["--config"], "--config") is None
-    assert read_option(["--configs", "a"], "--config") is None
-
-
 def script(body, *words):
     """A command line: a program without subcommands, whose work is some lines."""
     code = (

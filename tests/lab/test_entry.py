@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -114,7 +113,6 @@ def test_ctrl_c_is_one_line(prog, seconds, tmp_path):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
     ) as child:
         assert child.stderr is not None and child.stderr.readline() == "ready\n"
         time.sleep(0.01 + seconds)

@@ -26,17 +26,6 @@ def _code(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def test_the_notebooks_are_there():
-    assert {path.stem for path in NOTEBOOKS} >= {
-        "window_in_ten_minutes",
-        "theory_against_simulation",
-        "guard_ablations_matched_effort",
-        "paper_tables_by_calibration",
-        "real_tiny_run",
-        "real_over_simulation",
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs_at_small_size(path):

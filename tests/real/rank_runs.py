@@ -61,7 +61,7 @@ def server() -> Iterator[Start]:
         stdout=subprocess.PIPE,
         text=True,
         # Warnings of a lost connection are those of torch.
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
+        env={**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"},
     )
     assert process.stdin and process.stdout
 

@@ -23,7 +23,6 @@ from real.engines.make import make_engine
 from real.engines.rollouts import EngineError, Sampling, shard_requests
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import load_policy
-from real.model.prepare import torch_threads
 from real.tiny import CHECKPOINT
 from real.update.grpo import importance_weights
 from real.update.logprobs import Scorer, group_logprobs
@@ -148,11 +147,10 @@ def test_a_model_in_its_own_process_draws_what_it_would_draw_in_this_one(child: 
     alone.update_weights(policy.model, 5)
     generators = [torch.Generator().manual_seed(4) for _ in range(2)]
     for share in ((0, 1), (1, 3)):
-        with torch_threads(1):  # the child has one, on which the last bits depend
-            found, expected = (
-                engine.sample(prompts, 8, sampling, generator, share)
-                for engine, generator in zip((child, alone), generators, strict=True)
-            )
+        found, expected = (
+            engine.sample(prompts, 8, sampling, generator, share)
+            for engine, generator in zip((child, alone), generators, strict=True)
+        )
         assert found.version == 5
         assert len(found.tokens_PNT) == (3 if share == (0, 1) else len(shard_requests(3, 8, share)))
         for name, tensor in expected.packed().items():

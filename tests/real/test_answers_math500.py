@@ -1,4 +1,4 @@
-"""The reference answers of MATH-500 in every usual notation, with wrong answers."""
+"""The reference answers of MATH-500 in usual notations; none is taken for another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from real.answers import AnswerIds, Equality, canonical, classes
 from real.answers.equality import exact, form_of
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
-TERM = re.compile(r"[+-]?[^+-]+")
 
 
 @pytest.fixture(scope="module")
@@ -30,27 +29,14 @@ def box(answer: str) -> str:
 
 
 def writings(answer: str) -> list[str]:
-    """Usual writings of a reference answer, by what kind of answer it is."""
+    """Usual writings of a reference answer; `test_answers_equality` has those of other kinds."""
     text = canonical(answer)
     found = [answer, text, f"${answer}$", rf"\({answer}\)", f" {answer} ", rf"\boxed{{{answer}}}"]
     found += [f"{answer}.", rf"\displaystyle {answer}", rf"{answer}\,"]
     found += [answer.replace(r"\frac", command) for command in (r"\dfrac", r"\tfrac", r"\frac ")]
-    number, form = exact(text), form_of(text)
-    if number is not None:
-        found += numbers(text, number)
-    elif re.fullmatch("[A-Za-z]+", text):
-        found += words(text)
-    elif form.kind in ("set", "union"):
-        found += unordered(text, form.kind)
-    elif form.kind.startswith("matrix"):
-        found += [text.replace("pmatrix", "bmatrix"), text.replace(r"\\", r" \\ ")]
-        found += [re.sub(r"(\d+)/(\d+)", r"\\dfrac{\1}{\2}", text)]
-    elif form.kind in ("()", "(]", "[)", "[]"):
-        (left, *_, right), inner = text, text[1:-1].replace(",", ", ")
-        found += [rf"\left{left}{inner}\right{right}", rf"\big{left} {inner} \big{right}"]
-    elif "=" not in text:
-        found += expressions(text)
-    return [*found, *equations(answer, text, form.kind)]
+    number = exact(text)
+    found += [] if number is None else numbers(text, number)
+    return [*found, *equations(answer, text, form_of(text).kind)]
 
 
 def numbers(text: str, number: Fraction) -> list[str]:
@@ -69,36 +55,6 @@ def numbers(text: str, number: Fraction) -> list[str]:
         decimal = f"{float(number):.12f}".rstrip("0")
         found += [decimal, f"{decimal}0", decimal.replace("0.", ".", size < bottom)]
     return found
-
-
-def words(text: str) -> list[str]:
-    commands = (r"\text", r"\textbf", r"\mathrm", r"\mbox")
-    if len(text) == 1:
-        return [f"({text})", *(rf"{c}{{({text})}}" for c in commands), rf"\text{{{text}}}"]
-    return [text.capitalize(), text.upper(), *(rf"{c}{{{text}}}" for c in commands)]
-
-
-def unordered(text: str, kind: str) -> list[str]:
-    if kind == "union":
-        return [r" \cup ".join(reversed(text.split(r"\cup")))]
-    items = text.removeprefix(r"\{").removesuffix(r"\}").split(",")
-    found = [",".join(reversed(items)), rf"\left\{{ {', '.join(items)} \right\}}"]
-    if len(items) > 1:
-        found += [" and ".join(items), rf"{items[0]} \text{{ or }} {','.join(items[1:])}"]
-    if text.count(r"\pm") == 1:
-        signs = [re.sub(r"\\pm ?", sign, item) for item in items for sign in "+-"]
-        found.append(", ".join(dict.fromkeys(signs)))
-    return found
-
-
-def expressions(text: str) -> list[str]:
-    found = [rf"\left({text}\right)"]
-    if re.search(r"[({\[]", text.replace(r"\sqrt{", "").replace(r"\frac{", "")) is None:
-        first, *rest = TERM.findall(text)
-        found = ["".join([*rest, first if first[0] == "-" else f"+{first}"])]
-    found += [re.sub(r"(\d)(\\sqrt|\\pi)", rf"\1{times}\2", text) for times in (r" \\cdot ", "*")]
-    found += [re.sub(r"\\sqrt\{(\d)\}", r"\\sqrt\1", text)]
-    return [*found, re.sub(r"^(\\?[a-z0-9{}]+)/(\d+)$", r"\\frac{\1}{\2}", text)]
 
 
 def equations(answer: str, text: str, kind: str) -> list[str]:
@@ -121,7 +77,7 @@ def test_a_unanimous_correct_group_is_rewarded_on_every_problem(
             split.append((answer, [t for t, a in zip(group, ids, strict=True) if a != truth_id]))
     assert split == []
     assert len(answers) == 500
-    assert n_writings > 8_000
+    assert n_writings > 6_000
     assert equality.n_given_up == 0
 
 
@@ -136,31 +92,3 @@ def test_different_reference_answers_are_never_merged(answers: list[str], equali
     }
     assert merged == {("1,-2", "-2,1")}
     assert len(set(ids)) == len({canonical(answer) for answer in answers}) - 1
-
-
-def mistakes(answer: str) -> list[str]:
-    """Wrong answers that differ little from the reference."""
-    text = canonical(answer)
-    found = [f"-({text})", f"{text}+1", f"2({text})", f"{text}1", f"3{text}"]
-    number = re.search(r"\d+", text)
-    if number:
-        for wrong in (int(number[0]) + 1, int(number[0]) * 10):
-            found.append(f"{text[: number.start()]}{wrong}{text[number.end() :]}")
-    if text[0] in "([" and text[-1] in ")]" and form_of(text).kind in ("()", "(]", "[)", "[]"):
-        items = text[1:-1].split(",")
-        found.append(f"{text[0]}{','.join(reversed(items))}{text[-1]}")
-        found.append(f"{'[' if text[0] == '(' else '('}{text[1:]}")
-        found.append(text[1:-1])
-    # Twice 0 and ten times 0 are no mistakes.
-    return [wrong for wrong in found if exact(wrong.strip("-2()")) != 0 and wrong != text]
-
-
-def test_near_misses_are_not_rewarded(answers: list[str], equality: Equality) -> None:
-    wrongly, n_mistakes = [], 0
-    for answer in answers[::3]:
-        group = mistakes(answer)
-        ids, truth_id = classes([box(answer), *map(box, group)], answer, equality)
-        n_mistakes += len(group)
-        wrongly += [(answer, text) for text, a in zip(group, ids[1:], strict=True) if a == truth_id]
-    assert wrongly == []
-    assert n_mistakes > 1_000

@@ -162,12 +162,6 @@ def test_with_no_sound_one_there_is_no_resuming(run: Path, capsys: pytest.Captur
     assert (run / "run.json").read_bytes() == before and len(load(run).steps) == 4
 
 
-def test_a_lost_part_of_the_trace_is_named_before_anything_changes(run: Path):
-    (run / "steps" / "part-00001.parquet").unlink()
-    with pytest.raises(UserError, match=r"steps/part-00001\.parquet is missing"):
-        resume(run, progress=False)
-
-
 def test_a_full_disk_leaves_the_old_checkpoint_and_a_readable_run(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -39,7 +39,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(weights, "_MEMORY", tmp_path)
     engines: list[ChildEngine] = []
 
-    def make(timeout: float = 20.0, **settings: Any) -> ChildEngine:
+    def make(timeout: float = 60.0, **settings: Any) -> ChildEngine:
         engines.append(ChildEngine(settings, timeout, command=COMMAND))
         return engines[-1]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_runs import QUICK, WORDS, run_folder
+from tiny_runs import QUICK, WORDS, held, run_folder
 
 from guard_core import GuardConfig
 from lab.arm_settings import with_arm
@@ -71,14 +71,8 @@ def test_a_run_that_another_process_writes_is_refused_at_once(tmp_path: Path):
     size = {"n_problems": 8, "n_votes": 8}
     manifest = Manifest.new("real", "ttrl", "", config=to_values(config), seeds=[0], **size)
     RunFolder.create(folder, manifest)
-    script = "import sys, time; from lab.trace.manifest import locked; from pathlib import Path\n"
-    script += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
-    command = [sys.executable, "-c", script, str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout and holder.stdout.readline() == "held\n"
-        with pytest.raises(UserError, match="another process writes this run"):
-            compare(QUICK, tmp_path, ("ttrl",), (0,), 1)
-        holder.kill()
+    with held(folder), pytest.raises(UserError, match="another process writes this run"):
+        compare(QUICK, tmp_path, ("ttrl",), (0,), 1)
 
 
 def test_learning_rates_are_compared_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -92,9 +86,6 @@ def test_learning_rates_are_compared_one_by_one(tmp_path: Path, capsys: pytest.C
         for lr in ("0.0001", "0.01")
     ]
     assert moved[1] > 10 * moved[0]
-    assert main(["compare", "--out", place, "--lrs", "1e-3", "0.01", *words, "--epochs", "2"]) == 2
-    assert "epochs = 2 (was 1)" in capsys.readouterr().err
-    assert not (tmp_path / "all" / "lr-0.001").exists()
     assert main(["compare", "--out", place, "--lrs", "1e-5", "1e-5", *words]) == 2
     assert "lrs" in capsys.readouterr().err
 
@@ -237,18 +228,6 @@ def test_comparison_is_paired_and_matches_the_effort(
     assert abs(extra[0]["achieved_ratio"] - 1) < CLOSE or extra[0]["matched_tries"] == MAX_TRIES
     assert not list((tmp_path / "all").glob(".*"))
     assert not list((tmp_path / "all").rglob("*.log"))
-
-
-def test_matched_arm_leaves_out_seeds_whose_partners_failed(tmp_path: Path):
-    config = replace(QUICK, epochs=1)
-    arms = ("ttrl", "guard", "matched")
-    (tmp_path / "all" / "guard").mkdir(parents=True)
-    (tmp_path / "all" / "guard" / "seed-1.log").mkdir()  # its process cannot open its log
-    result = compare(config, tmp_path / "all", arms, (0, 1), 2)
-    messages = {outcome.job.name: outcome.error or "" for outcome in result.failed}
-    assert set(messages) == {"guard, seed 1", "matched, seed 1"}
-    assert "did not finish" in messages["matched, seed 1"]
-    assert [arm.seeds for arm in result.arms] == [[0, 1], [0], [0]]
 
 
 BUSY = GuardConfig(flip_rate="instant", theta_MR=0.0, tau_FR=0.1, skip_share=0.5, W=2)

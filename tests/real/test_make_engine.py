@@ -151,6 +151,7 @@ AHEAD = {"async_level": 1}
         ({"engine": "vllm", "engine_adapters": True}, 1, "engine_adapters: belongs to engine = 'v"),
         ({"lora_rank": 4, "engine_adapters": True}, 1, "engine_adapters: belongs to engine = 'v"),
         ({"engine": "vllm_server"}, 1, "engine_url = None: belongs to engine = 'vllm_server'"),
+        ({**SERVER, "engine_url": "http://a,http://b,http://c"}, 2, "3 servers for 2 ranks; start"),
         ({**SERVER, "engine": "vllm"}, 1, "engine_url = .*belongs to engine = 'vllm_server'"),
         ({**SERVER, "stop": (".",)}, 1, "stop = '.': not with engine = 'vllm_server'.*take vllm"),
         ({"restart_engine": 2}, 1, "restart_engine = 2: .* use vllm"),

@@ -58,21 +58,6 @@ def test_options_beat_the_file_and_the_file_beats_the_preset(tmp_path):
         RunCommand.defaults(["--config", str(file)])
 
 
-def test_the_command_lists_presets(capsys):
-    assert main(["presets"]) == 0
-    said = capsys.readouterr()
-    lines = said.out.splitlines()
-    assert lines == list(table()) and max(map(len, lines)) <= 100 and not said.err
-
-
-@pytest.mark.parametrize("command", ["run", "compare"])
-def test_wrong_presets_are_one_line(command, tmp_path, capsys):
-    assert main([command, "--out", str(tmp_path / "run"), "--preset", "best"]) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith("guard-train: preset = 'best': unknown; one of llama")
-    assert len(said.err.splitlines()) == 1 and not (tmp_path / "run").exists()
-
-
 def test_a_preset_runs_and_its_values_are_in_run_json(tmp_path):
     """With the tiny model in place of the paper's, and few of everything."""
     from real.tiny import CHECKPOINT

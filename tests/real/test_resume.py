@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 from rank_runs import Ended
-from tiny_runs import Stopped, check_same, stop_at
+from tiny_runs import Stopped, check_same, held, stop_at
 
 from guard_core import GuardConfig
 from lab.base.errors import UserError
@@ -166,37 +166,11 @@ def test_a_run_without_checkpoints_cannot_go_on(tmp_path):
         resume(tmp_path / "run", progress=False)
 
 
-def test_what_is_no_run_is_refused_and_not_touched(tmp_path, capsys):
-    assert main(["resume", str(tmp_path / "nowhere")]) == 2
-    assert "no such folder" in capsys.readouterr().err
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "mine.txt").write_text("mine")
-    assert main(["resume", str(tmp_path / "other")]) == 2
-    assert "not a run folder" in capsys.readouterr().err
-    assert [p.name for p in (tmp_path / "other").iterdir()] == ["mine.txt"]
-
-
 def test_a_run_that_is_being_written_cannot_be_resumed(broken):
-    held = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(broken)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
-    )
-    assert held.stdout and held.stdout.readline() == b"held\n"
-    with pytest.raises(UserError, match="another process writes this run"):
+    with held(broken), pytest.raises(UserError, match="another process writes this run"):
         resume(broken, progress=False)
-    held.kill()
-    held.communicate()
     with locked(broken):  # the hold went with the process
         pass
-
-
-HOLD = """
-import sys
-from pathlib import Path
-from lab.trace.manifest import locked
-with locked(Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 
 def test_a_stopped_run_writes_a_checkpoint_where_it_is(tmp_path):

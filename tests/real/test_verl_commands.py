@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -179,29 +177,3 @@ def test_names_with_spaces_and_further_settings_reach_verl(capsys):
     assert "+guard.out='/my runs/it\\'s'" in words_of(script)
     shell = ["bash", "-c", f'python() {{ echo "${{@: -1}}"; }}\n{script}', "cell.sh", "a.b=1"]
     assert subprocess.check_output(shell, text=True) == "a.b=1\n"
-
-
-def test_the_page_s_commands_run_as_shown(tmp_path, monkeypatch, capsys):
-    """In a shell with another Ray and Python; the 500 problems are made up."""
-    monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
-    blocks = [b for b in re.findall(r"(?ms)^```sh\n(.*?)^```", page) if "guard-verl" in b]
-    Path("sets").mkdir()
-    sums = [{"prompt": f"{i} + 1?", "answer": str(i + 1), "id": f"{i}"} for i in range(500)]
-    Path("sets/math500.json").write_text(json.dumps(sums))
-    Path("problems.json").write_text(json.dumps(ROWS))
-    lines = "".join(blocks).replace("\\\n", " ").replace("path/to/sets", "sets").splitlines()
-    own = [shlex.split(line, comments=True) for line in lines if line.startswith("guard-verl")]
-    assert [words[1] for words in own] == ["problems", "problems", "config"]
-    for words in own:
-        *words, target = [word for word in words if word != ">"]
-        at = [target] if words[1] == "problems" else []
-        assert main([*words[1:], *at]) == 0, capsys.readouterr().err
-    Path("q7.sh").write_text(capsys.readouterr().out.split("\n", 2)[2])
-    assert len(rows_of(Path("math500.parquet"))) == 500
-    fakes = 'ray() { echo ray "$@"; }; python() { echo "${@: -1}"; }; export -f python\n'
-    shell = "\n".join(line for line in lines if line and not line.startswith("guard-"))
-    done = subprocess.run(["bash", "-euc", fakes + shell], capture_output=True, text=True)
-    said = done.stdout.splitlines()
-    assert done.returncode == 0 and said[0] == "ray start --head", done.stderr
-    assert said[-1] == "trainer.total_epochs=2"

@@ -7,8 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
@@ -16,6 +18,9 @@ from lab.base.errors import UserError
 from real.engines import vllm_server
 from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.vllm_server import Http, VllmServerEngine
+from real.model.policy import load_policy
+from real.tiny import CHECKPOINT
+from real.tiny.tasks import VOCABULARY_SIZE
 
 PROMPTS = [[1, 2, 3], [4]]
 SAMPLING = Sampling(4, 0.7, 0.9)
@@ -32,7 +37,8 @@ USUAL: dict[str, Any] = {
 class Server:
     """Answers like vLLM 0.32, unless `replies` says otherwise for a path."""
 
-    def __init__(self) -> None:
+    def __init__(self, vocabulary: int = 97) -> None:
+        self.vocabulary = vocabulary
         self.calls: list[tuple[str, Any]] = []
         self.replies: dict[str, Callable[[Any], Any]] = {}
         self.version = "default"
@@ -74,7 +80,7 @@ class Server:
         return USUAL.get(path, {})
 
     def choice(self, index: int, seed: int) -> dict[str, Any]:
-        tokens = [(seed + index) % 97, 5][: 2 - index % 2]
+        tokens = [(seed + index) % self.vocabulary, 5][: 2 - index % 2]
         content = [{"token_id": token, "logprob": -0.5} for token in tokens]
         return {
             "index": index,
@@ -89,7 +95,7 @@ class Server:
 
 
 class NoTransfer:
-    def __init__(self, http: Http) -> None:
+    def __init__(self, http: Http, dtype: Any = None) -> None:
         self.sent: list[Any] = []
         self.send = self.sent.append
 
@@ -106,8 +112,20 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     made.http.server_close()
 
 
-def connect(server: Server, timeout: float = 5.0) -> VllmServerEngine:
-    return VllmServerEngine(server.url, timeout, (5, 6))
+def connect(server: Server, timeout: float = 5.0, **more: Any) -> VllmServerEngine:
+    return VllmServerEngine(server.url, timeout, (5, 6), **more)
+
+
+@pytest.fixture
+def untied_checkpoint(tmp_path: Path) -> str:
+    """The tiny model with an output head of its own, which a server without a GPU needs."""
+    policy = load_policy(CHECKPOINT, "cpu")
+    model = policy.model
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    model.save_pretrained(tmp_path / "untied")
+    policy.tokenizer.save_pretrained(tmp_path / "untied")
+    return str(tmp_path / "untied")
 
 
 @pytest.fixture
@@ -205,6 +223,8 @@ def test_a_server_that_is_gone_is_an_error(server, engine):
 
 
 RAW = {"vllm_config": {"model_config": {"logprobs_mode": "raw_logprobs"}}}
+PRECISE = {"logprobs_mode": "processed_logprobs", "dtype": "torch.float32"}
+ROUNDED = {"logprobs_mode": "processed_logprobs", "dtype": "torch.bfloat16", "hf_overrides": {}}
 
 
 @pytest.mark.parametrize(
@@ -220,6 +240,45 @@ def test_a_server_started_wrongly_is_refused(server, path, reply, message):
     server.replies[path] = reply
     with pytest.raises(UserError, match=message):
         connect(server)
+
+
+def test_the_server_s_logits_must_be_as_precise_as_the_trainer_s(server):
+    model = dict(ROUNDED)
+    server.replies["/server_info"] = lambda _: {"vllm_config": {"model_config": model}}
+    connect(server)
+    with pytest.raises(UserError, match=r"logits are torch.bfloat16, the trainer's float32; start"):
+        connect(server, head_dtype="float32")
+    model["hf_overrides"] = {"head_dtype": "float32"}
+    connect(server, head_dtype="float32")
+
+
+def test_two_ranks_share_servers_and_see_the_votes_of_one(ranks, tmp_path, untied_checkpoint):
+    """Answers follow from seeds alone, so the visits do not depend on who asks which server."""
+
+    def run(name: str, world: int, n_servers: int) -> tuple[list[Server], Any]:
+        servers = [Server(VOCABULARY_SIZE) for _ in range(n_servers)]
+        for one in servers:
+            one.replies |= {"/v1/models": lambda _: {"data": [{"max_model_len": 64}]}}
+            one.replies |= {"/server_info": lambda _: {"vllm_config": {"model_config": PRECISE}}}
+        config = {
+            "model": untied_checkpoint, "n_problems": 4, "n_votes": 8, "n_samples": 4, "epochs": 1,
+            "batch_size": 2, "engine": "vllm_server", "max_unread": 1.0, "tis_cap": 0.0,
+            "engine_url": ",".join(one.url for one in servers),
+        }  # fmt: skip
+        ended = ranks(name, config, world)
+        assert ended.codes == [0] * world, ended.lines
+        return servers, ended.trace.visits
+
+    (alone,), expected = run("served-1", 1, 1)
+    servers, visits = run("served-2", 2, 2)
+    pd.testing.assert_frame_equal(visits, expected)
+    n_updates = alone.paths().count("/update_weight_version")
+    asked = [one.paths().count("/inference/v1/generate") for one in servers]
+    assert [one.paths().count("/update_weight_version") for one in servers] == [n_updates] * 2
+    assert asked[0] == asked[1] > 0
+    few, visits = run("shared", 2, 1)  # one server for two ranks
+    pd.testing.assert_frame_equal(visits, expected)
+    assert few[0].paths().count("/update_weight_version") == n_updates
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "file:///etc/passwd", "http://"])

@@ -1,8 +1,11 @@
-"""Short runs, some stopped on the way, and the comparison of traces to the bit."""
+"""Short runs, some stopped on the way or held elsewhere, and comparison of traces to the bit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -19,6 +22,26 @@ WORDS = ["--n-problems", "8", "--n-votes", "8", "--n-samples", "4", "--eval-ever
 def run_folder(folder: Path, arm: str, seed: int) -> Path:
     """Folder of one run of a comparison."""
     return folder / arm / f"seed-{seed}"
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from lab.trace.manifest import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Let another process write the run of a folder, until it is killed at the end."""
+    command, pipe = [sys.executable, "-c", HOLD, str(folder)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as holder:
+        assert holder.stdout and holder.stdout.readline() == b"held\n"
+        yield
+        holder.kill()
 
 
 class Stopped(Exception):

@@ -12,7 +12,7 @@ from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.cli import run_cli
-from sim.commands import Calibrate, Compare
+from sim.commands import Compare
 from sim.engine.run import measure
 from sim.studies import calibrate as c
 from sim.studies import paper
@@ -149,15 +149,6 @@ def test_the_tables_agree_with_the_files(tmp_path: Path):
 def test_bad_names_and_numbers_are_told(ask, message):
     with pytest.raises(UserError, match=message):
         ask()
-
-
-def test_the_command(tmp_path, capsys, monkeypatch):
-    small = replace(c.QUICK, candidates=1, population=2, mechanism=2, problems=30)
-    monkeypatch.setattr("sim.studies.calibrate.QUICK", small)
-    argv = ["calibrate", "--out", str(tmp_path / "c"), "--rows", "qwen-aime25"]
-    argv += ["--mechanisms", "independent", "--readings", "majority", "--quick", "--quiet"]
-    assert run_cli("guard-sim", {"calibrate": Calibrate, "again": Calibrate}, argv) == 0
-    assert "| mechanism | reading | fitted / cells |" in capsys.readouterr().out
 
 
 @pytest.fixture

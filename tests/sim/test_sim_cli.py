@@ -11,7 +11,6 @@ from lab.base.stats import with_interval
 from lab.measures import measure_trace
 from sim import SimConfig
 from sim.cli import main
-from sim.engine.run import Simulation
 from sim.studies.sweep import STEPS
 
 FEW = ["--n-problems", "20", "--epochs", "8", "--quiet"]
@@ -50,33 +49,6 @@ def test_an_interrupted_comparison_goes_on_with_the_same_command(tmp_path, capsy
     assert "settings differ from those it was run with: step" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "arm", "guard"),
-    [
-        (["--profile", "off"], "ttrl", {"frs": False}),
-        (["--arm", "truth"], "truth", {"rcsu": False}),
-        (["--profile", "mps", "--guard.W", "3"], "custom", {"W": 3, "mps": True, "frs": False}),
-        (["--arm", "matched", "--step-factor", "0.9"], "matched", {"frs": False}),
-    ],
-)
-def test_profiles_and_arms(tmp_path, options, arm, guard):
-    assert main(["run", "--out", str(tmp_path / "run"), *FEW, *options]) == 0
-    run = load(tmp_path / "run").run
-    assert run.arm == arm
-    assert {name: run.config["guard"][name] for name in guard} == guard
-    assert run.config["labels"] == ("truth" if arm == "truth" else "votes")
-
-
-def test_settings_file_and_options_that_win(tmp_path):
-    file, out = tmp_path / "run.toml", tmp_path / "run"
-    file.write_text('population = "qwen-amc"\nn_problems = 12\nepochs = 3\n[guard]\nW = 4\n')
-    line = ["run", "--config", str(file), "--out", str(out), "--epochs", "2", "--quiet"]
-    assert main(line) == 0
-    config = load(out).run.config
-    assert (config["n_problems"], config["epochs"], config["guard"]["W"]) == (12, 2, 4)
-    assert config["population"] == "qwen-amc"
-
-
 def test_a_named_population_brings_its_size_as_in_python(tmp_path):
     own, file = SimConfig(population="llama-aime24"), tmp_path / "run.toml"
     file.write_text('population = "llama-aime24"\n')
@@ -92,14 +64,8 @@ def test_a_named_population_brings_its_size_as_in_python(tmp_path):
     [
         (["--population", "gpt-9"], "population = 'gpt-9': unknown"),
         (["--profile", "strict"], "profile = 'strict': unknown"),
-        (["--arm", "magic"], "arm 'magic': unknown"),
-        (["--arm", "guard", "--profile", "off"], "give one of them"),
-        (["--arm", "matched"], "needs --step-factor"),
         (["--step", "-1"], "step = -1"),
         (["--step", "1e308"], "not finite"),
-        (["--epochs", "many"], "epochs"),
-        (["--config", "missing.toml"], "missing.toml"),
-        (["--no-such-option"], "no-such-option"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, options, message):
@@ -124,16 +90,6 @@ def test_an_existing_folder_is_refused(tmp_path, capsys):
         assert main([command, "--out", str(tmp_path), *FEW]) == 2
         assert str(tmp_path) in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_ctrl_c_ends_with_130_and_a_readable_folder(tmp_path, monkeypatch, capsys):
-    def epoch(self, number):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Simulation, "epoch", epoch)
-    assert main(["run", "--out", str(tmp_path / "run"), *FEW]) == 130
-    assert load(tmp_path / "run").run.status == "interrupted"
-    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_compare_writes_every_difference_over_steps_and_the_null_model(tmp_path, capsys):

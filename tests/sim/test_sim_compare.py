@@ -14,10 +14,7 @@ from lab.base.errors import UserError
 from lab.compare.effort import (
     BEST_RIVAL,
     CLOSE,
-    achieved_ratio,
     best_among,
-    edges,
-    own_best,
     own_best_words,
 )
 from lab.trace.trace import Trace, load
@@ -73,13 +70,6 @@ def test_a_guard_that_never_skips_leaves_ttrl_as_it_is(runs):
     assert found.table.equals(runs["ttrl"])
 
 
-@pytest.mark.parametrize("side", ["guard", "ttrl"])
-def test_runs_that_did_not_move_cannot_be_matched(runs, side):
-    still = {**runs, side: runs[side].assign(update_norm=0.0)}
-    with pytest.raises(UserError, match="did not move"):
-        find("matched", with_arm(BASE, arm("ttrl")), still["guard"], still["ttrl"], measure)
-
-
 def test_skipped_visits_are_watched_and_not_trained_on():
     config = replace(with_arm(BASE, arm("ttrl")), skip_rate=0.4)
     visits = simulate(config).visits
@@ -112,17 +102,6 @@ def test_every_arm_leaves_its_folder_and_starts_from_the_same_votes(compared):
         assert run.arm == name and run.seeds == [2] and run.task == "llama-math500"
     starts = [trace.visits[trace.visits["visit"] == 0] for trace in traces.values()]
     assert all(start.equals(starts[0]) for start in starts)
-
-
-def test_matched_effort_is_matched_and_says_how_well(compared):
-    _, traces = compared
-    facts = traces["matched"].run.extra
-    ratio = achieved_ratio(traces["matched"].steps, traces["guard"].steps)
-    assert facts["achieved_ratio"] == pytest.approx(ratio)
-    assert ratio == pytest.approx(1, abs=0.02)
-    assert traces["matched"].run.config["step_factor"] == facts["step_factor"]
-    lr = traces["matched"].steps["lr"] / traces["ttrl"].steps["lr"]
-    assert lr.to_numpy() == pytest.approx(facts["step_factor"])
 
 
 def test_arms_that_do_not_fit_are_refused_before_the_first_run(tmp_path):
@@ -268,17 +247,6 @@ def test_without_a_guard_or_a_rival_there_is_no_such_difference(rows):
         table = contrasts(part, ["step"], seed=0)
         assert BEST_RIVAL not in set(table.get("against", ()))
         assert not [line for line in own_best_words(part, 0) if "minus the best rival" in line]
-
-
-def test_ends_of_the_grid_are_named(rows):
-    best = own_best(rows, ["step"], "pass_final")
-    found = {(e.arm, e.value, e.side) for e in edges(best, "step", STEPS)}
-    assert found == {
-        ("ttrl", 0.01, "smallest"),
-        ("frozen", 1.0, "largest"),
-        ("truth", 1.0, "largest"),
-    }
-    assert edges(best, "step", [0.1]) == []
 
 
 def test_the_words(rows):

@@ -67,7 +67,7 @@ def test_an_edit_in_another_file_is_compiled(tmp_path: Path) -> None:
     root = copied(tmp_path)
     folder, result = called(root)
     assert folder.parent == root / "sim" / "__pycache__" and list(folder.rglob("*.nbi"))
-    assert called(root) == (folder, result) and result == 6
+    assert result == 6
     inner = root / "sim" / "world" / "inner.py"
     inner.write_text(INNER.replace("return x", "return x + 1"))
     edited, result = called(root)

@@ -7,9 +7,8 @@ import pytest
 from one_visit import decided, gradient
 
 from guard_core import GuardConfig, group_advantages, policy_streams
-from sim import SimConfig, simulate
+from sim import SimConfig
 from sim.engine.kernel import expected_samples
-from sim.theory.process import Process, logit
 from sim.world.policies import Attractor, Features, Independent, make_policy
 from sim.world.populations import Population, draw_population
 
@@ -97,8 +96,8 @@ def test_attractor_moves_every_problem_along_the_shared_directions(sign):
     factor = {1.0: 1.0, -1.0: 0.25}
     theta_A = sign * 0.1 * config.kappa_att * 0.4 * factor[sign]
     theta_C = -sign * 0.1 * config.kappa_corr * 0.4 * factor[-sign]
-    assert policy.theta_R2[0] == pytest.approx([theta_C, theta_A])
-    assert not policy.theta_R2[1].any()
+    assert policy.parameters.theta_R2[0] == pytest.approx([theta_C, theta_A])
+    assert not policy.parameters.theta_R2[1].any()
     change = np.array([0.04, 0.04, theta_C, theta_A])
     assert norm == pytest.approx(np.array([[np.linalg.norm(change)], [0.0]]))
     after = probabilities(policy, ALL)
@@ -114,11 +113,11 @@ def test_attractor_moves_every_problem_along_the_shared_directions(sign):
 def test_loadings_vary_around_one_and_follow_the_population():
     config = SimConfig(n_problems=5000, replicates=2)
     policy = Attractor(config, draw_population(config))
-    loads = policy._load_RN2
+    loads = policy.parameters.load_RN2
     assert loads.mean() == pytest.approx(1, abs=0.02)
     assert loads.std() == pytest.approx(0.3, rel=0.05)
     alone = replace(config, replicates=1, first_replicate=1)
-    assert (Attractor(alone, draw_population(alone))._load_RN2[0] == loads[1]).all()
+    assert (Attractor(alone, draw_population(alone)).parameters.load_RN2[0] == loads[1]).all()
 
 
 @pytest.mark.parametrize("policy", ["independent", "attractor", "features"])
@@ -251,12 +250,14 @@ def test_a_problem_has_its_own_moments_and_shared_directions_theirs():
         g[..., population.attractor_RN[0, problem]] = pull
         policy.update(np.full((1, 1), problem), 0.1, g)
     assert (policy._own.steps == 1).all() and (policy._shared.steps == 3).all()
-    own = np.take_along_axis(policy._z_RNA, population.attractor_RN[..., None], axis=2)
+    own = np.take_along_axis(policy.parameters.z_RNA, population.attractor_RN[..., None], axis=2)
     start = np.take_along_axis(population.p0_RNA, population.attractor_RN[..., None], axis=2)
     # Each problem's first step has full size, the shared direction follows its own history.
     assert own - np.log(start) == pytest.approx(0.1)
-    assert policy.theta_R2[0, 1] == pytest.approx(list(adam(pulls, 0.1 * config.kappa_att))[-1])
-    assert policy.theta_R2[0, 0] == 0
+    assert policy.parameters.theta_R2[0, 1] == pytest.approx(
+        list(adam(pulls, 0.1 * config.kappa_att))[-1]
+    )
+    assert policy.parameters.theta_R2[0, 0] == 0
 
 
 POLICIES = ["independent", "attractor", "features"]
@@ -332,26 +333,3 @@ def test_the_expected_update_is_the_drift_of_the_theory(p):
     g = gradient(expected, decision, p_RPA, GuardConfig.off())[0, 0]
     size = np.sqrt(p * (1 - p) * (K - 1) / K)
     assert g == pytest.approx([size, -size], rel=1e-4)
-
-
-def test_expected_updates_keep_the_noise_of_the_vote_and_lose_that_of_the_samples():
-    p0, step, V = 0.55, 0.3, 64
-    world = {"policy": "independent", "population": "point", "ability_mean": p0, "n_answers": 2}
-    sizes = {"n_samples": V, "n_problems": 4000, "batch_size": 4000, "epochs": 1, "seed": 2}
-    config = SimConfig(guard=GuardConfig.off(), schedule="constant", step=step, **world, **sizes)
-    process = Process(step, V, V)
-    law = process.law(logit(p0))
-    square = (law.up_NM + law.down_NM) @ law.sizes_M**2
-    right = 1 - process.wrong_vote(logit(p0))[0]
-    size = 2 * step * np.sqrt(p0 * (1 - p0) * (V - 1) / V)
-    for update, spread in (("expected", 0.0), ("sampled", None)):
-        run = simulate(replace(config, update=update))
-        visits = run.visits[run.visits["visit"] == 1]
-        assert visits["label_correct"].mean() == pytest.approx(right, abs=0.02)
-        # One optimizer step a problem: |dx| = sqrt(2) * norm, as both logits move alike.
-        norm = run.steps["update_norm"].to_numpy()[0]
-        if spread == 0.0:
-            assert np.sqrt(2) * norm == pytest.approx(size, rel=1e-4)
-        else:
-            assert np.sqrt(2) * norm < np.sqrt(square[0])
-            assert np.sqrt(2) * norm == pytest.approx(np.sqrt(square[0]), rel=0.02)

@@ -15,6 +15,7 @@ from lab import load
 from lab.__main__ import main as report
 from lab.arm_settings import with_arm
 from lab.base.arms import arm, with_rule
+from lab.base.stats import auroc_of_runs
 from lab.study import control
 from sim import SimConfig, simulate
 from sim.cli import main
@@ -202,12 +203,6 @@ def batch(p_A, truth=0, **settings):
     return AnswerObserver(config, make_rule(rule)), visit
 
 
-def auroc(scores, right):
-    ranks = np.argsort(np.argsort(scores)) + 1.0
-    n, m = right.sum(), (~right).sum()
-    return (ranks[right].sum() - n * (n + 1) / 2) / (n * m)
-
-
 def test_responses_are_the_counts_trained_ones_first():
     observer, visit = batch([0.4, 0.3, 0.2, 0.05, 0.05])
     answers_RPV = observer.answers(visit)
@@ -223,7 +218,8 @@ def test_confidence_separates_right_from_wrong_as_stated(signal):
     x_RPV = observer.confidence(visit, answers_RPV, (0.0, 1.0))
     right = (answers_RPV == 0).ravel()
     law = NormalDist().cdf(signal * np.sqrt(2 / (1 - signal**2)))
-    assert auroc(x_RPV.ravel(), right) == pytest.approx(law, abs=0.015)
+    one_run = np.zeros(right.size, int), np.ones((1, 1), int)
+    assert auroc_of_runs(x_RPV.ravel(), right, *one_run) == pytest.approx(law, abs=0.015)
     assert np.corrcoef(x_RPV.ravel(), right)[0, 1] == pytest.approx(signal, abs=0.02)
     assert x_RPV.std() == pytest.approx(1, abs=0.02)
 
@@ -298,34 +294,6 @@ def test_sharpening_is_the_gradient_of_minus_the_entropy():
     steps = h * np.eye(4)
     found = [(certainty(z_A + d) - certainty(z_A - d)) / (2 * h) for d in steps]
     assert out_RPA[0, 0] == pytest.approx(found, abs=1e-8)
-
-
-def label_accuracy(runs, name, **settings):
-    """Share of right labels at visit 0 over many problems."""
-    law = {"population": "beta", "ability_mean": 0.4, "ability_concentration": 20.0}
-    sizes = {"n_problems": 300, "replicates": 4, "epochs": 1, "unparseable": 0.0}
-    config = runs.small(name, **law, **sizes, **settings)
-    parts, _ = runs.play(config)
-    return parts[0].visits["label_correct"].mean()
-
-
-def test_a_blind_tool_leaves_the_labels_accuracy_and_a_good_one_raises_it(runs):
-    plain = label_accuracy(runs, "ttrl")
-    blind = label_accuracy(runs, "t3rl", signal=0.0)
-    good = label_accuracy(runs, "t3rl", signal=0.9)
-    assert blind == pytest.approx(plain, abs=0.03)
-    assert good > plain + 0.05
-
-
-@pytest.mark.parametrize("name", ["intuitor", "rent"])
-def test_confidence_that_knows_more_gains_more(runs, name):
-    gains = []
-    for signal in (0.0, 0.4, 0.8):
-        parts, _ = runs.play(
-            runs.small(name, n_problems=60, epochs=15, unparseable=0.0, signal=signal)
-        )
-        gains.append((parts[-1].evals["pass_at_1"] - parts[0].evals["pass_at_1"]).mean())
-    assert gains == sorted(gains) and gains[-1] > gains[0] + 0.005
 
 
 FEW = ["--n-problems", "12", "--epochs", "8", "--replicates", "2", "--quiet"]

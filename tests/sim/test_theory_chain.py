@@ -165,7 +165,7 @@ def test_the_window_is_a_scale_that_the_exact_mean_exceeds():
         assert 1.2 < ratio < 2.0
 
 
-N_RUNS = 20_000
+N_RUNS = 8_000
 MANY = 4
 """Standard errors allowed where one test function makes more than a hundred comparisons."""
 CELLS = [

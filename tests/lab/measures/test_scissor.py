@@ -1,8 +1,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lab.base.errors import UserError
 from lab.measures.problems import scissor
@@ -58,24 +56,6 @@ def test_no_label_is_no_wrong_label_and_unknown_truth_is_left_out(make_visits):
     visits.loc[visits["problem"] == 1, "label_accuracy"] = np.nan
     found = scissor(visits, fates)
     assert found["n_problems"].tolist() == [1, 1, 1] and found["n_wrong"].tolist() == [0, 1, 0]
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(1, 3), st.integers(1, 6), st.integers(3, 20), st.integers(0, 999))
-def test_shares_stay_shares_and_wins_add_up(make_visits, n_runs, n_problems, n_visits, seed):
-    rng = np.random.default_rng(seed)
-    shape = (n_runs, n_problems, n_visits + 1)
-    visits = trace(make_visits, rng.random(shape) < 0.5, rng.integers(0, 65, shape) / 64)
-    fates = outcome(*((r, p, "Degraded") for r in range(n_runs) for p in range(n_problems)))
-    found = scissor(visits, fates)
-    assert len(found) == 3 * n_runs and found["n_wrong"].le(found["n_problems"]).all()
-    shares = found.loc[found["n_wrong"] > 0, ["below_half", "survival"]].to_numpy()
-    assert ((shares >= 0) & (shares <= 1)).all()
-    assert found.loc[found["n_wrong"] == 0, ["below_half", "survival"]].isna().all(axis=None)
-    training = visits[visits["visit"] > 0].groupby("replicate")["label_correct"].sum()
-    wins = (found["wins"] * found["n_problems"]).groupby(found["replicate"]).sum()
-    assert wins.to_numpy() == pytest.approx(training.to_numpy())
-    assert found.groupby("replicate")["visits"].sum().to_numpy() == pytest.approx(n_visits)
 
 
 def test_what_is_missing_is_named(make_visits):

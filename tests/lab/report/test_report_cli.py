@@ -32,18 +32,19 @@ def test_prints_the_path_and_the_numbers(runs, tmp_path, capsys):
 
 
 def test_markdown_goes_to_the_terminal_or_a_new_file(runs, tmp_path, capsys):
-    assert main([str(runs.real), "--format", "md"]) == 0
+    folder = str(runs.real / "ttrl")
+    assert main([folder, "--format", "md"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("## Real model: tiny\n")
     page = tmp_path / "page.md"
-    assert main([str(runs.real), "--format", "md", "-o", str(page)]) == 0
+    assert main([folder, "--format", "md", "-o", str(page)]) == 0
     assert page.read_text() == printed
     assert capsys.readouterr().out == f"{page}\n"
     page.write_text("mine")
-    assert main([str(runs.real), "--format", "md", "-o", str(page)]) == 2
+    assert main([folder, "--format", "md", "-o", str(page)]) == 2
     assert "--force" in failed(capsys)
     assert page.read_text() == "mine"
-    assert main([str(runs.real), "--format", "md", "-o", str(page), "--force"]) == 0
+    assert main([folder, "--format", "md", "-o", str(page), "--force"]) == 0
     assert page.read_text() == printed
 
 
@@ -61,10 +62,11 @@ def test_default_place_is_the_first_folder_and_own_pages_are_replaced(add_run, t
 def test_foreign_files_are_kept(runs, tmp_path, capsys):
     page, content = tmp_path / "page.html", "<html><head></head></html>"
     page.write_text(content)
-    assert main([str(runs.sim), "--output", str(page)]) == 2
+    words = [str(runs.sim / "ttrl"), "--output", str(page)]
+    assert main(words) == 2
     assert "is not a report" in failed(capsys)
     assert page.read_text() == content
-    assert main([str(runs.sim), "--output", str(page), "--force"]) == 0
+    assert main([*words, "--force"]) == 0
     assert is_made_by(page, GENERATOR)
 
 

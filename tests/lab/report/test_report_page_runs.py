@@ -39,15 +39,6 @@ def test_an_early_end_does_not_look_like_the_whole_way(add_run, tmp_path, make_t
     assert world.of_arm("guard")["progress"].max() == pytest.approx(8 / 9)
 
 
-def test_skipped_folders_are_named_with_the_reason(add_run, tmp_path):
-    add_run(tmp_path / "good", "ttrl")
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "run.json").write_text("{}")
-    content = page(*read([tmp_path]))
-    section = content.split('id="left-out"')[1]
-    assert str(tmp_path / "bad") in section and "not of this program" in section
-
-
 def test_empty_settings_are_shown_and_shared(add_run, tmp_path):
     for name in ("ttrl", "guard"):
         add_run(tmp_path / name, name, config={"suffix": "", "left_out": [], "file": None})

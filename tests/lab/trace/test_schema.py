@@ -1,21 +1,10 @@
 import numpy as np
 import pytest
 
-from lab.trace.schema import STEPS, VISITS, checked, names
+from lab.trace.schema import STEPS, checked
 
 STEP = {"replicate": 0, "step": 1, "epoch": 1, "lr": 0.1, "update_norm": 0.2}
 STEP |= {"n_problems": 8, "n_skipped": 0}
-
-
-def test_the_columns_of_the_design_are_there():
-    wanted = (
-        "replicate step epoch visit problem n_votes n_unparseable label flipped tie match_rate "
-        "flip_rate mean_match_rate had_competition route weight beta n_minority skipped "
-        "label_accuracy label_correct correct_competitive"
-    )
-    assert names("visits") == tuple(wanted.split())
-    truth = [column.name for column in VISITS if column.needs_truth]
-    assert truth == ["label_accuracy", "label_correct", "correct_competitive"]
 
 
 def test_scalars_stand_for_all_rows_and_dtypes_follow_the_schema():

@@ -9,7 +9,6 @@ from lab.base.errors import UserError
 from lab.trace.response import read_response, write_response
 from real.measure.gradients import Edges, Gradients, Growth, next_log_probs, sampling_error, slope
 from real.measure.measuring import choose_weights
-from real.measure.tree import grow
 from real.settings.config import TrainConfig
 from real.update.grpo import token_loss
 from sim.world.sampling import fold
@@ -254,32 +253,9 @@ def test_the_sampling_error_is_that_of_unit_gradients():
 
 SAMPLES = np.array([[3, 2, 1, 1, 1, 0], [0, 4, 2, 0, 2, 0]])
 """Trained samples per problem and answer, the last place for unparseable ones."""
-ADVANTAGES = np.array([[1.0, -0.5, 0.3, -1.2, 0.4, 0.0], [0.2, 0.9, -1.1, 0.0, -0.3, 0.0]])
+
+
 KEY = np.uint64(5)
-
-
-def simulated_step(response, lr):
-    """Change of all edges' log-probabilities, and the weight of each leaf in the loss."""
-    tree, features = tree_of(response), response.features.astype(np.float32)
-    weights = draw_weights(response, features, 0.0, 0.0, np.random.default_rng(0))
-    assert weights.w.shape[0] == response.facts.n_weights
-    leaves = np.zeros(len(response.leaf_answer))
-    for n in range(2):
-        first, last = tree.leaf_start[n : n + 2]
-        leaves[first:last] = drawn_leaves(tree, weights, n, KEY)
-        answers = response.leaf_answer[first:last]
-        drawn = np.bincount(answers % 6, leaves[first:last], 6)
-        assert (drawn == SAMPLES[n]).all()
-    before = all_log_probs(tree, weights)
-    adam, norm = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 2), np.empty(2)
-    streams = np.stack([ADVANTAGES, np.zeros_like(ADVANTAGES)])
-    batch = TrainedBatch(np.arange(2), np.full(2, lr), SAMPLES, streams, np.zeros(2, bool))
-    assert train_batch(tree, weights, adam, 0, batch, KEY, norm) == 1
-    assert norm == pytest.approx(np.linalg.norm(weights.w))
-    problem_L = np.repeat([0, 1], np.diff(tree.leaf_start))
-    advantage_L = ADVANTAGES[problem_L, response.leaf_answer % 6]
-    tokens = (leaves * response.leaf_length).sum()
-    return all_log_probs(tree, weights) - before, leaves * advantage_L / tokens
 
 
 def all_log_probs(tree, weights):
@@ -288,62 +264,6 @@ def all_log_probs(tree, weights):
         out_E = np.empty(500)
         rows.append(out_E[: edge_log_probs(tree, weights, n, out_E)])
     return np.concatenate(rows)
-
-
-def real_step(model, response, lr, weight_L):
-    """The same on the model itself, by autograd and torch's AdamW."""
-    contexts, tokens = response_edges(response)
-    start = next_log_probs(model, contexts, tokens, TEMPERATURE)
-    weight_E = np.zeros(len(tokens))
-    problem_L = np.repeat([0, 1], np.diff(response.leaf_start))
-    for leaf, weight in enumerate(weight_L):
-        path = response.path_edge[response.path_start[leaf] : response.path_start[leaf + 1]]
-        weight_E[path + response.edge_start[problem_L[leaf]]] += weight
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
-    loss = 0.0
-    for context, token, weight in zip(contexts, tokens, weight_E, strict=True):
-        logits = model(input_ids=torch.tensor([context])).logits[0, -1] / TEMPERATURE
-        loss = loss - float(weight) * logits.log_softmax(-1)[token]
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    return next_log_probs(model, contexts, tokens, TEMPERATURE) - start
-
-
-def response_edges(response):
-    """Context and token of every edge, read off the leaves that go through it."""
-    contexts, tokens = {}, {}
-    for n, prompt in enumerate(PROMPTS):
-        tree = TREES[n]
-        order = {node: place for place, node in enumerate(tree.moving_nodes())}
-        kept = [e for e, edge in enumerate(tree.edges) if edge.node in order]
-        for e in sorted(kept, key=lambda e: order[tree.edges[e].node]):
-            place = len(tokens)
-            contexts[place] = [*prompt, *tree.nodes[tree.edges[e].node].prefix]
-            (tokens[place],) = tree.edges[e].tokens
-    return list(contexts.values()), list(tokens.values())
-
-
-TREES = []
-
-
-def test_one_step_agrees_with_the_model_to_first_order(monkeypatch):
-    def kept(*args):
-        TREES.append(grow(*args))
-        return TREES[-1]
-
-    TREES.clear()
-    monkeypatch.setattr("real.measure.measuring.grow", kept)
-    response = measured(small_model(), weights=10**6)
-    assert response.features.shape[0] == len(response_edges(response)[1])
-    errors = []
-    for lr in (2e-3, 2e-4):
-        simulated, weight_L = simulated_step(response, lr)
-        real = real_step(small_model(), response, lr, weight_L)
-        assert np.abs(simulated).max() > lr
-        errors.append(np.linalg.norm(real - simulated) / np.linalg.norm(real))
-    assert errors[0] < 0.2
-    assert errors[1] == pytest.approx(errors[0] / 10, rel=0.3)
 
 
 def test_the_linear_simulator_is_the_linearised_trainer():

@@ -28,15 +28,16 @@ def one(folder: Path) -> Any:
     settings = VllmSettings(
         model=str(folder), max_model_len=256, eos_token_ids=(5, 6), pad_token_id=0
     )
-    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    state = torch.get_rng_state()
     made = VllmEngine(settings)
     with pytest.raises(EngineError, match="no weights of the trainer's"):
         made.sample(SHORT, 2, EIGHT, seeded())
     assert torch.equal(torch.get_rng_state(), state)
-    assert torch.get_num_threads() == threads
-    torch.set_num_threads(1)
-    assert torch.get_num_threads() == 1
-    torch.set_num_threads(threads)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+    assert torch.get_num_threads() == before
     yield made
     made.close()
     made.close()

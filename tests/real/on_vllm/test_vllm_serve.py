@@ -71,7 +71,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 def test_logprobs_weights_and_versions_through_a_server(url: str) -> None:
     model = make_model(tied=False)
-    engine = VllmServerEngine(url, 240.0, (5, 6))
+    engine = VllmServerEngine(url, 240.0, (5, 6), head_dtype="float32")
     assert engine.max_model_len == 256
     for version in range(3):
         engine.update_weights(model, version)
