@@ -13,16 +13,13 @@ from real.problems.load import read_problems
 from real.problems.problem import ProblemSet
 from real.settings.config import TrainConfig
 
-_PER_ARM = ("guard", "labels", "treatment", "step_factor", "seed")
-"""Settings that belong to the arm or the seed, so a comparison cannot be given them."""
-
 
 def check_asked(
     config: TrainConfig, arms: Sequence[str], seeds: Sequence[int]
 ) -> tuple[ProblemSet | None, Path | None]:
     """Refuse mistakes that every run would repeat; returns `read_sources`."""
     usual = TrainConfig(rule=config.rule, tiny_verifies=True)  # which any rule can have
-    for name in _PER_ARM:
+    for name in ("guard", "labels", "treatment", "step_factor", "seed"):
         if getattr(config, name) != getattr(usual, name):
             raise UserError(f"{name}: every arm and seed has its own in a comparison; leave it out")
     for name in arms:

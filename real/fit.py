@@ -189,13 +189,12 @@ def _lacks(plan: MemoryPlan, world: int) -> str:
 
 def remedy(model: PlannedModel, config: TrainConfig, world: int, card: int) -> str:
     """Return the single changes of the settings under which a run fits GPUs of `card` bytes."""
+    fewer = config.max_tokens_per_microbatch // 4
     changes: dict[str, dict[str, Any]] = {
         "no --engine-memory": {"engine_memory": None},
         "--async-level 0": {"async_level": 0},
         "--gradient-checkpointing": {"gradient_checkpointing": True},
-        f"--max-tokens-per-microbatch {config.max_tokens_per_microbatch // 4}": {
-            "max_tokens_per_microbatch": config.max_tokens_per_microbatch // 4
-        },
+        f"--max-tokens-per-microbatch {fewer}": {"max_tokens_per_microbatch": fewer},
         "--max-rows 64": {"max_rows": min(64, config.max_rows)},
         "--offload-optimizer": {"offload_optimizer": True},
         "--lora-rank 16": {"lora_rank": config.lora_rank or 16},

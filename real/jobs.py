@@ -86,7 +86,9 @@ def run_child(
     if len(place) > 1:
         stop_with_parent()
         # The pipe is closed by this: the parent reads the progress from the run folder.
-        os.execv(sys.executable, [*_torchrun(len(place), do), settings, folder, arm])
+        ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(len(place))]
+        ranks += ["--shutdown-timeout", str(SHUTDOWN_SECONDS), "-m", do.__module__]
+        os.execv(sys.executable, [sys.executable, *ranks, settings, folder, arm])
 
     def send(kind: Kind, content: str | float) -> None:
         try:
@@ -106,12 +108,6 @@ def run_child(
 
 SHUTDOWN_SECONDS = 600
 """For a batch to end and a checkpoint to be written after a signal; torchrun gives 30."""
-
-
-def _torchrun(n: int, do: Do) -> list[str]:
-    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
-    ranks += ["--shutdown-timeout", str(SHUTDOWN_SECONDS)]
-    return [sys.executable, *ranks, "-m", do.__module__]
 
 
 def _stop_once() -> None:

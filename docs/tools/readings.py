@@ -27,7 +27,8 @@ from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
 from sim.studies.calibrate import CELLS, MECHANISMS, POPULATION, ROWS, TableRow, row_config, values
 from sim.studies.paper import paper_errors
-from sim.world.populations import Population, draw_population
+from sim.world.populations import draw_population
+from sim.world.sampling import Population
 
 DATA = Path(__file__).parents[1] / "data"
 DRAWS, PAPER, FITS = (

@@ -1,10 +1,9 @@
 """What crosses over between an engine's process and its parent: messages, and buckets of weights.
 
-Messages are short JSON texts over a pipe. They always fit into its buffer, so that writing one
-cannot block, even if the other side has stopped reading. Requests and rollouts are files in a
-folder, in memory (`/dev/shm`) where there is room. A bucket of weights is memory that both see, a
-mapped file or a GPU's memory by CUDA IPC. What opens it is a handle of plain values: a path, or
-torch's description of shared device memory. Nothing is pickled, and transformers is not imported.
+Messages are short JSON texts, which a pipe's buffer always holds: writing one cannot block, even if
+the other side has stopped reading. Requests and rollouts are files, in memory where there is room.
+A bucket is memory that both see, a mapped file or that of a GPU by CUDA IPC; a handle of plain
+values opens it. Nothing is pickled, and transformers is not imported.
 """
 
 from __future__ import annotations

@@ -46,7 +46,6 @@ class Sampling:
     """A response also ends with the token that completes one of these texts in it."""
 
     def __post_init__(self) -> None:
-        """Raise a UserError for a value out of its range."""
         check_fields(self, error=UserError)
 
 

@@ -8,8 +8,6 @@ from typing import Annotated, Literal
 from guard_core.config import Count, Interval
 from real.settings.groups import Settings
 
-InnerShare = Annotated[float, Interval("(0, 1)")]
-
 
 @dataclass(kw_only=True)
 class MeasureSettings(Settings):
@@ -17,9 +15,9 @@ class MeasureSettings(Settings):
 
     responses: Count = 256
     """Sampled responses per problem."""
-    min_p: InnerShare = 1e-3
+    min_p: Annotated[float, Interval("(0, 1)")] = 1e-3
     """Sampled responses that the model gives with less probability are left out."""
-    min_novel: InnerShare = 1e-5
+    min_novel: Annotated[float, Interval("(0, 1)")] = 1e-5
     """Unseen tokens are left out if their leaf has less probability."""
     weights: Count = 8192
     """Weights, drawn at random, on which gradients are kept."""

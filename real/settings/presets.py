@@ -255,10 +255,8 @@ def installed(package: str) -> bool:
 
 def require_torch() -> None:
     """Say what to install where the trainer's libraries are missing."""
-    missing = [name for name in NEEDED if not installed(name)]
-    if missing:
-        install = "pip install 'ttrl-guard-lab[real]'"
-        raise UserError(f"{', '.join(missing)} not installed; install with {install}")
+    if missing := ", ".join(name for name in NEEDED if not installed(name)):
+        raise UserError(f"{missing} not installed; install with pip install 'ttrl-guard-lab[real]'")
 
 
 _EXTRAS = {"tensorboard": "log", "wandb": "wandb"}

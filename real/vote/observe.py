@@ -281,19 +281,14 @@ class Observer:
         }
         observed = {str(need): _array(make()) for need, make in makers.items() if need in needs}
         if needs & {Need.ENTROPY, Need.CERTAINTY}:
-            stats = self._token_stats(responses)
+            rollouts = responses.rollouts
+            entropy_PV, certainty_PV = rollouts.entropy_PV, rollouts.certainty_PV
+            if entropy_PV is None or certainty_PV is None:  # the engine gives none
+                how = rollouts, self._config, self._share
+                entropy_PV, certainty_PV = token_stats(self._scorer, responses.prompts, *how)
+            stats = {Need.ENTROPY: entropy_PV, Need.CERTAINTY: certainty_PV}
             observed |= {str(need): _array(stats[need]) for need in stats if need in needs}
         return observed
-
-    def _token_stats(self, responses: Responses) -> dict[Need, Tensor]:
-        """Return the engine's statistics, or those of a forward pass of the trainer."""
-        rollouts = responses.rollouts
-        entropy_PV, certainty_PV = rollouts.entropy_PV, rollouts.certainty_PV
-        if entropy_PV is None or certainty_PV is None:
-            entropy_PV, certainty_PV = token_stats(
-                self._scorer, responses.prompts, rollouts, self._config, self._share
-            )
-        return {Need.ENTROPY: entropy_PV, Need.CERTAINTY: certainty_PV}
 
 
 def _array(values: Any) -> NDArray[Any]:

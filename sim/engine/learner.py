@@ -2,7 +2,7 @@
 
 Without a rule, `GuardLearner` decides and rewards the label in compiled code. With one, a batch
 goes observe -> decide -> reward -> gradient: the rule's own functions run on arrays whose leading
-axis is the replicates; only the rules of `sim.rules.FAST` have a part of them compiled.
+axis is the replicates; only the rules of `sim.engine.rules.FAST` have a part of them compiled.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from sim.engine.kernel import (
     weighted_streams,
 )
 from sim.engine.rows import Epoch
-from sim.rules import fast_rule
+from sim.engine.rules import fast_rule
 from sim.settings.config import SimConfig
 from sim.world.observe import AnswerObserver, ObservedVisit
 from sim.world.policies import Directions

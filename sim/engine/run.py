@@ -34,8 +34,19 @@ from sim.settings.machine_code import compilation_shown
 from sim.world.measured import Measured, Trust
 from sim.world.observe import sample_all, sample_votes, with_unparseable
 from sim.world.policies import AnswerPolicy, Attractor, make_policy
-from sim.world.populations import P_MIN, Population, draw_population, measured_population
-from sim.world.sampling import DEAL, PICK, SKIP, TIE, Floats, Ints, Records, orders, uniforms
+from sim.world.populations import P_MIN, draw_population, measured_population
+from sim.world.sampling import (
+    DEAL,
+    PICK,
+    SKIP,
+    TIE,
+    Floats,
+    Ints,
+    Population,
+    Records,
+    orders,
+    uniforms,
+)
 from sim.world.tree import read_measured
 
 _CHUNK = 64

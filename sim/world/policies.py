@@ -68,8 +68,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from sim.settings.config import SimConfig
-from sim.world.populations import Population
-from sim.world.sampling import Bools, Floats, Ints, generator, softmax_rows
+from sim.world.sampling import Bools, Floats, Ints, Population, generator, softmax_rows
 
 
 class Optimizer(NamedTuple):

@@ -30,7 +30,6 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +39,7 @@ from lab.base.errors import UserError
 from lab.trace.trace import load
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
-from sim.world.sampling import Floats, Ints, generator
+from sim.world.sampling import Floats, Ints, Population, generator
 from sim.world.tree import first_probs, read_measured
 
 
@@ -127,52 +126,6 @@ P_MIN = 1e-9
 
 Sampler = Callable[[np.random.Generator], Floats]
 """From random numbers to (N,) abilities."""
-
-
-@dataclass(frozen=True, slots=True)
-class Population:
-    """The problems of every replicate before training.
-
-    Raises:
-        UserError: probabilities or ids are impossible; names the field, replicate and problem.
-    """
-
-    p0_RNA: Floats
-    """Answer probabilities; rows sum to one."""
-    truth_RN: Ints
-    """Id of the correct answer."""
-    attractor_RN: Ints
-    """Id of the attractor, a wrong answer."""
-
-    def __post_init__(self) -> None:
-        """Check probabilities and ids."""
-        total_RN = self.p0_RNA.sum(axis=-1)
-        # A comparison with NaN is false, so this finds it too.
-        wrong_RN = ~((self.p0_RNA >= 0).all(axis=-1) & (np.abs(total_RN - 1) < 1e-6))
-        if wrong_RN.any():
-            r, n = np.argwhere(wrong_RN)[0]
-            raise UserError(
-                f"population: p0_RNA of replicate {r}, problem {n} must be probabilities that sum "
-                f"to 1; they sum to {total_RN[r, n]:g}, the least is {self.p0_RNA[r, n].min():g}"
-            )
-        for name in ("truth_RN", "attractor_RN"):
-            self._check_ids(name, getattr(self, name))
-        if (same_RN := self.truth_RN == self.attractor_RN).any():
-            r, n = np.argwhere(same_RN)[0]
-            raise UserError(
-                f"population: attractor_RN of replicate {r}, problem {n} is the correct answer"
-            )
-
-    def _check_ids(self, name: str, ids_RN: Ints) -> None:
-        R, N, A = self.p0_RNA.shape
-        if ids_RN.shape != (R, N):
-            raise UserError(f"population: {name} has shape {ids_RN.shape}, must be ({R}, {N})")
-        if (bad_RN := (ids_RN < 0) | (ids_RN >= A)).any():
-            r, n = np.argwhere(bad_RN)[0]
-            raise UserError(
-                f"population: {name} of replicate {r}, problem {n} is {ids_RN[r, n]}, must be an "
-                f"answer id in 0..{A - 1}"
-            )
 
 
 def draw_population(config: SimConfig) -> Population:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from lab.base.errors import UserError
 from lab.trace.trace import load
 from real.__main__ import main
 from real.commands import CompareCommand, RunCommand
+from real.settings.config import TrainConfig
+from real.settings.groups import CheckpointSettings, OptimSettings, VoteSettings
 from real.settings.presets import NAMES, preset, table
 from real.tiny import problems_of
 
@@ -93,3 +96,14 @@ def test_a_study_has_its_problems_arms_and_seed(capsys: pytest.CaptureFixture[st
     assert name in "\n".join(table())
     assert real.verl.main(["config", "--preset", name]) == 2
     assert "run it with guard-train" in capsys.readouterr().err
+
+
+def test_each_group_holds_and_checks_its_own_settings():
+    groups = [kind for kind in reversed(TrainConfig.__mro__) if getattr(kind, "group", None)]
+    own = [field.name for kind in groups for field in fields(kind)]
+    assert own == [field.name for field in fields(TrainConfig)] and len(groups) == 12
+    assert OptimSettings(lr=0.1).lr == 0.1 and CheckpointSettings().log == ()
+    with pytest.raises(UserError, match=r"lr = -1\.0: must be above 0"):
+        OptimSettings(lr=-1.0)
+    with pytest.raises(UserError, match="n_samples = 8: must be at most n_votes = 4"):
+        VoteSettings(n_votes=4, n_samples=8)

@@ -13,7 +13,8 @@ from lab.base.settings import from_values, to_values
 from lab.trace.response import read_response
 from sim import SimConfig, simulate
 from sim.settings.populations import EPOCHS, FREE, NAMED
-from sim.world.populations import Population, draw_population
+from sim.world.populations import draw_population
+from sim.world.sampling import Population
 
 WRONG = {"policy": "feature", "population": "gpt-9", "max_grad_norm": math.nan, "mini_batch": 9}
 WRONG |= {"histogram": 3, "mixture": [0.5], "n_problems": 2.5, "n_samples": 65, "guard": "paper"}

@@ -10,7 +10,8 @@ from guard_core import GuardConfig, group_advantages, policy_streams
 from sim import SimConfig
 from sim.engine.kernel import expected_samples
 from sim.world.policies import Attractor, Features, Independent, make_policy
-from sim.world.populations import Population, draw_population
+from sim.world.populations import draw_population
+from sim.world.sampling import Population
 
 
 @pytest.mark.parametrize("profile", ["paper", "release", "off", "mps"])

@@ -46,7 +46,7 @@ def test_a_rule_moves_the_policy_unless_it_does_not_train(runs, name):
 def on_arrays(runs, monkeypatch, config):
     """Tables of a run whose rule has no compiled part."""
     with monkeypatch.context() as patched:
-        patched.setattr("sim.rules.FAST", {})
+        patched.setattr("sim.engine.rules.FAST", {})
         return runs.play(config)[0]
 
 
@@ -144,7 +144,7 @@ def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(runs, monkeyp
         return paid
 
     monkeypatch.setattr(Scope, "pay", watched)
-    monkeypatch.setattr("sim.rules.FAST", {})
+    monkeypatch.setattr("sim.engine.rules.FAST", {})
     config = runs.small("scope+memory")
     guard = replace(config.guard, discount=0.2)
     runs.play(replace(config, guard=guard, rule_options={"subset": 1.0}))

@@ -7,7 +7,7 @@ from scipy.special import softmax
 from scipy.stats import chi2, kstest
 
 from sim import SimConfig
-from sim.rules import _draw_subset, fills_words
+from sim.engine.rules import _draw_subset, fills_words
 from sim.world.observe import MIDDLE, MOST, WIDTH, bell
 from sim.world.populations import draw_population
 from sim.world.sampling import (
