@@ -219,3 +219,4 @@ def test_the_language_model_s_numbers(tool):
     for name in ("guard", "memory", "recommended"):
         gap = estimate(differences(slow[slow["arm"] == name]["pass_final"], plain), 1 - 0.05 / 6)
         assert gap.within_noise
+        assert shown(gap) in text_of("docs/language-model.md")
