@@ -60,7 +60,40 @@ def _problems(argv: Sequence[str]) -> dict[str, str | float]:
 
 
 @dataclass(kw_only=True)
-class Simulate:
+class SettingsCommand:
+    """Options of the commands that take the simulator's settings."""
+
+    profile: str | None = None
+    """The guard, in a study that of the arm `guard`: paper (default), release, off, recommended,
+    frs, mps or rcsu."""
+    config: Path | None = None
+    """TOML file with settings; options on the command line win."""
+    settings: SimConfig = field(default_factory=SimConfig)
+
+    @classmethod
+    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
+        """Settings of --config, --population, --profile and --arm for what is not given."""
+        return {"settings": settings_of(argv, replicates=cls.replicates())}
+
+    @classmethod
+    def replicates(cls) -> int:
+        """Replicates of the command's settings by default."""
+        return cls.__dataclass_fields__["settings"].default_factory().replicates
+
+
+@dataclass(kw_only=True)
+class StudyCommand(SettingsCommand):
+    """Options of the commands that make many runs, which the same command goes on with."""
+
+    workers: int = 1
+    """Processes on this machine."""
+    quiet: bool = False
+    """No progress bar."""
+    settings: SimConfig = field(default_factory=lambda: SimConfig(replicates=20))
+
+
+@dataclass(kw_only=True)
+class Simulate(SettingsCommand):
     """Simulate one arm and leave its run folder.
 
     Examples:
@@ -71,22 +104,12 @@ class Simulate:
 
     out: Path
     """New folder for the run."""
-    profile: str | None = None
-    """The guard: paper (default), release, off, recommended, frs, mps or rcsu."""
     arm: str | None = None
     """A named arm in place of a profile: ttrl, guard, frozen, memory, memory_guard, truth, a rule
     by name (scope), or a rule with one of them (scope+guard); --rule scope --arm guard is the
     same."""
-    config: Path | None = None
-    """TOML file with settings; options on the command line win."""
     quiet: bool = False
     """No progress bar."""
-    settings: SimConfig = field(default_factory=SimConfig)
-
-    @classmethod
-    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
-        """Settings of --config, --population, --profile and --arm for what is not given."""
-        return {"settings": settings_of(argv)}
 
     def run(self) -> None:
         """Simulate, then print a summary."""
@@ -108,7 +131,7 @@ class Simulate:
 
 
 @dataclass(kw_only=True)
-class Compare:
+class Compare(StudyCommand):
     """Simulate several arms with paired seeds, each into its own folder below --out.
 
     The same command goes on with a comparison that was interrupted.
@@ -141,20 +164,11 @@ class Compare:
     """Also run all arms at these step sizes, instead of the seven of `own_best`."""
     null: bool = False
     """Also run all arms with independent problems: the null model."""
-    workers: int = 1
-    """Processes on this machine."""
-    profile: str | None = None
-    """The guard of the arm `guard`: paper (default), release, frs, mps or rcsu."""
-    config: Path | None = None
-    """TOML file with settings; options on the command line win."""
-    quiet: bool = False
-    """No progress bar."""
-    settings: SimConfig = field(default_factory=lambda: SimConfig(replicates=20))
 
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
         """Settings of --config, --population and --profile for what is not given."""
-        settings = settings_of(argv, has_arms=True, replicates=20)
+        settings = settings_of(argv, has_arms=True, replicates=cls.replicates())
         return {"settings": settings, "arms": arms_of(argv, DEMO_ARMS)}
 
     def run(self) -> None:
@@ -191,7 +205,7 @@ class Compare:
 
 
 @dataclass(kw_only=True)
-class SweepCommand:
+class SweepCommand(StudyCommand):
     """Run arms over many settings with paired seeds; the same command continues a sweep.
 
     Examples:
@@ -214,21 +228,12 @@ class SweepCommand:
     rules."""
     arms: tuple[str, ...] = ()
     """Arms, as in guard-sim compare; the preset's, or guard, if left out."""
-    workers: int = 1
-    """Processes on this machine."""
-    profile: str | None = None
-    """The guard of the arm `guard`: paper (default), release, frs, mps or rcsu."""
-    config: Path | None = None
-    """TOML file with settings; options on the command line win."""
-    quiet: bool = False
-    """No progress bar."""
-    settings: SimConfig = field(default_factory=lambda: SimConfig(replicates=20))
 
     @classmethod
     def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
         """Settings of --config, --preset, --population, --profile and --rule."""
         if (name := read_option(argv, "--preset")) is None:
-            return {"settings": settings_of(argv, replicates=20)}
+            return super().defaults(argv)
         from sim.studies.sweep import preset_settings
 
         return {"settings": settings_of(argv, **preset_settings(name))}
@@ -257,7 +262,7 @@ class SweepCommand:
 
 
 @dataclass(kw_only=True)
-class SearchCommand:
+class SearchCommand(StudyCommand):
     """Search arms and settings by successive halving; the same command continues a search.
 
     Every candidate, an arm with settings, is run over a grid of learning rates. Each round adds
@@ -285,18 +290,7 @@ class SearchCommand:
     """Mean over the learning rates of the final pass@1, or its minimum."""
     budget: int = 1000
     """Most runs: one candidate at one learning rate in one replicate each."""
-    workers: int = 1
-    """Processes on this machine."""
-    config: Path | None = None
-    """TOML file with settings; options on the command line win."""
-    quiet: bool = False
-    """No progress bar."""
     settings: SimConfig = field(default_factory=lambda: SimConfig(replicates=5))
-
-    @classmethod
-    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
-        """Settings of --config and --response for what is not given."""
-        return {"settings": settings_of(argv, replicates=5)}
 
     def run(self) -> None:
         """Run the search, write search.csv and print its best rows."""
@@ -471,7 +465,7 @@ class Theory:
 
 
 @dataclass(kw_only=True)
-class Explore:
+class Explore(SettingsCommand):
     """Serve a page whose sliders rerun the simulator, until Ctrl-C.
 
     Examples:
@@ -482,16 +476,7 @@ class Explore:
 
     port: int = 8050
     """Port on 127.0.0.1."""
-    profile: str | None = None
-    """The guard: paper (default), release, frs, mps or rcsu."""
-    config: Path | None = None
-    """TOML file with settings; options on the command line win."""
     settings: SimConfig = field(default_factory=lambda: SimConfig(replicates=8))
-
-    @classmethod
-    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
-        """Settings of --config, --population and --profile for what is not given."""
-        return {"settings": settings_of(argv, replicates=8)}
 
     def run(self) -> None:
         """Serve the page."""

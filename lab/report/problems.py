@@ -108,7 +108,7 @@ _NUMBERS = (
     _Number("flips", "flips", "label changes in training", _flips, percent=False, digits=1),
 )
 """In the order of the columns; the page, its script and `problem_columns` read nothing else."""
-_COUNTED = {number.key: number for number in _NUMBERS if number.of is not None}
+_COUNTED = {n.key: (n.of, n.digits) for n in _NUMBERS if n.of is not None}
 
 
 def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET) -> Html:
@@ -238,14 +238,14 @@ def _rows(visits: pd.DataFrame) -> pd.DataFrame:
     found = histories(visits)
     first = found.order[found.start]
     keys = {name: ints(visits, name)[first] for name in ("replicate", "problem")}
-    return pd.DataFrame(keys | {n: one.of(visits, found) for n, one in _COUNTED.items()})
+    return pd.DataFrame(keys | {name: of(visits, found) for name, (of, _) in _COUNTED.items()})
 
 
 def _summary(rows: pd.DataFrame, fates: pd.DataFrame | None, problem: Ints) -> dict[str, Any]:
     n, place = len(problem), np.searchsorted(problem, ints(rows, "problem"))
     columns: dict[str, NDArray[Any]] = {
-        name: group_mean(floats(rows, name), place, n).round(number.digits)
-        for name, number in _COUNTED.items()
+        name: group_mean(floats(rows, name), place, n).round(digits)
+        for name, (_, digits) in _COUNTED.items()
     }
     if fates is None:
         return columns | {"fate": np.zeros(n, np.int64)}

@@ -242,7 +242,8 @@ class Targets(NamedTuple):
         """Make room for what `decide` and `count_hits` write."""
         shape = candidate_votes_RPA.shape
         minority_RPA, label_RP = np.empty(shape, np.bool_), np.empty(shape[:2], np.int64)
-        return cls(candidate_votes_RPA, minority_RPA, label_RP, *np.empty((2, *shape[:2])))
+        hits_RP, rival_hits_RP = np.empty(shape[:2]), np.empty(shape[:2])
+        return cls(candidate_votes_RPA, minority_RPA, label_RP, hits_RP, rival_hits_RP)
 
 
 @_njit(cache=True, nogil=True)

@@ -27,7 +27,10 @@ from real.verl.plugin.votes import Problems
 
 N_STEPS = 8
 LONG = ("trainer.save_freq=1", "trainer.total_epochs=4", "trainer.test_freq=2")
-RELEASE = ("guard.profile=release", "trainer.save_freq=1", "trainer.total_epochs=3")
+RELEASE = (
+    *("guard.profile=release", "trainer.save_freq=1", "trainer.total_epochs=3"),
+    "actor_rollout_ref.model.use_remove_padding=True",  # verl's default: rows in one sequence
+)
 TRUTH = (
     "trainer.n_gpus_per_node=1",
     "guard.profile=off",
