@@ -342,14 +342,14 @@ def field_texts(record: type) -> dict[str, str]:
 def _groups(
     command: type, options: list[Option], complete: bool
 ) -> dict[str, list[tuple[Option, str]]]:
-    """Options and their texts, by the title of their group."""
+    """Options and their texts, by the title of their group; first those that have to be given."""
     paths = dict.fromkeys(o.path[:depth] for o in options for depth in range(1, len(o.path)))
     records = {(): command, **{path: _record(command, path) for path in paths}}
     texts = {path: field_texts(record) for path, record in records.items()}
     titles = {path: _titles(record, path) for path, record in records.items()}
     short = getattr(command, "SHORT", getattr(records.get(("settings",)), "SHORT", ()))
     groups: dict[str, list[tuple[Option, str]]] = {}
-    for option in sorted(options, key=lambda option: len(option.path)):
+    for option in sorted(options, key=lambda o: (len(o.path), o.default is not MISSING)):
         *above, name = option.path
         if complete or not above or option.name in short:
             text = texts[tuple(above)].get(name, "").replace("if None", "by default")

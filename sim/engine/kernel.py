@@ -1,4 +1,4 @@
-"""A batch's visits in compiled code: the functions of guard_core in loops over the batch.
+"""Visits in compiled code: the functions of guard_core in loops over a batch, and over an epoch.
 
 The functions are compiled as they stand in guard_core, so the law is written there alone. What is
 added here is the simulator's: the truth as a label, and the GRPO update as a gradient in a
