@@ -214,6 +214,7 @@ def test_the_last_batch_may_be_smaller() -> None:
 
 
 @given(st.integers(1, 12), st.integers(0, 2**32 - 1))
+@checked(100)
 def test_dealing_keeps_the_treatments_and_ignores_the_order_of_rows(size: int, seed: int):
     rng = np.random.default_rng(seed)
     problems, draws, order = rng.permutation(99)[:size], rng.random(size), rng.permutation(size)

@@ -263,9 +263,9 @@ SMALL: dict[str, Any] = {
     "max_response_tokens": 2, "eval_samples": 1, "checkpoint_every": 1, "save_model": True,
 }  # fmt: skip
 SAID = "guard-train: "
-PLACES = {"load": ("start", 1), "update": ("update", 1), "evaluation": ("evaluation", 2)}
-PLACES |= {"save": ("save", 1)}
-"""Of each place in the order of a run, the phase that the line names, and the call that fails:
+PLACES = {"load": ("start", 1), "evaluation": ("evaluation", 2), "save": ("save", 1)}
+PLACES |= {"update": ("update", 1)}
+"""Of each place the phase that the line names, and the call that fails:
 shards are also written before training, and the model is evaluated."""
 
 

@@ -101,19 +101,16 @@ class Answering:
 
 
 class Fixed:
-    """A rule that asks given questions, and rewards verdicts with given numbers."""
+    """A rule that asks given questions."""
 
     verifications, regenerations = 1, 0
     trusts = regeneration_rewards = None
 
-    def __init__(self, questions: list[list[int]], rewards: Any = None) -> None:
-        self.questions_PQ, self.rewards_PQ = np.array(questions), rewards
+    def __init__(self, questions: list[list[int]]) -> None:
+        self.questions_PQ = np.array(questions)
 
     def questions(self, obs: Any, label: Any) -> Any:
         return self.questions_PQ
-
-    def verifier_rewards(self, obs: Any) -> Any:
-        return self.rewards_PQ
 
 
 def decision() -> Decided:
@@ -126,18 +123,6 @@ def decision() -> Decided:
     return Decided(Observations(votes, np.zeros((2, 0)), answers_PV), decided, draws.tie, {}, {})
 
 
-def judge_of(
-    policy: Any, engine: Any, rule: Fixed, problems: Any, sampling: Sampling, **settings: Any
-) -> Judge:
-    config = TrainConfig(chat_template="off", threads=1, **settings)
-    prompts: Any = SimpleNamespace(problems=problems)
-    sampler = Sampler(engine, policy, 0)
-    parts = Parts(config, make_rule("ttrl"), prompts, sampler, sampling, None, ALONE)
-    judge = Judge(rule, parts)
-    judge.before(np.arange(2), 1)
-    return judge
-
-
 def judged(
     tokenizer: Any, engine: Any, questions: list[list[int]], **changes: Any
 ) -> tuple[Judge, Any]:
@@ -145,7 +130,12 @@ def judged(
     text_config = SimpleNamespace(get_text_config=lambda: SimpleNamespace())
     model = SimpleNamespace(config=text_config)
     policy = Policy(model, tokenizer, (0,), 0, torch.device("cpu"))
-    judge = judge_of(policy, engine, Fixed(questions), (SUM, PRODUCT), SAMPLING, **changes)
+    config = TrainConfig(chat_template="off", threads=1, **changes)
+    prompts: Any = SimpleNamespace(problems=(SUM, PRODUCT))
+    sampler = Sampler(engine, policy, 0)
+    parts = Parts(config, make_rule("ttrl"), prompts, sampler, SAMPLING, None, ALONE)
+    judge = Judge(Fixed(questions), parts)
+    judge.before(np.arange(2), 1)
     votes: Any = SimpleNamespace(problems=[0, 1], texts=TEXTS)
     decided = judge.ask(decision(), votes)
     assert decided is not None and decided.obs.verdicts is not None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_runs import Stopped, check_same, stop_at
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -34,6 +34,7 @@ def shipped(task: Task) -> Any:
     return model.eval()
 
 
+@settings(deadline=None)
 @given(st.integers(0, 99999))
 def test_collatz_steps_follow_the_map_and_lengths_are_fixed(value):
     number = f"{value:05d}"
