@@ -157,7 +157,6 @@ AHEAD = {"async_level": 1}
         ({"restart_engine": 2}, 1, "restart_engine = 2: .* use vllm"),
         ({"engine": "vllm_inprocess", "restart_engine": 2}, 1, "restart_engine = 2: .* use vllm"),
         ({"engine": "vllm_inprocess"}, 2, "2 ranks.*take vllm"),
-        (SERVER, 2, "2 ranks.*take vllm"),
         ({"engine": "vllm", "engine_tp": 3}, 3, "engine_tp = 3: does not divide the model's 2 att"),
         ({"engine": "vllm", "restart_engine": 1}, 2, "2 ranks.*guard-train resume"),
         ({**AHEAD, "engine": "vllm_inprocess"}, 1, "async_level = 1: .*trainer's process; take v"),

@@ -15,19 +15,15 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
-from guard_core import Draws, Guard, GuardConfig, PolicyStreams, Votes
+from guard_core import Draws, Guard, GuardConfig, Votes
 from guard_core.rules import Observations, make_rule
 from real.engines.rollouts import Prompts, Rollouts, SampledResponse, Sampling, to_rollouts
-from real.engines.transformers_engine import TransformersEngine
-from real.model.policy import Policy, load_policy
+from real.model.policy import Policy
 from real.problems import Problem
 from real.problems.problem import Turn
 from real.problems.prompts import encode
 from real.ranks.distributed import ALONE
 from real.settings.config import TrainConfig
-from real.settings.groups import UpdateSettings
-from real.tiny import CHECKPOINT
-from real.update.logprobs import Scorer, group_logprobs
 from real.vote.decide import Decided
 from real.vote.further import Judge, Parts, Wording
 from real.vote.sample import Sampler
@@ -168,42 +164,3 @@ def test_questions_that_are_too_long_are_not_asked(letters):
     judge, verdicts_PQ = judged(letters, engine, [[0], [0]], max_prompt_tokens=lengths[1])
     assert verdicts_PQ.tolist() == [[-1], [1]]
     assert judge.asked is not None and judge.asked.questions_PQ.tolist() == [[-1], [0]]
-
-
-def test_a_verification_can_be_trained_on(monkeypatch):
-    """The tiny model judges nothing, but it samples; its log-probs are those of the trainer."""
-    policy = load_policy(CHECKPOINT, "cpu")
-    engine = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
-    problems = [Problem("a", "3+0-1*6+0=", None), Problem("b", "1+2*3-4+5=", None)]
-    votes: Any = SimpleNamespace(problems=[0, 1], texts=[["7+0>", "3-6+0>"], ["1+6>", "2"]])
-    monkeypatch.setattr(Wording, "question", lambda self, problem, text: problem)
-    rule = Fixed([[0, 0, -1], [-1, 1, 0]], rewards=np.array([[2.0, 1.0, 0.0], [0.0, 2.0, 1.0]]))
-
-    def asked() -> Judge:
-        judge = judge_of(policy, engine, rule, problems, Sampling(22, 1.5))
-        judge.ask(decision(), votes)
-        return judge
-
-    judge, again = asked(), asked()
-    assert judge.asked is not None and judge.asked.responses is not None
-    assert again.asked is not None and again.asked.responses is not None
-    assert (judge.asked.verdicts_PQ == -1).all()
-    prompts, rollouts = judge.asked.responses.prompts, judge.asked.responses.rollouts
-    assert prompts[0] == prompts[1]
-    assert not torch.equal(rollouts.tokens_PNT[0], rollouts.tokens_PNT[1])
-    assert torch.equal(rollouts.tokens_PNT, again.asked.responses.rollouts.tokens_PNT)
-    zeros = np.zeros((2, 2))
-    streams = PolicyStreams(zeros, zeros, np.array([1.0, 0.5]), np.array([False, True]))
-    groups = judge.groups(decision(), streams)
-    # The first half is the first question: alone in its row, so there is nothing to compare.
-    root = 0.5**0.5
-    majority = [[float(g.majority_K) for g in row] for row in groups]
-    assert majority[0] == [0.0, 0.0] and majority[1] == pytest.approx([root, -root], abs=1e-5)
-    assert [(g.weight, g.dropped) for g in groups[0]] == [(1.0, False)] * 2
-    assert [(g.weight, g.dropped) for g in groups[1]] == [(0.5, True)] * 2
-    flat = [group for row in groups for group in row]
-    trainer = group_logprobs(Scorer(policy.model), flat, UpdateSettings(temperature=1.5))
-    for group, logprobs in zip(flat, trainer, strict=True):
-        torch.testing.assert_close(
-            logprobs[group.real_KT], group.old_KT[group.real_KT], atol=1e-4, rtol=0
-        )
