@@ -314,7 +314,7 @@ class PresetsCommand:
 
 @dataclass(kw_only=True)
 class PlanCommand:
-    """Plan a run on GPUs: memory of each, main memory, disk, seconds a step. Needs no GPU.
+    """Plan a run on GPUs: memory, disk, seconds a step. Needs no GPU.
 
     Examples:
         guard-train plan --preset qwen2.5-7b/math500 --gpus 8

@@ -61,4 +61,4 @@ def test_examples_of_extend_run(monkeypatch, tmp_path):
     trace = simulate(SimConfig(policy="independent", n_problems=20, epochs=9))
     assert POLICIES["independent"].__name__ == "Leaky"
     assert trace.evals["pass_at_1"].notna().all()
-    assert len(names["figure"].data) == 8
+    assert len(names["figure"].data) == names["trace"].visits["replicate"].nunique()

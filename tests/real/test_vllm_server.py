@@ -34,6 +34,10 @@ USUAL: dict[str, Any] = {
 }
 
 
+class Listener(ThreadingHTTPServer):
+    request_queue_size = 256
+
+
 class Server:
     """Answers like vLLM 0.32, unless `replies` says otherwise for a path."""
 
@@ -66,7 +70,7 @@ class Server:
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http = Listener(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
         threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True).start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import subprocess
 import sys
@@ -279,8 +278,9 @@ def test_the_guide_has_the_numbers_of_the_plan(capsys):
     form = r"^\| ([\d x]+) x (24|80|141) GB \| ([^,]+), [^|]* \| ([^|]*)\| (.*) \|$"
     rows = re.findall(form, guide, re.MULTILINE)
     for machine, memory, name, what, cells in rows:
-        gpus = math.prod(map(int, machine.split(" x ")))
-        words = ["--preset", f"{name.lower()}/math500", "--gpus", str(gpus)]
+        *nodes, gpus = machine.split(" x ")
+        words = ["--preset", f"{name.lower()}/math500", "--gpus", gpus]
+        words += ["--nodes", nodes[0], "--network", "3200"] if nodes else []
         words += ["--gpu", "h200"] if memory == "141" else ["--gpu-memory", "24"] * (memory == "24")
         options = re.sub(r"torchrun( --nnodes \d)?", "", " ".join(re.findall(r"`(.*?)`", what)))
         assert main(["plan", *words, *options.split()]) == 0
@@ -289,7 +289,7 @@ def test_the_guide_has_the_numbers_of_the_plan(capsys):
         forms += [r"about (\d+) s a step", r"about (\d+) hours"]
         found = [re.search(one, said, re.MULTILINE) for one in forms]
         planned = [f"{float(one[1]):.0f}" if one else "-" for one in found]
-        assert cells.replace(" (both)", "").split(" | ") == planned
+        assert cells.replace(" (each)", "").split(" | ") == planned
     assert len(rows) == 8
 
 
