@@ -98,9 +98,8 @@ def letters() -> list[dict[str, Any]]:
     pairs = [(letter, word) for word in WORDS.split() for letter in sorted(set(word))]
     random.Random(0).shuffle(pairs)
     return [
-        _problem(f"{letter} in {word}", *example, question.format(*pair), str(word.count(letter)))
-        for pair in pairs
-        for letter, word in [pair]
+        _problem(f"{a} in {word}", *example, question.format(a, word), str(word.count(a)))
+        for a, word in pairs
     ]
 
 
@@ -115,9 +114,8 @@ def _problem(
 def study(own: argparse.Namespace) -> int:
     """Make the runs that have no row yet, and add a row for each."""
     out, blocks = own.out / own.task, BLOCKS[own.task]
-    for seed, arm, lr in (
-        (seed, arm, lr) for seed, arms, lrs in blocks for lr, arm in product(lrs, arms)
-    ):
+    cells = ((seed, arm, lr) for seed, arms, lrs in blocks for lr, arm in product(lrs, arms))
+    for seed, arm, lr in cells:
         folder = out / f"lr-{lr:g}" / arm / str(seed)
         known = set(zip(*_known()[["task", "arm", "lr", "seed"]].to_numpy().T, strict=True))
         if seed not in own.seeds or (own.task, arm, lr, seed) in known:
