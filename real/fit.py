@@ -25,6 +25,7 @@ from real.plan import (
     read_config,
     trained_and_frozen,
     update_flops,
+    widths,
 )
 from real.problems.load import NAMED
 from real.ranks import model_copies
@@ -93,11 +94,12 @@ class Speed:
         (trained, frozen), config = trained_and_frozen(self.size), self.config
         copies = model_copies(self.world, config.fsdp_size)
         passes = math.ceil(tokens / self.world / config.max_tokens_per_microbatch)
-        gradients = 4 * trained * passes
+        narrow, wide = widths(config)
+        gradients = wide * trained * passes
         if copies % self.nodes == 0:
             n_bytes = 2 * (1 - 1 / copies) * gradients
         else:
-            n_bytes = gradients + 2 * 2 * passes * (trained + frozen)
+            n_bytes = gradients + 2 * narrow * passes * (trained + frozen)
         return n_bytes / (self.network * 1e9 / 8)
 
     def sampling(self, n_responses: int) -> float:

@@ -226,7 +226,7 @@ class MemoryPlan:
     """Most bytes between the engine's start and the first update: the whole model, or shards and
     the part that is cut next."""
     host: int
-    """Bytes of main memory, all processes of this machine together."""
+    """Bytes of main memory, all processes of the run together."""
     checkpoint: int
     """Bytes of one checkpoint on disk."""
 
@@ -276,7 +276,7 @@ def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> 
 
 def _start(size: ModelSize, config: TrainConfig, world: int) -> int:
     """Return the most bytes while the model reaches the GPU, the engine asleep."""
-    narrow, wide = _widths(config)
+    narrow, wide = widths(config)
     if world == 1 or config.engine != "vllm":
         return size.n_weights * narrow + 2 * CONTEXT
     shards = world // model_copies(world, config.fsdp_size)
@@ -286,7 +286,7 @@ def _start(size: ModelSize, config: TrainConfig, world: int) -> int:
 def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPart]:
     """Return weights, masters, gradients and moments of one rank."""
     shards = world // model_copies(world, config.fsdp_size)
-    narrow, wide = _widths(config)
+    narrow, wide = widths(config)
     trained, frozen = trained_and_frozen(size)
     # Where weights are sharded, the shards are the masters.
     kept = wide if world > 1 else narrow
@@ -313,7 +313,7 @@ def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Memory
 
 def checkpoint_bytes(size: ModelSize, config: TrainConfig) -> int:
     """Return the bytes of a checkpoint: masters or else trained weights, moments and average."""
-    narrow, wide = _widths(config)
+    narrow, wide = widths(config)
     numbers = trained_and_frozen(size)[0]
     return numbers * (max(narrow, wide) + 2 * wide + (4 if config.ema_decay > 0 else 0))
 
@@ -328,7 +328,7 @@ def longest(config: TaskSettings) -> int:
     return config.max_prompt_tokens + (config.max_response_tokens or 1)
 
 
-def _widths(config: TrainConfig) -> tuple[int, int]:
+def widths(config: TrainConfig) -> tuple[int, int]:
     """Bytes of a number of the weights, and of gradients and moments."""
     return getattr(torch, config.dtype).itemsize, 4
 
@@ -365,7 +365,7 @@ def _pass_part(size: ModelSize, config: TrainConfig) -> MemoryPart:
     """Activations and logits, or the optimizer's copies where these are larger."""
     tokens = max(config.max_tokens_per_microbatch, longest(config))
     how = (tokens, config.gradient_checkpointing, not size.n_adapters, GPU_CHUNK_ELEMENTS)
-    narrow, wide = _widths(config)
+    narrow, wide = widths(config)
     n_bytes = pass_bytes(size, narrow, *how)
     block = min(BLOCK_ELEMENTS, trained_and_frozen(size)[0])
     copies = wide * block * (4 if config.offload_optimizer else 1)
@@ -378,7 +378,7 @@ def _gathered(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPa
     """Whole weights and gradients of the layers at work: embeddings and head, and two layers."""
     if world == 1:
         return []
-    narrow, wide = _widths(config)
+    narrow, wide = widths(config)
     weights = narrow * (size.n_outside + 4 * size.n_layer)
     gradients = narrow * size.n_outside + (narrow + wide) * size.n_layer
     return [MemoryPart("gathered layers", weights + (0 if size.n_adapters else gradients), 0)]
@@ -399,7 +399,7 @@ def _engine(size: ModelSize, config: TrainConfig, world: int, card: int, needed:
         return _Engine([], least)
     if config.engine == "transformers":
         return _transformers(size, config, world)
-    narrow, n_gpus = _widths(config)[0], config.engine_tp
+    narrow, n_gpus = widths(config)[0], config.engine_tp
     # GPUs beyond the number of heads hold copies of them.
     per_token = size.n_kv * narrow // min(n_gpus, size.n_kv_heads)
     weights = size.n_weights * narrow // n_gpus
@@ -423,7 +423,7 @@ def _engine(size: ModelSize, config: TrainConfig, world: int, card: int, needed:
 
 def _transformers(size: ModelSize, config: TrainConfig, world: int) -> _Engine:
     """Return what an engine takes whose cache is allocated row by row, in the trainer's process."""
-    narrow = _widths(config)[0]
+    narrow = widths(config)[0]
     rows = config.max_rows  # of evaluations, which have more problems than a batch
     tokens = rows * longest(config)
     # Prompts of unequal lengths need a mask, with which attention copies a layer's keys and values
@@ -442,7 +442,7 @@ def _transformers(size: ModelSize, config: TrainConfig, world: int) -> _Engine:
 
 def _host(size: ModelSize, config: TrainConfig, world: int) -> int:
     """Main memory: all ranks load the whole model, engines start without weights."""
-    narrow, wide = _widths(config)
+    narrow, wide = widths(config)
     own = config.engine == "vllm" or (config.async_level and config.engine == "transformers")
     processes = 2 * world if own else world
     copies = 1 + (config.ema_decay > 0)

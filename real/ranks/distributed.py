@@ -288,16 +288,18 @@ def _host_mesh(group: Any, copies: int, shards: int) -> DeviceMesh:
     return mesh_of("cpu", copies, shards)
 
 
-def norm_over_ranks(norm: Tensor, parameters: Iterable[Tensor]) -> Tensor:
-    """Return the L2 norm of a whole from that of each rank's shard.
+def shard_group(tensors: Iterable[Tensor]) -> dist.ProcessGroup | None:
+    """Return the ranks that share one copy of sharded tensors; None if none of them is sharded."""
+    mesh = next((t.device_mesh for t in tensors if isinstance(t, DTensor)), None)
+    return None if mesh is None else mesh.get_group(mesh.ndim - 1)
 
-    `parameters` hold the shards. Ranks with the same ones count once.
-    """
-    mesh = next((p.device_mesh for p in parameters if isinstance(p, DTensor)), None)
-    if mesh is None:
+
+def norm_over_ranks(norm: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Return the L2 norm of a whole from that of each rank's shard, given `shard_group`."""
+    if group is None:
         return norm
     squared = norm.square()
-    dist.all_reduce(squared, group=mesh.get_group(mesh.ndim - 1))
+    dist.all_reduce(squared, group=group)
     return squared.sqrt()
 
 

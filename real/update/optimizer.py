@@ -29,6 +29,7 @@ from real.ranks.distributed import (
     computed_with,
     local_shard,
     norm_over_ranks,
+    shard_group,
     shard_of,
     sharded_like,
 )
@@ -378,6 +379,7 @@ class PolicyOptimizer:
         self.parameters: list[Tensor] = self._masters.tensors
         self._named = dict(zip(trained, self.parameters, strict=True))
         self._adamw = MeasuredAdamW(self._masters, config.weight_decay, config.offload_optimizer)
+        self._group = shard_group(self.model.parameters())
         self.average = WeightAverage(self._named) if config.ema_decay > 0 else None
 
     def step(self, groups: Sequence[Group]) -> Step:
@@ -406,7 +408,7 @@ class PolicyOptimizer:
             return step(fault=self._refused(Fault.GRADIENT))
         if not math.isfinite(done.loss):
             return step(fault=self._refused(Fault.LOSS))
-        moved = norm_over_ranks(self._adamw.step(lr), self.model.parameters()).item()
+        moved = norm_over_ranks(self._adamw.step(lr), self._group).item()
         fault = None if math.isfinite(moved) else self._refused(Fault.UPDATE)
         if fault is None:
             self.n_refused_in_a_row = 0
@@ -503,7 +505,7 @@ class PolicyOptimizer:
         """Scale the gradients down to the greatest norm allowed, and return their norm before."""
         gradients = self._masters.gradients()
         whole = torch.nn.utils.get_total_norm(gradients)
-        norm = norm_over_ranks(whole, self.model.parameters())
+        norm = norm_over_ranks(whole, self._group)
         torch._foreach_mul_(  # pyright: ignore[reportPrivateImportUsage]
             gradients, (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
         )
