@@ -124,7 +124,7 @@ STEPS = (
         "mean entropy of the distributions that the votes' tokens were drawn from; minus the "
         "tokens' mean log-prob, an unbiased estimate, where the engine gives no entropies",
     ),
-    _measured("kl", "nats per token", "divergence from the sampler"),
+    _measured("kl", "nats per token", "divergence from the start model, with kl_coef > 0"),
     _measured("mismatch_kl", "nats per token", "KL(engine || trainer)"),
     _measured("tis_weight", "factor", "mean truncated importance weight, where there is a cap"),
     _measured("masked", "share of responses", "outliers that its mask left out of the loss"),
