@@ -80,10 +80,11 @@ def _left_pilots(width: int) -> Iterator[float]:
     The next rate follows from the power law through the two nearest tries, or a square law.
     """
     while True:
-        tried, goal = _rates().query("width == @width"), _goal()
+        tried = _rates().query("width == @width")
         if tried.empty:
             yield REFERENCE_LR
             continue
+        goal = _goal()
         if width == REFERENCE or len(tried) >= MAX_PILOTS or chosen_error(width) < np.log(1.25):
             return
         logs = np.log(tried[["lr", "kl"]].to_numpy())
