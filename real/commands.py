@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from lab.cli import arms_of, read_option
 from lab.options import POSITIONAL
 from lab.signals import ends_at_once
 from lab.trace.manifest import FILE_NAME, check_new, read_manifest
-from real.asked import check_asked, read_sources
+from real.asked import check_asked, check_list, read_sources
 from real.measure import MeasureSettings
 from real.ranks import launched
 from real.record.terminal import advice_when_stopped, phases_bar, runs_bar, tell, unread_shares
@@ -300,6 +301,50 @@ class MeasureCommand(MeasureSettings, SettingsCommand):
 
 
 @dataclass(kw_only=True)
+class ForecastCommand(MeasureCommand):
+    """Predict arms at several learning rates before anything is trained.
+
+    Measures the model on the problems (`guard-train measure`), then simulates every arm at every
+    rate with the settings of the training run (`guard-sim compare --policy measured`). The line
+    "outside of the linear range" under a table says that its arm is not to be trusted.
+
+    Examples:
+        guard-train forecast --out runs/forecast
+        guard-train forecast --preset smollm2/letters --model model --unit answer --responses 64 \
+            --lrs 3e-6 1e-5 3e-5 --out runs/letters
+    """
+
+    out: Path
+    """Folder for response.npz and the runs, OUT/lr-LR/ARM; must not exist yet."""
+    preset: str | None = None
+    """A cell of the paper or a study, as in `guard-train run`."""
+    arms: tuple[str, ...] = ("ttrl", "guard", "memory", "recommended", "truth")
+    """Arms, as in `guard-sim compare`."""
+    lrs: tuple[float, ...] = (1e-4, 2e-4, 3e-4)
+    """Peak learning rates."""
+    replicates: int = 16
+    """Simulated runs of an arm at a rate."""
+
+    def run(self) -> int:
+        """Measure, simulate, and print a table for every rate."""
+        check_list("lrs", self.lrs, "give learning rates above 0")
+        check_new(self.out)
+        folder, self.out = self.out, self.out / "response.npz"
+        folder.mkdir(parents=True, exist_ok=True)
+        super().run()
+        for lr in self.lrs:
+            print(f"learning rate {lr:g}", flush=True)
+            words = f"compare --policy measured --lr {lr:g} --replicates {self.replicates}"
+            words += f" --seed {self.settings.seed}" + " --quiet" * self.quiet
+            places = ["--response", str(self.out), "--out", str(folder / f"lr-{lr:g}")]
+            # A process, since the trainer and the simulator never import each other.
+            command = [sys.executable, "-m", "sim", *words.split(), *places, "--arms", *self.arms]
+            if code := subprocess.run(command, check=False).returncode:
+                return code
+        return 0
+
+
+@dataclass(kw_only=True)
 class PresetsCommand:
     """List the presets, what they set, and which numbers are the paper's.
 
@@ -368,6 +413,7 @@ COMMANDS = {
     "make-tiny": MakeTinyCommand,
     "import-gguf": ImportGgufCommand,
     "measure": MeasureCommand,
+    "forecast": ForecastCommand,
     "plan": PlanCommand,
     "presets": PresetsCommand,
     "resume": ResumeCommand,

@@ -26,7 +26,8 @@ from sim.settings.config import (
     Preset,
     SimConfig,
 )
-from sim.settings.populations import NAMED
+from sim.settings.populations import NAMED, response_at
+from sim.settings.trainer import taken
 
 
 def settings_of(argv: Sequence[str], has_arms: bool = False, **base: Any) -> SimConfig:
@@ -40,8 +41,12 @@ def settings_of(argv: Sequence[str], has_arms: bool = False, **base: Any) -> Sim
     values = base if path is None else toml_values(Path(path))
     values = {name: values[name] for name in values if name != "arms" or not has_arms}
     usual = values.get("population", SimConfig.__dataclass_fields__["population"].default)
+    asked = _problems(argv)
+    if asked.get("policy") == "measured" and isinstance(response := asked.get("response"), str):
+        run = response_at(response).facts.run
+        values = (taken(run, f"response: {response}") if run else {}) | values
     values = with_arm_options(argv, values, read_option(argv, "--population") or usual)
-    return from_values(values | _problems(argv), SimConfig, path or "")
+    return from_values(values | asked, SimConfig, path or "")
 
 
 def _problems(argv: Sequence[str]) -> dict[str, str | float]:
@@ -184,6 +189,7 @@ class Compare(StudyCommand):
         from sim.studies.compare import compare, print_short, report, rows_of
         from sim.studies.controls import named
         from sim.studies.sweep import STEPS, Sweep, run_sweep
+        from sim.world.measured import Trust
 
         config = self.settings
         names = tuple(with_rule(for_cell(n, config.population), config.rule) for n in self.arms)
@@ -191,6 +197,8 @@ class Compare(StudyCommand):
         arms = [named(name, config) for name in names]
         traces = compare(config, arms, self.out, not self.quiet, self.workers)
         rows = rows_of(traces, config)
+        notes = {name: trace.run.extra.get("trust") for name, trace in traces.items()}
+        trusts = {name: trust for name, trust in notes.items() if trust is not None}
         steps = self.steps or (STEPS if self.own_best else ())
         if steps or self.null:
             traces.clear()
@@ -201,6 +209,8 @@ class Compare(StudyCommand):
             rows = pd.concat([rows, more], ignore_index=True)
             rows = rows.drop_duplicates(["policy", "step", "arm", "replicate"])
         report(rows, config, self.out)
+        for arm, trust in trusts.items():
+            print(f"{arm}: {Trust(**trust).line()}")
         print(self.out)
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from lab.base.errors import UserError
 from lab.base.files import check_new_file
+from lab.base.settings import to_values
 from lab.trace.manifest import read_manifest
 from lab.trace.response import Facts, Response, write_response
 from real.answers import AnswerIds, Equality
@@ -76,6 +77,7 @@ def measure_to(
         One line with the size of the result.
     """
     check_new_file(out)
+    asked = to_values(config.settled())
     config = replace(config, attention="eager", engine="transformers").settled()
     folder = model_of(config)
     policy = load_policy(folder, config.device, config.dtype, config.attention)
@@ -120,6 +122,7 @@ def measure_to(
                 "model": sources["model"],
                 "problems": sources["problems"],
                 "problem_ids": [problem.id for problem in prompts.problems],
+                "run": asked,
             },
             checkpoints=[partial(trained_weights, path) for path in checkpoints],
             report=report,

@@ -5,7 +5,7 @@ Real runs are simulated by the measured policy, and by the classical ones as a r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from guard_core import GuardConfig
-from guard_core.rules import make_rule
 from lab.arm_settings import arm_of
 from lab.base.arms import BASELINE
 from lab.base.columns import floats, ints
@@ -28,37 +27,10 @@ from lab.trace.trace import Trace
 from sim.engine.run import simulate
 from sim.settings.config import Classical, SimConfig
 from sim.settings.machine_code import compilation_shown
-from sim.settings.populations import check_measured_rule
+from sim.settings.trainer import MEASURED_ALONE, TAKEN, check_fixed, check_settings
 
 STEPS = tuple(0.02 * 2**k for k in range(10))
 """Step sizes that a classical policy is calibrated over, .02 to 10.24."""
-
-_TAKEN = ("labels", "rule", "rule_options", "step_factor", "n_votes", "n_samples", "epochs")
-_TAKEN += ("batch_size", "mini_batch", "warmup_ratio")
-"""Settings of both worlds that a simulation takes from the real run."""
-_READ = (*_TAKEN, "guard", "lr", "kl_coef", "ema_decay", "max_grad_norm")
-"""Settings of the real run that the simulation has."""
-_FIXED = {"clip_low": 0.2, "clip_high": 0.2, "weight_decay": 0.01, "loss": "dapo", "top_p": 1.0}
-_FIXED |= {"drop_uniform": False, "mask_truncated": False, "lora_rank": 0, "async_level": 0}
-_FIXED |= {"eval_top_p": 1.0, "master_weights": True, "similarity_model": None, "treatment": "own"}
-_FIXED |= {"eval_extract": None}
-"""Settings of the trainer at the only values that the measured policy has."""
-_MEASURED = """
-model tiny_task tiny_verifies tiny_wrong tiny_lead problem_seed chat_template template_options
-system_prompt problems fields data_dir hub n_problems prompt_suffix max_prompt_tokens answer_check
-extract max_response_tokens stop temperature eval_temperature
-"""
-"""Settings of model, problems and responses, which the response file stands for."""
-_WITHOUT_EFFECT = """
-answer_timeout engine engine_url engine_timeout restart_engine engine_exchange engine_memory
-engine_tp engine_adapters tis_cap max_rows max_unread max_num_gen_batches
-max_tokens_per_microbatch max_bad_steps lora_alpha lora_targets gradient_checkpointing attention
-offload_optimizer fsdp_size keep_votes eval_every eval_steps eval_samples n_held_out
-checkpoint_every checkpoint_minutes checkpoint_keep save_model log seed device dtype head_dtype
-threads rank_timeout
-"""
-"""Settings that change cost, precision, records or random numbers, or that act only beside a value
-which `_FIXED` excludes."""
 
 
 class Prediction(NamedTuple):
@@ -77,8 +49,7 @@ class Prediction(NamedTuple):
         """Return the settings of the measured policy for the runs of one arm."""
         run = runs[0]
         check_same(run, self.response.facts, self.path)
-        own = {name: run.config.get(name, 0.0) for name in ("kl_coef", "ema_decay")}
-        own |= {name: run.config[name] for name in ("lr", "max_grad_norm")}
+        own = {name: run.config[name] for name in MEASURED_ALONE if name in run.config}
         own |= {"response": str(self.path), "growth": self.growth}
         own |= {"n_answers": self.response.n_answers, **self._shared(run)}
         return SimConfig(policy=MEASURED, **own)
@@ -95,7 +66,7 @@ class Prediction(NamedTuple):
         return SimConfig(policy=policy, step=step, **own, **self._shared(runs[0]))
 
     def _shared(self, run: Manifest) -> dict[str, Any]:
-        own = {name: run.config[name] for name in _TAKEN}
+        own = {name: run.config[name] for name in TAKEN}
         own |= {"guard": GuardConfig.from_dict(run.config["guard"]), "n_problems": run.n_problems}
         return own | {"replicates": self.replicates, "seed": self.seed}
 
@@ -122,27 +93,7 @@ def check_same(run: Manifest, facts: Facts, path: Path) -> None:
                 f"{run.seeds[0]}; measure the run's own with guard-train measure"
             )
     temperature = {"temperature": facts.temperature, "eval_temperature": facts.temperature}
-    _check_fixed(run.config, temperature, where)
-
-
-def check_settings(config: Mapping[str, Any], where: str) -> None:
-    """Refuse settings of the trainer that the measured policy does not have or does not know."""
-    known = {*_READ, *_FIXED, *_MEASURED.split(), *_WITHOUT_EFFECT.split()}
-    for name in sorted(config.keys() - known):
-        raise UserError(
-            f"{where} has {name} = {config[name]}, a setting that guard-sim agree does not know; "
-            "leave that run out"
-        )
-    _check_fixed(config, _FIXED, where)
-    check_measured_rule(make_rule(config["rule"], config["rule_options"]))
-
-
-def _check_fixed(config: Mapping[str, Any], fixed: Mapping[str, Any], where: str) -> None:
-    for name, own in fixed.items():
-        if (value := config.get(name, own)) != own:
-            raise UserError(
-                f"{where} has {name} = {value}, the measured policy only {own}; leave that run out"
-            )
+    check_fixed(run.config, temperature, where)
 
 
 def _simulate_classical(
