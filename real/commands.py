@@ -10,13 +10,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import msgspec
+
 from lab.arm_settings import arm_of
 from lab.base.arms import DEMO_ARMS, for_cell, with_rule
 from lab.base.errors import UserError
+from lab.base.settings import to_values
 from lab.cli import arms_of, read_option
 from lab.options import POSITIONAL
 from lab.signals import ends_at_once
 from lab.trace.manifest import FILE_NAME, check_new, read_manifest
+from lab.trace.response import read_response
 from real.asked import check_asked, check_list, read_sources
 from real.measure import MeasureSettings
 from real.ranks import launched
@@ -315,7 +319,7 @@ class ForecastCommand(MeasureCommand):
     """
 
     out: Path
-    """Folder for response.npz and the runs, OUT/lr-LR/ARM; must not exist yet."""
+    """Folder for response.npz and the runs, OUT/lr-LR/ARM; the same command goes on with it."""
     preset: str | None = None
     """A cell of the paper or a study, as in `guard-train run`."""
     arms: tuple[str, ...] = ("ttrl", "guard", "memory", "recommended", "truth")
@@ -328,10 +332,13 @@ class ForecastCommand(MeasureCommand):
     def run(self) -> int:
         """Measure, simulate, and print a table for every rate."""
         check_list("lrs", self.lrs, "give learning rates above 0")
-        check_new(self.out)
         folder, self.out = self.out, self.out / "response.npz"
-        folder.mkdir(parents=True, exist_ok=True)
-        super().run()
+        asked = to_values(self.settings.settled())
+        if not self.out.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            super().run()
+        elif read_response(self.out).facts.run != msgspec.json.decode(msgspec.json.encode(asked)):
+            raise UserError(f"{self.out}: was measured with other settings; choose another --out")
         for lr in self.lrs:
             print(f"learning rate {lr:g}", flush=True)
             words = f"compare --policy measured --lr {lr:g} --replicates {self.replicates}"

@@ -200,6 +200,12 @@ def step_row(done: list[Step]) -> dict[str, float]:
     }
 
 
+def mean_kl(done: list[Step]) -> float:
+    """Mean over the tokens of all steps of the KL divergence from the start model, in nats."""
+    n_tokens = sum(s.n_forward for s in done)
+    return sum(s.kl * s.n_forward for s in done) / n_tokens if n_tokens else np.nan
+
+
 def train(
     config: TrainConfig,
     folder: str | Path | None = None,
@@ -434,6 +440,7 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
             for group, unread in zip(groups, unread_P, strict=True)
         ),
         "n_unread": int(unread_P.sum()),
+        **({"kl": mean_kl(steps)} if config.kl_coef > 0 else {}),
         **matched,
         "tokens_sampled": n_sampled,
         **sampled_row(responses.rollouts, config.top_p),

@@ -73,6 +73,13 @@ def test_steps_tell_what_was_done(ttrl):
     trained = steps["tokens"] / steps["seconds_update"]
     np.testing.assert_allclose(steps["trained_per_second"], trained)
     assert (steps["n_refused"] == 0).all() and (steps["n_left_out"] == 0).all()
+    assert "kl" not in steps
+
+
+def test_a_penalty_records_its_divergence_which_grows_from_the_start(ttrl):
+    steps = train(small("ttrl", kl_coef=1e-9), progress=False).steps
+    assert steps["kl"].gt(0).all() and steps["kl"].iloc[-1] > steps["kl"].iloc[0]
+    np.testing.assert_allclose(steps["loss"], ttrl.steps["loss"], atol=1e-6)
 
 
 def test_same_seed_gives_the_same_bits_in_memory_and_on_disk(ttrl, tmp_path):

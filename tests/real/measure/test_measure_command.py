@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from lab.trace.manifest import read_manifest
 from lab.trace.response import read_response
 from real.__main__ import main
 from real.record.checkpoint import trained_weights
+from sim.cli import main as guard_sim
 
 FEW = ["--n-problems", "3", "--responses", "24", "--weights", "64", "--min-novel", "1e-3"]
 FEW += ["--quiet"]
@@ -80,3 +82,29 @@ def test_a_run_of_another_model_gives_no_growth(pilot, tmp_path, capsys):
         assert "started from another model" in capsys.readouterr().err
     finally:
         changed.write_text(text)
+
+
+def test_a_forecast_simulates_every_arm_with_the_settings_of_the_run(tmp_path, capfd):
+    out = tmp_path / "forecast"
+    run = ["--n-votes", "8", "--n-samples", "4", "--epochs", "2", "--batch-size", "3"]
+    words = [*FEW, *run, "--arms", "ttrl", "recommended", "--lrs", "1e-4", "--replicates", "2"]
+    assert main(["forecast", "--out", str(out), *words]) == 0
+    shown = capfd.readouterr().out
+    assert "learning rate 0.0001" in shown and "ttrl: measured policy: mass on unseen" in shown
+    runs = {arm: read_manifest(out / "lr-0.0001" / arm) for arm in ("ttrl", "recommended")}
+    asked = {"policy": "measured", "lr": 1e-4, "epochs": 2, "n_votes": 8, "batch_size": 3}
+    for run in runs.values():
+        assert asked.items() <= run.config.items() and run.n_problems == 3
+    assert [run.config["kl_coef"] for run in runs.values()] == [0.0, 0.05]
+    assert main(["forecast", "--out", str(out), *words]) == 0
+    assert "response file" not in capfd.readouterr().out
+    assert main(["forecast", "--out", str(out), *words, "--top-p", "0.9"]) == 2
+    assert "was measured with other settings" in capfd.readouterr().err
+
+
+def test_a_simulation_refuses_what_the_measured_run_has_and_the_policy_lacks(tmp_path, capsys):
+    out = tmp_path / "response.npz"
+    assert main(["measure", "--out", str(out), *FEW, "--loss", "grpo"]) == 0
+    asked = ["run", "--policy", "measured", "--response", str(out), "--out", str(tmp_path / "run")]
+    assert guard_sim(asked) == 2
+    assert "has loss = grpo, the measured policy only dapo" in capsys.readouterr().err
