@@ -51,14 +51,15 @@ def check_settings(config: Mapping[str, Any], where: str) -> None:
 
 
 def taken(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the settings of a simulation of a run by the policy `measured`.
+    """Return the settings of a simulation of the run that a response file was measured for.
 
-    Those of its guard are left out, which every arm has of its own.
+    Those of its guard are left out, which every arm has of its own. The gradients are those of the
+    weights that the run trains, also of adapters.
 
     Raises:
         UserError: as of `check_settings`.
     """
-    check_settings(config, where)
+    check_settings({**config, "lora_rank": 0}, where)
     return {name: config[name] for name in (*TAKEN, *MEASURED_ALONE) if name in config}
 
 

@@ -8,6 +8,7 @@ from lab.trace.response import read_response
 from real.__main__ import main
 from real.record.checkpoint import trained_weights
 from sim.cli import main as guard_sim
+from sim.commands import settings_of
 
 FEW = ["--n-problems", "3", "--responses", "24", "--weights", "64", "--min-novel", "1e-3"]
 FEW += ["--quiet"]
@@ -51,6 +52,8 @@ def test_answers_adapters_and_the_verifying_model_are_measured(tmp_path, words):
         assert response.facts.unit == "answer" and (response.edge_node == 0).all()
     if words[0] == "--lora-rank":
         assert response.facts.n_weights < 20_000
+        asked = settings_of(["--policy", "measured", "--response", str(out)])
+        assert (asked.n_votes, asked.lr) == (64, 3e-4)
 
 
 @pytest.mark.parametrize(
