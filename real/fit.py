@@ -172,7 +172,6 @@ def engine_memory(
 
 
 def _told(plan: MemoryPlan) -> str:
-    """Return a plan in one line."""
     sums = f"update {plan.update / GIB:.0f}, sampling {plan.sampling / GIB:.0f}"
     parts = [(part.name, max(part.update, part.sampling) / GIB) for part in plan.parts]
     words = ", ".join(f"{name} {size:.2g}" for name, size in parts if size >= 0.05)
@@ -260,7 +259,6 @@ def plan_lines(
 
 
 def _by_engine_tp(speed: Speed, card: int) -> Iterator[str]:
-    """Yield the seconds of a step for engines over one and over several GPUs."""
     for n in (1, 2, 4):
         config = replace(speed.config, engine_tp=n)
         plan = plan_memory(speed.size, config, speed.world, card)

@@ -257,30 +257,29 @@ def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> 
     parts = [*state_parts(size, config, world), _pass_part(size, config)]
     parts += [*_gathered(size, config, world), MemoryPart("libraries", CONTEXT, CONTEXT)]
     needed = sum(part.update if config.async_level else part.sampling for part in parts)
-    engine = _engine(size, config, world, card, needed)
-    of_engine = engine.parts
+    of_engine, tokens, cache, share = _engine(size, config, world, card, needed)
     if config.async_level:  # the engine samples during the update
         of_engine = [part._replace(update=part.sampling) for part in of_engine]
     return MemoryPlan(
         parts=tuple(part for part in (*parts, *of_engine) if part.update or part.sampling),
         card=card,
-        cache_tokens=engine.tokens,
+        cache_tokens=tokens,
         least_tokens=LEAST_ROWS * longest(config),
-        cache=engine.cache,
-        engine_share=engine.share,
-        start=_start(size, config, world),
+        cache=cache,
+        engine_share=share,
+        start=_start(size, config, world, parts[0].update),
         host=_host(size, config, world),
-        checkpoint=checkpoint_bytes(size, config),
+        checkpoint=checkpoint_bytes(trained_and_frozen(size)[0], config),
     )
 
 
-def _start(size: ModelSize, config: TrainConfig, world: int) -> int:
-    """Return the most bytes while the model reaches the GPU, the engine asleep."""
+def _start(size: ModelSize, config: TrainConfig, world: int, weights: int) -> int:
+    """Return the most bytes while the model reaches the GPU, to be sharded into `weights` bytes."""
     narrow, wide = widths(config)
     if world == 1 or config.engine != "vllm":
         return size.n_weights * narrow + 2 * CONTEXT
-    shards = world // model_copies(world, config.fsdp_size)
-    return wide * (size.n_weights // shards + max(size.n_layer, size.n_outside)) + 2 * CONTEXT
+    of_number = narrow if size.n_adapters else wide
+    return weights + of_number * max(size.n_layer, size.n_outside) + 2 * CONTEXT
 
 
 def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPart]:
@@ -311,11 +310,9 @@ def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Memory
     return parts
 
 
-def checkpoint_bytes(size: ModelSize, config: TrainConfig) -> int:
+def checkpoint_bytes(n_trained: int, config: TrainConfig) -> int:
     """Return the bytes of a checkpoint: masters or else trained weights, moments and average."""
-    narrow, wide = widths(config)
-    numbers = trained_and_frozen(size)[0]
-    return numbers * (max(narrow, wide) + 2 * wide + (4 if config.ema_decay > 0 else 0))
+    return n_trained * widths(config)[1] * (4 if config.ema_decay > 0 else 3)
 
 
 def trained_and_frozen(size: ModelSize) -> tuple[int, int]:
@@ -324,7 +321,7 @@ def trained_and_frozen(size: ModelSize) -> tuple[int, int]:
 
 
 def longest(config: TaskSettings) -> int:
-    """Return the tokens of the longest prompt and response together."""
+    """Return the tokens of the longest prompt with its response."""
     return config.max_prompt_tokens + (config.max_response_tokens or 1)
 
 
@@ -384,21 +381,14 @@ def _gathered(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPa
     return [MemoryPart("gathered layers", weights + (0 if size.n_adapters else gradients), 0)]
 
 
-class _Engine(NamedTuple):
-    parts: list[MemoryPart]
-    tokens: int
-    """Of an engine's cache."""
-    cache: int = 0
-    share: float = 0.0
-
-
-def _engine(size: ModelSize, config: TrainConfig, world: int, card: int, needed: int) -> _Engine:
-    """Return what an engine takes of each GPU."""
-    least = LEAST_ROWS * longest(config)
+def _engine(
+    size: ModelSize, config: TrainConfig, world: int, card: int, needed: int
+) -> tuple[list[MemoryPart], int, int, float]:
+    """Return what an engine takes of a GPU, tokens and bytes of its cache, and the whole share."""
     if config.engine == "vllm_server":
-        return _Engine([], least)
+        return [], LEAST_ROWS * longest(config), 0, 0.0
     if config.engine == "transformers":
-        return _transformers(size, config, world)
+        return *_transformers(size, config, world), 0, 0.0
     narrow, n_gpus = widths(config)[0], config.engine_tp
     # GPUs beyond the number of heads hold copies of them.
     per_token = size.n_kv * narrow // min(n_gpus, size.n_kv_heads)
@@ -418,11 +408,11 @@ def _engine(size: ModelSize, config: TrainConfig, world: int, card: int, needed:
         MemoryPart("engine: cache", 0, max(0, cache), note),
         MemoryPart("engine: libraries", context, ENGINE_OVERHEAD + context, asleep),
     ]
-    return _Engine(parts, tokens, cache, taken / card)
+    return parts, tokens, cache, taken / card
 
 
-def _transformers(size: ModelSize, config: TrainConfig, world: int) -> _Engine:
-    """Return what an engine takes whose cache is allocated row by row, in the trainer's process."""
+def _transformers(size: ModelSize, config: TrainConfig, world: int) -> tuple[list[MemoryPart], int]:
+    """Return what an engine takes whose cache is allocated row by row, and the cache's tokens."""
     narrow = widths(config)[0]
     rows = config.max_rows  # of evaluations, which have more problems than a batch
     tokens = rows * longest(config)
@@ -437,7 +427,7 @@ def _transformers(size: ModelSize, config: TrainConfig, world: int) -> _Engine:
     note = f"{rows} responses, {longest(config)} tokens each"
     parts = [MemoryPart("engine: weights", copy, copy), MemoryPart("engine: cache", 0, cache, note)]
     parts.append(MemoryPart("engine: libraries", context, context))
-    return _Engine(parts, max(tokens, LEAST_ROWS * longest(config)))
+    return parts, max(tokens, LEAST_ROWS * longest(config))
 
 
 def _host(size: ModelSize, config: TrainConfig, world: int) -> int:

@@ -23,7 +23,7 @@ from real.engines.rollouts import Engine, Sampling
 from real.fit import checked_engine_memory
 from real.model.policy import Policy, grow_segments, in_phase, load_policy, pick_device
 from real.model.prepare import prepare_training
-from real.plan import multiplied, update_flops
+from real.plan import checkpoint_bytes, multiplied, update_flops
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
 from real.ranks import local_world
@@ -118,12 +118,6 @@ def state_of(run: Run) -> State:
     }
 
 
-def checkpoint_bytes(run: Run) -> int:
-    """Return the bytes of weights and optimizer state, which make up nearly all a checkpoint."""
-    weights = state_of(run)[MODEL].values()
-    return sum(p.numel() * p.element_size() for p in weights) + run.optimizer.state_bytes
-
-
 def restore(run: Run, folder: Path) -> None:
     """Put a newly prepared run where the checkpoint in `folder` was written."""
     optimizer = read_file(folder / OPTIMIZER)
@@ -170,7 +164,8 @@ def check_disk(run: Run, folder: Path) -> list[str]:
     least = 1 if config.checkpoint_minutes else every
     n_written = 1 - (-run.n_steps // least) if every else 0
     final = model_bytes(run.policy.model) if config.save_model else 0
-    return check_room(folder, checkpoint_bytes(run), config.checkpoint_keep, n_written, final)
+    n_bytes = checkpoint_bytes(sum(p.numel() for p in run.optimizer.parameters), config)
+    return check_room(folder, n_bytes, config.checkpoint_keep, n_written, final)
 
 
 def prepare(
@@ -243,7 +238,6 @@ def prepare(
 
 
 def _further(parts: Parts, n_steps: int) -> ExtraRollouts:
-    """Return the generation that the rule's needs ask for."""
     rule = parts.rule
     if Need.PARAPHRASE in rule.needs:
         return Paraphrases(parts)

@@ -25,7 +25,7 @@ from lab.progress import Bar
 from lab.trace.manifest import locked
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 from real.answers import UNPARSEABLE
-from real.engines.child_engine import RestartingEngine
+from real.engines.make import RestartingEngine
 from real.engines.rollouts import Rollouts
 from real.fit import on_this_machine
 from real.model.policy import in_phase
@@ -141,7 +141,6 @@ _SHOWN = {
 
 
 def _in_words(evaluation: Mapping[str, Any], recent: Iterable[Mapping[str, Any]]) -> str:
-    """Return the last evaluation's pass@1 and means over the last batches, NaN left out."""
     words = [f"pass@1 {evaluation['pass_at_1']:.3f}"] if "pass_at_1" in evaluation else []
     for name, (column, form) in _SHOWN.items():
         known = [row[column] for row in recent if math.isfinite(row.get(column, math.nan))]

@@ -113,7 +113,6 @@ def _key(text: str) -> str | None:
 
 
 def _same(one: str, other: str) -> bool:
-    """True if math-verify calls two formulas equal, with either one as the reference."""
     from math_verify import verify
     from sympy import Expr
 

@@ -329,7 +329,6 @@ def _power(text: str) -> int:
 
 
 def _is_flat(text: str) -> bool:
-    """Brackets match and are not deep."""
     waiting: list[str] = []
     for character in text:
         if character in _CLOSING:

@@ -45,8 +45,6 @@ def classes(
 
 
 class _Class(msgspec.Struct, forbid_unknown_fields=True):
-    """One answer of a problem."""
-
     writings: list[str]
     """In order of appearance; later ones are compared with the first alone."""
     key: str
@@ -55,8 +53,6 @@ class _Class(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class _Problem:
-    """The known answers of one problem."""
-
     truth: str | None
     """Canonical reference answer; empty if it is unusable, None if there is none."""
     classes: list[_Class] = field(default_factory=list)
@@ -190,7 +186,6 @@ class AnswerIds:
         return made
 
     def _new_writing(self, known: _Problem, answer: str, budget: ParseBudget | None) -> int:
-        """Return the id of a writing that was not seen before."""
         equal, key = self._match(known, answer, budget)
         if equal is None:
             equal = len(known.classes)

@@ -126,7 +126,6 @@ class Rollouts:
         return cls(tokens_PNT, logprobs_PNT, lengths_PN, finished_PN, version, *stats)
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Rollouts:
-        """Return rollouts of the same version with every tensor changed."""
         return replace(self, **{name: change(value) for name, value in self.tensors().items()})
 
     def of_version(self, version: int) -> Rollouts:
@@ -224,9 +223,7 @@ def request_params(
 ) -> dict[str, Any]:
     """Return vLLM's `SamplingParams` of one prompt, for the library and for the server.
 
-    Args:
-        seed: of the first response; the others' follow it.
-        eos_token_ids: the tokens that end a response, in place of those of the model's files.
+    The first response has that seed, the others the next. No other tokens end a response.
     """
     # Only a search for texts needs the text.
     texts = {"stop": [*sampling.stop], "include_stop_str_in_output": True} if sampling.stop else {}

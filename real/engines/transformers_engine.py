@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -36,18 +35,11 @@ def draw(
     top_p: float = 1.0,
     observe: Callable[[Tensor, Tensor], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Sample one token a row by inverting the cumulative distribution.
+    """Sample one token a row by inverting the cumulative distribution over A tokens.
 
-    Args:
-        logits_BA: (B, A) next-token logits, A the vocabulary.
-        uniforms_B: (B,) float32 in [0, 1), one a row.
-        temperature: divides the logits, in float32.
-        top_p: draw only from the smallest set of likeliest tokens with at least this mass.
-        observe: called with the (B, A) log-probs at that temperature, and their exponentials,
-            before the cut at `top_p`.
-
-    Returns:
-        (B,) token ids and (B,) float32 log-probs before the cut at `top_p`.
+    `uniforms_B` are in [0, 1). Only the smallest set of likeliest tokens with at least the mass
+    `top_p` is drawn from. `observe` is called with the (B, A) log-probs at that temperature, and
+    their exponentials, before that cut. Returns (B,) token ids and their log-probs before it.
     """
     logprobs_BA = torch.log_softmax(logits_BA.float() / temperature, dim=-1)
     probs_BA = logprobs_BA.exp()
@@ -80,12 +72,9 @@ class RunningStats:
         self._parts: list[tuple[Tensor, list[Tensor], list[Tensor]]] = []
 
     def add(self, rows_B: Tensor, logprobs_BA: Tensor, probs_BA: Tensor) -> None:
-        """Add the distributions of the next token of rows B, ended ones included.
+        """Add the distributions of the next token of rows B, ended ones included, in nats.
 
-        Args:
-            rows_B: (B,) row numbers; the same object as long as no row leaves.
-            logprobs_BA: (B, A) log-probs in nats.
-            probs_BA: (B, A) their exponentials.
+        `rows_B` is the same object as long as no row leaves.
         """
         if not self._parts or self._parts[-1][0] is not rows_B:
             self._parts.append((rows_B, [], []))
@@ -246,7 +235,7 @@ class TransformersEngine:
         """Set up the engine.
 
         Args:
-            model: a causal language model; left in the mode (training or not) it is found in.
+            model: a causal language model in evaluation mode.
             max_rows: most responses alive at once; bounds the cache's memory.
             tokenizer: of the model; needed for `Sampling.stop` alone.
         """
@@ -284,7 +273,7 @@ class TransformersEngine:
         order = sorted(range(len(part)), key=lambda row: len(prompts[part[row][0]]))
         rows = [part[row] for row in order]
         parts = []
-        with _evaluating(self.model), WideHead.constant(self.model):
+        with WideHead.constant(self.model):
             for start in range(0, len(rows), chunk):
                 pairs = rows[start : start + chunk]
                 uniforms_BT = uniforms_RT[[p * n + i for p, i in pairs]]
@@ -418,14 +407,3 @@ def _joined(parts: list[Rollouts], pad_token_id: int) -> Rollouts:
     named = {name: [getattr(part, name) for part in parts] for name in parts[0].tensors()}
     joined = {name: torch.cat(tensors)[:, None] for name, tensors in named.items()}
     return replace(parts[0], **joined)
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

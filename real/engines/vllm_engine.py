@@ -326,7 +326,6 @@ class VllmHost:
             parallel_state.cleanup_dist_env_and_memory()
 
     def _wake(self, version: int) -> None:
-        """Wake up completely, with an empty prefix cache."""
         if not self._llm.wake_up(None if self._adapters else ["kv_cache"]):
             raise EngineDied("vLLM: did not wake up")
         if not self._llm.reset_prefix_cache():
@@ -351,7 +350,6 @@ class VllmHost:
     def _generate(
         self, prompts: Prompts, params: list[Any], progress: Callable[[], None]
     ) -> list[list[_DrawnResponse]]:
-        """Return (P, n) responses, with a sign of life after each step."""
         texts = [{"prompt_token_ids": [*prompt]} for prompt in prompts]
         self._llm.enqueue(texts, params, use_tqdm=False, lora_request=self._adapters)
         engine = self._llm.llm_engine
@@ -401,7 +399,6 @@ def _import_vllm() -> Any:
 
 @contextmanager
 def _died(doing: str) -> Iterator[None]:
-    """Turn the exceptions of a failing vLLM into one line."""
     try:
         yield
     except EngineError:
@@ -436,7 +433,7 @@ def _process_unchanged() -> Iterator[None]:
 class VllmEngine:
     """vLLM in the trainer's process: the fastest transfer of weights.
 
-    A GPU kernel that hangs also hangs the trainer; `real.engines.child_engine` can be killed.
+    A GPU kernel that hangs also hangs the trainer; a `ChildEngine` can be killed.
     """
 
     queues = True

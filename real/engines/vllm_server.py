@@ -175,10 +175,7 @@ class NcclTransfer:
 
 
 def _weight_source(base: Any, model: Any, dtype: torch.dtype | None) -> Any:
-    """Return a model's weights as vLLM's module `vllm.distributed.weight_transfer.base` reads them.
-
-    They are described and yielded in the same order.
-    """
+    """Return a model's weights as vLLM's module `distributed.weight_transfer.base` reads them."""
 
     def described(_: Any) -> list[Any]:
         weights = stored_weights(model, dtype)  # not gathered: other ranks do not take part
@@ -236,7 +233,6 @@ class VllmServerEngine:
         Args:
             timeout: most seconds until it is ready, and for each answer, which holds all
                 responses to one prompt.
-            eos_token_ids: tokens that end a response; no others do.
             device: of the trainer; weights go over NCCL from a GPU, else through a file.
             head_dtype: precision of the trainer's logits, which the server's must be.
             dtype: in which weights are sent; unchanged if None.

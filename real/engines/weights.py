@@ -56,11 +56,8 @@ def stored_weights(
     """Yield name in the checkpoint and value of every weight, one at a time.
 
     Tied weights come once, under the embedding's name: an engine ties them itself, and some refuse
-    an output head that the model's config does not name.
-
-    Args:
-        dtype: of the floating-point weights; unchanged if None.
-        merge: adapters into the weights; else they are left out.
+    an output head that the model's config does not name. Floating-point weights come in `dtype`,
+    unchanged if None; without `merge` adapters are left out.
     """
     tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
     for name, value in merged_weights(model, merge):
@@ -252,7 +249,7 @@ class WeightSender:
         adapters: bool,
         ask: Ask | None = None,
     ) -> None:
-        """Set up.
+        """Send nothing yet.
 
         Args:
             dtype: in which weights are sent; unchanged if None.
@@ -289,7 +286,6 @@ class WeightSender:
 
     @cached_property
     def _sends_adapters(self) -> bool:
-        """True if the engines of all ranks apply adapters."""
         if not self._adapters:
             return False
         if self.refused is not None:
@@ -331,7 +327,6 @@ class WeightSender:
         return stages
 
     def _make_bucket(self, room: Room) -> Bucket:
-        """Return memory of the GPU where the engine can open it, else of the host."""
         if self._device.type == "cuda" and self._opens_gpu:
             # A rank with an engine of its own waits for none.
             group = self._ranks if self._n_gpus > 1 else ALONE
@@ -348,7 +343,6 @@ class WeightSender:
 
     @cached_property
     def _opens_gpu(self) -> bool:
-        """True if the engines of all ranks can open memory of their trainers' GPUs."""
         probe, refusal = CudaBucket(1, self._device), None
         handles = self._handles(probe)
         if self._ask is not None:

@@ -141,7 +141,6 @@ def measure_to(
 
 
 def _checkpoints(run: Path, sources: dict[str, object]) -> list[Path]:
-    """Some of a run's checkpoints; the run must have started from the same model."""
     before = read_manifest(run).extra.get("sources", {})
     if before.get("model") != sources["model"]:
         raise UserError(

@@ -421,7 +421,6 @@ def phase_of(error: BaseException) -> str:
 
 
 def _kind(error: Exception) -> str | None:
-    """Return the kind of memory that was exhausted; None if the error is another one."""
     if not isinstance(error, (RuntimeError, MemoryError, OSError)):
         return None
     words = str(error).lower()

@@ -157,7 +157,6 @@ def _read_named(name: str, fields: FieldMap, data_dir: str | None, hub: bool) ->
 
 
 def _read_file(path: Path) -> Rows:
-    """Rows of a file, which are not looked into."""
     kind_of_file = path.suffix.lower()
     if kind_of_file not in _SUFFIXES:
         raise UserError(f"{path}: unknown kind of problem file, use one of {', '.join(_SUFFIXES)}")
@@ -245,7 +244,6 @@ _HUB_NAME = re.compile(rf"{PREFIX}(\w[\w.-]*(?:/\w[\w.-]*)?)(?::([^:@\s]+))?(?:@
 
 
 def _read_hub(name: str) -> Rows:
-    """Rows of a data set on the hub, downloaded or from the local cache."""
     match = _HUB_NAME.fullmatch(name)
     if match is None:
         raise UserError(f"problems = {name}: not a hub name; write hf:owner/name[:config][@split]")

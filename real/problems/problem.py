@@ -153,7 +153,6 @@ def _problem(source: str, row: int, values: dict[str, Any], fields: dict[str, st
 
 @contextlib.contextmanager
 def _at(source: str, row: int, identity: str | None = None) -> Iterator[None]:
-    """Put the place in front of errors."""
     try:
         yield
     except UserError as error:

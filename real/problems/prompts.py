@@ -109,7 +109,6 @@ def encode(
 
 
 def _chat_text(tokenizer: Any, problem: Problem, suffix: str, options: Mapping[str, Any]) -> str:
-    """The conversation in the tokenizer's chat template, up to where the model answers."""
     wrong, cause = "fails", None
     try:
         with _limits():
@@ -179,7 +178,6 @@ def longest_prompt(config: TaskSettings, policy: Policy) -> int:
 
 
 def _uses_template(config: TaskSettings, policy: Policy) -> bool:
-    """True if prompts are wrapped in the chat template; refuses to do without a required one."""
     if config.chat_template == "off":
         return False
     if config.chat_template == "require" and not policy.tokenizer.chat_template:
@@ -191,7 +189,6 @@ def _uses_template(config: TaskSettings, policy: Policy) -> bool:
 
 
 def _check_options(config: TaskSettings, policy: Policy) -> None:
-    """Refuse variables that the chat template does not read."""
     in_template = _uses_template(config, policy)
     for name in config.template_options:
         if not in_template:

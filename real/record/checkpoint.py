@@ -192,7 +192,6 @@ def remove_leftovers(run_folder: Path) -> None:
 
 
 def _checkpoints_in(root: Path) -> list[Path]:
-    """Checkpoint folders, the latest first."""
     steps = {
         int(match[1]): path
         for path in (root.iterdir() if root.is_dir() else ())
@@ -247,7 +246,6 @@ def _is_sharded(name: str, content: Any) -> bool:
 
 
 def _write(path: Path, content: Any) -> str:
-    """Write one file and return its digest."""
     if path.name.endswith(TENSORS):
         return write_tensors(path, content)
     path.write_bytes(msgspec.json.encode(content))
@@ -259,11 +257,7 @@ def check_room(
 ) -> list[str]:
     """Return a notice of the disk space that the checkpoints of a run will take; none if small.
 
-    Args:
-        n_bytes: of one checkpoint.
-        keep: checkpoints that stay on disk.
-        n_written: checkpoints that the whole run writes.
-        final: bytes of the trained model, which is written at the end.
+    Each has `n_bytes`; `keep` of `n_written` stay. `final` are bytes of the trained model.
     """
     path = run_folder.absolute()
     disk = next(folder for folder in (path, *path.parents) if folder.exists())
@@ -295,12 +289,8 @@ def save_model(
     """Write RUN/model: configuration, generation settings, weights, tokenizer.
 
     Adapters are merged into the weights that they belong to. They are written alone as well, to
-    RUN/adapters in the format of peft: in bfloat16 the merge rounds small changes away.
-
-    Args:
-        policy: of all ranks, which must all call this.
-        run_folder: None on ranks that do not write.
-        average: of the weights, written in their place.
+    RUN/adapters in the format of peft: in bfloat16 the merge rounds small changes away. An average
+    of the weights takes their place. All ranks must call this, with a folder on one alone.
     """
     with average.held_by(policy.model) if average else nullcontext():
         weights = _weights(policy.model, run_folder is not None)

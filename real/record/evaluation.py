@@ -40,10 +40,6 @@ def evaluate(
     maj_accuracy    share of problems whose majority answer is right; NaN without `with_majority`
     n_responses     V
     pass_at_k       see `pass_at`
-
-    Args:
-        answers_NV: (N, V) answer ids by `answer_ids`.
-        with_majority: whether V is large enough for a majority vote to be reported.
     """
     n_responses = answers_NV.shape[1]
     known = [i for i in range(len(answer_ids)) if answer_ids.has_truth(i)]
@@ -65,10 +61,8 @@ def pass_at(k: int, right_N: NDArray[np.int64], n: int) -> NDArray[np.float64]:
     """(N,) unbiased estimate of the chance that one of k responses is right.
 
     `1 - C(n - c, k) / C(n, k)` (Chen et al. 2021, "Evaluating large language models trained on
-    code"), as a product of k factors, since the binomials overflow. NaN where k > n.
-
-    Args:
-        right_N: (N,) right responses of each problem, c.
+    code") with c = `right_N`, as a product of k factors, since the binomials overflow. NaN where
+    k > n.
     """
     if k > n:
         return np.full(len(right_N), np.nan)
@@ -149,10 +143,8 @@ class Evaluator:
                 continue
             finished = part.rollouts.finished_PN.tolist()
             for problem, texts, ended in zip(part.problems, part.texts, finished, strict=True):
-                read["strict"][problem] = answer_ids.ids(problem, texts)
-                read["flexible"][problem] = _completed(
-                    answer_ids, problem, texts, read["strict"][problem]
-                )
+                for extract, answers_NV in read.items():  # the strict ids come first
+                    answers_NV[problem] = answer_ids.ids(problem, texts, extract)
                 if problem in written:
                     chosen = read[config.eval_extract or config.extract][problem].tolist()
                     given = zip(texts, chosen, ended, strict=True)
@@ -163,21 +155,9 @@ class Evaluator:
         return columns, rows
 
 
-def _completed(
-    answer_ids: AnswerIds, problem: int, texts: Sequence[str], strict_N: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """(N,) flexible answer ids from the strict ones, which stand wherever there are any."""
-    completed_N, unread = strict_N.copy(), np.flatnonzero(strict_N == UNPARSEABLE)
-    if len(unread):
-        left = [texts[i] for i in unread.tolist()]
-        completed_N[unread] = answer_ids.ids(problem, left, "flexible")
-    return completed_N
-
-
 def _completions(
     prompts: PromptSet, answer_ids: AnswerIds, problem: int, given: list[tuple[str, int, bool]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each response, of which text, answer id and whether it ended are given."""
     row, has_truth = prompts.problems[problem], answer_ids.has_truth(problem)
     for sample, (text, answer, ended) in enumerate(given):
         yield {

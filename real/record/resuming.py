@@ -164,7 +164,6 @@ def resume_point(
 
 
 def _changed_versions(manifest: Manifest) -> str:
-    """Packages in other versions than those that the run was started with; empty if none."""
     today = versions()
     pairs = ((name, then, today.get(name, then)) for name, then in manifest.versions.items())
     return ", ".join(f"{name} {now} (was {then})" for name, then, now in pairs if now != then)

@@ -141,7 +141,6 @@ def preset(name: str, /, model: str | None = None, **changes: Any) -> TrainConfi
 
 
 def _cell(name: str) -> dict[str, Any]:
-    """The settings of a cell of the paper as plain values."""
     data = name.partition("/")[2]
     shared = {choice.name: choice.value for choice in SHARED}
     return {"problems": data, **shared, **SETS[data]}
@@ -174,7 +173,6 @@ def table() -> Iterator[str]:
 
 
 def _lines(text: str, indent: str = "    ") -> list[str]:
-    """A text in lines that fit a terminal."""
     return textwrap.wrap(text, _WIDTH, subsequent_indent=indent)
 
 

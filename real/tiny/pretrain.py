@@ -256,7 +256,6 @@ def _verifying_loss(
 
 
 def _learning_rate(schedule: Schedule, step: int) -> float:
-    """Linear warm-up, then cosine to zero at the last step."""
     if step < schedule.warmup_steps:
         return schedule.learning_rate * (step + 1) / schedule.warmup_steps
     done = (step - schedule.warmup_steps) / max(1, schedule.steps - schedule.warmup_steps)
@@ -330,7 +329,6 @@ def sample_answers(
 def _sample_texts(
     model: PreTrainedModel, prompts: list[str], max_tokens: int, seed: int
 ) -> list[str]:
-    """One response to each prompt; prompts of one length are sampled together."""
     responses = [""] * len(prompts)
     ids = [encode(prompt) for prompt in prompts]
     with torch.random.fork_rng(devices=[]):
@@ -404,5 +402,4 @@ def measure_judging(
 
 
 def _share(values: np.ndarray) -> float:
-    """Share of True; NaN where there is nothing."""
     return float(values.mean()) if values.size else float("nan")

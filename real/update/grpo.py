@@ -226,7 +226,6 @@ def _micro_loss(
 
 
 def _weighted_sum(values_RT: Tensor, batch: MicroBatch, config: LossSettings) -> Tensor:
-    """Sum over the rows of all problems, each times its problem's weight."""
     n_rows = [part.lengths_K.shape[0] for part in batch.parts]
     by_part = _row_sums(values_RT, batch.counted_RT, config).split(n_rows)
     weighted = [p.weight * sums.sum() for p, sums in zip(batch.parts, by_part, strict=True)]

@@ -13,7 +13,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
@@ -228,7 +228,6 @@ class MeasuredAdamW:
         return get_total_norm(before)
 
     def _fetched(self, part: Tensor, grad: Tensor) -> Tensor:
-        """A copy on the device of the gradient, where the state is kept in main memory."""
         on_host = self._on_host and part.device.type == "cpu"
         return part.to(grad.device, non_blocking=True, copy=True) if on_host else part
 
@@ -398,7 +397,7 @@ class PolicyOptimizer:
         if not batch:
             return Step(lr=lr)
         done = self._backward(batch)
-        step = partial(Step, lr=lr, **{f.name: getattr(done, f.name) for f in fields(done)})
+        step = partial(Step, lr=lr, **vars(done))
         self.faults[Fault.LOG_PROB] += done.n_left_out
         if done.broken and not done.n_forward:
             return step(fault=self._refused(Fault.LOG_PROBS))
@@ -440,16 +439,6 @@ class PolicyOptimizer:
             tensors |= {f"{kind}/{name}": value for kind, value in moments.items()}
             tensors[f"step/{name}"] = torch.tensor(float(self._adamw.n_steps))
         return tensors
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of `state_tensors` after the first step: two moments, copies and the average."""
-        means = self.average.weights.values() if self.average else ()
-        averages = sum(mean.numel() * mean.element_size() for mean in means)
-        return averages + sum(
-            master.numel() * master.element_size() * (2 + self._has_master(index))
-            for index, master in enumerate(self.parameters)
-        )
 
     @torch.no_grad()
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -502,7 +491,6 @@ class PolicyOptimizer:
 
     @torch.no_grad()
     def _clipped(self) -> float:
-        """Scale the gradients down to the greatest norm allowed, and return their norm before."""
         gradients = self._masters.gradients()
         whole = torch.nn.utils.get_total_norm(gradients)
         norm = norm_over_ranks(whole, self._group)
@@ -523,7 +511,6 @@ class PolicyOptimizer:
         return replace(again, broken=done.broken)
 
     def _refused(self, fault: Fault) -> Fault:
-        """Count a refused step."""
         self.faults[fault] += 1
         self.n_refused_in_a_row += 1
         if self.n_refused_in_a_row >= self.config.max_bad_steps:

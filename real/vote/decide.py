@@ -204,7 +204,6 @@ class Supervisor:
         return np.array([self.answer_ids.truth_id(int(p)) for p in problems_P], np.int64)
 
     def _known(self, problems_P: Ints) -> NDArray[np.bool_]:
-        """(P,) whether a true answer is known."""
         return np.array([self.answer_ids.has_truth(int(problem)) for problem in problems_P])
 
     def _rows(

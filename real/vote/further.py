@@ -522,7 +522,6 @@ class Judge(ExtraRollouts):
         max_tokens: int | None,
         *position: int,
     ) -> Responses:
-        """Sample `n` continuations of each conversation about some of the batch's problems."""
         sampler, sampling = self._parts.sampler, self._parts.sampling
         sampling = replace(sampling, max_tokens=max_tokens or sampling.max_tokens)
         problems = [responses.problems[row] for row in rows]

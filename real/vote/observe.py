@@ -292,6 +292,5 @@ class Observer:
 
 
 def _array(values: Any) -> NDArray[Any]:
-    """As NumPy; numbers in double precision."""
     array = values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     return array if array.dtype == bool else array.astype(np.float64)

@@ -22,7 +22,7 @@ from torch import Tensor
 from guard_core import PolicyStreams
 from lab.base.errors import Unfit, UserError
 from real.answers import UNPARSEABLE, AnswerIds
-from real.engines.child_engine import RankedEngine
+from real.engines.make import RankedEngine
 from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling
 from real.model.policy import Policy, in_phase
 from real.problems.problem import PromptSet
@@ -152,8 +152,6 @@ class Sampler:
 
 
 class _DrawnVotes(NamedTuple):
-    """Votes of the next batch."""
-
     rollouts: Rollouts
     seconds: float
     """From the request to the responses of this rank."""
