@@ -221,14 +221,9 @@ def plan_lines(
     nodes: int = 1,
     network: float = 400.0,
 ) -> tuple[list[str], bool]:
-    """Return a plan for readers, and whether the run fits.
+    """Return a plan for readers, and whether the run fits; arguments are those of `PlanCommand`.
 
-    Args:
-        kind: of the GPUs, a key of `CARDS`.
-        gpus: of all `nodes` together.
-        memory: GiB of each GPU; that of the data sheet if None.
-        mean_tokens: mean length of a response, for the estimate of the time.
-        network: 10^9 bits per second that a node sends to others.
+    `gpus` are those of all `nodes` together.
     """
     config = settled_for(config, gpu=True, vllm=True)[0]
     check_engine_tp(config, gpus)

@@ -336,11 +336,7 @@ def pass_bytes(
     """Return the most bytes of a pass besides parameters and their gradients, within a tenth.
 
     Counted for decoders as Llama and Qwen; attention is fused. Tests hold it against passes.
-
-    Args:
-        itemsize: bytes of a number of the weights.
-        checkpointing: whether layers keep no activations but their inputs.
-        trains_head: whether the head has a gradient.
+    `itemsize` is that of the weights.
     """
     per_head = size.n_query // size.n_heads
     kv = 2 * size.n_kv_heads * per_head

@@ -318,9 +318,7 @@ def run_in_folder(
 def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | None = None) -> None:
     """Do the whole run: votes before training, then epochs over the shuffled problems.
 
-    Args:
-        run: from `prepare`, and if resumed put where the checkpoint was.
-        done: batches that were done before a resumed run; None for a new one.
+    `done` batches were done before a resumed run, and the run was put there; None for a new one.
     """
     if done is None:
         say(run.prompts.notices)

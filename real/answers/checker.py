@@ -54,13 +54,7 @@ class Checker:
         self.n_started = 0  # processes
 
     def ask(self, do: str, texts: tuple[str, ...], limit: float) -> Reply:
-        """One question.
-
-        Args:
-            do: `key` of one formula, or whether two are the `same`.
-            texts: formulas as `equality.formula` returns them.
-            limit: CPU seconds.
-        """
+        """Return the `key` of one formula, or whether two are the `same`; within CPU seconds."""
         channel = self._running()
         self._n_asked += 1
         request = {"id": self._n_asked, "do": do, "texts": texts, "limit": limit}

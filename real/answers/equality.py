@@ -110,9 +110,7 @@ class Form:
 def keyed_leaves(form: Form, key_of: Callable[[Form], str]) -> tuple[str, list[Form]]:
     """A form's key, and its leaves in an order that is the same for forms of equal keys.
 
-    Returns:
-        key: forms with different keys are not equal.
-        leaves: parts whose order is free are sorted by their keys.
+    Forms of different keys are not equal; parts whose order is free are sorted by their keys.
     """
     if form.kind in (NUMBER, EXPRESSION):
         return key_of(form), [form]
@@ -367,11 +365,7 @@ class Equality:
     """Compares canonical strings; caches what it found, keeps count of what it gave up."""
 
     def __init__(self, seconds: float = 2.0, checker: Checker | None = None) -> None:
-        """Start no process yet: plain numbers and words never need one.
-
-        Args:
-            seconds: CPU time that the answers of one group may cost; one comparison a quarter.
-        """
+        """Start no process yet; answers of one group may cost so many CPU seconds."""
         self.checker = Checker() if checker is None else checker
         self._seconds = seconds
         self._keys: dict[str, str] = {}

@@ -26,17 +26,11 @@ UNSEEN = -2
 def classes(
     responses: Sequence[str], truth: str | None = None, equality: Equality | None = None
 ) -> tuple[np.ndarray, int]:
-    r"""One problem's responses to answer ids, the truth by the same equality.
+    """Return answer ids of one problem's responses, and the truth's id by the same equality.
 
-    Args:
-        responses: whole response texts; the answer is the last balanced box.
-        truth: the reference answer, bare or in a box.
-        equality: of answers; if None that of their canonical strings.
-
-    Returns:
-        ids: int64 (V,), 0, 1, ... in order of first appearance, `UNPARSEABLE` (-1) without answer.
-        truth_id: the truth's id; where no response gives it, the next free id, so that it equals
-            no response's; `NO_TRUTH` (-1) without a truth.
+    Ids are int64 (V,), 0, 1, ... in order of first appearance, `UNPARSEABLE` (-1) without answer.
+    Where no response gives the truth its id is the next free one, so that it equals no response's;
+    `NO_TRUTH` (-1) without a truth. Without an equality canonical strings are compared.
     """
     answer_ids = AnswerIds([truth], equality)
     ids = answer_ids.ids(0, responses)
@@ -87,12 +81,7 @@ class AnswerIds:
     """
 
     def __init__(self, truths: Sequence[str | None], equality: Equality | None = None) -> None:
-        """Start with no answers.
-
-        Args:
-            truths: (N,) reference answers, bare or boxed; None where there is none.
-            equality: of answers; if None that of their canonical strings.
-        """
+        """Start with no answers to problems with (N,) reference answers, bare or boxed, or None."""
         self._problems = [_Problem(None if t is None else _read_truth(t)) for t in truths]
         self._equality = equality
 
@@ -111,11 +100,7 @@ class AnswerIds:
     def ids(
         self, problem: int, responses: Sequence[str], extract: Extract = "strict"
     ) -> np.ndarray:
-        """Ids of one problem's responses, int64 (V,); -1 unparseable. New answers get new ids.
-
-        Args:
-            extract: `strict` reads the last box, `flexible` the last number where there is none.
-        """
+        """Ids of one problem's responses, int64 (V,); -1 unparseable. New answers get new ids."""
         known = self._problems[problem]
         budget = None if self._equality is None else self._equality.budget()
         ids_V = np.full(len(responses), UNPARSEABLE, dtype=np.int64)
@@ -134,11 +119,9 @@ class AnswerIds:
         return bool(self._problems[problem].truth)
 
     def truth_id(self, problem: int) -> int:
-        """Id of the reference answer.
+        """Id of the reference answer: `UNSEEN` (-2) until a response gives it, `NO_TRUTH` (-1).
 
-        Returns:
-            The id; `UNSEEN` (-2) while no response has given it; `NO_TRUTH` (-1) without one.
-            Check `has_truth` before comparing: -1 is also the id of unparseable responses.
+        Check `has_truth` before comparing: -1 is also the id of unparseable responses.
         """
         known = self._problems[problem]
         if not known.truth:
@@ -168,11 +151,7 @@ class AnswerIds:
     def from_values(
         cls, values: Mapping[str, object], equality: Equality | None = None
     ) -> AnswerIds:
-        """The answer ids that `to_values` wrote.
-
-        Args:
-            equality: of the same kind as when they were written; takes over what it gave up.
-        """
+        """The answer ids that `to_values` wrote; the equality takes over what it gave up."""
         try:
             read = msgspec.convert(values, _Values)
         except msgspec.ValidationError:

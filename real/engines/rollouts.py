@@ -139,10 +139,7 @@ class Rollouts:
 
 
 class Engine(Protocol):
-    """The interface of an engine.
-
-    One step of training is `sample`, `release`, the update, `update_weights`.
-    """
+    """An engine; a step of training is `sample`, `release`, the update, `update_weights`."""
 
     @property
     def queues(self) -> bool:
@@ -221,10 +218,7 @@ def seeded_request(
 def request_params(
     n: int, sampling: Sampling, seed: int, eos_token_ids: Sequence[int]
 ) -> dict[str, Any]:
-    """Return vLLM's `SamplingParams` of one prompt, for the library and for the server.
-
-    The first response has that seed, the others the next. No other tokens end a response.
-    """
+    """Return vLLM's `SamplingParams` of one prompt; the i-th response has that seed plus i."""
     # Only a search for texts needs the text.
     texts = {"stop": [*sampling.stop], "include_stop_str_in_output": True} if sampling.stop else {}
     return {
@@ -256,10 +250,7 @@ class SampledResponse(NamedTuple):
 def to_rollouts(
     responses_PN: Sequence[Sequence[SampledResponse]], n: int, pad_token_id: int, version: int
 ) -> Rollouts:
-    """Return responses as tensors, padded on the right.
-
-    It is an EngineError if they are not what was requested: `n` to each prompt.
-    """
+    """Return responses as tensors, padded on the right; an EngineError unless `n` to a prompt."""
     _check(responses_PN, n)
     flat = [response for row in responses_PN for response in row]
     lengths = torch.tensor([len(response.tokens) for response in flat])

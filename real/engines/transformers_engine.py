@@ -85,10 +85,7 @@ class RunningStats:
         self._size = logprobs_BA.shape[-1]
 
     def means(self, lengths_R: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (R,) float64 mean entropies and mean self-certainties, in nats.
-
-        Tokens after the (R,) lengths of the responses do not count.
-        """
+        """Return (R,) float64 mean entropies and self-certainties of the first tokens, in nats."""
         device, start = lengths_R.device, 0
         sums_2R = torch.zeros((2, self._rows), dtype=torch.float64, device=device)
         for rows_B, expected, uniform in self._parts:
@@ -156,8 +153,7 @@ class Samples:
 class BufferedLayer(DynamicLayer):
     """A full-attention layer whose keys and values are views of larger buffers.
 
-    The library's dynamic cache copies itself at every token, which for a small model costs as much
-    as the model.
+    The library's cache copies itself at every token: as costly as a small model.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, capacity: int) -> None:
@@ -232,12 +228,9 @@ class TransformersEngine:
         max_rows: int = 512,
         tokenizer: Any = None,
     ) -> None:
-        """Set up the engine.
+        """Take a model in evaluation mode; at most `max_rows` responses are alive at once.
 
-        Args:
-            model: a causal language model in evaluation mode.
-            max_rows: most responses alive at once; bounds the cache's memory.
-            tokenizer: of the model; needed for `Sampling.stop` alone.
+        The tokenizer is needed for `Sampling.stop` alone.
         """
         self.model = model
         self.version = 0

@@ -431,10 +431,7 @@ def _process_unchanged() -> Iterator[None]:
 
 
 class VllmEngine:
-    """vLLM in the trainer's process: the fastest transfer of weights.
-
-    A GPU kernel that hangs also hangs the trainer; a `ChildEngine` can be killed.
-    """
+    """vLLM in the trainer's process, the fastest transfer; a GPU kernel that hangs hangs both."""
 
     queues = True
 

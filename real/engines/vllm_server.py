@@ -67,11 +67,7 @@ class Http:
         return self._ask(path, None, min(_SHORT_SECONDS, self.timeout))
 
     def post(self, path: str, body: Any = None) -> dict[str, Any]:
-        """Send JSON and return the answer.
-
-        It is an EngineError if the server refuses, and EngineDied if it cannot be reached, failed,
-        or did not answer in time.
-        """
+        """Send JSON and return the answer; an EngineError if refused, EngineDied without any."""
         return self._ask(path, b"" if body is None else json.dumps(body).encode(), self.timeout)
 
     def _ask(self, path: str, data: bytes | None, timeout: float) -> dict[str, Any]:

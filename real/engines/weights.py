@@ -170,10 +170,7 @@ NO_WEIGHTS = Room(0, 0)
 
 
 def exchange_folder(room: Room, chosen: str | None = None) -> Path:
-    """Make a folder for the exchange with an engine's process, in the `chosen` one.
-
-    If None in memory where there is room for the weights, else on disk.
-    """
+    """Make a folder in the `chosen` one; if None in memory if there is room, else on disk."""
     if chosen is None and _MEMORY.is_dir():
         free = shutil.disk_usage(_MEMORY).free - _SPARE
         chosen = str(_MEMORY) if room.bucket <= free else None

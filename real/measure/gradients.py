@@ -212,10 +212,7 @@ class Growth:
         coordinates: NDArray[np.int64],
         scale: NDArray[np.float32],
     ) -> None:
-        """Measure the start model, which is left as it is, on D weights of `coordinates`.
-
-        Each stands for `scale` weights.
-        """
+        """Measure the start model, left as it is, on D weights that stand for `scale` each."""
         self._model, self._temperature = model, temperature
         self._edges = (edges.contexts, edges.tokens)
         _, self._node_E = np.unique(edges.nodes, return_inverse=True)

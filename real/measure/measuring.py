@@ -65,15 +65,9 @@ text of each id."""
 def measure_to(
     out: Path, config: TrainConfig, how: MeasureSettings, growth: Path | None, report: Report
 ) -> str:
-    """Measure the model and the problems of a training run, and write a response file.
+    """Measure model and problems of a run to be predicted; returns the result's size in words.
 
-    Args:
-        config: settings of the run that is to be predicted.
-        how: settings of the measurement, whose seed is that of `config`.
-        growth: run folder with checkpoints, from which the growth of the gradients is measured.
-
-    Returns:
-        One line with the size of the result.
+    `growth` is a run folder with checkpoints, from which the growth of the gradients is measured.
     """
     check_new_file(out)
     config = replace(config, attention="eager", engine="transformers").settled()
@@ -176,9 +170,7 @@ def measure(
     Args:
         model: a causal language model with eager attention; its trained weights require a gradient.
         prompts: (N,) token ids.
-        sample: samples responses at `temperature`.
         pad: any token id.
-        seed: fixes the sampled responses and the drawn weights.
         facts: the fields of `Facts` that say what model and problems these are.
         checkpoints: load weights of a run from this model, by which the growth is measured.
     """

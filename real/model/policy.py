@@ -84,12 +84,7 @@ def load_policy(
     """Load a causal language model and its tokenizer from a folder, as `save_pretrained` writes it.
 
     Only safetensors weights and architectures that transformers knows are loaded; nothing is
-    downloaded and no code from the folder runs.
-
-    Args:
-        device: `auto`, `cpu` or `cuda`.
-        attention: name of the kernel in transformers; `auto` is what it would choose.
-        head_dtype: of the logits; `float32`, or `model` for that of the weights.
+    downloaded and no code from the folder runs. Arguments are the settings of these names.
     """
     folder = Path(folder)
     chosen_device = pick_device(device)
@@ -211,11 +206,7 @@ _MAGIC = b"GGUF"
 
 
 def import_gguf(file: Path, out: Path) -> Any:
-    """Write model and tokenizer of a GGUF file, which other programs run, as a folder to train.
-
-    Quantized weights are turned into float32. The folder appears whole or not at all. Returns the
-    model.
-    """
+    """Write a GGUF file as a model folder, whole or not at all, in float32; returns the model."""
     _check_gguf(file, out)
     with whole_folder(out) as folder, quiet():  # made before anything is read, which takes longer
         model, tokenizer = _read_gguf(file)
@@ -306,10 +297,7 @@ class WideHead(nn.Linear):
 
 
 def widen_head(model: Any) -> None:
-    """Let a model's output layer give logits in single precision, in place.
-
-    Does nothing where that layer is more than a matrix.
-    """
+    """Let an output layer that is just a matrix give logits in single precision, in place."""
     head = model.get_output_embeddings()
     if type(head) is nn.Linear:
         head.__class__ = WideHead

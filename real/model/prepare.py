@@ -102,8 +102,7 @@ def adapter_config(model: Any) -> dict[str, Any]:
 def merged_weights(model: Any, merge: bool = True) -> Iterator[tuple[str, Tensor]]:
     """All weights under their Hugging Face names, adapters merged in, or left out without `merge`.
 
-    The model stays as it is. One merged matrix exists at a time. Tied weights come once, buffers do
-    not come.
+    The model stays as it is. One merged matrix exists at a time. Tied weights come once.
     """
     adapted = {name: module for name, module in model.named_modules() if _is_adapted(module)}
     for name, parameter in model.named_parameters():

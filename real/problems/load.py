@@ -26,12 +26,8 @@ def read_problems(
 ) -> ProblemSet:
     """Return the problems of a source that the settings name, before a check of their length.
 
-    Args:
-        held_out: whether to return those that are only evaluated, which follow the others.
-        with_answers: whether each must have one, for `labels = truth`.
-
-    Raises:
-        UserError: the source is wrong, has no such number of problems, or lacks needed answers.
+    With `held_out` those that are only evaluated, which follow the others; `with_answers` refuses
+    problems without one. A UserError if the source is wrong or has no such number of problems.
     """
     assert config.problems is not None
     problems = load_problems(config.problems, config.fields, config.data_dir, config.hub)
@@ -63,7 +59,7 @@ def load_problems(
     data_dir: str | None = None,
     hub: bool = False,
 ) -> ProblemSet:
-    """Read a set of problems.
+    """Read a set of problems, at least one, in the order of the source.
 
     Args:
         source: one of
@@ -71,12 +67,8 @@ def load_problems(
             * a file: `.json` (a list of objects, or one object a line), `.jsonl`, `.parquet`;
             * `aime24`, `aime25`, `amc` or `math500`;
             * `hf:owner/name[:config][@split]`, which is fetched from the Hugging Face hub.
-        fields: which fields to read; found by their usual names if None.
         data_dir: folder of the named sets' files; the environment variable `GUARD_DATA` if None.
         hub: whether a named set without a file may be fetched from the hub.
-
-    Returns:
-        The problems in the order of the source, at least one.
 
     Raises:
         UserError: the source cannot be read, is empty or malformed, or a row is wrong; the message

@@ -292,10 +292,7 @@ def _value_at(row: dict[str, Any], name: str) -> Any:
 
 
 def _settle(source: str, rows: Sequence[dict[str, Any]], names: FieldMap) -> dict[str, str]:
-    """The fields to read; without an answer there are no truths, without an id it is a hash.
-
-    A field exists if some row has a value in it.
-    """
+    """The fields to read: those in which some row has a value, by kind."""
     chosen = {what: _choose(source, rows, what, getattr(names, what)) for what in _USUAL}
     # Without any prompt the rows themselves are refused, each by name.
     chosen["prompt"] = chosen["prompt"] or "prompt"

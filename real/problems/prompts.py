@@ -70,11 +70,7 @@ def build_prompts(problem_set: ProblemSet, config: TaskSettings, policy: Policy)
 def prompt_tokens(
     problem: Problem, config: TaskSettings, policy: Policy, suffix: str | None = None
 ) -> list[int]:
-    """Return the token ids of a prompt, without a check of its length.
-
-    Args:
-        suffix: appended to it; that of the settings if None.
-    """
+    """Return the token ids of a prompt of any length, with the settings' suffix if None."""
     suffix = suffix_of(problem, config.prompt_suffix) if suffix is None else suffix
     if config.system_prompt is not None:
         problem = problem.under_system(config.system_prompt)
@@ -89,12 +85,9 @@ def encode(
     in_template: bool,
     options: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Return the token ids of one problem's prompt.
+    """Return the token ids of one problem's prompt, in the chat template with its variables.
 
-    Args:
-        in_template: write it as a chat that the model continues, else as plain text with a blank
-            line between messages.
-        options: variables of the template.
+    Without the template it is plain text with a blank line between messages.
     """
     if in_template:
         # The template has written the special tokens already.

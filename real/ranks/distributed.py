@@ -78,10 +78,7 @@ class Ranks:
         return tensor
 
     def from_first(self, values_RC: NDArray[Any] | None) -> NDArray[np.float64]:
-        """The first rank's (R, C) numbers in double precision; all ranks must call this.
-
-        Those of other ranks are not read.
-        """
+        """The first rank's (R, C) numbers in double precision; all ranks must call this."""
         if self.first and values_RC is None:
             raise ValueError("the first rank must give the numbers that all ranks need")
         values = np.zeros((0, 0)) if values_RC is None else values_RC.astype(np.float64)
@@ -125,11 +122,8 @@ ALONE = Ranks()
 def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
     """Meet the other ranks, if `torchrun` started any, and part at the end.
 
-    An error ends this process with one line on stderr; torchrun then ends the other ranks.
-
-    Args:
-        device: `auto`, `cpu` or `cuda`.
-        rank_timeout: seconds after which a collective that waits for another rank fails.
+    An error ends this process with one line on stderr; torchrun then ends the other ranks. A
+    collective fails that waits for another rank longer than `rank_timeout` seconds.
     """
     process = launched()
     if process is None or process.world == 1:
@@ -185,10 +179,7 @@ def lost_ranks_named() -> Iterator[None]:
 
 
 def end_rank(rank: int, error: BaseException) -> NoReturn:
-    """Print why this rank fails, and end its process.
-
-    Nothing is cleaned up: NCCL would wait for ranks that do not answer.
-    """
+    """Print why this rank fails, and end its process; NCCL's own end would wait for others."""
     if isinstance(error, RanksLost):
         # The rank that failed first has said why; this one speaks only where nobody else can, as
         # after a hang.
@@ -304,10 +295,7 @@ def norm_over_ranks(norm: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 
 class Pieces(NamedTuple):
-    """A tensor in pieces along its first dimension, as several ranks wrote them.
-
-    Its values are read from the disk when they are asked for.
-    """
+    """A tensor in pieces along its first dimension, in files of several ranks; read when used."""
 
     parts: tuple[Tensor, ...]
 
@@ -404,8 +392,7 @@ def shard_path(path: Path, rank: int, world: int) -> Path:
 def read_tensors(path: Path) -> dict[str, Tensor | Pieces]:
     """All tensors of a safetensors file, on the CPU, or those of the files of several ranks.
 
-    Files are mapped into memory, so values are read when they are used. One that is missing or
-    damaged is a UserError.
+    Files are mapped into memory. One that is missing or damaged is a UserError.
     """
     if path.exists():
         return {**_read(path)}

@@ -317,10 +317,7 @@ def model_bytes(model: Any) -> int:
 
 
 def _weights(model: Any, writes: bool) -> dict[str, Any] | None:
-    """Return the weights to write in place of the model's own; None to write its own.
-
-    Sharded weights are gathered one at a time, and freed at once on ranks that do not write.
-    """
+    """Return the weights to write, gathered one by one, in place of the model's own if not None."""
     if not has_adapters(model) and not is_split(model.parameters()):
         return None
     kept = model.state_dict()

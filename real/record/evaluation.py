@@ -125,10 +125,7 @@ class Evaluator:
     def _judged(
         self, prompts: PromptSet, n: int, version: int, generator: Generator, with_majority: bool
     ) -> tuple[dict[Extract, dict[str, float]], list[dict[str, Any]]]:
-        """Return the columns by way of extraction, and rows of responses to a few problems.
-
-        These are spread evenly over the set, which may be sorted by difficulty.
-        """
+        """Return the columns by way of extraction, and rows of responses to a few problems."""
         config, answer_ids = self.config, AnswerIds(prompts.truths, self.equality)
         nothing_NV = np.full((len(prompts), n), UNPARSEABLE, np.int64)
         read: dict[Extract, NDArray[np.int64]] = {

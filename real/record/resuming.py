@@ -135,10 +135,7 @@ class ResumePoint:
 def resume_point(
     folder: Path, config: TrainConfig | None = None, ranks: Ranks = ALONE
 ) -> ResumePoint | None:
-    """Return the point from which a run folder continues; None if the run is finished.
-
-    Refuses what is no run, has no usable checkpoint, or differs in settings that may not change.
-    """
+    """Return the point from which a run folder continues; None if it is finished, else refused."""
     before = stored_config(folder)
     manifest = read_manifest(folder)
     config = (config or before).settled()
@@ -173,14 +170,10 @@ def _changed_versions(manifest: Manifest) -> str:
 def reopened(
     point: ResumePoint, sources: dict[str, Any] | None, restore: Callable[[Path], None]
 ) -> Iterator[RunFolder | None]:
-    """Open the run folder, cut back to the checkpoint, after the run itself was restored.
+    """Open the run folder, cut back to the checkpoint, after `restore` has put the run there.
 
-    Nothing in the folder changes before everything fits.
-
-    Args:
-        sources: `fingerprint` of the model and problems of today, compared and kept by the rank
-            that writes; None on the others, which get None.
-        restore: puts the run where the checkpoint in a folder was written.
+    Nothing in the folder changes before everything fits. `sources` is today's `fingerprint`, kept
+    by the rank that writes; None on the others, which get None.
     """
     old = point.manifest if point.checkpoint is None else point.checkpoint
     if sources is not None:

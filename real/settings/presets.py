@@ -186,11 +186,8 @@ def settings_of(
     """Return the settings of the preset, with those of the file and of the arm over them.
 
     Of the command line `--config`, `--preset`, `--arm`, `--profile` and `--rule` are read, and the
-    options that these settings are checked against.
-
-    Args:
-        with_model: name the preset's model where none is given.
-        has_arms: the file may list arms, which `lab.cli.arms_of` reads.
+    options that these settings are checked against. `with_model` names the preset's model where
+    none is given; with `has_arms` the file may list arms, which `lab.cli.arms_of` reads.
     """
     path, name = read_option(argv, "--config"), read_option(argv, "--preset")
     values = with_arm_options(argv, {} if path is None else toml_values(Path(path)), name)

@@ -151,9 +151,6 @@ def reworded(prompt: str) -> str | None:
     The digits of the first product whose two differ change places; without one, the first term and
     the first other that is added. Value and length stay as they are under the usual precedence,
     while the misconceptions often read the two writings differently.
-
-    Args:
-        prompt: such as `3+0-1*6+0=`.
     """
     for match in re.finditer(r"(?=(\d)\*(\d))", prompt):
         left, right = match.groups()
@@ -179,17 +176,10 @@ def is_scratch(text: str) -> bool:
 def scratch_holds(text: str, problem: str | None = None) -> bool:
     """Return whether each step follows from the last by one operation, right modulo 10.
 
-    This checks arithmetic and nothing else. Any operator may be carried out first, so a response
-    that follows a wrong order of evaluation without a slip passes as the right one does: the check
-    is no oracle of the answer, and cannot tell the planted rivals from the truth.
-
-    Args:
-        text: of a response, see `is_scratch`.
-        problem: expression that the first step follows from; without it the first step is taken
-            as it stands.
-
-    Returns:
-        False also where there is nothing to check.
+    The first step follows from `problem` if that is given. This checks arithmetic and nothing else.
+    Any operator may be carried out first, so a response that follows a wrong order of evaluation
+    without a slip passes as the right one does: the check is no oracle of the answer, and cannot
+    tell the planted rivals from the truth. False also where there is nothing to check.
     """
     match = _SCRATCH.fullmatch(text)
     if match is None:

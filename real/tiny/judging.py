@@ -68,13 +68,8 @@ def read_verdict(text: str) -> int:
 def conversations(n: int, slip_rate: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens to read and to predict of `n` distinct problems, one attempt and one judge each.
 
-    Args:
-        slip_rate: as in `arithmetic.steps`, of attempts and judges.
-        seed: fixes them; `pretrain.training_tokens` draws others.
-
-    Returns:
-        (n, 86) int64 ids and (n, 86) targets, one token ahead, `UNSCORED` where no turn of the
-        judge is; the first `FIRST_TURNS` columns hold question and verification.
+    (n, 86) int64 ids and (n, 86) targets, one token ahead, `UNSCORED` where no turn of the judge
+    is; the first `FIRST_TURNS` columns hold question and verification.
     """
     rng = np.random.default_rng([seed, 1])
     expressions = ARITHMETIC.sample_distinct(n, rng, held_out=False)

@@ -97,12 +97,8 @@ def build(
     """Train the checkpoint of a task and write it to ``folder`` as a local Hugging Face model.
 
     Leaves config.json, generation_config.json, model.safetensors (float32), the tokenizer and
-    recipe.json (task, recipe, seed, accuracy). The folder appears whole or not at all.
-
-    Args:
-        folder: must not exist.
-        seed: fixes the initial weights and the training data.
-        recipe: the shipped checkpoint's if None.
+    recipe.json (task, recipe, seed, accuracy). The folder, which must not exist, appears whole or
+    not at all.
     """
     recipe = recipe or RECIPES[task]
     with _made(folder) as made:

@@ -226,9 +226,7 @@ CLOSED = Task(
 def closed(wrong: float, rival_lead: int) -> Task:
     """The task with problem sets of a share of problems whose majority before training is wrong.
 
-    Args:
-        wrong: the share, in [0, 1]; of the first n problems of a set it is within 1 / n.
-        rival_lead: of the rival in these, in percent of the votes: 20, 40 or 60.
+    In these the rival leads by 20, 40 or 60 percent of the votes.
     """
 
     def stands(place: int, question: str) -> bool:

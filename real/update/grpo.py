@@ -192,12 +192,7 @@ _N_NUMBERS = 4
 def _micro_loss(
     scorer: Scorer, batch: MicroBatch, config: UpdateSettings, reference: Reference | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Summed loss of one micro-batch, with gradient, and what else it adds up to, on its device.
-
-    Returns:
-        The loss; (4,) sums: loss, clipped tokens, KL, broken rows; (R,) bool, rows with a value
-        that is not finite.
-    """
+    """Summed loss of one micro-batch, with gradient; `_N_NUMBERS` sums; (R,) broken rows."""
     scored = scorer(batch.rows, config.temperature)
     if isinstance(scorer, EntropyScorer):
         assert scored.entropy_n is not None
@@ -323,17 +318,11 @@ def compared(
     cap: float = 0.0,
     share: tuple[int, int] = (0, 1),
 ) -> tuple[list[Group], dict[str, float]]:
-    """Compare engine and trainer before the first update of a batch.
+    """Compare engine and trainer before the first update of a batch, with the weights that sampled.
 
     Without a cap of the importance weights this costs a few rows' forward pass. With a cap every
     response that is trained on goes through the model once more: the ratio of the loss then starts
     from the trainer's own log-probs, and the weights stand in `correction_KT`.
-
-    Args:
-        scorer: of the model with the weights that sampled.
-        groups: the batch; `old_KT` holds the engine's log-probs.
-        cap: the setting `tis_cap`.
-        share: rank and number of ranks, see `group_logprobs`.
 
     Returns:
         The groups to train on, and columns of the steps: the mismatch in nats per token and, with

@@ -295,11 +295,7 @@ class Scorer(nn.Module):
     """
 
     def __init__(self, model: Any, chunk_elements: int | None = None) -> None:
-        """Find out how the model makes its logits and what it can bundle, on six tokens.
-
-        The model is in evaluation mode and not yet sharded. `chunk_elements` are the most logits
-        that exist at once; if None as many as suit the device.
-        """
+        """Find out on six tokens how a model in evaluation mode, not yet sharded, works."""
         super().__init__()
         self.model = model
         embedding = model.get_input_embeddings().weight

@@ -254,10 +254,7 @@ def _blocks(shards: list[Tensor], block_elements: int) -> Iterable[list[_Piece]]
 
 
 class WeightAverage:
-    """An average in single precision at least, of weights by name.
-
-    It is sharded and placed as the weights are, so every rank averages its own shards.
-    """
+    """An average in single precision at least, of weights by name, sharded as they are."""
 
     def __init__(self, weights: Named) -> None:
         """Start at the weights as they are now."""
@@ -356,8 +353,7 @@ class PolicyOptimizer:
     ) -> None:
         """Prepare AdamW for `n_scheduled` steps, left-out ones included, see `backward`.
 
-        With FSDP2 the scorer is sharded already. The reference takes the place of the model as it
-        is now, with `kl_coef > 0`.
+        With FSDP2 the scorer is sharded already. Without a reference it is the model as it is now.
         """
         self.scorer = model if isinstance(model, Scorer) else Scorer(model)
         self.model: Any = self.scorer.model

@@ -232,10 +232,7 @@ def _rows(groups: Sequence[Group], counts: Sequence[RowCounts], bundle: int = 1)
 
 
 def _cut_padded(rows: list[PackedRow], max_tokens_per_microbatch: int) -> list[list[PackedRow]]:
-    """Cut rows, longest first, where padding and passes together are cheapest.
-
-    Dynamic programming over the cuts: `cost[j]` is the least for the first j rows.
-    """
+    """Cut rows, longest first, where padding and passes cost least, by dynamic programming."""
     if not rows:
         return []
     lengths = np.array([row.length for row in rows])

@@ -109,11 +109,9 @@ class Supervisor:
     def decide(
         self, problems_P: Ints, answers_PV: Ints, visit: int | Ints, observed: Fields
     ) -> Decided | None:
-        """Record one visit and decide what to train on; None on ranks that read no answers.
+        """Record visits, counted from 1, and decide what to train on; None if no answers are read.
 
-        Args:
-            answers_PV: answer ids, -1 unparseable; the first K are trained on.
-            visit: number of this visit, from 1; (P,) where it differs between the problems.
+        `answers_PV` are answer ids, -1 unparseable, of which the first K are trained on.
         """
         if not self.reads:
             return None
@@ -135,10 +133,7 @@ class Supervisor:
         return Decided(obs, decision, draws.tie, rows, step_columns)
 
     def brake(self) -> float:
-        """Return the guard's factor on the learning rate from this batch on, the same on all ranks.
-
-        All ranks must call this after the batch was decided on.
-        """
+        """Return the factor on the learning rate from this batch on; all ranks must call this."""
         s, guard = self.state, self.config.guard
         if guard.brake == 1:
             return 1.0

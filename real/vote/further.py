@@ -95,10 +95,7 @@ class ExtraRollouts:
         return {}
 
     def ask(self, decided: Decided | None, responses: Responses) -> Decided | None:
-        """Sample what rewards depend on, once labels are known; returns them with what was seen.
-
-        `decided` is None on ranks that read no answers.
-        """
+        """Sample what rewards depend on; returns labels with what was seen, None if None."""
         return decided
 
     def groups(self, decided: Decided | None, streams: PolicyStreams) -> list[list[Group]]:
@@ -344,11 +341,7 @@ class Wording:
         return Problem(f"{problem.id}/verify", asked, None, problem.before)
 
     def verdict(self, text: str) -> int:
-        r"""Return 1 for `\boxed{correct}`, 0 for `\boxed{wrong}`, -1 for anything else.
-
-        The last box counts. Case, spaces, a full stop and `\text{}` do not matter; `incorrect` is
-        read as `wrong`.
-        """
+        r"""Return 1 for `\boxed{correct}`, 0 for wrong or incorrect, -1 for anything else."""
         box = last_box(text)
         if box is None:
             return -1

@@ -125,14 +125,10 @@ def token_stats(
     config: UpdateSettings,
     share: tuple[int, int] = (0, 1),
 ) -> tuple[Tensor, Tensor]:
-    """Mean entropy and self-certainty of the tokens of every response.
+    """(P, V) float64 mean entropies and means of KL(uniform || next-token distribution), in nats.
 
     Equal responses to a prompt are computed once. Logits exist for a chunk of tokens at a time.
     The scorer has the weights that drew the rollouts. Ranks divide the passes and get all values.
-
-    Returns:
-        (P, V) float64 mean entropy and (P, V) float64 mean KL(uniform || next-token distribution),
-        in nats; not finite where the model's logits are not.
     """
     groups, inverses = [], []
     triples = zip(prompts, rollouts.tokens_PNT, rollouts.lengths_PN, strict=True)
@@ -181,13 +177,10 @@ _BASE, _MIX = np.uint64(1_000_003), np.uint64(0x9E3779B97F4A7C15)
 
 
 def similarities(texts_PK: Sequence[Sequence[str]]) -> NDArray[np.float64]:
-    """Cosine similarities of the K responses to each of P problems.
+    """(P, K, K) cosine similarities of the K responses to each of P problems, in [-1, 1].
 
-    Every text is counted once, however often it comes.
-
-    Returns:
-        (P, K, K) in [-1, 1], symmetric; 1 between equal texts, else 0 where a vector is zero, as an
-        empty text's is.
+    1 between equal texts, else 0 where a vector is zero, as an empty text's is. Every text is
+    counted once, however often it comes.
     """
     distinct = list(dict.fromkeys(chain.from_iterable(texts_PK)))
     index_of = {text: row for row, text in enumerate(distinct)}

@@ -62,8 +62,7 @@ class Responses:
     def groups(self, streams: PolicyStreams, mask_truncated: bool = False) -> list[Group]:
         """Return (P,) groups of the loss, of the first K responses that the streams are for.
 
-        `mask_truncated` leaves out responses that did not end; a problem without any other is
-        dropped.
+        Without truncated ones if these are masked; a problem without any other is dropped.
         """
         n_samples, drawn = streams.majority.shape[1], self.rollouts
         device = drawn.tokens_PNT.device
@@ -103,10 +102,7 @@ class Sampler:
         version: int,
         generator: torch.Generator,
     ) -> Responses:
-        """Sample `n` responses to each prompt, with the weights of that version.
-
-        `problems` is the index of each prompt's problem.
-        """
+        """Sample `n` responses to each problem's prompt, with the weights of that version."""
         rollouts = self.engine.sample(prompts, n, sampling, generator).of_version(version)
         return Responses(problems, prompts, rollouts.to(self.policy.device), self.policy)
 
@@ -119,14 +115,10 @@ class Sampler:
         generator: torch.Generator,
         max_rows: int,
     ) -> Iterator[Responses]:
-        """Sample `n` responses to every problem; yield some problems at a time, in order.
+        """Sample `n` responses to every problem; yield about `max_rows` at a time, in order.
 
         An engine that queues for itself gets all problems at once: in closed parts each part would
-        wait for its longest response.
-
-        Args:
-            max_rows: about as many responses are yielded at once, and sampled at once by an engine
-                without a queue, so that the device's memory does not grow with N.
+        wait for its longest response. Others are asked for as many as are yielded.
         """
         yielded = max(1, max_rows // n)
         sampled = len(prompts) if self.engine.queues else yielded
@@ -161,10 +153,9 @@ class VoteSampler:
     """Samples the votes of one batch after another.
 
     With `ahead`, the votes of batch k + 1 are sampled while batch k is trained on, with the
-    weights that batch k - 1 has left. The engine is idle again, and the votes are in main memory,
-    before weights are handed over, an evaluation begins, or a checkpoint is written: none of these
-    can change a vote. The first batch has nothing to be sampled beside, and is sampled at its
-    start.
+    weights that batch k - 1 has left; the first batch is sampled at its start. The engine is idle
+    again, and the votes are in main memory, before weights are handed over, an evaluation begins,
+    or a checkpoint is written: none of these can change a vote.
     """
 
     def __init__(

@@ -239,10 +239,7 @@ def claims(text: str) -> Iterator[Claim]:
 
 
 def _parts(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the parts with an equal sign; what ends a run also ends a part.
-
-    Most of a text claims nothing, and need not be cut into words.
-    """
+    """Yield start and end of the parts with an equal sign; most of a text claims nothing."""
     start, equal = 0, text.find("=")
     for end in _PART_END.finditer(text):
         if equal < 0:
@@ -283,10 +280,7 @@ def _runs(text: str, start: int, stop: int) -> list[_Run]:
 
 
 def _is_apart(text: str, match: re.Match[str], before: bool) -> bool:
-    """Return whether the text behind a run (or before it) cannot belong to it.
-
-    A word of prose cannot, with a space between it and the run.
-    """
+    """Return whether what is next to a run cannot belong to it, as a word behind a space."""
     if match.lastgroup in ("end", "item"):
         return True
     word = match.group()
@@ -324,10 +318,7 @@ def _without_excess(tokens: list[Token], kind: str, other: str) -> list[Token]:
 
 
 def _read(tokens: Sequence[Token]) -> tuple[Fraction | None, bool]:
-    """Value of a side, and whether there is something to compute in it.
-
-    None where the side is no expression, divides by zero or exceeds a limit.
-    """
+    """Value of a side, None if it is no expression, and whether it has something to compute."""
     if not tokens:
         return None, False
     first = 1 if tokens[0].text == "-" else 0
@@ -342,10 +333,7 @@ def _read(tokens: Sequence[Token]) -> tuple[Fraction | None, bool]:
 
 
 def tool_verdicts(texts: Sequence[str], problem: str | None = None) -> NDArray[np.bool_]:
-    """Return (n,) which responses a calculator confirms; equal ones are looked at once.
-
-    Only scratch work of the tiny task is held against the problem, see `scratch_holds`.
-    """
+    """Return (n,) which responses a calculator confirms; scratch work starts at the problem."""
     start = problem if problem is not None and is_expression(problem.strip()) else None
     verdict_of = {text: _holds(text, start) for text in dict.fromkeys(texts)}
     return np.array([verdict_of[text] for text in texts], dtype=bool)

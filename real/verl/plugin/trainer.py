@@ -105,11 +105,8 @@ def stream_fields(masks: Sequence[Tensor], columns: Sequence[Sequence[float]]) -
 def update_norm(optimizer: Any, rates: list[float]) -> float:
     """Return the L2 norm of the change of all parameters by the last step, over all ranks.
 
-    It follows from AdamW's state, so that no second copy of the weights is kept. NaN for other
-    optimizers.
-
-    Args:
-        rates: learning rates of its groups at the step.
+    It follows from AdamW's state and the learning rates of its groups at the step, without a second
+    copy of the weights. NaN for other optimizers.
     """
     if not isinstance(optimizer, torch.optim.AdamW):
         return math.nan

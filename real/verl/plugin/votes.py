@@ -187,12 +187,7 @@ class Problems:
     def __init__(
         self, config: TrainConfig, ids: Sequence[int | None], truths: Sequence[str | None]
     ) -> None:
-        """Start before any vote.
-
-        Args:
-            ids: (N,) `extra_info.index` of the problems.
-            truths: (N,) reference answers, for the trace; None where there is none.
-        """
+        """Start before any vote, with (N,) `extra_info.index` and reference answers, if any."""
         number, n = Counter(ids).most_common(1)[0]
         if None in ids or n > 1:
             what = "missing" if None in ids else f"{number} occurs {n} times"
@@ -275,11 +270,7 @@ def place_of(key: str) -> tuple[str, int, int]:
 
 
 def votes_of(keys: Iterable[str], problem_of: Mapping[str, int]) -> dict[int, list[str]]:
-    """Return the keys of every problem's votes: the last turn of each session, in their order.
-
-    Args:
-        keys: of the batch's rows, in any order.
-    """
+    """Return the keys of every problem's votes: the last turn of each session, in their order."""
     last = {place_of(key)[:2]: key for key in sorted(keys, key=place_of)}
     groups: dict[str, list[str]] = {}
     for (uid, _), key in last.items():
