@@ -44,7 +44,6 @@ HOST_LINK = 50e9
 HAND_OVER = 20e9
 """Bytes of weights per second from the trainer to an engine."""
 PROMPT_TOKENS = 150
-"""Mean length of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,14 +32,12 @@ class ModelSize:
     n_multiplied: int
     """Of the matrices that every token is multiplied with, see `multiplied`."""
     n_layer: int
-    """Of the largest layer."""
     n_outside: int
     """Outside of the layers: embeddings, output head, last norm."""
     n_layers: int
     width: int
     """Of the residual stream."""
     n_inner: int
-    """Width of the feed-forward networks."""
     n_query: int
     """Numbers of the queries of one token in a layer."""
     n_kv: int
@@ -47,16 +45,11 @@ class ModelSize:
     n_kv_heads: int
     """Heads of keys and values in a layer; no GPU holds less than one."""
     n_heads: int
-    """Heads of queries in a layer."""
     norms_heads: bool
-    """Whether queries and keys are normalized."""
     vocabulary: int
     n_head: int
-    """Of the output head."""
     tied: bool
-    """Whether head and embeddings share their weights."""
     n_adapters: int = 0
-    """Of the low-rank adapters, in addition."""
 
 
 _SHAPE = (
@@ -149,7 +142,6 @@ class Card(NamedTuple):
     """A GPU by its data sheet."""
 
     memory: float
-    """GiB."""
     flops: float
     """Dense bfloat16 operations per second."""
     bandwidth: float
@@ -213,11 +205,9 @@ class MemoryPlan:
     parts: tuple[MemoryPart, ...]
     """Per GPU."""
     card: int
-    """Bytes of each GPU."""
     cache_tokens: int
     """Tokens whose keys and values an engine holds; negative where its weights do not even fit."""
     least_tokens: int
-    """Tokens that it must hold."""
     cache: int
     """Bytes of each GPU for vLLM's cache; negative as `cache_tokens`, 0 for other engines."""
     engine_share: float
@@ -228,7 +218,6 @@ class MemoryPlan:
     host: int
     """Bytes of main memory, all processes of the run together."""
     checkpoint: int
-    """Bytes of one checkpoint on disk."""
 
     @property
     def usable(self) -> int:

@@ -64,19 +64,14 @@ class Run:
     policy: Policy
     prompts: PromptSet
     engine: Engine
-    """Samples the votes and the responses of evaluations."""
     sampler: Sampler
-    """Samples by the engine, with random numbers by purpose and place."""
     sampling: Sampling
     """Of the votes."""
     votes: VoteSampler
     rule: Rule
     observer: Observer
-    """Observes what the rule reads of the votes."""
     supervisor: Supervisor
-    """Reads answers and decides on labels; all that knows of the guard."""
     further: ExtraRollouts
-    """Samples what the rule needs in addition to the votes."""
     refill: Refill
     """Groups that wait for an update; no part of a checkpoint, which waits as well."""
     optimizer: PolicyOptimizer
@@ -84,7 +79,6 @@ class Run:
     token_flops: float
     """Operations of an update per token, see `update_flops`."""
     ranks: Ranks = ALONE
-    """The processes of the run, and which of them this is."""
 
     @property
     def n_steps(self) -> int:

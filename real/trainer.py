@@ -137,7 +137,6 @@ _SHOWN = {
     "loss": ("loss", ".2g"),
     "reward": ("reward", ".2f"),
 }
-"""Column and form of the numbers that the progress shows."""
 
 
 def _in_words(evaluation: Mapping[str, Any], recent: Iterable[Mapping[str, Any]]) -> str:

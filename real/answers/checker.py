@@ -30,7 +30,6 @@ class Reply:
     value: Any
     """A key, a verdict, or None where the formulas cannot be read."""
     cpu: float
-    """CPU seconds it took."""
     given_up: bool = False
     """It was killed at its time or memory limit, so there is no value."""
 
@@ -50,7 +49,6 @@ class Checker:
         self._stop: weakref.finalize[..., Any] | None = None
         self._n_asked = 0
         self.pid: int | None = None
-        """Of the running process."""
         self.n_started = 0  # processes
 
     def ask(self, do: str, texts: tuple[str, ...], limit: float) -> Reply:

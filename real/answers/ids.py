@@ -14,7 +14,6 @@ from real.answers.canonical import canonical, last_box, last_number
 from real.answers.equality import Equality, ParseBudget
 
 Extract = Literal["strict", "flexible"]
-"""Ways to find the answer in a response."""
 UNPARSEABLE = -1
 """Answer id of a response in which no answer is found, or an empty or over-long one."""
 NO_TRUTH = -1
@@ -50,12 +49,9 @@ class _Problem:
     truth: str | None
     """Canonical reference answer; empty if it is unusable, None if there is none."""
     classes: list[_Class] = field(default_factory=list)
-    """By id."""
     truth_id: int = UNSEEN
     n_compared: int = 0
-    """So many ids were compared with the truth."""
     ids: dict[str, int] = field(init=False)
-    """Of every writing seen."""
 
     def __post_init__(self) -> None:
         self.ids = {text: i for i, one in enumerate(self.classes) for text in one.writings}

@@ -29,7 +29,6 @@ ROLLOUTS = "rollouts.safetensors"
 ADAPTERS = "adapters"
 """Folder of adapters within that of the exchange, in the format of peft."""
 Handle = dict[str, Any]
-"""What opens a bucket in another process; plain values."""
 
 
 def send(pipe: Connection, message: Mapping[str, Any]) -> None:
@@ -62,7 +61,6 @@ class Entry(NamedTuple):
     """Name in torch, such as `bfloat16`."""
     shape: list[int]
     start: int
-    """Its first byte."""
 
     def view(self, memory: Tensor) -> Tensor:
         """Return the tensor, a view of the bucket's bytes."""
@@ -144,7 +142,6 @@ def map_file(path: str, size: int) -> Tensor:
 
 
 _mapped = lru_cache(maxsize=1)(map_file)
-"""The same, once for all updates."""
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> Tensor:

@@ -312,7 +312,6 @@ class RestartingEngine:
 
 
 _NO_VERSION = -(2**31)
-"""Version of a rank without a response."""
 
 
 class RankedEngine:

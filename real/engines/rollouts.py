@@ -32,9 +32,7 @@ class Sampling:
     """The settings of a draw."""
 
     max_tokens: Count
-    """Longest response, its end token included."""
     temperature: Positive = 1.0
-    """Divides the logits; above 0."""
     top_p: PositiveShare = 1.0
     """Nucleus mass in (0, 1]; below 1 for evaluation, since training ratios would be biased."""
     stats: bool = False
@@ -63,7 +61,6 @@ class Rollouts:
     finished_PN: torch.Tensor
     """bool; the response has an end token; False: cut at `max_tokens`."""
     version: int
-    """Version of the weights that drew all of these tokens."""
     entropy_PV: torch.Tensor | None = None
     """(P, N) float64; mean over a response's tokens of the entropy of the next-token distribution
     at the sampling temperature, before a cut at `top_p`, in nats."""
@@ -242,9 +239,7 @@ class SampledResponse(NamedTuple):
     tokens: Sequence[int] | NDArray[np.integer]
     """At least one; the end token is the last."""
     logprobs: Sequence[float] | NDArray[np.floating] | None
-    """One per token; None if they were not asked for."""
     finished: bool
-    """False: cut at `max_tokens`."""
 
 
 def to_rollouts(

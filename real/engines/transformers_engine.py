@@ -107,7 +107,6 @@ class Samples:
         self._engine, self._texts = engine, sampling.stop
         self.eos = torch.tensor(engine.eos_token_ids, device=device, dtype=torch.int64)
         self.may_end = len(self.eos) > 0 or len(sampling.stop) > 0
-        """A response can end before the last step."""
         self.tokens_TR = torch.full((steps, rows), engine.pad_token_id, device=device)
         self.logprobs_TR = torch.zeros((steps, rows), device=device)
         self.lengths_R = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -238,7 +237,6 @@ class TransformersEngine:
         self.pad_token_id = pad_token_id
         self.max_rows = max_rows
         self.progress: Callable[[], object] = lambda: None
-        """Called at every token."""
         self.tokenizer = tokenizer
         parameters = inspect.signature(model.forward).parameters
         self.last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}

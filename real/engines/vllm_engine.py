@@ -43,7 +43,6 @@ from real.engines.weights import named_weights
 SUPPORTED = ("0.32", "0.33")
 """Releases whose Python interfaces were compared with all calls made here."""
 ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Values of vLLM's `max_lora_rank`."""
 
 
 class EngineMemory(NamedTuple):
@@ -62,17 +61,13 @@ class VllmSettings:
     model: str
     """Folder of the checkpoint; its weights are replaced by the trainer's before sampling."""
     max_model_len: int
-    """Longest prompt and response together, tokens."""
     eos_token_ids: tuple[int, ...]
     """Tokens that end a response; no others do."""
     pad_token_id: int = 0
     dtype: str = "float32"
     head_dtype: str = "model"
-    """Precision of the logits: `float32`, or `model` for that of the weights."""
     max_rows: int = 512
-    """Largest number of responses that are decoded at once."""
     memory: float = 0.5
-    """Share of the GPU's memory."""
     cache: int | None = None
     """Bytes of the cache on each GPU; vLLM finds them from the share if None."""
     n_gpus: int = 1
@@ -81,7 +76,6 @@ class VllmSettings:
     """Of adapters that the engine applies to the weights; 0 for none."""
     device: str = "cpu"
     threads: int | None = None
-    """Threads of torch on a CPU; unchanged if None."""
     reads_text: bool = False
     """Be able to end a response at a text (`Sampling.stop`)."""
 
@@ -244,7 +238,6 @@ class VllmHost:
         self._sampling_params = vllm.SamplingParams
         self._refusals = (ValueError, vllm.exceptions.VLLMClientError)
         self.refused_adapters = refused_adapters(settings)
-        """Why no adapters are applied, if that was asked for."""
         self._adapters: Any = None
         if self.refused_adapters is not None:
             settings = self.settings = replace(settings, adapter_rank=0)

@@ -47,7 +47,6 @@ from real.engines.weights import named_weights, stored_weights
 from real.ranks.distributed import ALONE, Ranks, write_tensors
 
 _SHORT_SECONDS = 30.0
-"""Timeout of requests that a server answers at once."""
 
 
 class Http:

@@ -34,7 +34,6 @@ from real.ranks.distributed import ALONE, Ranks, whole_tensor
 COPY, LOAD = "seconds_sync_copy", "seconds_sync_load"
 """Columns of the steps: the trainer's part of an update of the weights, and the engine's."""
 Ask = Callable[[Mapping[str, Any], list[Entry]], dict[str, Any]]
-"""Sends a message and a list of weights to an engine's process, and returns its answer."""
 BUCKET = 2**29
 """Bytes of a bucket that does not hold all weights."""
 _ALIGNED = 256
@@ -83,7 +82,6 @@ class HostBucket:
                     file.truncate(size)
         ranks.wait()
         self.memory = map_file(str(path), size)
-        """(bytes,) uint8."""
 
     def handle(self) -> Handle:
         """Return what `real.engines.exchange.opened` takes in the other process."""
@@ -130,7 +128,6 @@ class Room(NamedTuple):
     total: int
     """Bytes of all weights, aligned."""
     largest: int
-    """Bytes of the largest one."""
 
     @classmethod
     def of(cls, model: Any, dtype: torch.dtype | None) -> Room:
@@ -259,7 +256,6 @@ class WeightSender:
         self._ranks, self._n_gpus, self._ask = ranks, n_gpus, ask
         self._adapters = adapters
         self.refused: str | None = None
-        """Why the engine applies no adapters."""
         self._bucket: Bucket | None = None
         self._has_base = False
 

@@ -27,9 +27,7 @@ from lab.base.errors import UserError
 Tokens = tuple[int, ...]
 
 _GRADIENT_BYTES = 128 * 2**20
-"""Memory for the gradients of one batch."""
 _ROWS = 1024
-"""Responses of one forward pass."""
 
 
 @torch.no_grad()

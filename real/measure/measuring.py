@@ -50,7 +50,6 @@ _MOST_CHECKPOINTS = 8
 """Checkpoints that growth is measured from, evenly spaced; more add time and little else."""
 
 Report = Callable[[str, float], object]
-"""Called with the phase and the share of it that is done."""
 
 Sample = Callable[
     [Sequence[Sequence[int]], int, int, float, int], tuple[torch.Tensor, torch.Tensor]
@@ -296,7 +295,6 @@ def _compared(trees: Sequence[MeasuredTree], prompts: Sequence[Sequence[int]]) -
 
 
 _ROUNDS = 50
-"""Rounds in which the chances reach their sum."""
 
 _SCALE_EDGES, _UNIFORM = 256, 0.1
 """Edges from which the size of the gradient on every weight is estimated, and the share of the

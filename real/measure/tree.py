@@ -29,11 +29,9 @@ class Node:
 
     prefix: Tokens
     log_p: float
-    """Log-probability of the prefix."""
     parent: int
     """Edge that leads here; -1 at the root."""
     edges: dict[int, int] = field(default_factory=dict)
-    """Token to edge."""
     children: dict[int, int] = field(default_factory=dict)
     """Token to the node behind its edge."""
 
@@ -53,7 +51,6 @@ class Leaf:
 
     tokens: Tokens
     edge: int
-    """Its last edge."""
     unseen: bool
     """Its last edge's token was never sampled; `tokens` continue it greedily."""
 
@@ -68,7 +65,6 @@ class MeasuredTree:
     left_out: float = 0.0
     """Probability of sampled responses that the tree does not hold, by the model."""
     capped: bool = False
-    """Edges were left out because the tree has `max_edges`."""
 
     def path(self, leaf: Leaf) -> list[int]:
         """Edges from the root to a leaf."""

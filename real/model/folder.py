@@ -13,7 +13,6 @@ from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
 
 PREFIX = "hf:"
-"""Begins the name of a model or a data set of the Hugging Face hub."""
 KINDS = (".json", ".safetensors", ".txt", ".model", ".jinja", ".tiktoken")
 """Kinds of files that a model is loaded from: no pickled weights and no code."""
 _MOST_LAYERS = 10_000

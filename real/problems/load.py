@@ -94,7 +94,6 @@ class NamedSet:
 
     title: str
     n_problems: int
-    """Problems that the set must hold."""
     folder: str
     """The set's folder in the data of TTRL and of the paper's release."""
     hub: str

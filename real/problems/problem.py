@@ -66,7 +66,6 @@ class ProblemSet:
     by_usual_name: tuple[str, ...] = ()
     """Those of `fields` that nobody named, and that have one of the usual names."""
     notices: tuple[str, ...] = ()
-    """Notes for readers about the set, one sentence each."""
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -93,9 +92,7 @@ class PromptSet(ProblemSet):
     """N problems with their prompts."""
 
     tokens: list[list[int]] = field(default_factory=list)
-    """N prompts as token ids."""
     left_out: list[str] = field(default_factory=list)
-    """Ids of problems whose prompts are too long."""
 
     @property
     def truths(self) -> list[str | None]:
@@ -279,7 +276,6 @@ _USUAL = {
 """Usual names of the fields. The first is this project's and wins; only one other may occur."""
 
 _SHOWN = 12
-"""Largest number of field names in an error message."""
 
 
 def _value_at(row: dict[str, Any], name: str) -> Any:

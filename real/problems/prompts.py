@@ -28,7 +28,6 @@ prompts must be the same every day. It is the fallback of that template."""
 SECONDS = 5.0
 """CPU time in which a template may write one prompt; usual ones take milliseconds."""
 MOST_MEMORY = 2**30
-"""Bytes that it may take for that."""
 MOST_CHARACTERS = 10**7
 """Longest prompt in characters, beyond any model's context."""
 

@@ -15,10 +15,8 @@ class Launched(NamedTuple):
 
     rank: int
     world: int
-    """Processes of the run."""
     local_rank: int
     local_world: int
-    """Processes of it on this machine."""
 
 
 def launched() -> Launched | None:

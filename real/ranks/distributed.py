@@ -115,7 +115,6 @@ class Ranks:
 _TOLD_SECONDS = 3.0
 """Time in which torchrun ends the ranks that are left when one has failed."""
 ALONE = Ranks()
-"""The only process of its run."""
 
 
 @contextlib.contextmanager

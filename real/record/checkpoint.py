@@ -70,14 +70,12 @@ class Checkpoint:
 
     version: int
     step: int
-    """Batches that were done."""
     parts: dict[str, int]
     """Parts of each table of the trace that hold the rows up to there."""
     config: dict[str, Any]
     extra: dict[str, Any]
     """The manifest's facts at that time, counters among them."""
     files: dict[str, str]
-    """SHA-256 of each file."""
 
 
 class Checkpoints:

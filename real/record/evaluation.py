@@ -97,9 +97,7 @@ class Evaluator:
     reads: bool = True
     """False on ranks that only sample: their rows are not written."""
     average: WeightAverage | None = None
-    """Of the weights, evaluated in their place."""
     held_out: PromptSet | None = None
-    """Problems that are not trained on."""
 
     def log(self, log: Journal, step: int, epoch: int, full: bool) -> None:
         """Evaluate, write the row, and note the summary of the curve of evaluations so far."""

@@ -101,7 +101,6 @@ class Visited(NamedTuple):
     """Votes of some problems, as the trace keeps them."""
 
     problems_P: Ints
-    """(P,) problem indices."""
     answers_PV: Ints
     """(P, V) answer ids, -1 unparseable."""
     columns: Rows

@@ -23,7 +23,6 @@ from real.settings.config import TrainConfig
 from real.settings.groups import BOX_REQUEST, EngineSettings
 
 _WIDTH = 100
-"""Columns of a terminal that tables fit."""
 
 Source = Literal["paper", "release", "ours"]
 
@@ -32,7 +31,6 @@ class Choice(NamedTuple):
     """One setting of a preset."""
 
     name: str
-    """Of the field of `TrainConfig`."""
     value: Any
     source: Source
     """The paper's text, the scripts of its release (github linhxkkkk/TTRL-Guard), or neither."""

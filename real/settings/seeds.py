@@ -73,11 +73,9 @@ class Batch:
     """One batch of problems."""
 
     step: int
-    """Number of the batch in the run, from 1."""
     epoch: int
     """From 1; also the number of these problems' visit."""
     problems_P: NDArray[np.int64]
-    """(P,) problem indices."""
     ends_epoch: bool
     ends_run: bool
 

@@ -38,7 +38,6 @@ VERIFICATION_TOKENS = RESPONSE_TOKENS + 1
 UNSCORED = -100
 """Target of tokens that no loss is taken of, as torch has it."""
 FIRST_TURNS = RESPONSE_TOKENS + PROMPT_TOKENS + VERIFICATION_TOKENS - 1
-"""Tokens to read of question and verification."""
 SIGN = FIRST_TURNS - 3
 """Position at which the verdict is predicted."""
 POSITIONS = 96

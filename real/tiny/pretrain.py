@@ -73,7 +73,6 @@ RECIPES = {
     "collatz": Recipe(steps=400, layers=1, heads=8, slip_rate=0.0),
     "closed": Recipe(slip_rate=0.0),
 }
-"""Of the shipped checkpoints, by task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +262,6 @@ class Accuracy:
     """Measurements of a checkpoint on the problem set before any reinforcement learning."""
 
     pass_at_1: float
-    """Mean over problems and samples."""
     maj_accuracy: float
     """Share of problems whose majority answer is right; a tie counts as its part."""
     parseable: float
@@ -365,7 +363,6 @@ class Judgement:
     readable: float
     """Share of verdicts that can be read; the others are in neither rate's numerator."""
     right: float
-    """Share of the judged responses that are right."""
     own_agrees: float
     """Share of verdicts that follow from comparing the attempt with the judge's own answer."""
     n_problems: int

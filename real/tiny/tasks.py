@@ -73,7 +73,6 @@ def encode(text: str) -> list[int]:
 
 
 PROBLEM_SEED = 0
-"""Seed of a task's problem set unless the settings name another."""
 
 _HELD_OUT = 8
 """One question in this many is kept from pretraining; problem sets are drawn from those only."""
@@ -86,15 +85,12 @@ class Task:
     """Questions whose answers a program knows. Their texts and responses have fixed lengths."""
 
     prefix: str
-    """Beginning of the ids of problems."""
     checkpoint: Path
-    """Folder of the model before training."""
     prompt_tokens: int
     """Tokens of a question and ``=``."""
     response_tokens: int
     """Tokens of a well-formed response, with the end token."""
     n_questions: int
-    """All that there are."""
     draw: Callable[[np.random.Generator], str]
     """Return one question, uniform over all."""
     answer: Callable[[str], str]
@@ -173,7 +169,6 @@ COLLATZ = Task(
 )
 
 _ROW = 12
-"""Digits of a closed question."""
 TEMPERATURE = 0.6
 """Sampling temperature at which the shares of the votes hold, and the accuracy is measured."""
 _REST = 0.08

@@ -121,7 +121,6 @@ def registered(runtime: Any, memory: Tensor) -> bool:
 
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
-"""Of AdamW."""
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 BLOCK_ELEMENTS = 2**26
 """Weights that are moved at a time: so many are kept twice, to measure their change."""
@@ -160,7 +159,6 @@ class MeasuredAdamW:
         """
         self._masters, self._weight_decay, self._on_host = masters, weight_decay, on_host
         self.n_steps = 0
-        """Steps that were taken."""
         shards = self._shards()
         zeros = [[torch.zeros_like(s, requires_grad=False) for s in shards] for _ in _MOMENTS]
         self._moments = [[host_copy(z) for z in kind] for kind in zeros] if on_host else zeros
@@ -332,7 +330,6 @@ class Step(Pass):
     update_norm: float = 0.0
     """L2 norm of the change of all parameters together; 0 for a step not taken."""
     grad_norm: float = 0.0
-    """Before clipping."""
 
     @property
     def refused(self) -> bool:

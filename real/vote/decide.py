@@ -76,7 +76,6 @@ class Supervisor:
         """Start before any vote, with (N,) reference answers, None where there is none."""
         self.config = config
         self._ranks, self.reads = ranks, ranks.first
-        """This rank reads answers."""
         by_math = self.reads and config.settled().answer_check == "math"
         self.equality = Equality(config.answer_timeout) if by_math else None
         self.answer_ids = AnswerIds(truths, self.equality)

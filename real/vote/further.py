@@ -76,7 +76,6 @@ class ExtraRollouts:
     """
 
     n_sampled = 0
-    """Tokens that were sampled for the current batch."""
 
     def begin(self) -> dict[str, Any]:
         """Prepare, once before the first votes; returns facts for the manifest."""
@@ -402,7 +401,6 @@ class Judge(ExtraRollouts):
         self.wording = TinyWording() if parts.config.tiny_verifies else Wording()
         self._step = 0
         self.asked: Asked | None = None
-        """Of the current batch."""
         self._again: Solutions | None = None
 
     def before(self, problems_P: Ints, step: int) -> dict[str, NDArray[Any]]:

@@ -166,13 +166,11 @@ def _group(prompt: Sequence[int], tokens_KT: Tensor, lengths_K: Tensor) -> Group
 
 
 SIZES = (3, 4, 5)
-"""Characters of an n-gram."""
 BUCKET_BITS = 12
 """N-grams are counted in 2 to this many buckets."""
 MOST_CHARACTERS = 20_000
 """Of a longer text this much is looked at."""
 _CHUNK = 64
-"""So many texts are cut into n-grams at once."""
 _BASE, _MIX = np.uint64(1_000_003), np.uint64(0x9E3779B97F4A7C15)
 
 

@@ -40,11 +40,8 @@ class Responses:
     problems: Sequence[int]
     """(P,) index of the problem that each prompt belongs to."""
     prompts: Sequence[list[int]]
-    """(P,) token ids."""
     rollouts: Rollouts
-    """(P, N) sampled responses."""
     policy: Policy
-    """The policy whose tokenizer decodes them."""
 
     @cached_property
     def texts(self) -> list[list[str]]:
@@ -91,7 +88,6 @@ class Sampler:
     engine: Engine
     policy: Policy
     seed: int
-    """Seed of the run."""
 
     def sample(
         self,

@@ -39,7 +39,6 @@ MOST_TOKENS = 200
 MOST_DEPTH = 20
 MOST_DIGITS = 40
 MOST_BITS = 2048
-"""Of a value's numerator and denominator together."""
 _Number = int | Fraction
 """A whole number that came about without division is an int, with which Python is much faster."""
 _CLOSING = {"(": ")", "[": "]", "{": "}"}

@@ -147,7 +147,6 @@ class GuardWorker(ActorRolloutRefWorker):
 
 
 _QUEUE = "train"
-"""Partition of the queue."""
 _STALE = "training/rollout_probs_diff"
 
 

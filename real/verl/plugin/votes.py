@@ -39,7 +39,6 @@ from real.verl.commands import LOSSES, VERL_NAMES, check_plugin
 from real.vote.decide import Decided, Supervisor, pay
 
 AGENT = "guard_single_turn"
-"""Name of the seeded agent loop."""
 STREAM = "guard_stream"
 """Column of a prompt: what its responses are sampled for, a `real.settings.seeds.Stream`."""
 _OF_GUARD = GuardConfig.__dataclass_fields__.keys()
@@ -73,7 +72,6 @@ _RULED_OUT: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("distillation.enabled", _OFF, "the guard's loss would replace that of the teacher unseen"),
     ("trainer.critic_warmup", (0, None), "there is no critic to warm up"),
 )  # fmt: skip
-"""Setting of verl, the values it may have, and the reason."""
 
 
 class Own(NamedTuple):
@@ -82,7 +80,6 @@ class Own(NamedTuple):
     settings: TrainConfig
     """As those of the trainer, for the supervisor and the trace."""
     out: Path
-    """Run folder."""
     probs_diff_limit: float
     """Mean difference of probabilities above which weights are reported as stale."""
 
@@ -314,7 +311,6 @@ def dealt(
 
 
 FOLDER = "guard"
-"""Of a checkpoint of verl."""
 _STARTED = "started"
 """Fact of a run, by which its checkpoints know its folder."""
 _STEPS = {
