@@ -26,7 +26,7 @@ from real.model.prepare import prepare_training
 from real.plan import checkpoint_bytes, multiplied, update_flops
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
-from real.ranks import local_world
+from real.ranks import launched
 from real.ranks.distributed import ALONE, Ranks, shard_of
 from real.record.checkpoint import (
     MASTER,
@@ -169,7 +169,8 @@ def prepare(
     logs: Path | None = None,
 ) -> Run:
     """Load the model and the problems and make all parts."""
-    check_engine_tp(config, local_world())
+    process = launched()
+    check_engine_tp(config, process.local_world if process else 1)
     rule = rule_of(config)
     known = config.labels == "truth"
     problems, folder = problems_of(config, with_answers=known), model_of(config)

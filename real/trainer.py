@@ -34,7 +34,7 @@ from real.plan import card_named
 from real.ranks.distributed import joined_ranks, lost_ranks_named
 from real.record.checkpoint import save_model
 from real.record.journal import Journal, Unwritten, Visited, VoteRows
-from real.record.resuming import advised, fingerprint, held, reopened, resume_point, stop_requests
+from real.record.resuming import advised, fingerprint, reopened, resume_point, stop_requests
 from real.record.terminal import say, show_numbers, unread
 from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
@@ -274,11 +274,12 @@ def resume(
         UserError: the folder holds no run that can go on, or settings, model or problems differ.
     """
     folder = Path(folder)
-    config = on_this_machine(config or stored_config(folder))[0]
+    stored = stored_config(folder)  # before the lock, which would write into any folder
+    config = on_this_machine(config or stored)[0]
     with (
         joined_ranks(config.device, config.rank_timeout) as ranks,
         card_held(config, config.device),
-        held(folder, ranks),
+        locked(folder) if ranks.first else contextlib.nullcontext(),
         in_phase("run"),
     ):
         point = resume_point(folder, config, ranks)

@@ -31,7 +31,7 @@ from real.engines.transformers_engine import TransformersEngine, stated_request
 from real.engines.vllm_engine import EngineMemory, VllmEngine, VllmSettings
 from real.engines.vllm_server import VllmServerEngine
 from real.engines.weights import GroupMember, Room
-from real.model.policy import Policy
+from real.model.policy import Policy, max_positions
 from real.ranks.distributed import ALONE, Ranks, whole_tensor
 from real.settings.config import TrainConfig, rule_of
 
@@ -158,7 +158,7 @@ def _vllm_settings(
     longest = config.max_prompt_tokens + (config.max_response_tokens or 1)
     return VllmSettings(
         model=str(folder),
-        max_model_len=min(longest, policy.max_positions or longest),
+        max_model_len=min(longest, max_positions(policy.model) or longest),
         eos_token_ids=policy.eos_token_ids,
         pad_token_id=policy.pad_token_id,
         dtype=config.dtype,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -189,14 +189,8 @@ def free_bytes(device: torch.device) -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-class Edges(NamedTuple):
-    """Tokens at which gradients are compared; each a sequence of E values."""
-
-    contexts: Sequence[Sequence[int]]
-    """Token ids of prompt and prefix."""
-    tokens: Sequence[int]
-    nodes: Sequence[int]
-    """Node of each; equal numbers share a context."""
+Edges = tuple[Sequence[Sequence[int]], Sequence[int], Sequence[int]]
+"""(E,) token ids of prompt and prefix, tokens, and nodes; equal nodes share a context."""
 
 
 class Growth:
@@ -212,8 +206,8 @@ class Growth:
     ) -> None:
         """Measure the start model, left as it is, on D weights that stand for `scale` each."""
         self._model, self._temperature = model, temperature
-        self._edges = (edges.contexts, edges.tokens)
-        _, self._node_E = np.unique(edges.nodes, return_inverse=True)
+        self._edges = edges[:2]
+        _, self._node_E = np.unique(edges[2], return_inverse=True)
         self._coordinates, self._root = coordinates, np.sqrt(scale)
         self._start = {name: p.detach().clone() for name, p in model.named_parameters()}
         self._features_ED = self._gradients()

@@ -291,7 +291,8 @@ def _compared(trees: Sequence[MeasuredTree], prompts: Sequence[Sequence[int]]) -
     for place, (_, n, node) in enumerate(sorted(nodes, reverse=True)[:_GROWTH_NODES]):
         context = [*prompts[n], *trees[n].nodes[node].prefix]
         rows += [(context, token, place) for token in trees[n].nodes[node].edges]
-    return Edges(*(list(column) for column in zip(*rows, strict=True)))
+    contexts, tokens, places = zip(*rows, strict=True)
+    return contexts, tokens, places
 
 
 _ROUNDS = 50

@@ -60,29 +60,33 @@ def changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> list[s
     return sorted(n for n in before.keys() | after.keys() if before.get(n) != after.get(n))
 
 
-def check_folder(folder: Path, what: str = "model") -> None:
+def check_folder(folder: Path) -> None:
     """Refuse a folder that is missing or does not look like a model, before anything is loaded."""
     if not (folder / "config.json").is_file():
-        _refuse_gguf(folder, what)
+        for file in [folder] if folder.suffix == ".gguf" else sorted(folder.glob("*.gguf")):
+            raise UserError(
+                f"model {folder}: {file.name} is a GGUF file, which runs but cannot train; give "
+                "the model's safetensors folder, or convert it with `guard-train import-gguf`"
+            )
         fault = "lacks config.json" if folder.is_dir() else "no such folder"
         raise UserError(
-            f"{what} {folder}: {fault}; give a local Hugging Face model folder, "
+            f"model {folder}: {fault}; give a local Hugging Face model folder, "
             f"or {PREFIX}owner/name to fetch one"
         )
-    layers = _read_object(folder / "config.json", what).get("num_hidden_layers")
+    layers = _read_object(folder / "config.json").get("num_hidden_layers")
     if isinstance(layers, int) and not 0 < layers <= _MOST_LAYERS:
-        raise UserError(f"{what} {folder}: config.json names {layers} layers; copy it again")
+        raise UserError(f"model {folder}: config.json names {layers} layers; copy it again")
     for index in folder.glob("*.index.json"):
-        names = _read_object(index, what).get("weight_map")
+        names = _read_object(index).get("weight_map")
         for name in names.values() if isinstance(names, dict) else [names]:
             if not isinstance(name, str) or Path(name).name != name:
                 raise UserError(
-                    f"{what} {folder}: {index.name} names {name!r}, which is no file of the "
+                    f"model {folder}: {index.name} names {name!r}, which is no file of the "
                     "folder; copy the folder again"
                 )
 
 
-def _read_object(path: Path, what: str) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -92,13 +96,5 @@ def _read_object(path: Path, what: str) -> dict[str, Any]:
             return values
         fault = "it holds no object"
     raise UserError(
-        f"{what} {path.parent}: {path.name} cannot be read ({fault}); copy the folder again"
+        f"model {path.parent}: {path.name} cannot be read ({fault}); copy the folder again"
     )
-
-
-def _refuse_gguf(path: Path, what: str) -> None:
-    for file in [path] if path.suffix == ".gguf" else sorted(path.glob("*.gguf")):
-        raise UserError(
-            f"{what} {path}: {file.name} is a GGUF file, which runs but cannot train; give the "
-            "model's safetensors folder, or convert the file with `guard-train import-gguf`"
-        )

@@ -49,11 +49,6 @@ class Policy:
         """The folder that it was loaded from."""
         return Path(self.tokenizer.name_or_path)
 
-    @property
-    def max_positions(self) -> int | None:
-        """Longest sequence that the model has positions for, if it says so."""
-        return max_positions(self.model)
-
     def texts(self, tokens_RT: torch.Tensor, lengths_R: torch.Tensor) -> list[str]:
         """Texts of responses (R, T) of the given lengths, special tokens left out.
 
@@ -89,7 +84,13 @@ def load_policy(
     folder = Path(folder)
     chosen_device = pick_device(device)
     check_folder(folder)
-    _check_attention(attention)
+    if (attention == "flash_attention_2" and not is_flash_attn_2_available()) or (
+        attention == "flash_attention_3" and not is_flash_attn_3_available()
+    ):
+        raise UserError(
+            f"attention = {attention!r}: its package is not installed or sees no GPU; "
+            "install flash-attn, or take sdpa"
+        )
     with loading(
         f"model {folder}: could not be loaded",
         "give a whole causal language model with safetensors weights and its tokenizer",
@@ -121,16 +122,6 @@ def pick_device(name: str) -> torch.device:
     if name == "cuda" and not has_gpu:
         raise UserError("device = 'cuda': torch sees no GPU here; use cpu or auto")
     return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
-
-
-def _check_attention(name: str) -> None:
-    if (name == "flash_attention_2" and not is_flash_attn_2_available()) or (
-        name == "flash_attention_3" and not is_flash_attn_3_available()
-    ):
-        raise UserError(
-            f"attention = {name!r}: its package is not installed or sees no GPU; "
-            "install flash-attn, or take sdpa"
-        )
 
 
 def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:

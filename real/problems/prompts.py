@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from lab.base.errors import Unfit, UserError, first_line
-from real.model.policy import Policy
+from real.model.policy import Policy, max_positions
 from real.problems.load import suffix_of
 from real.problems.problem import Problem, ProblemSet, PromptSet
 from real.settings.groups import BOX_REQUEST, TaskSettings
@@ -156,7 +156,7 @@ def _limits() -> Iterator[None]:
 
 def longest_prompt(config: TaskSettings, policy: Policy) -> int:
     """Return the largest number of tokens that a prompt may have."""
-    positions = policy.max_positions
+    positions = max_positions(policy.model)
     if positions is None:
         return config.max_prompt_tokens
     room = positions - (config.max_response_tokens or 0)

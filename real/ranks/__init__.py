@@ -31,12 +31,6 @@ def launched() -> Launched | None:
         raise UserError(f"environment: {given} must be numbers; start with torchrun") from None
 
 
-def local_world() -> int:
-    """Return the number of the run's processes on this machine."""
-    process = launched()
-    return 1 if process is None else process.local_world
-
-
 def model_copies(world: int, fsdp_size: int) -> int:
     """Return the number of groups of ranks that hold the model once each."""
     size = min(fsdp_size or world, world)

@@ -71,19 +71,17 @@ class Ranks:
         """True for the rank that reads answers, decides, writes and reports."""
         return self.rank == 0
 
-    def broadcast(self, tensor: Tensor) -> Tensor:
-        """The first rank's tensor; the others give one of its shape and type, which is filled."""
-        if self.world > 1:
-            dist.broadcast(tensor, src=0)
-        return tensor
-
     def from_first(self, values_RC: NDArray[Any] | None) -> NDArray[np.float64]:
         """The first rank's (R, C) numbers in double precision; all ranks must call this."""
         if self.first and values_RC is None:
             raise ValueError("the first rank must give the numbers that all ranks need")
         values = np.zeros((0, 0)) if values_RC is None else values_RC.astype(np.float64)
-        shape = self.broadcast(torch.tensor(values.shape)).tolist()
-        return self.broadcast(torch.from_numpy(values if self.first else np.zeros(shape))).numpy()
+        if self.world > 1:
+            shape = torch.tensor(values.shape)
+            dist.broadcast(shape, src=0)
+            values = values if self.first else np.zeros(shape.tolist())
+            dist.broadcast(torch.from_numpy(values), src=0)
+        return values
 
     def gather(self, tensor: Tensor) -> Tensor:
         """(world, ...) the tensors of all ranks, which have one shape, on the CPU."""

@@ -23,7 +23,7 @@ import msgspec
 from lab.base.errors import UserError
 from lab.base.settings import to_values
 from lab.signals import handlers, stop
-from lab.trace.manifest import Manifest, commit, locked, now, read_manifest, versions
+from lab.trace.manifest import Manifest, commit, now, read_manifest, versions
 from lab.trace.trace import RunFolder
 from real.engines.rollouts import EngineDied
 from real.model.folder import changed_files, model_digests
@@ -94,14 +94,6 @@ def stop_requests() -> Iterator[StopRequest]:
 
 
 @contextlib.contextmanager
-def held(folder: Path, ranks: Ranks) -> Iterator[None]:
-    """Hold a run folder on the first rank, for all."""
-    stored_config(folder)  # before the lock, which would write into any folder
-    with locked(folder) if ranks.first else contextlib.nullcontext():
-        yield
-
-
-@contextlib.contextmanager
 def advised(folder: Path, keeps_checkpoints: bool) -> Iterator[None]:
     """Add to the message of an engine that died how to go on with the run."""
     try:
@@ -148,7 +140,9 @@ def resume_point(
         say([line])
         notices.append(line)
 
-    if changed := _changed_versions(manifest):
+    today = versions()
+    pairs = ((name, then, today.get(name, then)) for name, then in manifest.versions.items())
+    if changed := ", ".join(f"{n} {now} (was {then})" for n, then, now in pairs if now != then):
         notice(f"{folder}: goes on with {changed}; the numbers may differ in rounding")
     found = latest(folder, notice, ranks)
     if found is not None:
@@ -158,12 +152,6 @@ def resume_point(
         raise UserError(f"{folder}: was run without checkpoints; start a new run")
     say([f"{folder}: no checkpoint yet; starts from the beginning"])
     return ResumePoint(folder, config, manifest, notices)
-
-
-def _changed_versions(manifest: Manifest) -> str:
-    today = versions()
-    pairs = ((name, then, today.get(name, then)) for name, then in manifest.versions.items())
-    return ", ".join(f"{name} {now} (was {then})" for name, then, now in pairs if now != then)
 
 
 @contextlib.contextmanager
@@ -177,7 +165,17 @@ def reopened(
     """
     old = point.manifest if point.checkpoint is None else point.checkpoint
     if sources is not None:
-        check_unchanged(old.extra.get("sources", {}), sources, point.config.model)
+        then = old.extra.get("sources", {})
+        if names := changed_files(then.get("model", {}), sources["model"]):
+            raise UserError(
+                f"model {point.config.model or 'of the tiny task'}: changed since the run was "
+                f"started ({', '.join(names)}); put the old files back or start a new run"
+            )
+        if then.get("problems") != sources["problems"]:
+            raise UserError(
+                "problems: changed since the run was started; put the old file back or start a "
+                "new run"
+            )
     if point.checkpoint_folder is not None:
         restore(point.checkpoint_folder)
     if sources is None:
@@ -209,16 +207,3 @@ def fingerprint(model: Path, prompts: PromptSet) -> dict[str, Any]:
     pairs = zip(prompts.problems, prompts.tokens, strict=True)
     rows = msgspec.json.encode([(p.id, p.answer, tokens) for p, tokens in pairs])
     return {"model": model_digests(model), "problems": hashlib.sha256(rows).hexdigest()}
-
-
-def check_unchanged(then: dict[str, Any], now: dict[str, Any], config_model: str | None) -> None:
-    """Refuse other problems or another model."""
-    if names := changed_files(then.get("model", {}), now["model"]):
-        raise UserError(
-            f"model {config_model or 'of the tiny task'}: changed since the run was started "
-            f"({', '.join(names)}); put the old files back or start a new run"
-        )
-    if then.get("problems") != now["problems"]:
-        raise UserError(
-            "problems: changed since the run was started; put the old file back or start a new run"
-        )

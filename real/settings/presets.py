@@ -134,14 +134,11 @@ def preset(name: str, /, model: str | None = None, **changes: Any) -> TrainConfi
             f"preset = {name!r}: needs a model, give the local folder of {model_of(name)} "
             "with --model"
         )
-    values = STUDIES.get(name) or _cell(name)
+    values, data = STUDIES.get(name), name.partition("/")[2]
+    if values is None:
+        shared = {choice.name: choice.value for choice in SHARED}
+        values = {"problems": data, **shared, **SETS[data]}
     return from_values(values | {"model": model, **changes}, TrainConfig, f"preset {name}")
-
-
-def _cell(name: str) -> dict[str, Any]:
-    data = name.partition("/")[2]
-    shared = {choice.name: choice.value for choice in SHARED}
-    return {"problems": data, **shared, **SETS[data]}
 
 
 def table() -> Iterator[str]:

@@ -15,7 +15,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,15 +31,6 @@ Reference = Callable[[PackedRows, float], Tensor]
 
 _LOG_RATIO_LIMIT = 20.0
 """Keeps exp finite in single precision; far outside of every clip range."""
-
-
-class TokenLoss(NamedTuple):
-    """The loss of every token before any mean."""
-
-    loss_KT: Tensor
-    """What stands at padding is meaningless."""
-    clipped_KT: Tensor
-    """bool; the clip cut this token's majority or minority gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,17 +95,17 @@ def backward(
     batches = [scorer.micro_batch(groups, places or passes[0][:1], bundle) for places in own_passes]
     bottom = denominator(counts, config)
     added = torch.zeros(_N_NUMBERS, dtype=torch.float64, device=groups[0].old_KT.device)
-    flags: list[Tensor] = []
+    flags: list[tuple[list[Place], Tensor]] = []
     for places, batch in zip(own_passes, batches, strict=True):
         loss, numbers, broken_R = _micro_loss(scorer, batch, config, reference)
         (loss * (world if places else 0) / bottom).backward()
         if places:
             added += numbers
-            flags.append(broken_R)
+            flags.append((places, broken_R))
     if world > 1 and dist.is_initialized():
         dist.all_reduce(added)
     loss, n_clipped, kl, n_broken = added.tolist()  # which waits for a GPU to catch up
-    broken = _broken_rows(flags, own_passes, world) if n_broken else ()
+    broken = _broken_rows(flags, groups, world) if n_broken else ()
     if broken and bundle > 1:
         broken = _broken_alone(scorer, groups, config, share) or broken
     n_tokens, n_forward = (sum(map(sum, c)) for c in (counts, active))
@@ -161,8 +152,11 @@ def token_loss(
     majority_K: Tensor,
     minority_K: Tensor,
     config: LossSettings,
-) -> TokenLoss:
-    """The clipped loss of every token, both advantage streams at once, see `Group`."""
+) -> tuple[Tensor, Tensor]:
+    """(K, T) clipped loss of every token, both advantage streams at once, and bool where clipped.
+
+    What stands at padding is meaningless.
+    """
     log_ratio = logprobs_KT - old_KT.to(logprobs_KT.dtype)
     ratio = log_ratio.clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT).exp()
     bounded = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
@@ -173,7 +167,7 @@ def token_loss(
         free, cut = ratio * advantages_K1, bounded * advantages_K1
         loss = loss - torch.minimum(free, cut)
         clipped = clipped | (cut < free)
-    return TokenLoss(loss, clipped)
+    return loss, clipped
 
 
 def kl_estimate(logprobs: Tensor, other: Tensor) -> Tensor:
@@ -234,26 +228,16 @@ def _row_sums(values_RT: Tensor, counted_RT: Tensor, config: LossSettings) -> Te
 
 
 def _broken_rows(
-    flags: list[Tensor], own_passes: list[list[Place]], world: int
+    flags: list[tuple[list[Place], Tensor]], groups: Sequence[Group], world: int
 ) -> tuple[Place, ...]:
-    """Indices of all ranks' broken rows in the mini-batch, from (R,) bool of a rank's passes."""
-    own_places = [place for places in own_passes for place in places]
-    own_flags = torch.cat(flags).tolist() if flags else []
-    broken = [place for place, flag in zip(own_places, own_flags, strict=True) if flag]
+    """Places of all ranks' broken rows, from those of a rank's passes with (R,) bool."""
+    marks_GK = torch.zeros((len(groups), max(len(g.lengths_K) for g in groups)), dtype=torch.int64)
+    for places, broken_R in flags:
+        for place, broken in zip(places, broken_R.tolist(), strict=True):
+            marks_GK[place] += broken
     if world > 1 and dist.is_initialized():
-        broken = _all_places(broken, world)
-    return tuple(sorted(broken))
-
-
-def _all_places(own_places: list[Place], world: int) -> list[Place]:
-    """The places that all ranks name. They travel as numbers: nothing is pickled."""
-    count = torch.tensor(len(own_places))
-    dist.all_reduce(count, op=dist.ReduceOp.MAX)
-    padded = torch.full((int(count), 2), -1)
-    padded[: len(own_places)] = torch.tensor(own_places, dtype=torch.int64).view(-1, 2)
-    gathered = [torch.empty_like(padded) for _ in range(world)]
-    dist.all_gather(gathered, padded)
-    return [(group, row) for group, row in torch.cat(gathered).tolist() if group >= 0]
+        dist.all_reduce(marks_GK)
+    return tuple((group, row) for group, row in marks_GK.nonzero().tolist())
 
 
 def initial_reference(

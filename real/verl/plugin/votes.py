@@ -74,18 +74,11 @@ _RULED_OUT: tuple[tuple[str, tuple[Any, ...], str], ...] = (
 )  # fmt: skip
 
 
-class Own(NamedTuple):
-    """What the section `guard` and verl's settings say of a run."""
+def settings_of(config: DictConfig) -> tuple[TrainConfig, Path, float]:
+    """Return the run's settings as those of the trainer, its folder, and the limit of staleness.
 
-    settings: TrainConfig
-    """As those of the trainer, for the supervisor and the trace."""
-    out: Path
-    probs_diff_limit: float
-    """Mean difference of probabilities above which weights are reported as stale."""
-
-
-def settings_of(config: DictConfig) -> Own:
-    """Return the run's settings."""
+    Weights are stale above such a mean difference of probabilities.
+    """
     for name, allowed, reason in _RULED_OUT:
         value = OmegaConf.select(config, name)
         if value not in allowed:
@@ -105,7 +98,7 @@ def settings_of(config: DictConfig) -> Own:
     except (UserError, ConfigError) as error:
         raise UserError(re.sub(_SETTING, _verls_name, str(error))) from error
     check_plugin(settings)
-    return Own(settings, Path(own.get("out") or f"{config.trainer.default_local_dir}-guard"), limit)
+    return settings, Path(own.get("out") or f"{config.trainer.default_local_dir}-guard"), limit
 
 
 def _verls_name(setting: re.Match[str]) -> str:
