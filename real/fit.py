@@ -142,10 +142,9 @@ def on_this_machine(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
 def checked_engine_memory(
     config: TrainConfig, folder: Path, world: int
 ) -> tuple[EngineMemory | None, list[str]]:
-    """Check that a run fits on this machine's GPUs before anything is loaded.
+    """Check that a run fits on this machine's GPUs; returns vLLM's memory and a notice of the plan.
 
-    Returns the memory of the GPU that vLLM may take, and a notice of the plan; neither on a CPU. A
-    refusal names settings that would fit.
+    A refusal names settings that would fit. On a CPU nothing is checked or returned.
     """
     if pick_device(config.device).type != "cuda":
         return None, []

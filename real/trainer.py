@@ -79,8 +79,8 @@ class Clock:
     ) -> dict[str, float]:
         """Seconds per phase and of the whole step, tokens per second, and the use of a GPU.
 
-        `n_sampled` are response tokens of the phases `rollout` and `further`, `n_trained` those of
-        the phase `update`, which takes `flops` operations; `world` ranks have a GPU each.
+        The phases `rollout` and `further` sampled `n_sampled` tokens; `update` trained `n_trained`,
+        with `flops` operations. Each of `world` ranks has a GPU.
         """
         seconds, further = self.seconds, self.seconds.get("seconds_further", 0.0)
         whole = time.perf_counter() - self._start
@@ -159,9 +159,8 @@ def note_faults(log: Journal, faults: Counter[Fault], step: int) -> None:
 def sampled_row(rollouts: Rollouts, top_p: float) -> dict[str, float]:
     """Return length, truncated share and token entropy of the sampled responses.
 
-    The entropy is the engine's mean per token, or else its unbiased estimate, in nats: the
-    expectation of minus the log-prob of a token is the entropy that it was drawn with, unless a
-    nucleus cut it.
+    The entropy is the engine's mean per token, or else its unbiased estimate, in nats: the mean of
+    minus the log-prob, unless a nucleus cut the distribution.
     """
     entropy = np.nan
     if rollouts.entropy_PV is not None:
@@ -257,7 +256,7 @@ def train(
 def resume(
     folder: str | Path, config: TrainConfig | None = None, progress: Progress = True
 ) -> Trace:
-    """Go on with a run that was stopped or killed, from its last checkpoint.
+    """Go on with a run that was stopped or killed, from its last checkpoint; returns its trace.
 
     On a CPU the trace and the weights end equal, bit for bit, to those of a run never stopped.
 
@@ -265,10 +264,6 @@ def resume(
         folder: the run folder; a finished run is left as it is.
         config: settings to go on with; those of the run if None. Only such as
             `real.settings.presets.CHANGEABLE` may differ.
-        progress: as for `train`.
-
-    Returns:
-        The trace of the whole run.
 
     Raises:
         UserError: the folder holds no run that can go on, or settings, model or problems differ.

@@ -280,10 +280,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 def formula(text: str) -> str | None:
-    r"""A canonical scalar as the checker reads it; None for what must not reach the checker.
-
-    `i` becomes the imaginary unit `I`, and `\log_23` gets the braces that LaTeX implies.
-    """
+    """A canonical scalar as the checker reads it (`i` as `I`); None for what must not reach it."""
     if len(text) > MAX_FORMULA or not _FORMULA.fullmatch(text) or text.count("=") > 1:
         return None
     if _UNCLEAR.search(_COMMAND.sub(_mark, text)) or not _is_small(text):

@@ -1,9 +1,8 @@
 """What crosses over between an engine's process and its parent: messages, and buckets of weights.
 
-Messages are short JSON texts, which a pipe's buffer always holds: writing one cannot block, even if
-the other side has stopped reading. Requests and rollouts are files, in memory where there is room.
-A bucket is memory that both see, a mapped file or that of a GPU by CUDA IPC; a handle of plain
-values opens it. Nothing is pickled, and transformers is not imported.
+Messages are short JSON texts, which a pipe's buffer always holds: writing one cannot block.
+Requests and rollouts are files, in memory where there is room. A bucket is memory that both see; a
+handle of plain values opens it. Nothing is pickled, and transformers is not imported.
 """
 
 from __future__ import annotations

@@ -181,21 +181,19 @@ def check_prompts(prompts: Prompts, n: int, new_tokens: int, positions: int | No
 
 
 def shard_requests(n_prompts: int, n: int, share: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return prompt and number of the responses that one rank samples, prompt by prompt.
+    """Return prompt and number of the responses that a rank samples, given its number and theirs.
 
     Every rank gets some responses to each prompt, so that none waits alone for the longest ones.
-    `share` is rank and number of ranks.
     """
     rank, world = share
     return [(p, i) for p in range(n_prompts) for i in range((rank - p) % world, n, world)]
 
 
 def request_seeds(generator: torch.Generator, n_prompts: int, n: int) -> list[int]:
-    """Return one seed per prompt, `n` apart.
+    """Return one seed per prompt, `n` apart, by one draw of the generator.
 
-    vLLM draws the i-th response to a prompt with `seed + i`, so prompts whose seeds are closer
-    than `n` would share random numbers, and their votes would be correlated. The generator advances
-    by one draw, whatever the numbers.
+    vLLM draws the i-th response to a prompt with `seed + i`: prompts whose seeds are closer than
+    `n` would share random numbers, and their votes would be correlated.
     """
     first = torch.randint(2**62, (1,), generator=generator, device=generator.device)
     return [int(first) + prompt * n for prompt in range(n_prompts)]

@@ -2,8 +2,7 @@
 
 A batched decoding loop with a key-value cache. Each prompt is read once, its cache row copied n
 times, and rows that ended leave the batch. Every row has its own uniforms, so which rows share a
-batch decides nothing. Entropies are measured where the distributions exist, when a token is drawn:
-that costs no forward pass and no tensor over all tokens and the vocabulary.
+batch decides nothing. Entropies are measured when a token is drawn, without a forward pass.
 """
 
 from __future__ import annotations
@@ -61,9 +60,8 @@ class RunningStats:
     """Running sums of entropy and self-certainty of the tokens of R responses.
 
     Self-certainty is `KL(uniform || p) = -log A - mean log p` (Zhao et al., "Learning to Reason
-    without External Rewards"), A the size of the vocabulary. A token that is impossible adds
-    nothing to the entropy and makes the certainty infinite. Each token costs few operations: a
-    step of a small model takes no longer than a few of them.
+    without External Rewards"), A the size of the vocabulary. An impossible token adds nothing to
+    the entropy and makes the certainty infinite.
     """
 
     def __init__(self, rows: int) -> None:
@@ -252,9 +250,9 @@ class TransformersEngine:
     ) -> Rollouts:
         """Sample `n` responses to each prompt, with log-probs before the cut at `top_p`.
 
-        The generator is the source of all randomness, on any device, and advances by the same
-        amount whatever is sampled. `share` is rank and number of ranks: with several only the
-        responses dealt to this one are sampled, as (M, 1) ones with the draws they have among all.
+        The generator advances by the same amount whatever is sampled. `share` is rank and number of
+        ranks: with several only the responses dealt to this one are sampled, as (M, 1) ones with
+        the draws they have among all.
         """
         check_prompts(prompts, n, sampling.max_tokens, max_positions(self.model))
         chunk = chunk_rows(self.max_rows, n)

@@ -1,11 +1,8 @@
 """vLLM: its settings, and all calls of its Python interface except its NCCL transfer.
 
-Run with 0.32 on a CPU.
-
-The order of a training step on a GPU: `sleep(2)` drops weights and cache, the trainer updates,
-`wake_up(["weights"])`, the new weights are loaded, `wake_up(["kv_cache"])`, and the prefix cache
-is emptied: it holds keys and values of the old weights, which vLLM does not check. On a CPU
-sleeping does nothing.
+Run with 0.32 on a CPU. A training step on a GPU: `sleep(2)` drops weights and cache, the trainer
+updates, `wake_up(["weights"])`, the new weights are loaded, `wake_up(["kv_cache"])`, and the prefix
+cache is emptied: it holds keys and values of the old weights, which vLLM does not check.
 """
 
 from __future__ import annotations

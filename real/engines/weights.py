@@ -1,9 +1,8 @@
 """A model's weights as engines take them, and their way to an engine's process.
 
 The trainer fills a bucket, the engine's process loads what is in it, and the trainer goes on with
-the next. On a CPU the memory is a file that both map. Where it has room for all weights there is
-one bucket, every byte is copied once, and the ranks of a machine fill one bucket together. On a GPU
-the bucket is memory of the device, opened through CUDA IPC.
+the next. On a CPU it is a file that both map: one with room for all weights if possible, filled by
+the ranks of a machine together. On a GPU it is memory of the device, opened through CUDA IPC.
 """
 
 from __future__ import annotations

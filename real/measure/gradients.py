@@ -2,12 +2,10 @@
 
 The linear tree predicts how training changes the gradient of a token's log-probability through
 the softmax alone: psi_e - sum over the node of p psi. The true gradient changes by R_e beyond that.
-At a typical node its squared norm, relative to the gradient's own, grows about in proportion to the
-distance of the weights from the start. That slope is the growth g of the simulator's policy
-`measured`.
-
-Squared norms are sums over the tokens of a node weighted by their probability, which is the trace
-of the Fisher information. The typical node is the median: a sum over the nodes is that of a few.
+At a typical node (the median) its squared norm, relative to the gradient's own, grows about in
+proportion to the distance of the weights from the start: the growth g of the simulator's policy
+`measured`. Squared norms are sums over a node's tokens weighted by their probability, the trace of
+the Fisher information.
 """
 
 from __future__ import annotations

@@ -375,10 +375,10 @@ _KNOBS = {
 
 @contextlib.contextmanager
 def in_phase(phase: str) -> Iterator[None]:
-    """Note the phase in errors, and name the settings that make it smaller when memory runs out.
+    """Note the innermost phase in errors, unless it is `run`, the rest.
 
-    Of nested phases the innermost one counts; `run` is all that has no name, and is not noted. An
-    error of torch, CUDA, NCCL or Python for want of memory becomes a UserError.
+    An error of torch, CUDA, NCCL or Python for want of memory becomes a UserError that names the
+    settings that make the phase smaller.
     """
     try:
         yield

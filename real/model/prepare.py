@@ -149,7 +149,7 @@ def card_held(config: EngineSettings, device: str) -> Iterator[None]:
     """Hold the GPU of this process: alone where vLLM takes all memory that is left, else shared.
 
     Free memory does not tell of another run: its engine may be asleep. Runs in other containers are
-    not seen. The hold ends with the process, however that ends.
+    not seen.
     """
     if pick_device(device).type != "cuda" or os.name != "posix":
         yield

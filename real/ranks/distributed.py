@@ -206,12 +206,10 @@ def _sentence(rank: int, error: BaseException) -> str:
 def shard(scorer: Any, mesh: DeviceMesh) -> None:
     """Shard a `Scorer` over the last dimension of a mesh, in place: each layer, then what is left.
 
-    Ranks along a first of two dimensions hold the same shards (HSDP).
-
-    Shards of trained weights are in single precision at least and serve the optimizer as its
-    masters; the model computes with them rounded to the precision that it has now. Gradients are
-    summed over ranks in single precision. The root is gathered again for each pass as the layers
-    are: left whole after a pass without a gradient, it would outlive the next update.
+    Ranks along a first of two dimensions hold the same shards (HSDP). Shards of trained weights are
+    in single precision at least and serve the optimizer as its masters; the model computes with
+    them rounded. Gradients are summed over ranks in single precision. The root is gathered again
+    for each pass as the layers are: left whole, it would outlive the next update.
     """
     weights = next(scorer.parameters()).dtype
     wide = torch.promote_types(weights, torch.float32)
@@ -226,10 +224,7 @@ def shard(scorer: Any, mesh: DeviceMesh) -> None:
 
 
 def computed_with(parameter: Tensor, model: Any) -> torch.dtype:
-    """Return the precision that a model computes with a parameter in.
-
-    That of the parameter, unless its shards are wider than the model was when it was loaded.
-    """
+    """Return the precision that a model computes with a parameter in, that before its sharding."""
     loaded: Any = getattr(model.config, "dtype", None)
     shard_is_wider = isinstance(parameter, DTensor) and parameter.dtype == torch.float32
     return loaded if shard_is_wider and loaded is torch.bfloat16 else parameter.dtype
@@ -317,9 +312,9 @@ class Pieces(NamedTuple):
 
 
 def local_tensors(tensors: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
-    """The shards that a rank holds, and on the first rank also the tensors that all have.
+    """The shards that this rank is the first to hold, on the first rank also what all have.
 
-    Of ranks that hold the same shards, those after the first have empty ones.
+    Of the others it has empty ones.
     """
     held = {name: t for name, t in tensors.items() if isinstance(t, DTensor) or rank == 0}
     return {name: local_shard(t)[:0] if _is_copy(t) else local_shard(t) for name, t in held.items()}
@@ -333,10 +328,7 @@ def _is_copy(tensor: Tensor) -> bool:
 
 
 def shard_of(whole: Tensor | Pieces, other: Tensor) -> Tensor:
-    """A copy of this rank's shard of a tensor: sharded, and placed, like another one.
-
-    Of a file that is mapped into memory only that shard is read.
-    """
+    """A copy of this rank's shard of a tensor, cut and placed like another; no more is read."""
     if not isinstance(other, DTensor):
         copy = whole.whole() if isinstance(whole, Pieces) else whole.clone()
         return copy.to(other.device)
@@ -367,8 +359,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     """Write a safetensors file, put it on disk, and return its SHA-256 in hexadecimal digits.
 
     The library's own writer holds all bytes at once; here each tensor is copied to the host when
-    its turn comes: a second copy of a large model would not fit. Sharded ones are gathered, and
-    then all ranks must call this.
+    its turn comes. Sharded ones are gathered, and then all ranks must call this.
     """
     digest = hashlib.sha256()
     with path.open("wb") as file, ThreadPoolExecutor(1) as pool:

@@ -58,11 +58,10 @@ def evaluate(
 
 
 def pass_at(k: int, right_N: NDArray[np.int64], n: int) -> NDArray[np.float64]:
-    """(N,) unbiased estimate of the chance that one of k responses is right.
+    """(N,) unbiased estimate of the chance that one of k responses is right; NaN where k > n.
 
     `1 - C(n - c, k) / C(n, k)` (Chen et al. 2021, "Evaluating large language models trained on
-    code") with c = `right_N`, as a product of k factors, since the binomials overflow. NaN where
-    k > n.
+    code") with c = `right_N`, as a product of k factors, since the binomials overflow.
     """
     if k > n:
         return np.full(len(right_N), np.nan)

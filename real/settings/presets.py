@@ -203,10 +203,9 @@ def settings_of(
 
 
 def settled_for(config: TrainConfig, gpu: bool, vllm: bool) -> tuple[TrainConfig, list[str]]:
-    """Return settled settings, with bfloat16 and vLLM where a model is trained on a GPU.
+    """Return settled settings, with bfloat16 and vLLM for a model on a GPU, and a notice of these.
 
-    The tiny model stays in single precision on transformers: it is too small to gain. The second
-    result is a notice of what was chosen.
+    The tiny model stays in single precision on transformers: it is too small to gain.
     """
     choices = {"dtype": "bfloat16", "engine": "vllm" if vllm else "transformers"}
     chosen = {name: value for name, value in choices.items() if getattr(config, name) == "auto"}

@@ -149,8 +149,7 @@ def reworded(prompt: str) -> str | None:
     """Expression rewritten with swapped operands; None where nothing can be swapped.
 
     The digits of the first product whose two differ change places; without one, the first term and
-    the first other that is added. Value and length stay as they are under the usual precedence,
-    while the misconceptions often read the two writings differently.
+    the first other that is added. Value and length stay as they are.
     """
     for match in re.finditer(r"(?=(\d)\*(\d))", prompt):
         left, right = match.groups()

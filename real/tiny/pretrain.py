@@ -1,17 +1,12 @@
 """The supervised recipes that make the starting checkpoints of the tiny tasks, and their accuracy.
 
-One small Qwen2 model is trained on responses. Of the arithmetic part follows the right rule and
-part two misconceptions (`real.tiny.arithmetic.shares`), with slips; `real.tiny.arithmetic` says how
-many of the wrong answers that a majority vote later meets come from them. Of the Collatz steps all
-is right, and training ends before the model masters them. Closed answers are drawn by the shares
-that votes are to have. Questions of the problem sets are held out.
+One small Qwen2 model is trained on responses to questions that problem sets do not have: of the
+arithmetic by three rules (`real.tiny.arithmetic.shares`) with slips, of Collatz steps right ones
+until shortly before the model masters them, of closed answers by the shares of the votes. The model
+that judges, `real.tiny.VERIFYING`, goes on from the arithmetic's checkpoint, with further examples
+of solving, lest that be forgotten, and conversations of `real.tiny.judging`.
 
-The model that judges, `real.tiny.VERIFYING`, goes on from the arithmetic's checkpoint, so it solves
-much as that one does. Every step has further examples of solving, lest that be forgotten, and
-conversations of `real.tiny.judging`.
-
-The same recipe, seed and machine give the same bits. Other machines differ in rounding, so there
-the weights agree only roughly and accuracy is what can be compared.
+The same recipe, seed and machine give the same bits; on others accuracy is what can be compared.
 """
 
 import json

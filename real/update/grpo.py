@@ -67,16 +67,14 @@ def backward(
 
     Args:
         model: a causal language model in evaluation mode, or a `Scorer` of one. With an
-            `EntropyScorer` the loss is the entropy of the responses' tokens, whatever their
-            advantages are.
+            `EntropyScorer` the loss is the entropy of the responses' tokens.
         groups: the mini-batch, the same on all ranks; dropped ones must have been left out.
         share: rank and number of ranks. Every rank plans the same micro-batches and runs each
             `world`-th, all equally many: one with nothing left runs a row at weight zero, since
             sharded models need all ranks in every pass. The loss is multiplied by `world`,
-            because data-parallel wrappers (FSDP2, DDP) average gradients over ranks and here
-            the ranks' gradients have to add up: the denominator is that of the whole mini-batch.
-        reference: of the KL term; needed when `kl_coef > 0`. The problem's weight does not scale
-            that term: a doubtful label is no reason to drift faster.
+            because data-parallel wrappers (FSDP2, DDP) average gradients over ranks.
+        reference: of the KL term, which the problem's weight does not scale: a doubtful label is
+            no reason to drift faster.
 
     Returns:
         What the mini-batch cost, over all ranks. Silent groups are not computed while there is no
@@ -134,11 +132,10 @@ def _broken_alone(
 
 
 def denominator(counts: Sequence[RowCounts], config: UpdateSettings) -> float:
-    """Denominator of the mini-batch's sum over tokens: for `loss` dapo their number.
+    """Denominator of the mini-batch's sum over tokens; silent groups count.
 
-    For grpo it is the number of responses, whose token means are added; for dr_grpo that number
-    times the longest response allowed. The names are those of TRL's `loss_type`.
-    Silent groups count.
+    For dapo the number of tokens, for grpo of responses, whose token means are added, for dr_grpo
+    that times the longest response allowed. The names are those of TRL's `loss_type`.
     """
     if config.loss == "dapo":
         return float(sum(map(sum, counts)))
@@ -245,9 +242,8 @@ def initial_reference(
 ) -> Reference:
     """Log-probs of the policy as it is now, however it is trained later.
 
-    With LoRA that is the model with its adapters off and costs no memory; else a frozen copy.
-    A run that is resumed must call this before it loads its checkpoint. The scorer is not yet
-    sharded; `shard` is done to a copy of it.
+    With LoRA that is the model with its adapters off and costs no memory; else a frozen copy, done
+    `shard` to. A run that is resumed must call this before it loads its checkpoint.
     """
     start = scorer
     if not has_adapters(scorer.model):

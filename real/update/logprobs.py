@@ -1,11 +1,10 @@
 """Log-probs of response tokens under the model that is trained, with gradient.
 
-The model's body runs to its last hidden states, and the head sees only the tokens that are asked
-for, a chunk of them at a time. The logits of all tokens, [tokens, vocabulary] in single precision,
-are the largest tensor of a training step by far: 2 GiB at 32 rows of 512 tokens and 32,768 words,
-and the backward pass wants two or three of that size. Here they exist for one chunk only, and are
-computed again for the gradient. Models whose logits are not `cap(factor * linear(hidden))` run
-whole: correct, but with all logits in memory.
+The head sees only the tokens that are asked for, a chunk of them at a time. The logits of all
+tokens, [tokens, vocabulary] in single precision, are the largest tensor of a training step by far:
+2 GiB at 32 rows of 512 tokens and 32,768 words, and the backward pass wants two or three of that
+size. Here they exist for one chunk only, and are computed again for the gradient. Models whose
+logits are not `cap(factor * linear(hidden))` run whole: correct, but with all logits in memory.
 """
 
 from __future__ import annotations
@@ -391,9 +390,8 @@ def group_logprobs(
 ) -> list[Tensor]:
     """(K, T) log-probs of every group's responses, without gradient, packed like the loss.
 
-    Padding, and tokens whose `old_KT` is not finite, get NaN. `share` is rank and number of ranks,
-    which divide the passes and get all values; as in the loss all run equally many. Without
-    `bundled` no responses share a sequence, in which a NaN of one would reach the others.
+    Padding, and tokens whose `old_KT` is not finite, get NaN. Ranks divide the passes and get all
+    values. Without `bundled` no responses share a sequence, in which a NaN would spread.
     """
     world = share[1]
     logprobs = [torch.zeros_like(group.old_KT, dtype=torch.float32) for group in groups]

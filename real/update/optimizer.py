@@ -1,9 +1,8 @@
 """One optimizer step per mini-batch: schedule, clipping, refusals, AdamW, the weights' average.
 
 Low-precision parameters are updated through master weights, copies in single precision: at a
-learning rate of 1e-6 an update is far smaller than the gap between neighbouring bfloat16 numbers,
-so most weights would never move. Gradients too are added up in single precision: each backward
-pass moves its low-precision gradient over and frees it.
+learning rate of 1e-6 most bfloat16 weights would never move. Gradients too are added up in single
+precision: each backward pass moves its low-precision gradient over and frees it.
 """
 
 from __future__ import annotations
@@ -284,8 +283,7 @@ class WeightAverage:
     ) -> Iterator[int]:
         """Let an engine sample by the average; gives the version of these weights.
 
-        `hand_over` gives the model's weights to the engine, under a version; `version` is that of
-        the model's own, which the engine has before and after.
+        `hand_over` gives the model's weights to the engine; the model's own have `version`.
         """
         with self.held_by(model):
             # A number that no version of the trained weights has.
@@ -378,8 +376,8 @@ class PolicyOptimizer:
         """One scheduled step on one mini-batch.
 
         Nothing moves where all groups were dropped: an AdamW step on a zero gradient would still
-        follow its moments. The schedule goes on in any case, so that all runs share it. After
-        `max_bad_steps` refused steps in a row the run ends.
+        follow its moments. The schedule goes on in any case. After `max_bad_steps` refused steps in
+        a row the run ends.
         """
         factor = rate_factor(self.n_done, self.n_scheduled, self.config.warmup_ratio)
         lr = (self.config.lr or 0.0) * self.config.step_factor * factor * self.rate_scale
@@ -409,11 +407,10 @@ class PolicyOptimizer:
         return step(taken=True, fault=fault, update_norm=moved, grad_norm=grad_norm)
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """All that a resumed run needs besides the model's own weights: counters, masters, moments.
+        """All that a resumed run needs besides the model's own weights, live and not copied.
 
         Names are `n_done`, `n_refused`, `rate_scale` where it is not 1, and per parameter
-        `master/NAME`, `average/NAME`, `exp_avg/NAME`, `exp_avg_sq/NAME`, `step/NAME`. Tensors are
-        the live ones, not copies.
+        `master/NAME`, `average/NAME`, `exp_avg/NAME`, `exp_avg_sq/NAME`, `step/NAME`.
         """
         tensors = {
             "n_done": torch.tensor(self.n_done),

@@ -180,10 +180,9 @@ def cell_script(cell: ConfigCommand) -> str:
 
 
 def _spread(n_weights: int, n_heads: int, rows: int, cell: ConfigCommand) -> dict[str, Any]:
-    """Return how many GPUs share rows, weights and state.
+    """Return how many GPUs share rows, weights and state, and whether FSDP's is kept on the host.
 
-    The rows of a mini-batch are dealt evenly. vLLM's weights may take a quarter of a GPU, and
-    FSDP's state half of one; else it is kept on the host.
+    The rows of a mini-batch are dealt evenly. vLLM's weights may take a quarter of a GPU.
     """
     world, card = cell.nodes * cell.gpus, cell.gpu_memory * 2**30
     shared = [n for n in range(1, n_heads + 1) if world % n == 0 == n_heads % n]

@@ -1,9 +1,8 @@
 """From the answers of a visit to labels, the guard's decisions and advantages, on every rank.
 
-The rows of the trace are made here too. The columns that need the true answers are computed for
-the trace alone. Dynamic sampling fills batches up until enough problems have rewards that differ
-(Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", section 3.2;
-https://arxiv.org/abs/2503.14476).
+Columns of the trace that need the true answers are computed for it alone. Dynamic sampling is that
+of Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", section 3.2;
+https://arxiv.org/abs/2503.14476.
 """
 
 from __future__ import annotations
@@ -271,8 +270,7 @@ class Refill:
 
     The problems of every sampled batch vote, and the guard decides on them, whether they train or
     not. Groups that are dropped or have equal rewards do not train, and neither do those beyond
-    `batch_size`. While groups wait the weights stay as they are, so that all were drawn from the
-    policy that they train. The learning rate's schedule goes on with every sampled batch.
+    `batch_size`. While groups wait the weights stay, and the learning rate's schedule goes on.
     """
 
     def __init__(self, config: UpdateSettings) -> None:

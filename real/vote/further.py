@@ -1,11 +1,9 @@
-r"""Responses that a rule has sampled in addition to the votes, by the protocol of `ExtraRollouts`.
+"""Responses that a rule has sampled in addition to the votes, by the protocol of `ExtraRollouts`.
 
 * Second vote sets: the same problems in other words, or answered by a slower model.
-* The trained model as the judge of its own responses, which solves again what it finds wrong. A
-  question shows problem and response and asks for a reasoned verdict in a box. Every question is a
-  sample of its own, also where the same response is asked about several times. A verdict that a
-  response is wrong is followed, in the same conversation, by a request to solve the problem again.
-  Verifications and new solutions are trained on.
+* The trained model as the judge of its own responses. Every question, which asks for a reasoned
+  verdict in a box, is a sample of its own, also about the same response. A verdict that it is wrong
+  is followed by a request to solve the problem again. Both are trained on.
 """
 
 from __future__ import annotations
@@ -168,9 +166,8 @@ class SecondVotes(ExtraRollouts):
     def pay(self, decided: Decided) -> PolicyStreams:
         """Return streams of the second responses, on the label of the first votes.
 
-        Equal votes are decided as the guard decides them. Remembered and frozen labels are one for
-        both views of the problem. The guard's weights and skips hold for both; its minority stream
-        belongs to the first votes.
+        Equal votes are decided as the guard decides them. Its weights and skips hold for both views
+        of the problem; its minority stream belongs to the first votes.
         """
         config, decision, obs = self.parts.config.guard, decided.decision, decided.obs
         label = decision.label
@@ -185,9 +182,8 @@ class SecondVotes(ExtraRollouts):
 class Paraphrases(SecondVotes):
     """Votes on one rewording a problem, made before the first votes and kept for the whole run.
 
-    The trained model rewords its own problems, with one seeded response each. On the tiny task a
-    program does: operands of the arithmetic that may be swapped are. A problem without a usable
-    rewording keeps its text, so that its second votes are further votes on the same question.
+    The trained model rewords its own problems, with one seeded response each; on the tiny task
+    operands are swapped. A problem without a usable rewording keeps its text.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -248,10 +244,9 @@ FIRST_RATE, LAST_RATE = 0.01, 1e-5
 class Teacher(SecondVotes):
     """Votes of a slow average of the weights: `w' <- w' + rate * (w - w')` after every batch.
 
-    The average is kept in single precision at least. It costs that copy of the trained weights (of
-    the adapters alone with LoRA), and a second one while it votes: the model then holds the
-    teacher's weights, for the engine to take over. On several ranks both are sharded as the weights
-    are, and all ranks must take every step.
+    It costs a copy of the trained weights in single precision (of the adapters alone with LoRA),
+    and a second one while it votes: the model then holds the teacher's weights. On several ranks
+    both are sharded as the weights are, and all ranks must take every step.
     """
 
     def __init__(self, parts: Parts, n_steps: int) -> None:

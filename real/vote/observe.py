@@ -1,16 +1,15 @@
 r"""Observations of single responses that a rule reads in addition to their answers.
 
-Token statistics are the log-likelihood of a response's steps, entropy and self-certainty. Entropy
-and self-certainty are those of the transformers engine; vLLM gives the log-probs of sampled tokens
-alone, and then a forward pass of the trainer computes them, over all V responses and without
+Entropy and self-certainty are those of the transformers engine; vLLM gives the log-probs of sampled
+tokens alone, and then a forward pass of the trainer computes them, over all V responses and without
 gradient: about a third of an update on as many rows.
 
-Steps are the parts between blank lines, as SCOPE cuts responses. Log-probs belong to tokens and
-blank lines to text, and one token may hold the end of a step and the blank line (`.\n\n`), or a
-blank line may be spread over several. So the text is put together token by token.
+Steps are the parts between blank lines, as SCOPE cuts responses. One token may hold the end of a
+step and the blank line (`.\n\n`), or a blank line may be spread over several. So the text is put
+together token by token.
 
-Similarities compare bags of character n-grams, counted into buckets by a checksum: no model, no
-download, equal on every machine. EVOL-RL's embedder sees meaning where n-grams see wording.
+Similarities compare bags of character n-grams, counted into buckets by a checksum: no model, equal
+on every machine. EVOL-RL's embedder sees meaning where n-grams see wording.
 """
 
 from __future__ import annotations
@@ -46,9 +45,8 @@ def step_logprobs(rollouts: Rollouts, tokenizer: Any) -> NDArray[np.float64]:
     """(P, V) mean over a response's steps of the step's mean token log-prob, in nats.
 
     A token belongs to the step in which its text begins; blank lines to the step before them,
-    those at the beginning, and whatever follows the last text, to the only step there is. Tokens
-    whose log-prob is not finite are left out, and so are steps without any other. NaN where a
-    response has none at all. A response without a blank line is one step.
+    those at the ends to the only step there is. Tokens whose log-prob is not finite are left out,
+    and so are steps without any other; NaN without any.
     """
     shape, width = rollouts.lengths_PN.shape, rollouts.tokens_PNT.shape[-1]
     tokens_RT = rollouts.tokens_PNT.reshape(-1, width).cpu().numpy()

@@ -1,9 +1,8 @@
-r"""A calculator's verdict on responses: do their arithmetic claims hold?
+"""A calculator's verdict on responses: do their arithmetic claims hold?
 
-Nothing that a model wrote is executed. A response is confirmed if at least one of its claims could
-be checked and all that could be checked hold exactly; `1/3 = 0.33` does not hold. Claims that the
-grammar cannot read are passed over, so a confirmed response may still be wrong, and one without
-arithmetic is never confirmed.
+A response is confirmed if at least one of its claims could be checked and all that could be checked
+hold exactly; `1/3 = 0.33` does not. So a confirmed response may still be wrong, and one without
+arithmetic is never confirmed. Nothing that a model wrote is executed.
 
 Claims are `3 + 4 = 7` or chains `a = b = c`, plain or in LaTeX. A text is cut into runs of
 numbers, operators and brackets; anything else ends a run. A side that touches something which may
@@ -11,8 +10,7 @@ belong to it (`2x`, `f(3)`, `5!`, `4 apples - 1`) is not read: a claim is passed
 misread.
 
 An expression is read token by token into fractions. Every quantity is bounded (tokens, depth,
-digits, exponents, size of values), so the work is bounded too, whatever a model writes; no clock
-is needed, and the same text gives the same value everywhere.
+digits, exponents, size of values), so no clock is needed, and a text has one value everywhere.
 
     sum     = product { (+ | -) product }
     product = signed { (* | /) signed | group }        a group right behind: multiplied

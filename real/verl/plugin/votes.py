@@ -279,13 +279,8 @@ def dealt(
     """Return an order of rows in which every rank has its share of every mini-batch.
 
     verl gives each rank one slice of the rows, and cuts that into mini-batches; its own order, by
-    length over the whole batch, would mix the problems of different mini-batches.
-
-    Args:
-        minis: rows of each mini-batch; those behind them all are padding, which fills them up.
-        ranks: that share the rows.
-        lengths: tokens of each row; those of a mini-batch are dealt in turn, the longest first.
-        size: rows of a full mini-batch.
+    length over the whole batch, would mix the problems of different mini-batches. Rows behind the
+    `minis` are padding, which fills them up to `size`; the longest are dealt first, in turn.
     """
     if size % ranks:
         raise UserError(
