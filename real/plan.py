@@ -167,8 +167,8 @@ def card_named(name: str) -> Card | None:
 def update_flops(n_multiplied: int, config: TrainConfig) -> float:
     """Return the operations of an update per token; recomputing is none of its purpose.
 
-    A product with a weight is two operations; its gradients are two more products, or one where
-    the weight is frozen. Attention scores, a few per cent, are left out.
+    A product with a weight is two; its gradients are two more products, or one where the weight is
+    frozen. Attention scores, a few per cent, are left out.
     """
     per_weight = (4 if config.lora_rank else 6) + 2 * bool(config.tis_cap)
     return float(per_weight * n_multiplied)

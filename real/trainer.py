@@ -51,10 +51,7 @@ Progress = bool | Callable[[float], None]
 
 
 class Clock:
-    """Adds up seconds per phase; a phase may be entered several times.
-
-    A GPU is waited for at the end of each, else its work would count elsewhere.
-    """
+    """Adds up seconds per phase; a GPU is waited for at the end of each."""
 
     def __init__(self, device: torch.device) -> None:
         self.seconds: dict[str, float] = {}

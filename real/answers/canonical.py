@@ -42,10 +42,7 @@ _NUMBER = re.compile(r"-?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
 
 
 def last_number(text: str) -> str | None:
-    """Return the last number of a text, such as `-1,234.5`; None without one.
-
-    The `flexible-extract` filter of lm-evaluation-harness reads GSM8K in this way.
-    """
+    """Return the last number, as `flexible-extract` of lm-evaluation-harness; None without one."""
     found = _NUMBER.findall(text)
     return found[-1].rstrip(",") if found else None
 

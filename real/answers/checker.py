@@ -35,11 +35,7 @@ class Reply:
 
 
 class Checker:
-    """Runs math-verify in a process of its own.
-
-    The process is started with the first question and ends with `close`, with this object, or
-    with the program. A program that was forked starts a process of its own.
-    """
+    """Runs math-verify in a process of its own, which the first question starts."""
 
     def __init__(self, memory_mib: int = 2048) -> None:
         """Start nothing yet; the process may use so much address space."""

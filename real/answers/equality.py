@@ -108,10 +108,7 @@ class Form:
 
 
 def keyed_leaves(form: Form, key_of: Callable[[Form], str]) -> tuple[str, list[Form]]:
-    """A form's key, and its leaves in an order that is the same for forms of equal keys.
-
-    Forms of different keys are not equal; parts whose order is free are sorted by their keys.
-    """
+    """Return a form's key, and its leaves in an order that is one for all forms of the key."""
     if form.kind in (NUMBER, EXPRESSION):
         return key_of(form), [form]
     parts = [keyed_leaves(part, key_of) for part in form.parts]

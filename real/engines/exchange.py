@@ -111,10 +111,7 @@ def device_handle(memory: Tensor) -> Handle:
 
 
 def opened(handle: Handle) -> Tensor:
-    """Return the (bytes,) uint8 memory of a bucket of another process.
-
-    It is a RuntimeError if the system keeps the GPU's memory of the other process from this one.
-    """
+    """Return the (bytes,) uint8 memory of another process's bucket; a RuntimeError if denied."""
     if "cuda" not in handle:
         return _mapped(handle["path"], handle["bytes"])
     plain = handle["cuda"]

@@ -251,10 +251,7 @@ def engine_notices(config: TrainConfig) -> list[str]:
 
 
 class RestartingEngine:
-    """Replaces an engine that died or hung, gives the new one the last weights, and asks again.
-
-    The new engine gets the same random numbers as the old one, so the run is not changed.
-    """
+    """Replaces an engine that died or hung, with the last weights and the same random numbers."""
 
     def __init__(self, make: Callable[[], Engine], restarts: int) -> None:
         """Make the first engine; `restarts` is the number of further ones that may be made."""
@@ -315,10 +312,7 @@ _NO_VERSION = -(2**31)
 
 
 class RankedEngine:
-    """One engine a rank: each samples the responses dealt to it, and gets those of all ranks.
-
-    Where groups of ranks share engines, responses are dealt to the first rank of each group.
-    """
+    """One engine a rank, or on the first of each group: each samples the responses dealt to it."""
 
     def __init__(
         self, engine: Any, ranks: Ranks, pad_token_id: int, copy: Any | None = None, group: int = 1

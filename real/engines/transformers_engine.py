@@ -148,10 +148,7 @@ class Samples:
 
 
 class BufferedLayer(DynamicLayer):
-    """A full-attention layer whose keys and values are views of larger buffers.
-
-    The library's cache copies itself at every token: as costly as a small model.
-    """
+    """Full attention in buffers that grow; the library's cache copies itself at every token."""
 
     def __init__(self, keys: Tensor, values: Tensor, capacity: int) -> None:
         """Take (P, heads, tokens, width) keys and values; `reorder_cache` must follow."""
@@ -202,11 +199,7 @@ def chunk_rows(max_rows: int, n: int) -> int:
 
 
 def uniforms(rows: int, width: int, chunk: int, generator: torch.Generator) -> Tensor:
-    """Draw (R, T) uniforms for the rows of all ranks.
-
-    A GPU's draws depend on how many are asked for at once, so they are drawn by the chunk, as for
-    a rank that samples them all.
-    """
+    """Draw (R, T) uniforms for all ranks, by the chunk: a GPU's draws depend on their number."""
     sizes = [min(chunk, rows - start) for start in range(0, rows, chunk)]
     device = generator.device
     return torch.cat([torch.rand((n, width), generator=generator, device=device) for n in sizes])
@@ -225,10 +218,7 @@ class TransformersEngine:
         max_rows: int = 512,
         tokenizer: Any = None,
     ) -> None:
-        """Take a model in evaluation mode; at most `max_rows` responses are alive at once.
-
-        The tokenizer is needed for `Sampling.stop` alone.
-        """
+        """Take a model in evaluation mode, and its tokenizer where `Sampling.stop` needs it."""
         self.model = model
         self.version = 0
         self.eos_token_ids = [*eos_token_ids]
@@ -376,10 +366,7 @@ def stated_request(
     generator: torch.Generator,
     share: tuple[int, int],
 ) -> dict[str, Any]:
-    """Return what a `TransformersEngine` in another process needs to draw what one here would draw.
-
-    The generator's state is sent, and it moves as far as it would here.
-    """
+    """Return what an engine in another process draws the same from; moves the generator as far."""
     state = bytes(generator.get_state().tolist()).hex()
     uniforms(len(prompts) * n, sampling.max_tokens, chunk_rows(max_rows, n), generator)
     asked = {"prompts": [*map(list, prompts)], "n": n, "sampling": asdict(sampling)}

@@ -249,10 +249,7 @@ class VllmHost:
         seeds: Sequence[int],
         progress: Callable[[], None] = lambda: None,
     ) -> Rollouts:
-        """Sample `n` responses to each prompt, response i of a prompt with its seed plus i.
-
-        Without weights of the trainer's, or if other ones drew a response, it is an EngineError.
-        """
+        """Sample `n` responses to each prompt, response i with its seed plus i."""
         check_prompts(prompts, n, sampling.max_tokens, self.settings.max_model_len)
         if self.version is None:
             raise EngineError("vLLM: has no weights of the trainer's, call update_weights first")

@@ -184,9 +184,8 @@ def fill(
 ) -> Iterator[tuple[list[Entry], bool]]:
     """Copy weights into a bucket; yield its tensors, and whether they are the last ones.
 
-    At every yield the caller has the other process take what is in it before going on. The bucket
-    is at least as large as the largest weight. Sharded weights are gathered, so all ranks must do
-    this together.
+    At every yield the caller has the other process take what is in it before going on. All ranks
+    must do this together.
     """
     rank, world = bucket.share
     entries: list[Entry] = []
@@ -227,10 +226,7 @@ def _aligned(size: int) -> int:
 
 
 class WeightSender:
-    """Sends weights to an engine's process, in buckets that both processes see.
-
-    Of a group of ranks that share an engine the first one talks to it; all fill buckets.
-    """
+    """Sends weights to an engine; of the ranks that share one all fill buckets, the first asks."""
 
     def __init__(
         self,

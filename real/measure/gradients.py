@@ -32,10 +32,7 @@ _ROWS = 1024
 def log_probs(
     model: Any, prompt: Sequence[int], responses: Sequence[Tokens], temperature: float, pad: int
 ) -> list[NDArray[np.float32]]:
-    """Log-probabilities of every token after every prefix of some responses to one prompt.
-
-    Per response a (T, A) array over its T prefixes and A tokens; `pad` may be any token id.
-    """
+    """(T, A) log-probs of every token after every prefix of each response; `pad` is any token."""
     longest = max(map(len, responses))
     filled = [[*prompt, *tokens, *[pad] * (longest - len(tokens))] for tokens in responses]
     ids_RL = torch.tensor(filled, device=model.device)[:, :-1]
@@ -211,11 +208,7 @@ class Growth:
         self._features_ED = self._gradients()
 
     def at(self, weights: Mapping[str, torch.Tensor]) -> float:
-        """Compare the weights of one checkpoint; those left out are unchanged.
-
-        The result is the median over the nodes of the squared norm of the gradients' change beyond
-        the softmax, relative to that of the gradients.
-        """
+        """Return the gradients' relative squared change beyond the softmax, median over nodes."""
         try:
             self._load(weights)
             p_E = np.exp(next_log_probs(self._model, *self._edges, self._temperature))

@@ -311,8 +311,7 @@ def choose_weights(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Draw weights, in random order, and the number of weights that each stands for.
 
-    Adam moves all weights by about the same, so the sum over weights has the smallest variance
-    if each is drawn with a chance in proportion to the size of the gradients on it.
+    Adam moves all weights by about the same, so chances follow the size of the gradients.
     """
     d = gradients.n_weights
     if n >= d:

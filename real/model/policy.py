@@ -50,10 +50,7 @@ class Policy:
         return Path(self.tokenizer.name_or_path)
 
     def texts(self, tokens_RT: torch.Tensor, lengths_R: torch.Tensor) -> list[str]:
-        """Texts of responses (R, T) of the given lengths, special tokens left out.
-
-        Responses of equal tokens are decoded once: late in training most of them are.
-        """
+        """Texts of (R, T) responses without special tokens; equal ones are decoded once."""
         rows = zip(tokens_RT.tolist(), lengths_R.tolist(), strict=True)
         keys = [tuple(row[:length]) for row, length in rows]
         distinct = list(dict.fromkeys(keys))
@@ -163,10 +160,7 @@ def _end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def loading(fault: str, remedy: str) -> Iterator[None]:
-    """Load a model's files, or say in one line why they cannot be, by `Unfit`.
-
-    Libraries check little of a damaged or hostile folder, so any exception may come of it.
-    """
+    """Load a model's files, or raise `Unfit` in one line whatever comes of damaged ones."""
     try:
         with quiet():
             yield
@@ -271,10 +265,7 @@ class WideHead(nn.Linear):
     @classmethod
     @contextlib.contextmanager
     def constant(cls, model: Any) -> Iterator[None]:
-        """Let a model's output layer on a CPU widen its weights once, while nothing changes them.
-
-        For decoding, which asks for the logits of few rows many times; without gradient.
-        """
+        """Let a head on a CPU widen its weights once, for decoding, while nothing changes them."""
         # Not for as long as the weights' version counter stands still: FSDP2 keeps it unmoved.
         heads = [m for m in model.modules() if isinstance(m, cls)]
         heads = [head for head in heads if head.weight.device.type not in _MATRIX_UNITS]
@@ -443,8 +434,7 @@ _SEGMENTS = _Segments()
 def grow_segments(device: torch.device, vllm_inside: bool) -> None:
     """Let torch's segments of a GPU's memory grow: passes of many sizes leave gaps in fixed ones.
 
-    Not where the user has set the allocator by its environment variables, or vLLM, whose sleep
-    needs fixed segments, runs in this process.
+    Not where the user has set the allocator, or vLLM, whose sleep needs fixed ones, runs inside.
     """
     given = any(name in os.environ for name in _NAMES)
     if device.type == "cuda" and not given and not vllm_inside:

@@ -22,11 +22,7 @@ _BASE = ".base_layer"
 
 
 def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
-    """Freeze a model and put trainable adapters into it, in place.
-
-    The adapters start as no change at all. Layers are replaced inside the model, which stays the
-    class that it was: it samples and scores as before.
-    """
+    """Freeze a model and put adapters into it, in place; at first they change nothing."""
     rank, targets = config.lora_rank, config.lora_targets
     try:
         from peft import LoraConfig, inject_adapter_in_model

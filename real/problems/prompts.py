@@ -1,7 +1,4 @@
-"""The problem set Q as the model sees it: prompts as token ids, overlong ones left out and counted.
-
-Prompts are written in the tokenizer's chat template, or as plain text for a base model.
-"""
+"""The problems as the model sees them: token ids in its chat template, or of plain text."""
 
 from __future__ import annotations
 
@@ -127,10 +124,7 @@ def _chat_text(tokenizer: Any, problem: Problem, suffix: str, options: Mapping[s
 
 @contextlib.contextmanager
 def _limits() -> Iterator[None]:
-    """Stop the work inside by an error when it takes too long or too much memory.
-
-    Only where the system can: the time on the main thread of Unix, the memory on Linux.
-    """
+    """Stop work that takes too long (on Unix's main thread) or too much memory (on Linux)."""
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"takes longer than {SECONDS:g} seconds")

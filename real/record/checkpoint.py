@@ -89,10 +89,7 @@ class Checkpoints:
         every: int,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Write one every so many batches, and some minutes after the last one if settings say so.
-
-        `run_folder` holds the trace; None on ranks that write no more than their shards.
-        """
+        """Write one every so many batches; the trace is None on all ranks but the first."""
         self._root, self._run_folder, self._ranks = path / FOLDER, run_folder, ranks
         self._every, self._keep = every, config.checkpoint_keep
         self._seconds = 60 * config.checkpoint_minutes
@@ -105,10 +102,9 @@ class Checkpoints:
         return bool(self._ranks.highest(int(time.monotonic() - self._last >= self._seconds)))
 
     def save(self, state: State, step: int) -> None:
-        """Write a checkpoint after `step` batches, then delete the oldest ones.
+        """Write a checkpoint after `step` batches, then delete the oldest; all ranks call this.
 
         The rows of the trace are put on disk first: the checkpoint says how many parts they fill.
-        All ranks must call this: each writes its shards. On a full disk earlier checkpoints stay.
         """
         target = self._root / f"step-{step:06d}"
         if self._run_folder is not None:
@@ -147,10 +143,7 @@ def write_checkpoint(
 def latest(
     run_folder: Path, notice: Callable[[str], object], ranks: Ranks = ALONE
 ) -> tuple[Path, Checkpoint] | None:
-    """Return the folder and contents of the last whole checkpoint; None if there never was one.
-
-    `notice` is called with a line for each that cannot be used, and all of them must not be so.
-    """
+    """Return the last whole checkpoint, if there ever was one; `notice` is told of the others."""
     folders = _checkpoints_in(run_folder / FOLDER)
     for i, folder in enumerate(folders):
         try:

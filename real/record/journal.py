@@ -159,10 +159,7 @@ class Journal:
         loggers: Sequence[tuple[str, Any]] = (),
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        """Write to the recorder, completions into the folder, and means over rows to loggers.
-
-        A logger that fails is left out from then on; the run continues.
-        """
+        """Write to the recorder; a logger that fails is left out, and the run continues."""
         self.recorder = recorder
         self._folder, self._loggers = folder, list(loggers)
         self._checkpoints = checkpoints
@@ -179,10 +176,7 @@ class Journal:
         after: int | None,
         ranks: Ranks = ALONE,
     ) -> Journal:
-        """Return the journal of a run with a folder, resumed after batch `after` if that is given.
-
-        On a rank that does not write, the recorder is `Unwritten`, and the journal keeps nothing.
-        """
+        """Return the journal of a run, resumed after batch `after`; `Unwritten` keeps nothing."""
         folder = recorder if isinstance(recorder, RunFolder) else None
         checkpoints = Checkpoints(recorder.path, folder, config, every, ranks) if every else None
         if folder is None:

@@ -1,7 +1,4 @@
-"""Stopping a run at the end of a batch, and resuming it where its last checkpoint was written.
-
-After a signal the run goes on to the end of its batch, writes a checkpoint, and ends.
-"""
+"""Stopping a run at the end of a batch, with a checkpoint, and resuming it from the last one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Groups of settings, each the part of a run's settings that one piece of it reads.
-
-`TrainConfig` (`real.settings.config`) is made of them. Imports no torch.
-"""
+"""Groups of settings, which pieces of a run read and `TrainConfig` is made of. Imports no torch."""
 
 from __future__ import annotations
 

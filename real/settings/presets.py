@@ -1,8 +1,4 @@
-"""Where settings come from: presets, a file, options, the machine, a run folder. Imports no torch.
-
-Presets are the cells of the paper, each a model on a problem set; their values are data here, each
-with its source.
-"""
+"""Where settings come from: presets, files, options, the machine, a run folder; without torch."""
 
 from __future__ import annotations
 

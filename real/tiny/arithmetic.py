@@ -66,10 +66,7 @@ def reduction_index(expression: str, rule: EvaluationRule) -> int:
 
 
 def reduce_once(expression: str, index: int, slip: int = 0) -> str:
-    """The expression with the operator at ``index`` carried out, ``slip`` added to its result.
-
-    All modulo 10; a negative value wraps, so ``3-6`` is 7.
-    """
+    """The expression with one operator carried out, ``slip`` added, all modulo 10."""
     start = 2 * index
     left, sign, right = expression[start : start + 3]
     value = (_CARRY_OUT[sign](int(left), int(right)) + slip) % 10
@@ -82,11 +79,7 @@ def steps(
     slip_rate: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> list[str]:
-    """Every reduction of ``expression`` by ``rule``; the last is one digit, the answer.
-
-    With probability ``slip_rate`` a step writes a wrong digit (uniform over the nine) and goes on
-    from it; never without ``rng``.
-    """
+    """Every reduction by ``rule``, the answer last; a slip writes one of the nine wrong digits."""
     trace: list[str] = []
     while len(expression) > 1:
         slips = rng is not None and rng.random() < slip_rate

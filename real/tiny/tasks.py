@@ -102,11 +102,7 @@ class Task:
     """Return whether a question may stand at a place of a problem set."""
 
     def sample_distinct(self, n: int, rng: np.random.Generator, held_out: bool) -> list[str]:
-        """Return ``n`` distinct questions, all from the held-out part or all from the other.
-
-        The first ``m`` of them are what ``sample_distinct(m, ...)`` gives for the same seed. There
-        must be somewhat more than ``n``.
-        """
+        """Return ``n`` distinct questions, all held out or none; for fewer, the first of them."""
         part = self.n_questions * (1 if held_out else _HELD_OUT - 1) / _HELD_OUT
         if n > _MOST * part:
             raise UserError(
@@ -122,10 +118,7 @@ class Task:
         return list(distinct)
 
     def problems(self, n: int = 64, seed: int = PROBLEM_SEED) -> list[Problem]:
-        """Return the problem set: ``n`` distinct problems, uniform over those held out.
-
-        Not chosen by difficulty. A shorter set of the same seed is the beginning of a longer one.
-        """
+        """Return ``n`` distinct held-out problems, uniformly drawn; for fewer, the first ones."""
         questions = self.sample_distinct(n, np.random.default_rng(seed), held_out=True)
         return [
             Problem(f"{self.prefix}-{seed}-{i:03d}", f"{question}=", self.answer(question))

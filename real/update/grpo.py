@@ -278,11 +278,7 @@ def importance_weights(trainer_KT: Tensor, engine_KT: Tensor, cap: float) -> Ten
 
 
 def mismatch_kl(trainer: Sequence[Tensor], engine: Sequence[Tensor]) -> float:
-    """Estimate of KL(engine || trainer), nats per token, over tokens that the engine sampled.
-
-    The mean of `exp(d) - 1 - d` (k3), d = trainer - engine: unbiased, never negative, and of small
-    variance. Tokens at which one is not finite are left out; NaN without any other.
-    """
+    """Estimate of KL(engine || trainer), nats per token, by `kl_estimate`; NaN without a token."""
     total, n_tokens = 0.0, 0
     for ours, theirs in zip(trainer, engine, strict=True):
         both = ours.isfinite() & theirs.isfinite()

@@ -112,8 +112,7 @@ def host_copy(tensor: Tensor) -> Tensor:
 def registered(runtime: Any, memory: Tensor) -> bool:
     """Let CUDA, as `torch.cuda.cudart` returns it, reach main memory; returns whether it can.
 
-    Registered, not allocated as pinned: torch would round the size up to a power of two. The shard
-    of a rank may be empty, which CUDA refuses.
+    torch would round pinned memory up to a power of two. CUDA refuses an empty shard.
     """
     size = memory.numel() * memory.element_size()
     return not size or int(runtime.cudaHostRegister(memory.data_ptr(), size, 0)) == 0
@@ -139,11 +138,7 @@ class _Piece(NamedTuple):
 
 
 class MeasuredAdamW:
-    """Fused AdamW over blocks of weights, one after the other.
-
-    The weights and moments of a block may be kept in main memory: they are copied to the device of
-    its gradients, moved, and copied back.
-    """
+    """Fused AdamW over blocks of weights, whose state may be kept in main memory between steps."""
 
     def __init__(
         self,
@@ -152,10 +147,7 @@ class MeasuredAdamW:
         on_host: bool = False,
         block_elements: int | None = None,
     ) -> None:
-        """Make the moments, zero before the first step, in main memory if `on_host`.
-
-        `block_elements` are weights that are moved at a time; if None as suits their device.
-        """
+        """Make the moments, zero before the first step; `block_elements` weights move at a time."""
         self._masters, self._weight_decay, self._on_host = masters, weight_decay, on_host
         self.n_steps = 0
         shards = self._shards()

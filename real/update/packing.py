@@ -125,10 +125,7 @@ def cheapest_plan(
     width: int | None = None,
     world: int = 1,
 ) -> Plan:
-    """Return the passes with the bundles that are estimated to be cheapest, see `plan`.
-
-    `width` is that of the hidden states, None where the model's attention allows no bundles.
-    """
+    """Return the passes with the cheapest bundles; `width`, of hidden states, is None for none."""
     bundle = (
         1
         if width is None

@@ -1,7 +1,4 @@
-"""The commands of `guard-verl`: problem files for verl, and the paper's cells as shell scripts.
-
-They need neither verl nor Ray.
-"""
+"""The commands of `guard-verl`, which need neither verl nor Ray."""
 
 from __future__ import annotations
 

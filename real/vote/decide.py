@@ -209,11 +209,7 @@ class Supervisor:
     def _step_columns(
         self, problems_P: Ints, answers_PK: Ints, rows: Rows, decision: Decision
     ) -> Rows:
-        """Return columns of the steps over the whole batch, skipped problems included.
-
-        NaN where no true answer is known, and for rewards that are no question of right or wrong:
-        those of rules that pay otherwise than 1 to the label.
-        """
+        """Return columns of the steps over the whole batch; NaN without truths or such rewards."""
         known_P = self._known(problems_P)
         parsed_PK = answers_PK >= 0
         rewarded_PK = parsed_PK & (answers_PK == decision.label[:, None])
@@ -255,10 +251,7 @@ def shared_streams(ranks: Ranks, streams: PolicyStreams | None) -> PolicyStreams
 
 
 def mini_batches(groups: list[Group], further: list[list[Group]], size: int) -> list[list[Group]]:
-    """Return the groups of every optimizer step, of `size` problems each.
-
-    `further` groups go with each problem's own; it is empty for none at all.
-    """
+    """Return the groups of every optimizer step, of `size` problems, with their `further` ones."""
     return [
         [*groups[start : start + size], *chain(*further[start : start + size])]
         for start in range(0, len(groups), size)

@@ -415,10 +415,7 @@ class Judge(ExtraRollouts):
         return replace(decided, obs=replace(decided.obs, verdicts=self.asked.verdicts_PQ))
 
     def groups(self, decided: Decided | None, streams: PolicyStreams) -> list[list[Group]]:
-        """Return a group of one per verification, then one of N per wrong verdict.
-
-        A doubted majority is no measure for the verifier either: its problem leaves as a whole.
-        """
+        """Return a group of one per verification, of N per wrong verdict, as far as they stay."""
         asked, further = self.asked, [self._again] if self._again else []
         assert asked is not None
         advantages_PQ = self._parts.ranks.from_first(

@@ -68,10 +68,7 @@ _TEXTS: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
 
 
 def token_texts(tokenizer: Any, ids: Collection[int]) -> dict[int, str]:
-    """Text that each token adds to the one before; special tokens add nothing.
-
-    Parts of a character that is spread over tokens come as replacement characters.
-    """
+    """Text that each token adds to the one before; special tokens add nothing."""
 
     def decode(tokens: list[int]) -> str:
         return tokenizer.decode(tokens, skip_special_tokens=True)
@@ -191,11 +188,7 @@ def similarities(texts_PK: Sequence[Sequence[str]]) -> NDArray[np.float64]:
 
 
 def ngrams(texts: Sequence[str]) -> NDArray[np.float32]:
-    """(n, buckets) counts of the texts' n-grams of `SIZES` characters.
-
-    A run of white space counts as one space, and there is one before and after each text, so that
-    even a single character makes an n-gram.
-    """
+    """(n, buckets) counts of the texts' n-grams; runs of white space and both ends are a space."""
     parts = [_count(texts[start : start + _CHUNK]) for start in range(0, len(texts), _CHUNK)]
     return np.concatenate(parts) if parts else np.zeros((0, 2**BUCKET_BITS), np.float32)
 
@@ -250,11 +243,7 @@ class Observer:
         self._config, self._prompts, self._scorer, self._share = config, prompts, scorer, share
 
     def observe(self, responses: Responses, needs: frozenset[Need] | None = None) -> Fields:
-        """Return observations by their names in `Observations`; all ranks must call this.
-
-        The trained model must still be the one that sampled. Needs that do not follow from the
-        responses themselves are left out; they are the rule's if None.
-        """
+        """Return observations by name, before the model that sampled changes; all ranks call this."""
         needs = self.needs if needs is None else needs
         makers: dict[Need, Callable[[], Any]] = {
             Need.STEP_LOGPROB: lambda: step_logprobs(

@@ -262,8 +262,8 @@ def check_readable(
 ) -> None:
     """Refuse a model of which few responses hold an answer: its votes would be empty.
 
-    The pilot has random numbers of its own, the same for all seeds and arms. Nothing is sampled for
-    an embedded task and model or where `max_unread` is 1.
+    The pilot's random numbers are the same for all seeds and arms. There is none for an embedded
+    task and model or where `max_unread` is 1.
     """
     embedded = config.is_tiny and config.own_model is None
     if embedded or config.max_unread == 1:

@@ -152,10 +152,7 @@ _STALE = "training/rollout_probs_diff"
 
 @register_trainer("ttrl_guard")
 class GuardTrainer(PPOTrainerSync):
-    """verl's trainer, of which only what lies between the votes and the update is other.
-
-    Everything goes by problem and session; after `_balance_batch` no order of rows means anything.
-    """
+    """verl's trainer, with another way from votes to update; rows go by problem and session."""
 
     # verl takes a trainer of any other name for an asynchronous one.
     trainer_mode = property(lambda self: "sync", lambda self, name: None)  # type: ignore[assignment]

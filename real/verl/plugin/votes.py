@@ -169,10 +169,7 @@ class Trained(NamedTuple):
 
 
 class Problems:
-    """The guard's memory of every problem, and how often each was visited.
-
-    verl leaves some problems out of every epoch, so that a visit is none of an epoch.
-    """
+    """The guard's memory of every problem and the number of its visits."""
 
     def __init__(
         self, config: TrainConfig, ids: Sequence[int | None], truths: Sequence[str | None]
