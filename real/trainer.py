@@ -284,7 +284,8 @@ def resume(
                 sources = fingerprint(run.policy.folder, run.prompts) if ranks.first else None
                 opened = reopened(point, sources, partial(restore, run))
                 with closing(run.engine), closing(run.supervisor), opened as written:
-                    run_in_folder(run, written, folder, progress, point.step)
+                    done = None if point.checkpoint is None else point.checkpoint.step
+                    run_in_folder(run, written, folder, progress, done)
     return load(folder)
 
 

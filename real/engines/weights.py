@@ -142,25 +142,6 @@ class Room(NamedTuple):
         """Bytes of a bucket that is filled again and again."""
         return min(self.total, max(self.largest, BUCKET))
 
-    def host_bucket(self, folder: Path, ranks: Ranks = ALONE) -> HostBucket:
-        """Make a bucket in this rank's folder: for all weights if it has room for them.
-
-        The first rank of each machine decides for those that fill it together.
-        """
-        process = _launched(ranks)
-        first = process.rank - process.local_rank
-        path = Path(os.fsdecode(gathered_bytes(os.fsencode(folder), ranks)[first]))
-        free = shutil.disk_usage(path).free - _SPARE
-        size = self.total if self.total <= free else max(self.largest, min(BUCKET, free))
-        size = int(ranks.gather(torch.tensor(size))[first])
-        try:
-            return HostBucket(path / "weights", size, ranks)
-        except OSError as error:
-            raise UserError(
-                f"weights for the engine: {path} has no room for {size >> 20} MiB "
-                f"({error.strerror}); name a folder with room by engine_exchange"
-            ) from error
-
 
 NO_WEIGHTS = Room(0, 0)
 
@@ -319,7 +300,20 @@ class WeightSender:
             # A rank with an engine of its own waits for none.
             group = self._ranks if self._n_gpus > 1 else ALONE
             return CudaBucket(room.bucket, self._device, group)
-        return room.host_bucket(self._folder, self._ranks)
+        # The first rank of each machine decides for those that fill the bucket together.
+        process = _launched(self._ranks)
+        first = process.rank - process.local_rank
+        path = Path(os.fsdecode(gathered_bytes(os.fsencode(self._folder), self._ranks)[first]))
+        free = shutil.disk_usage(path).free - _SPARE
+        size = room.total if room.total <= free else max(room.largest, min(BUCKET, free))
+        size = int(self._ranks.gather(torch.tensor(size))[first])
+        try:
+            return HostBucket(path / "weights", size, self._ranks)
+        except OSError as error:
+            raise UserError(
+                f"weights for the engine: {path} has no room for {size >> 20} MiB "
+                f"({error.strerror}); name a folder with room by engine_exchange"
+            ) from error
 
     def _handles(self, bucket: Bucket) -> list[Handle]:
         """Return the handles of the group's buckets; of one for memory of the host."""

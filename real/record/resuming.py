@@ -115,11 +115,6 @@ class ResumePoint:
     checkpoint: Checkpoint | None = None
     """None: killed before the first one was written, so it starts from the beginning."""
 
-    @property
-    def step(self) -> int | None:
-        """Batches that are done; None if not even the votes before training are."""
-        return None if self.checkpoint is None else self.checkpoint.step
-
 
 def resume_point(
     folder: Path, config: TrainConfig | None = None, ranks: Ranks = ALONE

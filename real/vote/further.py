@@ -255,6 +255,7 @@ class Teacher(SecondVotes):
         self._model: Any = parts.sampler.policy.model
         self._n_steps = n_steps
         self._average = WeightAverage(self._trained())
+        self.weights = self._average.weights
         self.moved = False
         """At first it is the model itself, and nothing has to be swapped."""
 
@@ -271,11 +272,6 @@ class Teacher(SecondVotes):
     def after_step(self, step: int) -> None:
         self._average.follow(self._trained(), ema_rate(step - 1, self._n_steps))
         self.moved = True
-
-    @property
-    def weights(self) -> dict[str, Tensor]:
-        """The average."""
-        return self._average.weights
 
     def tensors(self) -> dict[str, Tensor]:
         return self.weights

@@ -243,7 +243,7 @@ class Observer:
         self._config, self._prompts, self._scorer, self._share = config, prompts, scorer, share
 
     def observe(self, responses: Responses, needs: frozenset[Need] | None = None) -> Fields:
-        """Return observations by name, before the model that sampled changes; all ranks call this."""
+        """Return observations by name, while the model is the one that sampled, on all ranks."""
         needs = self.needs if needs is None else needs
         makers: dict[Need, Callable[[], Any]] = {
             Need.STEP_LOGPROB: lambda: step_logprobs(

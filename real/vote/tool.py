@@ -200,18 +200,6 @@ _MOST_UNITS = 2
 _EQUAL = Token("equal", "=")
 
 
-class Claim(NamedTuple):
-    """Two expressions that a text calls equal, at least one of them with something to compute."""
-
-    left: Fraction
-    right: Fraction
-
-    @property
-    def holds(self) -> bool:
-        """Return whether they are equal, exactly."""
-        return self.left == self.right
-
-
 @dataclass(slots=True)
 class _Run:
     starts_free: bool
@@ -220,8 +208,8 @@ class _Run:
     tokens: list[Token] = field(default_factory=list[Token])
 
 
-def claims(text: str) -> Iterator[Claim]:
-    """The claims of a text that can be checked, in their order."""
+def claims(text: str) -> Iterator[tuple[Fraction, Fraction]]:
+    """Both sides of a text's claims that can be checked: one has something to compute."""
     if "=" not in text:
         return
     text = text[:MOST_CHARACTERS]
@@ -232,7 +220,7 @@ def claims(text: str) -> Iterator[Claim]:
             sides = [_read(tokens) for tokens in _sides(run)]
             for (left, computes), (right, also) in pairwise(sides):
                 if left is not None and right is not None and (computes or also):
-                    yield Claim(left, right)
+                    yield left, right
 
 
 def _parts(text: str) -> Iterator[tuple[int, int]]:
@@ -340,5 +328,5 @@ def _holds(text: str, problem: str | None) -> bool:
     text = text.strip()
     if is_scratch(text):
         return scratch_holds(text, problem)
-    verdicts = [claim.holds for claim in claims(text)]
+    verdicts = [left == right for left, right in claims(text)]
     return bool(verdicts) and all(verdicts)

@@ -96,13 +96,11 @@ def settings_of(config: DictConfig) -> tuple[TrainConfig, Path, float]:
     try:
         settings = from_values(_of_verl(config) | _of_guard(own), TrainConfig, "").settled()
     except (UserError, ConfigError) as error:
-        raise UserError(re.sub(_SETTING, _verls_name, str(error))) from error
+        names = {name: VERL_NAMES[name] for name in _READ}
+        text = re.sub(_SETTING, lambda m: names.get(m[0], f"guard.{m[0]}"), str(error))
+        raise UserError(text) from error
     check_plugin(settings)
     return settings, Path(own.get("out") or f"{config.trainer.default_local_dir}-guard"), limit
-
-
-def _verls_name(setting: re.Match[str]) -> str:
-    return VERL_NAMES[setting[0]] if setting[0] in _READ else f"guard.{setting[0]}"
 
 
 def adjust(config: DictConfig, settings: TrainConfig) -> None:
