@@ -200,16 +200,14 @@ def train(
     progress: Progress = True,
     arm: str | None = None,
 ) -> Trace:
-    """Train a language model on the votes of its own responses.
+    """Train a language model on the votes of its own responses; returns the trace.
+
+    Visit 0 and step 0 are before training. The same settings give the same bits on one CPU.
 
     Args:
-        config: what to run; the same settings give the same bits on one CPU.
         folder: where the run folder is written; nothing is left on disk if None.
         progress: whether to draw a bar on stderr, or a function to call with the share done.
         arm: name under which reports show the run; found from the settings if None.
-
-    Returns:
-        The trace. Visit 0 and step 0 are before training.
 
     Raises:
         UserError: model, problems or folder are wrong.

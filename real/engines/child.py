@@ -125,7 +125,6 @@ class TransformersHost:
     def __init__(
         self, *, max_rows: int, threads: int | None, pad_token_id: int, **model: Any
     ) -> None:
-        """Load the model by `load_policy`, which takes all other settings."""
         from real.engines.transformers_engine import TransformersEngine
         from real.model.policy import load_policy
 

@@ -62,12 +62,9 @@ class ChildEngine:
     ) -> None:
         """Start the process and wait until the engine is ready.
 
-        Args:
-            timeout: seconds that may pass without a sign of life. The longest intervals without
-                one are the start, falling asleep, and one step of decoding.
-            device: of the trainer, and of the engine if it is a GPU.
-            weights_dtype: in which weights are sent; unchanged if None.
-            log: file to which its output is appended; a temporary one if None.
+        `timeout` is the most seconds without a sign of life; the longest intervals without one are
+        the start, falling asleep, and one step of decoding. Weights are sent in `weights_dtype`,
+        unchanged if None. The output is appended to `log`, a temporary file if None.
         """
         self.timeout = timeout
         self.queues, self._request = queues, request

@@ -92,7 +92,6 @@ class Delivery:
     """Weights as they arrive, bucket by bucket."""
 
     def __init__(self, parts: Iterator[Sent], progress: Callable[[], None]) -> None:
-        """Keep `parts`, which waits for the next bucket."""
         self.parts, self._progress = parts, progress
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:

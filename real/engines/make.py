@@ -254,7 +254,6 @@ class RestartingEngine:
     """Replaces an engine that died or hung, with the last weights and the same random numbers."""
 
     def __init__(self, make: Callable[[], Engine], restarts: int) -> None:
-        """Make the first engine; `restarts` is the number of further ones that may be made."""
         self._make = make
         self.left = restarts
         self.notice: Callable[[str], object] = warnings.warn
@@ -319,11 +318,9 @@ class RankedEngine:
     ) -> None:
         """Take this rank's engine, whose `sample` takes rank and number of ranks as last argument.
 
-        Args:
-            copy: an unsharded copy of the trained model, if the engine samples with a model of this
-                process. Ranks decode different numbers of steps, and each pass of a sharded model
-                needs all of them.
-            group: ranks that share an engine; divides their number.
+        If it samples with a model of this process, `copy` is an unsharded copy of the trained one:
+        ranks decode different numbers of steps, and each pass of a sharded model needs all of them.
+        `group` ranks, a divisor of all, share an engine.
         """
         self.engine, self._ranks, self._copy = engine, ranks, copy
         self._group = group

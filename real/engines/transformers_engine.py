@@ -65,7 +65,6 @@ class RunningStats:
     """
 
     def __init__(self, rows: int) -> None:
-        """Start without tokens of `rows` responses."""
         self._rows, self._size = rows, 1
         self._parts: list[tuple[Tensor, list[Tensor], list[Tensor]]] = []
 
@@ -100,7 +99,6 @@ class Samples:
     """Tokens drawn so far for all R rows, and the B rows that are still in the batch."""
 
     def __init__(self, engine: TransformersEngine, rows: int, sampling: Sampling) -> None:
-        """Make room for the tokens of each of `rows` responses."""
         device, steps = engine.model.device, sampling.max_tokens
         self._engine, self._texts = engine, sampling.stop
         self.eos = torch.tensor(engine.eos_token_ids, device=device, dtype=torch.int64)

@@ -225,7 +225,6 @@ class VllmHost:
     """A vLLM engine and the version of its weights."""
 
     def __init__(self, settings: VllmSettings) -> None:
-        """Import vLLM and load the model."""
         self.settings = settings
         self.version: int | None = None
         """None: no weights since the start, or since `release`."""
@@ -423,7 +422,6 @@ class VllmEngine:
     queues = True
 
     def __init__(self, settings: VllmSettings) -> None:
-        """Start it."""
         self.host = VllmHost(settings)
         self.release, self.close = self.host.release, self.host.close
 

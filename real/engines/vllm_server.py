@@ -225,13 +225,9 @@ class VllmServerEngine:
     ) -> None:
         """Wait until the server is ready and check how it was started.
 
-        Args:
-            timeout: most seconds until it is ready, and for each answer, which holds all
-                responses to one prompt.
-            device: of the trainer; weights go over NCCL from a GPU, else through a file.
-            head_dtype: precision of the trainer's logits, which the server's must be.
-            dtype: in which weights are sent; unchanged if None.
-            sends: whether this rank sends the weights, as one of those of a server must.
+        Each answer, with all responses to one prompt, may take `timeout` seconds. Weights go over
+        NCCL from a trainer on a GPU, else through a file, in `dtype`, unchanged if None; of the
+        ranks of a server one `sends` them.
         """
         self._dtype, self._ranks = dtype, ranks
         self.http = Http(url, timeout)

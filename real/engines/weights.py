@@ -219,14 +219,11 @@ class WeightSender:
         adapters: bool,
         ask: Ask | None = None,
     ) -> None:
-        """Send nothing yet.
+        """Send nothing yet, later weights in `dtype`, unchanged if None.
 
-        Args:
-            dtype: in which weights are sent; unchanged if None.
-            n_gpus: of an engine, each with a rank of the group that shares it.
-            adapters: send the weights without them once, and then adapters alone, unless the
-                engine `refused` them.
-            ask: asks the engine; None for the other ranks of a group.
+        An engine has `n_gpus`, each with a rank of the group that shares it; `ask` is None for all
+        but its first rank. With `adapters` weights are sent without them once, and then adapters
+        alone, unless the engine `refused` them.
         """
         self._folder, self._device, self._dtype = folder, device, dtype
         self._ranks, self._n_gpus, self._ask = ranks, n_gpus, ask

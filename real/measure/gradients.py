@@ -94,16 +94,10 @@ class Gradients:
     ) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
         """Gradients of E continuations.
 
-        Args:
-            contexts: (E,) token ids of prompt and prefix.
-            coordinates: (D,) places of the wanted weights among all d.
-            changes: K changes of the weights, as `change` returns them.
-            report: called with the number of continuations done since the last call.
-
-        Returns:
-            features: (E, D) the gradient on the coordinates.
-            norm2: (E,) squared norm on all weights.
-            moved: (K, E) first-order changes of the log-probabilities, of all weights.
+        `contexts` are (E,) token ids of prompt and prefix, `coordinates` (D,) places among all d
+        weights. Returns the (E, D) gradients there, (E,) squared norms on all weights, and (K, E)
+        first-order changes of the log-probabilities by K `changes`. `report` is called with the
+        number of continuations done since the last call.
         """
         features = np.zeros((len(tokens), len(coordinates)), np.float32)
         norm2, moved = np.zeros(len(tokens)), np.zeros((len(changes), len(tokens)))

@@ -36,10 +36,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Return columns of the trace's evals, over the problems whose true answer is known.
 
-    pass_at_1       mean over problems and responses of being right; NaN if no truth is known
-    maj_accuracy    share of problems whose majority answer is right; NaN without `with_majority`
-    n_responses     V
-    pass_at_k       see `pass_at`
+    NaN where none is known, and of `maj_accuracy` without `with_majority`; `ks` are those of
+    `pass_at`.
     """
     n_responses = answers_NV.shape[1]
     known = [i for i in range(len(answer_ids)) if answer_ids.has_truth(i)]

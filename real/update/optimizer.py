@@ -246,7 +246,6 @@ class WeightAverage:
     """An average in single precision at least, of weights by name, sharded as they are."""
 
     def __init__(self, weights: Named) -> None:
-        """Start at the weights as they are now."""
         self.weights = {
             name: w.detach().to(torch.promote_types(w.dtype, torch.float32), copy=True)
             for name, w in weights.items()

@@ -129,7 +129,6 @@ class ConfigCommand:
     """Of the votes, of the guard and of the problems' order."""
 
     def __post_init__(self) -> None:
-        """Check every setting."""
         check_fields(self, error=UserError)
 
     def run(self) -> None:

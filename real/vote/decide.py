@@ -267,7 +267,6 @@ class Refill:
     """
 
     def __init__(self, config: UpdateSettings) -> None:
-        """Wait for nothing yet; with `max_num_gen_batches` 1 nothing ever waits."""
         self._most, self._size = config.max_num_gen_batches, config.batch_size
         self._mini = config.mini_batch
         self._waiting: list[list[Group]] = []

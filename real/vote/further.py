@@ -387,7 +387,6 @@ class Judge(ExtraRollouts):
     """Asks about responses of a batch, and keeps the answers to be trained on."""
 
     def __init__(self, rule: CoVerRL, parts: Parts) -> None:
-        """Ask nothing yet; the rule chooses the questions and rewards the answers."""
         self._rule, self._parts = rule, parts
         self.wording = TinyWording() if parts.config.tiny_verifies else Wording()
         self._step = 0

@@ -179,8 +179,6 @@ _LEXER = re.compile(
     """,
     re.VERBOSE | re.MULTILINE | re.DOTALL,
 )
-_PART_END = re.compile(r"(?<!\\)(?: [.,;:]\s | \$ | \\[()\[\]] ) | \n(?=[^\s&=])", re.VERBOSE)
-"""Always an `end` for the lexer, which also begins again after it."""
 _OPERATORS = {
     **dict.fromkeys(["**", "^"], "^"),
     **dict.fromkeys(["\\times", "\\cdot", "\\ast", "\u00d7", "\u00b7", "\u22c5", "\u2217"], "*"),
@@ -212,35 +210,19 @@ def claims(text: str) -> Iterator[tuple[Fraction, Fraction]]:
     """Both sides of a text's claims that can be checked: one has something to compute."""
     if "=" not in text:
         return
-    text = text[:MOST_CHARACTERS]
-    for part in _parts(text):
-        for run in _runs(text, *part):
-            if _EQUAL not in run.tokens:
-                continue
-            sides = [_read(tokens) for tokens in _sides(run)]
-            for (left, computes), (right, also) in pairwise(sides):
-                if left is not None and right is not None and (computes or also):
-                    yield left, right
+    for run in _runs(text[:MOST_CHARACTERS]):
+        if _EQUAL not in run.tokens:
+            continue
+        sides = [_read(tokens) for tokens in _sides(run)]
+        for (left, computes), (right, also) in pairwise(sides):
+            if left is not None and right is not None and (computes or also):
+                yield left, right
 
 
-def _parts(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the parts with an equal sign; most of a text claims nothing."""
-    start, equal = 0, text.find("=")
-    for end in _PART_END.finditer(text):
-        if equal < 0:
-            return
-        if equal < end.end():
-            yield start, end.end()
-            equal = text.find("=", end.end())
-        start = end.end()
-    if equal >= 0:
-        yield start, len(text)
-
-
-def _runs(text: str, start: int, stop: int) -> list[_Run]:
+def _runs(text: str) -> list[_Run]:
     runs: list[_Run] = []
     inside, last, words = False, None, 0
-    for match in _LEXER.finditer(text, start, stop):
+    for match in _LEXER.finditer(text):
         kind = match.lastgroup or ""
         if kind in _OF_RUNS:
             token = _token(kind, match[0])
@@ -259,7 +241,7 @@ def _runs(text: str, start: int, stop: int) -> list[_Run]:
                 words = 0
             words = words + 1 if kind == "word" else _MOST_UNITS
             inside, last = False, match
-    if inside and stop == MOST_CHARACTERS:  # what was cut off may belong to it
+    if inside and len(text) == MOST_CHARACTERS:  # what was cut off may belong to it
         runs[-1].ends_free = False
     return runs
 

@@ -159,7 +159,6 @@ class GuardTrainer(PPOTrainerSync):
     worker_class: type = GuardWorker
 
     def __init__(self, config: Any) -> None:
-        """Take verl's configuration, with the section `guard`."""
         self.settings, self.out, self._probs_diff_limit = settings_of(config)
         self.resumed = resumed_from(config.trainer)
         if self.resumed is None:
