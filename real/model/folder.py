@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +42,8 @@ def model_folder(model: str) -> Path:
 def model_digests(folder: Path) -> dict[str, str]:
     """Return a digest of each file that a model is loaded from, by name."""
     files = sorted(p for p in folder.iterdir() if p.suffix in KINDS and p.is_file())
-    stats = [path.stat() for path in files]
     with ThreadPoolExecutor(4) as pool:  # hashing lets go of the interpreter
-        digests = list(pool.map(_digest, files, [(s.st_size, s.st_mtime_ns) for s in stats]))
-    return dict(zip((p.name for p in files), digests, strict=True))
-
-
-@lru_cache(1024)
-def _digest(path: Path, version: tuple[int, int]) -> str:
-    """Return the digest of a file; read once for each size and time of its last change."""
-    return file_digest(path)
+        return dict(zip((p.name for p in files), pool.map(file_digest, files), strict=True))
 
 
 def changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

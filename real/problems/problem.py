@@ -120,7 +120,13 @@ def problem_set(
     name: str, source: str, rows: Iterable[tuple[int, object]], names: FieldMap
 ) -> ProblemSet:
     """Read problems from numbered rows; a UserError names source, row and remedy."""
-    numbered = [(row, _object(source, row, values)) for row, values in rows]
+    numbered: list[tuple[int, dict[str, Any]]] = []
+    for row, values in rows:
+        if not isinstance(values, dict):
+            raise UserError(
+                f"{source}, row {row}: holds {kind(values)}, write an object with a prompt"
+            )
+        numbered.append((row, values))
     if not numbered:
         raise UserError(f"{source}: no problems in it, give at least one object with a prompt")
     fields = _settle(source, [values for _, values in numbered], names)
@@ -130,12 +136,6 @@ def problem_set(
     _check_distinct(source, [row for row, _ in numbered], problems)
     by_usual_name = tuple(what for what in fields if getattr(names, what) is None)
     return ProblemSet(name, problems, fields, by_usual_name, tuple(_notices(problems, fields)))
-
-
-def _object(source: str, row: int, values: object) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        raise UserError(f"{source}, row {row}: holds {kind(values)}, write an object with a prompt")
-    return values
 
 
 def _problem(source: str, row: int, values: dict[str, Any], fields: dict[str, str]) -> Problem:

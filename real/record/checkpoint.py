@@ -175,13 +175,6 @@ def trained_weights(folder: Path) -> dict[str, Tensor]:
     return {name: t.whole() if isinstance(t, Pieces) else t for name, t in tensors.items()}
 
 
-def remove_leftovers(run_folder: Path) -> None:
-    """Delete what a killed process left of an unfinished checkpoint."""
-    root = run_folder / FOLDER
-    for path in root.glob(f"*{TEMPORARY}") if root.is_dir() else ():
-        remove_folder(path)
-
-
 def _checkpoints_in(root: Path) -> list[Path]:
     steps = {
         int(match[1]): path

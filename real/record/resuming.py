@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from lab.base.errors import UserError
+from lab.base.files import TEMPORARY, remove_folder
 from lab.base.settings import to_values
 from lab.signals import handlers, stop
 from lab.trace.manifest import Manifest, commit, now, read_manifest, versions
@@ -26,7 +27,7 @@ from real.engines.rollouts import EngineDied
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import PromptSet
 from real.ranks.distributed import ALONE, Ranks
-from real.record.checkpoint import Checkpoint, latest, remove_leftovers
+from real.record.checkpoint import FOLDER, Checkpoint, latest
 from real.record.terminal import say
 from real.settings.config import TrainConfig
 from real.settings.presets import check_same, stored_config
@@ -173,7 +174,8 @@ def reopened(
     if sources is None:
         yield None
         return
-    remove_leftovers(point.folder)
+    for unfinished in (point.folder / FOLDER).glob(f"*{TEMPORARY}"):
+        remove_folder(unfinished)
     with cut_back(point.folder, point.checkpoint, point.config) as written:
         if point.notices:
             noted = written.manifest.extra.get("notices", [])

@@ -133,11 +133,6 @@ def drawn_steps(
     return steps(expression, rule, slip_rate, rng)
 
 
-def example(expression: str, slip_rate: float, rng: np.random.Generator) -> str:
-    """A response to learn from, by a rule drawn from `shares`."""
-    return response_text(drawn_steps(expression, shares(expression), slip_rate, rng))
-
-
 def reworded(prompt: str) -> str | None:
     """Expression rewritten with swapped operands; None where nothing can be swapped.
 
@@ -196,6 +191,8 @@ ARITHMETIC = Task(
     n_questions=10**N_DIGITS * len(OPERATORS) ** (N_DIGITS - 1),
     draw=sample_expression,
     answer=evaluate,
-    example=example,
+    example=lambda expression, slip_rate, rng: response_text(
+        drawn_steps(expression, shares(expression), slip_rate, rng)
+    ),
     reworded=reworded,
 )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -172,18 +172,13 @@ _BASE, _MIX = np.uint64(1_000_003), np.uint64(0x9E3779B97F4A7C15)
 def similarities(texts_PK: Sequence[Sequence[str]]) -> NDArray[np.float64]:
     """(P, K, K) cosine similarities of the K responses to each of P problems, in [-1, 1].
 
-    1 between equal texts, else 0 where a vector is zero, as an empty text's is. Every text is
-    counted once, however often it comes.
+    1 between equal texts, else 0 where a vector is zero, as an empty text's is.
     """
-    distinct = list(dict.fromkeys(chain.from_iterable(texts_PK)))
-    index_of = {text: row for row, text in enumerate(distinct)}
-    vectors_nE = ngrams(distinct)
     matrices = []
     for texts_K in texts_PK:
         row_of = {text: row for row, text in enumerate(dict.fromkeys(texts_K))}
-        vectors = vectors_nE[[index_of[text] for text in row_of]]
         places_K = np.array([row_of[text] for text in texts_K])
-        matrices.append(_cosines(vectors)[places_K[:, None], places_K])
+        matrices.append(_cosines(ngrams(list(row_of)))[places_K[:, None], places_K])
     return np.stack(matrices)
 
 
