@@ -50,7 +50,7 @@ def evaluate(
     columns["pass_at_1"] = float(right_MV.mean(axis=1).mean())
     if with_majority:
         pairs = zip(answers_NV[known], truth_M, strict=True)
-        columns["maj_accuracy"] = float(np.mean([_majority_right(*pair) for pair in pairs]))
+        columns["maj_accuracy"] = float(np.mean([majority_right(*pair) for pair in pairs]))
     right_M = right_MV.sum(axis=1)
     return columns | {f"pass_at_{k}": float(pass_at(k, right_M, n_responses).mean()) for k in ks}
 
@@ -69,7 +69,7 @@ def pass_at(k: int, right_N: NDArray[np.int64], n: int) -> NDArray[np.float64]:
     return 1.0 - (wrong_Nk / (n - places_k)).prod(axis=1)
 
 
-def _majority_right(answers_V: NDArray[np.int64], truth: int) -> float:
+def majority_right(answers_V: NDArray[np.int64], truth: int) -> float:
     """Chance that the majority vote is the truth, ties broken at random."""
     parsed = answers_V[answers_V >= 0]
     if not len(parsed):

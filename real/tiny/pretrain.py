@@ -11,7 +11,6 @@ The same recipe, seed and machine give the same bits; on others accuracy is what
 
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -29,6 +28,7 @@ from lab.base.files import whole_folder
 from lab.progress import Bar
 from real.model.policy import quiet
 from real.model.prepare import torch_threads
+from real.record.evaluation import majority_right
 from real.tiny import ARITHMETIC, CHECKPOINT, TASKS, Task, build_tokenizer, judging
 from real.tiny.tasks import BOX, EOS_ID, PAD_ID, TEMPERATURE, VOCABULARY_SIZE, encode
 
@@ -279,26 +279,17 @@ def measure(
     records = task.problems(n_problems)
     prompts = [p.prompt for p in records]
     answers_NV = sample_answers(model, prompts, n_votes, seed, task.response_tokens)
-    truths = [int(task.answer(prompt[:-1])) for prompt in prompts]
-    counted = [_count(row, truth) for row, truth in zip(answers_NV.tolist(), truths, strict=True)]
-    right_N, majority_N, rival_N = np.array(counted).T
+    truth_N = np.array([int(task.answer(prompt[:-1])) for prompt in prompts])
+    pairs = list(zip(answers_NV, truth_N, strict=True))
+    rivals = [np.bincount(row[(row >= 0) & (row != truth)], minlength=1) for row, truth in pairs]
     return Accuracy(
-        pass_at_1=float(right_N.mean() / n_votes),
-        maj_accuracy=float(majority_N.mean()),
+        pass_at_1=float((answers_NV == truth_N[:, None]).mean()),
+        maj_accuracy=float(np.mean([majority_right(*pair) for pair in pairs])),
         parseable=float((answers_NV >= 0).mean()),
-        strong_rivals=float((rival_N >= n_votes / 4).mean()),
+        strong_rivals=float(np.mean([counts.max() >= n_votes / 4 for counts in rivals])),
         n_problems=n_problems,
         n_votes=n_votes,
     )
-
-
-def _count(answers: Sequence[int], truth: int) -> tuple[int, float, int]:
-    """Votes for the truth, its part in the majority, and most votes for a wrong number."""
-    counts = Counter(answer for answer in answers if answer >= 0)
-    most = max(counts.values(), default=0)
-    leading = [answer for answer, n in counts.items() if n == most]
-    rival = max((n for answer, n in counts.items() if answer != truth), default=0)
-    return counts[truth], (truth in leading) / max(len(leading), 1), rival
 
 
 def sample_answers(
