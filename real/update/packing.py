@@ -101,15 +101,9 @@ class PackedRow(NamedTuple):
     """Tokens that go through the model: prompt and responses, but for the last of each."""
 
 
-class Plan(NamedTuple):
-    """The passes of a mini-batch."""
-
-    passes: list[list[Place]]
-    """As `plan` returns them."""
-    bundle: int
-    """Most responses behind one prompt; 1 where every response has a prompt of its own."""
-    n_tokens: int
-    """Tokens of all passes, prompts included and padding left out."""
+Plan = tuple[list[list[Place]], int, int]
+"""Passes of a mini-batch as `plan` returns them, most responses behind one prompt, and tokens of
+all passes, prompts included and padding left out."""
 
 
 def row_counts(group: Group) -> RowCounts:
@@ -126,13 +120,11 @@ def cheapest_plan(
     world: int = 1,
 ) -> Plan:
     """Return the passes with the cheapest bundles; `width`, of hidden states, is None for none."""
-    bundle = (
-        1
-        if width is None
-        else _bundle_size(groups, counts, max_tokens_per_microbatch, width, world)
-    )
-    passes = plan(groups, counts, max_tokens_per_microbatch, layout, world, bundle)
-    return Plan(passes, bundle, sum(row.length for row in _rows(groups, counts, bundle)))
+    bundle, most = 1, max_tokens_per_microbatch
+    if width is not None:
+        bundle = _bundle_size(groups, counts, most, width, world)
+    passes = plan(groups, counts, most, layout, world, bundle)
+    return passes, bundle, sum(row.length for row in _rows(groups, counts, bundle))
 
 
 def plan(
@@ -284,8 +276,6 @@ class MicroBatch:
     """
 
     rows: PackedRows
-    places: tuple[Place, ...]
-    """(R,) where the rows come from, in that order: rows of a problem stand together."""
     counted_RT: Tensor
     """(R, T) bool, tokens of the loss."""
     parts: tuple[Group, ...]
@@ -331,7 +321,7 @@ def micro_batch(
         rows = PackedRows(_sequences(parts[0]), None, tokens_KT.shape[1], tokens_KT.flatten())
     else:
         rows = _lay_out(parts, counted_RT, layout)
-    return MicroBatch(rows, tuple(places), counted_RT, parts)
+    return MicroBatch(rows, counted_RT, parts)
 
 
 def _lay_out(parts: Sequence[Group], scored_RT: Tensor, layout: Layout) -> PackedRows:
