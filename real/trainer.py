@@ -323,8 +323,8 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             run.engine.update_weights(run.policy.model, version=done or 0)
         if done is None:
             log.note(**run.further.begin())
-            for name, values in run.further.files().items():
-                log.write_json(name, values)
+            if run.further.file is not None:
+                log.write_json(run.further.file, run.further.values())
             with log.phase("votes before training"):
                 first = prime(run)
             log.write_visited(first, {"step": 0, "epoch": 0}, votes)

@@ -122,9 +122,8 @@ class Evaluator:
     ) -> tuple[dict[Extract, dict[str, float]], list[dict[str, Any]]]:
         """Return the columns by way of extraction, and rows of responses to a few problems."""
         config, answer_ids = self.config, AnswerIds(prompts.truths, self.equality)
-        nothing_NV = np.full((len(prompts), n), UNPARSEABLE, np.int64)
         read: dict[Extract, NDArray[np.int64]] = {
-            extract: nothing_NV.copy() for extract in get_args(Extract)
+            extract: np.full((len(prompts), n), UNPARSEABLE) for extract in get_args(Extract)
         }
         n_written = min(WRITTEN_PROBLEMS, len(prompts))
         written = {int(i) for i in np.linspace(0, len(prompts) - 1, n_written).round()}

@@ -62,13 +62,6 @@ class Masters:
         """Set the gradients to zero, in place."""
         torch._foreach_zero_(self.gradients())  # pyright: ignore[reportPrivateImportUsage]
 
-    @torch.no_grad()
-    def write_back(self) -> None:
-        """Round the masters into the model's parameters."""
-        for parameter, master in zip(self.parameters, self.tensors, strict=True):
-            if master is not parameter:
-                parameter.copy_(master)
-
     @staticmethod
     def _watched(parameter: Tensor, master: Tensor) -> Tensor | None:
         """The sum of a parameter's gradients where it has a copy; else its own grows in place."""
@@ -444,7 +437,9 @@ class PolicyOptimizer:
                 else:
                     local_shard(moment).zero_()
         self._adamw.n_steps = steps
-        self._masters.write_back()
+        for parameter, master in zip(self._masters.parameters, self.parameters, strict=True):
+            if master is not parameter:
+                parameter.copy_(master)
         self.n_done = int(self._taken(tensors, "n_done"))
         self.n_refused_in_a_row = int(self._taken(tensors, "n_refused"))
         self.rate_scale = float(tensors.get("rate_scale", 1.0))

@@ -74,13 +74,11 @@ class ExtraRollouts:
     """
 
     n_sampled = 0
+    file: str | None = None
+    """Name in the run folder of a copy of `values` for readers."""
 
     def begin(self) -> dict[str, Any]:
         """Prepare, once before the first votes; returns facts for the manifest."""
-        return {}
-
-    def files(self) -> dict[str, Any]:
-        """Return plain values that readers of the run folder want to see, by file name."""
         return {}
 
     def first(self) -> Fields:
@@ -186,6 +184,8 @@ class Paraphrases(SecondVotes):
     operands are swapped. A problem without a usable rewording keeps its text.
     """
 
+    file = "paraphrases.json"
+
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self.texts_N: list[str | None] = []
@@ -197,9 +197,6 @@ class Paraphrases(SecondVotes):
         reworded = TASKS[config.tiny_task].reworded
         self._take([reworded(p.prompt) for p in problems] if config.is_tiny else self._ask())
         return {"paraphrases_missing": sum(text is None for text in self.texts_N)}
-
-    def files(self) -> dict[str, Any]:
-        return {"paraphrases.json": self.values()}
 
     def values(self) -> Any:
         return {"paraphrases": self.texts_N}
