@@ -291,8 +291,7 @@ def _compared(trees: Sequence[MeasuredTree], prompts: Sequence[Sequence[int]]) -
     for place, (_, n, node) in enumerate(sorted(nodes, reverse=True)[:_GROWTH_NODES]):
         context = [*prompts[n], *trees[n].nodes[node].prefix]
         rows += [(context, token, place) for token in trees[n].nodes[node].edges]
-    contexts, tokens, places = zip(*rows, strict=True)
-    return contexts, tokens, places
+    return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 
 
 _ROUNDS = 50
