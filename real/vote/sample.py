@@ -22,7 +22,6 @@ from torch import Tensor
 from guard_core import PolicyStreams
 from lab.base.errors import Unfit, UserError
 from real.answers import UNPARSEABLE, AnswerIds
-from real.engines.make import RankedEngine
 from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling
 from real.model.policy import Policy, in_phase
 from real.problems.problem import PromptSet
@@ -197,7 +196,7 @@ class VoteSampler:
     ) -> None:
         """Sample outside of this process, in a thread, while the trainer goes on."""
         engine, started = self._sampler.engine, time.perf_counter()
-        draw = engine.sample_part if isinstance(engine, RankedEngine) else engine.sample
+        draw = getattr(engine, "sample_part", engine.sample)  # of a `RankedEngine`
         try:
             with in_phase("rollout"):
                 found = draw(prompts, self._n_votes, self._sampling, generator)
@@ -216,10 +215,9 @@ class VoteSampler:
             return
         (pending, n_problems), self._pending = self._pending, None
         self._drawn, engine = pending.result(), self._sampler.engine
-        if isinstance(engine, RankedEngine):
+        if gathered := getattr(engine, "gathered", None):
             # Ranks exchange tensors in their main threads alone, where the order is one for all.
-            own = self._drawn.rollouts
-            whole = engine.gathered(own, n_problems, self._n_votes, self._sampling)
+            whole = gathered(self._drawn.rollouts, n_problems, self._n_votes, self._sampling)
             self._drawn = self._drawn._replace(rollouts=whole)
 
     def columns(self, n_tokens: int) -> dict[str, float]:
