@@ -219,10 +219,7 @@ def plan_lines(
     nodes: int = 1,
     network: float = 400.0,
 ) -> tuple[list[str], bool]:
-    """Return a plan for readers, and whether the run fits; arguments are those of `PlanCommand`.
-
-    `gpus` are those of all `nodes` together.
-    """
+    """Return a plan for readers, and whether the run fits `gpus` of all `nodes` together."""
     config = settled_for(config, gpu=True, vllm=True)[0]
     check_engine_tp(config, gpus)
     model = PlannedModel(read_config(config.own_model or str(model_of(config))))

@@ -163,11 +163,7 @@ def exchange_folder(room: Room, chosen: str | None = None) -> Path:
 def fill(
     bucket: Bucket, weights: Iterable[tuple[str, Tensor]]
 ) -> Iterator[tuple[list[Entry], bool]]:
-    """Copy weights into a bucket; yield its tensors, and whether they are the last ones.
-
-    At every yield the caller has the other process take what is in it before going on. All ranks
-    must do this together.
-    """
+    """Copy weights into a bucket; yield its tensors, to be taken, and whether they are the last."""
     rank, world = bucket.share
     entries: list[Entry] = []
     used = 0

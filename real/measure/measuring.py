@@ -308,10 +308,7 @@ def choose_weights(
     n: int,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Draw weights, in random order, and the number of weights that each stands for.
-
-    Adam moves all weights by about the same, so chances follow the size of the gradients.
-    """
+    """Draw weights, in proportion to their gradients, and the number that each stands for."""
     d = gradients.n_weights
     if n >= d:
         return rng.permutation(d), np.ones(d, np.float32)

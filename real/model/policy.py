@@ -1,7 +1,4 @@
-"""The language model that is trained: loaded from a local folder or a GGUF file, and its memory.
-
-Errors of exhausted memory name the phase of the run and its remedies.
-"""
+"""The language model that is trained, from a local folder or a GGUF file, and its memory."""
 
 from __future__ import annotations
 
@@ -366,11 +363,7 @@ _KNOBS = {
 
 @contextlib.contextmanager
 def in_phase(phase: str) -> Iterator[None]:
-    """Note the innermost phase in errors, unless it is `run`, the rest.
-
-    An error of torch, CUDA, NCCL or Python for want of memory becomes a UserError that names the
-    settings that make the phase smaller.
-    """
+    """Note the phase in errors; for want of memory they name the settings that make it smaller."""
     try:
         yield
     except Exception as error:

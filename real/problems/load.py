@@ -26,8 +26,7 @@ def read_problems(
 ) -> ProblemSet:
     """Return the problems of a source that the settings name, before a check of their length.
 
-    With `held_out` those that are only evaluated, which follow the others; `with_answers` refuses
-    problems without one. A UserError if the source is wrong or has no such number of problems.
+    Those to be evaluated only if `held_out`; a UserError where one lacks an answer `with_answers`.
     """
     assert config.problems is not None
     problems = load_problems(config.problems, config.fields, config.data_dir, config.hub)

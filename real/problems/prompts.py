@@ -81,10 +81,7 @@ def encode(
     in_template: bool,
     options: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Return the token ids of one problem's prompt, in the chat template with its variables.
-
-    Without the template it is plain text with a blank line between messages.
-    """
+    """Return a prompt's token ids, in the template or as plain text with blank lines between."""
     if in_template:
         # The template has written the special tokens already.
         text = _chat_text(tokenizer, problem, suffix, options or {})

@@ -378,10 +378,7 @@ def shard_path(path: Path, rank: int, world: int) -> Path:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor | Pieces]:
-    """All tensors of a safetensors file, on the CPU, or those of the files of several ranks.
-
-    Files are mapped into memory. One that is missing or damaged is a UserError.
-    """
+    """Tensors mapped from one file, or those of several ranks; a UserError if one is damaged."""
     if path.exists():
         return {**_read(path)}
     found = next(path.parent.glob(f"{path.stem}.*-of-*{path.suffix}"), None)

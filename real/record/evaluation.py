@@ -34,11 +34,7 @@ def evaluate(
     with_majority: bool,
     ks: Sequence[int] = (),
 ) -> dict[str, float]:
-    """Return columns of the trace's evals, over the problems whose true answer is known.
-
-    NaN where none is known, and of `maj_accuracy` without `with_majority`; `ks` are those of
-    `pass_at`.
-    """
+    """Return columns of the trace's evals, over problems with a known answer; NaN without any."""
     n_responses = answers_NV.shape[1]
     known = [i for i in range(len(answer_ids)) if answer_ids.has_truth(i)]
     truth_M = np.array([answer_ids.truth_id(i) for i in known])

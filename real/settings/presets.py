@@ -199,10 +199,7 @@ def settings_of(
 
 
 def settled_for(config: TrainConfig, gpu: bool, vllm: bool) -> tuple[TrainConfig, list[str]]:
-    """Return settled settings, with bfloat16 and vLLM for a model on a GPU, and a notice of these.
-
-    The tiny model stays in single precision on transformers: it is too small to gain.
-    """
+    """Return settled settings, chosen for a GPU unless the model is tiny, and a notice of it."""
     choices = {"dtype": "bfloat16", "engine": "vllm" if vllm else "transformers"}
     chosen = {name: value for name, value in choices.items() if getattr(config, name) == "auto"}
     if not gpu or config.own_model is None or not chosen:

@@ -212,10 +212,7 @@ CLOSED = Task(
 
 
 def closed(wrong: float, rival_lead: int) -> Task:
-    """The task with problem sets of a share of problems whose majority before training is wrong.
-
-    In these the rival leads by 20, 40 or 60 percent of the votes.
-    """
+    """The task with a share of problems whose wrong majority leads by so many percent of votes."""
 
     def stands(place: int, question: str) -> bool:
         is_wrong = int((place + 1) * wrong) > int(place * wrong)

@@ -147,10 +147,7 @@ def token_loss(
     minority_K: Tensor,
     config: LossSettings,
 ) -> tuple[Tensor, Tensor]:
-    """(K, T) clipped loss of every token, both advantage streams at once, and bool where clipped.
-
-    What stands at padding is meaningless.
-    """
+    """(K, T) clipped loss of every token by both advantage streams, and bool where clipped."""
     log_ratio = logprobs_KT - old_KT.to(logprobs_KT.dtype)
     ratio = log_ratio.clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT).exp()
     bounded = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)

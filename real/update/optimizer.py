@@ -265,10 +265,7 @@ class WeightAverage:
     def answering(
         self, model: Any, hand_over: Callable[[int], object], version: int
     ) -> Iterator[int]:
-        """Let an engine sample by the average; gives the version of these weights.
-
-        `hand_over` gives the model's weights to the engine; the model's own have `version`.
-        """
+        """Let an engine, given weights by `hand_over`, sample by the average; gives its version."""
         with self.held_by(model):
             # A number that no version of the trained weights has.
             hand_over(-1 - version)

@@ -1,8 +1,4 @@
-"""The votes of every batch: sampled on time or one step ahead, decoded once, and read.
-
-Each batch is sampled with random numbers of its own. A pilot before training asks whether the
-model's responses hold answers that can be read.
-"""
+"""The votes of every batch: sampled on time or one step ahead, decoded once, and read."""
 
 from __future__ import annotations
 

@@ -75,10 +75,7 @@ _RULED_OUT: tuple[tuple[str, tuple[Any, ...], str], ...] = (
 
 
 def settings_of(config: DictConfig) -> tuple[TrainConfig, Path, float]:
-    """Return the run's settings as those of the trainer, its folder, and the limit of staleness.
-
-    Weights are stale above such a mean difference of probabilities.
-    """
+    """Return the run's settings, its folder, and the difference that makes weights stale."""
     for name, allowed, reason in _RULED_OUT:
         value = OmegaConf.select(config, name)
         if value not in allowed:
