@@ -163,10 +163,7 @@ def check_disk(run: Run, folder: Path) -> list[str]:
 
 
 def prepare(
-    config: TrainConfig,
-    ranks: Ranks = ALONE,
-    notices: Sequence[str] = (),
-    logs: Path | None = None,
+    config: TrainConfig, ranks: Ranks = ALONE, notices: Sequence[str] = (), logs: Path | None = None
 ) -> Run:
     """Load the model and the problems and make all parts."""
     process = launched()

@@ -154,10 +154,8 @@ def _read_file(path: Path) -> Rows:
         return _read_parquet(path)
     text = _text(path)
     # `datasets` and pandas write one object a line into .json files, too.
-    return _lines(path, text) if kind_of_file == ".jsonl" or _has_lines(text) else _list(path, text)
-
-
-def _list(path: Path, text: str) -> Rows:
+    if kind_of_file == ".jsonl" or _has_lines(text):
+        return _lines(path, text)
     rows = _parse(text, lambda line: f"{path}, line {line}")
     if not isinstance(rows, list):
         raise UserError(

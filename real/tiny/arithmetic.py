@@ -122,10 +122,7 @@ def shares(expression: str) -> dict[EvaluationRule, float]:
 
 
 def drawn_steps(
-    expression: str,
-    parts: dict[EvaluationRule, float],
-    slip_rate: float,
-    rng: np.random.Generator,
+    expression: str, parts: dict[EvaluationRule, float], slip_rate: float, rng: np.random.Generator
 ) -> list[str]:
     """The steps of one rule, drawn by its part, with slips."""
     chances = np.array(list(parts.values()))

@@ -219,9 +219,7 @@ def training_tokens(n: int, slip_rate: float, seed: int, task: Task = ARITHMETIC
 
 
 def response_loss(
-    model: Qwen2ForCausalLM,
-    batch: torch.Tensor,
-    prompt_tokens: int = ARITHMETIC.prompt_tokens,
+    model: Qwen2ForCausalLM, batch: torch.Tensor, prompt_tokens: int = ARITHMETIC.prompt_tokens
 ) -> torch.Tensor:
     """Mean cross-entropy of the response tokens of ``batch`` (B, T), a scalar in nats."""
     logits = model(input_ids=batch[:, :-1]).logits[:, prompt_tokens - 1 :]

@@ -409,10 +409,7 @@ def group_logprobs(
 
 @torch.no_grad()
 def group_stats(
-    scorer: Scorer,
-    groups: Sequence[Group],
-    config: UpdateSettings,
-    share: tuple[int, int] = (0, 1),
+    scorer: Scorer, groups: Sequence[Group], config: UpdateSettings, share: tuple[int, int] = (0, 1)
 ) -> list[Tensor]:
     """(2, K) mean entropy and self-certainty over the counted tokens of every group's responses.
 

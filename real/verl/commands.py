@@ -29,11 +29,7 @@ TEMPLATE = Path(__file__).with_name("cell.sh").read_text(encoding="utf-8")
 """The script of `guard-verl config`, with names in braces for values."""
 VERL_NAMES = {own: verls for verls, own in re.findall(r"^  ([\w.]+)=\{(\w+)\}$", TEMPLATE, re.M)}
 """The trainer's name of a setting, or one of the script's own, to verl's."""
-LOSSES = {
-    "dapo": "token-mean",
-    "grpo": "seq-mean-token-mean",
-    "dr_grpo": "seq-mean-token-sum-norm",
-}
+LOSSES = {"dapo": "token-mean", "grpo": "seq-mean-token-mean", "dr_grpo": "seq-mean-token-sum-norm"}
 """Average of the loss, the trainer's name to verl's."""
 
 
