@@ -44,7 +44,6 @@ HOST_LINK = 50e9
 HAND_OVER = 20e9
 """Bytes of weights per second from the trainer to an engine."""
 PROMPT_TOKENS = 150
-"""Mean length of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +142,9 @@ def on_this_machine(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
 def checked_engine_memory(
     config: TrainConfig, folder: Path, world: int
 ) -> tuple[EngineMemory | None, list[str]]:
-    """Check that a run fits on this machine's GPUs before anything is loaded.
+    """Check that a run fits on this machine's GPUs; returns vLLM's memory and a notice of the plan.
 
-    Returns the memory of the GPU that vLLM may take, and a notice of the plan; neither on a CPU. A
-    refusal names settings that would fit.
+    A refusal names settings that would fit. On a CPU nothing is checked or returned.
     """
     if pick_device(config.device).type != "cuda":
         return None, []
@@ -172,7 +170,6 @@ def engine_memory(
 
 
 def _told(plan: MemoryPlan) -> str:
-    """Return a plan in one line."""
     sums = f"update {plan.update / GIB:.0f}, sampling {plan.sampling / GIB:.0f}"
     parts = [(part.name, max(part.update, part.sampling) / GIB) for part in plan.parts]
     words = ", ".join(f"{name} {size:.2g}" for name, size in parts if size >= 0.05)
@@ -222,15 +219,7 @@ def plan_lines(
     nodes: int = 1,
     network: float = 400.0,
 ) -> tuple[list[str], bool]:
-    """Return a plan for readers, and whether the run fits.
-
-    Args:
-        kind: of the GPUs, a key of `CARDS`.
-        gpus: of all `nodes` together.
-        memory: GiB of each GPU; that of the data sheet if None.
-        mean_tokens: mean length of a response, for the estimate of the time.
-        network: 10^9 bits per second that a node sends to others.
-    """
+    """Return a plan for readers, and whether the run fits `gpus` of all `nodes` together."""
     config = settled_for(config, gpu=True, vllm=True)[0]
     check_engine_tp(config, gpus)
     model = PlannedModel(read_config(config.own_model or str(model_of(config))))
@@ -260,7 +249,6 @@ def plan_lines(
 
 
 def _by_engine_tp(speed: Speed, card: int) -> Iterator[str]:
-    """Yield the seconds of a step for engines over one and over several GPUs."""
     for n in (1, 2, 4):
         config = replace(speed.config, engine_tp=n)
         plan = plan_memory(speed.size, config, speed.world, card)

@@ -32,14 +32,12 @@ class ModelSize:
     n_multiplied: int
     """Of the matrices that every token is multiplied with, see `multiplied`."""
     n_layer: int
-    """Of the largest layer."""
     n_outside: int
     """Outside of the layers: embeddings, output head, last norm."""
     n_layers: int
     width: int
     """Of the residual stream."""
     n_inner: int
-    """Width of the feed-forward networks."""
     n_query: int
     """Numbers of the queries of one token in a layer."""
     n_kv: int
@@ -47,16 +45,11 @@ class ModelSize:
     n_kv_heads: int
     """Heads of keys and values in a layer; no GPU holds less than one."""
     n_heads: int
-    """Heads of queries in a layer."""
     norms_heads: bool
-    """Whether queries and keys are normalized."""
     vocabulary: int
     n_head: int
-    """Of the output head."""
     tied: bool
-    """Whether head and embeddings share their weights."""
     n_adapters: int = 0
-    """Of the low-rank adapters, in addition."""
 
 
 _SHAPE = (
@@ -149,7 +142,6 @@ class Card(NamedTuple):
     """A GPU by its data sheet."""
 
     memory: float
-    """GiB."""
     flops: float
     """Dense bfloat16 operations per second."""
     bandwidth: float
@@ -175,8 +167,8 @@ def card_named(name: str) -> Card | None:
 def update_flops(n_multiplied: int, config: TrainConfig) -> float:
     """Return the operations of an update per token; recomputing is none of its purpose.
 
-    A product with a weight is two operations; its gradients are two more products, or one where
-    the weight is frozen. Attention scores, a few per cent, are left out.
+    A product with a weight is two; its gradients are two more products, or one where the weight is
+    frozen. Attention scores, a few per cent, are left out.
     """
     per_weight = (4 if config.lora_rank else 6) + 2 * bool(config.tis_cap)
     return float(per_weight * n_multiplied)
@@ -213,11 +205,9 @@ class MemoryPlan:
     parts: tuple[MemoryPart, ...]
     """Per GPU."""
     card: int
-    """Bytes of each GPU."""
     cache_tokens: int
     """Tokens whose keys and values an engine holds; negative where its weights do not even fit."""
     least_tokens: int
-    """Tokens that it must hold."""
     cache: int
     """Bytes of each GPU for vLLM's cache; negative as `cache_tokens`, 0 for other engines."""
     engine_share: float
@@ -228,7 +218,6 @@ class MemoryPlan:
     host: int
     """Bytes of main memory, all processes of the run together."""
     checkpoint: int
-    """Bytes of one checkpoint on disk."""
 
     @property
     def usable(self) -> int:
@@ -257,30 +246,29 @@ def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> 
     parts = [*state_parts(size, config, world), _pass_part(size, config)]
     parts += [*_gathered(size, config, world), MemoryPart("libraries", CONTEXT, CONTEXT)]
     needed = sum(part.update if config.async_level else part.sampling for part in parts)
-    engine = _engine(size, config, world, card, needed)
-    of_engine = engine.parts
+    of_engine, tokens, cache, share = _engine(size, config, world, card, needed)
     if config.async_level:  # the engine samples during the update
         of_engine = [part._replace(update=part.sampling) for part in of_engine]
     return MemoryPlan(
         parts=tuple(part for part in (*parts, *of_engine) if part.update or part.sampling),
         card=card,
-        cache_tokens=engine.tokens,
+        cache_tokens=tokens,
         least_tokens=LEAST_ROWS * longest(config),
-        cache=engine.cache,
-        engine_share=engine.share,
-        start=_start(size, config, world),
+        cache=cache,
+        engine_share=share,
+        start=_start(size, config, world, parts[0].update),
         host=_host(size, config, world),
-        checkpoint=checkpoint_bytes(size, config),
+        checkpoint=checkpoint_bytes(trained_and_frozen(size)[0], config),
     )
 
 
-def _start(size: ModelSize, config: TrainConfig, world: int) -> int:
-    """Return the most bytes while the model reaches the GPU, the engine asleep."""
+def _start(size: ModelSize, config: TrainConfig, world: int, weights: int) -> int:
+    """Return the most bytes while the model reaches the GPU, to be sharded into `weights` bytes."""
     narrow, wide = widths(config)
     if world == 1 or config.engine != "vllm":
         return size.n_weights * narrow + 2 * CONTEXT
-    shards = world // model_copies(world, config.fsdp_size)
-    return wide * (size.n_weights // shards + max(size.n_layer, size.n_outside)) + 2 * CONTEXT
+    of_number = narrow if size.n_adapters else wide
+    return weights + of_number * max(size.n_layer, size.n_outside) + 2 * CONTEXT
 
 
 def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPart]:
@@ -311,11 +299,9 @@ def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Memory
     return parts
 
 
-def checkpoint_bytes(size: ModelSize, config: TrainConfig) -> int:
+def checkpoint_bytes(n_trained: int, config: TrainConfig) -> int:
     """Return the bytes of a checkpoint: masters or else trained weights, moments and average."""
-    narrow, wide = widths(config)
-    numbers = trained_and_frozen(size)[0]
-    return numbers * (max(narrow, wide) + 2 * wide + (4 if config.ema_decay > 0 else 0))
+    return n_trained * widths(config)[1] * (4 if config.ema_decay > 0 else 3)
 
 
 def trained_and_frozen(size: ModelSize) -> tuple[int, int]:
@@ -324,7 +310,7 @@ def trained_and_frozen(size: ModelSize) -> tuple[int, int]:
 
 
 def longest(config: TaskSettings) -> int:
-    """Return the tokens of the longest prompt and response together."""
+    """Return the tokens of the longest prompt with its response."""
     return config.max_prompt_tokens + (config.max_response_tokens or 1)
 
 
@@ -339,11 +325,7 @@ def pass_bytes(
     """Return the most bytes of a pass besides parameters and their gradients, within a tenth.
 
     Counted for decoders as Llama and Qwen; attention is fused. Tests hold it against passes.
-
-    Args:
-        itemsize: bytes of a number of the weights.
-        checkpointing: whether layers keep no activations but their inputs.
-        trains_head: whether the head has a gradient.
+    `itemsize` is that of the weights.
     """
     per_head = size.n_query // size.n_heads
     kv = 2 * size.n_kv_heads * per_head
@@ -384,21 +366,14 @@ def _gathered(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPa
     return [MemoryPart("gathered layers", weights + (0 if size.n_adapters else gradients), 0)]
 
 
-class _Engine(NamedTuple):
-    parts: list[MemoryPart]
-    tokens: int
-    """Of an engine's cache."""
-    cache: int = 0
-    share: float = 0.0
-
-
-def _engine(size: ModelSize, config: TrainConfig, world: int, card: int, needed: int) -> _Engine:
-    """Return what an engine takes of each GPU."""
-    least = LEAST_ROWS * longest(config)
+def _engine(
+    size: ModelSize, config: TrainConfig, world: int, card: int, needed: int
+) -> tuple[list[MemoryPart], int, int, float]:
+    """Return what an engine takes of a GPU, tokens and bytes of its cache, and the whole share."""
     if config.engine == "vllm_server":
-        return _Engine([], least)
+        return [], LEAST_ROWS * longest(config), 0, 0.0
     if config.engine == "transformers":
-        return _transformers(size, config, world)
+        return *_transformers(size, config, world), 0, 0.0
     narrow, n_gpus = widths(config)[0], config.engine_tp
     # GPUs beyond the number of heads hold copies of them.
     per_token = size.n_kv * narrow // min(n_gpus, size.n_kv_heads)
@@ -418,11 +393,11 @@ def _engine(size: ModelSize, config: TrainConfig, world: int, card: int, needed:
         MemoryPart("engine: cache", 0, max(0, cache), note),
         MemoryPart("engine: libraries", context, ENGINE_OVERHEAD + context, asleep),
     ]
-    return _Engine(parts, tokens, cache, taken / card)
+    return parts, tokens, cache, taken / card
 
 
-def _transformers(size: ModelSize, config: TrainConfig, world: int) -> _Engine:
-    """Return what an engine takes whose cache is allocated row by row, in the trainer's process."""
+def _transformers(size: ModelSize, config: TrainConfig, world: int) -> tuple[list[MemoryPart], int]:
+    """Return what an engine takes whose cache is allocated row by row, and the cache's tokens."""
     narrow = widths(config)[0]
     rows = config.max_rows  # of evaluations, which have more problems than a batch
     tokens = rows * longest(config)
@@ -437,7 +412,7 @@ def _transformers(size: ModelSize, config: TrainConfig, world: int) -> _Engine:
     note = f"{rows} responses, {longest(config)} tokens each"
     parts = [MemoryPart("engine: weights", copy, copy), MemoryPart("engine: cache", 0, cache, note)]
     parts.append(MemoryPart("engine: libraries", context, context))
-    return _Engine(parts, max(tokens, LEAST_ROWS * longest(config)))
+    return parts, max(tokens, LEAST_ROWS * longest(config))
 
 
 def _host(size: ModelSize, config: TrainConfig, world: int) -> int:

@@ -23,10 +23,10 @@ from real.engines.rollouts import Engine, Sampling
 from real.fit import checked_engine_memory
 from real.model.policy import Policy, grow_segments, in_phase, load_policy, pick_device
 from real.model.prepare import prepare_training
-from real.plan import multiplied, update_flops
+from real.plan import checkpoint_bytes, multiplied, update_flops
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
-from real.ranks import local_world
+from real.ranks import launched
 from real.ranks.distributed import ALONE, Ranks, shard_of
 from real.record.checkpoint import (
     MASTER,
@@ -64,19 +64,14 @@ class Run:
     policy: Policy
     prompts: PromptSet
     engine: Engine
-    """Samples the votes and the responses of evaluations."""
     sampler: Sampler
-    """Samples by the engine, with random numbers by purpose and place."""
     sampling: Sampling
     """Of the votes."""
     votes: VoteSampler
     rule: Rule
     observer: Observer
-    """Observes what the rule reads of the votes."""
     supervisor: Supervisor
-    """Reads answers and decides on labels; all that knows of the guard."""
     further: ExtraRollouts
-    """Samples what the rule needs in addition to the votes."""
     refill: Refill
     """Groups that wait for an update; no part of a checkpoint, which waits as well."""
     optimizer: PolicyOptimizer
@@ -84,7 +79,6 @@ class Run:
     token_flops: float
     """Operations of an update per token, see `update_flops`."""
     ranks: Ranks = ALONE
-    """The processes of the run, and which of them this is."""
 
     @property
     def n_steps(self) -> int:
@@ -116,12 +110,6 @@ def state_of(run: Run) -> State:
         GUARD: run.supervisor.tensors(),
         ANSWERS: run.supervisor.answer_ids.to_values(),
     }
-
-
-def checkpoint_bytes(run: Run) -> int:
-    """Return the bytes of weights and optimizer state, which make up nearly all a checkpoint."""
-    weights = state_of(run)[MODEL].values()
-    return sum(p.numel() * p.element_size() for p in weights) + run.optimizer.state_bytes
 
 
 def restore(run: Run, folder: Path) -> None:
@@ -170,17 +158,16 @@ def check_disk(run: Run, folder: Path) -> list[str]:
     least = 1 if config.checkpoint_minutes else every
     n_written = 1 - (-run.n_steps // least) if every else 0
     final = model_bytes(run.policy.model) if config.save_model else 0
-    return check_room(folder, checkpoint_bytes(run), config.checkpoint_keep, n_written, final)
+    n_bytes = checkpoint_bytes(sum(p.numel() for p in run.optimizer.parameters), config)
+    return check_room(folder, n_bytes, config.checkpoint_keep, n_written, final)
 
 
 def prepare(
-    config: TrainConfig,
-    ranks: Ranks = ALONE,
-    notices: Sequence[str] = (),
-    logs: Path | None = None,
+    config: TrainConfig, ranks: Ranks = ALONE, notices: Sequence[str] = (), logs: Path | None = None
 ) -> Run:
     """Load the model and the problems and make all parts."""
-    check_engine_tp(config, local_world())
+    process = launched()
+    check_engine_tp(config, process.local_world if process else 1)
     rule = rule_of(config)
     known = config.labels == "truth"
     problems, folder = problems_of(config, with_answers=known), model_of(config)
@@ -243,7 +230,6 @@ def prepare(
 
 
 def _further(parts: Parts, n_steps: int) -> ExtraRollouts:
-    """Return the generation that the rule's needs ask for."""
     rule = parts.rule
     if Need.PARAPHRASE in rule.needs:
         return Paraphrases(parts)

@@ -25,7 +25,7 @@ from lab.progress import Bar
 from lab.trace.manifest import locked
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 from real.answers import UNPARSEABLE
-from real.engines.child_engine import RestartingEngine
+from real.engines.make import RestartingEngine
 from real.engines.rollouts import Rollouts
 from real.fit import on_this_machine
 from real.model.policy import in_phase
@@ -34,7 +34,7 @@ from real.plan import card_named
 from real.ranks.distributed import joined_ranks, lost_ranks_named
 from real.record.checkpoint import save_model
 from real.record.journal import Journal, Unwritten, Visited, VoteRows
-from real.record.resuming import advised, fingerprint, held, reopened, resume_point, stop_requests
+from real.record.resuming import advised, fingerprint, reopened, resume_point, stop_requests
 from real.record.terminal import say, show_numbers, unread
 from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
@@ -51,10 +51,7 @@ Progress = bool | Callable[[float], None]
 
 
 class Clock:
-    """Adds up seconds per phase; a phase may be entered several times.
-
-    A GPU is waited for at the end of each, else its work would count elsewhere.
-    """
+    """Adds up seconds per phase; a GPU is waited for at the end of each."""
 
     def __init__(self, device: torch.device) -> None:
         self.seconds: dict[str, float] = {}
@@ -79,8 +76,8 @@ class Clock:
     ) -> dict[str, float]:
         """Seconds per phase and of the whole step, tokens per second, and the use of a GPU.
 
-        `n_sampled` are response tokens of the phases `rollout` and `further`, `n_trained` those of
-        the phase `update`, which takes `flops` operations; `world` ranks have a GPU each.
+        The phases `rollout` and `further` sampled `n_sampled` tokens; `update` trained `n_trained`,
+        with `flops` operations. Each of `world` ranks has a GPU.
         """
         seconds, further = self.seconds, self.seconds.get("seconds_further", 0.0)
         whole = time.perf_counter() - self._start
@@ -137,11 +134,9 @@ _SHOWN = {
     "loss": ("loss", ".2g"),
     "reward": ("reward", ".2f"),
 }
-"""Column and form of the numbers that the progress shows."""
 
 
 def _in_words(evaluation: Mapping[str, Any], recent: Iterable[Mapping[str, Any]]) -> str:
-    """Return the last evaluation's pass@1 and means over the last batches, NaN left out."""
     words = [f"pass@1 {evaluation['pass_at_1']:.3f}"] if "pass_at_1" in evaluation else []
     for name, (column, form) in _SHOWN.items():
         known = [row[column] for row in recent if math.isfinite(row.get(column, math.nan))]
@@ -161,9 +156,8 @@ def note_faults(log: Journal, faults: Counter[Fault], step: int) -> None:
 def sampled_row(rollouts: Rollouts, top_p: float) -> dict[str, float]:
     """Return length, truncated share and token entropy of the sampled responses.
 
-    The entropy is the engine's mean per token, or else its unbiased estimate, in nats: the
-    expectation of minus the log-prob of a token is the entropy that it was drawn with, unless a
-    nucleus cut it.
+    The entropy is the engine's mean per token, or else its unbiased estimate, in nats: the mean of
+    minus the log-prob, unless a nucleus cut the distribution.
     """
     entropy = np.nan
     if rollouts.entropy_PV is not None:
@@ -212,16 +206,14 @@ def train(
     progress: Progress = True,
     arm: str | None = None,
 ) -> Trace:
-    """Train a language model on the votes of its own responses.
+    """Train a language model on the votes of its own responses; returns the trace.
+
+    Visit 0 and step 0 are before training. The same settings give the same bits on one CPU.
 
     Args:
-        config: what to run; the same settings give the same bits on one CPU.
         folder: where the run folder is written; nothing is left on disk if None.
         progress: whether to draw a bar on stderr, or a function to call with the share done.
         arm: name under which reports show the run; found from the settings if None.
-
-    Returns:
-        The trace. Visit 0 and step 0 are before training.
 
     Raises:
         UserError: model, problems or folder are wrong.
@@ -265,7 +257,7 @@ def train(
 def resume(
     folder: str | Path, config: TrainConfig | None = None, progress: Progress = True
 ) -> Trace:
-    """Go on with a run that was stopped or killed, from its last checkpoint.
+    """Go on with a run that was stopped or killed, from its last checkpoint; returns its trace.
 
     On a CPU the trace and the weights end equal, bit for bit, to those of a run never stopped.
 
@@ -273,20 +265,17 @@ def resume(
         folder: the run folder; a finished run is left as it is.
         config: settings to go on with; those of the run if None. Only such as
             `real.settings.presets.CHANGEABLE` may differ.
-        progress: as for `train`.
-
-    Returns:
-        The trace of the whole run.
 
     Raises:
         UserError: the folder holds no run that can go on, or settings, model or problems differ.
     """
     folder = Path(folder)
-    config = on_this_machine(config or stored_config(folder))[0]
+    stored = stored_config(folder)  # before the lock, which would write into any folder
+    config = on_this_machine(config or stored)[0]
     with (
         joined_ranks(config.device, config.rank_timeout) as ranks,
         card_held(config, config.device),
-        held(folder, ranks),
+        locked(folder) if ranks.first else contextlib.nullcontext(),
         in_phase("run"),
     ):
         point = resume_point(folder, config, ranks)
@@ -299,7 +288,8 @@ def resume(
                 sources = fingerprint(run.policy.folder, run.prompts) if ranks.first else None
                 opened = reopened(point, sources, partial(restore, run))
                 with closing(run.engine), closing(run.supervisor), opened as written:
-                    run_in_folder(run, written, folder, progress, point.step)
+                    done = None if point.checkpoint is None else point.checkpoint.step
+                    run_in_folder(run, written, folder, progress, done)
     return load(folder)
 
 
@@ -325,9 +315,7 @@ def run_in_folder(
 def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | None = None) -> None:
     """Do the whole run: votes before training, then epochs over the shuffled problems.
 
-    Args:
-        run: from `prepare`, and if resumed put where the checkpoint was.
-        done: batches that were done before a resumed run; None for a new one.
+    `done` batches were done before a resumed run, and the run was put there; None for a new one.
     """
     if done is None:
         say(run.prompts.notices)
@@ -341,8 +329,8 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             run.engine.update_weights(run.policy.model, version=done or 0)
         if done is None:
             log.note(**run.further.begin())
-            for name, values in run.further.files().items():
-                log.write_json(name, values)
+            if run.further.file is not None:
+                log.write_json(run.further.file, run.further.values())
             with log.phase("votes before training"):
                 first = prime(run)
             log.write_visited(first, {"step": 0, "epoch": 0}, votes)

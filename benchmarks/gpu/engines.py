@@ -18,7 +18,8 @@ import torch
 from record import Report
 from shapes import Setup, end_tokens, groups_of, make_model, model_config, model_folder
 
-from real.engines.child_engine import ChildEngine, RestartingEngine
+from real.engines.child_engine import ChildEngine
+from real.engines.make import RestartingEngine
 from real.engines.rollouts import Engine, EngineError, Prompts, Rollouts, Sampling
 from real.engines.vllm_engine import VllmEngine, VllmSettings
 from real.engines.weights import Room

@@ -16,13 +16,10 @@ _BRACES = re.compile(r"\\{1,2}(?:boxed|fbox)\s{0,8}\{|\\[\\{}]|[{}]")
 
 
 def last_box(text: str) -> str | None:
-    r"""Content of the last balanced `\boxed{...}` or `\fbox{...}`.
+    r"""Content, perhaps empty, of the last balanced `\boxed{...}` or `\fbox{...}`, if any.
 
     "Last" is the box that opens last among those that close, so of nested boxes it is the inner
     one. Boxes that never close and escaped braces (`\{`) are passed over. Linear in the text.
-
-    Returns:
-        What stands between the braces, perhaps empty; None without a balanced box.
     """
     if "box" not in text:
         return None
@@ -45,10 +42,7 @@ _NUMBER = re.compile(r"-?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
 
 
 def last_number(text: str) -> str | None:
-    """Return the last number of a text, such as `-1,234.5`; None without one.
-
-    The `flexible-extract` filter of lm-evaluation-harness reads GSM8K in this way.
-    """
+    """Return the last number, as `flexible-extract` of lm-evaluation-harness; None without one."""
     found = _NUMBER.findall(text)
     return found[-1].rstrip(",") if found else None
 
@@ -178,11 +172,8 @@ def canonical(answer: str) -> str:
 
     `025`, `25.0`, `$25$`, `25^\circ`, `x=25` give `25`; `\dfrac12` gives `1/2`; `1,234` gives
     `1234`; `\text{(C)}` gives `C`; `10\%` gives `10`, hence never equals `0.1`; spaces fall away.
-    Applying it twice changes nothing.
-
-    Returns:
-        The string; empty where there is no answer: nothing left, longer than `MAX_LENGTH`
-        characters, or nested so deeply that the rules do not come to rest.
+    Applying it twice changes nothing. Empty where nothing is left, or the answer is longer than
+    `MAX_LENGTH` characters, or nested so deeply that the rules do not come to rest.
     """
     if len(answer) > MAX_LENGTH:
         return ""

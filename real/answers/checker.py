@@ -30,17 +30,12 @@ class Reply:
     value: Any
     """A key, a verdict, or None where the formulas cannot be read."""
     cpu: float
-    """CPU seconds it took."""
     given_up: bool = False
     """It was killed at its time or memory limit, so there is no value."""
 
 
 class Checker:
-    """Runs math-verify in a process of its own.
-
-    The process is started with the first question and ends with `close`, with this object, or
-    with the program. A program that was forked starts a process of its own.
-    """
+    """Runs math-verify in a process of its own, which the first question starts."""
 
     def __init__(self, memory_mib: int = 2048) -> None:
         """Start nothing yet; the process may use so much address space."""
@@ -50,17 +45,10 @@ class Checker:
         self._stop: weakref.finalize[..., Any] | None = None
         self._n_asked = 0
         self.pid: int | None = None
-        """Of the running process."""
         self.n_started = 0  # processes
 
     def ask(self, do: str, texts: tuple[str, ...], limit: float) -> Reply:
-        """One question.
-
-        Args:
-            do: `key` of one formula, or whether two are the `same`.
-            texts: formulas as `equality.formula` returns them.
-            limit: CPU seconds.
-        """
+        """Return the `key` of one formula, or whether two are the `same`; within CPU seconds."""
         channel = self._running()
         self._n_asked += 1
         request = {"id": self._n_asked, "do": do, "texts": texts, "limit": limit}

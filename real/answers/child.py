@@ -98,10 +98,7 @@ def _send(channel: Connection, reply: dict[str, Any]) -> None:
 
 
 def _key(text: str) -> str | None:
-    """Nine digits that equal formulas share, from fixed values for the letters; None without.
-
-    For an equation those of a ratio that no common factor changes.
-    """
+    """Nine digits that equal formulas share, at fixed letters; of an equation those of a ratio."""
     from sympy import Eq, Expr
 
     parsed = _parsed(text)
@@ -113,7 +110,6 @@ def _key(text: str) -> str | None:
 
 
 def _same(one: str, other: str) -> bool:
-    """True if math-verify calls two formulas equal, with either one as the reference."""
     from math_verify import verify
     from sympy import Expr
 

@@ -108,12 +108,7 @@ class Form:
 
 
 def keyed_leaves(form: Form, key_of: Callable[[Form], str]) -> tuple[str, list[Form]]:
-    """A form's key, and its leaves in an order that is the same for forms of equal keys.
-
-    Returns:
-        key: forms with different keys are not equal.
-        leaves: parts whose order is free are sorted by their keys.
-    """
+    """Return a form's key, and its leaves in an order that is one for all forms of the key."""
     if form.kind in (NUMBER, EXPRESSION):
         return key_of(form), [form]
     parts = [keyed_leaves(part, key_of) for part in form.parts]
@@ -282,10 +277,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 def formula(text: str) -> str | None:
-    r"""A canonical scalar as the checker reads it; None for what must not reach the checker.
-
-    `i` becomes the imaginary unit `I`, and `\log_23` gets the braces that LaTeX implies.
-    """
+    """A canonical scalar as the checker reads it (`i` as `I`); None for what must not reach it."""
     if len(text) > MAX_FORMULA or not _FORMULA.fullmatch(text) or text.count("=") > 1:
         return None
     if _UNCLEAR.search(_COMMAND.sub(_mark, text)) or not _is_small(text):
@@ -329,7 +321,6 @@ def _power(text: str) -> int:
 
 
 def _is_flat(text: str) -> bool:
-    """Brackets match and are not deep."""
     waiting: list[str] = []
     for character in text:
         if character in _CLOSING:
@@ -368,11 +359,7 @@ class Equality:
     """Compares canonical strings; caches what it found, keeps count of what it gave up."""
 
     def __init__(self, seconds: float = 2.0, checker: Checker | None = None) -> None:
-        """Start no process yet: plain numbers and words never need one.
-
-        Args:
-            seconds: CPU time that the answers of one group may cost; one comparison a quarter.
-        """
+        """Start no process yet; answers of one group may cost so many CPU seconds."""
         self.checker = Checker() if checker is None else checker
         self._seconds = seconds
         self._keys: dict[str, str] = {}

@@ -14,7 +14,6 @@ from real.answers.canonical import canonical, last_box, last_number
 from real.answers.equality import Equality, ParseBudget
 
 Extract = Literal["strict", "flexible"]
-"""Ways to find the answer in a response."""
 UNPARSEABLE = -1
 """Answer id of a response in which no answer is found, or an empty or over-long one."""
 NO_TRUTH = -1
@@ -26,17 +25,11 @@ UNSEEN = -2
 def classes(
     responses: Sequence[str], truth: str | None = None, equality: Equality | None = None
 ) -> tuple[np.ndarray, int]:
-    r"""One problem's responses to answer ids, the truth by the same equality.
+    """Return answer ids of one problem's responses, and the truth's id by the same equality.
 
-    Args:
-        responses: whole response texts; the answer is the last balanced box.
-        truth: the reference answer, bare or in a box.
-        equality: of answers; if None that of their canonical strings.
-
-    Returns:
-        ids: int64 (V,), 0, 1, ... in order of first appearance, `UNPARSEABLE` (-1) without answer.
-        truth_id: the truth's id; where no response gives it, the next free id, so that it equals
-            no response's; `NO_TRUTH` (-1) without a truth.
+    Ids are int64 (V,), 0, 1, ... in order of first appearance, `UNPARSEABLE` (-1) without answer.
+    Where no response gives the truth its id is the next free one, so that it equals no response's;
+    `NO_TRUTH` (-1) without a truth. Without an equality canonical strings are compared.
     """
     answer_ids = AnswerIds([truth], equality)
     ids = answer_ids.ids(0, responses)
@@ -45,8 +38,6 @@ def classes(
 
 
 class _Class(msgspec.Struct, forbid_unknown_fields=True):
-    """One answer of a problem."""
-
     writings: list[str]
     """In order of appearance; later ones are compared with the first alone."""
     key: str
@@ -55,17 +46,12 @@ class _Class(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class _Problem:
-    """The known answers of one problem."""
-
     truth: str | None
     """Canonical reference answer; empty if it is unusable, None if there is none."""
     classes: list[_Class] = field(default_factory=list)
-    """By id."""
     truth_id: int = UNSEEN
     n_compared: int = 0
-    """So many ids were compared with the truth."""
     ids: dict[str, int] = field(init=False)
-    """Of every writing seen."""
 
     def __post_init__(self) -> None:
         self.ids = {text: i for i, one in enumerate(self.classes) for text in one.writings}
@@ -91,12 +77,7 @@ class AnswerIds:
     """
 
     def __init__(self, truths: Sequence[str | None], equality: Equality | None = None) -> None:
-        """Start with no answers.
-
-        Args:
-            truths: (N,) reference answers, bare or boxed; None where there is none.
-            equality: of answers; if None that of their canonical strings.
-        """
+        """Start with no answers to problems with (N,) reference answers, bare or boxed, or None."""
         self._problems = [_Problem(None if t is None else _read_truth(t)) for t in truths]
         self._equality = equality
 
@@ -115,11 +96,7 @@ class AnswerIds:
     def ids(
         self, problem: int, responses: Sequence[str], extract: Extract = "strict"
     ) -> np.ndarray:
-        """Ids of one problem's responses, int64 (V,); -1 unparseable. New answers get new ids.
-
-        Args:
-            extract: `strict` reads the last box, `flexible` the last number where there is none.
-        """
+        """Ids of one problem's responses, int64 (V,); -1 unparseable. New answers get new ids."""
         known = self._problems[problem]
         budget = None if self._equality is None else self._equality.budget()
         ids_V = np.full(len(responses), UNPARSEABLE, dtype=np.int64)
@@ -138,11 +115,9 @@ class AnswerIds:
         return bool(self._problems[problem].truth)
 
     def truth_id(self, problem: int) -> int:
-        """Id of the reference answer.
+        """Id of the reference answer: `UNSEEN` (-2) until a response gives it, `NO_TRUTH` (-1).
 
-        Returns:
-            The id; `UNSEEN` (-2) while no response has given it; `NO_TRUTH` (-1) without one.
-            Check `has_truth` before comparing: -1 is also the id of unparseable responses.
+        Check `has_truth` before comparing: -1 is also the id of unparseable responses.
         """
         known = self._problems[problem]
         if not known.truth:
@@ -172,11 +147,7 @@ class AnswerIds:
     def from_values(
         cls, values: Mapping[str, object], equality: Equality | None = None
     ) -> AnswerIds:
-        """The answer ids that `to_values` wrote.
-
-        Args:
-            equality: of the same kind as when they were written; takes over what it gave up.
-        """
+        """The answer ids that `to_values` wrote; the equality takes over what it gave up."""
         try:
             read = msgspec.convert(values, _Values)
         except msgspec.ValidationError:
@@ -190,7 +161,6 @@ class AnswerIds:
         return made
 
     def _new_writing(self, known: _Problem, answer: str, budget: ParseBudget | None) -> int:
-        """Return the id of a writing that was not seen before."""
         equal, key = self._match(known, answer, budget)
         if equal is None:
             equal = len(known.classes)

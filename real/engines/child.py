@@ -37,10 +37,7 @@ _SECONDS = 1.0
 
 
 def main(make_host: Callable[[dict[str, Any]], Any], arguments: Sequence[str]) -> None:
-    """Serve an engine, made from its settings, until the parent closes it or is gone.
-
-    Arguments are the pipe's file descriptor, the exchange folder, and the parent's process id.
-    """
+    """Serve an engine until its parent is gone, given pipe, exchange folder and parent's id."""
     pipe, folder, parent = Connection(int(arguments[0])), Path(arguments[1]), int(arguments[2])
     # Processes that the engine starts must not hold the pipe open after this one has died.
     os.set_inheritable(int(arguments[0]), False)
@@ -128,7 +125,6 @@ class TransformersHost:
     def __init__(
         self, *, max_rows: int, threads: int | None, pad_token_id: int, **model: Any
     ) -> None:
-        """Load the model by `load_policy`, which takes all other settings."""
         from real.engines.transformers_engine import TransformersEngine
         from real.model.policy import load_policy
 

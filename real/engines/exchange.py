@@ -1,9 +1,8 @@
 """What crosses over between an engine's process and its parent: messages, and buckets of weights.
 
-Messages are short JSON texts, which a pipe's buffer always holds: writing one cannot block, even if
-the other side has stopped reading. Requests and rollouts are files, in memory where there is room.
-A bucket is memory that both see, a mapped file or that of a GPU by CUDA IPC; a handle of plain
-values opens it. Nothing is pickled, and transformers is not imported.
+Messages are short JSON texts, which a pipe's buffer always holds: writing one cannot block.
+Requests and rollouts are files, in memory where there is room. A bucket is memory that both see; a
+handle of plain values opens it. Nothing is pickled, and transformers is not imported.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ ROLLOUTS = "rollouts.safetensors"
 ADAPTERS = "adapters"
 """Folder of adapters within that of the exchange, in the format of peft."""
 Handle = dict[str, Any]
-"""What opens a bucket in another process; plain values."""
 
 
 def send(pipe: Connection, message: Mapping[str, Any]) -> None:
@@ -62,7 +60,6 @@ class Entry(NamedTuple):
     """Name in torch, such as `bfloat16`."""
     shape: list[int]
     start: int
-    """Its first byte."""
 
     def view(self, memory: Tensor) -> Tensor:
         """Return the tensor, a view of the bucket's bytes."""
@@ -95,7 +92,6 @@ class Delivery:
     """Weights as they arrive, bucket by bucket."""
 
     def __init__(self, parts: Iterator[Sent], progress: Callable[[], None]) -> None:
-        """Keep `parts`, which waits for the next bucket."""
         self.parts, self._progress = parts, progress
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
@@ -114,10 +110,7 @@ def device_handle(memory: Tensor) -> Handle:
 
 
 def opened(handle: Handle) -> Tensor:
-    """Return the (bytes,) uint8 memory of a bucket of another process.
-
-    It is a RuntimeError if the system keeps the GPU's memory of the other process from this one.
-    """
+    """Return the (bytes,) uint8 memory of another process's bucket; a RuntimeError if denied."""
     if "cuda" not in handle:
         return _mapped(handle["path"], handle["bytes"])
     plain = handle["cuda"]
@@ -144,7 +137,6 @@ def map_file(path: str, size: int) -> Tensor:
 
 
 _mapped = lru_cache(maxsize=1)(map_file)
-"""The same, once for all updates."""
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> Tensor:

@@ -32,9 +32,7 @@ class Sampling:
     """The settings of a draw."""
 
     max_tokens: Count
-    """Longest response, its end token included."""
     temperature: Positive = 1.0
-    """Divides the logits; above 0."""
     top_p: PositiveShare = 1.0
     """Nucleus mass in (0, 1]; below 1 for evaluation, since training ratios would be biased."""
     stats: bool = False
@@ -63,7 +61,6 @@ class Rollouts:
     finished_PN: torch.Tensor
     """bool; the response has an end token; False: cut at `max_tokens`."""
     version: int
-    """Version of the weights that drew all of these tokens."""
     entropy_PV: torch.Tensor | None = None
     """(P, N) float64; mean over a response's tokens of the entropy of the next-token distribution
     at the sampling temperature, before a cut at `top_p`, in nats."""
@@ -126,7 +123,6 @@ class Rollouts:
         return cls(tokens_PNT, logprobs_PNT, lengths_PN, finished_PN, version, *stats)
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Rollouts:
-        """Return rollouts of the same version with every tensor changed."""
         return replace(self, **{name: change(value) for name, value in self.tensors().items()})
 
     def of_version(self, version: int) -> Rollouts:
@@ -140,33 +136,25 @@ class Rollouts:
 
 
 class Engine(Protocol):
-    """The interface of an engine.
-
-    One step of training is `sample`, `release`, the update, `update_weights`.
-    """
+    """An engine; a step of training is `sample`, `release`, the update, `update_weights`."""
 
     @property
     def queues(self) -> bool:
         """The engine queues requests for itself, so that it is best given all prompts at once."""
-        ...
 
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
         """Sample `n` responses to each prompt, on any device; the generator decides all of them."""
-        ...
 
     def release(self) -> None:
         """Free memory for an update; `update_weights` must follow before the next sample."""
-        ...
 
     def update_weights(self, model: Any, version: int) -> Stages:
         """Take over the model's weights and name them `version`; returns the time it took."""
-        ...
 
     def close(self) -> None:
         """Stop for good; may be called twice."""
-        ...
 
 
 def check_prompts(prompts: Prompts, n: int, new_tokens: int, positions: int | None) -> None:
@@ -188,21 +176,19 @@ def check_prompts(prompts: Prompts, n: int, new_tokens: int, positions: int | No
 
 
 def shard_requests(n_prompts: int, n: int, share: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return prompt and number of the responses that one rank samples, prompt by prompt.
+    """Return prompt and number of the responses that a rank samples, given its number and theirs.
 
     Every rank gets some responses to each prompt, so that none waits alone for the longest ones.
-    `share` is rank and number of ranks.
     """
     rank, world = share
     return [(p, i) for p in range(n_prompts) for i in range((rank - p) % world, n, world)]
 
 
 def request_seeds(generator: torch.Generator, n_prompts: int, n: int) -> list[int]:
-    """Return one seed per prompt, `n` apart.
+    """Return one seed per prompt, `n` apart, by one draw of the generator.
 
-    vLLM draws the i-th response to a prompt with `seed + i`, so prompts whose seeds are closer
-    than `n` would share random numbers, and their votes would be correlated. The generator advances
-    by one draw, whatever the numbers.
+    vLLM draws the i-th response to a prompt with `seed + i`: prompts whose seeds are closer than
+    `n` would share random numbers, and their votes would be correlated.
     """
     first = torch.randint(2**62, (1,), generator=generator, device=generator.device)
     return [int(first) + prompt * n for prompt in range(n_prompts)]
@@ -222,12 +208,7 @@ def seeded_request(
 def request_params(
     n: int, sampling: Sampling, seed: int, eos_token_ids: Sequence[int]
 ) -> dict[str, Any]:
-    """Return vLLM's `SamplingParams` of one prompt, for the library and for the server.
-
-    Args:
-        seed: of the first response; the others' follow it.
-        eos_token_ids: the tokens that end a response, in place of those of the model's files.
-    """
+    """Return vLLM's `SamplingParams` of one prompt; the i-th response has that seed plus i."""
     # Only a search for texts needs the text.
     texts = {"stop": [*sampling.stop], "include_stop_str_in_output": True} if sampling.stop else {}
     return {
@@ -251,18 +232,13 @@ class SampledResponse(NamedTuple):
     tokens: Sequence[int] | NDArray[np.integer]
     """At least one; the end token is the last."""
     logprobs: Sequence[float] | NDArray[np.floating] | None
-    """One per token; None if they were not asked for."""
     finished: bool
-    """False: cut at `max_tokens`."""
 
 
 def to_rollouts(
     responses_PN: Sequence[Sequence[SampledResponse]], n: int, pad_token_id: int, version: int
 ) -> Rollouts:
-    """Return responses as tensors, padded on the right.
-
-    It is an EngineError if they are not what was requested: `n` to each prompt.
-    """
+    """Return responses as tensors, padded on the right; an EngineError unless `n` to a prompt."""
     _check(responses_PN, n)
     flat = [response for row in responses_PN for response in row]
     lengths = torch.tensor([len(response.tokens) for response in flat])

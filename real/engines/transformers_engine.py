@@ -2,16 +2,14 @@
 
 A batched decoding loop with a key-value cache. Each prompt is read once, its cache row copied n
 times, and rows that ended leave the batch. Every row has its own uniforms, so which rows share a
-batch decides nothing. Entropies are measured where the distributions exist, when a token is drawn:
-that costs no forward pass and no tensor over all tokens and the vocabulary.
+batch decides nothing. Entropies are measured when a token is drawn, without a forward pass.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -36,18 +34,11 @@ def draw(
     top_p: float = 1.0,
     observe: Callable[[Tensor, Tensor], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Sample one token a row by inverting the cumulative distribution.
+    """Sample one token a row by inverting the cumulative distribution over A tokens.
 
-    Args:
-        logits_BA: (B, A) next-token logits, A the vocabulary.
-        uniforms_B: (B,) float32 in [0, 1), one a row.
-        temperature: divides the logits, in float32.
-        top_p: draw only from the smallest set of likeliest tokens with at least this mass.
-        observe: called with the (B, A) log-probs at that temperature, and their exponentials,
-            before the cut at `top_p`.
-
-    Returns:
-        (B,) token ids and (B,) float32 log-probs before the cut at `top_p`.
+    `uniforms_B` are in [0, 1). Only the smallest set of likeliest tokens with at least the mass
+    `top_p` is drawn from. `observe` is called with the (B, A) log-probs at that temperature, and
+    their exponentials, before that cut. Returns (B,) token ids and their log-probs before it.
     """
     logprobs_BA = torch.log_softmax(logits_BA.float() / temperature, dim=-1)
     probs_BA = logprobs_BA.exp()
@@ -69,23 +60,18 @@ class RunningStats:
     """Running sums of entropy and self-certainty of the tokens of R responses.
 
     Self-certainty is `KL(uniform || p) = -log A - mean log p` (Zhao et al., "Learning to Reason
-    without External Rewards"), A the size of the vocabulary. A token that is impossible adds
-    nothing to the entropy and makes the certainty infinite. Each token costs few operations: a
-    step of a small model takes no longer than a few of them.
+    without External Rewards"), A the size of the vocabulary. An impossible token adds nothing to
+    the entropy and makes the certainty infinite.
     """
 
     def __init__(self, rows: int) -> None:
-        """Start without tokens of `rows` responses."""
         self._rows, self._size = rows, 1
         self._parts: list[tuple[Tensor, list[Tensor], list[Tensor]]] = []
 
     def add(self, rows_B: Tensor, logprobs_BA: Tensor, probs_BA: Tensor) -> None:
-        """Add the distributions of the next token of rows B, ended ones included.
+        """Add the distributions of the next token of rows B, ended ones included, in nats.
 
-        Args:
-            rows_B: (B,) row numbers; the same object as long as no row leaves.
-            logprobs_BA: (B, A) log-probs in nats.
-            probs_BA: (B, A) their exponentials.
+        `rows_B` is the same object as long as no row leaves.
         """
         if not self._parts or self._parts[-1][0] is not rows_B:
             self._parts.append((rows_B, [], []))
@@ -96,10 +82,7 @@ class RunningStats:
         self._size = logprobs_BA.shape[-1]
 
     def means(self, lengths_R: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (R,) float64 mean entropies and mean self-certainties, in nats.
-
-        Tokens after the (R,) lengths of the responses do not count.
-        """
+        """Return (R,) float64 mean entropies and self-certainties of the first tokens, in nats."""
         device, start = lengths_R.device, 0
         sums_2R = torch.zeros((2, self._rows), dtype=torch.float64, device=device)
         for rows_B, expected, uniform in self._parts:
@@ -116,12 +99,10 @@ class Samples:
     """Tokens drawn so far for all R rows, and the B rows that are still in the batch."""
 
     def __init__(self, engine: TransformersEngine, rows: int, sampling: Sampling) -> None:
-        """Make room for the tokens of each of `rows` responses."""
         device, steps = engine.model.device, sampling.max_tokens
         self._engine, self._texts = engine, sampling.stop
         self.eos = torch.tensor(engine.eos_token_ids, device=device, dtype=torch.int64)
         self.may_end = len(self.eos) > 0 or len(sampling.stop) > 0
-        """A response can end before the last step."""
         self.tokens_TR = torch.full((steps, rows), engine.pad_token_id, device=device)
         self.logprobs_TR = torch.zeros((steps, rows), device=device)
         self.lengths_R = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -165,11 +146,7 @@ class Samples:
 
 
 class BufferedLayer(DynamicLayer):
-    """A full-attention layer whose keys and values are views of larger buffers.
-
-    The library's dynamic cache copies itself at every token, which for a small model costs as much
-    as the model.
-    """
+    """Full attention in buffers that grow; the library's cache copies itself at every token."""
 
     def __init__(self, keys: Tensor, values: Tensor, capacity: int) -> None:
         """Take (P, heads, tokens, width) keys and values; `reorder_cache` must follow."""
@@ -220,11 +197,7 @@ def chunk_rows(max_rows: int, n: int) -> int:
 
 
 def uniforms(rows: int, width: int, chunk: int, generator: torch.Generator) -> Tensor:
-    """Draw (R, T) uniforms for the rows of all ranks.
-
-    A GPU's draws depend on how many are asked for at once, so they are drawn by the chunk, as for
-    a rank that samples them all.
-    """
+    """Draw (R, T) uniforms for all ranks, by the chunk: a GPU's draws depend on their number."""
     sizes = [min(chunk, rows - start) for start in range(0, rows, chunk)]
     device = generator.device
     return torch.cat([torch.rand((n, width), generator=generator, device=device) for n in sizes])
@@ -243,20 +216,13 @@ class TransformersEngine:
         max_rows: int = 512,
         tokenizer: Any = None,
     ) -> None:
-        """Set up the engine.
-
-        Args:
-            model: a causal language model; left in the mode (training or not) it is found in.
-            max_rows: most responses alive at once; bounds the cache's memory.
-            tokenizer: of the model; needed for `Sampling.stop` alone.
-        """
+        """Take a model in evaluation mode, and its tokenizer where `Sampling.stop` needs it."""
         self.model = model
         self.version = 0
         self.eos_token_ids = [*eos_token_ids]
         self.pad_token_id = pad_token_id
         self.max_rows = max_rows
         self.progress: Callable[[], object] = lambda: None
-        """Called at every token."""
         self.tokenizer = tokenizer
         parameters = inspect.signature(model.forward).parameters
         self.last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
@@ -272,9 +238,9 @@ class TransformersEngine:
     ) -> Rollouts:
         """Sample `n` responses to each prompt, with log-probs before the cut at `top_p`.
 
-        The generator is the source of all randomness, on any device, and advances by the same
-        amount whatever is sampled. `share` is rank and number of ranks: with several only the
-        responses dealt to this one are sampled, as (M, 1) ones with the draws they have among all.
+        The generator advances by the same amount whatever is sampled. `share` is rank and number of
+        ranks: with several only the responses dealt to this one are sampled, as (M, 1) ones with
+        the draws they have among all.
         """
         check_prompts(prompts, n, sampling.max_tokens, max_positions(self.model))
         chunk = chunk_rows(self.max_rows, n)
@@ -284,7 +250,7 @@ class TransformersEngine:
         order = sorted(range(len(part)), key=lambda row: len(prompts[part[row][0]]))
         rows = [part[row] for row in order]
         parts = []
-        with _evaluating(self.model), WideHead.constant(self.model):
+        with WideHead.constant(self.model):
             for start in range(0, len(rows), chunk):
                 pairs = rows[start : start + chunk]
                 uniforms_BT = uniforms_RT[[p * n + i for p, i in pairs]]
@@ -398,10 +364,7 @@ def stated_request(
     generator: torch.Generator,
     share: tuple[int, int],
 ) -> dict[str, Any]:
-    """Return what a `TransformersEngine` in another process needs to draw what one here would draw.
-
-    The generator's state is sent, and it moves as far as it would here.
-    """
+    """Return what an engine in another process draws the same from; moves the generator as far."""
     state = bytes(generator.get_state().tolist()).hex()
     uniforms(len(prompts) * n, sampling.max_tokens, chunk_rows(max_rows, n), generator)
     asked = {"prompts": [*map(list, prompts)], "n": n, "sampling": asdict(sampling)}
@@ -418,14 +381,3 @@ def _joined(parts: list[Rollouts], pad_token_id: int) -> Rollouts:
     named = {name: [getattr(part, name) for part in parts] for name in parts[0].tensors()}
     joined = {name: torch.cat(tensors)[:, None] for name, tensors in named.items()}
     return replace(parts[0], **joined)
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

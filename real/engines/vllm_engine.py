@@ -1,11 +1,8 @@
 """vLLM: its settings, and all calls of its Python interface except its NCCL transfer.
 
-Run with 0.32 on a CPU.
-
-The order of a training step on a GPU: `sleep(2)` drops weights and cache, the trainer updates,
-`wake_up(["weights"])`, the new weights are loaded, `wake_up(["kv_cache"])`, and the prefix cache
-is emptied: it holds keys and values of the old weights, which vLLM does not check. On a CPU
-sleeping does nothing.
+Run with 0.32 on a CPU. A training step on a GPU: `sleep(2)` drops weights and cache, the trainer
+updates, `wake_up(["weights"])`, the new weights are loaded, `wake_up(["kv_cache"])`, and the prefix
+cache is emptied: it holds keys and values of the old weights, which vLLM does not check.
 """
 
 from __future__ import annotations
@@ -43,7 +40,6 @@ from real.engines.weights import named_weights
 SUPPORTED = ("0.32", "0.33")
 """Releases whose Python interfaces were compared with all calls made here."""
 ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Values of vLLM's `max_lora_rank`."""
 
 
 class EngineMemory(NamedTuple):
@@ -62,17 +58,13 @@ class VllmSettings:
     model: str
     """Folder of the checkpoint; its weights are replaced by the trainer's before sampling."""
     max_model_len: int
-    """Longest prompt and response together, tokens."""
     eos_token_ids: tuple[int, ...]
     """Tokens that end a response; no others do."""
     pad_token_id: int = 0
     dtype: str = "float32"
     head_dtype: str = "model"
-    """Precision of the logits: `float32`, or `model` for that of the weights."""
     max_rows: int = 512
-    """Largest number of responses that are decoded at once."""
     memory: float = 0.5
-    """Share of the GPU's memory."""
     cache: int | None = None
     """Bytes of the cache on each GPU; vLLM finds them from the share if None."""
     n_gpus: int = 1
@@ -81,7 +73,6 @@ class VllmSettings:
     """Of adapters that the engine applies to the weights; 0 for none."""
     device: str = "cpu"
     threads: int | None = None
-    """Threads of torch on a CPU; unchanged if None."""
     reads_text: bool = False
     """Be able to end a response at a text (`Sampling.stop`)."""
 
@@ -234,7 +225,6 @@ class VllmHost:
     """A vLLM engine and the version of its weights."""
 
     def __init__(self, settings: VllmSettings) -> None:
-        """Import vLLM and load the model."""
         self.settings = settings
         self.version: int | None = None
         """None: no weights since the start, or since `release`."""
@@ -244,7 +234,6 @@ class VllmHost:
         self._sampling_params = vllm.SamplingParams
         self._refusals = (ValueError, vllm.exceptions.VLLMClientError)
         self.refused_adapters = refused_adapters(settings)
-        """Why no adapters are applied, if that was asked for."""
         self._adapters: Any = None
         if self.refused_adapters is not None:
             settings = self.settings = replace(settings, adapter_rank=0)
@@ -259,10 +248,7 @@ class VllmHost:
         seeds: Sequence[int],
         progress: Callable[[], None] = lambda: None,
     ) -> Rollouts:
-        """Sample `n` responses to each prompt, response i of a prompt with its seed plus i.
-
-        Without weights of the trainer's, or if other ones drew a response, it is an EngineError.
-        """
+        """Sample `n` responses to each prompt, response i with its seed plus i."""
         check_prompts(prompts, n, sampling.max_tokens, self.settings.max_model_len)
         if self.version is None:
             raise EngineError("vLLM: has no weights of the trainer's, call update_weights first")
@@ -326,7 +312,6 @@ class VllmHost:
             parallel_state.cleanup_dist_env_and_memory()
 
     def _wake(self, version: int) -> None:
-        """Wake up completely, with an empty prefix cache."""
         if not self._llm.wake_up(None if self._adapters else ["kv_cache"]):
             raise EngineDied("vLLM: did not wake up")
         if not self._llm.reset_prefix_cache():
@@ -351,7 +336,6 @@ class VllmHost:
     def _generate(
         self, prompts: Prompts, params: list[Any], progress: Callable[[], None]
     ) -> list[list[_DrawnResponse]]:
-        """Return (P, n) responses, with a sign of life after each step."""
         texts = [{"prompt_token_ids": [*prompt]} for prompt in prompts]
         self._llm.enqueue(texts, params, use_tqdm=False, lora_request=self._adapters)
         engine = self._llm.llm_engine
@@ -401,7 +385,6 @@ def _import_vllm() -> Any:
 
 @contextmanager
 def _died(doing: str) -> Iterator[None]:
-    """Turn the exceptions of a failing vLLM into one line."""
     try:
         yield
     except EngineError:
@@ -434,15 +417,11 @@ def _process_unchanged() -> Iterator[None]:
 
 
 class VllmEngine:
-    """vLLM in the trainer's process: the fastest transfer of weights.
-
-    A GPU kernel that hangs also hangs the trainer; `real.engines.child_engine` can be killed.
-    """
+    """vLLM in the trainer's process, the fastest transfer; a GPU kernel that hangs hangs both."""
 
     queues = True
 
     def __init__(self, settings: VllmSettings) -> None:
-        """Start it."""
         self.host = VllmHost(settings)
         self.release, self.close = self.host.release, self.host.close
 

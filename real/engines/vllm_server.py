@@ -47,7 +47,6 @@ from real.engines.weights import named_weights, stored_weights
 from real.ranks.distributed import ALONE, Ranks, write_tensors
 
 _SHORT_SECONDS = 30.0
-"""Timeout of requests that a server answers at once."""
 
 
 class Http:
@@ -67,11 +66,7 @@ class Http:
         return self._ask(path, None, min(_SHORT_SECONDS, self.timeout))
 
     def post(self, path: str, body: Any = None) -> dict[str, Any]:
-        """Send JSON and return the answer.
-
-        It is an EngineError if the server refuses, and EngineDied if it cannot be reached, failed,
-        or did not answer in time.
-        """
+        """Send JSON and return the answer; an EngineError if refused, EngineDied without any."""
         return self._ask(path, b"" if body is None else json.dumps(body).encode(), self.timeout)
 
     def _ask(self, path: str, data: bytes | None, timeout: float) -> dict[str, Any]:
@@ -175,10 +170,7 @@ class NcclTransfer:
 
 
 def _weight_source(base: Any, model: Any, dtype: torch.dtype | None) -> Any:
-    """Return a model's weights as vLLM's module `vllm.distributed.weight_transfer.base` reads them.
-
-    They are described and yielded in the same order.
-    """
+    """Return a model's weights as vLLM's module `distributed.weight_transfer.base` reads them."""
 
     def described(_: Any) -> list[Any]:
         weights = stored_weights(model, dtype)  # not gathered: other ranks do not take part
@@ -233,14 +225,9 @@ class VllmServerEngine:
     ) -> None:
         """Wait until the server is ready and check how it was started.
 
-        Args:
-            timeout: most seconds until it is ready, and for each answer, which holds all
-                responses to one prompt.
-            eos_token_ids: tokens that end a response; no others do.
-            device: of the trainer; weights go over NCCL from a GPU, else through a file.
-            head_dtype: precision of the trainer's logits, which the server's must be.
-            dtype: in which weights are sent; unchanged if None.
-            sends: whether this rank sends the weights, as one of those of a server must.
+        Each answer, with all responses to one prompt, may take `timeout` seconds. Weights go over
+        NCCL from a trainer on a GPU, else through a file, in `dtype`, unchanged if None; of the
+        ranks of a server one `sends` them.
         """
         self._dtype, self._ranks = dtype, ranks
         self.http = Http(url, timeout)

@@ -1,9 +1,8 @@
 """A model's weights as engines take them, and their way to an engine's process.
 
 The trainer fills a bucket, the engine's process loads what is in it, and the trainer goes on with
-the next. On a CPU the memory is a file that both map. Where it has room for all weights there is
-one bucket, every byte is copied once, and the ranks of a machine fill one bucket together. On a GPU
-the bucket is memory of the device, opened through CUDA IPC.
+the next. On a CPU it is a file that both map: one with room for all weights if possible, filled by
+the ranks of a machine together. On a GPU it is memory of the device, opened through CUDA IPC.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from real.ranks.distributed import ALONE, Ranks, whole_tensor
 COPY, LOAD = "seconds_sync_copy", "seconds_sync_load"
 """Columns of the steps: the trainer's part of an update of the weights, and the engine's."""
 Ask = Callable[[Mapping[str, Any], list[Entry]], dict[str, Any]]
-"""Sends a message and a list of weights to an engine's process, and returns its answer."""
 BUCKET = 2**29
 """Bytes of a bucket that does not hold all weights."""
 _ALIGNED = 256
@@ -56,11 +54,8 @@ def stored_weights(
     """Yield name in the checkpoint and value of every weight, one at a time.
 
     Tied weights come once, under the embedding's name: an engine ties them itself, and some refuse
-    an output head that the model's config does not name.
-
-    Args:
-        dtype: of the floating-point weights; unchanged if None.
-        merge: adapters into the weights; else they are left out.
+    an output head that the model's config does not name. Floating-point weights come in `dtype`,
+    unchanged if None; without `merge` adapters are left out.
     """
     tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
     for name, value in merged_weights(model, merge):
@@ -86,7 +81,6 @@ class HostBucket:
                     file.truncate(size)
         ranks.wait()
         self.memory = map_file(str(path), size)
-        """(bytes,) uint8."""
 
     def handle(self) -> Handle:
         """Return what `real.engines.exchange.opened` takes in the other process."""
@@ -133,7 +127,6 @@ class Room(NamedTuple):
     total: int
     """Bytes of all weights, aligned."""
     largest: int
-    """Bytes of the largest one."""
 
     @classmethod
     def of(cls, model: Any, dtype: torch.dtype | None) -> Room:
@@ -149,34 +142,12 @@ class Room(NamedTuple):
         """Bytes of a bucket that is filled again and again."""
         return min(self.total, max(self.largest, BUCKET))
 
-    def host_bucket(self, folder: Path, ranks: Ranks = ALONE) -> HostBucket:
-        """Make a bucket in this rank's folder: for all weights if it has room for them.
-
-        The first rank of each machine decides for those that fill it together.
-        """
-        process = _launched(ranks)
-        first = process.rank - process.local_rank
-        path = Path(os.fsdecode(gathered_bytes(os.fsencode(folder), ranks)[first]))
-        free = shutil.disk_usage(path).free - _SPARE
-        size = self.total if self.total <= free else max(self.largest, min(BUCKET, free))
-        size = int(ranks.gather(torch.tensor(size))[first])
-        try:
-            return HostBucket(path / "weights", size, ranks)
-        except OSError as error:
-            raise UserError(
-                f"weights for the engine: {path} has no room for {size >> 20} MiB "
-                f"({error.strerror}); name a folder with room by engine_exchange"
-            ) from error
-
 
 NO_WEIGHTS = Room(0, 0)
 
 
 def exchange_folder(room: Room, chosen: str | None = None) -> Path:
-    """Make a folder for the exchange with an engine's process, in the `chosen` one.
-
-    If None in memory where there is room for the weights, else on disk.
-    """
+    """Make a folder in the `chosen` one; if None in memory if there is room, else on disk."""
     if chosen is None and _MEMORY.is_dir():
         free = shutil.disk_usage(_MEMORY).free - _SPARE
         chosen = str(_MEMORY) if room.bucket <= free else None
@@ -192,12 +163,7 @@ def exchange_folder(room: Room, chosen: str | None = None) -> Path:
 def fill(
     bucket: Bucket, weights: Iterable[tuple[str, Tensor]]
 ) -> Iterator[tuple[list[Entry], bool]]:
-    """Copy weights into a bucket; yield its tensors, and whether they are the last ones.
-
-    At every yield the caller has the other process take what is in it before going on. The bucket
-    is at least as large as the largest weight. Sharded weights are gathered, so all ranks must do
-    this together.
-    """
+    """Copy weights into a bucket; yield its tensors, to be taken, and whether they are the last."""
     rank, world = bucket.share
     entries: list[Entry] = []
     used = 0
@@ -237,10 +203,7 @@ def _aligned(size: int) -> int:
 
 
 class WeightSender:
-    """Sends weights to an engine's process, in buckets that both processes see.
-
-    Of a group of ranks that share an engine the first one talks to it; all fill buckets.
-    """
+    """Sends weights to an engine; of the ranks that share one all fill buckets, the first asks."""
 
     def __init__(
         self,
@@ -252,20 +215,16 @@ class WeightSender:
         adapters: bool,
         ask: Ask | None = None,
     ) -> None:
-        """Set up.
+        """Send nothing yet, later weights in `dtype`, unchanged if None.
 
-        Args:
-            dtype: in which weights are sent; unchanged if None.
-            n_gpus: of an engine, each with a rank of the group that shares it.
-            adapters: send the weights without them once, and then adapters alone, unless the
-                engine `refused` them.
-            ask: asks the engine; None for the other ranks of a group.
+        An engine has `n_gpus`, each with a rank of the group that shares it; `ask` is None for all
+        but its first rank. With `adapters` weights are sent without them once, and then adapters
+        alone, unless the engine `refused` them.
         """
         self._folder, self._device, self._dtype = folder, device, dtype
         self._ranks, self._n_gpus, self._ask = ranks, n_gpus, ask
         self._adapters = adapters
         self.refused: str | None = None
-        """Why the engine applies no adapters."""
         self._bucket: Bucket | None = None
         self._has_base = False
 
@@ -289,7 +248,6 @@ class WeightSender:
 
     @cached_property
     def _sends_adapters(self) -> bool:
-        """True if the engines of all ranks apply adapters."""
         if not self._adapters:
             return False
         if self.refused is not None:
@@ -331,12 +289,24 @@ class WeightSender:
         return stages
 
     def _make_bucket(self, room: Room) -> Bucket:
-        """Return memory of the GPU where the engine can open it, else of the host."""
         if self._device.type == "cuda" and self._opens_gpu:
             # A rank with an engine of its own waits for none.
             group = self._ranks if self._n_gpus > 1 else ALONE
             return CudaBucket(room.bucket, self._device, group)
-        return room.host_bucket(self._folder, self._ranks)
+        # The first rank of each machine decides for those that fill the bucket together.
+        process = _launched(self._ranks)
+        first = process.rank - process.local_rank
+        path = Path(os.fsdecode(gathered_bytes(os.fsencode(self._folder), self._ranks)[first]))
+        free = shutil.disk_usage(path).free - _SPARE
+        size = room.total if room.total <= free else max(room.largest, min(BUCKET, free))
+        size = int(self._ranks.gather(torch.tensor(size))[first])
+        try:
+            return HostBucket(path / "weights", size, self._ranks)
+        except OSError as error:
+            raise UserError(
+                f"weights for the engine: {path} has no room for {size >> 20} MiB "
+                f"({error.strerror}); name a folder with room by engine_exchange"
+            ) from error
 
     def _handles(self, bucket: Bucket) -> list[Handle]:
         """Return the handles of the group's buckets; of one for memory of the host."""
@@ -348,7 +318,6 @@ class WeightSender:
 
     @cached_property
     def _opens_gpu(self) -> bool:
-        """True if the engines of all ranks can open memory of their trainers' GPUs."""
         probe, refusal = CudaBucket(1, self._device), None
         handles = self._handles(probe)
         if self._ask is not None:

@@ -2,12 +2,10 @@
 
 The linear tree predicts how training changes the gradient of a token's log-probability through
 the softmax alone: psi_e - sum over the node of p psi. The true gradient changes by R_e beyond that.
-At a typical node its squared norm, relative to the gradient's own, grows about in proportion to the
-distance of the weights from the start. That slope is the growth g of the simulator's policy
-`measured`.
-
-Squared norms are sums over the tokens of a node weighted by their probability, which is the trace
-of the Fisher information. The typical node is the median: a sum over the nodes is that of a few.
+At a typical node (the median) its squared norm, relative to the gradient's own, grows about in
+proportion to the distance of the weights from the start: the growth g of the simulator's policy
+`measured`. Squared norms are sums over a node's tokens weighted by their probability, the trace of
+the Fisher information.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,19 +25,14 @@ from lab.base.errors import UserError
 Tokens = tuple[int, ...]
 
 _GRADIENT_BYTES = 128 * 2**20
-"""Memory for the gradients of one batch."""
 _ROWS = 1024
-"""Responses of one forward pass."""
 
 
 @torch.no_grad()
 def log_probs(
     model: Any, prompt: Sequence[int], responses: Sequence[Tokens], temperature: float, pad: int
 ) -> list[NDArray[np.float32]]:
-    """Log-probabilities of every token after every prefix of some responses to one prompt.
-
-    Per response a (T, A) array over its T prefixes and A tokens; `pad` may be any token id.
-    """
+    """(T, A) log-probs of every token after every prefix of each response; `pad` is any token."""
     longest = max(map(len, responses))
     filled = [[*prompt, *tokens, *[pad] * (longest - len(tokens))] for tokens in responses]
     ids_RL = torch.tensor(filled, device=model.device)[:, :-1]
@@ -101,16 +94,10 @@ class Gradients:
     ) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
         """Gradients of E continuations.
 
-        Args:
-            contexts: (E,) token ids of prompt and prefix.
-            coordinates: (D,) places of the wanted weights among all d.
-            changes: K changes of the weights, as `change` returns them.
-            report: called with the number of continuations done since the last call.
-
-        Returns:
-            features: (E, D) the gradient on the coordinates.
-            norm2: (E,) squared norm on all weights.
-            moved: (K, E) first-order changes of the log-probabilities, of all weights.
+        `contexts` are (E,) token ids of prompt and prefix, `coordinates` (D,) places among all d
+        weights. Returns the (E, D) gradients there, (E,) squared norms on all weights, and (K, E)
+        first-order changes of the log-probabilities by K `changes`. `report` is called with the
+        number of continuations done since the last call.
         """
         features = np.zeros((len(tokens), len(coordinates)), np.float32)
         norm2, moved = np.zeros(len(tokens)), np.zeros((len(changes), len(tokens)))
@@ -191,14 +178,8 @@ def free_bytes(device: torch.device) -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-class Edges(NamedTuple):
-    """Tokens at which gradients are compared; each a sequence of E values."""
-
-    contexts: Sequence[Sequence[int]]
-    """Token ids of prompt and prefix."""
-    tokens: Sequence[int]
-    nodes: Sequence[int]
-    """Node of each; equal numbers share a context."""
+Edges = tuple[Sequence[Sequence[int]], Sequence[int], Sequence[int]]
+"""(E,) token ids of prompt and prefix, tokens, and nodes; equal nodes share a context."""
 
 
 class Growth:
@@ -212,23 +193,16 @@ class Growth:
         coordinates: NDArray[np.int64],
         scale: NDArray[np.float32],
     ) -> None:
-        """Measure the start model, which is left as it is, on D weights of `coordinates`.
-
-        Each stands for `scale` weights.
-        """
+        """Measure the start model, left as it is, on D weights that stand for `scale` each."""
         self._model, self._temperature = model, temperature
-        self._edges = (edges.contexts, edges.tokens)
-        _, self._node_E = np.unique(edges.nodes, return_inverse=True)
+        self._edges = edges[:2]
+        _, self._node_E = np.unique(edges[2], return_inverse=True)
         self._coordinates, self._root = coordinates, np.sqrt(scale)
         self._start = {name: p.detach().clone() for name, p in model.named_parameters()}
         self._features_ED = self._gradients()
 
     def at(self, weights: Mapping[str, torch.Tensor]) -> float:
-        """Compare the weights of one checkpoint; those left out are unchanged.
-
-        The result is the median over the nodes of the squared norm of the gradients' change beyond
-        the softmax, relative to that of the gradients.
-        """
+        """Return the gradients' relative squared change beyond the softmax, median over nodes."""
         try:
             self._load(weights)
             p_E = np.exp(next_log_probs(self._model, *self._edges, self._temperature))

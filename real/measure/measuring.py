@@ -51,7 +51,6 @@ _MOST_CHECKPOINTS = 8
 """Checkpoints that growth is measured from, evenly spaced; more add time and little else."""
 
 Report = Callable[[str, float], object]
-"""Called with the phase and the share of it that is done."""
 
 Sample = Callable[
     [Sequence[Sequence[int]], int, int, float, int], tuple[torch.Tensor, torch.Tensor]
@@ -66,15 +65,9 @@ text of each id."""
 def measure_to(
     out: Path, config: TrainConfig, how: MeasureSettings, growth: Path | None, report: Report
 ) -> str:
-    """Measure the model and the problems of a training run, and write a response file.
+    """Measure model and problems of a run to be predicted; returns the result's size in words.
 
-    Args:
-        config: settings of the run that is to be predicted.
-        how: settings of the measurement, whose seed is that of `config`.
-        growth: run folder with checkpoints, from which the growth of the gradients is measured.
-
-    Returns:
-        One line with the size of the result.
+    `growth` is a run folder with checkpoints, from which the growth of the gradients is measured.
     """
     check_new_file(out)
     asked = to_values(config.settled())
@@ -144,7 +137,6 @@ def measure_to(
 
 
 def _checkpoints(run: Path, sources: dict[str, object]) -> list[Path]:
-    """Some of a run's checkpoints; the run must have started from the same model."""
     before = read_manifest(run).extra.get("sources", {})
     if before.get("model") != sources["model"]:
         raise UserError(
@@ -180,9 +172,7 @@ def measure(
     Args:
         model: a causal language model with eager attention; its trained weights require a gradient.
         prompts: (N,) token ids.
-        sample: samples responses at `temperature`.
         pad: any token id.
-        seed: fixes the sampled responses and the drawn weights.
         facts: the fields of `Facts` that say what model and problems these are.
         checkpoints: load weights of a run from this model, by which the growth is measured.
     """
@@ -304,11 +294,10 @@ def _compared(trees: Sequence[MeasuredTree], prompts: Sequence[Sequence[int]]) -
     for place, (_, n, node) in enumerate(sorted(nodes, reverse=True)[:_GROWTH_NODES]):
         context = [*prompts[n], *trees[n].nodes[node].prefix]
         rows += [(context, token, place) for token in trees[n].nodes[node].edges]
-    return Edges(*(list(column) for column in zip(*rows, strict=True)))
+    return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 
 
 _ROUNDS = 50
-"""Rounds in which the chances reach their sum."""
 
 _SCALE_EDGES, _UNIFORM = 256, 0.1
 """Edges from which the size of the gradient on every weight is estimated, and the share of the
@@ -322,11 +311,7 @@ def choose_weights(
     n: int,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Draw weights, in random order, and the number of weights that each stands for.
-
-    Adam moves all weights by about the same, so the sum over weights has the smallest variance
-    if each is drawn with a chance in proportion to the size of the gradients on it.
-    """
+    """Draw weights, in proportion to their gradients, and the number that each stands for."""
     d = gradients.n_weights
     if n >= d:
         return rng.permutation(d), np.ones(d, np.float32)

@@ -29,11 +29,9 @@ class Node:
 
     prefix: Tokens
     log_p: float
-    """Log-probability of the prefix."""
     parent: int
     """Edge that leads here; -1 at the root."""
     edges: dict[int, int] = field(default_factory=dict)
-    """Token to edge."""
     children: dict[int, int] = field(default_factory=dict)
     """Token to the node behind its edge."""
 
@@ -53,7 +51,6 @@ class Leaf:
 
     tokens: Tokens
     edge: int
-    """Its last edge."""
     unseen: bool
     """Its last edge's token was never sampled; `tokens` continue it greedily."""
 
@@ -68,7 +65,6 @@ class MeasuredTree:
     left_out: float = 0.0
     """Probability of sampled responses that the tree does not hold, by the model."""
     capped: bool = False
-    """Edges were left out because the tree has `max_edges`."""
 
     def path(self, leaf: Leaf) -> list[int]:
         """Edges from the root to a leaf."""
@@ -97,12 +93,8 @@ def grow(
 ) -> MeasuredTree:
     """The token tree of one problem; leaves of unseen tokens are not yet continued.
 
-    Args:
-        responses: distinct sampled responses.
-        log_p_RTA: for each, (T, A) log-probabilities of every token after every prefix.
-        min_p: sampled responses of less probability are left out.
-        min_novel: unseen tokens whose leaf has less probability are left out.
-        max_edges: the tree ends here; the likeliest responses, then tokens, come first.
+    `log_p_RTA` holds for each distinct response (T, A) log-probabilities of every token after every
+    prefix. At `max_edges` the tree ends; the likeliest responses, then tokens, come first.
     """
     tree = MeasuredTree([Node((), 0.0, -1)], [], [])
     rows: dict[int, NDArray[np.float32]] = {}
@@ -176,10 +168,7 @@ def edge_arrays(
     prompts: Sequence[Sequence[int]],
     read: Sequence[tuple[NDArray[np.int64], int, list[str]]],
 ) -> tuple[dict[str, Any], list[list[int]], list[Tokens]]:
-    """The arrays of a response file without features, and context and tokens of every edge.
-
-    `read` holds for each problem's leaves answer ids, the truth's id, and the text of each id.
-    """
+    """The arrays of a response file without features, and context and tokens of every edge."""
     names = ("edge_node", "log_p0", "leaf_answer", "leaf_length", "leaf_unseen", "path_edge")
     rows: dict[str, list[Any]] = {name: [] for name in names}
     starts: dict[str, list[int]] = {"edge_start": [0], "leaf_start": [0], "path_start": [0]}
@@ -217,14 +206,9 @@ def merge_answers(
 ) -> tuple[dict[str, Any], NDArray[np.float32], NDArray[np.float64]]:
     """Join the responses of each problem that give the same answer.
 
-    Args:
-        arrays: of trees whose edges are responses.
-        features: (E, D) of the responses.
-        scale: (D,) number of weights that each column stands for.
-
-    Returns:
-        The arrays, features and squared norms of trees whose edges are answers. The gradient of an
-        answer's log-probability is the mean of those of its responses.
+    `features` are (E, D) of the responses that are the edges, `scale` (D,) the weights that each
+    column stands for. Returns arrays, features and squared norms of trees whose edges are answers:
+    the gradient of an answer's log-probability is the mean of those of its responses.
     """
     problem_L = np.repeat(np.arange(len(arrays["leaf_start"]) - 1), np.diff(arrays["leaf_start"]))
     keys = np.stack([problem_L, arrays["leaf_answer"]], 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
 
 PREFIX = "hf:"
-"""Begins the name of a model or a data set of the Hugging Face hub."""
 KINDS = (".json", ".safetensors", ".txt", ".model", ".jinja", ".tiktoken")
 """Kinds of files that a model is loaded from: no pickled weights and no code."""
 _MOST_LAYERS = 10_000
@@ -44,16 +42,8 @@ def model_folder(model: str) -> Path:
 def model_digests(folder: Path) -> dict[str, str]:
     """Return a digest of each file that a model is loaded from, by name."""
     files = sorted(p for p in folder.iterdir() if p.suffix in KINDS and p.is_file())
-    stats = [path.stat() for path in files]
     with ThreadPoolExecutor(4) as pool:  # hashing lets go of the interpreter
-        digests = list(pool.map(_digest, files, [(s.st_size, s.st_mtime_ns) for s in stats]))
-    return dict(zip((p.name for p in files), digests, strict=True))
-
-
-@lru_cache(1024)
-def _digest(path: Path, version: tuple[int, int]) -> str:
-    """Return the digest of a file; read once for each size and time of its last change."""
-    return file_digest(path)
+        return dict(zip((p.name for p in files), pool.map(file_digest, files), strict=True))
 
 
 def changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
@@ -61,29 +51,33 @@ def changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> list[s
     return sorted(n for n in before.keys() | after.keys() if before.get(n) != after.get(n))
 
 
-def check_folder(folder: Path, what: str = "model") -> None:
+def check_folder(folder: Path) -> None:
     """Refuse a folder that is missing or does not look like a model, before anything is loaded."""
     if not (folder / "config.json").is_file():
-        _refuse_gguf(folder, what)
+        for file in [folder] if folder.suffix == ".gguf" else sorted(folder.glob("*.gguf")):
+            raise UserError(
+                f"model {folder}: {file.name} is a GGUF file, which runs but cannot train; give "
+                "the model's safetensors folder, or convert it with `guard-train import-gguf`"
+            )
         fault = "lacks config.json" if folder.is_dir() else "no such folder"
         raise UserError(
-            f"{what} {folder}: {fault}; give a local Hugging Face model folder, "
+            f"model {folder}: {fault}; give a local Hugging Face model folder, "
             f"or {PREFIX}owner/name to fetch one"
         )
-    layers = _read_object(folder / "config.json", what).get("num_hidden_layers")
+    layers = _read_object(folder / "config.json").get("num_hidden_layers")
     if isinstance(layers, int) and not 0 < layers <= _MOST_LAYERS:
-        raise UserError(f"{what} {folder}: config.json names {layers} layers; copy it again")
+        raise UserError(f"model {folder}: config.json names {layers} layers; copy it again")
     for index in folder.glob("*.index.json"):
-        names = _read_object(index, what).get("weight_map")
+        names = _read_object(index).get("weight_map")
         for name in names.values() if isinstance(names, dict) else [names]:
             if not isinstance(name, str) or Path(name).name != name:
                 raise UserError(
-                    f"{what} {folder}: {index.name} names {name!r}, which is no file of the "
+                    f"model {folder}: {index.name} names {name!r}, which is no file of the "
                     "folder; copy the folder again"
                 )
 
 
-def _read_object(path: Path, what: str) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -93,13 +87,5 @@ def _read_object(path: Path, what: str) -> dict[str, Any]:
             return values
         fault = "it holds no object"
     raise UserError(
-        f"{what} {path.parent}: {path.name} cannot be read ({fault}); copy the folder again"
+        f"model {path.parent}: {path.name} cannot be read ({fault}); copy the folder again"
     )
-
-
-def _refuse_gguf(path: Path, what: str) -> None:
-    for file in [path] if path.suffix == ".gguf" else sorted(path.glob("*.gguf")):
-        raise UserError(
-            f"{what} {path}: {file.name} is a GGUF file, which runs but cannot train; give the "
-            "model's safetensors folder, or convert the file with `guard-train import-gguf`"
-        )

@@ -1,7 +1,4 @@
-"""The language model that is trained: loaded from a local folder or a GGUF file, and its memory.
-
-Errors of exhausted memory name the phase of the run and its remedies.
-"""
+"""The language model that is trained, from a local folder or a GGUF file, and its memory."""
 
 from __future__ import annotations
 
@@ -49,16 +46,8 @@ class Policy:
         """The folder that it was loaded from."""
         return Path(self.tokenizer.name_or_path)
 
-    @property
-    def max_positions(self) -> int | None:
-        """Longest sequence that the model has positions for, if it says so."""
-        return max_positions(self.model)
-
     def texts(self, tokens_RT: torch.Tensor, lengths_R: torch.Tensor) -> list[str]:
-        """Texts of responses (R, T) of the given lengths, special tokens left out.
-
-        Responses of equal tokens are decoded once: late in training most of them are.
-        """
+        """Texts of (R, T) responses without special tokens; equal ones are decoded once."""
         rows = zip(tokens_RT.tolist(), lengths_R.tolist(), strict=True)
         keys = [tuple(row[:length]) for row, length in rows]
         distinct = list(dict.fromkeys(keys))
@@ -84,17 +73,18 @@ def load_policy(
     """Load a causal language model and its tokenizer from a folder, as `save_pretrained` writes it.
 
     Only safetensors weights and architectures that transformers knows are loaded; nothing is
-    downloaded and no code from the folder runs.
-
-    Args:
-        device: `auto`, `cpu` or `cuda`.
-        attention: name of the kernel in transformers; `auto` is what it would choose.
-        head_dtype: of the logits; `float32`, or `model` for that of the weights.
+    downloaded and no code from the folder runs. Arguments are the settings of these names.
     """
     folder = Path(folder)
     chosen_device = pick_device(device)
     check_folder(folder)
-    _check_attention(attention)
+    if (attention == "flash_attention_2" and not is_flash_attn_2_available()) or (
+        attention == "flash_attention_3" and not is_flash_attn_3_available()
+    ):
+        raise UserError(
+            f"attention = {attention!r}: its package is not installed or sees no GPU; "
+            "install flash-attn, or take sdpa"
+        )
     with loading(
         f"model {folder}: could not be loaded",
         "give a whole causal language model with safetensors weights and its tokenizer",
@@ -126,16 +116,6 @@ def pick_device(name: str) -> torch.device:
     if name == "cuda" and not has_gpu:
         raise UserError("device = 'cuda': torch sees no GPU here; use cpu or auto")
     return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
-
-
-def _check_attention(name: str) -> None:
-    if (name == "flash_attention_2" and not is_flash_attn_2_available()) or (
-        name == "flash_attention_3" and not is_flash_attn_3_available()
-    ):
-        raise UserError(
-            f"attention = {name!r}: its package is not installed or sees no GPU; "
-            "install flash-attn, or take sdpa"
-        )
 
 
 def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
@@ -177,10 +157,7 @@ def _end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def loading(fault: str, remedy: str) -> Iterator[None]:
-    """Load a model's files, or say in one line why they cannot be, by `Unfit`.
-
-    Libraries check little of a damaged or hostile folder, so any exception may come of it.
-    """
+    """Load a model's files, or raise `Unfit` in one line whatever comes of damaged ones."""
     try:
         with quiet():
             yield
@@ -211,11 +188,7 @@ _MAGIC = b"GGUF"
 
 
 def import_gguf(file: Path, out: Path) -> Any:
-    """Write model and tokenizer of a GGUF file, which other programs run, as a folder to train.
-
-    Quantized weights are turned into float32. The folder appears whole or not at all. Returns the
-    model.
-    """
+    """Write a GGUF file as a model folder, whole or not at all, in float32; returns the model."""
     _check_gguf(file, out)
     with whole_folder(out) as folder, quiet():  # made before anything is read, which takes longer
         model, tokenizer = _read_gguf(file)
@@ -289,10 +262,7 @@ class WideHead(nn.Linear):
     @classmethod
     @contextlib.contextmanager
     def constant(cls, model: Any) -> Iterator[None]:
-        """Let a model's output layer on a CPU widen its weights once, while nothing changes them.
-
-        For decoding, which asks for the logits of few rows many times; without gradient.
-        """
+        """Let a head on a CPU widen its weights once, for decoding, while nothing changes them."""
         # Not for as long as the weights' version counter stands still: FSDP2 keeps it unmoved.
         heads = [m for m in model.modules() if isinstance(m, cls)]
         heads = [head for head in heads if head.weight.device.type not in _MATRIX_UNITS]
@@ -306,10 +276,7 @@ class WideHead(nn.Linear):
 
 
 def widen_head(model: Any) -> None:
-    """Let a model's output layer give logits in single precision, in place.
-
-    Does nothing where that layer is more than a matrix.
-    """
+    """Let an output layer that is just a matrix give logits in single precision, in place."""
     head = model.get_output_embeddings()
     if type(head) is nn.Linear:
         head.__class__ = WideHead
@@ -396,11 +363,7 @@ _KNOBS = {
 
 @contextlib.contextmanager
 def in_phase(phase: str) -> Iterator[None]:
-    """Note the phase in errors, and name the settings that make it smaller when memory runs out.
-
-    Of nested phases the innermost one counts; `run` is all that has no name, and is not noted. An
-    error of torch, CUDA, NCCL or Python for want of memory becomes a UserError.
-    """
+    """Note the phase in errors; for want of memory they name the settings that make it smaller."""
     try:
         yield
     except Exception as error:
@@ -421,7 +384,6 @@ def phase_of(error: BaseException) -> str:
 
 
 def _kind(error: Exception) -> str | None:
-    """Return the kind of memory that was exhausted; None if the error is another one."""
     if not isinstance(error, (RuntimeError, MemoryError, OSError)):
         return None
     words = str(error).lower()
@@ -465,8 +427,7 @@ _SEGMENTS = _Segments()
 def grow_segments(device: torch.device, vllm_inside: bool) -> None:
     """Let torch's segments of a GPU's memory grow: passes of many sizes leave gaps in fixed ones.
 
-    Not where the user has set the allocator by its environment variables, or vLLM, whose sleep
-    needs fixed segments, runs in this process.
+    Not where the user has set the allocator, or vLLM, whose sleep needs fixed ones, runs inside.
     """
     given = any(name in os.environ for name in _NAMES)
     if device.type == "cuda" and not given and not vllm_inside:

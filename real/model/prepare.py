@@ -22,11 +22,7 @@ _BASE = ".base_layer"
 
 
 def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
-    """Freeze a model and put trainable adapters into it, in place.
-
-    The adapters start as no change at all. Layers are replaced inside the model, which stays the
-    class that it was: it samples and scores as before.
-    """
+    """Freeze a model and put adapters into it, in place; at first they change nothing."""
     rank, targets = config.lora_rank, config.lora_targets
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -102,8 +98,7 @@ def adapter_config(model: Any) -> dict[str, Any]:
 def merged_weights(model: Any, merge: bool = True) -> Iterator[tuple[str, Tensor]]:
     """All weights under their Hugging Face names, adapters merged in, or left out without `merge`.
 
-    The model stays as it is. One merged matrix exists at a time. Tied weights come once, buffers do
-    not come.
+    The model stays as it is. One merged matrix exists at a time. Tied weights come once.
     """
     adapted = {name: module for name, module in model.named_modules() if _is_adapted(module)}
     for name, parameter in model.named_parameters():
@@ -150,7 +145,7 @@ def card_held(config: EngineSettings, device: str) -> Iterator[None]:
     """Hold the GPU of this process: alone where vLLM takes all memory that is left, else shared.
 
     Free memory does not tell of another run: its engine may be asleep. Runs in other containers are
-    not seen. The hold ends with the process, however that ends.
+    not seen.
     """
     if pick_device(device).type != "cuda" or os.name != "posix":
         yield

@@ -26,12 +26,7 @@ def read_problems(
 ) -> ProblemSet:
     """Return the problems of a source that the settings name, before a check of their length.
 
-    Args:
-        held_out: whether to return those that are only evaluated, which follow the others.
-        with_answers: whether each must have one, for `labels = truth`.
-
-    Raises:
-        UserError: the source is wrong, has no such number of problems, or lacks needed answers.
+    Those to be evaluated only if `held_out`; a UserError where one lacks an answer `with_answers`.
     """
     assert config.problems is not None
     problems = load_problems(config.problems, config.fields, config.data_dir, config.hub)
@@ -63,7 +58,7 @@ def load_problems(
     data_dir: str | None = None,
     hub: bool = False,
 ) -> ProblemSet:
-    """Read a set of problems.
+    """Read a set of problems, at least one, in the order of the source.
 
     Args:
         source: one of
@@ -71,12 +66,8 @@ def load_problems(
             * a file: `.json` (a list of objects, or one object a line), `.jsonl`, `.parquet`;
             * `aime24`, `aime25`, `amc` or `math500`;
             * `hf:owner/name[:config][@split]`, which is fetched from the Hugging Face hub.
-        fields: which fields to read; found by their usual names if None.
         data_dir: folder of the named sets' files; the environment variable `GUARD_DATA` if None.
         hub: whether a named set without a file may be fetched from the hub.
-
-    Returns:
-        The problems in the order of the source, at least one.
 
     Raises:
         UserError: the source cannot be read, is empty or malformed, or a row is wrong; the message
@@ -102,7 +93,6 @@ class NamedSet:
 
     title: str
     n_problems: int
-    """Problems that the set must hold."""
     folder: str
     """The set's folder in the data of TTRL and of the paper's release."""
     hub: str
@@ -157,7 +147,6 @@ def _read_named(name: str, fields: FieldMap, data_dir: str | None, hub: bool) ->
 
 
 def _read_file(path: Path) -> Rows:
-    """Rows of a file, which are not looked into."""
     kind_of_file = path.suffix.lower()
     if kind_of_file not in _SUFFIXES:
         raise UserError(f"{path}: unknown kind of problem file, use one of {', '.join(_SUFFIXES)}")
@@ -165,10 +154,8 @@ def _read_file(path: Path) -> Rows:
         return _read_parquet(path)
     text = _text(path)
     # `datasets` and pandas write one object a line into .json files, too.
-    return _lines(path, text) if kind_of_file == ".jsonl" or _has_lines(text) else _list(path, text)
-
-
-def _list(path: Path, text: str) -> Rows:
+    if kind_of_file == ".jsonl" or _has_lines(text):
+        return _lines(path, text)
     rows = _parse(text, lambda line: f"{path}, line {line}")
     if not isinstance(rows, list):
         raise UserError(
@@ -245,7 +232,6 @@ _HUB_NAME = re.compile(rf"{PREFIX}(\w[\w.-]*(?:/\w[\w.-]*)?)(?::([^:@\s]+))?(?:@
 
 
 def _read_hub(name: str) -> Rows:
-    """Rows of a data set on the hub, downloaded or from the local cache."""
     match = _HUB_NAME.fullmatch(name)
     if match is None:
         raise UserError(f"problems = {name}: not a hub name; write hf:owner/name[:config][@split]")

@@ -66,7 +66,6 @@ class ProblemSet:
     by_usual_name: tuple[str, ...] = ()
     """Those of `fields` that nobody named, and that have one of the usual names."""
     notices: tuple[str, ...] = ()
-    """Notes for readers about the set, one sentence each."""
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -93,9 +92,7 @@ class PromptSet(ProblemSet):
     """N problems with their prompts."""
 
     tokens: list[list[int]] = field(default_factory=list)
-    """N prompts as token ids."""
     left_out: list[str] = field(default_factory=list)
-    """Ids of problems whose prompts are too long."""
 
     @property
     def truths(self) -> list[str | None]:
@@ -123,7 +120,13 @@ def problem_set(
     name: str, source: str, rows: Iterable[tuple[int, object]], names: FieldMap
 ) -> ProblemSet:
     """Read problems from numbered rows; a UserError names source, row and remedy."""
-    numbered = [(row, _object(source, row, values)) for row, values in rows]
+    numbered: list[tuple[int, dict[str, Any]]] = []
+    for row, values in rows:
+        if not isinstance(values, dict):
+            raise UserError(
+                f"{source}, row {row}: holds {kind(values)}, write an object with a prompt"
+            )
+        numbered.append((row, values))
     if not numbered:
         raise UserError(f"{source}: no problems in it, give at least one object with a prompt")
     fields = _settle(source, [values for _, values in numbered], names)
@@ -133,12 +136,6 @@ def problem_set(
     _check_distinct(source, [row for row, _ in numbered], problems)
     by_usual_name = tuple(what for what in fields if getattr(names, what) is None)
     return ProblemSet(name, problems, fields, by_usual_name, tuple(_notices(problems, fields)))
-
-
-def _object(source: str, row: int, values: object) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        raise UserError(f"{source}, row {row}: holds {kind(values)}, write an object with a prompt")
-    return values
 
 
 def _problem(source: str, row: int, values: dict[str, Any], fields: dict[str, str]) -> Problem:
@@ -153,7 +150,6 @@ def _problem(source: str, row: int, values: dict[str, Any], fields: dict[str, st
 
 @contextlib.contextmanager
 def _at(source: str, row: int, identity: str | None = None) -> Iterator[None]:
-    """Put the place in front of errors."""
     try:
         yield
     except UserError as error:
@@ -280,7 +276,6 @@ _USUAL = {
 """Usual names of the fields. The first is this project's and wins; only one other may occur."""
 
 _SHOWN = 12
-"""Largest number of field names in an error message."""
 
 
 def _value_at(row: dict[str, Any], name: str) -> Any:
@@ -293,10 +288,7 @@ def _value_at(row: dict[str, Any], name: str) -> Any:
 
 
 def _settle(source: str, rows: Sequence[dict[str, Any]], names: FieldMap) -> dict[str, str]:
-    """The fields to read; without an answer there are no truths, without an id it is a hash.
-
-    A field exists if some row has a value in it.
-    """
+    """The fields to read: those in which some row has a value, by kind."""
     chosen = {what: _choose(source, rows, what, getattr(names, what)) for what in _USUAL}
     # Without any prompt the rows themselves are refused, each by name.
     chosen["prompt"] = chosen["prompt"] or "prompt"

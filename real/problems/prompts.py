@@ -1,7 +1,4 @@
-"""The problem set Q as the model sees it: prompts as token ids, overlong ones left out and counted.
-
-Prompts are written in the tokenizer's chat template, or as plain text for a base model.
-"""
+"""The problems as the model sees them: token ids in its chat template, or of plain text."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from lab.base.errors import Unfit, UserError, first_line
-from real.model.policy import Policy
+from real.model.policy import Policy, max_positions
 from real.problems.load import suffix_of
 from real.problems.problem import Problem, ProblemSet, PromptSet
 from real.settings.groups import BOX_REQUEST, TaskSettings
@@ -28,7 +25,6 @@ prompts must be the same every day. It is the fallback of that template."""
 SECONDS = 5.0
 """CPU time in which a template may write one prompt; usual ones take milliseconds."""
 MOST_MEMORY = 2**30
-"""Bytes that it may take for that."""
 MOST_CHARACTERS = 10**7
 """Longest prompt in characters, beyond any model's context."""
 
@@ -70,11 +66,7 @@ def build_prompts(problem_set: ProblemSet, config: TaskSettings, policy: Policy)
 def prompt_tokens(
     problem: Problem, config: TaskSettings, policy: Policy, suffix: str | None = None
 ) -> list[int]:
-    """Return the token ids of a prompt, without a check of its length.
-
-    Args:
-        suffix: appended to it; that of the settings if None.
-    """
+    """Return the token ids of a prompt of any length, with the settings' suffix if None."""
     suffix = suffix_of(problem, config.prompt_suffix) if suffix is None else suffix
     if config.system_prompt is not None:
         problem = problem.under_system(config.system_prompt)
@@ -89,13 +81,7 @@ def encode(
     in_template: bool,
     options: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Return the token ids of one problem's prompt.
-
-    Args:
-        in_template: write it as a chat that the model continues, else as plain text with a blank
-            line between messages.
-        options: variables of the template.
-    """
+    """Return a prompt's token ids, in the template or as plain text with blank lines between."""
     if in_template:
         # The template has written the special tokens already.
         text = _chat_text(tokenizer, problem, suffix, options or {})
@@ -109,7 +95,6 @@ def encode(
 
 
 def _chat_text(tokenizer: Any, problem: Problem, suffix: str, options: Mapping[str, Any]) -> str:
-    """The conversation in the tokenizer's chat template, up to where the model answers."""
     wrong, cause = "fails", None
     try:
         with _limits():
@@ -136,10 +121,7 @@ def _chat_text(tokenizer: Any, problem: Problem, suffix: str, options: Mapping[s
 
 @contextlib.contextmanager
 def _limits() -> Iterator[None]:
-    """Stop the work inside by an error when it takes too long or too much memory.
-
-    Only where the system can: the time on the main thread of Unix, the memory on Linux.
-    """
+    """Stop work that takes too long (on Unix's main thread) or too much memory (on Linux)."""
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"takes longer than {SECONDS:g} seconds")
@@ -165,7 +147,7 @@ def _limits() -> Iterator[None]:
 
 def longest_prompt(config: TaskSettings, policy: Policy) -> int:
     """Return the largest number of tokens that a prompt may have."""
-    positions = policy.max_positions
+    positions = max_positions(policy.model)
     if positions is None:
         return config.max_prompt_tokens
     room = positions - (config.max_response_tokens or 0)
@@ -179,7 +161,6 @@ def longest_prompt(config: TaskSettings, policy: Policy) -> int:
 
 
 def _uses_template(config: TaskSettings, policy: Policy) -> bool:
-    """True if prompts are wrapped in the chat template; refuses to do without a required one."""
     if config.chat_template == "off":
         return False
     if config.chat_template == "require" and not policy.tokenizer.chat_template:
@@ -191,7 +172,6 @@ def _uses_template(config: TaskSettings, policy: Policy) -> bool:
 
 
 def _check_options(config: TaskSettings, policy: Policy) -> None:
-    """Refuse variables that the chat template does not read."""
     in_template = _uses_template(config, policy)
     for name in config.template_options:
         if not in_template:

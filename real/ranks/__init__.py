@@ -15,10 +15,8 @@ class Launched(NamedTuple):
 
     rank: int
     world: int
-    """Processes of the run."""
     local_rank: int
     local_world: int
-    """Processes of it on this machine."""
 
 
 def launched() -> Launched | None:
@@ -31,12 +29,6 @@ def launched() -> Launched | None:
     except ValueError:
         given = ", ".join(f"{n}={v}" for n, v in zip(_NAMES, values, strict=True))
         raise UserError(f"environment: {given} must be numbers; start with torchrun") from None
-
-
-def local_world() -> int:
-    """Return the number of the run's processes on this machine."""
-    process = launched()
-    return 1 if process is None else process.local_world
 
 
 def model_copies(world: int, fsdp_size: int) -> int:

@@ -71,22 +71,17 @@ class Ranks:
         """True for the rank that reads answers, decides, writes and reports."""
         return self.rank == 0
 
-    def broadcast(self, tensor: Tensor) -> Tensor:
-        """The first rank's tensor; the others give one of its shape and type, which is filled."""
-        if self.world > 1:
-            dist.broadcast(tensor, src=0)
-        return tensor
-
     def from_first(self, values_RC: NDArray[Any] | None) -> NDArray[np.float64]:
-        """The first rank's (R, C) numbers in double precision; all ranks must call this.
-
-        Those of other ranks are not read.
-        """
+        """The first rank's (R, C) numbers in double precision; all ranks must call this."""
         if self.first and values_RC is None:
             raise ValueError("the first rank must give the numbers that all ranks need")
         values = np.zeros((0, 0)) if values_RC is None else values_RC.astype(np.float64)
-        shape = self.broadcast(torch.tensor(values.shape)).tolist()
-        return self.broadcast(torch.from_numpy(values if self.first else np.zeros(shape))).numpy()
+        if self.world > 1:
+            shape = torch.tensor(values.shape)
+            dist.broadcast(shape, src=0)
+            values = values if self.first else np.zeros(shape.tolist())
+            dist.broadcast(torch.from_numpy(values), src=0)
+        return values
 
     def gather(self, tensor: Tensor) -> Tensor:
         """(world, ...) the tensors of all ranks, which have one shape, on the CPU."""
@@ -118,18 +113,14 @@ class Ranks:
 _TOLD_SECONDS = 3.0
 """Time in which torchrun ends the ranks that are left when one has failed."""
 ALONE = Ranks()
-"""The only process of its run."""
 
 
 @contextlib.contextmanager
 def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
     """Meet the other ranks, if `torchrun` started any, and part at the end.
 
-    An error ends this process with one line on stderr; torchrun then ends the other ranks.
-
-    Args:
-        device: `auto`, `cpu` or `cuda`.
-        rank_timeout: seconds after which a collective that waits for another rank fails.
+    An error ends this process with one line on stderr; torchrun then ends the other ranks. A
+    collective fails that waits for another rank longer than `rank_timeout` seconds.
     """
     process = launched()
     if process is None or process.world == 1:
@@ -185,10 +176,7 @@ def lost_ranks_named() -> Iterator[None]:
 
 
 def end_rank(rank: int, error: BaseException) -> NoReturn:
-    """Print why this rank fails, and end its process.
-
-    Nothing is cleaned up: NCCL would wait for ranks that do not answer.
-    """
+    """Print why this rank fails, and end its process; NCCL's own end would wait for others."""
     if isinstance(error, RanksLost):
         # The rank that failed first has said why; this one speaks only where nobody else can, as
         # after a hang.
@@ -218,12 +206,10 @@ def _sentence(rank: int, error: BaseException) -> str:
 def shard(scorer: Any, mesh: DeviceMesh) -> None:
     """Shard a `Scorer` over the last dimension of a mesh, in place: each layer, then what is left.
 
-    Ranks along a first of two dimensions hold the same shards (HSDP).
-
-    Shards of trained weights are in single precision at least and serve the optimizer as its
-    masters; the model computes with them rounded to the precision that it has now. Gradients are
-    summed over ranks in single precision. The root is gathered again for each pass as the layers
-    are: left whole after a pass without a gradient, it would outlive the next update.
+    Ranks along a first of two dimensions hold the same shards (HSDP). Shards of trained weights are
+    in single precision at least and serve the optimizer as its masters; the model computes with
+    them rounded. Gradients are summed over ranks in single precision. The root is gathered again
+    for each pass as the layers are: left whole, it would outlive the next update.
     """
     weights = next(scorer.parameters()).dtype
     wide = torch.promote_types(weights, torch.float32)
@@ -238,10 +224,7 @@ def shard(scorer: Any, mesh: DeviceMesh) -> None:
 
 
 def computed_with(parameter: Tensor, model: Any) -> torch.dtype:
-    """Return the precision that a model computes with a parameter in.
-
-    That of the parameter, unless its shards are wider than the model was when it was loaded.
-    """
+    """Return the precision that a model computes with a parameter in, that before its sharding."""
     loaded: Any = getattr(model.config, "dtype", None)
     shard_is_wider = isinstance(parameter, DTensor) and parameter.dtype == torch.float32
     return loaded if shard_is_wider and loaded is torch.bfloat16 else parameter.dtype
@@ -304,10 +287,7 @@ def norm_over_ranks(norm: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 
 class Pieces(NamedTuple):
-    """A tensor in pieces along its first dimension, as several ranks wrote them.
-
-    Its values are read from the disk when they are asked for.
-    """
+    """A tensor in pieces along its first dimension, in files of several ranks; read when used."""
 
     parts: tuple[Tensor, ...]
 
@@ -332,9 +312,9 @@ class Pieces(NamedTuple):
 
 
 def local_tensors(tensors: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
-    """The shards that a rank holds, and on the first rank also the tensors that all have.
+    """The shards that this rank is the first to hold, on the first rank also what all have.
 
-    Of ranks that hold the same shards, those after the first have empty ones.
+    Of the others it has empty ones.
     """
     held = {name: t for name, t in tensors.items() if isinstance(t, DTensor) or rank == 0}
     return {name: local_shard(t)[:0] if _is_copy(t) else local_shard(t) for name, t in held.items()}
@@ -348,10 +328,7 @@ def _is_copy(tensor: Tensor) -> bool:
 
 
 def shard_of(whole: Tensor | Pieces, other: Tensor) -> Tensor:
-    """A copy of this rank's shard of a tensor: sharded, and placed, like another one.
-
-    Of a file that is mapped into memory only that shard is read.
-    """
+    """A copy of this rank's shard of a tensor, cut and placed like another; no more is read."""
     if not isinstance(other, DTensor):
         copy = whole.whole() if isinstance(whole, Pieces) else whole.clone()
         return copy.to(other.device)
@@ -382,8 +359,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     """Write a safetensors file, put it on disk, and return its SHA-256 in hexadecimal digits.
 
     The library's own writer holds all bytes at once; here each tensor is copied to the host when
-    its turn comes: a second copy of a large model would not fit. Sharded ones are gathered, and
-    then all ranks must call this.
+    its turn comes. Sharded ones are gathered, and then all ranks must call this.
     """
     digest = hashlib.sha256()
     with path.open("wb") as file, ThreadPoolExecutor(1) as pool:
@@ -402,11 +378,7 @@ def shard_path(path: Path, rank: int, world: int) -> Path:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor | Pieces]:
-    """All tensors of a safetensors file, on the CPU, or those of the files of several ranks.
-
-    Files are mapped into memory, so values are read when they are used. One that is missing or
-    damaged is a UserError.
-    """
+    """Tensors mapped from one file, or those of several ranks; a UserError if one is damaged."""
     if path.exists():
         return {**_read(path)}
     found = next(path.parent.glob(f"{path.stem}.*-of-*{path.suffix}"), None)

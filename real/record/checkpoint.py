@@ -70,14 +70,12 @@ class Checkpoint:
 
     version: int
     step: int
-    """Batches that were done."""
     parts: dict[str, int]
     """Parts of each table of the trace that hold the rows up to there."""
     config: dict[str, Any]
     extra: dict[str, Any]
     """The manifest's facts at that time, counters among them."""
     files: dict[str, str]
-    """SHA-256 of each file."""
 
 
 class Checkpoints:
@@ -91,10 +89,7 @@ class Checkpoints:
         every: int,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Write one every so many batches, and some minutes after the last one if settings say so.
-
-        `run_folder` holds the trace; None on ranks that write no more than their shards.
-        """
+        """Write one every so many batches; the trace is None on all ranks but the first."""
         self._root, self._run_folder, self._ranks = path / FOLDER, run_folder, ranks
         self._every, self._keep = every, config.checkpoint_keep
         self._seconds = 60 * config.checkpoint_minutes
@@ -107,10 +102,9 @@ class Checkpoints:
         return bool(self._ranks.highest(int(time.monotonic() - self._last >= self._seconds)))
 
     def save(self, state: State, step: int) -> None:
-        """Write a checkpoint after `step` batches, then delete the oldest ones.
+        """Write a checkpoint after `step` batches, then delete the oldest; all ranks call this.
 
         The rows of the trace are put on disk first: the checkpoint says how many parts they fill.
-        All ranks must call this: each writes its shards. On a full disk earlier checkpoints stay.
         """
         target = self._root / f"step-{step:06d}"
         if self._run_folder is not None:
@@ -149,10 +143,7 @@ def write_checkpoint(
 def latest(
     run_folder: Path, notice: Callable[[str], object], ranks: Ranks = ALONE
 ) -> tuple[Path, Checkpoint] | None:
-    """Return the folder and contents of the last whole checkpoint; None if there never was one.
-
-    `notice` is called with a line for each that cannot be used, and all of them must not be so.
-    """
+    """Return the last whole checkpoint, if there ever was one; `notice` is told of the others."""
     folders = _checkpoints_in(run_folder / FOLDER)
     for i, folder in enumerate(folders):
         try:
@@ -184,15 +175,7 @@ def trained_weights(folder: Path) -> dict[str, Tensor]:
     return {name: t.whole() if isinstance(t, Pieces) else t for name, t in tensors.items()}
 
 
-def remove_leftovers(run_folder: Path) -> None:
-    """Delete what a killed process left of an unfinished checkpoint."""
-    root = run_folder / FOLDER
-    for path in root.glob(f"*{TEMPORARY}") if root.is_dir() else ():
-        remove_folder(path)
-
-
 def _checkpoints_in(root: Path) -> list[Path]:
-    """Checkpoint folders, the latest first."""
     steps = {
         int(match[1]): path
         for path in (root.iterdir() if root.is_dir() else ())
@@ -247,7 +230,6 @@ def _is_sharded(name: str, content: Any) -> bool:
 
 
 def _write(path: Path, content: Any) -> str:
-    """Write one file and return its digest."""
     if path.name.endswith(TENSORS):
         return write_tensors(path, content)
     path.write_bytes(msgspec.json.encode(content))
@@ -259,11 +241,7 @@ def check_room(
 ) -> list[str]:
     """Return a notice of the disk space that the checkpoints of a run will take; none if small.
 
-    Args:
-        n_bytes: of one checkpoint.
-        keep: checkpoints that stay on disk.
-        n_written: checkpoints that the whole run writes.
-        final: bytes of the trained model, which is written at the end.
+    Each has `n_bytes`; `keep` of `n_written` stay. `final` are bytes of the trained model.
     """
     path = run_folder.absolute()
     disk = next(folder for folder in (path, *path.parents) if folder.exists())
@@ -295,12 +273,8 @@ def save_model(
     """Write RUN/model: configuration, generation settings, weights, tokenizer.
 
     Adapters are merged into the weights that they belong to. They are written alone as well, to
-    RUN/adapters in the format of peft: in bfloat16 the merge rounds small changes away.
-
-    Args:
-        policy: of all ranks, which must all call this.
-        run_folder: None on ranks that do not write.
-        average: of the weights, written in their place.
+    RUN/adapters in the format of peft: in bfloat16 the merge rounds small changes away. An average
+    of the weights takes their place. All ranks must call this, with a folder on one alone.
     """
     with average.held_by(policy.model) if average else nullcontext():
         weights = _weights(policy.model, run_folder is not None)
@@ -327,10 +301,7 @@ def model_bytes(model: Any) -> int:
 
 
 def _weights(model: Any, writes: bool) -> dict[str, Any] | None:
-    """Return the weights to write in place of the model's own; None to write its own.
-
-    Sharded weights are gathered one at a time, and freed at once on ranks that do not write.
-    """
+    """Return the weights to write, gathered one by one, in place of the model's own if not None."""
     if not has_adapters(model) and not is_split(model.parameters()):
         return None
     kept = model.state_dict()

@@ -34,17 +34,7 @@ def evaluate(
     with_majority: bool,
     ks: Sequence[int] = (),
 ) -> dict[str, float]:
-    """Return columns of the trace's evals, over the problems whose true answer is known.
-
-    pass_at_1       mean over problems and responses of being right; NaN if no truth is known
-    maj_accuracy    share of problems whose majority answer is right; NaN without `with_majority`
-    n_responses     V
-    pass_at_k       see `pass_at`
-
-    Args:
-        answers_NV: (N, V) answer ids by `answer_ids`.
-        with_majority: whether V is large enough for a majority vote to be reported.
-    """
+    """Return columns of the trace's evals, over problems with a known answer; NaN without any."""
     n_responses = answers_NV.shape[1]
     known = [i for i in range(len(answer_ids)) if answer_ids.has_truth(i)]
     truth_M = np.array([answer_ids.truth_id(i) for i in known])
@@ -56,19 +46,16 @@ def evaluate(
     columns["pass_at_1"] = float(right_MV.mean(axis=1).mean())
     if with_majority:
         pairs = zip(answers_NV[known], truth_M, strict=True)
-        columns["maj_accuracy"] = float(np.mean([_majority_right(*pair) for pair in pairs]))
+        columns["maj_accuracy"] = float(np.mean([majority_right(*pair) for pair in pairs]))
     right_M = right_MV.sum(axis=1)
     return columns | {f"pass_at_{k}": float(pass_at(k, right_M, n_responses).mean()) for k in ks}
 
 
 def pass_at(k: int, right_N: NDArray[np.int64], n: int) -> NDArray[np.float64]:
-    """(N,) unbiased estimate of the chance that one of k responses is right.
+    """(N,) unbiased estimate of the chance that one of k responses is right; NaN where k > n.
 
     `1 - C(n - c, k) / C(n, k)` (Chen et al. 2021, "Evaluating large language models trained on
-    code"), as a product of k factors, since the binomials overflow. NaN where k > n.
-
-    Args:
-        right_N: (N,) right responses of each problem, c.
+    code") with c = `right_N`, as a product of k factors, since the binomials overflow.
     """
     if k > n:
         return np.full(len(right_N), np.nan)
@@ -78,7 +65,7 @@ def pass_at(k: int, right_N: NDArray[np.int64], n: int) -> NDArray[np.float64]:
     return 1.0 - (wrong_Nk / (n - places_k)).prod(axis=1)
 
 
-def _majority_right(answers_V: NDArray[np.int64], truth: int) -> float:
+def majority_right(answers_V: NDArray[np.int64], truth: int) -> float:
     """Chance that the majority vote is the truth, ties broken at random."""
     parsed = answers_V[answers_V >= 0]
     if not len(parsed):
@@ -103,9 +90,7 @@ class Evaluator:
     reads: bool = True
     """False on ranks that only sample: their rows are not written."""
     average: WeightAverage | None = None
-    """Of the weights, evaluated in their place."""
     held_out: PromptSet | None = None
-    """Problems that are not trained on."""
 
     def log(self, log: Journal, step: int, epoch: int, full: bool) -> None:
         """Evaluate, write the row, and note the summary of the curve of evaluations so far."""
@@ -131,14 +116,10 @@ class Evaluator:
     def _judged(
         self, prompts: PromptSet, n: int, version: int, generator: Generator, with_majority: bool
     ) -> tuple[dict[Extract, dict[str, float]], list[dict[str, Any]]]:
-        """Return the columns by way of extraction, and rows of responses to a few problems.
-
-        These are spread evenly over the set, which may be sorted by difficulty.
-        """
+        """Return the columns by way of extraction, and rows of responses to a few problems."""
         config, answer_ids = self.config, AnswerIds(prompts.truths, self.equality)
-        nothing_NV = np.full((len(prompts), n), UNPARSEABLE, np.int64)
         read: dict[Extract, NDArray[np.int64]] = {
-            extract: nothing_NV.copy() for extract in get_args(Extract)
+            extract: np.full((len(prompts), n), UNPARSEABLE) for extract in get_args(Extract)
         }
         n_written = min(WRITTEN_PROBLEMS, len(prompts))
         written = {int(i) for i in np.linspace(0, len(prompts) - 1, n_written).round()}
@@ -149,10 +130,8 @@ class Evaluator:
                 continue
             finished = part.rollouts.finished_PN.tolist()
             for problem, texts, ended in zip(part.problems, part.texts, finished, strict=True):
-                read["strict"][problem] = answer_ids.ids(problem, texts)
-                read["flexible"][problem] = _completed(
-                    answer_ids, problem, texts, read["strict"][problem]
-                )
+                for extract, answers_NV in read.items():  # the strict ids come first
+                    answers_NV[problem] = answer_ids.ids(problem, texts, extract)
                 if problem in written:
                     chosen = read[config.eval_extract or config.extract][problem].tolist()
                     given = zip(texts, chosen, ended, strict=True)
@@ -163,21 +142,9 @@ class Evaluator:
         return columns, rows
 
 
-def _completed(
-    answer_ids: AnswerIds, problem: int, texts: Sequence[str], strict_N: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """(N,) flexible answer ids from the strict ones, which stand wherever there are any."""
-    completed_N, unread = strict_N.copy(), np.flatnonzero(strict_N == UNPARSEABLE)
-    if len(unread):
-        left = [texts[i] for i in unread.tolist()]
-        completed_N[unread] = answer_ids.ids(problem, left, "flexible")
-    return completed_N
-
-
 def _completions(
     prompts: PromptSet, answer_ids: AnswerIds, problem: int, given: list[tuple[str, int, bool]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each response, of which text, answer id and whether it ended are given."""
     row, has_truth = prompts.problems[problem], answer_ids.has_truth(problem)
     for sample, (text, answer, ended) in enumerate(given):
         yield {

@@ -32,8 +32,6 @@ PROJECT = "ttrl-guard-lab"
 
 
 class _TensorBoard:
-    """Event files in RUN/tensorboard."""
-
     def __init__(self, folder: Path, manifest: Manifest, after: int | None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
@@ -60,7 +58,6 @@ class _TensorBoard:
 
 
 def _cell(value: object) -> str:
-    """Escape one cell of a Markdown table."""
     return html.escape(str(value)).replace("|", "&#124;").replace("\n", "<br>")
 
 
@@ -96,39 +93,6 @@ class _Wandb:
 _MAKERS = {"tensorboard": _TensorBoard, "wandb": _Wandb}
 
 
-class Loggers:
-    """Several loggers as one. A logger that fails is left out from then on; the run continues."""
-
-    def __init__(self, loggers: Sequence[tuple[str, _TensorBoard | _Wandb]] = ()) -> None:
-        self._loggers = list(loggers)
-
-    def __bool__(self) -> bool:
-        """Return whether there is any logger."""
-        return bool(self._loggers)
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Log numbers of one batch."""
-        self._all(lambda logger: logger.scalars(step, values))
-
-    def table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Log rows of equal keys."""
-        self._all(lambda logger: logger.table(step, name, rows))
-
-    def close(self) -> None:
-        """Close all."""
-        self._all(lambda logger: logger.close())
-        self._loggers = []
-
-    def _all(self, call: Callable[[_TensorBoard | _Wandb], None]) -> None:
-        for entry in list(self._loggers):
-            try:
-                call(entry[1])
-            except Exception as error:
-                self._loggers.remove(entry)
-                reason = first_line(error)
-                print(f"log {entry[0]}: failed and is left out ({reason})", file=sys.stderr)
-
-
 Ints = NDArray[np.int64]
 Rows = dict[str, Any]
 
@@ -137,20 +101,10 @@ class Visited(NamedTuple):
     """Votes of some problems, as the trace keeps them."""
 
     problems_P: Ints
-    """(P,) problem indices."""
     answers_PV: Ints
     """(P, V) answer ids, -1 unparseable."""
     columns: Rows
     """Columns of the trace's visits, without step and epoch."""
-
-
-class VoteTables(NamedTuple):
-    """Rows that a batch's votes add to the trace, without step and epoch."""
-
-    votes: Rows
-    """Columns of the trace's votes, problem by problem in the batch's order, ids ascending."""
-    answers: Rows
-    """Columns of the trace's answers: the texts of those that were given for the first time."""
 
 
 class VoteRows:
@@ -162,47 +116,33 @@ class VoteRows:
             [answer_ids.n_answers_of(p) for p in range(len(answer_ids))], np.int64
         )
 
-    def count(self, problems_P: Ints, answers_PV: Ints, visit: int | Ints) -> VoteTables:
-        """The rows of one visit of a batch's problems.
+    def count(self, problems_P: Ints, answers_PV: Ints, visit: int | Ints) -> tuple[Rows, Rows]:
+        """Return columns of the trace's votes and answers for one visit, without step and epoch.
 
-        Args:
-            answers_PV: (P, V) answer ids of `answer_ids`, -1 unparseable, which gets no row.
-            visit: number of this visit; (P,) where it differs between the problems.
+        Problems come in the batch's order, ids ascending; answers are those of which no text was
+        written yet. `answers_PV` are (P, V) ids, -1 unparseable, which gets no row; `visit` is the
+        visit's number, (P,) where it differs between the problems.
         """
-        votes = vote_rows(problems_P, answers_PV, visit)
-        row, problem, answer = self._new(problems_P)
-        texts = list(map(self._answer_ids.text, problem.tolist(), answer.tolist()))
-        names = {"problem": problem, "answer": answer, "text": np.array(texts, np.str_)}
-        return VoteTables(votes, {"replicate": 0, "visit": _at(row, visit), **names})
-
-    def _new(self, problems_P: Ints) -> tuple[Ints, Ints, Ints]:
-        """Row, problem and id of the answers that were not written yet, second votes' among them.
-
-        Ids follow the order of first appearance, so those beyond the last written one are new.
-        """
+        width = 1 + int(answers_PV.max(initial=0))
+        key_PV = np.arange(len(problems_P))[:, None] * width + answers_PV
+        voted, count = np.unique(key_PV[answers_PV >= 0], return_counts=True)
+        row, answer = np.divmod(voted, width)
+        visit_P = np.broadcast_to(visit, len(problems_P))
+        votes = {"problem": problems_P[row], "answer": answer, "count": count}
+        # Ids follow the order of first appearance, so those beyond the last written one are new.
         new_answers = [
-            (row, problem, answer)
-            for row, problem in enumerate(problems_P.tolist())
+            (new, problem, answer)
+            for new, problem in enumerate(problems_P.tolist())
             for answer in range(self._n_written_N[problem], self._answer_ids.n_answers_of(problem))
         ]
-        row, problem, answer = np.array(new_answers, np.int64).reshape(-1, 3).T
+        new, problem, answer = np.array(new_answers, np.int64).reshape(-1, 3).T
         np.maximum.at(self._n_written_N, problem, answer + 1)
-        return row, problem, answer
-
-
-def vote_rows(problems_P: Ints, answers_PV: Ints, visit: int | Ints) -> Rows:
-    """Columns of the trace's votes: one row per problem and answer with at least one of V votes."""
-    width = 1 + int(answers_PV.max(initial=0))
-    key_PV = np.arange(len(problems_P))[:, None] * width + answers_PV
-    voted, count = np.unique(key_PV[answers_PV >= 0], return_counts=True)
-    row, answer = np.divmod(voted, width)
-    names = {"problem": problems_P[row], "answer": answer, "count": count}
-    return {"replicate": 0, "visit": _at(row, visit), **names}
-
-
-def _at(row: Ints, visit: int | Ints) -> int | Ints:
-    """The visit of each row, where it differs between the problems."""
-    return visit if isinstance(visit, int) else visit[row]
+        texts = list(map(self._answer_ids.text, problem.tolist(), answer.tolist()))
+        answers = {"problem": problem, "answer": answer, "text": np.array(texts, np.str_)}
+        return (
+            {"replicate": 0, "visit": visit_P[row], **votes},
+            {"replicate": 0, "visit": visit_P[new], **answers},
+        )
 
 
 COMPLETIONS = "completions"
@@ -219,14 +159,9 @@ class Journal:
         loggers: Sequence[tuple[str, Any]] = (),
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        """Write to the recorder, and to what else is given.
-
-        Args:
-            folder: for completions.
-            loggers: with their names; get means over the rows of each call.
-        """
+        """Write to the recorder; a logger that fails is left out, and the run continues."""
         self.recorder = recorder
-        self._folder, self._loggers = folder, Loggers(loggers)
+        self._folder, self._loggers = folder, list(loggers)
         self._checkpoints = checkpoints
         self._overdue = False
         self.show: Callable[[str], object] = lambda phase: None
@@ -241,10 +176,7 @@ class Journal:
         after: int | None,
         ranks: Ranks = ALONE,
     ) -> Journal:
-        """Return the journal of a run with a folder, resumed after batch `after` if that is given.
-
-        On a rank that does not write, the recorder is `Unwritten`, and the journal keeps nothing.
-        """
+        """Return the journal of a run, resumed after batch `after`; `Unwritten` keeps nothing."""
         folder = recorder if isinstance(recorder, RunFolder) else None
         checkpoints = Checkpoints(recorder.path, folder, config, every, ranks) if every else None
         if folder is None:
@@ -262,11 +194,6 @@ class Journal:
         """True if checkpoints are written."""
         return self._checkpoints is not None
 
-    def write_visits(self, columns: Columns) -> None:
-        """Add rows to the trace's visits."""
-        self.recorder.write_visits(columns)
-        self._log("votes", columns)
-
     def write_steps(self, columns: Columns) -> None:
         """Add rows to the trace's steps."""
         self.recorder.write_steps(columns)
@@ -281,12 +208,14 @@ class Journal:
         self, visited: Visited, position: Columns, votes: VoteRows | None = None
     ) -> None:
         """Add a batch's visits to the trace, and its votes where `votes` counts them."""
-        self.write_visits({**visited.columns, **position})
+        columns = {**visited.columns, **position}
+        self.recorder.write_visits(columns)
+        self._log("votes", columns)
         if votes is not None:
-            counted = votes.count(*visited[:2], visit=visited.columns["visit"])
-            self.recorder.write_votes({**counted.votes, **position})
-            if len(counted.answers["text"]):
-                self.recorder.write_answers({**counted.answers, **position})
+            counted, answers = votes.count(*visited[:2], visit=visited.columns["visit"])
+            self.recorder.write_votes({**counted, **position})
+            if len(answers["text"]):
+                self.recorder.write_answers({**answers, **position})
 
     def write_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write down responses of one evaluation, one JSON object a line."""
@@ -296,7 +225,7 @@ class Journal:
         target.parent.mkdir(exist_ok=True)
         with whole(target) as temporary:
             temporary.write_bytes(msgspec.json.Encoder().encode_lines(rows))
-        self._loggers.table(step, COMPLETIONS, rows)
+        self._tell(lambda logger: logger.table(step, COMPLETIONS, rows))
 
     def write_json(self, name: str, values: Any) -> None:
         """Write a file of plain values next to the trace."""
@@ -355,12 +284,21 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loggers.close()
+        self._tell(lambda logger: logger.close())
 
     def _log(self, group: str, columns: Columns) -> None:
         if self._loggers:
-            step = int(np.max(np.asarray(columns["step"])))
-            self._loggers.scalars(step, metrics_of(group, columns))
+            step, values = int(np.max(np.asarray(columns["step"]))), metrics_of(group, columns)
+            self._tell(lambda logger: logger.scalars(step, values))
+
+    def _tell(self, call: Callable[[Any], None]) -> None:
+        for entry in list(self._loggers):
+            try:
+                call(entry[1])
+            except Exception as error:
+                self._loggers.remove(entry)
+                reason = first_line(error)
+                print(f"log {entry[0]}: failed and is left out ({reason})", file=sys.stderr)
 
 
 def metrics_of(group: str, columns: Columns) -> dict[str, float]:

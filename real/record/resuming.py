@@ -1,7 +1,4 @@
-"""Stopping a run at the end of a batch, and resuming it where its last checkpoint was written.
-
-After a signal the run goes on to the end of its batch, writes a checkpoint, and ends.
-"""
+"""Stopping a run at the end of a batch, with a checkpoint, and resuming it from the last one."""
 
 from __future__ import annotations
 
@@ -21,15 +18,16 @@ from typing import Any
 import msgspec
 
 from lab.base.errors import UserError
+from lab.base.files import TEMPORARY, remove_folder
 from lab.base.settings import to_values
 from lab.signals import handlers, stop
-from lab.trace.manifest import Manifest, commit, locked, now, read_manifest, versions
+from lab.trace.manifest import Manifest, commit, now, read_manifest, versions
 from lab.trace.trace import RunFolder
 from real.engines.rollouts import EngineDied
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import PromptSet
 from real.ranks.distributed import ALONE, Ranks
-from real.record.checkpoint import Checkpoint, latest, remove_leftovers
+from real.record.checkpoint import FOLDER, Checkpoint, latest
 from real.record.terminal import say
 from real.settings.config import TrainConfig
 from real.settings.presets import check_same, stored_config
@@ -94,14 +92,6 @@ def stop_requests() -> Iterator[StopRequest]:
 
 
 @contextlib.contextmanager
-def held(folder: Path, ranks: Ranks) -> Iterator[None]:
-    """Hold a run folder on the first rank, for all."""
-    stored_config(folder)  # before the lock, which would write into any folder
-    with locked(folder) if ranks.first else contextlib.nullcontext():
-        yield
-
-
-@contextlib.contextmanager
 def advised(folder: Path, keeps_checkpoints: bool) -> Iterator[None]:
     """Add to the message of an engine that died how to go on with the run."""
     try:
@@ -126,19 +116,11 @@ class ResumePoint:
     checkpoint: Checkpoint | None = None
     """None: killed before the first one was written, so it starts from the beginning."""
 
-    @property
-    def step(self) -> int | None:
-        """Batches that are done; None if not even the votes before training are."""
-        return None if self.checkpoint is None else self.checkpoint.step
-
 
 def resume_point(
     folder: Path, config: TrainConfig | None = None, ranks: Ranks = ALONE
 ) -> ResumePoint | None:
-    """Return the point from which a run folder continues; None if the run is finished.
-
-    Refuses what is no run, has no usable checkpoint, or differs in settings that may not change.
-    """
+    """Return the point from which a run folder continues; None if it is finished, else refused."""
     before = stored_config(folder)
     manifest = read_manifest(folder)
     config = (config or before).settled()
@@ -151,7 +133,9 @@ def resume_point(
         say([line])
         notices.append(line)
 
-    if changed := _changed_versions(manifest):
+    today = versions()
+    pairs = ((name, then, today.get(name, then)) for name, then in manifest.versions.items())
+    if changed := ", ".join(f"{n} {now} (was {then})" for n, then, now in pairs if now != then):
         notice(f"{folder}: goes on with {changed}; the numbers may differ in rounding")
     found = latest(folder, notice, ranks)
     if found is not None:
@@ -163,35 +147,35 @@ def resume_point(
     return ResumePoint(folder, config, manifest, notices)
 
 
-def _changed_versions(manifest: Manifest) -> str:
-    """Packages in other versions than those that the run was started with; empty if none."""
-    today = versions()
-    pairs = ((name, then, today.get(name, then)) for name, then in manifest.versions.items())
-    return ", ".join(f"{name} {now} (was {then})" for name, then, now in pairs if now != then)
-
-
 @contextlib.contextmanager
 def reopened(
     point: ResumePoint, sources: dict[str, Any] | None, restore: Callable[[Path], None]
 ) -> Iterator[RunFolder | None]:
-    """Open the run folder, cut back to the checkpoint, after the run itself was restored.
+    """Open the run folder, cut back to the checkpoint, after `restore` has put the run there.
 
-    Nothing in the folder changes before everything fits.
-
-    Args:
-        sources: `fingerprint` of the model and problems of today, compared and kept by the rank
-            that writes; None on the others, which get None.
-        restore: puts the run where the checkpoint in a folder was written.
+    Nothing in the folder changes before everything fits. `sources` is today's `fingerprint`, kept
+    by the rank that writes; None on the others, which get None.
     """
     old = point.manifest if point.checkpoint is None else point.checkpoint
     if sources is not None:
-        check_unchanged(old.extra.get("sources", {}), sources, point.config.model)
+        then = old.extra.get("sources", {})
+        if names := changed_files(then.get("model", {}), sources["model"]):
+            raise UserError(
+                f"model {point.config.model or 'of the tiny task'}: changed since the run was "
+                f"started ({', '.join(names)}); put the old files back or start a new run"
+            )
+        if then.get("problems") != sources["problems"]:
+            raise UserError(
+                "problems: changed since the run was started; put the old file back or start a "
+                "new run"
+            )
     if point.checkpoint_folder is not None:
         restore(point.checkpoint_folder)
     if sources is None:
         yield None
         return
-    remove_leftovers(point.folder)
+    for unfinished in (point.folder / FOLDER).glob(f"*{TEMPORARY}"):
+        remove_folder(unfinished)
     with cut_back(point.folder, point.checkpoint, point.config) as written:
         if point.notices:
             noted = written.manifest.extra.get("notices", [])
@@ -217,16 +201,3 @@ def fingerprint(model: Path, prompts: PromptSet) -> dict[str, Any]:
     pairs = zip(prompts.problems, prompts.tokens, strict=True)
     rows = msgspec.json.encode([(p.id, p.answer, tokens) for p, tokens in pairs])
     return {"model": model_digests(model), "problems": hashlib.sha256(rows).hexdigest()}
-
-
-def check_unchanged(then: dict[str, Any], now: dict[str, Any], config_model: str | None) -> None:
-    """Refuse other problems or another model."""
-    if names := changed_files(then.get("model", {}), now["model"]):
-        raise UserError(
-            f"model {config_model or 'of the tiny task'}: changed since the run was started "
-            f"({', '.join(names)}); put the old files back or start a new run"
-        )
-    if then.get("problems") != now["problems"]:
-        raise UserError(
-            "problems: changed since the run was started; put the old file back or start a new run"
-        )

@@ -121,14 +121,9 @@ _SCORES = ("pass_at", "maj", "strict", "flexible", "held_out")
 def summary(previous: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the summary of the curve with one more evaluation, as in `run.json`.
 
-    Args:
-        previous: the summary up to the evaluation before; None at the first. Points at or after
-            the new one's step are dropped, since a resumed run makes them again.
-
-    Returns:
-        `points` [step, pass@1], `first` and `last` with all that was measured, `best` (chosen with
-        hindsight, from the true answers) and `area`, the mean height of the curve over the steps.
-        `best` and `area` are None where no true answer is known.
+    Points at or after the new one's step are dropped, since a resumed run makes them again.
+    `points` are [step, pass@1], `first` and `last` all that was measured, `best` is chosen with
+    hindsight, `area` the mean height of the curve over the steps; None without true answers.
     """
     scores = {
         name: float(value)

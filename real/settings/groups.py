@@ -1,7 +1,4 @@
-"""Groups of settings, each the part of a run's settings that one piece of it reads.
-
-`TrainConfig` (`real.settings.config`) is made of them. Imports no torch.
-"""
+"""Groups of settings, which pieces of a run read and `TrainConfig` is made of. Imports no torch."""
 
 from __future__ import annotations
 
@@ -51,11 +48,7 @@ class FieldMap:
 
 
 class Settings:
-    """A group of settings, or several: checks itself when it is made, group by group.
-
-    Raises:
-        UserError: a setting has a wrong type or lies outside its bounds, or two contradict.
-    """
+    """A group of settings, or several; a UserError where one is out of bounds or two contradict."""
 
     group: ClassVar[str | None] = None
     """Title under which help shows the settings; None where each has that of its own group."""

@@ -1,8 +1,4 @@
-"""Where settings come from: presets, a file, options, the machine, a run folder. Imports no torch.
-
-Presets are the cells of the paper, each a model on a problem set; their values are data here, each
-with its source.
-"""
+"""Where settings come from: presets, files, options, the machine, a run folder; without torch."""
 
 from __future__ import annotations
 
@@ -23,7 +19,6 @@ from real.settings.config import TrainConfig
 from real.settings.groups import BOX_REQUEST, EngineSettings
 
 _WIDTH = 100
-"""Columns of a terminal that tables fit."""
 
 Source = Literal["paper", "release", "ours"]
 
@@ -32,7 +27,6 @@ class Choice(NamedTuple):
     """One setting of a preset."""
 
     name: str
-    """Of the field of `TrainConfig`."""
     value: Any
     source: Source
     """The paper's text, the scripts of its release (github linhxkkkk/TTRL-Guard), or neither."""
@@ -136,15 +130,11 @@ def preset(name: str, /, model: str | None = None, **changes: Any) -> TrainConfi
             f"preset = {name!r}: needs a model, give the local folder of {model_of(name)} "
             "with --model"
         )
-    values = STUDIES.get(name) or _cell(name)
+    values, data = STUDIES.get(name), name.partition("/")[2]
+    if values is None:
+        shared = {choice.name: choice.value for choice in SHARED}
+        values = {"problems": data, **shared, **SETS[data]}
     return from_values(values | {"model": model, **changes}, TrainConfig, f"preset {name}")
-
-
-def _cell(name: str) -> dict[str, Any]:
-    """The settings of a cell of the paper as plain values."""
-    data = name.partition("/")[2]
-    shared = {choice.name: choice.value for choice in SHARED}
-    return {"problems": data, **shared, **SETS[data]}
 
 
 def table() -> Iterator[str]:
@@ -174,7 +164,6 @@ def table() -> Iterator[str]:
 
 
 def _lines(text: str, indent: str = "    ") -> list[str]:
-    """A text in lines that fit a terminal."""
     return textwrap.wrap(text, _WIDTH, subsequent_indent=indent)
 
 
@@ -188,11 +177,8 @@ def settings_of(
     """Return the settings of the preset, with those of the file and of the arm over them.
 
     Of the command line `--config`, `--preset`, `--arm`, `--profile` and `--rule` are read, and the
-    options that these settings are checked against.
-
-    Args:
-        with_model: name the preset's model where none is given.
-        has_arms: the file may list arms, which `lab.cli.arms_of` reads.
+    options that these settings are checked against. `with_model` names the preset's model where
+    none is given; with `has_arms` the file may list arms, which `lab.cli.arms_of` reads.
     """
     path, name = read_option(argv, "--config"), read_option(argv, "--preset")
     values = with_arm_options(argv, {} if path is None else toml_values(Path(path)), name)
@@ -213,11 +199,7 @@ def settings_of(
 
 
 def settled_for(config: TrainConfig, gpu: bool, vllm: bool) -> tuple[TrainConfig, list[str]]:
-    """Return settled settings, with bfloat16 and vLLM where a model is trained on a GPU.
-
-    The tiny model stays in single precision on transformers: it is too small to gain. The second
-    result is a notice of what was chosen.
-    """
+    """Return settled settings, chosen for a GPU unless the model is tiny, and a notice of it."""
     choices = {"dtype": "bfloat16", "engine": "vllm" if vllm else "transformers"}
     chosen = {name: value for name, value in choices.items() if getattr(config, name) == "auto"}
     if not gpu or config.own_model is None or not chosen:

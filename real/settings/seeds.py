@@ -1,8 +1,8 @@
 """Random numbers by purpose and position, and the batches of a run in their order.
 
 Every draw has its own generator, made from the run's seed, a stream and a position in the run. Two
-arms of one seed therefore see the same problem order, guard draws and evaluation draws, however
-many numbers either of them used before; and a resumed run needs no generator's state.
+arms of one seed therefore see the same problem order, guard draws and evaluation draws; and a
+resumed run needs no generator's state.
 """
 
 from __future__ import annotations
@@ -73,11 +73,9 @@ class Batch:
     """One batch of problems."""
 
     step: int
-    """Number of the batch in the run, from 1."""
     epoch: int
     """From 1; also the number of these problems' visit."""
     problems_P: NDArray[np.int64]
-    """(P,) problem indices."""
     ends_epoch: bool
     ends_run: bool
 

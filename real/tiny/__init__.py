@@ -16,7 +16,6 @@ from real.tiny.arithmetic import ARITHMETIC
 from real.tiny.tasks import CLOSED, COLLATZ, PROBLEM_SEED, Task, build_tokenizer, closed
 
 TASKS: Mapping[str, Task] = {"arithmetic": ARITHMETIC, "collatz": COLLATZ, "closed": CLOSED}
-"""By the names that the setting `tiny_task` has."""
 
 problems = ARITHMETIC.problems
 CHECKPOINT = ARITHMETIC.checkpoint

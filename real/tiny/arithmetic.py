@@ -66,10 +66,7 @@ def reduction_index(expression: str, rule: EvaluationRule) -> int:
 
 
 def reduce_once(expression: str, index: int, slip: int = 0) -> str:
-    """The expression with the operator at ``index`` carried out, ``slip`` added to its result.
-
-    All modulo 10; a negative value wraps, so ``3-6`` is 7.
-    """
+    """The expression with one operator carried out, ``slip`` added, all modulo 10."""
     start = 2 * index
     left, sign, right = expression[start : start + 3]
     value = (_CARRY_OUT[sign](int(left), int(right)) + slip) % 10
@@ -82,11 +79,7 @@ def steps(
     slip_rate: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> list[str]:
-    """Every reduction of ``expression`` by ``rule``; the last is one digit, the answer.
-
-    With probability ``slip_rate`` a step writes a wrong digit (uniform over the nine) and goes on
-    from it; never without ``rng``.
-    """
+    """Every reduction by ``rule``, the answer last; a slip writes one of the nine wrong digits."""
     trace: list[str] = []
     while len(expression) > 1:
         slips = rng is not None and rng.random() < slip_rate
@@ -129,10 +122,7 @@ def shares(expression: str) -> dict[EvaluationRule, float]:
 
 
 def drawn_steps(
-    expression: str,
-    parts: dict[EvaluationRule, float],
-    slip_rate: float,
-    rng: np.random.Generator,
+    expression: str, parts: dict[EvaluationRule, float], slip_rate: float, rng: np.random.Generator
 ) -> list[str]:
     """The steps of one rule, drawn by its part, with slips."""
     chances = np.array(list(parts.values()))
@@ -140,20 +130,11 @@ def drawn_steps(
     return steps(expression, rule, slip_rate, rng)
 
 
-def example(expression: str, slip_rate: float, rng: np.random.Generator) -> str:
-    """A response to learn from, by a rule drawn from `shares`."""
-    return response_text(drawn_steps(expression, shares(expression), slip_rate, rng))
-
-
 def reworded(prompt: str) -> str | None:
     """Expression rewritten with swapped operands; None where nothing can be swapped.
 
     The digits of the first product whose two differ change places; without one, the first term and
-    the first other that is added. Value and length stay as they are under the usual precedence,
-    while the misconceptions often read the two writings differently.
-
-    Args:
-        prompt: such as `3+0-1*6+0=`.
+    the first other that is added. Value and length stay as they are.
     """
     for match in re.finditer(r"(?=(\d)\*(\d))", prompt):
         left, right = match.groups()
@@ -179,17 +160,10 @@ def is_scratch(text: str) -> bool:
 def scratch_holds(text: str, problem: str | None = None) -> bool:
     """Return whether each step follows from the last by one operation, right modulo 10.
 
-    This checks arithmetic and nothing else. Any operator may be carried out first, so a response
-    that follows a wrong order of evaluation without a slip passes as the right one does: the check
-    is no oracle of the answer, and cannot tell the planted rivals from the truth.
-
-    Args:
-        text: of a response, see `is_scratch`.
-        problem: expression that the first step follows from; without it the first step is taken
-            as it stands.
-
-    Returns:
-        False also where there is nothing to check.
+    The first step follows from `problem` if that is given. This checks arithmetic and nothing else.
+    Any operator may be carried out first, so a response that follows a wrong order of evaluation
+    without a slip passes as the right one does: the check is no oracle of the answer, and cannot
+    tell the planted rivals from the truth. False also where there is nothing to check.
     """
     match = _SCRATCH.fullmatch(text)
     if match is None:
@@ -214,6 +188,8 @@ ARITHMETIC = Task(
     n_questions=10**N_DIGITS * len(OPERATORS) ** (N_DIGITS - 1),
     draw=sample_expression,
     answer=evaluate,
-    example=example,
+    example=lambda expression, slip_rate, rng: response_text(
+        drawn_steps(expression, shares(expression), slip_rate, rng)
+    ),
     reworded=reworded,
 )

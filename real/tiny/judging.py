@@ -1,19 +1,16 @@
 r"""Judging on the tiny task: the question about an attempt, the verdict, and the new attempt.
 
 Three turns of one conversation, in the task's own tokens. The question shows the attempt and then
-the problem. The judge solves the problem itself and compares, as the verifier's prompt asks of
-language models; the verdict is a plus or a minus in the box. After a minus the problem is put
-once more, to be solved again::
+the problem. The judge solves the problem itself and compares; the verdict is a plus or a minus in
+the box. After a minus the problem is put once more, to be solved again::
 
     3+0-6+0>3-6+0>7+0>\boxed{7}=3+0-1*6+0=3+0-1*6>3+0-6>3+4>7\boxed{+}
     3+0-6+0>3-6+0>7+0>\boxed{7}=3+0-1*6+0=3-1*6+0>2*6+0>2+0>2\boxed{-}=3+0-1*6+0=3+0-1*6>...
 
-Judging is imperfect in the same way as solving. The judge of a training example has an order of
-evaluation of its own, drawn from the same `real.tiny.arithmetic.shares` as the solver's: it accepts
-the answers that it gets itself. After a minus another order is drawn from those that do not give
-the rejected answer. The model thus judges with the misconceptions that it solves with, and no
-number was chosen in addition to those of the task. A verdict carries on average as much information
-as one further vote.
+The judge of a training example has an order of evaluation of its own, drawn from the same
+`real.tiny.arithmetic.shares` as the solver's: it accepts the answers that it gets itself. After a
+minus another order is drawn from those that do not give the rejected answer. A verdict carries on
+average as much information as one further vote.
 """
 
 import numpy as np
@@ -38,7 +35,6 @@ VERIFICATION_TOKENS = RESPONSE_TOKENS + 1
 UNSCORED = -100
 """Target of tokens that no loss is taken of, as torch has it."""
 FIRST_TURNS = RESPONSE_TOKENS + PROMPT_TOKENS + VERIFICATION_TOKENS - 1
-"""Tokens to read of question and verification."""
 SIGN = FIRST_TURNS - 3
 """Position at which the verdict is predicted."""
 POSITIONS = 96
@@ -68,13 +64,8 @@ def read_verdict(text: str) -> int:
 def conversations(n: int, slip_rate: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens to read and to predict of `n` distinct problems, one attempt and one judge each.
 
-    Args:
-        slip_rate: as in `arithmetic.steps`, of attempts and judges.
-        seed: fixes them; `pretrain.training_tokens` draws others.
-
-    Returns:
-        (n, 86) int64 ids and (n, 86) targets, one token ahead, `UNSCORED` where no turn of the
-        judge is; the first `FIRST_TURNS` columns hold question and verification.
+    (n, 86) int64 ids and (n, 86) targets, one token ahead, `UNSCORED` where no turn of the judge
+    is; the first `FIRST_TURNS` columns hold question and verification.
     """
     rng = np.random.default_rng([seed, 1])
     expressions = ARITHMETIC.sample_distinct(n, rng, held_out=False)

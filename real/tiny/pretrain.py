@@ -1,22 +1,16 @@
 """The supervised recipes that make the starting checkpoints of the tiny tasks, and their accuracy.
 
-One small Qwen2 model is trained on responses. Of the arithmetic part follows the right rule and
-part two misconceptions (`real.tiny.arithmetic.shares`), with slips; `real.tiny.arithmetic` says how
-many of the wrong answers that a majority vote later meets come from them. Of the Collatz steps all
-is right, and training ends before the model masters them. Closed answers are drawn by the shares
-that votes are to have. Questions of the problem sets are held out.
+One small Qwen2 model is trained on responses to questions that problem sets do not have: of the
+arithmetic by three rules (`real.tiny.arithmetic.shares`) with slips, of Collatz steps right ones
+until shortly before the model masters them, of closed answers by the shares of the votes. The model
+that judges, `real.tiny.VERIFYING`, goes on from the arithmetic's checkpoint, with further examples
+of solving, lest that be forgotten, and conversations of `real.tiny.judging`.
 
-The model that judges, `real.tiny.VERIFYING`, goes on from the arithmetic's checkpoint, so it solves
-much as that one does. Every step has further examples of solving, lest that be forgotten, and
-conversations of `real.tiny.judging`.
-
-The same recipe, seed and machine give the same bits. Other machines differ in rounding, so there
-the weights agree only roughly and accuracy is what can be compared.
+The same recipe, seed and machine give the same bits; on others accuracy is what can be compared.
 """
 
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -34,6 +28,7 @@ from lab.base.files import whole_folder
 from lab.progress import Bar
 from real.model.policy import quiet
 from real.model.prepare import torch_threads
+from real.record.evaluation import majority_right
 from real.tiny import ARITHMETIC, CHECKPOINT, TASKS, Task, build_tokenizer, judging
 from real.tiny.tasks import BOX, EOS_ID, PAD_ID, TEMPERATURE, VOCABULARY_SIZE, encode
 
@@ -73,7 +68,6 @@ RECIPES = {
     "collatz": Recipe(steps=400, layers=1, heads=8, slip_rate=0.0),
     "closed": Recipe(slip_rate=0.0),
 }
-"""Of the shipped checkpoints, by task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +91,8 @@ def build(
     """Train the checkpoint of a task and write it to ``folder`` as a local Hugging Face model.
 
     Leaves config.json, generation_config.json, model.safetensors (float32), the tokenizer and
-    recipe.json (task, recipe, seed, accuracy). The folder appears whole or not at all.
-
-    Args:
-        folder: must not exist.
-        seed: fixes the initial weights and the training data.
-        recipe: the shipped checkpoint's if None.
+    recipe.json (task, recipe, seed, accuracy). The folder, which must not exist, appears whole or
+    not at all.
     """
     recipe = recipe or RECIPES[task]
     with _made(folder) as made:
@@ -229,9 +219,7 @@ def training_tokens(n: int, slip_rate: float, seed: int, task: Task = ARITHMETIC
 
 
 def response_loss(
-    model: Qwen2ForCausalLM,
-    batch: torch.Tensor,
-    prompt_tokens: int = ARITHMETIC.prompt_tokens,
+    model: Qwen2ForCausalLM, batch: torch.Tensor, prompt_tokens: int = ARITHMETIC.prompt_tokens
 ) -> torch.Tensor:
     """Mean cross-entropy of the response tokens of ``batch`` (B, T), a scalar in nats."""
     logits = model(input_ids=batch[:, :-1]).logits[:, prompt_tokens - 1 :]
@@ -256,7 +244,6 @@ def _verifying_loss(
 
 
 def _learning_rate(schedule: Schedule, step: int) -> float:
-    """Linear warm-up, then cosine to zero at the last step."""
     if step < schedule.warmup_steps:
         return schedule.learning_rate * (step + 1) / schedule.warmup_steps
     done = (step - schedule.warmup_steps) / max(1, schedule.steps - schedule.warmup_steps)
@@ -268,7 +255,6 @@ class Accuracy:
     """Measurements of a checkpoint on the problem set before any reinforcement learning."""
 
     pass_at_1: float
-    """Mean over problems and samples."""
     maj_accuracy: float
     """Share of problems whose majority answer is right; a tie counts as its part."""
     parseable: float
@@ -291,26 +277,17 @@ def measure(
     records = task.problems(n_problems)
     prompts = [p.prompt for p in records]
     answers_NV = sample_answers(model, prompts, n_votes, seed, task.response_tokens)
-    truths = [int(task.answer(prompt[:-1])) for prompt in prompts]
-    counted = [_count(row, truth) for row, truth in zip(answers_NV.tolist(), truths, strict=True)]
-    right_N, majority_N, rival_N = np.array(counted).T
+    truth_N = np.array([int(task.answer(prompt[:-1])) for prompt in prompts])
+    pairs = list(zip(answers_NV, truth_N, strict=True))
+    rivals = [np.bincount(row[(row >= 0) & (row != truth)], minlength=1) for row, truth in pairs]
     return Accuracy(
-        pass_at_1=float(right_N.mean() / n_votes),
-        maj_accuracy=float(majority_N.mean()),
+        pass_at_1=float((answers_NV == truth_N[:, None]).mean()),
+        maj_accuracy=float(np.mean([majority_right(*pair) for pair in pairs])),
         parseable=float((answers_NV >= 0).mean()),
-        strong_rivals=float((rival_N >= n_votes / 4).mean()),
+        strong_rivals=float(np.mean([counts.max() >= n_votes / 4 for counts in rivals])),
         n_problems=n_problems,
         n_votes=n_votes,
     )
-
-
-def _count(answers: Sequence[int], truth: int) -> tuple[int, float, int]:
-    """Votes for the truth, its part in the majority, and most votes for a wrong number."""
-    counts = Counter(answer for answer in answers if answer >= 0)
-    most = max(counts.values(), default=0)
-    leading = [answer for answer, n in counts.items() if n == most]
-    rival = max((n for answer, n in counts.items() if answer != truth), default=0)
-    return counts[truth], (truth in leading) / max(len(leading), 1), rival
 
 
 def sample_answers(
@@ -330,7 +307,6 @@ def sample_answers(
 def _sample_texts(
     model: PreTrainedModel, prompts: list[str], max_tokens: int, seed: int
 ) -> list[str]:
-    """One response to each prompt; prompts of one length are sampled together."""
     responses = [""] * len(prompts)
     ids = [encode(prompt) for prompt in prompts]
     with torch.random.fork_rng(devices=[]):
@@ -371,7 +347,6 @@ class Judgement:
     readable: float
     """Share of verdicts that can be read; the others are in neither rate's numerator."""
     right: float
-    """Share of the judged responses that are right."""
     own_agrees: float
     """Share of verdicts that follow from comparing the attempt with the judge's own answer."""
     n_problems: int
@@ -404,5 +379,4 @@ def measure_judging(
 
 
 def _share(values: np.ndarray) -> float:
-    """Share of True; NaN where there is nothing."""
     return float(values.mean()) if values.size else float("nan")

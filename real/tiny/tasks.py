@@ -73,7 +73,6 @@ def encode(text: str) -> list[int]:
 
 
 PROBLEM_SEED = 0
-"""Seed of a task's problem set unless the settings name another."""
 
 _HELD_OUT = 8
 """One question in this many is kept from pretraining; problem sets are drawn from those only."""
@@ -86,15 +85,12 @@ class Task:
     """Questions whose answers a program knows. Their texts and responses have fixed lengths."""
 
     prefix: str
-    """Beginning of the ids of problems."""
     checkpoint: Path
-    """Folder of the model before training."""
     prompt_tokens: int
     """Tokens of a question and ``=``."""
     response_tokens: int
     """Tokens of a well-formed response, with the end token."""
     n_questions: int
-    """All that there are."""
     draw: Callable[[np.random.Generator], str]
     """Return one question, uniform over all."""
     answer: Callable[[str], str]
@@ -106,11 +102,7 @@ class Task:
     """Return whether a question may stand at a place of a problem set."""
 
     def sample_distinct(self, n: int, rng: np.random.Generator, held_out: bool) -> list[str]:
-        """Return ``n`` distinct questions, all from the held-out part or all from the other.
-
-        The first ``m`` of them are what ``sample_distinct(m, ...)`` gives for the same seed. There
-        must be somewhat more than ``n``.
-        """
+        """Return ``n`` distinct questions, all held out or none; for fewer, the first of them."""
         part = self.n_questions * (1 if held_out else _HELD_OUT - 1) / _HELD_OUT
         if n > _MOST * part:
             raise UserError(
@@ -126,10 +118,7 @@ class Task:
         return list(distinct)
 
     def problems(self, n: int = 64, seed: int = PROBLEM_SEED) -> list[Problem]:
-        """Return the problem set: ``n`` distinct problems, uniform over those held out.
-
-        Not chosen by difficulty. A shorter set of the same seed is the beginning of a longer one.
-        """
+        """Return ``n`` distinct held-out problems, uniformly drawn; for fewer, the first ones."""
         questions = self.sample_distinct(n, np.random.default_rng(seed), held_out=True)
         return [
             Problem(f"{self.prefix}-{seed}-{i:03d}", f"{question}=", self.answer(question))
@@ -173,7 +162,6 @@ COLLATZ = Task(
 )
 
 _ROW = 12
-"""Digits of a closed question."""
 TEMPERATURE = 0.6
 """Sampling temperature at which the shares of the votes hold, and the accuracy is measured."""
 _REST = 0.08
@@ -224,12 +212,7 @@ CLOSED = Task(
 
 
 def closed(wrong: float, rival_lead: int) -> Task:
-    """The task with problem sets of a share of problems whose majority before training is wrong.
-
-    Args:
-        wrong: the share, in [0, 1]; of the first n problems of a set it is within 1 / n.
-        rival_lead: of the rival in these, in percent of the votes: 20, 40 or 60.
-    """
+    """The task with a share of problems whose wrong majority leads by so many percent of votes."""
 
     def stands(place: int, question: str) -> bool:
         is_wrong = int((place + 1) * wrong) > int(place * wrong)

@@ -15,7 +15,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,15 +31,6 @@ Reference = Callable[[PackedRows, float], Tensor]
 
 _LOG_RATIO_LIMIT = 20.0
 """Keeps exp finite in single precision; far outside of every clip range."""
-
-
-class TokenLoss(NamedTuple):
-    """The loss of every token before any mean."""
-
-    loss_KT: Tensor
-    """What stands at padding is meaningless."""
-    clipped_KT: Tensor
-    """bool; the clip cut this token's majority or minority gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +52,6 @@ class Pass:
     broken: tuple[Place, ...] = ()
     """Rows with tokens whose log-prob under the trained policy is not finite. They spoil the
     gradient: forget it, and repeat the pass on `without_rows(groups, broken)`."""
-    kl: float = 0.0
-    """Mean over the forwarded tokens of the estimated KL divergence from the reference."""
 
 
 def backward(
@@ -76,16 +65,14 @@ def backward(
 
     Args:
         model: a causal language model in evaluation mode, or a `Scorer` of one. With an
-            `EntropyScorer` the loss is the entropy of the responses' tokens, whatever their
-            advantages are.
+            `EntropyScorer` the loss is the entropy of the responses' tokens.
         groups: the mini-batch, the same on all ranks; dropped ones must have been left out.
         share: rank and number of ranks. Every rank plans the same micro-batches and runs each
             `world`-th, all equally many: one with nothing left runs a row at weight zero, since
             sharded models need all ranks in every pass. The loss is multiplied by `world`,
-            because data-parallel wrappers (FSDP2, DDP) average gradients over ranks and here
-            the ranks' gradients have to add up: the denominator is that of the whole mini-batch.
-        reference: of the KL term; needed when `kl_coef > 0`. The problem's weight does not scale
-            that term: a doubtful label is no reason to drift faster.
+            because data-parallel wrappers (FSDP2, DDP) average gradients over ranks.
+        reference: of the KL term, which the problem's weight does not scale: a doubtful label is
+            no reason to drift faster.
 
     Returns:
         What the mini-batch cost, over all ranks. Silent groups are not computed while there is no
@@ -103,18 +90,18 @@ def backward(
     # All are laid out before the first runs, so that a GPU is never waited for in between.
     batches = [scorer.micro_batch(groups, places or passes[0][:1], bundle) for places in own_passes]
     bottom = denominator(counts, config)
-    added = torch.zeros(_N_NUMBERS, dtype=torch.float64, device=groups[0].old_KT.device)
-    flags: list[Tensor] = []
+    added = torch.zeros(3, dtype=torch.float64, device=groups[0].old_KT.device)
+    flags: list[tuple[list[Place], Tensor]] = []
     for places, batch in zip(own_passes, batches, strict=True):
         loss, numbers, broken_R = _micro_loss(scorer, batch, config, reference)
         (loss * (world if places else 0) / bottom).backward()
         if places:
             added += numbers
-            flags.append(broken_R)
+            flags.append((places, broken_R))
     if world > 1 and dist.is_initialized():
         dist.all_reduce(added)
-    loss, n_clipped, kl, n_broken = added.tolist()  # which waits for a GPU to catch up
-    broken = _broken_rows(flags, own_passes, world) if n_broken else ()
+    loss, n_clipped, n_broken = added.tolist()  # which waits for a GPU to catch up
+    broken = _broken_rows(flags, groups, world) if n_broken else ()
     if broken and bundle > 1:
         broken = _broken_alone(scorer, groups, config, share) or broken
     n_tokens, n_forward = (sum(map(sum, c)) for c in (counts, active))
@@ -126,7 +113,6 @@ def backward(
         n_inputs=n_inputs,
         n_left_out=sum(int(group.lengths_K.sum()) for group in groups) - n_tokens,
         broken=broken,
-        kl=kl / n_forward if n_forward else 0.0,
     )
 
 
@@ -143,11 +129,10 @@ def _broken_alone(
 
 
 def denominator(counts: Sequence[RowCounts], config: UpdateSettings) -> float:
-    """Denominator of the mini-batch's sum over tokens: for `loss` dapo their number.
+    """Denominator of the mini-batch's sum over tokens; silent groups count.
 
-    For grpo it is the number of responses, whose token means are added; for dr_grpo that number
-    times the longest response allowed. The names are those of TRL's `loss_type`.
-    Silent groups count.
+    For dapo the number of tokens, for grpo of responses, whose token means are added, for dr_grpo
+    that times the longest response allowed. The names are those of TRL's `loss_type`.
     """
     if config.loss == "dapo":
         return float(sum(map(sum, counts)))
@@ -161,8 +146,8 @@ def token_loss(
     majority_K: Tensor,
     minority_K: Tensor,
     config: LossSettings,
-) -> TokenLoss:
-    """The clipped loss of every token, both advantage streams at once, see `Group`."""
+) -> tuple[Tensor, Tensor]:
+    """(K, T) clipped loss of every token by both advantage streams, and bool where clipped."""
     log_ratio = logprobs_KT - old_KT.to(logprobs_KT.dtype)
     ratio = log_ratio.clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT).exp()
     bounded = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
@@ -173,7 +158,7 @@ def token_loss(
         free, cut = ratio * advantages_K1, bounded * advantages_K1
         loss = loss - torch.minimum(free, cut)
         clipped = clipped | (cut < free)
-    return TokenLoss(loss, clipped)
+    return loss, clipped
 
 
 def kl_estimate(logprobs: Tensor, other: Tensor) -> Tensor:
@@ -186,24 +171,16 @@ def kl_estimate(logprobs: Tensor, other: Tensor) -> Tensor:
     return torch.expm1(gap) - gap
 
 
-_N_NUMBERS = 4
-
-
 def _micro_loss(
     scorer: Scorer, batch: MicroBatch, config: UpdateSettings, reference: Reference | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Summed loss of one micro-batch, with gradient, and what else it adds up to, on its device.
-
-    Returns:
-        The loss; (4,) sums: loss, clipped tokens, KL, broken rows; (R,) bool, rows with a value
-        that is not finite.
-    """
+    """Summed loss, with gradient; (3,) loss, clipped tokens, broken rows; (R,) broken rows."""
     scored = scorer(batch.rows, config.temperature)
     if isinstance(scorer, EntropyScorer):
         assert scored.entropy_n is not None
         values_RT = batch.unfold(scored.entropy_n)
         loss = _weighted_sum(values_RT, batch, config)
-        n_clipped = kl = loss.new_zeros(())
+        n_clipped = loss.new_zeros(())
     else:
         values_RT = batch.unfold(scored.logprobs_n)
         # Chosen before the loss, so that padding can bring no infinity into the gradient.
@@ -214,19 +191,16 @@ def _micro_loss(
             correction = batch.stacked("correction_KT", missing=1.0)
             per_token = per_token * torch.where(batch.counted_RT, correction, 1.0)
         loss = _weighted_sum(per_token, batch, config)
-        kl = loss.new_zeros(())
         if config.kl_coef > 0:
             assert reference is not None
             kl_RT = kl_estimate(values_RT, batch.unfold(reference(batch.rows, config.temperature)))
             loss = loss + config.kl_coef * _row_sums(kl_RT, batch.counted_RT, config).sum()
-            kl = torch.where(batch.counted_RT, kl_RT.detach(), 0.0).sum()
         n_clipped = (clipped & batch.counted_RT).sum()
     broken_R = (batch.counted_RT & ~values_RT.isfinite()).any(dim=1)
-    return loss, torch.stack((loss.detach(), n_clipped, kl, broken_R.sum())), broken_R
+    return loss, torch.stack((loss.detach(), n_clipped, broken_R.sum())), broken_R
 
 
 def _weighted_sum(values_RT: Tensor, batch: MicroBatch, config: LossSettings) -> Tensor:
-    """Sum over the rows of all problems, each times its problem's weight."""
     n_rows = [part.lengths_K.shape[0] for part in batch.parts]
     by_part = _row_sums(values_RT, batch.counted_RT, config).split(n_rows)
     weighted = [p.weight * sums.sum() for p, sums in zip(batch.parts, by_part, strict=True)]
@@ -240,26 +214,16 @@ def _row_sums(values_RT: Tensor, counted_RT: Tensor, config: LossSettings) -> Te
 
 
 def _broken_rows(
-    flags: list[Tensor], own_passes: list[list[Place]], world: int
+    flags: list[tuple[list[Place], Tensor]], groups: Sequence[Group], world: int
 ) -> tuple[Place, ...]:
-    """Indices of all ranks' broken rows in the mini-batch, from (R,) bool of a rank's passes."""
-    own_places = [place for places in own_passes for place in places]
-    own_flags = torch.cat(flags).tolist() if flags else []
-    broken = [place for place, flag in zip(own_places, own_flags, strict=True) if flag]
+    """Places of all ranks' broken rows, from those of a rank's passes with (R,) bool."""
+    marks_GK = torch.zeros((len(groups), max(len(g.lengths_K) for g in groups)), dtype=torch.int64)
+    for places, broken_R in flags:
+        for place, broken in zip(places, broken_R.tolist(), strict=True):
+            marks_GK[place] += broken
     if world > 1 and dist.is_initialized():
-        broken = _all_places(broken, world)
-    return tuple(sorted(broken))
-
-
-def _all_places(own_places: list[Place], world: int) -> list[Place]:
-    """The places that all ranks name. They travel as numbers: nothing is pickled."""
-    count = torch.tensor(len(own_places))
-    dist.all_reduce(count, op=dist.ReduceOp.MAX)
-    padded = torch.full((int(count), 2), -1)
-    padded[: len(own_places)] = torch.tensor(own_places, dtype=torch.int64).view(-1, 2)
-    gathered = [torch.empty_like(padded) for _ in range(world)]
-    dist.all_gather(gathered, padded)
-    return [(group, row) for group, row in torch.cat(gathered).tolist() if group >= 0]
+        dist.all_reduce(marks_GK)
+    return tuple((group, row) for group, row in marks_GK.nonzero().tolist())
 
 
 def initial_reference(
@@ -267,9 +231,8 @@ def initial_reference(
 ) -> Reference:
     """Log-probs of the policy as it is now, however it is trained later.
 
-    With LoRA that is the model with its adapters off and costs no memory; else a frozen copy.
-    A run that is resumed must call this before it loads its checkpoint. The scorer is not yet
-    sharded; `shard` is done to a copy of it.
+    With LoRA that is the model with its adapters off and costs no memory; else a frozen copy, done
+    `shard` to. A run that is resumed must call this before it loads its checkpoint.
     """
     start = scorer
     if not has_adapters(scorer.model):
@@ -304,11 +267,7 @@ def importance_weights(trainer_KT: Tensor, engine_KT: Tensor, cap: float) -> Ten
 
 
 def mismatch_kl(trainer: Sequence[Tensor], engine: Sequence[Tensor]) -> float:
-    """Estimate of KL(engine || trainer), nats per token, over tokens that the engine sampled.
-
-    The mean of `exp(d) - 1 - d` (k3), d = trainer - engine: unbiased, never negative, and of small
-    variance. Tokens at which one is not finite are left out; NaN without any other.
-    """
+    """Estimate of KL(engine || trainer), nats per token, by `kl_estimate`; NaN without a token."""
     total, n_tokens = 0.0, 0
     for ours, theirs in zip(trainer, engine, strict=True):
         both = ours.isfinite() & theirs.isfinite()
@@ -324,17 +283,11 @@ def compared(
     cap: float = 0.0,
     share: tuple[int, int] = (0, 1),
 ) -> tuple[list[Group], dict[str, float]]:
-    """Compare engine and trainer before the first update of a batch.
+    """Compare engine and trainer before the first update of a batch, with the weights that sampled.
 
     Without a cap of the importance weights this costs a few rows' forward pass. With a cap every
     response that is trained on goes through the model once more: the ratio of the loss then starts
     from the trainer's own log-probs, and the weights stand in `correction_KT`.
-
-    Args:
-        scorer: of the model with the weights that sampled.
-        groups: the batch; `old_KT` holds the engine's log-probs.
-        cap: the setting `tis_cap`.
-        share: rank and number of ranks, see `group_logprobs`.
 
     Returns:
         The groups to train on, and columns of the steps: the mismatch in nats per token and, with

@@ -1,11 +1,10 @@
 """Log-probs of response tokens under the model that is trained, with gradient.
 
-The model's body runs to its last hidden states, and the head sees only the tokens that are asked
-for, a chunk of them at a time. The logits of all tokens, [tokens, vocabulary] in single precision,
-are the largest tensor of a training step by far: 2 GiB at 32 rows of 512 tokens and 32,768 words,
-and the backward pass wants two or three of that size. Here they exist for one chunk only, and are
-computed again for the gradient. Models whose logits are not `cap(factor * linear(hidden))` run
-whole: correct, but with all logits in memory.
+The head sees only the tokens that are asked for, a chunk of them at a time. The logits of all
+tokens, [tokens, vocabulary] in single precision, are the largest tensor of a training step by far:
+2 GiB at 32 rows of 512 tokens and 32,768 words, and the backward pass wants two or three of that
+size. Here they exist for one chunk only, and are computed again for the gradient. Models whose
+logits are not `cap(factor * linear(hidden))` run whole: correct, but with all logits in memory.
 """
 
 from __future__ import annotations
@@ -77,14 +76,11 @@ class Head:
         return logits
 
 
-class Numbers(NamedTuple):
-    """Numbers of n tokens as a function of their logits, with its gradient in closed form."""
-
-    values: Callable[[Tensor, Tensor, float], tuple[Tensor, ...]]
-    """(n, V) logits, which may be overwritten, targets and temperature to (n,) numbers of several
-    kinds, the first with gradient."""
-    gradient: Callable[[Tensor, Tensor, Tensor, float], Tensor]
-    """Logits, targets, (n,) gradient of the first number and temperature to that of the logits."""
+Values = Callable[[Tensor, Tensor, float], tuple[Tensor, ...]]
+"""(n, V) logits, which may be overwritten, targets and temperature to (n,) numbers, of which the
+first have a gradient."""
+Gradient = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+"""Logits, targets, (n,) gradient of the first number and temperature to that of the logits."""
 
 
 def chunked(
@@ -92,23 +88,24 @@ def chunked(
     hidden_nH: Tensor,
     targets_n: Tensor,
     temperature: float,
-    numbers: Numbers,
-    chunk_elements: int = CHUNK_ELEMENTS,
+    values: Values,
+    gradient: Gradient,
+    chunk_elements: int,
 ) -> tuple[Tensor, ...]:
     """Return numbers of tokens from the (n, H) hidden states before them."""
     size = max(1, chunk_elements // head.linear.weight.shape[0])
     if len(hidden_nH) <= size:
         # Few logits may as well be kept for the backward pass.
-        return numbers.values(head.logits(hidden_nH), targets_n, temperature)
+        return values(head.logits(hidden_nH), targets_n, temperature)
     if head.plain:
         weight, bias = head.linear.weight, head.linear.bias
         wide = isinstance(head.linear, WideHead) and torch.finfo(weight.dtype).bits < 32
         product = wide_product if wide else linear
-        own = temperature / head.factor
-        return _Chunked.apply(hidden_nH, weight, bias, targets_n, own, numbers, size, product)  # pyright: ignore[reportReturnType]
+        how = temperature / head.factor, values, gradient, size, product
+        return _Chunked.apply(hidden_nH, weight, bias, targets_n, *how)  # pyright: ignore[reportReturnType]
 
     def of_chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-        return numbers.values(head.logits(hidden), targets, temperature)
+        return values(head.logits(hidden), targets, temperature)
 
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     pairs = zip(hidden_nH.split(size), targets_n.split(size), strict=True)
@@ -126,17 +123,16 @@ class _Chunked(torch.autograd.Function):
         bias_V: Tensor | None,
         targets_n: Tensor,
         temperature: float,
-        numbers: Numbers,
+        values: Values,
+        gradient: Gradient,
         size: int,
         product: Callable[[Tensor, Tensor, Tensor | None], Tensor],
     ) -> tuple[Tensor, ...]:
         ctx.save_for_backward(hidden_nH, weight_VH, bias_V, targets_n)
-        ctx.temperature, ctx.numbers, ctx.size, ctx.product = temperature, numbers, size, product
+        ctx.how, ctx.size, ctx.product = (gradient, temperature), size, product
         pairs = zip(hidden_nH.split(size), targets_n.split(size), strict=True)
         # No name holds the logits of a chunk, so that they are freed before the next are made.
-        whole = _joined(
-            [numbers.values(product(h, weight_VH, bias_V), t, temperature) for h, t in pairs]
-        )
+        whole = _joined([values(product(h, weight_VH, bias_V), t, temperature) for h, t in pairs])
         ctx.mark_non_differentiable(*whole[1:])
         return whole
 
@@ -147,6 +143,7 @@ class _Chunked(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         hidden_nH, weight_VH, bias_V, targets_n = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        gradient, temperature = ctx.how
         grad_hidden = torch.empty_like(hidden_nH) if needs_hidden else None
         # Summed over chunks in single precision, whatever that of the weights.
         wide = torch.promote_types(weight_VH.dtype, torch.float32)
@@ -156,9 +153,7 @@ class _Chunked(torch.autograd.Function):
             part = slice(start, start + ctx.size)
             hidden = hidden_nH[part]
             logits = ctx.product(hidden, weight_VH, bias_V)
-            grad_logits = ctx.numbers.gradient(
-                logits, targets_n[part], grads[0][part], ctx.temperature
-            )
+            grad_logits = gradient(logits, targets_n[part], grads[0][part], temperature)
             if grad_bias is not None:
                 grad_bias += grad_logits.sum(0)
             narrow = grad_logits.to(weight_VH.dtype)
@@ -170,7 +165,7 @@ class _Chunked(torch.autograd.Function):
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight_VH.dtype),
             None if grad_bias is None else grad_bias.to(bias_V.dtype),
-            *(None,) * 5,
+            *(None,) * 6,
         )
 
 
@@ -204,8 +199,8 @@ def head_scores(
         scores = score_logits(logits_nV, targets_n, temperature, stats)
         return tuple(values for values in scores if values is not None)
 
-    numbers = Numbers(values, _score_gradient)
-    return TokenScores(*chunked(head, hidden_nH, targets_n, temperature, numbers, chunk_elements))
+    how = values, _score_gradient, chunk_elements
+    return TokenScores(*chunked(head, hidden_nH, targets_n, temperature, *how))
 
 
 def score_logits(
@@ -245,11 +240,11 @@ def head_entropies(
 ) -> Tensor:
     """(n,) entropies in nats from (n, H) hidden states, with gradient, at least in float32."""
     no_targets_n = hidden_nH.new_zeros(len(hidden_nH), dtype=torch.long)
-    numbers = Numbers(
+    how = (
         lambda logits, _, temperature: (entropies(logits, temperature),),
         lambda logits, _, grad, temperature: _entropy_gradient(logits, grad, temperature),
     )
-    return chunked(head, hidden_nH, no_targets_n, temperature, numbers, chunk_elements)[0]
+    return chunked(head, hidden_nH, no_targets_n, temperature, *how, chunk_elements)[0]
 
 
 def entropies(logits_nV: Tensor, temperature: float) -> Tensor:
@@ -295,11 +290,7 @@ class Scorer(nn.Module):
     """
 
     def __init__(self, model: Any, chunk_elements: int | None = None) -> None:
-        """Find out how the model makes its logits and what it can bundle, on six tokens.
-
-        The model is in evaluation mode and not yet sharded. `chunk_elements` are the most logits
-        that exist at once; if None as many as suit the device.
-        """
+        """Find out on six tokens how a model in evaluation mode, not yet sharded, works."""
         super().__init__()
         self.model = model
         embedding = model.get_input_embeddings().weight
@@ -373,11 +364,15 @@ def find_head(model: Any) -> Head | None:
     if body is model or linear is None or not hasattr(linear, "weight"):
         return None
     ids = torch.arange(_PROBE_TOKENS, device=linear.weight.device)[None] % linear.weight.shape[0]
+    config = model.config.get_text_config()
+    named = [getattr(config, name, None) for name in ("logit_scale", "logits_scaling")]
+    factors = [1.0, *(float(n) for n in named if n), *(1 / float(n) for n in named if n)]
     with torch.no_grad():
         expected = model(input_ids=ids, use_cache=False).logits
         hidden = body(input_ids=ids, use_cache=False).last_hidden_state
         tolerance = 4 * torch.finfo(expected.dtype).eps * expected.abs().max()
-        for head in _heads(model.config.get_text_config(), linear):
+        for factor in factors:
+            head = Head(linear, factor, getattr(config, "final_logit_softcapping", None))
             logits = head.logits(hidden)
             # Not within the tolerance either where a value is NaN.
             if logits.shape == expected.shape and (logits - expected).abs().max() <= tolerance:
@@ -395,9 +390,8 @@ def group_logprobs(
 ) -> list[Tensor]:
     """(K, T) log-probs of every group's responses, without gradient, packed like the loss.
 
-    Padding, and tokens whose `old_KT` is not finite, get NaN. `share` is rank and number of ranks,
-    which divide the passes and get all values; as in the loss all run equally many. Without
-    `bundled` no responses share a sequence, in which a NaN of one would reach the others.
+    Padding, and tokens whose `old_KT` is not finite, get NaN. Ranks divide the passes and get all
+    values. Without `bundled` no responses share a sequence, in which a NaN would spread.
     """
     world = share[1]
     logprobs = [torch.zeros_like(group.old_KT, dtype=torch.float32) for group in groups]
@@ -415,10 +409,7 @@ def group_logprobs(
 
 @torch.no_grad()
 def group_stats(
-    scorer: Scorer,
-    groups: Sequence[Group],
-    config: UpdateSettings,
-    share: tuple[int, int] = (0, 1),
+    scorer: Scorer, groups: Sequence[Group], config: UpdateSettings, share: tuple[int, int] = (0, 1)
 ) -> list[Tensor]:
     """(2, K) mean entropy and self-certainty over the counted tokens of every group's responses.
 
@@ -463,13 +454,6 @@ def _pick(outputs_BSH: Tensor, index_n: Tensor | int) -> Tensor:
     if isinstance(index_n, int):
         return outputs_BSH[:, -index_n:].flatten(0, 1)
     return outputs_BSH.flatten(0, 1).index_select(0, index_n)
-
-
-def _heads(config: Any, linear: Any) -> list[Head]:
-    softcap = getattr(config, "final_logit_softcapping", None)
-    named = [getattr(config, name, None) for name in ("logit_scale", "logits_scaling")]
-    factors = [1.0, *(float(n) for n in named if n), *(1 / float(n) for n in named if n)]
-    return [Head(linear, factor, softcap) for factor in factors]
 
 
 def _layout(model: Any) -> Layout:

@@ -1,9 +1,8 @@
 """One optimizer step per mini-batch: schedule, clipping, refusals, AdamW, the weights' average.
 
 Low-precision parameters are updated through master weights, copies in single precision: at a
-learning rate of 1e-6 an update is far smaller than the gap between neighbouring bfloat16 numbers,
-so most weights would never move. Gradients too are added up in single precision: each backward
-pass moves its low-precision gradient over and frees it.
+learning rate of 1e-6 most bfloat16 weights would never move. Gradients too are added up in single
+precision: each backward pass moves its low-precision gradient over and frees it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
@@ -63,13 +62,6 @@ class Masters:
         """Set the gradients to zero, in place."""
         torch._foreach_zero_(self.gradients())  # pyright: ignore[reportPrivateImportUsage]
 
-    @torch.no_grad()
-    def write_back(self) -> None:
-        """Round the masters into the model's parameters."""
-        for parameter, master in zip(self.parameters, self.tensors, strict=True):
-            if master is not parameter:
-                parameter.copy_(master)
-
     @staticmethod
     def _watched(parameter: Tensor, master: Tensor) -> Tensor | None:
         """The sum of a parameter's gradients where it has a copy; else its own grows in place."""
@@ -113,15 +105,13 @@ def host_copy(tensor: Tensor) -> Tensor:
 def registered(runtime: Any, memory: Tensor) -> bool:
     """Let CUDA, as `torch.cuda.cudart` returns it, reach main memory; returns whether it can.
 
-    Registered, not allocated as pinned: torch would round the size up to a power of two. The shard
-    of a rank may be empty, which CUDA refuses.
+    torch would round pinned memory up to a power of two. CUDA refuses an empty shard.
     """
     size = memory.numel() * memory.element_size()
     return not size or int(runtime.cudaHostRegister(memory.data_ptr(), size, 0)) == 0
 
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
-"""Of AdamW."""
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 BLOCK_ELEMENTS = 2**26
 """Weights that are moved at a time: so many are kept twice, to measure their change."""
@@ -141,11 +131,7 @@ class _Piece(NamedTuple):
 
 
 class MeasuredAdamW:
-    """Fused AdamW over blocks of weights, one after the other.
-
-    The weights and moments of a block may be kept in main memory: they are copied to the device of
-    its gradients, moved, and copied back.
-    """
+    """Fused AdamW over blocks of weights, whose state may be kept in main memory between steps."""
 
     def __init__(
         self,
@@ -154,13 +140,9 @@ class MeasuredAdamW:
         on_host: bool = False,
         block_elements: int | None = None,
     ) -> None:
-        """Make the moments, zero before the first step, in main memory if `on_host`.
-
-        `block_elements` are weights that are moved at a time; if None as suits their device.
-        """
+        """Make the moments, zero before the first step; `block_elements` weights move at a time."""
         self._masters, self._weight_decay, self._on_host = masters, weight_decay, on_host
         self.n_steps = 0
-        """Steps that were taken."""
         shards = self._shards()
         zeros = [[torch.zeros_like(s, requires_grad=False) for s in shards] for _ in _MOMENTS]
         self._moments = [[host_copy(z) for z in kind] for kind in zeros] if on_host else zeros
@@ -228,7 +210,6 @@ class MeasuredAdamW:
         return get_total_norm(before)
 
     def _fetched(self, part: Tensor, grad: Tensor) -> Tensor:
-        """A copy on the device of the gradient, where the state is kept in main memory."""
         on_host = self._on_host and part.device.type == "cpu"
         return part.to(grad.device, non_blocking=True, copy=True) if on_host else part
 
@@ -255,13 +236,9 @@ def _blocks(shards: list[Tensor], block_elements: int) -> Iterable[list[_Piece]]
 
 
 class WeightAverage:
-    """An average in single precision at least, of weights by name.
-
-    It is sharded and placed as the weights are, so every rank averages its own shards.
-    """
+    """An average in single precision at least, of weights by name, sharded as they are."""
 
     def __init__(self, weights: Named) -> None:
-        """Start at the weights as they are now."""
         self.weights = {
             name: w.detach().to(torch.promote_types(w.dtype, torch.float32), copy=True)
             for name, w in weights.items()
@@ -288,11 +265,7 @@ class WeightAverage:
     def answering(
         self, model: Any, hand_over: Callable[[int], object], version: int
     ) -> Iterator[int]:
-        """Let an engine sample by the average; gives the version of these weights.
-
-        `hand_over` gives the model's weights to the engine, under a version; `version` is that of
-        the model's own, which the engine has before and after.
-        """
+        """Let an engine, given weights by `hand_over`, sample by the average; gives its version."""
         with self.held_by(model):
             # A number that no version of the trained weights has.
             hand_over(-1 - version)
@@ -336,7 +309,6 @@ class Step(Pass):
     update_norm: float = 0.0
     """L2 norm of the change of all parameters together; 0 for a step not taken."""
     grad_norm: float = 0.0
-    """Before clipping."""
 
     @property
     def refused(self) -> bool:
@@ -357,8 +329,7 @@ class PolicyOptimizer:
     ) -> None:
         """Prepare AdamW for `n_scheduled` steps, left-out ones included, see `backward`.
 
-        With FSDP2 the scorer is sharded already. The reference takes the place of the model as it
-        is now, with `kl_coef > 0`.
+        With FSDP2 the scorer is sharded already. Without a reference it is the model as it is now.
         """
         self.scorer = model if isinstance(model, Scorer) else Scorer(model)
         self.model: Any = self.scorer.model
@@ -386,8 +357,8 @@ class PolicyOptimizer:
         """One scheduled step on one mini-batch.
 
         Nothing moves where all groups were dropped: an AdamW step on a zero gradient would still
-        follow its moments. The schedule goes on in any case, so that all runs share it. After
-        `max_bad_steps` refused steps in a row the run ends.
+        follow its moments. The schedule goes on in any case. After `max_bad_steps` refused steps in
+        a row the run ends.
         """
         factor = rate_factor(self.n_done, self.n_scheduled, self.config.warmup_ratio)
         lr = (self.config.lr or 0.0) * self.config.step_factor * factor * self.rate_scale
@@ -398,7 +369,7 @@ class PolicyOptimizer:
         if not batch:
             return Step(lr=lr)
         done = self._backward(batch)
-        step = partial(Step, lr=lr, **{f.name: getattr(done, f.name) for f in fields(done)})
+        step = partial(Step, lr=lr, **vars(done))
         self.faults[Fault.LOG_PROB] += done.n_left_out
         if done.broken and not done.n_forward:
             return step(fault=self._refused(Fault.LOG_PROBS))
@@ -417,11 +388,10 @@ class PolicyOptimizer:
         return step(taken=True, fault=fault, update_norm=moved, grad_norm=grad_norm)
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """All that a resumed run needs besides the model's own weights: counters, masters, moments.
+        """All that a resumed run needs besides the model's own weights, live and not copied.
 
         Names are `n_done`, `n_refused`, `rate_scale` where it is not 1, and per parameter
-        `master/NAME`, `average/NAME`, `exp_avg/NAME`, `exp_avg_sq/NAME`, `step/NAME`. Tensors are
-        the live ones, not copies.
+        `master/NAME`, `average/NAME`, `exp_avg/NAME`, `exp_avg_sq/NAME`, `step/NAME`.
         """
         tensors = {
             "n_done": torch.tensor(self.n_done),
@@ -440,16 +410,6 @@ class PolicyOptimizer:
             tensors |= {f"{kind}/{name}": value for kind, value in moments.items()}
             tensors[f"step/{name}"] = torch.tensor(float(self._adamw.n_steps))
         return tensors
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of `state_tensors` after the first step: two moments, copies and the average."""
-        means = self.average.weights.values() if self.average else ()
-        averages = sum(mean.numel() * mean.element_size() for mean in means)
-        return averages + sum(
-            master.numel() * master.element_size() * (2 + self._has_master(index))
-            for index, master in enumerate(self.parameters)
-        )
 
     @torch.no_grad()
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -474,7 +434,9 @@ class PolicyOptimizer:
                 else:
                     local_shard(moment).zero_()
         self._adamw.n_steps = steps
-        self._masters.write_back()
+        for parameter, master in zip(self._masters.parameters, self.parameters, strict=True):
+            if master is not parameter:
+                parameter.copy_(master)
         self.n_done = int(self._taken(tensors, "n_done"))
         self.n_refused_in_a_row = int(self._taken(tensors, "n_refused"))
         self.rate_scale = float(tensors.get("rate_scale", 1.0))
@@ -502,7 +464,6 @@ class PolicyOptimizer:
 
     @torch.no_grad()
     def _clipped(self) -> float:
-        """Scale the gradients down to the greatest norm allowed, and return their norm before."""
         gradients = self._masters.gradients()
         whole = torch.nn.utils.get_total_norm(gradients)
         norm = norm_over_ranks(whole, self._group)
@@ -523,7 +484,6 @@ class PolicyOptimizer:
         return replace(again, broken=done.broken)
 
     def _refused(self, fault: Fault) -> Fault:
-        """Count a refused step."""
         self.faults[fault] += 1
         self.n_refused_in_a_row += 1
         if self.n_refused_in_a_row >= self.config.max_bad_steps:

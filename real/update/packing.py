@@ -1,18 +1,14 @@
 """Rows of a mini-batch cut into forward passes under a token budget, and laid out for the model.
 
-Three layouts, chosen by what the model's attention can do and by what they cost:
-
 * padded: rows of like length stacked, their padding on the right. Under causal attention nothing
-  earlier sees that padding, so no mask is made, which lets torch's attention take its fastest
-  (causal, fused) kernel on any device. Sorting by length and cutting where it pays keeps the
-  padding small: 4.5 % of the tokens at 32 rows of 250 to 3,150, against 45 % stacked as they come.
-* packed: rows one behind the other in a single sequence whose positions start again at 0. There
-  is no padding, but only the flash-attention kernels know from the positions where a row ends.
-  torch's own attention would get a dense mask and compute every row against every other: measured
-  on a CPU, passes of 8 rows of 287 tokens took 2.8 times as long packed as padded.
-* bundled: a prompt and several responses to it in one sequence, so that the prompt is computed
-  once for all of them. A dense mask keeps the responses apart, which costs attention between all
-  pairs of tokens of the sequence: it pays where prompts are longer than responses.
+  earlier sees it, so no mask is made, which lets torch's attention take its fastest kernel. Sorting
+  by length and cutting where it pays keeps the padding small: 4.5 % of the tokens at 32 rows of 250
+  to 3,150, against 45 % stacked as they come.
+* packed: rows one behind the other in a sequence whose positions start again at 0, without padding.
+  Only flash-attention kernels know from the positions where a row ends; torch's own would get a
+  dense mask: on a CPU, 8 rows of 287 tokens took 2.8 times as long packed as padded.
+* bundled: a prompt, computed once, and several responses to it in one sequence. A dense mask keeps
+  the responses apart, which pays where prompts are longer than responses.
 """
 
 from __future__ import annotations
@@ -105,15 +101,9 @@ class PackedRow(NamedTuple):
     """Tokens that go through the model: prompt and responses, but for the last of each."""
 
 
-class Plan(NamedTuple):
-    """The passes of a mini-batch."""
-
-    passes: list[list[Place]]
-    """As `plan` returns them."""
-    bundle: int
-    """Most responses behind one prompt; 1 where every response has a prompt of its own."""
-    n_tokens: int
-    """Tokens of all passes, prompts included and padding left out."""
+Plan = tuple[list[list[Place]], int, int]
+"""Passes of a mini-batch as `plan` returns them, most responses behind one prompt, and tokens of
+all passes, prompts included and padding left out."""
 
 
 def row_counts(group: Group) -> RowCounts:
@@ -129,17 +119,12 @@ def cheapest_plan(
     width: int | None = None,
     world: int = 1,
 ) -> Plan:
-    """Return the passes with the bundles that are estimated to be cheapest, see `plan`.
-
-    `width` is that of the hidden states, None where the model's attention allows no bundles.
-    """
-    bundle = (
-        1
-        if width is None
-        else _bundle_size(groups, counts, max_tokens_per_microbatch, width, world)
-    )
-    passes = plan(groups, counts, max_tokens_per_microbatch, layout, world, bundle)
-    return Plan(passes, bundle, sum(row.length for row in _rows(groups, counts, bundle)))
+    """Return the passes with the cheapest bundles; `width`, of hidden states, is None for none."""
+    bundle, most = 1, max_tokens_per_microbatch
+    if width is not None:
+        bundle = _bundle_size(groups, counts, most, width, world)
+    passes = plan(groups, counts, most, layout, world, bundle)
+    return passes, bundle, sum(row.length for row in _rows(groups, counts, bundle))
 
 
 def plan(
@@ -150,18 +135,13 @@ def plan(
     world: int = 1,
     bundle: int = 1,
 ) -> list[list[Place]]:
-    """Rows that go through the model together.
+    """Rows that go through the model together: a multiple of `world` passes, rows in their order.
 
-    Args:
-        counts: `row_counts` of each; rows without a counted token are left out.
-        max_tokens_per_microbatch: most tokens of a pass, padding included; one row may exceed it.
-        layout: of passes without bundles.
-        world: ranks that share the work. Rank r runs `plan(...)[r::world]`. Rows are dealt so that
-            ranks get like lengths; an empty list is a pass in which a rank has nothing to do.
-        bundle: most responses behind one prompt. Above 1 the sequences are padded.
-
-    Returns:
-        A multiple of `world` passes, each with its rows in the order of the mini-batch.
+    Rank r of `world` runs `plan(...)[r::world]`; an empty list is a pass in which it has nothing to
+    do. Rows are dealt so that ranks get like lengths, and cut into passes of at most
+    `max_tokens_per_microbatch`, padding included, which one row may exceed. Rows without a token
+    among the `counts` (`row_counts`) are left out. Above 1 `bundle` responses share a prompt, in
+    padded sequences.
     """
     rows = sorted(_rows(groups, counts, bundle), key=lambda row: (-row.length, row.places))
     # Back and forth over the ranks, so that no rank gets the longer row every time.
@@ -232,10 +212,7 @@ def _rows(groups: Sequence[Group], counts: Sequence[RowCounts], bundle: int = 1)
 
 
 def _cut_padded(rows: list[PackedRow], max_tokens_per_microbatch: int) -> list[list[PackedRow]]:
-    """Cut rows, longest first, where padding and passes together are cheapest.
-
-    Dynamic programming over the cuts: `cost[j]` is the least for the first j rows.
-    """
+    """Cut rows, longest first, where padding and passes cost least, by dynamic programming."""
     if not rows:
         return []
     lengths = np.array([row.length for row in rows])
@@ -293,15 +270,12 @@ class PackedRows:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Some rows of a mini-batch, ready for one forward and one backward pass.
+    """R rows of a mini-batch, ready for one forward and one backward pass.
 
-    R counts the rows, T is the longest response of them, n the scored tokens: those of
-    `counted_RT`, or all R*T of them.
+    T is their longest response, n the scored tokens: those of `counted_RT`, or all R*T of them.
     """
 
     rows: PackedRows
-    places: tuple[Place, ...]
-    """(R,) where the rows come from, in that order: rows of a problem stand together."""
     counted_RT: Tensor
     """(R, T) bool, tokens of the loss."""
     parts: tuple[Group, ...]
@@ -332,10 +306,8 @@ def micro_batch(
 ) -> MicroBatch:
     """The rows at `places`, which are sorted, laid out for one pass.
 
-    Args:
-        most_padded: rows of one problem with at most so many response tokens are scored padding
-            and all: picking the counted ones out would cost more than it saves.
-        bundle: most responses behind one prompt; above 1 it takes the place of `layout`.
+    Rows of one problem with at most `most_padded` response tokens are scored padding and all:
+    picking the counted ones out would cost more. Above 1 `bundle` takes the place of `layout`.
     """
     # Sorted places: rows of a problem stand together.
     together = bundles_of(places, bundle if bundle > 1 else len(places))
@@ -349,7 +321,7 @@ def micro_batch(
         rows = PackedRows(_sequences(parts[0]), None, tokens_KT.shape[1], tokens_KT.flatten())
     else:
         rows = _lay_out(parts, counted_RT, layout)
-    return MicroBatch(rows, tuple(places), counted_RT, parts)
+    return MicroBatch(rows, counted_RT, parts)
 
 
 def _lay_out(parts: Sequence[Group], scored_RT: Tensor, layout: Layout) -> PackedRows:

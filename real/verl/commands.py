@@ -1,7 +1,4 @@
-"""The commands of `guard-verl`: problem files for verl, and the paper's cells as shell scripts.
-
-They need neither verl nor Ray.
-"""
+"""The commands of `guard-verl`, which need neither verl nor Ray."""
 
 from __future__ import annotations
 
@@ -32,11 +29,7 @@ TEMPLATE = Path(__file__).with_name("cell.sh").read_text(encoding="utf-8")
 """The script of `guard-verl config`, with names in braces for values."""
 VERL_NAMES = {own: verls for verls, own in re.findall(r"^  ([\w.]+)=\{(\w+)\}$", TEMPLATE, re.M)}
 """The trainer's name of a setting, or one of the script's own, to verl's."""
-LOSSES = {
-    "dapo": "token-mean",
-    "grpo": "seq-mean-token-mean",
-    "dr_grpo": "seq-mean-token-sum-norm",
-}
+LOSSES = {"dapo": "token-mean", "grpo": "seq-mean-token-mean", "dr_grpo": "seq-mean-token-sum-norm"}
 """Average of the loss, the trainer's name to verl's."""
 
 
@@ -132,7 +125,6 @@ class ConfigCommand:
     """Of the votes, of the guard and of the problems' order."""
 
     def __post_init__(self) -> None:
-        """Check every setting."""
         check_fields(self, error=UserError)
 
     def run(self) -> None:
@@ -180,10 +172,9 @@ def cell_script(cell: ConfigCommand) -> str:
 
 
 def _spread(n_weights: int, n_heads: int, rows: int, cell: ConfigCommand) -> dict[str, Any]:
-    """Return how many GPUs share rows, weights and state.
+    """Return how many GPUs share rows, weights and state, and whether FSDP's is kept on the host.
 
-    The rows of a mini-batch are dealt evenly. vLLM's weights may take a quarter of a GPU, and
-    FSDP's state half of one; else it is kept on the host.
+    The rows of a mini-batch are dealt evenly. vLLM's weights may take a quarter of a GPU.
     """
     world, card = cell.nodes * cell.gpus, cell.gpu_memory * 2**30
     shared = [n for n in range(1, n_heads + 1) if world % n == 0 == n_heads % n]

@@ -1,7 +1,4 @@
-"""Score of a response in verl's evaluations: 1 where its answer is the true one.
-
-Votes get no score here, since the group has not voted yet.
-"""
+"""Score of a response in verl's evaluations, 1 where its answer is true; votes get none."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """From the answers of a visit to labels, the guard's decisions and advantages, on every rank.
 
-The rows of the trace are made here too. The columns that need the true answers are computed for
-the trace alone. Dynamic sampling fills batches up until enough problems have rewards that differ
-(Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", section 3.2;
-https://arxiv.org/abs/2503.14476).
+Columns of the trace that need the true answers are computed for it alone. Dynamic sampling is that
+of Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", section 3.2;
+https://arxiv.org/abs/2503.14476.
 """
 
 from __future__ import annotations
@@ -76,7 +75,6 @@ class Supervisor:
         """Start before any vote, with (N,) reference answers, None where there is none."""
         self.config = config
         self._ranks, self.reads = ranks, ranks.first
-        """This rank reads answers."""
         by_math = self.reads and config.settled().answer_check == "math"
         self.equality = Equality(config.answer_timeout) if by_math else None
         self.answer_ids = AnswerIds(truths, self.equality)
@@ -109,11 +107,9 @@ class Supervisor:
     def decide(
         self, problems_P: Ints, answers_PV: Ints, visit: int | Ints, observed: Fields
     ) -> Decided | None:
-        """Record one visit and decide what to train on; None on ranks that read no answers.
+        """Record visits, counted from 1, and decide what to train on; None if no answers are read.
 
-        Args:
-            answers_PV: answer ids, -1 unparseable; the first K are trained on.
-            visit: number of this visit, from 1; (P,) where it differs between the problems.
+        `answers_PV` are answer ids, -1 unparseable, of which the first K are trained on.
         """
         if not self.reads:
             return None
@@ -135,10 +131,7 @@ class Supervisor:
         return Decided(obs, decision, draws.tie, rows, step_columns)
 
     def brake(self) -> float:
-        """Return the guard's factor on the learning rate from this batch on, the same on all ranks.
-
-        All ranks must call this after the batch was decided on.
-        """
+        """Return the factor on the learning rate from this batch on; all ranks must call this."""
         s, guard = self.state, self.config.guard
         if guard.brake == 1:
             return 1.0
@@ -204,7 +197,6 @@ class Supervisor:
         return np.array([self.answer_ids.truth_id(int(p)) for p in problems_P], np.int64)
 
     def _known(self, problems_P: Ints) -> NDArray[np.bool_]:
-        """(P,) whether a true answer is known."""
         return np.array([self.answer_ids.has_truth(int(problem)) for problem in problems_P])
 
     def _rows(
@@ -217,11 +209,7 @@ class Supervisor:
     def _step_columns(
         self, problems_P: Ints, answers_PK: Ints, rows: Rows, decision: Decision
     ) -> Rows:
-        """Return columns of the steps over the whole batch, skipped problems included.
-
-        NaN where no true answer is known, and for rewards that are no question of right or wrong:
-        those of rules that pay otherwise than 1 to the label.
-        """
+        """Return columns of the steps over the whole batch; NaN without truths or such rewards."""
         known_P = self._known(problems_P)
         parsed_PK = answers_PK >= 0
         rewarded_PK = parsed_PK & (answers_PK == decision.label[:, None])
@@ -263,10 +251,7 @@ def shared_streams(ranks: Ranks, streams: PolicyStreams | None) -> PolicyStreams
 
 
 def mini_batches(groups: list[Group], further: list[list[Group]], size: int) -> list[list[Group]]:
-    """Return the groups of every optimizer step, of `size` problems each.
-
-    `further` groups go with each problem's own; it is empty for none at all.
-    """
+    """Return the groups of every optimizer step, of `size` problems, with their `further` ones."""
     return [
         [*groups[start : start + size], *chain(*further[start : start + size])]
         for start in range(0, len(groups), size)
@@ -278,12 +263,10 @@ class Refill:
 
     The problems of every sampled batch vote, and the guard decides on them, whether they train or
     not. Groups that are dropped or have equal rewards do not train, and neither do those beyond
-    `batch_size`. While groups wait the weights stay as they are, so that all were drawn from the
-    policy that they train. The learning rate's schedule goes on with every sampled batch.
+    `batch_size`. While groups wait the weights stay, and the learning rate's schedule goes on.
     """
 
     def __init__(self, config: UpdateSettings) -> None:
-        """Wait for nothing yet; with `max_num_gen_batches` 1 nothing ever waits."""
         self._most, self._size = config.max_num_gen_batches, config.batch_size
         self._mini = config.mini_batch
         self._waiting: list[list[Group]] = []

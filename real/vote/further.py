@@ -1,11 +1,9 @@
-r"""Responses that a rule has sampled in addition to the votes, by the protocol of `ExtraRollouts`.
+"""Responses that a rule has sampled in addition to the votes, by the protocol of `ExtraRollouts`.
 
 * Second vote sets: the same problems in other words, or answered by a slower model.
-* The trained model as the judge of its own responses, which solves again what it finds wrong. A
-  question shows problem and response and asks for a reasoned verdict in a box. Every question is a
-  sample of its own, also where the same response is asked about several times. A verdict that a
-  response is wrong is followed, in the same conversation, by a request to solve the problem again.
-  Verifications and new solutions are trained on.
+* The trained model as the judge of its own responses. Every question, which asks for a reasoned
+  verdict in a box, is a sample of its own, also about the same response. A verdict that it is wrong
+  is followed by a request to solve the problem again. Both are trained on.
 """
 
 from __future__ import annotations
@@ -76,14 +74,11 @@ class ExtraRollouts:
     """
 
     n_sampled = 0
-    """Tokens that were sampled for the current batch."""
+    file: str | None = None
+    """Name in the run folder of a copy of `values` for readers."""
 
     def begin(self) -> dict[str, Any]:
         """Prepare, once before the first votes; returns facts for the manifest."""
-        return {}
-
-    def files(self) -> dict[str, Any]:
-        """Return plain values that readers of the run folder want to see, by file name."""
         return {}
 
     def first(self) -> Fields:
@@ -95,10 +90,7 @@ class ExtraRollouts:
         return {}
 
     def ask(self, decided: Decided | None, responses: Responses) -> Decided | None:
-        """Sample what rewards depend on, once labels are known; returns them with what was seen.
-
-        `decided` is None on ranks that read no answers.
-        """
+        """Sample what rewards depend on; returns labels with what was seen, None if None."""
         return decided
 
     def groups(self, decided: Decided | None, streams: PolicyStreams) -> list[list[Group]]:
@@ -172,9 +164,8 @@ class SecondVotes(ExtraRollouts):
     def pay(self, decided: Decided) -> PolicyStreams:
         """Return streams of the second responses, on the label of the first votes.
 
-        Equal votes are decided as the guard decides them. Remembered and frozen labels are one for
-        both views of the problem. The guard's weights and skips hold for both; its minority stream
-        belongs to the first votes.
+        Equal votes are decided as the guard decides them. Its weights and skips hold for both views
+        of the problem; its minority stream belongs to the first votes.
         """
         config, decision, obs = self.parts.config.guard, decided.decision, decided.obs
         label = decision.label
@@ -189,10 +180,11 @@ class SecondVotes(ExtraRollouts):
 class Paraphrases(SecondVotes):
     """Votes on one rewording a problem, made before the first votes and kept for the whole run.
 
-    The trained model rewords its own problems, with one seeded response each. On the tiny task a
-    program does: operands of the arithmetic that may be swapped are. A problem without a usable
-    rewording keeps its text, so that its second votes are further votes on the same question.
+    The trained model rewords its own problems, with one seeded response each; on the tiny task
+    operands are swapped. A problem without a usable rewording keeps its text.
     """
+
+    file = "paraphrases.json"
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -205,9 +197,6 @@ class Paraphrases(SecondVotes):
         reworded = TASKS[config.tiny_task].reworded
         self._take([reworded(p.prompt) for p in problems] if config.is_tiny else self._ask())
         return {"paraphrases_missing": sum(text is None for text in self.texts_N)}
-
-    def files(self) -> dict[str, Any]:
-        return {"paraphrases.json": self.values()}
 
     def values(self) -> Any:
         return {"paraphrases": self.texts_N}
@@ -252,10 +241,9 @@ FIRST_RATE, LAST_RATE = 0.01, 1e-5
 class Teacher(SecondVotes):
     """Votes of a slow average of the weights: `w' <- w' + rate * (w - w')` after every batch.
 
-    The average is kept in single precision at least. It costs that copy of the trained weights (of
-    the adapters alone with LoRA), and a second one while it votes: the model then holds the
-    teacher's weights, for the engine to take over. On several ranks both are sharded as the weights
-    are, and all ranks must take every step.
+    It costs a copy of the trained weights in single precision (of the adapters alone with LoRA),
+    and a second one while it votes: the model then holds the teacher's weights. On several ranks
+    both are sharded as the weights are, and all ranks must take every step.
     """
 
     def __init__(self, parts: Parts, n_steps: int) -> None:
@@ -264,6 +252,7 @@ class Teacher(SecondVotes):
         self._model: Any = parts.sampler.policy.model
         self._n_steps = n_steps
         self._average = WeightAverage(self._trained())
+        self.weights = self._average.weights
         self.moved = False
         """At first it is the model itself, and nothing has to be swapped."""
 
@@ -280,11 +269,6 @@ class Teacher(SecondVotes):
     def after_step(self, step: int) -> None:
         self._average.follow(self._trained(), ema_rate(step - 1, self._n_steps))
         self.moved = True
-
-    @property
-    def weights(self) -> dict[str, Tensor]:
-        """The average."""
-        return self._average.weights
 
     def tensors(self) -> dict[str, Tensor]:
         return self.weights
@@ -344,11 +328,7 @@ class Wording:
         return Problem(f"{problem.id}/verify", asked, None, problem.before)
 
     def verdict(self, text: str) -> int:
-        r"""Return 1 for `\boxed{correct}`, 0 for `\boxed{wrong}`, -1 for anything else.
-
-        The last box counts. Case, spaces, a full stop and `\text{}` do not matter; `incorrect` is
-        read as `wrong`.
-        """
+        r"""Return 1 for `\boxed{correct}`, 0 for wrong or incorrect, -1 for anything else."""
         box = last_box(text)
         if box is None:
             return -1
@@ -404,12 +384,10 @@ class Judge(ExtraRollouts):
     """Asks about responses of a batch, and keeps the answers to be trained on."""
 
     def __init__(self, rule: CoVerRL, parts: Parts) -> None:
-        """Ask nothing yet; the rule chooses the questions and rewards the answers."""
         self._rule, self._parts = rule, parts
         self.wording = TinyWording() if parts.config.tiny_verifies else Wording()
         self._step = 0
         self.asked: Asked | None = None
-        """Of the current batch."""
         self._again: Solutions | None = None
 
     def before(self, problems_P: Ints, step: int) -> dict[str, NDArray[Any]]:
@@ -429,10 +407,7 @@ class Judge(ExtraRollouts):
         return replace(decided, obs=replace(decided.obs, verdicts=self.asked.verdicts_PQ))
 
     def groups(self, decided: Decided | None, streams: PolicyStreams) -> list[list[Group]]:
-        """Return a group of one per verification, then one of N per wrong verdict.
-
-        A doubted majority is no measure for the verifier either: its problem leaves as a whole.
-        """
+        """Return a group of one per verification, of N per wrong verdict, as far as they stay."""
         asked, further = self.asked, [self._again] if self._again else []
         assert asked is not None
         advantages_PQ = self._parts.ranks.from_first(
@@ -522,7 +497,6 @@ class Judge(ExtraRollouts):
         max_tokens: int | None,
         *position: int,
     ) -> Responses:
-        """Sample `n` continuations of each conversation about some of the batch's problems."""
         sampler, sampling = self._parts.sampler, self._parts.sampling
         sampling = replace(sampling, max_tokens=max_tokens or sampling.max_tokens)
         problems = [responses.problems[row] for row in rows]

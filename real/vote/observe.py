@@ -1,16 +1,15 @@
 r"""Observations of single responses that a rule reads in addition to their answers.
 
-Token statistics are the log-likelihood of a response's steps, entropy and self-certainty. Entropy
-and self-certainty are those of the transformers engine; vLLM gives the log-probs of sampled tokens
-alone, and then a forward pass of the trainer computes them, over all V responses and without
+Entropy and self-certainty are those of the transformers engine; vLLM gives the log-probs of sampled
+tokens alone, and then a forward pass of the trainer computes them, over all V responses and without
 gradient: about a third of an update on as many rows.
 
-Steps are the parts between blank lines, as SCOPE cuts responses. Log-probs belong to tokens and
-blank lines to text, and one token may hold the end of a step and the blank line (`.\n\n`), or a
-blank line may be spread over several. So the text is put together token by token.
+Steps are the parts between blank lines, as SCOPE cuts responses. One token may hold the end of a
+step and the blank line (`.\n\n`), or a blank line may be spread over several. So the text is put
+together token by token.
 
-Similarities compare bags of character n-grams, counted into buckets by a checksum: no model, no
-download, equal on every machine. EVOL-RL's embedder sees meaning where n-grams see wording.
+Similarities compare bags of character n-grams, counted into buckets by a checksum: no model, equal
+on every machine. EVOL-RL's embedder sees meaning where n-grams see wording.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -46,9 +45,8 @@ def step_logprobs(rollouts: Rollouts, tokenizer: Any) -> NDArray[np.float64]:
     """(P, V) mean over a response's steps of the step's mean token log-prob, in nats.
 
     A token belongs to the step in which its text begins; blank lines to the step before them,
-    those at the beginning, and whatever follows the last text, to the only step there is. Tokens
-    whose log-prob is not finite are left out, and so are steps without any other. NaN where a
-    response has none at all. A response without a blank line is one step.
+    those at the ends to the only step there is. Tokens whose log-prob is not finite are left out,
+    and so are steps without any other; NaN without any.
     """
     shape, width = rollouts.lengths_PN.shape, rollouts.tokens_PNT.shape[-1]
     tokens_RT = rollouts.tokens_PNT.reshape(-1, width).cpu().numpy()
@@ -70,10 +68,7 @@ _TEXTS: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
 
 
 def token_texts(tokenizer: Any, ids: Collection[int]) -> dict[int, str]:
-    """Text that each token adds to the one before; special tokens add nothing.
-
-    Parts of a character that is spread over tokens come as replacement characters.
-    """
+    """Text that each token adds to the one before; special tokens add nothing."""
 
     def decode(tokens: list[int]) -> str:
         return tokenizer.decode(tokens, skip_special_tokens=True)
@@ -125,14 +120,10 @@ def token_stats(
     config: UpdateSettings,
     share: tuple[int, int] = (0, 1),
 ) -> tuple[Tensor, Tensor]:
-    """Mean entropy and self-certainty of the tokens of every response.
+    """(P, V) float64 mean entropies and means of KL(uniform || next-token distribution), in nats.
 
     Equal responses to a prompt are computed once. Logits exist for a chunk of tokens at a time.
     The scorer has the weights that drew the rollouts. Ranks divide the passes and get all values.
-
-    Returns:
-        (P, V) float64 mean entropy and (P, V) float64 mean KL(uniform || next-token distribution),
-        in nats; not finite where the model's logits are not.
     """
     groups, inverses = [], []
     triples = zip(prompts, rollouts.tokens_PNT, rollouts.lengths_PN, strict=True)
@@ -170,43 +161,29 @@ def _group(prompt: Sequence[int], tokens_KT: Tensor, lengths_K: Tensor) -> Group
 
 
 SIZES = (3, 4, 5)
-"""Characters of an n-gram."""
 BUCKET_BITS = 12
 """N-grams are counted in 2 to this many buckets."""
 MOST_CHARACTERS = 20_000
 """Of a longer text this much is looked at."""
 _CHUNK = 64
-"""So many texts are cut into n-grams at once."""
 _BASE, _MIX = np.uint64(1_000_003), np.uint64(0x9E3779B97F4A7C15)
 
 
 def similarities(texts_PK: Sequence[Sequence[str]]) -> NDArray[np.float64]:
-    """Cosine similarities of the K responses to each of P problems.
+    """(P, K, K) cosine similarities of the K responses to each of P problems, in [-1, 1].
 
-    Every text is counted once, however often it comes.
-
-    Returns:
-        (P, K, K) in [-1, 1], symmetric; 1 between equal texts, else 0 where a vector is zero, as an
-        empty text's is.
+    1 between equal texts, else 0 where a vector is zero, as an empty text's is.
     """
-    distinct = list(dict.fromkeys(chain.from_iterable(texts_PK)))
-    index_of = {text: row for row, text in enumerate(distinct)}
-    vectors_nE = ngrams(distinct)
     matrices = []
     for texts_K in texts_PK:
         row_of = {text: row for row, text in enumerate(dict.fromkeys(texts_K))}
-        vectors = vectors_nE[[index_of[text] for text in row_of]]
         places_K = np.array([row_of[text] for text in texts_K])
-        matrices.append(_cosines(vectors)[places_K[:, None], places_K])
+        matrices.append(_cosines(ngrams(list(row_of)))[places_K[:, None], places_K])
     return np.stack(matrices)
 
 
 def ngrams(texts: Sequence[str]) -> NDArray[np.float32]:
-    """(n, buckets) counts of the texts' n-grams of `SIZES` characters.
-
-    A run of white space counts as one space, and there is one before and after each text, so that
-    even a single character makes an n-gram.
-    """
+    """(n, buckets) counts of the texts' n-grams; runs of white space and both ends are a space."""
     parts = [_count(texts[start : start + _CHUNK]) for start in range(0, len(texts), _CHUNK)]
     return np.concatenate(parts) if parts else np.zeros((0, 2**BUCKET_BITS), np.float32)
 
@@ -261,11 +238,7 @@ class Observer:
         self._config, self._prompts, self._scorer, self._share = config, prompts, scorer, share
 
     def observe(self, responses: Responses, needs: frozenset[Need] | None = None) -> Fields:
-        """Return observations by their names in `Observations`; all ranks must call this.
-
-        The trained model must still be the one that sampled. Needs that do not follow from the
-        responses themselves are left out; they are the rule's if None.
-        """
+        """Return observations by name, while the model is the one that sampled, on all ranks."""
         needs = self.needs if needs is None else needs
         makers: dict[Need, Callable[[], Any]] = {
             Need.STEP_LOGPROB: lambda: step_logprobs(
@@ -292,6 +265,5 @@ class Observer:
 
 
 def _array(values: Any) -> NDArray[Any]:
-    """As NumPy; numbers in double precision."""
     array = values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     return array if array.dtype == bool else array.astype(np.float64)

@@ -1,8 +1,4 @@
-"""The votes of every batch: sampled on time or one step ahead, decoded once, and read.
-
-Each batch is sampled with random numbers of its own. A pilot before training asks whether the
-model's responses hold answers that can be read.
-"""
+"""The votes of every batch: sampled on time or one step ahead, decoded once, and read."""
 
 from __future__ import annotations
 
@@ -22,7 +18,6 @@ from torch import Tensor
 from guard_core import PolicyStreams
 from lab.base.errors import Unfit, UserError
 from real.answers import UNPARSEABLE, AnswerIds
-from real.engines.child_engine import RankedEngine
 from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling
 from real.model.policy import Policy, in_phase
 from real.problems.problem import PromptSet
@@ -40,11 +35,8 @@ class Responses:
     problems: Sequence[int]
     """(P,) index of the problem that each prompt belongs to."""
     prompts: Sequence[list[int]]
-    """(P,) token ids."""
     rollouts: Rollouts
-    """(P, N) sampled responses."""
     policy: Policy
-    """The policy whose tokenizer decodes them."""
 
     @cached_property
     def texts(self) -> list[list[str]]:
@@ -62,8 +54,7 @@ class Responses:
     def groups(self, streams: PolicyStreams, mask_truncated: bool = False) -> list[Group]:
         """Return (P,) groups of the loss, of the first K responses that the streams are for.
 
-        `mask_truncated` leaves out responses that did not end; a problem without any other is
-        dropped.
+        Without truncated ones if these are masked; a problem without any other is dropped.
         """
         n_samples, drawn = streams.majority.shape[1], self.rollouts
         device = drawn.tokens_PNT.device
@@ -92,7 +83,6 @@ class Sampler:
     engine: Engine
     policy: Policy
     seed: int
-    """Seed of the run."""
 
     def sample(
         self,
@@ -103,10 +93,7 @@ class Sampler:
         version: int,
         generator: torch.Generator,
     ) -> Responses:
-        """Sample `n` responses to each prompt, with the weights of that version.
-
-        `problems` is the index of each prompt's problem.
-        """
+        """Sample `n` responses to each problem's prompt, with the weights of that version."""
         rollouts = self.engine.sample(prompts, n, sampling, generator).of_version(version)
         return Responses(problems, prompts, rollouts.to(self.policy.device), self.policy)
 
@@ -119,14 +106,10 @@ class Sampler:
         generator: torch.Generator,
         max_rows: int,
     ) -> Iterator[Responses]:
-        """Sample `n` responses to every problem; yield some problems at a time, in order.
+        """Sample `n` responses to every problem; yield about `max_rows` at a time, in order.
 
         An engine that queues for itself gets all problems at once: in closed parts each part would
-        wait for its longest response.
-
-        Args:
-            max_rows: about as many responses are yielded at once, and sampled at once by an engine
-                without a queue, so that the device's memory does not grow with N.
+        wait for its longest response. Others are asked for as many as are yielded.
         """
         yielded = max(1, max_rows // n)
         sampled = len(prompts) if self.engine.queues else yielded
@@ -152,8 +135,6 @@ class Sampler:
 
 
 class _DrawnVotes(NamedTuple):
-    """Votes of the next batch."""
-
     rollouts: Rollouts
     seconds: float
     """From the request to the responses of this rank."""
@@ -163,10 +144,9 @@ class VoteSampler:
     """Samples the votes of one batch after another.
 
     With `ahead`, the votes of batch k + 1 are sampled while batch k is trained on, with the
-    weights that batch k - 1 has left. The engine is idle again, and the votes are in main memory,
-    before weights are handed over, an evaluation begins, or a checkpoint is written: none of these
-    can change a vote. The first batch has nothing to be sampled beside, and is sampled at its
-    start.
+    weights that batch k - 1 has left; the first batch is sampled at its start. The engine is idle
+    again, and the votes are in main memory, before weights are handed over, an evaluation begins,
+    or a checkpoint is written: none of these can change a vote.
     """
 
     def __init__(
@@ -212,7 +192,7 @@ class VoteSampler:
     ) -> None:
         """Sample outside of this process, in a thread, while the trainer goes on."""
         engine, started = self._sampler.engine, time.perf_counter()
-        draw = engine.sample_part if isinstance(engine, RankedEngine) else engine.sample
+        draw = getattr(engine, "sample_part", engine.sample)  # of a `RankedEngine`
         try:
             with in_phase("rollout"):
                 found = draw(prompts, self._n_votes, self._sampling, generator)
@@ -231,10 +211,9 @@ class VoteSampler:
             return
         (pending, n_problems), self._pending = self._pending, None
         self._drawn, engine = pending.result(), self._sampler.engine
-        if isinstance(engine, RankedEngine):
+        if gathered := getattr(engine, "gathered", None):
             # Ranks exchange tensors in their main threads alone, where the order is one for all.
-            own = self._drawn.rollouts
-            whole = engine.gathered(own, n_problems, self._n_votes, self._sampling)
+            whole = gathered(self._drawn.rollouts, n_problems, self._n_votes, self._sampling)
             self._drawn = self._drawn._replace(rollouts=whole)
 
     def columns(self, n_tokens: int) -> dict[str, float]:
@@ -277,8 +256,8 @@ def check_readable(
 ) -> None:
     """Refuse a model of which few responses hold an answer: its votes would be empty.
 
-    The pilot has random numbers of its own, the same for all seeds and arms. Nothing is sampled for
-    an embedded task and model or where `max_unread` is 1.
+    The pilot's random numbers are the same for all seeds and arms. There is none for an embedded
+    task and model or where `max_unread` is 1.
     """
     embedded = config.is_tiny and config.own_model is None
     if embedded or config.max_unread == 1:

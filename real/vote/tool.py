@@ -1,9 +1,8 @@
-r"""A calculator's verdict on responses: do their arithmetic claims hold?
+"""A calculator's verdict on responses: do their arithmetic claims hold?
 
-Nothing that a model wrote is executed. A response is confirmed if at least one of its claims could
-be checked and all that could be checked hold exactly; `1/3 = 0.33` does not hold. Claims that the
-grammar cannot read are passed over, so a confirmed response may still be wrong, and one without
-arithmetic is never confirmed.
+A response is confirmed if at least one of its claims could be checked and all that could be checked
+hold exactly; `1/3 = 0.33` does not. So a confirmed response may still be wrong, and one without
+arithmetic is never confirmed. Nothing that a model wrote is executed.
 
 Claims are `3 + 4 = 7` or chains `a = b = c`, plain or in LaTeX. A text is cut into runs of
 numbers, operators and brackets; anything else ends a run. A side that touches something which may
@@ -11,8 +10,7 @@ belong to it (`2x`, `f(3)`, `5!`, `4 apples - 1`) is not read: a claim is passed
 misread.
 
 An expression is read token by token into fractions. Every quantity is bounded (tokens, depth,
-digits, exponents, size of values), so the work is bounded too, whatever a model writes; no clock
-is needed, and the same text gives the same value everywhere.
+digits, exponents, size of values), so no clock is needed, and a text has one value everywhere.
 
     sum     = product { (+ | -) product }
     product = signed { (* | /) signed | group }        a group right behind: multiplied
@@ -39,7 +37,6 @@ MOST_TOKENS = 200
 MOST_DEPTH = 20
 MOST_DIGITS = 40
 MOST_BITS = 2048
-"""Of a value's numerator and denominator together."""
 _Number = int | Fraction
 """A whole number that came about without division is an int, with which Python is much faster."""
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
@@ -182,8 +179,6 @@ _LEXER = re.compile(
     """,
     re.VERBOSE | re.MULTILINE | re.DOTALL,
 )
-_PART_END = re.compile(r"(?<!\\)(?: [.,;:]\s | \$ | \\[()\[\]] ) | \n(?=[^\s&=])", re.VERBOSE)
-"""Always an `end` for the lexer, which also begins again after it."""
 _OPERATORS = {
     **dict.fromkeys(["**", "^"], "^"),
     **dict.fromkeys(["\\times", "\\cdot", "\\ast", "\u00d7", "\u00b7", "\u22c5", "\u2217"], "*"),
@@ -203,18 +198,6 @@ _MOST_UNITS = 2
 _EQUAL = Token("equal", "=")
 
 
-class Claim(NamedTuple):
-    """Two expressions that a text calls equal, at least one of them with something to compute."""
-
-    left: Fraction
-    right: Fraction
-
-    @property
-    def holds(self) -> bool:
-        """Return whether they are equal, exactly."""
-        return self.left == self.right
-
-
 @dataclass(slots=True)
 class _Run:
     starts_free: bool
@@ -223,42 +206,23 @@ class _Run:
     tokens: list[Token] = field(default_factory=list[Token])
 
 
-def claims(text: str) -> Iterator[Claim]:
-    """The claims of a text that can be checked, in their order."""
+def claims(text: str) -> Iterator[tuple[Fraction, Fraction]]:
+    """Both sides of a text's claims that can be checked: one has something to compute."""
     if "=" not in text:
         return
-    text = text[:MOST_CHARACTERS]
-    for part in _parts(text):
-        for run in _runs(text, *part):
-            if _EQUAL not in run.tokens:
-                continue
-            sides = [_read(tokens) for tokens in _sides(run)]
-            for (left, computes), (right, also) in pairwise(sides):
-                if left is not None and right is not None and (computes or also):
-                    yield Claim(left, right)
+    for run in _runs(text[:MOST_CHARACTERS]):
+        if _EQUAL not in run.tokens:
+            continue
+        sides = [_read(tokens) for tokens in _sides(run)]
+        for (left, computes), (right, also) in pairwise(sides):
+            if left is not None and right is not None and (computes or also):
+                yield left, right
 
 
-def _parts(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the parts with an equal sign; what ends a run also ends a part.
-
-    Most of a text claims nothing, and need not be cut into words.
-    """
-    start, equal = 0, text.find("=")
-    for end in _PART_END.finditer(text):
-        if equal < 0:
-            return
-        if equal < end.end():
-            yield start, end.end()
-            equal = text.find("=", end.end())
-        start = end.end()
-    if equal >= 0:
-        yield start, len(text)
-
-
-def _runs(text: str, start: int, stop: int) -> list[_Run]:
+def _runs(text: str) -> list[_Run]:
     runs: list[_Run] = []
     inside, last, words = False, None, 0
-    for match in _LEXER.finditer(text, start, stop):
+    for match in _LEXER.finditer(text):
         kind = match.lastgroup or ""
         if kind in _OF_RUNS:
             token = _token(kind, match[0])
@@ -277,16 +241,13 @@ def _runs(text: str, start: int, stop: int) -> list[_Run]:
                 words = 0
             words = words + 1 if kind == "word" else _MOST_UNITS
             inside, last = False, match
-    if inside and stop == MOST_CHARACTERS:  # what was cut off may belong to it
+    if inside and len(text) == MOST_CHARACTERS:  # what was cut off may belong to it
         runs[-1].ends_free = False
     return runs
 
 
 def _is_apart(text: str, match: re.Match[str], before: bool) -> bool:
-    """Return whether the text behind a run (or before it) cannot belong to it.
-
-    A word of prose cannot, with a space between it and the run.
-    """
+    """Return whether what is next to a run cannot belong to it, as a word behind a space."""
     if match.lastgroup in ("end", "item"):
         return True
     word = match.group()
@@ -324,10 +285,7 @@ def _without_excess(tokens: list[Token], kind: str, other: str) -> list[Token]:
 
 
 def _read(tokens: Sequence[Token]) -> tuple[Fraction | None, bool]:
-    """Value of a side, and whether there is something to compute in it.
-
-    None where the side is no expression, divides by zero or exceeds a limit.
-    """
+    """Value of a side, None if it is no expression, and whether it has something to compute."""
     if not tokens:
         return None, False
     first = 1 if tokens[0].text == "-" else 0
@@ -342,10 +300,7 @@ def _read(tokens: Sequence[Token]) -> tuple[Fraction | None, bool]:
 
 
 def tool_verdicts(texts: Sequence[str], problem: str | None = None) -> NDArray[np.bool_]:
-    """Return (n,) which responses a calculator confirms; equal ones are looked at once.
-
-    Only scratch work of the tiny task is held against the problem, see `scratch_holds`.
-    """
+    """Return (n,) which responses a calculator confirms; scratch work starts at the problem."""
     start = problem if problem is not None and is_expression(problem.strip()) else None
     verdict_of = {text: _holds(text, start) for text in dict.fromkeys(texts)}
     return np.array([verdict_of[text] for text in texts], dtype=bool)
@@ -355,5 +310,5 @@ def _holds(text: str, problem: str | None) -> bool:
     text = text.strip()
     if is_scratch(text):
         return scratch_holds(text, problem)
-    verdicts = [claim.holds for claim in claims(text)]
+    verdicts = [left == right for left, right in claims(text)]
     return bool(verdicts) and all(verdicts)

@@ -53,7 +53,7 @@ def test_verls_defaults_give_way_to_the_guards_parts(changed):
         guard__step_factor=0.5,
         actor_rollout_ref__rollout__agent__default_agent_loop="single_turn_agent",
     )
-    adjust(config, settings_of(config).settings)
+    adjust(config, settings_of(config)[0])
     assert config.actor_rollout_ref.actor.optim.lr == pytest.approx(1.5e-4)
     assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "guard_single_turn"
     assert config.reward.custom_reward_function.path == "pkg://real.verl.reward"

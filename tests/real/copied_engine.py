@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from real.engines.child_engine import RankedEngine
+from real.engines.make import RankedEngine
 from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling, Stages
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy

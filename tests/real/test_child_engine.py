@@ -21,8 +21,9 @@ from lab.base.errors import UserError
 from lab.trace.manifest import is_unused
 from lab.trace.schema import names
 from real.engines import exchange, weights
-from real.engines.child_engine import ChildEngine, RestartingEngine
+from real.engines.child_engine import ChildEngine
 from real.engines.exchange import REQUEST
+from real.engines.make import RestartingEngine
 from real.engines.rollouts import EngineDied, EngineError, Sampling, request_seeds
 from real.engines.weights import named_weights
 from real.model.policy import load_policy

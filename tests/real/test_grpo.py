@@ -44,7 +44,7 @@ def test_token_loss_by_hand():
     expected = torch.tensor([[-2.4 - 0.6, -1.0 - 0.25, -2.2 - 0.55], [1.5, 0.8, 1.1]])
     torch.testing.assert_close(loss, expected.double())
     assert clipped.tolist() == [[True, False, False], [False, True, False]]
-    wide = token_loss(*given, LossSettings(clip_high=0.28)).loss_KT
+    wide = token_loss(*given, LossSettings(clip_high=0.28))[0]
     assert wide[0, 0].item() == pytest.approx(-1.28 * 2.5)
 
 
@@ -174,7 +174,7 @@ def test_tokens_without_a_log_prob_leave_loss_and_denominator(model: GPT2LMHeadM
     assert done.n_tokens == done.n_forward == 8 * RESPONSE - 7 and done.n_left_out == 7
     with torch.no_grad():
         new = logprobs_of(model, group.prompt_L, group.tokens_KT, CONFIG.temperature)
-    cost = token_loss(new, group.old_KT, group.majority_K, group.minority_K, CONFIG).loss_KT
+    cost = token_loss(new, group.old_KT, group.majority_K, group.minority_K, CONFIG)[0]
     for kind, bottom in (("dapo", 41), ("grpo", 7), ("dr_grpo", 7 * RESPONSE)):
         per_row = torch.where(old.isfinite(), cost, 0.0).sum(dim=1)
         if kind == "grpo":
@@ -223,9 +223,7 @@ def test_kl_term_by_finite_reference(model: GPT2LMHeadModel):
             its = logprobs_of(other, group.prompt_L, group.tokens_KT, 0.6)[group.real_KT]
         total += float(((its - mine).exp() - (its - mine) - 1).sum())
         n_tokens += len(mine)
-    assert done.kl == pytest.approx(total / n_tokens, rel=1e-9) and done.kl > 0
     assert done.loss == pytest.approx(plain.loss + 0.3 * total / n_tokens, rel=1e-9)
-    assert plain.kl == 0
 
 
 def test_silent_groups_are_pulled_to_the_reference(model: GPT2LMHeadModel):

@@ -10,7 +10,7 @@ from lab.base.arms import arm
 from lab.base.errors import UserError
 from real import TrainConfig
 from real.engines import make
-from real.engines.child_engine import RestartingEngine
+from real.engines.make import RestartingEngine
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_engine import (
     EngineMemory,

@@ -13,7 +13,7 @@ from live_tensors import LiveTensors
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from real.engines.child_engine import RankedEngine
+from real.engines.make import RankedEngine
 from real.engines.rollouts import Rollouts, Sampling
 from real.engines.transformers_engine import RunningStats, TransformersEngine
 from real.model.policy import Policy, load_policy

@@ -19,8 +19,8 @@ import real.run
 from lab.trace.trace import Trace, load
 from real import TrainConfig
 from real.__main__ import main
-from real.engines.child_engine import ChildEngine, RestartingEngine
-from real.engines.make import _child
+from real.engines.child_engine import ChildEngine
+from real.engines.make import RestartingEngine, _child
 from real.engines.rollouts import EngineDied, EngineError, Rollouts, Sampling
 from real.model.policy import Policy
 

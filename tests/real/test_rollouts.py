@@ -42,7 +42,7 @@ def make(kind: str) -> Any:
     torch.manual_seed(0)
     shape: Any = decoder_sizes(VOCABULARY, num_key_value_heads=2, pad_token_id=0, **WIDER)
     shape = (shape if kind != "gpt2" else {}) | SHARED | OWN[kind]
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape))
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape)).eval()
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,6 @@ def test_logprobs_equal_a_full_forward_pass(kind, prompts):
     engine = TransformersEngine(model, eos_token_ids=[12, 7])
     rollouts = engine.sample(prompts, 6, Sampling(9, 0.7), seeded())
     assert (rollouts.tokens_PNT.dtype, rollouts.logprobs_PNT.dtype) == (torch.int64, torch.float32)
-    model.eval()
     assert logprob_gap(model, prompts, rollouts, 0.7) < 1e-5
 
 
@@ -112,7 +111,6 @@ def test_prompts_are_read_once_with_a_mask_only_for_unequal_lengths(qwen, monkey
 
 def exact_joint(model: Any, prompt: list[int], temperature: float) -> np.ndarray:
     """Probabilities of all two-token responses, (A * A,)."""
-    model.eval()
     pairs = torch.tensor([[*prompt, a] for a in range(VOCABULARY)])
     with torch.no_grad():
         logits_AL = model(input_ids=pairs).logits.double()
@@ -137,11 +135,8 @@ def test_samples_follow_the_exact_distribution(qwen, temperature):
         assert chisquare(observed, expected).pvalue > 1e-3
 
 
-def test_the_model_is_left_as_it_was_and_samples_enter_a_loss(qwen):
-    qwen.train()
-    qwen.model.norm.eval()
+def test_samples_enter_a_loss(qwen):
     rollouts = TransformersEngine(qwen).sample(PROMPTS[:1], 4, Sampling(4), seeded())
-    assert qwen.training and not qwen.model.norm.training
     tokens_NT = rollouts.tokens_PNT[0]
     logits_NTA = qwen(input_ids=tokens_NT).logits
     (logits_NTA.mean(-1) * rollouts.logprobs_PNT[0].exp()).sum().backward()

@@ -163,7 +163,7 @@ def test_a_text_is_written_once():
     def texts(*responses: str) -> list[tuple[int, int, str]]:
         boxed = [[f"\\boxed{{{a}}}" for a in row.split()] for row in responses]
         ids_PV = np.stack([answer_ids.ids(p, row) for p, row in enumerate(boxed)])
-        new = count.count(both, ids_PV, 1).answers
+        _, new = count.count(both, ids_PV, 1)
         return list(zip(new["problem"].tolist(), new["answer"].tolist(), new["text"], strict=True))
 
     assert texts("4 5", "4 4") == [(0, 0, "4"), (0, 1, "5"), (1, 0, "4")]
@@ -172,7 +172,7 @@ def test_a_text_is_written_once():
     count = VoteRows(answer_ids)  # as after a checkpoint
     assert texts("6 8", "7 7") == [(0, 3, "8")]
     ids_PV = np.stack([answer_ids.ids(p, [f"\\boxed{{{p + 20}}}"]) for p in (0, 1)])
-    assert count.count(both, ids_PV, np.array([3, 8])).answers["visit"].tolist() == [3, 8]
+    assert count.count(both, ids_PV, np.array([3, 8]))[1]["visit"].tolist() == [3, 8]
 
 
 def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share(trace):

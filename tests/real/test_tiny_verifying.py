@@ -22,6 +22,7 @@ from lab.base.arms import arm
 from lab.base.errors import UserError
 from real import TrainConfig, resume, train
 from real.__main__ import main
+from real.model.policy import max_positions
 from real.problems import Problem
 from real.problems.problem import Turn
 from real.run import prepare
@@ -153,7 +154,7 @@ def test_only_the_verifying_model_judges(tmp_path, capsys):
 
 def test_other_runs_keep_the_ordinary_checkpoint():
     for config, positions in ((TrainConfig(), 64), (TrainConfig(tiny_verifies=True), 96)):
-        assert prepare(config.settled()).policy.max_positions == positions
+        assert max_positions(prepare(config.settled()).policy.model) == positions
 
 
 PROMPT = "3+0-1*6+0="

@@ -105,11 +105,8 @@ def stream_fields(masks: Sequence[Tensor], columns: Sequence[Sequence[float]]) -
 def update_norm(optimizer: Any, rates: list[float]) -> float:
     """Return the L2 norm of the change of all parameters by the last step, over all ranks.
 
-    It follows from AdamW's state, so that no second copy of the weights is kept. NaN for other
-    optimizers.
-
-    Args:
-        rates: learning rates of its groups at the step.
+    It follows from AdamW's state and the learning rates of its groups at the step, without a second
+    copy of the weights. NaN for other optimizers.
     """
     if not isinstance(optimizer, torch.optim.AdamW):
         return math.nan
@@ -150,23 +147,18 @@ class GuardWorker(ActorRolloutRefWorker):
 
 
 _QUEUE = "train"
-"""Partition of the queue."""
 _STALE = "training/rollout_probs_diff"
 
 
 @register_trainer("ttrl_guard")
 class GuardTrainer(PPOTrainerSync):
-    """verl's trainer, of which only what lies between the votes and the update is other.
-
-    Everything goes by problem and session; after `_balance_batch` no order of rows means anything.
-    """
+    """verl's trainer, with another way from votes to update; rows go by problem and session."""
 
     # verl takes a trainer of any other name for an asynchronous one.
     trainer_mode = property(lambda self: "sync", lambda self, name: None)  # type: ignore[assignment]
     worker_class: type = GuardWorker
 
     def __init__(self, config: Any) -> None:
-        """Take verl's configuration, with the section `guard`."""
         self.settings, self.out, self._probs_diff_limit = settings_of(config)
         self.resumed = resumed_from(config.trainer)
         if self.resumed is None:

@@ -39,7 +39,6 @@ from real.verl.commands import LOSSES, VERL_NAMES, check_plugin
 from real.vote.decide import Decided, Supervisor, pay
 
 AGENT = "guard_single_turn"
-"""Name of the seeded agent loop."""
 STREAM = "guard_stream"
 """Column of a prompt: what its responses are sampled for, a `real.settings.seeds.Stream`."""
 _OF_GUARD = GuardConfig.__dataclass_fields__.keys()
@@ -73,22 +72,10 @@ _RULED_OUT: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("distillation.enabled", _OFF, "the guard's loss would replace that of the teacher unseen"),
     ("trainer.critic_warmup", (0, None), "there is no critic to warm up"),
 )  # fmt: skip
-"""Setting of verl, the values it may have, and the reason."""
 
 
-class Own(NamedTuple):
-    """What the section `guard` and verl's settings say of a run."""
-
-    settings: TrainConfig
-    """As those of the trainer, for the supervisor and the trace."""
-    out: Path
-    """Run folder."""
-    probs_diff_limit: float
-    """Mean difference of probabilities above which weights are reported as stale."""
-
-
-def settings_of(config: DictConfig) -> Own:
-    """Return the run's settings."""
+def settings_of(config: DictConfig) -> tuple[TrainConfig, Path, float]:
+    """Return the run's settings, its folder, and the difference that makes weights stale."""
     for name, allowed, reason in _RULED_OUT:
         value = OmegaConf.select(config, name)
         if value not in allowed:
@@ -106,13 +93,11 @@ def settings_of(config: DictConfig) -> Own:
     try:
         settings = from_values(_of_verl(config) | _of_guard(own), TrainConfig, "").settled()
     except (UserError, ConfigError) as error:
-        raise UserError(re.sub(_SETTING, _verls_name, str(error))) from error
+        names = {name: VERL_NAMES[name] for name in _READ}
+        text = re.sub(_SETTING, lambda m: names.get(m[0], f"guard.{m[0]}"), str(error))
+        raise UserError(text) from error
     check_plugin(settings)
-    return Own(settings, Path(own.get("out") or f"{config.trainer.default_local_dir}-guard"), limit)
-
-
-def _verls_name(setting: re.Match[str]) -> str:
-    return VERL_NAMES[setting[0]] if setting[0] in _READ else f"guard.{setting[0]}"
+    return settings, Path(own.get("out") or f"{config.trainer.default_local_dir}-guard"), limit
 
 
 def adjust(config: DictConfig, settings: TrainConfig) -> None:
@@ -179,20 +164,12 @@ class Trained(NamedTuple):
 
 
 class Problems:
-    """The guard's memory of every problem, and how often each was visited.
-
-    verl leaves some problems out of every epoch, so that a visit is none of an epoch.
-    """
+    """The guard's memory of every problem and the number of its visits."""
 
     def __init__(
         self, config: TrainConfig, ids: Sequence[int | None], truths: Sequence[str | None]
     ) -> None:
-        """Start before any vote.
-
-        Args:
-            ids: (N,) `extra_info.index` of the problems.
-            truths: (N,) reference answers, for the trace; None where there is none.
-        """
+        """Start before any vote, with (N,) `extra_info.index` and reference answers, if any."""
         number, n = Counter(ids).most_common(1)[0]
         if None in ids or n > 1:
             what = "missing" if None in ids else f"{number} occurs {n} times"
@@ -275,11 +252,7 @@ def place_of(key: str) -> tuple[str, int, int]:
 
 
 def votes_of(keys: Iterable[str], problem_of: Mapping[str, int]) -> dict[int, list[str]]:
-    """Return the keys of every problem's votes: the last turn of each session, in their order.
-
-    Args:
-        keys: of the batch's rows, in any order.
-    """
+    """Return the keys of every problem's votes: the last turn of each session, in their order."""
     last = {place_of(key)[:2]: key for key in sorted(keys, key=place_of)}
     groups: dict[str, list[str]] = {}
     for (uid, _), key in last.items():
@@ -298,13 +271,8 @@ def dealt(
     """Return an order of rows in which every rank has its share of every mini-batch.
 
     verl gives each rank one slice of the rows, and cuts that into mini-batches; its own order, by
-    length over the whole batch, would mix the problems of different mini-batches.
-
-    Args:
-        minis: rows of each mini-batch; those behind them all are padding, which fills them up.
-        ranks: that share the rows.
-        lengths: tokens of each row; those of a mini-batch are dealt in turn, the longest first.
-        size: rows of a full mini-batch.
+    length over the whole batch, would mix the problems of different mini-batches. Rows behind the
+    `minis` are padding, which fills them up to `size`; the longest are dealt first, in turn.
     """
     if size % ranks:
         raise UserError(
@@ -323,7 +291,6 @@ def dealt(
 
 
 FOLDER = "guard"
-"""Of a checkpoint of verl."""
 _STARTED = "started"
 """Fact of a run, by which its checkpoints know its folder."""
 _STEPS = {

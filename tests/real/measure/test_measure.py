@@ -7,7 +7,7 @@ from measured_models import LONGEST, PROMPTS, TEMPERATURE, measured, sampler, sm
 
 from lab.base.errors import UserError
 from lab.trace.response import read_response, write_response
-from real.measure.gradients import Edges, Gradients, Growth, next_log_probs, sampling_error, slope
+from real.measure.gradients import Gradients, Growth, next_log_probs, sampling_error, slope
 from real.measure.measuring import choose_weights
 from real.settings.config import TrainConfig
 from real.update.grpo import token_loss
@@ -172,7 +172,7 @@ def test_weights_are_drawn_by_the_size_of_their_gradients():
 
 def test_growth_is_zero_without_training_and_counts_curvature():
     model = small_model()
-    edges = Edges([[1, 2]] * 6, range(6), [0] * 6)
+    edges = [[1, 2]] * 6, range(6), [0] * 6
     n_weights = Gradients(model, TEMPERATURE).n_weights
     every, ones = np.arange(n_weights), np.ones(n_weights, np.float32)
     growth = Growth(model, edges, TEMPERATURE, every, ones)
@@ -198,7 +198,7 @@ def test_growth_is_that_of_the_median_node(monkeypatch):
     monkeypatch.setattr(Growth, "_gradients", lambda self: next(planted).astype(np.float32))
     half = np.full(14, np.log(0.5))
     monkeypatch.setattr("real.measure.gradients.next_log_probs", lambda *_: half)
-    edges = Edges([[1]] * 14, [0, 1] * 7, np.repeat(range(7), 2).tolist())
+    edges = [[1]] * 14, [0, 1] * 7, np.repeat(range(7), 2).tolist()
     growth = Growth(small_model(), edges, TEMPERATURE, np.arange(8), np.ones(8, np.float32))
     assert growth.at({}) == pytest.approx(0.4, rel=1e-4)
 
@@ -301,8 +301,8 @@ def test_the_linear_simulator_is_the_linearised_trainer():
                 edges, answer = response.path_edge[a:b], response.leaf_answer[first + leaf] % 6
                 given = (torch.tensor([stream[n, answer]]) for stream in streams)
                 tokens = token_loss(now[edges][None], old[n][edges][None], *given, config)
-                loss = loss + int(count) * tokens.loss_KT.sum()
-                n_clipped += int(count) * int(tokens.clipped_KT.sum())
+                loss = loss + int(count) * tokens[0].sum()
+                n_clipped += int(count) * int(tokens[1].sum())
             lengths = response.leaf_length[first : first + len(counts[n])]
             (loss / float(counts[n] @ lengths)).backward()
             torch.nn.utils.clip_grad_norm_([theta], 1.0)

@@ -20,7 +20,8 @@ import real.run
 from guard_core import GuardConfig
 from real import TrainConfig, train
 from real.engines import child_engine, weights
-from real.engines.child_engine import ChildEngine, RestartingEngine
+from real.engines.child_engine import ChildEngine
+from real.engines.make import RestartingEngine
 from real.engines.rollouts import EngineDied, Rollouts, Sampling
 from real.engines.vllm_engine import VllmSettings
 from real.model.prepare import add_lora
