@@ -140,7 +140,7 @@ class Supervisor:
         All ranks must call this after the batch was decided on.
         """
         s, guard = self.state, self.config.guard
-        if guard.brake == 1:
+        if guard.brake.brake == 1:
             return 1.0
         value = signal(s.flips[:, -1], s.match_rates[:, -1], s.visits > 0, guard)
         factor = np.array([[float(brake_factor(value, guard))]])

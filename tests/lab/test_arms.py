@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 
 from guard_core import GuardConfig
@@ -46,14 +44,14 @@ def test_what_each_arm_trains_on():
 
 
 def test_the_simple_alternatives():
-    assert arm("positive").guard == replace(GuardConfig.off(), negative_scale=0.0)
+    assert arm("positive").guard == GuardConfig.off().set(negative_scale=0.0)
     assert (arm("kl").guard, arm("kl").settings) == (GuardConfig.off(), {"kl_coef": 0.2})
     assert arm("memory_kl").guard == arm("memory").guard
     assert arm("memory_kl").settings == {"kl_coef": 0.2}
     averaged = arm("averaged")
     assert (averaged.guard, averaged.settings) == (GuardConfig.off(), {"ema_decay": 0.95})
     assert arm("ttrl").settings == {}
-    recommended = replace(arm("memory").guard, hysteresis=0.25)
+    recommended = arm("memory").guard.set(hysteresis=0.25)
     assert arm("recommended").guard == GuardConfig.recommended() == recommended
     assert GuardConfig.profile("recommended") == recommended
     assert arm("recommended").settings == {"kl_coef": 0.05}

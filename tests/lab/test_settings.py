@@ -42,7 +42,9 @@ def read(tmp_path, text):
 
 def test_nested_settings_and_defaults(tmp_path):
     config = read(tmp_path, 'seeds = [1, 2]\n[guard]\nW = 3\n[optimizer]\nkind = "adam"\n')
-    assert config == Config(seeds=(1, 2), guard=GuardConfig(W=3), optimizer=Optimizer(kind="adam"))
+    assert config == Config(
+        seeds=(1, 2), guard=GuardConfig().set(W=3), optimizer=Optimizer(kind="adam")
+    )
     assert read(tmp_path, "") == Config()
 
 

@@ -29,8 +29,8 @@ from sim.world.tree import (
 ARMS = {
     "ttrl": {"guard": GuardConfig.off()},
     "guard": {},
-    "frozen": {"guard": replace(GuardConfig.off(), label_from="frozen")},
-    "memory": {"guard": replace(GuardConfig.off(), label_from="memory")},
+    "frozen": {"guard": GuardConfig.off().set(label_from="frozen")},
+    "memory": {"guard": GuardConfig.off().set(label_from="memory")},
     "truth": {"guard": GuardConfig.off(), "labels": "truth"},
     "rule": {"rule": "empo"},
     "skips": {"skip_rate": 0.5},
@@ -97,7 +97,7 @@ def test_the_brake_ends_training_or_slows_it(response_file):
     untouched = simulate(settings(response_file, guard=GuardConfig.off())).steps
     assert plain.equals(untouched)
     with pytest.raises(UserError, match=r"^guard.brake: only policy = measured has it"):
-        SimConfig(guard=replace(GuardConfig.off(), brake=0.0))
+        SimConfig(guard=GuardConfig.off().set(brake=0.0))
 
 
 def test_a_truth_that_no_response_gives_is_one_more_answer(tmp_path):
