@@ -41,7 +41,7 @@ class Show:
         return {"settings": from_values(toml_values(Path(path)), Settings, path)}
 
     def run(self):
-        print(self.settings.size, self.settings.mode, self.settings.guard.W)
+        print(self.settings.size, self.settings.mode, self.settings.guard.rates.W)
 
 
 @dataclass
