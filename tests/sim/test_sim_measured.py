@@ -84,7 +84,7 @@ def test_evaluations_are_those_of_averaged_weights_and_training_goes_on(response
 
 def test_the_brake_ends_training_or_slows_it(response_file):
     stop, half, plain = (
-        simulate(settings(response_file, guard=replace(GuardConfig.off(), **brake))).steps
+        simulate(settings(response_file, guard=GuardConfig.off().set(**brake))).steps
         for brake in (
             {"brake": 0.0, "brake_on": "match_rate", "brake_above": 0.0},
             {"brake": 0.5, "brake_on": "match_rate", "brake_above": 0.0},
