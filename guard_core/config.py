@@ -375,22 +375,21 @@ class GuardConfig(_Checked):
         Raises:
             ConfigError: there is no such setting, its part is off, or its value is wrong.
         """
-        records = {field.name: getattr(self, field.name) for field in fields(self)}
-        for part in [part for part in PARTS if part in values]:
-            if message := fault(part, values[part], bool):
-                raise ConfigError(message)
-            records[part] = (records[part] or RECORDS[part]()) if values[part] else None
-        own: dict[str, dict[str, Any]] = {}
-        for name in [name for name in values if name not in PARTS]:
-            if (group := GROUP_OF.get(name)) is None:
+        made = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in sorted(values, key=lambda name: name not in PARTS):
+            value, group = values[name], GROUP_OF.get(name, name)
+            if name in PARTS:
+                if message := fault(name, value, bool):
+                    raise ConfigError(message)
+                made[name] = (made[name] or RECORDS[name]()) if value else None
+            elif name not in KINDS:
                 raise ConfigError(f"{name}: no such guard setting")
-            if records[group] is None:
-                value = f"{name} = {values[name]!r}"
-                raise ConfigError(
-                    f"{value}: is a setting of {group}, which is off; set {group} = true"
-                )
-            own.setdefault(group, {})[name] = values[name]
-        return replace(self, **records | {g: replace(records[g], **own[g]) for g in own})
+            elif made[group] is None:
+                off = f"is a setting of {group}, which is off; set {group} = true"
+                raise ConfigError(f"{name} = {value!r}: {off}")
+            else:
+                made[group] = replace(made[group], **{name: value})
+        return replace(self, **made)
 
     def flat(self) -> dict[str, Any]:
         """Return whether each part is on, and all settings, by their short names.
@@ -410,8 +409,8 @@ class GuardConfig(_Checked):
         What is missing takes the paper's defaults. Short names of a part that is off are ignored.
         """
         flat = short_names(values)
-        off = [part for part in PARTS if flat.get(part) is False]
-        return cls().set(**{n: v for n, v in flat.items() if GROUP_OF.get(n) not in off})
+        parts = {part: flat.pop(part) for part in PARTS if part in flat}
+        return cls().set(**flat).set(**parts)
 
 
 RECORDS: dict[str, type[Any]] = {f.name: type(f.default) for f in fields(GuardConfig)}
