@@ -13,7 +13,7 @@ ROUNDS = 5
 CONFIGS = {
     "paper": GuardConfig.paper(),
     "release": GuardConfig.release(),
-    "paper, memory": GuardConfig(label_from="memory", discount=0.9),
+    "paper, memory": GuardConfig().set(label_from="memory", discount=0.9),
     "off": GuardConfig.off(),
 }
 

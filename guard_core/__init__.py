@@ -15,20 +15,39 @@ from guard_core.advantages import (
     policy_streams,
     standardise,
 )
-from guard_core.config import ConfigError, GuardConfig
+from guard_core.config import (
+    FRS,
+    MPS,
+    RCSU,
+    Advantages,
+    Brake,
+    ConfigError,
+    GuardConfig,
+    Labels,
+    Margin,
+    Rates,
+)
 from guard_core.decision import Decision, Route
 from guard_core.guard import Guard, GuardState
 from guard_core.votes import Draws, Votes, count_answers
 
 __version__ = "0.1.0"
 __all__ = [
+    "FRS",
+    "MPS",
+    "RCSU",
+    "Advantages",
+    "Brake",
     "ConfigError",
     "Decision",
     "Draws",
     "Guard",
     "GuardConfig",
     "GuardState",
+    "Labels",
+    "Margin",
     "PolicyStreams",
+    "Rates",
     "Route",
     "Votes",
     "answer_advantages",

@@ -84,8 +84,8 @@ def majority_advantages(
     is_label = np.arange(samples.shape[-1]) == decision.label[..., None]
     hits, won, lost = _paid(samples, is_label, n_samples, 1.0, decision, config)
     majority = _per_answer(is_label, won, lost)
-    if config.mix == "bonus":
-        s = settings(config, n_samples, n_samples)
+    s = settings(config, n_samples, n_samples)
+    if s.mix_bonus:
         size = bonus_size(s, decision.beta, hits, won, lost)
         majority = majority + size[..., None] * bonus_shares(decision)
     return majority * kept_factor(decision, config)[..., None]
@@ -96,9 +96,10 @@ def minority_advantages(
 ) -> Array:
     """Return the `minority` of `answer_advantages`."""
     samples = widen(samples, decision.minority.shape[-1])
-    if config.mix == "bonus":
+    s = settings(config, n_samples, n_samples)
+    if s.mix_bonus:
         return np.zeros((*samples.shape[:-1], samples.shape[-1] + 1))
-    of = (n_samples, config.minority_reward, decision, config)
+    of = (n_samples, s.minority_reward, decision, config)
     _, won, lost = _paid(samples, decision.minority, *of)
     minority = _per_answer(decision.minority, won, lost)
     return minority * kept_factor(decision, config)[..., None]
@@ -108,16 +109,16 @@ def _paid(
     samples: Array, hit: Array, n_samples: int, size: float, decision: Decision, config: GuardConfig
 ) -> tuple[Array, Array, Array]:
     """(..., P) hits, and the advantages of a sample with and without a reward of this size."""
-    weighs = config.weight_on == "reward"
-    reward = size * decision.weight if weighs else np.full_like(decision.weight, size)
+    s = settings(config, n_samples, n_samples)
+    reward = size * decision.weight if s.weight_on_reward else np.full_like(decision.weight, size)
     hits = np.where(hit, samples, 0).sum(axis=-1).astype(np.float64)
     std = None
-    if config.advantage_scale == "batch":
-        kept = ~decision.skip if config.skip_by == "drop" else None
+    if s.advantage_scale_batch:
+        kept = ~decision.skip if s.skip_by_drop else None
         std = _batch_std(
             reward * hits, reward * reward * hits, np.full(hits.shape, n_samples), kept
         )
-    return hits, *standardised(settings(config, n_samples, n_samples), hits, reward, std)
+    return hits, *standardised(s, hits, reward, std)
 
 
 def _per_answer(hit: Array, won: Array, lost: Array) -> Array:
@@ -129,7 +130,7 @@ def _per_answer(hit: Array, won: Array, lost: Array) -> Array:
 def kept_factor(decision: Decision, config: GuardConfig) -> Array:
     """Return the factor on the advantages of a problem, (..., P); 0 where it is skipped."""
     kept = (~decision.skip).astype(np.float64)
-    return kept * decision.weight if config.weight_on == "advantage" else kept
+    return kept * decision.weight if config.advantages.weight_on == "advantage" else kept
 
 
 def policy_streams(
@@ -140,14 +141,15 @@ def policy_streams(
     Args:
         majority: (..., P, K) or, per answer, (..., P, A + 1).
     """
-    if config.mix == "loss":
+    if config.mps is None or config.mps.mix == "loss":
         majority = (1 - decision.beta)[..., None] * majority
         minority = decision.beta[..., None] * minority
-    if (scale := config.negative_scale) != 1:
+    if (scale := config.advantages.negative_scale) != 1:
         majority, minority = (np.where(a < 0, scale * a, a) for a in (majority, minority))
-    on_loss = config.weight_on == "loss"
+    on_loss = config.advantages.weight_on == "loss"
     weight = decision.weight if on_loss else np.ones_like(decision.weight)
-    dropped = decision.skip if config.skip_by == "drop" else np.zeros_like(decision.skip)
+    drops = config.advantages.skip_by == "drop"
+    dropped = decision.skip if drops else np.zeros_like(decision.skip)
     return PolicyStreams(majority, minority, weight, dropped)
 
 

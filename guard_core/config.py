@@ -17,7 +17,6 @@ from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
-    ClassVar,
     Literal,
     Union,
     get_args,
@@ -135,6 +134,7 @@ def _kinds(record: type, owner: str) -> dict[str, Any]:
 
 
 Part = Literal["frs", "mps", "rcsu"]
+PARTS: tuple[Part, ...] = get_args(Part)
 _FRS_OFF = ("llama-3.2-3b/", "qwen3-4b/", "llama-", "qwen3-")
 SCRIPTS = {
     model + data: {"frs": model not in _FRS_OFF, "mps": True, "rcsu": True, "theta_MR": 0.5}
@@ -147,35 +147,18 @@ Window = Annotated[int, Interval("[1, 10000]")]
 MarginPower = Annotated[int, Interval("[0, 8]")]
 
 
+class _Checked:
+    """A record that checks the type and the bounds of every field."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GuardConfig:
-    """Settings of the guard (docs/method.md); the defaults are the paper's profile.
-
-    Field names are the paper's symbols. `paper`, `release`, `release_scripts`, `off` and `only`
-    are the named profiles.
-
-    Raises:
-        ConfigError: a field has the wrong type, or lies outside its bounds.
-    """
-
-    GROUPS: ClassVar[dict[str, str]] = {
-        "frs": "parts",
-        "tie_break": "labels",
-        "W": "frs",
-        "beta_max": "mps",
-        "theta_MR": "rcsu",
-        "margin_power": "margin",
-        "advantage_scale": "advantages",
-        "brake": "brake",
-    }
-    """First field of every group of settings, and the group's name."""
-
-    frs: bool = True
-    """Flip-rate-aware reward scaling on (docs/method.md, section 4)."""
-    mps: bool = True
-    """Minority-preserving sampling on (docs/method.md, section 5)."""
-    rcsu: bool = True
-    """Risk-conditioned sparse updating on (docs/method.md, section 6)."""
+class Labels(_Checked):
+    """Choice of the label (docs/method.md, sections 2 and 16)."""
 
     tie_break: Literal["random", "first", "incumbent"] = "random"
     """The winner of a tie; `incumbent` falls back to `random` where the old label is not tied."""
@@ -186,6 +169,11 @@ class GuardConfig:
     hysteresis: Share = 0.0
     """The old label stays while it has at least `1 - hysteresis` of the winner's votes."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates(_Checked):
+    """Flip rate and match rate, which all parts and the trace read (docs/method.md, section 3)."""
+
     W: Window = 5
     """History window in visits."""
     flip_rate: Literal["windowed", "instant"] = "windowed"
@@ -195,14 +183,22 @@ class GuardConfig:
     tau_MR: Share = 0.6
     """Match rate above which consensus counts as confident (conditions C1 and C2)."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FRS(_Checked):
+    """Flip-rate-aware reward scaling (docs/method.md, section 4)."""
+
     l1: Share = 0.5
     """lambda_1: how fast the weight falls with the flip rate."""
     l2: Share = 0.3
     """lambda_2: penalty under C1; half of it under C2."""
     w_min: Share = 0.1
     """Floor of the weight."""
-    weight_on: Literal["loss", "advantage", "reward"] = "loss"
-    """Factor's target; on the reward it is a no-op under group standardisation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MPS(_Checked):
+    """Minority-preserving sampling (docs/method.md, section 5)."""
 
     beta_max: Share = 0.3
     """Largest share of the minority loss."""
@@ -221,6 +217,11 @@ class GuardConfig:
     mix: Literal["loss", "bonus"] = "loss"
     """Two loss streams (paper), or a bonus on the candidates' advantages (release)."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RCSU(_Checked):
+    """Risk-conditioned sparse updating (docs/method.md, section 6)."""
+
     theta_MR: Share = 0.5
     """Mean match rate above which a once contested problem is at high risk."""
     p_skip: Share = 0.7
@@ -231,8 +232,11 @@ class GuardConfig:
     """`floor(skip_share * P)`, or at least one (release)."""
     skip_order: Literal["random", "first"] = "random"
     """Candidates that fill the cap: smallest `pick` draws, or first in the batch (release)."""
-    skip_by: Literal["drop", "mask"] = "drop"
-    """Skipped samples leave the batch, or stay in it with advantage 0 (release)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margin(_Checked):
+    """Weights and skips by the label's support (docs/method.md, section 16); off by default."""
 
     margin_power: MarginPower = 0
     """Weights are multiplied by this power of the label's lead over the best other answer, as a
@@ -240,10 +244,25 @@ class GuardConfig:
     min_share: Share = 0.0
     """Problems whose label has a smaller share of these votes are skipped."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advantages(_Checked):
+    """From rewards, weights and skips to advantages (docs/method.md, sections 4, 6, 9 and 16)."""
+
     advantage_scale: Literal["group", "batch", "none"] = "group"
     """Rewards minus their group mean over the group's std, the batch's std, or nothing."""
     negative_scale: Share = 1.0
     """Factor on negative advantages; at 0 training only raises rewarded responses."""
+    weight_on: Literal["loss", "advantage", "reward"] = "loss"
+    """Target of the weight; on the reward it is a no-op under group standardisation."""
+    skip_by: Literal["drop", "mask"] = "drop"
+    """Skipped samples leave the batch, or stay in it with advantage 0 (release)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brake(_Checked):
+    """Learning rate that falls while labels flip (docs/method.md, section 16); off by default."""
+
     brake: Share = 1.0
     """Factor on the learning rate of the rest of the run, at every batch after whose votes the
     brake's signal exceeds its limit: 1 never brakes, 0 ends training."""
@@ -253,9 +272,35 @@ class GuardConfig:
     brake_above: Share = 0.2
     """The limit of the signal."""
 
-    def __post_init__(self) -> None:
-        """Check every field's type and bounds."""
-        check_fields(self)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardConfig(_Checked):
+    """Settings of the guard (docs/method.md), one record per part; by default those of the paper.
+
+    None switches a part off. `paper`, `release`, `release_scripts`, `off`, `only` and `recommended`
+    are the named profiles. Fields of the records are the paper's symbols. No two records share one,
+    so that `set` and command lines need no more than this short name.
+
+    Raises:
+        ConfigError: a field has the wrong type, or lies outside its bounds.
+    """
+
+    labels: Labels = Labels()
+    """Choice of the label."""
+    rates: Rates = Rates()
+    """Flip rate and match rate."""
+    frs: FRS | None = FRS()
+    """Flip-rate-aware reward scaling (docs/method.md, section 4)."""
+    mps: MPS | None = MPS()
+    """Minority-preserving sampling (docs/method.md, section 5)."""
+    rcsu: RCSU | None = RCSU()
+    """Risk-conditioned sparse updating (docs/method.md, section 6)."""
+    margin: Margin = Margin()
+    """Weights and skips by the label's support."""
+    advantages: Advantages = Advantages()
+    """From rewards, weights and skips to advantages."""
+    brake: Brake = Brake()
+    """Learning rate that falls while labels flip."""
 
     @classmethod
     def paper(cls) -> GuardConfig:
@@ -266,16 +311,11 @@ class GuardConfig:
     def release(cls) -> GuardConfig:
         """TTRL-Guard as the authors' code does it (docs/differences.md)."""
         return cls(
-            flip_rate="instant",
-            weight_on="advantage",
-            minority_over="votes",
-            mix="bonus",
-            beta_schedule="saturating",
-            theta_MR=0.7,
-            skip_cap="at_least_one",
-            skip_order="first",
-            skip_by="mask",
-            tie_break="first",
+            labels=Labels(tie_break="first"),
+            rates=Rates(flip_rate="instant"),
+            mps=MPS(beta_schedule="saturating", minority_over="votes", mix="bonus"),
+            rcsu=RCSU(theta_MR=0.7, skip_cap="at_least_one", skip_order="first"),
+            advantages=Advantages(weight_on="advantage", skip_by="mask"),
         )
 
     @classmethod
@@ -288,12 +328,12 @@ class GuardConfig:
         """
         if cell not in SCRIPTS:
             raise ConfigError(f"cell = {cell!r}: unknown, use one of {', '.join(SCRIPTS)}")
-        return replace(cls.release(), **SCRIPTS[cell])
+        return cls.release().set(**SCRIPTS[cell])
 
     @classmethod
     def off(cls) -> GuardConfig:
         """Plain TTRL: labels and rates are tracked, nothing is changed."""
-        return cls(frs=False, mps=False, rcsu=False)
+        return cls(frs=None, mps=None, rcsu=None)
 
     @classmethod
     def recommended(cls) -> GuardConfig:
@@ -302,40 +342,103 @@ class GuardConfig:
         Without the guard's three parts; meant with a KL penalty to the start model of .05, as the
         arm `recommended` has it (docs/findings.md).
         """
-        return cls(frs=False, mps=False, rcsu=False, label_from="memory", hysteresis=0.25)
+        return replace(cls.off(), labels=Labels(label_from="memory", hysteresis=0.25))
 
     @classmethod
     def only(cls, part: Part) -> GuardConfig:
         """The ablation with one part on, in the paper's profile."""
-        if part not in get_args(Part):
-            raise ConfigError(f"part = {part!r}: must be one of {', '.join(get_args(Part))}")
-        return replace(cls.off(), **{part: True})
+        if part not in PARTS:
+            raise ConfigError(f"part = {part!r}: must be one of {', '.join(PARTS)}")
+        return cls.off().set(**{part: True})
 
     @classmethod
     def profile(cls, name: str) -> GuardConfig:
         """A profile by name: `paper`, `release`, `off`, `recommended`, `frs`, `mps` or `rcsu`."""
-        named, parts = ("paper", "release", "off", "recommended"), get_args(Part)
-        if name not in (*named, *parts):
-            known = ", ".join([*named, *parts])
+        named = ("paper", "release", "off", "recommended")
+        if name not in (*named, *PARTS):
+            known = ", ".join([*named, *PARTS])
             raise ConfigError(f"profile = {name!r}: unknown, use one of {known}")
         return getattr(cls, name)() if name in named else cls.only(name)  # type: ignore[arg-type]
 
     @property
     def acts(self) -> bool:
         """Some problem may be weighed, protected or skipped."""
-        parts = self.frs or self.mps or self.rcsu
-        return parts or self.margin_power > 0 or self.min_share > 0
+        on = any(getattr(self, part) is not None for part in PARTS)
+        return on or self.margin.margin_power > 0 or self.margin.min_share > 0
+
+    def set(self, **values: Any) -> GuardConfig:
+        """Return the settings with some changed, by their short names: `set(frs=False, W=3)`.
+
+        `frs`, `mps` and `rcsu` are True for on, with the paper's settings where it was off, and
+        False for off.
+
+        Raises:
+            ConfigError: there is no such setting, its part is off, or its value is wrong.
+        """
+        made = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in sorted(values, key=lambda name: name not in PARTS):
+            value, group = values[name], GROUP_OF.get(name, name)
+            if name in PARTS:
+                if message := fault(name, value, bool):
+                    raise ConfigError(message)
+                made[name] = (made[name] or RECORDS[name]()) if value else None
+            elif name not in KINDS:
+                raise ConfigError(f"{name}: no such guard setting")
+            elif made[group] is None:
+                off = f"is a setting of {group}, which is off; set {group} = true"
+                raise ConfigError(f"{name} = {value!r}: {off}")
+            else:
+                made[group] = replace(made[group], **{name: value})
+        return replace(self, **made)
+
+    def flat(self) -> dict[str, Any]:
+        """Return whether each part is on, and all settings, by their short names.
+
+        Those of a part that is off are the paper's.
+        """
+        return {**USUAL, **short_names(self.to_dict())}
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain Python values."""
-        return asdict(self)
+        """Return plain values for TOML and JSON: a table for each part, False where it is off."""
+        return {name: False if own is None else own for name, own in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> GuardConfig:
-        """Build from a mapping; missing fields take the paper's defaults."""
-        if unknown := sorted(set(values) - {f.name for f in fields(cls)}):
-            raise ConfigError(f"{unknown[0]}: no such guard setting")
-        return cls(**values)
+        """Build from tables as of `to_dict`, or from short names without tables.
+
+        What is missing takes the paper's defaults. Short names of a part that is off are ignored.
+        """
+        flat = short_names(values)
+        parts = {part: flat.pop(part) for part in PARTS if part in flat}
+        return cls().set(**flat).set(**parts)
+
+
+RECORDS: dict[str, type[Any]] = {f.name: type(f.default) for f in fields(GuardConfig)}
+"""Name of a part to the class of its record."""
+GROUP_OF = {f.name: name for name, record in RECORDS.items() for f in fields(record)}
+"""Short name of every setting to its part."""
+KINDS: dict[str, Any] = dict.fromkeys(PARTS, bool)
+KINDS |= {n: kind for r in RECORDS.values() for n, kind in _kinds(r, r.__name__).items()}
+"""Short name of every part that can be off, and of every setting, to its type with bounds."""
+USUAL: dict[str, Any] = dict.fromkeys(PARTS, True)
+USUAL |= {f.name: f.default for record in RECORDS.values() for f in fields(record)}
+"""`GuardConfig.flat` of the paper's settings."""
+
+
+def short_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return noted settings of a guard, unchecked, by their short names.
+
+    They stand in tables as of `GuardConfig.to_dict`, or by short names as in old run folders. Those
+    of a part that is off are the paper's where they are not noted.
+    """
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= {**{part: True for part in PARTS if part == name}, **value}
+        else:
+            flat[name] = value
+    off = [part for part in PARTS if flat.get(part) is False]
+    return {n: v for n, v in USUAL.items() if GROUP_OF.get(n) in off} | flat
 
 
 def floor_share(share: float, n: int) -> int:
@@ -347,26 +450,27 @@ Numbers = MutableSequence[Any]
 """One problem's numbers: a list of Python's, or a row of an array in compiled code."""
 
 
-_KINDS = _kinds(GuardConfig, "GuardConfig")
 _FLAGS = {
     f"{name}_{word}": (name, word)
-    for name, kind in _KINDS.items()
+    for name, kind in KINDS.items()
     if get_origin(kind) is Literal
     for word in get_args(kind)
 }
-_NUMBERS = [name for name, kind in _KINDS.items() if get_origin(kind) is not Literal]
+_NUMBERS = [name for name, kind in KINDS.items() if get_origin(kind) is not Literal]
 Settings = namedtuple("Settings", ["n_votes", "n_samples", "least", *_NUMBERS, *_FLAGS])
 """`GuardConfig` as numbers and flags for the law, with the sizes of a visit.
 
 A setting of words becomes a flag for each, such as `tie_break_first`. `least` is the number of
-responses that make an answer a minority candidate.
+responses that make an answer a minority candidate. Those of a part that is off are the paper's:
+`had_competition`, the route and the count of candidates are recorded all the same.
 """
 
 
 @functools.lru_cache
 def settings(config: GuardConfig, n_votes: int, n_samples: int) -> Settings:
     """Return the settings of visits with V votes and K samples."""
-    least = max(1, floor_share(config.minority_share, n_samples))
-    numbers = [getattr(config, name) for name in _NUMBERS]
-    flags = [getattr(config, name) == word for name, word in _FLAGS.values()]
+    values = config.flat()
+    least = max(1, floor_share(values["minority_share"], n_samples))
+    numbers = [values[name] for name in _NUMBERS]
+    flags = [values[name] == word for name, word in _FLAGS.values()]
     return Settings(n_votes, n_samples, least, *numbers, *flags)

@@ -51,7 +51,7 @@ class GuardState:
     @classmethod
     def empty(cls, shape: tuple[int, ...], config: GuardConfig, n_answers: int) -> GuardState:
         """The state of (..., N) = `shape` problems before any visit; the memory grows."""
-        width = n_answers if config.label_from == "memory" else 0
+        width = n_answers if config.labels.label_from == "memory" else 0
 
         def zeros(dtype: Any, *tail: int) -> Array:
             return np.zeros((*shape, *tail), dtype)
@@ -59,8 +59,8 @@ class GuardState:
         return cls(
             label=zeros(np.int32) - 1,
             visits=zeros(np.int32),
-            flips=zeros(np.int16, config.W),
-            match_rates=zeros(np.float64, config.W),
+            flips=zeros(np.int16, config.rates.W),
+            match_rates=zeros(np.float64, config.rates.W),
             had_competition=zeros(np.bool_),
             c2_fired=zeros(np.int32),
             mps_active=zeros(np.bool_),
@@ -230,7 +230,7 @@ class Guard:
         """
         s = settings(self.config, votes.n_votes, votes.n_samples)
         votes, scores, memory = self._widened(rows, votes, scores)
-        candidates = candidate_votes(votes, self.config.minority_over == "samples")
+        candidates = candidate_votes(votes, s.minority_over_samples)
         counts, told, remembered, flips, match_rates, candidates_PA = _lists(
             votes.counts, scores, memory, rows.flips, rows.match_rates, candidates
         )
@@ -252,7 +252,7 @@ class Guard:
             keys.append(skip_key(s, visit, skip, pick))
         n_batch = rows.label.shape[-1]
         cap = skip_cap(n_batch, self.config)
-        if s.rcsu and cap > 0:
+        if cap > 0:
             for start in range(0, len(keys), max(n_batch, 1)):
                 at = slice(start, start + n_batch)
                 choose_skips(keys[at], cap, visits[at])
@@ -267,9 +267,9 @@ class Guard:
 
     def remembered(self, rows: GuardState) -> Array | None:
         """(..., P, A) memory times `discount`, before `step`; None where labels do not remember."""
-        if self.config.label_from != "memory":
+        if self.config.labels.label_from != "memory":
             return None
-        return self.config.discount * rows.memory
+        return self.config.labels.discount * rows.memory
 
     def _widened(
         self, rows: GuardState, votes: Votes, scores: Array | None
@@ -280,7 +280,7 @@ class Guard:
             counts, samples = widen(votes.counts, width), widen(votes.samples, width)
             votes = replace(votes, counts=counts, samples=samples)
         scores = votes.counts if scores is None else widen(np.asarray(scores), width)
-        remembers = self.config.label_from == "memory"
+        remembers = self.config.labels.label_from == "memory"
         return votes, scores, widen(rows.memory, width) if remembers else rows.memory
 
 

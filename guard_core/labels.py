@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,7 +67,7 @@ def choose_majority(votes: Votes, old: Array, tie: Array, config: GuardConfig) -
 
     `old` are the labels where nobody voted, and the incumbents of ties; -1 for none.
     """
-    config = replace(config, label_from="current", hysteresis=0.0)
+    config = config.set(label_from="current", hysteresis=0.0)
     s = settings(config, votes.n_votes, votes.n_samples)
     counts = votes.counts.reshape(-1, votes.counts.shape[-1]).tolist()
     rows = zip(counts, old.reshape(-1).tolist(), tie.reshape(-1).tolist(), strict=True)

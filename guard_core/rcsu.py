@@ -15,13 +15,13 @@ NO_CANDIDATE = 2.0
 
 def skip_cap(n_problems: int, config: GuardConfig) -> int:
     """Largest number of a batch's problems that may be skipped."""
-    cap = floor_share(config.skip_share, n_problems)
-    return max(1, cap) if config.skip_cap == "at_least_one" else cap
+    if config.rcsu is None:
+        return 0
+    cap = floor_share(config.rcsu.skip_share, n_problems)
+    return max(1, cap) if config.rcsu.skip_cap == "at_least_one" else cap
 
 
-def at_high_risk(
-    s: Settings | GuardConfig, had_competition: Any, visits: Any, mean_match_rate: Any
-) -> Any:
+def at_high_risk(s: Settings, had_competition: Any, visits: Any, mean_match_rate: Any) -> Any:
     """Return whether problems, one or an array of them, were contested once and are confident."""
     return had_competition & (visits >= s.W) & (mean_match_rate > s.theta_MR)
 

@@ -54,11 +54,11 @@ def signal(flipped: Array, match_rate: Array, visited: Array, config: GuardConfi
         (...,) share of all N problems whose label changed, or mean match rate of the visited ones.
     """
     seen = np.astype(visited, match_rate.dtype)
-    if config.brake_on == "flip_rate":
+    if config.brake.brake_on == "flip_rate":
         return np.mean(np.astype(flipped, match_rate.dtype) * seen, axis=-1)
     return np.sum(match_rate * seen, axis=-1) / np.clip(np.sum(seen, axis=-1), min=1.0)
 
 
 def brake_factor(value: Array, config: GuardConfig) -> Array:
     """(...,) factors on the rest of the run's rate: `brake` where `signal` exceeds its limit."""
-    return np.where(value > config.brake_above, config.brake * np.ones_like(value), 1.0)
+    return np.where(value > config.brake.brake_above, config.brake.brake * np.ones_like(value), 1.0)

@@ -1,9 +1,9 @@
 """Command-line options made from the fields of dataclasses, and dataclasses made from options.
 
 A field `n_votes` is the option `--n-votes`, the field `W` of a record in the field `guard` is
-`--guard.W`; only the fields of a record called `settings` have no prefix. The types decide how many
-words an option takes: none for a bool, one for a number, a text or a choice, any number for tuples
-and mappings.
+`--guard.W`; only the fields of a record called `settings` have no prefix. A `GuardConfig` counts as
+one record with the fields of all its parts. The types decide how many words an option takes: none
+for a bool, one for a number, a text or a choice, any number for tuples and mappings.
 
 The text of an option in pages of help is the docstring of its field. A record of settings may have
 two tables: `GROUPS`, the first field of every group to its name, and `SHORT`, the fields that
@@ -23,6 +23,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from guard_core.config import GROUP_OF, KINDS, RECORDS, GuardConfig
 from lab.base.errors import UserError
 from lab.base.settings import hint
 
@@ -146,12 +147,19 @@ def _options(record: type, values: Mapping[str, Any], path: tuple[str, ...]) -> 
     for field in fields(record):
         value = values.get(field.name, MISSING)
         own = (*path, field.name)
-        if is_dataclass(value) and not isinstance(value, type):
+        if isinstance(value, GuardConfig):
+            flat = value.flat()
+            yield from (_option(KINDS[name], flat[name], (*own, name)) for name in flat)
+        elif is_dataclass(value) and not isinstance(value, type):
             inner = {each.name: getattr(value, each.name) for each in fields(value)}
             yield from _options(type(value), inner, own)
         else:
-            kind, optional, marks = _stripped(hints[field.name])
-            yield Option(path=own, kind=kind, optional=optional, default=value, marks=marks)
+            yield _option(hints[field.name], value, own)
+
+
+def _option(hint: Any, default: Any, path: tuple[str, ...]) -> Option:
+    kind, optional, marks = _stripped(hint)
+    return Option(path=path, kind=kind, optional=optional, default=default, marks=marks)
 
 
 def _stripped(kind: Any) -> tuple[Any, bool, tuple[Any, ...]]:
@@ -224,11 +232,14 @@ def _changed(
     changes: dict[str, Any] = {}
     for name in dict.fromkeys(own[len(path)] for own in values if own[: len(path)] == path):
         own = (*path, name)
-        inner = base.get(name) if isinstance(base, Mapping) else getattr(base, name)
-        changes[name] = values[own] if own in values else _changed(inner, values, own)
+        if own in values:
+            changes[name] = values[own]
+        else:
+            inner = base.get(name) if isinstance(base, Mapping) else getattr(base, name)
+            changes[name] = _changed(inner, values, own)
     if isinstance(base, Mapping):
         return {**base, **changes}
-    return replace(base, **changes)
+    return base.set(**changes) if isinstance(base, GuardConfig) else replace(base, **changes)
 
 
 def _value(kind: Any, words: Sequence[str]) -> Any:
@@ -336,7 +347,8 @@ def field_texts(record: type) -> dict[str, str]:
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Constant):
                 assert isinstance(field.target, ast.Name)
                 texts[field.target.id] = " ".join(str(text.value).split())
-    return texts
+    inner = RECORDS.values() if record is GuardConfig else ()
+    return texts | {name: text for part in inner for name, text in field_texts(part).items()}
 
 
 def _groups(
@@ -374,13 +386,14 @@ def _record(command: type, path: tuple[str, ...]) -> type:
 
 def _titles(record: type, path: tuple[str, ...]) -> dict[str, str]:
     """Title of the group of every field; records without groups are one."""
+    if record is GuardConfig:
+        return {name: f"guard: {GROUP_OF.get(name, 'parts')}" for name in KINDS}
     groups: Mapping[str, str] = getattr(record, "GROUPS", {})
-    outer = ".".join(name for name in path if name != "settings")
     titles: dict[str, str] = {}
-    title = outer or _OWN
+    title = ".".join(name for name in path if name != "settings") or _OWN
     for field in fields(record):
         if field.name in groups:
-            title = f"{outer}: {groups[field.name]}" if outer else groups[field.name]
+            title = groups[field.name]
         titles[field.name] = title
     return titles
 

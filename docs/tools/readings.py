@@ -64,7 +64,7 @@ def guard(reading: str, row: str) -> GuardConfig:
     if reading == "scripts":
         return GuardConfig.release_scripts(row)
     if reading == "one-step":
-        return replace(GuardConfig.paper(), flip_rate="instant")
+        return GuardConfig.paper().set(flip_rate="instant")
     return GuardConfig.paper() if reading == "text" else GuardConfig.off()
 
 

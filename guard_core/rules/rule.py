@@ -30,7 +30,7 @@ from guard_core.advantages import (
     minority_advantages,
     standardise,
 )
-from guard_core.config import ConfigError, GuardConfig, check_fields
+from guard_core.config import ConfigError, GuardConfig, check_fields, settings
 from guard_core.decision import Decision
 from guard_core.votes import Array, Votes, as_numpy, sum_by_id, widen
 
@@ -335,15 +335,16 @@ def rule_advantages(
     if rule.pays == "label":
         return majority_advantages(votes.samples, votes.n_samples, decision, config)
     rewards = rule.pay(obs, decision.label) if rewards is None else rewards
-    if config.weight_on == "reward":
+    s = settings(config, votes.n_votes, votes.n_samples)
+    if s.weight_on_reward:
         rewards = rewards * decision.weight[..., None]
     count = None if rule.pays == "response" else _count(votes)
-    kept = ~decision.skip if config.skip_by == "drop" else None
-    majority = standardise(rewards, config.advantage_scale, count=count, kept=kept)
+    kept = ~decision.skip if s.skip_by_drop else None
+    majority = standardise(rewards, config.advantages.advantage_scale, count=count, kept=kept)
     direct = rule.is_direct(obs, decision.label)
     if direct is not None:
         majority = np.where(direct[..., None], rewards, majority)
-    if config.mix == "bonus":
+    if s.mix_bonus:
         majority = majority + _bonus(majority, count, obs, decision)
     return majority * kept_factor(decision, config)[..., None]
 

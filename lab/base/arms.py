@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from guard_core.config import SCRIPTS, ConfigError, GuardConfig
+from guard_core.config import KINDS, SCRIPTS, ConfigError, GuardConfig
 from guard_core.rules import RULES
 from guard_core.rules.rule import Rule
 from lab.base.errors import UserError
@@ -49,7 +49,7 @@ def guard_alone(rule: type[Rule]) -> GuardConfig:
     """Return the settings under which a rule stands alone: it labels, and nothing is held back."""
     # A rule that trains nothing is read by the votes of all its visits.
     trains = rule.loss != "none"
-    return GuardConfig.off() if trains else replace(GuardConfig.off(), label_from="memory")
+    return GuardConfig.off() if trains else GuardConfig.off().set(label_from="memory")
 
 
 def misfit(
@@ -59,11 +59,11 @@ def misfit(
 
     The reason continues a sentence that begins with the rule's name.
     """
-    if not rule.has_label and (guard.acts or guard.label_from != "current"):
+    if not rule.has_label and (guard.acts or guard.labels.label_from != "current"):
         return "has no label that a guard or memory could work on"
     if rule.loss == "none" and guard.acts:
         return "trains nothing that a guard could hold back"
-    if guard.label_from == "frozen" and not rule.follows_label:
+    if guard.labels.label_from == "frozen" and not rule.follows_label:
         return "makes new labels on every visit, so that none can be frozen"
     if labels == "truth" and not (rule.has_label and rule.follows_label):
         return "does not use a given label, so that true ones change nothing"
@@ -85,7 +85,7 @@ OWN, PERMUTED, REPLAYED = "own", "permuted", "replayed"
 """Whose decisions a problem gets (docs/method.md, section 12): its own, those of a problem of its
 batch that is drawn at random, or those of the run of another seed."""
 
-USUAL = asdict(GuardConfig()) | {"kl_coef": 0.0, "ema_decay": 0.0, "treatment": OWN}
+USUAL = GuardConfig().flat() | {"kl_coef": 0.0, "ema_decay": 0.0, "treatment": OWN}
 """The settings that an arm can have, with their usual values."""
 
 WITHOUT_GUARD = frozenset(
@@ -128,7 +128,7 @@ def joined(base: str, own: Mapping[str, Any]) -> str:
 
 def with_own(guard: GuardConfig, own: Mapping[str, Any]) -> GuardConfig:
     """Return a guard with those of an arm's own settings that are the guard's."""
-    return replace(guard, **{key: own[key] for key in own if hasattr(guard, key)})
+    return guard.set(**{key: own[key] for key in own if key in KINDS})
 
 
 def _typed(text: str, kind: type) -> Any:
@@ -186,15 +186,15 @@ _ARMS: dict[str, tuple[str, GuardConfig]] = {
     "mps": ("MPS only", GuardConfig.only("mps")),
     "rcsu": ("RCSU only", GuardConfig.only("rcsu")),
     MATCHED: ("TTRL at matched effort", _OFF),
-    "frozen": ("Frozen labels", replace(_OFF, label_from="frozen")),
-    "memory": ("Vote memory", replace(_OFF, label_from="memory")),
-    "memory_guard": ("Vote memory + guard", GuardConfig(label_from="memory")),
+    "frozen": ("Frozen labels", _OFF.set(label_from="frozen")),
+    "memory": ("Vote memory", _OFF.set(label_from="memory")),
+    "memory_guard": ("Vote memory + guard", GuardConfig().set(label_from="memory")),
     CEILING: ("True labels (ceiling)", _OFF),
-    "positive": ("Positive only", replace(_OFF, negative_scale=0.0)),
-    "early_stop": ("Early stopping", replace(_OFF, brake=0.0)),
-    "braked": ("Braked learning rate", replace(_OFF, brake=0.5)),
+    "positive": ("Positive only", _OFF.set(negative_scale=0.0)),
+    "early_stop": ("Early stopping", _OFF.set(brake=0.0)),
+    "braked": ("Braked learning rate", _OFF.set(brake=0.5)),
     "kl": ("KL penalty", _OFF),
-    "memory_kl": ("Vote memory + KL penalty", replace(_OFF, label_from="memory")),
+    "memory_kl": ("Vote memory + KL penalty", _OFF.set(label_from="memory")),
     "averaged": ("Averaged weights", _OFF),
     "recommended": ("Recommended", GuardConfig.recommended()),
 }
@@ -288,7 +288,7 @@ def _with_own(found: Arm, name: str, own: Mapping[str, Any]) -> Arm:
         guard = with_own(found.guard, own)
     except ConfigError as error:
         raise UserError(f"arm {name!r}: {error}") from error
-    others = {key: own[key] for key in own if not hasattr(guard, key)}
+    others = {key: own[key] for key in own if key not in KINDS}
     if reason := misfit(RULES[found.rule], guard, found.labels):
         raise UserError(f"arm {name!r}: {RULES[found.rule].title} {reason}")
     settings = {**found.settings, **others}

@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeVar, get_origin, get_type_hints
 import msgspec
 import numpy as np
 
-from guard_core.config import fault
+from guard_core import GuardConfig
+from guard_core.config import GROUP_OF, fault, short_names
 from lab.base.errors import UserError
 
 T = TypeVar("T")
@@ -32,15 +33,24 @@ def from_values(values: Mapping[str, Any], kind: type[T], source: str) -> T:
     """Fill a dataclass from nested plain values; a UserError names the source and the setting."""
     origin = f"{source}: " if source else ""
     _refuse_unknown(values, kind, origin, "", _names(kind))
+    made, guard = dict(values), values.get("guard")
     try:
-        return msgspec.convert(dict(values), kind)
+        if isinstance(guard, Mapping):
+            made["guard"] = GuardConfig.from_dict(guard)
+        return msgspec.convert(made, kind)
     except (msgspec.ValidationError, ValueError, UserError) as error:
         raise UserError(f"{origin}{error}") from error
 
 
 def to_values(config: Any) -> dict[str, Any]:
     """A dataclass as plain nested values that JSON and TOML can hold."""
-    return msgspec.to_builtins(config, enc_hook=plain)
+    if isinstance(config, GuardConfig):
+        values = config.to_dict()
+    else:
+        values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+        nested = {n: v for n, v in values.items() if dataclasses.is_dataclass(v)}
+        values |= {name: to_values(value) for name, value in nested.items()}
+    return msgspec.to_builtins(values, enc_hook=plain)
 
 
 def plain(value: Any) -> Any:
@@ -51,9 +61,13 @@ def plain(value: Any) -> Any:
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values by their names joined by dots; an empty mapping stays a value."""
+    """Return nested values by their names joined by dots; an empty mapping stays a value.
+
+    Settings of a guard have their short names: `guard.W`.
+    """
     flat: dict[str, Any] = {}
     for name, value in values.items():
+        value = short_names(value) if name == "guard" and isinstance(value, Mapping) else value
         inner = isinstance(value, Mapping) and value
         flat |= flattened(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
     return flat
@@ -65,6 +79,8 @@ def _refuse_unknown(
     fields = {f.name: f for f in dataclasses.fields(kind)}
     hints = get_type_hints(kind)
     for name, value in values.items():
+        if kind is GuardConfig and name in GROUP_OF and not isinstance(value, Mapping):
+            continue  # by its short name, outside of its table
         if name not in fields:
             near = nearest(prefix + name, known)
             remedy = _remedy(prefix + name, near, isinstance(value, Mapping))

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from guard_core import GuardConfig
+from guard_core.config import USUAL, short_names
 from guard_core.rules import RULES
 from lab.base.arms import ALL_ARMS, BASELINE, CUSTOM, GUARD, matched_target, title
 from lab.base.columns import floats, ints, select, where
 from lab.base.errors import UserError
 from lab.base.files import check_folders
-from lab.base.settings import flattened, to_values
+from lab.base.settings import flattened
 from lab.measures.fate import fates
 from lab.trace.manifest import FILE_NAME, Manifest
 from lab.trace.schema import TABLES, Table
@@ -556,7 +556,7 @@ def _settings(run: Manifest) -> Mapping[str, Any]:
     )
     others = {name: run.config[name] for name in names if name in run.config}
     rule = {**_rule_defaults(run), **_noted(run, "rule_options")}
-    return {**_noted(run, "guard"), **rule, **others}
+    return {**short_names(_noted(run, "guard")), **rule, **others}
 
 
 def _rule_defaults(run: Manifest) -> Mapping[str, Any]:
@@ -569,7 +569,7 @@ def _name(base: str, run: Manifest, of_arm: Sequence[Mapping[str, Any]]) -> str:
     own = _settings(run)
     shared = [key for key in of_arm[0] if all(key in other for other in of_arm)]
     differing = [key for key in shared if any(o[key] != of_arm[0][key] for o in of_arm)]
-    defaults = {**to_values(GuardConfig.paper()), **_rule_defaults(run)}
+    defaults = {**USUAL, **_rule_defaults(run)}
     defaults |= {"labels": "votes", "kl_coef": 0.0, "ema_decay": 0.0, "step_factor": 1.0}
     if all(key in defaults and own[key] == defaults[key] for key in differing):
         return base

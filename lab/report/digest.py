@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from guard_core.config import PARTS
 from lab.base import arms
 from lab.base.arms import BASELINE, DEMO_ARMS, GUARD, MATCHED, rule_of, title
 from lab.base.columns import TextTable, finite_mean, floats, ints, select, unique, where, write_csv
@@ -97,7 +98,7 @@ class ReportedComparison:
             return True
         guards = [run.config.get("guard") for run in self.comparison.runs[arm]]
         known = [guard for guard in guards if isinstance(guard, dict)]
-        return any(guard.get(rule) is True for guard in known for rule in ("frs", "mps", "rcsu"))
+        return any(guard.get(part) for guard in known for part in PARTS)
 
 
 def read(folders: Sequence[Path | str]) -> tuple[list[ReportedComparison], list[Skipped]]:

@@ -300,7 +300,8 @@ def stored_config(folder: Path) -> TrainConfig:
 
 def check_same(before: Mapping[str, Any], config: TrainConfig, folder: Path, *fixed: str) -> None:
     """Refuse settings that would make it another run."""
-    old, new = to_values(_config(before, folder)), to_values(config)
+    both = (_config(before, folder), config)
+    old, new = (to_values(own) | {"guard": own.guard.flat()} for own in both)
     changes = list(_changes(old, new, "", CHANGEABLE.difference(fixed)))
     if changes:
         raise UserError(

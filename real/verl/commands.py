@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from guard_core import GuardConfig
-from guard_core.config import Count, Natural, Positive, check_fields
+from guard_core.config import PARTS, Count, Natural, Positive, check_fields
 from guard_core.rcsu import skip_cap
 from lab.base.errors import UserError
 from lab.base.files import check_new_file, whole
@@ -42,17 +42,17 @@ def check_plugin(settings: TrainConfig) -> None:
             f"guard.rule = {settings.rule}: works on {wants}, and the plugin on votes alone; take "
             "ttrl, srt, mm_upt, empo or scrl, or run it by guard-train"
         )
-    limits = (("guard.brake", guard.brake, 1.0), ("ema_decay", settings.ema_decay, 0.0))
+    limits = (("guard.brake", guard.brake.brake, 1.0), ("ema_decay", settings.ema_decay, 0.0))
     for name, value, without in limits:
         if value != without:
             raise UserError(
                 f"{name} = {value:g}: verl has no such thing; leave it at {without:g}, or run it "
                 "by guard-train"
             )
-    skips_all = guard.min_share > 0 or (guard.rcsu and skip_cap(size, guard) >= size)
-    if skips_all and guard.skip_by == "drop":
+    least, cap = guard.margin.min_share, skip_cap(size, guard)
+    if (least > 0 or cap >= size) and guard.advantages.skip_by == "drop":
         raise UserError(
-            f"guard.min_share = {guard.min_share:g}, guard.skip_share = {guard.skip_share:g}: "
+            f"guard.min_share = {least:g}, guard.skip_share = {guard.flat()['skip_share']:g}: "
             f"could skip all {size} problems of a batch, which verl cannot train without; take "
             "guard.skip_by = mask"
         )
@@ -197,11 +197,15 @@ def _spread(n_weights: int, n_heads: int, rows: int, cell: ConfigCommand) -> dic
 
 def _guard(config: TrainConfig) -> list[tuple[str, Any]]:
     """Return the profile closest to the run's guard, what differs from it, and other settings."""
-    wanted, usual = config.guard.to_dict().items(), TrainConfig()
-    guards = (
-        [("profile", name), *sorted(wanted - GuardConfig.profile(name).to_dict().items())]
-        for name in ("paper", "release", "off", "recommended")
-    )
+    wanted, usual = config.guard.flat(), TrainConfig()
+    parts = {part: wanted[part] for part in PARTS}
+
+    def beside(name: str) -> list[tuple[str, Any]]:
+        profile = GuardConfig.profile(name)
+        others = wanted.items() - profile.set(**parts).flat().items()
+        return [("profile", name), *sorted(others | (parts.items() - profile.flat().items()))]
+
+    guards = map(beside, ("paper", "release", "off", "recommended"))
     others = ((name, getattr(config, name)) for name in ("labels", "rule", "step_factor"))
     return min(guards, key=len) + [(n, v) for n, v in others if v != getattr(usual, n)]
 

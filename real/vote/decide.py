@@ -133,7 +133,7 @@ class Supervisor:
     def brake(self) -> float:
         """Return the factor on the learning rate from this batch on; all ranks must call this."""
         s, guard = self.state, self.config.guard
-        if guard.brake == 1:
+        if guard.brake.brake == 1:
             return 1.0
         value = signal(s.flips[:, -1], s.match_rates[:, -1], s.visits > 0, guard)
         factor = np.array([[float(brake_factor(value, guard))]])

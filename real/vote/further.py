@@ -169,7 +169,7 @@ class SecondVotes(ExtraRollouts):
         """
         config, decision, obs = self.parts.config.guard, decided.decision, decided.obs
         label = decision.label
-        if config.label_from == "current":
+        if config.labels.label_from == "current":
             majority = choose_majority(obs.votes, label, decided.tie_P, config)
             label = np.where(obs.n_parsed > 0, majority, -1)
         twin = replace(decision, label=label, beta=np.zeros_like(decision.beta))

@@ -97,7 +97,7 @@ def sit_out(config: SimConfig, draws_RP: Floats, records_RP: Records, update: Up
     out_RP = draws_RP < config.skip_rate
     records_RP["skipped"] |= out_RP
     records_RP["route"][out_RP] = Route.SKIPPED
-    drop_RP = update.drop_RP | (out_RP & (config.guard.skip_by == "drop"))
+    drop_RP = update.drop_RP | (out_RP & (config.guard.advantages.skip_by == "drop"))
     gradient_RPA = np.where(out_RP[..., None], 0.0, update.gradient_RPA)
     streams_RSPB = update.streams_RSPB
     if streams_RSPB is not None:
@@ -370,9 +370,10 @@ class Batch(NamedTuple):
     def of_size(cls, n_problems: int, config: SimConfig) -> Batch:
         """Make room for batches of this size."""
         guard, shape = config.guard, (1, n_problems, config.n_answers)
+        over_samples = settings(guard, config.n_votes, config.n_samples).minority_over_samples
         p_RPA, gradient_RPA = np.empty((2, *shape))
         counts_RPA, samples_RPA = np.empty((2, *shape), np.int64)
-        targets = Targets.empty(samples_RPA if guard.minority_over == "samples" else counts_RPA)
+        targets = Targets.empty(samples_RPA if over_samples else counts_RPA)
         votes, gradient = (p_RPA, counts_RPA, samples_RPA, targets), gradient_RPA
         keys, drop = np.empty(n_problems), np.empty(shape[:2], np.bool_)
         return cls(skip_cap(n_problems, guard), *votes, keys, gradient, drop)

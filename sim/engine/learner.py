@@ -23,6 +23,7 @@ from guard_core import (
     policy_streams,
 )
 from guard_core.advantages import minority_advantages
+from guard_core.config import settings
 from guard_core.decision import Treatment, rerouted
 from guard_core.mps import candidate_votes
 from guard_core.rcsu import at_high_risk, skip_cap
@@ -72,7 +73,9 @@ class GuardLearner:
             UserError: there are no decisions to replay for this run.
         """
         self._config = config
-        self._settings_1 = settings_record(config.guard, config.n_votes, config.n_samples)
+        sizes = config.n_votes, config.n_samples
+        self._settings = settings(config.guard, *sizes)
+        self._settings_1 = settings_record(config.guard, *sizes)
         shape = {"leading": (config.replicates,), "n_answers": config.n_answers}
         self._state = State.of(Guard(config.guard).init(config.n_problems, **shape))
         numbers = range(config.first_replicate, config.first_replicate + config.replicates)
@@ -135,10 +138,10 @@ class GuardLearner:
 
     def remembered(self, problems_RP: Ints) -> Floats | None:
         """Return the scores of earlier visits, see `guard_core.Guard.remembered`."""
-        if self._config.guard.label_from != "memory":
+        if not self._settings.label_from_memory:
             return None
         memory_RPA = np.take_along_axis(self._state.memory_RNA, problems_RP[..., None], axis=1)
-        return self._config.guard.discount * memory_RPA
+        return self._settings.discount * memory_RPA
 
     def decide(self, epoch: Epoch, start: int, votes: Votes, scores_RPA: Floats | None) -> Decision:
         """Record the decision about a batch and return it; its label is the guard's own."""
@@ -153,7 +156,7 @@ class GuardLearner:
         return Decision(
             **decided,
             visits=visits_RP,
-            high_risk=at_high_risk(self._config.guard, *rates),
+            high_risk=at_high_risk(self._settings, *rates),
             minority=targets.minority_RPA,
             candidate_votes=targets.candidate_votes_RPA,
         )
@@ -168,8 +171,8 @@ class GuardLearner:
     ) -> Targets:
         """Decide, record it, and count who is rewarded; the scores are a rule's, if it has any."""
         config, draws, records_RP = self._config, epoch.draws, epoch.records_RN[:, at]
-        over_samples = config.guard.minority_over == "samples"
-        targets = Targets.empty(candidate_votes(votes, over_samples))
+        candidates = candidate_votes(votes, self._settings.minority_over_samples)
+        targets = Targets.empty(candidates)
         chosen_by = votes.counts if scores_RPA is None else scores_RPA
         given = (self._state, _drawn(draws), epoch.problems_RN[:, at], chosen_by, votes.counts)
         n_problems = records_RP.shape[1]
@@ -287,7 +290,7 @@ class RuleLearner:
             return Update(out_RPA, np.zeros(p_RPA.shape[:2], np.bool_))
         majority = rule_advantages(rule, obs, decision, config, rewards_RPK)
         minority = np.zeros(1)
-        if config.mps:
+        if config.mps is not None:
             of = (obs.votes.samples, obs.votes.n_samples)
             minority = minority_advantages(*of, decision, config)
         streams = policy_streams(majority, minority, decision, config)
@@ -300,7 +303,7 @@ class RuleLearner:
     def _sums(self, obs: Observations, streams: PolicyStreams) -> Floats:
         """Sum both streams over the responses of every answer."""
         samples_RPA, K = obs.votes.samples, obs.votes.n_samples
-        A, protects = samples_RPA.shape[-1], self._config.guard.mps
+        A, protects = samples_RPA.shape[-1], self._config.guard.mps is not None
         if self._rule.pays == "response":
             sums_RPA = sum_by_id(obs.of("answers")[..., :K], A, streams.majority)
             return sums_RPA + samples_RPA * streams.minority[..., :A] if protects else sums_RPA

@@ -66,7 +66,7 @@ class Brake:
 
     def scale(self, problems_RP: Ints, records_RP: Records) -> Floats:
         """Take in the visits of a batch; returns (R,) factors."""
-        if self._config.brake < 1:
+        if self._config.brake.brake < 1:
             latest = (self._flipped_RN, self._match_RN, self._visited_RN)
             new = (records_RP["flipped"], records_RP["match_rate"], True)
             for old_RN, new_RP in zip(latest, new, strict=True):
@@ -148,7 +148,7 @@ class Simulation:
         c, policy = self.config, self.policy
         usual = self.rule is None and isinstance(policy, Attractor) and policy.optimizer.is_plain
         usual = usual and c.update == "sampled" and c.treatment == OWN
-        return usual and not c.skip_rate and c.guard.brake == 1
+        return usual and not c.skip_rate and c.guard.brake.brake == 1
 
     def _visit_all(self, epoch: Epoch) -> None:
         """Make all visits of an epoch in compiled code, with the numbers of `_visit`."""

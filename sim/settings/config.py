@@ -267,7 +267,7 @@ def _check_sizes(config: SimConfig) -> None:
 
 
 def _check_readers(config: SimConfig) -> None:
-    if config.guard.brake < 1 and config.policy != "measured":
+    if config.guard.brake.brake < 1 and config.policy != "measured":
         raise UserError(f"guard.brake: only policy = measured has it, and policy = {config.policy}")
     for name, (chooser, reader) in READ_BY.items():
         default = SimConfig.__dataclass_fields__[name].default

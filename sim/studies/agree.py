@@ -76,7 +76,7 @@ def not_classical(run: Manifest) -> str | None:
     for name in ("kl_coef", "ema_decay"):
         if (value := run.config.get(name, 0.0)) != 0.0:
             return f"{name} = {value}"
-    brake = GuardConfig.from_dict(run.config["guard"]).brake
+    brake = GuardConfig.from_dict(run.config["guard"]).brake.brake
     return None if brake == 1.0 else f"guard.brake = {brake}"
 
 

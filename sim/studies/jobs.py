@@ -18,14 +18,14 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
 import pandas as pd
 
 from guard_core import ConfigError, GuardConfig
-from guard_core.config import fault
+from guard_core.config import KINDS, fault
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.base.errors import UserError, first_line
@@ -54,21 +54,25 @@ _OF_ROWS = {"replicates", "first_replicate"}
 def names() -> list[str]:
     """Every name that a sweep may vary."""
     own = [f.name for f in fields(SimConfig) if f.name not in _OF_ARMS | _OF_ROWS]
-    guard = [f"{GUARD_FIELDS}{field.name}" for field in fields(GuardConfig)]
+    guard = [f"{GUARD_FIELDS}{name}" for name in KINDS]
     return own + [name for name in guard if name not in _OF_ARMS]
 
 
 def read(config: SimConfig, name: str) -> Any:
     """The value of a dotted name."""
-    return functools.reduce(getattr, name.split("."), config)
+    group, _, own = name.rpartition(".")
+    return config.guard.flat()[own] if group else getattr(config, name)
 
 
 def assign(config: SimConfig, values: Assignments) -> SimConfig:
-    """The settings with some values changed; an impossible one is a UserError or a ConfigError."""
+    """The settings with some values changed, but not those of a part of the guard that is off.
+
+    An impossible one is a UserError or a ConfigError.
+    """
     own: dict[str, Any] = {n: v for n, v in values.items() if not n.startswith(GUARD_FIELDS)}
     guard: dict[str, Any] = {n.partition(".")[2]: v for n, v in values.items() if n not in own}
     if guard:
-        own["guard"] = replace(config.guard, **guard)
+        own["guard"] = GuardConfig.from_dict(config.guard.flat() | guard)
     return replace(config, **own) if own else config
 
 
@@ -151,19 +155,16 @@ def _value(name: str, word: str) -> Value:
 @functools.cache
 def _kind(name: str) -> Any:
     """The type of a setting, without its bounds: a value beyond them fails its own cells alone."""
-    owner: type = GuardConfig if name.startswith(GUARD_FIELDS) else SimConfig
-    return get_type_hints(owner)[name.removeprefix(GUARD_FIELDS)]
+    if not name.startswith(GUARD_FIELDS):
+        return get_type_hints(SimConfig)[name]
+    kind = KINDS[name.removeprefix(GUARD_FIELDS)]
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 FILES = ("histogram", "trace", "response")
 """Settings of `SimConfig` that name a file, or a run folder."""
 FACTS = ("step_factor", "skip_rate", "achieved_ratio")
 """Columns other than the measures: the number of a control and the match that it achieved."""
-_WITHOUT_PARTS = (
-    *("tie_break", "label_from", "discount", "hysteresis", "skip_by", "advantage_scale"),
-    *("negative_scale", "brake", "brake_on", "brake_above"),
-)
-"""Settings of a guard that count with all its parts off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,18 +228,13 @@ def _arm_config(base: SimConfig, values: Assignments, name: str) -> SimConfig:
 
 
 def _needed(guard: GuardConfig) -> GuardConfig:
-    """The guard without settings that cannot reach the run: with all parts off, most."""
-    usual = GuardConfig()
-    if guard.label_from != "memory":
-        guard = replace(guard, discount=usual.discount)
-    if guard.label_from == "frozen":
-        guard = replace(guard, hysteresis=usual.hysteresis)
-    if guard.brake == 1:
-        guard = replace(guard, brake_on=usual.brake_on, brake_above=usual.brake_above)
-    if guard.acts:
-        return guard
-    counting = {name: getattr(guard, name) for name in _WITHOUT_PARTS}
-    return GuardConfig(frs=False, mps=False, rcsu=False, **counting)
+    """The guard without settings that cannot reach the run, such as `W` with all parts off."""
+    usual = GuardConfig().flat()
+    idle = ["brake_on", "brake_above"] if guard.brake.brake == 1 else []
+    idle += ["discount"] if guard.labels.label_from != "memory" else []
+    idle += ["hysteresis"] if guard.labels.label_from == "frozen" else []
+    idle += [] if guard.acts else ["W", "flip_rate", "tau_FR", "tau_MR", "weight_on"]
+    return guard.set(**{name: usual[name] for name in idle})
 
 
 def _size(base: SimConfig, values: Assignments) -> Assignments:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import numpy as np
 from hypothesis import HealthCheck, settings
@@ -20,6 +20,7 @@ from guard_core import (
     group_advantages,
     policy_streams,
 )
+from guard_core.config import KINDS
 
 
 def checked(examples: int) -> settings:
@@ -142,11 +143,11 @@ NUMBERS: dict[str, list[Any]] = {
 
 def configs() -> st.SearchStrategy[GuardConfig]:
     """Settings over all options, with round and extreme numbers."""
-    hints, choices = get_type_hints(GuardConfig), {}
-    for name in (field.name for field in fields(GuardConfig)):
-        words = NUMBERS.get(name) or get_args(hints[name])
+    choices = {}
+    for name, kind in KINDS.items():
+        words = NUMBERS.get(name) or (get_args(kind) if get_origin(kind) is Literal else None)
         choices[name] = st.sampled_from(words) if words else SHARES
-    return st.builds(GuardConfig, **choices)
+    return st.fixed_dictionaries(choices).map(GuardConfig.from_dict)
 
 
 class Walked(NamedTuple):

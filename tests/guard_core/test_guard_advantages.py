@@ -22,7 +22,7 @@ from guard_core import (
     standardise,
 )
 
-ALERT = GuardConfig(flip_rate="instant", beta_max=0.3)
+ALERT = GuardConfig().set(flip_rate="instant", beta_max=0.3)
 """A flip alone sets the flip rate to 1, so beta = beta_max."""
 
 ANSWERS = [0] * 16 + [1] * 8 + [2, 3, 4, 5, 6, 7, 8, 9]
@@ -51,7 +51,7 @@ def net_advantages(answers: list[list[int]], config: GuardConfig) -> np.ndarray:
 def test_negative_advantages_are_scaled_in_both_streams(scale: float):
     ids, decision = flipped_to([ANSWERS], ALERT)
     majority, minority = group_advantages(ids, decision, ALERT)
-    config = replace(ALERT, negative_scale=scale)
+    config = ALERT.set(negative_scale=scale)
     streams = policy_streams(majority, minority, decision, config)
     plain = policy_streams(majority, minority, decision, ALERT)
     for scaled, full in ((streams.majority, plain.majority), (streams.minority, plain.minority)):
@@ -82,14 +82,14 @@ def test_sign_rule(n_samples: int, label_share: float, other_share: float, beta:
     # The floor under the standard deviation moves the boundary by about 1e-6 / std.
     assume(abs(odds / bound - 1) > 1e-3)
     answers = [0] * label + [1] * other + [-1] * (n_samples - label - other)
-    config = replace(ALERT, beta_max=beta, minority_share=0.0)
+    config = ALERT.set(beta_max=beta, minority_share=0.0)
     assert (net_advantages([answers], config)[0][label] > 0) == (odds > bound)
 
 
 @given(hits=st.integers(1, 31), w=st.floats(0.1, 1), scale=st.sampled_from(["group", "none"]))
 @checked(25)
 def test_a_weight_on_the_reward_is_no_op_only_under_standardisation(hits, w, scale):
-    config = GuardConfig(weight_on="reward", advantage_scale=scale)
+    config = GuardConfig().set(weight_on="reward", advantage_scale=scale)
     ids, decision = flipped_to([[0] * hits + [-1] * (32 - hits)], GuardConfig.off())
     plain, _ = group_advantages(ids, decision, config)
     decision = replace(decision, weight=np.array([w]))
@@ -109,7 +109,7 @@ def test_a_weight_on_the_loss_or_the_advantage_is_none():
     on_loss = group_advantages(ids, decision, GuardConfig())
     np.testing.assert_array_equal(on_loss, plain)
     assert policy_streams(*on_loss, decision, GuardConfig()).weight.tolist() == [0.35]
-    config = GuardConfig(weight_on="advantage")
+    config = GuardConfig().set(weight_on="advantage")
     on_advantage = group_advantages(ids, decision, config)
     np.testing.assert_allclose(on_advantage, 0.35 * np.array(plain), rtol=1e-15)
     assert policy_streams(*on_advantage, decision, config).weight.tolist() == [1.0]
@@ -119,7 +119,7 @@ def test_a_weight_on_the_loss_or_the_advantage_is_none():
 def test_epsilon_cancels_with_standardisation_and_not_without(scale: str):
     minority = []
     for epsilon in (0.01, 0.1, 1.0):
-        config = replace(ALERT, minority_reward=epsilon, advantage_scale=scale)
+        config = ALERT.set(minority_reward=epsilon, advantage_scale=scale)
         ids, decision = flipped_to([ANSWERS], config)
         minority.append(group_advantages(ids, decision, config)[1])
     assert np.abs(minority[-1]).max() > 0.5
@@ -134,14 +134,14 @@ def test_without_a_candidate_the_factor_on_the_majority_stays():
     plain = net_advantages(answers, GuardConfig.off())
     np.testing.assert_allclose(net_advantages(answers, ALERT), 0.7 * plain, rtol=1e-15)
     np.testing.assert_allclose(
-        net_advantages(answers, replace(ALERT, empty_minority="plain")), plain, rtol=1e-15
+        net_advantages(answers, ALERT.set(empty_minority="plain")), plain, rtol=1e-15
     )
 
 
 def test_bonus_of_the_release():
     """16 for the label, 10 and 6 for two candidates: means in closed form."""
     answers = [0] * 16 + [1] * 10 + [2] * 6 + [-1] * 8
-    config = replace(ALERT, mix="bonus", minority_share=0.1)
+    config = ALERT.set(mix="bonus", minority_share=0.1)
     got = net_advantages([answers], config)[0]
     p = 16 / 40
     std = math.sqrt(p * (1 - p) * 40 / 39) + 1e-6
@@ -158,7 +158,7 @@ def test_bonus_of_the_release():
 
 @pytest.mark.parametrize("skip_by", ["drop", "mask"])
 def test_skipped_problems_have_no_advantage_and_only_drop_leaves(skip_by: str):
-    config = replace(ALERT, skip_by=skip_by)
+    config = ALERT.set(skip_by=skip_by)
     ids, decision = flipped_to([ANSWERS, ANSWERS], config)
     decision = replace(decision, skip=np.array([True, False]))
     streams = policy_streams(*group_advantages(ids, decision, config), decision, config)
@@ -170,13 +170,13 @@ def test_skipped_problems_have_no_advantage_and_only_drop_leaves(skip_by: str):
 
 def test_dropped_problems_leave_the_standard_deviation_of_the_batch():
     uniform, mixed = [0] * 32, ANSWERS
-    config = replace(ALERT, advantage_scale="batch")
+    config = ALERT.set(advantage_scale="batch")
     ids, decision = flipped_to([uniform, mixed], config)
     alone, _ = group_advantages(*flipped_to([mixed], config), config)
     together, _ = group_advantages(ids, decision, config)
     decision = replace(decision, skip=np.array([True, False]))
     dropped, _ = group_advantages(ids, decision, config)
-    masked, _ = group_advantages(ids, decision, replace(config, skip_by="mask"))
+    masked, _ = group_advantages(ids, decision, config.set(skip_by="mask"))
     np.testing.assert_allclose(dropped[1], alone[0], rtol=1e-12)
     np.testing.assert_allclose(masked[1], together[1], rtol=1e-12)
     assert abs(together[1, 0]) > abs(alone[0, 0])
@@ -184,7 +184,7 @@ def test_dropped_problems_leave_the_standard_deviation_of_the_batch():
 
 def test_answer_advantages_where_the_guard_knows_more_answers_than_the_batch():
     """The memory remembers four answers, this batch counts two."""
-    config = GuardConfig(label_from="memory")
+    config = GuardConfig().set(label_from="memory")
     play = Play(config, 1)
     play.see(as_votes([[0, 0, 0, 9]], n_votes=16))
     votes = as_votes([[3, 4]], n_votes=16)

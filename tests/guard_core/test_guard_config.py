@@ -1,7 +1,8 @@
 """Settings and their refusals, the learning rate, and decisions dealt to other problems."""
 
+import json
 import math
-from dataclasses import Field, FrozenInstanceError, dataclass, fields, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -11,9 +12,10 @@ from guard_histories import checked, configs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guard_core import GuardConfig
+from guard_core import FRS, MPS, RCSU, Brake, GuardConfig, Labels, Rates
 from guard_core.config import (
     SCRIPTS,
+    USUAL,
     ConfigError,
     Count,
     Interval,
@@ -22,11 +24,11 @@ from guard_core.config import (
     ShareBelowOne,
     check_fields,
     fault,
+    settings,
 )
 from guard_core.decision import Route, Treatment, rerouted
 from guard_core.schedule import brake_factor, rate_factor, scheduled_steps, signal, step_factors
 
-PARTS = ("frs", "mps", "rcsu")
 BOUNDS = {
     "W": (0, 2**63 - 1),
     "T_steady": (0,),
@@ -36,28 +38,76 @@ BOUNDS = {
 """Values outside of a number's bounds; shares have the others."""
 
 
-@pytest.mark.parametrize("field", fields(GuardConfig), ids=lambda field: field.name)
-def test_a_wrong_value_names_field_value_and_bound(field: Field):
+@pytest.mark.parametrize("name", USUAL)
+def test_a_wrong_value_names_field_value_and_bound(name: str):
     values: list[object] = [None, "no", ["yes"]]
-    if type(field.default) in (int, float):
-        values += [True, *BOUNDS.get(field.name, (-0.01, 1.01, math.nan))]
+    if type(USUAL[name]) in (int, float):
+        values += [True, *BOUNDS.get(name, (-0.01, 1.01, math.nan))]
     for value in values:
         with pytest.raises(ConfigError) as caught:
-            GuardConfig.from_dict({field.name: value})
+            GuardConfig.from_dict({name: value})
         message = str(caught.value)
-        assert message.startswith(f"{field.name} = {value!r}: must ") and "\n" not in message
+        assert message.startswith(f"{name} = {value!r}: must ") and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RCSU(theta_MR=2), r"theta_MR = 2: must lie in \[0, 1\]"),
+        (lambda: GuardConfig(frs=True), "frs = True: must be of type FRS"),  # type: ignore[arg-type]
+        (lambda: GuardConfig(labels=None), "labels = None: must be of type Labels"),  # type: ignore[arg-type]
+        (lambda: GuardConfig().set(w=3), "w: no such guard setting"),
+        (lambda: GuardConfig.from_dict({"rates": {"w": 3}}), "w: no such guard setting"),
+        (
+            lambda: GuardConfig(rcsu=None).set(theta_MR=0.4),
+            "theta_MR = 0.4: is a setting of rcsu, which is off; set rcsu = true",
+        ),
+    ],
+)
+def test_a_wrong_composition_is_refused(make: Any, message: str):
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        make()
+
+
+def test_settings_are_changed_by_their_short_names():
+    config = GuardConfig(frs=None, rcsu=RCSU(theta_MR=0.6))
+    assert config == GuardConfig().set(frs=False, theta_MR=0.6) and config.acts
+    assert config.set(frs=True, W=3, l1=0.2, brake=0.5) == GuardConfig(
+        rates=Rates(W=3), frs=FRS(l1=0.2), rcsu=RCSU(theta_MR=0.6), brake=Brake(brake=0.5)
+    )
+    assert config.set(rcsu=True) == config and config.set(mps=False, rcsu=False).acts is False
+    assert config.flat() == USUAL | {"frs": False, "theta_MR": 0.6}
+    assert list(config.flat()) == list(USUAL)
+
+
+def test_settings_come_from_tables_and_from_short_names():
+    config = GuardConfig(labels=Labels(tie_break="first"), mps=None, brake=Brake(brake=0.5))
+    tables = {"labels": {"tie_break": "first"}, "mps": False, "brake": {"brake": 0.5}, "frs": {}}
+    assert GuardConfig.from_dict(tables) == config
+    assert GuardConfig.from_dict({"tie_break": "first", "mps": False, "brake": 0.5}) == config
+    assert GuardConfig.from_dict(config.flat()) == config
+    assert config.to_dict()["mps"] is False and config.to_dict()["frs"]["l1"] == 0.5
+
+
+def test_all_that_a_part_that_is_off_leaves_in_the_trace_is_the_papers():
+    release = GuardConfig.release()
+    assert settings(replace(release, mps=None), 64, 32).minority_over_samples
+    assert settings(replace(release, rcsu=None), 64, 32).theta_MR == 0.5
+    assert not settings(replace(release, frs=None), 64, 32).frs
+    assert settings(GuardConfig(mps=MPS(minority_share=0.5)), 64, 32).least == 16
 
 
 @given(config=configs())
 @checked(30)
 def test_round_trips(config: GuardConfig):
-    copy = GuardConfig.from_dict(config.to_dict())
-    assert (copy, hash(copy)) == (config, hash(config))
+    for noted in (config.to_dict(), json.loads(json.dumps(config.to_dict())), config.flat()):
+        copy = GuardConfig.from_dict(noted)
+        assert (copy, hash(copy)) == (config, hash(config))
 
 
 def test_missing_fields_take_the_defaults_of_the_paper():
     assert GuardConfig.from_dict({}) == GuardConfig.paper()
-    assert GuardConfig.from_dict({"W": 7}).W == 7
+    assert GuardConfig.from_dict({"W": 7}) == GuardConfig(rates=Rates(W=7))
 
 
 def test_an_unknown_profile_names_the_known_ones():
@@ -71,7 +121,7 @@ def test_an_unknown_profile_names_the_known_ones():
 def test_a_config_error_is_a_value_error_and_a_config_is_frozen():
     assert issubclass(ConfigError, ValueError)
     with pytest.raises(FrozenInstanceError):
-        GuardConfig().W = 3  # type: ignore[misc]
+        GuardConfig().frs = None  # type: ignore[misc]
 
 
 def test_profiles_hold_the_numbers_of_the_table():
@@ -92,14 +142,15 @@ def test_profiles_hold_the_numbers_of_the_table():
         "skip_cap": "at_least_one", "skip_order": "first", "skip_by": "mask",
         "tie_break": "first",
     }  # fmt: skip
-    assert GuardConfig().to_dict().items() >= (shared | paper).items()
-    assert GuardConfig.release().to_dict().items() >= (shared | release).items()
+    assert GuardConfig().flat().items() >= (shared | paper).items()
+    assert GuardConfig.release().flat().items() >= (shared | release).items()
 
 
 def test_ablations_switch_parts():
-    assert [getattr(GuardConfig.off(), part) for part in PARTS] == [False] * 3
-    for one in PARTS:
-        assert [getattr(GuardConfig.only(one), part) for part in PARTS] == [one == p for p in PARTS]
+    assert GuardConfig.off() == GuardConfig(frs=None, mps=None, rcsu=None)
+    assert GuardConfig.only("frs") == GuardConfig(mps=None, rcsu=None)
+    assert GuardConfig.only("mps") == GuardConfig(frs=None, rcsu=None)
+    assert GuardConfig.only("rcsu") == GuardConfig(frs=None, mps=None)
     for name in ("paper", "release", "off"):
         assert GuardConfig.profile(name) == getattr(GuardConfig, name)()
     assert GuardConfig.profile("mps") == GuardConfig.only("mps")
@@ -175,16 +226,16 @@ VISITED = np.array([[True, True, True, False], [True, True, False, False]])
 def test_the_signal_counts_all_problems_for_flips_and_visited_ones_for_match_rates():
     flips = signal(FLIPPED, MATCH, VISITED, GuardConfig())
     assert flips.tolist() == [0.5, 0.0]
-    match = signal(FLIPPED, MATCH, VISITED, GuardConfig(brake_on="match_rate"))
+    match = signal(FLIPPED, MATCH, VISITED, GuardConfig().set(brake_on="match_rate"))
     assert match.tolist() == [0.5, 1.0]
-    nothing = signal(FLIPPED, MATCH, VISITED & False, GuardConfig(brake_on="match_rate"))
+    nothing = signal(FLIPPED, MATCH, VISITED & False, GuardConfig().set(brake_on="match_rate"))
     assert nothing.tolist() == [0.0, 0.0]
 
 
 def test_the_rate_falls_only_above_the_limit():
     value = np.array([0.2, 0.21, 0.0])
-    assert brake_factor(value, GuardConfig(brake=0.5)).tolist() == [1.0, 0.5, 1.0]
-    assert brake_factor(value, GuardConfig(brake=0.0)).tolist() == [1.0, 0.0, 1.0]
+    assert brake_factor(value, GuardConfig().set(brake=0.5)).tolist() == [1.0, 0.5, 1.0]
+    assert brake_factor(value, GuardConfig().set(brake=0.0)).tolist() == [1.0, 0.0, 1.0]
     assert brake_factor(value, GuardConfig()).tolist() == [1.0, 1.0, 1.0]
 
 
@@ -247,9 +298,9 @@ def test_routes_follow_the_skips():
 
 def test_the_authors_scripts():
     """FRS is on for Qwen2.5-7B alone, and all set theta_MR = .5 in the released code."""
-    release = replace(GuardConfig.release(), theta_MR=0.5)
+    release = GuardConfig.release().set(theta_MR=0.5)
     for cell in SCRIPTS:
         frs = cell.startswith(("qwen2.5-7b/", "qwen-"))
-        assert GuardConfig.release_scripts(cell) == replace(release, frs=frs)
+        assert GuardConfig.release_scripts(cell) == release.set(frs=frs)
     with pytest.raises(ConfigError, match=r"cell = 'x': unknown, use one of llama-3.2-3b/aime24"):
         GuardConfig.release_scripts("x")

@@ -24,7 +24,7 @@ def test_the_first_label_after_silent_visits_is_no_flip():
 
 @pytest.mark.parametrize("label_from", ["current", "frozen", "memory"])
 def test_a_visit_without_a_vote_keeps_the_label(label_from: str):
-    play = Play(GuardConfig(label_from=label_from, tie_break="first"), 1)
+    play = Play(GuardConfig().set(label_from=label_from, tie_break="first"), 1)
     play.see(as_votes([[0, 40]]))
     decision = play.see(as_votes([[0, 0]]))
     assert (decision.label[0], decision.flipped[0], decision.tied[0]) == (1, False, False)
@@ -100,7 +100,7 @@ CLOSE = [[30, 34], [22, 42], [34, 30], [0, 64], [1, 63]]
     ],
 )
 def test_labels_of_a_history(settings, first, history, wanted):
-    play = Play(GuardConfig(**settings), 1)
+    play = Play(GuardConfig().set(**settings), 1)
     if first is not None:
         play.prime(as_votes([first]))
     assert [int(play.see(as_votes([counts])).label[0]) for counts in history] == wanted
@@ -108,7 +108,7 @@ def test_labels_of_a_history(settings, first, history, wanted):
 
 @pytest.mark.parametrize("label_from", ["current", "frozen", "memory"])
 def test_visit_0_is_neither_visit_nor_flip(label_from: str):
-    play = Play(GuardConfig(label_from=label_from), 2)
+    play = Play(GuardConfig().set(label_from=label_from), 2)
     before = play.state
     play.prime(as_votes([[9, 3], [3, 9]]))
     assert play.state.label.tolist() == [0, 1]
@@ -127,7 +127,7 @@ def test_a_label_that_leaves_visit_0_behind_is_a_flip():
 
 
 def test_a_frozen_label_has_its_share_of_this_visit_even_beyond_the_answers_of_the_batch():
-    play = Play(GuardConfig(label_from="frozen"), 2)
+    play = Play(GuardConfig().set(label_from="frozen"), 2)
     play.prime(as_votes([[0, 40, 0, 0], [0, 0, 0, 40]]))
     decision = play.see(as_votes([[48, 16]] * 2))
     assert (decision.label.tolist(), decision.match_rate.tolist()) == ([1, 3], [0.25, 0])
@@ -135,7 +135,7 @@ def test_a_frozen_label_has_its_share_of_this_visit_even_beyond_the_answers_of_t
 
 
 def test_the_memory_grows_with_new_answers_and_keeps_the_old():
-    play = Play(GuardConfig(label_from="memory"), 2)
+    play = Play(GuardConfig().set(label_from="memory"), 2)
     for counts in ([[5], [4]], [[1, 3, 0, 0], [0, 0, 0, 9]], [[2], [1]]):
         decision = play.see(as_votes(counts))
     assert play.state.memory.tolist() == [[8, 3, 0, 0], [5, 0, 0, 9]]
@@ -156,7 +156,7 @@ def test_the_plateau_ends_at_four_tenths():
     histories = every_history(5)
     had = []
     for tau_FR in (0.19, 0.2, 0.399, 0.4):
-        play = Play(GuardConfig(tau_FR=tau_FR), histories.shape[1])
+        play = Play(GuardConfig().set(tau_FR=tau_FR), histories.shape[1])
         had.append(
             int(sum(play.see(as_votes(counts)).had_competition.sum() for counts in histories))
         )
@@ -208,12 +208,12 @@ def test_a_mean_match_rate_of_exactly_the_threshold_does_not_exceed_it():
 
 
 def test_w_min_is_a_floor():
-    play = Play(GuardConfig(flip_rate="instant", l1=1.0, w_min=0.25), 1)
+    play = Play(GuardConfig().set(flip_rate="instant", l1=1.0, w_min=0.25), 1)
     play.see(as_votes([[64, 0]]))
     assert play.see(as_votes([[0, 64]])).weight.tolist() == [0.25]
 
 
-SLOW = GuardConfig(W=10, T_steady=3)
+SLOW = GuardConfig().set(W=10, T_steady=3)
 """Four flips in a row make a flip rate of .4 that falls by .1 a visit, .3 being calm."""
 
 FLIPPING = [[40, 20], [20, 40]] * 2 + [[40, 20]]
@@ -243,7 +243,7 @@ def test_one_contested_visit_restarts_the_count():
 
 @pytest.mark.parametrize("T_steady", [1, 2, 4])
 def test_t_steady_is_the_number_of_calm_visits(T_steady: int):
-    config = replace(SLOW, T_steady=T_steady, beta_max=1.0)
+    config = SLOW.set(T_steady=T_steady, beta_max=1.0)
     got = betas(config, FLIPPING + [[40, 20]] * 12)
     calm = [0.3, 0.2, 0.1, 0.0, 0.0, 0.0]
     kept = calm[: T_steady - 1] + [0.0] * (6 - (T_steady - 1))
@@ -251,7 +251,7 @@ def test_t_steady_is_the_number_of_calm_visits(T_steady: int):
 
 
 def test_saturating_schedule_reaches_its_maximum_at_the_threshold():
-    config = replace(SLOW, beta_schedule="saturating")
+    config = SLOW.set(beta_schedule="saturating")
     got = betas(config, FLIPPING + [[40, 20]] * 8)
     # .4, .3 and then .2 over a threshold of .3; the last calm visit is the third: off.
     assert got[4:] == [0.3] * 7 + [0.3, 0.2]
@@ -285,12 +285,12 @@ def test_a_candidate_needs_at_least_one_response(n_samples: int):
 def test_empty_minority_keeps_beta_or_sets_it_to_zero():
     history = [[64, 0], [0, 64], [64, 0]]
     np.testing.assert_allclose(betas(GuardConfig.paper(), history)[-1], 0.12)
-    assert betas(GuardConfig(empty_minority="plain"), history)[-1] == 0
+    assert betas(GuardConfig().set(empty_minority="plain"), history)[-1] == 0
     split = [[40, 20], [20, 40], [40, 20]]
-    np.testing.assert_allclose(betas(GuardConfig(empty_minority="plain"), split)[-1], 0.12)
+    np.testing.assert_allclose(betas(GuardConfig().set(empty_minority="plain"), split)[-1], 0.12)
 
 
-EAGER = GuardConfig(W=1, tau_FR=0.0, theta_MR=0.0)
+EAGER = GuardConfig().set(W=1, tau_FR=0.0, theta_MR=0.0)
 """One flip makes a problem a high risk for ever."""
 
 
@@ -316,13 +316,13 @@ def decide(crowd, config):
     risky, skip, pick = crowd
     decision = risky_play(risky, config).see(as_votes([[64, 0]] * len(risky)), skip=skip, pick=pick)
     assert decision.high_risk.tolist() == risky
-    return decision, np.array(risky) & (np.array(skip) < config.p_skip)
+    return decision, np.array(risky) & (np.array(skip) < config.flat()["p_skip"])
 
 
 @checked(25)
 @given(crowd=crowds(), share=st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0]))
 def test_the_smallest_picks_fill_the_cap_also_with_equal_picks(crowd, share):
-    decision, candidates = decide(crowd, replace(EAGER, skip_share=share))
+    decision, candidates = decide(crowd, EAGER.set(skip_share=share))
     skip, pick = np.asarray(decision.skip), np.array(crowd[2])
     assert skip.sum() == min(int(share * len(skip)), candidates.sum())
     assert not (skip & ~candidates).any()
@@ -334,7 +334,7 @@ def test_the_smallest_picks_fill_the_cap_also_with_equal_picks(crowd, share):
 @checked(15)
 @given(crowd=crowds())
 def test_first_come_first_served_skips_at_least_one(crowd):
-    config = replace(EAGER, skip_order="first", skip_cap="at_least_one")
+    config = EAGER.set(skip_order="first", skip_cap="at_least_one")
     decision, candidates = decide(crowd, config)
     cap = max(1, len(candidates) // 4)
     assert np.flatnonzero(decision.skip).tolist() == np.flatnonzero(candidates)[:cap].tolist()
@@ -343,14 +343,14 @@ def test_first_come_first_served_skips_at_least_one(crowd):
 @pytest.mark.parametrize(("p_skip", "skips"), [(0.0, 0), (0.5, 0), (0.500001, 2), (1.0, 2)])
 def test_a_skip_draw_must_lie_below_p_skip(p_skip: float, skips: int):
     crowd = [True] * 8, [0.5] * 8, [0.0] * 8
-    decision, _ = decide(crowd, replace(EAGER, p_skip=p_skip))
+    decision, _ = decide(crowd, EAGER.set(p_skip=p_skip))
     assert decision.skip.sum() == skips
     all_draws = [True] * 8, [NEVER] * 8, [0.0] * 8
-    assert decide(all_draws, replace(EAGER, p_skip=1.0))[0].skip.sum() == 2
+    assert decide(all_draws, EAGER.set(p_skip=1.0))[0].skip.sum() == 2
 
 
 def test_high_risk_needs_competition_history_and_consensus():
-    config = GuardConfig(W=5, tau_FR=0.3, theta_MR=0.5)
+    config = GuardConfig().set(W=5, tau_FR=0.3, theta_MR=0.5)
     play = Play(config, 3)
     steady, flips, low = [40, 0], [[0, 40], [40, 0]], [[0, 32], [32, 0]]
     seen = []
@@ -367,14 +367,14 @@ def test_high_risk_needs_competition_history_and_consensus():
 def test_monitoring_goes_on_whatever_the_guard_does(part, history, config):
     """Skipped problems too: nothing that is observed depends on what is done about it."""
     owned = {"frs": {"c2_fired"}, "mps": {"mps_active", "steady"}, "rcsu": set()}[part]
-    _, on = walk(history, replace(config, **{part: True}))
-    _, off = walk(history, replace(config, **{part: False}))
+    _, on = walk(history, config.set(**{part: True}))
+    _, off = walk(history, config.set(**{part: False}))
     for name in {field.name for field in fields(on)} - owned:
         np.testing.assert_array_equal(getattr(on, name), getattr(off, name), err_msg=name)
 
 
 OFF = GuardConfig.off()
-SQUARE = replace(OFF, margin_power=2)
+SQUARE = OFF.set(margin_power=2)
 """Weights are squared margins."""
 
 
@@ -382,19 +382,19 @@ SQUARE = replace(OFF, margin_power=2)
 def test_the_weight_is_a_power_of_the_margin(power: int, weight: float):
     # 32 and 16 of 64 parsed votes; 20 more were unparseable.
     counts = as_votes([[32, 16, 16, 0]], n_votes=84)
-    decision = Play(replace(OFF, margin_power=power), 1).see(counts)
+    decision = Play(OFF.set(margin_power=power), 1).see(counts)
     assert decision.weight.tolist() == [weight]
 
 
 def test_a_margin_of_remembered_votes():
-    play = Play(replace(SQUARE, label_from="memory", discount=0.5), 1)
+    play = Play(SQUARE.set(label_from="memory", discount=0.5), 1)
     play.prime(as_votes([[64, 0]]))
     # 32 + 8 against 56, of 96: the label changes, with a margin of 1/6.
     assert play.see(as_votes([[8, 56]])).weight[0] == pytest.approx(1 / 36)
 
 
 def test_a_label_that_does_not_lead_has_no_weight():
-    for config in (replace(SQUARE, label_from="frozen"), replace(SQUARE, hysteresis=0.5)):
+    for config in (SQUARE.set(label_from="frozen"), SQUARE.set(hysteresis=0.5)):
         play = Play(config, 3)
         play.prime(as_votes([[40, 24]] * 3))
         decision = play.see(as_votes([[30, 34], [32, 32], [40, 24]]))
@@ -404,14 +404,14 @@ def test_a_label_that_does_not_lead_has_no_weight():
 
 def test_it_multiplies_the_weight_of_frs():
     history = [as_votes([[48, 16]]), as_votes([[16, 48]]), as_votes([[48, 16]])] * 4
-    plain, both = Play(GuardConfig(), 1), Play(GuardConfig(margin_power=1), 1)
+    plain, both = Play(GuardConfig(), 1), Play(GuardConfig().set(margin_power=1), 1)
     weights = np.array([(plain.see(v).weight, both.see(v).weight) for v in history])
     assert (weights[:, 0] < 1).any()
     assert np.array_equal(weights[:, 1], 0.5 * weights[:, 0])
 
 
 def test_problems_below_the_share_are_skipped_beside_those_of_rcsu():
-    play = Play(replace(OFF, min_share=0.5), 4)
+    play = Play(OFF.set(min_share=0.5), 4)
     decision = play.see(as_votes([[32, 32], [40, 24], [31, 30], [0, 0]], n_votes=70))
     # 31 of 61 parsed votes are more than one half; nobody voted on the last.
     assert decision.skip.tolist() == [False, False, False, True]
@@ -422,8 +422,8 @@ def test_problems_below_the_share_are_skipped_beside_those_of_rcsu():
 
 
 def test_a_weak_problem_takes_no_place_under_the_cap():
-    eager = GuardConfig(tau_FR=0.0, theta_MR=0.0, W=2, p_skip=1.0, skip_order="first")
-    for config, skipped in ((eager, [1, 0, 0, 0]), (replace(eager, min_share=0.6), [1, 1, 0, 0])):
+    eager = GuardConfig().set(tau_FR=0.0, theta_MR=0.0, W=2, p_skip=1.0, skip_order="first")
+    for config, skipped in ((eager, [1, 0, 0, 0]), (eager.set(min_share=0.6), [1, 1, 0, 0])):
         play = Play(config, 4)
         for first in (40, 20, 40):
             play.see(as_votes([[first, 64 - first, 0]] * 4))

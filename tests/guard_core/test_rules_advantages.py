@@ -111,7 +111,7 @@ def paying(rewards: list[list[float]], config: GuardConfig = OFF, **changes) -> 
 def test_rewards_are_standardised_over_the_batch():
     # Centred within the groups: -1, 1 and -3, 3. All rewards 0, 2, 1, 7 have the mean 2.5 and
     # squares 6.25 + .25 + 2.25 + 20.25 = 29 over 3.
-    config = replace(OFF, advantage_scale="batch")
+    config = OFF.set(advantage_scale="batch")
     rewards = [[0.0, 2.0], [1.0, 7.0]]
     want = np.array([[-1, 1], [-3, 3]]) / (np.sqrt(29 / 3) + 1e-6)
     np.testing.assert_allclose(paying(rewards, config), want, rtol=1e-14)
@@ -124,7 +124,7 @@ def test_rewards_are_standardised_over_the_batch():
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_equal_rewards_give_exactly_nothing(scale):
     """A tenth is no binary number, and neither is the mean of many of them."""
-    config = replace(OFF, advantage_scale=scale)
+    config = OFF.set(advantage_scale=scale)
     for K in range(1, 12):
         assert (paying([[0.1] * K, [-1 / 3] * K], config) == 0).all()
     seen = by_hand([[0, 0, 0, 1, 2, 2, 2]], 3, 3)
@@ -135,10 +135,10 @@ def test_equal_rewards_give_exactly_nothing(scale):
 def test_weights_stand_where_the_guard_puts_them():
     rewards = [[0.0, 4.0]]
     weight = np.array([0.5])
-    plain = replace(OFF, advantage_scale="none")
+    plain = OFF.set(advantage_scale="none")
     assert paying(rewards, plain, weight=weight).tolist() == [[-2, 2]]
     for where in ("advantage", "reward"):
-        config = replace(plain, weight_on=where)
+        config = plain.set(weight_on=where)
         assert paying(rewards, config, weight=weight).tolist() == [[-1, 1]]
     assert paying(rewards, plain, skip=np.array([True])).tolist() == [[0, 0]]
 
@@ -146,7 +146,7 @@ def test_weights_stand_where_the_guard_puts_them():
 def test_the_bonus_lands_on_the_candidates():
     # Rewards 0, 4 in three of four responses: centred -3, 1, 1, 1, mean size 1.5, beta .2.
     # The two candidates' 1 and 3 votes share .3 as .075 and .225; unparseable ones get 5 % of half.
-    config = replace(OFF, mix="bonus", advantage_scale="none")
+    config = OFF.set(mps=True, mix="bonus", advantage_scale="none")
     seen = by_hand([[1, 2, -1, 0]], 4, 3, certainty=[[0.0, 4.0, 4.0, 4.0]])
     decision = replace(
         decided(seen, config, Certain()),
@@ -176,7 +176,7 @@ def test_supervised_problems_are_not_standardised():
 
 
 def test_the_guard_remembers_more_answers_than_the_batch_has():
-    config = GuardConfig(label_from="memory", flip_rate="instant")
+    config = GuardConfig().set(label_from="memory", flip_rate="instant")
     guard = Guard(config)
     state = guard.init(1, np.zeros(0), n_answers=6)
     seen = by_hand([[0, 0, 1, 1]], 4, 2, certainty=[[1.0, 2.0, 3.0, 4.0]])
@@ -210,7 +210,7 @@ def test_rules_that_pay_responses_have_no_streams_by_answer():
 
 
 OFF = GuardConfig.off()
-MEMORY = replace(OFF, label_from="memory")
+MEMORY = OFF.set(label_from="memory")
 
 
 def play(config, *visits, prime=None):
@@ -255,7 +255,7 @@ def test_a_memory_sums_scores_and_not_votes():
     assert (first.label.tolist(), second.label.tolist()) == ([1], [1])
     assert second.match_rate.tolist() == [1 / 8]
     # A quarter of the first visit's 2.0 is less than the 1 + .125 of the other answer.
-    state, (_, second) = play(replace(MEMORY, discount=0.25), one, two)
+    state, (_, second) = play(MEMORY.set(discount=0.25), one, two)
     assert state.memory.tolist() == [[1.125, 0.5]]
     assert (second.label.tolist(), second.flipped.tolist()) == ([0], [True])
 
@@ -276,7 +276,7 @@ def test_scores_before_training_set_label_and_memory():
     state, (decision,) = play(MEMORY, visit, prime=prime)
     assert (state.memory.tolist(), decision.label.tolist()) == ([[2, 3]], [1])
     assert decision.visits.tolist() == [1]
-    frozen = replace(OFF, label_from="frozen")
+    frozen = OFF.set(label_from="frozen")
     _, (decision,) = play(frozen, visit, prime=prime)
     assert (decision.label.tolist(), decision.match_rate.tolist()) == ([1], [0])
 

@@ -92,6 +92,6 @@ def test_options_keep_the_name_and_other_guards_do_not(config):
     assert arm_of(config(rule="srt", rule_options={"keep": 0.5})).name == "srt"
     assert arm_of(config(guard=OFF, step_factor=0.5)).name == "matched"
     assert arm_of(config(rule="srt", step_factor=0.5)).name == "srt+custom"
-    assert arm_of(config(guard=GuardConfig(W=3)), "guard").name == "custom"
-    other = arm_of(config(rule="srt", guard=GuardConfig(W=3)))
+    assert arm_of(config(guard=GuardConfig().set(W=3)), "guard").name == "custom"
+    other = arm_of(config(rule="srt", guard=GuardConfig().set(W=3)))
     assert other.title == title("srt+custom") == "SRT + custom guard"

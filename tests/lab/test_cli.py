@@ -41,7 +41,7 @@ class Show:
         return {"settings": from_values(toml_values(Path(path)), Settings, path)}
 
     def run(self):
-        print(self.settings.size, self.settings.mode, self.settings.guard.W)
+        print(self.settings.size, self.settings.mode, self.settings.guard.rates.W)
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Raise:
         if self.how == "user":
             raise UserError("problems.json: row 3\n  has no answer; add one")
         if self.how == "config":
-            GuardConfig(W=0)
+            GuardConfig().set(W=0)
         if self.how == "interrupt":
             raise KeyboardInterrupt
         if self.how == "bug":

@@ -1,7 +1,6 @@
 """Arms with settings of their own."""
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -28,7 +27,7 @@ INSTANT = "guard,flip_rate=instant,theta_MR=0.4"
 def test_settings_behind_a_name_make_an_arm():
     made = arm("guard: theta_MR=.4, flip_rate=instant")
     assert made.name == INSTANT and arm(INSTANT) == made == arm(" ".join(INSTANT.split(",", 0)))
-    assert made.guard == replace(GuardConfig.paper(), flip_rate="instant", theta_MR=0.4)
+    assert made.guard == GuardConfig.paper().set(flip_rate="instant", theta_MR=0.4)
     assert made.title == title(INSTANT) == "TTRL-Guard (flip_rate = instant, theta_MR = 0.4)"
     assert re.fullmatch(r"[\w+,=.]+", made.name)  # a folder on every system
     assert (unguarded(INSTANT), matched_target(f"matched_{INSTANT}")) == ("ttrl", INSTANT)
@@ -86,7 +85,7 @@ def test_the_release_arm_takes_the_script_of_its_cell():
 
 
 def test_controls_of_a_guard():
-    assert arm("permuted: W=3").guard == replace(GuardConfig.paper(), W=3)
+    assert arm("permuted: W=3").guard == GuardConfig.paper().set(W=3)
     assert dict(arm("permuted").settings) == {"treatment": "permuted"}
     assert replayed_target("replayed: W=3") == "guard,W=3"
     assert replayed_target("guard_release: treatment=replayed") == "guard_release"

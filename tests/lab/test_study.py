@@ -137,7 +137,9 @@ def test_every_guarded_arm_has_its_controls():
     assert (found.kind, found.target, found.unguarded) == ("matched", "release", "ttrl")
     own = control("random_skip_memory_guard")
     assert own is not None and own.unguarded == "memory"
-    assert own.arm.guard.label_from == "memory" and own.arm.name == "random_skip_memory_guard"
+    assert (
+        own.arm.guard.labels.label_from == "memory" and own.arm.name == "random_skip_memory_guard"
+    )
     assert control("memory") is None and needs("memory") == ()
     assert needs("matched,W=3") == ("ttrl", "guard,W=3")
     check_arms(("ttrl", "release", "matched_release"))

@@ -14,7 +14,7 @@ from real.settings.config import TrainConfig
 from real.verl.plugin.votes import Problems, dealt, votes_of
 from real.vote.decide import Supervisor, pay
 
-GUARD = GuardConfig(W=2, tau_FR=0.1, tau_MR=0.3, theta_MR=0.2, p_skip=0.9, skip_share=0.5)
+GUARD = GuardConfig().set(W=2, tau_FR=0.1, tau_MR=0.3, theta_MR=0.2, p_skip=0.9, skip_share=0.5)
 
 
 def config(**changed):

@@ -230,7 +230,7 @@ def test_comparison_is_paired_and_matches_the_effort(
     assert not list((tmp_path / "all").rglob("*.log"))
 
 
-BUSY = GuardConfig(flip_rate="instant", theta_MR=0.0, tau_FR=0.1, skip_share=0.5, W=2)
+BUSY = GuardConfig().set(flip_rate="instant", theta_MR=0.0, tau_FR=0.1, skip_share=0.5, W=2)
 TREATED = ["weight", "beta", "skipped"]
 
 

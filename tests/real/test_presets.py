@@ -48,7 +48,7 @@ def test_options_beat_the_file_and_the_file_beats_the_preset(tmp_path):
     for command in (RunCommand, CompareCommand):
         settings = command.defaults(argv)["settings"]
         assert (settings.epochs, settings.n_votes, settings.n_samples) == (7, 48, 32)
-        assert settings.guard.W == 7 and settings.fields.prompt == "q"
+        assert settings.guard.rates.W == 7 and settings.fields.prompt == "q"
         assert settings.problems == "aime24" and settings.model == "m"
     # A file's problems may get their model on the command line.
     file.write_text("problems = 'amc'\n")

@@ -96,7 +96,7 @@ def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(monkeypatch):
 
     monkeypatch.setattr(Scope, "pay", watched)
     config = of_arm("scope", rule_options={"subset": 1.0}, epochs=4)
-    guard = replace(config.guard, label_from="memory", discount=0.2)
+    guard = config.guard.set(label_from="memory", discount=0.2)
     train(replace(config, guard=guard), progress=False)
     assert matched and all(matched)
 
@@ -141,7 +141,7 @@ def test_numbers_that_are_not_finite_spoil_nothing(name, monkeypatch):
 
 
 OFF = GuardConfig.off()
-FROZEN = GuardConfig(frs=False, mps=False, rcsu=False, label_from="frozen")
+FROZEN = GuardConfig().set(frs=False, mps=False, rcsu=False, label_from="frozen")
 
 
 @pytest.mark.parametrize(

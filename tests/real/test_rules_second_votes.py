@@ -150,7 +150,7 @@ def twin_streams(
 )
 def test_the_twin_is_trained_on_the_guards_choice_among_equal_votes(tie_break, tie, label):
     # Answers 0 and 2 of the original are equal; the paraphrase elects answer 2.
-    guard = GuardConfig(tie_break=tie_break, frs=False, mps=False, rcsu=False)
+    guard = GuardConfig().set(tie_break=tie_break, frs=False, mps=False, rcsu=False)
     second_PV = np.array([[0, 1, 2, 2]])
     _, paid = twin_streams(guard, np.array([[0, 0, 2, 2]]), second_PV, tie)
     assert ((paid.majority > 0) == (second_PV == label)).all()

@@ -108,7 +108,9 @@ def test_true_labels_reward_the_truth_while_the_trace_tells_of_the_votes():
 
 
 def test_guard_draws_belong_to_seed_problem_and_visit():
-    one, two = (supervisor(GuardConfig(tie_break="random"), ["0"] * 3, seed=s) for s in (0, 1))
+    one, two = (
+        supervisor(GuardConfig().set(tie_break="random"), ["0"] * 3, seed=s) for s in (0, 1)
+    )
     base = one._draws(np.array([0, 1, 2]), 4)
     again = one._draws(np.array([2, 0]), np.array([4, 7]))
     assert again.tie.tolist() == [base.tie[2], one._draws(np.array([0]), 7).tie[0]]
@@ -134,7 +136,7 @@ def test_a_truth_that_nobody_gave_does_not_reward_unreadable_responses(rule):
 
 def test_the_truth_that_is_trained_on_is_no_minority_candidate():
     """A correct answer behind a wrong majority is paid by the first stream alone."""
-    guard = GuardConfig(tau_FR=0.1, W=2)
+    guard = GuardConfig().set(tau_FR=0.1, W=2)
     made = supervisor(guard, ["1"], labels="truth")
     for visit, counts in enumerate([(16, 8), (8, 16), (16, 8)], start=1):  # flips at every visit
         found = decide(made, np.array([0]), halves(*counts)[None], visit)

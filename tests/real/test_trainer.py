@@ -101,7 +101,7 @@ def test_arms_of_one_seed_share_votes_order_and_first_evaluation(ttrl):
 
 def test_skipped_problems_cost_no_update():
     """Every problem that ever flipped is skipped from then on, and only those."""
-    eager = GuardConfig(
+    eager = GuardConfig().set(
         frs=False, mps=False, W=1, tau_FR=0.0, theta_MR=0.0, p_skip=1.0, skip_share=1.0
     )
     trace = train(replace(SMALL, guard=eager, epochs=4), progress=False)
@@ -117,7 +117,7 @@ def test_skipped_problems_cost_no_update():
 
 
 def test_problems_with_a_weak_label_cost_no_update():
-    weak = replace(GuardConfig.off(), min_share=0.6, margin_power=1)
+    weak = GuardConfig.off().set(min_share=0.6, margin_power=1)
     trace = train(replace(SMALL, guard=weak), progress=False)
     trained = trace.visits[trace.visits["visit"] > 0]
     share = 16 * trained["match_rate"] / (16 - trained["n_unparseable"])

@@ -24,7 +24,7 @@ from sim.studies.compare import BEST, compare, contrasts
 from sim.studies.controls import find, named
 
 BASE = SimConfig(n_problems=60, epochs=12, replicates=4, step=0.3, seed=2)
-BUSY = replace(BASE, guard=GuardConfig(tau_FR=0.1, theta_MR=0.0, W=2, skip_share=0.5))
+BUSY = replace(BASE, guard=GuardConfig().set(tau_FR=0.1, theta_MR=0.0, W=2, skip_share=0.5))
 """A guard that fires and skips often, so that there is something to match."""
 
 
@@ -129,7 +129,7 @@ def test_a_comparison_goes_on_and_workers_change_nothing(compared, tmp_path):
         compare(CONFIG, arms, tmp_path, workers=0)
 
 
-ACTIVE = GuardConfig(flip_rate="instant", theta_MR=0.0, tau_FR=0.1, skip_share=0.5)
+ACTIVE = GuardConfig().set(flip_rate="instant", theta_MR=0.0, tau_FR=0.1, skip_share=0.5)
 STILL = SimConfig(n_problems=24, epochs=8, replicates=3, step=0.0, seed=4, guard=ACTIVE)
 """Nothing moves, so every run has the same votes; the guard acts often."""
 TREATED = ["weight", "beta", "skipped"]

@@ -1,7 +1,7 @@
 """The compiled guard gives the bits of guard_core, whatever the settings, votes and draws."""
 
 from dataclasses import astuple, replace
-from typing import get_args, get_type_hints
+from typing import Literal, get_args, get_origin
 
 import numpy as np
 from hypothesis import given, settings
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from one_visit import gradient
 
 from guard_core import Draws, Guard, GuardConfig, Votes
+from guard_core.config import KINDS, USUAL
 from guard_core.decision import Treatment
 from lab.trace.schema import DECIDED
 from sim import SimConfig
@@ -28,22 +29,17 @@ def of_field(name: str, kind: object) -> st.SearchStrategy:
         return st.sampled_from([0, 0, 1, 2, 8])
     if name == "min_share":  # a high one would skip nearly every visit
         return st.sampled_from([0.0, 0.0, 0.3, 0.6, 1.0])
-    if get_args(kind):
+    if get_origin(kind) is Literal:
         return st.sampled_from(get_args(kind))
     if kind is bool:
         return st.booleans()
-    if kind is int:
+    if type(USUAL[name]) is int:
         return COUNT
     return ABOVE_0 if name in ("discount", "minority_reward") else UNIT
 
 
-GUARDS = st.builds(
-    GuardConfig,
-    **{
-        n: of_field(n, k)
-        for n, k in get_type_hints(GuardConfig).items()
-        if n not in ("GROUPS", "SHORT")
-    },
+GUARDS = st.fixed_dictionaries({name: of_field(name, kind) for name, kind in KINDS.items()}).map(
+    GuardConfig.from_dict
 )
 
 
@@ -174,4 +170,6 @@ def test_every_decision_and_gradient_is_guard_cores(config, scored, seed):
             trained = replace(votes, samples=trained_RPA)
             gradient_RPA = gradient(trained, wanted, p_RPA, config.guard)
             assert (bits(update.gradient_RPA) == bits(gradient_RPA)).all()
-            assert (update.drop_RP == (wanted.skip & (config.guard.skip_by == "drop"))).all()
+            assert (
+                update.drop_RP == (wanted.skip & (config.guard.advantages.skip_by == "drop"))
+            ).all()

@@ -144,7 +144,7 @@ def test_truth_is_learnt_while_the_votes_are_watched():
 
 def test_skipped_problems_do_not_move_and_are_counted():
     # Low thresholds make nearly every visit after the second one high risk.
-    eager = GuardConfig(W=1, tau_FR=0.0, theta_MR=0.0, p_skip=1.0, skip_share=0.5)
+    eager = GuardConfig().set(W=1, tau_FR=0.0, theta_MR=0.0, p_skip=1.0, skip_share=0.5)
     config = SimConfig(
         n_problems=32, epochs=20, guard=eager, population="point", ability_mean=0.3, step=0.01
     )
@@ -186,9 +186,11 @@ GUARDS = st.sampled_from(
         GuardConfig.paper(),
         GuardConfig.release(),
         GuardConfig.off(),
-        GuardConfig(W=2, tau_FR=0.1, T_steady=1, empty_minority="plain", tie_break="incumbent"),
-        GuardConfig(label_from="memory", discount=0.7, advantage_scale="none"),
-        GuardConfig(label_from="frozen", weight_on="reward", advantage_scale="batch"),
+        GuardConfig().set(
+            W=2, tau_FR=0.1, T_steady=1, empty_minority="plain", tie_break="incumbent"
+        ),
+        GuardConfig().set(label_from="memory", discount=0.7, advantage_scale="none"),
+        GuardConfig().set(label_from="frozen", weight_on="reward", advantage_scale="batch"),
     ]
 )
 
@@ -271,7 +273,7 @@ def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share():
 
 
 def test_keeping_votes_changes_nothing_else():
-    config = replace(VOTED, guard=GuardConfig(label_from="memory"))
+    config = replace(VOTED, guard=GuardConfig().set(label_from="memory"))
     runs = [simulate(replace(config, vote_replicates=n)) for n in (0, 1, 99)]
     assert same(runs[0], runs[1]) and same(runs[0], runs[2]) and runs[0].votes.empty
     assert [sorted(run.votes["replicate"].unique()) for run in runs[1:]] == [[0], [0, 1, 2]]

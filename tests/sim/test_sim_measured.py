@@ -29,8 +29,8 @@ from sim.world.tree import (
 ARMS = {
     "ttrl": {"guard": GuardConfig.off()},
     "guard": {},
-    "frozen": {"guard": replace(GuardConfig.off(), label_from="frozen")},
-    "memory": {"guard": replace(GuardConfig.off(), label_from="memory")},
+    "frozen": {"guard": GuardConfig.off().set(label_from="frozen")},
+    "memory": {"guard": GuardConfig.off().set(label_from="memory")},
     "truth": {"guard": GuardConfig.off(), "labels": "truth"},
     "rule": {"rule": "empo"},
     "skips": {"skip_rate": 0.5},
@@ -84,7 +84,7 @@ def test_evaluations_are_those_of_averaged_weights_and_training_goes_on(response
 
 def test_the_brake_ends_training_or_slows_it(response_file):
     stop, half, plain = (
-        simulate(settings(response_file, guard=replace(GuardConfig.off(), **brake))).steps
+        simulate(settings(response_file, guard=GuardConfig.off().set(**brake))).steps
         for brake in (
             {"brake": 0.0, "brake_on": "match_rate", "brake_above": 0.0},
             {"brake": 0.5, "brake_on": "match_rate", "brake_above": 0.0},
@@ -97,7 +97,7 @@ def test_the_brake_ends_training_or_slows_it(response_file):
     untouched = simulate(settings(response_file, guard=GuardConfig.off())).steps
     assert plain.equals(untouched)
     with pytest.raises(UserError, match=r"^guard.brake: only policy = measured has it"):
-        SimConfig(guard=replace(GuardConfig.off(), brake=0.0))
+        SimConfig(guard=GuardConfig.off().set(brake=0.0))
 
 
 def test_a_truth_that_no_response_gives_is_one_more_answer(tmp_path):

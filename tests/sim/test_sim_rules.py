@@ -146,7 +146,7 @@ def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(runs, monkeyp
     monkeypatch.setattr(Scope, "pay", watched)
     monkeypatch.setattr("sim.engine.rules.FAST", {})
     config = runs.small("scope+memory")
-    guard = replace(config.guard, discount=0.2)
+    guard = config.guard.set(discount=0.2)
     runs.play(replace(config, guard=guard, rule_options={"subset": 1.0}))
     assert matched and all(matched)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from guard_core import GuardConfig
+from guard_core import RCSU, GuardConfig
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.base.errors import UserError
@@ -364,7 +364,7 @@ def test_every_setting_can_be_read_and_assigned():
     for name in names():
         assert assign(config, {name: read(config, name)}) == config
     changed = assign(config, {"guard.W": 7, "guard.tau_FR": 0.2, "step": 1.0})
-    assert (changed.guard.W, changed.guard.tau_FR, changed.step) == (7, 0.2, 1.0)
+    assert (changed.guard.rates.W, changed.guard.rates.tau_FR, changed.step) == (7, 0.2, 1.0)
 
 
 def test_a_grid_is_all_combinations_and_groups_follow_each_other():
@@ -423,9 +423,17 @@ def test_the_guards_settings_reach_every_guarded_arm():
     base = SimConfig()
     sweep = Sweep(base=base, arms=("guard", "frs", "release"), groups=({"guard.W": (9,)},))
     guards = [job(sweep, 0, arm).config.guard for arm in sweep.arms]
-    assert [guard.W for guard in guards] == [9, 9, 9]
-    assert [guard.mps for guard in guards] == [True, False, True]
-    assert guards[2].skip_by == "mask"
+    assert [guard.rates.W for guard in guards] == [9, 9, 9]
+    assert [guard.mps is None for guard in guards] == [False, True, False]
+    assert guards[2].advantages.skip_by == "mask"
+
+
+def test_a_setting_of_a_part_reaches_the_arms_that_have_the_part():
+    sweep = Sweep(arms=("ttrl", "guard", "frs"), groups=({"guard.theta_MR": (0.2, 0.9)},))
+    first, second = ([job(sweep, n, arm) for arm in sweep.arms] for n in (0, 1))
+    guard = first[1].config.guard
+    assert guard == GuardConfig(rcsu=RCSU(theta_MR=0.2)) and guard != second[1].config.guard
+    assert [a.key == b.key for a, b in zip(first, second, strict=True)] == [True, False, True]
 
 
 def test_a_varied_population_brings_its_size_unless_it_was_set():

@@ -4,8 +4,8 @@ Settings stand in verl's configuration under `guard`:
 
     +guard.profile=paper +guard.n_votes=64 +guard.out=RUN +guard.tau_FR=0.4
 
-`profile` names a guard, `out` the run folder; the others are `TrainConfig`'s or `GuardConfig`'s.
-Rows of verl's queue are found by problem and session, never by position.
+`profile` names a guard, `out` the run folder; the others are `TrainConfig`'s, or `GuardConfig`'s by
+their short names. Rows of verl's queue are found by problem and session, never by position.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from guard_core import PolicyStreams
-from guard_core.config import ConfigError, GuardConfig
+from guard_core.config import KINDS, ConfigError, GuardConfig
 from lab.base.errors import UserError
 from lab.base.settings import from_values
 from lab.trace.manifest import Manifest, locked, read_manifest
@@ -41,7 +41,6 @@ from real.vote.decide import Decided, Supervisor, pay
 AGENT = "guard_single_turn"
 STREAM = "guard_stream"
 """Column of a prompt: what its responses are sampled for, a `real.settings.seeds.Stream`."""
-_OF_GUARD = GuardConfig.__dataclass_fields__.keys()
 _OF_RUN = frozenset(
     {
         "answer_check", "answer_timeout", "keep_votes", "labels", "n_votes", "rule", "rule_options",
@@ -84,7 +83,7 @@ def settings_of(config: DictConfig) -> tuple[TrainConfig, Path, float]:
     if not isinstance(section, DictConfig | None):
         raise UserError(f"guard = {section}: must be a section, such as +guard.profile=paper")
     own: Any = OmegaConf.to_container(section, resolve=True) if section else {}
-    known = {"profile", "out", "probs_diff_limit"} | _OF_RUN | _OF_GUARD
+    known = {"profile", "out", "probs_diff_limit"} | _OF_RUN | KINDS.keys()
     for name in own.keys() - known:
         raise UserError(f"guard.{name}: no such setting; there are {', '.join(sorted(known))}")
     limit = own.get("probs_diff_limit", 0.02)
@@ -129,10 +128,10 @@ def _of_verl(config: DictConfig) -> dict[str, Any]:
 
 def _of_guard(own: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the section sets, under the trainer's names; no guard for that of the rule."""
-    values, guard = ({n: own[n] for n in own.keys() & names} for names in (_OF_RUN, _OF_GUARD))
+    values, guard = ({n: own[n] for n in own.keys() & names} for names in (_OF_RUN, KINDS))
     if "profile" in own or guard:
         base = GuardConfig.profile(own.get("profile", "paper"))
-        values["guard"] = GuardConfig.from_dict(base.to_dict() | guard).to_dict()
+        values["guard"] = base.set(**guard).to_dict()
     return values
 
 

@@ -14,7 +14,7 @@ def make(make_trace):
     def make(arm, final, seeds=(0, 1), **guard):
         path_RE = np.linspace(np.full(len(seeds), 0.6), final + 0.01 * np.arange(len(seeds)), 10).T
         accuracy = np.repeat(path_RE[:, None], 3, axis=1)
-        config = {"step": 0.1, "guard": to_values(GuardConfig(**guard))}
+        config = {"step": 0.1, "guard": to_values(GuardConfig().set(**guard))}
         return make_trace(arm, accuracy, path_RE, seeds=list(seeds), config=config)
 
     return make

@@ -23,7 +23,7 @@ def places_of(config):
 
 
 def test_untouched_sliders_change_nothing():
-    odd = SimConfig(step=0.0613, guard=GuardConfig(tau_FR=0.31, W=7))
+    odd = SimConfig(step=0.0613, guard=GuardConfig().set(tau_FR=0.31, W=7))
     assert with_positions(odd, places_of(odd)) == odd
 
 
@@ -48,7 +48,7 @@ def test_the_switch_sets_the_guard_of_the_reading(population):
     base = SimConfig(population=population)
     expected = {
         text: GuardConfig.paper(),
-        one_step: replace(GuardConfig.paper(), flip_rate="instant"),
+        one_step: GuardConfig.paper().set(flip_rate="instant"),
         scripts: GuardConfig.release_scripts(population),
     }
     for name, guard in expected.items():
@@ -56,7 +56,7 @@ def test_the_switch_sets_the_guard_of_the_reading(population):
         assert config == replace(base, guard=guard) and reading_of(config) == name
         moved = places_of(base) | {"guard.W": 0}
         own = with_positions(base, moved, name)
-        assert own.guard == replace(guard, W=1) and reading_of(own) is None
+        assert own.guard == guard.set(W=1) and reading_of(own) is None
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_an_update_of_the_page_is_answered(client):
 
 
 def test_the_copied_command_makes_the_same_settings(monkeypatch):
-    guard = GuardConfig(tau_FR=0.15, W=3, mps=False, label_from="memory")
+    guard = GuardConfig().set(tau_FR=0.15, W=3, mps=False, label_from="memory")
     changed = {"population": "qwen-amc", "n_votes": 16, "n_samples": 8, "step": 0.1}
     config, seen = SimConfig(**changed, replicates=3, guard=guard), []
     monkeypatch.setattr(Simulate, "run", lambda self: seen.append(self.settings))
