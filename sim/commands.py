@@ -182,14 +182,12 @@ class Compare(StudyCommand):
 
         from lab.compare.collection import GRID, NULL
         from sim.studies.compare import compare, print_short, report, rows_of
-        from sim.studies.controls import named
         from sim.studies.sweep import STEPS, Sweep, run_sweep
 
         config = self.settings
         names = tuple(with_rule(for_cell(n, config.population), config.rule) for n in self.arms)
         print_short(config.epochs)
-        arms = [named(name, config) for name in names]
-        traces = compare(config, arms, self.out, not self.quiet, self.workers)
+        traces = compare(config, names, self.out, not self.quiet, self.workers)
         rows = rows_of(traces, config)
         steps = self.steps or (STEPS if self.own_best else ())
         if steps or self.null:

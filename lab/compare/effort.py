@@ -118,31 +118,20 @@ def mean_update(steps: pd.DataFrame) -> float:
     return float((norms * sizes).sum() / sizes.sum())
 
 
-def matched_factor(guard_steps: pd.DataFrame, baseline_steps: pd.DataFrame) -> float:
-    """Factor on the baseline's learning rate that gives it the guard's mean update norm.
-
-    It is exact where the norm is proportional to the learning rate along one path.
-
-    Raises:
-        UserError: steps are missing or the baseline did not move.
-    """
-    return _ratio(guard_steps, baseline_steps, "the baseline")
-
-
 def achieved_ratio(matched_steps: pd.DataFrame, guard_steps: pd.DataFrame) -> float:
     """Mean update norm of the matched run by that of the guard's run; 1 is a perfect match.
 
     Raises:
         UserError: steps are missing or the guard's run did not move.
     """
-    return _ratio(matched_steps, guard_steps, "the guard's run")
+    return update_ratio(mean_update(matched_steps), mean_update(guard_steps))
 
 
-def _ratio(above: pd.DataFrame, below: pd.DataFrame, name: str) -> float:
-    moved = mean_update(below)
-    if not moved > 0:
-        raise UserError(f"matched effort: {name} did not move; raise its learning rate")
-    return mean_update(above) / moved
+def update_ratio(matched: float, guard: float) -> float:
+    """Ratio of two mean update norms; a UserError where the guard's is 0."""
+    if not guard > 0:
+        raise UserError("matched effort: the guard's run did not move; raise its learning rate")
+    return matched / guard
 
 
 def beyond_effort(rows: pd.DataFrame, metric: str) -> Floats:

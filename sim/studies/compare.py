@@ -5,21 +5,19 @@ Arms are compared at equal step and each at its own best.
 
 from __future__ import annotations
 
-import shutil
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from lab.arm_settings import with_arm
-from lab.base.arms import BASELINE, GUARD, Arm, is_guarded
+from lab.base.arms import BASELINE, GUARD, is_guarded
 from lab.base.columns import TextTable, equals, finite_mean, floats, groups, select, unique, where
-from lab.base.errors import UserError
-from lab.base.settings import flattened, from_values, to_values
+from lab.base.files import make_folder, remove_folder
+from lab.base.settings import check_unchanged, from_values, to_values
 from lab.base.stats import contrast_table, estimate, with_interval
 from lab.compare.collection import GRID
 from lab.compare.effort import BEST_RIVAL, METRIC, best_rival, own_best, own_best_words
@@ -106,7 +104,7 @@ TABLE = "comparison.parquet"
 
 def compare(
     config: SimConfig,
-    arms: Sequence[Arm],
+    arms: Sequence[str],
     out: Path | str,
     progress: bool = False,
     workers: int = 1,
@@ -120,58 +118,40 @@ def compare(
         workers: processes, one arm each.
     """
     check_workers(workers)
-    out, given = Path(out), {arm.name: arm for arm in arms}
-
-    def config_of(name: str) -> SimConfig:
-        return with_arm(config, given.get(name) or named(name, config))
+    out = Path(out)
 
     def run(jobs: Sequence[Job], report: Report) -> list[Outcome]:
-        left = [job for job in jobs if not job.finished]
-        shown = progress and workers == 1
-        tasks = [(job, given.get(job.arm) or named(job.arm, config), shown) for job in left]
+        tasks = [(job, progress and workers == 1) for job in jobs if not job.finished]
         with closing(pooled(_simulate, tasks, workers)) as found:
             list(found)
         return [Outcome(job, 1.0) for job in jobs]
 
     study = Study(
         folder=out,
-        arms=[arm.name for arm in arms],
+        arms=[named(name, config).name for name in arms],
         seeds=[config.seed],
-        config_of=config_of,
+        config_of=lambda name: with_arm(config, named(name, config)),
         run_jobs=run,
         replicates=True,
     )
     for job in study.all_jobs():  # all, before the first run
-        if not job.begun:
-            continue
-        stored = from_values(read_manifest(job.folder).config, SimConfig, str(job.folder))
-        old, new = flattened(to_values(stored)), flattened(to_values(job.config))
-        if changed := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
-            raise UserError(
-                f"{job.folder}: settings differ from those it was run with: {', '.join(changed)}; "
-                "leave them out, or choose another folder"
-            )
+        if job.begun:
+            stored = from_values(read_manifest(job.folder).config, SimConfig, str(job.folder))
+            check_unchanged(job.folder, to_values(stored), to_values(job.config))
     if config.policy != "measured":
         ability_sampler(config)  # refuses a bad histogram or trace before anything is written
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        own = {GRID, TABLE, LOCK_NAME, *study.arms, *(f".{name}" for name in study.arms)}
-        others = [entry.name for entry in out.iterdir() if entry.name not in own]
-    except OSError as error:
-        raise UserError(f"{out}: cannot be made ({error.strerror}); choose another") from error
-    if strange := [n for n in others if not (out / n / FILE_NAME).is_file()]:
-        raise UserError(f"{out}: is not empty, it holds {min(strange)}; choose another folder")
+    own = {GRID, TABLE, LOCK_NAME, *study.arms, *(f".{name}" for name in study.arms)}
+    make_folder(out, lambda path: path.name in own or (path / FILE_NAME).is_file())
     with locked(out):
         study.run()
     return {name: load(out / name) for name in study.arms}
 
 
-def _simulate(task: tuple[Job, Arm, bool]) -> None:
-    job, own, progress = task
+def _simulate(task: tuple[Job, bool]) -> None:
+    job, progress = task
     if job.begun:  # it has no checkpoints, and the same seed makes it again
-        shutil.rmtree(job.folder)
-    own = replace(own, step_factor=job.config.step_factor)
-    simulate(job.config, job.folder, progress, arm=own)
+        remove_folder(job.folder)
+    simulate(job.config, job.folder, progress, arm=named(job.arm, job.config))
 
 
 def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:

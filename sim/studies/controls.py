@@ -6,30 +6,25 @@ those of a comparison from its run folders.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, NamedTuple
 
 import pandas as pd
 
 from guard_core import GuardConfig
-from lab.base.arms import BASELINE, GUARD, PERMUTED, REPLAYED, Arm, arm, split_settings, with_own
-from lab.base.errors import UserError
-from lab.compare.effort import search
-from lab.study import control
+from lab.base.arms import (
+    BASELINE,
+    GUARD,
+    MATCHED,
+    PERMUTED,
+    REPLAYED,
+    Arm,
+    arm,
+    split_settings,
+    with_own,
+)
+from lab.study import Control, Effort, control
 from sim.settings.config import SimConfig
-
-
-class ControlRun(NamedTuple):
-    """The run of a control with its number, and how well it met its target."""
-
-    config: SimConfig
-    achieved_ratio: float
-    """Mean update norm, or share of skipped visits, of the control by that of the guard; NaN
-    where the guard skipped nothing."""
-    table: pd.DataFrame
-    """See `sim.engine.run.measure`."""
 
 
 def guard_among(name: str, config: SimConfig) -> GuardConfig:
@@ -52,33 +47,35 @@ def named(name: str, config: SimConfig) -> Arm:
 
 
 def find(
-    kind: Literal["matched", "random_skip"],
+    control: Control,
     config: SimConfig,
-    guard: pd.DataFrame,
     unguarded: pd.DataFrame,
+    guard: pd.DataFrame,
     run: Callable[[SimConfig], pd.DataFrame],
-) -> ControlRun:
-    """Run a control, its number set from the guard's and the unguarded run of the same seeds."""
-    if kind == "random_skip":
-        share = _mean(guard, "skipped") / 100
-        config = replace(config, skip_rate=share)
-        table = run(config)
-        ratio = _mean(table, "skipped") / 100 / share if share else math.nan
-        return ControlRun(config, ratio, table)
-    target, start = _mean(guard, "update_norm"), _mean(unguarded, "update_norm")
-    for name, moved in (("the guard's run", target), ("the unguarded run", start)):
-        if not moved > 0:
-            raise UserError(f"matched effort: {name} did not move; raise its step")
-    configs, tables = {1.0: config}, {1.0: unguarded}
+) -> tuple[SimConfig, float, pd.DataFrame]:
+    """Run a control, its number set from the unguarded and the guard's run of the same seeds.
 
-    def ratio_at(factor: float) -> float:
-        configs[factor] = replace(config, step_factor=config.step_factor * factor)
-        tables[factor] = run(configs[factor])
-        return _mean(tables[factor], "update_norm") / target
+    Args:
+        config: of the unguarded run; its step factor is multiplied by the control's.
 
-    match = search(ratio_at, start / target)
-    return ControlRun(configs[match.factor], match.achieved_ratio, tables[match.factor])
+    Returns:
+        Settings, see `Control.ratio`, and what `run` returned.
+    """
+    target = _effort(guard)
+    found = {1.0: (config, unguarded)}  # for the case that no other factor comes closer
+
+    def ratio_at(number: float) -> float:
+        factor = config.step_factor if control.kind == MATCHED else 1.0
+        own = replace(config, **{control.setting: factor * number})
+        found[number] = own, run(own)
+        return control.ratio(_effort(found[number][1]), target)
+
+    match = control.find(_effort(unguarded), target, ratio_at)
+    config, table = found[match.factor]
+    return config, match.achieved_ratio, table
 
 
-def _mean(table: pd.DataFrame, name: str) -> float:
-    return float(table[name].to_numpy().mean())
+def _effort(table: pd.DataFrame) -> Effort:
+    """See `sim.engine.run.measure`."""
+    update, skipped = (float(table[n].to_numpy().mean()) for n in ("update_norm", "skipped"))
+    return Effort(update, skipped / 100)

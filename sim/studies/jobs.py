@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 import numpy as np
@@ -32,7 +32,7 @@ from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
 from lab.base.settings import hint, to_values
 from lab.measures import MEASURES
-from lab.study import Control, control
+from lab.study import Control, control, needs
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
@@ -174,10 +174,8 @@ class SweepJob:
     """Hash of all settings and files."""
     config: SimConfig
     control: Control | None = None
-    guard_key: str = ""
-    """Job of the guarded arm that a control is matched to."""
-    unguarded_key: str = ""
-    """Job of the arm that a control runs before its number is set."""
+    partners: tuple[str, ...] = ()
+    """Jobs of the arms that a control needs, see `lab.study.needs`."""
     reason: str = ""
     """Why the settings contradict each other: such a job cannot be run."""
 
@@ -207,14 +205,13 @@ def job_of(
         if (found := control(name)) is None:
             config = _arm_config(base, values, name)
             return SweepJob(_key("", plain(config)), config)
-        config = _arm_config(base, values, found.unguarded)
-        guard = _arm_config(base, values, found.target)
+        config, guard = (_arm_config(base, values, other) for other in needs(name))
     except (UserError, ConfigError) as error:
         settings = {"arm": name, **values, "definition": to_values(base)}
         return SweepJob(_key("impossible", settings), base, reason=str(error))
     both = {"unguarded": plain(config), "guard": plain(guard)}
-    keys = {"guard_key": _key("", both["guard"]), "unguarded_key": _key("", both["unguarded"])}
-    return SweepJob(_key(found.kind, both), config, found, **keys)
+    partners = tuple(_key("", own) for own in both.values())
+    return SweepJob(_key(found.kind, both), config, found, partners)
 
 
 def _arm_config(base: SimConfig, values: Assignments, name: str) -> SimConfig:
@@ -255,21 +252,15 @@ def _key(kind: str, values: Mapping[str, Any]) -> str:
     return hashlib.sha256(text).hexdigest()[:20]
 
 
-class SweepTask(NamedTuple):
-    """A job with the outcomes that a control is matched to."""
+def perform(task: tuple[SweepJob, Sequence[pd.DataFrame]]) -> pd.DataFrame:
+    """Do a job, given the outcomes of its partners.
 
-    job: SweepJob
-    guard: pd.DataFrame | None = None
-    unguarded: pd.DataFrame | None = None
-
-
-def perform(task: SweepTask) -> pd.DataFrame:
-    """Do a job; a run that cannot be computed is an outcome, not an error.
+    A run that cannot be computed is an outcome, not an error.
 
     Returns:
         One row per replicate: replicate, `MEASURES`, `FACTS`, status, reason, key.
     """
-    job = task.job
+    job, partners = task
     try:
         with warnings.catch_warnings():
             # A step that explodes passes through infinity before the engine names it.
@@ -277,9 +268,8 @@ def perform(task: SweepTask) -> pd.DataFrame:
             if job.control is None:
                 config, ratio, table = job.config, float("nan"), measure(job.config)
             else:
-                assert task.guard is not None and task.unguarded is not None
-                arms = (table.set_index("replicate") for table in (task.guard, task.unguarded))
-                config, ratio, table = find(job.control.kind, job.config, *arms, run=measure)
+                plain, guard = (table.set_index("replicate") for table in partners)
+                config, ratio, table = find(job.control, job.config, plain, guard, measure)
     except (UserError, ValueError, ArithmeticError) as error:
         return job.failed(first_line(error))
     facts = {"step_factor": config.step_factor, "skip_rate": config.skip_rate}

@@ -31,8 +31,8 @@ from guard_core.rules import RULES
 from lab.base.arms import BASELINE, GUARD
 from lab.base.columns import groups, where
 from lab.base.errors import UserError
-from lab.base.files import TEMPORARY, whole
-from lab.base.settings import flattened, to_values
+from lab.base.files import make_folder, whole
+from lab.base.settings import check_unchanged, to_values
 from lab.compare.collection import RESULTS
 from lab.measures import MEASURES
 from lab.progress import Bar
@@ -46,7 +46,6 @@ from sim.studies.jobs import (
     FILES,
     Assignments,
     SweepJob,
-    SweepTask,
     check_axis,
     check_files,
     contents,
@@ -60,7 +59,6 @@ R = TypeVar("R")
 
 FILE = "sweep.json"
 _MAX_CELLS = 1_000_000
-_SHOWN = 5
 _OUTCOME = ["replicate", "status", "reason", *MEASURES, *FACTS, "key"]
 
 Pairs = Sequence[tuple[Assignments, SweepJob]]
@@ -213,31 +211,15 @@ def read_sweep(folder: Path | str) -> pd.DataFrame:
 def claim(folder: Path, definition: Mapping[str, Any]) -> Path:
     """Make and return the folder of a sweep, or check that it holds the same one."""
     path = folder / FILE
-    own = (FILE, LOCK_NAME, TEMPORARY)
     if path.exists():
         try:
-            there = flattened(msgspec.json.decode(path.read_bytes())["definition"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            there = dict(msgspec.json.decode(path.read_bytes())["definition"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}: is damaged ({error}); choose another folder") from error
-        here = flattened(msgspec.json.decode(msgspec.json.encode(definition)))
-        differing = [
-            f"{n} is {there.get(n, 'absent')!r} there and {here.get(n, 'absent')!r} here"
-            for n in {**there, **here}
-            if there.get(n) != here.get(n)
-        ]
-        if differing:
-            more = [f"{len(differing) - _SHOWN} more"] if len(differing) > _SHOWN else []
-            raise UserError(
-                f"{folder}: holds another sweep: {'; '.join(differing[:_SHOWN] + more)}; repeat "
-                "its command or choose another folder"
-            )
+        here = msgspec.json.decode(msgspec.json.encode(definition))
+        check_unchanged(folder, there, here)
         return folder
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(not entry.name.endswith(own) for entry in folder.iterdir()):
-            raise UserError(f"{folder}: exists and holds no sweep; choose another folder")
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be made ({error.strerror})") from error
+    make_folder(folder, lambda entry: entry.name == LOCK_NAME)
     made = {"started": now(), "command": command(), "commit": commit(), "versions": versions()}
     facts = {"definition": definition, **made, "machine": machine()}
     with whole(path) as temporary:
@@ -289,15 +271,14 @@ def _outcomes(
         for job in jobs.values():
             if job.key in outcomes or (job.control is not None) != controls:
                 continue
-            matched = [outcomes.get(key) for key in (job.guard_key, job.unguarded_key) if key]
-            reasons = [t["reason"].iloc[0] for t in matched if t is not None]
-            failed = next(filter(None, reasons), "")
+            partners = [outcomes[key] for key in job.partners]
+            failed = next(filter(None, (table["reason"].iloc[0] for table in partners)), "")
             if job.control is not None and failed:
                 yield job.failed(f"{job.control.name}: its arms failed: {failed}")
             elif job.reason:
                 yield job.failed(job.reason)
             else:
-                tasks.append(SweepTask(job, *matched))
+                tasks.append((job, partners))
         # Closed at once on Ctrl-C, so that the workers end before the results are written.
         with closing(pooled(perform, tasks, workers)) as found:
             yield from found

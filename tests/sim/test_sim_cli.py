@@ -150,7 +150,7 @@ def test_sweep_prints_a_line_per_run_and_is_continued(tmp_path, capsys):
     assert main(line) == 0
     assert (tmp_path / "s" / "results.csv").read_bytes() == before
     assert main([*line, "--seed", "1"]) == 2
-    assert "settings.seed is 0 there and 1 here" in capsys.readouterr().err
+    assert "settings.seed = 1 (was 0)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

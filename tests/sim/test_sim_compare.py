@@ -17,11 +17,12 @@ from lab.compare.effort import (
     best_among,
     own_best_words,
 )
+from lab.study import control
 from lab.trace.trace import Trace, load
 from sim import SimConfig, simulate
 from sim.engine.run import measure
 from sim.studies.compare import BEST, compare, contrasts
-from sim.studies.controls import find, named
+from sim.studies.controls import find
 
 BASE = SimConfig(n_problems=60, epochs=12, replicates=4, step=0.3, seed=2)
 BUSY = replace(BASE, guard=GuardConfig(tau_FR=0.1, theta_MR=0.0, W=2, skip_share=0.5))
@@ -30,11 +31,17 @@ BUSY = replace(BASE, guard=GuardConfig(tau_FR=0.1, theta_MR=0.0, W=2, skip_share
 
 @pytest.fixture(scope="module")
 def runs():
-    return {"guard": measure(BUSY), "ttrl": measure(with_arm(BASE, arm("ttrl")))}
+    return {"guard": measure(BUSY), "unguarded": measure(with_arm(BASE, arm("ttrl")))}
 
 
 def mean(table, name):
     return float(table[name].to_numpy().mean())
+
+
+def found(name, guard, unguarded, run=measure):
+    of = control(name)
+    assert of is not None
+    return find(of, with_arm(BASE, arm("ttrl")), unguarded, guard, run)
 
 
 def test_matched_effort_moves_as_far_as_the_guard(runs):
@@ -44,30 +51,27 @@ def test_matched_effort_moves_as_far_as_the_guard(runs):
         asked.append(config)
         return measure(config)
 
-    found = find("matched", with_arm(BASE, arm("ttrl")), runs["guard"], runs["ttrl"], run)
-    assert mean(runs["guard"], "update_norm") < 0.97 * mean(runs["ttrl"], "update_norm")
-    assert found.achieved_ratio == pytest.approx(1, abs=CLOSE)
-    assert 0 < found.config.step_factor < 1 and len(asked) <= 3
-    assert found.config == replace(
-        with_arm(BASE, arm("ttrl")), step_factor=found.config.step_factor
-    )
-    ratio = mean(measure(found.config), "update_norm") / mean(runs["guard"], "update_norm")
-    assert ratio == found.achieved_ratio
+    config, ratio, table = found("matched", **runs, run=run)
+    assert mean(runs["guard"], "update_norm") < 0.97 * mean(runs["unguarded"], "update_norm")
+    assert ratio == pytest.approx(1, abs=CLOSE)
+    assert 0 < config.step_factor < 1 and len(asked) <= 3
+    assert config == replace(with_arm(BASE, arm("ttrl")), step_factor=config.step_factor)
+    assert ratio == mean(table, "update_norm") / mean(runs["guard"], "update_norm")
 
 
 def test_random_skipping_skips_as_much_as_the_guard(runs):
-    found = find("random_skip", with_arm(BASE, arm("ttrl")), runs["guard"], runs["ttrl"], measure)
+    config, ratio, table = found("random_skip", **runs)
     share = mean(runs["guard"], "skipped") / 100
-    assert found.config.skip_rate == share > 0.01
-    assert found.achieved_ratio == pytest.approx(1, abs=0.2)
-    assert mean(found.table, "skipped") == pytest.approx(100 * share * found.achieved_ratio)
+    assert config.skip_rate == share > 0.01
+    assert ratio == pytest.approx(1, abs=0.2)
+    assert mean(table, "skipped") == pytest.approx(100 * share * ratio)
 
 
 def test_a_guard_that_never_skips_leaves_ttrl_as_it_is(runs):
     never = measure(replace(BASE, guard=GuardConfig.only("frs")))
-    found = find("random_skip", with_arm(BASE, arm("ttrl")), never, runs["ttrl"], measure)
-    assert found.config.skip_rate == 0 and np.isnan(found.achieved_ratio)
-    assert found.table.equals(runs["ttrl"])
+    config, ratio, table = found("random_skip", never, runs["unguarded"])
+    assert config.skip_rate == 0 and np.isnan(ratio)
+    assert table.equals(runs["unguarded"])
 
 
 def test_skipped_visits_are_watched_and_not_trained_on():
@@ -90,8 +94,7 @@ CONFIG = SimConfig(n_problems=40, epochs=10, replicates=3, step=0.2, seed=2)
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     out = tmp_path_factory.mktemp("compare") / "new"
-    arms = [arm(name) for name in ("matched", "ttrl", "guard", "frozen", "memory")]
-    return out, compare(CONFIG, arms, out)
+    return out, compare(CONFIG, ("matched", "ttrl", "guard", "frozen", "memory"), out)
 
 
 def test_every_arm_leaves_its_folder_and_starts_from_the_same_votes(compared):
@@ -110,20 +113,20 @@ def test_arms_that_do_not_fit_are_refused_before_the_first_run(tmp_path):
         (["ttrl", "recommended"], "kl_coef: only policy = measured reads it"),
     ):
         with pytest.raises(UserError, match=message):
-            compare(CONFIG, [arm(name) for name in names], tmp_path / "out")
+            compare(CONFIG, names, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_comparison_goes_on_and_workers_change_nothing(compared, tmp_path):
     _, traces = compared
-    arms = [arm(name) for name in ("ttrl", "guard", "matched")]
+    arms = ("ttrl", "guard", "matched")
     compare(CONFIG, arms[:1], tmp_path)
     kept = (tmp_path / "ttrl" / "run.json").read_bytes()
     found = compare(CONFIG, arms, tmp_path, workers=2)
     assert (tmp_path / "ttrl" / "run.json").read_bytes() == kept
     for name, trace in found.items():
         assert trace.visits.equals(traces[name].visits) and trace.steps.equals(traces[name].steps)
-    with pytest.raises(UserError, match="settings differ from those it was run with: epochs;"):
+    with pytest.raises(UserError, match=r"it was run with: epochs = 9 \(was 10\);"):
         compare(replace(CONFIG, epochs=9), arms[:1], tmp_path)
     with pytest.raises(UserError, match="workers = 0: must be at least 1"):
         compare(CONFIG, arms, tmp_path, workers=0)
@@ -153,7 +156,7 @@ def test_a_permuted_guard_treats_as_much_and_sees_the_same():
 
 def test_a_comparison_replays_the_next_replicate(tmp_path: Path):
     moving = replace(STILL, step=0.3)
-    arms = [named(name, moving) for name in ("replayed", "permuted", "guard", "replayed: W=3")]
+    arms = ("replayed", "permuted", "guard", "replayed: W=3")
     with pytest.raises(UserError, match="replayed,W=3 needs guard,W=3; add them"):
         compare(moving, arms, tmp_path / "all")
     traces = compare(moving, arms[:3], tmp_path / "all")

@@ -135,7 +135,7 @@ def performed(monkeypatch):
     keys = []
 
     def noted(task):
-        keys.append(task.job.key)
+        keys.append(task[0].key)
         return perform(task)
 
     perform = module.perform
@@ -182,11 +182,11 @@ def test_a_torn_line_is_run_again(swept, tmp_path, performed):
 def test_another_sweep_in_the_folder_is_refused_with_the_differing_fields(swept):
     out, rows = swept
     other = replace(SWEEP, base=replace(BASE, seed=9, n_votes=80), arms=("ttrl", "guard"))
-    with pytest.raises(UserError, match="another sweep") as caught:
+    with pytest.raises(UserError, match="settings differ") as caught:
         run_sweep(other, out)
     text = str(caught.value)
-    assert "settings.seed is 4 there and 9 here" in text
-    assert "settings.n_votes is 64 there and 80 here" in text and "arms is" in text
+    assert "settings.seed = 9 (was 4)" in text
+    assert "settings.n_votes = 80 (was 64)" in text and "arms = [" in text
     assert "settings.step" not in text and str(out) in text
     same(read_sweep(out), rows)
 
@@ -237,7 +237,7 @@ def test_workers_end_with_a_killed_parent(tmp_path):
 
 def test_a_used_folder_is_left_alone(tmp_path):
     (tmp_path / "note.txt").write_text("mine")
-    with pytest.raises(UserError, match="holds no sweep"):
+    with pytest.raises(UserError, match=r"is not empty, it holds note\.txt"):
         run_sweep(SWEEP, tmp_path)
     with pytest.raises(UserError, match="holds no sweep"):
         read_sweep(tmp_path)
@@ -281,7 +281,7 @@ def test_a_changed_file_is_not_taken_for_what_was_run(tmp_path, make, name, chan
     if (tmp_path / name).is_dir():
         (tmp_path / name).rename(tmp_path / "old")
     make(tmp_path / name, changed)
-    with pytest.raises(UserError, match=r"another sweep: files\..* is '.*' there and '.*' here"):
+    with pytest.raises(UserError, match=r"differ .*: files\..* = '.*' \(was '.*'\)"):
         run_sweep(sweep, tmp_path / "s")
     other = run_sweep(sweep, tmp_path / "t")
     assert not set(other["key"]) & set(rows["key"])
@@ -416,7 +416,7 @@ def test_runs_that_cannot_differ_are_one_job():
     assert keys["ttrl"][5] != keys["ttrl"][0] and keys["memory"][5] != keys["memory"][0]
     assert keys["guard"][0] != keys["guard"][1] == keys["guard"][2] == keys["guard"][3]
     matched = job(sweep, 0, "matched")
-    assert (matched.guard_key, matched.unguarded_key) == (keys["guard"][0], keys["ttrl"][0])
+    assert matched.partners == (keys["ttrl"][0], keys["guard"][0])
 
 
 def test_the_guards_settings_reach_every_guarded_arm():
