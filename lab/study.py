@@ -71,7 +71,7 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """File for the output of the run's process; removed if it stays empty."""
+        """File for the output of the run's process."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
@@ -83,16 +83,6 @@ class Job:
     def finished(self) -> bool:
         """The run was completed."""
         return self.begun and read_manifest(self.folder).status == "finished"
-
-    @property
-    def progress(self) -> float:
-        """Share of the run that is done, as its folder has it."""
-        return read_manifest(self.folder).progress if self.begun else 0.0
-
-    @property
-    def notices(self) -> list[str]:
-        """Notices of the run, as its folder has them."""
-        return read_manifest(self.folder).extra.get("notices", []) if self.begun else []
 
 
 @dataclass(slots=True)

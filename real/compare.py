@@ -13,20 +13,20 @@ import numpy as np
 
 from lab.arm_settings import with_arm
 from lab.base.arms import DEMO_ARMS, arm
-from lab.base.errors import UserError, exit_code, one_line
+from lab.base.errors import Unfit, UserError, exit_code, one_line
 from lab.base.settings import to_values
 from lab.base.stats import counted, estimate, mean_sd
 from lab.signals import stops_raised
 from lab.study import Found, Job, Outcome, Report, Study
 from lab.trace.manifest import FILE_NAME, is_unused, locked, read_manifest
 from real.asked import check_asked, check_list
-from real.jobs import Place, find_places, run_jobs
+from real.jobs import UNFIT, Place, find_places, log_numbers, run_jobs
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import ProblemSet, fingerprint
-from real.record.terminal import said_once, say, unread_shares
+from real.record.terminal import numbers_shown, said_once, say, unread_shares
 from real.settings.config import TrainConfig
 from real.settings.presets import check_same, stored_config
-from real.trainer import Progress, resume, train
+from real.trainer import resume, train
 
 CLOSE = 0.1
 """Relative error of the matched effort above which another factor is tried: each try trains on all
@@ -144,24 +144,20 @@ def _study(
     )
 
 
-def run_one(settings: str, folder: str, arm: str, report: Progress = False) -> None:
-    """Do one run, or go on with it where it was begun; `settings` are JSON."""
-    config = msgspec.json.decode(settings, type=TrainConfig)
-    if (Path(folder) / FILE_NAME).is_file():
-        resume(folder, config, report)
-    else:
-        train(config, folder, report, arm)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Do the part of one rank, given settings, folder and arm; returns the exit code."""
+def run_one(arguments: Sequence[str]) -> int:
+    """Do a run, or go on with it where it was begun; see `real.jobs.Do`."""
+    settings, folder, arm = arguments
     try:
-        with stops_raised():
-            settings, folder, arm = arguments
-            run_one(settings, folder, arm)
-    except UserError as error:
-        print(f"guard-train: {one_line(error)}", file=sys.stderr)
-        return exit_code(error)
+        with stops_raised(), numbers_shown(log_numbers):
+            config = msgspec.json.decode(settings, type=TrainConfig)
+            if (Path(folder) / FILE_NAME).is_file():
+                resume(folder, config, False)
+            else:
+                train(config, folder, False, arm)
+    except (UserError, KeyboardInterrupt) as error:
+        if isinstance(error, UserError):
+            print(f"guard-train: {one_line(error)}", file=sys.stderr)
+        return UNFIT if isinstance(error, Unfit) else exit_code(error)
     return 0
 
 
@@ -227,4 +223,4 @@ def check_stored(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_one(sys.argv[1:]))
