@@ -124,13 +124,6 @@ def read_grid(folder: Path, run: Manifest) -> Grid | None:
     return Grid(where(done, policy=policy), own, seed, len(failed))
 
 
-def of_steps(rows: pd.DataFrame, unit: Sequence[str]) -> Grid:
-    """A grid from `lab.compare.tables.over_steps`, whose replicates are named by some columns."""
-    number = rows.groupby(list(unit)).ngroup().to_numpy()
-    table = rows.assign(step=floats(rows, "step_size"), replicate=number)
-    return Grid(table, table.head(0))
-
-
 WORLDS = {"sim": "Simulator", "real": "Real model"}
 """World to the name shown to readers."""
 

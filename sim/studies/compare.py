@@ -277,10 +277,8 @@ def _print_own_best(rows: pd.DataFrame, seed: int) -> None:
 
 def print_rules(rows: pd.DataFrame, settings: Sequence[str]) -> None:
     """Print every arm at its own best step beside TTRL, a table for every other setting."""
-    # Seeds are replicates here; what a step costs is not measured.
-    others = {"seed": rows["replicate"], "place": 0, "seconds": np.nan, "step_size": rows["step"]}
     by = [name for name in settings if name != "step"]
-    for cell, part in groups(done(rows).assign(**others), by):
+    for cell, part in groups(done(rows).assign(seconds=np.nan), by):
         print(", ".join(f"{n} {_value(v)}" for n, v in zip(by, cell, strict=True)) + "\n")
         print(rule_markdown(rule_table(part)))
 

@@ -74,29 +74,29 @@ def test_a_run_that_did_not_move_ends_the_search(ratio):
 
 
 def rows(*given):
-    names = ["arm", "step_size", "seed", "place", "update_norm", "pass_final"]
+    names = ["arm", "step", "replicate", "update_norm", "pass_final"]
     return pd.DataFrame(given, columns=names)
 
 
 def test_the_baseline_is_read_off_between_its_step_sizes():
     found = rows(
-        ("ttrl", 1.0, 0, 0, 1.0, 50.0),
-        ("ttrl", 4.0, 0, 0, 4.0, 70.0),
-        ("mine", 1.0, 0, 0, 2.0, 65.0),  # halfway in the logarithm: 60
+        ("ttrl", 1.0, 0, 1.0, 50.0),
+        ("ttrl", 4.0, 0, 4.0, 70.0),
+        ("mine", 1.0, 0, 2.0, 65.0),  # halfway in the logarithm: 60
     )
     np.testing.assert_allclose(beyond_effort(found, "pass_final"), [0, 0, 5])
 
 
 def test_seeds_are_paired_and_nothing_is_extrapolated():
     found = rows(
-        ("ttrl", 1.0, 0, 0, 1.0, 50.0),
-        ("ttrl", 4.0, 0, 0, 4.0, 70.0),
-        ("ttrl", 1.0, 1, 0, 1.0, 10.0),
-        ("ttrl", 4.0, 1, 0, 4.0, 30.0),
-        ("mine", 1.0, 1, 0, 2.0, 65.0),
-        ("mine", 1.0, 0, 0, 5.0, 65.0),
-        ("mine", 1.0, 0, 0, 0.0, 65.0),
-        ("mine", 1.0, 7, 0, 2.0, 65.0),
+        ("ttrl", 1.0, 0, 1.0, 50.0),
+        ("ttrl", 4.0, 0, 4.0, 70.0),
+        ("ttrl", 1.0, 1, 1.0, 10.0),
+        ("ttrl", 4.0, 1, 4.0, 30.0),
+        ("mine", 1.0, 1, 2.0, 65.0),
+        ("mine", 1.0, 0, 5.0, 65.0),
+        ("mine", 1.0, 0, 0.0, 65.0),
+        ("mine", 1.0, 7, 2.0, 65.0),
     )
     beyond = beyond_effort(found, "pass_final")
     assert beyond[4] == pytest.approx(45)
@@ -104,6 +104,6 @@ def test_seeds_are_paired_and_nothing_is_extrapolated():
 
 
 def test_a_missing_column_is_named():
-    found = rows(("ttrl", 1.0, 0, 0, 1.0, 50.0)).drop(columns="update_norm")
+    found = rows(("ttrl", 1.0, 0, 1.0, 50.0)).drop(columns="update_norm")
     with pytest.raises(UserError, match="missing columns update_norm"):
         beyond_effort(found, "pass_final")

@@ -32,7 +32,7 @@ def rows(make_trace, save, tmp_path_factory):
 
 def test_a_row_per_run_with_labels_and_norms(rows):
     assert len(rows) == 8 and set(rows["label_final"]) == {50.0}
-    own = rows[(rows.arm == "srt") & (rows.step_size == 0.2)]
+    own = rows[(rows.arm == "srt") & (rows.step == 0.2)]
     assert own["update_norm"].tolist() == pytest.approx([0.3, 0.3])
     assert rows["seconds"].isna().all()
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from lab.compare.collection import gather
-from lab.compare.effort import SEED, own_best
+from lab.compare.effort import own_best
 from lab.compare.tables import difference, over_steps
 
 SCORES = {
@@ -35,27 +35,27 @@ def test_rows_hold_every_run(comparisons):
     rows = over_steps(comparisons)
     assert len(rows) == 16
     for (arm, step), finals in SCORES.items():
-        own = rows[(rows["arm"] == arm) & (rows["step_size"] == step)]
+        own = rows[(rows["arm"] == arm) & (rows["step"] == step)]
         assert own["seed"].tolist() == [4, 5, 6, 7]
         assert own["pass_final"].to_numpy() == pytest.approx(100 * np.array(finals))
-    lost = rows[(rows["arm"] == "ttrl") & (rows["step_size"] == 0.2)]
+    lost = rows[(rows["arm"] == "ttrl") & (rows["step"] == 0.2)]
     assert lost["drop"].notna().all()
     found = difference(over_steps(comparisons[:1]), "guard", "ttrl", "pass_final")
     assert (found.n, found.mean) == (4, pytest.approx(np.mean([10, -42, 6, -46])))
 
 
 def test_own_best_is_chosen_by_the_other_half_of_the_seeds(comparisons):
-    best = own_best(over_steps(comparisons), ["step_size"], unit=SEED)
+    best = own_best(over_steps(comparisons), ["step"])
     ttrl = best[best["arm"] == "ttrl"].sort_values("seed")
-    assert ttrl["step_size"].tolist() == [0.1] * 4
+    assert ttrl["step"].tolist() == [0.1] * 4
     assert ttrl["pass_final"].to_numpy() == pytest.approx([50, 52, 54, 56])
     # Seeds 4 and 6 would take .1, seeds 5 and 7 take .2: each is judged at the others' choice.
     guard = best[best["arm"] == "guard"].sort_values("seed")
-    assert guard["step_size"].tolist() == [0.2, 0.1, 0.2, 0.1]
+    assert guard["step"].tolist() == [0.2, 0.1, 0.2, 0.1]
     assert guard["pass_final"].to_numpy() == pytest.approx([30, 10, 30, 10])
 
 
 def test_seeds_that_a_step_size_lacks_take_no_part(comparisons):
     rows = over_steps(comparisons)
-    rows = rows[~((rows["seed"] == 7) & (rows["step_size"] == 0.2))]
-    assert set(own_best(rows, ["step_size"], unit=SEED)["seed"]) == {4, 5, 6}
+    rows = rows[~((rows["seed"] == 7) & (rows["step"] == 0.2))]
+    assert set(own_best(rows, ["step"])["seed"]) == {4, 5, 6}
