@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -81,7 +82,10 @@ GRID, RESULTS = "grid", "results.csv"
 arm and replicate."""
 NULL = "independent"
 """Policy of the null model: no problem moves another."""
-_NUMBERS = ("step", "replicate", "pass_start", "pass_final", "TotalDeg")
+_GRID_COLUMNS: dict[str, Any] = {
+    **dict.fromkeys(("step", "replicate", "pass_start", "pass_final", "TotalDeg"), float),
+    **dict.fromkeys(("policy", "arm", "status"), str),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +102,40 @@ class Grid:
     """Arms and steps whose runs failed."""
 
 
+def read_sweep(folder: Path | str) -> pd.DataFrame:
+    """The rows of a sweep so far, also while it goes on or after it was killed."""
+    path = Path(folder) / RESULTS
+    try:
+        text = path.read_text(encoding="utf-8")
+        # The last line of a killed sweep may be torn.
+        rows = pd.read_csv(
+            io.StringIO(text[: text.rfind("\n") + 1]),
+            dtype={"key": str, "reason": str, "status": str},
+            keep_default_na=False,
+            na_values=[""],
+        )
+        return rows.assign(reason=rows["reason"].fillna(""))
+    except FileNotFoundError:
+        raise UserError(f"{folder}: holds no sweep ({RESULTS} is missing)") from None
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{path}: is damaged ({error}); choose another folder") from error
+
+
 def read_grid(folder: Path, run: Manifest) -> Grid | None:
     """The runs beside a comparison; None where there are none."""
     path = folder / GRID / RESULTS
     if not path.is_file():
         return None
+    rows = read_sweep(path.parent)
     try:
-        rows = pd.read_csv(path)
-        numbers = {name: rows[name].astype(np.float64) for name in _NUMBERS}
-        texts = {name: rows[name].astype(str) for name in ("policy", "arm", "status")}
-    except (OSError, KeyError, ValueError, TypeError) as error:
+        rows = pd.DataFrame({name: rows[name].astype(t) for name, t in _GRID_COLUMNS.items()})
+    except (KeyError, ValueError, TypeError) as error:
         raise UserError(
             f"{path}: is damaged ({type(error).__name__}); repeat its command"
         ) from error
-    rows = pd.DataFrame(numbers | texts)
     failed = where(rows, status="failed").drop_duplicates(["policy", "step", "arm"])
     known = np.isfinite(floats(rows, "step")) & np.isfinite(floats(rows, "replicate"))
-    done = select(rows, known & np.asarray(rows["status"] == "done", bool))
+    done = where(select(rows, known), status="done")
     done = done.drop_duplicates(["policy", "step", "arm", "replicate"], ignore_index=True)
     policy = str(run.config.get("policy"))
     null = where(done, policy=NULL)

@@ -9,7 +9,6 @@ soon as it is finished.
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 import multiprocessing.resource_tracker
@@ -33,7 +32,7 @@ from lab.base.columns import groups, where
 from lab.base.errors import UserError
 from lab.base.files import make_folder, whole
 from lab.base.settings import check_unchanged, to_values
-from lab.compare.collection import RESULTS
+from lab.compare.collection import RESULTS, read_sweep
 from lab.measures import MEASURES
 from lab.progress import Bar
 from lab.signals import stop_with_parent, stops_held
@@ -187,25 +186,6 @@ def check_workers(workers: int | None) -> None:
     """Refuse a number of processes below 1."""
     if workers is not None and workers < 1:
         raise UserError(f"workers = {workers}: must be at least 1")
-
-
-def read_sweep(folder: Path | str) -> pd.DataFrame:
-    """The rows of a sweep so far, also while it goes on or after it was killed; see `run_sweep`."""
-    path = Path(folder) / RESULTS
-    try:
-        text = path.read_text(encoding="utf-8")
-        # The last line of a killed sweep may be torn.
-        rows = pd.read_csv(
-            io.StringIO(text[: text.rfind("\n") + 1]),
-            dtype={"key": str, "reason": str, "status": str},
-            keep_default_na=False,
-            na_values=[""],
-        )
-        return rows.assign(reason=rows["reason"].fillna(""))
-    except FileNotFoundError:
-        raise UserError(f"{folder}: holds no sweep ({RESULTS} is missing)") from None
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{path}: is damaged ({error}); choose another folder") from error
 
 
 def claim(folder: Path, definition: Mapping[str, Any]) -> Path:
