@@ -176,7 +176,8 @@ class Compare(StudyCommand):
         if self.preset is not None:
             from sim.studies.paper import run_paper
 
-            print(*run_paper(self.settings, self.out, not self.quiet), self.out, sep="\n")
+            words = run_paper(self.settings, self.out, self.workers, not self.quiet)
+            print(*words, self.out, sep="\n")
             return
         import pandas as pd
 

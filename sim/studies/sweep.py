@@ -14,7 +14,7 @@ import math
 import multiprocessing.resource_tracker
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -170,16 +170,14 @@ def run_sweep(
         step_factor, skip_rate, achieved_ratio (of controls), key (of the job). A failed cell has
         NaN numbers.
     """
-    check_workers(workers)
     varied = [(n, v) for group in sweep.groups for n in FILES for v in group.get(n, ())]
     files = contents([*varied, *((n, getattr(sweep.base, n)) for n in FILES)])
     pairs = sweep.pairs(files)
     check_files(job.config for _, job in pairs if not job.reason)
     grid = {"arms": sweep.arms, "groups": {" x ".join(group): group for group in sweep.groups}}
     definition = {**grid, "settings": to_values(sweep.base), "files": files}
-    folder = claim(Path(folder), definition)
-    with locked(folder):
-        return run_jobs(pairs, folder, workers, progress)
+    with claimed(folder, definition, workers) as place:
+        return run_jobs(pairs, place, workers, progress)
 
 
 def check_workers(workers: int | None) -> None:
@@ -188,23 +186,29 @@ def check_workers(workers: int | None) -> None:
         raise UserError(f"workers = {workers}: must be at least 1")
 
 
-def claim(folder: Path, definition: Mapping[str, Any]) -> Path:
-    """Make and return the folder of a sweep, or check that it holds the same one."""
+@contextmanager
+def claimed(
+    folder: Path | str, definition: Mapping[str, Any], workers: int | None
+) -> Iterator[Path]:
+    """Hold the folder of a sweep: a new one, or one that holds the same sweep."""
+    check_workers(workers)
+    folder = Path(folder)
     path = folder / FILE
     if path.exists():
         try:
             there = dict(msgspec.json.decode(path.read_bytes())["definition"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}: is damaged ({error}); choose another folder") from error
-        here = msgspec.json.decode(msgspec.json.encode(definition))
-        check_unchanged(folder, there, here)
-        return folder
-    make_folder(folder, lambda entry: entry.name == LOCK_NAME)
-    made = {"started": now(), "command": command(), "commit": commit(), "versions": versions()}
-    facts = {"definition": definition, **made, "machine": machine()}
-    with whole(path) as temporary:
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=2) + b"\n")
-    return folder
+        check_unchanged(folder, there, msgspec.json.decode(msgspec.json.encode(definition)))
+    else:
+        make_folder(folder, lambda entry: entry.name == LOCK_NAME)
+        made = {"started": now(), "command": command(), "commit": commit()}
+        made |= {"versions": versions(), "machine": machine()}
+        facts = msgspec.json.encode({"definition": definition, **made})
+        with whole(path) as temporary:
+            temporary.write_bytes(msgspec.json.format(facts, indent=2) + b"\n")
+    with locked(folder):
+        yield folder
 
 
 def run_jobs(
