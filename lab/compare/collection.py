@@ -389,21 +389,13 @@ _OF_ARM_AND_SEED = frozenset(
     {"guard", "labels", "rule", "rule_options", "kl_coef", "skip_rate", "step_factor", "seed"}
     | {"ema_decay", "treatment", "replicates", "first_replicate"}
 )
-_COMPUTATIONAL: dict[str, frozenset[str]] = {
-    "sim": frozenset({"device", "cuda_graph", "vote_replicates"}),
-    "real": frozenset(
-        {"attention", "checkpoint_every", "checkpoint_keep", "data_dir", "device", "engine_memory"}
-        | {"engine_timeout", "engine_url", "gradient_checkpointing", "hub"}
-        | {
-            "keep_votes",
-            "log",
-            "max_bad_steps",
-            "max_rows",
-            "max_tokens_per_microbatch",
-            "rank_timeout",
-        }
-        | {"max_unread", "restart_engine", "save_model", "threads"}
-    ),
+COMPUTATIONAL = {
+    "sim": "device cuda_graph vote_replicates",
+    "real": """
+attention checkpoint_every checkpoint_keep data_dir device engine_memory engine_timeout engine_url
+gradient_checkpointing hub keep_votes log max_bad_steps max_rows max_tokens_per_microbatch
+max_unread rank_timeout restart_engine save_model threads
+""",
 }
 """World to its settings of where and how the work is done, and of what is kept of it."""
 
@@ -472,7 +464,7 @@ def shared_settings(run: Manifest) -> dict[str, Any]:
 
     The start model and the problems of a real run are known by their recorded fingerprints.
     """
-    own = _OF_ARM_AND_SEED | _COMPUTATIONAL[run.world] | {*STEP_SIZES[run.world]}
+    own = {*_OF_ARM_AND_SEED, *COMPUTATIONAL[run.world].split(), *STEP_SIZES[run.world]}
     settings = {name: value for name, value in run.config.items() if name not in own}
     return {**flattened(settings), **dict(_fingerprints(run.extra.get("sources")))}
 
