@@ -54,8 +54,8 @@ answer_timeout engine engine_exchange engine_tp engine_adapters tis_cap max_num_
 lora_alpha lora_targets offload_optimizer fsdp_size eval_every eval_steps eval_samples n_held_out
 checkpoint_minutes seed dtype head_dtype
 """
-"""Beside `COMPUTATIONAL`, settings that change cost, precision, records or random numbers, or that act
-only beside a value which `_FIXED` excludes."""
+"""Other settings that change cost, precision, records or random numbers, or that act only beside a
+value which `_FIXED` excludes."""
 
 
 class Prediction(NamedTuple):
