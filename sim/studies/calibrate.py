@@ -41,7 +41,7 @@ from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
 from sim.settings.populations import NAMED
-from sim.studies.controls import find
+from sim.studies.jobs import find
 
 
 class TableRow(NamedTuple):

@@ -30,7 +30,7 @@ from lab.trace.manifest import FILE_NAME, LOCK_NAME, locked, read_manifest
 from lab.trace.trace import Trace, load
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
-from sim.studies.controls import named
+from sim.studies.jobs import named
 from sim.studies.sweep import check_workers, pooled
 from sim.world.populations import ability_sampler
 
@@ -113,7 +113,7 @@ def compare(
 
     Args:
         config: settings shared by all arms; an arm brings its guard, labels, rule and step factor.
-        arms: see `sim.studies.controls.named`; controls run last.
+        arms: see `named`; controls run last.
         out: a new or empty folder, or that of a comparison with the same settings.
         workers: processes, one arm each.
     """

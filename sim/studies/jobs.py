@@ -15,7 +15,7 @@ import contextlib
 import functools
 import hashlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -27,16 +27,25 @@ import pandas as pd
 from guard_core import ConfigError, GuardConfig
 from guard_core.config import fault
 from lab.arm_settings import with_arm
-from lab.base.arms import arm
+from lab.base.arms import (
+    BASELINE,
+    GUARD,
+    MATCHED,
+    PERMUTED,
+    REPLAYED,
+    Arm,
+    arm,
+    split_settings,
+    with_own,
+)
 from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
 from lab.base.settings import hint, to_values
 from lab.measures import MEASURES
-from lab.study import Control, control, needs
+from lab.study import Control, Effort, control, needs
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
-from sim.studies.controls import find, guard_among
 from sim.world.observe import only_read
 from sim.world.populations import ability_sampler
 from sim.world.tree import read_measured
@@ -192,6 +201,20 @@ class SweepJob:
         return table.assign(status="failed", reason=reason, key=self.key)
 
 
+def named(name: str, config: SimConfig) -> Arm:
+    """An arm or control by name among settings that several arms share.
+
+    `guard`, also under a rule, has the guard of the settings. Where these name a rule alone, they
+    have none, and the arm has its own.
+    """
+    if (found := control(name)) is not None:
+        return found.arm
+    made, (base, own) = arm(name), split_settings(name)
+    shared = base in (GUARD, PERMUTED, REPLAYED) or base.endswith(f"+{GUARD}")
+    alone = config.rule != BASELINE and config.guard == arm(config.rule).guard
+    return replace(made, guard=with_own(config.guard, own)) if shared and not alone else made
+
+
 def job_of(
     base: SimConfig, values: Assignments, name: str, files: Mapping[str, str] | None = None
 ) -> SweepJob:
@@ -216,9 +239,7 @@ def job_of(
 
 def _arm_config(base: SimConfig, values: Assignments, name: str) -> SimConfig:
     """The settings of an arm; the varied settings of the guard apply to every arm's guard."""
-    own = arm(name)
-    factor = base.step_factor * own.step_factor
-    own = replace(own, guard=guard_among(name, base), step_factor=factor)
+    own = replace(named(name, base), step_factor=base.step_factor)
     config = assign(with_arm(base, own), {**_size(base, values), **values})
     return only_read(replace(config, guard=_needed(config.guard)))
 
@@ -250,6 +271,41 @@ def _size(base: SimConfig, values: Assignments) -> Assignments:
 def _key(kind: str, values: Mapping[str, Any]) -> str:
     text = msgspec.json.encode([kind, values], order="deterministic")
     return hashlib.sha256(text).hexdigest()[:20]
+
+
+def find(
+    control: Control,
+    config: SimConfig,
+    unguarded: pd.DataFrame,
+    guard: pd.DataFrame,
+    run: Callable[[SimConfig], pd.DataFrame],
+) -> tuple[SimConfig, float, pd.DataFrame]:
+    """Run a control, its number set from the unguarded and the guard's run of the same seeds.
+
+    Args:
+        config: of the unguarded run; its step factor is multiplied by the control's.
+
+    Returns:
+        Settings, see `Control.ratio`, and what `run` returned.
+    """
+    target = _effort(guard)
+    found = {1.0: (config, unguarded)}  # for the case that no other factor comes closer
+
+    def ratio_at(number: float) -> float:
+        factor = config.step_factor if control.kind == MATCHED else 1.0
+        own = replace(config, **{control.setting: factor * number})
+        found[number] = own, run(own)
+        return control.ratio(_effort(found[number][1]), target)
+
+    match = control.find(_effort(unguarded), target, ratio_at)
+    config, table = found[match.factor]
+    return config, match.achieved_ratio, table
+
+
+def _effort(table: pd.DataFrame) -> Effort:
+    """See `sim.engine.run.measure`."""
+    update, skipped = (float(table[n].to_numpy().mean()) for n in ("update_norm", "skipped"))
+    return Effort(update, skipped / 100)
 
 
 def perform(task: tuple[SweepJob, Sequence[pd.DataFrame]]) -> pd.DataFrame:

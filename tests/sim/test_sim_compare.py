@@ -22,7 +22,7 @@ from lab.trace.trace import Trace, load
 from sim import SimConfig, simulate
 from sim.engine.run import measure
 from sim.studies.compare import BEST, compare, contrasts
-from sim.studies.controls import find
+from sim.studies.jobs import find
 
 BASE = SimConfig(n_problems=60, epochs=12, replicates=4, step=0.3, seed=2)
 BUSY = replace(BASE, guard=GuardConfig(tau_FR=0.1, theta_MR=0.0, W=2, skip_share=0.5))
