@@ -156,7 +156,6 @@ def test_sweep_prints_a_line_per_run_and_is_continued(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "nothing to vary"),
         (["--vary", "step=1", "step=2"], "there twice"),
         (["--preset", "all"], "preset"),
         (["--preset", "W", "--vary", "step=1"], "has its own axes"),

@@ -11,71 +11,16 @@ from guard_core import GuardConfig
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.base.errors import UserError
-from lab.compare.effort import (
-    BEST_RIVAL,
-    CLOSE,
-    best_among,
-    own_best_words,
-)
-from lab.study import control
+from lab.compare.effort import BEST_RIVAL, best_among, own_best_words
 from lab.trace.trace import Trace, load
 from sim import SimConfig, simulate
-from sim.engine.run import measure
 from sim.studies.compare import BEST, compare, contrasts
-from sim.studies.jobs import find
 
-BASE = SimConfig(n_problems=60, epochs=12, replicates=4, step=0.3, seed=2)
-BUSY = replace(BASE, guard=GuardConfig(tau_FR=0.1, theta_MR=0.0, W=2, skip_share=0.5))
-"""A guard that fires and skips often, so that there is something to match."""
-
-
-@pytest.fixture(scope="module")
-def runs():
-    return {"guard": measure(BUSY), "unguarded": measure(with_arm(BASE, arm("ttrl")))}
-
-
-def mean(table, name):
-    return float(table[name].to_numpy().mean())
-
-
-def found(name, guard, unguarded, run=measure):
-    of = control(name)
-    assert of is not None
-    return find(of, with_arm(BASE, arm("ttrl")), unguarded, guard, run)
-
-
-def test_matched_effort_moves_as_far_as_the_guard(runs):
-    asked = []
-
-    def run(config):
-        asked.append(config)
-        return measure(config)
-
-    config, ratio, table = found("matched", **runs, run=run)
-    assert mean(runs["guard"], "update_norm") < 0.97 * mean(runs["unguarded"], "update_norm")
-    assert ratio == pytest.approx(1, abs=CLOSE)
-    assert 0 < config.step_factor < 1 and len(asked) <= 3
-    assert config == replace(with_arm(BASE, arm("ttrl")), step_factor=config.step_factor)
-    assert ratio == mean(table, "update_norm") / mean(runs["guard"], "update_norm")
-
-
-def test_random_skipping_skips_as_much_as_the_guard(runs):
-    config, ratio, table = found("random_skip", **runs)
-    share = mean(runs["guard"], "skipped") / 100
-    assert config.skip_rate == share > 0.01
-    assert ratio == pytest.approx(1, abs=0.2)
-    assert mean(table, "skipped") == pytest.approx(100 * share * ratio)
-
-
-def test_a_guard_that_never_skips_leaves_ttrl_as_it_is(runs):
-    never = measure(replace(BASE, guard=GuardConfig.only("frs")))
-    config, ratio, table = found("random_skip", never, runs["unguarded"])
-    assert config.skip_rate == 0 and np.isnan(ratio)
-    assert table.equals(runs["unguarded"])
+CONFIG = SimConfig(n_problems=40, epochs=10, replicates=3, step=0.2, seed=2)
 
 
 def test_skipped_visits_are_watched_and_not_trained_on():
-    config = replace(with_arm(BASE, arm("ttrl")), skip_rate=0.4)
+    config = replace(with_arm(CONFIG, arm("ttrl")), skip_rate=0.4)
     visits = simulate(config).visits
     training = visits[visits["visit"] > 0]
     n = len(training)
@@ -86,9 +31,6 @@ def test_skipped_visits_are_watched_and_not_trained_on():
     assert (everything.steps["update_norm"] == 0).all()
     assert everything.evals.groupby("replicate")["pass_at_1"].nunique().eq(1).all()
     assert (everything.steps["n_skipped"] == everything.steps["n_problems"]).all()
-
-
-CONFIG = SimConfig(n_problems=40, epochs=10, replicates=3, step=0.2, seed=2)
 
 
 @pytest.fixture(scope="module")
