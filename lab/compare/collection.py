@@ -286,15 +286,15 @@ def gather(traces: Sequence[Trace]) -> tuple[list[Comparison], list[Skipped]]:
     comparisons = []
     together = families([trace.run for trace in traces])
     # The simulator first: it is the cheaper half of every comparison.
-    together.sort(key=lambda own: (list(WORLDS).index(own.world), *own.key))
+    together.sort(key=lambda own: (list(WORLDS).index(own.run.world), *own.key))
     for number, family in enumerate(together):
         runs = [traces[member] for member in family.members]
         steps = sorted({step_size(trace.run) for trace in runs}, key=lambda step: step or 0.0)
         for step in steps:
             of_step = f"step size {step or 0:g}" if len(steps) > 1 else ""
-            parts = (family.task, distinction(family, together), of_step)
+            parts = (family.run.task, distinction(family, together), of_step)
             group = [trace for trace in runs if step_size(trace.run) == step]
-            comparison = _compare(family.world, ", ".join(filter(None, parts)), group, skipped)
+            comparison = _compare(family.run.world, ", ".join(filter(None, parts)), group, skipped)
             comparisons.append(replace(comparison, step_size=step, family=number))
     return comparisons, skipped
 
@@ -404,16 +404,16 @@ _RECORDED = {_WEIGHTS: "model", _PROMPTS: "problems"}
 """Recorded fingerprint to the setting that names the same thing by a path."""
 _WEIGHT_FILES = (".safetensors", ".bin", ".pt")
 _MOST_NAMED, _LONGEST = 4, 40
+_SAME = ("world", "task", "n_problems", "n_votes")
+"""Fields of the manifest in which a family's runs agree."""
 
 
 @dataclass(slots=True)
 class Family:
     """Runs of all arms and step sizes that agree in everything else."""
 
-    world: str
-    task: str
-    n_problems: int
-    n_votes: int
+    run: Manifest
+    """One of them."""
     settings: dict[str, Any]
     """All that its runs noted, by name; a setting of a setting as `fields.prompt`."""
     members: list[int] = field(default_factory=list)
@@ -423,12 +423,11 @@ class Family:
     def key(self) -> tuple[str, int, int, list[tuple[str, str]]]:
         """Key that orders the families of one world."""
         settings = sorted((name, repr(value)) for name, value in self.settings.items())
-        return self.task, self.n_problems, self.n_votes, settings
+        return self.run.task, self.run.n_problems, self.run.n_votes, settings
 
     def takes(self, run: Manifest, settings: Mapping[str, Any]) -> bool:
         """Return whether a run agrees with the family in all that both have noted."""
-        same = (run.world, run.task, run.n_problems, run.n_votes)
-        if same != (self.world, self.task, self.n_problems, self.n_votes):
+        if any(getattr(run, name) != getattr(self.run, name) for name in _SAME):
             return False
         shared = self.settings.keys() & settings.keys()
         # A path is only a name: what was found there counts where both have recorded it.
@@ -443,14 +442,13 @@ def families(runs: Sequence[Manifest]) -> list[Family]:
         Families in the order of their first runs; each run is a member of one.
     """
     noted = [shared_settings(run) for run in runs]
-    # Runs that noted most come first, so that one with gaps joins a family and does not found it.
-    order = sorted(range(len(runs)), key=lambda place: -len(noted[place]))
     together: list[Family] = []
-    for place in order:
+    # Runs that noted most come first, so that one with gaps joins a family and does not found it.
+    for place in sorted(range(len(runs)), key=lambda place: -len(noted[place])):
         run, settings = runs[place], noted[place]
         family = next((other for other in together if other.takes(run, settings)), None)
         if family is None:
-            family = Family(run.world, run.task, run.n_problems, run.n_votes, {})
+            family = Family(run, {})
             together.append(family)
         family.settings = {**settings, **family.settings}
         family.members.append(place)
@@ -477,10 +475,11 @@ def step_size(run: Manifest) -> float | None:
 
 def distinction(family: Family, others: Sequence[Family]) -> str:
     """Return what tells a family from others on the same task, for its title; empty if alone."""
-    same = [other for other in others if (other.world, other.task) == (family.world, family.task)]
+    run = family.run
+    same = [o for o in others if (o.run.world, o.run.task) == (run.world, run.task)]
     parts = []
-    if len({(other.n_problems, other.n_votes) for other in same}) > 1:
-        parts.append(f"{family.n_problems} problems, {family.n_votes} votes")
+    if len({(other.run.n_problems, other.run.n_votes) for other in same}) > 1:
+        parts.append(f"{run.n_problems} problems, {run.n_votes} votes")
     names = sorted(set().union(*(other.settings for other in same)))
     differing = [name for name in names if len(_values(name, same)) > 1]
     shown = [

@@ -307,15 +307,16 @@ def edge_words(at_ends: Iterable[GridEdge], useless: Collection[str] = ()) -> li
     ]
 
 
-def _against_rival(rows: pd.DataFrame, best: pd.DataFrame, seed: int) -> Iterator[str]:
+def guarded_and_rival(best: pd.DataFrame, rival: pd.DataFrame) -> pd.DataFrame:
+    """Rows of guarded arms after those of the best rival, so that differences are arm - rival."""
     guarded = select(best, np.array([is_guarded(arm) for arm in best["arm"]], bool))
+    return pd.concat([rival.assign(arm=BEST_RIVAL), guarded], ignore_index=True)
+
+
+def _against_rival(rows: pd.DataFrame, best: pd.DataFrame, seed: int) -> Iterator[str]:
     rival = best_rival(rows)
-    if not len(guarded) or not len(rival):
-        return
-    # The rival comes first, so that the differences are arm minus rival.
-    both = pd.concat([rival.assign(arm=BEST_RIVAL), guarded], ignore_index=True)
-    scores = both.set_index(["arm", "replicate"]).reindex(columns=[METRIC])
-    table = contrast_table(scores, seed)
+    scores = guarded_and_rival(best, rival).set_index(["arm", "replicate"])
+    table = contrast_table(scores.reindex(columns=[METRIC]), seed)
     for row in where(table, against=BEST_RIVAL).to_dict("records"):
         gap = with_interval(row["mean"], row["low"], row["high"])
         yield (

@@ -14,13 +14,20 @@ import numpy as np
 import pandas as pd
 
 from lab.arm_settings import with_arm
-from lab.base.arms import BASELINE, GUARD, is_guarded
+from lab.base.arms import BASELINE, GUARD
 from lab.base.columns import TextTable, equals, finite_mean, floats, groups, select, unique, where
 from lab.base.files import make_folder, remove_folder
 from lab.base.settings import check_unchanged, from_values, to_values
 from lab.base.stats import contrast_table, estimate, with_interval
 from lab.compare.collection import GRID
-from lab.compare.effort import BEST_RIVAL, METRIC, best_rival, own_best, own_best_words
+from lab.compare.effort import (
+    BEST_RIVAL,
+    METRIC,
+    best_rival,
+    guarded_and_rival,
+    own_best,
+    own_best_words,
+)
 from lab.compare.tables import rule_table
 from lab.measures import MEASURES, METRICS, Metric, measure_trace
 from lab.measures.fate import FATES, MIN_VISITS
@@ -66,19 +73,11 @@ def contrasts(rows: pd.DataFrame, by: Sequence[str], seed: int) -> pd.DataFrame:
     for cell, part in groups(rows, others) if "step" in by else ():
         if len(unique(part, "step")) > 1:
             settings = {**dict(zip(others, cell, strict=True)), "step": np.nan}
-            best = at_own_best(part)
-            guarded = select(best, np.array([is_guarded(arm) for arm in best["arm"]], bool))
-            # The rival comes first, so that the differences are arm minus rival.
-            rival = best_rival(done(part)).assign(arm=BEST_RIVAL)
-            both = pd.concat([rival, guarded], ignore_index=True)
+            best = own_best(part, ["step"], METRIC)
+            both = guarded_and_rival(best, best_rival(part))
             parts.append(_differences(best, BEST, settings, seed))
             parts.append(where(_differences(both, BEST, settings, seed), against=BEST_RIVAL))
     return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-
-
-def at_own_best(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of every arm at its own best step, see `lab.compare.effort.own_best`."""
-    return own_best(done(rows), ["step"], METRIC)
 
 
 def _differences(
@@ -207,7 +206,7 @@ def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
     for (policy,), part in groups(rows, ["policy"]):
         if len(unique(part, "step")) > 1:
             print(f"\npolicy {policy}", end="")
-            _print_own_best(part, config.seed)
+            _print_own_best(done(part), config.seed)
     print_failures(rows)
 
 
@@ -262,7 +261,7 @@ def _print_contrasts(table: pd.DataFrame, settings: Sequence[str]) -> None:
 
 def _print_own_best(rows: pd.DataFrame, seed: int) -> None:
     """Print every arm of one policy at its own best step, and guarded arms and the best rival."""
-    best = at_own_best(rows)
+    best = own_best(rows, ["step"], METRIC)
     print(f"\nEvery arm at its {BEST}, chosen on the other half of the replicates")
     print(f"{'arm':<14}{'pass@1':>9}{'95 % interval':>17}{'TotalDeg':>10}  steps chosen")
     for (arm,), part in groups(best, ["arm"]):
@@ -271,7 +270,7 @@ def _print_own_best(rows: pd.DataFrame, seed: int) -> None:
         interval = f"[{value.low:.1f}, {value.high:.1f}]"
         degraded = finite_mean(part, "TotalDeg")
         print(f"{arm:<14}{value.mean:>9.1f}{interval:>17}{degraded:>10.1f}  {steps}")
-    for line in own_best_words(done(rows), seed):
+    for line in own_best_words(rows, seed):
         print(line)
 
 
