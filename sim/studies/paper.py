@@ -73,7 +73,7 @@ def paper_errors(table: pd.DataFrame) -> pd.DataFrame:
     """
     gaps = floats(table, "predicted") - floats(table, "published")
     own = table.assign(gap=gaps).set_index(["row", "cell"])
-    base = pd.Series(where(own, kind=BASELINE)["gap"])
+    base = own.loc[own["kind"] == BASELINE, "gap"]
     own["change"] = own["gap"] - base.reindex(own.index)
     lines = []
     for (name,), part in groups(own, ["kind"]):
