@@ -8,6 +8,7 @@ from lab.compare.effort import (
     MAX_TRIES,
     achieved_ratio,
     beyond_effort,
+    own_best,
     search,
 )
 from lab.measures import update_by_replicate
@@ -107,3 +108,24 @@ def test_a_missing_column_is_named():
     found = rows(("ttrl", 1.0, 0, 1.0, 50.0)).drop(columns="update_norm")
     with pytest.raises(UserError, match="missing columns update_norm"):
         beyond_effort(found, "pass_final")
+
+
+SCORES = {  # (arm, step): scores of four replicates
+    ("ttrl", 0.1): [50, 52, 54, 56],
+    ("ttrl", 0.2): [40, 42, 44, 46],
+    ("guard", 0.1): [60, 10, 60, 10],
+    ("guard", 0.2): [30, 90, 30, 90],
+}
+
+
+def test_own_best_is_chosen_by_the_other_half_of_the_replicates():
+    given = rows(*((*at, r, 1.0, x) for at, xs in SCORES.items() for r, x in enumerate(xs, 4)))
+    best = own_best(given, ["step"])
+    chosen = {
+        arm: (part.step.tolist(), part.pass_final.tolist()) for arm, part in best.groupby("arm")
+    }
+    # Replicates 4 and 6 would take .1, 5 and 7 would take .2: each is judged at the others' choice.
+    assert chosen["guard"] == ([0.2, 0.1, 0.2, 0.1], [30, 10, 30, 10])
+    assert chosen["ttrl"] == ([0.1] * 4, [50, 52, 54, 56])
+    lacking = given[~((given["replicate"] == 7) & (given["step"] == 0.2))]
+    assert set(own_best(lacking, ["step"])["replicate"]) == {4, 5, 6}
