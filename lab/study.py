@@ -47,7 +47,7 @@ from lab.base.columns import floats
 from lab.base.errors import UserError
 from lab.base.files import remove_folder, whole
 from lab.base.settings import to_values
-from lab.compare.effort import CLOSE, MAX_TRIES, Match, mean_update, search, update_ratio
+from lab.compare.effort import CLOSE, MAX_TRIES, Match, achieved_ratio, mean_update, search
 from lab.trace.manifest import FILE_NAME, encode, read_manifest
 from lab.trace.trace import Trace, load
 
@@ -141,7 +141,7 @@ class Control:
         NaN where the target skipped nothing; a UserError where it did not move.
         """
         if self.kind == MATCHED:
-            return update_ratio(own.update, target.update)
+            return achieved_ratio(own.update, target.update)
         return own.skipped / target.skipped if target.skipped else math.nan
 
     def find(

@@ -256,23 +256,22 @@ def _reason(code: int, lines: Sequence[str]) -> str:
 def _stop(running: Sequence[_Child]) -> None:
     """Ask the running ones to stop after their batch; at once when asked a second time."""
     try:
-        _send(running, signal.SIGTERM)
+        _terminate(running)
         if not _ended(running, STOP_SECONDS):
             say(["waiting for the runs to end their batch; Ctrl-C again stops without waiting"])
             _ended(running, None)
     except KeyboardInterrupt:
         if not _ended(running, _SAME_PRESS):  # a terminal sends Ctrl-C to the runs as well
-            _send(running, signal.SIGTERM)
+            _terminate(running)
             _ended(running, STOP_SECONDS)
     for child in running:
         child.process.kill()
         _end(child)
 
 
-def _send(running: Sequence[_Child], number: signal.Signals) -> None:
+def _terminate(running: Sequence[_Child]) -> None:
     for child in running:
-        if child.process.pid is not None and child.process.is_alive():
-            os.kill(child.process.pid, number)
+        child.process.terminate()
 
 
 def _ended(running: Sequence[_Child], seconds: float | None) -> bool:

@@ -114,17 +114,12 @@ def mean_update(steps: pd.DataFrame) -> float:
     return float((norms * sizes).sum() / sizes.sum())
 
 
-def achieved_ratio(matched_steps: pd.DataFrame, guard_steps: pd.DataFrame) -> float:
+def achieved_ratio(matched: float, guard: float) -> float:
     """Mean update norm of the matched run by that of the guard's run; 1 is a perfect match.
 
     Raises:
-        UserError: steps are missing or the guard's run did not move.
+        UserError: the guard's run did not move.
     """
-    return update_ratio(mean_update(matched_steps), mean_update(guard_steps))
-
-
-def update_ratio(matched: float, guard: float) -> float:
-    """Ratio of two mean update norms; a UserError where the guard's is 0."""
     if not guard > 0:
         raise UserError("matched effort: the guard's run did not move; raise its learning rate")
     return matched / guard

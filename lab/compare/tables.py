@@ -19,6 +19,7 @@ from lab.compare.effort import (
     best_among,
     beyond_effort,
     edges,
+    mean_update,
     own_best,
 )
 from lab.measures import PAGE, measured, update_by_replicate
@@ -138,7 +139,7 @@ def _guard(comparison: Comparison, table: pd.DataFrame) -> Finding:
         return Finding("guard", name, (), lacking)
     try:
         traces = comparison.traces
-        ratio = achieved_ratio(traces[MATCHED].steps, traces[GUARD].steps)
+        ratio = achieved_ratio(*(mean_update(traces[arm].steps) for arm in (MATCHED, GUARD)))
         note = f"the matched run moved {ratio:.2f} times as far as the guard's"
     except UserError as error:
         note = str(error)

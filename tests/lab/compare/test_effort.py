@@ -8,6 +8,7 @@ from lab.compare.effort import (
     MAX_TRIES,
     achieved_ratio,
     beyond_effort,
+    mean_update,
     own_best,
     search,
 )
@@ -19,7 +20,9 @@ def steps(norms, sizes=8, replicate=0):
 
 
 def test_the_ratio_is_that_of_mean_norms():
-    assert achieved_ratio(steps([0.5, 0.7]), steps([0.2, 0.4])) == pytest.approx(2.0)
+    assert achieved_ratio(
+        *map(mean_update, (steps([0.5, 0.7]), steps([0.2, 0.4])))
+    ) == pytest.approx(2.0)
 
 
 def test_norms_of_each_replicate():
@@ -39,7 +42,7 @@ def test_norms_of_each_replicate():
 )
 def test_what_cannot_be_matched(matched, guard, message):
     with pytest.raises(UserError, match=message):
-        achieved_ratio(matched, guard)
+        achieved_ratio(mean_update(matched), mean_update(guard))
 
 
 @pytest.mark.parametrize("power", [0.4, 0.8, 1.0, 1.5])
