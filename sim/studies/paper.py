@@ -15,7 +15,7 @@ from lab.base.columns import floats, groups, select, where
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.settings import flattened, to_values
-from lab.compare.published import CELLS, PASS_AT_1, published_fate, setting_of
+from lab.compare.published import CELLS, GUARDS, PASS_AT_1, published_fate, setting_of
 from lab.figures import calibration_errors
 from lab.report.html import HtmlPart, check_page, figure_page, write_page
 from sim.settings.config import SimConfig
@@ -23,8 +23,6 @@ from sim.settings.populations import NAMED
 from sim.studies.jobs import job_of
 from sim.studies.sweep import claimed, run_jobs
 
-GUARDS = (GUARD, "guard: flip_rate=instant", "guard_release")
-"""The guard as the text has it, with the one-step flip rate, and as the authors' scripts set it."""
 ARMS = (BASELINE, *GUARDS, "frs", "mps", "rcsu")
 _GUARDS = [arm(name).name for name in GUARDS]
 TABLE, PAGE = "paper.csv", "paper.html"
