@@ -147,13 +147,6 @@ def rows(scored):
     )
 
 
-def test_the_best_rival_is_chosen_with_its_step(rows):
-    best = best_among(rows, ["ttrl", "frozen", "memory"], ["step"], "pass_final")
-    assert set(zip(best["arm"], best["step"], strict=True)) == {("frozen", 1.0)}
-    assert best["replicate"].tolist() == [*range(12)]
-    assert len(best_among(rows, ["release"], ["step"], "pass_final")) == 0
-
-
 def test_the_choice_of_a_rival_is_judged_on_the_other_half(scored):
     # Twenty equal rivals: the best looks good on the replicates that chose it and nowhere else.
     arms = [f"arm{n}" for n in range(20)]
