@@ -13,19 +13,20 @@ SRT under the guard. The unguarded run is plain TTRL or the rule by itself, for 
 vote memory without the guard.
 
 A study that was stopped goes on when it is asked for again: finished runs of the same settings are
-kept, begun ones are gone on with, and so is a search. A search takes place in a hidden folder of
-the study; its closest runs are moved to the other arms. Further seeds get the number that was
-found.
+kept, and begun ones are gone on with. A number is searched in a hidden folder of the study, which a
+stopped search finds again; the closest runs are moved to the other arms. Further seeds get the
+number that was found.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import pandas as pd
@@ -46,7 +47,7 @@ from lab.base.columns import floats
 from lab.base.errors import UserError
 from lab.base.files import remove_folder, whole
 from lab.base.settings import to_values
-from lab.compare.effort import CLOSE, MAX_TRIES, achieved_ratio, search
+from lab.compare.effort import CLOSE, MAX_TRIES, Match, achieved_ratio, mean_update, search
 from lab.trace.manifest import FILE_NAME, encode, read_manifest
 from lab.trace.trace import Trace, load
 
@@ -70,7 +71,7 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """File for the output of the run's process; removed if it stays empty."""
+        """File for the output of the run's process."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
@@ -82,16 +83,6 @@ class Job:
     def finished(self) -> bool:
         """The run was completed."""
         return self.begun and read_manifest(self.folder).status == "finished"
-
-    @property
-    def progress(self) -> float:
-        """Share of the run that is done, as its folder has it."""
-        return read_manifest(self.folder).progress if self.begun else 0.0
-
-    @property
-    def notices(self) -> list[str]:
-        """Notices of the run, as its folder has them."""
-        return read_manifest(self.folder).extra.get("notices", []) if self.begun else []
 
 
 @dataclass(slots=True)
@@ -106,6 +97,21 @@ class Outcome:
 
 
 RunJobs = Callable[[Sequence[Job], Report], list[Outcome]]
+
+
+class Effort(NamedTuple):
+    """How far some runs moved, and how many visits they left out."""
+
+    update: float
+    """Mean norm of the update per scheduled optimizer step."""
+    skipped: float
+    """Share of the visits that sat out."""
+
+    @classmethod
+    def of(cls, steps: pd.DataFrame) -> Effort:
+        """The effort of runs, from their steps."""
+        skipped = floats(steps, "n_skipped").sum() / floats(steps, "n_problems").sum()
+        return cls(mean_update(steps), float(skipped))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +134,35 @@ class Control:
     def setting(self) -> str:
         """The setting of its number."""
         return "step_factor" if self.kind == MATCHED else "skip_rate"
+
+    def ratio(self, own: Effort, target: Effort) -> float:
+        """Mean update norm, or share of skipped visits, divided by the target's.
+
+        NaN where the target skipped nothing; a UserError where it did not move.
+        """
+        if self.kind == MATCHED:
+            return achieved_ratio(own.update, target.update)
+        return own.skipped / target.skipped if target.skipped else math.nan
+
+    def find(
+        self,
+        plain: Effort,
+        target: Effort,
+        ratio_at: Callable[[float], float],
+        close: float = CLOSE,
+        max_tries: int = MAX_TRIES,
+    ) -> Match:
+        """Find the control's number.
+
+        Args:
+            plain: effort of the arm that it runs, before its number is set.
+            ratio_at: runs the control at a number and returns its `ratio`.
+            close, max_tries: see `lab.compare.effort.search`.
+        """
+        if self.kind == MATCHED:
+            initial = self.ratio(plain, target)
+            return search(ratio_at, initial, close=close, max_tries=max_tries)
+        return Match(target.skipped, ratio_at(target.skipped), 1)
 
     @property
     def arm(self) -> Arm:
@@ -319,7 +354,7 @@ class Study:
 
         Returns its number, None where nothing could be run, and the runs that did not finish.
         """
-        of, partners, stored = control(name), needs(name), self._stored(name)
+        of, partners = control(name), needs(name)
         assert of is not None
         usable = [s for s in self.seeds if all(self.job(n, s).finished for n in partners)]
         missing = f"left out: {partners[0]} or {partners[1]} did not finish on this seed"
@@ -329,19 +364,13 @@ class Study:
         ]
         if not usable:
             return None, lost
-        runs = _ControlRuns(self, of)
-        if of.kind != MATCHED:
-            stored = stored or {of.setting: _skipped(self._steps(of.target, usable))}
-        if stored:
-            found, unfinished = runs.at(stored[of.setting], usable, report)
-        else:
-            plain, target = (self._steps(n, usable) for n in partners)
-            found, unfinished = runs.search(achieved_ratio(plain, target), usable, report)
-        return found, lost + unfinished
+        number = self._stored(name).get(of.setting)
+        return _ControlRuns(self, of, usable, report, lost, number).run(), lost
 
-    def _steps(self, name: str, seeds: Sequence[int], root: Path | None = None) -> pd.DataFrame:
-        """The steps of one arm, all seeds together."""
-        return pd.concat([load(self.folder_of(name, seed, root)).steps for seed in seeds])
+    def effort(self, name: str, seeds: Sequence[int], root: Path | None = None) -> Effort:
+        """The effort of one arm, all seeds together."""
+        steps = [load(self.folder_of(name, seed, root)).steps for seed in seeds]
+        return Effort.of(pd.concat(steps))
 
     def traces(self, name: str) -> list[Trace]:
         """The finished runs of an arm."""
@@ -353,163 +382,84 @@ def _failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
     return [outcome for outcome in outcomes if outcome.error is not None]
 
 
-def _skipped(steps: pd.DataFrame) -> float:
-    """Share of the visits that sat out."""
-    return float(floats(steps, "n_skipped").sum() / floats(steps, "n_problems").sum())
-
-
 class _RunsLostError(Exception):
-    """Runs of a try did not finish, so there is nothing to search on."""
+    """Runs at a number did not finish, so there is nothing to search on."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _ControlRuns:
     """The runs of a control."""
 
     study: Study
     control: Control
-
-    def at(
-        self, number: float, seeds: list[int], report: Report
-    ) -> tuple[Found | None, list[Outcome]]:
-        """Finish the runs at a number that is known; None if none finishes."""
-        root = self.study.folder
-        ratio, seeds, lost = self._run(root, number, seeds, report)
-        if ratio is None:
-            return None, lost
-        folders = [self.study.folder_of(self.control.name, seed) for seed in seeds]
-        notes = [read_manifest(folder).extra for folder in folders]
-        tries = max(int(extra.get("matched_tries", 1)) for extra in notes)
-        found = Found(self.control, number, ratio, tries)
-        for folder in folders:
-            _note(folder, found)
-        return found, lost
-
-    def search(
-        self, plain_ratio: float, seeds: list[int], report: Report
-    ) -> tuple[Found | None, list[Outcome]]:
-        """Search the factor, or go on with the search; None if no run finishes.
-
-        The ratio is the mean update norm without the guard divided by the target's.
-        """
-        study, name = self.study, self.control.name
-        settings = msgspec.json.decode(msgspec.json.encode(to_values(study.config_of(name))))
-        tries = _Tries.opened(study.folder / f".{name}", settings, seeds)
-        lost: list[Outcome] = []
-
-        def measure(factor: float) -> float:
-            if factor not in tries.ratios:
-                first = not tries.ratios
-                to_run = seeds if first else tries.complete
-                ratio, complete, failures = self._run(
-                    tries.root(factor), factor, to_run, report if first else lambda _: None
-                )
-                lost.extend(failures if first else ())
-                if ratio is None or (failures and not first):
-                    raise _RunsLostError
-                tries.add(factor, ratio, complete)
-            return tries.ratios[factor]
-
-        with contextlib.suppress(_RunsLostError):
-            search(measure, plain_ratio, close=study.close, max_tries=study.max_tries)
-            if not tries.ratios:  # the plain runs are close already
-                measure(1 / plain_ratio)
-        if not tries.ratios:
-            return None, lost
-        factor = tries.closest
-        found = Found(self.control, factor, tries.ratios[factor], len(tries.ratios))
-        for seed in tries.complete:
-            made = study.folder_of(name, seed, tries.root(factor))
-            _note(made, found)
-            kept = study.folder_of(name, seed)
-            kept.parent.mkdir(exist_ok=True)
-            remove_folder(kept)  # what a start that was killed left
-            made.rename(kept)
-        if not lost:  # else their logs stay
-            remove_folder(tries.folder)
-        return found, lost
-
-    def _run(
-        self, root: Path, number: float, seeds: list[int], report: Report
-    ) -> tuple[float | None, list[int], list[Outcome]]:
-        """Run the control at a number.
-
-        Returns the achieved ratio, None if no run finished; the seeds that finished; and the runs
-        that did not.
-        """
-        study, name, target = self.study, self.control.name, self.control.target
-        (root / name).mkdir(parents=True, exist_ok=True)
-        jobs = [study.job(name, seed, {self.control.setting: number}, root) for seed in seeds]
-        lost = _failed(study.run_jobs(jobs, report))
-        complete = [seed for seed, job in zip(seeds, jobs, strict=True) if job.finished]
-        if not complete:
-            return None, complete, lost
-        steps, of_target = study._steps(name, complete, root), study._steps(target, complete)
-        if self.control.kind == MATCHED:
-            return achieved_ratio(steps, of_target), complete, lost
-        wanted = _skipped(of_target)
-        return _skipped(steps) / wanted if wanted else math.nan, complete, lost
-
-
-@dataclass(slots=True)
-class _Tries:
-    """The factors tried so far, noted on disk; of their runs those of the closest one are kept."""
-
-    folder: Path
-    """A hidden folder of the study."""
-    settings: dict[str, Any]
-    """Of the control, as plain values."""
     seeds: list[int]
-    complete: list[int] = field(default_factory=list)
-    """Seeds of which all runs so far finished."""
-    tried: list[tuple[float, float]] = field(default_factory=list)
-    """Factors with their achieved ratios."""
-
-    @classmethod
-    def opened(cls, folder: Path, settings: dict[str, Any], seeds: list[int]) -> _Tries:
-        """Return the tries of a search that was stopped; none where it was another one."""
-        new = cls(folder, settings, seeds)
-        try:
-            old = msgspec.json.decode((folder / "tries.json").read_bytes())
-            same = (old["settings"], old["seeds"]) == (settings, seeds)
-        except (OSError, msgspec.DecodeError, LookupError, TypeError):
-            same, old = False, {}
-        if not same:
-            remove_folder(folder)
-            folder.mkdir()
-        elif old["complete"] == seeds:
-            new.complete, new.tried = seeds, [(factor, ratio) for factor, ratio in old["tried"]]
-        new._write()
-        return new
+    """Of which all runs so far finished."""
+    report: Report
+    """Of the runs at the first number."""
+    lost: list[Outcome]
+    """Takes in those of the first number that did not finish; at a later one they end the search.
+    """
+    number: float | None
+    """If it is known."""
+    tried: dict[float, float] = field(default_factory=dict)
+    """Number to achieved ratio."""
 
     @property
-    def ratios(self) -> dict[float, float]:
-        """Achieved ratio of each factor."""
-        return dict(self.tried)
+    def hidden(self) -> Path:
+        """Folder of a search."""
+        return self.study.folder / f".{self.control.name}"
 
-    @property
-    def closest(self) -> float:
-        """The factor whose ratio is closest to 1."""
-        return min(self.ratios, key=lambda factor: abs(self.ratios[factor] - 1))
+    def root(self, number: float) -> Path:
+        """Folder of the runs at a number: in a search one that only the same settings have."""
+        if self.number is not None:
+            return self.study.folder
+        settings = to_values(self.study.config_of(self.control.name))
+        digest = hashlib.sha256(msgspec.json.encode(settings, order="deterministic")).hexdigest()
+        return self.hidden / digest[:12] / f"x{number!r}"
 
-    def root(self, factor: float) -> Path:
-        """Folder of the runs at a factor."""
-        return self.folder / f"x{factor!r}"
+    def run(self) -> Found | None:
+        """Run the control at its number, or search that; None if no run finishes."""
+        study, of, n_lost = self.study, self.control, len(self.lost)
+        with contextlib.suppress(_RunsLostError):
+            if self.number is not None:
+                self.ratio_at(self.number)
+            else:
+                plain, target = (study.effort(n, self.seeds) for n in needs(of.name))
+                of.find(plain, target, self.ratio_at, study.close, study.max_tries)
+                if not self.tried:  # the plain runs are close already
+                    self.ratio_at(1 / of.ratio(plain, target))
+        if not self.tried:
+            return None
+        number = min(self.tried, key=lambda n: abs(self.tried[n] - 1))
+        made = [study.folder_of(of.name, seed, self.root(number)) for seed in self.seeds]
+        noted = [read_manifest(folder).extra.get("matched_tries", 1) for folder in made]
+        found = Found(of, number, self.tried[number], max(len(self.tried), *noted))
+        for seed, folder in zip(self.seeds, made, strict=True):
+            _note(folder, found)
+            kept = study.folder_of(of.name, seed)
+            if kept != folder:
+                kept.parent.mkdir(exist_ok=True)
+                remove_folder(kept)  # what a start that was killed left
+                folder.rename(kept)
+        if len(self.lost) == n_lost:  # else their logs stay
+            remove_folder(self.hidden)
+        return found
 
-    def add(self, factor: float, ratio: float, complete: list[int]) -> None:
-        """Note a factor and delete the runs that are not those of the closest one."""
-        self.tried.append((factor, ratio))
-        self.complete = complete
-        self._write()
-        for other in self.ratios:
-            if other != self.closest:
-                remove_folder(self.root(other))
-
-    def _write(self) -> None:
-        values = {"settings": self.settings, "seeds": self.seeds}
-        values |= {"complete": self.complete, "tried": self.tried}
-        with whole(self.folder / "tries.json") as temporary:
-            temporary.write_bytes(msgspec.json.encode(values))
+    def ratio_at(self, number: float) -> float:
+        """Finish the runs at a number and return how their effort compares with the target's."""
+        study, of, name = self.study, self.control, self.control.name
+        root, first = self.root(number), not self.tried
+        (root / name).mkdir(parents=True, exist_ok=True)
+        jobs = [study.job(name, seed, {of.setting: number}, root) for seed in self.seeds]
+        failed = _failed(study.run_jobs(jobs, self.report if first else lambda _: None))
+        if first:
+            self.lost += failed
+            self.seeds = [job.config.seed for job in jobs if job.finished]
+        if not self.seeds or (failed and not first):
+            raise _RunsLostError
+        own, target = study.effort(name, self.seeds, root), study.effort(of.target, self.seeds)
+        self.tried[number] = of.ratio(own, target)
+        return self.tried[number]
 
 
 def _note(folder: Path, found: Found) -> None:

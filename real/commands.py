@@ -180,7 +180,7 @@ class CompareCommand(SettingsCommand):
         arms = tuple(for_cell(name, self.preset) for name in self.arms)
         check_asked(self.settings, arms, self.seeds)
         with ends_at_once("guard-train"):
-            from real.compare import compare, compare_steps
+            from real.compare import compare
             from real.fit import on_this_machine
 
         chosen = on_this_machine(self.settings)[0]
@@ -188,21 +188,13 @@ class CompareCommand(SettingsCommand):
         total = len(arms) * len(self.seeds) * max(1, len(self.lrs))
         advice = advice_when_stopped("the same command")
         with advice, runs_bar(total, self.quiet) as report:
-            how = (arms, self.seeds, self.jobs, report, self.gpus_per_run)
-            if self.lrs:
-                results = compare_steps(settings, self.out, self.lrs, *how)
-            else:
-                results = {None: compare(settings, self.out, *how)}
-        for lr, result in results.items():
-            if lr is not None:
-                print(f"learning rate {lr:g}")
-            for found in (*result.arms, *result.matches):
-                print(found.line)
-            for outcome in result.failed:
-                log = f"; log: {outcome.job.log}" if outcome.job.log.exists() else ""
-                print(f"failed: {outcome.job.name}: {outcome.error}{log}", file=sys.stderr)
-        print(f"run folders: {self.out}")
-        return int(any(result.failed for result in results.values()))
+            how = (self.jobs, report, self.gpus_per_run, self.lrs)
+            compared = compare(settings, self.out, arms, self.seeds, *how)
+        print("\n".join([*compared.lines, f"run folders: {self.out}"]))
+        for outcome in compared.failed:
+            log = f"; log: {outcome.job.log}" if outcome.job.log.exists() else ""
+            print(f"failed: {outcome.job.name}: {outcome.error}{log}", file=sys.stderr)
+        return int(bool(compared.failed))
 
 
 @dataclass(kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,20 +13,20 @@ import numpy as np
 
 from lab.arm_settings import with_arm
 from lab.base.arms import DEMO_ARMS, arm
-from lab.base.errors import UserError, exit_code, one_line
+from lab.base.errors import Unfit, UserError, exit_code, one_line
 from lab.base.settings import to_values
 from lab.base.stats import counted, estimate, mean_sd
 from lab.signals import stops_raised
-from lab.study import Found, Job, Outcome, Report, Study
+from lab.study import Job, Outcome, Report, Study
 from lab.trace.manifest import FILE_NAME, is_unused, locked, read_manifest
 from real.asked import check_asked, check_list
-from real.jobs import Place, find_places, run_jobs
+from real.jobs import UNFIT, find_places, log_numbers, run_jobs
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import ProblemSet, fingerprint
-from real.record.terminal import said_once, say, unread_shares
+from real.record.terminal import numbers_shown, said_once, say, unread_shares
 from real.settings.config import TrainConfig
 from real.settings.presets import check_same, stored_config
-from real.trainer import Progress, resume, train
+from real.trainer import resume, train
 
 CLOSE = 0.1
 """Relative error of the matched effort above which another factor is tried: each try trains on all
@@ -34,41 +34,13 @@ seeds."""
 MAX_TRIES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ArmResult:
-    """Result of one arm over its finished seeds."""
-
-    title: str
-    seeds: list[int]
-    start: list[float]
-    """pass@1 before training, per seed."""
-    final: list[float]
-    """pass@1 after training, per seed."""
-    unread: list[tuple[float, float]]
-    """Shares of responses without a readable answer before training and in the last epoch."""
-
-    @property
-    def line(self) -> str:
-        """Mean and standard deviation in one line."""
-        if not self.seeds:
-            return f"{self.title}: no run finished"
-        final = estimate(np.array(self.final))
-        before, after = np.mean(self.unread, axis=0)
-        return (
-            f"{self.title}: pass@1 {np.mean(self.start):.3f} -> "
-            f"{mean_sd(final.mean, final.sd, 3)} ({counted(final.n, 'seed')}), "
-            f"unread {before:.1%} -> {after:.1%}"
-        )
-
-
-class ComparedArms(NamedTuple):
+class Compared(NamedTuple):
     """Result of a comparison."""
 
-    arms: list[ArmResult]
+    lines: list[str]
+    """What came out, for readers."""
     failed: list[Outcome]
     """Runs that did not finish."""
-    matches: list[Found]
-    """Match of each arm at matched effort with its target."""
 
 
 def compare(
@@ -79,7 +51,8 @@ def compare(
     n_parallel: int | None = None,
     report: Report = lambda _: None,
     gpus_per_run: int = 1,
-) -> ComparedArms:
+    lrs: Sequence[float] = (),
+) -> Compared:
     """Run every arm on every seed, into `folder/ARM/seed-SEED`.
 
     Arms of one seed are paired: same votes before training, order and draws. Mistakes, and folders
@@ -90,84 +63,75 @@ def compare(
             `rule_options` apply to all arms with the rule `rule`.
         folder: for the run folders; what it holds of this comparison is gone on with.
         gpus_per_run: GPUs that each run has for itself; with several, torchrun starts its ranks.
+        lrs: peak learning rates, one comparison each, into `folder/lr-LR`.
     """
     places, notices = find_places(config.device, n_parallel, gpus_per_run)
-    study = _study(config, Path(folder), arms, seeds, places)
-    say([*_check(study, config), *notices])
+    check_list("lrs", lrs or [config.lr], "give learning rates above 0")
+    cells = [(replace(config, lr=lr), Path(folder) / f"lr-{lr:g}") for lr in lrs]
+    studies = [
+        Study(
+            folder=place,
+            arms=[arm(name).name for name in arms],
+            seeds=seeds,
+            config_of=lambda name, own=own: with_arm(own, arm(name)),
+            run_jobs=lambda jobs, told: run_jobs(run_one, jobs, places, told),
+            close=CLOSE,
+            max_tries=MAX_TRIES,
+        )
+        for own, place in cells or [(config, Path(folder))]
+    ]
+    problems, model = check_asked(config, studies[0].arms, seeds)
+    said = [notice for study in studies for notice in _check(study, problems, model)]
+    say([*said, *notices])
+    lines: list[str] = []
+    failed: list[Outcome] = []
     with said_once():  # the runs share most of their notices
-        done = study.run(report)
-    results = [_result(study, name) for name in study.arms]
-    return ComparedArms(results, done.failed, done.found)
+        for number, study in enumerate(studies):
+            before = number * len(arms) * len(seeds)
+            done = study.run(lambda now, before=before: report(before + now))
+            lines += [f"learning rate {lr:g}" for lr in lrs[number : number + 1]]
+            lines += [_line(study, name) for name in study.arms]
+            lines += [found.line for found in done.found]
+            failed += done.failed
+    return Compared(lines, failed)
 
 
-def compare_steps(
-    config: TrainConfig,
-    folder: str | Path,
-    lrs: Sequence[float],
-    arms: Sequence[str] = DEMO_ARMS,
-    seeds: Sequence[int] = (0, 1, 2),
-    n_parallel: int | None = None,
-    report: Report = lambda _: None,
-    gpus_per_run: int = 1,
-) -> dict[float, ComparedArms]:
-    """One comparison per peak learning rate, into `folder/lr-LR`; see `compare`."""
-    check_list("lrs", lrs, "give learning rates above 0")
-    cells = {lr: (replace(config, lr=lr), Path(folder) / f"lr-{lr:g}") for lr in lrs}
-    for cell in cells.values():
-        _check(_study(*cell, arms, seeds), cell[0])
-    results: dict[float, ComparedArms] = {}
-
-    def told(now: float) -> None:
-        report(len(results) * len(arms) * len(seeds) + now)
-
-    with said_once():
-        for lr, cell in cells.items():
-            results[lr] = compare(*cell, arms, seeds, n_parallel, told, gpus_per_run)
-    return results
-
-
-def _study(
-    config: TrainConfig,
-    folder: Path,
-    arms: Sequence[str],
-    seeds: Sequence[int],
-    places: Sequence[Place] = (),
-) -> Study:
-    return Study(
-        folder=folder,
-        arms=[arm(name).name for name in arms],
-        seeds=seeds,
-        config_of=lambda name: with_arm(config, arm(name)),
-        run_jobs=lambda jobs, told: run_jobs(run_one, jobs, places, told),
-        close=CLOSE,
-        max_tries=MAX_TRIES,
+def _line(study: Study, name: str) -> str:
+    """Mean and standard deviation of an arm over its finished seeds."""
+    traces = study.traces(name)
+    if not traces:
+        return f"{arm(name).title}: no run finished"
+    starts, ends = (
+        np.array([trace.evals["pass_at_1"].iloc[place] for trace in traces]) for place in (0, -1)
+    )
+    final = estimate(ends)
+    before, after = np.mean([unread_shares(trace) for trace in traces], axis=0)
+    return (
+        f"{arm(name).title}: pass@1 {np.mean(starts):.3f} -> "
+        f"{mean_sd(final.mean, final.sd, 3)} ({counted(final.n, 'seed')}), "
+        f"unread {before:.1%} -> {after:.1%}"
     )
 
 
-def run_one(settings: str, folder: str, arm: str, report: Progress = False) -> None:
-    """Do one run, or go on with it where it was begun; `settings` are JSON."""
-    config = msgspec.json.decode(settings, type=TrainConfig)
-    if (Path(folder) / FILE_NAME).is_file():
-        resume(folder, config, report)
-    else:
-        train(config, folder, report, arm)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Do the part of one rank, given settings, folder and arm; returns the exit code."""
+def run_one(arguments: Sequence[str]) -> int:
+    """Do a run, or go on with it where it was begun; see `real.jobs.Do`."""
+    settings, folder, arm = arguments
     try:
-        with stops_raised():
-            settings, folder, arm = arguments
-            run_one(settings, folder, arm)
-    except UserError as error:
-        print(f"guard-train: {one_line(error)}", file=sys.stderr)
-        return exit_code(error)
+        with stops_raised(), numbers_shown(log_numbers):
+            config = msgspec.json.decode(settings, type=TrainConfig)
+            if (Path(folder) / FILE_NAME).is_file():
+                resume(folder, config, False)
+            else:
+                train(config, folder, False, arm)
+    except (UserError, KeyboardInterrupt) as error:
+        if isinstance(error, UserError):
+            print(f"guard-train: {one_line(error)}", file=sys.stderr)
+        return UNFIT if isinstance(error, Unfit) else exit_code(error)
     return 0
 
 
-def _check(study: Study, config: TrainConfig) -> list[str]:
+def _check(study: Study, problems: ProblemSet | None, model: Path | None) -> list[str]:
     """Refuse mistakes before any run starts; return a notice of the runs that are there already."""
-    problems, model = check_asked(config, study.arms, study.seeds)
     for job in study.all_jobs():
         check_stored(job)
         check_sources(job, problems, model)
@@ -175,18 +139,6 @@ def _check(study: Study, config: TrainConfig) -> list[str]:
     done = sum(job.finished for job in jobs)
     begun = sum(job.begun for job in jobs) - done
     return [f"{study.folder}: finished runs: {done}, resumed runs: {begun}"] * bool(done or begun)
-
-
-def _result(study: Study, name: str) -> ArmResult:
-    traces = study.traces(name)
-    curves = [trace.evals["pass_at_1"] for trace in traces]
-    return ArmResult(
-        title=arm(name).title,
-        seeds=[trace.run.seeds[0] for trace in traces],
-        start=[float(curve.iloc[0]) for curve in curves],
-        final=[float(curve.iloc[-1]) for curve in curves],
-        unread=[unread_shares(trace) for trace in traces],
-    )
 
 
 def check_sources(job: Job, problems: ProblemSet | None, model: Path | None) -> None:
@@ -227,4 +179,4 @@ def check_stored(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_one(sys.argv[1:]))

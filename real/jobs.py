@@ -3,32 +3,33 @@
 A run that fails, or whose process is killed, is reported and the others go on. Processes are
 forked from a server that has imported torch already, which saves seconds per run; where there is
 no such server each process starts from nothing. A run on several GPUs has one process for each, by
-torchrun.
+torchrun. What a run says stands in its log, which is read while it goes on.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
+from multiprocessing.connection import wait
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, TextIO
 
 import msgspec
 
-from lab.base.errors import EXIT_INTERRUPTED, Unfit, UserError, one_line
+from lab.base.errors import Unfit, UserError
 from lab.base.settings import to_values
 from lab.signals import STOP_SIGNALS, stop, stop_with_parent, stops_held
 from lab.study import Job, Outcome
-from real.record.terminal import say, send_words, show_numbers
+from real.ranks import speaks
+from real.record.terminal import say, show_numbers
 
 Place = tuple[str, ...]
 """Identifiers of the GPUs of one run; empty on a CPU."""
@@ -65,19 +66,14 @@ def visible_gpus() -> list[str]:
     return named[:n] if named else [str(i) for i in range(n)]
 
 
-Kind = Literal["error", "unfit", "notice", "numbers", "done"]
-"""Of a message: why a run failed, and every run will, a notice, a batch's numbers, the share done.
-"""
+Do = Callable[[Sequence[str]], int]
+"""Does one run, given its settings as JSON, its folder and its arm, and returns the exit code. A
+function of a module that does the part of one rank where it is run as a program."""
+UNFIT = 3
+"""Exit code of a run whose model or problems cannot be used, as those of all other runs."""
 
 
-Do = Callable[[str, str, str, Callable[[float], None]], object]
-"""Does one run, given its settings as JSON, its folder, its arm, and a function to call with the
-share done. A function of a module that does the part of one rank where it is run as a program."""
-
-
-def run_child(
-    do: Do, settings: str, folder: str, arm: str, log: str, place: Place, pipe: Connection
-) -> None:
+def run_child(do: Do, words: Sequence[str], log: str, place: Place) -> None:
     """Do one run in this process, or become torchrun where it has several GPUs."""
     _stop_once()
     _redirect(log)
@@ -85,25 +81,19 @@ def run_child(
         os.environ[VISIBLE] = ",".join(place)
     if len(place) > 1:
         stop_with_parent()
-        # The pipe is closed by this: the parent reads the progress from the run folder.
         ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(len(place))]
         ranks += ["--shutdown-timeout", str(SHUTDOWN_SECONDS), "-m", do.__module__]
-        os.execv(sys.executable, [sys.executable, *ranks, settings, folder, arm])
+        os.execv(sys.executable, [sys.executable, *ranks, *words])
+    threading.Thread(target=_outlive, daemon=True).start()
+    sys.exit(do(words))
 
-    def send(kind: Kind, content: str | float) -> None:
-        try:
-            pipe.send_bytes(msgspec.json.encode((kind, content)))
-        except BrokenPipeError:  # the comparison is gone: stop after this batch
-            os.kill(os.getpid(), signal.SIGTERM)
 
-    send_words(partial(send, "notice"), partial(send, "numbers"))
-    try:
-        do(settings, folder, arm, partial(send, "done"))
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
-    except UserError as error:
-        send("unfit" if isinstance(error, Unfit) else "error", one_line(error))
-        sys.exit(1)
+def _outlive() -> None:
+    """Stop the run after its batch once the comparison is gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 SHUTDOWN_SECONDS = 600
@@ -138,19 +128,28 @@ STOP_SECONDS = 30.0
 """Seconds after which runs that were asked to stop are waited for with a notice, or killed."""
 _SAME_PRESS = 1.0
 """Seconds within which a signal to all processes reaches the runs."""
-_LOOK_SECONDS = 5.0
-"""Time between two looks at the progress of runs on several GPUs."""
-_SAID = "guard-train: "
-"""Begins lines of the program in a log."""
+_LOOK_SECONDS = 0.5
+"""Time between two looks at the logs."""
+_SAID, _NOTICE = "guard-train: ", "guard-train: notice: "
+"""Begin lines of the program in a log."""
+_STEP = re.compile(rf"{_SAID}(step (\d+)/(\d+), .*)")
+"""A line of `log_numbers`."""
+
+
+def log_numbers(words: str) -> None:
+    """Write a batch's number, the number of batches and what the batch measured to the log."""
+    if speaks():
+        print(f"{_SAID}{words}", file=sys.stderr)
 
 
 @dataclass(slots=True)
 class _Child:
     process: Any
-    pipe: Connection | None
-    """None once it is closed, as by runs on several GPUs at their start."""
     outcome: Outcome
     place: Place
+    log: TextIO
+    others: list[str] = field(default_factory=list)
+    """Lines of the log that are neither notices nor numbers."""
 
 
 def run_jobs(
@@ -182,7 +181,7 @@ def run_jobs(
             while waiting and free:
                 with stops_held():
                     running.append(_start(context, do, waiting.pop(), free.pop()))
-            _wait(running)
+            wait([child.process.sentinel for child in running], _LOOK_SECONDS)
             lives = [(child, _listen(child)) for child in running]
             free += [child.place for child, alive in lives if not alive]
             running = [child for child, alive in lives if alive]
@@ -204,94 +203,75 @@ def _context(on_gpus: bool, do: Do) -> Any:
     return context
 
 
-def _wait(running: Sequence[_Child]) -> None:
-    """Wait for a message or an end, but not long for runs that send no messages."""
-    pipes = [child.pipe for child in running if child.pipe is not None]
-    silent = len(pipes) < len(running)
-    wait([*pipes, *(c.process.sentinel for c in running)], _LOOK_SECONDS if silent else None)
-
-
 def _start(context: Any, do: Do, outcome: Outcome, place: Place) -> _Child:
     job = outcome.job
-    ours, theirs = context.Pipe(duplex=False)
-    settings = msgspec.json.encode(to_values(job.config)).decode()
-    process = context.Process(
-        target=run_child,
-        args=(do, settings, str(job.folder), job.arm, str(job.log), place, theirs),
-        name=job.name,
-    )
+    words = (msgspec.json.encode(to_values(job.config)).decode(), str(job.folder), job.arm)
+    log = job.log.open("w+", encoding="utf-8", errors="replace")
+    process = context.Process(target=run_child, args=(do, words, str(job.log), place))
+    process.name = job.name
     process.start()
-    theirs.close()
-    return _Child(process, ours, outcome, place)
+    return _Child(process, outcome, place, log)
 
 
 def _listen(child: _Child) -> bool:
-    """Read a child's messages; return False once it has ended."""
+    """Read what a child has said since; return False once it has ended."""
     ended = not child.process.is_alive()
-    outcome = child.outcome
-    if child.pipe is None:
-        outcome.done = outcome.job.progress
-        say(outcome.job.notices, f"{outcome.job.name}: ")
-    try:
-        while child.pipe is not None and child.pipe.poll():
-            kind, content = msgspec.json.decode(child.pipe.recv_bytes())
-            if kind == "unfit":
-                raise Unfit(content)
-            if kind == "error":
-                outcome.error = content
-            elif kind == "notice":
-                say([content], f"{outcome.job.name}: ")
-            elif kind == "numbers":
-                show_numbers(f"{outcome.job.name}: {content}")
-            else:
-                outcome.done = content
-    except EOFError:
-        child.pipe = None
+    outcome, name = child.outcome, child.outcome.job.name
+    for line in map(str.strip, child.log):
+        if line.startswith(_NOTICE):
+            say([line.removeprefix(_NOTICE)], f"{name}: ")
+        elif found := _STEP.fullmatch(line):
+            outcome.done = int(found[2]) / int(found[3])
+            show_numbers(f"{name}: {found[1]}")
+        elif line:
+            child.others.append(line)
     if ended:
-        child.process.join()
-        if child.pipe is not None:
-            child.pipe.close()
-        if child.process.exitcode != 0 and outcome.error is None:
-            outcome.error = _reason(child.process.exitcode, outcome.job.log)
+        _end(child)
         outcome.done = 1.0
-        _remove_if_empty(outcome.job.log)
+        code = child.process.exitcode
+        outcome.error = _reason(code, child.others) if code else None
+        if code == UNFIT and len(child.place) < 2:
+            raise Unfit(outcome.error)
     return not ended
 
 
-def _reason(code: int, log: Path) -> str:
-    """Reason why a process without a message ended: a signal, or what its log says."""
+def _end(child: _Child) -> None:
+    """Take leave of a process; its log goes if it holds no more than what is reported."""
+    child.process.join()
+    child.log.close()
+    if all(line.startswith(_SAID) for line in child.others):
+        child.outcome.job.log.unlink(missing_ok=True)
+
+
+def _reason(code: int, lines: Sequence[str]) -> str:
+    """Reason why a process ended: a signal, or what its log says."""
     if code < 0:
         return f"its process was killed by signal {-code}"
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
-    said = [line.removeprefix(_SAID) for line in lines if line.startswith(_SAID)]
-    said = [line for line in said if not line.startswith("notice: ")]
+    said = [line for line in lines if line.startswith(_SAID)]
     if said:  # other ranks, and torchrun's own report, follow
-        return said[0].strip()
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "no message")
-    return f"its process ended with exit code {code}: {last}"
+        return said[0].removeprefix(_SAID)
+    return f"its process ended with exit code {code}: {lines[-1] if lines else 'no message'}"
 
 
 def _stop(running: Sequence[_Child]) -> None:
     """Ask the running ones to stop after their batch; at once when asked a second time."""
     try:
-        _send(running, signal.SIGTERM)
+        _terminate(running)
         if not _ended(running, STOP_SECONDS):
             say(["waiting for the runs to end their batch; Ctrl-C again stops without waiting"])
             _ended(running, None)
     except KeyboardInterrupt:
         if not _ended(running, _SAME_PRESS):  # a terminal sends Ctrl-C to the runs as well
-            _send(running, signal.SIGTERM)
+            _terminate(running)
             _ended(running, STOP_SECONDS)
     for child in running:
         child.process.kill()
-        child.process.join()
-        _remove_if_empty(child.outcome.job.log)
+        _end(child)
 
 
-def _send(running: Sequence[_Child], number: signal.Signals) -> None:
+def _terminate(running: Sequence[_Child]) -> None:
     for child in running:
-        if child.process.pid is not None and child.process.is_alive():
-            os.kill(child.process.pid, number)
+        child.process.terminate()
 
 
 def _ended(running: Sequence[_Child], seconds: float | None) -> bool:
@@ -300,8 +280,3 @@ def _ended(running: Sequence[_Child], seconds: float | None) -> bool:
     for child in running:
         child.process.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
     return not any(child.process.is_alive() for child in running)
-
-
-def _remove_if_empty(log: Path) -> None:
-    if log.is_file() and log.stat().st_size == 0:
-        log.unlink()

@@ -27,7 +27,6 @@ from sim.settings.config import (
     SimConfig,
 )
 from sim.settings.populations import NAMED, response_at
-from sim.settings.trainer import taken
 
 
 def settings_of(argv: Sequence[str], has_arms: bool = False, **base: Any) -> SimConfig:
@@ -43,6 +42,8 @@ def settings_of(argv: Sequence[str], has_arms: bool = False, **base: Any) -> Sim
     usual = values.get("population", SimConfig.__dataclass_fields__["population"].default)
     asked = _problems(argv)
     if asked.get("policy") == "measured" and isinstance(response := asked.get("response"), str):
+        from sim.settings.trainer import taken
+
         run = response_at(response).facts.run
         values = (taken(run, f"response: {response}") if run else {}) | values
     values = with_arm_options(argv, values, read_option(argv, "--population") or usual)
@@ -181,21 +182,20 @@ class Compare(StudyCommand):
         if self.preset is not None:
             from sim.studies.paper import run_paper
 
-            print(*run_paper(self.settings, self.out, not self.quiet), self.out, sep="\n")
+            words = run_paper(self.settings, self.out, self.workers, not self.quiet)
+            print(*words, self.out, sep="\n")
             return
         import pandas as pd
 
         from lab.compare.collection import GRID, NULL
         from sim.studies.compare import compare, print_short, report, rows_of
-        from sim.studies.controls import named
         from sim.studies.sweep import STEPS, Sweep, run_sweep
         from sim.world.measured import Trust
 
         config = self.settings
         names = tuple(with_rule(for_cell(n, config.population), config.rule) for n in self.arms)
         print_short(config.epochs)
-        arms = [named(name, config) for name in names]
-        traces = compare(config, arms, self.out, not self.quiet, self.workers)
+        traces = compare(config, names, self.out, not self.quiet, self.workers)
         rows = rows_of(traces, config)
         notes = {name: trace.run.extra.get("trust") for name, trace in traces.items()}
         trusts = {name: trust for name, trust in notes.items() if trust is not None}

@@ -20,6 +20,7 @@ from lab.base.columns import floats
 from lab.base.errors import UserError
 from lab.base.settings import flattened, to_values
 from lab.base.stats import estimate, paired
+from lab.compare.published import GUARDS
 from lab.figures import fate_bars
 from lab.figures.training import lost_votes, training_progress
 from lab.measures.dynamics import dynamics, run_windows
@@ -27,7 +28,6 @@ from lab.measures.fate import fate_shares, fates
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
 from sim.studies.jobs import assign, read
-from sim.studies.paper import GUARDS
 
 
 class Slider(NamedTuple):

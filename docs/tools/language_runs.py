@@ -15,7 +15,6 @@ import json
 import random
 import sys
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from run_rows import KEY, read, rows
 
 import real.__main__
 from lab.base.columns import ints, where
-from lab.base.files import remove_folder, whole
+from lab.base.files import whole
 from lab.compare.collection import find_runs
 from lab.trace.manifest import FILE_NAME, read_manifest
 from lab.trace.trace import Trace, load
@@ -112,20 +111,17 @@ def _problem(
 
 
 def study(own: argparse.Namespace) -> int:
-    """Make the runs that have no row yet, and add a row for each."""
-    out, blocks = own.out / own.task, BLOCKS[own.task]
-    cells = ((seed, arm, lr) for seed, arms, lrs in blocks for lr, arm in product(lrs, arms))
-    for seed, arm, lr in cells:
-        folder = out / f"lr-{lr:g}" / arm / str(seed)
-        known = set(zip(*_known()[["task", "arm", "lr", "seed"]].to_numpy().T, strict=True))
-        if seed not in own.seeds or (own.task, arm, lr, seed) in known:
+    """Compare the arms that have no row yet, seed by seed and rate by rate, and add their rows."""
+    out = own.out / own.task
+    blocks = (block for block in BLOCKS[own.task] if block[0] in own.seeds)
+    for seed, lr, arms in ((seed, lr, arms) for seed, arms, lrs in blocks for lr in lrs):
+        known = set(where(_known(), task=own.task, lr=lr, seed=seed)["arm"])
+        if not (left := [arm for arm in arms if arm not in known]):
             continue
-        if not finished(folder):
-            remove_folder(folder)  # of a run that was killed
-            words = f"--preset smollm2/{own.task} --model {own.model} --arm {arm} --lr {lr:g}"
-            words = f"run --out {folder} {words} --seed {seed} --quiet"
-            if code := real.__main__.main(words.split()):
-                return code
+        words = f"compare --preset smollm2/{own.task} --model {own.model} --seeds {seed} --jobs 1"
+        words += f" --lrs {lr:g} --quiet --out {out} --arms {' '.join(left)}"
+        if code := real.__main__.main(words.split()):
+            return code
         new = [described(f).assign(task=own.task) for f in find_runs([out]) if finished(f)]
         both = pd.concat([part for part in (_known(), *new) if len(part)])
         table = both.drop_duplicates(KEY).sort_values(KEY)

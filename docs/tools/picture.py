@@ -21,7 +21,6 @@ from lab.figures.training import training_window
 from lab.measures.dynamics import dynamics, run_windows, window_share
 from sim import SimConfig
 from sim.studies.compare import compare
-from sim.studies.controls import named
 
 DOCS = Path(__file__).parents[1]
 ARMS = ("ttrl", "guard", "matched", "frozen", "memory")
@@ -31,7 +30,7 @@ CONFIG = SimConfig(population="llama-math500", replicates=20, seed=0)
 def panels() -> Iterator[tuple[str, go.Figure]]:
     """Name and figure: the window of plain TTRL, and the fates of all arms."""
     with tempfile.TemporaryDirectory() as folder:
-        traces = compare(CONFIG, [named(arm, CONFIG) for arm in ARMS], Path(folder) / "runs")
+        traces = compare(CONFIG, ARMS, Path(folder) / "runs")
         (comparison,), _ = gather(list(traces.values()))
         plain = comparison.traces["ttrl"]
         table = dynamics(plain.visits, plain.evals).assign(arm="ttrl")

@@ -45,7 +45,7 @@ def means(rows: pd.DataFrame) -> TextTable:
     for (arm,), part in groups(rows, ["arm"]):
         cells = {lr: estimate(_values(where(part, lr=lr))) for lr in lrs}
         measured = [cell.mean for cell in cells.values() if cell.n]
-        best = estimate(_values(own_best(part, ["lr"], unit=_UNIT)))
+        best = estimate(_values(own_best(_numbered(part), ["lr"])))
         line = [_title(arm), *(mean_sd(cells[lr].mean, cells[lr].sd) for lr in lrs)]
         line += [f"{np.mean(measured):.1f}", f"{min(measured):.1f}", f"{best.mean:.1f}"]
         line[-1] += f" \\[{best.low:.1f}, {best.high:.1f}]" * best.has_interval
@@ -197,7 +197,7 @@ def _conclusion(found: Estimate) -> str:
 
 def best(rows: pd.DataFrame, arms: Sequence[str]) -> pd.Series:
     """Final pass@1 of the best of some arms at its best rate, chosen on the other half."""
-    return _values(best_among(rows, arms, ["lr"], unit=_UNIT))
+    return _values(best_among(_numbered(rows), arms, ["lr"]))
 
 
 KINDS: dict[str, Callable[..., TextTable]] = {
@@ -232,6 +232,10 @@ def _place(arm: str) -> int:
     """Place of an arm in the order of reports; others follow by name."""
     known = list(ALL_ARMS)
     return known.index(arm) if arm in known else len(known)
+
+
+def _numbered(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(replicate=rows.groupby(list(_UNIT)).ngroup())
 
 
 def _values(rows: pd.DataFrame, metric: str = "pass_final") -> pd.Series:

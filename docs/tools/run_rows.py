@@ -108,7 +108,7 @@ def digest(run: Manifest) -> str:
 def _rows(trace: Trace) -> pd.DataFrame:
     run = trace.run
     comparisons, _ = gather([trace])
-    table = rule_rows(comparisons).rename(columns={"step_size": "lr"})
+    table = rule_rows(comparisons).rename(columns={"step": "lr"})
     table["lost_once"] = _lost_once(trace.visits, comparisons[0].fates(comparisons[0].arms[0]))
     problems = run.config.get("problem_seed", 0)
     lr = [float(f"{lr:.6g}") for lr in table["lr"]]  # as the file has it

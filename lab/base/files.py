@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from lab.base.errors import UserError
@@ -78,6 +78,17 @@ def check_new_folder(target: Path) -> None:
         raise UserError(f"{target}: is a file; choose a new folder")
     if homeless:
         raise UserError(f"{target}: its folder does not exist; make it or choose another")
+
+
+def make_folder(folder: Path, is_own: Callable[[Path], bool]) -> None:
+    """Make a folder, or refuse one that holds something else than what `is_own`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        found = [path for path in folder.iterdir() if not path.name.endswith(TEMPORARY)]
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be made ({error.strerror}); choose another") from error
+    if others := sorted(path.name for path in found if not is_own(path)):
+        raise UserError(f"{folder}: is not empty, it holds {others[0]}; choose another folder")
 
 
 def check_folders(folders: Sequence[Path | str]) -> None:

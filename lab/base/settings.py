@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_origin, get_type_hints
 
@@ -17,6 +17,8 @@ from guard_core.config import GROUP_OF, fault, short_names
 from lab.base.errors import UserError
 
 T = TypeVar("T")
+_SHOWN = 9
+"""Differences that a refusal names."""
 
 
 def toml_values(path: Path) -> dict[str, Any]:
@@ -71,6 +73,24 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         inner = isinstance(value, Mapping) and value
         flat |= flattened(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
     return flat
+
+
+def check_unchanged(
+    folder: Path, old: Mapping[str, Any], new: Mapping[str, Any], free: Collection[str] = ()
+) -> None:
+    """Refuse settings other than those that a folder was made with; those in `free` may differ."""
+    before, after = flattened(old), flattened(new)
+    changed = [
+        f"{name} = {after.get(name)!r} (was {before.get(name)!r})"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name) and name.partition(".")[0] not in free
+    ]
+    if changed:
+        more = [f"{len(changed) - _SHOWN} more"] if len(changed) > _SHOWN else []
+        raise UserError(
+            f"{folder}: settings differ from those it was run with: "
+            f"{', '.join([*changed[:_SHOWN], *more])}; leave them out, or start in another folder"
+        )
 
 
 def _refuse_unknown(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -81,7 +82,10 @@ GRID, RESULTS = "grid", "results.csv"
 arm and replicate."""
 NULL = "independent"
 """Policy of the null model: no problem moves another."""
-_NUMBERS = ("step", "replicate", "pass_start", "pass_final", "TotalDeg")
+_GRID_COLUMNS: dict[str, Any] = {
+    **dict.fromkeys(("step", "replicate", "pass_start", "pass_final", "TotalDeg"), float),
+    **dict.fromkeys(("policy", "arm", "status"), str),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +102,40 @@ class Grid:
     """Arms and steps whose runs failed."""
 
 
+def read_sweep(folder: Path | str) -> pd.DataFrame:
+    """The rows of a sweep so far, also while it goes on or after it was killed."""
+    path = Path(folder) / RESULTS
+    try:
+        text = path.read_text(encoding="utf-8")
+        # The last line of a killed sweep may be torn.
+        rows = pd.read_csv(
+            io.StringIO(text[: text.rfind("\n") + 1]),
+            dtype={"key": str, "reason": str, "status": str},
+            keep_default_na=False,
+            na_values=[""],
+        )
+        return rows.assign(reason=rows["reason"].fillna(""))
+    except FileNotFoundError:
+        raise UserError(f"{folder}: holds no sweep ({RESULTS} is missing)") from None
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{path}: is damaged ({error}); choose another folder") from error
+
+
 def read_grid(folder: Path, run: Manifest) -> Grid | None:
     """The runs beside a comparison; None where there are none."""
     path = folder / GRID / RESULTS
     if not path.is_file():
         return None
+    rows = read_sweep(path.parent)
     try:
-        rows = pd.read_csv(path)
-        numbers = {name: rows[name].astype(np.float64) for name in _NUMBERS}
-        texts = {name: rows[name].astype(str) for name in ("policy", "arm", "status")}
-    except (OSError, KeyError, ValueError, TypeError) as error:
+        rows = pd.DataFrame({name: rows[name].astype(t) for name, t in _GRID_COLUMNS.items()})
+    except (KeyError, ValueError, TypeError) as error:
         raise UserError(
             f"{path}: is damaged ({type(error).__name__}); repeat its command"
         ) from error
-    rows = pd.DataFrame(numbers | texts)
     failed = where(rows, status="failed").drop_duplicates(["policy", "step", "arm"])
     known = np.isfinite(floats(rows, "step")) & np.isfinite(floats(rows, "replicate"))
-    done = select(rows, known & np.asarray(rows["status"] == "done", bool))
+    done = where(select(rows, known), status="done")
     done = done.drop_duplicates(["policy", "step", "arm", "replicate"], ignore_index=True)
     policy = str(run.config.get("policy"))
     null = where(done, policy=NULL)
@@ -122,13 +143,6 @@ def read_grid(folder: Path, run: Manifest) -> Grid | None:
     noted = run.config.get("seed")
     seed = noted if isinstance(noted, int) and noted >= 0 else 0
     return Grid(where(done, policy=policy), own, seed, len(failed))
-
-
-def of_steps(rows: pd.DataFrame, unit: Sequence[str]) -> Grid:
-    """A grid from `lab.compare.tables.over_steps`, whose replicates are named by some columns."""
-    number = rows.groupby(list(unit)).ngroup().to_numpy()
-    table = rows.assign(step=floats(rows, "step_size"), replicate=number)
-    return Grid(table, table.head(0))
 
 
 WORLDS = {"sim": "Simulator", "real": "Real model"}
@@ -272,15 +286,15 @@ def gather(traces: Sequence[Trace]) -> tuple[list[Comparison], list[Skipped]]:
     comparisons = []
     together = families([trace.run for trace in traces])
     # The simulator first: it is the cheaper half of every comparison.
-    together.sort(key=lambda own: (list(WORLDS).index(own.world), *own.key))
+    together.sort(key=lambda own: (list(WORLDS).index(own.run.world), *own.key))
     for number, family in enumerate(together):
         runs = [traces[member] for member in family.members]
         steps = sorted({step_size(trace.run) for trace in runs}, key=lambda step: step or 0.0)
         for step in steps:
             of_step = f"step size {step or 0:g}" if len(steps) > 1 else ""
-            parts = (family.task, distinction(family, together), of_step)
+            parts = (family.run.task, distinction(family, together), of_step)
             group = [trace for trace in runs if step_size(trace.run) == step]
-            comparison = _compare(family.world, ", ".join(filter(None, parts)), group, skipped)
+            comparison = _compare(family.run.world, ", ".join(filter(None, parts)), group, skipped)
             comparisons.append(replace(comparison, step_size=step, family=number))
     return comparisons, skipped
 
@@ -375,21 +389,13 @@ _OF_ARM_AND_SEED = frozenset(
     {"guard", "labels", "rule", "rule_options", "kl_coef", "skip_rate", "step_factor", "seed"}
     | {"ema_decay", "treatment", "replicates", "first_replicate"}
 )
-_COMPUTATIONAL: dict[str, frozenset[str]] = {
-    "sim": frozenset({"device", "cuda_graph", "vote_replicates"}),
-    "real": frozenset(
-        {"attention", "checkpoint_every", "checkpoint_keep", "data_dir", "device", "engine_memory"}
-        | {"engine_timeout", "engine_url", "gradient_checkpointing", "hub"}
-        | {
-            "keep_votes",
-            "log",
-            "max_bad_steps",
-            "max_rows",
-            "max_tokens_per_microbatch",
-            "rank_timeout",
-        }
-        | {"max_unread", "restart_engine", "save_model", "threads"}
-    ),
+COMPUTATIONAL = {
+    "sim": "device cuda_graph vote_replicates",
+    "real": """
+attention checkpoint_every checkpoint_keep data_dir device engine_memory engine_timeout engine_url
+gradient_checkpointing hub keep_votes log max_bad_steps max_rows max_tokens_per_microbatch
+max_unread rank_timeout restart_engine save_model threads
+""",
 }
 """World to its settings of where and how the work is done, and of what is kept of it."""
 
@@ -398,16 +404,16 @@ _RECORDED = {_WEIGHTS: "model", _PROMPTS: "problems"}
 """Recorded fingerprint to the setting that names the same thing by a path."""
 _WEIGHT_FILES = (".safetensors", ".bin", ".pt")
 _MOST_NAMED, _LONGEST = 4, 40
+_SAME = ("world", "task", "n_problems", "n_votes")
+"""Fields of the manifest in which a family's runs agree."""
 
 
 @dataclass(slots=True)
 class Family:
     """Runs of all arms and step sizes that agree in everything else."""
 
-    world: str
-    task: str
-    n_problems: int
-    n_votes: int
+    run: Manifest
+    """One of them."""
     settings: dict[str, Any]
     """All that its runs noted, by name; a setting of a setting as `fields.prompt`."""
     members: list[int] = field(default_factory=list)
@@ -417,12 +423,11 @@ class Family:
     def key(self) -> tuple[str, int, int, list[tuple[str, str]]]:
         """Key that orders the families of one world."""
         settings = sorted((name, repr(value)) for name, value in self.settings.items())
-        return self.task, self.n_problems, self.n_votes, settings
+        return self.run.task, self.run.n_problems, self.run.n_votes, settings
 
     def takes(self, run: Manifest, settings: Mapping[str, Any]) -> bool:
         """Return whether a run agrees with the family in all that both have noted."""
-        same = (run.world, run.task, run.n_problems, run.n_votes)
-        if same != (self.world, self.task, self.n_problems, self.n_votes):
+        if any(getattr(run, name) != getattr(self.run, name) for name in _SAME):
             return False
         shared = self.settings.keys() & settings.keys()
         # A path is only a name: what was found there counts where both have recorded it.
@@ -437,14 +442,13 @@ def families(runs: Sequence[Manifest]) -> list[Family]:
         Families in the order of their first runs; each run is a member of one.
     """
     noted = [shared_settings(run) for run in runs]
-    # Runs that noted most come first, so that one with gaps joins a family and does not found it.
-    order = sorted(range(len(runs)), key=lambda place: -len(noted[place]))
     together: list[Family] = []
-    for place in order:
+    # Runs that noted most come first, so that one with gaps joins a family and does not found it.
+    for place in sorted(range(len(runs)), key=lambda place: -len(noted[place])):
         run, settings = runs[place], noted[place]
         family = next((other for other in together if other.takes(run, settings)), None)
         if family is None:
-            family = Family(run.world, run.task, run.n_problems, run.n_votes, {})
+            family = Family(run, {})
             together.append(family)
         family.settings = {**settings, **family.settings}
         family.members.append(place)
@@ -458,7 +462,7 @@ def shared_settings(run: Manifest) -> dict[str, Any]:
 
     The start model and the problems of a real run are known by their recorded fingerprints.
     """
-    own = _OF_ARM_AND_SEED | _COMPUTATIONAL[run.world] | {*STEP_SIZES[run.world]}
+    own = {*_OF_ARM_AND_SEED, *COMPUTATIONAL[run.world].split(), *STEP_SIZES[run.world]}
     settings = {name: value for name, value in run.config.items() if name not in own}
     return {**flattened(settings), **dict(_fingerprints(run.extra.get("sources")))}
 
@@ -471,10 +475,11 @@ def step_size(run: Manifest) -> float | None:
 
 def distinction(family: Family, others: Sequence[Family]) -> str:
     """Return what tells a family from others on the same task, for its title; empty if alone."""
-    same = [other for other in others if (other.world, other.task) == (family.world, family.task)]
+    run = family.run
+    same = [o for o in others if (o.run.world, o.run.task) == (run.world, run.task)]
     parts = []
-    if len({(other.n_problems, other.n_votes) for other in same}) > 1:
-        parts.append(f"{family.n_problems} problems, {family.n_votes} votes")
+    if len({(other.run.n_problems, other.run.n_votes) for other in same}) > 1:
+        parts.append(f"{run.n_problems} problems, {run.n_votes} votes")
     names = sorted(set().union(*(other.settings for other in same)))
     differing = [name for name in names if len(_values(name, same)) > 1]
     shown = [

@@ -36,10 +36,6 @@ from lab.base.columns import (
 from lab.base.errors import UserError
 from lab.base.stats import contrast_table, with_interval
 
-REPLICATE = ("replicate",)
-"""Columns that name a replicate in a table of one simulation or sweep."""
-SEED = ("seed", "place")
-"""Columns that name a replicate in a table of run folders: place among those of one seed."""
 CLOSE = 0.002
 """Relative error of the matched effort that is not worth another run."""
 MAX_TRIES = 4
@@ -118,31 +114,15 @@ def mean_update(steps: pd.DataFrame) -> float:
     return float((norms * sizes).sum() / sizes.sum())
 
 
-def matched_factor(guard_steps: pd.DataFrame, baseline_steps: pd.DataFrame) -> float:
-    """Factor on the baseline's learning rate that gives it the guard's mean update norm.
-
-    It is exact where the norm is proportional to the learning rate along one path.
-
-    Raises:
-        UserError: steps are missing or the baseline did not move.
-    """
-    return _ratio(guard_steps, baseline_steps, "the baseline")
-
-
-def achieved_ratio(matched_steps: pd.DataFrame, guard_steps: pd.DataFrame) -> float:
+def achieved_ratio(matched: float, guard: float) -> float:
     """Mean update norm of the matched run by that of the guard's run; 1 is a perfect match.
 
     Raises:
-        UserError: steps are missing or the guard's run did not move.
+        UserError: the guard's run did not move.
     """
-    return _ratio(matched_steps, guard_steps, "the guard's run")
-
-
-def _ratio(above: pd.DataFrame, below: pd.DataFrame, name: str) -> float:
-    moved = mean_update(below)
-    if not moved > 0:
-        raise UserError(f"matched effort: {name} did not move; raise its learning rate")
-    return mean_update(above) / moved
+    if not guard > 0:
+        raise UserError("matched effort: the guard's run did not move; raise its learning rate")
+    return matched / guard
 
 
 def beyond_effort(rows: pd.DataFrame, metric: str) -> Floats:
@@ -151,7 +131,7 @@ def beyond_effort(rows: pd.DataFrame, metric: str) -> Floats:
     The baseline is interpolated linearly in the logarithm of its mean update norm.
 
     Args:
-        rows: one per run: arm, step_size, seed, place, update_norm and the metric.
+        rows: one per run: arm, step, replicate, update_norm and the metric.
 
     Returns:
         (rows,) in the metric's unit; NaN where the norm lies outside of the baseline's, or a run
@@ -160,27 +140,26 @@ def beyond_effort(rows: pd.DataFrame, metric: str) -> Floats:
     Raises:
         UserError: a column is missing.
     """
-    require(rows, ("arm", *SEED, "update_norm", metric), "equal effort")
+    require(rows, ("arm", "replicate", "update_norm", metric), "equal effort")
     curves = _curves(where(rows, arm=BASELINE), metric)
     with np.errstate(divide="ignore"):
         log_norms = np.log(floats(rows, "update_norm"))
-    seeds = zip(*(rows[name] for name in SEED), strict=True)
     expected = [
-        np.interp(norm, *curves[seed], left=np.nan, right=np.nan) if seed in curves else np.nan
-        for seed, norm in zip(seeds, log_norms, strict=True)
+        np.interp(norm, *curves[number], left=np.nan, right=np.nan) if number in curves else np.nan
+        for number, norm in zip(rows["replicate"], log_norms, strict=True)
     ]
     return floats(rows, metric) - np.array(expected, np.float64)
 
 
 def _curves(baseline: pd.DataFrame, metric: str) -> dict[object, tuple[Floats, Floats]]:
-    """Seed to the baseline's log norms, ascending, and its metric there."""
+    """Replicate to the baseline's log norms, ascending, and its metric there."""
     curves = {}
-    for seed, part in groups(baseline, SEED):
+    for (number,), part in groups(baseline, ["replicate"]):
         norm, value = floats(part, "update_norm"), floats(part, metric)
         kept = np.isfinite(value) & (norm > 0)
         order = np.argsort(norm[kept], kind="stable")
         if len(order):
-            curves[seed] = (np.log(norm[kept])[order], value[kept][order])
+            curves[number] = (np.log(norm[kept])[order], value[kept][order])
     return curves
 
 
@@ -194,35 +173,25 @@ class GridEdge:
     """`smallest` or `largest`."""
 
 
-def own_best(
-    rows: pd.DataFrame,
-    over: Sequence[str],
-    metric: str = "pass_final",
-    unit: Sequence[str] = REPLICATE,
-) -> pd.DataFrame:
+def own_best(rows: pd.DataFrame, over: Sequence[str], metric: str = "pass_final") -> pd.DataFrame:
     """The rows of every arm at its best settings.
 
     Args:
         rows: one row per setting, arm and replicate.
         over: columns of the settings to choose from.
         metric: column whose mean over replicates is highest at the best setting.
-        unit: columns that name a replicate.
 
     Returns:
         Rows of the input by arm and then replicate, one each, with the settings that were chosen
         for it. Replicates that lack one of the arm's settings are left out. A single replicate has
         no other half and takes its own best.
     """
-    parts = [_judged(part, over, metric, unit) for _, part in groups(rows, ["arm"])]
+    parts = [_judged(part, over, metric) for _, part in groups(rows, ["arm"])]
     return pd.concat(parts, ignore_index=True) if parts else rows
 
 
 def best_among(
-    rows: pd.DataFrame,
-    arms: Sequence[str],
-    over: Sequence[str],
-    metric: str = "pass_final",
-    unit: Sequence[str] = REPLICATE,
+    rows: pd.DataFrame, arms: Sequence[str], over: Sequence[str], metric: str = "pass_final"
 ) -> pd.DataFrame:
     """The rows of the best of several arms at its best settings; arguments as of `own_best`.
 
@@ -231,7 +200,7 @@ def best_among(
         for it; none where none of the arms was run.
     """
     candidates = select(rows, np.asarray(rows["arm"].isin(list(arms)), bool))
-    return _judged(candidates, ["arm", *over], metric, unit)
+    return _judged(candidates, ["arm", *over], metric)
 
 
 def edges(best: pd.DataFrame, name: str, grid: Sequence[float]) -> list[GridEdge]:
@@ -245,11 +214,9 @@ def edges(best: pd.DataFrame, name: str, grid: Sequence[float]) -> list[GridEdge
     ]
 
 
-def _judged(
-    rows: pd.DataFrame, over: Sequence[str], metric: str, unit: Sequence[str]
-) -> pd.DataFrame:
+def _judged(rows: pd.DataFrame, over: Sequence[str], metric: str) -> pd.DataFrame:
     """One row per replicate, at the best setting of the other half."""
-    rows, number = _complete(rows, over, unit)
+    rows, number = _complete(rows, over)
     # Neighbours go to different halves, so that any trend in the replicates is shared out.
     half = number % 2
     parts = []
@@ -264,14 +231,12 @@ def _judged(
         chosen = dict(zip(over, best, strict=True))
         parts.append(where(select(rows, half == judged), **chosen))
     together = pd.concat(parts, ignore_index=True) if parts else rows
-    return together.sort_values(list(unit), kind="stable", ignore_index=True)
+    return together.sort_values("replicate", kind="stable", ignore_index=True)
 
 
-def _complete(
-    rows: pd.DataFrame, over: Sequence[str], unit: Sequence[str]
-) -> tuple[pd.DataFrame, Ints]:
+def _complete(rows: pd.DataFrame, over: Sequence[str]) -> tuple[pd.DataFrame, Ints]:
     """The rows of replicates that have every setting, and (rows,) number of the replicate."""
-    replicate = rows.groupby(list(unit)).ngroup().to_numpy()
+    replicate = rows.groupby("replicate").ngroup().to_numpy()
     setting = rows.groupby(list(over), dropna=False).ngroup().to_numpy()
     present = np.zeros((replicate.max(initial=-1) + 1, setting.max(initial=-1) + 1), bool)
     present[replicate, setting] = True
@@ -337,15 +302,16 @@ def edge_words(at_ends: Iterable[GridEdge], useless: Collection[str] = ()) -> li
     ]
 
 
-def _against_rival(rows: pd.DataFrame, best: pd.DataFrame, seed: int) -> Iterator[str]:
+def guarded_and_rival(best: pd.DataFrame, rival: pd.DataFrame) -> pd.DataFrame:
+    """Rows of guarded arms after those of the best rival, so that differences are arm - rival."""
     guarded = select(best, np.array([is_guarded(arm) for arm in best["arm"]], bool))
+    return pd.concat([rival.assign(arm=BEST_RIVAL), guarded], ignore_index=True)
+
+
+def _against_rival(rows: pd.DataFrame, best: pd.DataFrame, seed: int) -> Iterator[str]:
     rival = best_rival(rows)
-    if not len(guarded) or not len(rival):
-        return
-    # The rival comes first, so that the differences are arm minus rival.
-    both = pd.concat([rival.assign(arm=BEST_RIVAL), guarded], ignore_index=True)
-    scores = both.set_index(["arm", *REPLICATE]).reindex(columns=[METRIC])
-    table = contrast_table(scores, seed)
+    scores = guarded_and_rival(best, rival).set_index(["arm", "replicate"])
+    table = contrast_table(scores.reindex(columns=[METRIC]), seed)
     for row in where(table, against=BEST_RIVAL).to_dict("records"):
         gap = with_interval(row["mean"], row["low"], row["high"])
         yield (

@@ -74,6 +74,8 @@ PASS_AT_1: dict[tuple[str, str, str], float] = {
 }
 """(model, data set or `AVERAGE`, method) to pass@1 in percent, `tab:main`."""
 
+GUARDS = ("guard", "guard: flip_rate=instant", "guard_release")
+"""The guard as the text has it, with the one-step flip rate, and as the authors' scripts set it."""
 CELLS = (
     "Degraded",
     "Marginal Degraded",

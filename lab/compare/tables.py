@@ -15,11 +15,11 @@ from lab.base.stats import Estimate, counted, estimate, interval_of, paired
 from lab.compare.collection import Comparison
 from lab.compare.effort import (
     METRIC,
-    SEED,
     achieved_ratio,
     best_among,
     beyond_effort,
     edges,
+    mean_update,
     own_best,
 )
 from lab.measures import PAGE, measured, update_by_replicate
@@ -139,7 +139,7 @@ def _guard(comparison: Comparison, table: pd.DataFrame) -> Finding:
         return Finding("guard", name, (), lacking)
     try:
         traces = comparison.traces
-        ratio = achieved_ratio(traces[MATCHED].steps, traces[GUARD].steps)
+        ratio = achieved_ratio(*(mean_update(traces[arm].steps) for arm in (MATCHED, GUARD)))
         note = f"the matched run moved {ratio:.2f} times as far as the guard's"
     except UserError as error:
         note = str(error)
@@ -211,12 +211,14 @@ def over_steps(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         comparisons: one per step size, of one task.
 
     Returns:
-        One row per arm, step size (NaN where it was not noted) and replicate: arm, step_size,
-        seed, place, the metrics of `lab.measures.PAGE` in their units, and the window of
+        One row per arm, step size (NaN where it was not noted) and replicate: arm, step,
+        replicate (one number for a seed and its place at all step sizes), seed, place, the metrics
+        of `lab.measures.PAGE` in their units, and the window of
         `lab.measures.dynamics.run_windows`: `fr_peak` (% of problems), and `collapse`, `drop`,
         `lead` in epochs.
     """
-    return pd.concat([_rows(comparison) for comparison in comparisons], ignore_index=True)
+    rows = pd.concat([_rows(comparison) for comparison in comparisons], ignore_index=True)
+    return rows.assign(replicate=rows.groupby(["seed", "place"]).ngroup())
 
 
 def difference(rows: pd.DataFrame, first: str, second: str, metric: str) -> Estimate:
@@ -225,7 +227,7 @@ def difference(rows: pd.DataFrame, first: str, second: str, metric: str) -> Esti
     Args:
         rows: of one step size, or from `lab.compare.effort.own_best`: one row per arm and seed.
     """
-    of_arm = [where(rows, arm=arm).set_index(list(SEED)) for arm in (first, second)]
+    of_arm = [where(rows, arm=arm).set_index("replicate") for arm in (first, second)]
     return paired(*(pd.Series(own[metric], dtype=float) for own in of_arm))
 
 
@@ -239,7 +241,7 @@ def _rows(comparison: Comparison) -> pd.DataFrame:
         pairs = [comparison.pairs[replicate] for replicate in own.index]
         keys = {
             "arm": arm,
-            "step_size": np.nan if comparison.step_size is None else comparison.step_size,
+            "step": np.nan if comparison.step_size is None else comparison.step_size,
             "seed": [seed for seed, _ in pairs],
             "place": [place for _, place in pairs],
         }
@@ -282,7 +284,7 @@ def rule_table(rows: pd.DataFrame) -> pd.DataFrame:
         effort=beyond_effort(rows, METRIC),
         seconds=_relative_seconds(rows),
     )
-    best = own_best(rows, ["step_size"], METRIC, SEED)
+    best = own_best(rows, ["step"], METRIC)
     arms = unique(best, "arm")
     scores = {arm: floats(where(best, arm=arm), METRIC).mean() for arm in arms}
     ranked = sorted(arms, key=lambda arm: -scores[arm])
@@ -305,8 +307,8 @@ def flat(table: pd.DataFrame) -> pd.DataFrame:
 
 def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str) -> dict[str, object]:
     own = where(best, arm=arm)
-    grid = unique(where(rows, arm=arm), "step_size")
-    steps = sorted(unique(own, "step_size"))
+    grid = unique(where(rows, arm=arm), "step")
+    steps = sorted(unique(own, "step"))
     found: dict[str, Estimate] = {
         name: estimate(floats(own, name)) for name in SHOWN if name != "against"
     }
@@ -317,7 +319,7 @@ def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str) -> dict[str, object]
         "arm": arm,
         "n": len(own),
         "steps": ", ".join(f"{step:g}" for step in steps),
-        "edge": ", ".join(edge.side for edge in edges(own, "step_size", grid)),
+        "edge": ", ".join(edge.side for edge in edges(own, "step", grid)),
         **{name: found[name] for name in SHOWN},
         "update": float(floats(own, "update_norm").mean()) / moved if moved else np.nan,
         "seconds": estimate(floats(own, "seconds")).mean,
@@ -327,9 +329,9 @@ def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str) -> dict[str, object]
 def _relative_seconds(rows: pd.DataFrame) -> Floats:
     """Seconds by the baseline's mean at the same step size, NaN where it has none."""
     own = where(rows, arm=BASELINE)
-    steps, seconds = floats(own, "step_size"), floats(own, "seconds")
+    steps, seconds = floats(own, "step"), floats(own, "seconds")
     of_step = {step: seconds[steps == step].mean() for step in set(steps)}
-    below = np.array([of_step.get(step, np.nan) for step in floats(rows, "step_size")])
+    below = np.array([of_step.get(step, np.nan) for step in floats(rows, "step")])
     return floats(rows, "seconds") / below
 
 

@@ -22,8 +22,8 @@ from lab.base.errors import one_line
 from lab.base.files import whole_folder
 from lab.base.stats import Estimate, counted, estimate, mean_sd, paired, paired_table
 from lab.base.stats import difference as difference_text
-from lab.compare.collection import Comparison, Grid, Skipped, collect, of_steps
-from lab.compare.effort import METRIC, SEED, beyond_effort, own_best, own_best_words
+from lab.compare.collection import Comparison, Grid, Skipped, collect
+from lab.compare.effort import METRIC, beyond_effort, own_best, own_best_words
 from lab.compare.tables import (
     Finding,
     comparison_table,
@@ -344,7 +344,8 @@ def step_studies(worlds: Sequence[ReportedComparison]) -> list[StepStudy]:
     """Comparisons at several step sizes together, and those with runs beside them."""
     found = [StepStudy(w.name, w.comparison.grid) for w in worlds if w.comparison.grid is not None]
     for family in families(worlds):
-        found.append(StepStudy(family[0].title, of_steps(over_steps(family), SEED)))
+        rows = over_steps(family)
+        found.append(StepStudy(family[0].title, Grid(rows, rows.head(0))))
     return [study for study in found if len(study.grid.rows)]
 
 
@@ -436,10 +437,10 @@ def effort_markdown(rows: pd.DataFrame) -> str:
     """
     beyond = rows.assign(beyond=beyond_effort(rows, METRIC))
     others = select(beyond, np.array(rows["arm"] != BASELINE))
-    steps = sorted(set(floats(others, "step_size")))
+    steps = sorted(set(floats(others, "step")))
     lines = []
     for arm in unique(others, "arm"):
-        found = [estimate(floats(where(others, arm=arm, step_size=s), "beyond")) for s in steps]
+        found = [estimate(floats(where(others, arm=arm, step=s), "beyond")) for s in steps]
         lines.append([escaped(title(arm)), *map(difference_text, found)])
     table = TextTable(["arm", *(f"{step:g}" for step in steps)], lines)
     return "\n".join(table.markdown()) + "\n"

@@ -18,17 +18,14 @@ if TYPE_CHECKING:
     from lab.trace.trace import Trace
 
 _said: ContextVar[set[str] | None] = ContextVar("said", default=None)
-_send: ContextVar[Callable[[str], object] | None] = ContextVar("send", default=None)
 _numbers: ContextVar[Callable[[str], object] | None] = ContextVar("numbers", default=None)
 
 
 def say(notices: Iterable[str], source: str = "") -> None:
     """Print notices, one line each, on stderr, from one of several ranks."""
-    said, send = _said.get(), _send.get()
+    said = _said.get()
     for notice in notices if speaks() else ():
-        if send is not None:
-            send(notice)
-        elif said is None or notice not in said:
+        if said is None or notice not in said:
             # Above a bar, if there is one.
             Bar.write(f"guard-train: notice: {source}{notice}", file=sys.stderr)
         if said is not None:
@@ -56,10 +53,14 @@ def advice_when_stopped(advice: str) -> Iterator[None]:
         raise
 
 
-def send_words(notice: Callable[[str], object], numbers: Callable[[str], object]) -> None:
-    """Send on what this process says, in place of printing it."""
-    _send.set(notice)
-    _numbers.set(numbers)
+@contextmanager
+def numbers_shown(show: Callable[[str], object]) -> Iterator[None]:
+    """Call a function with the words of `show_numbers`."""
+    token = _numbers.set(show)
+    try:
+        yield
+    finally:
+        _numbers.reset(token)
 
 
 def show_numbers(words: str) -> None:
@@ -91,11 +92,8 @@ def runs_bar(total: int, quiet: bool) -> Iterator[Callable[[float], None]]:
             for bar in bars:
                 bar.set_postfix_str(words, refresh=False)
 
-        token = _numbers.set(show)
-        try:
+        with numbers_shown(show):
             yield report
-        finally:
-            _numbers.reset(token)
 
 
 @contextmanager

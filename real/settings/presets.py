@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from lab.arm_settings import arm_of
 from lab.base.arms import title
 from lab.base.errors import UserError
-from lab.base.settings import from_values, to_values, toml_values
+from lab.base.settings import check_unchanged, from_values, to_values, toml_values
 from lab.cli import read_option, with_arm_options
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
 from real.settings.config import TrainConfig
@@ -300,6 +300,7 @@ def stored_config(folder: Path) -> TrainConfig:
 
 def check_same(before: Mapping[str, Any], config: TrainConfig, folder: Path, *fixed: str) -> None:
     """Refuse settings that would make it another run."""
+<<<<<<< HEAD
     both = (_config(before, folder), config)
     old, new = (to_values(own) | {"guard": own.guard.flat()} for own in both)
     changes = list(_changes(old, new, "", CHANGEABLE.difference(fixed)))
@@ -308,20 +309,19 @@ def check_same(before: Mapping[str, Any], config: TrainConfig, folder: Path, *fi
             f"{folder}: settings differ from those it was run with: {', '.join(changes)}; "
             "leave them out, or start a new run"
         )
+||||||| 2a4940d
+    old, new = to_values(_config(before, folder)), to_values(config)
+    changes = list(_changes(old, new, "", CHANGEABLE.difference(fixed)))
+    if changes:
+        raise UserError(
+            f"{folder}: settings differ from those it was run with: {', '.join(changes)}; "
+            "leave them out, or start a new run"
+        )
+=======
+    old = to_values(_config(before, folder))
+    check_unchanged(folder, old, to_values(config), CHANGEABLE.difference(fixed))
+>>>>>>> 53c9be006aef38f4df48505df822174d43b3f785
 
 
 def _config(values: Mapping[str, Any], folder: Path) -> TrainConfig:
     return from_values(values, TrainConfig, f"{folder}/{FILE_NAME}").settled()
-
-
-def _changes(
-    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str, free: frozenset[str]
-) -> Iterator[str]:
-    for name in sorted(old.keys() | new.keys()):
-        before, after = old.get(name), new.get(name)
-        if before == after or (not prefix and name in free):
-            continue
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            yield from _changes(before, after, f"{prefix}{name}.", free)
-        else:
-            yield f"{prefix}{name} = {after!r} (was {before!r})"

@@ -7,6 +7,7 @@ from typing import Any
 
 from guard_core.rules import make_rule
 from lab.base.errors import UserError
+from lab.compare.collection import COMPUTATIONAL
 from sim.settings.populations import check_measured_rule
 
 TAKEN = ("labels", "rule", "rule_options", "step_factor", "n_votes", "n_samples", "epochs")
@@ -22,25 +23,23 @@ _FIXED |= {"eval_extract": None}
 """Settings of the trainer at the only values that the measured policy has."""
 _MEASURED = """
 model tiny_task tiny_verifies tiny_wrong tiny_lead problem_seed chat_template template_options
-system_prompt problems fields data_dir hub n_problems prompt_suffix max_prompt_tokens answer_check
-extract max_response_tokens stop temperature eval_temperature
+system_prompt problems fields n_problems prompt_suffix max_prompt_tokens answer_check extract
+max_response_tokens stop temperature eval_temperature
 """
 """Settings of model, problems and responses, which the response file stands for."""
 _WITHOUT_EFFECT = """
-answer_timeout engine engine_url engine_timeout restart_engine engine_exchange engine_memory
-engine_tp engine_adapters tis_cap max_rows max_unread max_num_gen_batches
-max_tokens_per_microbatch max_bad_steps lora_alpha lora_targets gradient_checkpointing attention
-offload_optimizer fsdp_size keep_votes eval_every eval_steps eval_samples n_held_out
-checkpoint_every checkpoint_minutes checkpoint_keep save_model log seed device dtype head_dtype
-threads rank_timeout
+answer_timeout engine engine_exchange engine_tp engine_adapters tis_cap max_num_gen_batches
+lora_alpha lora_targets offload_optimizer fsdp_size eval_every eval_steps eval_samples n_held_out
+checkpoint_minutes seed dtype head_dtype
 """
-"""Settings that change cost, precision, records or random numbers, or that act only beside a value
-which `_FIXED` excludes."""
+"""Other settings that change cost, precision, records or random numbers, or that act only beside a
+value which `_FIXED` excludes."""
 
 
 def check_settings(config: Mapping[str, Any], where: str) -> None:
     """Refuse settings of the trainer that the measured policy does not have or does not know."""
-    known = {*_READ, *_FIXED, *_MEASURED.split(), *_WITHOUT_EFFECT.split()}
+    words = f"{_MEASURED} {_WITHOUT_EFFECT} {COMPUTATIONAL['real']}"
+    known = {*_READ, *_FIXED, *words.split()}
     for name in sorted(config.keys() - known):
         raise UserError(
             f"{where} has {name} = {config[name]}, a setting that guard-sim agree does not know; "

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -36,11 +36,12 @@ from lab.base.files import whole_folder
 from lab.base.stats import percentile_interval, resample_counts
 from lab.compare.published import CELLS, FATES, N_PROBLEMS, Shares, setting_of
 from lab.progress import Bar
+from lab.study import Control
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
 from sim.settings.populations import NAMED
-from sim.studies.controls import find
+from sim.studies.jobs import find
 
 
 class TableRow(NamedTuple):
@@ -296,9 +297,8 @@ def predict(
         config = row_config(mechanism, row, numbers, replicates, seed)
         plain = with_arm(config, arm(BASELINE))
         ttrl, guard = run(plain), run(with_arm(config, arm(GUARD)))
-        matched = find("matched", replace(plain, step_factor=1.0), guard, ttrl, run)
-        ratio = matched.achieved_ratio
-        arms = (BASELINE, ttrl, math.nan), (GUARD, guard, math.nan), (MATCHED, matched.table, ratio)
+        _, ratio, matched = find(Control(MATCHED, "matched", GUARD), plain, ttrl, guard, run)
+        arms = (BASELINE, ttrl, math.nan), (GUARD, guard, math.nan), (MATCHED, matched, ratio)
         for name, table, ratio in arms:
             own = {"row": row.name, "arm": name, "achieved_ratio": ratio}
             parts.append(table.reset_index().assign(**own))

@@ -5,24 +5,29 @@ Arms are compared at equal step and each at its own best.
 
 from __future__ import annotations
 
-import shutil
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from lab.arm_settings import with_arm
-from lab.base.arms import BASELINE, GUARD, Arm, is_guarded
+from lab.base.arms import BASELINE, GUARD
 from lab.base.columns import TextTable, equals, finite_mean, floats, groups, select, unique, where
-from lab.base.errors import UserError
-from lab.base.settings import flattened, from_values, to_values
+from lab.base.files import make_folder, remove_folder
+from lab.base.settings import check_unchanged, from_values, to_values
 from lab.base.stats import contrast_table, estimate, with_interval
 from lab.compare.collection import GRID
-from lab.compare.effort import BEST_RIVAL, METRIC, best_rival, own_best, own_best_words
+from lab.compare.effort import (
+    BEST_RIVAL,
+    METRIC,
+    best_rival,
+    guarded_and_rival,
+    own_best,
+    own_best_words,
+)
 from lab.compare.tables import rule_table
 from lab.measures import MEASURES, METRICS, Metric, measure_trace
 from lab.measures.fate import FATES, MIN_VISITS
@@ -32,7 +37,7 @@ from lab.trace.manifest import FILE_NAME, LOCK_NAME, locked, read_manifest
 from lab.trace.trace import Trace, load
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
-from sim.studies.controls import named
+from sim.studies.jobs import named
 from sim.studies.sweep import check_workers, pooled
 from sim.world.populations import ability_sampler
 
@@ -68,19 +73,11 @@ def contrasts(rows: pd.DataFrame, by: Sequence[str], seed: int) -> pd.DataFrame:
     for cell, part in groups(rows, others) if "step" in by else ():
         if len(unique(part, "step")) > 1:
             settings = {**dict(zip(others, cell, strict=True)), "step": np.nan}
-            best = at_own_best(part)
-            guarded = select(best, np.array([is_guarded(arm) for arm in best["arm"]], bool))
-            # The rival comes first, so that the differences are arm minus rival.
-            rival = best_rival(done(part)).assign(arm=BEST_RIVAL)
-            both = pd.concat([rival, guarded], ignore_index=True)
+            best = own_best(part, ["step"], METRIC)
+            both = guarded_and_rival(best, best_rival(part))
             parts.append(_differences(best, BEST, settings, seed))
             parts.append(where(_differences(both, BEST, settings, seed), against=BEST_RIVAL))
     return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-
-
-def at_own_best(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of every arm at its own best step, see `lab.compare.effort.own_best`."""
-    return own_best(done(rows), ["step"], METRIC)
 
 
 def _differences(
@@ -106,7 +103,7 @@ TABLE = "comparison.parquet"
 
 def compare(
     config: SimConfig,
-    arms: Sequence[Arm],
+    arms: Sequence[str],
     out: Path | str,
     progress: bool = False,
     workers: int = 1,
@@ -115,63 +112,45 @@ def compare(
 
     Args:
         config: settings shared by all arms; an arm brings its guard, labels, rule and step factor.
-        arms: see `sim.studies.controls.named`; controls run last.
+        arms: see `named`; controls run last.
         out: a new or empty folder, or that of a comparison with the same settings.
         workers: processes, one arm each.
     """
     check_workers(workers)
-    out, given = Path(out), {arm.name: arm for arm in arms}
-
-    def config_of(name: str) -> SimConfig:
-        return with_arm(config, given.get(name) or named(name, config))
+    out = Path(out)
 
     def run(jobs: Sequence[Job], report: Report) -> list[Outcome]:
-        left = [job for job in jobs if not job.finished]
-        shown = progress and workers == 1
-        tasks = [(job, given.get(job.arm) or named(job.arm, config), shown) for job in left]
+        tasks = [(job, progress and workers == 1) for job in jobs if not job.finished]
         with closing(pooled(_simulate, tasks, workers)) as found:
             list(found)
         return [Outcome(job, 1.0) for job in jobs]
 
     study = Study(
         folder=out,
-        arms=[arm.name for arm in arms],
+        arms=[named(name, config).name for name in arms],
         seeds=[config.seed],
-        config_of=config_of,
+        config_of=lambda name: with_arm(config, named(name, config)),
         run_jobs=run,
         replicates=True,
     )
     for job in study.all_jobs():  # all, before the first run
-        if not job.begun:
-            continue
-        stored = from_values(read_manifest(job.folder).config, SimConfig, str(job.folder))
-        old, new = flattened(to_values(stored)), flattened(to_values(job.config))
-        if changed := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
-            raise UserError(
-                f"{job.folder}: settings differ from those it was run with: {', '.join(changed)}; "
-                "leave them out, or choose another folder"
-            )
+        if job.begun:
+            stored = from_values(read_manifest(job.folder).config, SimConfig, str(job.folder))
+            check_unchanged(job.folder, to_values(stored), to_values(job.config))
     if config.policy != "measured":
         ability_sampler(config)  # refuses a bad histogram or trace before anything is written
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        own = {GRID, TABLE, LOCK_NAME, *study.arms, *(f".{name}" for name in study.arms)}
-        others = [entry.name for entry in out.iterdir() if entry.name not in own]
-    except OSError as error:
-        raise UserError(f"{out}: cannot be made ({error.strerror}); choose another") from error
-    if strange := [n for n in others if not (out / n / FILE_NAME).is_file()]:
-        raise UserError(f"{out}: is not empty, it holds {min(strange)}; choose another folder")
+    own = {GRID, TABLE, LOCK_NAME, *study.arms, *(f".{name}" for name in study.arms)}
+    make_folder(out, lambda path: path.name in own or (path / FILE_NAME).is_file())
     with locked(out):
         study.run()
     return {name: load(out / name) for name in study.arms}
 
 
-def _simulate(task: tuple[Job, Arm, bool]) -> None:
-    job, own, progress = task
+def _simulate(task: tuple[Job, bool]) -> None:
+    job, progress = task
     if job.begun:  # it has no checkpoints, and the same seed makes it again
-        shutil.rmtree(job.folder)
-    own = replace(own, step_factor=job.config.step_factor)
-    simulate(job.config, job.folder, progress, arm=own)
+        remove_folder(job.folder)
+    simulate(job.config, job.folder, progress, arm=named(job.arm, job.config))
 
 
 def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
@@ -227,7 +206,7 @@ def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
     for (policy,), part in groups(rows, ["policy"]):
         if len(unique(part, "step")) > 1:
             print(f"\npolicy {policy}", end="")
-            _print_own_best(part, config.seed)
+            _print_own_best(done(part), config.seed)
     print_failures(rows)
 
 
@@ -282,7 +261,7 @@ def _print_contrasts(table: pd.DataFrame, settings: Sequence[str]) -> None:
 
 def _print_own_best(rows: pd.DataFrame, seed: int) -> None:
     """Print every arm of one policy at its own best step, and guarded arms and the best rival."""
-    best = at_own_best(rows)
+    best = own_best(rows, ["step"], METRIC)
     print(f"\nEvery arm at its {BEST}, chosen on the other half of the replicates")
     print(f"{'arm':<14}{'pass@1':>9}{'95 % interval':>17}{'TotalDeg':>10}  steps chosen")
     for (arm,), part in groups(best, ["arm"]):
@@ -291,16 +270,14 @@ def _print_own_best(rows: pd.DataFrame, seed: int) -> None:
         interval = f"[{value.low:.1f}, {value.high:.1f}]"
         degraded = finite_mean(part, "TotalDeg")
         print(f"{arm:<14}{value.mean:>9.1f}{interval:>17}{degraded:>10.1f}  {steps}")
-    for line in own_best_words(done(rows), seed):
+    for line in own_best_words(rows, seed):
         print(line)
 
 
 def print_rules(rows: pd.DataFrame, settings: Sequence[str]) -> None:
     """Print every arm at its own best step beside TTRL, a table for every other setting."""
-    # Seeds are replicates here; what a step costs is not measured.
-    others = {"seed": rows["replicate"], "place": 0, "seconds": np.nan, "step_size": rows["step"]}
     by = [name for name in settings if name != "step"]
-    for cell, part in groups(done(rows).assign(**others), by):
+    for cell, part in groups(done(rows).assign(seconds=np.nan), by):
         print(", ".join(f"{n} {_value(v)}" for n, v in zip(by, cell, strict=True)) + "\n")
         print(rule_markdown(rule_table(part)))
 

@@ -15,10 +15,16 @@ import contextlib
 import functools
 import hashlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+<<<<<<< HEAD
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+||||||| 2a4940d
+from typing import Any, NamedTuple, get_type_hints
+=======
+from typing import Any, get_type_hints
+>>>>>>> 53c9be006aef38f4df48505df822174d43b3f785
 
 import msgspec
 import numpy as np
@@ -27,16 +33,25 @@ import pandas as pd
 from guard_core import ConfigError, GuardConfig
 from guard_core.config import KINDS, fault
 from lab.arm_settings import with_arm
-from lab.base.arms import arm
+from lab.base.arms import (
+    BASELINE,
+    GUARD,
+    MATCHED,
+    PERMUTED,
+    REPLAYED,
+    Arm,
+    arm,
+    split_settings,
+    with_own,
+)
 from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
 from lab.base.settings import hint, to_values
 from lab.measures import MEASURES
-from lab.study import Control, control
+from lab.study import Control, Effort, control, needs
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
-from sim.studies.controls import find, guard_among
 from sim.world.observe import only_read
 from sim.world.populations import ability_sampler
 from sim.world.tree import read_measured
@@ -175,10 +190,8 @@ class SweepJob:
     """Hash of all settings and files."""
     config: SimConfig
     control: Control | None = None
-    guard_key: str = ""
-    """Job of the guarded arm that a control is matched to."""
-    unguarded_key: str = ""
-    """Job of the arm that a control runs before its number is set."""
+    partners: tuple[str, ...] = ()
+    """Jobs of the arms that a control needs, see `lab.study.needs`."""
     reason: str = ""
     """Why the settings contradict each other: such a job cannot be run."""
 
@@ -195,6 +208,20 @@ class SweepJob:
         return table.assign(status="failed", reason=reason, key=self.key)
 
 
+def named(name: str, config: SimConfig) -> Arm:
+    """An arm or control by name among settings that several arms share.
+
+    `guard`, also under a rule, has the guard of the settings. Where these name a rule alone, they
+    have none, and the arm has its own.
+    """
+    if (found := control(name)) is not None:
+        return found.arm
+    made, (base, own) = arm(name), split_settings(name)
+    shared = base in (GUARD, PERMUTED, REPLAYED) or base.endswith(f"+{GUARD}")
+    alone = config.rule != BASELINE and config.guard == arm(config.rule).guard
+    return replace(made, guard=with_own(config.guard, own)) if shared and not alone else made
+
+
 def job_of(
     base: SimConfig, values: Assignments, name: str, files: Mapping[str, str] | None = None
 ) -> SweepJob:
@@ -208,21 +235,18 @@ def job_of(
         if (found := control(name)) is None:
             config = _arm_config(base, values, name)
             return SweepJob(_key("", plain(config)), config)
-        config = _arm_config(base, values, found.unguarded)
-        guard = _arm_config(base, values, found.target)
+        config, guard = (_arm_config(base, values, other) for other in needs(name))
     except (UserError, ConfigError) as error:
         settings = {"arm": name, **values, "definition": to_values(base)}
         return SweepJob(_key("impossible", settings), base, reason=str(error))
     both = {"unguarded": plain(config), "guard": plain(guard)}
-    keys = {"guard_key": _key("", both["guard"]), "unguarded_key": _key("", both["unguarded"])}
-    return SweepJob(_key(found.kind, both), config, found, **keys)
+    partners = tuple(_key("", own) for own in both.values())
+    return SweepJob(_key(found.kind, both), config, found, partners)
 
 
 def _arm_config(base: SimConfig, values: Assignments, name: str) -> SimConfig:
     """The settings of an arm; the varied settings of the guard apply to every arm's guard."""
-    own = arm(name)
-    factor = base.step_factor * own.step_factor
-    own = replace(own, guard=guard_among(name, base), step_factor=factor)
+    own = replace(named(name, base), step_factor=base.step_factor)
     config = assign(with_arm(base, own), {**_size(base, values), **values})
     return only_read(replace(config, guard=_needed(config.guard)))
 
@@ -251,21 +275,50 @@ def _key(kind: str, values: Mapping[str, Any]) -> str:
     return hashlib.sha256(text).hexdigest()[:20]
 
 
-class SweepTask(NamedTuple):
-    """A job with the outcomes that a control is matched to."""
+def find(
+    control: Control,
+    config: SimConfig,
+    unguarded: pd.DataFrame,
+    guard: pd.DataFrame,
+    run: Callable[[SimConfig], pd.DataFrame],
+) -> tuple[SimConfig, float, pd.DataFrame]:
+    """Run a control, its number set from the unguarded and the guard's run of the same seeds.
 
-    job: SweepJob
-    guard: pd.DataFrame | None = None
-    unguarded: pd.DataFrame | None = None
+    Args:
+        config: of the unguarded run; its step factor is multiplied by the control's.
+
+    Returns:
+        Settings, see `Control.ratio`, and what `run` returned.
+    """
+    target = _effort(guard)
+    found = {1.0: (config, unguarded)}  # for the case that no other factor comes closer
+
+    def ratio_at(number: float) -> float:
+        factor = config.step_factor if control.kind == MATCHED else 1.0
+        own = replace(config, **{control.setting: factor * number})
+        found[number] = own, run(own)
+        return control.ratio(_effort(found[number][1]), target)
+
+    match = control.find(_effort(unguarded), target, ratio_at)
+    config, table = found[match.factor]
+    return config, match.achieved_ratio, table
 
 
-def perform(task: SweepTask) -> pd.DataFrame:
-    """Do a job; a run that cannot be computed is an outcome, not an error.
+def _effort(table: pd.DataFrame) -> Effort:
+    """See `sim.engine.run.measure`."""
+    update, skipped = (float(table[n].to_numpy().mean()) for n in ("update_norm", "skipped"))
+    return Effort(update, skipped / 100)
+
+
+def perform(task: tuple[SweepJob, Sequence[pd.DataFrame]]) -> pd.DataFrame:
+    """Do a job, given the outcomes of its partners.
+
+    A run that cannot be computed is an outcome, not an error.
 
     Returns:
         One row per replicate: replicate, `MEASURES`, `FACTS`, status, reason, key.
     """
-    job = task.job
+    job, partners = task
     try:
         with warnings.catch_warnings():
             # A step that explodes passes through infinity before the engine names it.
@@ -273,9 +326,8 @@ def perform(task: SweepTask) -> pd.DataFrame:
             if job.control is None:
                 config, ratio, table = job.config, float("nan"), measure(job.config)
             else:
-                assert task.guard is not None and task.unguarded is not None
-                arms = (table.set_index("replicate") for table in (task.guard, task.unguarded))
-                config, ratio, table = find(job.control.kind, job.config, *arms, run=measure)
+                plain, guard = (table.set_index("replicate") for table in partners)
+                config, ratio, table = find(job.control, job.config, plain, guard, measure)
     except (UserError, ValueError, ArithmeticError) as error:
         return job.failed(first_line(error))
     facts = {"step_factor": config.step_factor, "skip_rate": config.skip_rate}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,23 +10,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lab.arm_settings import with_arm
-from lab.base.arms import BASELINE, arm, for_cell, title
-from lab.base.columns import floats, groups, select
+from lab.base.arms import BASELINE, GUARD, arm, for_cell, title
+from lab.base.columns import floats, groups, select, where
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.settings import flattened, to_values
-from lab.compare.published import CELLS, PASS_AT_1, published_fate, setting_of
+from lab.compare.published import CELLS, GUARDS, PASS_AT_1, published_fate, setting_of
 from lab.figures import calibration_errors
-from lab.progress import Bar
 from lab.report.html import HtmlPart, check_page, figure_page, write_page
-from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
+from sim.studies.jobs import job_of
+from sim.studies.sweep import claimed, run_jobs
 
-GUARDS = ("guard", "guard: flip_rate=instant", "guard_release")
-"""The guard as the text has it, with the one-step flip rate, and as the authors' scripts set it."""
 ARMS = (BASELINE, *GUARDS, "frs", "mps", "rcsu")
+_GUARDS = [arm(name).name for name in GUARDS]
 TABLE, PAGE = "paper.csv", "paper.html"
 PASS = "pass@1"
 _WORDS = (
@@ -37,29 +36,28 @@ _WORDS = (
 )
 
 
-def paper_table(config: SimConfig, progress: bool = False) -> pd.DataFrame:
-    """Simulate every printed cell of the paper.
+def paper_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """The cells that the paper prints, from simulations of its populations.
+
+    Args:
+        rows: of `run_paper`, one per population (`row`), arm and replicate.
 
     Returns:
         One row per population, arm and cell that the paper prints (a fate, or pass@1 at the end):
         row, title, kind (the arm), cell, published, predicted (mean over the replicates) and sd,
         in percent.
     """
-    jobs, lines = [(name, asked) for name in NAMED for asked in ARMS], []
-    for name, asked in Bar(jobs, "paper", len(jobs), unit="run", disable=not progress):
-        setting, law = setting_of(name), NAMED[name]
+    lines = []
+    for (name, kind), found in groups(rows, ["row", "arm"]):
+        setting, method = setting_of(str(name)), GUARD if kind in _GUARDS else str(kind)
         assert setting is not None  # every named population is a cell of the paper
-        method = "guard" if asked in GUARDS else asked
         printed = {cell: published_fate(setting, method, cell) for cell in CELLS}
         printed[PASS] = PASS_AT_1.get((setting.model, setting.data, method))
-        own = replace(config, population=name, n_problems=law.n_problems, epochs=law.epochs)
-        found = measure(with_arm(own, arm(for_cell(asked, name))))
-        row, kind = (name, " ".join(setting)), arm(asked).name
         for cell, value in printed.items():
             if value is not None:
                 ours_R = floats(found, "pass_final" if cell == PASS else cell)
                 sd = ours_R.std(ddof=1) if len(ours_R) > 1 else 0.0
-                lines.append((*row, kind, cell, value, ours_R.mean(), sd))
+                lines.append((name, " ".join(setting), kind, cell, value, ours_R.mean(), sd))
     names = ["row", "title", "kind", "cell", "published", "predicted", "sd"]
     return pd.DataFrame(lines, columns=names)
 
@@ -73,7 +71,7 @@ def paper_errors(table: pd.DataFrame) -> pd.DataFrame:
     """
     gaps = floats(table, "predicted") - floats(table, "published")
     own = table.assign(gap=gaps).set_index(["row", "cell"])
-    base = own["gap"][own["kind"] == BASELINE]
+    base = own.loc[own["kind"] == BASELINE, "gap"]
     own["change"] = own["gap"] - base.reindex(own.index)
     lines = []
     for (name,), part in groups(own, ["kind"]):
@@ -89,23 +87,28 @@ def _mean_error(table: pd.DataFrame, column: str) -> float:
     return float(np.abs(floats(table, column)).mean()) if len(table) else float("nan")
 
 
-def run_paper(config: SimConfig, out: Path, progress: bool = False) -> list[str]:
-    """Write the table and the page of all printed cells; a table that is there is not made again.
+def run_paper(config: SimConfig, out: Path, workers: int, progress: bool = False) -> list[str]:
+    """Simulate every printed cell, and write the table and the page; the same call goes on.
 
     Returns:
         Lines for the terminal: the errors of every arm.
     """
-    stamp = f"# {json.dumps(flattened(to_values(config)))}\n"
-    path = out / TABLE
+    pairs = []
+    for (name, law), asked in itertools.product(NAMED.items(), ARMS):
+        own = replace(config, population=name, n_problems=law.n_problems, epochs=law.epochs)
+        pairs.append(
+            ({"row": name, "arm": arm(asked).name}, job_of(own, {}, for_cell(asked, name)))
+        )
     check_page(out / PAGE)
-    if not path.is_file():
-        made = paper_table(config, progress)
-        out.mkdir(parents=True, exist_ok=True)
-        with whole(path) as file:
-            file.write_text(stamp + made.to_csv(index=False, float_format="%.4g"))
-    if not path.read_text().startswith(stamp):
-        raise UserError(f"{path}: was made with other settings; choose another folder")
-    table = pd.read_csv(path, comment="#")
+    values = to_values(config)
+    with claimed(out, {"settings": values}, workers):
+        rows = run_jobs(pairs, out, workers, progress)
+    for reason in where(rows, status="failed")["reason"]:
+        raise UserError(reason)
+    stamp = f"# {json.dumps(flattened(values))}\n"
+    with whole(out / TABLE) as file:
+        file.write_text(stamp + paper_table(rows).to_csv(index=False, float_format="%.4g"))
+    table = pd.read_csv(out / TABLE, comment="#")
     errors = paper_errors(table)
     titles = dict(zip(table["row"], table["title"], strict=True))
     figure = calibration_errors(table.assign(kind=table["kind"].map(title)), titles)

@@ -21,10 +21,9 @@ from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.settings import to_values
 from lab.base.stats import LEVEL, estimate, with_interval
-from lab.trace.manifest import locked
 from sim.settings.config import SEARCH_ARMS, SEARCH_LRS, Objective, SimConfig
 from sim.studies.jobs import FILES, Value, check_axis, check_files, contents, job_of, read
-from sim.studies.sweep import check_workers, claim, run_jobs
+from sim.studies.sweep import claimed, run_jobs
 
 AXES: Mapping[str, tuple[Value, ...]] = {
     "kl_coef": (0.0, 0.05, 0.2, 1.0),
@@ -129,15 +128,13 @@ def run_search(
         One row per run: round, candidate (its title), arm, lr and the columns of `run_sweep` from
         replicate on.
     """
-    check_workers(workers)
     files = contents((name, getattr(search.base, name)) for name in FILES)
     left = search.candidates(files)
     check_files([search.base])
     own = to_values(search)
     definition = {"settings": own.pop("base"), "search": own, "files": files}
-    folder = claim(Path(folder), definition)
     pairs, rows, start = [], pd.DataFrame(), 0
-    with locked(folder):
+    with claimed(folder, definition, workers) as place:
         rounds = zip(search.ends, search.sizes(len(left)), strict=True)
         for number, (end, size) in enumerate(rounds):
             if number:
@@ -154,7 +151,7 @@ def run_search(
                 )
                 for c, lr in itertools.product(left, search.lrs)
             ]
-            rows, start = run_jobs(pairs, folder, workers, progress), end
+            rows, start = run_jobs(pairs, place, workers, progress), end
     return rows
 
 

@@ -9,13 +9,12 @@ soon as it is finished.
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 import multiprocessing.resource_tracker
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,9 +30,9 @@ from guard_core.rules import RULES
 from lab.base.arms import BASELINE, GUARD
 from lab.base.columns import groups, where
 from lab.base.errors import UserError
-from lab.base.files import TEMPORARY, whole
-from lab.base.settings import flattened, to_values
-from lab.compare.collection import RESULTS
+from lab.base.files import make_folder, whole
+from lab.base.settings import check_unchanged, to_values
+from lab.compare.collection import RESULTS, read_sweep
 from lab.measures import MEASURES
 from lab.progress import Bar
 from lab.signals import stop_with_parent, stops_held
@@ -46,7 +45,6 @@ from sim.studies.jobs import (
     FILES,
     Assignments,
     SweepJob,
-    SweepTask,
     check_axis,
     check_files,
     contents,
@@ -60,7 +58,6 @@ R = TypeVar("R")
 
 FILE = "sweep.json"
 _MAX_CELLS = 1_000_000
-_SHOWN = 5
 _OUTCOME = ["replicate", "status", "reason", *MEASURES, *FACTS, "key"]
 
 Pairs = Sequence[tuple[Assignments, SweepJob]]
@@ -173,16 +170,14 @@ def run_sweep(
         step_factor, skip_rate, achieved_ratio (of controls), key (of the job). A failed cell has
         NaN numbers.
     """
-    check_workers(workers)
     varied = [(n, v) for group in sweep.groups for n in FILES for v in group.get(n, ())]
     files = contents([*varied, *((n, getattr(sweep.base, n)) for n in FILES)])
     pairs = sweep.pairs(files)
     check_files(job.config for _, job in pairs if not job.reason)
     grid = {"arms": sweep.arms, "groups": {" x ".join(group): group for group in sweep.groups}}
     definition = {**grid, "settings": to_values(sweep.base), "files": files}
-    folder = claim(Path(folder), definition)
-    with locked(folder):
-        return run_jobs(pairs, folder, workers, progress)
+    with claimed(folder, definition, workers) as place:
+        return run_jobs(pairs, place, workers, progress)
 
 
 def check_workers(workers: int | None) -> None:
@@ -191,58 +186,29 @@ def check_workers(workers: int | None) -> None:
         raise UserError(f"workers = {workers}: must be at least 1")
 
 
-def read_sweep(folder: Path | str) -> pd.DataFrame:
-    """The rows of a sweep so far, also while it goes on or after it was killed; see `run_sweep`."""
-    path = Path(folder) / RESULTS
-    try:
-        text = path.read_text(encoding="utf-8")
-        # The last line of a killed sweep may be torn.
-        rows = pd.read_csv(
-            io.StringIO(text[: text.rfind("\n") + 1]),
-            dtype={"key": str, "reason": str, "status": str},
-            keep_default_na=False,
-            na_values=[""],
-        )
-        return rows.assign(reason=rows["reason"].fillna(""))
-    except FileNotFoundError:
-        raise UserError(f"{folder}: holds no sweep ({RESULTS} is missing)") from None
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{path}: is damaged ({error}); choose another folder") from error
-
-
-def claim(folder: Path, definition: Mapping[str, Any]) -> Path:
-    """Make and return the folder of a sweep, or check that it holds the same one."""
+@contextmanager
+def claimed(
+    folder: Path | str, definition: Mapping[str, Any], workers: int | None
+) -> Iterator[Path]:
+    """Hold the folder of a sweep: a new one, or one that holds the same sweep."""
+    check_workers(workers)
+    folder = Path(folder)
     path = folder / FILE
-    own = (FILE, LOCK_NAME, TEMPORARY)
     if path.exists():
         try:
-            there = flattened(msgspec.json.decode(path.read_bytes())["definition"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            there = dict(msgspec.json.decode(path.read_bytes())["definition"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}: is damaged ({error}); choose another folder") from error
-        here = flattened(msgspec.json.decode(msgspec.json.encode(definition)))
-        differing = [
-            f"{n} is {there.get(n, 'absent')!r} there and {here.get(n, 'absent')!r} here"
-            for n in {**there, **here}
-            if there.get(n) != here.get(n)
-        ]
-        if differing:
-            more = [f"{len(differing) - _SHOWN} more"] if len(differing) > _SHOWN else []
-            raise UserError(
-                f"{folder}: holds another sweep: {'; '.join(differing[:_SHOWN] + more)}; repeat "
-                "its command or choose another folder"
-            )
-        return folder
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(not entry.name.endswith(own) for entry in folder.iterdir()):
-            raise UserError(f"{folder}: exists and holds no sweep; choose another folder")
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be made ({error.strerror})") from error
-    made = {"started": now(), "command": command(), "commit": commit(), "versions": versions()}
-    facts = {"definition": definition, **made, "machine": machine()}
-    with whole(path) as temporary:
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=2) + b"\n")
-    return folder
+        check_unchanged(folder, there, msgspec.json.decode(msgspec.json.encode(definition)))
+    else:
+        make_folder(folder, lambda entry: entry.name == LOCK_NAME)
+        made = {"started": now(), "command": command(), "commit": commit()}
+        made |= {"versions": versions(), "machine": machine()}
+        facts = msgspec.json.encode({"definition": definition, **made})
+        with whole(path) as temporary:
+            temporary.write_bytes(msgspec.json.format(facts, indent=2) + b"\n")
+    with locked(folder):
+        yield folder
 
 
 def run_jobs(
@@ -289,15 +255,14 @@ def _outcomes(
         for job in jobs.values():
             if job.key in outcomes or (job.control is not None) != controls:
                 continue
-            matched = [outcomes.get(key) for key in (job.guard_key, job.unguarded_key) if key]
-            reasons = [t["reason"].iloc[0] for t in matched if t is not None]
-            failed = next(filter(None, reasons), "")
+            partners = [outcomes[key] for key in job.partners]
+            failed = next(filter(None, (table["reason"].iloc[0] for table in partners)), "")
             if job.control is not None and failed:
                 yield job.failed(f"{job.control.name}: its arms failed: {failed}")
             elif job.reason:
                 yield job.failed(job.reason)
             else:
-                tasks.append(SweepTask(job, *matched))
+                tasks.append((job, partners))
         # Closed at once on Ctrl-C, so that the workers end before the results are written.
         with closing(pooled(perform, tasks, workers)) as found:
             yield from found

@@ -113,7 +113,7 @@ def test_a_study_goes_on_and_further_seeds_get_the_same_factor(world):
     world.made.clear()
     (found,) = world.study(*arms).run().found
     assert found.tries == 2 and found.number == pytest.approx(0.5)
-    assert [len(jobs) for jobs in world.made] == [0, 0, 2]  # the first try is not run again
+    assert [len(jobs) for jobs in world.made] == [0, 0, 0, 2]  # the first try is not run again
     world.made.clear()
     (again,) = world.study(*arms, seeds=(0, 1, 5)).run().found
     assert again.number == found.number and again.tries == 2

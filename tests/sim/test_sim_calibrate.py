@@ -12,10 +12,11 @@ from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.cli import run_cli
+from lab.measures import MEASURES
 from sim.commands import Compare
 from sim.engine.run import measure
 from sim.studies import calibrate as c
-from sim.studies import paper
+from sim.studies import jobs, paper
 
 SMALL = c.TableRow("made-up", 60, 10, (0,) * 5, (0,) * 5)
 TINY = c.FitBudget(candidates=3, rounds=1, population=14, mechanism=6, problems=240)
@@ -159,9 +160,10 @@ def guards(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, GuardConfig]]:
     def measure(config):
         found.append((config.population, config.guard))
         values = {cell: [10.0, 30.0] for cell in paper.CELLS} | {"pass_final": [40.0, 44.0]}
-        return pd.DataFrame(values)
+        made = pd.DataFrame(values, pd.RangeIndex(2, name="replicate"))
+        return made.reindex(columns=list(MEASURES))
 
-    monkeypatch.setattr(paper, "measure", measure)
+    monkeypatch.setattr(jobs, "measure", measure)
     return found
 
 
@@ -189,4 +191,4 @@ def test_every_printed_cell_is_there_once(guards, tmp_path: Path, capsys):
     # The table is kept, and refused with other settings.
     assert run_cli("guard-sim", commands, argv) == 0 and len(guards) == 84
     assert run_cli("guard-sim", commands, [*argv, "--seed", "5"]) == 2
-    assert "was made with other settings" in capsys.readouterr().err
+    assert "settings.seed = 5 (was 0)" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_rounds_add_replicates_and_keep_the_better_half(search, tmp_path):
     assert second == {"ttrl", "memory", "frozen", *others.index[: -(-n // 2) - 3]}
     again = run_search(search, tmp_path / "a")
     assert again.equals(rows)
-    with pytest.raises(UserError, match=r"holds another sweep: search\.budget is 60"):
+    with pytest.raises(UserError, match=r"search\.budget = 59 \(was 60\)"):
         run_search(replace(search, budget=59), tmp_path / "a")
 
 

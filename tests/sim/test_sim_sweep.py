@@ -19,6 +19,7 @@ from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.compare.collection import gather
+from lab.compare.effort import CLOSE
 from lab.compare.tables import metrics
 from lab.measures import MEASURES, measure_trace
 from sim import SimConfig, simulate
@@ -84,15 +85,29 @@ def test_rows_are_what_the_runs_measure_on_their_own(swept):
         same(own[list(MEASURES)].reset_index(drop=True), alone.reset_index(drop=True))
 
 
-def test_a_control_that_is_the_unguarded_run_itself_keeps_its_replicates(tmp_path):
-    # A guard without parts moves exactly as far as TTRL, so nothing is left to match.
+def test_controls_meet_the_effort_of_the_guard(swept):
+    _, rows = swept
+    names = ["update_norm", "skipped", "step_factor", "skip_rate", "achieved_ratio"]
+    means = rows[rows["cell"] == 0].groupby("arm")[names].mean()
+    guard, matched, at_random = (means.loc[n] for n in ("guard", "matched", "random_skip"))
+    assert matched["achieved_ratio"] == pytest.approx(1, abs=CLOSE)
+    moved = matched["update_norm"] / guard["update_norm"]
+    assert moved == pytest.approx(matched["achieved_ratio"]) and 0 < matched["step_factor"] < 1
+    assert at_random["skip_rate"] == pytest.approx(guard["skipped"] / 100) and guard["skipped"] > 0
+    skipped = at_random["skipped"] / guard["skipped"]
+    assert skipped == pytest.approx(at_random["achieved_ratio"], abs=1e-9)
+
+
+def test_controls_that_are_the_unguarded_run_itself_keep_its_replicates(tmp_path):
+    # A guard without parts moves exactly as far as TTRL and skips nothing.
     base = replace(BASE, guard=GuardConfig.off())
-    arms = ("ttrl", "guard", "matched")
+    arms = ("ttrl", "guard", "matched", "random_skip")
     rows = run_sweep(Sweep(base=base, arms=arms, groups=({"step": (0.2,)},)), tmp_path / "s")
-    assert rows["replicate"].tolist() == [0, 1, 2] * 3
-    ttrl, matched = (rows[rows["arm"] == name] for name in ("ttrl", "matched"))
-    columns = ["replicate", *MEASURES]
-    same(matched[columns].reset_index(drop=True), ttrl[columns].reset_index(drop=True))
+    assert rows["replicate"].tolist() == [0, 1, 2] * 4
+    own = {name: rows[rows["arm"] == name].reset_index(drop=True) for name in arms}
+    for name in ("matched", "random_skip"):
+        same(own[name][["replicate", *MEASURES]], own["ttrl"][["replicate", *MEASURES]])
+    assert own["random_skip"]["achieved_ratio"].isna().all()
 
 
 def test_measures_are_those_of_the_trace_and_of_the_report():
@@ -135,7 +150,7 @@ def performed(monkeypatch):
     keys = []
 
     def noted(task):
-        keys.append(task.job.key)
+        keys.append(task[0].key)
         return perform(task)
 
     perform = module.perform
@@ -182,11 +197,11 @@ def test_a_torn_line_is_run_again(swept, tmp_path, performed):
 def test_another_sweep_in_the_folder_is_refused_with_the_differing_fields(swept):
     out, rows = swept
     other = replace(SWEEP, base=replace(BASE, seed=9, n_votes=80), arms=("ttrl", "guard"))
-    with pytest.raises(UserError, match="another sweep") as caught:
+    with pytest.raises(UserError, match="settings differ") as caught:
         run_sweep(other, out)
     text = str(caught.value)
-    assert "settings.seed is 4 there and 9 here" in text
-    assert "settings.n_votes is 64 there and 80 here" in text and "arms is" in text
+    assert "settings.seed = 9 (was 4)" in text
+    assert "settings.n_votes = 80 (was 64)" in text and "arms = [" in text
     assert "settings.step" not in text and str(out) in text
     same(read_sweep(out), rows)
 
@@ -237,7 +252,7 @@ def test_workers_end_with_a_killed_parent(tmp_path):
 
 def test_a_used_folder_is_left_alone(tmp_path):
     (tmp_path / "note.txt").write_text("mine")
-    with pytest.raises(UserError, match="holds no sweep"):
+    with pytest.raises(UserError, match=r"is not empty, it holds note\.txt"):
         run_sweep(SWEEP, tmp_path)
     with pytest.raises(UserError, match="holds no sweep"):
         read_sweep(tmp_path)
@@ -281,21 +296,16 @@ def test_a_changed_file_is_not_taken_for_what_was_run(tmp_path, make, name, chan
     if (tmp_path / name).is_dir():
         (tmp_path / name).rename(tmp_path / "old")
     make(tmp_path / name, changed)
-    with pytest.raises(UserError, match=r"another sweep: files\..* is '.*' there and '.*' here"):
+    with pytest.raises(UserError, match=r"differ .*: files\..* = '.*' \(was '.*'\)"):
         run_sweep(sweep, tmp_path / "s")
     other = run_sweep(sweep, tmp_path / "t")
     assert not set(other["key"]) & set(rows["key"])
     assert not np.allclose(other["pass_start"], rows["pass_start"])
     assert not np.allclose(other["pass_final"], rows["pass_final"])
-
-
-def test_results_are_read_after_the_file_is_gone(tmp_path):
-    sweep = Sweep(base=histogram(tmp_path / "h.csv"), groups=({"step": (0.1,)},))
-    rows = run_sweep(sweep, tmp_path / "s")
-    (tmp_path / "h.csv").unlink()
-    pd.testing.assert_frame_equal(read_sweep(tmp_path / "s"), rows)
-    with pytest.raises(UserError, match=r"histogram: .*h\.csv cannot be read"):
-        run_sweep(sweep, tmp_path / "s")
+    (tmp_path / name).rename(tmp_path / "gone")
+    same(read_sweep(tmp_path / "t"), other)
+    with pytest.raises(UserError, match=f"{name} cannot be read"):
+        run_sweep(sweep, tmp_path / "t")
 
 
 def test_a_file_may_be_an_axis_and_one_bad_file_is_one_failed_cell(tmp_path):
@@ -382,9 +392,7 @@ def test_a_grid_is_all_combinations_and_groups_follow_each_other():
         ({}, "nothing to vary"),
         ({"groups": ({"step": ()},)}, "step: no values"),
         ({"groups": ({"step": ("fast",)},)}, "must be of type float"),
-        ({"groups": ({"step": (0.1,)},), "arms": ()}, "at least one"),
         ({"groups": ({"step": (0.1,)},), "arms": ("matched",)}, "needs ttrl and guard"),
-        ({"groups": ({"step": (0.1,)},), "arms": ("magic",)}, "unknown"),
         ({"groups": ({"step": (0.1,) * 1001, "load_sd": (0.1,) * 1000},)}, "1001000 cells, at"),
     ],
 )
@@ -416,7 +424,7 @@ def test_runs_that_cannot_differ_are_one_job():
     assert keys["ttrl"][5] != keys["ttrl"][0] and keys["memory"][5] != keys["memory"][0]
     assert keys["guard"][0] != keys["guard"][1] == keys["guard"][2] == keys["guard"][3]
     matched = job(sweep, 0, "matched")
-    assert (matched.guard_key, matched.unguarded_key) == (keys["guard"][0], keys["ttrl"][0])
+    assert matched.partners == (keys["ttrl"][0], keys["guard"][0])
 
 
 def test_the_guards_settings_reach_every_guarded_arm():

@@ -8,7 +8,8 @@ from lab.compare.effort import (
     MAX_TRIES,
     achieved_ratio,
     beyond_effort,
-    matched_factor,
+    mean_update,
+    own_best,
     search,
 )
 from lab.measures import update_by_replicate
@@ -18,10 +19,10 @@ def steps(norms, sizes=8, replicate=0):
     return pd.DataFrame({"replicate": replicate, "update_norm": norms, "n_problems": sizes})
 
 
-def test_the_factor_is_the_ratio_of_mean_norms():
-    guard, baseline = steps([0.2, 0.4]), steps([0.5, 0.7])
-    assert matched_factor(guard, baseline) == pytest.approx(0.5)
-    assert achieved_ratio(baseline, guard) == pytest.approx(2.0)
+def test_the_ratio_is_that_of_mean_norms():
+    assert achieved_ratio(
+        *map(mean_update, (steps([0.5, 0.7]), steps([0.2, 0.4])))
+    ) == pytest.approx(2.0)
 
 
 def test_norms_of_each_replicate():
@@ -31,17 +32,17 @@ def test_norms_of_each_replicate():
 
 
 @pytest.mark.parametrize(
-    ("guard", "baseline", "message"),
+    ("matched", "guard", "message"),
     [
-        (steps([0.1]), steps([0.0]), "the baseline did not move"),
+        (steps([0.1]), steps([0.0]), "the guard's run did not move"),
         (steps([]), steps([0.1]), "update norms are missing"),
         (steps([0.1]), steps([np.nan]), "update norms are missing"),
         (steps([0.1]), steps([0.1]).drop(columns="n_problems"), "missing columns n_problems"),
     ],
 )
-def test_what_cannot_be_matched(guard, baseline, message):
+def test_what_cannot_be_matched(matched, guard, message):
     with pytest.raises(UserError, match=message):
-        matched_factor(guard, baseline)
+        achieved_ratio(mean_update(matched), mean_update(guard))
 
 
 @pytest.mark.parametrize("power", [0.4, 0.8, 1.0, 1.5])
@@ -77,29 +78,29 @@ def test_a_run_that_did_not_move_ends_the_search(ratio):
 
 
 def rows(*given):
-    names = ["arm", "step_size", "seed", "place", "update_norm", "pass_final"]
+    names = ["arm", "step", "replicate", "update_norm", "pass_final"]
     return pd.DataFrame(given, columns=names)
 
 
 def test_the_baseline_is_read_off_between_its_step_sizes():
     found = rows(
-        ("ttrl", 1.0, 0, 0, 1.0, 50.0),
-        ("ttrl", 4.0, 0, 0, 4.0, 70.0),
-        ("mine", 1.0, 0, 0, 2.0, 65.0),  # halfway in the logarithm: 60
+        ("ttrl", 1.0, 0, 1.0, 50.0),
+        ("ttrl", 4.0, 0, 4.0, 70.0),
+        ("mine", 1.0, 0, 2.0, 65.0),  # halfway in the logarithm: 60
     )
     np.testing.assert_allclose(beyond_effort(found, "pass_final"), [0, 0, 5])
 
 
 def test_seeds_are_paired_and_nothing_is_extrapolated():
     found = rows(
-        ("ttrl", 1.0, 0, 0, 1.0, 50.0),
-        ("ttrl", 4.0, 0, 0, 4.0, 70.0),
-        ("ttrl", 1.0, 1, 0, 1.0, 10.0),
-        ("ttrl", 4.0, 1, 0, 4.0, 30.0),
-        ("mine", 1.0, 1, 0, 2.0, 65.0),
-        ("mine", 1.0, 0, 0, 5.0, 65.0),
-        ("mine", 1.0, 0, 0, 0.0, 65.0),
-        ("mine", 1.0, 7, 0, 2.0, 65.0),
+        ("ttrl", 1.0, 0, 1.0, 50.0),
+        ("ttrl", 4.0, 0, 4.0, 70.0),
+        ("ttrl", 1.0, 1, 1.0, 10.0),
+        ("ttrl", 4.0, 1, 4.0, 30.0),
+        ("mine", 1.0, 1, 2.0, 65.0),
+        ("mine", 1.0, 0, 5.0, 65.0),
+        ("mine", 1.0, 0, 0.0, 65.0),
+        ("mine", 1.0, 7, 2.0, 65.0),
     )
     beyond = beyond_effort(found, "pass_final")
     assert beyond[4] == pytest.approx(45)
@@ -107,6 +108,27 @@ def test_seeds_are_paired_and_nothing_is_extrapolated():
 
 
 def test_a_missing_column_is_named():
-    found = rows(("ttrl", 1.0, 0, 0, 1.0, 50.0)).drop(columns="update_norm")
+    found = rows(("ttrl", 1.0, 0, 1.0, 50.0)).drop(columns="update_norm")
     with pytest.raises(UserError, match="missing columns update_norm"):
         beyond_effort(found, "pass_final")
+
+
+SCORES = {  # (arm, step): scores of four replicates
+    ("ttrl", 0.1): [50, 52, 54, 56],
+    ("ttrl", 0.2): [40, 42, 44, 46],
+    ("guard", 0.1): [60, 10, 60, 10],
+    ("guard", 0.2): [30, 90, 30, 90],
+}
+
+
+def test_own_best_is_chosen_by_the_other_half_of_the_replicates():
+    given = rows(*((*at, r, 1.0, x) for at, xs in SCORES.items() for r, x in enumerate(xs, 4)))
+    best = own_best(given, ["step"])
+    chosen = {
+        arm: (part.step.tolist(), part.pass_final.tolist()) for arm, part in best.groupby("arm")
+    }
+    # Replicates 4 and 6 would take .1, 5 and 7 would take .2: each is judged at the others' choice.
+    assert chosen["guard"] == ([0.2, 0.1, 0.2, 0.1], [30, 10, 30, 10])
+    assert chosen["ttrl"] == ([0.1] * 4, [50, 52, 54, 56])
+    lacking = given[~((given["replicate"] == 7) & (given["step"] == 0.2))]
+    assert set(own_best(lacking, ["step"])["replicate"]) == {4, 5, 6}

@@ -32,9 +32,11 @@ def rows(make_trace, save, tmp_path_factory):
 
 def test_a_row_per_run_with_labels_and_norms(rows):
     assert len(rows) == 8 and set(rows["label_final"]) == {50.0}
-    own = rows[(rows.arm == "srt") & (rows.step_size == 0.2)]
+    own = rows[(rows.arm == "srt") & (rows.step == 0.2)]
     assert own["update_norm"].tolist() == pytest.approx([0.3, 0.3])
-    assert rows["seconds"].isna().all()
+    assert rows["seconds"].isna().all() and own["seed"].tolist() == [0, 1]
+    assert own["pass_final"].tolist() == pytest.approx([70, 90])
+    assert own["replicate"].tolist() == [0, 1] and rows["drop"].notna().any()
 
 
 def test_every_arm_at_its_own_best_against_the_baseline(rows):
