@@ -300,27 +300,9 @@ def stored_config(folder: Path) -> TrainConfig:
 
 def check_same(before: Mapping[str, Any], config: TrainConfig, folder: Path, *fixed: str) -> None:
     """Refuse settings that would make it another run."""
-<<<<<<< HEAD
     both = (_config(before, folder), config)
     old, new = (to_values(own) | {"guard": own.guard.flat()} for own in both)
-    changes = list(_changes(old, new, "", CHANGEABLE.difference(fixed)))
-    if changes:
-        raise UserError(
-            f"{folder}: settings differ from those it was run with: {', '.join(changes)}; "
-            "leave them out, or start a new run"
-        )
-||||||| 2a4940d
-    old, new = to_values(_config(before, folder)), to_values(config)
-    changes = list(_changes(old, new, "", CHANGEABLE.difference(fixed)))
-    if changes:
-        raise UserError(
-            f"{folder}: settings differ from those it was run with: {', '.join(changes)}; "
-            "leave them out, or start a new run"
-        )
-=======
-    old = to_values(_config(before, folder))
-    check_unchanged(folder, old, to_values(config), CHANGEABLE.difference(fixed))
->>>>>>> 53c9be006aef38f4df48505df822174d43b3f785
+    check_unchanged(folder, old, new, CHANGEABLE.difference(fixed))
 
 
 def _config(values: Mapping[str, Any], folder: Path) -> TrainConfig:

@@ -18,13 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-<<<<<<< HEAD
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
-||||||| 2a4940d
-from typing import Any, NamedTuple, get_type_hints
-=======
-from typing import Any, get_type_hints
->>>>>>> 53c9be006aef38f4df48505df822174d43b3f785
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np

@@ -18,8 +18,8 @@ from lab.trace.response import write_response
 from real import TrainConfig
 from sim import simulate
 from sim.cli import main
-from sim.studies import search as module
 from sim.settings.trainer import check_settings
+from sim.studies import search as module
 from sim.studies.search import Candidate, Search, results, run_search, scores
 
 AXES = {"kl_coef": (0.0, 0.3), "guard.discount": (1.0, 0.8)}
