@@ -31,9 +31,9 @@ from sim.engine.learner import GuardLearner, RuleLearner
 from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tables, tally
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
-from sim.world.measured import Measured, Trust
+from sim.world.measured import Measured
 from sim.world.observe import sample_all, sample_votes, with_unparseable
-from sim.world.policies import AnswerPolicy, Attractor, make_policy
+from sim.world.policies import POLICIES, AnswerPolicy, Attractor
 from sim.world.populations import P_MIN, draw_population, measured_population
 from sim.world.sampling import (
     DEAL,
@@ -91,7 +91,7 @@ class Simulation:
             self.policy = Measured(config)
         else:
             self.population = population or draw_population(config)
-            self.policy = make_policy(config, self.population)
+            self.policy = POLICIES[config.policy](config, self.population)
         self._truth_RN = self.population.truth_RN.astype(np.int32)
         self._chunks = [self._chunk(start) for start in range(0, config.n_problems, _CHUNK)]
         self._batch = 0
@@ -215,10 +215,6 @@ class Simulation:
             total_R += p_RPA.reshape(-1).take(right_RP).sum(axis=1)
         return (1 - c.unparseable) * total_R / c.n_problems
 
-    def trust(self) -> Trust | None:
-        """Distance of the run from its measured model; None for other policies."""
-        return self.policy.trust() if isinstance(self.policy, Measured) else None
-
     def _chunk(self, start: int) -> tuple[Ints, Ints]:
         """Some problems, and the flat places of their true answers among the probabilities."""
         c = self.config
@@ -258,7 +254,8 @@ class Simulation:
     def _vote(self, problems_RP: Ints, epoch: int, evaluated: bool = False) -> tuple[Votes, Floats]:
         p_RPA = self._probabilities(problems_RP, epoch, evaluated)
         if not isinstance(self.policy, Measured):
-            return sample_votes(self.config, epoch, problems_RP, p_RPA), p_RPA
+            parseable = 1.0 - self.config.unparseable
+            return sample_votes(self.config, epoch, problems_RP, p_RPA, parseable), p_RPA
         votes = sample_all(self.config, epoch, problems_RP, p_RPA)
         p_RPA = np.maximum(p_RPA, P_MIN)
         return votes, p_RPA / p_RPA.sum(axis=-1, keepdims=True)
@@ -326,8 +323,8 @@ def simulate(
             if part.votes is not None:
                 recorder.write_votes(part.votes, copy=False)
             recorder.note(progress=done / config.epochs)
-        if (trust := simulation.trust()) is not None:
-            recorder.note(trust=trust._asdict())
+        if isinstance(simulation.policy, Measured):
+            recorder.note(trust=simulation.policy.trust()._asdict())
     return Trace.of(recorder)
 
 
