@@ -99,7 +99,7 @@ class Simulation:
         self._rates = config.rates() if config.policy == "measured" else []
         self._brake = Brake(config)
         self._n_kept = min(config.vote_replicates, config.replicates)
-        self.rule = None if config.rule == BASELINE else RuleLearner(config, self._truth_RN)
+        self.rule = None if config.rule == BASELINE else RuleLearner(config)
 
     def run(self) -> Iterator[Tables]:
         """Visit 0 first, then one epoch after the other."""
@@ -114,7 +114,7 @@ class Simulation:
         votes, p_RNA = self._vote(problems_RN, 0)
         tie_RN = self._uniforms(TIE, 0)
         epoch = self._epoch(0, problems_RN, Draws(tie_RN, tie_RN, tie_RN))
-        scores_RNA = None if self.rule is None else self.rule.first_scores(votes, p_RNA)
+        scores_RNA = None if self.rule is None else self.rule.first_scores(epoch, votes, p_RNA)
         guard = GuardLearner(c, epoch, votes, scores_RNA)
         self.learner: GuardLearner | RuleLearner = guard
         if self.rule is not None:

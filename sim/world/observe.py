@@ -379,17 +379,17 @@ class AnswerObserver:
         self,
         visit: ObservedVisit,
         prior_RPA: Floats | None = None,
-        *,
-        spared: frozenset[Need] = frozenset(),
-        draws: bool = True,
+        compiled: bool = False,
     ) -> Observations:
         """Draw all observations that the rule needs, except verdicts, which need a label.
 
         Args:
             prior_RPA: of `guard_core.Guard.remembered`.
-            draws: draw the rule's own random numbers, of which visit 0 has none.
+            compiled: leave out what compiled rewards draw themselves, similarities and the rule's
+                own random numbers. Visit 0 has neither.
         """
-        needs, shape = self.rule.needs - spared, visit.p_RPA.shape[:2]
+        needs, shape = self.rule.needs, visit.p_RPA.shape[:2]
+        draws = visit.epoch > 0 and not compiled
         answers_RPV = self.answers(visit)
         observed: dict[str, Floats | Shorts | Bools] = {}
         for need, scale in SCALES.items():
@@ -402,10 +402,10 @@ class AnswerObserver:
             second_RPV = np.empty((*shape, n_votes), np.int32)
             expand(second_RPA, second_RPA, n_votes, second_RPV)
             observed["second"] = second_RPV
-        if Need.SIMILARITY in needs and visit.epoch:
+        if Need.SIMILARITY in needs and draws:
             answers_RPK = answers_RPV[..., : visit.votes.n_samples]
             observed["similarity"] = similarities(answers_RPK, self.ordinary(visit), self.signal)
-        draws_RPD = self.draws(visit) if draws and visit.epoch else np.zeros((*shape, 0))
+        draws_RPD = self.draws(visit) if draws else np.zeros((*shape, 0))
         return Observations(visit.votes, draws_RPD, answers_RPV, prior=prior_RPA, **observed)
 
     def answers(self, visit: ObservedVisit) -> Shorts:

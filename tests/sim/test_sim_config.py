@@ -14,7 +14,6 @@ from lab.trace.response import read_response
 from sim import SimConfig, simulate
 from sim.settings.populations import EPOCHS, FREE, NAMED
 from sim.world.populations import draw_population
-from sim.world.sampling import Population
 
 WRONG = {"policy": "feature", "population": "gpt-9", "max_grad_norm": math.nan, "mini_batch": 9}
 WRONG |= {"histogram": 3, "mixture": [0.5], "n_problems": 2.5, "n_samples": 65, "guard": "paper"}
@@ -214,23 +213,6 @@ def test_a_trace_that_does_not_fit_is_refused(source, tmp_path):
         draw_population(config)
     with pytest.raises(UserError, match="nowhere"):
         draw_population(replace(config, trace=str(tmp_path / "nowhere")))
-
-
-def test_impossible_probabilities_name_replicate_and_problem():
-    p0 = np.full((2, 3, 4), 0.25)
-    ids = np.zeros((2, 3), np.int64)
-    Population(p0, ids, ids + 1)
-    for value, message in ((0.2, "they sum to 0.95"), (-0.25, "the least is -0.25"), (np.nan, "")):
-        wrong = p0.copy()
-        wrong[1, 2, 0] = value
-        with pytest.raises(UserError, match=f"p0_RNA of replicate 1, problem 2 .*{message}"):
-            Population(wrong, ids, ids + 1)
-    with pytest.raises(UserError, match="truth_RN of replicate 0, problem 0 is 4, must be"):
-        Population(p0, ids + 4, ids)
-    with pytest.raises(UserError, match="attractor_RN of replicate 0, problem 0 is the correct"):
-        Population(p0, ids, ids)
-    with pytest.raises(UserError, match=r"attractor_RN has shape \(2, 2\)"):
-        Population(p0, ids, ids[:, :2])
 
 
 @pytest.mark.parametrize("mean", [0.0, 1e-320, 0.5, 1.0])
