@@ -16,7 +16,7 @@ problem, or over the batch; there a problem that the rule leaves out still count
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, Self
 
@@ -256,10 +256,6 @@ class Rule:
     def is_direct(self, obs: Observations, label: Array) -> Array | None:
         """(..., P) mask of problems whose rewards are used as advantages; None for none."""
         return None
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields as plain values."""
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

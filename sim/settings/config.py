@@ -251,14 +251,9 @@ def _take_sizes(config: SimConfig) -> None:
 
 
 def _check_sizes(config: SimConfig) -> None:
-    if config.n_samples > config.n_votes:
-        raise UserError(
-            f"n_samples = {config.n_samples}: must be at most n_votes = {config.n_votes}"
-        )
-    if config.mini_batch > config.batch_size:
-        raise UserError(
-            f"mini_batch = {config.mini_batch}: must be at most batch_size = {config.batch_size}"
-        )
+    for name, bound in (("n_samples", "n_votes"), ("mini_batch", "batch_size")):
+        if (value := getattr(config, name)) > (most := getattr(config, bound)):
+            raise UserError(f"{name} = {value}: must be at most {bound} = {most}")
     if config.first_replicate + config.replicates > _LAST_REPLICATE + 1:
         raise UserError(
             f"first_replicate = {config.first_replicate}: with {config.replicates} replicates the "

@@ -68,10 +68,6 @@ class Ability(NamedTuple):
     n_problems: int
     epochs: int
     """Length of the paper's training."""
-    base_pass_at_1: float
-    """Percent, row "Base Model" of the paper's `tab:main`."""
-    fitted_to: Literal["fates", "text", "nothing"] = "fates"
-    """Source of the law's fit, see `NAMED`."""
 
 
 FREE: dict[str, tuple[str, ...]] = {
@@ -84,36 +80,30 @@ FREE: dict[str, tuple[str, ...]] = {
 """Populations given by settings, and which settings they need."""
 
 NAMED: dict[str, Ability] = {
-    "llama-math500": Ability(0.59, 0.18, 500, 30, 43.9),
-    "llama-amc": Ability(0.34, 0.3, 83, 30, 20.6),
-    "llama-aime24": Ability(0.17, 0.3, 30, 60, 4.7),
-    "llama-aime25": Ability(0.0, 0.3, 30, 60, 0.0, "nothing"),
-    "qwen-math500": Ability(0.755, 0.17, 500, 30, 77.2),
-    "qwen-amc": Ability(0.5, 0.1, 83, 30, 43.6),
-    "qwen-aime24": Ability(0.181, 0.25, 30, 60, 18.1, "nothing"),
-    "qwen-aime25": Ability(0.18, 0.25, 30, 60, 6.4),
-    "qwen3-math500": Ability(0.8, 0.8, 500, 30, 52.9, "text"),
-    "qwen3-amc": Ability(0.193, 0.3, 83, 30, 19.3, "nothing"),
-    "qwen3-aime24": Ability(0.033, 0.3, 30, 60, 3.3, "nothing"),
-    "qwen3-aime25": Ability(0.018, 0.3, 30, 60, 1.8, "nothing"),
+    "llama-math500": Ability(0.59, 0.18, 500, 30),
+    "llama-amc": Ability(0.34, 0.3, 83, 30),
+    "llama-aime24": Ability(0.17, 0.3, 30, 60),
+    "llama-aime25": Ability(0.0, 0.3, 30, 60),
+    "qwen-math500": Ability(0.755, 0.17, 500, 30),
+    "qwen-amc": Ability(0.5, 0.1, 83, 30),
+    "qwen-aime24": Ability(0.181, 0.25, 30, 60),
+    "qwen-aime25": Ability(0.18, 0.25, 30, 60),
+    "qwen3-math500": Ability(0.8, 0.8, 500, 30),
+    "qwen3-amc": Ability(0.193, 0.3, 83, 30),
+    "qwen3-aime24": Ability(0.033, 0.3, 30, 60),
+    "qwen3-aime25": Ability(0.018, 0.3, 30, 60),
 }
 """`llama` is Llama-3.2-3B-Instruct, `qwen` Qwen2.5-7B-Instruct, `qwen3` Qwen3-4B.
 
-**fates**: mean and concentration come from a coarse grid, so that plain TTRL under the attractor
-policy's default numbers comes near the TTRL row of the paper's `tab:full_fates`, see
-`docs/calibration.md`. Two fitted numbers for five cells is no test of the mechanism. Nothing is
-ever Learned at the default numbers. Qwen on MATH-500 is a mean of runs that collapse and runs that
-do not, so single runs lie far from it. The fitted mean is not the base pass@1 of `tab:main` (Llama
-on MATH-500: .59 against 43.9 %): nothing here reconciles the paper's two tables.
+Mean and concentration come from a coarse grid, so that plain TTRL under the attractor policy's
+default numbers comes near the TTRL row of the paper's `tab:full_fates`, see `docs/calibration.md`.
+The fitted mean is not the base pass@1 of `tab:main` (Llama on MATH-500: .59 against 43.9 %):
+nothing here reconciles the paper's two tables.
 
-**text**: the paper has no fate row of Qwen3-4B; its text gives Degraded 0.8, Learned 0.4 and 74.4 %
-Stable Always Right at the start on MATH-500. Mean of 20 replicates: Degraded 0.2, Learned 0.0,
-Stable Always Right after three visits 75.2.
-
-**nothing**: no fates are published. The mean is the base pass@1 of `tab:main`, before
-`ability_floor` lifts it; the concentration is that of the model's or the data set's fitted rows.
-Qwen3-4B's base scores turn into 36.7, 33.3 and 71.4 under the paper's TTRL: that is no sharpening
-of these laws, and more likely answers that the base model failed to print.
+qwen3-math500 has no fate row; it is fitted to the text's Degraded 0.8, Learned 0.4 and 74.4 %
+Stable Always Right at the start. No fates of llama-aime25, qwen-aime24 and the other three of
+Qwen3-4B are published: their mean is the base pass@1, before `ability_floor` lifts it, and the
+concentration is that of the model's or the data set's fitted rows.
 """
 
 
