@@ -21,11 +21,11 @@ from lab.base.arms import BASELINE, DEFAULT_GUARD, OWN, check_fit, guard_of
 from lab.base.errors import UserError
 from sim.settings.populations import (
     FREE,
+    NAMED,
     STEP,
     Part,
     check_measured_rule,
     check_parts,
-    check_population,
     sizes,
 )
 
@@ -40,7 +40,6 @@ Concentration = Annotated[float, Interval("[1e-12, 1e12]")]
 """Beyond these bounds a law is all at 0 and 1, or all at its mean."""
 
 READ_BY = {
-    "mixture": ("population", "mixture"),
     "histogram": ("population", "histogram"),
     "trace": ("population", "trace"),
     "response": ("policy", "measured"),
@@ -101,16 +100,14 @@ class SimConfig:
     """Measured policy: the trainer's decay of the weights' average that evaluations use."""
     population: str = "llama-math500"
     """The model's abilities before training, see `sim.world.populations`: a named one, or `beta`,
-    `point`, `mixture`, `histogram` or `trace` together with its own settings. A named one brings
-    its `n_problems` and `epochs` where they are not given."""
+    `point`, `histogram` or `trace` together with its own settings. A named one brings its
+    `n_problems` and `epochs` where they are not given."""
     ability_mean: Share | None = None
     """Mean probability of the correct answer before training; in place of the population's own."""
     ability_concentration: Concentration | None = None
     """a + b of the Beta law of that probability; in place of the population's own."""
     ability_floor: Annotated[float, Interval("[0, 0.5]")] = 0.02
     """No ability lies nearer to 0 or 1 than this: sampling at a temperature is never certain."""
-    mixture: tuple[tuple[Share, Share, Concentration], ...] = ()
-    """Population `mixture`: (weight, mean, concentration) of every Beta law; weights sum to 1."""
     histogram: str | None = None
     """Population `histogram`: CSV file with the columns p0 and weight."""
     trace: str | None = None
@@ -166,12 +163,6 @@ class SimConfig:
     """Share of all optimizer steps that the warm-up of the cosine schedule takes."""
     optimizer: Literal["sgd", "adam"] = "sgd"
     """Plain gradient steps, or Adam, see `sim.world.policies`."""
-    adam_beta_1: ShareBelowOne = 0.9
-    """Adam: decay of the mean gradient."""
-    adam_beta_2: ShareBelowOne = 0.999
-    """Adam: decay of the mean squared gradient."""
-    adam_eps: Positive = 1e-8
-    """Adam: added to the root of the mean square."""
     max_grad_norm: Positive | None = None
     """Gradients of an optimizer step are scaled down to this L2 norm; not at all by default."""
     mini_batch: Size = 1
@@ -209,8 +200,7 @@ class SimConfig:
         _take_sizes(self)
         check_fields(self, error=UserError)
         _check_sizes(self)
-        own = [n for names in FREE.values() for n in names if getattr(self, n) not in (None, ())]
-        check_population(self.population, own, self.mixture)
+        _check_population(self)
         _check_readers(self)
         _check_rule(self)
         if self.policy == "measured":
@@ -259,6 +249,15 @@ def _check_sizes(config: SimConfig) -> None:
             f"first_replicate = {config.first_replicate}: with {config.replicates} replicates the "
             f"last number exceeds {_LAST_REPLICATE}"
         )
+
+
+def _check_population(config: SimConfig) -> None:
+    if config.population not in (*NAMED, *FREE):
+        known = ", ".join([*NAMED, *FREE])
+        raise UserError(f"population = {config.population!r}: unknown, use one of {known}")
+    for name in FREE.get(config.population, ()):
+        if getattr(config, name) is None:
+            raise UserError(f"{name}: must be given with population = {config.population}")
 
 
 def _check_readers(config: SimConfig) -> None:

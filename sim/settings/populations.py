@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Container, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -73,7 +71,6 @@ class Ability(NamedTuple):
 FREE: dict[str, tuple[str, ...]] = {
     "beta": ("ability_mean", "ability_concentration"),
     "point": ("ability_mean",),
-    "mixture": ("mixture",),
     "histogram": ("histogram",),
     "trace": ("trace",),
 }
@@ -105,21 +102,6 @@ Stable Always Right at the start. No fates of llama-aime25, qwen-aime24 and the 
 Qwen3-4B are published: their mean is the base pass@1, before `ability_floor` lifts it, and the
 concentration is that of the model's or the data set's fitted rows.
 """
-
-
-def check_population(
-    population: str, given: Container[str], mixture: Sequence[tuple[float, float, float]]
-) -> None:
-    """Refuse an unknown population, one that lacks a setting of `FREE`, and weights of no law."""
-    if population not in (*NAMED, *FREE):
-        known = ", ".join([*NAMED, *FREE])
-        raise UserError(f"population = {population!r}: unknown, use one of {known}")
-    for name in FREE.get(population, ()):
-        if name not in given:
-            raise UserError(f"{name}: must be given with population = {population}")
-    total = math.fsum(weight for weight, _, _ in mixture)
-    if mixture and abs(total - 1) > 1e-6:
-        raise UserError(f"mixture: the weights sum to {total:g}, must sum to 1")
 
 
 def sizes(population: str, response: str | None) -> dict[str, int]:

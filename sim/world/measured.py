@@ -26,6 +26,7 @@ import numpy as np
 from numba import njit
 
 from sim.settings.config import SimConfig
+from sim.world.policies import ADAM
 from sim.world.sampling import Bools, Floats, Ints, generator
 from sim.world.training import (
     MAX_GRAD_NORM,
@@ -194,9 +195,7 @@ class Measured:
             self._apart_R = [Apart(weights, config.n_problems, own) for weights in self._weights]
         self._taken_R = [0] * config.replicates
         self._adam = Adam(
-            config.adam_beta_1,
-            config.adam_beta_2,
-            config.adam_eps,
+            *ADAM,
             MAX_GRAD_NORM if config.max_grad_norm is None else config.max_grad_norm,
             WEIGHT_DECAY,
             config.mini_batch,

@@ -56,6 +56,9 @@ from numpy.typing import NDArray
 from sim.settings.config import SimConfig
 from sim.world.sampling import Bools, Floats, Ints, Population, generator, softmax_rows
 
+ADAM = (0.9, 0.999, 1e-8)
+"""The trainer's decays of the mean gradient and of its mean square, and the addend to the root."""
+
 
 class Optimizer(NamedTuple):
     """Settings of the optimizer, passed to compiled code."""
@@ -89,8 +92,7 @@ class Moments(NamedTuple):
 def make_optimizer(config: SimConfig) -> Optimizer:
     """Return the optimizer that the settings name."""
     most = math.inf if config.max_grad_norm is None else config.max_grad_norm
-    numbers = (config.adam_beta_1, config.adam_beta_2, config.adam_eps, most)
-    return Optimizer(config.optimizer == "adam", *map(float, numbers), config.mini_batch)
+    return Optimizer(config.optimizer == "adam", *ADAM, float(most), config.mini_batch)
 
 
 def moments(optimizer: Optimizer, replicates: int, rows: int, parameters: int) -> Moments:

@@ -157,29 +157,21 @@ def measured_population(config: SimConfig) -> Population:
 def ability_sampler(config: SimConfig) -> Sampler:
     """The law of the abilities of one replicate; files are read here, once."""
     n = config.n_problems
-    if config.population == "mixture":
-        return lambda rng: _mixture(rng, config.mixture, n)
     if config.population == "histogram":
         assert config.histogram is not None  # SimConfig asks for it
         p0_B, share_B = read_histogram(config.histogram)
         return lambda rng: rng.choice(p0_B, n, p=share_B)
     if config.population == "trace":
         return _trace(config)
-    mean, concentration = beta_law(config)
-    return lambda rng: beta(rng, mean, concentration, n)
-
-
-def beta_law(config: SimConfig) -> tuple[float, float]:
-    """Mean and concentration of a named population, `beta` or `point` (infinite)."""
-    named = NAMED.get(config.population)
+    law = NAMED.get(config.population)
     mean, concentration = config.ability_mean, config.ability_concentration
-    if named is not None:
-        mean = named.mean if mean is None else mean
-        concentration = named.concentration if concentration is None else concentration
+    if law is not None:
+        mean = law.mean if mean is None else mean
+        concentration = law.concentration if concentration is None else concentration
     if config.population == "point" or concentration is None:
         concentration = np.inf
     assert mean is not None  # SimConfig asks for it where the population has none
-    return mean, concentration
+    return lambda rng: beta(rng, mean, concentration, n)
 
 
 def beta(rng: np.random.Generator, mean: float, concentration: float, n: int) -> Floats:
@@ -187,15 +179,6 @@ def beta(rng: np.random.Generator, mean: float, concentration: float, n: int) ->
     if not np.isfinite(concentration) or min(mean, 1 - mean) * concentration <= 0:
         return np.full(n, float(mean))
     return rng.beta(mean * concentration, (1 - mean) * concentration, n)
-
-
-def _mixture(
-    rng: np.random.Generator, laws: tuple[tuple[float, float, float], ...], n: int
-) -> Floats:
-    weight_L = np.array([law[0] for law in laws])
-    law_N = rng.choice(len(laws), n, p=weight_L / weight_L.sum())
-    drawn_LN = np.stack([beta(rng, mean, spread, n) for _, mean, spread in laws])
-    return drawn_LN[law_N, np.arange(n)]
 
 
 def _trace(config: SimConfig) -> Sampler:

@@ -17,9 +17,9 @@ from sim.settings.populations import EPOCHS, FREE, NAMED
 from sim.world.populations import draw_population
 
 WRONG = {"policy": "feature", "population": "gpt-9", "max_grad_norm": math.nan, "mini_batch": 9}
-WRONG |= {"histogram": 3, "mixture": [0.5], "n_problems": 2.5, "n_samples": 65, "guard": "paper"}
+WRONG |= {"histogram": 3, "n_problems": 2.5, "n_samples": 65, "guard": "paper"}
 UNREAD = {"response": "r.npz", "growth": 0.0, "kl_coef": 0.1, "ema_decay": 0.9, "trace": "run"}
-UNREAD |= {"histogram": "h.csv", "mixture": ((1, 0.5, 2),)}
+UNREAD |= {"histogram": "h.csv"}
 """Settings that the default policy and population would ignore."""
 
 
@@ -27,10 +27,6 @@ UNREAD |= {"histogram": "h.csv", "mixture": ((1, 0.5, 2),)}
 def test_a_wrong_value_is_named(name, value):
     with pytest.raises(UserError, match=rf"{name} = .*: must|{name} = .*: unknown"):
         SimConfig(**{name: value})
-
-
-def mixed(*laws):
-    return {"population": "mixture", "mixture": laws}
 
 
 @pytest.mark.parametrize(
@@ -44,10 +40,6 @@ def mixed(*laws):
             ({name: value}, f"{name}: only (policy|population) = ")
             for name, value in UNREAD.items()
         ),
-        (mixed((0.5, 0.1, 2.0), (0.4, 0.8, 2.0)), "mixture: the weights sum to 0.9, must sum to 1"),
-        (mixed((1.5, 0.1, 2.0)), r"mixture\[0\]\[0\] = 1.5: must lie in \[0, 1\]"),
-        (mixed((1.0, 0.1, 0.0)), r"mixture\[0\]\[2\] = 0.0: must lie in \[1e-12, 1e12\]"),
-        (mixed((1.0, 0.1)), r"mixture\[0\] = \(1.0, 0.1\): must have 3 entries"),
         ({"first_replicate": 32767, "replicates": 2}, "first_replicate = 32767"),
     ],
 )
@@ -59,8 +51,6 @@ def test_settings_that_contradict_each_other_are_named(given, message):
 def test_round_trip_through_plain_values():
     config = SimConfig(guard=GuardConfig.release(), population="qwen-amc", step=1, seed=7)
     assert from_values(to_values(config), SimConfig, "here") == config
-    mixed = SimConfig(population="mixture", mixture=((0.25, 0.1, 2.0), (0.75, 0.9, 3.0)))
-    assert from_values(to_values(mixed), SimConfig, "here") == mixed
 
 
 def test_every_named_population_brings_its_sizes_where_they_are_not_given():
@@ -129,20 +119,6 @@ def test_every_model_has_every_data_set():
 def test_qwen3_starts_with_the_papers_share_of_solved_problems():
     p = abilities(SimConfig(population="qwen3-math500", replicates=10))
     assert 100 * (p >= 0.7).mean() == pytest.approx(74.4, abs=2.0)
-
-
-def test_mixture_of_betas():
-    config = SimConfig(
-        population="mixture", mixture=((0.25, 0.1, 50.0), (0.75, 0.8, 200.0)), n_problems=20_000
-    )
-    p = abilities(config)[0]
-    low = p < 0.45
-    assert low.mean() == pytest.approx(0.25, abs=0.015)
-    assert p[low].mean() == pytest.approx(0.1, abs=0.01)
-    assert p[low].var() == pytest.approx(0.1 * 0.9 / 51, rel=0.1)
-    assert p[~low].mean() == pytest.approx(0.8, abs=0.01)
-    one = replace(config, mixture=((1.0, 0.5, 4.0),))
-    assert abilities(one).var() == pytest.approx(0.25 / 5, rel=0.05)
 
 
 HISTOGRAM = "p0,weight\n0.1,0.5\n0.6,0.25\n0.9,0.25\n"
