@@ -12,17 +12,10 @@ count in K and in the standardisation; their constant log-probability has no gra
 answers and plain TTRL, x = logit p moves by +-2*step*sqrt(q*(1-q)*(K-1)/K), q the share among the
 samples (standardisation with n-1, the floor of 1e-6 aside), away from the loser.
 
-`update = "expected"` takes the sampling noise out of the update and leaves it in the vote. Label,
-minority candidates, weight, beta and skip are those that the guard decided from the votes and
-samples drawn; given them, the count n_a of the K samples is replaced by its mean over a fresh group
-of samples, K * (1 - unparseable) * p_a. With the reward `answer = label` and every response
-parseable, q the label's probability and F = sqrt(q * (1 - q) * (K - 1) / K),
-
-    g_label = F,    g_a = -F * p_a / (1 - q) for the other answers.
-
-It is not the mean of the sampled update over all draws that lead to the same label: that mean has
-E[F(share)] <= F(q) in place of F(q), and the K samples are among the votes that made the label.
-With two answers x = logit p moves by 2 * step * F, the drift of `sim.theory` times its sign.
+`update = "expected"` takes the sampling noise out of the update and leaves it in the vote: given
+label, minority candidates, weight, beta and skip, the count n_a of the K samples is replaced by its
+mean over a fresh group, K * (1 - unparseable) * p_a. It is not the mean of the sampled update over
+all draws that lead to the same label, whose K samples are among the votes that made the label.
 
 Nothing here allocates an array, so reference counts are turned off (`_nrt=False`): counting those
 of the rows that the functions are given would take half of the time.
@@ -89,8 +82,7 @@ def expected_samples(p_RPA: Array, parseable: float, n_samples: int) -> Array:
 def sit_out(config: SimConfig, draws_RP: Floats, records_RP: Records, update: Update) -> Update:
     """Skip a batch's problems with probability `skip_rate`, in addition to the guard's.
 
-    They are voted on and decided on as ever, and not trained on: the control for a guard that
-    skips. The visits' records are changed in place.
+    The control for a guard that skips. The visits' records are changed in place.
     """
     out_RP = draws_RP < config.skip_rate
     records_RP["skipped"] |= out_RP
@@ -112,7 +104,7 @@ def sums_gradient(
     drop_RP: Bools,
     out_RPA: Floats,
 ) -> None:
-    """Weighted gradient of every problem of a batch, 0 where it is dropped."""
+    """Write the weighted gradients of a batch, 0 where a problem is dropped."""
     R, P, A = p_RPA.shape
     for r in range(R):
         for p in range(P):

@@ -172,7 +172,10 @@ class Simulation:
         votes, p_RPA = self._vote(problems_RP, number)
         tally(votes.counts, epoch.truth_RN, c.n_votes, start, epoch.records_RN)
         epoch.counts_SNA[:, at] = votes.counts[: self._n_kept]
-        update = self.learner.step(epoch, start, votes, self._trained(votes, p_RPA), p_RPA)
+        trained_RPA: NDArray[Any] = votes.samples
+        if c.update == "expected":
+            trained_RPA = expected_samples(p_RPA, 1.0 - c.unparseable, c.n_samples)
+        update = self.learner.step(epoch, start, votes, trained_RPA, p_RPA)
         if c.skip_rate:
             skip_RP = np.take_along_axis(epoch.draws.skip, problems_RP, axis=1)
             update = sit_out(c, skip_RP, epoch.records_RN[:, at], update)
@@ -223,14 +226,13 @@ class Simulation:
         rows_RP = np.arange(truth_RP.size).reshape(truth_RP.shape)
         return np.tile(problems_P, (c.replicates, 1)), rows_RP * c.n_answers + truth_RP
 
-    def _trained(self, votes: Votes, p_RPA: Floats) -> NDArray[Any]:
-        if self.config.update == "sampled":
-            return votes.samples
-        return expected_samples(p_RPA, 1.0 - self.config.unparseable, votes.n_samples)
-
     def _update(self, problems_RP: Ints, votes: Votes, update: Update, epoch: int) -> Floats:
         if isinstance(self.policy, Measured):
-            norm_RP = self._train(self.policy, problems_RP, votes, update, epoch)
+            assert update.streams_RSPB is not None  # every learner gives them to this policy
+            step_P = np.arange(problems_RP.shape[1]) // self.config.mini_batch
+            rates_RP = self._brake.scale_R[:, None] * np.array(self._rates[self._batch])[step_P]
+            given = (rates_RP, with_unparseable(votes), update.streams_RSPB, update.drop_RP)
+            norm_RP = self.policy.train(problems_RP, *given, epoch)
         else:
             step = self._steps[self._batch]
             norm_RP = self.policy.update(problems_RP, step, update.gradient_RPA, update.drop_RP)
@@ -238,18 +240,6 @@ class Simulation:
             place = int(np.flatnonzero(~np.isfinite(norm_RP))[0])
             raise self._exploded(place, problems_RP, epoch)
         return norm_RP
-
-    def _train(
-        self, policy: Measured, problems_RP: Ints, votes: Votes, update: Update, epoch: int
-    ) -> Floats:
-        assert update.streams_RSPB is not None  # every learner gives them to this policy
-        step_P = np.arange(problems_RP.shape[1]) // self.config.mini_batch
-        rates_P = np.array(self._rates[self._batch])[step_P]
-        rates_RP = self._brake.scale_R[:, None] * rates_P
-        samples_RPB = with_unparseable(votes)
-        return policy.train(
-            problems_RP, rates_RP, samples_RPB, update.streams_RSPB, update.drop_RP, epoch
-        )
 
     def _vote(self, problems_RP: Ints, epoch: int, evaluated: bool = False) -> tuple[Votes, Floats]:
         p_RPA = self._probabilities(problems_RP, epoch, evaluated)
@@ -293,15 +283,12 @@ def simulate(
     arm: Arm | None = None,
     extra: dict[str, Any] | None = None,
 ) -> Trace:
-    """Run a simulation.
+    """Run a simulation; the trace begins with visit 0, before training.
 
     Args:
         folder: a new or empty folder for the trace, which is written while the run goes on; in
             memory if left out.
         arm: names the run in comparisons; found from the guard's settings if left out.
-
-    Returns:
-        The trace, with visit 0 before training.
 
     Raises:
         UserError: a file of the settings has a defect or the folder is in use, and nothing is

@@ -25,7 +25,6 @@ from sim.settings.populations import (
     STEP,
     Part,
     check_measured_rule,
-    check_parts,
     sizes,
 )
 
@@ -205,7 +204,7 @@ class SimConfig:
         _check_rule(self)
         if self.policy == "measured":
             _check_measured(self)
-        check_parts(self.parts_off, self.mini_batch, self.ema_decay)
+        _check_parts(self)
 
     @property
     def n_batches(self) -> int:
@@ -284,6 +283,23 @@ def _check_measured(config: SimConfig) -> None:
     if config.step != STEP:
         raise UserError(f"step = {config.step:g}: policy = measured reads lr; leave step out")
     check_measured_rule(make_rule(config.rule, config.rule_options))
+
+
+def _check_parts(config: SimConfig) -> None:
+    """Refuse parts that are named twice or leave nothing to learn from."""
+    given, parts = f"parts_off = {', '.join(config.parts_off)}", set(config.parts_off)
+    if len(parts) < len(config.parts_off):
+        raise UserError(f"{given}: name each part at most once")
+    if {"own", "others"} <= parts:
+        raise UserError(f"{given}: without own and others no update has an effect; name one")
+    if not {"own", "others"} & parts:
+        return
+    if config.ema_decay > 0:
+        raise UserError(f"{given}: own and others have no average of weights; leave ema_decay at 0")
+    if config.mini_batch > 1:
+        raise UserError(
+            f"{given}: own and others need mini_batch = 1, and it is {config.mini_batch}"
+        )
 
 
 def _check_rule(config: SimConfig) -> None:

@@ -43,19 +43,6 @@ def check_measured_rule(rule: Rule) -> None:
         raise UserError(f"rule = {rule.name}: policy = measured needs a rule with rewards")
 
 
-def check_parts(parts_off: tuple[Part, ...], mini_batch: int, average: float) -> None:
-    """Refuse parts that are named twice or leave nothing to learn from."""
-    given = f"parts_off = {', '.join(parts_off)}"
-    if len(set(parts_off)) < len(parts_off):
-        raise UserError(f"{given}: name each part at most once")
-    if {"own", "others"} <= set(parts_off):
-        raise UserError(f"{given}: without own and others no update has an effect; name one")
-    if {"own", "others"} & set(parts_off) and average > 0:
-        raise UserError(f"{given}: own and others have no average of weights; leave ema_decay at 0")
-    if {"own", "others"} & set(parts_off) and mini_batch > 1:
-        raise UserError(f"{given}: own and others need mini_batch = 1, and it is {mini_batch}")
-
-
 class Ability(NamedTuple):
     """Ability law and size of one data set under one model."""
 
