@@ -77,13 +77,9 @@ def _guard(reading: str, config: SimConfig) -> GuardConfig:
 def with_positions(
     base: SimConfig, positions: Mapping[str, int], reading: str | None = None
 ) -> SimConfig:
-    """The settings that the sliders and the switch stand for.
+    """The settings of sliders and switch, `base` where they set nothing.
 
     More trained samples than votes are not possible; there all votes are trained on.
-
-    Args:
-        base: what no slider sets.
-        reading: whose guard takes the place of that of `base`, a key of `READINGS`.
     """
     if reading is not None:
         base = replace(base, guard=_guard(reading, base))
