@@ -51,12 +51,9 @@ def check_settings(config: Mapping[str, Any], where: str) -> None:
 
 
 def taken(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the settings of a simulation of a run by the policy `measured`.
+    """Return the settings of a simulation of a run by `measured`, after `check_settings`.
 
     Those of its guard are left out, which every arm has of its own.
-
-    Raises:
-        UserError: as of `check_settings`.
     """
     check_settings(config, where)
     return {name: config[name] for name in (*TAKEN, *MEASURED_ALONE) if name in config}

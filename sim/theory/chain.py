@@ -99,11 +99,7 @@ def solve_lock_in(visit: Moves) -> LockIn:
 
 
 def windows(process: Process, delta: float = 0.01) -> Windows:
-    """Mean time to lock-in and the width of the extinction window.
-
-    Args:
-        delta: an answer is extinct once it wins a vote with less than this probability.
-    """
+    """Mean windows; an answer is extinct once it wins a vote with a probability below `delta`."""
     end = process.extinction(delta)
     spacing = min(process.step / 20.0, end / _JUMPY_CELLS)
     visit = moves(process, end, spacing, order=2)
