@@ -1,8 +1,7 @@
 """From a decision to the advantages and weights that a policy-gradient trainer consumes.
 
 A reward here is one value for the samples that hit and 0 for the rest, so group mean and standard
-deviation have closed forms in the number of hits. `standardised`, `unbiased_std` and `bonus_size`
-take one problem's numbers or arrays of them.
+deviation have closed forms in the number of hits.
 """
 
 from __future__ import annotations
@@ -68,10 +67,7 @@ def group_advantages(
 def answer_advantages(
     samples: Array, n_samples: int, decision: Decision, config: GuardConfig
 ) -> tuple[Array, Array]:
-    """Group-relative advantages per answer, (..., P, A + 1) each, unparseable in the last column.
-
-    `samples` are the trained responses per answer id, (..., P, A).
-    """
+    """(..., P, A + 1) `group_advantages` of (..., P, A) trained samples, unparseable ones last."""
     majority = majority_advantages(samples, n_samples, decision, config)
     return majority, minority_advantages(samples, n_samples, decision, config)
 
@@ -79,7 +75,7 @@ def answer_advantages(
 def majority_advantages(
     samples: Array, n_samples: int, decision: Decision, config: GuardConfig
 ) -> Array:
-    """Return the `majority` of `answer_advantages`."""
+    """(..., P, A + 1) first of `answer_advantages`."""
     samples = widen(samples, decision.minority.shape[-1])
     is_label = np.arange(samples.shape[-1]) == decision.label[..., None]
     hits, won, lost = _paid(samples, is_label, n_samples, 1.0, decision, config)
@@ -94,7 +90,7 @@ def majority_advantages(
 def minority_advantages(
     samples: Array, n_samples: int, decision: Decision, config: GuardConfig
 ) -> Array:
-    """Return the `minority` of `answer_advantages`."""
+    """(..., P, A + 1) second of `answer_advantages`."""
     samples = widen(samples, decision.minority.shape[-1])
     s = settings(config, n_samples, n_samples)
     if s.mix_bonus:
@@ -136,11 +132,7 @@ def kept_factor(decision: Decision, config: GuardConfig) -> Array:
 def policy_streams(
     majority: Array, minority: Array, decision: Decision, config: GuardConfig
 ) -> PolicyStreams:
-    """Fold `beta` into the two streams of `group_advantages` and name what leaves the batch.
-
-    Args:
-        majority: (..., P, K) or, per answer, (..., P, A + 1).
-    """
+    """Fold `beta` into streams, (..., P, K) or (..., P, A + 1); name what leaves the batch."""
     if config.mps is None or config.mps.mix == "loss":
         majority = (1 - decision.beta)[..., None] * majority
         minority = decision.beta[..., None] * minority
@@ -154,9 +146,9 @@ def policy_streams(
 
 
 def standardised(s: Settings, hits: Any, reward: Any, std: Any) -> tuple[Any, Any]:
-    """Return the advantage of a sample that gets the reward, and of one that gets nothing.
+    """Return the advantages of the `hits` samples that get a reward, and of those that do not.
 
-    `hits` samples get it; `std` is that of the batch's rewards, read for `advantage_scale="batch"`.
+    Of one problem or of arrays; `std` is that of the batch, read for `advantage_scale="batch"`.
     """
     mean = reward * (hits / s.n_samples)
     if not (s.advantage_scale_group or s.advantage_scale_batch):
@@ -255,37 +247,23 @@ def standardise(
         Advantages in the shape of `rewards`; exactly 0 in a group whose rewards are all equal.
     """
     rewards = np.asarray(rewards)
-    if count is None:
-        size = np.full_like(rewards[..., 0], rewards.shape[-1])
-    else:
-        count = np.asarray(count, rewards.dtype)
-        size = np.sum(count, axis=-1)
-    mean = (_total(rewards, count) / size)[..., None]
-    centred = np.where(_differ(rewards, count), rewards - mean, np.zeros_like(rewards))
+    count = np.ones_like(rewards) if count is None else np.asarray(count, rewards.dtype)
+    size = count.sum(axis=-1)
+    mean = ((count * rewards).sum(axis=-1) / size)[..., None]
+    high, low = (np.where(count > 0, rewards, x) for x in (-np.inf, np.inf))
+    differ = high.max(axis=-1, keepdims=True) > low.min(axis=-1, keepdims=True)
+    centred = np.where(differ, rewards - mean, np.zeros_like(rewards))
     if scale == "none":
         return centred
     if scale == "batch":
         # Moments around a value near the batch's mean lose no digits where the mean is large.
         near = rewards - np.mean(mean, axis=-2, keepdims=True)
-        first, second = _total(near, count), _total(near * near, count)
+        first, second = (count * near).sum(axis=-1), (count * (near * near)).sum(axis=-1)
         std = _batch_std(first, second, size, kept)
     else:
-        std = np.sqrt(_total(centred * centred, count) / np.clip(size - 1, min=1.0))
+        squares = (count * (centred * centred)).sum(axis=-1)
+        std = np.sqrt(squares / np.clip(size - 1, min=1.0))
     return centred / (std[..., None] + STD_FLOOR)
-
-
-def _total(values: Array, count: Array | None) -> Array:
-    """Sum over the last axis of values that `count` responses have each."""
-    return np.sum(values if count is None else count * values, axis=-1)
-
-
-def _differ(rewards: Array, count: Array | None) -> Array:
-    """(..., 1) bool; two responses of the group have different rewards."""
-    high = low = rewards
-    if count is not None:
-        given = count > 0
-        high, low = (np.where(given, rewards, np.full_like(rewards, x)) for x in (-np.inf, np.inf))
-    return np.max(high, axis=-1, keepdims=True) > np.min(low, axis=-1, keepdims=True)
 
 
 def _batch_std(first: Array, second: Array, size: Array, kept: Array | None) -> Array:

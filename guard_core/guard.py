@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,13 +69,9 @@ class GuardState:
         )
 
     def take(self, problems: Array) -> GuardState:
-        """The batch's rows, (..., P).
-
-        Args:
-            problems: (..., P) problem indices, or (P,) for the same ones under all leading axes.
-        """
+        """The rows of (..., P) problems, or of (P,) the same ones under all leading axes."""
         at = self._index(problems)
-        return GuardState(**{name: array[at] for name, array in self._arrays().items()})
+        return GuardState(*(getattr(self, name)[at] for name in GuardState.__slots__))
 
     def put(self, problems: Array, rows: GuardState) -> GuardState:
         """Write a batch's rows back, into the old state's memory.
@@ -88,14 +84,10 @@ class GuardState:
             raise ValueError("state: a problem occurs twice in the batch; visit each at most once")
         at = self._index(problems)
         whole = replace(self, memory=widen(self.memory, rows.memory.shape[-1]))
-        new = rows._arrays()
-        new["memory"] = widen(rows.memory, whole.memory.shape[-1])
-        for name, array in whole._arrays().items():
-            array[at] = new[name]
+        rows = replace(rows, memory=widen(rows.memory, whole.memory.shape[-1]))
+        for name in GuardState.__slots__:
+            getattr(whole, name)[at] = getattr(rows, name)
         return whole
-
-    def _arrays(self) -> dict[str, Array]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def _index(self, problems: Array) -> tuple[Array, ...]:
         """Places of the problems under all leading axes."""
@@ -174,8 +166,8 @@ def decide(
 class Guard:
     """TTRL-Guard's per-problem monitor and its three interventions (paper section 3).
 
-    The pattern is Optax's: `init` makes a state, `step` maps a state and an observation to a new
-    state and a decision. Nothing is hidden and nothing random happens inside.
+    `init` makes a state, `step` maps a state and an observation to a new state and a decision.
+    Nothing is hidden and nothing random happens inside.
     """
 
     config: GuardConfig
@@ -261,8 +253,8 @@ class Guard:
             for name in ProblemState.__slots__
         }
         new |= {"flips": flips, "match_rates": match_rates, "memory": remembered}
-        old = rows._arrays() | {"memory": memory}
-        rows = GuardState(**{name: _array(values, old[name]) for name, values in new.items()})
+        old = replace(rows, memory=memory)
+        rows = GuardState(**{name: _array(new[name], getattr(old, name)) for name in new})
         return rows, _decision(s, rows, visits, tied, minority, candidates)
 
     def remembered(self, rows: GuardState) -> Array | None:
@@ -276,9 +268,7 @@ class Guard:
     ) -> tuple[Votes, Array, Array]:
         """Pad votes, scores and memory to one width of at least one answer."""
         width = max(1, votes.counts.shape[-1], rows.memory.shape[-1])
-        if votes.counts.shape[-1] != width:
-            counts, samples = widen(votes.counts, width), widen(votes.samples, width)
-            votes = replace(votes, counts=counts, samples=samples)
+        votes = votes.wide(width)
         scores = votes.counts if scores is None else widen(np.asarray(scores), width)
         remembers = self.config.labels.label_from == "memory"
         return votes, scores, widen(rows.memory, width) if remembers else rows.memory

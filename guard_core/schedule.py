@@ -43,15 +43,9 @@ def step_factors(steps_of_epoch: list[int], epochs: int, warmup_ratio: float) ->
 
 
 def signal(flipped: Array, match_rate: Array, visited: Array, config: GuardConfig) -> Array:
-    """Return the signal of `brake_on`.
+    """(...,) signals of `brake_on`, from the latest visit of every problem, (..., N) each.
 
-    Args:
-        flipped: (..., N) 1 or True where the label changed at the problem's latest visit.
-        match_rate: (..., N) of that visit.
-        visited: (..., N) bool; problems that were visited in training.
-
-    Returns:
-        (...,) share of all N problems whose label changed, or mean match rate of the visited ones.
+    The share of all N problems whose label changed, or the mean match rate of the visited ones.
     """
     seen = np.astype(visited, match_rate.dtype)
     if config.brake.brake_on == "flip_rate":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ class Votes:
     """K, responses per problem that are trained on, unparseable ones included."""
 
     def __post_init__(self) -> None:
-        """Check the shapes and sizes, which costs nothing; `check` looks at the values."""
+        """Check the shapes and sizes."""
         as_numpy(self, "counts", "samples")
         if tuple(self.counts.shape) != tuple(self.samples.shape) or self.counts.ndim < 2:
             raise ValueError(
@@ -43,20 +43,20 @@ class Votes:
             )
 
     @classmethod
-    def from_answers(
-        cls, answers: Array, *, n_samples: int, n_answers: int, check: bool = True
-    ) -> Votes:
+    def from_answers(cls, answers: Array, *, n_samples: int, n_answers: int) -> Votes:
         """Count responses; the first `n_samples` of each problem are the trained ones.
 
         Args:
             answers: (..., P, V) integer answer ids, -1 for unparseable.
             n_answers: A, larger than every id.
-            check: look at the ids; one outside -1..A-1 is a ValueError.
+
+        Raises:
+            ValueError: an id lies outside -1..A-1.
         """
         answers = np.asarray(answers)
         if not np.issubdtype(answers.dtype, np.integer):
             raise ValueError(f"votes: answer ids must be integers, not {answers.dtype}")
-        if check and bool(np.any((answers >= n_answers) | (answers < -1))):
+        if ((answers >= n_answers) | (answers < -1)).any():
             raise ValueError(
                 f"votes: answer ids must lie in -1..{n_answers - 1}; raise n_answers = "
                 f"{n_answers}, or use -1 for what is unparseable"
@@ -68,16 +68,10 @@ class Votes:
             n_samples=n_samples,
         )
 
-    def check(self) -> None:
-        """Look at the values; raises ValueError for impossible counts."""
-        if self.counts.shape[-1] == 0:
-            return
-        if bool(np.any(self.samples < 0)) or bool(np.any(self.samples > self.counts)):
-            raise ValueError("votes: every count must hold 0 <= samples <= counts")
-        if bool(np.any(np.sum(self.counts, axis=-1) > self.n_votes)):
-            raise ValueError(f"votes: a problem has more than n_votes = {self.n_votes} votes")
-        if bool(np.any(np.sum(self.samples, axis=-1) > self.n_samples)):
-            raise ValueError(f"votes: a problem has more than n_samples = {self.n_samples} samples")
+    def wide(self, n_answers: int) -> Votes:
+        """Pad to at least `n_answers` answers."""
+        counts, samples = widen(self.counts, n_answers), widen(self.samples, n_answers)
+        return self if counts is self.counts else replace(self, counts=counts, samples=samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +111,7 @@ def as_numpy(record: object, *names: str) -> None:
 
 
 def count_answers(answers: Array, n_answers: int) -> Array:
-    """Count responses per answer id.
-
-    Args:
-        answers: (..., P, V) integer answer ids; -1 is unparseable and counts nowhere.
-        n_answers: A, larger than every id.
-
-    Returns:
-        (..., P, A) integers of the dtype of `answers`.
-    """
+    """(..., P, A) responses per answer id among (..., P, V) integer ids; -1 counts nowhere."""
     answers = np.asarray(answers)
     hits = answers[..., None] == np.arange(n_answers, dtype=answers.dtype)
     return hits.sum(axis=-2, dtype=answers.dtype)

@@ -77,13 +77,9 @@ def _guard(reading: str, config: SimConfig) -> GuardConfig:
 def with_positions(
     base: SimConfig, positions: Mapping[str, int], reading: str | None = None
 ) -> SimConfig:
-    """The settings that the sliders and the switch stand for.
+    """The settings of sliders and switch, `base` where they set nothing.
 
     More trained samples than votes are not possible; there all votes are trained on.
-
-    Args:
-        base: what no slider sets.
-        reading: whose guard takes the place of that of `base`, a key of `READINGS`.
     """
     if reading is not None:
         base = replace(base, guard=_guard(reading, base))
@@ -113,18 +109,8 @@ def as_command(config: SimConfig) -> str:
     return shlex.join(words)
 
 
-class Drawn(NamedTuple):
-    """Content of the page for one setting."""
-
-    progress: go.Figure
-    fates: go.Figure
-    lost: go.Figure
-    words: list[str]
-    """The numbers in sentences."""
-
-
-def redraw(config: SimConfig) -> Drawn:
-    """Simulate TTRL and the guard of the settings on the same seeds, and draw both."""
+def redraw(config: SimConfig) -> tuple[list[go.Figure], list[str]]:
+    """Simulate TTRL and the settings' guard on the same seeds: figures, and sentences."""
     arms = {"ttrl": _run(replace(config, guard=GuardConfig.off())), "guard": _run(config)}
     whole = pd.concat([over_time.assign(arm=name) for name, (over_time, _) in arms.items()])
     shares = {name: shares for name, (_, shares) in arms.items()}
@@ -142,7 +128,7 @@ def redraw(config: SimConfig) -> Drawn:
         fate = f"collapses in epoch {collapse.mean:.0f}" if collapse.n else "never collapses"
         words.append(f"Under {name} the flip rate peaks at {peak.mean:.1f} % and {fate}.")
     words.append("Matched effort and the simple rivals: guard-sim compare.")
-    return Drawn(training_progress(whole), fate_bars(together), lost_votes(whole), words)
+    return [training_progress(whole), fate_bars(together), lost_votes(whole)], words
 
 
 @lru_cache(maxsize=64)
@@ -184,7 +170,7 @@ def make_app(base: SimConfig) -> Dash:
         shown = [f"{slider.values[at[slider.name]]:g}" for slider in SLIDERS]
         try:
             config = with_positions(base, at, reading)
-            *figures, words = redraw(config)
+            figures, words = redraw(config)
         except UserError as error:
             return [no_update] * 5 + [str(error), *shown]
         return [*figures, [html.P(line) for line in words], as_command(config), "", *shown]

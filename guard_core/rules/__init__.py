@@ -4,16 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from guard_core.config import ConfigError
-from guard_core.rules.confidence import (
-    SCRL,
-    Dare,
-    Intuitor,
-    OneShotEM,
-    Rent,
-    Scope,
-    SCRLContinuous,
-)
-from guard_core.rules.evidence import T3RL, CoRewarding1, CoRewarding2, CoVerRL, EvolRL, SelfHarmony
+from guard_core.rules import confidence, evidence, votes
 from guard_core.rules.rule import (
     Need,
     Observations,
@@ -24,20 +15,6 @@ from guard_core.rules.rule import (
     rule_advantages,
     weighed,
 )
-from guard_core.rules.votes import (
-    DDRL,
-    EMPO,
-    MMUPT,
-    SNR,
-    SRT,
-    TTCS,
-    TTRL,
-    DiSCTT,
-    FormatReward,
-    MajAtN,
-    RandomReward,
-    SRTSoft,
-)  # fmt: skip
 
 __all__ = [
     "RULES",
@@ -55,9 +32,12 @@ __all__ = [
 RULES: dict[str, type[Rule]] = {
     rule.name: rule
     for rule in (
-        TTRL, SRT, SRTSoft, TTCS, MMUPT, EMPO, SNR, DDRL, SCRL, SCRLContinuous, DiSCTT, EvolRL,
-        Scope, T3RL, CoVerRL, SelfHarmony, CoRewarding1, CoRewarding2, Intuitor, Rent, Dare,
-        OneShotEM, RandomReward, FormatReward, MajAtN,
+        votes.TTRL, votes.SRT, votes.SRTSoft, votes.TTCS, votes.MMUPT, votes.EMPO, votes.SNR,
+        votes.DDRL, confidence.SCRL, confidence.SCRLContinuous, votes.DiSCTT, evidence.EvolRL,
+        confidence.Scope, evidence.T3RL, evidence.CoVerRL, evidence.SelfHarmony,
+        evidence.CoRewarding1, evidence.CoRewarding2, confidence.Intuitor, confidence.Rent,
+        confidence.Dare, confidence.OneShotEM, votes.RandomReward, votes.FormatReward,
+        votes.MajAtN,
     )
 }  # fmt: skip
 """Name to class; add to it to make a rule of your own known to both worlds."""

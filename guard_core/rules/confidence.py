@@ -267,10 +267,9 @@ class Scope(Rule):
         return self.rewards(obs, self._labels(obs, self.weights(obs), draws))
 
     def rewards(self, obs: Observations, labels: Array) -> Array:
-        """(..., P, K) rewards against the labels of all subgroups, by the size that is chosen.
+        """(..., P, K) rewards by the size that is chosen.
 
-        Args:
-            labels: (..., P, S) of the subgroups, the smallest size first; -2 for none.
+        `labels` (..., P, S) are those of all subgroups, the smallest size first; -2 for none.
         """
         V, start, cuts = obs.votes.n_votes, 0, []
         for size in subgroup_sizes(V):
@@ -342,11 +341,9 @@ def subgroup_sizes(n_votes: int) -> list[int]:
 
 
 def cut_by(obs: Observations, labels: Array, size: int, count_none: bool) -> Cut:
-    """Reward every response against the label of its subgroup of this size.
+    """Reward responses against the labels (..., P, S) of their subgroups of this size, -2 for none.
 
-    Args:
-        labels: (..., P, S) of the subgroups, -2 for none; S times `size` is V.
-        count_none: whether "no label" is one of the distinct labels.
+    `count_none`: "no label" is one of the distinct labels.
     """
     answers = obs.of("answers")
     member = np.arange(obs.votes.n_votes) // size

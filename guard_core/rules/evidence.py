@@ -144,10 +144,7 @@ class CoVerRL(Rule):
     """New solutions behind each verdict that a response is wrong; 0 asks for none."""
 
     def questions(self, obs: Observations, label: Array) -> Array:
-        """Implement `Rule.questions`: one half about the majority's first responses.
-
-        The other half is about the first response of the least frequent other answer.
-        """
+        """As `Rule.questions`: half about the majority's first responses, half about its rival."""
         answers, V = obs.of("answers"), obs.votes.n_votes
         wins = (answers == label[..., None]) & (label >= 0)[..., None]
         n_wins = np.sum(np.astype(wins, np.int64), axis=-1, keepdims=True)
@@ -187,9 +184,7 @@ class CoVerRL(Rule):
     def regeneration_rewards(self, answers: Array, label: Array) -> Array:
         """(..., M, N) rewards of N new solutions behind each of M verdicts, as those of responses.
 
-        Args:
-            answers: (..., M, N) answer ids, -1 unparseable.
-            label: (..., M) the label of the verdict's problem.
+        `answers` (..., M, N) are ids, -1 unparseable; `label` (..., M) those of the problems.
         """
         return self._format_and_match(answers, label, np.float64)
 

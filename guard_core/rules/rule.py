@@ -1,8 +1,8 @@
 """Interface of the rules: from observations of a batch to rewards, a label and a weight.
 
-A rule is a frozen record of its settings with pure methods. It owns no randomness and no state,
-and never sees a true answer. The label is chosen between `scores` and the rest, so that the guard,
-frozen labels and vote memory stand in the same place for every rule:
+A rule is a frozen record of its settings with pure methods: no randomness, no state, no true
+answer. The label is chosen between `scores` and the rest, so that the guard, frozen labels and vote
+memory stand in the same place for every rule:
 
     scores = rule.scores(obs)                             # who wins the label
     rows, decision = guard.step(rows, obs.votes, draws, scores)
@@ -16,7 +16,7 @@ problem, or over the batch; there a problem that the rule leaves out still count
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, Self
 
@@ -32,7 +32,7 @@ from guard_core.advantages import (
 )
 from guard_core.config import ConfigError, GuardConfig, check_fields, settings
 from guard_core.decision import Decision
-from guard_core.votes import Array, Votes, as_numpy, sum_by_id, widen
+from guard_core.votes import Array, Votes, as_numpy, sum_by_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,14 @@ class Observations:
 
     def __post_init__(self) -> None:
         """Check the shapes; give the votes a column where no answer is known yet."""
-        object.__setattr__(self, "votes", _wide(self.votes, 1))
-        as_numpy(self, *(f.name for f in fields(self) if f.name != "votes"))
+        object.__setattr__(self, "votes", self.votes.wide(1))
+        names = [f.name for f in fields(self) if f.name != "votes"]
+        as_numpy(self, *names)
         front, V = tuple(self.votes.counts.shape[:-1]), self.votes.n_votes
         by_response = ("answers", "step_logprob", "entropy", "certainty", "tool")
         last: dict[str, tuple[int, ...]] = dict.fromkeys(by_response, (V,))
         last["similarity"] = (self.votes.n_samples,) * 2
-        for name in (f.name for f in fields(self) if f.name != "votes"):
+        for name in names:
             if (array := getattr(self, name)) is None:
                 continue
             shape = tuple(array.shape)
@@ -88,10 +89,6 @@ class Observations:
             if shape != needs:
                 wanted = needs if name in last else f"({', '.join(map(str, front))}, any)"
                 raise ValueError(f"{name}: shape {shape}, needs {wanted}")
-
-    def wide(self, n_answers: int) -> Observations:
-        """Pad the votes to at least `n_answers` answers, as a guard's memory may have more."""
-        return replace(self, votes=_wide(self.votes, n_answers))
 
     @property
     def real(self) -> Any:
@@ -113,8 +110,7 @@ class Observations:
     @property
     def shares(self) -> Array:
         """(..., P, A) shares of all V votes."""
-        counts = self.votes.counts
-        return np.astype(counts, self.real) / self.votes.n_votes
+        return np.astype(self.votes.counts, self.real) / self.votes.n_votes
 
     def of(self, name: str) -> Array:
         """Return an observation that the rule needs; a missing one is a ValueError."""
@@ -128,13 +124,6 @@ class Observations:
         if self.draws.shape[-1] < n:
             raise ValueError(f"draws: {self.draws.shape[-1]} numbers, the rule takes {n}")
         return self.draws[..., :n]
-
-
-def _wide(votes: Votes, n_answers: int) -> Votes:
-    if votes.counts.shape[-1] >= n_answers:
-        return votes
-    counts, samples = widen(votes.counts, n_answers), widen(votes.samples, n_answers)
-    return replace(votes, counts=counts, samples=samples)
 
 
 def per_response(by_answer: Array, answers: Array) -> Array:
@@ -268,10 +257,6 @@ class Rule:
         """(..., P) mask of problems whose rewards are used as advantages; None for none."""
         return None
 
-    def to_dict(self) -> dict[str, Any]:
-        """All fields as plain values."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Build from settings by name; missing ones take their defaults."""
@@ -286,19 +271,15 @@ class Rule:
 
 
 def _named(rule: type[Rule]) -> str:
-    """The rule's name in messages; falls back to the class name."""
     return getattr(rule, "name", rule.__name__)
 
 
 def response_streams(
     rule: Rule, obs: Observations, decision: Decision, config: GuardConfig
 ) -> tuple[Array, Array]:
-    """Return the advantages of both streams per trained response, as `group_advantages` does.
+    """(..., P, K) advantages of both streams, as of `group_advantages`.
 
     The rule pays the majority stream; the minority stream is the guard's.
-
-    Returns:
-        `majority` and `minority`, each (..., P, K), before mixing with `beta`.
     """
     answers = obs.of("answers")[..., : obs.votes.n_samples]
     if rule.pays != "response":
@@ -330,7 +311,8 @@ def rule_advantages(
 
     Before mixing with `beta`; `rewards` are those of `rule.pay`, where computed elsewhere.
     """
-    obs = obs.wide(decision.minority.shape[-1])
+    # A guard's memory may hold more answers than the visit's votes.
+    obs = replace(obs, votes=obs.votes.wide(decision.minority.shape[-1]))
     votes = obs.votes
     if rule.pays == "label":
         return majority_advantages(votes.samples, votes.n_samples, decision, config)

@@ -1,9 +1,8 @@
 """Visits in compiled code: the functions of guard_core in loops over a batch, and over an epoch.
 
-The functions are compiled as they stand in guard_core, so the law is written there alone. What is
-added here is the simulator's: the truth as a label, and the GRPO update as a gradient in a
-problem's logits. The samples' advantages depend on the answer alone, so with n_a of K samples on
-answer a
+The functions are compiled as they stand in guard_core. What is added is the simulator's: the truth
+as a label, and the GRPO update as a gradient in a problem's logits. The samples' advantages depend
+on the answer alone, so with n_a of K samples on answer a
 
     g_a = (1/K) * sum_k A_k * (1[a_k = a] - p_a) = (n_a * A_a - p_a * sum_b n_b * A_b) / K.
 
@@ -13,17 +12,10 @@ count in K and in the standardisation; their constant log-probability has no gra
 answers and plain TTRL, x = logit p moves by +-2*step*sqrt(q*(1-q)*(K-1)/K), q the share among the
 samples (standardisation with n-1, the floor of 1e-6 aside), away from the loser.
 
-`update = "expected"` takes the sampling noise out of the update and leaves it in the vote. Label,
-minority candidates, weight, beta and skip are those that the guard decided from the votes and
-samples drawn; given them, the count n_a of the K samples is replaced by its mean over a fresh group
-of samples, K * (1 - unparseable) * p_a. With the reward `answer = label` and every response
-parseable, q the label's probability and F = sqrt(q * (1 - q) * (K - 1) / K),
-
-    g_label = F,    g_a = -F * p_a / (1 - q) for the other answers.
-
-It is not the mean of the sampled update over all draws that lead to the same label: that mean has
-E[F(share)] <= F(q) in place of F(q), and the K samples are among the votes that made the label.
-With two answers x = logit p moves by 2 * step * F, the drift of `sim.theory` times its sign.
+`update = "expected"` takes the sampling noise out of the update and leaves it in the vote: given
+label, minority candidates, weight, beta and skip, the count n_a of the K samples is replaced by its
+mean over a fresh group, K * (1 - unparseable) * p_a. It is not the mean of the sampled update over
+all draws that lead to the same label, whose K samples are among the votes that made the label.
 
 Nothing here allocates an array, so reference counts are turned off (`_nrt=False`): counting those
 of the rows that the functions are given would take half of the time.
@@ -69,7 +61,6 @@ class Update(NamedTuple):
     gradient_RPA: Floats
     """Weighted gradient in the logits, 0 where the problem is dropped."""
     drop_RP: Bools
-    """The problem left the batch."""
     streams_RSPB: Floats | None = None
     """(R, 2, P, A + 1) weighted advantages per answer of the majority and the minority stream, the
     last place for unparseable responses; only for the policy `measured`."""
@@ -91,8 +82,7 @@ def expected_samples(p_RPA: Array, parseable: float, n_samples: int) -> Array:
 def sit_out(config: SimConfig, draws_RP: Floats, records_RP: Records, update: Update) -> Update:
     """Skip a batch's problems with probability `skip_rate`, in addition to the guard's.
 
-    They are voted on and decided on as ever, and not trained on: the control for a guard that
-    skips. The visits' records are changed in place.
+    The control for a guard that skips. The visits' records are changed in place.
     """
     out_RP = draws_RP < config.skip_rate
     records_RP["skipped"] |= out_RP
@@ -114,7 +104,7 @@ def sums_gradient(
     drop_RP: Bools,
     out_RPA: Floats,
 ) -> None:
-    """Weighted gradient of every problem of a batch, 0 where it is dropped."""
+    """Write the weighted gradients of a batch, 0 where a problem is dropped."""
     R, P, A = p_RPA.shape
     for r in range(R):
         for p in range(P):
@@ -224,7 +214,7 @@ def prime(
 
 
 class Targets(NamedTuple):
-    """The answers of a batch that are trained on."""
+    """The answers of a batch that are trained on, and the trained samples that hit them."""
 
     candidate_votes_RPA: Ints
     """Responses per answer that minority candidates are chosen by."""
@@ -233,9 +223,8 @@ class Targets(NamedTuple):
     label_RP: Ints
     """The answer that is trained on, -1 for none."""
     hits_RP: Floats
-    """Trained samples that hit it."""
     rival_hits_RP: Floats
-    """Trained samples that hit a minority candidate."""
+    """On minority candidates."""
 
     @classmethod
     def empty(cls, candidate_votes_RPA: Ints) -> Targets:
@@ -380,52 +369,6 @@ class Batch(NamedTuple):
 
 
 @_njit(cache=True, nogil=True)
-def visit_batch(
-    where: tuple[int, int, int],
-    parseable: float,
-    on_truth: bool,
-    settings_1: Records,
-    batch: Batch,
-    draws: tuple[Floats, Floats, Floats],
-    order_RP: Ints,
-    truth_RP: Shorts,
-    step: float,
-    state: State,
-    policy: Directions,
-    records_RP: Records,
-    norm_RP: Floats,
-) -> int:
-    """Vote, decide, learn and update, as the loop of `sim.engine.run` does with plain settings.
-
-    Args:
-        where: seed, number of the first replicate, and epoch.
-
-    Returns:
-        -1, or the flat place of the first problem whose logits are not finite.
-    """
-    s, (seed, first, epoch) = settings_1[0], where
-    p_RPA, counts_RPA, samples_RPA = batch.p_RPA, batch.counts_RPA, batch.samples_RPA
-    write_logits(policy, order_RP, p_RPA)
-    bad = softmax_rows(p_RPA)
-    if bad >= 0:
-        return bad
-    votes = (s.n_votes, counts_RPA, samples_RPA, s.n_samples)
-    draw_votes(seed, first, epoch, order_RP, p_RPA, parseable, *votes)
-    tally(counts_RPA, truth_RP, s.n_votes, 0, records_RP)
-    given = (counts_RPA, counts_RPA, batch.cap, batch.targets, batch.key_P, records_RP)
-    decide(settings_1, state, draws, order_RP, *given)
-    count_hits(on_truth, truth_RP, samples_RPA, records_RP, batch.targets)
-    gradient_RPA = batch.gradient_RPA
-    of = (batch.targets, records_RP, p_RPA, gradient_RPA, batch.drop_RP)
-    learn(settings_1, samples_RPA, *of)
-    update_plain(policy, order_RP, step, gradient_RPA, norm_RP)
-    for p in range(norm_RP.size):
-        if not np.isfinite(norm_RP.flat[p]):
-            return p
-    return -1
-
-
-@_njit(cache=True, nogil=True)
 def visit_all(
     where: tuple[int, int, int],
     parseable: float,
@@ -445,13 +388,15 @@ def visit_all(
 ) -> None:
     """Make all visits of an epoch, one replicate after the other, whose memory fits the cache.
 
+    Votes, decides, learns and updates as the loop of `sim.engine.run` does with plain settings.
+
     Args:
+        where: seed, number of the first replicate, and epoch.
         batches: memory for a batch, and for the last one, which may be smaller.
-        step_B: step size of every batch.
         bad_R: output; place of the visit at which a replicate ends, its logits not finite, or -1.
     """
     (R, N), size = order_RN.shape, batches[0].key_P.shape[0]
-    seed, first, epoch = where
+    s, (seed, first, epoch) = settings_1[0], where
     for r in range(R):
         one, bad = slice(r, r + 1), -1
         own = State(
@@ -474,28 +419,30 @@ def visit_all(
             start, stop = b * size, min((b + 1) * size, N)
             at, shape = slice(start, stop), (1, stop - start)
             batch = batches[0] if stop - start == size else batches[1]
-            bad = visit_batch(
-                (seed, first + r, epoch),
-                parseable,
-                on_truth,
-                settings_1,
-                batch,
-                drawn,
-                order_RN[r, at].reshape(shape),
-                truth_RN[r, at].reshape(shape),
-                step_B[b],
-                own,
-                model,
-                records_RN[r, at].reshape(shape),
-                norm_RN[r, at].reshape(shape),
-            )
+            order_RP, truth_RP = order_RN[r, at].reshape(shape), truth_RN[r, at].reshape(shape)
+            seen_RP, norm_RP = records_RN[r, at].reshape(shape), norm_RN[r, at].reshape(shape)
+            p_RPA, counts_RPA, samples_RPA = batch.p_RPA, batch.counts_RPA, batch.samples_RPA
+            write_logits(model, order_RP, p_RPA)
+            bad = softmax_rows(p_RPA)
+            if bad < 0:
+                votes = (s.n_votes, counts_RPA, samples_RPA, s.n_samples)
+                draw_votes(seed, first + r, epoch, order_RP, p_RPA, parseable, *votes)
+                tally(counts_RPA, truth_RP, s.n_votes, 0, seen_RP)
+                given = (counts_RPA, counts_RPA, batch.cap, batch.targets, batch.key_P, seen_RP)
+                decide(settings_1, own, drawn, order_RP, *given)
+                count_hits(on_truth, truth_RP, samples_RPA, seen_RP, batch.targets)
+                of = (batch.targets, seen_RP, p_RPA, batch.gradient_RPA, batch.drop_RP)
+                learn(settings_1, samples_RPA, *of)
+                update_plain(model, order_RP, step_B[b], batch.gradient_RPA, norm_RP)
+                for p in range(stop - start - 1, -1, -1):
+                    bad = bad if np.isfinite(norm_RP[0, p]) else p
             if bad >= 0:
                 bad += start
                 break
             if r < counts_SNA.shape[0]:
                 for p in range(stop - start):
                     for a in range(counts_SNA.shape[2]):
-                        counts_SNA[r, start + p, a] = batch.counts_RPA[0, p, a]
+                        counts_SNA[r, start + p, a] = counts_RPA[0, p, a]
         bad_R[r] = bad
 
 

@@ -48,11 +48,11 @@ from sim.engine.kernel import (
     weighted_streams,
 )
 from sim.engine.rows import Epoch
-from sim.engine.rules import fast_rule
+from sim.engine.rules import fast_rewards
 from sim.settings.config import SimConfig
 from sim.world.observe import AnswerObserver, ObservedVisit
 from sim.world.policies import Directions
-from sim.world.sampling import Floats, Ints, Records, Shorts
+from sim.world.sampling import Floats, Ints, Records
 
 _CHUNK = 64
 """Problems whose scores at visit 0 are computed at once; bounds the memory."""
@@ -137,7 +137,7 @@ class GuardLearner:
         return bad_R
 
     def remembered(self, problems_RP: Ints) -> Floats | None:
-        """Return the scores of earlier visits, see `guard_core.Guard.remembered`."""
+        """(R, P, A) scores of earlier visits, as of `guard_core.Guard.remembered`."""
         if not self._settings.label_from_memory:
             return None
         memory_RPA = np.take_along_axis(self._state.memory_RNA, problems_RP[..., None], axis=1)
@@ -220,31 +220,26 @@ class RuleLearner:
 
     guard: GuardLearner
 
-    def __init__(self, config: SimConfig, truth_RN: Shorts) -> None:
-        """Start before visit 0; the observation models read the true answers by problem."""
-        self._config, self._truth_RN = config, truth_RN
+    def __init__(self, config: SimConfig) -> None:
+        """Start before visit 0."""
+        self._config = config
         self._rule = make_rule(config.rule, config.rule_options)
         self._observer = AnswerObserver(config, self._rule)
-        self._fast = fast_rule(self._rule, config.n_votes)
+        self._fast = fast_rewards(self._rule, config.n_votes)
 
-    def first_scores(self, votes: Votes, p_RNA: Floats) -> Floats | None:
+    def first_scores(self, epoch: Epoch, votes: Votes, p_RNA: Floats) -> Floats | None:
         """Return the rule's scores at visit 0; None where they are the votes."""
         if self._rule.labels_by_votes():
             return None
-        starts = range(0, p_RNA.shape[1], _CHUNK)
-        visits = (self._first_visit(votes, p_RNA, slice(start, start + _CHUNK)) for start in starts)
-        scores = [self._rule.scores(self._observer.see(visit)) for visit in visits]
+        scores = []
+        for start in range(0, p_RNA.shape[1], _CHUNK):
+            of = (p_RNA, votes.counts, votes.samples)
+            p_RPA, *both = (np.ascontiguousarray(part[:, start : start + _CHUNK]) for part in of)
+            visit = self._visit(
+                epoch, start, replace(votes, counts=both[0], samples=both[1]), p_RPA
+            )
+            scores.append(self._rule.scores(self._observer.see(visit)))
         return np.concatenate(scores, axis=1)
-
-    def _first_visit(self, votes: Votes, p_RNA: Floats, at: slice) -> ObservedVisit:
-        both = (votes.counts, votes.samples)
-        counts, samples = (np.ascontiguousarray(part[:, at]) for part in both)
-        p_RPA = np.ascontiguousarray(p_RNA[:, at])
-        truth_RP = np.ascontiguousarray(self._truth_RN[:, at])
-        part = Votes(counts, samples, votes.n_votes, votes.n_samples)
-        problems_P = np.arange(at.start, at.start + p_RPA.shape[1])
-        problems_RP = np.tile(problems_P, (p_RPA.shape[0], 1))
-        return ObservedVisit(0, 0, problems_RP, truth_RP, part, p_RPA)
 
     def step(
         self, epoch: Epoch, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: Floats
@@ -252,9 +247,7 @@ class RuleLearner:
         """As `GuardLearner.step`; the drawn samples are trained on."""
         visit = self._visit(epoch, start, votes, p_RPA)
         prior_RPA = self.guard.remembered(visit.problems_RP)
-        fast = self._fast
-        spared = {} if fast is None else {"spared": fast.spares, "draws": False}
-        obs = self._observer.see(visit, prior_RPA, **spared)
+        obs = self._observer.see(visit, prior_RPA, compiled=self._fast is not None)
         scores = None if self._rule.labels_by_votes() else self._rule.scores(obs)
         decision = self.guard.decide(epoch, start, votes, scores)
         if self._config.labels == "truth":
@@ -262,14 +255,14 @@ class RuleLearner:
         if Need.VERDICTS in self._rule.needs:
             obs = replace(obs, verdicts=self._verdicts(visit, obs, decision))
         rewards_RPK = None
-        if fast is not None:
-            rewards_RPK = fast.rewards(self._rule, self._observer, visit, obs, decision.label)
+        if self._fast is not None:
+            rewards_RPK = self._fast(self._rule, self._observer, visit, obs, decision.label)
         return self._update(obs, decision, p_RPA, rewards_RPK)
 
     def _visit(self, epoch: Epoch, start: int, votes: Votes, p_RPA: Floats) -> ObservedVisit:
         at = slice(start, start + p_RPA.shape[1])
         c = self._config
-        batch = (epoch.epoch - 1) * c.n_batches + start // c.batch_size + 1
+        batch = (epoch.epoch - 1) * c.n_batches + start // c.batch_size + 1 if epoch.epoch else 0
         problems_RP = np.ascontiguousarray(epoch.problems_RN[:, at])
         truth_RP = np.ascontiguousarray(epoch.truth_RN[:, at])
         return ObservedVisit(epoch.epoch, batch, problems_RP, truth_RP, votes, p_RPA)

@@ -1,8 +1,7 @@
 """Compiled rewards of rules that are far too slow on arrays; all others run on arrays alone.
 
-A rule is here only if it costs more than three times plain TTRL's visit on arrays, at 64
-replicates. Its law stays in `guard_core.rules`: compiled code gives the one quantity that is
-expensive, and the rule makes rewards of it.
+A rule is here only if it costs more than three times plain TTRL's visit on arrays. Its law stays in
+`guard_core.rules`: compiled code gives the one quantity that is expensive.
 
 * EVOL-RL's novelties take time proportional to the responses, not to their pairs. With the
   similarities of `sim.world.observe`, s_ij = .5 + .3 b [a_i = a_j] + .1 (u_i + u_j), a
@@ -16,14 +15,14 @@ expensive, and the rule makes rewards of it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from guard_core.config import floor_share
-from guard_core.rules import Need, Observations, Rule
+from guard_core.rules import Observations, Rule
 from guard_core.rules.confidence import Scope, subgroup_sizes
 from guard_core.rules.evidence import EvolRL
 from sim.world.observe import BASE, SAME, SPREAD, AnswerObserver, ObservedVisit
@@ -199,21 +198,11 @@ def _size(x: Any) -> Any:
     return np.int64((((x + (x >> np.uint64(4))) & _BYTES) * _ONES) >> np.uint64(56))
 
 
-class FastRule(NamedTuple):
-    """The compiled part of a rule."""
-
-    rewards: Callable[[Any, AnswerObserver, ObservedVisit, Observations, Ints], Floats]
-    """(R, P, K) rewards of a rule's trained responses, from a batch and its labels."""
-    spares: frozenset[Need]
-    """Observations that are not drawn."""
-    supports: Callable[[Any, int], bool]
-    """Return whether it computes a rule with these settings and this number of votes."""
-
-
-def fast_rule(rule: Rule, n_votes: int) -> FastRule | None:
-    """Return the compiled part of a rule; None where the rule runs on arrays alone."""
-    fast = FAST.get(type(rule))
-    return fast if fast is not None and fast.supports(rule, n_votes) else None
+def fast_rewards(rule: Rule, n_votes: int) -> FastRewards | None:
+    """The compiled part of a rule with this number of votes; None where it runs on arrays alone."""
+    if isinstance(rule, Scope) and not (rule.confidence == "logprob" and fills_words(n_votes)):
+        return None
+    return FAST.get(type(rule))
 
 
 def _evol_rl(
@@ -239,12 +228,7 @@ def _scope(
     return rule.rewards(obs, labels_RPG)
 
 
-FAST: dict[type[Rule], FastRule] = {
-    EvolRL: FastRule(_evol_rl, frozenset({Need.SIMILARITY}), lambda rule, n_votes: True),
-    Scope: FastRule(
-        _scope,
-        frozenset(),
-        lambda rule, n_votes: rule.confidence == "logprob" and fills_words(n_votes),
-    ),
-}
+FastRewards = Callable[[Any, AnswerObserver, ObservedVisit, Observations, Ints], Floats]
+"""(R, P, K) rewards of a rule's trained responses, from a batch and its labels."""
+FAST: dict[type[Rule], FastRewards] = {EvolRL: _evol_rl, Scope: _scope}
 """By class; a subclass of one's own runs on arrays."""

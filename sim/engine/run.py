@@ -31,9 +31,9 @@ from sim.engine.learner import GuardLearner, RuleLearner
 from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tables, tally
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
-from sim.world.measured import Measured, Trust
+from sim.world.measured import Measured
 from sim.world.observe import sample_all, sample_votes, with_unparseable
-from sim.world.policies import AnswerPolicy, Attractor, make_policy
+from sim.world.policies import POLICIES, AnswerPolicy, Attractor
 from sim.world.populations import P_MIN, draw_population, measured_population
 from sim.world.sampling import (
     DEAL,
@@ -91,7 +91,7 @@ class Simulation:
             self.policy = Measured(config)
         else:
             self.population = population or draw_population(config)
-            self.policy = make_policy(config, self.population)
+            self.policy = POLICIES[config.policy](config, self.population)
         self._truth_RN = self.population.truth_RN.astype(np.int32)
         self._chunks = [self._chunk(start) for start in range(0, config.n_problems, _CHUNK)]
         self._batch = 0
@@ -99,7 +99,7 @@ class Simulation:
         self._rates = config.rates() if config.policy == "measured" else []
         self._brake = Brake(config)
         self._n_kept = min(config.vote_replicates, config.replicates)
-        self.rule = None if config.rule == BASELINE else RuleLearner(config, self._truth_RN)
+        self.rule = None if config.rule == BASELINE else RuleLearner(config)
 
     def run(self) -> Iterator[Tables]:
         """Visit 0 first, then one epoch after the other."""
@@ -114,7 +114,7 @@ class Simulation:
         votes, p_RNA = self._vote(problems_RN, 0)
         tie_RN = self._uniforms(TIE, 0)
         epoch = self._epoch(0, problems_RN, Draws(tie_RN, tie_RN, tie_RN))
-        scores_RNA = None if self.rule is None else self.rule.first_scores(votes, p_RNA)
+        scores_RNA = None if self.rule is None else self.rule.first_scores(epoch, votes, p_RNA)
         guard = GuardLearner(c, epoch, votes, scores_RNA)
         self.learner: GuardLearner | RuleLearner = guard
         if self.rule is not None:
@@ -172,7 +172,10 @@ class Simulation:
         votes, p_RPA = self._vote(problems_RP, number)
         tally(votes.counts, epoch.truth_RN, c.n_votes, start, epoch.records_RN)
         epoch.counts_SNA[:, at] = votes.counts[: self._n_kept]
-        update = self.learner.step(epoch, start, votes, self._trained(votes, p_RPA), p_RPA)
+        trained_RPA: NDArray[Any] = votes.samples
+        if c.update == "expected":
+            trained_RPA = expected_samples(p_RPA, 1.0 - c.unparseable, c.n_samples)
+        update = self.learner.step(epoch, start, votes, trained_RPA, p_RPA)
         if c.skip_rate:
             skip_RP = np.take_along_axis(epoch.draws.skip, problems_RP, axis=1)
             update = sit_out(c, skip_RP, epoch.records_RN[:, at], update)
@@ -215,10 +218,6 @@ class Simulation:
             total_R += p_RPA.reshape(-1).take(right_RP).sum(axis=1)
         return (1 - c.unparseable) * total_R / c.n_problems
 
-    def trust(self) -> Trust | None:
-        """Distance of the run from its measured model; None for other policies."""
-        return self.policy.trust() if isinstance(self.policy, Measured) else None
-
     def _chunk(self, start: int) -> tuple[Ints, Ints]:
         """Some problems, and the flat places of their true answers among the probabilities."""
         c = self.config
@@ -227,14 +226,13 @@ class Simulation:
         rows_RP = np.arange(truth_RP.size).reshape(truth_RP.shape)
         return np.tile(problems_P, (c.replicates, 1)), rows_RP * c.n_answers + truth_RP
 
-    def _trained(self, votes: Votes, p_RPA: Floats) -> NDArray[Any]:
-        if self.config.update == "sampled":
-            return votes.samples
-        return expected_samples(p_RPA, 1.0 - self.config.unparseable, votes.n_samples)
-
     def _update(self, problems_RP: Ints, votes: Votes, update: Update, epoch: int) -> Floats:
         if isinstance(self.policy, Measured):
-            norm_RP = self._train(self.policy, problems_RP, votes, update, epoch)
+            assert update.streams_RSPB is not None  # every learner gives them to this policy
+            step_P = np.arange(problems_RP.shape[1]) // self.config.mini_batch
+            rates_RP = self._brake.scale_R[:, None] * np.array(self._rates[self._batch])[step_P]
+            given = (rates_RP, with_unparseable(votes), update.streams_RSPB, update.drop_RP)
+            norm_RP = self.policy.train(problems_RP, *given, epoch)
         else:
             step = self._steps[self._batch]
             norm_RP = self.policy.update(problems_RP, step, update.gradient_RPA, update.drop_RP)
@@ -243,22 +241,11 @@ class Simulation:
             raise self._exploded(place, problems_RP, epoch)
         return norm_RP
 
-    def _train(
-        self, policy: Measured, problems_RP: Ints, votes: Votes, update: Update, epoch: int
-    ) -> Floats:
-        assert update.streams_RSPB is not None  # every learner gives them to this policy
-        step_P = np.arange(problems_RP.shape[1]) // self.config.mini_batch
-        rates_P = np.array(self._rates[self._batch])[step_P]
-        rates_RP = self._brake.scale_R[:, None] * rates_P
-        samples_RPB = with_unparseable(votes)
-        return policy.train(
-            problems_RP, rates_RP, samples_RPB, update.streams_RSPB, update.drop_RP, epoch
-        )
-
     def _vote(self, problems_RP: Ints, epoch: int, evaluated: bool = False) -> tuple[Votes, Floats]:
         p_RPA = self._probabilities(problems_RP, epoch, evaluated)
         if not isinstance(self.policy, Measured):
-            return sample_votes(self.config, epoch, problems_RP, p_RPA), p_RPA
+            parseable = 1.0 - self.config.unparseable
+            return sample_votes(self.config, epoch, problems_RP, p_RPA, parseable), p_RPA
         votes = sample_all(self.config, epoch, problems_RP, p_RPA)
         p_RPA = np.maximum(p_RPA, P_MIN)
         return votes, p_RPA / p_RPA.sum(axis=-1, keepdims=True)
@@ -296,15 +283,12 @@ def simulate(
     arm: Arm | None = None,
     extra: dict[str, Any] | None = None,
 ) -> Trace:
-    """Run a simulation.
+    """Run a simulation; the trace begins with visit 0, before training.
 
     Args:
         folder: a new or empty folder for the trace, which is written while the run goes on; in
             memory if left out.
         arm: names the run in comparisons; found from the guard's settings if left out.
-
-    Returns:
-        The trace, with visit 0 before training.
 
     Raises:
         UserError: a file of the settings has a defect or the folder is in use, and nothing is
@@ -326,8 +310,8 @@ def simulate(
             if part.votes is not None:
                 recorder.write_votes(part.votes, copy=False)
             recorder.note(progress=done / config.epochs)
-        if (trust := simulation.trust()) is not None:
-            recorder.note(trust=trust._asdict())
+        if isinstance(simulation.policy, Measured):
+            recorder.note(trust=simulation.policy.trust()._asdict())
     return Trace.of(recorder)
 
 

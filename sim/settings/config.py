@@ -21,11 +21,10 @@ from lab.base.arms import BASELINE, DEFAULT_GUARD, OWN, check_fit, guard_of
 from lab.base.errors import UserError
 from sim.settings.populations import (
     FREE,
+    NAMED,
     STEP,
     Part,
     check_measured_rule,
-    check_parts,
-    check_population,
     sizes,
 )
 
@@ -40,7 +39,6 @@ Concentration = Annotated[float, Interval("[1e-12, 1e12]")]
 """Beyond these bounds a law is all at 0 and 1, or all at its mean."""
 
 READ_BY = {
-    "mixture": ("population", "mixture"),
     "histogram": ("population", "histogram"),
     "trace": ("population", "trace"),
     "response": ("policy", "measured"),
@@ -101,16 +99,14 @@ class SimConfig:
     """Measured policy: the trainer's decay of the weights' average that evaluations use."""
     population: str = "llama-math500"
     """The model's abilities before training, see `sim.world.populations`: a named one, or `beta`,
-    `point`, `mixture`, `histogram` or `trace` together with its own settings. A named one brings
-    its `n_problems` and `epochs` where they are not given."""
+    `point`, `histogram` or `trace` together with its own settings. A named one brings its
+    `n_problems` and `epochs` where they are not given."""
     ability_mean: Share | None = None
     """Mean probability of the correct answer before training; in place of the population's own."""
     ability_concentration: Concentration | None = None
     """a + b of the Beta law of that probability; in place of the population's own."""
     ability_floor: Annotated[float, Interval("[0, 0.5]")] = 0.02
     """No ability lies nearer to 0 or 1 than this: sampling at a temperature is never certain."""
-    mixture: tuple[tuple[Share, Share, Concentration], ...] = ()
-    """Population `mixture`: (weight, mean, concentration) of every Beta law; weights sum to 1."""
     histogram: str | None = None
     """Population `histogram`: CSV file with the columns p0 and weight."""
     trace: str | None = None
@@ -166,12 +162,6 @@ class SimConfig:
     """Share of all optimizer steps that the warm-up of the cosine schedule takes."""
     optimizer: Literal["sgd", "adam"] = "sgd"
     """Plain gradient steps, or Adam, see `sim.world.policies`."""
-    adam_beta_1: ShareBelowOne = 0.9
-    """Adam: decay of the mean gradient."""
-    adam_beta_2: ShareBelowOne = 0.999
-    """Adam: decay of the mean squared gradient."""
-    adam_eps: Positive = 1e-8
-    """Adam: added to the root of the mean square."""
     max_grad_norm: Positive | None = None
     """Gradients of an optimizer step are scaled down to this L2 norm; not at all by default."""
     mini_batch: Size = 1
@@ -209,13 +199,12 @@ class SimConfig:
         _take_sizes(self)
         check_fields(self, error=UserError)
         _check_sizes(self)
-        own = [n for names in FREE.values() for n in names if getattr(self, n) not in (None, ())]
-        check_population(self.population, own, self.mixture)
+        _check_population(self)
         _check_readers(self)
         _check_rule(self)
         if self.policy == "measured":
             _check_measured(self)
-        check_parts(self.parts_off, self.mini_batch, self.ema_decay)
+        _check_parts(self)
 
     @property
     def n_batches(self) -> int:
@@ -251,19 +240,23 @@ def _take_sizes(config: SimConfig) -> None:
 
 
 def _check_sizes(config: SimConfig) -> None:
-    if config.n_samples > config.n_votes:
-        raise UserError(
-            f"n_samples = {config.n_samples}: must be at most n_votes = {config.n_votes}"
-        )
-    if config.mini_batch > config.batch_size:
-        raise UserError(
-            f"mini_batch = {config.mini_batch}: must be at most batch_size = {config.batch_size}"
-        )
+    for name, bound in (("n_samples", "n_votes"), ("mini_batch", "batch_size")):
+        if (value := getattr(config, name)) > (most := getattr(config, bound)):
+            raise UserError(f"{name} = {value}: must be at most {bound} = {most}")
     if config.first_replicate + config.replicates > _LAST_REPLICATE + 1:
         raise UserError(
             f"first_replicate = {config.first_replicate}: with {config.replicates} replicates the "
             f"last number exceeds {_LAST_REPLICATE}"
         )
+
+
+def _check_population(config: SimConfig) -> None:
+    if config.population not in (*NAMED, *FREE):
+        known = ", ".join([*NAMED, *FREE])
+        raise UserError(f"population = {config.population!r}: unknown, use one of {known}")
+    for name in FREE.get(config.population, ()):
+        if getattr(config, name) is None:
+            raise UserError(f"{name}: must be given with population = {config.population}")
 
 
 def _check_readers(config: SimConfig) -> None:
@@ -290,6 +283,23 @@ def _check_measured(config: SimConfig) -> None:
     if config.step != STEP:
         raise UserError(f"step = {config.step:g}: policy = measured reads lr; leave step out")
     check_measured_rule(make_rule(config.rule, config.rule_options))
+
+
+def _check_parts(config: SimConfig) -> None:
+    """Refuse parts that are named twice or leave nothing to learn from."""
+    given, parts = f"parts_off = {', '.join(config.parts_off)}", set(config.parts_off)
+    if len(parts) < len(config.parts_off):
+        raise UserError(f"{given}: name each part at most once")
+    if {"own", "others"} <= parts:
+        raise UserError(f"{given}: without own and others no update has an effect; name one")
+    if not {"own", "others"} & parts:
+        return
+    if config.ema_decay > 0:
+        raise UserError(f"{given}: own and others have no average of weights; leave ema_decay at 0")
+    if config.mini_batch > 1:
+        raise UserError(
+            f"{given}: own and others need mini_batch = 1, and it is {config.mini_batch}"
+        )
 
 
 def _check_rule(config: SimConfig) -> None:

@@ -48,10 +48,7 @@ def nothing_compiled() -> bool:
 
 @contextmanager
 def compilation_shown(show: Callable[[str], object]) -> Iterator[None]:
-    """Call `show` with "compiling" where this process starts to compile, and with "" at the end.
-
-    Functions that are read from the folder are not compiled.
-    """
+    """Call `show` with "compiling" where this process starts to compile, and with "" at the end."""
     with install_listener("numba:compile", _Shown(show)):
         yield
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Container, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -45,19 +43,6 @@ def check_measured_rule(rule: Rule) -> None:
         raise UserError(f"rule = {rule.name}: policy = measured needs a rule with rewards")
 
 
-def check_parts(parts_off: tuple[Part, ...], mini_batch: int, average: float) -> None:
-    """Refuse parts that are named twice or leave nothing to learn from."""
-    given = f"parts_off = {', '.join(parts_off)}"
-    if len(set(parts_off)) < len(parts_off):
-        raise UserError(f"{given}: name each part at most once")
-    if {"own", "others"} <= set(parts_off):
-        raise UserError(f"{given}: without own and others no update has an effect; name one")
-    if {"own", "others"} & set(parts_off) and average > 0:
-        raise UserError(f"{given}: own and others have no average of weights; leave ema_decay at 0")
-    if {"own", "others"} & set(parts_off) and mini_batch > 1:
-        raise UserError(f"{given}: own and others need mini_batch = 1, and it is {mini_batch}")
-
-
 class Ability(NamedTuple):
     """Ability law and size of one data set under one model."""
 
@@ -68,68 +53,42 @@ class Ability(NamedTuple):
     n_problems: int
     epochs: int
     """Length of the paper's training."""
-    base_pass_at_1: float
-    """Percent, row "Base Model" of the paper's `tab:main`."""
-    fitted_to: Literal["fates", "text", "nothing"] = "fates"
-    """Source of the law's fit, see `NAMED`."""
 
 
 FREE: dict[str, tuple[str, ...]] = {
     "beta": ("ability_mean", "ability_concentration"),
     "point": ("ability_mean",),
-    "mixture": ("mixture",),
     "histogram": ("histogram",),
     "trace": ("trace",),
 }
 """Populations given by settings, and which settings they need."""
 
 NAMED: dict[str, Ability] = {
-    "llama-math500": Ability(0.59, 0.18, 500, 30, 43.9),
-    "llama-amc": Ability(0.34, 0.3, 83, 30, 20.6),
-    "llama-aime24": Ability(0.17, 0.3, 30, 60, 4.7),
-    "llama-aime25": Ability(0.0, 0.3, 30, 60, 0.0, "nothing"),
-    "qwen-math500": Ability(0.755, 0.17, 500, 30, 77.2),
-    "qwen-amc": Ability(0.5, 0.1, 83, 30, 43.6),
-    "qwen-aime24": Ability(0.181, 0.25, 30, 60, 18.1, "nothing"),
-    "qwen-aime25": Ability(0.18, 0.25, 30, 60, 6.4),
-    "qwen3-math500": Ability(0.8, 0.8, 500, 30, 52.9, "text"),
-    "qwen3-amc": Ability(0.193, 0.3, 83, 30, 19.3, "nothing"),
-    "qwen3-aime24": Ability(0.033, 0.3, 30, 60, 3.3, "nothing"),
-    "qwen3-aime25": Ability(0.018, 0.3, 30, 60, 1.8, "nothing"),
+    "llama-math500": Ability(0.59, 0.18, 500, 30),
+    "llama-amc": Ability(0.34, 0.3, 83, 30),
+    "llama-aime24": Ability(0.17, 0.3, 30, 60),
+    "llama-aime25": Ability(0.0, 0.3, 30, 60),
+    "qwen-math500": Ability(0.755, 0.17, 500, 30),
+    "qwen-amc": Ability(0.5, 0.1, 83, 30),
+    "qwen-aime24": Ability(0.181, 0.25, 30, 60),
+    "qwen-aime25": Ability(0.18, 0.25, 30, 60),
+    "qwen3-math500": Ability(0.8, 0.8, 500, 30),
+    "qwen3-amc": Ability(0.193, 0.3, 83, 30),
+    "qwen3-aime24": Ability(0.033, 0.3, 30, 60),
+    "qwen3-aime25": Ability(0.018, 0.3, 30, 60),
 }
 """`llama` is Llama-3.2-3B-Instruct, `qwen` Qwen2.5-7B-Instruct, `qwen3` Qwen3-4B.
 
-**fates**: mean and concentration come from a coarse grid, so that plain TTRL under the attractor
-policy's default numbers comes near the TTRL row of the paper's `tab:full_fates`, see
-`docs/calibration.md`. Two fitted numbers for five cells is no test of the mechanism. Nothing is
-ever Learned at the default numbers. Qwen on MATH-500 is a mean of runs that collapse and runs that
-do not, so single runs lie far from it. The fitted mean is not the base pass@1 of `tab:main` (Llama
-on MATH-500: .59 against 43.9 %): nothing here reconciles the paper's two tables.
+Mean and concentration come from a coarse grid, so that plain TTRL under the attractor policy's
+default numbers comes near the TTRL row of the paper's `tab:full_fates`, see `docs/calibration.md`.
+The fitted mean is not the base pass@1 of `tab:main` (Llama on MATH-500: .59 against 43.9 %):
+nothing here reconciles the paper's two tables.
 
-**text**: the paper has no fate row of Qwen3-4B; its text gives Degraded 0.8, Learned 0.4 and 74.4 %
-Stable Always Right at the start on MATH-500. Mean of 20 replicates: Degraded 0.2, Learned 0.0,
-Stable Always Right after three visits 75.2.
-
-**nothing**: no fates are published. The mean is the base pass@1 of `tab:main`, before
-`ability_floor` lifts it; the concentration is that of the model's or the data set's fitted rows.
-Qwen3-4B's base scores turn into 36.7, 33.3 and 71.4 under the paper's TTRL: that is no sharpening
-of these laws, and more likely answers that the base model failed to print.
+qwen3-math500 has no fate row; it is fitted to the text's Degraded 0.8, Learned 0.4 and 74.4 %
+Stable Always Right at the start. No fates of llama-aime25, qwen-aime24 and the other three of
+Qwen3-4B are published: their mean is the base pass@1, before `ability_floor` lifts it, and the
+concentration is that of the model's or the data set's fitted rows.
 """
-
-
-def check_population(
-    population: str, given: Container[str], mixture: Sequence[tuple[float, float, float]]
-) -> None:
-    """Refuse an unknown population, one that lacks a setting of `FREE`, and weights of no law."""
-    if population not in (*NAMED, *FREE):
-        known = ", ".join([*NAMED, *FREE])
-        raise UserError(f"population = {population!r}: unknown, use one of {known}")
-    for name in FREE.get(population, ()):
-        if name not in given:
-            raise UserError(f"{name}: must be given with population = {population}")
-    total = math.fsum(weight for weight, _, _ in mixture)
-    if mixture and abs(total - 1) > 1e-6:
-        raise UserError(f"mixture: the weights sum to {total:g}, must sum to 1")
 
 
 def sizes(population: str, response: str | None) -> dict[str, int]:

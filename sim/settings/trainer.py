@@ -54,9 +54,6 @@ def taken(config: Mapping[str, Any], where: str) -> dict[str, Any]:
 
     Those of its guard are left out, which every arm has of its own. The gradients are those of the
     weights that the run trains, also of adapters.
-
-    Raises:
-        UserError: as of `check_settings`.
     """
     check_settings({**config, "lora_rank": 0}, where)
     return {name: config[name] for name in (*TAKEN, *MEASURED_ALONE) if name in config}

@@ -5,13 +5,9 @@ given the mechanism the rows do not depend on each other, so the numbers of a ro
 fitted on that row alone and those of the mechanism on all rows. All evaluations of a fit have the
 same seed, which takes most of the noise out of differences.
 
-The kinds of prediction, of which the last three need no model of the guard:
-
-ttrl     the fitted row against the paper's TTRL row
-guard    the model's guard row against the paper's guard row
-shift    the paper's TTRL row plus the model's guard - TTRL, against the paper's guard row
-matched  the model's TTRL at matched effort, against the paper's guard row
-copy     the paper's TTRL row, against its guard row: no model at all
+The fitted row is held against the paper's TTRL row. The kinds of prediction are held against its
+guard row: the model's guard row, the paper's TTRL row plus the model's guard - TTRL, and, without a
+model of the guard, the model's TTRL at matched effort and the paper's TTRL row itself.
 """
 
 from __future__ import annotations
@@ -22,17 +18,18 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from guard_core.config import Count, Interval, check_fields
 from lab.arm_settings import with_arm
 from lab.base.arms import BASELINE, GUARD, MATCHED, arm
 from lab.base.columns import TextTable, finite_mean, floats, groups, where
 from lab.base.errors import UserError
-from lab.base.files import whole_folder
+from lab.base.files import check_new_folder, whole_folder
 from lab.base.stats import percentile_interval, resample_counts
 from lab.compare.published import CELLS, FATES, N_PROBLEMS, Shares, setting_of
 from lab.progress import Bar
@@ -48,7 +45,7 @@ class TableRow(NamedTuple):
     """One model on one data set, under TTRL and under TTRL-Guard."""
 
     name: str
-    """Also a name of `sim.settings.populations.NAMED`, where the fit starts."""
+    """Also of `NAMED`, where the fit starts."""
     n_problems: int
     epochs: int
     ttrl: Shares
@@ -95,7 +92,7 @@ class Parameter(NamedTuple):
 
 
 def values(parameters: tuple[Parameter, ...], unit: Unit) -> dict[str, Any]:
-    """Numbers by name."""
+    """Values of the fields by name, see `Parameter.value`."""
     return {p.name: p.value(float(u)) for p, u in zip(parameters, unit, strict=True)}
 
 
@@ -145,11 +142,9 @@ def row_config(
     return SimConfig(policy=mechanism.policy, population="beta", replicates=replicates, **own)
 
 
-Reading = Literal["share", "majority"]
-READINGS: tuple[Reading, ...] = get_args(Reading)
-"""Two readings of the paper's label accuracy: the share of the votes that is correct, or 1 where
-the majority is correct and 0 elsewhere, so that ILA and FLA are shares of visits."""
-_COLUMN = {"share": "label_accuracy", "majority": "label_correct"}
+READINGS = {"share": "label_accuracy", "majority": "label_correct"}
+"""Readings of the paper's label accuracy, and their columns: the share of the votes that is
+correct, or 1 where the majority is correct and 0 elsewhere, so that ILA is a share of visits."""
 FAILED = 100.0
 """Error of a run that exploded: beyond what shares of 100 can give as a mean."""
 _EDGE = 0.15
@@ -169,7 +164,7 @@ class FitBudget:
     mechanism: int = 30
     """Runs of all rows per round."""
     problems: int = 1500
-    """Problems per row and run over the replicates, at least; 2 to 16 replicates."""
+    """Per row and run over the replicates, at least; 2 to 16 replicates."""
 
 
 QUICK = FitBudget(candidates=4, rounds=1, population=8, mechanism=8, problems=500)
@@ -185,7 +180,7 @@ class Fit(NamedTuple):
 
 
 def fit(
-    mechanism: Mechanism, rows: Sequence[TableRow], reading: Reading, seed: int, budget: FitBudget
+    mechanism: Mechanism, rows: Sequence[TableRow], reading: str, seed: int, budget: FitBudget
 ) -> Fit:
     """Fit the TTRL rows; the guard rows are not used."""
 
@@ -194,7 +189,7 @@ def fit(
         replicates = min(16, max(2, -(-budget.problems // row.n_problems)))
         config = row_config(mechanism, row, numbers, replicates, seed)
         try:
-            table = measure_reading(with_arm(config, arm(BASELINE)), reading)
+            table = measure(with_arm(config, arm(BASELINE)), READINGS[reading])
         except UserError:
             # A step at which the logits explode is a bad candidate, not an end of the search.
             return FAILED
@@ -208,8 +203,8 @@ def fit(
     rng = np.random.default_rng([seed, 1])
     start = np.array([p.unit(p.start) for p in mechanism.parameters])
     shape = budget.candidates - 1, len(start)
-    near, anywhere = start + _EDGE * rng.normal(size=shape), rng.random(shape)
-    drawn = np.where(np.arange(shape[0])[:, None] % 2 == 0, near, anywhere)
+    drawn, anywhere = start + _EDGE * rng.normal(size=shape), rng.random(shape)
+    drawn[1::2] = anywhere[1::2]
     candidates = [start, *np.clip(drawn, 0, 1)]
     losses = [total(candidate) for candidate in candidates]
     if min(losses) >= FAILED:
@@ -254,11 +249,6 @@ def _descend(loss: Callable[[Unit], float], start: Unit, runs: int) -> Unit:
     return min(visited, key=lambda point: point[0])[1]
 
 
-def measure_reading(config: SimConfig, reading: Reading) -> pd.DataFrame:
-    """The numbers of a run, see `sim.engine.run.measure`, with the fates of one reading."""
-    return measure(config, _COLUMN[reading])
-
-
 def _cells_of(table: pd.DataFrame) -> NDArray[np.float64]:
     """(rows, cells) percent of the problems."""
     return np.stack([floats(table, cell) for cell in CELLS], axis=1)
@@ -269,29 +259,26 @@ def mean_error(table: pd.DataFrame, target: Shares) -> float:
     return float(np.abs(_cells_of(table).mean(axis=0) - np.array(target)).mean())
 
 
-_COLUMNS = ["row", "arm", "replicate", *CELLS, "pass_start", "pass_final", "update_norm"]
-_COLUMNS += ["achieved_ratio"]
+_COLUMNS = ["row", "arm", "replicate", *CELLS]
+_COLUMNS += ["pass_start", "pass_final", "update_norm", "achieved_ratio"]
 
 
 def predict(
     mechanism: Mechanism,
     fitted: Fit,
     rows: Sequence[TableRow],
-    reading: Reading,
+    reading: str,
     replicates: int,
     seed: int,
 ) -> pd.DataFrame:
     """Run TTRL, the guard and TTRL at matched effort with frozen numbers and paired seeds.
-
-    Args:
-        seed: other than those of the fit.
 
     Returns:
         One row per row of the paper, arm (ttrl, guard, matched) and replicate: percent of the
         problems per cell, pass@1 before and after, update norm, and `achieved_ratio`, the matched
         arm's mean update norm by the guard's (NaN for the others).
     """
-    run, parts = partial(measure_reading, reading=reading), []
+    run, parts = partial(measure, accuracy=READINGS[reading]), []
     for row in rows:
         numbers = fitted.shared | fitted.own[row.name]
         config = row_config(mechanism, row, numbers, replicates, seed)
@@ -324,13 +311,12 @@ def _predicted(predictions: pd.DataFrame, row: TableRow, kind: str) -> NDArray[n
     if kind == SHIFT:
         guard_RC, ttrl_RC = (_predicted(predictions, row, name) for name in (GUARD, BASELINE))
         return np.array(row.ttrl) + guard_RC - ttrl_RC
-    runs = where(predictions, row=row.name, arm=kind)
-    return _cells_of(runs.sort_values("replicate"))
+    return _cells_of(where(predictions, row=row.name, arm=kind).sort_values("replicate"))
 
 
-def _target(row: TableRow, kind: str) -> NDArray[np.float64]:
-    """(cells,) the paper's percent that a kind is held against."""
-    return np.array(row.ttrl if kind == BASELINE else row.guard)
+def _target(rows: Sequence[TableRow], kind: str) -> NDArray[np.float64]:
+    """The paper's percent, cell by cell, that a kind is held against."""
+    return np.concatenate([row.ttrl if kind == BASELINE else row.guard for row in rows])
 
 
 def cell_errors(predictions: pd.DataFrame, rows: Sequence[TableRow]) -> pd.DataFrame:
@@ -342,11 +328,14 @@ def cell_errors(predictions: pd.DataFrame, rows: Sequence[TableRow]) -> pd.DataF
     """
     parts = []
     for row, kind in itertools.product(rows, KINDS):
-        published_C, values_RC = _target(row, kind), _predicted(predictions, row, kind)
-        mean_C, place = values_RC.mean(axis=0), {"row": row.name, "kind": kind, "cell": CELLS}
-        sd_C = values_RC.std(axis=0, ddof=1) if len(values_RC) > 1 else np.zeros(len(CELLS))
-        numbers = {"published": published_C, "predicted": mean_C, "sd": sd_C}
-        parts.append(pd.DataFrame({**place, **numbers, "error": np.abs(mean_C - published_C)}))
+        published_C, values_RC = _target([row], kind), _predicted(predictions, row, kind)
+        mean_C, sd_C = (
+            values_RC.mean(axis=0),
+            values_RC.std(axis=0, ddof=min(1, len(values_RC) - 1)),
+        )
+        own = {"row": row.name, "kind": kind, "cell": CELLS, "published": published_C}
+        own |= {"predicted": mean_C, "sd": sd_C, "error": np.abs(mean_C - published_C)}
+        parts.append(pd.DataFrame(own))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -361,12 +350,11 @@ def summary(predictions: pd.DataFrame, rows: Sequence[TableRow], seed: int) -> p
     lines = []
     for kind in KINDS:
         predicted_RC = np.concatenate([_predicted(predictions, row, kind) for row in rows], axis=1)
-        target_C = np.concatenate([_target(row, kind) for row in rows])
         n_drawn_BR = resample_counts(len(predicted_RC), _RESAMPLES, rng)
         means_BC = n_drawn_BR @ predicted_RC / len(predicted_RC)
-        low, high = percentile_interval(np.abs(means_BC - target_C).mean(axis=1))
-        error = float(np.abs(predicted_RC.mean(axis=0) - target_C).mean())
-        lines.append((kind, error, low, high))
+        low, high = percentile_interval(np.abs(means_BC - _target(rows, kind)).mean(axis=1))
+        error = np.abs(predicted_RC.mean(axis=0) - _target(rows, kind)).mean()
+        lines.append((kind, float(error), low, high))
     return pd.DataFrame(lines, columns=["kind", "error", "low", "high"])
 
 
@@ -382,34 +370,27 @@ class Calibration:
 
     rows: Sequence[TableRow]
     mechanisms: Sequence[Mechanism]
-    readings: Sequence[Reading] = READINGS
+    readings: Sequence[str] = tuple(READINGS)
     budget: FitBudget
-    replicates: int = 16
+    replicates: Count = 16
     """Runs per row and arm of the prediction."""
-    fits: int = 2
-    seed: int = 0
+    fits: Count = 2
+    seed: Annotated[int, Interval(f"[0, {_EVALUATION - 1}]")] = 0
 
     def __post_init__(self) -> None:
         """Check the bounds."""
-        for name, value in (("replicates", self.replicates), ("fits", self.fits)):
-            if value < 1:
-                raise UserError(f"{name} = {value}: must be at least 1")
-        if not 0 <= self.seed < _EVALUATION:
-            raise UserError(f"seed = {self.seed}: must be in [0, {_EVALUATION - 1}]")
+        check_fields(self, error=UserError)
 
 
 def run_calibration(c: Calibration, out: Path, progress: bool = False) -> str:
-    """Fit, predict and write the tables.
+    """Fit, predict and write the tables; returns that of errors in Markdown.
 
     Args:
         out: a new or empty folder, which is written at the end: predictions, cells, summary and
             parameters (those of the mechanism without a row) as Parquet, and the table of errors.
-
-    Returns:
-        The table of errors in Markdown.
     """
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UserError(f"{out}: exists and is not empty; choose another folder")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    check_new_folder(out)
     tables: dict[str, list[pd.DataFrame]] = {name: [] for name in _FILES}
     jobs = [(n, m, r) for n in range(c.fits) for m in c.mechanisms for r in c.readings]
     bar = Bar(jobs, "calibrate", len(jobs), unit="fit", disable=not progress)
@@ -425,9 +406,8 @@ def run_calibration(c: Calibration, out: Path, progress: bool = False) -> str:
             numbers = pd.DataFrame(numbers, columns=["row", "name", "value"])
             made = (found, *errors, numbers.assign(loss=fitted.loss))
             for name, table in zip(_FILES, made, strict=True):
-                for place, value in enumerate((mechanism.name, reading, number)):
-                    table.insert(place, KEY[place], value)
-                tables[name].append(table)
+                own = dict(zip(KEY, (mechanism.name, reading, number), strict=True))
+                tables[name].append(table.assign(**own)[[*KEY, *table]])
     joined = {
         name: pd.concat(parts).sort_values(KEY, kind="stable", ignore_index=True)
         for name, parts in tables.items()

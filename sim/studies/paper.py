@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lab.base.arms import BASELINE, GUARD, arm, for_cell, title
-from lab.base.columns import floats, groups, select, where
+from lab.base.columns import finite_mean, floats, groups, select, where
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.settings import flattened, to_values
@@ -72,19 +72,16 @@ def paper_errors(table: pd.DataFrame) -> pd.DataFrame:
     gaps = floats(table, "predicted") - floats(table, "published")
     own = table.assign(gap=gaps).set_index(["row", "cell"])
     base = own.loc[own["kind"] == BASELINE, "gap"]
-    own["change"] = own["gap"] - base.reindex(own.index)
+    own["change"] = (own["gap"] - base.reindex(own.index)).abs()
+    own["gap"] = own["gap"].abs()
     lines = []
     for (name,), part in groups(own, ["kind"]):
         is_pass = np.array(part.index.get_level_values("cell") == PASS)
         fates, scores = select(part, ~is_pass), select(part, is_pass)
-        means = [_mean_error(fates, "gap"), len(fates), _mean_error(fates, "change")]
-        lines.append((name, *means, _mean_error(scores, "gap"), len(scores)))
+        means = [finite_mean(fates, "gap"), len(fates), finite_mean(fates, "change")]
+        lines.append((name, *means, finite_mean(scores, "gap"), len(scores)))
     columns = ["arm", "fates", "n_fates", "change", "pass_at_1", "n_pass"]
     return pd.DataFrame(lines, columns=columns)
-
-
-def _mean_error(table: pd.DataFrame, column: str) -> float:
-    return float(np.abs(floats(table, column)).mean()) if len(table) else float("nan")
 
 
 def run_paper(config: SimConfig, out: Path, workers: int, progress: bool = False) -> list[str]:

@@ -5,12 +5,10 @@ the logit and interpolated by cubics: halving the spacing changes them by less t
 jump at the two ends, so they use a finer, linear grid that ends exactly there: halving its spacing
 changes a mean time by less than 1 % (0.2 % in most cells). `refine` divides the spacing.
 
-The closed forms are those of the diffusion limit. For a small step the logit follows
-dx = drift dt + sqrt(variance) dB, one unit of time a visit: drift `2 * step * sqrt(p q) * s(p)`,
-where s is the probability that the correct answer wins the vote minus the probability that it
-loses, and variance `4 * step**2 * p q`. Its separatrix is p = 1/2. The closed forms linearise the
-drift there, with s(p) = x * sqrt(V / (2 pi)) (many votes) and (K - 1) / K = 1 (many samples).
-`step` is in logit per unit of standardised advantage; times are in visits.
+The closed forms are those of the diffusion limit: drift `2 * step * sqrt(p q) * s(p)` a visit, s
+the probability that the correct answer wins the vote minus that it loses, and variance
+`4 * step**2 * p q`. They linearise the drift at p = 1/2, with s(p) = x * sqrt(V / (2 pi)) (many
+votes) and (K - 1) / K = 1 (many samples). Times are in visits.
 """
 
 from __future__ import annotations
@@ -101,11 +99,7 @@ def solve_lock_in(visit: Moves) -> LockIn:
 
 
 def windows(process: Process, delta: float = 0.01) -> Windows:
-    """Mean time to lock-in and the width of the extinction window.
-
-    Args:
-        delta: an answer is extinct once it wins a vote with less than this probability.
-    """
+    """Mean windows; an answer is extinct once it wins a vote with a probability below `delta`."""
     end = process.extinction(delta)
     spacing = min(process.step / 20.0, end / _JUMPY_CELLS)
     visit = moves(process, end, spacing, order=2)

@@ -2,15 +2,11 @@
 
 Without the noise of finite V and K, an update moves the logits by their expected gradient f, so
 dp_a/dt = p_a (f_a - sum_b p_b f_b): a replicator equation whose fitness is what an answer earns,
-averaged over the labels that the votes can give (https://arxiv.org/abs/2601.04411 has such a flow
-for the rewards of a noisy verifier). The votes keep their V here, since they decide the label's
-law. Left out is the drift of a finite sample around this flow, which decides near its unstable
-points only (Wright-Fisher drift; `separatrix_width` is its width).
+averaged over the labels that V votes can give (docs/method.md, section 14). Left out is the drift
+of a finite sample around this flow, which decides near its unstable points only.
 
-Vote memory with two answers is a Polya urn. It holds the sum S of all votes, correct minus wrong,
-whose sign is the label. Training moves the policy towards the label, so that later votes agree with
-it: the urn is reinforced, and an early lead of the wrong answer can last (Pemantle, A survey of
-random processes with reinforcement, 2007, https://doi.org/10.1214/07-PS094).
+Vote memory with two answers is a Polya urn: it holds the sum S of all votes, correct minus wrong,
+whose sign is the label. Training moves the policy towards the label, so later votes agree with it.
 """
 
 from __future__ import annotations

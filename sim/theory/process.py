@@ -5,7 +5,6 @@ votes, labels the problem by their majority (a tie by a fair coin) and makes one
 first K. With standardised advantages that step moves `x` towards the label by
 `2 * step * sqrt(ph * (1 - ph) * (K - 1) / K)`, `ph` the share of either answer among the K.
 The 1e-6 that GRPO adds to the standard deviation is left out: it is below 1e-5 of any move.
-Below stands the visit's law as sparse matrices on a uniform grid of logits.
 """
 
 from __future__ import annotations

@@ -184,12 +184,10 @@ def drawn_table(
     seed: int = 0,
     max_visits: int = 2000,
 ) -> pd.DataFrame:
-    """Compare the chain with the simulator in every cell of p0 x step.
+    """Compare the chain with the simulator; one row per cell of p0 x step and quantity.
 
-    Returns:
-        One row per cell and quantity: `COLUMNS`, with `exact` from the chain, `low` to `high` the
-        95 % interval of `drawn`, `closed_form` (NaN where there is none), and `inside`, true where
-        the interval holds the exact value.
+    Of `COLUMNS`, `exact` is from the chain, `low` to `high` the 95 % interval of `drawn`,
+    `closed_form` NaN where there is none, and `inside` true where the interval holds `exact`.
     """
     _check_cells(p0, step)
     rows = []

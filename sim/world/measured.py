@@ -1,20 +1,9 @@
-r"""The policy `measured`: the start model linearised over its token tree, trained as a real one.
+"""The policy `measured`: the start model linearised over its token tree, trained as a real one.
 
-    log p_w(e) = log p_0(e) + psi_e S w + X_e S u - log-sum over the node
-    p_w(leaf)  = product over its edges, normalised over the leaves of the problem
-
-e is an edge of the tree (one token after one prefix), psi_e its measured gradient
-(`lab.trace.response`), w the change of D of the d weights, S the diagonal matrix of the number of
-weights that each of them stands for. w moves by AdamW on the clipped GRPO gradient of sampled
-leaves (`sim.world.training`), so the step size is the trainer's learning rate and nothing is fitted
-to the outcome of a run.
-
-Curvature (g > 0): the gradient of an edge changes with the distance |theta - theta_0| travelled,
-psi_e(w) = psi_e + sqrt(max(0, g |theta - theta_0| - s)) X_e, with X_e a random direction of psi_e's
-norm, and u is the integral of this factor over dw. X_e is a random sum of measured gradients, not
-white noise: real gradients change within the directions in which those of all edges differ. The
-growth g and the error s of gradients on the drawn weights are measured at token level
-(`guard-train measure --growth`), the growth beyond what the softmax of the linear tree explains.
+docs/method.md, section 15, has its law. w is the change of D of the d weights, S the diagonal
+matrix of the number of weights that each of them stands for, psi_e the measured gradient of an edge
+e, one token after one prefix. X_e, in which gradients turn, is a random sum of measured gradients,
+not white noise: real gradients change within the directions in which those of all edges differ.
 
 Every replicate uses most of the file's weights and its own X: the spread over replicates holds part
 of the uncertainty of the model. Only a file with all d weights is used whole.
@@ -37,6 +26,7 @@ import numpy as np
 from numba import njit
 
 from sim.settings.config import SimConfig
+from sim.world.policies import ADAM
 from sim.world.sampling import Bools, Floats, Ints, generator
 from sim.world.training import (
     MAX_GRAD_NORM,
@@ -169,7 +159,7 @@ class Trust(NamedTuple):
     """g |theta - theta_0|, relative squared change of the gradients; None if g is not measured."""
 
     def line(self) -> str:
-        """Return the line of a run's summary."""
+        """The line of a run's summary."""
         growth = "not measured" if self.growth is None else f"{self.growth:.2f}"
         text = f"measured policy: mass on unseen responses {self.unseen:.3f}, growth {growth}"
         if self.unseen <= MOST_UNSEEN and (self.growth or 0.0) <= MOST_GROWTH:
@@ -205,9 +195,7 @@ class Measured:
             self._apart_R = [Apart(weights, config.n_problems, own) for weights in self._weights]
         self._taken_R = [0] * config.replicates
         self._adam = Adam(
-            config.adam_beta_1,
-            config.adam_beta_2,
-            config.adam_eps,
+            *ADAM,
             MAX_GRAD_NORM if config.max_grad_norm is None else config.max_grad_norm,
             WEIGHT_DECAY,
             config.mini_batch,
@@ -224,11 +212,7 @@ class Measured:
         return at_mean
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """Write the answer probabilities; rows sum to 1 less the chance of no readable answer.
-
-        Returns:
-            -1, or the flat place r * P + p of the first problem with a logit that is not finite.
-        """
+        """As `AnswerPolicy.probabilities`; rows sum to 1 less the chance of no readable answer."""
         out_PB = np.empty((problems_RP.shape[1], out_RPA.shape[-1] + 1))
         for r in range(len(out_RPA)):
             self._write(r, problems_RP[r], out_PB)
@@ -245,7 +229,7 @@ class Measured:
         drop_RP: Bools,
         epoch: int,
     ) -> Floats:
-        """Take the optimizer steps of one batch; the arguments are those of `Batch`.
+        """Take the optimizer steps of one batch, see `TrainedBatch`.
 
         Returns:
             (R, P) norm of the weights' change in the step that each problem is scheduled for, 0

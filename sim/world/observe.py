@@ -8,10 +8,9 @@ Confidence of a response: one number, read as log-prob, entropy or certainty.
     x_i = s (2 [right_i] - 1) + sqrt(1 - s^2) e_i,    e_i bell-shaped
 
 The variance at even odds is 1 and s is the correlation with being right there, so that AUROC =
-Phi(s sqrt(2 / (1-s^2))) to .003. Unparseable responses count as wrong. The scales below are of the
-size that language models show; rules that standardise or compare do not depend on them. e_i is the
-sum of a random word's eight bytes, minus `MIDDLE` and over `WIDTH`: mean 0, variance 1, within
-+-4.88, excess kurtosis -.15. Sums of whole numbers do not depend on the order.
+Phi(s sqrt(2 / (1-s^2))) to .003. Unparseable responses count as wrong. e_i is the sum of a random
+word's eight bytes, minus `MIDDLE` and over `WIDTH`: mean 0, variance 1, within +-4.88, excess
+kurtosis -.15. Sums of whole numbers do not depend on the order.
 
 Similarity of two responses.
 
@@ -82,36 +81,30 @@ _LAST = np.uint64(0xFFFF)
 _S8, _S16, _S32 = np.uint64(8), np.uint64(16), np.uint64(32)
 
 
-def sample_votes(config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats) -> Votes:
+def sample_votes(
+    config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats, parseable: float
+) -> Votes:
     """Return the votes of a batch; rows of `p_RPA` sum to 1, see `draw_votes`."""
-    return _sample(config, epoch, problems_RP, p_RPA, 1.0 - config.unparseable)
+    counts_RPA = np.empty(p_RPA.shape, np.int64)
+    samples_RPA = np.empty_like(counts_RPA)
+    where, out = (config.seed, config.first_replicate, epoch), (counts_RPA, samples_RPA)
+    draw_votes(*where, problems_RP, p_RPA, parseable, config.n_votes, *out, config.n_samples)
+    return Votes(counts_RPA, samples_RPA, config.n_votes, config.n_samples)
 
 
 def sample_all(config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats) -> Votes:
     """Return the votes of a batch; what a row of `p_RPA` lacks of 1 is unparseable."""
     # Unparseable is drawn as the last answer, which takes what the others leave.
     p_RPB = np.pad(p_RPA, ((0, 0), (0, 0), (0, 1)))
-    votes = _sample(config, epoch, problems_RP, p_RPB, 1.0)
-    counts_RPA, samples_RPA = (
-        np.ascontiguousarray(rows[..., :-1]) for rows in (votes.counts, votes.samples)
-    )
-    return Votes(counts_RPA, samples_RPA, votes.n_votes, votes.n_samples)
+    votes = sample_votes(config, epoch, problems_RP, p_RPB, 1.0)
+    both = (np.ascontiguousarray(rows[..., :-1]) for rows in (votes.counts, votes.samples))
+    return Votes(*both, votes.n_votes, votes.n_samples)
 
 
 def with_unparseable(votes: Votes) -> Ints:
     """Return (R, P, A + 1) trained samples per answer, the last place for unparseable ones."""
     missing_RP = votes.n_samples - votes.samples.sum(axis=-1)
     return np.concatenate([votes.samples, missing_RP[..., None]], axis=-1)
-
-
-def _sample(
-    config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats, parseable: float
-) -> Votes:
-    counts_RPA = np.empty(p_RPA.shape, np.int64)
-    samples_RPA = np.empty_like(counts_RPA)
-    where, out = (config.seed, config.first_replicate, epoch), (counts_RPA, samples_RPA)
-    draw_votes(*where, problems_RP, p_RPA, parseable, config.n_votes, *out, config.n_samples)
-    return Votes(counts_RPA, samples_RPA, config.n_votes, config.n_samples)
 
 
 @njit(inline="always")
@@ -124,12 +117,13 @@ def bell(key: Any, draw: Any) -> Any:
 
 
 Scale = tuple[float, float]
-LOGPROB: Scale = (-0.8, 0.12)
-"""Mean log-prob of a response's steps: mean and slope in x, in nats; below 0 for any x."""
-ENTROPY: Scale = (0.8, -0.12)
-"""Mean token entropy; above 0 for any x."""
-CERTAINTY: Scale = (17.0, 1.5)
-"""Mean divergence of the uniform law from the tokens' law."""
+"""Mean of a confidence, and its slope in x."""
+SCALES: dict[Need, Scale] = {
+    Need.STEP_LOGPROB: (-0.8, 0.12),
+    Need.ENTROPY: (0.8, -0.12),
+    Need.CERTAINTY: (17.0, 1.5),
+}
+"""Of the size that language models show, in nats; log-probs stay below 0 and entropies above it."""
 
 
 @njit(cache=True, nogil=True)
@@ -167,12 +161,6 @@ EDGE = 1 - STEP / 2
 _S48 = np.uint64(48)
 
 
-@njit(inline="always")
-def rank(key: Any, draw: Any) -> Any:
-    """The number u as a whole one from 0 to 65535: draw 0, 1, ... of a key."""
-    return np.int64(word(key, draw) >> _S48)
-
-
 @njit(cache=True, nogil=True)
 def draw_ordinary(seed: int, first: int, epoch: int, problems_RP: Ints, out_RPK: Floats) -> None:
     """Draw u for every trained response."""
@@ -182,7 +170,7 @@ def draw_ordinary(seed: int, first: int, epoch: int, problems_RP: Ints, out_RPK:
         for p in range(P):
             leaf = fold(key, problems_RP[r, p])
             for k in range(K):
-                out_RPK[r, p, k] = STEP * rank(leaf, k) - EDGE
+                out_RPK[r, p, k] = STEP * np.int64(word(leaf, k) >> _S48) - EDGE
 
 
 def similarities(answers_RPK: Shorts, u_RPK: Floats, strength: float) -> Floats:
@@ -198,26 +186,17 @@ def similarities(answers_RPK: Shorts, u_RPK: Floats, strength: float) -> Floats:
 def expand(counts_RPA: Ints, samples_RPA: Ints, n_samples: int, answers_RPV: Shorts) -> None:
     """Write the answers of all responses, -1 for unparseable ones."""
     R, P, A = counts_RPA.shape
-    V = answers_RPV.shape[2]
+    answers_RPV[:] = -1
     for r in range(R):
         for p in range(P):
-            v = 0
+            trained, rest = 0, n_samples
             for a in range(A):
                 for _ in range(samples_RPA[r, p, a]):
-                    answers_RPV[r, p, v] = a
-                    v += 1
-            while v < n_samples:
-                answers_RPV[r, p, v] = -1
-                v += 1
-            if v == V:
-                continue
-            for a in range(A):
+                    answers_RPV[r, p, trained] = a
+                    trained += 1
                 for _ in range(counts_RPA[r, p, a] - samples_RPA[r, p, a]):
-                    answers_RPV[r, p, v] = a
-                    v += 1
-            while v < V:
-                answers_RPV[r, p, v] = -1
-                v += 1
+                    answers_RPV[r, p, rest] = a
+                    rest += 1
 
 
 @njit(cache=True, nogil=True)
@@ -343,17 +322,9 @@ def _follow(
     last_RN: Ints,
     q_RNA: Floats,
     out_RPA: Floats,
-) -> float:
-    """Bring a batch's averages up to date; what is returned means nothing.
-
-    They lie scattered. The first loop, which has nothing to decide, waits for many of them at once.
-    """
+) -> None:
+    """Bring a batch's averages up to date."""
     R, P, A = p_RPA.shape
-    met = 0.0
-    for r in range(R):
-        for p in range(P):
-            n = problems_RP[r, p]
-            met += q_RNA[r, n, 0] + q_RNA[r, n, A - 1] + last_RN[r, n]
     for r in range(R):
         for p in range(P):
             n = problems_RP[r, p]
@@ -365,7 +336,6 @@ def _follow(
                 q = kept * q_RNA[r, n, a] + (1 - kept) * p_RPA[r, p, a]
                 q_RNA[r, n, a] = q
                 out_RPA[r, p, a] = q
-    return met
 
 
 def only_read(config: SimConfig) -> SimConfig:
@@ -373,9 +343,6 @@ def only_read(config: SimConfig) -> SimConfig:
     if make_rule(config.rule).needs - {Need.TEACHER}:
         return config
     return replace(config, signal=SimConfig.__dataclass_fields__["signal"].default)
-
-
-_SCALES = {Need.STEP_LOGPROB: LOGPROB, Need.ENTROPY: ENTROPY, Need.CERTAINTY: CERTAINTY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,20 +379,20 @@ class AnswerObserver:
         self,
         visit: ObservedVisit,
         prior_RPA: Floats | None = None,
-        *,
-        spared: frozenset[Need] = frozenset(),
-        draws: bool = True,
+        compiled: bool = False,
     ) -> Observations:
         """Draw all observations that the rule needs, except verdicts, which need a label.
 
         Args:
-            prior_RPA: the scores of earlier visits, see `guard_core.Guard.remembered`.
-            draws: draw the rule's own random numbers, of which visit 0 has none.
+            prior_RPA: of `guard_core.Guard.remembered`.
+            compiled: leave out what compiled rewards draw themselves, similarities and the rule's
+                own random numbers. Visit 0 has neither.
         """
-        needs, shape = self.rule.needs - spared, visit.p_RPA.shape[:2]
+        needs, shape = self.rule.needs, visit.p_RPA.shape[:2]
+        draws = visit.epoch > 0 and not compiled
         answers_RPV = self.answers(visit)
         observed: dict[str, Floats | Shorts | Bools] = {}
-        for need, scale in _SCALES.items():
+        for need, scale in SCALES.items():
             if need in needs:
                 observed[need] = self.confidence(visit, answers_RPV, scale)
         if Need.TOOL in needs:
@@ -435,10 +402,10 @@ class AnswerObserver:
             second_RPV = np.empty((*shape, n_votes), np.int32)
             expand(second_RPA, second_RPA, n_votes, second_RPV)
             observed["second"] = second_RPV
-        if Need.SIMILARITY in needs and visit.epoch:
+        if Need.SIMILARITY in needs and draws:
             answers_RPK = answers_RPV[..., : visit.votes.n_samples]
             observed["similarity"] = similarities(answers_RPK, self.ordinary(visit), self.signal)
-        draws_RPD = self.draws(visit) if draws and visit.epoch else np.zeros((*shape, 0))
+        draws_RPD = self.draws(visit) if draws else np.zeros((*shape, 0))
         return Observations(visit.votes, draws_RPD, answers_RPV, prior=prior_RPA, **observed)
 
     def answers(self, visit: ObservedVisit) -> Shorts:

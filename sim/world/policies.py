@@ -1,14 +1,10 @@
 """Answer policies: the logits of every problem, and the effect of an update on one problem.
 
-Softmax over the A answers of each problem, starting at the population's log p0. A policy has two
-methods, each one compiled call per batch: the answer probabilities of given problems, and an update
-along given logit gradients (those of `sim.engine.kernel`).
+Softmax over the A answers of each problem, starting at the population's log p0 (docs/method.md,
+section 14). A policy has two methods, each one compiled call per batch: the answer probabilities of
+given problems, and an update along given logit gradients (those of `sim.engine.kernel`).
 
-independent  every problem has its own logits: the null model
-attractor    own logits, and one shared direction each for correct answers and for attractors
-features     no own logits: all are linear in a few shared parameters with random features
-
-Two shared directions: one lifts all correct answers, one all attractors.
+`attractor`: one shared direction lifts all correct answers, one all attractors.
 
     z_ia = log p0_ia + u_ia + [a = c] * psi_i * theta_C + [a = b] * phi_i * theta_A
 
@@ -20,20 +16,15 @@ c is the correct answer and b the attractor of problem i. An update with gradien
     t(g) = g where g > 0 (a reward), neg_transfer * g where g < 0 (a penalty)
 
 psi_i ~ Normal(1, corr_load_sd) and phi_i ~ Normal(1, load_sd) are drawn once per problem. With
-neg_transfer = 1 this is gradient ascent in (u, theta_C, theta_A), and kappa * phi_i * phi_j is how
-far problem i moves problem j. Problems are Learned (below .15 at first, right at the end) where
-psi_i is large and theta_C grows, never with the default numbers: 1.6 % for llama-aime24 at
-corr_load_sd = 4, kappa_corr = .06, kappa_att = .22, step = .1.
+neg_transfer = 1 this is gradient ascent in (u, theta_C, theta_A).
 
-Random features: problems share parameters and interfere, with no direction that was designed.
+`features`: problems share parameters and interfere, with no direction that was designed.
 
     z_ia = log p0_ia + sum_d Phi_iad * theta_d,    Phi_iad ~ Normal(0, 1 / D), drawn once
 
 theta (D = feature_dim parameters) is all that is trained, along sum_a Phi_iad * g_ia. A gradient on
 answer a of problem i moves its own logit by about step * g and every other logit of every problem
-by step * g * Phi_ia . Phi_jb, of mean 0 and standard deviation 1 / sqrt(D): the smaller D, the more
-problems interfere. This lifts as well as it drowns: Learned are 1.2 % for llama-amc
-(feature_dim = 30, step = .75) and 2.8 % for llama-aime24 (15, .26).
+by step * g * Phi_ia . Phi_jb, of mean 0 and standard deviation 1 / sqrt(D).
 
 Optimizer: a batch of P problems is cut in visiting order into mini-batches of `mini_batch`, and
 each is one step. All gradients of a batch are those at the probabilities that its votes were drawn
@@ -45,16 +36,11 @@ from; its steps follow one another.
 * Clipping: the gradient of all parameters, shared ones included, is multiplied by
   min(1, max_grad_norm / (norm + 1e-6)), as in PyTorch. Norms are those of logit gradients, at most
   about 0.7 a problem, so a trainer's number means nothing here.
-* sgd   change = rate * g
-* adam  change = rate * (m / (1 - beta_1^t)) / (sqrt(v / (1 - beta_2^t)) + eps), m and v the decayed
-  means of g and g^2 (Kingma and Ba 2015, algorithm 1).
-
-Adam's state belongs to the parameter. The logits u_i of one problem have moments and a step count
-t of their own, which advance at the optimizer steps that the problem takes part in (as in
-PyTorch's SparseAdam); the shared directions theta advance at every step. In one language model all
-problems share the second moments, while here a problem's own logits are scaled by its own history
-alone. A factor on one problem's loss that stays the same is therefore nearly forgotten by its own
-logits, and shows in the shared directions.
+* Adam is algorithm 1 of Kingma and Ba (2015). The logits u_i of one problem have moments and a step
+  count t of their own, which advance at the optimizer steps that the problem takes part in (as in
+  PyTorch's SparseAdam); shared parameters advance at every step. In one language model all problems
+  share the second moments, so here a constant factor on one problem's loss is nearly forgotten by
+  its own logits, and shows in the shared directions.
 """
 
 from __future__ import annotations
@@ -69,6 +55,9 @@ from numpy.typing import NDArray
 
 from sim.settings.config import SimConfig
 from sim.world.sampling import Bools, Floats, Ints, Population, generator, softmax_rows
+
+ADAM = (0.9, 0.999, 1e-8)
+"""The trainer's decays of the mean gradient and of its mean square, and the addend to the root."""
 
 
 class Optimizer(NamedTuple):
@@ -102,14 +91,8 @@ class Moments(NamedTuple):
 
 def make_optimizer(config: SimConfig) -> Optimizer:
     """Return the optimizer that the settings name."""
-    return Optimizer(
-        config.optimizer == "adam",
-        float(config.adam_beta_1),
-        float(config.adam_beta_2),
-        float(config.adam_eps),
-        math.inf if config.max_grad_norm is None else float(config.max_grad_norm),
-        int(config.mini_batch),
-    )
+    most = math.inf if config.max_grad_norm is None else config.max_grad_norm
+    return Optimizer(config.optimizer == "adam", *ADAM, float(most), config.mini_batch)
 
 
 def moments(optimizer: Optimizer, replicates: int, rows: int, parameters: int) -> Moments:
@@ -193,13 +176,13 @@ class AnswerPolicy(Protocol):
         ...
 
     def update(
-        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools | None = None
+        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools
     ) -> Floats:
         """Take the optimizer steps of one batch.
 
         Args:
             gradient_RPA: weighted gradient of every problem, 0 where it was dropped.
-            drop_RP: problems that left the batch, none if left out.
+            drop_RP: problems that left the batch.
 
         Returns:
             (R, P) norm of the parameter change of the optimizer step that the problem was
@@ -244,8 +227,7 @@ class Attractor:
     ) -> None:
         """Start at the population's probabilities, with both directions at 0.
 
-        Args:
-            load_RN2: loadings psi and phi; drawn by `loadings` if left out.
+        The loadings psi and phi are drawn by `loadings` if left out.
         """
         places = [population.truth_RN, population.attractor_RN]
         self.parameters = Directions(
@@ -261,25 +243,21 @@ class Attractor:
         self._shared = moments(self.optimizer, config.replicates, 2, 1)
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """Implement `Policy.probabilities`."""
+        """Implement `AnswerPolicy.probabilities`."""
         write_logits(self.parameters, problems_RP, out_RPA)
         return softmax_rows(out_RPA)
 
     def update(
-        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools | None = None
+        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools
     ) -> Floats:
-        """Implement `Policy.update`."""
+        """Implement `AnswerPolicy.update`."""
         norm_RP = np.empty(problems_RP.shape)
         if self.optimizer.is_plain:
             update_plain(self.parameters, problems_RP, step, gradient_RPA, norm_RP)
             return norm_RP
         model = (self.parameters, self.optimizer, self._own, self._shared)
-        _update(*model, problems_RP, step, gradient_RPA, _dropped(drop_RP, norm_RP), norm_RP)
+        _update(*model, problems_RP, step, gradient_RPA, drop_RP, norm_RP)
         return norm_RP
-
-
-def _dropped(drop_RP: Bools | None, norm_RP: Floats) -> Bools:
-    return np.zeros(norm_RP.shape, np.bool_) if drop_RP is None else drop_RP
 
 
 class Independent(Attractor):
@@ -407,22 +385,20 @@ class Features:
         self._z_RNA, self._optimizer = np.log(population.p0_RNA), make_optimizer(config)
         self._phi_RNDA = features(config)
         self.theta_RD = np.zeros((config.replicates, config.feature_dim))
-        """The parameters of every replicate."""
         self._moments = moments(self._optimizer, config.replicates, 1, config.feature_dim)
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """Implement `Policy.probabilities`."""
+        """Implement `AnswerPolicy.probabilities`."""
         _logits_features(self._z_RNA, self._phi_RNDA, self.theta_RD, problems_RP, out_RPA)
         return softmax_rows(out_RPA)
 
     def update(
-        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools | None = None
+        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools
     ) -> Floats:
-        """Implement `Policy.update`."""
+        """Implement `AnswerPolicy.update`."""
         model = (self._phi_RNDA, self.theta_RD, self._optimizer, self._moments)
         norm_RP = np.empty(problems_RP.shape)
-        dropped_RP = _dropped(drop_RP, norm_RP)
-        _update_features(*model, problems_RP, step, gradient_RPA, dropped_RP, norm_RP)
+        _update_features(*model, problems_RP, step, gradient_RPA, drop_RP, norm_RP)
         return norm_RP
 
 
@@ -499,8 +475,3 @@ POLICIES: dict[str, Callable[[SimConfig, Population], AnswerPolicy]] = {
     "attractor": Attractor,
     "features": Features,
 }
-
-
-def make_policy(config: SimConfig, population: Population) -> AnswerPolicy:
-    """Return the policy that the settings name."""
-    return POLICIES[config.policy](config, population)

@@ -1,38 +1,25 @@
 """Initial answer probabilities: a distribution over answers for every problem.
 
 * The correct answer has the probability c, the ability, cut off at ability_floor and
-  1 - ability_floor. Its law is the population:
-
-      a name of `NAMED`   Beta(mean * s, (1 - mean) * s), s the concentration
-      beta                the same with ability_mean and ability_concentration
-      point               ability_mean for every problem
-      mixture             several Beta laws with weights
-      histogram           a CSV file with the columns p0 and weight
-      trace               label accuracies at visit 0 of a run folder: drawn from with replacement,
-                          or one by one, problem by problem, with fixed_population
-
+  1 - ability_floor. Its law is the population: Beta(mean * s, (1 - mean) * s) with s the
+  concentration of a name of `NAMED` or of the settings, or that of a setting of its own.
 * The attractor, one wrong answer per problem, holds a share ~ Beta(att_share * t,
   (1 - att_share) * t) of the wrong mass 1 - c, with t = `ATT_CONCENTRATION`.
 * The other A - 2 wrong answers share the rest as Dirichlet(`WRONG_CONCENTRATION`).
 * Answer ids are a uniform permutation per problem, so neither the truth nor the attractor has a
   preferred id and every tie-break rule, `first` included, is fair to it.
 
-The law does not depend on the policy: all policies start from the same populations, except for
-`measured`, whose problems are those of its response file (`sim.world.tree`). By
-default every replicate draws problems of its own, with `fixed_population` all have those of
-replicate 0.
-
-`docs/calibration.md` says how well such laws reproduce the paper's rows, and what they predict.
+All policies start from the same populations, except for `measured`, whose problems are those of
+its response file. `docs/calibration.md` says how well such laws reproduce the paper's rows.
 """
 
 from __future__ import annotations
 
-import csv
-import math
+import sys
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from lab.base.columns import floats, ints
 from lab.base.errors import UserError
@@ -43,37 +30,48 @@ from sim.world.sampling import Floats, Ints, Population, generator
 from sim.world.tree import first_probs, read_measured
 
 
-class Histogram(NamedTuple):
-    """A discrete law of the ability."""
-
-    p0_B: Floats
-    """Probability of the correct answer in every bin."""
-    share_B: Floats
-    """Share of the problems in every bin; sums to one."""
-
-
-def read_histogram(path: str) -> Histogram:
-    """Read a histogram of abilities from a CSV file with the columns `p0` and `weight`.
+def read_histogram(path: str) -> tuple[Floats, Floats]:
+    """Read the bins of the ability and their shares from a CSV file, see `SimConfig.histogram`.
 
     Weights are shares that sum to 1, or whole counts of problems.
     """
     where = f"histogram: {path}"
-    rows = [(line, _row(cells, f"{where}, line {line}")) for line, cells in _lines(path, where)]
-    if not rows:
+    try:
+        table = pd.read_csv(
+            path,
+            dtype=str,
+            index_col=False,
+            encoding="utf-8-sig",
+            skipinitialspace=True,
+            skip_blank_lines=False,
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(f"{where} cannot be read ({error})") from error
+    table = table.rename(columns=str.strip).dropna(how="all").replace({np.nan: None})
+    if {"p0", "weight"} - set(table):
+        raise UserError(f"{where}: the first line must name the columns p0 and weight")
+    if table.empty:
         raise UserError(f"{where} holds no rows below its header")
-    for line, (p0, weight) in rows:
-        if not 0 <= p0 <= 1:
-            raise UserError(f"{where}, line {line}: p0 = {p0:g}, must be in [0, 1]")
-        if not 0 <= weight < math.inf:
-            raise UserError(f"{where}, line {line}: weight = {weight:g}, must be at least 0")
-    p0_B, weight_B = np.array([row for _, row in rows]).T
+    bounds = {"p0": (1.0, "in [0, 1]"), "weight": (sys.float_info.max, "at least 0")}
+    columns = []
+    for name, (most, bound) in bounds.items():
+        columns.append(values := [])
+        for row, text in table[name].items():
+            at = f"{where}, line {row + 2}: {name}"
+            try:
+                values.append(float(text))
+            except (TypeError, ValueError):
+                raise UserError(f"{at} = {text!r} is not a number") from None
+            if not 0 <= values[-1] <= most:
+                raise UserError(f"{at} = {values[-1]:g}, must be {bound}")
+    p0_B, weight_B = np.array(columns)
     total = float(weight_B.sum())
     counts = bool((weight_B == np.floor(weight_B)).all())
     if total == 0 or not (counts or abs(total - 1) <= 1e-6):
         raise UserError(
             f"{where}: the weights sum to {total:g}, must sum to 1 or be whole counts above 0"
         )
-    return Histogram(p0_B, weight_B / total)
+    return p0_B, weight_B / total
 
 
 def read_first_accuracies(folder: str) -> Floats:
@@ -92,29 +90,6 @@ def read_first_accuracies(folder: str) -> Floats:
         )
     _, place = np.unique(ints(visits, "problem")[first], return_inverse=True)
     return np.bincount(place, accuracy[first]) / np.bincount(place)
-
-
-def _lines(path: str, where: str) -> list[tuple[int, dict[str, str]]]:
-    """Number and named cells of every row that is not blank."""
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
-            names = [name.strip() for name in reader.fieldnames or ()]
-            if {"p0", "weight"} - set(names):
-                raise UserError(f"{where}: the first line must name the columns p0 and weight")
-            reader.fieldnames = names
-            return [(reader.line_num, row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{where} cannot be read ({error})") from error
-
-
-def _row(cells: dict[str, str], where: str) -> tuple[float, float]:
-    for name in ("p0", "weight"):
-        try:
-            float(cells[name])
-        except (TypeError, ValueError):
-            raise UserError(f"{where}: {name} = {cells[name]!r} is not a number") from None
-    return float(cells["p0"]), float(cells["weight"])
 
 
 ATT_CONCENTRATION = 4.0
@@ -182,29 +157,21 @@ def measured_population(config: SimConfig) -> Population:
 def ability_sampler(config: SimConfig) -> Sampler:
     """The law of the abilities of one replicate; files are read here, once."""
     n = config.n_problems
-    if config.population == "mixture":
-        return lambda rng: _mixture(rng, config.mixture, n)
     if config.population == "histogram":
         assert config.histogram is not None  # SimConfig asks for it
         p0_B, share_B = read_histogram(config.histogram)
         return lambda rng: rng.choice(p0_B, n, p=share_B)
     if config.population == "trace":
         return _trace(config)
-    mean, concentration = beta_law(config)
-    return lambda rng: beta(rng, mean, concentration, n)
-
-
-def beta_law(config: SimConfig) -> tuple[float, float]:
-    """Mean and concentration of a named population, `beta` or `point` (infinite)."""
-    named = NAMED.get(config.population)
+    law = NAMED.get(config.population)
     mean, concentration = config.ability_mean, config.ability_concentration
-    if named is not None:
-        mean = named.mean if mean is None else mean
-        concentration = named.concentration if concentration is None else concentration
+    if law is not None:
+        mean = law.mean if mean is None else mean
+        concentration = law.concentration if concentration is None else concentration
     if config.population == "point" or concentration is None:
         concentration = np.inf
     assert mean is not None  # SimConfig asks for it where the population has none
-    return mean, concentration
+    return lambda rng: beta(rng, mean, concentration, n)
 
 
 def beta(rng: np.random.Generator, mean: float, concentration: float, n: int) -> Floats:
@@ -212,15 +179,6 @@ def beta(rng: np.random.Generator, mean: float, concentration: float, n: int) ->
     if not np.isfinite(concentration) or min(mean, 1 - mean) * concentration <= 0:
         return np.full(n, float(mean))
     return rng.beta(mean * concentration, (1 - mean) * concentration, n)
-
-
-def _mixture(
-    rng: np.random.Generator, laws: tuple[tuple[float, float, float], ...], n: int
-) -> Floats:
-    weight_L = np.array([law[0] for law in laws])
-    law_N = rng.choice(len(laws), n, p=weight_L / weight_L.sum())
-    drawn_LN = np.stack([beta(rng, mean, spread, n) for _, mean, spread in laws])
-    return drawn_LN[law_N, np.arange(n)]
 
 
 def _trace(config: SimConfig) -> Sampler:

@@ -45,9 +45,8 @@ def push(
         for k in range(tree.path_start[leaf], tree.path_start[leaf + 1]):
             e = tree.path_edge[k]
             ratio = ratio_E[e]
-            if (advantage > 0 and ratio <= 1 + CLIP_HIGH) or (
-                advantage < 0 and ratio >= 1 - CLIP_LOW
-            ):
+            clipped = ratio > 1 + CLIP_HIGH if advantage > 0 else ratio < 1 - CLIP_LOW
+            if not clipped:
                 out_E[e] += advantage * ratio
 
 
@@ -150,7 +149,7 @@ def rows_of(batch: TrainedBatch, first: int, last: int) -> TrainedBatch:
 
 @njit(cache=True, nogil=True)
 def leaf_key(seed: int, replicate: int, epoch: int) -> Any:
-    """Return the key of the random numbers that choose a batch's leaves."""
+    """The key of the random numbers that choose a batch's leaves."""
     return stream(seed, replicate, LEAVES, epoch)
 
 
@@ -269,7 +268,7 @@ def train_batch(
 def draw_batch(
     tree: TokenTree, at: Weights, batch: TrainedBatch, key: Any, before_PE: Floats, leaves_PL: Ints
 ) -> Ints:
-    """Draw samples per leaf of all trained problems; returns their tokens, 0 where dropped.
+    """Draw samples per leaf; returns each problem's tokens, 0 where dropped.
 
     `before_PE` takes the log-probabilities of the edges before the batch.
     """

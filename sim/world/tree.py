@@ -1,8 +1,4 @@
-"""The token trees of all problems, and the probabilities that weights give their answers.
-
-Also the weights of one replicate before training with its curvature, and the problems of a response
-file as a population.
-"""
+"""The token trees of all problems, a replicate's weights, and the probabilities that they give."""
 
 from __future__ import annotations
 
@@ -78,11 +74,7 @@ class Weights(NamedTuple):
 
 
 def read_measured(path: str, n_problems: int, n_answers: int) -> Response:
-    """Read a response file for a run of the given size.
-
-    Raises:
-        UserError: the file cannot be read, or it has another number of problems or answers.
-    """
+    """Read a response file; a `UserError` if it is of another size than the run."""
     response = response_at(path)
     for name, given in (("n_problems", n_problems), ("n_answers", n_answers)):
         if given != (measured := getattr(response, name)):
@@ -143,7 +135,7 @@ def on_all_weights(scale_D: Singles, w_D: Floats) -> Singles:
 
 @njit(cache=True, nogil=True)
 def distance(at: Weights) -> float:
-    """Return |theta - theta_0| on all weights of the model."""
+    """|theta - theta_0| on all weights of the model."""
     return np.sqrt(max(dot(at.moved, at.w), 0.0))
 
 
@@ -211,32 +203,22 @@ def leaf_probs(tree: TokenTree, log_p_E: Floats, problem: int, out_L: Floats) ->
 
 
 @njit(cache=True, nogil=True)
-def answer_probs(
-    tree: TokenTree, at: Weights, problem: int, out_A: Floats, edges: Floats, leaves: Floats
-) -> float:
-    """Write answer probabilities, unparseable last, NaN if not finite; returns unseen leaves'."""
-    out_A[:] = 0.0
-    if edge_log_probs(tree, at, problem, edges) < 0:
-        out_A[:] = np.nan
-        return np.nan
-    n_leaves = leaf_probs(tree, edges, problem, leaves)
-    unseen = 0.0
-    for k in range(n_leaves):
-        leaf = tree.leaf_start[problem] + k
-        out_A[tree.leaf_answer[leaf]] += leaves[k]  # -1, unparseable, is the last place
-        unseen += leaves[k] * tree.leaf_unseen[leaf]
-    return unseen
-
-
-@njit(cache=True, nogil=True)
 def batch_probs(
     tree: TokenTree, at: Weights, problems_P: Ints, out_PB: Floats, unseen_P: Floats
 ) -> None:
-    """Write `answer_probs` of several problems, and the probability of their unseen leaves."""
+    """Write answer probabilities, unparseable last, and those of unseen leaves; NaN if infinite."""
     most_edges, most_leaves = largest(tree, problems_P)
     edges, leaves = np.empty(most_edges), np.empty(most_leaves)
     for p in range(problems_P.shape[0]):
-        unseen_P[p] = answer_probs(tree, at, problems_P[p], out_PB[p], edges, leaves)
+        n = problems_P[p]
+        finite = edge_log_probs(tree, at, n, edges) >= 0
+        out_PB[p, :] = unseen_P[p] = 0.0 if finite else np.nan
+        if not finite:
+            continue
+        for k in range(leaf_probs(tree, edges, n, leaves)):
+            leaf = tree.leaf_start[n] + k
+            out_PB[p, tree.leaf_answer[leaf]] += leaves[k]  # -1, unparseable, is the last place
+            unseen_P[p] += leaves[k] * tree.leaf_unseen[leaf]
 
 
 @njit(cache=True, nogil=True)
@@ -281,11 +263,8 @@ def draw_curvature(
     """Draw the directions X_e of all edges, random sums of a few edges' gradients of norm 1.
 
     They are independent between edges but for the laws of gradients of log-probabilities:
-    sum p_0 X = 0 at each node, and sum p_0 |X|^2 = sum p_0 |psi|^2.
-
-    Returns:
-        basis: (k, T) the gradients, on all weights of the file.
-        curvature: (E, k) the factors of every edge.
+    sum p_0 X = 0 at each node, and sum p_0 |X|^2 = sum p_0 |psi|^2. The gradients (k, T) are on all
+    weights of the file, their factors (E, k).
     """
     problem_E = np.repeat(np.arange(response.n_problems), np.diff(response.edge_start))
     changes = (np.diff(problem_E) != 0) | (np.diff(response.edge_node) != 0)

@@ -182,9 +182,7 @@ def observe(batch, n_samples, asarray=np.array):
     """The batch's votes, and the answers of the trained samples."""
     answers, kept = asarray(batch.answers), asarray(batch.answers[..., :n_samples])
     counts, samples = (count_answers(ids, batch.n_answers) for ids in (answers, kept))
-    votes = Votes(counts, samples, batch.answers.shape[-1], n_samples)
-    votes.check()
-    return votes, kept
+    return Votes(counts, samples, batch.answers.shape[-1], n_samples), kept
 
 
 def draws(batch: Batch, asarray: Callable[[Any], Any] = np.array) -> Draws:

@@ -14,9 +14,7 @@ def as_votes(counts, n_votes=64, samples=None, n_samples=None):
     """Votes of (P, A) counts; without `samples` every response is trained on."""
     counts = np.asarray(counts, dtype=np.int64)
     kept = counts if samples is None else np.asarray(samples, dtype=np.int64)
-    votes = Votes(counts, kept, n_votes, n_votes if n_samples is None else n_samples)
-    votes.check()
-    return votes
+    return Votes(counts, kept, n_votes, n_votes if n_samples is None else n_samples)
 
 
 def chance(shape, tie=0.0, skip=NEVER, pick=0.0):

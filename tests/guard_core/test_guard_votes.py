@@ -27,21 +27,6 @@ def test_sizes_must_be_possible(n_votes: int, n_samples: int):
         Votes(counts, counts, n_votes, n_samples)
 
 
-@pytest.mark.parametrize(
-    ("counts", "samples", "message"),
-    [
-        ([[2, 3]], [[2, -1]], "0 <= samples <= counts"),
-        ([[2, 3]], [[3, 0]], "0 <= samples <= counts"),
-        ([[5, 4]], [[0, 0]], "more than n_votes = 8"),
-        ([[4, 4]], [[3, 2]], "more than n_samples = 4"),
-    ],
-)
-def test_values_must_be_possible(counts, samples, message):
-    votes = Votes(np.array(counts), np.array(samples), 8, 4)
-    with pytest.raises(ValueError, match=message):
-        votes.check()
-
-
 @LIBRARIES
 @pytest.mark.parametrize("wrong", [7, -2])
 def test_answer_ids_outside_of_their_range_are_refused(asarray: Any, wrong: int):
@@ -51,7 +36,6 @@ def test_answer_ids_outside_of_their_range_are_refused(asarray: Any, wrong: int)
         Votes.from_answers(asarray([[0, wrong, -1, 1]]), n_samples=2, n_answers=3)
     with pytest.raises(ValueError, match=r"must be integers, not .*float64"):
         Votes.from_answers(np.array(good, float), n_samples=2, n_answers=3)
-    Votes.from_answers(asarray([[0, 7]]), n_samples=2, n_answers=3, check=False)
 
 
 @LIBRARIES

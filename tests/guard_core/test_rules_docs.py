@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -128,7 +128,7 @@ def test_a_wrong_setting_names_its_rule(name, settings, message):
 
 
 def test_whole_numbers_do_for_settings_that_are_floats():
-    assert make_rule("srt", {"threshold": 1}).to_dict() == {"threshold": 1, "keep": 1.0}
+    assert asdict(make_rule("srt", {"threshold": 1})) == {"threshold": 1, "keep": 1.0}
     assert make_rule("srt", None) == make_rule("srt", {}) == make_rule("srt")
 
 
@@ -163,7 +163,7 @@ def test_types_that_cannot_be_read():
 
 
 def test_rules_of_ones_own():
-    assert Named(limit=2.0, words=("b", "c")).to_dict()["words"] == ("b", "c")
+    assert Named(limit=2.0, words=("b", "c")).words == ("b", "c")
     with pytest.raises(ConfigError, match=r"mine.size = 3: must be one of 1, 2"):
         Named(size=3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="rule Nameless: no setting 'k'; it has none"):

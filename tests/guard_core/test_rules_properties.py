@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ ALL = [make_rule(name, settings) for name, settings in VARIANTS]
 BY_PLACE = {"scope", "random", "ddrl"}
 """Subgroups are cut by place; random rewards and DDRL's equal answers are drawn by place."""
 SEEDS = st.integers(0, 2**32 - 1)
-every_rule = pytest.mark.parametrize("rule", ALL, ids=lambda r: f"{r.name}-{list(r.to_dict())}")
+every_rule = pytest.mark.parametrize("rule", ALL, ids=lambda r: f"{r.name}-{list(asdict(r))}")
 
 
 def outcome(rule: Rule, shown: Sight, label: np.ndarray | None = None) -> dict[str, np.ndarray]:
@@ -74,7 +74,7 @@ def test_responses_in_another_order(rule: Rule, shown: Sight, seed: int):
     one = outcome(rule, shown)
     two = outcome(rule, replace(shown, similarity=similarity, **held), one["label"])
     # As released, SCOPE's confidences meet answers by place.
-    if rule.to_dict().get("confidence") != "release":
+    if asdict(rule).get("confidence") != "release":
         close(two["scores"], one["scores"], "scores")
     if rule.name not in BY_PLACE:
         close(two["rewards"], one["rewards"][..., order[:K]], "rewards")
@@ -154,15 +154,15 @@ def test_no_rule_can_see_the_truth(rule: Rule):
     for name in ("scores", "questions", "pay", "weigh", "is_direct", "n_draws"):
         taken = list(inspect.signature(getattr(rule, name)).parameters)
         assert taken in (["obs"], ["obs", "label"], ["n_votes", "n_samples"])
-    assert not secret.search(" ".join(rule.to_dict()))
+    assert not secret.search(" ".join(asdict(rule)))
 
 
 @every_rule
 def test_a_rule_says_what_it_is(rule: Rule):
     assert RULES[rule.name] is type(rule)
     assert rule.title and rule.__doc__ and rule.pays in ("label", "answer", "response")
-    assert type(rule).from_dict(rule.to_dict()) == rule
-    assert hash(rule) == hash(make_rule(rule.name, rule.to_dict()))
+    assert type(rule).from_dict(asdict(rule)) == rule
+    assert hash(rule) == hash(make_rule(rule.name, asdict(rule)))
     # What is not asked for is not read.
     shown = sight(np.random.default_rng(2))
     second = {"paraphrase", "teacher"}

@@ -36,7 +36,7 @@ def test_parameters_reach_their_bounds_and_start_at_the_named_law():
 def test_the_readings_differ_in_the_fates_alone():
     numbers = {"step": 0.06, "ability_mean": 0.5, "ability_concentration": 2.0}
     config = c.row_config(c.MECHANISMS["independent"], SMALL, numbers, 2, 3)
-    share, majority = (c.measure_reading(config, r) for r in ("share", "majority"))
+    share, majority = (measure(config, c.READINGS[r]) for r in ("share", "majority"))
     pd.testing.assert_frame_equal(share, measure(config))
     # A majority is right or wrong, so far fewer problems lie in between.
     assert (majority["Marginal Stable"] < share["Marginal Stable"]).all()
@@ -47,14 +47,14 @@ def test_the_fit_recovers_a_known_row():
     mechanism = c.MECHANISMS["independent"]
     numbers = {"step": 0.06, "ability_mean": 0.7, "ability_concentration": 1.0}
     config = c.row_config(mechanism, SMALL, numbers, 4, 5)
-    table = c.measure_reading(with_arm(config, arm("ttrl")), "share")
+    table = measure(with_arm(config, arm("ttrl")))
     truth = tuple(table[cell].mean() for cell in c.CELLS)
     row = SMALL._replace(ttrl=truth)
     found = c.fit(mechanism, [row], "share", 6, TINY)
     assert found.own["made-up"]["ability_mean"] == pytest.approx(0.7, abs=0.1)
     starts = {p.name: p.start for p in (*mechanism.parameters, *c.POPULATION)}
     start = c.row_config(mechanism, row, starts, 4, 6)
-    before = c.mean_error(c.measure_reading(with_arm(start, arm("ttrl")), "share"), truth)
+    before = c.mean_error(measure(with_arm(start, arm("ttrl"))), truth)
     assert found.loss < min(3.0, before / 2)
     assert c.fit(mechanism, [row], "share", 6, TINY) == found
 

@@ -9,7 +9,7 @@ from one_visit import decided, gradient
 from guard_core import GuardConfig, group_advantages, policy_streams
 from sim import SimConfig
 from sim.engine.kernel import expected_samples
-from sim.world.policies import Attractor, Features, Independent, make_policy
+from sim.world.policies import POLICIES, Attractor, Features, Independent
 from sim.world.populations import draw_population
 from sim.world.sampling import Population
 
@@ -50,7 +50,12 @@ def test_a_dropped_problem_has_no_gradient():
 def small(policy, **changes):
     config = SimConfig(policy=policy, n_problems=6, n_answers=4, replicates=2, **changes)
     population = draw_population(config)
-    return config, population, make_policy(config, population)
+    return config, population, POLICIES[config.policy](config, population)
+
+
+def update(policy, problems_RP, step, gradient_RPA, drop_RP=None):
+    drop_RP = np.zeros(problems_RP.shape, bool) if drop_RP is None else drop_RP
+    return policy.update(problems_RP, step, gradient_RPA, drop_RP)
 
 
 def probabilities(policy, problems_RP, n_answers=4):
@@ -76,7 +81,7 @@ def test_independent_moves_the_visited_problem_alone():
     problems = np.array([[2], [5]])
     g = np.zeros((2, 1, 4))
     g[:, 0, 1] = 0.5
-    norm = policy.update(problems, 0.2, g)
+    norm = update(policy, problems, 0.2, g)
     assert norm == pytest.approx(0.1)
     after = probabilities(policy, ALL)
     moved = np.abs(after - population.p0_RNA).max(axis=-1) > 1e-6
@@ -93,7 +98,7 @@ def test_attractor_moves_every_problem_along_the_shared_directions(sign):
     g = np.zeros((2, 1, 4))
     g[0, 0, attractor] = sign * 0.4
     g[0, 0, truth] = -sign * 0.4
-    norm = policy.update(np.zeros((2, 1), np.int64), 0.1, g)
+    norm = update(policy, np.zeros((2, 1), np.int64), 0.1, g)
     factor = {1.0: 1.0, -1.0: 0.25}
     theta_A = sign * 0.1 * config.kappa_att * 0.4 * factor[sign]
     theta_C = -sign * 0.1 * config.kappa_corr * 0.4 * factor[-sign]
@@ -127,19 +132,19 @@ def test_the_first_logit_that_is_not_finite_is_found(policy):
     ids = np.zeros((2, 6), np.int64)
     population = Population(np.full((2, 6, 4), 0.25), ids, ids + 1)
     population.p0_RNA[1, 3, 0] = np.inf
-    made = make_policy(config, population)
+    made = POLICIES[config.policy](config, population)
     assert made.probabilities(ALL, np.empty((2, 6, 4))) == 6 + 3
 
 
 def test_one_problem_per_step_is_the_same_with_and_without_the_fast_path():
     config, population, plain = small("attractor")
-    general = make_policy(replace(config, max_grad_norm=1e9), population)
+    general = POLICIES[config.policy](replace(config, max_grad_norm=1e9), population)
     rng = np.random.default_rng(0)
     for _ in range(20):
         problems = np.stack([rng.permutation(6)[:4] for _ in range(2)])
         g = rng.normal(size=(2, 4, 4))
-        norm = general.update(problems, 0.1, g)
-        assert norm == pytest.approx(plain.update(problems, 0.1, g), rel=1e-12)
+        norm = update(general, problems, 0.1, g)
+        assert norm == pytest.approx(update(plain, problems, 0.1, g), rel=1e-12)
     assert probabilities(general, ALL) == pytest.approx(probabilities(plain, ALL), rel=1e-12)
 
 
@@ -154,7 +159,7 @@ def test_features_move_theta_along_the_gradient_and_all_logits_with_it():
     phi = policy._phi_RNDA.astype(float)
     problems = np.array([[4, 1], [0, 5]])
     g = np.random.default_rng(1).normal(size=(2, 2, 4))
-    norm = policy.update(problems, 0.2, g)
+    norm = update(policy, problems, 0.2, g)
     theta = np.zeros((2, 40))
     for r in range(2):
         for p in range(2):
@@ -173,7 +178,7 @@ def test_features_interfere_without_a_direction():
     policy = Features(config, population)
     g = np.zeros((1, 1, 5))
     g[..., population.truth_RN[0, 0]] = 1.0
-    policy.update(np.zeros((1, 1), np.int64), 1.0, g)
+    update(policy, np.zeros((1, 1), np.int64), 1.0, g)
     lift = np.einsum("nda,d->na", policy._phi_RNDA[0], policy.theta_RD[0])
     assert lift[0, population.truth_RN[0, 0]] == pytest.approx(1, abs=0.8)
     others = lift[1:]
@@ -194,7 +199,7 @@ def test_features_belong_to_the_replicate_or_to_the_fixed_population():
     assert (policy._phi_RNDA == own[:1]).all()
     g = np.zeros((2, 1, 4))
     g[1, 0, 2] = 1.0
-    policy.update(np.zeros((2, 1), np.int64), 0.5, g)
+    update(policy, np.zeros((2, 1), np.int64), 0.5, g)
     after = probabilities(policy, ALL)
     assert after[0] == pytest.approx(draw_population(fixed).p0_RNA[0])
     assert np.abs(after[1] - after[0]).max() > 0.01
@@ -212,7 +217,7 @@ def path(policy, gradients, step=0.05):
     zero, p = np.zeros((1, 1), np.int64), np.empty((1, 1, 2))
     found = []
     for g in gradients:
-        policy.update(zero, step, np.array([[[g, -g]]]))
+        update(policy, zero, step, np.array([[[g, -g]]]))
         assert policy.probabilities(zero, p) == -1
         found.append(0.5 * np.log(p[0, 0, 0] / p[0, 0, 1]))
     return np.array(found)
@@ -234,9 +239,6 @@ def adam(gradients, step, beta_1=0.9, beta_2=0.999, eps=1e-8):
 def test_adam_is_the_published_algorithm():
     found = path(one_coordinate(optimizer="adam"), GRADIENTS)
     assert found == pytest.approx(list(adam(GRADIENTS, 0.05)))
-    numbers = {"adam_beta_1": 0.5, "adam_beta_2": 0.8, "adam_eps": 0.01}
-    found = path(one_coordinate(optimizer="adam", **numbers), GRADIENTS)
-    assert found == pytest.approx(list(adam(GRADIENTS, 0.05, 0.5, 0.8, 0.01)))
     # The first step is one of full size, whatever the gradient.
     assert path(one_coordinate(optimizer="adam"), [1e-3])[0] == pytest.approx(0.05, rel=1e-4)
 
@@ -249,7 +251,7 @@ def test_a_problem_has_its_own_moments_and_shared_directions_theirs():
     for problem, pull in enumerate(pulls):
         g = np.zeros((1, 1, 3))
         g[..., population.attractor_RN[0, problem]] = pull
-        policy.update(np.full((1, 1), problem), 0.1, g)
+        update(policy, np.full((1, 1), problem), 0.1, g)
     assert (policy._own.steps == 1).all() and (policy._shared.steps == 3).all()
     own = np.take_along_axis(policy.parameters.z_RNA, population.attractor_RN[..., None], axis=2)
     start = np.take_along_axis(population.p0_RNA, population.attractor_RN[..., None], axis=2)
@@ -261,12 +263,9 @@ def test_a_problem_has_its_own_moments_and_shared_directions_theirs():
     assert policy.parameters.theta_R2[0, 0] == 0
 
 
-POLICIES = ["independent", "attractor", "features"]
-
-
 def made(policy, **changes):
     config = SimConfig(policy=policy, n_problems=8, n_answers=4, **changes)
-    return make_policy(config, draw_population(config))
+    return POLICIES[config.policy](config, draw_population(config))
 
 
 BATCH = np.arange(8)[None]
@@ -287,13 +286,13 @@ def gradients(seed=5):
 def test_a_mini_batch_takes_one_step_along_the_mean(policy, optimizer):
     g = gradients()
     batched = made(policy, mini_batch=3, optimizer=optimizer, neg_transfer=1.0)
-    norm = batched.update(BATCH, 0.1, g)[0]
+    norm = update(batched, BATCH, 0.1, g)[0]
     assert len(set(norm)) == 3 and norm[0] == norm[2] and norm[3] == norm[5] and norm[6] == norm[7]
     if optimizer == "sgd":
         # Plain steps add up, so the sum over mini-batches is that of one problem at a time.
         single = made(policy, neg_transfer=1.0)
         size = np.array([3, 3, 3, 3, 3, 3, 2, 2])
-        single.update(BATCH, 0.1, g / size[None, :, None])
+        update(single, BATCH, 0.1, g / size[None, :, None])
         assert all_eight(batched) == pytest.approx(all_eight(single), rel=1e-12)
 
 
@@ -304,21 +303,21 @@ def test_dropped_problems_leave_the_denominator(policy):
     drop[0, [1, 4, 5, 6, 7]] = True
     g[drop] = 0.0
     left = made(policy, mini_batch=4)
-    norm = left.update(BATCH, 0.1, g, drop)
+    norm = update(left, BATCH, 0.1, g, drop)
     assert (norm[0, :4] > 0).all() and not norm[0, 4:].any()
     three = made(policy, mini_batch=3)
-    three.update(np.array([[0, 2, 3]]), 0.1, g[:, [0, 2, 3]].copy())
+    update(three, np.array([[0, 2, 3]]), 0.1, g[:, [0, 2, 3]].copy())
     assert all_eight(left) == pytest.approx(all_eight(three), rel=1e-12)
     # A gradient of 0 alone does not leave it.
     stays = made(policy, mini_batch=4)
-    assert stays.update(BATCH, 0.1, g)[0, 0] == pytest.approx(0.75 * norm[0, 0])
+    assert update(stays, BATCH, 0.1, g)[0, 0] == pytest.approx(0.75 * norm[0, 0])
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_clipping_shortens_long_gradients_alone(policy):
     g = gradients()
-    free = made(policy).update(BATCH, 1.0, g)
-    clipped = made(policy, max_grad_norm=0.5).update(BATCH, 1.0, g)
+    free = update(made(policy), BATCH, 1.0, g)
+    clipped = update(made(policy, max_grad_norm=0.5), BATCH, 1.0, g)
     if policy != "attractor":
         # Here the parameters all have the rate 1, so a step is as long as its gradient.
         assert clipped == pytest.approx(np.minimum(free, 0.5), rel=1e-5)

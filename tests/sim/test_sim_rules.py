@@ -93,7 +93,6 @@ def test_permuting_the_truth_changes_nothing_that_is_trained(runs, name):
     truth_RN = (lied._truth_RN + 1 + lied._truth_RN % 2) % config.n_answers
     assert (truth_RN != lied._truth_RN).all()
     lied._truth_RN = truth_RN
-    lied.rule._truth_RN = truth_RN
     parts, p_RNA = runs.finish(honest)
     other_parts, other_RNA = runs.finish(lied)
     assert p_RNA.tobytes() == other_RNA.tobytes()

@@ -107,8 +107,8 @@ def test_moving_a_slider_changes_figures_and_words():
     first = redraw(SMALL)
     weak = with_positions(SMALL, places_of(SMALL) | {"step": 0})
     second = redraw(weak)
-    assert first.progress.data[1].y.tolist() != second.progress.data[1].y.tolist()
-    damage = [float(re.search(r"makes ([\d.]+) %", d.words[0])[1]) for d in (first, second)]
+    assert first[0][0].data[1].y.tolist() != second[0][0].data[1].y.tolist()
+    damage = [float(re.search(r"makes ([\d.]+) %", words[0])[1]) for _, words in (first, second)]
     assert damage[0] > damage[1]
 
 
