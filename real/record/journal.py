@@ -264,17 +264,17 @@ class Journal:
 
     def write_visits(self, columns: Columns) -> None:
         """Add rows to the trace's visits."""
-        self.recorder.write_visits(columns)
+        self.recorder.write("visits", columns)
         self._log("votes", columns)
 
     def write_steps(self, columns: Columns) -> None:
         """Add rows to the trace's steps."""
-        self.recorder.write_steps(columns)
+        self.recorder.write("steps", columns)
         self._log("train", columns)
 
     def write_evals(self, columns: Columns) -> None:
         """Add rows to the trace's evaluations."""
-        self.recorder.write_evals(columns)
+        self.recorder.write("evals", columns)
         self._log("eval", columns)
 
     def write_visited(
@@ -284,9 +284,9 @@ class Journal:
         self.write_visits({**visited.columns, **position})
         if votes is not None:
             counted = votes.count(*visited[:2], visit=visited.columns["visit"])
-            self.recorder.write_votes({**counted.votes, **position})
+            self.recorder.write("votes", {**counted.votes, **position})
             if len(counted.answers["text"]):
-                self.recorder.write_answers({**counted.answers, **position})
+                self.recorder.write("answers", {**counted.answers, **position})
 
     def write_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write down responses of one evaluation, one JSON object a line."""
@@ -379,5 +379,5 @@ class Unwritten(MemoryRun):
         super().__init__(manifest)
         self.path = path
 
-    def _add(self, table: Table, columns: Columns, copy: bool) -> None:
+    def write(self, table: Table, columns: Columns, *, copy: bool = True) -> None:
         """Forget them."""
