@@ -237,7 +237,7 @@ def with_rule(name: str, rule: str) -> str:
 
 
 def for_cell(name: str, cell: str | None) -> str:
-    """Returns the name of the arm that a name stands for on a cell of the paper, such as a preset.
+    """The name of the arm that a name stands for on a cell of the paper, such as a preset.
 
     `guard_release` is without FRS where the authors' script is (`guard_core.config.SCRIPTS`).
     """

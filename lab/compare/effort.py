@@ -70,11 +70,8 @@ def search(
 
     Args:
         measure: runs the control at a factor and returns its mean update norm divided by the
-            target's.
+            target's; a UserError where one of them did not move.
         initial_ratio: the same ratio at factor 1, which has been run already.
-
-    Raises:
-        UserError: the control or the target did not move.
     """
     _check_ratio(initial_ratio)
     points = [(0.0, math.log(initial_ratio))]
@@ -122,23 +119,17 @@ def matched_factor(guard_steps: pd.DataFrame, baseline_steps: pd.DataFrame) -> f
     """Factor on the baseline's learning rate that gives it the guard's mean update norm.
 
     It is exact where the norm is proportional to the learning rate along one path.
-
-    Raises:
-        UserError: steps are missing or the baseline did not move.
     """
     return _ratio(guard_steps, baseline_steps, "the baseline")
 
 
 def achieved_ratio(matched_steps: pd.DataFrame, guard_steps: pd.DataFrame) -> float:
-    """Mean update norm of the matched run by that of the guard's run; 1 is a perfect match.
-
-    Raises:
-        UserError: steps are missing or the guard's run did not move.
-    """
+    """Mean update norm of the matched run by that of the guard's run; 1 is a perfect match."""
     return _ratio(matched_steps, guard_steps, "the guard's run")
 
 
 def _ratio(above: pd.DataFrame, below: pd.DataFrame, name: str) -> float:
+    """A UserError where steps are missing or the second run did not move."""
     moved = mean_update(below)
     if not moved > 0:
         raise UserError(f"matched effort: {name} did not move; raise its learning rate")
@@ -156,9 +147,6 @@ def beyond_effort(rows: pd.DataFrame, metric: str) -> Floats:
     Returns:
         (rows,) in the metric's unit; NaN where the norm lies outside of the baseline's, or a run
         did not move: nothing is extrapolated.
-
-    Raises:
-        UserError: a column is missing.
     """
     require(rows, ("arm", *SEED, "update_norm", metric), "equal effort")
     curves = _curves(where(rows, arm=BASELINE), metric)
@@ -320,10 +308,8 @@ def own_best_words(rows: pd.DataFrame, seed: int) -> list[str]:
 def edge_words(at_ends: Iterable[GridEdge], useless: Collection[str] = ()) -> list[str]:
     """Return warnings where a best step lies at an end of the grid.
 
-    Args:
-        at_ends: from `edges`.
-        useless: arms that no step improves: the less they train the better, so the smallest step
-            of any grid is their best.
+    Useless arms, which no step improves, are the better the less they train: the smallest step of
+    any grid is their best.
     """
     by_side: dict[tuple[float, str], list[str]] = {}
     for edge in at_ends:

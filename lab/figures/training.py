@@ -9,14 +9,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from guard_core import Route
 from lab.base.columns import floats, ints, where
 from lab.figures.style import (
     BLACK,
     BLUE,
     ORANGE,
     PURPLE,
-    ROUTE_COLOURS,
     VERMILLION,
     Place,
     arm_order,
@@ -29,8 +27,6 @@ from lab.figures.style import (
     styled,
     translucent,
 )
-from lab.measures.dynamics import ROUTE_COLUMNS
-from lab.trace.schema import ROUTES
 
 PROGRESS_TITLE = "training progress (%)"
 
@@ -278,32 +274,6 @@ TOUCHED = (
     (Panel("minority_share", "a minority candidate", "% of visits"), PURPLE, "dash"),
     (Panel("skipped", "left out (RCSU)", "% of visits"), VERMILLION, "dot"),
 )
-
-
-def routes(table: pd.DataFrame) -> go.Figure:
-    """Share of visits on each route over training, stacked, the stable ones on top.
-
-    Args:
-        table: `lab.measures.dynamics` of one guarded arm.
-    """
-    figure = go.Figure()
-    # The stable visits on top, so that the others stand on the axis and can be read off.
-    for code, column in reversed(ROUTE_COLUMNS.items()):
-        values, name = spread(table, column), ROUTES[code]
-        figure.add_scatter(
-            x=100 * values["progress"],
-            y=100 * values["mean"],
-            customdata=hover_sd(100 * values["sd"], values["n"]),
-            name=safe(name),
-            stackgroup="routes",
-            mode="lines",
-            line={"width": 0.8, "color": ROUTE_COLOURS[name]},
-            fillcolor=translucent(ROUTE_COLOURS[name], 0.4 if code == Route.STABLE else 0.9),
-            hovertemplate="%{y:.1f}%{customdata[0]} % of visits, %{customdata[1]} replicates",
-        )
-    figure.update_xaxes(title_text=PROGRESS_TITLE)
-    figure.update_yaxes(title_text="% of visits", range=[0, 100])
-    return styled(figure, 320, legend={"traceorder": "reversed"}, hovermode="x unified")
 
 
 def guard_action(table: pd.DataFrame) -> go.Figure:

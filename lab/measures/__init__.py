@@ -118,11 +118,7 @@ MEASURES = tuple(metric.name for metric in METRICS if "tally" in metric.at)
 
 
 def measured(trace: Trace, fates: pd.DataFrame) -> pd.DataFrame:
-    """Return the metrics of the page but `update`, one row per replicate of a trace.
-
-    Args:
-        fates: its `lab.fates`; replicates without any have NaN.
-    """
+    """Metrics of the page but `update`, one row per replicate of a trace; NaN without fates."""
     table = pd.DataFrame(index=pd.Index(trace.replicates, name="replicate"))
     return table.join([_scores(trace), _visit_shares(trace), fate_shares(fates)])
 
@@ -173,7 +169,7 @@ class Tally:
     """Sums over a run's epochs, in which every problem is visited once: `MEASURES`."""
 
     def __init__(self, first_replicate: int, replicates: int, n_problems: int, epochs: int) -> None:
-        """Start empty; the sizes are those of the run's settings."""
+        """Start empty."""
         self._first, self._epochs, self._n_problems = first_replicate, epochs, n_problems
         self._initial_RN = np.zeros((replicates, n_problems))
         self._final_RN = np.zeros((replicates, n_problems))

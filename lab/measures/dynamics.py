@@ -132,9 +132,6 @@ WINDOW = ("fr_peak", "peak", "collapse", "drop", "lead")
 def run_windows(dynamics: pd.DataFrame) -> pd.DataFrame:
     """Peak and collapse of the flip rate, and the drop of pass@1, per run.
 
-    Args:
-        dynamics: with evaluations.
-
     Returns:
         Indexed by replicate: `fr_peak` (share) and `peak` (its first epoch), `collapse` (first
         epoch after the peak from which FR stays below half of the peak), `drop` (first epoch from
@@ -149,10 +146,7 @@ def run_windows(dynamics: pd.DataFrame) -> pd.DataFrame:
 
 
 def competitive_windows(visits: pd.DataFrame) -> pd.DataFrame:
-    """Last visit at which the correct answer is competitive, per problem.
-
-    Args:
-        visits: a trace's visits; visit 0 and problems without a known true answer are left out.
+    """Last visit at which the correct answer is competitive, per problem with a known answer.
 
     Returns:
         One row per replicate and problem: `last_competitive` (visit at which the correct answer
@@ -203,7 +197,6 @@ def window_share(dynamics: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
     """Share of the replicates between the peak of FR and its collapse.
 
     Args:
-        dynamics: of one arm.
         windows: from `run_windows`, of the same arm. A window that never collapsed is open to the
             end; a run without any flip never has one.
 

@@ -22,7 +22,7 @@ from lab.base.files import whole_folder
 from lab.base.stats import Estimate, counted, estimate, mean_sd, paired, paired_table
 from lab.base.stats import difference as difference_text
 from lab.compare.collection import Comparison, Grid, Skipped, collect, of_steps
-from lab.compare.effort import METRIC, SEED, beyond_effort, own_best, own_best_words
+from lab.compare.effort import METRIC, SEED, own_best, own_best_words
 from lab.compare.tables import (
     Finding,
     comparison_table,
@@ -101,11 +101,7 @@ class ReportedComparison:
 
 
 def read(folders: Sequence[Path | str]) -> tuple[list[ReportedComparison], list[Skipped]]:
-    """Read and digest all runs under some folders.
-
-    Raises:
-        UserError: a folder does not exist, or no run can be used.
-    """
+    """Read and digest all runs under some folders; refusals as of `collect`."""
     found = collect(folders)
     return [digest(comparison) for comparison in found.comparisons], found.skipped
 
@@ -215,11 +211,10 @@ HOW = (
 
 
 def overview(world: ReportedComparison) -> pd.DataFrame:
-    """One row per arm, in the order of the page.
+    """One row per arm, in the order of the page: arm, title, seeds (replicates), and estimates.
 
-    Returns:
-        arm, title, seeds (replicates), and as `lab.base.stats.Estimate` over them `pass_start`,
-        `pass_final`, `TotalDeg` (percent), `against` (final pass@1 minus TTRL's, points).
+    They are over replicates: `pass_start`, `pass_final`, `TotalDeg` (percent), and `against`, the
+    final pass@1 minus TTRL's in points.
     """
     counts = Counter(world.metrics.index.get_level_values("arm"))
     base = pd.Series(metrics_of(world.metrics, BASELINE)["pass_final"])
@@ -236,15 +231,12 @@ def overview(world: ReportedComparison) -> pd.DataFrame:
 def overview_table(world: ReportedComparison) -> TextTable:
     """`overview` as text; what no arm has is left out."""
     table = overview(world)
-    shown = {n: [_overview_cell(value, n) for value in table[n]] for n in _COLUMNS}
+    written = {name: difference_text if name == "against" else _mean_sd for name in _COLUMNS}
+    shown = {name: [*map(write, table[name])] for name, write in written.items()}
     shown = {name: cells for name, cells in shown.items() if any(cells)}
     columns = [table["title"], *shown.values(), table["seeds"].astype(str)]
     head = ["", *(_COLUMNS[name] for name in shown), "seeds"]
     return TextTable(head, [list(row) for row in zip(*columns, strict=True)])
-
-
-def _overview_cell(value: Estimate, name: str) -> str:
-    return difference_text(value) if name == "against" else mean_sd(value.mean, value.sd)
 
 
 def missing(world: ReportedComparison) -> tuple[str, str] | None:
@@ -325,7 +317,7 @@ class StepStudy:
         return lines
 
     def how(self) -> str:
-        """How to read the table."""
+        """Explanation of the table."""
         return f"{STEPS_HOW} {NULL_HOW}" if len(self.grid.null) else STEPS_HOW
 
     def table(self) -> TextTable:
@@ -402,11 +394,7 @@ _SIDES = {"smallest": "&lt;", "largest": ">"}
 
 
 def rule_markdown(table: pd.DataFrame) -> str:
-    """The table for a docs page or an issue.
-
-    Args:
-        table: from `lab.compare.tables.rule_table`.
-    """
+    """`lab.compare.tables.rule_table` for a docs page or an issue."""
     base = title(BASELINE)
     rows = [_rule_cells(row) for row in table.to_dict("records")]
     lines = TextTable([cell.format(base=base) for cell in _RULES_HEAD], rows).markdown()
@@ -425,23 +413,6 @@ def _rule_cells(row: dict[Any, Any]) -> list[str]:
         *(_mean_sd(row[name]) for name in ("label_final", "TotalDeg", "Learned")),
         *(_number(row[name]) for name in ("update", "seconds")),
     ]
-
-
-def effort_markdown(rows: pd.DataFrame) -> str:
-    """Gain of every arm at every step size over a baseline with the same update norm, in points.
-
-    Args:
-        rows: from `lab.compare.tables.rule_rows`.
-    """
-    beyond = rows.assign(beyond=beyond_effort(rows, METRIC))
-    others = select(beyond, np.array(rows["arm"] != BASELINE))
-    steps = sorted(set(floats(others, "step_size")))
-    lines = []
-    for arm in unique(others, "arm"):
-        found = [estimate(floats(where(others, arm=arm, step_size=s), "beyond")) for s in steps]
-        lines.append([escaped(title(arm)), *map(difference_text, found)])
-    table = TextTable(["arm", *(f"{step:g}" for step in steps)], lines)
-    return "\n".join(table.markdown()) + "\n"
 
 
 def escaped(text: str) -> str:
@@ -518,10 +489,7 @@ def _rules(found: Sequence[Comparison]) -> list[str]:
     names = {arm for comparison in found for arm in comparison.arms}
     if BASELINE not in names or all(rule_of(arm) in (None, BASELINE) for arm in names):
         return []
-    rows = rule_rows(found)
-    lines = ["", "## Rules", "", *rule_markdown(rule_table(rows)).splitlines()]
-    lines += ["", "Points of pass@1 beyond TTRL at equal effort, by step size:", ""]
-    return [*lines, *effort_markdown(rows).splitlines(), ""]
+    return ["", "## Rules", "", *rule_markdown(rule_table(rule_rows(found))).splitlines(), ""]
 
 
 _LONGEST = 60
@@ -539,11 +507,7 @@ def slugs(worlds: Sequence[ReportedComparison]) -> list[str]:
 
 
 def write_tables(worlds: Sequence[ReportedComparison], folder: Path | str) -> list[Path]:
-    """Write the tables of all comparisons as CSV, one file each, and return the files.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
+    """Write the tables of all comparisons as CSV, one file each, and return the files."""
     names = []
     with whole_folder(Path(folder)) as place:
         for world, slug in zip(worlds, slugs(worlds), strict=True):
