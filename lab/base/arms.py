@@ -365,7 +365,6 @@ def _refusal(rule: type[Rule], other: str) -> str | None:
 
 
 def _labels(name: str) -> Literal["votes", "truth"]:
-    """What a named arm trains on."""
     return "truth" if name == CEILING else "votes"
 
 

@@ -118,18 +118,18 @@ def mean_update(steps: pd.DataFrame) -> float:
 def matched_factor(guard_steps: pd.DataFrame, baseline_steps: pd.DataFrame) -> float:
     """Factor on the baseline's learning rate that gives it the guard's mean update norm.
 
-    It is exact where the norm is proportional to the learning rate along one path.
+    It is exact where the norm is proportional to the learning rate along one path. A UserError
+    where steps are missing or the baseline did not move.
     """
     return _ratio(guard_steps, baseline_steps, "the baseline")
 
 
 def achieved_ratio(matched_steps: pd.DataFrame, guard_steps: pd.DataFrame) -> float:
-    """Mean update norm of the matched run by that of the guard's run; 1 is a perfect match."""
+    """Mean update norm of the matched run by that of the guard's run, a UserError if this is 0."""
     return _ratio(matched_steps, guard_steps, "the guard's run")
 
 
 def _ratio(above: pd.DataFrame, below: pd.DataFrame, name: str) -> float:
-    """A UserError where steps are missing or the second run did not move."""
     moved = mean_update(below)
     if not moved > 0:
         raise UserError(f"matched effort: {name} did not move; raise its learning rate")
@@ -328,6 +328,9 @@ def _against_rival(rows: pd.DataFrame, best: pd.DataFrame, seed: int) -> Iterato
     rival = best_rival(rows)
     if not len(guarded) or not len(rival):
         return
+    # Arms and steps that were chosen on either half.
+    pairs = dict.fromkeys(zip(rival["arm"], floats(rival, "step"), strict=True))
+    chosen = ", ".join(f"{title(arm)} at {step:g}" for arm, step in pairs)
     # The rival comes first, so that the differences are arm minus rival.
     both = pd.concat([rival.assign(arm=BEST_RIVAL), guarded], ignore_index=True)
     scores = both.set_index(["arm", *REPLICATE]).reindex(columns=[METRIC])
@@ -336,11 +339,5 @@ def _against_rival(rows: pd.DataFrame, best: pd.DataFrame, seed: int) -> Iterato
         gap = with_interval(row["mean"], row["low"], row["high"])
         yield (
             f"{title(str(row['arm']))} at its best minus the best rival at its best "
-            f"({_chosen(rival)}): pass@1 {gap} points, {row['verdict']}"
+            f"({chosen}): pass@1 {gap} points, {row['verdict']}"
         )
-
-
-def _chosen(rows: pd.DataFrame) -> str:
-    """Arms and steps that were chosen on either half."""
-    pairs = dict.fromkeys(zip(rows["arm"], floats(rows, "step"), strict=True))
-    return ", ".join(f"{title(arm)} at {step:g}" for arm, step in pairs)

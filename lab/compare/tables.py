@@ -36,20 +36,13 @@ def metrics(comparison: Comparison) -> pd.DataFrame:
         problem of the replicate has fewer visits than its fate needs.
     """
     if comparison.metrics is None:
-        comparison.metrics = _metrics(comparison)
+        moved = {arm: update_by_replicate(t.steps) for arm, t in comparison.traces.items()}
+        parts = {arm: measured(t, comparison.fates(arm)) for arm, t in comparison.traces.items()}
+        for arm in parts if BASELINE in moved else ():
+            parts[arm]["update"] = 100.0 * moved[arm] / moved[BASELINE]
+        table = pd.concat(parts, names=["arm", "replicate"])
+        comparison.metrics = table.reindex(columns=[metric.name for metric in PAGE])
     return comparison.metrics.copy()
-
-
-def _metrics(comparison: Comparison) -> pd.DataFrame:
-    moved = {arm: update_by_replicate(t.steps) for arm, t in comparison.traces.items()}
-    parts = {}
-    for arm, trace in comparison.traces.items():
-        part = measured(trace, comparison.fates(arm))
-        if BASELINE in moved:
-            part["update"] = 100.0 * moved[arm] / moved[BASELINE]
-        parts[arm] = part
-    table = pd.concat(parts, names=["arm", "replicate"])
-    return table.reindex(columns=[metric.name for metric in PAGE])
 
 
 def metrics_of(metrics: pd.DataFrame, arm: str) -> pd.DataFrame:

@@ -126,7 +126,6 @@ def _segment(
 def _beside(
     x: Sequence[float], labels: Sequence[str], texts: Sequence[str], name: str
 ) -> go.Scatter:
-    """Texts right of a bar's end."""
     return go.Scatter(
         x=x,
         y=list(labels),
@@ -146,9 +145,8 @@ def _spread_of(values: Sequence[Estimate]) -> list[list[str | int]]:
 
 
 def _ratio(value: Estimate) -> str:
-    if value.n == 0:
-        return " L/D: none<br> degraded"
-    return f" L/D {mean_sd(value.mean, value.sd, 2).replace(' ± ', '<br> ±')}"
+    ratio = mean_sd(value.mean, value.sd, 2).replace(" ± ", "<br> ±")
+    return f" L/D {ratio}" if value.n else " L/D: none<br> degraded"
 
 
 def _inside(value: Estimate) -> str:
@@ -240,12 +238,9 @@ _PHASE_PATTERNS = {"Reading answers": "/", "Guard": "x", "Handing over weights":
 
 
 def overhead_bars(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
-    """Seconds per step by phase as stacked bars, 100 % being the baseline's whole step.
+    """Seconds of `step_seconds` by phase as stacked bars, 100 % being the baseline's whole step.
 
     The whisker is one standard deviation of the whole step over the replicates.
-
-    Args:
-        table: from `lab.measures.dynamics.step_seconds`.
     """
     arms = arm_order(table["arm"])
     labels = [wrapped(arm_title(arm, titles)) for arm in arms]

@@ -47,15 +47,7 @@ class Panel:
 
 
 def spread(table: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Mean and standard deviation over replicates at each epoch.
-
-    Args:
-        table: with the columns replicate, epoch, progress and the one asked for.
-        column: rows where it is NaN are left out.
-
-    Returns:
-        One row per epoch: progress, mean, sd (NaN where n is 1), n.
-    """
+    """Progress, mean, sd (NaN where n is 1) and n over replicates at each epoch, NaN left out."""
     values = floats(table, column)
     known = np.isfinite(values)
     values, progress = values[known], floats(table, "progress")[known]
@@ -79,9 +71,7 @@ def curve(
 ) -> list[go.Scatter]:
     """The band of one standard deviation, where there is one, and the line of means over it.
 
-    Args:
-        table: rows of one arm, as for `spread`; no curve where they lack the panel's column.
-        group: curves of one group show and hide together.
+    Curves of one group show and hide together; there is none where the panel's column is empty.
     """
     if not has_data(table, [panel.column]):
         return []
@@ -135,7 +125,7 @@ def arm_curves(
     """Panels below each other, in each one curve per arm with a band of one standard deviation.
 
     Args:
-        table: `lab.measures.dynamics` tables with the column `arm`.
+        table: `lab.measures.dynamics` tables with the column `arm`, as of all figures here.
         panel_height: pixels.
     """
     figure = _panel_grid(panels)
@@ -162,19 +152,14 @@ LOST_PANEL = Panel(
 
 
 def training_progress(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
-    """FR, MR and pass@1 of every arm over normalised progress.
-
-    Args:
-        table: `lab.measures.dynamics` tables with the column `arm`.
-    """
+    """FR, MR and pass@1 of every arm over normalised progress."""
     return arm_curves(table, PROGRESS_PANELS, titles)
 
 
 def lost_votes(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
     """Share of visits to lost problems at which the correct answer still wins the vote.
 
-    Args:
-        table: `lab.measures.dynamics` tables made with fates, with the column `arm`.
+    The table is one that was made with fates.
     """
     return arm_curves(table, [LOST_PANEL], titles, panel_height=260)
 
@@ -196,7 +181,6 @@ def training_window(
     of the peak; where the shade is as high as the panel, all runs are in it.
 
     Args:
-        dynamics: `lab.measures.dynamics` tables with the column `arm`.
         shares: `lab.measures.dynamics.window_share` tables with the column `arm`.
     """
     arms = arm_order(dynamics["arm"])
@@ -247,9 +231,7 @@ def overlay(
 ) -> go.Figure:
     """Means with bands of one standard deviation, real runs solid and simulated ones dotted.
 
-    Args:
-        real: `lab.measures.dynamics` tables with the column `arm`.
-        simulated: the same; arms that only one of both has are left out.
+    Arms that only one of both has are left out.
     """
     arms = arm_order(set(real["arm"]) & set(simulated["arm"]))
     titles_of = [arm_title(arm, titles) for arm in arms]
@@ -277,11 +259,7 @@ TOUCHED = (
 
 
 def guard_action(table: pd.DataFrame) -> go.Figure:
-    """Mean weight, visits that a rule touched, and mean beta over training.
-
-    Args:
-        table: `lab.measures.dynamics` of one guarded arm.
-    """
+    """Mean weight, visits that a rule touched, and mean beta over training, of one guarded arm."""
     panels = (WEIGHT, Panel("", "Visits with …", "% of visits"), BETA)
     figure = _panel_grid(panels)
     figure.add_traces(curve(table, WEIGHT, BLUE, WEIGHT.column), 1, 1)

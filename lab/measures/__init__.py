@@ -124,7 +124,6 @@ def measured(trace: Trace, fates: pd.DataFrame) -> pd.DataFrame:
 
 
 def _scores(trace: Trace) -> pd.DataFrame:
-    """First, last and best evaluation of each replicate, in percent."""
     evals = trace.evals.take(np.argsort(ints(trace.evals, "step"), kind="stable"))
     start = evals[ints(evals, "step") == 0].groupby("replicate")
     every = evals.groupby("replicate")
@@ -220,14 +219,11 @@ class Tally:
             pd.Index(replicates, name="replicate"),
         )
         if self._epochs >= MIN_VISITS:
-            table = table.join(self._fates(replicates))
+            found_RN = classify(self._initial_RN / FIRST, self._final_RN / LAST)
+            fate = pd.Categorical.from_codes(found_RN.reshape(-1), list(FATES), ordered=True)
+            of = np.repeat(replicates, self._n_problems)
+            table = table.join(fate_shares(pd.DataFrame({"replicate": of, "fate": fate})))
         return table.reindex(columns=list(MEASURES))
-
-    def _fates(self, replicates: NDArray[np.int64]) -> pd.DataFrame:
-        found_RN = classify(self._initial_RN / FIRST, self._final_RN / LAST)
-        fate = pd.Categorical.from_codes(found_RN.reshape(-1), list(FATES), ordered=True)
-        of = np.repeat(replicates, self._n_problems)
-        return fate_shares(pd.DataFrame({"replicate": of, "fate": fate}))
 
 
 def measure_trace(trace: Trace) -> pd.DataFrame:

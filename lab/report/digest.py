@@ -271,7 +271,6 @@ def _words(world: ReportedComparison) -> list[str]:
 
 
 def _without(words: list[str], option: str) -> list[str]:
-    """A command without an option and its values."""
     if option not in words:
         return words
     start = words.index(option)
@@ -423,7 +422,6 @@ def escaped(text: str) -> str:
 
 
 def _escaped(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table in Markdown, every cell escaped."""
     head, *rows = [[escaped(cell) for cell in row] for row in (head, *rows)]
     return TextTable(head, rows).markdown()
 
@@ -465,7 +463,6 @@ def _metric_table(rows: pd.DataFrame) -> list[str]:
 
 
 def _difference_table(rows: pd.DataFrame) -> list[str]:
-    """Paired differences against TTRL and against matched effort."""
     names = unique(rows, "arm")
     against = [arm for arm in REFERENCES if arm in names]
     if len(names) < 2 or not against:

@@ -347,7 +347,6 @@ def check_values(table: Table, rows: pd.DataFrame) -> None:
 
 @cache
 def _dtypes(table: Table, given: frozenset[str]) -> dict[str, np.dtype]:
-    """Name to dtype of the given columns, in the schema's order."""
     lacking = missing(table, given)
     if lacking:
         raise ValueError(f"{table}: missing columns {', '.join(lacking)}")

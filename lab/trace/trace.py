@@ -171,12 +171,9 @@ class RunFolder(Recorder):
     def reopen(cls, path: Path | str, parts: Mapping[str, int]) -> RunFolder:
         """Go on with a run from an earlier point of it; the rows after that point are deleted.
 
-        Killed in the midst of this, the folder can still be read and reopened.
-
-        Nobody else may write it now.
-
-        Raises:
-            UserError: the folder is no run's, lacks rows before that point, or cannot be written.
+        Killed in the midst of this, the folder can still be read and reopened. Nobody else may
+        write it now. A UserError where it is no run's, lacks rows before that point, or cannot be
+        written.
         """
         path = Path(path)
         folder = cls(path, read_manifest(path))
@@ -202,8 +199,15 @@ class RunFolder(Recorder):
         """Put all rows and the manifest on disk; a UserError where that cannot be written."""
         for table, part in self._parts.items():
             if part.chunks:
-                with whole(self.path / table / part_name(part.before.parts)) as temporary:
-                    _write_part(temporary, table, part.chunks)
+                rows = _joined(table, part.chunks)
+                schema, encoding = _layout(tuple(c for c in TABLES[table] if c.name in rows))
+                content = pa.Table.from_arrays([*map(pa.array, rows.values())], schema=schema)
+                # Bytes, since the name may not be UTF-8.
+                with (
+                    whole(self.path / table / part_name(part.before.parts)) as temporary,
+                    pa.OSFile(os.fsencode(temporary), "wb") as target,
+                ):
+                    pq.write_table(content, target, **encoding)
                 # Only now, so that a part that failed is the next to be tried.
                 after = Extent(part.before.parts + 1, part.before.rows + part.rows)
                 self._parts[table] = _Part(after)
@@ -240,18 +244,8 @@ def _joined(table: Table, chunks: list[Arrays]) -> Arrays:
     }
 
 
-def _write_part(file: Path, table: Table, chunks: list[Arrays]) -> None:
-    rows = _joined(table, chunks)
-    schema, encoding = _layout(tuple(c for c in TABLES[table] if c.name in rows))
-    content = pa.Table.from_arrays([pa.array(values) for values in rows.values()], schema=schema)
-    # Bytes, since the name may not be UTF-8.
-    with pa.OSFile(os.fsencode(file), "wb") as target:
-        pq.write_table(content, target, **encoding)
-
-
 @cache
 def _layout(columns: tuple[Column, ...]) -> tuple[pa.Schema, dict[str, Any]]:
-    """Return schema and encodings of a file with these columns."""
     fields = [pa.field(c.name, pa.from_numpy_dtype(c.dtype), nullable=False) for c in columns]
     integers = [c.name for c in columns if np.dtype(c.dtype).kind == "i"]
     encoding = {
