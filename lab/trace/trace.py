@@ -201,7 +201,7 @@ class RunFolder(Recorder):
             if part.chunks:
                 rows = _joined(table, part.chunks)
                 schema, encoding = _layout(tuple(c for c in TABLES[table] if c.name in rows))
-                content = pa.Table.from_arrays([*map(pa.array, rows.values())], schema=schema)
+                content = pa.Table.from_arrays([pa.array(v) for v in rows.values()], schema=schema)
                 # Bytes, since the name may not be UTF-8.
                 with (
                     whole(self.path / table / part_name(part.before.parts)) as temporary,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lab.trace.manifest import Manifest
-from lab.trace.schema import VISITS
+from lab.trace.schema import TABLES, VISITS
 from lab.trace.trace import MemoryRun, RunFolder, Trace
 
 
@@ -78,8 +78,9 @@ def _evals(pass_at_1, replicates=None):
 def _in_memory(manifest, **tables):
     """A trace without a folder, from the columns of its tables."""
     memory = MemoryRun(manifest)
-    for table, columns in tables.items():
-        memory.write(table, columns)
+    for table in TABLES:
+        if table in tables:
+            memory.write(table, tables[table])
     return Trace.of(memory)
 
 
@@ -94,7 +95,7 @@ def _trace(arm, accuracy, pass_at_1, norm=1.0, **changes):
 
 
 def _write_tables(run, trace):
-    for table in ("visits", "steps", "evals"):
+    for table in list(TABLES)[:3]:
         columns = getattr(trace, table).items()
         run.write(table, {name: own.to_numpy() for name, own in columns})
 
