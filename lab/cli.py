@@ -206,7 +206,6 @@ def _page(prog: str, commands: Mapping[str, type[Command]], argv: list[str], abo
 
 
 def _parse(prog: str, commands: Mapping[str, type[Command]], argv: list[str]) -> Command:
-    """Make the command that a line asks for."""
     if "" in commands:
         name = ""
     else:

@@ -13,8 +13,7 @@ def enter(prog: str, commands: str, argv: Sequence[str] | None = None) -> int:
     """Import a program's commands and run its command line; returns the exit code.
 
     Args:
-        commands: module with `COMMANDS` and `ABOUT`, the first two arguments of
-            `lab.cli.run_cli` after the program.
+        commands: module with `COMMANDS` and `ABOUT`, as of `lab.cli.run_cli`.
         argv: arguments after the program's name; those of the process if left out, and then stop
             signals end the process in one line until its work is done.
     """

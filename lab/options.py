@@ -76,8 +76,7 @@ class Option:
     @property
     def short(self) -> tuple[str, ...]:
         """Short names."""
-        marks = (mark for mark in self.marks if isinstance(mark, str))
-        return tuple(mark for mark in marks if mark.startswith("-"))
+        return tuple(mark for mark in self.marks if str(mark).startswith("-"))
 
     @property
     def positional(self) -> bool:
@@ -139,7 +138,7 @@ def _defaults(record: type) -> dict[str, Any]:
 
 
 def _default(field: Field[Any]) -> Any:
-    return field.default_factory() if field.default_factory is not MISSING else field.default
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _options(record: type, values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Option]:
@@ -372,15 +371,9 @@ def _groups(
 
 
 def _record(command: type, path: tuple[str, ...]) -> type:
-    """The record below a command."""
-    value: Any = command
-    for name in path:
-        if isinstance(value, type):
-            (field,) = (field for field in fields(value) if field.name == name)
-            factory = field.default_factory
-            value = field.default if factory is MISSING else factory()
-        else:
-            value = getattr(value, name)
+    value = _defaults(command)[path[0]]
+    for name in path[1:]:
+        value = getattr(value, name)
     return type(value)
 
 
@@ -399,7 +392,6 @@ def _titles(record: type, path: tuple[str, ...]) -> dict[str, str]:
 
 
 def _head(option: Option) -> str:
-    """Names and type of an option."""
     names = [*option.short, option.flag]
     if option.kind is bool:
         switched = {True: [option.negative], False: names, None: [*names, option.negative]}
@@ -438,7 +430,6 @@ def _parts(doc: str) -> tuple[list[str], list[str]]:
 
 
 def _sentence(text: str) -> str:
-    """The first sentence of a text, without the full stop."""
     return " ".join(text.split()).partition(". ")[0].rstrip(".")
 
 

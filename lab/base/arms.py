@@ -237,7 +237,7 @@ def with_rule(name: str, rule: str) -> str:
 
 
 def for_cell(name: str, cell: str | None) -> str:
-    """Returns the name of the arm that a name stands for on a cell of the paper, such as a preset.
+    """The name of the arm that a name stands for on a cell of the paper, such as a preset.
 
     `guard_release` is without FRS where the authors' script is (`guard_core.config.SCRIPTS`).
     """
@@ -365,7 +365,6 @@ def _refusal(rule: type[Rule], other: str) -> str | None:
 
 
 def _labels(name: str) -> Literal["votes", "truth"]:
-    """What a named arm trains on."""
     return "truth" if name == CEILING else "votes"
 
 

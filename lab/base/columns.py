@@ -49,11 +49,7 @@ def flags(table: pd.DataFrame, name: str) -> Bools:
 
 
 def group_mean(values: Floats, group: NDArray[np.intp], n_groups: int) -> Floats:
-    """(n_groups,) mean of each group's finite values, NaN for a group without any.
-
-    Args:
-        group: (rows,) group of each row, 0 to n_groups-1.
-    """
+    """(n_groups,) mean of each group's finite values, NaN without any; groups count from 0."""
     finite = np.isfinite(values)
     if finite.all():
         finite = slice(None)  # a view in place of two copies

@@ -95,10 +95,7 @@ def differences(first: pd.Series, second: pd.Series) -> pd.Series:
 
 
 def paired_table(metrics: pd.DataFrame, against: str) -> pd.DataFrame:
-    """Every arm minus one arm, for every metric.
-
-    Args:
-        metrics: one row per (arm, replicate), one column per metric.
+    """Every arm minus one arm, for every metric: a column of a row per (arm, replicate).
 
     Returns:
         One row per other arm and metric: arm, metric, mean, sd, low, high, n, verdict.
@@ -123,11 +120,7 @@ _SHOWN = 0.05
 def mean_sd(
     mean: float, sd: float = math.nan, digits: int = 1, *, signed: bool = False, missing: str = ""
 ) -> str:
-    """Return `12.3 ± 0.4`, without the deviation where it is NaN; `missing` for a mean that is.
-
-    Args:
-        signed: write a sign before a positive mean, too.
-    """
+    """Return `12.3 ± 0.4`, without the deviation where it is NaN; `missing` for a mean that is."""
     if math.isnan(mean):
         return missing
     return f"{mean:{'+' if signed else ''}.{digits}f}{plus_minus(sd, digits)}"
@@ -209,10 +202,7 @@ def percentile_interval(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def contrast_table(metrics: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """Every difference between two arms, for every metric, with both intervals.
-
-    Args:
-        metrics: one row per (arm, replicate), one column per metric.
+    """Every difference between two arms, for every metric as in `paired_table`.
 
     Returns:
         One row per pair of arms and metric, in the arms' order: arm, against (the earlier arm),
@@ -230,9 +220,12 @@ def contrast_table(metrics: pd.DataFrame, seed: int) -> pd.DataFrame:
         return pd.DataFrame(columns=list(_COLUMNS))
     gaps_RC = np.stack(columns, axis=1)
     low_C, high_C = _by_pattern(gaps_RC, seed)
-    rows = [
-        _row(key, gaps_RC[:, c], float(low_C[c]), float(high_C[c])) for c, key in enumerate(keys)
-    ]
+    rows = []
+    for c, key in enumerate(keys):
+        t = estimate(gaps_RC[:, c])
+        boot = Estimate(t.mean, t.sd, float(low_C[c]), float(high_C[c]), t.n)
+        verdict = t.verdict if t.within_noise else boot.verdict
+        rows.append([*key, t.mean, t.sd, boot.low, boot.high, t.low, t.high, t.n, verdict])
     return pd.DataFrame(rows, columns=list(_COLUMNS))
 
 
@@ -240,15 +233,6 @@ _COLUMNS = (
     *("arm", "against", "metric", "mean", "sd", "low", "high", "t_low", "t_high", "n"),
     "verdict",
 )
-
-
-def _row(
-    key: tuple[str, ...], gaps_R: NDArray[np.float64], low: float, high: float
-) -> list[object]:
-    t = estimate(gaps_R)
-    boot = Estimate(t.mean, t.sd, low, high, t.n)
-    verdict = t.verdict if t.within_noise else boot.verdict
-    return [*key, t.mean, t.sd, low, high, t.low, t.high, t.n, verdict]
 
 
 def _by_pattern(

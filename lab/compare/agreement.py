@@ -130,14 +130,10 @@ def predicts(simulated: Comparison, real: Comparison) -> bool:
 
 
 def compare_cells(real: Comparison, predictions: Mapping[str, Mapping[str, Trace]]) -> pd.DataFrame:
-    """Compare predictions of the arms of one comparison with its real runs.
+    """As `agreement`, of the real runs of one comparison.
 
     Args:
-        real: runs of the trainer at one learning rate.
         predictions: name of the prediction to the trace of each arm; arms may be missing.
-
-    Returns:
-        As `agreement`.
     """
     predicted = {
         name: {arm: _runs(trace) for arm, trace in traces.items() if arm in real.traces}
@@ -295,9 +291,6 @@ def _correlation(first_N: NDArray[np.float64], second_N: NDArray[np.float64]) ->
 def rankings(table: pd.DataFrame) -> pd.DataFrame:
     """Return how well each prediction ranks the arms by final pass@1, at each learning rate.
 
-    Args:
-        table: from `lab.agreement`.
-
     Returns:
         One row per task, learning rate and prediction with numbers of its own: task, lr,
         prediction, arms (their number) and tau (Kendall's tau-b between predicted and real final
@@ -329,11 +322,7 @@ MEANS = "Means over the cells."
 
 
 def cell_table(table: pd.DataFrame) -> TextTable:
-    """The measured policy's row of every cell, with the noise floor of its final pass@1.
-
-    Args:
-        table: from `lab.agreement`, of one task.
-    """
+    """The measured policy's row of every cell of one task, with the noise of its final pass@1."""
     head = ["lr", "arm", "real", "sim.", "final", "noise", *list(_ERROR_HEADS.values())[1:]]
     head += ["r", "arm - TTRL", "sim."]
     rows = []

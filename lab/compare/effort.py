@@ -66,11 +66,8 @@ def search(
 
     Args:
         measure: runs the control at a factor and returns its mean update norm divided by the
-            target's.
+            target's; a UserError where one of them did not move.
         initial_ratio: the same ratio at factor 1, which has been run already.
-
-    Raises:
-        UserError: the control or the target did not move.
     """
     _check_ratio(initial_ratio)
     points = [(0.0, math.log(initial_ratio))]
@@ -136,9 +133,6 @@ def beyond_effort(rows: pd.DataFrame, metric: str) -> Floats:
     Returns:
         (rows,) in the metric's unit; NaN where the norm lies outside of the baseline's, or a run
         did not move: nothing is extrapolated.
-
-    Raises:
-        UserError: a column is missing.
     """
     require(rows, ("arm", "replicate", "update_norm", metric), "equal effort")
     curves = _curves(where(rows, arm=BASELINE), metric)
@@ -285,10 +279,8 @@ def own_best_words(rows: pd.DataFrame, seed: int) -> list[str]:
 def edge_words(at_ends: Iterable[GridEdge], useless: Collection[str] = ()) -> list[str]:
     """Return warnings where a best step lies at an end of the grid.
 
-    Args:
-        at_ends: from `edges`.
-        useless: arms that no step improves: the less they train the better, so the smallest step
-            of any grid is their best.
+    Useless arms, which no step improves, are the better the less they train: the smallest step of
+    any grid is their best.
     """
     by_side: dict[tuple[float, str], list[str]] = {}
     for edge in at_ends:
@@ -310,17 +302,14 @@ def guarded_and_rival(best: pd.DataFrame, rival: pd.DataFrame) -> pd.DataFrame:
 
 def _against_rival(rows: pd.DataFrame, best: pd.DataFrame, seed: int) -> Iterator[str]:
     rival = best_rival(rows)
+    # Arms and steps that were chosen on either half.
+    pairs = dict.fromkeys(zip(rival["arm"], floats(rival, "step"), strict=True))
+    chosen = ", ".join(f"{title(arm)} at {step:g}" for arm, step in pairs)
     scores = guarded_and_rival(best, rival).set_index(["arm", "replicate"])
     table = contrast_table(scores.reindex(columns=[METRIC]), seed)
     for row in where(table, against=BEST_RIVAL).to_dict("records"):
         gap = with_interval(row["mean"], row["low"], row["high"])
         yield (
             f"{title(str(row['arm']))} at its best minus the best rival at its best "
-            f"({_chosen(rival)}): pass@1 {gap} points, {row['verdict']}"
+            f"({chosen}): pass@1 {gap} points, {row['verdict']}"
         )
-
-
-def _chosen(rows: pd.DataFrame) -> str:
-    """Arms and steps that were chosen on either half."""
-    pairs = dict.fromkeys(zip(rows["arm"], floats(rows, "step"), strict=True))
-    return ", ".join(f"{title(arm)} at {step:g}" for arm, step in pairs)

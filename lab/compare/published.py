@@ -151,11 +151,7 @@ def is_whole(share: float, n_problems: int) -> bool:
 
 
 def fits_row(shares: NDArray[np.float64], target: Shares, n_problems: int) -> NDArray[np.bool_]:
-    """Return whether every cell lies within two sampling errors of two sets of problems.
-
-    Args:
-        shares: (..., cells) percent of the problems.
-    """
+    """(...) every of (..., cells) shares in percent lies within two errors of two problem sets."""
     paper_C = np.array(target)
     mean = (shares + paper_C) / 200
     error = 100 * np.sqrt(2 * mean * (1 - mean) / n_problems)
@@ -218,9 +214,6 @@ NUMBERS = ("mean", "sd", "n", "published", "footnote")
 def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """pass@1 at the end, `tab:main`.
 
-    Args:
-        comparisons: of any worlds; several of one model and data set stay apart.
-
     Returns:
         One row per comparison and method, ours and the paper's: world, task, model, data, method
         and `NUMBERS`, in percent. `base` is before training, of all arms. Model and data are empty,
@@ -231,10 +224,7 @@ def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 
 
 def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
-    """Fates in percent of the problems, `tab:full_fates`.
-
-    Args:
-        comparisons: of any worlds; those without known true answers have no fates.
+    """Fates in percent of the problems, `tab:full_fates`, where the true answers are known.
 
     Returns:
         One row per comparison, method and fate (the paper's columns: its cells and TotalDeg):
@@ -245,11 +235,7 @@ def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 
 
 def footnotes(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The footnotes of a table numbered from 1, and their texts.
-
-    Returns:
-        The table with the numbers in place of the texts (0 for none), and the texts in their order.
-    """
+    """The table with its footnotes numbered from 1 (0 for none), and their texts in order."""
     texts = [text for text in dict.fromkeys(table["footnote"].tolist()) if text]
     numbers = [texts.index(text) + 1 if text else 0 for text in table["footnote"]]
     return table.assign(footnote=numbers), texts

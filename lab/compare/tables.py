@@ -36,20 +36,13 @@ def metrics(comparison: Comparison) -> pd.DataFrame:
         problem of the replicate has fewer visits than its fate needs.
     """
     if comparison.metrics is None:
-        comparison.metrics = _metrics(comparison)
+        moved = {arm: update_by_replicate(t.steps) for arm, t in comparison.traces.items()}
+        parts = {arm: measured(t, comparison.fates(arm)) for arm, t in comparison.traces.items()}
+        for arm in parts if BASELINE in moved else ():
+            parts[arm]["update"] = 100.0 * moved[arm] / moved[BASELINE]
+        table = pd.concat(parts, names=["arm", "replicate"])
+        comparison.metrics = table.reindex(columns=[metric.name for metric in PAGE])
     return comparison.metrics.copy()
-
-
-def _metrics(comparison: Comparison) -> pd.DataFrame:
-    moved = {arm: update_by_replicate(t.steps) for arm, t in comparison.traces.items()}
-    parts = {}
-    for arm, trace in comparison.traces.items():
-        part = measured(trace, comparison.fates(arm))
-        if BASELINE in moved:
-            part["update"] = 100.0 * moved[arm] / moved[BASELINE]
-        parts[arm] = part
-    table = pd.concat(parts, names=["arm", "replicate"])
-    return table.reindex(columns=[metric.name for metric in PAGE])
 
 
 def metrics_of(metrics: pd.DataFrame, arm: str) -> pd.DataFrame:
@@ -114,10 +107,10 @@ class Finding:
 def headline(comparison: Comparison, table: pd.DataFrame | None = None) -> list[Finding]:
     """TTRL's degradation, the guard's gain over matched effort, and a rival's over the guard.
 
+    A finding whose arms are missing says so.
+
     Args:
-        comparison: at best with the arms ttrl, guard, matched, frozen and memory; a finding whose
-            arms are missing says so.
-        table: from `lab.compare.tables.metrics`, if at hand.
+        table: from `metrics`, if at hand.
     """
     table = metrics(comparison) if table is None else table
     return [_damage(table), _guard(comparison, table), _rival(table)]
@@ -205,10 +198,7 @@ SHOWN = ("pass_final", "gain", "against", "effort", "label_final", "TotalDeg", "
 
 
 def over_steps(comparisons: Sequence[Comparison]) -> pd.DataFrame:
-    """Every metric of every run, at every step size.
-
-    Args:
-        comparisons: one per step size, of one task.
+    """Every metric of every run of comparisons of one task, one per step size.
 
     Returns:
         One row per arm, step size (NaN where it was not noted) and replicate: arm, step,
@@ -222,11 +212,7 @@ def over_steps(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 
 
 def difference(rows: pd.DataFrame, first: str, second: str, metric: str) -> Estimate:
-    """The mean of first - second of one metric, over the seeds that both arms have.
-
-    Args:
-        rows: of one step size, or from `lab.compare.effort.own_best`: one row per arm and seed.
-    """
+    """The mean of first - second of one metric, over the seeds that both arms have one row of."""
     of_arm = [where(rows, arm=arm).set_index("replicate") for arm in (first, second)]
     return paired(*(pd.Series(own[metric], dtype=float) for own in of_arm))
 
@@ -250,14 +236,9 @@ def _rows(comparison: Comparison) -> pd.DataFrame:
 
 
 def rule_rows(comparisons: Sequence[Comparison]) -> pd.DataFrame:
-    """Every run of one task, with what the table needs.
+    """`over_steps` with `update_norm`, `label_final` and `seconds`, NaN where not measured.
 
-    Args:
-        comparisons: one per step size.
-
-    Returns:
-        `lab.compare.tables.over_steps` with `update_norm`, `label_final` (% of problems whose
-        label is right at the last visit) and `seconds` (median of a step), NaN where not measured.
+    They are % of problems whose label is right at the last visit, and the median of a step.
     """
     traces = [trace for own in comparisons for trace in own.traces.values()]
     facts = pd.concat([_facts(trace) for trace in traces], ignore_index=True)
@@ -268,7 +249,7 @@ def rule_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Every arm at its own best step size, chosen without the seeds that it is judged by.
 
     Args:
-        rows: of `rule_rows`, or of the same columns from elsewhere.
+        rows: as of `rule_rows`.
 
     Returns:
         One row per arm, best final pass@1 first: arm, n (seeds), steps (the chosen step sizes,

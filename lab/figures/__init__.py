@@ -40,7 +40,7 @@ from lab.figures.style import (
     translucent,
     wrapped,
 )
-from lab.figures.training import guard_action, lost_votes, routes, training_progress
+from lab.figures.training import guard_action, lost_votes, training_progress
 from lab.measures import Metric
 from lab.measures.dynamics import OTHER, PHASES, STEP
 
@@ -49,7 +49,6 @@ __all__ = [
     "guard_action",
     "lost_votes",
     "paired_differences",
-    "routes",
     "training_progress",
 ]
 
@@ -127,7 +126,6 @@ def _segment(
 def _beside(
     x: Sequence[float], labels: Sequence[str], texts: Sequence[str], name: str
 ) -> go.Scatter:
-    """Texts right of a bar's end."""
     return go.Scatter(
         x=x,
         y=list(labels),
@@ -147,76 +145,14 @@ def _spread_of(values: Sequence[Estimate]) -> list[list[str | int]]:
 
 
 def _ratio(value: Estimate) -> str:
-    if value.n == 0:
-        return " L/D: none<br> degraded"
-    return f" L/D {mean_sd(value.mean, value.sd, 2).replace(' ± ', '<br> ±')}"
+    ratio = mean_sd(value.mean, value.sd, 2).replace(" ± ", "<br> ±")
+    return f" L/D {ratio}" if value.n else " L/D: none<br> degraded"
 
 
 def _inside(value: Estimate) -> str:
     if value.n == 0 or round(value.mean) == 0:
         return ""
     return f"{value.mean:.0f}{plus_minus(value.sd).replace(' ± ', '<br>±')}"
-
-
-_LARGEST, _SMALLEST = 30, 3
-"""Pixels of a bubble's diameter; the area is the share."""
-_SYMBOLS = {"Marginal Degraded": "diamond", "Degraded": "square", "Unclassified": "cross"}
-
-
-def label_migration(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
-    """Initial against final label accuracy, a panel per arm; a bubble's area is its problems.
-
-    Args:
-        table: `lab.measures.fate.migration` tables with the column `arm`.
-    """
-    arms = arm_order(table["arm"])
-    names = [arm_title(arm, titles) for arm in arms]
-    figure, places = multiples(names, column_gap=0.05, shared_yaxes=True)
-    largest = float(floats(table, "share").max())
-    legend: set[str] = set()
-    for arm, place in zip(arms, places, strict=True):
-        unchanged = {"color": GREY, "width": 1, "dash": "dot"}
-        diagonal = {"x": [0, 100], "y": [0, 100], "mode": "lines", "line": unchanged}
-        figure.add_scatter(**diagonal, hoverinfo="skip", showlegend=False, **place)
-        for fate in FATE_COLOURS:
-            part = where(table, arm=arm, fate=fate)
-            if len(part):
-                bubbles = _bubbles(part, fate, largest)
-                bubbles.showlegend = fate not in legend
-                legend.add(fate)
-                figure.add_trace(bubbles, **place)
-    rows = places[-1]["row"]
-    figure.update_xaxes(range=[-9, 109], tickvals=[0, 50, 100])
-    figure.update_xaxes(title_text="ILA, start (% of votes)", row=rows)
-    figure.update_yaxes(range=[-9, 109], tickvals=[0, 50, 100])
-    figure.update_yaxes(title_text="FLA, end (% of votes)", col=1)
-    height = 300 * rows + 150
-    figure.update_layout(legend={"itemsizing": "constant", "traceorder": "normal"})
-    return styled(figure, height, legend_y=1 + 34 / (height - 90), hovermode="closest")
-
-
-def _bubbles(part: pd.DataFrame, fate: str, largest: float) -> go.Scatter:
-    share = floats(part, "share")
-    spread = hover_sd(floats(part, "sd"), part["n"])
-    colour = FATE_COLOURS[fate]
-    return go.Scatter(
-        x=100 * floats(part, "ila"),
-        y=100 * floats(part, "fla"),
-        customdata=[[value, *row] for value, row in zip(share.tolist(), spread, strict=True)],
-        mode="markers",
-        marker={
-            "size": np.maximum(_LARGEST * np.sqrt(share / largest), _SMALLEST),
-            "color": translucent(colour, 0.7),
-            "line": {"color": colour, "width": 1},
-            "symbol": _SYMBOLS.get(fate, "circle"),
-        },
-        name=safe(fate),
-        legendgroup=fate,
-        hovertemplate=(
-            "ILA %{x:.0f} %, FLA %{y:.0f} %<br>%{customdata[0]:.2f}%{customdata[1]} % of "
-            "problems, %{customdata[2]} replicates<extra>%{fullData.name}</extra>"
-        ),
-    )
 
 
 _SIDES = {"high": " (right is better)", "low": " (left is better)", "": ""}
@@ -302,12 +238,9 @@ _PHASE_PATTERNS = {"Reading answers": "/", "Guard": "x", "Handing over weights":
 
 
 def overhead_bars(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
-    """Seconds per step by phase as stacked bars, 100 % being the baseline's whole step.
+    """Seconds of `step_seconds` by phase as stacked bars, 100 % being the baseline's whole step.
 
     The whisker is one standard deviation of the whole step over the replicates.
-
-    Args:
-        table: from `lab.measures.dynamics.step_seconds`.
     """
     arms = arm_order(table["arm"])
     labels = [wrapped(arm_title(arm, titles)) for arm in arms]

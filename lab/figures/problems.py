@@ -66,9 +66,8 @@ def life_figure(
 
     Args:
         life: from `lab.measures.problems.problem_life`.
-        areas: from `lab.measures.problems.vote_areas`, of the same problem; their names are escaped
-            here.
-        names: answer id to its text, where it is known; escaped here.
+        areas: from `lab.measures.problems.vote_areas`, of the same problem.
+        names: answer id to its text, where it is known. All names are escaped here.
     """
     figure = make_subplots(
         rows=4,
@@ -148,7 +147,6 @@ def _marks(
     colour: str,
     size: int = 8,
 ) -> Iterator[go.Scatter]:
-    """The chosen visits, if any."""
     if chosen.any():
         yield go.Scatter(
             x=ints(life, "visit")[chosen],
@@ -261,7 +259,7 @@ def auroc_curves(table: pd.DataFrame) -> go.Figure:
     """AUROC of every score over the visits, with its 95 % interval as a band.
 
     Args:
-        table: `lab.measures.problems.lost_problem_auroc` of one arm.
+        table: `lab.measures.problems.lost_problem_auroc`.
     """
     figure = go.Figure()
     figure.add_hline(y=0.5, line={"color": GREY, "width": 1, "dash": "dot"})

@@ -108,27 +108,12 @@ def translucent(colour: str, alpha: float) -> str:
     return f"rgba({red},{green},{blue},{alpha:g})"
 
 
-def _axis() -> dict[str, Any]:
-    return {
-        "gridcolor": GRID,
-        "linecolor": GREY,
-        "zeroline": False,
-        "ticks": "outside",
-        "tickcolor": GREY,
-        "ticklen": 4,
-        "automargin": True,
-        "title": {"standoff": 8, "font": {"size": 12}},
-    }
-
-
-_LEGEND = {
-    "orientation": "h",
-    "yanchor": "bottom",
-    "y": 1.0,
-    "xanchor": "left",
-    "x": 0,
-    "font": {"size": 12},
+_AXIS = {
+    **{"gridcolor": GRID, "linecolor": GREY, "zeroline": False, "automargin": True},
+    **{"ticks": "outside", "tickcolor": GREY, "ticklen": 4},
+    "title": {"standoff": 8, "font": {"size": 12}},
 }
+_LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "left", "x": 0}
 
 TEMPLATE = go.layout.Template(
     layout={
@@ -138,19 +123,15 @@ TEMPLATE = go.layout.Template(
         "colorway": [BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY],
         "margin": {"l": 56, "r": 22, "t": 24, "b": 44},
         "hoverlabel": {"font": {"family": FONT, "size": 12}, "namelength": -1},
-        "legend": _LEGEND,
-        "xaxis": _axis(),
-        "yaxis": _axis(),
+        "legend": _LEGEND | {"font": {"size": 12}},
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
     }
 )
 
 
 def styled(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
-    """Give a figure the one look.
-
-    Args:
-        height: pixels; the width is that of the page's column.
-    """
+    """Give a figure the one look; the height is in pixels, the width that of the page's column."""
     # Set, not updated: plotly would merge the template leaf by leaf.
     figure.layout.template = TEMPLATE
     figure.update_layout(height=height, **layout)
@@ -176,8 +157,7 @@ def multiples(
     Args:
         titles: one per panel, not escaped; a single column has them on the left.
         columns: largest number of panels in a row.
-        row_gap: share of the figure's height that lies between two rows of panels.
-        column_gap: share of its width that lies between two columns.
+        row_gap: share of the figure's height between two rows; `column_gap` of its width.
         options: of `plotly.subplots.make_subplots`.
     """
     n_columns = max(1, min(columns, len(titles)))

@@ -9,14 +9,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from guard_core import Route
 from lab.base.columns import floats, ints, where
 from lab.figures.style import (
     BLACK,
     BLUE,
     ORANGE,
     PURPLE,
-    ROUTE_COLOURS,
     VERMILLION,
     Place,
     arm_order,
@@ -29,8 +27,6 @@ from lab.figures.style import (
     styled,
     translucent,
 )
-from lab.measures.dynamics import ROUTE_COLUMNS
-from lab.trace.schema import ROUTES
 
 PROGRESS_TITLE = "training progress (%)"
 
@@ -51,15 +47,7 @@ class Panel:
 
 
 def spread(table: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Mean and standard deviation over replicates at each epoch.
-
-    Args:
-        table: with the columns replicate, epoch, progress and the one asked for.
-        column: rows where it is NaN are left out.
-
-    Returns:
-        One row per epoch: progress, mean, sd (NaN where n is 1), n.
-    """
+    """Progress, mean, sd (NaN where n is 1) and n over replicates at each epoch, NaN left out."""
     values = floats(table, column)
     known = np.isfinite(values)
     values, progress = values[known], floats(table, "progress")[known]
@@ -83,9 +71,7 @@ def curve(
 ) -> list[go.Scatter]:
     """The band of one standard deviation, where there is one, and the line of means over it.
 
-    Args:
-        table: rows of one arm, as for `spread`; no curve where they lack the panel's column.
-        group: curves of one group show and hide together.
+    Curves of one group show and hide together; there is none where the panel's column is empty.
     """
     if not has_data(table, [panel.column]):
         return []
@@ -139,7 +125,7 @@ def arm_curves(
     """Panels below each other, in each one curve per arm with a band of one standard deviation.
 
     Args:
-        table: `lab.measures.dynamics` tables with the column `arm`.
+        table: `lab.measures.dynamics` tables with the column `arm`, as of all figures here.
         panel_height: pixels.
     """
     figure = _panel_grid(panels)
@@ -166,19 +152,14 @@ LOST_PANEL = Panel(
 
 
 def training_progress(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
-    """FR, MR and pass@1 of every arm over normalised progress.
-
-    Args:
-        table: `lab.measures.dynamics` tables with the column `arm`.
-    """
+    """FR, MR and pass@1 of every arm over normalised progress."""
     return arm_curves(table, PROGRESS_PANELS, titles)
 
 
 def lost_votes(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
     """Share of visits to lost problems at which the correct answer still wins the vote.
 
-    Args:
-        table: `lab.measures.dynamics` tables made with fates, with the column `arm`.
+    The table is one that was made with fates.
     """
     return arm_curves(table, [LOST_PANEL], titles, panel_height=260)
 
@@ -200,7 +181,6 @@ def training_window(
     of the peak; where the shade is as high as the panel, all runs are in it.
 
     Args:
-        dynamics: `lab.measures.dynamics` tables with the column `arm`.
         shares: `lab.measures.dynamics.window_share` tables with the column `arm`.
     """
     arms = arm_order(dynamics["arm"])
@@ -251,9 +231,7 @@ def overlay(
 ) -> go.Figure:
     """Means with bands of one standard deviation, real runs solid and simulated ones dotted.
 
-    Args:
-        real: `lab.measures.dynamics` tables with the column `arm`.
-        simulated: the same; arms that only one of both has are left out.
+    Arms that only one of both has are left out.
     """
     arms = arm_order(set(real["arm"]) & set(simulated["arm"]))
     titles_of = [arm_title(arm, titles) for arm in arms]
@@ -280,38 +258,8 @@ TOUCHED = (
 )
 
 
-def routes(table: pd.DataFrame) -> go.Figure:
-    """Share of visits on each route over training, stacked, the stable ones on top.
-
-    Args:
-        table: `lab.measures.dynamics` of one guarded arm.
-    """
-    figure = go.Figure()
-    # The stable visits on top, so that the others stand on the axis and can be read off.
-    for code, column in reversed(ROUTE_COLUMNS.items()):
-        values, name = spread(table, column), ROUTES[code]
-        figure.add_scatter(
-            x=100 * values["progress"],
-            y=100 * values["mean"],
-            customdata=hover_sd(100 * values["sd"], values["n"]),
-            name=safe(name),
-            stackgroup="routes",
-            mode="lines",
-            line={"width": 0.8, "color": ROUTE_COLOURS[name]},
-            fillcolor=translucent(ROUTE_COLOURS[name], 0.4 if code == Route.STABLE else 0.9),
-            hovertemplate="%{y:.1f}%{customdata[0]} % of visits, %{customdata[1]} replicates",
-        )
-    figure.update_xaxes(title_text=PROGRESS_TITLE)
-    figure.update_yaxes(title_text="% of visits", range=[0, 100])
-    return styled(figure, 320, legend={"traceorder": "reversed"}, hovermode="x unified")
-
-
 def guard_action(table: pd.DataFrame) -> go.Figure:
-    """Mean weight, visits that a rule touched, and mean beta over training.
-
-    Args:
-        table: `lab.measures.dynamics` of one guarded arm.
-    """
+    """Mean weight, visits that a rule touched, and mean beta over training, of one guarded arm."""
     panels = (WEIGHT, Panel("", "Visits with …", "% of visits"), BETA)
     figure = _panel_grid(panels)
     figure.add_traces(curve(table, WEIGHT, BLUE, WEIGHT.column), 1, 1)

@@ -118,17 +118,12 @@ MEASURES = tuple(metric.name for metric in METRICS if "tally" in metric.at)
 
 
 def measured(trace: Trace, fates: pd.DataFrame) -> pd.DataFrame:
-    """Return the metrics of the page but `update`, one row per replicate of a trace.
-
-    Args:
-        fates: its `lab.fates`; replicates without any have NaN.
-    """
+    """Metrics of the page but `update`, one row per replicate of a trace; NaN without fates."""
     table = pd.DataFrame(index=pd.Index(trace.replicates, name="replicate"))
     return table.join([_scores(trace), _visit_shares(trace), fate_shares(fates)])
 
 
 def _scores(trace: Trace) -> pd.DataFrame:
-    """First, last and best evaluation of each replicate, in percent."""
     evals = trace.evals.take(np.argsort(ints(trace.evals, "step"), kind="stable"))
     start = evals[ints(evals, "step") == 0].groupby("replicate")
     every = evals.groupby("replicate")
@@ -173,7 +168,7 @@ class Tally:
     """Sums over a run's epochs, in which every problem is visited once: `MEASURES`."""
 
     def __init__(self, first_replicate: int, replicates: int, n_problems: int, epochs: int) -> None:
-        """Start empty; the sizes are those of the run's settings."""
+        """Start empty."""
         self._first, self._epochs, self._n_problems = first_replicate, epochs, n_problems
         self._initial_RN = np.zeros((replicates, n_problems))
         self._final_RN = np.zeros((replicates, n_problems))
@@ -224,14 +219,11 @@ class Tally:
             pd.Index(replicates, name="replicate"),
         )
         if self._epochs >= MIN_VISITS:
-            table = table.join(self._fates(replicates))
+            found_RN = classify(self._initial_RN / FIRST, self._final_RN / LAST)
+            fate = pd.Categorical.from_codes(found_RN.reshape(-1), list(FATES), ordered=True)
+            of = np.repeat(replicates, self._n_problems)
+            table = table.join(fate_shares(pd.DataFrame({"replicate": of, "fate": fate})))
         return table.reindex(columns=list(MEASURES))
-
-    def _fates(self, replicates: NDArray[np.int64]) -> pd.DataFrame:
-        found_RN = classify(self._initial_RN / FIRST, self._final_RN / LAST)
-        fate = pd.Categorical.from_codes(found_RN.reshape(-1), list(FATES), ordered=True)
-        of = np.repeat(replicates, self._n_problems)
-        return fate_shares(pd.DataFrame({"replicate": of, "fate": fate}))
 
 
 def measure_trace(trace: Trace) -> pd.DataFrame:

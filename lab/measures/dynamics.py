@@ -132,9 +132,6 @@ WINDOW = ("fr_peak", "peak", "collapse", "drop", "lead")
 def run_windows(dynamics: pd.DataFrame) -> pd.DataFrame:
     """Peak and collapse of the flip rate, and the drop of pass@1, per run.
 
-    Args:
-        dynamics: with evaluations.
-
     Returns:
         Indexed by replicate: `fr_peak` (share) and `peak` (its first epoch), `collapse` (first
         epoch after the peak from which FR stays below half of the peak), `drop` (first epoch from
@@ -146,34 +143,6 @@ def run_windows(dynamics: pd.DataFrame) -> pd.DataFrame:
     found = {replicate: _window(run) for replicate, run in ordered.groupby("replicate")}
     index = pd.Index(list(found), name="replicate")
     return pd.DataFrame(list(found.values()), index, list(WINDOW))
-
-
-def competitive_windows(visits: pd.DataFrame) -> pd.DataFrame:
-    """Last visit at which the correct answer is competitive, per problem.
-
-    Args:
-        visits: a trace's visits; visit 0 and problems without a known true answer are left out.
-
-    Returns:
-        One row per replicate and problem: `last_competitive` (visit at which the correct answer
-        last held a quarter of the votes, 0 if never) and `window` (its share of the visits).
-    """
-    needed = ("replicate", "problem", "visit", "label_accuracy", "correct_competitive")
-    require(visits, needed, "extinction window")
-    found = histories(visits, np.isfinite(floats(visits, "label_accuracy")))
-    competitive = flags(visits, "correct_competitive")[found.order]
-    within = np.arange(len(found.order)) - np.repeat(found.start, found.length)
-    place = np.where(competitive, within + 1, 0)
-    last = np.maximum.reduceat(place, found.start) if len(found.start) else place
-    rows = found.order[found.start]
-    return pd.DataFrame(
-        {
-            "replicate": visits["replicate"].to_numpy()[rows],
-            "problem": visits["problem"].to_numpy()[rows],
-            "last_competitive": last,
-            "window": last / found.length,
-        }
-    )
 
 
 def _window(run: pd.DataFrame) -> dict[str, float]:
@@ -203,7 +172,6 @@ def window_share(dynamics: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
     """Share of the replicates between the peak of FR and its collapse.
 
     Args:
-        dynamics: of one arm.
         windows: from `run_windows`, of the same arm. A window that never collapsed is open to the
             end; a run without any flip never has one.
 
@@ -233,12 +201,21 @@ def window_share(dynamics: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
 def window_width(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     """Share of its visits up to which the correct answer of a Degraded problem stayed competitive.
 
+    It is competitive while it holds a quarter of the votes.
+
     Returns:
         One row per replicate that has such problems: replicate, window (mean over them, 0 to 1),
         n_problems.
     """
-    windows = competitive_windows(visits)
-    own = windows.take(np.flatnonzero(of_fate(windows, fates, PAPER_FATES)))
+    needed = ("replicate", "problem", "visit", "label_accuracy", "correct_competitive")
+    require(visits, needed, "extinction window")
+    known = np.isfinite(floats(visits, "label_accuracy"))
+    found = histories(visits, known & of_fate(visits, fates, PAPER_FATES))
+    within = np.arange(len(found.order)) - np.repeat(found.start, found.length)
+    place = np.where(flags(visits, "correct_competitive")[found.order], within + 1, 0)
+    last = np.maximum.reduceat(place, found.start) if len(found.start) else place
+    replicate = visits["replicate"].to_numpy()[found.order[found.start]]
+    own = pd.DataFrame({"replicate": replicate, "window": last / found.length})
     grouped = own.groupby("replicate", as_index=False)
     return grouped.agg(window=("window", "mean"), n_problems=("window", "count"))
 

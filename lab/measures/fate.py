@@ -160,12 +160,10 @@ def of_fate(visits: pd.DataFrame, fates: pd.DataFrame, wanted: Collection[str]) 
 def histories(visits: pd.DataFrame, keep: Bools | None = None) -> Histories:
     """Sort the visits of training by replicate, problem and visit.
 
-    Args:
-        visits: any table with the columns replicate, problem and visit.
-        keep: (rows,) rows to look at, all if left out; visit 0 is never among them.
+    A UserError where one is there twice.
 
-    Raises:
-        UserError: a visit is there twice.
+    Args:
+        keep: (rows,) rows to look at, all if left out; visit 0 is never among them.
     """
     visit = ints(visits, "visit")
     training = visit > 0
@@ -194,43 +192,3 @@ def histories(visits: pd.DataFrame, keep: Bools | None = None) -> Histories:
 
 def _history_id(table: pd.DataFrame, width: int) -> Ints:
     return ints(table, "replicate") * width + ints(table, "problem")
-
-
-_N_BINS = 10
-"""Bins of equal width from 0 to 1, for ILA and FLA alike; 1 belongs to the last."""
-
-
-def migration(fates: pd.DataFrame) -> pd.DataFrame:
-    """Counts of problems on a grid of initial and final label accuracy.
-
-    Returns:
-        One row per fate and cell of the grid that has problems: fate, ila and fla (means of its
-        problems), share (percent of a replicate's problems, mean over the replicates), sd (over
-        the replicates; NaN for one), n (replicates), n_problems (of all replicates).
-    """
-    require(fates, ("replicate", "problem", "ila", "fla", "fate"), "label migration")
-
-    def binned(name: str) -> Ints:
-        places = (floats(fates, name) * _N_BINS + ROUNDING).astype(np.int64)
-        return np.minimum(places, _N_BINS - 1)
-
-    replicates, place = np.unique(ints(fates, "replicate"), return_inverse=True)
-    grid = binned("ila") * _N_BINS + binned("fla")
-    code, cell = np.unique(fate_codes(fates) * _N_BINS**2 + grid, return_inverse=True)
-    counts_RC = np.zeros((len(replicates), len(code)))
-    np.add.at(counts_RC, (place, cell), 1)
-    shares_RC = 100 * counts_RC / counts_RC.sum(axis=1, keepdims=True)
-    n_problems = counts_RC.sum(axis=0)
-    ila, fla = (np.bincount(cell, floats(fates, name)) / n_problems for name in ("ila", "fla"))
-    n = len(replicates)
-    return pd.DataFrame(
-        {
-            "fate": np.array(FATES, object)[code // _N_BINS**2],
-            "ila": ila,
-            "fla": fla,
-            "share": shares_RC.mean(axis=0),
-            "sd": shares_RC.std(axis=0, ddof=1) if n > 1 else np.full(len(code), np.nan),
-            "n": n,
-            "n_problems": n_problems.astype(np.int64),
-        }
-    )

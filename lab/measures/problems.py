@@ -55,8 +55,7 @@ def vote_areas(
     """Shares of the votes that fill each visit, by answer where the trace kept its votes.
 
     Args:
-        names: answer id to its text; if None those that the trace knows. Without a text the id is
-            shown.
+        names: answer id to its text, by default those of the trace; else the id is shown.
         top: answers that get an area of their own; the rest share one.
 
     Returns:
@@ -76,23 +75,15 @@ def vote_areas(
 def areas(
     life: pd.DataFrame, votes: pd.DataFrame, names: Mapping[int, str], top: int = TOP
 ) -> Iterator[tuple[str, Kind, Floats]]:
-    """Name, kind and (visits,) share of each area, see `vote_areas`.
-
-    Args:
-        life: the visits of one problem in their order.
-        votes: its votes; empty where the trace kept none.
-        top: answers that get an area of their own.
-    """
+    """Name, kind and (visits,) share of each area of a problem's life, see `vote_areas`."""
     return _coarse(life) if votes.empty else _by_answer(life, votes, names, top)
 
 
 def true_answer(life: pd.DataFrame, votes: pd.DataFrame | None = None) -> int | None:
     """Id of the true answer as far as a trace gives it away.
 
-    Args:
-        life: from `problem_life`.
-        votes: of the same problem: where the truth was never the label, the one answer whose
-            share is the label accuracy of every visit.
+    Where it was never the label, it is the one answer whose share of a problem's votes is the label
+    accuracy of every visit.
     """
     right = flags(life, "label_correct")
     if right.any():
@@ -174,8 +165,7 @@ def scissor(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     a part is the mean over those visits whose label is a wrong answer. A problem without such a
     visit in a part has no wrong label there: it counts neither in `below_half` nor in `survival`.
 
-    Args:
-        visits: a trace's visits; problems without a known true answer are left out.
+    Problems without a known true answer are left out.
 
     Returns:
         One row per replicate and third (1, 2, 3): `n_problems`; `n_wrong`, those of them with a
@@ -309,11 +299,7 @@ def lost_problem_auroc(
 def flip_rate_in_time(visits: pd.DataFrame, fates: pd.DataFrame) -> float:
     """Share of the lost problems whose flip rate exceeds .3 before their last right label.
 
-    Args:
-        visits: a trace's visits, visit 0 included.
-
-    Returns:
-        NaN where no problem at stake is lost.
+    NaN where no problem at stake is lost.
     """
     stake = at_stake(visits, fates)
     before_SV = np.arange(stake.votes["flip_rate"].shape[1]) < stake.last_win_S[:, None]

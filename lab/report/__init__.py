@@ -93,7 +93,6 @@ class Report:
             print(path)
 
     def _worlds(self) -> list[ReportedComparison]:
-        """Print what is reported on; folders that were left out are named."""
         from lab.report.digest import read
 
         worlds, skipped = read(self.folders)

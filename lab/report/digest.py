@@ -23,7 +23,7 @@ from lab.base.files import whole_folder
 from lab.base.stats import Estimate, counted, estimate, mean_sd, paired, paired_table
 from lab.base.stats import difference as difference_text
 from lab.compare.collection import Comparison, Grid, Skipped, collect
-from lab.compare.effort import METRIC, beyond_effort, own_best, own_best_words
+from lab.compare.effort import METRIC, own_best, own_best_words
 from lab.compare.tables import (
     Finding,
     comparison_table,
@@ -102,11 +102,7 @@ class ReportedComparison:
 
 
 def read(folders: Sequence[Path | str]) -> tuple[list[ReportedComparison], list[Skipped]]:
-    """Read and digest all runs under some folders.
-
-    Raises:
-        UserError: a folder does not exist, or no run can be used.
-    """
+    """Read and digest all runs under some folders; refusals as of `collect`."""
     found = collect(folders)
     return [digest(comparison) for comparison in found.comparisons], found.skipped
 
@@ -216,11 +212,10 @@ HOW = (
 
 
 def overview(world: ReportedComparison) -> pd.DataFrame:
-    """One row per arm, in the order of the page.
+    """One row per arm, in the order of the page: arm, title, seeds (replicates), and estimates.
 
-    Returns:
-        arm, title, seeds (replicates), and as `lab.base.stats.Estimate` over them `pass_start`,
-        `pass_final`, `TotalDeg` (percent), `against` (final pass@1 minus TTRL's, points).
+    They are over replicates: `pass_start`, `pass_final`, `TotalDeg` (percent), and `against`, the
+    final pass@1 minus TTRL's in points.
     """
     counts = Counter(world.metrics.index.get_level_values("arm"))
     base = pd.Series(metrics_of(world.metrics, BASELINE)["pass_final"])
@@ -237,15 +232,12 @@ def overview(world: ReportedComparison) -> pd.DataFrame:
 def overview_table(world: ReportedComparison) -> TextTable:
     """`overview` as text; what no arm has is left out."""
     table = overview(world)
-    shown = {n: [_overview_cell(value, n) for value in table[n]] for n in _COLUMNS}
+    written = {name: difference_text if name == "against" else _mean_sd for name in _COLUMNS}
+    shown = {name: [*map(write, table[name])] for name, write in written.items()}
     shown = {name: cells for name, cells in shown.items() if any(cells)}
     columns = [table["title"], *shown.values(), table["seeds"].astype(str)]
     head = ["", *(_COLUMNS[name] for name in shown), "seeds"]
     return TextTable(head, [list(row) for row in zip(*columns, strict=True)])
-
-
-def _overview_cell(value: Estimate, name: str) -> str:
-    return difference_text(value) if name == "against" else mean_sd(value.mean, value.sd)
 
 
 def missing(world: ReportedComparison) -> tuple[str, str] | None:
@@ -280,7 +272,6 @@ def _words(world: ReportedComparison) -> list[str]:
 
 
 def _without(words: list[str], option: str) -> list[str]:
-    """A command without an option and its values."""
     if option not in words:
         return words
     start = words.index(option)
@@ -326,7 +317,7 @@ class StepStudy:
         return lines
 
     def how(self) -> str:
-        """How to read the table."""
+        """Explanation of the table."""
         return f"{STEPS_HOW} {NULL_HOW}" if len(self.grid.null) else STEPS_HOW
 
     def table(self) -> TextTable:
@@ -404,11 +395,7 @@ _SIDES = {"smallest": "&lt;", "largest": ">"}
 
 
 def rule_markdown(table: pd.DataFrame) -> str:
-    """The table for a docs page or an issue.
-
-    Args:
-        table: from `lab.compare.tables.rule_table`.
-    """
+    """`lab.compare.tables.rule_table` for a docs page or an issue."""
     base = title(BASELINE)
     rows = [_rule_cells(row) for row in table.to_dict("records")]
     lines = TextTable([cell.format(base=base) for cell in _RULES_HEAD], rows).markdown()
@@ -429,23 +416,6 @@ def _rule_cells(row: dict[Any, Any]) -> list[str]:
     ]
 
 
-def effort_markdown(rows: pd.DataFrame) -> str:
-    """Gain of every arm at every step size over a baseline with the same update norm, in points.
-
-    Args:
-        rows: from `lab.compare.tables.rule_rows`.
-    """
-    beyond = rows.assign(beyond=beyond_effort(rows, METRIC))
-    others = select(beyond, np.array(rows["arm"] != BASELINE))
-    steps = sorted(set(floats(others, "step")))
-    lines = []
-    for arm in unique(others, "arm"):
-        found = [estimate(floats(where(others, arm=arm, step=s), "beyond")) for s in steps]
-        lines.append([escaped(title(arm)), *map(difference_text, found)])
-    table = TextTable(["arm", *(f"{step:g}" for step in steps)], lines)
-    return "\n".join(table.markdown()) + "\n"
-
-
 def escaped(text: str) -> str:
     """Return a text of a trace that can open no cell, tag or link in Markdown."""
     for mark, harmless in (("\\", "\\\\"), ("|", "\\|"), ("<", "&lt;"), ("[", "\\["), ("`", "\\`")):
@@ -454,7 +424,6 @@ def escaped(text: str) -> str:
 
 
 def _escaped(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table in Markdown, every cell escaped."""
     head, *rows = [[escaped(cell) for cell in row] for row in (head, *rows)]
     return TextTable(head, rows).markdown()
 
@@ -496,7 +465,6 @@ def _metric_table(rows: pd.DataFrame) -> list[str]:
 
 
 def _difference_table(rows: pd.DataFrame) -> list[str]:
-    """Paired differences against TTRL and against matched effort."""
     names = unique(rows, "arm")
     against = [arm for arm in REFERENCES if arm in names]
     if len(names) < 2 or not against:
@@ -520,10 +488,7 @@ def _rules(found: Sequence[Comparison]) -> list[str]:
     names = {arm for comparison in found for arm in comparison.arms}
     if BASELINE not in names or all(rule_of(arm) in (None, BASELINE) for arm in names):
         return []
-    rows = rule_rows(found)
-    lines = ["", "## Rules", "", *rule_markdown(rule_table(rows)).splitlines()]
-    lines += ["", "Points of pass@1 beyond TTRL at equal effort, by step size:", ""]
-    return [*lines, *effort_markdown(rows).splitlines(), ""]
+    return ["", "## Rules", "", *rule_markdown(rule_table(rule_rows(found))).splitlines(), ""]
 
 
 _LONGEST = 60
@@ -541,11 +506,7 @@ def slugs(worlds: Sequence[ReportedComparison]) -> list[str]:
 
 
 def write_tables(worlds: Sequence[ReportedComparison], folder: Path | str) -> list[Path]:
-    """Write the tables of all comparisons as CSV, one file each, and return the files.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
+    """Write the tables of all comparisons as CSV, one file each, and return the files."""
     names = []
     with whole_folder(Path(folder)) as place:
         for world, slug in zip(worlds, slugs(worlds), strict=True):

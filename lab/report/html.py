@@ -42,13 +42,10 @@ def text(value: object) -> Html:
 
 
 def tag(name: str, *children: Child, **attributes: str | bool | None) -> Html:
-    """An element.
+    """An element; its name is never taken from data, and children that are None are left out.
 
-    Args:
-        name: of the element, chosen in code and never taken from data.
-        children: text or markup; None is left out.
-        attributes: a trailing underscore is dropped (`class_`), others become hyphens; True gives a
-            bare attribute, None and False give none.
+    Of attributes a trailing underscore is dropped (`class_`), others become hyphens; True gives a
+    bare attribute, None and False give none.
     """
     opening = "".join(_attribute(key, value) for key, value in attributes.items())
     if name in _VOID:
@@ -100,9 +97,8 @@ def paragraphs(lines: Iterable[str], class_: str) -> Html | None:
 def plot(figure: go.Figure, name: str, alt: str, caption: str = "") -> Html:
     """A figure together with its data.
 
-    Args:
-        name: of the element, unique on the page, chosen in code.
-        alt: what is drawn, for readers who cannot see it.
+    The name of the element is unique on the page and chosen in code; `alt` tells readers who cannot
+    see it what is drawn.
     """
     source = f"{name}-data"
     place = tag(
@@ -222,11 +218,7 @@ class HtmlPart:
 
 
 def figure_page(title: str, words: Sequence[str], parts: Sequence[HtmlPart]) -> str:
-    """A page of figures as HTML; it needs nothing from outside.
-
-    Args:
-        words: paragraphs at the top: what the figures show.
-    """
+    """A page of figures as HTML, with paragraphs on top; it needs nothing from outside."""
     sections = [
         tag(
             "section",
@@ -243,21 +235,13 @@ def figure_page(title: str, words: Sequence[str], parts: Sequence[HtmlPart]) -> 
 
 
 def write_page(path: Path, content: str) -> None:
-    """Put a page on disk, whole.
-
-    Raises:
-        UserError: the place holds something else than such a page, or cannot be written.
-    """
+    """Put a page of figures on disk, whole; refusals as of `check_page`."""
     check_page(path)
     with whole(path) as temporary:
         temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
 
 
 def check_page(path: Path) -> None:
-    """Refuse a place that holds something else than a page of figures.
-
-    Raises:
-        UserError: it does.
-    """
+    """Refuse a place that holds something else than a page of figures."""
     if path.exists() and (path.is_dir() or not is_made_by(path, GENERATOR)):
         raise UserError(f"{path}: exists and is no page of this program; move it away")

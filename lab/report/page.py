@@ -251,8 +251,6 @@ def _arms(worlds: Sequence[ReportedComparison]) -> Html:
     return join([definitions(arms.items()), *said])
 
 
-_OF_THE_RUN = "seed"
-"""Differs by design and is shown with every run."""
 _MOST_ITEMS, _LONGEST = 50, 2000
 """Items of a list, and letters of a text, that are shown."""
 UNFINISHED = {
@@ -341,12 +339,16 @@ def _split(
     runs: Mapping[str, Sequence[Manifest]],
 ) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
     """Settings that all runs share, and for each other one its values per arm as text."""
-    flat = {arm: [_flat(run) for run in own] for arm, own in runs.items()}
+    # The settings first, and a setting before a fact of its name.
+    flat = {
+        arm: [flattened({**run.config, **run.extra, **run.config}) for run in own]
+        for arm, own in runs.items()
+    }
     keys = dict.fromkeys(key for own in flat.values() for values in own for key in values)
     shared: dict[str, Any] = {}
     differing: dict[str, dict[str, str]] = {}
     for key in keys:
-        if key == _OF_THE_RUN:
+        if key == "seed":  # differs by design and is shown with every run
             continue
         texts = {
             arm: _distinct(_shown(values[key]) if key in values else "not set" for values in own)
@@ -357,12 +359,6 @@ def _split(
         else:
             differing[key] = {arm: ", ".join(found) for arm, found in texts.items()}
     return shared, differing
-
-
-def _flat(run: Manifest) -> dict[str, Any]:
-    """Settings and facts of a run, nested names joined by dots."""
-    facts = {key: value for key, value in run.extra.items() if key not in run.config}
-    return flattened(run.config) | flattened(facts)
 
 
 def _distinct(values: Iterable[str]) -> list[str]:
@@ -384,17 +380,6 @@ GENERATOR = "ttrl-guard-lab report"
 """Marks a page as ours, so that it may be overwritten."""
 
 
-@dataclass(frozen=True, slots=True)
-class _PageSection:
-    """A section as it stands on the page and in its contents."""
-
-    name: str
-    """Of its anchor."""
-    group: str
-    heading: str
-    inside: Html
-
-
 def page(worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]) -> str:
     """The report as HTML."""
     parts = list(_parts(worlds, skipped))
@@ -412,7 +397,7 @@ def page(worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]) -> st
         _contents(parts),
         tag(
             "main",
-            *(tag("section", tag("h2", p.heading, id=p.name), p.inside) for p in parts),
+            *(tag("section", tag("h2", head, id=name), inside) for name, _, head, inside in parts),
             id="main",
         ),
         tag("footer", tag("p", made)),
@@ -425,12 +410,12 @@ def page(worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]) -> st
 
 def _parts(
     worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]
-) -> Iterator[_PageSection]:
+) -> Iterator[tuple[str, str, str, Html]]:
+    """Anchor, group, heading and content of each section."""
     if predicted := agreements(worlds):
-        heading = "Real runs and their simulation"
-        yield _PageSection("agreement", "In short", heading, predicted)
+        yield "agreement", "In short", "Real runs and their simulation", predicted
     for section in SECTIONS:
-        yield _PageSection(section.name, section.group, section.heading, render(section, worlds))
+        yield section.name, section.group, section.heading, render(section, worlds)
     how = tag("p", f"{TABLE} {NOISE}", class_="how")
     data = {
         "table": ("All arms in one table", join([*map(_arm_table, worlds), how])),
@@ -443,15 +428,14 @@ def _parts(
         left_out = table(("folder", "why it was left out"), rows, class_="words")
         data["left-out"] = ("Folders that were left out", left_out)
     for name, (heading, inside) in data.items():
-        yield _PageSection(name, "The data", heading, inside)
+        yield name, "The data", heading, inside
 
 
-def _contents(parts: Sequence[_PageSection]) -> Html:
+def _contents(parts: Sequence[tuple[str, str, str, Html]]) -> Html:
     """Links by group, folded: the numbers come first."""
     groups: dict[str, list[Html]] = {}
-    for part in parts:
-        link = tag("li", tag("a", part.heading, href=f"#{part.name}"))
-        groups.setdefault(part.group, []).append(link)
+    for name, group, heading, _ in parts:
+        groups.setdefault(group, []).append(tag("li", tag("a", heading, href=f"#{name}")))
     lists = [tag("div", tag("p", g), tag("ul", *links)) for g, links in groups.items()]
     folded = _folded("Contents", tag("div", *lists, class_="contents"), id="contents")
     return tag("nav", folded, aria_label="Contents")
@@ -469,15 +453,7 @@ class Written:
 def write_report(
     folders: Sequence[Path | str], output: Path | str | None = None, *, force: bool = False
 ) -> Written:
-    """Read runs and write their report.
-
-    Args:
-        folders: run folders, or folders that hold some at any depth.
-        output: the page; `report.html` in the first folder if left out.
-        force: overwrite a file that is not a report.
-
-    Returns:
-        The page's path and what is on it.
+    """Read the runs under some folders and write their report, see `lab.report.Report`.
 
     Raises:
         UserError: no run can be used, or the page cannot be written or would overwrite another

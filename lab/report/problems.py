@@ -60,8 +60,9 @@ _SPARE = [place for place, kind in enumerate(_KINDS) if kind not in _FIXED]
 _SHARE_DIGITS = 3
 
 
-def _window_mean(values: Floats, first: Ints, found: Histories, length: int) -> Floats:
-    """(histories,) mean over a window from `first` on, or over what the history has of it."""
+def _mean_rate(visits: pd.DataFrame, found: Histories, first: Ints, length: int) -> Floats:
+    """(histories,) mean match rate over a window from `first` on, or what there is of it."""
+    values = floats(visits, "match_rate")[found.order]
     place = first[:, None] + np.arange(length)
     there = place <= found.last[:, None]
     sums = np.where(there, values[np.minimum(place, found.last[:, None])], 0.0).sum(axis=1)
@@ -69,12 +70,11 @@ def _window_mean(values: Floats, first: Ints, found: Histories, length: int) -> 
 
 
 def _first_rate(visits: pd.DataFrame, found: Histories) -> Floats:
-    return _window_mean(floats(visits, "match_rate")[found.order], found.start, found, FIRST)
+    return _mean_rate(visits, found, found.start, FIRST)
 
 
 def _last_rate(visits: pd.DataFrame, found: Histories) -> Floats:
-    start = np.maximum(found.start, found.last - LAST + 1)
-    return _window_mean(floats(visits, "match_rate")[found.order], start, found, LAST)
+    return _mean_rate(visits, found, np.maximum(found.start, found.last - LAST + 1), LAST)
 
 
 def _flips(visits: pd.DataFrame, found: Histories) -> Floats:
@@ -114,8 +114,7 @@ _COUNTED = {n.key: (n.of, n.digits) for n in _NUMBERS if n.of is not None}
 def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET) -> Html:
     """The table of each comparison, with the numbers and lives that its script draws from.
 
-    Args:
-        budget: characters for all lives; see `packed_lives` for which are left out.
+    See `packed_lives` for which lives the budget leaves out.
     """
     lives = packed_lives(worlds, budget)
     parts = [_world(world, place, lives[place]) for place, world in enumerate(worlds)]
@@ -165,7 +164,6 @@ def _world(world: ReportedComparison, place: int, lives: Mapping[Key, str]) -> H
 
 
 def _which(world: ReportedComparison, opened: list[list[int]]) -> str:
-    """Lives that are on the page."""
     n = len(world.comparison.pairs)
     everyone = len(set(map(tuple, opened))) == 1
     if everyone and len(opened[0]) == n:
@@ -187,10 +185,7 @@ def _span(numbers: list[int]) -> str:
 def problem_columns(
     world: ReportedComparison, replicates: Collection[int]
 ) -> dict[str, NDArray[Any]]:
-    """All problems under all arms.
-
-    Args:
-        replicates: those whose own numbers are wanted besides the means.
+    """All problems under all arms, with the own numbers of some replicates besides the means.
 
     Returns:
         `problem` (N,) and, for the arm at place k, (N,) each: `k.fate`, the commonest fate over
@@ -262,14 +257,11 @@ def _summary(rows: pd.DataFrame, fates: pd.DataFrame | None, problem: Ints) -> d
 def packed_lives(
     worlds: Sequence[ReportedComparison], budget: int = BUDGET
 ) -> list[dict[Key, str]]:
-    """As many lives as fit: the first replicate of every arm, then the second, and so on.
+    """As many lives as fit, as deflated JSON: the first replicate of every arm, then the second.
 
     The first arm of each world always has its first replicate; further arms of that replicate
     come one by one, further replicates with all their arms or not at all, so that arms can be
     compared.
-
-    Returns:
-        One dictionary per world, of deflated JSON.
     """
     traces = [[w.comparison.traces[arm] for arm in w.comparison.arms] for w in worlds]
     chosen: list[dict[Key, str]] = [{} for _ in worlds]

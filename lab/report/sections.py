@@ -26,14 +26,8 @@ from lab.compare.agreement import (
 from lab.figures.problems import auroc_curves, scissor_panels
 from lab.figures.training import has_data, overlay, training_window
 from lab.measures import BY_NAME, WINDOW
-from lab.measures.dynamics import (
-    ROUTE_COLUMNS,
-    WARM_UP,
-    step_seconds,
-    window_share,
-    window_width,
-)
-from lab.measures.fate import migration, of_fate
+from lab.measures.dynamics import WARM_UP, step_seconds, window_share, window_width
+from lab.measures.fate import of_fate
 from lab.measures.problems import (
     NEEDED,
     PAPER_FATES,
@@ -43,7 +37,6 @@ from lab.measures.problems import (
 )
 from lab.report.digest import ReportedComparison, no_fates, windows, with_fates
 from lab.report.html import Child, Html, absent, join, plot, table, tag
-from lab.trace.schema import ROUTES
 
 BANDS = "Lines are means over the replicates, bands one standard deviation of single replicates."
 
@@ -154,12 +147,6 @@ def _paired(world: ReportedComparison) -> Iterator[Piece]:
         yield Drawing(figure, alt, heading=heading)
 
 
-def _migration(world: ReportedComparison) -> Iterator[Piece]:
-    table = with_fates(world, lambda arm: migration(world.comparison.fates(arm)))
-    figure = figures.label_migration(table, world.titles)
-    yield Drawing(figure, "Bubbles of initial against final label accuracy per arm")
-
-
 def _progress(world: ReportedComparison) -> Iterator[Piece]:
     figure = figures.training_progress(world.dynamics, world.titles)
     yield Drawing(figure, "FR, MR and pass@1 of all arms over training")
@@ -240,33 +227,7 @@ def _prediction(world: ReportedComparison, arm: str) -> Piece:
     return Drawing(auroc_curves(table), alt, caption, heading)
 
 
-def _routes(world: ReportedComparison) -> Iterator[Piece]:
-    def shares(own: pd.DataFrame) -> str:
-        found = [(_mean(own, c, 100.0), ROUTES[code].lower()) for code, c in ROUTE_COLUMNS.items()]
-        return ", ".join(f"{share} % {name}" for share, name in found)
-
-    return _per_guard(world, figures.routes, "Routes of the visits over training", shares)
-
-
 def _guard(world: ReportedComparison) -> Iterator[Piece]:
-    def activity(own: pd.DataFrame) -> str:
-        columns = ("weighted_share", "minority_share", "skipped")
-        weighted, minority, skipped = (_mean(own, column, 100.0) for column in columns)
-        return (
-            f"{weighted} % of the visits had a weight below 1, {minority} % a minority candidate, "
-            f"and {skipped} % were skipped"
-        )
-
-    alt = "Weights, touched visits and minority share over training"
-    return _per_guard(world, figures.guard_action, alt, activity)
-
-
-def _per_guard(
-    world: ReportedComparison,
-    draw: Callable[[pd.DataFrame], go.Figure],
-    alt: str,
-    caption: Callable[[pd.DataFrame], str],
-) -> Iterator[Piece]:
     if not world.guarded:
         yield Absent("No arm of this comparison has a guard.")
     elif not has_data(world.dynamics, ["weight"]):
@@ -274,8 +235,14 @@ def _per_guard(
     else:
         for arm in world.guarded:
             own, name = world.of_arm(arm), world.titles[arm]
-            said = f"{name}: over the whole training {caption(own)}."
-            yield Drawing(draw(own), f"{alt}, {name}", said)
+            columns = ("weighted_share", "minority_share", "skipped")
+            weighted, minority, skipped = (_mean(own, column, 100.0) for column in columns)
+            caption = (
+                f"{name}: over the whole training {weighted} % of the visits had a weight below "
+                f"1, {minority} % a minority candidate, and {skipped} % were skipped."
+            )
+            alt = f"Weights, touched visits and minority share over training, {name}"
+            yield Drawing(figures.guard_action(own), alt, caption)
 
 
 def _mean(own: pd.DataFrame, column: str, factor: float) -> str:
@@ -347,16 +314,6 @@ SECTIONS = (
         _paired,
     ),
     Section(
-        "migration",
-        _OUTCOME,
-        "Where the problems began and where they ended",
-        "Initial against final label accuracy. The area of a bubble is the share of the problems, "
-        "mean over the replicates. On the dotted line nothing changed; below it problems got "
-        "worse.",
-        _migration,
-        needs_fates=True,
-    ),
-    Section(
         "progress",
         _TRAINING,
         "Flips, agreement and accuracy over training",
@@ -406,15 +363,6 @@ SECTIONS = (
         "answer when it scores. Bands are 95 % bootstraps over replicates.",
         _predicted,
         needs_fates=True,
-    ),
-    Section(
-        "routes",
-        _GUARD,
-        "Where the guard sends the problems",
-        "Share of visits on each route: at risk (flips often), high risk (flipped often before and "
-        "is now confident), skipped, stable (all others). Means over the replicates; the spread "
-        "stands below and in the hover.",
-        _routes,
     ),
     Section(
         "guard",

@@ -92,23 +92,15 @@ class Manifest:
 
     @classmethod
     def new(cls, world: World, arm: str, title: str, **others: Any) -> Manifest:
-        """The manifest of a run that starts now, with its provenance filled in.
-
-        Args:
-            others: further fields, at least `n_problems` and `n_votes`.
-        """
+        """The manifest of a run that starts now, provenance filled in, with some other fields."""
         made = cls(world, arm, title, **others)
         made.versions, made.commit = versions(), commit()
         made.machine, made.command = machine(), command()
         made.started = made.updated = now()
         return made
 
-    def go_on(self) -> None:
-        """Note that the run is taken up again."""
-        self.status, self.error, self.ended = "running", None, None
-
     def end(self, status: Status, error: str | None = None) -> None:
-        """Note how and when the run ended."""
+        """Note how the run ended, and that it ended now."""
         # A clock may have been set back since.
         self.status, self.error, self.ended = status, error, max(now(), self.started)
         if status == "finished":

@@ -70,7 +70,7 @@ class Facts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A measured model: N problems, E edges, L leaves, D weights."""
+    """A measured model: N problems, E edges, L leaves, D weights drawn of d."""
 
     facts: Facts
     truth_N: Ints

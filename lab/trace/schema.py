@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -59,19 +59,12 @@ class Column:
         return (0.0, 1.0 + _ROUNDING) if self.unit.startswith("share") else (-np.inf, np.inf)
 
 
-def _number(name: str, unit: str, meaning: str, required: bool = True) -> Column:
-    return Column(name, "float64", unit, meaning, required)
+def _number(name: str, unit: str, meaning: str, **kind: bool) -> Column:
+    return Column(name, "float64", unit, meaning, **kind)
 
 
-def _measured(name: str, unit: str, meaning: str) -> Column:
-    """Return an optional column of numbers."""
-    return _number(name, unit, meaning, required=False)
-
-
-def _true(name: str, unit: str, meaning: str, required: bool = False) -> Column:
-    """Return a column of numbers that need the true answer."""
-    return Column(name, "float64", unit, meaning, required, needs_truth=True)
-
+_measured = partial(_number, required=False)
+_true = partial(_number, required=False, needs_truth=True)
 
 _REPLICATE = Column("replicate", "int16", "index", "replicate of the run, one seed each")
 _STEP = Column("step", "int32", "batches", "batch of the run, the first is 1; 0 before training")
@@ -97,7 +90,9 @@ VISITS = (
     _number("beta", "share of loss", "share of the minority loss"),
     Column("n_minority", "int16", "answers", "minority candidates"),
     Column("skipped", "bool", "", "the problem sat this step out"),
-    _true("label_accuracy", "share of votes", "LA: votes for the true answer, or NaN", True),
+    _true(
+        "label_accuracy", "share of votes", "LA: votes for the true answer, or NaN", required=True
+    ),
     Column("label_correct", "bool", "", "the label is the true answer", needs_truth=True),
     Column("correct_competitive", "bool", "", "LA is at least a quarter", needs_truth=True),
 )
@@ -267,10 +262,9 @@ COMPETITIVE_SHARE = 0.25
 
 
 def record_dtype(*more: tuple[str, type[np.generic]]) -> np.dtype[np.void]:
-    """Return a record type for one visit: the guard's columns, in the schema's dtypes.
+    """Record type of one visit: more fields, `n_unparseable`, `n_minority`, those of `DECIDED`.
 
-    The fields are the extra ones, `n_unparseable`, `n_minority` and the columns of `DECIDED`,
-    largest first, so that records are aligned without gaps.
+    The largest come first, so that records are aligned without gaps.
     """
     own = {"n_unparseable", "n_minority", *DECIDED}
     fields = [*more, *((c.name, np.dtype(c.dtype)) for c in VISITS if c.name in own)]
@@ -286,9 +280,7 @@ def visit_columns(
     *,
     before_training: bool = False,
 ) -> dict[str, Any]:
-    """Return the columns of visits that follow from the votes and the guard's decision.
-
-    Those that number the visit (replicate, step, epoch, visit, problem) are left to the caller.
+    """Columns of visits but those that number the visit, (..., P) each or a value for all rows.
 
     Args:
         decision: of (..., P) problems, as NumPy arrays.
@@ -296,9 +288,6 @@ def visit_columns(
         truth: (..., P) ids of the true answers; negative where no response has given it.
         known: (..., P) bool; False where the problem has no true answer.
         before_training: the votes are those of visit 0.
-
-    Returns:
-        Column name to an array (..., P) or to one value for all rows.
     """
     counts, truth_P = np.asarray(votes.counts), np.asarray(truth)
     given_P, label_P = truth_P >= 0, np.asarray(decision.label)
@@ -317,13 +306,7 @@ def visit_columns(
 def truth_columns(
     n_right: ArrayLike, n_votes: int, label_correct: ArrayLike, known: ArrayLike = True
 ) -> dict[str, NDArray[np.generic]]:
-    """Return the columns that need the true answer: NaN and False where none is known.
-
-    Args:
-        n_right: (...) votes for the true answer.
-        label_correct: (...) bool; the label is the true answer.
-        known: (...) bool; False where the problem has no true answer.
-    """
+    """Columns that need the true answer, of `n_right` votes for it; NaN and False if not known."""
     share = np.asarray(n_right) / n_votes
     return {
         "label_accuracy": np.where(known, share, np.nan),
@@ -335,12 +318,7 @@ def truth_columns(
 def checked(table: Table, columns: Columns, *, copy: bool = True) -> Arrays:
     """The rows of one call as arrays of the schema's dtypes, in the schema's order.
 
-    Args:
-        columns: (rows,) arrays of one length; a scalar stands for every row.
-        copy: False where the caller never changes the arrays again.
-
-    Raises:
-        ValueError: a column is missing, unknown, of a wrong kind or length, or out of range.
+    A ValueError where a column is missing, unknown, of a wrong kind or length, or out of range.
     """
     kinds = _dtypes(table, frozenset(columns))
     rows = {name: np.asarray(columns[name]) for name in kinds}
@@ -369,7 +347,6 @@ def check_values(table: Table, rows: pd.DataFrame) -> None:
 
 @cache
 def _dtypes(table: Table, given: frozenset[str]) -> dict[str, np.dtype]:
-    """Name to dtype of the given columns, in the schema's order."""
     lacking = missing(table, given)
     if lacking:
         raise ValueError(f"{table}: missing columns {', '.join(lacking)}")

@@ -77,35 +77,20 @@ class Recorder:
         self.manifest = manifest
         self._parts: dict[Table, _Part] = {table: _Part() for table in TABLES}
 
-    def write_visits(self, columns: Columns, *, copy: bool = True) -> None:
-        """Add rows to the visits.
+    def write(self, table: Table, columns: Columns, *, copy: bool = True) -> None:
+        """Add rows to a table.
 
         Args:
-            columns: every column of `lab.trace.schema.VISITS`, (rows,) each or a scalar for all
-                rows.
+            columns: those of `lab.trace.schema.TABLES`, (rows,) each or a scalar for all rows.
             copy: False where the caller never changes the arrays again.
 
         Raises:
             ValueError: a column is missing, unknown or of a wrong kind.
             UserError: the disk cannot be written.
         """
-        self._add("visits", columns, copy)
-
-    def write_steps(self, columns: Columns, *, copy: bool = True) -> None:
-        """Add rows to the steps, see `write_visits`; optional columns may be left out."""
-        self._add("steps", columns, copy)
-
-    def write_evals(self, columns: Columns, *, copy: bool = True) -> None:
-        """Add rows to the evaluations, see `write_visits`."""
-        self._add("evals", columns, copy)
-
-    def write_votes(self, columns: Columns, *, copy: bool = True) -> None:
-        """Add rows to the votes, see `write_visits`."""
-        self._add("votes", columns, copy)
-
-    def write_answers(self, columns: Columns) -> None:
-        """Add rows to the answers, see `write_visits`."""
-        self._add("answers", columns, copy=True)
+        rows = checked(table, columns, copy=copy)
+        self._parts[table].chunks.append(rows)
+        self._parts[table].rows += len(rows["step"])
 
     def note(self, progress: float | None = None, **extra: Any) -> None:
         """Note how far the run is (0 to 1), and facts for the manifest's `extra`."""
@@ -141,11 +126,6 @@ class Recorder:
                 lines = str(error).splitlines()
                 self.finish("failed", f"{kind.__name__}: {lines[0] if lines else ''}")
 
-    def _add(self, table: Table, columns: Columns, copy: bool) -> None:
-        rows = checked(table, columns, copy=copy)
-        self._parts[table].chunks.append(rows)
-        self._parts[table].rows += len(rows["step"])
-
 
 class MemoryRun(Recorder):
     """A run that is kept in memory, used as a `RunFolder` is; `Trace.of` reads it."""
@@ -161,7 +141,7 @@ class RunFolder(Recorder):
     """The writer of one run folder; use it as a context manager.
 
         with RunFolder.create(path, manifest) as run:
-            run.write_visits({"replicate": 0, "step": step, ...})
+            run.write("visits", {"replicate": 0, "step": step, ...})
 
     Leaving the block normally sets the status to finished, Ctrl-C to interrupted, any other error
     to failed; in all cases the rows written so far are on disk.
@@ -177,11 +157,7 @@ class RunFolder(Recorder):
     def create(
         cls, path: Path | str, manifest: Manifest, *, flush_rows: int = FLUSH_ROWS
     ) -> RunFolder:
-        """Make the folder and its `run.json`.
-
-        Args:
-            path: a folder that does not exist, or an empty one.
-            flush_rows: rows of one table that are kept in memory at most.
+        """Make the folder and its `run.json`; at most `flush_rows` of a table wait in memory.
 
         Raises:
             UserError: the folder exists with something in it, or cannot be made.
@@ -195,47 +171,43 @@ class RunFolder(Recorder):
     def reopen(cls, path: Path | str, parts: Mapping[str, int]) -> RunFolder:
         """Go on with a run from an earlier point of it; the rows after that point are deleted.
 
-        Killed in the midst of this, the folder can still be read and reopened.
-
-        Args:
-            path: a run folder that nobody else writes now.
-
-        Raises:
-            UserError: the folder is no run's, lacks rows before that point, or cannot be written.
+        Killed in the midst of this, the folder can still be read and reopened. Nobody else may
+        write it now. A UserError where it is no run's, lacks rows before that point, or cannot be
+        written.
         """
         path = Path(path)
         folder = cls(path, read_manifest(path))
-        folder.manifest.go_on()
+        run = folder.manifest
+        run.status, run.error, run.ended = "running", None, None
         for table in TABLES:
             kept = _extent(path, table, parts_of(path, table, parts.get(table, 0)))
             folder._parts[table] = _Part(kept)
-            folder.manifest.tables[table] = kept
+            run.tables[table] = kept
         for table in TABLES:
             cut_back(path, table, parts.get(table, 0))
         folder._write_manifest()
         return folder
 
     def parts(self) -> dict[str, int]:
-        """Put all rows on disk; returns how many parts each table has then, for `reopen`.
-
-        Raises:
-            UserError: the disk cannot be written.
-        """
+        """Put all rows on disk; returns how many parts each table has then, for `reopen`."""
         self.flush()
         for table in TABLES:
             sync_folder(self.path / table)
         return {table: part.before.parts for table, part in self._parts.items()}
 
     def flush(self) -> None:
-        """Put all rows and the manifest on disk.
-
-        Raises:
-            UserError: the disk cannot be written.
-        """
+        """Put all rows and the manifest on disk; a UserError where that cannot be written."""
         for table, part in self._parts.items():
             if part.chunks:
-                with whole(self.path / table / part_name(part.before.parts)) as temporary:
-                    _write_part(temporary, table, part.chunks)
+                rows = _joined(table, part.chunks)
+                schema, encoding = _layout(tuple(c for c in TABLES[table] if c.name in rows))
+                content = pa.Table.from_arrays([pa.array(v) for v in rows.values()], schema=schema)
+                # Bytes, since the name may not be UTF-8.
+                with (
+                    whole(self.path / table / part_name(part.before.parts)) as temporary,
+                    pa.OSFile(os.fsencode(temporary), "wb") as target,
+                ):
+                    pq.write_table(content, target, **encoding)
                 # Only now, so that a part that failed is the next to be tried.
                 after = Extent(part.before.parts + 1, part.before.rows + part.rows)
                 self._parts[table] = _Part(after)
@@ -244,8 +216,9 @@ class RunFolder(Recorder):
         self._flushed = time.monotonic()
         self._write_manifest()
 
-    def _add(self, table: Table, columns: Columns, copy: bool) -> None:
-        super()._add(table, columns, copy)
+    def write(self, table: Table, columns: Columns, *, copy: bool = True) -> None:
+        """Add rows to a table, and put all rows on disk where they are many or have waited long."""
+        super().write(table, columns, copy=copy)
         old = time.monotonic() - self._flushed >= FLUSH_SECONDS
         if old or self._parts[table].rows >= self._flush_rows:
             self.flush()
@@ -271,18 +244,8 @@ def _joined(table: Table, chunks: list[Arrays]) -> Arrays:
     }
 
 
-def _write_part(file: Path, table: Table, chunks: list[Arrays]) -> None:
-    rows = _joined(table, chunks)
-    schema, encoding = _layout(tuple(c for c in TABLES[table] if c.name in rows))
-    content = pa.Table.from_arrays([pa.array(values) for values in rows.values()], schema=schema)
-    # Bytes, since the name may not be UTF-8.
-    with pa.OSFile(os.fsencode(file), "wb") as target:
-        pq.write_table(content, target, **encoding)
-
-
 @cache
 def _layout(columns: tuple[Column, ...]) -> tuple[pa.Schema, dict[str, Any]]:
-    """Return schema and encodings of a file with these columns."""
     fields = [pa.field(c.name, pa.from_numpy_dtype(c.dtype), nullable=False) for c in columns]
     integers = [c.name for c in columns if np.dtype(c.dtype).kind == "i"]
     encoding = {
@@ -334,39 +297,10 @@ class Trace:
         return vars(self)[name]
 
     @classmethod
-    def in_memory(
-        cls,
-        run: Manifest,
-        visits: Columns,
-        steps: Columns,
-        evals: Columns,
-        votes: Columns | None = None,
-    ) -> Trace:
-        """A trace without a folder.
-
-        Args:
-            visits: columns of `lab.trace.schema.VISITS`, (rows,) each or a scalar for all rows.
-            votes: the same for the votes, which a run may not have kept.
-
-        Raises:
-            ValueError: a column is missing, unknown or of a wrong kind.
-        """
-        memory = MemoryRun(run)
-        memory.write_visits(visits)
-        memory.write_steps(steps)
-        memory.write_evals(evals)
-        if votes is not None:
-            memory.write_votes(votes)
-        return cls.of(memory)
-
-    @classmethod
-    def of(cls, recorder: MemoryRun | RunFolder) -> Trace:
-        """The rows that a recorder holds, or has put on disk."""
-        if isinstance(recorder, RunFolder):
-            return _of_parts(recorder.path, recorder.manifest, _all_parts(recorder.path))
-        arrays = recorder.arrays
-        tables: dict[Table, Any] = {t: pd.DataFrame(arrays(t), copy=False) for t in TABLES}
-        return cls(**tables, run=recorder.manifest)
+    def of(cls, run: MemoryRun) -> Trace:
+        """The rows that are in memory."""
+        tables: dict[Table, Any] = {t: pd.DataFrame(run.arrays(t), copy=False) for t in TABLES}
+        return cls(**tables, run=run.manifest)
 
     @property
     def replicates(self) -> list[int]:
@@ -393,7 +327,7 @@ def load(folder: Path | str) -> Trace:
     """
     folder = Path(folder)
     run = read_manifest(folder)
-    parts = _all_parts(folder)
+    parts = {table: parts_of(folder, table) for table in TABLES}
     extents: dict[Table, Extent] = {t: _extent(folder, t, parts[t]) for t in TABLES}
     for table, found in extents.items():
         noted = run.tables.get(table, found)
@@ -404,14 +338,6 @@ def load(folder: Path | str) -> Trace:
             )
     if not extents["visits"].rows:
         raise UserError(f"{folder}: holds no visits so far ({run.status})")
-    return _of_parts(folder, run, parts)
-
-
-def _all_parts(folder: Path) -> dict[Table, list[Path]]:
-    return {table: parts_of(folder, table) for table in TABLES}
-
-
-def _of_parts(folder: Path, run: Manifest, parts: dict[Table, list[Path]]) -> Trace:
     # Partial functions and not lambdas, so that a trace can be sent to another process.
     tables: dict[Table, Any] = {t: partial(_read, folder, t, parts[t]) for t in TABLES}
     return Trace(**tables, run=run, folder=folder)

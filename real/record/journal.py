@@ -196,12 +196,12 @@ class Journal:
 
     def write_steps(self, columns: Columns) -> None:
         """Add rows to the trace's steps."""
-        self.recorder.write_steps(columns)
+        self.recorder.write("steps", columns)
         self._log("train", columns)
 
     def write_evals(self, columns: Columns) -> None:
         """Add rows to the trace's evaluations."""
-        self.recorder.write_evals(columns)
+        self.recorder.write("evals", columns)
         self._log("eval", columns)
 
     def write_visited(
@@ -209,13 +209,13 @@ class Journal:
     ) -> None:
         """Add a batch's visits to the trace, and its votes where `votes` counts them."""
         columns = {**visited.columns, **position}
-        self.recorder.write_visits(columns)
+        self.recorder.write("visits", columns)
         self._log("votes", columns)
         if votes is not None:
             counted, answers = votes.count(*visited[:2], visit=visited.columns["visit"])
-            self.recorder.write_votes({**counted, **position})
+            self.recorder.write("votes", {**counted, **position})
             if len(answers["text"]):
-                self.recorder.write_answers({**answers, **position})
+                self.recorder.write("answers", {**answers, **position})
 
     def write_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write down responses of one evaluation, one JSON object a line."""
@@ -317,5 +317,5 @@ class Unwritten(MemoryRun):
         super().__init__(manifest)
         self.path = path
 
-    def _add(self, table: Table, columns: Columns, copy: bool) -> None:
+    def write(self, table: Table, columns: Columns, *, copy: bool = True) -> None:
         """Forget them."""

@@ -25,7 +25,7 @@ from lab.base.settings import to_values
 from lab.measures import Tally
 from lab.progress import Bar
 from lab.trace.manifest import Manifest
-from lab.trace.trace import MemoryRun, RunFolder, Trace
+from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 from sim.engine.kernel import Update, expected_samples, sit_out
 from sim.engine.learner import GuardLearner, RuleLearner
 from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tables, tally
@@ -303,16 +303,16 @@ def simulate(
     bar = Bar(parts, manifest.title, config.epochs + 1, unit="epoch", disable=not progress)
     with recorder, compilation_shown(bar.set_postfix_str):
         for done, part in enumerate(bar):
-            recorder.write_visits(part.visits, copy=False)
+            recorder.write("visits", part.visits, copy=False)
             if part.steps is not None:
-                recorder.write_steps(part.steps, copy=False)
-            recorder.write_evals(part.evals, copy=False)
+                recorder.write("steps", part.steps, copy=False)
+            recorder.write("evals", part.evals, copy=False)
             if part.votes is not None:
-                recorder.write_votes(part.votes, copy=False)
+                recorder.write("votes", part.votes, copy=False)
             recorder.note(progress=done / config.epochs)
         if isinstance(simulation.policy, Measured):
             recorder.note(trust=simulation.policy.trust()._asdict())
-    return Trace.of(recorder)
+    return Trace.of(recorder) if isinstance(recorder, MemoryRun) else load(recorder.path)
 
 
 def measure(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lab.trace.manifest import Manifest
-from lab.trace.schema import VISITS
-from lab.trace.trace import RunFolder, Trace
+from lab.trace.schema import TABLES, VISITS
+from lab.trace.trace import MemoryRun, RunFolder, Trace
 
 
 def _manifest(arm="ttrl", **changes):
@@ -75,19 +75,29 @@ def _evals(pass_at_1, replicates=None):
     }
 
 
+def _in_memory(manifest, **tables):
+    """A trace without a folder, from the columns of its tables."""
+    memory = MemoryRun(manifest)
+    for table in TABLES:
+        if table in tables:
+            memory.write(table, tables[table])
+    return Trace.of(memory)
+
+
 def _trace(arm, accuracy, pass_at_1, norm=1.0, **changes):
     """A trace in memory from label accuracies (R, N, 1 + E) and scores (R, 1 + E)."""
     accuracy_RNE = np.asarray(accuracy, float)
     manifest = _manifest(arm, n_problems=accuracy_RNE.shape[1], **changes)
     replicates = range(len(accuracy_RNE))
     steps = _steps(replicates, accuracy_RNE.shape[2] - 1, norm)
-    return Trace.in_memory(manifest, _visits(accuracy_RNE), steps, _evals(pass_at_1))
+    visits, evals = _visits(accuracy_RNE), _evals(pass_at_1)
+    return _in_memory(manifest, visits=visits, steps=steps, evals=evals)
 
 
 def _write_tables(run, trace):
-    for table in ("visits", "steps", "evals"):
+    for table in list(TABLES)[:3]:
         columns = getattr(trace, table).items()
-        getattr(run, f"write_{table}")({name: own.to_numpy() for name, own in columns})
+        run.write(table, {name: own.to_numpy() for name, own in columns})
 
 
 def _save(trace, folder):
@@ -100,6 +110,7 @@ make_manifest = pytest.fixture(lambda: _manifest, scope="session")
 make_visits = pytest.fixture(lambda: _visits, scope="session")
 make_steps = pytest.fixture(lambda: _steps, scope="session")
 make_evals = pytest.fixture(lambda: _evals, scope="session")
+in_memory = pytest.fixture(lambda: _in_memory, scope="session")
 make_trace = pytest.fixture(lambda: _trace, scope="session")
 write_tables = pytest.fixture(lambda: _write_tables, scope="session")
 save = pytest.fixture(lambda: _save, scope="session")

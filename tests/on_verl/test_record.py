@@ -23,7 +23,7 @@ def opened_run(tmp_path, saved=None, **facts):
 def visit(problems, run, step):
     texts, numbers = batch(random.Random(step), [4, 9])
     decided, _ = problems.visit(problems.read(texts, numbers))
-    run.write_visits({**decided.rows, "step": step, "epoch": step})
+    run.write("visits", {**decided.rows, "step": step, "epoch": step})
 
 
 def test_a_resumed_run_goes_on_where_the_checkpoint_was(tmp_path):

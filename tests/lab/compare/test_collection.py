@@ -128,7 +128,7 @@ def test_nothing_good_is_an_error(tmp_path, write):
 def test_unfinished_runs_are_told(tmp_path, make):
     trace = make(seeds=[3])
     run = RunFolder.create(tmp_path / "run", trace.run)
-    run.write_visits({name: trace.visits[name].to_numpy() for name in trace.visits})
+    run.write("visits", {name: trace.visits[name].to_numpy() for name in trace.visits})
     run.note(progress=0.4)
     run.finish("interrupted")
     (comparison,) = collect([tmp_path]).comparisons

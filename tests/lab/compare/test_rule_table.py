@@ -3,7 +3,7 @@ import pytest
 
 from lab.compare.collection import collect
 from lab.compare.tables import rule_rows, rule_table
-from lab.report.digest import effort_markdown, rule_markdown
+from lab.report.digest import rule_markdown
 
 
 @pytest.fixture(scope="module")
@@ -61,17 +61,6 @@ def test_the_text_marks_what_is_beyond_noise(rows):
     assert "| TTRL | 0.1 &lt; |" in text
 
 
-def test_equal_effort_is_read_at_every_step_size(rows):
-    lines = effort_markdown(rows).splitlines()
-    # SRT at 0.1 moves 0.15: TTRL is ln(1.5) / ln(2) = .585 of the way from 55 to 45, at 49.15.
-    assert lines == [
-        "| arm | 0.1 | 0.2 |",
-        "| --- | --- | --- |",
-        "| SRT | **+15.8 [+15.8, +15.8]** |  |",
-    ]
-
-
 def test_an_arm_of_a_trace_opens_no_link_and_no_cell(rows):
     hostile = rows.assign(arm=[{"srt": "[x](y)|<b>"}.get(arm, arm) for arm in rows["arm"]])
-    for text in (rule_markdown(rule_table(hostile)), effort_markdown(hostile)):
-        assert "| \\[x](y)\\|&lt;b> |" in text
+    assert "| \\[x](y)\\|&lt;b> |" in rule_markdown(rule_table(hostile))

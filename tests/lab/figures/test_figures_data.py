@@ -6,7 +6,7 @@ import pytest
 
 from lab import figures
 from lab.base.stats import paired_table
-from lab.figures.style import FATE_COLOURS, GREY, ROUTE_COLOURS, arm_style
+from lab.figures.style import FATE_COLOURS, GREY, arm_style
 from lab.figures.training import spread
 from lab.measures import METRICS
 from lab.measures.dynamics import ROUTE_COLUMNS
@@ -103,14 +103,6 @@ def test_fate_bars_sum_to_all_problems_and_hold_their_spread_for_print(metrics):
     metrics.loc["guard", list(FATES)] = np.nan
     known = figures.fate_bars(metrics.drop(columns="L/D")).data
     assert list(known[0].y) == ["TTRL", "TTRL at matched<br>effort"] and len(known) == len(bars)
-
-
-def test_routes_fill_the_whole(dynamics):
-    figure = figures.routes(dynamics[dynamics["arm"] == "guard"])
-    assert [t.name for t in figure.data] == ["Skipped", "High risk", "At risk", "Stable"]
-    np.testing.assert_allclose(np.sum([t.y for t in figure.data], axis=0), 100)
-    assert {t.stackgroup for t in figure.data} == {"routes"}
-    assert [t.line.color for t in figure.data] == [ROUTE_COLOURS[t.name] for t in figure.data]
 
 
 def test_guard_action(dynamics):

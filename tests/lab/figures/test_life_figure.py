@@ -5,11 +5,10 @@ from guard_core import Route
 from lab.figures.problems import life_figure
 from lab.figures.style import GREEN
 from lab.measures.problems import problem_life, vote_areas
-from lab.trace.trace import Trace
 
 
 @pytest.fixture(params=[True, False], ids=["votes", "shares"])
-def trace(request, make_manifest, make_visits, make_steps, make_evals):
+def trace(request, in_memory, make_manifest, make_visits, make_steps, make_evals):
     """One problem that goes from answer 4, the true one, to answer 9."""
     correct = np.array([40, 30, 10])
     columns = {
@@ -28,9 +27,13 @@ def trace(request, make_manifest, make_visits, make_steps, make_evals):
         "answer": np.tile([4, 9], 3),
         "count": np.stack([correct, 64 - correct], axis=1).ravel(),
     }
-    visits, evals = make_visits([[correct / 64]], **columns), make_evals([[0.5] * 3])
-    given = votes if request.param else None
-    return Trace.in_memory(make_manifest(world="real"), visits, make_steps([0], 2), evals, given)
+    tables = {
+        "visits": make_visits([[correct / 64]], **columns),
+        "steps": make_steps([0], 2),
+        "evals": make_evals([[0.5] * 3]),
+    }
+    given = {"votes": votes} if request.param else {}
+    return in_memory(make_manifest(world="real"), **tables, **given)
 
 
 def drawn(trace):

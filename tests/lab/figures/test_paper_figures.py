@@ -5,12 +5,9 @@ import pandas as pd
 import pytest
 
 from lab import fates
-from lab.figures import label_migration
 from lab.figures.problems import scissor_panels
-from lab.figures.style import FATE_COLOURS
 from lab.figures.training import WINDOW_TITLE, training_window
 from lab.measures.dynamics import dynamics, run_windows, window_share, window_width
-from lab.measures.fate import migration
 from lab.measures.problems import scissor
 
 EPOCHS, PROBLEMS = 9, 12
@@ -47,24 +44,6 @@ def stacked(traces, function):
 @pytest.fixture
 def moved(traces):
     return stacked(traces, lambda trace: dynamics(trace.visits, trace.evals))
-
-
-def test_migration_bubbles_are_the_problems(traces):
-    table = stacked(traces, lambda trace: migration(fates(trace.visits)))
-    figure = label_migration(table)
-    bubbles = [t for t in figure.data if t.mode == "markers"]
-    total = sum(row[0] for t in bubbles for row in t.customdata)
-    assert total == pytest.approx(100 * len(ARMS))
-    for trace in bubbles:
-        assert trace.marker.line.color == FATE_COLOURS[trace.name]
-    area = {row[0]: s for t in bubbles for row, s in zip(t.customdata, t.marker.size, strict=True)}
-    largest = max(area)
-    for share, size in area.items():
-        assert size == pytest.approx(max(area[largest] * np.sqrt(share / largest), 3))
-    shown = [t.name for t in bubbles if t.showlegend]
-    assert len(shown) == len(set(shown)) == len({t.name for t in bubbles})
-    assert figure.layout.xaxis.title.text.endswith("(% of votes)")
-    assert [a.text for a in figure.layout.annotations] == ["<b>TTRL</b>", "<b>TTRL-Guard</b>"]
 
 
 def test_the_window_is_shaded_where_the_runs_are_in_it(moved):

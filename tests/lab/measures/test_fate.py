@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import lab
 from lab.base.errors import UserError
-from lab.measures.fate import FATES, classify, fate_shares, fates, migration, of_fate
+from lab.measures.fate import FATES, classify, fate_shares, fates, of_fate
 
 
 def reference(votes, n_votes=64):
@@ -137,36 +137,3 @@ def test_fates_select_their_visits_with_visit_zero(make_visits):
 
 
 LOST, RIGHT = "Degraded", "Stable Always Right"
-CHANGED = pd.DataFrame(
-    {
-        "replicate": [0, 0, 0, 1, 1, 1],
-        "problem": [0, 1, 2, 0, 1, 2],
-        "ila": [0.6, 0.8, 0.87, 0.6, 1.0, 0.3],
-        "fla": [0.1, 0.9, 0.97, 0.2, 1.0, 0.3],
-        "fate": [LOST, RIGHT, RIGHT, LOST, RIGHT, "Marginal Stable"],
-    }
-)
-
-
-def test_migration_counts_every_problem_once():
-    table = migration(CHANGED)
-    assert table["n_problems"].sum() == 6 and table["share"].sum() == pytest.approx(100)
-    # The two degraded ones end in different bins, .1 and .2.
-    degraded = table[table["fate"] == LOST]
-    assert sorted(degraded["fla"]) == pytest.approx([0.1, 0.2])
-    np.testing.assert_allclose(degraded["share"], 100 / 6)
-    np.testing.assert_allclose(degraded["sd"], np.std([100 / 3, 0], ddof=1))
-    # Two right ones share a cell, at their mean.
-    right = table[(table["fate"] == RIGHT) & (table["n_problems"] == 2)]
-    assert right[["ila", "fla", "share", "n"]].to_numpy() == pytest.approx(
-        np.array([[0.835, 0.935, 100 / 3, 2]])
-    )
-
-
-def test_an_accuracy_of_one_belongs_to_the_last_bin_and_bounds_are_exact():
-    ends = CHANGED.assign(ila=[0.0, 1.0, 0.3, 0.1 + 0.2, 0.7, 0.7], fla=0.0, fate=LOST)
-    table = migration(ends)
-    found = sorted(zip(table["ila"].round(6), table["n_problems"], strict=True))
-    assert found == [(0.0, 1), (0.3, 2), (0.7, 2), (1.0, 1)]
-    with pytest.raises(UserError, match="missing columns fla"):
-        migration(CHANGED.drop(columns="fla"))

@@ -4,14 +4,13 @@ import pytest
 
 from lab.base.errors import UserError
 from lab.measures.problems import problem_life, true_answer, vote_areas
-from lab.trace.trace import Trace
 
 # Problem 1 of replicate 0: the true answer 4 loses to answer 9; one response cannot be read.
 COUNTS = {4: [40, 30, 10], 9: [20, 30, 50], 2: [3, 3, 3]}
 
 
 @pytest.fixture
-def build(make_manifest, make_visits, make_steps, make_evals):
+def build(in_memory, make_manifest, make_visits, make_steps, make_evals):
     def trace(*, votes=True, **columns):
         accuracy = np.array([[[0.5] * 3, [c / 64 for c in COUNTS[4]]]])
         own = np.array([4, 9, 9])
@@ -27,9 +26,13 @@ def build(make_manifest, make_visits, make_steps, make_evals):
             for v in range(3)
         ]
         table = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-        visits, evals = make_visits(accuracy, **(filled | columns)), make_evals([[0.5] * 3])
-        given = {"replicate": 0, **table} if votes else None
-        return Trace.in_memory(make_manifest(), visits, make_steps([0], 2), evals, given)
+        tables = {
+            "visits": make_visits(accuracy, **(filled | columns)),
+            "steps": make_steps([0], 2),
+            "evals": make_evals([[0.5] * 3]),
+        }
+        given = {"votes": {"replicate": 0, **table}} if votes else {}
+        return in_memory(make_manifest(), **tables, **given)
 
     return trace
 

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from lab.base.errors import UserError
-from lab.measures.dynamics import competitive_windows, run_windows, window_share, window_width
+from lab.measures.dynamics import run_windows, window_share, window_width
 from lab.measures.fate import fates
 
 
@@ -44,20 +44,24 @@ def test_scores_may_be_measured_seldom_and_rows_in_any_order():
     assert np.isnan(windows.loc[1, "drop"])
 
 
+def lost(*problems):
+    return pd.DataFrame({"replicate": 0, "problem": problems, "fate": "Degraded"})
+
+
 def test_competitive_window_is_a_share_of_the_visits(make_visits):
     accuracy = [[1.0, 0.9, 0.3, 0.1, 0.25, 0.2], [1.0] + [0.0] * 5, [0.0] * 5 + [1.0]]
     visits = pd.DataFrame(make_visits([accuracy])).sample(frac=1, random_state=0)
-    found = competitive_windows(visits)
-    assert found["problem"].tolist() == [0, 1, 2]
-    assert found["last_competitive"].tolist() == [4, 0, 5]
-    assert found["window"].tolist() == [0.8, 0.0, 1.0]
+    for problem, share in enumerate((0.8, 0.0, 1.0)):
+        assert window_width(visits, lost(problem))["window"].tolist() == [share]
+    together = window_width(visits, lost(0, 1, 2))
+    assert together["window"].item() == pytest.approx(0.6) and together["n_problems"].item() == 3
 
 
 def test_competitive_window_without_visits_or_columns(make_visits):
     visits = pd.DataFrame(make_visits([[[0.5]]]))
-    assert competitive_windows(visits).empty
+    assert window_width(visits, lost(0)).empty
     with pytest.raises(UserError, match="missing columns correct_competitive"):
-        competitive_windows(visits.drop(columns="correct_competitive"))
+        window_width(visits.drop(columns="correct_competitive"), lost(0))
 
 
 def rates(*flips):

@@ -78,7 +78,7 @@ def test_the_page_says_what_needs_more_visits(write, tmp_path, capsys):
     write(n_visits=5)
     report(tmp_path, "html", tmp_path / "page.html", capsys)
     page = (tmp_path / "page.html").read_text()
-    lacking = dict.fromkeys(("fates", "migration", "lost", "scissor"), "needs at least 8 visits")
+    lacking = dict.fromkeys(("fates", "lost", "scissor"), "needs at least 8 visits")
     for name, words in {**lacking, "progress": "data-figure", "window": "data-figure"}.items():
         assert words in page.split(f'id="{name}"')[1].split("</section>")[0]
     assert 'id="life-0-0-0"' in page

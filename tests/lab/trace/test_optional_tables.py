@@ -20,16 +20,16 @@ VOTES |= {time: [0, 1, 1] for time in TIMES}
 @pytest.fixture
 def folder(make_manifest, make_visits, tmp_path):
     with RunFolder.create(tmp_path / "run", make_manifest()) as run:
-        run.write_visits(make_visits(np.full((1, 2, 9), 0.5)))
-        run.write_answers(ANSWERS)
-        run.write_votes(VOTES)
+        run.write("visits", make_visits(np.full((1, 2, 9), 0.5)))
+        run.write("answers", ANSWERS)
+        run.write("votes", VOTES)
     return tmp_path / "run"
 
 
 def test_votes_and_texts_come_back_from_disk_and_from_memory(folder, make_manifest):
     memory = MemoryRun(make_manifest())
-    memory.write_answers(ANSWERS)
-    memory.write_votes(VOTES)
+    memory.write("answers", ANSWERS)
+    memory.write("votes", VOTES)
     for trace in (load(folder), Trace.of(memory)):
         assert trace.votes["answer"].tolist() == [3, 3, 7] and trace.votes["count"].sum() == 128
         assert trace.votes is trace.votes and trace.answers["text"].tolist() == TEXTS
@@ -51,25 +51,27 @@ def test_a_run_without_them_has_empty_tables(make_trace, save, tmp_path):
 
 def test_one_text_can_stand_for_all_rows(make_manifest):
     run = MemoryRun(make_manifest())
-    run.write_answers(ANSWERS | {"text": "same text"})
+    run.write("answers", ANSWERS | {"text": "same text"})
     assert Trace.of(run).answers["text"].tolist() == ["same text"] * 4
 
 
 def test_texts_are_texts_and_ids_are_not(make_manifest):
     run = MemoryRun(make_manifest())
     with pytest.raises(ValueError, match="answers: text: int64"):
-        run.write_answers(ANSWERS | {"text": [1, 2, 3, 4]})
+        run.write("answers", ANSWERS | {"text": [1, 2, 3, 4]})
     with pytest.raises(ValueError, match="answers: answer: <U1, must be int32"):
-        run.write_answers(ANSWERS | {"answer": ["0", "0", "1", "2"]})
+        run.write("answers", ANSWERS | {"answer": ["0", "0", "1", "2"]})
     with pytest.raises(ValueError, match="answers: step, epoch and visit must be 0 together"):
-        run.write_answers(ANSWERS | {"visit": 1})
+        run.write("answers", ANSWERS | {"visit": 1})
 
 
 def test_replicates_of_texts_follow_their_seeds(make_manifest, make_visits, tmp_path):
     for seed in (5, 4):
         with RunFolder.create(tmp_path / str(seed), make_manifest(seeds=[seed])) as run:
-            run.write_visits(make_visits(np.full((1, 1, 9), 0.5)))
-            run.write_answers(ANSWERS | {"problem": 0, "answer": [0, 1, 2, 3], "text": f"{seed}"})
+            run.write("visits", make_visits(np.full((1, 1, 9), 0.5)))
+            run.write(
+                "answers", ANSWERS | {"problem": 0, "answer": [0, 1, 2, 3], "text": f"{seed}"}
+            )
     (comparison,) = collect([tmp_path]).comparisons
     trace = comparison.traces["ttrl"]
     assert [trace.answer_texts(r, 0)[3] for r in (0, 1)] == ["4", "5"]

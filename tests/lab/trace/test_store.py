@@ -46,9 +46,9 @@ def test_parts_join_to_what_was_written(
     rng = np.random.default_rng(len(sizes))
     norms = [rng.random(size) for size in sizes]
     with RunFolder.create(folder, make_manifest(), flush_rows=flush_rows) as run:
-        run.write_visits(make_visits([[[0.5, 0.5]]]))
+        run.write("visits", make_visits([[[0.5, 0.5]]]))
         for norm in norms:
-            run.write_steps({**STEP, "step": 1, "update_norm": norm})
+            run.write("steps", {**STEP, "step": 1, "update_norm": norm})
     written = [value for norm in norms for value in norm]
     assert load(folder).steps["update_norm"].tolist() == written
     assert len(parts(folder, "steps")) <= 1 + len(written) // flush_rows
@@ -60,10 +60,10 @@ def test_memory_and_folder_hold_the_same_rows(tmp_path, make_manifest, make_visi
         RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1) as folder,
     ):
         for recorder in (memory, folder):
-            recorder.write_visits(make_visits([[[0.5, 0.25]]]))
-            recorder.write_steps({**STEP, "step": 1})
-            recorder.write_steps({**STEP, "step": 2, "loss": 0.5})
-            recorder.write_evals(make_evals([[0.5, 0.6]]))
+            recorder.write("visits", make_visits([[[0.5, 0.25]]]))
+            recorder.write("steps", {**STEP, "step": 1})
+            recorder.write("steps", {**STEP, "step": 2, "loss": 0.5})
+            recorder.write("evals", make_evals([[0.5, 0.6]]))
             recorder.note(progress=0.5, achieved_ratio=np.float32(0.5), counts=np.arange(2))
     kept, stored = Trace.of(memory), load(tmp_path / "run")
     assert kept.run.status == stored.run.status == "finished"
@@ -104,7 +104,7 @@ def test_what_ends_a_run_is_noted_and_its_rows_are_kept(
     tmp_path, make_manifest, make_visits, error, status, line
 ):
     with pytest.raises(type(error)), RunFolder.create(tmp_path / "run", make_manifest()) as run:
-        run.write_visits(make_visits([[[0.5, 0.25]]]))
+        run.write("visits", make_visits([[[0.5, 0.25]]]))
         run.note(progress=0.5)
         raise error
     trace = load(tmp_path / "run")
@@ -133,7 +133,7 @@ def test_an_interrupt_while_writing_loses_and_repeats_nothing(
     monkeypatch.setattr(pq, "write_table", interrupted_write)
     monkeypatch.setattr(files.os, "replace", interrupted_replace)
     with pytest.raises(KeyboardInterrupt), run:
-        run.write_visits(make_visits([[[0.5, 0.25]]]))
+        run.write("visits", make_visits([[[0.5, 0.25]]]))
     trace = load(tmp_path / "run")
     assert trace.visits["visit"].tolist() == [0, 1] and trace.run.status == "interrupted"
 
@@ -147,11 +147,11 @@ def test_a_full_disk_is_a_user_error_and_what_was_written_stays(
     tmp_path, make_manifest, make_visits, monkeypatch
 ):
     run = RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1)
-    run.write_visits(make_visits([[[0.5, 0.25]]]))
+    run.write("visits", make_visits([[[0.5, 0.25]]]))
 
     monkeypatch.setattr(pq, "write_table", full)
     with pytest.raises(UserError, match="No space left on device"), run:
-        run.write_visits(make_visits([[[0.5, 0.25]]]))
+        run.write("visits", make_visits([[[0.5, 0.25]]]))
     trace = load(tmp_path / "run")
     assert len(trace.visits) == 2 and trace.run.status == "running"
 
@@ -164,7 +164,7 @@ def test_what_failed_is_written_once_there_is_room(
     monkeypatch.setattr(pq, "write_table", full)
     with pytest.raises(UserError, match="No space left"), run:
         try:
-            run.write_visits(make_visits([[[0.5, 0.25]]]))
+            run.write("visits", make_visits([[[0.5, 0.25]]]))
         finally:
             monkeypatch.setattr(pq, "write_table", write)
     assert len(load(tmp_path / "run").visits) == 2 and load(tmp_path / "run").run.status == "failed"
@@ -186,7 +186,7 @@ WRITER = """
         rows = {c.name: np.ones(500, c.dtype) for c in VISITS}
         for name in ("visit", "epoch", "step"):
             rows[name][:] = visit
-        run.write_visits(rows)
+        run.write("visits", rows)
         print(visit, flush=True)
 """
 

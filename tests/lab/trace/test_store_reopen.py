@@ -22,11 +22,11 @@ def folder(tmp_path):
     with pytest.raises(OSError), run:
         for rows, parts in (((1,), 1), ((2, 3), 2)):
             for step in rows:
-                run.write_steps(row(step))
+                run.write("steps", row(step))
             others = dict.fromkeys(("visits", "evals", "votes", "answers"), 0)
             assert run.parts() == others | {"steps": parts}
-        run.write_steps(row(4))
-        run.write_steps(row(5))
+        run.write("steps", row(4))
+        run.write("steps", row(5))
         raise OSError("gone")
     return tmp_path / "run"
 
@@ -41,7 +41,7 @@ def test_later_rows_go_and_new_ones_follow(folder):
     with RunFolder.reopen(folder, {"steps": 2}) as run:
         assert run.manifest.status == "running" and run.manifest.error is None
         assert steps(folder) == [1, 2, 3]
-        run.write_steps(row(7))
+        run.write("steps", row(7))
     assert steps(folder) == [1, 2, 3, 7]
     assert sorted(p.name for p in (folder / "steps").iterdir()) == [
         f"part-{n:05d}.parquet" for n in range(3)
@@ -52,9 +52,9 @@ def test_a_resumed_run_notes_the_rows_that_it_kept_too(folder):
     assert read_manifest(folder).tables["steps"] == Extent(3, 5)
     with RunFolder.reopen(folder, {"steps": 2}) as run:
         assert read_manifest(folder).tables["steps"] == Extent(2, 3)
-        run.write_steps(row(7))
+        run.write("steps", row(7))
         run.flush()
-        run.write_steps(row(8))
+        run.write("steps", row(8))
     assert read_manifest(folder).tables["steps"] == Extent(4, 5)
     assert read_manifest(folder).tables["evals"] == Extent(0, 0)
 
