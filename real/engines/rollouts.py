@@ -141,20 +141,25 @@ class Engine(Protocol):
     @property
     def queues(self) -> bool:
         """The engine queues requests for itself, so that it is best given all prompts at once."""
+        ...
 
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
         """Sample `n` responses to each prompt, on any device; the generator decides all of them."""
+        ...
 
     def release(self) -> None:
         """Free memory for an update; `update_weights` must follow before the next sample."""
+        ...
 
     def update_weights(self, model: Any, version: int) -> Stages:
         """Take over the model's weights and name them `version`; returns the time it took."""
+        ...
 
     def close(self) -> None:
         """Stop for good; may be called twice."""
+        ...
 
 
 def check_prompts(prompts: Prompts, n: int, new_tokens: int, positions: int | None) -> None:
