@@ -407,7 +407,7 @@ def run_calibration(c: Calibration, out: Path, progress: bool = False) -> str:
             made = (found, *errors, numbers.assign(loss=fitted.loss))
             for name, table in zip(_FILES, made, strict=True):
                 own = dict(zip(KEY, (mechanism.name, reading, number), strict=True))
-                tables[name].append(table.assign(**own)[[*KEY, *table]])
+                tables[name].append(table.assign(**own).reindex(columns=[*KEY, *table]))
     joined = {
         name: pd.concat(parts).sort_values(KEY, kind="stable", ignore_index=True)
         for name, parts in tables.items()

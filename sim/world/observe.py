@@ -97,8 +97,10 @@ def sample_all(config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats) 
     # Unparseable is drawn as the last answer, which takes what the others leave.
     p_RPB = np.pad(p_RPA, ((0, 0), (0, 0), (0, 1)))
     votes = sample_votes(config, epoch, problems_RP, p_RPB, 1.0)
-    both = (np.ascontiguousarray(rows[..., :-1]) for rows in (votes.counts, votes.samples))
-    return Votes(*both, votes.n_votes, votes.n_samples)
+    counts_RPA, samples_RPA = (
+        np.ascontiguousarray(rows[..., :-1]) for rows in (votes.counts, votes.samples)
+    )
+    return Votes(counts_RPA, samples_RPA, votes.n_votes, votes.n_samples)
 
 
 def with_unparseable(votes: Votes) -> Ints:

@@ -56,7 +56,7 @@ def read_histogram(path: str) -> tuple[Floats, Floats]:
     columns = []
     for name, (most, bound) in bounds.items():
         columns.append(values := [])
-        for row, text in table[name].items():
+        for row, text in zip(table.index.to_numpy(), table[name].to_numpy(), strict=True):
             at = f"{where}, line {row + 2}: {name}"
             try:
                 values.append(float(text))
