@@ -222,7 +222,7 @@ def test_growth_is_measured_at_the_likeliest_nodes_whatever_weights_are_drawn(mo
     distance = 0.01 * sum(float(p.detach().square().sum()) for p in model.parameters()) ** 0.5
     assert growth == pytest.approx(growths[-1].at(moved) / distance, rel=1e-4)
     # No prefix is likelier than the empty one.
-    assert {tuple(context) for context in compared[2].contexts} == {tuple(p) for p in PROMPTS}
+    assert {tuple(context) for context in compared[2][0]} == {tuple(p) for p in PROMPTS}
 
 
 def test_first_order_changes_are_those_of_all_weights():
