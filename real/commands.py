@@ -286,7 +286,7 @@ class MeasureCommand(MeasureSettings, SettingsCommand):
     growth: Path | None = None
     """Run folder with many checkpoints, from which the gradients' growth is measured."""
 
-    def run(self) -> None:
+    def run(self) -> int | None:
         """Measure, and print the size of the result."""
         require_torch()
         from real.measure.measuring import measure_to
@@ -321,7 +321,7 @@ class ForecastCommand(MeasureCommand):
     replicates: int = 16
     """Simulated runs of an arm at a rate."""
 
-    def run(self) -> int:
+    def run(self) -> int | None:
         """Measure, simulate, and print a table for every rate."""
         check_list("lrs", self.lrs, "give learning rates above 0")
         folder, self.out = self.out, self.out / "response.npz"
@@ -340,7 +340,7 @@ class ForecastCommand(MeasureCommand):
             command = [sys.executable, "-m", "sim", *words.split(), *places, "--arms", *self.arms]
             if code := subprocess.run(command, check=False).returncode:
                 return code
-        return 0
+        return None
 
 
 @dataclass(kw_only=True)

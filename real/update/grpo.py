@@ -52,6 +52,8 @@ class Pass:
     broken: tuple[Place, ...] = ()
     """Rows with tokens whose log-prob under the trained policy is not finite. They spoil the
     gradient: forget it, and repeat the pass on `without_rows(groups, broken)`."""
+    kl: float = 0.0
+    """Mean over the forwarded tokens of the estimated KL divergence from the reference."""
 
 
 def backward(
@@ -90,7 +92,7 @@ def backward(
     # All are laid out before the first runs, so that a GPU is never waited for in between.
     batches = [scorer.micro_batch(groups, places or passes[0][:1], bundle) for places in own_passes]
     bottom = denominator(counts, config)
-    added = torch.zeros(3, dtype=torch.float64, device=groups[0].old_KT.device)
+    added = torch.zeros(4, dtype=torch.float64, device=groups[0].old_KT.device)
     flags: list[tuple[list[Place], Tensor]] = []
     for places, batch in zip(own_passes, batches, strict=True):
         loss, numbers, broken_R = _micro_loss(scorer, batch, config, reference)
@@ -100,7 +102,7 @@ def backward(
             flags.append((places, broken_R))
     if world > 1 and dist.is_initialized():
         dist.all_reduce(added)
-    loss, n_clipped, n_broken = added.tolist()  # which waits for a GPU to catch up
+    loss, n_clipped, kl, n_broken = added.tolist()  # which waits for a GPU to catch up
     broken = _broken_rows(flags, groups, world) if n_broken else ()
     if broken and bundle > 1:
         broken = _broken_alone(scorer, groups, config, share) or broken
@@ -113,6 +115,7 @@ def backward(
         n_inputs=n_inputs,
         n_left_out=sum(int(group.lengths_K.sum()) for group in groups) - n_tokens,
         broken=broken,
+        kl=kl / n_forward if n_forward else 0.0,
     )
 
 
@@ -174,13 +177,13 @@ def kl_estimate(logprobs: Tensor, other: Tensor) -> Tensor:
 def _micro_loss(
     scorer: Scorer, batch: MicroBatch, config: UpdateSettings, reference: Reference | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Summed loss, with gradient; (3,) loss, clipped tokens, broken rows; (R,) broken rows."""
+    """Summed loss, with gradient; (4,) loss, clipped tokens, KL, broken rows; (R,) broken rows."""
     scored = scorer(batch.rows, config.temperature)
+    n_clipped = kl = torch.zeros((), device=batch.counted_RT.device)
     if isinstance(scorer, EntropyScorer):
         assert scored.entropy_n is not None
         values_RT = batch.unfold(scored.entropy_n)
         loss = _weighted_sum(values_RT, batch, config)
-        n_clipped = loss.new_zeros(())
     else:
         values_RT = batch.unfold(scored.logprobs_n)
         # Chosen before the loss, so that padding can bring no infinity into the gradient.
@@ -195,9 +198,10 @@ def _micro_loss(
             assert reference is not None
             kl_RT = kl_estimate(values_RT, batch.unfold(reference(batch.rows, config.temperature)))
             loss = loss + config.kl_coef * _row_sums(kl_RT, batch.counted_RT, config).sum()
+            kl = torch.where(batch.counted_RT, kl_RT.detach(), 0.0).sum()
         n_clipped = (clipped & batch.counted_RT).sum()
     broken_R = (batch.counted_RT & ~values_RT.isfinite()).any(dim=1)
-    return loss, torch.stack((loss.detach(), n_clipped, broken_R.sum())), broken_R
+    return loss, torch.stack((loss.detach(), n_clipped, kl, broken_R.sum())), broken_R
 
 
 def _weighted_sum(values_RT: Tensor, batch: MicroBatch, config: LossSettings) -> Tensor:

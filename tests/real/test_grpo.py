@@ -224,6 +224,7 @@ def test_kl_term_by_finite_reference(model: GPT2LMHeadModel):
         total += float(((its - mine).exp() - (its - mine) - 1).sum())
         n_tokens += len(mine)
     assert done.loss == pytest.approx(plain.loss + 0.3 * total / n_tokens, rel=1e-9)
+    assert done.kl == pytest.approx(total / n_tokens, rel=1e-9) and done.kl > 0 == plain.kl
 
 
 def test_silent_groups_are_pulled_to_the_reference(model: GPT2LMHeadModel):
