@@ -30,7 +30,7 @@ def test_run_writes_a_folder_and_says_where(tmp_path, capsys):
     assert "epochs = 1: too few for the fates" in notice and "which need 8" in notice
     trace = load(out)
     assert trace.run.arm == "frozen" and trace.run.status == "finished"
-    assert trace.run.config["guard"]["label_from"] == "frozen"
+    assert trace.run.config["guard"]["labels"]["label_from"] == "frozen"
 
 
 def test_the_bar_shows_phases_and_numbers(tmp_path, capsys, monkeypatch):
@@ -47,11 +47,13 @@ def test_options_override_the_file_and_the_arm(tmp_path):
     file.write_text("n_problems = 3\nn_votes = 8\nn_samples = 4\nepochs = 1\n[guard]\nW = 7\n")
     assert run("run", "--out", tmp_path / "a", "--config", file, "--n-problems", 2, "--quiet") == 0
     config = load(tmp_path / "a").run.config
-    assert config["n_problems"] == 2 and config["n_votes"] == 8 and config["guard"]["W"] == 7
+    assert (
+        config["n_problems"] == 2 and config["n_votes"] == 8 and config["guard"]["rates"]["W"] == 7
+    )
     words = ["--profile", "release", "--guard.W", "3", *QUICK]
     assert run("run", "--out", tmp_path / "b", *words) == 0
     guard = load(tmp_path / "b").run.config["guard"]
-    assert guard["mix"] == "bonus" and guard["W"] == 3
+    assert guard["mps"]["mix"] == "bonus" and guard["rates"]["W"] == 3
 
 
 BAD_OPTIONS = [

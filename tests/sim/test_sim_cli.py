@@ -115,7 +115,7 @@ def test_compare_writes_every_difference_over_steps_and_the_null_model(tmp_path,
     n_metrics = table["metric"].nunique()
     assert len(table) == 6 * 3 * n_metrics + 2 * (n_metrics - 1)
     assert load(out / "random_skip").run.title == "TTRL at random skips"
-    assert load(out / "guard").run.config["guard"]["W"] == 3
+    assert load(out / "guard").run.config["guard"]["rates"]["W"] == 3
     grid = pd.read_csv(out / "grid" / "results.csv")
     trace = measure_trace(load(out / "guard"))
     own = grid[(grid["policy"] == "attractor") & (grid["step"] == 0.06) & (grid["arm"] == "guard")]
