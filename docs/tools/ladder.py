@@ -16,13 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from language_runs import described, finished
-from run_rows import KEY, read
+from language_runs import add, known
 
-import real.__main__
-from lab.base.columns import floats
+from lab.base.columns import floats, select, where
 from lab.base.files import remove_folder, whole
 from lab.trace.trace import load
+from real.__main__ import main as main_of_trainer
 from real.tiny.pretrain import RECIPES, build, initial_model
 
 DATA = Path(__file__).parents[1] / "data"
@@ -38,16 +37,15 @@ def main(argv: Sequence[str]) -> int:
     for seeds, width in product(SEEDS, WIDTHS):
         if code := _match(out, width):
             return code
-        for seed, arm in product(seeds, ARMS):
-            folder = out / f"width-{width}" / arm / f"seed-{seed}"
-            known = _known()
-            made = known[["task", "arm", "seed"]].itertuples(index=False, name=None)
-            if (f"width-{width}", arm, seed) in made:
-                continue
-            if code := _run(out, folder, width, arm, chosen(width), seed, "--n-held-out 64"):
-                return code
-            row = described(folder).assign(task=f"width-{width}")
-            _write(TABLE, pd.concat([known, row] if len(known) else [row]).sort_values(KEY))
+        task, made = f"width-{width}", known(TABLE)
+        if len(where(select(made, made["seed"].isin(seeds)), task=task)) == len(ARMS) * len(seeds):
+            continue
+        words = f"compare --out {out}/{task} --model {out}/model-{width} --lr {chosen(width):g}"
+        words += f" --seeds {' '.join(map(str, seeds))} --arms {' '.join(ARMS)}"
+        words += " --n-held-out 64 --jobs 1 --quiet"
+        if code := main_of_trainer(words.split()):
+            return code
+        add(TABLE, out / task, task)
     return 0
 
 
@@ -60,19 +58,16 @@ def _match(out: Path, width: int) -> int:
     for lr in _left_pilots(width):
         folder = out / "pilots" / f"{width}-{lr:g}"
         # The term is too small to change anything: it is there to be recorded.
-        if code := _run(out, folder, width, "ttrl", lr, PILOT_SEED, "--kl-coef 1e-9"):
+        words = f"run --out {folder} --model {out}/model-{width} --arm ttrl --kl-coef 1e-9 --quiet"
+        words += f" --lr {lr:g} --seed {PILOT_SEED}"
+        remove_folder(folder)  # of a run that was killed
+        if code := main_of_trainer(words.split()):
             return code
         row = {"width": width, "weights": n_weights, "lr": lr, "kl": travelled(folder)}
-        _write(RATES, pd.concat([_rates(), pd.DataFrame([row])]))
+        with whole(RATES) as file:
+            table = pd.concat([_rates(), pd.DataFrame([row])])
+            table.to_csv(file, index=False, float_format="%.6g")
     return 0
-
-
-def _run(out: Path, folder: Path, width: int, arm: str, lr: float, seed: int, more: str) -> int:
-    if finished(folder):
-        return 0
-    remove_folder(folder)  # of a run that was killed
-    words = f"run --out {folder} --model {out}/model-{width} --arm {arm} --lr {lr:g} --seed {seed}"
-    return real.__main__.main([*words.split(), *more.split(), "--quiet"])
 
 
 def travelled(folder: Path) -> float:
@@ -120,15 +115,6 @@ def chosen_error(width: int) -> float:
 def _rates() -> pd.DataFrame:
     columns = ["width", "weights", "lr", "kl"]
     return pd.read_csv(RATES) if RATES.is_file() else pd.DataFrame(columns=columns, dtype=float)
-
-
-def _known() -> pd.DataFrame:
-    return read(TABLE) if TABLE.is_file() else pd.DataFrame(columns=KEY)
-
-
-def _write(path: Path, table: pd.DataFrame) -> None:
-    with whole(path) as file:
-        table.to_csv(file, index=False, float_format="%.6g")
 
 
 if __name__ == "__main__":

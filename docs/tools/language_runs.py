@@ -115,23 +115,28 @@ def study(own: argparse.Namespace) -> int:
     out = own.out / own.task
     blocks = (block for block in BLOCKS[own.task] if block[0] in own.seeds)
     for seed, lr, arms in ((seed, lr, arms) for seed, arms, lrs in blocks for lr in lrs):
-        known = set(where(_known(), task=own.task, lr=lr, seed=seed)["arm"])
-        if not (left := [arm for arm in arms if arm not in known]):
+        made = set(where(known(TABLE), task=own.task, lr=lr, seed=seed)["arm"])
+        if not (left := [arm for arm in arms if arm not in made]):
             continue
         words = f"compare --preset smollm2/{own.task} --model {own.model} --seeds {seed} --jobs 1"
         words += f" --lrs {lr:g} --quiet --out {out} --arms {' '.join(left)}"
         if code := real.__main__.main(words.split()):
             return code
-        new = [described(f).assign(task=own.task) for f in find_runs([out]) if finished(f)]
-        both = pd.concat([part for part in (_known(), *new) if len(part)])
-        table = both.drop_duplicates(KEY).sort_values(KEY)
-        with whole(TABLE) as file:
-            table.to_csv(file, index=False, float_format="%.6g")
+        add(TABLE, out, own.task)
     return 0
 
 
-def _known() -> pd.DataFrame:
-    return read(TABLE) if TABLE.is_file() else pd.DataFrame(columns=KEY)
+def known(table: Path) -> pd.DataFrame:
+    """Return the rows that a table has."""
+    return read(table) if table.is_file() else pd.DataFrame(columns=KEY)
+
+
+def add(table: Path, folder: Path, task: str) -> None:
+    """Add the rows of finished runs below a folder to a table."""
+    new = [described(f).assign(task=task) for f in find_runs([folder]) if finished(f)]
+    both = pd.concat([part for part in (known(table), *new) if len(part)])
+    with whole(table) as file:
+        both.drop_duplicates(KEY).sort_values(KEY).to_csv(file, index=False, float_format="%.6g")
 
 
 def finished(folder: Path) -> bool:

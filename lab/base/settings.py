@@ -12,8 +12,7 @@ from typing import Any, Literal, TypeVar, get_origin, get_type_hints
 import msgspec
 import numpy as np
 
-from guard_core import GuardConfig
-from guard_core.config import GROUP_OF, fault, short_names
+from guard_core.config import GROUP_OF, GuardConfig, fault, short_names
 from lab.base.errors import UserError
 
 T = TypeVar("T")
