@@ -33,7 +33,7 @@ def measure(config: GuardConfig, n_problems: int, calls: int) -> tuple[float, fl
     guard = Guard(config)
     visits = [visit(rng, n_problems) for _ in range(3)]
     rows = guard.init(n_problems, n_answers=N_ANSWERS)
-    for place in range(guard.config.W + 2):  # a full window of history: no branch is idle
+    for place in range(guard.config.rates.W + 2):  # a full window of history: no branch is idle
         rows, _ = guard.step(rows, *visits[place % len(visits)])
     problems = rng.permutation(n_problems)
 
