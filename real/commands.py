@@ -306,9 +306,11 @@ class ForecastCommand(MeasureCommand):
 
     Examples:
         guard-train forecast --out runs/forecast
-        guard-train forecast --preset smollm2/letters --model model --unit answer --responses 64 \
-            --lrs 3e-6 1e-5 3e-5 --out runs/letters
+        guard-train forecast --lrs 3e-5 1e-4 --arms ttrl memory --out runs/few
+        guard-train forecast --preset smollm2/letters --model model --unit answer --out runs/letters
     """
+
+    SHORT: ClassVar[tuple[str, ...]] = ("model", "problems", "n_problems", "epochs", "seed")
 
     out: Path
     """Folder for response.npz and the runs, OUT/lr-LR/ARM; the same command goes on with it."""

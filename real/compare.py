@@ -14,7 +14,7 @@ import numpy as np
 from lab.arm_settings import with_arm
 from lab.base.arms import DEMO_ARMS, arm
 from lab.base.errors import Unfit, UserError, exit_code, one_line
-from lab.base.settings import to_values
+from lab.base.settings import from_values, to_values
 from lab.base.stats import counted, estimate, mean_sd
 from lab.signals import stops_raised
 from lab.study import Job, Outcome, Report, Study
@@ -118,7 +118,7 @@ def run_one(arguments: Sequence[str]) -> int:
     settings, folder, arm = arguments
     try:
         with stops_raised(), numbers_shown(log_numbers):
-            config = msgspec.json.decode(settings, type=TrainConfig)
+            config = from_values(msgspec.json.decode(settings), TrainConfig, "")
             if (Path(folder) / FILE_NAME).is_file():
                 resume(folder, config, False)
             else:

@@ -18,6 +18,7 @@ from lab.base.files import whole
 from lab.base.settings import from_values, toml_values
 from lab.cli import arms_of, read_option, with_arm_options
 from lab.trace.manifest import check_new
+from sim.settings import populations
 from sim.settings.config import (
     SEARCH_ARMS,
     SEARCH_LRS,
@@ -26,7 +27,7 @@ from sim.settings.config import (
     Preset,
     SimConfig,
 )
-from sim.settings.populations import NAMED, response_at
+from sim.settings.populations import NAMED
 
 
 def settings_of(argv: Sequence[str], has_arms: bool = False, **base: Any) -> SimConfig:
@@ -44,7 +45,7 @@ def settings_of(argv: Sequence[str], has_arms: bool = False, **base: Any) -> Sim
     if asked.get("policy") == "measured" and isinstance(response := asked.get("response"), str):
         from sim.settings.trainer import taken
 
-        run = response_at(response).facts.run
+        run = populations.response_at(response).facts.run
         values = (taken(run, f"response: {response}") if run else {}) | values
     values = with_arm_options(argv, values, read_option(argv, "--population") or usual)
     return from_values(values | asked, SimConfig, path or "")

@@ -160,7 +160,8 @@ def parse(monkeypatch, tmp_path):
     """Parses a command line as its program does, and stops before it runs."""
     monkeypatch.chdir(tmp_path)
     importlib.import_module("sim.world.tree")  # before the patch, to keep the real reader
-    sizes = SimpleNamespace(n_problems=4, n_answers=2)  # --response is read while parsing too
+    # --response is read while parsing too.
+    sizes = SimpleNamespace(n_problems=4, n_answers=2, facts=SimpleNamespace(run={}))
     monkeypatch.setattr("sim.settings.populations.response_at", lambda path: sizes)
 
     def parsed(words):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,7 +63,8 @@ def test_short_help_is_short_and_the_long_one_is_whole(prog, name, kind, monkeyp
 def test_examples_of_help_parse(prog, name, kind, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "measured.toml").touch()
-    sizes = type("Sizes", (), {"n_problems": 4, "n_answers": 2})
+    facts = SimpleNamespace(run={})
+    sizes = SimpleNamespace(n_problems=4, n_answers=2, facts=facts)
     monkeypatch.setattr("sim.settings.populations.read_response", lambda path: sizes)
     lines = (kind.__doc__ or "").partition("Examples:")[2].splitlines()
     shown = [line.split(" > ")[0].split() for line in lines if line.strip()]

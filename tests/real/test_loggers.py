@@ -132,7 +132,7 @@ def test_a_logger_that_fails_is_left_out_and_the_others_go_on(capsys: pytest.Cap
     broken, sound = Broken(), Broken()
     sound.calls = -100
     recorder = MemoryRun(Manifest.new("real", "ttrl", "TTRL", n_problems=1, n_votes=1, seeds=[0]))
-    recorder.write_evals = lambda columns: None  # type: ignore[method-assign]
+    recorder.write = lambda table, columns: None  # type: ignore[method-assign]
     with Journal(recorder, loggers=[("broken", broken), ("sound", sound)]) as journal:
         for step in range(5):
             journal.write_evals({"step": step, "a": 1.0})

@@ -63,7 +63,7 @@ def test_without_true_answers_there_are_no_fates(tmp_path, make_trace, save):
         save(unknown, tmp_path / arm)
     content = page(*read([tmp_path]))
     plain = without_scripts(content)
-    assert plain.count("the true answers of these problems are not known") == 5
+    assert plain.count("the true answers of these problems are not known") == 4
     assert "Nothing to pair" in plain
     assert "progress-0-0-data" in figures_of(content)
 
