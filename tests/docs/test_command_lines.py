@@ -74,6 +74,8 @@ SMALL = {
     "guard-train run": SIZES,
     "guard-train compare": f"{SIZES} --seeds 0 --arms ttrl guard",
     "guard-train measure": "--n-problems 4 --responses 16 --weights 256",
+    "guard-train forecast": "--n-problems 4 --responses 16 --weights 256 --epochs 8 --replicates 1 "
+    "--arms ttrl guard",
 }
 """Options that make a command small."""
 
