@@ -202,7 +202,8 @@ def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
     print_summary(rows, settings if several else ())
     # Printed at the step of the settings and at the best; the file has every step.
     near = np.isnan(floats(table, "step")) | equals(table, "step", config.step)
-    _print_contrasts(select(table, near), settings)
+    size = "step" if config.lr is None else "lr"
+    _print_contrasts(select(table, near).assign(lr=config.lr), ["policy", size])
     for (policy,), part in groups(rows, ["policy"]):
         if len(unique(part, "step")) > 1:
             print(f"\npolicy {policy}", end="")

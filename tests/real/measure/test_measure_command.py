@@ -93,6 +93,7 @@ def test_a_forecast_simulates_every_arm_with_the_settings_of_the_run(tmp_path, c
     words = [*FEW, *run, "--arms", "ttrl", "recommended", "--lrs", "1e-4", "--replicates", "2"]
     assert main(["forecast", "--out", str(out), *words]) == 0
     shown = capfd.readouterr().out
+    assert "Differences at equal step, policy measured, lr 0.0001" in shown
     assert "learning rate 0.0001" in shown and "ttrl: measured policy: mass on unseen" in shown
     runs = {arm: read_manifest(out / "lr-0.0001" / arm) for arm in ("ttrl", "recommended")}
     asked = {"policy": "measured", "lr": 1e-4, "epochs": 2, "n_votes": 8, "batch_size": 3}
