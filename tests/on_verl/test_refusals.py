@@ -44,7 +44,7 @@ def test_another_trainer_is_refused_by_the_agent_loop(mode, composed, monkeypatc
 
 
 def test_a_run_folder_that_exists_is_left_alone(composed, tmp_path):
-    settings, folder = settings_of(composed()).settings, tmp_path / "run"
+    settings, folder = settings_of(composed())[0], tmp_path / "run"
     manifest = manifest_of(settings, 8, "task", "verl")
     with opened(folder, manifest, settings, None):
         pass
@@ -70,7 +70,7 @@ def test_a_run_folder_that_exists_is_refused_before_anything_starts(composed, tm
 
 
 def test_a_checkpoint_without_guard_is_refused(composed, tmp_path):
-    problems = Problems(settings_of(composed()).settings, [0, 1], [None, None])
+    problems = Problems(settings_of(composed())[0], [0, 1], [None, None])
     try:
         with pytest.raises(UserError, match="guard: missing"):
             load(tmp_path, problems)

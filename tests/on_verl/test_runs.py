@@ -31,14 +31,15 @@ RELEASE = (
     *("guard.profile=release", "trainer.save_freq=1", "trainer.total_epochs=3"),
     "actor_rollout_ref.model.use_remove_padding=True",  # verl's default: rows in one sequence
 )
+OFF = ("guard.profile=off", "~guard.theta_MR", "~guard.p_skip", "~guard.skip_share")
 TRUTH = (
     "trainer.n_gpus_per_node=1",
-    "guard.profile=off",
+    *OFF,
     "+guard.labels=truth",
     "+guard.step_factor=0.5",
     "trainer.total_training_steps=2",
 )
-FROZEN = ("guard.profile=off", "+guard.label_from=frozen", "trainer.total_epochs=3")
+FROZEN = (*OFF, "+guard.label_from=frozen", "trainer.total_epochs=3")
 SECONDS = re.compile("seconds_|_per_second")
 
 

@@ -37,9 +37,8 @@ def changed(composed):
 
 
 def test_the_settings_are_the_trainers_own(changed):
-    made = settings_of(
-        changed(guard__rule="srt", guard__labels="votes", guard__step_factor=0.5)
-    ).settings
+    config = changed(guard__rule="srt", guard__labels="votes", guard__step_factor=0.5)
+    made, *_ = settings_of(config)
     assert (made.n_votes, made.n_samples, made.batch_size, made.mini_batch) == (8, 4, 4, 1)
     assert made.guard == GuardConfig().set(
         W=2, tau_FR=0.1, tau_MR=0.3, theta_MR=0.2, p_skip=0.9, skip_share=0.5
