@@ -434,7 +434,7 @@ def short_names(values: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            flat |= {**{part: True for part in PARTS if part == name}, **value}
+            flat |= {name: True, **value} if name in PARTS else value
         else:
             flat[name] = value
     off = [part for part in PARTS if flat.get(part) is False]

@@ -300,9 +300,8 @@ def stored_config(folder: Path) -> TrainConfig:
 
 def check_same(before: Mapping[str, Any], config: TrainConfig, folder: Path, *fixed: str) -> None:
     """Refuse settings that would make it another run."""
-    both = (_config(before, folder), config)
-    old, new = (to_values(own) | {"guard": own.guard.flat()} for own in both)
-    check_unchanged(folder, old, new, CHANGEABLE.difference(fixed))
+    old = to_values(_config(before, folder))
+    check_unchanged(folder, old, to_values(config), CHANGEABLE.difference(fixed))
 
 
 def _config(values: Mapping[str, Any], folder: Path) -> TrainConfig:
