@@ -64,8 +64,7 @@ test-vllm: .venv/vllm.stamp
 
 docs: .venv/dev.stamp
 	$(BIN)/python docs/tools/tables.py
-	$(BIN)/python docs/tools/execute.py
-	$(BIN)/python -m mkdocs build --strict -q
+	GUARD_LAB_SMALL=1 OMP_NUM_THREADS=1 PLOTLY_RENDERER=notebook $(BIN)/python -m mkdocs build --strict -q
 
 vllm: .venv/vllm.stamp
 

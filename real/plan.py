@@ -170,7 +170,8 @@ def update_flops(n_multiplied: int, config: TrainConfig) -> float:
     A product with a weight is two; its gradients are two more products, or one where the weight is
     frozen. Attention scores, a few per cent, are left out.
     """
-    per_weight = (4 if config.lora_rank else 6) + 2 * bool(config.tis_cap)
+    anew = bool(config.tis_cap or config.old_logprobs == "trainer")
+    per_weight = (4 if config.lora_rank else 6) + 2 * anew
     return float(per_weight * n_multiplied)
 
 

@@ -218,7 +218,11 @@ def prepare(
             sampler,
             prompts,
             supervisor.equality,
-            replace(_sampling(config, config.eval_temperature, config.eval_top_p), logprobs=False),
+            replace(
+                _sampling(config, config.eval_temperature, config.eval_top_p),
+                logprobs=False,
+                everywhere=False,
+            ),
             config.max_rows * ranks.world,
             supervisor.reads,
             optimizer.average,

@@ -112,7 +112,37 @@ def _gap(found: Tensor, expected: Tensor) -> float:
 
 def tiny(setup: Setup, report: Report) -> None:
     """The tiny task from start to end, the same killed and resumed, and messages of failures."""
-    config = TrainConfig(
+    config = _short(setup)
+    _resumed(setup, report, config)
+    _refusal(report, "lr of 1e30", replace(config, lr=1e30, max_bad_steps=2))
+    if not setup.dry:
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(1e-4)
+        _refusal(report, "no GPU memory", config)
+
+
+def variants(setup: Setup, report: Report) -> None:
+    """Short runs by vLLM in bfloat16 of what no other section trains, one killed and resumed."""
+    config = replace(_short(setup), **setup.pick({"engine": "vllm", "dtype": "bfloat16"}, {}))
+    merged = setup.pick({"engine_adapters": False}, {})
+    runs: dict[str, dict[str, Any]] = {
+        "adapters": {"lora_rank": 8},
+        "merged adapters": {"lora_rank": 8, **merged},
+        "optimizer in main memory": {"offload_optimizer": True},
+        "one batch ahead": {"async_level": 1},
+        "log-probs of the trainer": {"old_logprobs": "trainer", "tis_cap": 0.0},
+    }
+    for name, changes in runs.items():
+        steps = train(replace(config, **changes), progress=False).steps
+        report.check(f"{name}: steps refused", int(steps["n_refused"].sum()), 0)
+        report.add(f"{name}: mismatch_kl, mean", float(steps["mismatch_kl"].mean()))
+        report.add(f"{name}: seconds of a step", float(steps["seconds_step"].median()), "s")
+    _resumed(setup, report, config)
+
+
+def _short(setup: Setup) -> TrainConfig:
+    """Return a few batches of the tiny task."""
+    return TrainConfig(
         n_problems=setup.pick(16, 4),
         n_votes=setup.pick(16, 8),
         n_samples=setup.pick(8, 4),
@@ -122,6 +152,10 @@ def tiny(setup: Setup, report: Report) -> None:
         checkpoint_every=1,
         device=setup.pick("cuda", "cpu"),
     )
+
+
+def _resumed(setup: Setup, report: Report, config: TrainConfig) -> None:
+    """Report how a run differs that was killed and resumed."""
     whole, broken = setup.folder / "whole", setup.folder / "broken"
     report.add("checkpoints before the kill", _killed(setup, config, broken))
     expected = train(config, whole, progress=False)
@@ -132,11 +166,6 @@ def tiny(setup: Setup, report: Report) -> None:
     a, b = (read_file(path) for path in last)
     gap = max(float((a[name] - b[name]).abs().max()) for name in a)
     report.add("weights of the resumed run: largest difference", gap)
-    _refusal(report, "lr of 1e30", replace(config, lr=1e30, max_bad_steps=2))
-    if not setup.dry:
-        torch.cuda.empty_cache()
-        torch.cuda.set_per_process_memory_fraction(1e-4)
-        _refusal(report, "no GPU memory", config)
 
 
 def _killed(setup: Setup, config: TrainConfig, folder: Path) -> int:

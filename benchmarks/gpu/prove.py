@@ -1,6 +1,6 @@
 """Measure this project on a GPU, section by section.
 
-python benchmarks/gpu/prove.py SECTION... | --part A|B|C|D [--dry] [--out FOLDER]
+python benchmarks/gpu/prove.py SECTION... | --part A|B|C|D|E [--dry] [--out FOLDER]
 python benchmarks/gpu/prove.py --list | --dry-run [--gpu h100]
 
 Every section is a process with a limit of its own. Its record is appended to FOLDER/results.jsonl
@@ -63,9 +63,10 @@ _ROWS = (
     ("update", "D", 130, "updates", "updates of 3,072 tokens, 3B shape: share of the peak"),
     ("adapters", "D", 60, "updates", "updates of the 7B shape with adapters"),
     ("learns", "D", 150, "correct", "the tiny task by vLLM in bfloat16 to the CPU's accuracy"),
+    ("variants", "E", 420, "correct", "runs by vLLM: adapters, offload, ahead, killed and resumed"),
 )
 SECTIONS = {row[0]: Listed(*row) for row in _ROWS}
-WITH_VLLM = ("vllm", "sleep", "sync", "failures", "step", "learns")
+WITH_VLLM = ("vllm", "sleep", "sync", "failures", "step", "learns", "variants")
 PART_SECONDS, DRY_SECONDS = 590.0, 300.0
 
 
@@ -291,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("sections", nargs="*", metavar="SECTION")
-    parser.add_argument("--part", choices=("A", "B", "C", "D"))
+    parser.add_argument("--part", choices=("A", "B", "C", "D", "E"))
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "runs/gpu")))
     parser.add_argument("--list", action="store_true")

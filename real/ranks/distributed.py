@@ -83,13 +83,21 @@ class Ranks:
             dist.broadcast(torch.from_numpy(values), src=0)
         return values
 
-    def gather(self, tensor: Tensor) -> Tensor:
-        """(world, ...) the tensors of all ranks, which have one shape, on the CPU."""
+    def gather(self, tensor: Tensor, everywhere: bool = True) -> Tensor:
+        """(world, ...) the tensors of all ranks, which have one shape, on the CPU.
+
+        On the first rank alone if not `everywhere`; the others get (0, ...).
+        """
         if self.world == 1:
             return tensor.cpu()[None]
-        tensors = [torch.empty_like(tensor, device="cpu") for _ in range(self.world)]
-        dist.all_gather(tensors, tensor.cpu().contiguous())
-        return torch.stack(tensors)
+        own = tensor.cpu().contiguous()
+        n_kept = self.world if everywhere or self.first else 0
+        found = own.new_empty((n_kept, *own.shape))
+        if everywhere:
+            dist.all_gather([*found], own)
+        else:
+            dist.gather(own, [*found] if self.first else None)
+        return found
 
     def highest(self, number: int) -> int:
         """The largest of all ranks' numbers."""

@@ -90,8 +90,8 @@ class TrainConfig(
             raise UserError("max_num_gen_batches > 1: needs drop_uniform, and votes not ahead")
         rule = rule_of(self)
         if rule.loss == "entropy":
-            for name in ("drop_uniform", "kl_coef", "tis_cap", "async_level"):
-                if getattr(self, name):
+            for name in ("drop_uniform", "kl_coef", "tis_cap", "old_logprobs", "async_level"):
+                if getattr(self, name) not in (None, 0, "engine"):
                     raise UserError(
                         f"{name} = {getattr(self, name)}: rule {rule.name} has neither rewards nor "
                         "ratios; leave it out"

@@ -249,6 +249,9 @@ class LossSettings(Settings, group="loss"):
     within each response and then over responses, `dr_grpo` sums over responses times
     `max_response_tokens`. It sets nothing else: DAPO's clip is `clip_high = 0.28`, its dynamic
     sampling `drop_uniform`, Dr. GRPO's advantages the guard's `advantage_scale = "none"`."""
+    old_logprobs: Literal["engine", "trainer"] = "engine"
+    """The ratio starts from the log-probs of the engine that sampled or, as in verl, those of the
+    trainer before a batch's first update, which take a pass; with `tis_cap` always from these."""
     clip_low: PositiveShare = 0.2
     """The probability ratio is clipped from below at 1 - clip_low."""
     clip_high: Positive = 0.2

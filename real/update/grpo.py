@@ -289,21 +289,22 @@ def compared(
 ) -> tuple[list[Group], dict[str, float]]:
     """Compare engine and trainer before the first update of a batch, with the weights that sampled.
 
-    Without a cap of the importance weights this costs a few rows' forward pass. With a cap every
-    response that is trained on goes through the model once more: the ratio of the loss then starts
-    from the trainer's own log-probs, and the weights stand in `correction_KT`.
+    This costs a few rows' forward pass where the ratio starts from the engine's log-probs. Else
+    every response that is trained on goes through the model once more; with a cap of the importance
+    weights, these stand in `correction_KT`.
 
     Returns:
         The groups to train on, and columns of the steps: the mismatch in nats per token and, with
         a cap, the mean weight and the share of responses whose weights are 0.
     """
-    if not cap:
+    anew = cap > 0 or config.old_logprobs == "trainer"
+    if not anew:
         scored_groups = [_first_row(group) for group in groups[:PROBE_ROWS]]
     else:
         scored_groups = [_first_row(g) if g.dropped or g.silent else g for g in groups]
     trainer_logprobs = group_logprobs(scorer, scored_groups, config, share)
     columns = {"mismatch_kl": mismatch_kl(trainer_logprobs, [g.old_KT for g in scored_groups])}
-    if not cap:
+    if not anew:
         return list(groups), columns
     trained = [
         group
@@ -312,7 +313,7 @@ def compared(
             group,
             # Padding is read by nothing, but a NaN there could still spread.
             old_KT=torch.where(group.real_KT, ours, 0.0),
-            correction_KT=importance_weights(ours, group.old_KT, cap),
+            correction_KT=importance_weights(ours, group.old_KT, cap) if cap else None,
         )
         for group, ours in zip(groups, trainer_logprobs, strict=True)
     ]

@@ -18,7 +18,7 @@ from torch import Tensor
 from guard_core import PolicyStreams
 from lab.base.errors import Unfit, UserError
 from real.answers import UNPARSEABLE, AnswerIds
-from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling
+from real.engines.rollouts import Engine, Prompts, RankedEngine, Rollouts, Sampling
 from real.model.policy import Policy, in_phase
 from real.problems.problem import PromptSet
 from real.settings.groups import TaskSettings
@@ -192,7 +192,7 @@ class VoteSampler:
     ) -> None:
         """Sample outside of this process, in a thread, while the trainer goes on."""
         engine, started = self._sampler.engine, time.perf_counter()
-        draw = getattr(engine, "sample_part", engine.sample)  # of a `RankedEngine`
+        draw = engine.sample_part if isinstance(engine, RankedEngine) else engine.sample
         try:
             with in_phase("rollout"):
                 found = draw(prompts, self._n_votes, self._sampling, generator)
@@ -211,9 +211,10 @@ class VoteSampler:
             return
         (pending, n_problems), self._pending = self._pending, None
         self._drawn, engine = pending.result(), self._sampler.engine
-        if gathered := getattr(engine, "gathered", None):
+        if isinstance(engine, RankedEngine):
             # Ranks exchange tensors in their main threads alone, where the order is one for all.
-            whole = gathered(self._drawn.rollouts, n_problems, self._n_votes, self._sampling)
+            how = n_problems, self._n_votes, self._sampling
+            whole = engine.gathered(self._drawn.rollouts, *how)
             self._drawn = self._drawn._replace(rollouts=whole)
 
     def columns(self, n_tokens: int) -> dict[str, float]:

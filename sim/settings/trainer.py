@@ -28,9 +28,9 @@ max_response_tokens stop temperature eval_temperature
 """
 """Settings of model, problems and responses, which the response file stands for."""
 _WITHOUT_EFFECT = """
-answer_timeout engine engine_exchange engine_tp engine_adapters tis_cap max_num_gen_batches
-lora_alpha lora_targets offload_optimizer fsdp_size eval_every eval_steps eval_samples n_held_out
-checkpoint_minutes seed dtype head_dtype
+answer_timeout engine engine_exchange engine_tp engine_adapters tis_cap old_logprobs
+max_num_gen_batches lora_alpha lora_targets offload_optimizer fsdp_size eval_every eval_steps
+eval_samples n_held_out checkpoint_minutes seed dtype head_dtype
 """
 """Other settings that change cost, precision, records or random numbers, or that act only beside a
 value which `_FIXED` excludes."""

@@ -1,110 +1,77 @@
-"""Notebooks as pages: outputs, out-of-date copies, figures without a network."""
+"""Notebooks as pages of the site: outputs, links, figures without a network."""
 
-import re
+import os
 import subprocess
 import sys
 
 import nbformat
-import plotly.graph_objects as go
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+import yaml
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from lab.figures.style import styled
-
-FIGURE = "application/vnd.plotly.v1+json"
-TABLE = (
-    "<div>\n<style scoped>\n  .dataframe {x: y}\n\n</style>\n"
-    '<table border="1" class="dataframe">\n  <tr><td>7 &lt; 8</td></tr>\n</table>\n</div>'
-)
-
-
-def figure():
-    drawn = go.Figure(go.Scatter(x=[1, 2], y=[3, 1], name="</script><b>&amp;"))
-    return styled(drawn, 300).to_plotly_json()
-
-
-def outputs():
-    return [
-        new_output("stream", name="stdout", text="a <b> c\n\nd"),
-        new_output("execute_result", {"text/html": TABLE, "text/plain": "7"}),
-        new_output("display_data", {FIGURE: figure(), "text/html": "<p>no</p>"}),
-        new_output("execute_result", {"text/plain": "'<i>'"}),
-    ]
-
-
-def notebook(code, results=()):
-    head = new_markdown_cell("# Title\n\nSee [alarm](../docs/index.md).")
-    return new_notebook(cells=[head, new_code_cell(code, outputs=list(results))])
+CODE = """
+import pandas as pd, plotly.graph_objects as go
+go.Figure(go.Scatter(x=[1, 2], y=[3, 1], name="</script><b>&amp;")).show()
+pd.DataFrame({"a < b": [7]})
+"""
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """A docs project of its own with one notebook and its executed copy."""
-    for name in ("docs", "notebooks", "build/notebooks"):
-        (tmp_path / name).mkdir(parents=True)
-    nbformat.write(notebook("1 + 1"), tmp_path / "notebooks" / "one.ipynb")
-    nbformat.write(notebook("1 + 1", outputs()), tmp_path / "build" / "notebooks" / "one.ipynb")
+def built(tmp_path, pytestconfig):
+    """Build a site of one notebook, with the plugin and the hook as in this project's settings."""
+    root = pytestconfig.rootpath
+    settings = (root / "mkdocs.yml").read_text().replace("!ENV [NOTEBOOKS, true]", "true")
+    plugins = next(p for p in yaml.safe_load(settings)["plugins"] if "mkdocs-jupyter" in p)
+    config = {
+        "site_name": "x", "strict": True, "theme": {"name": "material", "font": False},
+        "hooks": [str(root / "docs" / "tools" / "notebooks.py")], "plugins": [plugins],
+        "nav": ["index.md", "other.md", "notebooks/one.ipynb"],
+    }  # fmt: skip
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(config))
+    for name in ("docs", "notebooks"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# Home\n\n[one](../notebooks/one.ipynb)\n")
+    (tmp_path / "docs" / "other.md").write_text("# Other\n\n## Part\n")
+    head = new_markdown_cell(
+        "# Title\n\nSee [other](../docs/other.md#part), [home](../docs/index.md)."
+    )
+    cells = [head, new_code_cell(CODE)]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "notebooks" / "one.ipynb")
     return tmp_path
 
 
-def page(tool, folder):
-    parts = folder / "notebooks" / "one.ipynb", folder / "build" / "notebooks" / "one.ipynb"
-    return tool("notebooks").page(*parts)
-
-
-def test_outputs_follow_their_code(tool, folder):
-    text = page(tool, folder)
-    assert text.startswith("# Title\n\n!!! note") and "[alarm](../index.md)" in text
-    assert "```python\n1 + 1\n```" in text
-    assert '<pre class="nb-output">a &lt;b&gt; c\n\nd</pre>' in text
-    assert '<div class="nb-table"><div><table><tr><td>7 &lt; 8</td></tr></table></div>' in text
-    assert '<pre class="nb-output">&#x27;&lt;i&gt;&#x27;</pre>' in text
-
-
-def test_a_figure_cannot_end_its_script(tool, folder):
-    (data,) = re.findall(r'<script type="application/json">(.*?)</script>', page(tool, folder))
-    assert "<" not in data and "\\u003c/script\\u003e" in data
-    assert "<p>no</p>" not in page(tool, folder)
-
-
-def test_without_a_copy_of_the_same_code_the_code_stands_alone(tool, folder):
-    nbformat.write(notebook("1 + 2"), folder / "notebooks" / "one.ipynb")
-    other = page(tool, folder)
-    (folder / "build" / "notebooks" / "one.ipynb").unlink()
-    assert page(tool, folder) == other
-    assert "1 + 2" in other and "nb-output" not in other and "make docs" in other
-
-
-def test_an_error_in_a_copy_is_an_error(tool, folder):
-    failed = new_output("error", ename="KeyError", evalue="x", traceback=[])
-    nbformat.write(notebook("1 + 1", [failed]), folder / "build" / "notebooks" / "one.ipynb")
-    with pytest.raises(ValueError, match="KeyError: x"):
-        page(tool, folder)
-
-
-def test_figures_are_drawn_without_a_network(folder, browser, pytestconfig):
-    docs = pytestconfig.rootpath / "docs"
-    for name in ("notebook.js", "docs.css"):
-        (folder / "docs" / name).write_text((docs / "assets" / name).read_text())
-    (folder / "docs" / "index.md").write_text("# Home\n")
-    (folder / "mkdocs.yml").write_text(
-        "site_name: x\nstrict: true\ntheme: {name: material, font: false}\n"
-        f"hooks: [{docs / 'tools' / 'notebooks.py'}]\n"
-        "markdown_extensions: [admonition]\n"
-        "extra_css: [docs.css]\nextra_javascript: [notebook.js]\n"
-        "nav: [index.md, notebooks/one.md]\n"
-    )
+def build(folder):
     command = [sys.executable, "-m", "mkdocs", "build", "-q"]
-    built = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
+    environment = os.environ | {"PLOTLY_RENDERER": "notebook"}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_page_needs_no_network_and_its_links_work(built, browser):
+    done = build(built)
+    assert done.returncode == 0, done.stderr
+    site = built / "site"
+    assert 'href="notebooks/one/"' in (site / "index.html").read_text()
     opened = browser.new_page(viewport={"width": 390, "height": 800})
     asked, errors = [], []
     opened.on("request", lambda request: asked.append(request.url))
     opened.on("pageerror", lambda error: errors.append(str(error)))
-    opened.goto((folder / "site" / "notebooks" / "one" / "index.html").as_uri())
-    opened.wait_for_selector(".nb-figure .js-plotly-plot .scatterlayer")
-    assert opened.locator(".nb-table td").inner_text() == "7 < 8"
-    assert not errors and all(url.startswith(("file:", "data:", "blob:")) for url in asked)
+    opened.goto((site / "notebooks" / "one" / "index.html").as_uri())
+    opened.wait_for_selector(".js-plotly-plot .scatterlayer")
+    assert opened.locator("table.dataframe th").nth(1).inner_text() == "a < b"
+    outside = [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
+    assert not errors and not outside
+    for name, link in (("other", "other/#part"), ("home", "")):
+        target = opened.get_by_role("link", name=name, exact=True).last.evaluate("a => a.href")
+        assert target == f"{site.as_uri()}/{link}"
     wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert opened.evaluate(wide) <= 0
     opened.close()
+
+
+def test_a_failing_notebook_is_an_error(built):
+    path = built / "notebooks" / "one.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell("raise KeyError('x')")]), path)
+    done = build(built)
+    assert done.returncode != 0 and "KeyError" in done.stderr

@@ -7,8 +7,14 @@ from typing import Any
 
 import torch
 
-from real.engines.make import RankedEngine
-from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling, Stages
+from real.engines.rollouts import (
+    EngineError,
+    Prompts,
+    RankedEngine,
+    Rollouts,
+    Sampling,
+    Stages,
+)
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy
 from real.ranks.distributed import whole_tensor

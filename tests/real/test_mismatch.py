@@ -138,6 +138,15 @@ def test_the_correction_scales_the_gradient_by_the_truncated_ratio(
     assert torch.allclose(gradient(scorer, corrected), expected, atol=1e-6, rtol=1e-4)
 
 
+def test_log_probs_of_the_trainer_may_replace_the_engines_without_weights(scorer: Scorer) -> None:
+    groups, anew = sampled(scorer), replace(SETTINGS, old_logprobs="trainer")
+    found, columns = compared(scorer, off_by(groups, 0.5), anew)
+    assert all(group.correction_KT is None for group in found) and "tis_weight" not in columns
+    assert columns["mismatch_kl"] == pytest.approx(math.exp(-0.5) - 1 + 0.5, rel=1e-3)
+    expected = gradient(scorer, groups)
+    assert torch.allclose(gradient(scorer, found), expected, atol=1e-6, rtol=1e-4)
+
+
 def test_a_missing_log_prob_of_the_engine_stays_out_of_the_loss(scorer: Scorer) -> None:
     groups = sampled(scorer)
     groups[2].old_KT[1, 0] = math.nan

@@ -13,8 +13,7 @@ from live_tensors import LiveTensors
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from real.engines.make import RankedEngine
-from real.engines.rollouts import Rollouts, Sampling
+from real.engines.rollouts import RankedEngine, Rollouts, Sampling
 from real.engines.transformers_engine import RunningStats, TransformersEngine
 from real.model.policy import Policy, load_policy
 from real.ranks.distributed import Ranks
@@ -154,12 +153,12 @@ class Threads(Ranks):
     met: dict[int, Tensor]
     barrier: Barrier
 
-    def gather(self, tensor: Tensor) -> Tensor:
+    def gather(self, tensor: Tensor, everywhere: bool = True) -> Tensor:
         self.met[self.rank] = tensor
         self.barrier.wait(10)
         found = torch.stack([self.met[rank] for rank in range(self.world)])
         self.barrier.wait(10)
-        return found
+        return found if everywhere or self.first else found[:0]
 
     def highest(self, number: int) -> int:
         return int(self.gather(torch.tensor(int(number))).max())
@@ -174,11 +173,11 @@ class Recording(TransformersEngine):
 
 
 def on_ranks(
-    policy: Policy, n_prompts: int, stats: bool, world: int, group: int = 1
+    policy: Policy, n_prompts: int, stats: bool, world: int, group: int = 1, everywhere: bool = True
 ) -> tuple[Rollouts, list[Rollouts]]:
     """What an engine alone gives, and what each of the ranks gets."""
     Threads.met, Threads.barrier, Recording.asked = {}, Barrier(world), []
-    call = PROMPTS[:n_prompts], N, Sampling(22, 0.6, stats=stats)
+    call = PROMPTS[:n_prompts], N, Sampling(22, 0.6, stats=stats, everywhere=everywhere)
 
     def engine() -> Recording:
         return Recording(policy.model, policy.eos_token_ids, policy.pad_token_id)
@@ -210,3 +209,9 @@ def test_responses_are_dealt_to_the_first_ranks_of_groups(policy):
     expected, each = on_ranks(policy, 5, False, 4, group=2)
     assert all(found.tokens_PNT.equal(expected.tokens_PNT) for found in each)
     assert sorted(Recording.asked) == [(0, 2), (1, 2)]
+
+
+def test_responses_that_one_rank_reads_are_sent_to_the_first_alone(policy):
+    expected, (first, other) = on_ranks(policy, 5, False, 2, everywhere=False)
+    assert torch.equal(first.tokens_PNT, expected.tokens_PNT)
+    assert other.tokens_PNT.shape == (5, N, 0) and not other.finished_PN.any()

@@ -155,6 +155,10 @@ FROZEN = GuardConfig().set(frs=False, mps=False, rcsu=False, label_from="frozen"
         ({"rule": "one_shot_em", "guard": OFF, "kl_coef": 0.1}, "kl_coef = 0.1: rule one_shot_em"),
         ({"rule": "one_shot_em", "guard": OFF, "drop_uniform": True}, "drop_uniform = True"),
         ({"rule": "one_shot_em", "guard": OFF, "tis_cap": 2.0}, "tis_cap = 2.0"),
+        (
+            {"rule": "one_shot_em", "guard": OFF, "old_logprobs": "trainer"},
+            "old_logprobs = trainer",
+        ),
     ],
 )
 def test_settings_that_contradict(settings, expected):
