@@ -6,6 +6,7 @@ export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
 RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 EPOCHS ?= 12
+SEEDS ?= 0 1 2
 AGREEMENT ?= runs/agreement
 
 .PHONY: help demo agreement test docs test-slow test-browser vllm test-vllm verl test-verl test-verl-vllm newest-verl lint format bench clean
@@ -27,7 +28,7 @@ help:
 demo: .venv/real.stamp
 	$(BIN)/guard-train run --arm ttrl --seed 100 --checkpoint-keep 100 --epochs $(EPOCHS) --out $(RUN)/pilot --quiet & \
 	pilot=$$!; $(BIN)/guard-sim compare --out $(RUN)/sim && wait $$pilot
-	$(BIN)/guard-train compare --out $(RUN)/real --epochs $(EPOCHS)
+	$(BIN)/guard-train compare --out $(RUN)/real --epochs $(EPOCHS) --seeds $(SEEDS)
 	$(BIN)/guard-train measure --out $(RUN)/response.npz --growth $(RUN)/pilot
 	$(BIN)/guard-sim agree --real $(RUN)/real --response $(RUN)/response.npz --replicates 8 --out $(RUN)/measured
 	$(BIN)/guard-report $(RUN)/sim $(RUN)/real $(RUN)/measured --output $(RUN)/report.html

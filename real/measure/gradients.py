@@ -104,9 +104,9 @@ class Gradients:
         places = torch.as_tensor(coordinates, device=self._model.device)
         for batch, flat in self._batches(contexts, tokens):
             features[batch] = flat[:, places].cpu().numpy()
-            norm2[batch] = flat.square().sum(1).cpu().numpy()
             for row, change in zip(moved, changes, strict=True):
                 row[batch] = (flat @ change).cpu().numpy()
+            norm2[batch] = flat.square_().sum(1).cpu().numpy()
             report(len(batch))
         return features, norm2, moved
 
@@ -135,8 +135,9 @@ class Gradients:
         """(d,) root mean square of the gradients of E continuations, each divided by its norm."""
         total = torch.zeros(self.n_weights, dtype=torch.float64, device=self._model.device)
         for _, flat in self._batches(contexts, tokens):
-            norm2 = flat.square().sum(1, keepdim=True).clamp_min(torch.finfo(flat.dtype).tiny)
-            total += (flat.square() / norm2).sum(0)
+            squares = flat.square_()
+            norm2 = squares.sum(1, keepdim=True).clamp_min(torch.finfo(flat.dtype).tiny)
+            total += squares.div_(norm2).sum(0)
         return (total / len(tokens)).sqrt().cpu().numpy()
 
     def _batches(

@@ -71,7 +71,8 @@ def measure_to(
     """
     check_new_file(out)
     asked = to_values(config.settled())
-    config = replace(config, attention="eager", engine="transformers").settled()
+    exact = {"attention": "eager", "engine": "transformers", "dtype": "float32"}
+    config = replace(config, **exact).settled()
     folder = model_of(config)
     policy = load_policy(folder, config.device, config.dtype, config.attention)
     prepare_training(policy.model, config, config.seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import tempfile
 from collections.abc import Iterator
@@ -118,6 +119,8 @@ def _is_adapted(module: Any) -> bool:
 
 def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
     """Make a loaded model trainable as the settings say: adapters, gradient checkpointing."""
+    if model.device.type == "cpu":
+        _keep_freed_memory()
     if config.lora_rank:
         add_lora(model, config, seed)
     if config.gradient_checkpointing:
@@ -127,6 +130,14 @@ def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
                 "leave it out and lower max_tokens_per_microbatch"
             )
         model.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc keep freed blocks of any size: new ones cost a page fault per 4 KiB."""
+    with contextlib.suppress(AttributeError, OSError):  # of other C libraries
+        set_option = ctypes.CDLL(None).mallopt
+        set_option(-4, 0)  # M_MMAP_MAX
+        set_option(-1, -1)  # M_TRIM_THRESHOLD
 
 
 @contextlib.contextmanager
