@@ -8,8 +8,7 @@ import numpy as np
 
 from guard_core import Draws, Guard, GuardConfig, Votes
 
-N_ANSWERS, N_VOTES, N_SAMPLES = 10, 64, 32
-ROUNDS = 5
+N_ANSWERS, N_VOTES, N_SAMPLES, ROUNDS = 10, 64, 32, 5
 CONFIGS = {
     "paper": GuardConfig.paper(),
     "release": GuardConfig.release(),

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import time
 import timeit
 from dataclasses import replace
@@ -98,19 +97,14 @@ def costs(rounds: int) -> None:
         ],
         "rcsu": [replace(g, dropped=place < SKIPPED) for place, g in enumerate(groups)],
     }
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, batch in ways.items():
+    seconds = np.zeros((rounds, len(ways)))
+    for row in seconds:
+        for place, batch in enumerate(ways.values()):
             start = time.process_time()
             for group in batch:
                 optimizer.step([group])
-            seconds[name].append(time.process_time() - start)
-    added, left = (
-        statistics.median(
-            b / a for a, b in zip(seconds["plain"][1:], seconds[name][1:], strict=True)
-        )
-        for name in ("mps", "rcsu")
-    )
+            row[place] = time.process_time() - start
+    _, added, left = np.median(seconds[1:] / seconds[1:, :1], axis=0)
     saved = (1 - left) / (SKIPPED / PROBLEMS)
     print(f"MPS adds {added - 1:+.1%} to an update (limit 2 %), {rounds - 1} rounds")
     print(f"RCSU saves {saved:.2f} of the skipped share of an update (at least 0.9)")
@@ -126,8 +120,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if own.model is not None:
         changes = {"n_problems": PROBLEMS, "n_held_out": 0, "epochs": own.epochs}
-        preset_name = "smollm2/multiplication"
-        where_time_goes(preset(preset_name, model=own.model, dtype=own.dtype, **changes))
+        changes |= {"model": own.model, "dtype": own.dtype}
+        where_time_goes(preset("smollm2/multiplication", **changes))
         return
     costs(own.rounds)
     for name in ("ttrl", "guard"):

@@ -124,10 +124,9 @@ def tiny(setup: Setup, report: Report) -> None:
 def variants(setup: Setup, report: Report) -> None:
     """Short runs by vLLM in bfloat16 of what no other section trains, one killed and resumed."""
     config = replace(_short(setup), **setup.pick({"engine": "vllm", "dtype": "bfloat16"}, {}))
-    merged = setup.pick({"engine_adapters": False}, {})
     runs: dict[str, dict[str, Any]] = {
         "adapters": {"lora_rank": 8},
-        "merged adapters": {"lora_rank": 8, **merged},
+        "merged adapters": {"lora_rank": 8} | setup.pick({"engine_adapters": False}, {}),
         "optimizer in main memory": {"offload_optimizer": True},
         "one batch ahead": {"async_level": 1},
         "log-probs of the trainer": {"old_logprobs": "trainer", "tis_cap": 0.0},

@@ -1,7 +1,7 @@
 """Measure this project on a GPU, section by section.
 
 python benchmarks/gpu/prove.py SECTION... | --part A|B|C|D|E [--dry] [--out FOLDER]
-python benchmarks/gpu/prove.py --list | --dry-run [--gpu h100]
+python benchmarks/gpu/prove.py --dry-run [--gpu h100]
 
 Every section is a process with a limit of its own. Its record is appended to FOLDER/results.jsonl
 as soon as it ends, and the end of its output to FOLDER/log.txt; a failure stops no other section.
@@ -38,7 +38,7 @@ from record import Record, Report, read_lines, table  # noqa: E402
 
 
 class Listed(NamedTuple):
-    """A section as `--list` prints it."""
+    """A section as `--dry-run` prints it."""
 
     name: str
     part: str
@@ -264,7 +264,7 @@ def dry_run(kind: str) -> Iterator[str]:
         own = [n for n in of if n.section == one.name]
         seconds = STARTED + sum(n.seconds for n in own if n.fits)
         planned = f"about {seconds:.0f} of " if own else ""
-        yield f"{one.part} {one.name:10} {planned}{one.seconds} s"
+        yield f"{one.part} {one.name:10} {planned}{one.seconds} s: {one.about}"
         for n in own:
             note = "" if n.fits else ", left out"
             yield f"    {n.setting}: {n.n_bytes / 2**30:.0f} GiB{note}"
@@ -295,19 +295,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--part", choices=("A", "B", "C", "D", "E"))
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "runs/gpu")))
-    parser.add_argument("--list", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--gpu", choices=("a100", "h100", "h200"), default="h100")
     given = parser.parse_args(arguments)
     if given.dry_run:
         print("\n".join(dry_run(given.gpu)))
         return 0
-    if given.list:
-        for one in SECTIONS.values():
-            print(f"{one.part} {one.name:10} {one.seconds:4d} s  {one.about}")
-        return 0
     if unknown := [name for name in given.sections if name not in SECTIONS]:
-        parser.error(f"{unknown[0]}: no such section; --list prints them")
+        parser.error(f"{unknown[0]}: no such section; --dry-run prints them")
     names = [*given.sections, *(n for n, one in SECTIONS.items() if one.part == given.part)]
     if not names:
         parser.error("name sections, or a part")

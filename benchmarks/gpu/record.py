@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lab.base.columns import TextTable
+
 Record = dict[str, Any]
 """One section that ran: `section`, `part`, `status`, `seconds`, `dry`, `facts`, `measures`,
 `error`."""
@@ -72,20 +74,20 @@ def read_lines(path: Path) -> list[Record]:
 
 
 def table(records: Iterable[Record]) -> Iterator[str]:
-    """Yield a Markdown table of the measures of some sections."""
-    yield "| section | measure | value | bound | |"
-    yield "| --- | --- | --- | --- | --- |"
+    """Return a Markdown table of the measures of some sections."""
+    rows: list[list[str]] = []
     for record in records:
         name = f"`{record['section']}`"
         for measure in record["measures"]:
             bound = measure.get("bound", "")
             judged = bool(bound) and not record["dry"]
             verdict = {True: "reached", False: "**missed**"}[measure["kept"]] if judged else ""
-            value = f"{_shown(measure['value'])} {measure['unit']}".rstrip()
-            yield f"| {name} | {_cell(measure['name'])} | {_cell(value)} | {bound} | {verdict} |"
+            value = f"{_shown(measure['value'])} {measure['unit']}"
+            rows.append([name, _cell(measure["name"]), _cell(value), bound, verdict])
         if record["status"] not in ("done", "missed"):
             words = f"{record['status']}: {record.get('error', '')}".rstrip(": ")
-            yield f"| {name} | - | {_cell(words)} | | |"
+            rows.append([name, "-", _cell(words), "", ""])
+    return TextTable(["section", "measure", "value", "bound", ""], rows).markdown()
 
 
 def _shown(value: Any) -> str:

@@ -9,14 +9,15 @@ for every finished run. The same command goes on where an interrupted one stoppe
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from language_runs import add, known
+from language_runs import add_finished
+from run_rows import known
 
 from lab.base.columns import floats, select, where
 from lab.base.files import remove_folder, whole
@@ -45,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         words += " --n-held-out 64 --jobs 1 --quiet"
         if code := main_of_trainer(words.split()):
             return code
-        add(TABLE, out / task, task)
+        add_finished(TABLE, out / task, task)
     return 0
 
 
@@ -55,7 +56,7 @@ def _match(out: Path, width: int) -> int:
     if not (out / f"model-{width}").exists():
         build(out / f"model-{width}", recipe=recipe, progress=False)
     n_weights = sum(p.numel() for p in initial_model(recipe, 0).parameters())
-    for lr in _left_pilots(width):
+    while lr := _next_rate(width):
         folder = out / "pilots" / f"{width}-{lr:g}"
         # The term is too small to change anything: it is there to be recorded.
         words = f"run --out {folder} --model {out}/model-{width} --arm ttrl --kl-coef 1e-9 --quiet"
@@ -76,40 +77,31 @@ def travelled(folder: Path) -> float:
     return float(np.mean(floats(steps, "kl")[-len(steps) // 12 :]))
 
 
-def _left_pilots(width: int) -> Iterator[float]:
-    """Learning rates to try, until one travels within a quarter of what the reference travels.
+def _next_rate(width: int) -> float | None:
+    """Return a learning rate to try; None once one travels within a quarter of the reference.
 
-    The next rate follows from the power law through the two nearest tries, or a square law.
+    It follows from the power law through the two nearest tries, or a square law.
     """
-    while True:
-        tried = _rates().query("width == @width")
-        if tried.empty:
-            yield REFERENCE_LR
-            continue
-        goal = _goal()
-        if width == REFERENCE or len(tried) >= MAX_PILOTS or chosen_error(width) < np.log(1.25):
-            return
-        logs = np.log(tried[["lr", "kl"]].to_numpy())
-        near = logs[np.argsort(np.abs(logs[:, 1] - np.log(goal)))[:2]]
-        power = (
-            2.0 if len(near) < 2 else np.clip(np.divide(*np.diff(near, axis=0)[0][::-1]), 0.5, 4)
-        )
-        yield float(f"{np.exp(near[0, 0] + (np.log(goal) - near[0, 1]) / power):.2g}")
-
-
-def _goal() -> float:
-    return float(_rates().query("width == @REFERENCE")["kl"].iloc[0])
+    if width not in set(_rates()["width"]):
+        return REFERENCE_LR
+    near = _tried(width)
+    if width == REFERENCE or len(near) >= MAX_PILOTS or abs(near[0, 1]) < np.log(1.25):
+        return None
+    power = 2.0 if len(near) < 2 else np.clip(np.divide(*(near[1] - near[0])[::-1]), 0.5, 4)
+    return float(f"{np.exp(near[0, 0] - near[0, 1] / power):.2g}")
 
 
 def chosen(width: int) -> float:
     """Return the learning rate of the pilot that travelled most nearly as far as the reference."""
-    tried = _rates().query("width == @width")
-    return float(tried["lr"].iloc[np.argmin(np.abs(np.log(tried["kl"] / _goal())))])
+    return float(f"{np.exp(_tried(width)[0, 0]):.2g}")
 
 
-def chosen_error(width: int) -> float:
-    """Return by how much that pilot's divergence differs, in logarithms."""
-    return float(np.abs(np.log(_rates().query("width == @width")["kl"] / _goal())).min())
+def _tried(width: int) -> np.ndarray:
+    """(T, 2) logarithms of rate and divergence over the reference's; the nearest pilot first."""
+    rates = _rates()
+    goal = rates["kl"][rates["width"] == REFERENCE].iloc[0]
+    logs = np.log(rates.loc[rates["width"] == width, ["lr", "kl"]].to_numpy() / [1, goal])
+    return logs[np.argsort(np.abs(logs[:, 1]))]
 
 
 def _rates() -> pd.DataFrame:

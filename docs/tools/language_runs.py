@@ -4,8 +4,7 @@ python docs/tools/language_runs.py choose TASK MODEL runs/language  # the proble
 python docs/tools/language_runs.py run TASK MODEL runs/language     # docs/data/language-model.csv
 
 TASK is multiplication or letters, MODEL the folder that `guard-train import-gguf` made. The same
-command goes on where an interrupted one stopped, and makes no run again that has a row. `--seeds 1
-3` makes these alone, so that two processes can share the work.
+command goes on where an interrupted one stopped, and makes no run again that has a row.
 """
 
 from __future__ import annotations
@@ -20,13 +19,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from run_rows import KEY, read, rows
+from run_rows import add, finished, known, rows
 
 import real.__main__
 from lab.base.columns import ints, where
-from lab.base.files import whole
-from lab.compare.collection import find_runs
-from lab.trace.manifest import FILE_NAME, read_manifest
 from lab.trace.trace import Trace, load
 from real.settings.presets import STUDIES
 
@@ -58,7 +54,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("task", choices=[*BLOCKS])
     parser.add_argument("model")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4])
     own = parser.parse_args(argv)
     return choose(own.task, own.model, own.out) if own.step == "choose" else study(own)
 
@@ -76,9 +71,8 @@ def choose(task: str, model: str, out: Path) -> int:
         return code
     before = where(load(folder).visits, epoch=0).sort_values("problem")["label_accuracy"]
     n_kept = STUDIES[name]["n_problems"] + STUDIES[name]["n_held_out"]
-    kept = np.flatnonzero(before.between(0.1, 0.9))[:n_kept]
-    chosen = json.dumps([problems[i] for i in kept], indent=0)
-    Path(STUDIES[name]["problems"]).write_text(chosen + "\n")
+    chosen = [problems[i] for i in np.flatnonzero(before.between(0.1, 0.9))[:n_kept]]
+    Path(STUDIES[name]["problems"]).write_text(json.dumps(chosen, indent=0) + "\n")
     return 0
 
 
@@ -87,7 +81,7 @@ def products() -> list[dict[str, Any]]:
     pairs = [(a, b) for a in range(3, 30) for b in range(3, 10) if (a, b) != (3, 5)]
     random.Random(0).shuffle(pairs)
     example = ("Solve.", "3 * 5 = ?", "3 * 5 = 15. \\boxed{15}")
-    return [_problem(f"{a}*{b}", *example, f"{a} * {b} = ?", str(a * b)) for a, b in pairs]
+    return [_problem(f"{a}*{b}", example, f"{a} * {b} = ?", str(a * b)) for a, b in pairs]
 
 
 def letters() -> list[dict[str, Any]]:
@@ -97,24 +91,21 @@ def letters() -> list[dict[str, Any]]:
     pairs = [(letter, word) for word in WORDS.split() for letter in sorted(set(word))]
     random.Random(0).shuffle(pairs)
     return [
-        _problem(f"{a} in {word}", *example, question.format(a, word), str(word.count(a)))
+        _problem(f"{a} in {word}", example, question.format(a, word), str(word.count(a)))
         for a, word in pairs
     ]
 
 
-def _problem(
-    name: str, system: str, shown: str, solved: str, asked: str, answer: str
-) -> dict[str, Any]:
-    turns = {"system": system, "user": shown, "assistant": solved}
-    chat = [{"role": role, "content": text} for role, text in turns.items()]
+def _problem(name: str, example: Sequence[str], asked: str, answer: str) -> dict[str, Any]:
+    turns = zip(("system", "user", "assistant"), example, strict=True)
+    chat = [{"role": role, "content": text} for role, text in turns]
     return {"id": name, "prompt": [*chat, {"role": "user", "content": asked}], "answer": answer}
 
 
 def study(own: argparse.Namespace) -> int:
     """Compare the arms that have no row yet, seed by seed and rate by rate, and add their rows."""
     out = own.out / own.task
-    blocks = (block for block in BLOCKS[own.task] if block[0] in own.seeds)
-    for seed, lr, arms in ((seed, lr, arms) for seed, arms, lrs in blocks for lr in lrs):
+    for seed, lr, arms in ((s, lr, arms) for s, arms, lrs in BLOCKS[own.task] for lr in lrs):
         made = set(where(known(TABLE), task=own.task, lr=lr, seed=seed)["arm"])
         if not (left := [arm for arm in arms if arm not in made]):
             continue
@@ -122,26 +113,13 @@ def study(own: argparse.Namespace) -> int:
         words += f" --lrs {lr:g} --quiet --out {out} --arms {' '.join(left)}"
         if code := real.__main__.main(words.split()):
             return code
-        add(TABLE, out, own.task)
+        add_finished(TABLE, out, own.task)
     return 0
 
 
-def known(table: Path) -> pd.DataFrame:
-    """Return the rows that a table has."""
-    return read(table) if table.is_file() else pd.DataFrame(columns=KEY)
-
-
-def add(table: Path, folder: Path, task: str) -> None:
+def add_finished(table: Path, folder: Path, task: str) -> None:
     """Add the rows of finished runs below a folder to a table."""
-    new = [described(f).assign(task=task) for f in find_runs([folder]) if finished(f)]
-    both = pd.concat([part for part in (known(table), *new) if len(part)])
-    with whole(table) as file:
-        both.drop_duplicates(KEY).sort_values(KEY).to_csv(file, index=False, float_format="%.6g")
-
-
-def finished(folder: Path) -> bool:
-    """Whether a run ended in that folder."""
-    return (folder / FILE_NAME).is_file() and read_manifest(folder).status == "finished"
+    add(table, pd.concat([described(f).assign(task=task) for f in finished([folder])]))
 
 
 def described(folder: Path) -> pd.DataFrame:
@@ -158,9 +136,8 @@ def described(folder: Path) -> pd.DataFrame:
         for name in ("pass_at_16", "held_out_pass_at_1", "strict_pass_at_1", "flexible_pass_at_1")
         for when, place in (("start", 0), ("final", -1))
     }
-    visits = [where(trace.visits, epoch=epoch) for epoch in (0, last)]
-    unread = [100 * (v["n_unparseable"].sum() / v["n_votes"].sum()) for v in visits]
-    end = visits[1]
+    before, end = (where(trace.visits, epoch=epoch) for epoch in (0, last))
+    unread = [100 * (v["n_unparseable"].sum() / v["n_votes"].sum()) for v in (before, end)]
     agreed = (end["match_rate"] >= 0.9) & ~end["label_correct"]
     return rows([folder]).assign(
         arm=trace.run.arm,

@@ -32,7 +32,7 @@ def protocol(*words: str) -> TextTable:
 
 def read(name: str) -> pd.DataFrame:
     """Return the rows of a file of docs/data."""
-    return run_rows.read(DATA / f"{name}.csv")
+    return run_rows.known(DATA / f"{name}.csv")
 
 
 def means(rows: pd.DataFrame) -> TextTable:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,22 +48,21 @@ def main(argv: Sequence[str]) -> int:
         print("usage: run_rows.py FILE.csv FOLDER...", file=sys.stderr)
         return 2
     try:
-        print(f"{argv[0]}: {add(Path(argv[0]), argv[1:])} rows added")
+        print(f"{argv[0]}: {add(Path(argv[0]), rows(argv[1:]))} rows added")
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
 
 
-def add(path: Path, folders: Sequence[str | Path]) -> int:
-    """Add the rows of finished runs to a file, and return how many are new.
+def add(path: Path, new: pd.DataFrame) -> int:
+    """Add rows to a file, and return how many it did not have.
 
     Raises:
-        UserError: a run has the key of a row, and other settings; or a folder cannot be read.
+        UserError: a row has the key of another, and other settings.
     """
-    known = read(path) if path.exists() else pd.DataFrame(columns=KEY)
-    new = rows(folders)
-    both = pd.concat([part for part in (known, new) if len(part)]) if len(new) else known
+    old = known(path)
+    both = pd.concat([part for part in (old, new) if len(part)]) if len(new) else old
     for key, part in groups(both, KEY):
         if len(unique(part, "digest")) > 1:
             name = ", ".join(f"{a} {b}" for a, b in zip(KEY, key, strict=True))
@@ -71,13 +70,22 @@ def add(path: Path, folders: Sequence[str | Path]) -> int:
     table = both.drop_duplicates(KEY).sort_values(KEY, ignore_index=True)
     with whole(path) as file:
         table.to_csv(file, index=False, float_format="%.6g")
-    return len(table) - len(known)
+    return len(table) - len(old)
 
 
-def read(path: Path) -> pd.DataFrame:
-    """Return the rows of a file; one of the time before `place` holds real runs."""
+def known(path: Path) -> pd.DataFrame:
+    """Return the rows of a file, if any; one of the time before `place` holds real runs."""
+    if not path.is_file():
+        return pd.DataFrame(columns=KEY)
     table = pd.read_csv(path, dtype=dict.fromkeys(["digest", *LABELS], str))
     return table if "place" in table else table.assign(place=0)
+
+
+def finished(folders: Sequence[str | Path]) -> Iterator[Path]:
+    """Folders of the runs below some folders that ended."""
+    for folder in find_runs(folders):
+        if (folder / FILE_NAME).is_file() and read_manifest(folder).status == "finished":
+            yield folder
 
 
 def rows(folders: Sequence[str | Path]) -> pd.DataFrame:
@@ -88,9 +96,7 @@ def rows(folders: Sequence[str | Path]) -> pd.DataFrame:
     (% of the problems of TotalDeg whose label changed exactly once), and `LABELS`. lr is the peak
     learning rate, or the step of the simulator.
     """
-    found = [folder for folder in find_runs(folders) if (folder / FILE_NAME).is_file()]
-    found = [folder for folder in found if read_manifest(folder).status == "finished"]
-    parts = [_rows(load(folder)) for folder in found]
+    parts = [_rows(load(folder)) for folder in finished(folders)]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)
 
 

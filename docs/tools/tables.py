@@ -112,13 +112,36 @@ def language(task: str, lr: str) -> TextTable:
     for name in sorted(final, key=lambda name: (name != "ttrl", -final[name].mean())):
         own = runs[runs["arm"] == name]
         value = estimate(final[name])
-        gap = estimate(differences(final[name], final["ttrl"]), _LEVEL)
-        shown = difference(gap) if gap.n >= _LEAST_PAIRS else f"{gap.mean:+.1f} ({gap.n} pairs)"
         cells = [arm(name).title, str(value.n), mean_sd(value.mean, value.sd)]
-        cells += ["" if name == "ttrl" else shown]
+        cells += ["" if name == "ttrl" else _gain(final[name], final["ttrl"], _LEVEL)]
         rows.append([*cells, *(f"{own[column].mean():.1f}" for column in _SHOWN.values())])
     head = ["arm", "seeds", "final pass@1, %", "minus TTRL", *_SHOWN]
     return TextTable(head, rows)
+
+
+def _gain(finals: pd.Series, others: pd.Series, level: float) -> str:
+    """The mean paired difference, with its interval where there are pairs enough."""
+    gap = estimate(differences(finals, others), level)
+    return difference(gap) if gap.n >= _LEAST_PAIRS else f"{gap.mean:+.1f} ({gap.n} pairs)"
+
+
+def ladder() -> TextTable:
+    """One row per size of the tiny model: final pass@1 of TTRL, and the other arms minus it."""
+    runs, rates = (pd.read_csv(DATA / f"{name}.csv") for name in ("ladder", "ladder-rates"))
+    weights, others = rates.groupby("width")["weights"].first(), ("guard", "memory", "frozen")
+    level, rows = 1 - 0.05 / (len(others) * len(weights)), []
+    for width, n_weights in weights.items():
+        parts = dict([*runs[runs["task"] == f"width-{width}"].set_index("seed").groupby("arm")])
+        plain = parts["ttrl"]
+        mean = plain.mean(numeric_only=True)
+        changed = mean["held_out_pass_at_1_final"] - mean["held_out_pass_at_1_start"]
+        cells = [f"{n_weights:,}", f"{mean['lr']:g}", f"{mean['pass_start']:.1f}"]
+        cells += [mean_sd(mean["pass_final"], plain["pass_final"].std())]
+        cells += [_gain(parts[a]["pass_final"], plain["pass_final"], level) for a in others]
+        rows.append([*cells, *(f"{x:.1f}" for x in (changed, *mean[["leak", "false_consensus"]]))])
+    gains = [f"{arm(name).title} minus TTRL" for name in others]
+    head = ["parameters", "learning rate", "before", "TTRL", *gains, "TTRL held-out change"]
+    return TextTable([*head, "leak", "false consensus"], rows)
 
 
 CHOSEN, HELD_OUT, COMPARED, DEVELOPMENT = "other seeds", "none", "earlier laws", "law of growth"
@@ -190,6 +213,7 @@ def _own(table: pd.DataFrame, prediction: str, column: str) -> np.ndarray:
 
 MAKERS: dict[str, Callable[..., TextTable]] = {
     "agreement": lambda name, *_: bars() if name == "bars" else mean_table(read(name)),
+    "ladder": ladder,
     "language": language,
     "protocol": protocol,
     "readings": lambda kind, *words: readings.KINDS[kind](*words),

@@ -58,7 +58,7 @@ def few(tool, tmp_path_factory):
 
 
 def test_a_table_has_the_numbers_of_its_runs(few, tool):
-    table = tool("run_rows").read(few / "table.csv")
+    table = tool("run_rows").known(few / "table.csv")
     assert len(table) == 12 and table.groupby("arm").size().eq(4).all()
     (folder,) = (few / "runs").glob("*0.0003/recommended/seed-1")
     trace = lab.load(folder)
@@ -75,7 +75,7 @@ def test_rows_are_added_once_and_never_replaced_by_other_settings(few, tool, tmp
     assert script.main([str(file), truth[0]]) == 0
     assert script.main([str(file), *truth]) == 0 and script.main([str(file), *truth]) == 0
     added = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
-    rows = script.read(file)
+    rows = script.known(file)
     assert added == ["2", "2", "0"] and rows.lr.tolist() == [3e-4, 3e-4, 1e-3, 1e-3]
     assert rows.digest.nunique() == 1 and len(rows.digest[0]) == 8
     file.write_text(file.read_text().replace(rows.digest[0], "0" * 8, 1))
