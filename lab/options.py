@@ -21,7 +21,6 @@ import shutil
 import textwrap
 from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
@@ -29,14 +28,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from guard_core.config import GROUP_OF, KINDS, RECORDS, GuardConfig
 from lab.base.errors import UserError
-from lab.base.settings import hint
+from lab.base.settings import default_of, hint, readings
 
 POSITIONAL = "positional"
 """`Annotated[T, POSITIONAL]` is a field that is given without an option's name. A text that begins
 with a dash, as in `Annotated[T, "-o"]`, is a short name of the option."""
 _FLAT = "settings."
-_SWITCH = {"true": True, "false": False}
-_WANTED = {int: "a whole number", float: "a number", bool: "true or false"}
+_WANTED = {int: "a whole number", float: "a number", bool: "true or false", Path: "a name"}
 _COLUMN, _SHORT_TEXT = 30, 84
 """Column in which texts begin, and the most characters of one on a short page."""
 
@@ -48,11 +46,11 @@ def make(prog: str, command: type, argv: Sequence[str]) -> Any:
     and returns values of fields in place of their defaults. A UserError where an option is unknown,
     missing or wrong.
     """
-    parser, base = _parser(prog), _values(command)
-    actions = list(_added(parser, command, base, "", lambda *_: ""))
+    parser = _parser(prog)
+    actions = list(_added(parser, command, "", lambda *_: ""))
     bools = {action.option_strings[-1] for action in actions if action.metavar == ""}
     words = [
-        f"{word}=true" if word in bools and after.lower() not in (*_SWITCH, "none") else word
+        f"{word}=true" if word in bools and after.lower() not in ("true", "false", "none") else word
         for word, after in zip(argv, [*argv[1:], ""], strict=False)
     ]
     try:
@@ -69,6 +67,7 @@ def make(prog: str, command: type, argv: Sequence[str]) -> Any:
             raise UserError(f"missing: {_shown(action)}; see {prog} --help")
     values = {n: tuple(v) if isinstance(v, list) else v for n, v in vars(found).items()}
     defaults = getattr(command, "defaults", lambda _: {})
+    base = {field.name: default_of(field) for field in fields(command)}
     base |= defaults({name.removeprefix(_FLAT): value for name, value in values.items()})
     base |= {name: value for name, value in values.items() if "." not in name}
     return _changed(command(**base), values)
@@ -77,18 +76,10 @@ def make(prog: str, command: type, argv: Sequence[str]) -> Any:
 def _changed(record: Any, values: Mapping[str, Any]) -> Any:
     """A record with values by their names below it, such as `guard.W`."""
     made = {name: value for name, value in values.items() if "." not in name}
-    for own in {name.partition(".")[0] for name in values} - made.keys():
+    for own in dict.fromkeys(name.partition(".")[0] for name in values if "." in name):
         inner = {n.partition(".")[2]: v for n, v in values.items() if n.startswith(f"{own}.")}
         made[own] = _changed(getattr(record, own), inner)
     return record.set(**made) if isinstance(record, GuardConfig) else replace(record, **made)
-
-
-def _values(command: type) -> dict[str, Any]:
-    """Name of every field to its default, or `MISSING` if it has to be given."""
-    return {
-        field.name: field.default if field.default_factory is MISSING else field.default_factory()
-        for field in fields(command)
-    }
 
 
 def _parser(prog: str) -> ArgumentParser:
@@ -105,45 +96,41 @@ def _parser(prog: str) -> ArgumentParser:
 
 
 def _added(
-    parser: ArgumentParser,
-    record: type,
-    values: Mapping[str, Any],
-    prefix: str,
-    text: Callable[[type, str, Any], str],
+    parser: ArgumentParser, record: Any, prefix: str, text: Callable[[type, str, Any], str]
 ) -> Iterator[Action]:
     """Add an option for every field, those that have to be given first, nested records last.
 
     Args:
-        values: of the fields, those of a guard by their short names.
+        record: of settings, or the class of a command.
         prefix: of the fields' names.
         text: what help says of a field with its value; `SUPPRESS` hides the option.
     """
-    if record is GuardConfig:
-        kinds, titles = KINDS, {name: f"guard: {GROUP_OF.get(name, 'parts')}" for name in KINDS}
+    owner = record if isinstance(record, type) else type(record)
+    kinds, titles = get_type_hints(owner, include_extras=True), getattr(owner, "GROUPS", {})
+    if isinstance(record, GuardConfig):
+        values, kinds = record.flat(), KINDS
+        titles = {name: f"guard: {GROUP_OF.get(name, 'parts')}" for name in KINDS}
+    elif owner is record:
+        values = {field.name: default_of(field) for field in fields(owner)}
     else:
-        kinds = get_type_hints(record, include_extras=True)
-        titles = getattr(record, "GROUPS", {})
+        values = {field.name: getattr(record, field.name) for field in fields(owner)}
     title = prefix.removeprefix(_FLAT)[:-1] or "options"
     groups: dict[str, Any] = {}
-    nested: list[tuple[str, Any]] = []
+    nested = {name: value for name, value in values.items() if is_dataclass(value)}
     for name, value in sorted(values.items(), key=lambda item: item[1] is not MISSING):
         title = titles.get(name, title)
-        if is_dataclass(value):
-            nested.append((name, value))
-            continue
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        shown = text(record, name, value)
-        yield _option(groups[title], prefix + name, kinds[name], value, shown)
-    for name, value in nested:
-        own = {field.name: getattr(value, field.name) for field in fields(value)}
-        own = value.flat() if isinstance(value, GuardConfig) else own
-        yield from _added(parser, type(value), own, f"{prefix}{name}.", text)
+        if name not in nested:
+            shown = text(owner, name, value)
+            yield _option(groups[title], prefix + name, kinds[name], value, shown)
+    for name, value in nested.items():
+        yield from _added(parser, value, f"{prefix}{name}.", text)
 
 
-def _option(group: Any, name: str, hint: Any, value: Any, text: str) -> Action:
+def _option(group: Any, name: str, wanted: Any, value: Any, text: str) -> Action:
     """Add one option; a bool also has one that switches it off."""
-    kind, optional, marks = _stripped(hint)
+    kind, optional, marks = _stripped(wanted)
     several = get_origin(kind) in (tuple, dict)
     one = get_args(kind)[0] if several else kind
     default = MISSING if value is MISSING else SUPPRESS
@@ -176,15 +163,8 @@ class _Pairs(Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         if len(values) % 2:
             raise ArgumentError(self, f"{' '.join(values)}: must be pairs of a name and a value")
-        pairs = zip(values[::2], map(_plain, values[1::2]), strict=True)
-        setattr(namespace, self.dest, dict(pairs))
-
-
-def _plain(word: str) -> Any:
-    for kind in _WANTED:
-        with suppress(ArgumentTypeError):
-            return _read(kind, False, word)
-    return word
+        read = (next(v for v in readings(word) if v is not None) for word in values[1::2])
+        setattr(namespace, self.dest, dict(zip(values[::2], read, strict=True)))
 
 
 def _read(kind: Any, optional: bool, word: str) -> Any:
@@ -197,12 +177,12 @@ def _read(kind: Any, optional: bool, word: str) -> Any:
             return known[word]
         wanted = f"one of {', '.join(known)}{hint(word, known)}"
         raise ArgumentTypeError(f"{word}: must be {wanted}")
-    if issubclass(kind, Path) and not word:
-        raise ArgumentTypeError("is empty; name a file or folder")
-    try:
-        return _SWITCH[word.lower()] if kind is bool else kind(word)
-    except (ValueError, KeyError):
-        raise ArgumentTypeError(f"{word}: must be {_WANTED[kind]}") from None
+    if kind is Path and word:
+        return Path(word)
+    for value in readings(word):
+        if type(value) is kind:
+            return value
+    raise ArgumentTypeError(f"{word}: must be {_WANTED[kind]}")
 
 
 def _stripped(kind: Any) -> tuple[Any, bool, tuple[Any, ...]]:
@@ -253,7 +233,7 @@ def command_page(prog: str, command: type, complete: bool = False) -> str:
         return said.replace("%", "%%")
 
     parser = _parser(prog)
-    actions = list(_added(parser, command, _values(command), "", text))
+    actions = list(_added(parser, command, "", text))
     needed = [_shown(a) for a in actions if a.default is MISSING or not a.option_strings]
     parser.usage = " ".join([prog, *needed, "[OPTIONS]"])
     parser.description = inspect.getdoc(command)

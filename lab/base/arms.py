@@ -24,7 +24,7 @@ from guard_core.config import KINDS, SCRIPTS, ConfigError, GuardConfig
 from guard_core.rules import RULES
 from guard_core.rules.rule import Rule
 from lab.base.errors import UserError
-from lab.base.settings import hint
+from lab.base.settings import hint, readings
 
 BASELINE = "ttrl"
 """Name of the rule, and of the arm, that others are compared with."""
@@ -109,7 +109,9 @@ def split_settings(name: str) -> tuple[str, dict[str, Any]]:
         if not equals or key not in USUAL or key in own:
             what = "is there twice" if key in own else "is no setting of an arm"
             raise UserError(f"arm {name!r}: {key!r} {what}; give some as 'guard: W=3, theta_MR=.5'")
-        own[key] = _typed(value, type(USUAL[key]))
+        # A text that means no such value is kept, for the checks to refuse.
+        fits = (read for read in readings(value) if type(read) is type(USUAL[key]))
+        own[key] = next(fits, value)
     return base.strip(), {key: own[key] for key in USUAL if key in own}
 
 
@@ -129,16 +131,6 @@ def joined(base: str, own: Mapping[str, Any]) -> str:
 def with_own(guard: GuardConfig, own: Mapping[str, Any]) -> GuardConfig:
     """Return a guard with those of an arm's own settings that are the guard's."""
     return guard.set(**{key: own[key] for key in own if key in KINDS})
-
-
-def _typed(text: str, kind: type) -> Any:
-    """Return the value that a text means; the text, which checks refuse, where it means none."""
-    if kind is bool:
-        return {"true": True, "false": False}.get(text.lower(), text)
-    try:
-        return kind(text)
-    except ValueError:
-        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,11 +285,6 @@ def _with_own(found: Arm, name: str, own: Mapping[str, Any]) -> Arm:
         raise UserError(f"arm {name!r}: {RULES[found.rule].title} {reason}")
     settings = {**found.settings, **others}
     return replace(found, name=name, title=title(name), guard=guard, settings=settings)
-
-
-def can_combine(rule: str, other: str) -> bool:
-    """Return whether `RULE+ARM` is an arm."""
-    return _refusal(RULES[rule], other) is None
 
 
 def title(name: str) -> str:

@@ -144,7 +144,10 @@ def test_names_of_folders_that_cannot_be(capsys, tmp_path):
         def run(self):
             self.out.mkdir()
 
-    for name, said in ((str(tmp_path / ("x" * 300)), "the name is too long"), ("", "is empty;")):
+    for name, said in (
+        (str(tmp_path / ("x" * 300)), "the name is too long"),
+        ("", "--out : must be a name"),
+    ):
         code, _, err = call(capsys, "--out", name, commands={"": Make})
         assert code == 2 and said in one_line(err)
 
