@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from guard_core import ConfigError, GuardConfig, __version__
 from lab.base.arms import BASELINE, arm, for_cell, joined, matched_target, with_rule
 from lab.base.errors import EXIT_USER_ERROR, UserError, exit_code, one_line
@@ -116,18 +118,14 @@ def arms_of(path: Path | None, usual: Sequence[str]) -> tuple[str, ...]:
     `{arm = "guard", flip_rate = "instant"}`.
     """
     listed = list(usual) if path is None else toml_values(path).get("arms", list(usual))
-    names = [_listed(entry) for entry in listed] if isinstance(listed, list) else [None]
-    if None in names:
-        raise UserError(f"{path}: arms: give a list of names and of tables with a name as `arm`")
-    return tuple(name for name in names if name is not None)
-
-
-def _listed(entry: object) -> str | None:
-    """The name that an entry of the list of arms gives; None where it gives none."""
-    if not isinstance(entry, dict):
-        return entry if isinstance(entry, str) else None
-    own = {key: value for key, value in entry.items() if key != "arm"}
-    return joined(entry["arm"], own) if isinstance(entry.get("arm"), str) else None
+    try:
+        entries = msgspec.convert(listed, list[str | dict[str, Any]])
+        tables = [{"arm": entry} if isinstance(entry, str) else entry for entry in entries]
+        return tuple(joined(table.pop("arm"), table) for table in tables)
+    except (msgspec.ValidationError, KeyError, TypeError):
+        raise UserError(
+            f"{path}: arms: give a list of names and of tables with a name as `arm`"
+        ) from None
 
 
 def with_arm_options(

@@ -50,9 +50,8 @@ def to_values(config: Any) -> dict[str, Any]:
         values = config.to_dict()
     else:
         values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-        nested = {n: v for n, v in values.items() if dataclasses.is_dataclass(v)}
-        values |= {name: to_values(value) for name, value in nested.items()}
-    return msgspec.to_builtins(values, enc_hook=plain)
+    made = {n: to_values(v) if dataclasses.is_dataclass(v) else v for n, v in values.items()}
+    return msgspec.to_builtins(made, enc_hook=plain)
 
 
 def plain(value: Any) -> Any:
