@@ -66,14 +66,10 @@ class SettingsCommand:
     settings: SimConfig = field(default_factory=SimConfig)
 
     @classmethod
-    def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+    def defaults(cls, given: Mapping[str, Any], has_arms: bool = False) -> dict[str, Any]:
         """Settings of --config, --population, --profile and --arm for what is not given."""
-        return {"settings": settings_of(given, replicates=cls.replicates())}
-
-    @classmethod
-    def replicates(cls) -> int:
-        """Replicates of the command's settings by default."""
-        return cls.__dataclass_fields__["settings"].default_factory().replicates
+        usual = cls.__dataclass_fields__["settings"].default_factory()
+        return {"settings": settings_of(given, has_arms, replicates=usual.replicates)}
 
 
 @dataclass(kw_only=True)
@@ -161,10 +157,10 @@ class Compare(StudyCommand):
     """Also run all arms with independent problems: the null model."""
 
     @classmethod
-    def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+    def defaults(cls, given: Mapping[str, Any], has_arms: bool = True) -> dict[str, Any]:
         """Settings of --config, --population and --profile for what is not given."""
-        settings = settings_of(given, has_arms=True, replicates=cls.replicates())
-        return {"settings": settings, "arms": arms_of(given.get("config"), DEMO_ARMS)}
+        arms = arms_of(given.get("config"), DEMO_ARMS)
+        return {**super().defaults(given, has_arms), "arms": arms}
 
     def run(self) -> None:
         """Simulate all arms, write every difference, then print a summary."""
@@ -229,13 +225,13 @@ class SweepCommand(StudyCommand):
     """Arms, as in guard-sim compare; the preset's, or guard, if left out."""
 
     @classmethod
-    def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+    def defaults(cls, given: Mapping[str, Any], has_arms: bool = False) -> dict[str, Any]:
         """Settings of --config, --preset, --population, --profile and --rule."""
         if (name := given.get("preset")) is None:
             return super().defaults(given)
         from sim.studies.sweep import preset_settings
 
-        return {"settings": settings_of(given, **preset_settings(name))}
+        return {"settings": settings_of(given, has_arms, **preset_settings(name))}
 
     def run(self) -> None:
         """Run the sweep, then print a summary."""

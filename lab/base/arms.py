@@ -268,11 +268,14 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
             f"arm {name!r}: unknown{hint(name, (*_ARMS, *RULES))}; use one of {', '.join(_ARMS)}; "
             f"a rule: {', '.join(RULES)}; or RULE+ARM with an arm of {', '.join(WITH_RULES)}"
         )
-    if reason := _refusal(rule, other):
+    guard, labels = _ARMS[other][1], "truth" if other == CEILING else "votes"
+    reason = misfit(rule, guard, labels)
+    if rule.loss != "rewards":
+        reason = f"has no rewards that {other} could work on"
+    if reason and other != BASELINE:
         raise UserError(f"arm {name!r}: {rule.title} {reason}")
-    guard = guard_alone(rule) if other == BASELINE else _ARMS[other][1]
-    settings = _SETTINGS.get(name, {})
-    return Arm(name, title(name), guard, _labels(other), step_factor, rule.name, settings)
+    guard = guard_alone(rule) if other == BASELINE else guard
+    return Arm(name, title(name), guard, labels, step_factor, rule.name, _SETTINGS.get(name, {}))
 
 
 def _with_own(found: Arm, name: str, own: Mapping[str, Any]) -> Arm:
@@ -340,19 +343,6 @@ def is_guarded(name: str) -> bool:
 def rivals(names: Iterable[str]) -> list[str]:
     """The arms that a guard should beat: all arms without one, except the ceiling."""
     return [name for name in names if not is_guarded(name) and name != CEILING]
-
-
-def _refusal(rule: type[Rule], other: str) -> str | None:
-    """Reason why a rule cannot be combined with a named arm; None where it can."""
-    if other == BASELINE:
-        return None
-    if rule.loss != "rewards":
-        return f"has no rewards that {other} could work on"
-    return misfit(rule, _ARMS[other][1], _labels(other))
-
-
-def _labels(name: str) -> Literal["votes", "truth"]:
-    return "truth" if name == CEILING else "votes"
 
 
 def _split(name: str) -> tuple[type[Rule] | None, str]:
