@@ -23,7 +23,6 @@ from lab.base.arms import (
     WITH_RULES,
     Arm,
     arm,
-    can_combine,
     matched_target,
     replayed_target,
     title,
@@ -77,12 +76,12 @@ def arm_of(settings: Any, asked: str | None = None) -> Arm:
 
 
 def _names(rule: str, factor: float) -> tuple[str, ...]:
-    """Names of the arms with a rule, the most usual first."""
+    """Names that the arms with a rule can have, the most usual first."""
     if factor != 1:
         return (MATCHED,) if rule == BASELINE else ()
     if rule == BASELINE:
         return tuple(dict.fromkeys((*ALL_ARMS, *UNGUARDED, *SIMPLE)))
-    return (rule, *(f"{rule}+{other}" for other in WITH_RULES if can_combine(rule, other)))
+    return (rule, *(f"{rule}+{other}" for other in WITH_RULES))
 
 
 def _known(name: str, factor: float) -> Arm | None:

@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from guard_core import ConfigError, GuardConfig, __version__
 from lab.base.arms import BASELINE, arm, for_cell, joined, matched_target, with_rule
 from lab.base.errors import EXIT_USER_ERROR, UserError, exit_code, one_line
 from lab.base.settings import hint, toml_values
-from lab.options import UsageError, make
+from lab.options import command_page, make, program_page
 from lab.signals import ends_at_once, stops_raised
 
 EXIT_CLOSED_PIPE = 141
@@ -24,8 +26,8 @@ EXIT_CLOSED_PIPE = 141
 class Command(Protocol):
     """A dataclass whose fields are the options and whose `run` does the work.
 
-    A command may also have a class method `defaults(argv)` that returns values of its fields by
-    name, which options take when they are not given, for example from a file named on the line.
+    A command may also have a class method `defaults(given)`: from the values of the options that
+    are given, by name, it returns values of fields for those that are not, for example from a file.
     """
 
     def run(self) -> int | None:
@@ -109,40 +111,25 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def read_option(argv: Sequence[str], flag: str) -> str | None:
-    """The value given to `flag`, for options that set the defaults of others."""
-    for place, word in enumerate(argv):
-        if word == flag and place + 1 < len(argv):
-            return argv[place + 1]
-        if word.startswith(f"{flag}="):
-            return word.removeprefix(f"{flag}=")
-    return None
-
-
-def arms_of(argv: Sequence[str], usual: Sequence[str]) -> tuple[str, ...]:
+def arms_of(path: Path | None, usual: Sequence[str]) -> tuple[str, ...]:
     """The arms of a comparison: the list `arms` of the settings file, or the usual ones.
 
     The list holds names, and tables with a name and the arm's own settings, such as
     `{arm = "guard", flip_rate = "instant"}`.
     """
-    path = read_option(argv, "--config")
-    listed = list(usual) if path is None else toml_values(Path(path)).get("arms", list(usual))
-    names = [_listed(entry) for entry in listed] if isinstance(listed, list) else [None]
-    if None in names:
-        raise UserError(f"{path}: arms: give a list of names and of tables with a name as `arm`")
-    return tuple(name for name in names if name is not None)
-
-
-def _listed(entry: object) -> str | None:
-    """The name that an entry of the list of arms gives; None where it gives none."""
-    if not isinstance(entry, dict):
-        return entry if isinstance(entry, str) else None
-    own = {key: value for key, value in entry.items() if key != "arm"}
-    return joined(entry["arm"], own) if isinstance(entry.get("arm"), str) else None
+    listed = list(usual) if path is None else toml_values(path).get("arms", list(usual))
+    try:
+        entries = msgspec.convert(listed, list[str | dict[str, Any]])
+        tables = [{"arm": entry} if isinstance(entry, str) else entry for entry in entries]
+        return tuple(joined(table.pop("arm"), table) for table in tables)
+    except (msgspec.ValidationError, KeyError, TypeError):
+        raise UserError(
+            f"{path}: arms: give a list of names and of tables with a name as `arm`"
+        ) from None
 
 
 def with_arm_options(
-    argv: Sequence[str], values: Mapping[str, Any], cell: str | None = None
+    given: Mapping[str, Any], values: Mapping[str, Any], cell: str | None = None
 ) -> dict[str, Any]:
     """Settings as plain values, with what the options say of the rule and the guard.
 
@@ -151,23 +138,24 @@ def with_arm_options(
     of the values or else the paper's.
 
     Args:
+        given: values of the options on the command line, by name.
         values: of the settings file, empty without one.
         cell: of the paper, see `lab.base.arms.for_cell`.
     """
     made = dict(values)
-    name, profile, rule = (read_option(argv, f"--{n}") for n in ("arm", "profile", "rule"))
+    name, profile, rule = map(given.get, ("arm", "profile", "rule"))
     if rule is not None:
         made["rule"] = rule
     if name is not None:
         if profile is not None:
             raise UserError("--arm and --profile: both set the guard; give one of them")
         made |= _arm_values(for_cell(name, cell), made.get("rule", BASELINE), rule)
-        factor = read_option(argv, "--step-factor") or made.get("step_factor")
+        factor = given.get("step_factor", made.get("step_factor"))
         if factor is None and matched_target(name):
             raise UserError(f"arm {name!r}: needs --step-factor, which the command compare finds")
     elif profile is not None:
         made["guard"] = GuardConfig.profile(profile).to_dict()
-    elif any(word.startswith("--guard.") for word in argv):
+    elif any(option.startswith("guard.") for option in given):
         made.setdefault("guard", {})
     if made.get("rule", BASELINE) != values.get("rule", BASELINE):
         made.pop("rule_options", None)
@@ -197,8 +185,6 @@ def _page(prog: str, commands: Mapping[str, type[Command]], argv: list[str], abo
         return f"{prog} {__version__}"
     if not {"-h", "--help", "--help-all"} & set(argv):
         return ""
-    from lab.options import command_page, program_page
-
     name = next((word for word in argv if word in commands), "")
     if name not in commands:
         return program_page(prog, about, commands)
@@ -214,11 +200,4 @@ def _parse(prog: str, commands: Mapping[str, type[Command]], argv: list[str]) ->
         if name not in commands:
             wrong = f"unknown command {name}{hint(name, commands)}" if name else "no command given"
             raise UserError(f"{wrong}; the commands are {names}; see {prog} --help")
-    if read_option(argv, "--out") == "":
-        raise UserError("--out: is empty; name a folder")
-    command = commands[name]
-    defaults = getattr(command, "defaults", lambda _: {})
-    try:
-        return make(command, argv, defaults(argv))
-    except UsageError as error:
-        raise UserError(f"{error}; see {f'{prog} {name}'.rstrip()} --help") from None
+    return make(f"{prog} {name}".rstrip(), commands[name], argv)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -16,7 +16,7 @@ from lab.arm_settings import arm_of
 from lab.base.arms import DEMO_ARMS, for_cell, with_rule
 from lab.base.errors import UserError
 from lab.base.settings import to_values
-from lab.cli import arms_of, read_option
+from lab.cli import arms_of
 from lab.options import POSITIONAL
 from lab.signals import ends_at_once
 from lab.trace.manifest import FILE_NAME, check_new, read_manifest
@@ -47,9 +47,9 @@ class SettingsCommand:
     """Draw no progress bar."""
 
     @classmethod
-    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
+    def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Defaults of the options: from the preset, the file, the arm, the rule and the profile."""
-        return {"settings": settings_of(argv)}
+        return {"settings": settings_of(given)}
 
 
 @dataclass(kw_only=True)
@@ -118,10 +118,10 @@ class ResumeCommand:
     """Draw no progress bar."""
 
     @classmethod
-    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
+    def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Defaults of the options: the settings of the run."""
-        folder = next((Path(word) for word in argv if (Path(word) / FILE_NAME).is_file()), None)
-        return {} if folder is None else {"settings": stored_config(folder)}
+        folder = given["folder"]
+        return {"settings": stored_config(folder)} if (folder / FILE_NAME).is_file() else {}
 
     def run(self) -> None:
         """Go on, and say what came out."""
@@ -166,11 +166,11 @@ class CompareCommand(SettingsCommand):
     """A cell of the paper, such as qwen2.5-7b/math500, or a study; see `guard-train presets`."""
 
     @classmethod
-    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
+    def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Defaults of the options; the file may list arms, a study has its own."""
-        study = STUDY if read_option(argv, "--preset") in STUDIES else {"arms": DEMO_ARMS}
-        arms = arms_of(argv, study["arms"])
-        return {**study, "settings": settings_of(argv, has_arms=True), "arms": arms}
+        study = STUDY if given.get("preset") in STUDIES else {"arms": DEMO_ARMS}
+        arms = arms_of(given.get("config"), study["arms"])
+        return {**study, "settings": settings_of(given, has_arms=True), "arms": arms}
 
     def run(self) -> int:
         """Run all, and say what came out; the exit code is 1 where a run failed."""
@@ -388,9 +388,9 @@ class PlanCommand:
     """TOML file with settings; options given here override it."""
 
     @classmethod
-    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
+    def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Defaults of the options, from the preset and the file."""
-        return {"settings": settings_of(argv, with_model=True)}
+        return {"settings": settings_of(given, with_model=True)}
 
     def run(self) -> int:
         """Print the plan; the exit code is 1 where the run does not fit."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import socket
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -16,7 +15,7 @@ from lab.base.arms import DEMO_ARMS, GUARD, for_cell, with_rule
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.settings import from_values, toml_values
-from lab.cli import arms_of, read_option, with_arm_options
+from lab.cli import arms_of, with_arm_options
 from lab.trace.manifest import check_new
 from sim.settings import populations
 from sim.settings.config import (
@@ -30,40 +29,29 @@ from sim.settings.config import (
 from sim.settings.populations import NAMED
 
 
-def settings_of(argv: Sequence[str], has_arms: bool = False, **base: Any) -> SimConfig:
+def settings_of(given: Mapping[str, Any], has_arms: bool = False, **base: Any) -> SimConfig:
     """Return the settings of the file, or else `base`, with those of the options over them.
 
     Options are read here as far as they decide the values of others: `--population`, `--policy`
     with `--response` and `--lr`, and those of `lab.cli.with_arm_options`. With `has_arms` the file
     may list arms, which `lab.cli.arms_of` reads.
     """
-    path = read_option(argv, "--config")
-    values = base if path is None else toml_values(Path(path))
+    path = given.get("config")
+    values = base if path is None else toml_values(path)
     values = {name: values[name] for name in values if name != "arms" or not has_arms}
     usual = values.get("population", SimConfig.__dataclass_fields__["population"].default)
-    asked = _problems(argv)
-    if asked.get("policy") == "measured" and isinstance(response := asked.get("response"), str):
-        from sim.settings.trainer import taken
+    asked = {name: given[name] for name in ("response", "lr") if name in given}
+    if given.get("population") in NAMED:
+        asked["population"] = given["population"]
+    if given.get("policy") == "measured":
+        asked["policy"] = "measured"
+        if (response := asked.get("response")) is not None:
+            from sim.settings.trainer import taken
 
-        run = populations.response_at(response).facts.run
-        values = (taken(run, f"response: {response}") if run else {}) | values
-    values = with_arm_options(argv, values, read_option(argv, "--population") or usual)
-    return from_values(values | asked, SimConfig, path or "")
-
-
-def _problems(argv: Sequence[str]) -> dict[str, str | float]:
-    """The options that decide how many problems there are, as far as they are given."""
-    values: dict[str, str | float] = {}
-    if (population := read_option(argv, "--population")) in NAMED:
-        values["population"] = population
-    if read_option(argv, "--policy") == "measured":
-        values["policy"] = "measured"
-    if (response := read_option(argv, "--response")) is not None:
-        values["response"] = response
-    if (lr := read_option(argv, "--lr")) is not None:
-        with suppress(ValueError):
-            values["lr"] = float(lr)
-    return values
+            run = populations.response_at(response).facts.run
+            values = (taken(run, f"response: {response}") if run else {}) | values
+    values = with_arm_options(given, values, given.get("population", usual))
+    return from_values(values | asked, SimConfig, str(path or ""))
 
 
 @dataclass(kw_only=True)
@@ -78,14 +66,10 @@ class SettingsCommand:
     settings: SimConfig = field(default_factory=SimConfig)
 
     @classmethod
-    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
+    def defaults(cls, given: Mapping[str, Any], has_arms: bool = False) -> dict[str, Any]:
         """Settings of --config, --population, --profile and --arm for what is not given."""
-        return {"settings": settings_of(argv, replicates=cls.replicates())}
-
-    @classmethod
-    def replicates(cls) -> int:
-        """Replicates of the command's settings by default."""
-        return cls.__dataclass_fields__["settings"].default_factory().replicates
+        usual = cls.__dataclass_fields__["settings"].default_factory()
+        return {"settings": settings_of(given, has_arms, replicates=usual.replicates)}
 
 
 @dataclass(kw_only=True)
@@ -173,10 +157,10 @@ class Compare(StudyCommand):
     """Also run all arms with independent problems: the null model."""
 
     @classmethod
-    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
+    def defaults(cls, given: Mapping[str, Any], has_arms: bool = True) -> dict[str, Any]:
         """Settings of --config, --population and --profile for what is not given."""
-        settings = settings_of(argv, has_arms=True, replicates=cls.replicates())
-        return {"settings": settings, "arms": arms_of(argv, DEMO_ARMS)}
+        arms = arms_of(given.get("config"), DEMO_ARMS)
+        return {**super().defaults(given, has_arms), "arms": arms}
 
     def run(self) -> None:
         """Simulate all arms, write every difference, then print a summary."""
@@ -241,13 +225,13 @@ class SweepCommand(StudyCommand):
     """Arms, as in guard-sim compare; the preset's, or guard, if left out."""
 
     @classmethod
-    def defaults(cls, argv: Sequence[str]) -> dict[str, Any]:
+    def defaults(cls, given: Mapping[str, Any], has_arms: bool = False) -> dict[str, Any]:
         """Settings of --config, --preset, --population, --profile and --rule."""
-        if (name := read_option(argv, "--preset")) is None:
-            return super().defaults(argv)
+        if (name := given.get("preset")) is None:
+            return super().defaults(given)
         from sim.studies.sweep import preset_settings
 
-        return {"settings": settings_of(argv, **preset_settings(name))}
+        return {"settings": settings_of(given, has_arms, **preset_settings(name))}
 
     def run(self) -> None:
         """Run the sweep, then print a summary."""

@@ -24,7 +24,7 @@ from guard_core.config import KINDS, SCRIPTS, ConfigError, GuardConfig
 from guard_core.rules import RULES
 from guard_core.rules.rule import Rule
 from lab.base.errors import UserError
-from lab.base.settings import hint
+from lab.base.settings import hint, readings
 
 BASELINE = "ttrl"
 """Name of the rule, and of the arm, that others are compared with."""
@@ -109,7 +109,9 @@ def split_settings(name: str) -> tuple[str, dict[str, Any]]:
         if not equals or key not in USUAL or key in own:
             what = "is there twice" if key in own else "is no setting of an arm"
             raise UserError(f"arm {name!r}: {key!r} {what}; give some as 'guard: W=3, theta_MR=.5'")
-        own[key] = _typed(value, type(USUAL[key]))
+        # A text that means no such value is kept, for the checks to refuse.
+        fits = (read for read in readings(value) if type(read) is type(USUAL[key]))
+        own[key] = next(fits, value)
     return base.strip(), {key: own[key] for key in USUAL if key in own}
 
 
@@ -129,16 +131,6 @@ def joined(base: str, own: Mapping[str, Any]) -> str:
 def with_own(guard: GuardConfig, own: Mapping[str, Any]) -> GuardConfig:
     """Return a guard with those of an arm's own settings that are the guard's."""
     return guard.set(**{key: own[key] for key in own if key in KINDS})
-
-
-def _typed(text: str, kind: type) -> Any:
-    """Return the value that a text means; the text, which checks refuse, where it means none."""
-    if kind is bool:
-        return {"true": True, "false": False}.get(text.lower(), text)
-    try:
-        return kind(text)
-    except ValueError:
-        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,11 +268,14 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
             f"arm {name!r}: unknown{hint(name, (*_ARMS, *RULES))}; use one of {', '.join(_ARMS)}; "
             f"a rule: {', '.join(RULES)}; or RULE+ARM with an arm of {', '.join(WITH_RULES)}"
         )
-    if reason := _refusal(rule, other):
+    guard, labels = _ARMS[other][1], "truth" if other == CEILING else "votes"
+    reason = misfit(rule, guard, labels)
+    if rule.loss != "rewards":
+        reason = f"has no rewards that {other} could work on"
+    if reason and other != BASELINE:
         raise UserError(f"arm {name!r}: {rule.title} {reason}")
-    guard = guard_alone(rule) if other == BASELINE else _ARMS[other][1]
-    settings = _SETTINGS.get(name, {})
-    return Arm(name, title(name), guard, _labels(other), step_factor, rule.name, settings)
+    guard = guard_alone(rule) if other == BASELINE else guard
+    return Arm(name, title(name), guard, labels, step_factor, rule.name, _SETTINGS.get(name, {}))
 
 
 def _with_own(found: Arm, name: str, own: Mapping[str, Any]) -> Arm:
@@ -293,11 +288,6 @@ def _with_own(found: Arm, name: str, own: Mapping[str, Any]) -> Arm:
         raise UserError(f"arm {name!r}: {RULES[found.rule].title} {reason}")
     settings = {**found.settings, **others}
     return replace(found, name=name, title=title(name), guard=guard, settings=settings)
-
-
-def can_combine(rule: str, other: str) -> bool:
-    """Return whether `RULE+ARM` is an arm."""
-    return _refusal(RULES[rule], other) is None
 
 
 def title(name: str) -> str:
@@ -353,19 +343,6 @@ def is_guarded(name: str) -> bool:
 def rivals(names: Iterable[str]) -> list[str]:
     """The arms that a guard should beat: all arms without one, except the ceiling."""
     return [name for name in names if not is_guarded(name) and name != CEILING]
-
-
-def _refusal(rule: type[Rule], other: str) -> str | None:
-    """Reason why a rule cannot be combined with a named arm; None where it can."""
-    if other == BASELINE:
-        return None
-    if rule.loss != "rewards":
-        return f"has no rewards that {other} could work on"
-    return misfit(rule, _ARMS[other][1], _labels(other))
-
-
-def _labels(name: str) -> Literal["votes", "truth"]:
-    return "truth" if name == CEILING else "votes"
 
 
 def _split(name: str) -> tuple[type[Rule] | None, str]:

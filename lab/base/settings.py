@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_origin, get_type_hints
 
@@ -49,9 +50,8 @@ def to_values(config: Any) -> dict[str, Any]:
         values = config.to_dict()
     else:
         values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-        nested = {n: v for n, v in values.items() if dataclasses.is_dataclass(v)}
-        values |= {name: to_values(value) for name, value in nested.items()}
-    return msgspec.to_builtins(values, enc_hook=plain)
+    made = {n: to_values(v) if dataclasses.is_dataclass(v) else v for n, v in values.items()}
+    return msgspec.to_builtins(made, enc_hook=plain)
 
 
 def plain(value: Any) -> Any:
@@ -59,6 +59,17 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} {value!r}: cannot stand in JSON")
+
+
+def readings(word: str) -> Iterator[bool | int | float | str | None]:
+    """The values that a word of a command line can mean; the last is the word itself."""
+    words = {"true": True, "false": False, "none": None}
+    if word.lower() in words:
+        yield words[word.lower()]
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            yield kind(word)
+    yield word
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -134,13 +145,16 @@ def _remedy(wrong: str, near: str | None, is_table: bool) -> str:
     return f"perhaps you meant {name} {place}"
 
 
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """The value of a field that is not given; `dataclasses.MISSING` if it has to be."""
+    factory = field.default_factory
+    return field.default if factory is dataclasses.MISSING else factory()
+
+
 def _nested(field: dataclasses.Field[Any]) -> Any:
     """The dataclass that a field holds by default, if it holds one."""
-    factory = field.default_factory
-    if factory is not dataclasses.MISSING and dataclasses.is_dataclass(factory):
-        return factory
-    made = field.default if factory is dataclasses.MISSING else factory()
-    return type(made) if dataclasses.is_dataclass(made) and not isinstance(made, type) else None
+    made = default_of(field)
+    return type(made) if dataclasses.is_dataclass(made) else None
 
 
 _MEANT = {

@@ -13,7 +13,7 @@ from lab.arm_settings import arm_of
 from lab.base.arms import title
 from lab.base.errors import UserError
 from lab.base.settings import check_unchanged, from_values, to_values, toml_values
-from lab.cli import read_option, with_arm_options
+from lab.cli import with_arm_options
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
 from real.settings.config import TrainConfig
 from real.settings.groups import BOX_REQUEST, EngineSettings
@@ -172,30 +172,26 @@ def _shown(value: Any) -> str:
 
 
 def settings_of(
-    argv: Sequence[str], with_model: bool = False, has_arms: bool = False
+    given: Mapping[str, Any], with_model: bool = False, has_arms: bool = False
 ) -> TrainConfig:
     """Return the settings of the preset, with those of the file and of the arm over them.
 
-    Of the command line `--config`, `--preset`, `--arm`, `--profile` and `--rule` are read, and the
+    Of the options given `--config`, `--preset`, `--arm`, `--profile` and `--rule` are read, and the
     options that these settings are checked against. `with_model` names the preset's model where
     none is given; with `has_arms` the file may list arms, which `lab.cli.arms_of` reads.
     """
-    path, name = read_option(argv, "--config"), read_option(argv, "--preset")
-    values = with_arm_options(argv, {} if path is None else toml_values(Path(path)), name)
+    path, name = given.get("config"), given.get("preset")
+    values = with_arm_options(given, {} if path is None else toml_values(path), name)
     if has_arms:
         values.pop("arms", None)
     # Read before the other options: problems without a model are refused, rules without a judge.
-    given = {
-        n: read_option(argv, f"--{n.replace('_', '-')}") for n in ("model", "problems", "tiny_task")
-    }
-    values |= {n: value for n, value in given.items() if value is not None}
-    if "--tiny-verifies" in argv:
-        values["tiny_verifies"] = True
+    early = ("model", "problems", "tiny_task", "tiny_verifies")
+    values |= {name: given[name] for name in early if name in given}
     if name is not None:
         if with_model and name in NAMES:
             values.setdefault("model", model_of(name))
         return preset(name, **values)
-    return from_values(values, TrainConfig, path or "")
+    return from_values(values, TrainConfig, str(path or ""))
 
 
 def settled_for(config: TrainConfig, gpu: bool, vllm: bool) -> tuple[TrainConfig, list[str]]:

@@ -139,9 +139,8 @@ def cell_script(cell: ConfigCommand) -> str:
         raise UserError(f"preset = {cell.preset!r}: a study for a CPU; run it with guard-train")
     from real.plan import PlannedModel, read_config  # imports torch
 
-    factor = [] if cell.step_factor is None else ["--step-factor", str(cell.step_factor)]
-    options = ["--preset", cell.preset, "--arm", cell.arm, *factor]
-    config = replace(settings_of(options, with_model=True), step_factor=cell.step_factor or 1.0)
+    given = {name: getattr(cell, name) for name in ("preset", "arm", "step_factor")}
+    config = replace(settings_of(given, with_model=True), step_factor=cell.step_factor or 1.0)
     check_plugin(config)
     out = Path(os.path.abspath(cell.out))
     if not (out / "checkpoints" / "latest_checkpointed_iteration.txt").exists():
@@ -245,8 +244,6 @@ class ProblemsCommand:
 
     def run(self) -> None:
         """Write the file, and say how many problems it holds."""
-        if not self.sources:
-            raise UserError(f"sources: name a problem file, or one of {', '.join(NAMED)}")
         sets = [load_problems(name, self.fields, self.data_dir, self.hub) for name in self.sources]
         n_problems = write_problems(self.out, sets, self.prompt_suffix, self.system_prompt)
         print(f"{self.out}: {n_problems} problems, extra_info.index 0 to {n_problems - 1}")

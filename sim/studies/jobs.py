@@ -11,7 +11,6 @@ spaced in the logarithm or in the value.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import warnings
@@ -40,7 +39,7 @@ from lab.base.arms import (
 )
 from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
-from lab.base.settings import hint, to_values
+from lab.base.settings import hint, readings, to_values
 from lab.measures import MEASURES
 from lab.study import Control, Effort, control, needs
 from sim.engine.run import measure
@@ -147,17 +146,12 @@ def _spaced(name: str, law: str, bounds: str) -> tuple[Value, ...]:
     return tuple(dict.fromkeys(round(value) for value in values))
 
 
-_WORDS: Mapping[str, Value] = {"true": True, "false": False, "none": None}
-
-
 def _value(name: str, word: str) -> Value:
     """The first reading of a word that fits the setting's type."""
     message = None
-    for kind in (lambda w: _WORDS[w.lower()], int, float, str):
-        with contextlib.suppress(ValueError, KeyError):
-            value = kind(word)
-            if (message := fault(name, value, _kind(name))) is None:
-                return value
+    for value in readings(word):
+        if (message := fault(name, value, _kind(name))) is None:
+            return value
     raise UserError(f"vary {message}")
 
 

@@ -34,30 +34,30 @@ def test_a_rule_without_a_guard_is_the_rule_alone(config):
 @pytest.mark.parametrize(
     ("options", "file", "name"),
     [
-        ([], "", "guard"),
-        (["--rule", "scrl"], "", "scrl"),
-        (["--arm", "scrl"], "", "scrl"),
-        ([], 'rule = "scrl"', "scrl"),
-        ([], 'rule = "rent"', "rent"),
-        (["--rule", "rent"], 'rule = "scrl"\nrule_options = {t_pos = 0.5}', "rent"),
-        (["--rule", "maj_at_n"], 'rule = "scrl"', "maj_at_n"),
-        (["--rule", "scrl", "--profile", "paper"], "", "scrl+guard"),
-        (["--profile", "frs"], 'rule = "scrl"', "scrl+frs"),
-        (["--rule", "scrl", "--arm", "guard"], "", "scrl+guard"),
-        (["--arm", "guard"], 'rule = "scrl"', "scrl+guard"),
-        (["--arm", "srt"], 'rule = "scrl"', "srt"),
-        (["--arm", "ttrl"], 'rule = "scrl"', "ttrl"),
-        (["--arm", "scrl+guard"], "", "scrl+guard"),
-        (["--rule", "scrl", "--guard.W", "5"], "", "scrl+guard"),
-        (["--rule", "scrl"], "[guard]\n", "scrl+guard"),
-        (["--rule", "scrl"], "[guard]\nW = 3\n", "scrl+custom"),
-        (["--profile", "off"], "", "ttrl"),
+        ({}, "", "guard"),
+        ({"rule": "scrl"}, "", "scrl"),
+        ({"arm": "scrl"}, "", "scrl"),
+        ({}, 'rule = "scrl"', "scrl"),
+        ({}, 'rule = "rent"', "rent"),
+        ({"rule": "rent"}, 'rule = "scrl"\nrule_options = {t_pos = 0.5}', "rent"),
+        ({"rule": "maj_at_n"}, 'rule = "scrl"', "maj_at_n"),
+        ({"rule": "scrl", "profile": "paper"}, "", "scrl+guard"),
+        ({"profile": "frs"}, 'rule = "scrl"', "scrl+frs"),
+        ({"rule": "scrl", "arm": "guard"}, "", "scrl+guard"),
+        ({"arm": "guard"}, 'rule = "scrl"', "scrl+guard"),
+        ({"arm": "srt"}, 'rule = "scrl"', "srt"),
+        ({"arm": "ttrl"}, 'rule = "scrl"', "ttrl"),
+        ({"arm": "scrl+guard"}, "", "scrl+guard"),
+        ({"rule": "scrl", "guard.W": 5}, "", "scrl+guard"),
+        ({"rule": "scrl"}, "[guard]\n", "scrl+guard"),
+        ({"rule": "scrl"}, "[guard]\nW = 3\n", "scrl+custom"),
+        ({"profile": "off"}, "", "ttrl"),
     ],
 )
 def test_options_and_files_mean_the_same_in_both_worlds(tmp_path, read, options, file, name):
     if file:
         (tmp_path / "s.toml").write_text(file)
-        options = [*options, "--config", str(tmp_path / "s.toml")]
+        options = {**options, "config": tmp_path / "s.toml"}
     assert arm_of(read(options)).name == name
 
 
@@ -65,9 +65,9 @@ def test_options_and_files_mean_the_same_in_both_worlds(tmp_path, read, options,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--arm", "guard", "--profile", "paper"], "--arm and --profile: both set the guard"),
-        (["--arm", "srt", "--rule", "scrl"], "trains by rule srt, and --rule is scrl"),
-        (["--arm", "matched_srt+guard"], "needs --step-factor"),
+        ({"arm": "guard", "profile": "paper"}, "--arm and --profile: both set the guard"),
+        ({"arm": "srt", "rule": "scrl"}, "trains by rule srt, and --rule is scrl"),
+        ({"arm": "matched_srt+guard"}, "needs --step-factor"),
     ],
 )
 def test_options_that_contradict_each_other(read, options, message):

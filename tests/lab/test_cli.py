@@ -14,7 +14,7 @@ import guard_core
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.base.settings import from_values, toml_values
-from lab.cli import EXIT_CLOSED_PIPE, read_option, run_cli
+from lab.cli import EXIT_CLOSED_PIPE, run_cli
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Show:
     settings: Settings = field(default_factory=Settings)
 
     @classmethod
-    def defaults(cls, argv):
-        path = read_option(argv, "--config")
+    def defaults(cls, given):
+        path = given.get("config")
         if path is None:
             return {}
-        return {"settings": from_values(toml_values(Path(path)), Settings, path)}
+        return {"settings": from_values(toml_values(path), Settings, str(path))}
 
     def run(self):
         print(self.settings.size, self.settings.mode, self.settings.guard.rates.W)
@@ -93,7 +93,7 @@ def test_options_override_the_file_that_sets_their_defaults(capsys, tmp_path):
         (["show", "--sizes", "4"], "unknown option --sizes; perhaps you meant --size; see "),
         (["show", "--size", "many"], "--size many: must be a whole number"),
         (["show", "--rate", "fast"], "--rate fast: must be a number"),
-        (["show", "--size"], "--size needs a value: INT; see guard-test show --help"),
+        (["show", "--size"], "--size expected one argument; see guard-test show --help"),
         (["show", "--mode", "fats"], "must be one of fast, slow; perhaps you meant fast"),
         (["show", "more"], "unknown word more; see guard-test show --help"),
         (["show", "--guard.W", "0"], "W = 0"),
@@ -144,7 +144,10 @@ def test_names_of_folders_that_cannot_be(capsys, tmp_path):
         def run(self):
             self.out.mkdir()
 
-    for name, said in ((str(tmp_path / ("x" * 300)), "the name is too long"), ("", "is empty;")):
+    for name, said in (
+        (str(tmp_path / ("x" * 300)), "the name is too long"),
+        ("", "--out : must be a name"),
+    ):
         code, _, err = call(capsys, "--out", name, commands={"": Make})
         assert code == 2 and said in one_line(err)
 

@@ -62,17 +62,16 @@ def test_any_name_of_a_run_folder_has_a_title(name):
 
 def test_arms_of_a_settings_file(tmp_path):
     file = tmp_path / "arms.toml"
-    words = ["--config", str(file)]
     file.write_text(
         'arms = ["ttrl", {arm = "guard", flip_rate = "instant", theta_MR = 0.4, mps = true}]'
     )
-    names = arms_of(words, ["memory"])
+    names = arms_of(file, ["memory"])
     assert [arm(name).name for name in names] == ["ttrl", INSTANT.replace(",f", ",mps=True,f")]
-    assert arms_of([], ["memory"]) == ("memory",)
+    assert arms_of(None, ["memory"]) == ("memory",)
     for wrong in ('arms = "ttrl"', "arms = [1]", "arms = [{W = 3}]"):
         file.write_text(wrong)
         with pytest.raises(UserError, match="arms: give a list of names and of tables"):
-            arms_of(words, [])
+            arms_of(file, [])
 
 
 def test_the_release_arm_takes_the_script_of_its_cell():

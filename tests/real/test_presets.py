@@ -44,18 +44,18 @@ def test_every_cell_has_the_paper_s_numbers(name):
 def test_options_beat_the_file_and_the_file_beats_the_preset(tmp_path):
     file = tmp_path / "settings.toml"
     file.write_text("epochs = 7\nn_votes = 48\n[guard]\nW = 7\n[fields]\nprompt = 'q'\n")
-    argv = ["--preset", "llama-3.2-3b/aime24", "--config", str(file), "--model", "m"]
+    given = {"preset": "llama-3.2-3b/aime24", "config": file, "model": "m"}
     for command in (RunCommand, CompareCommand):
-        settings = command.defaults(argv)["settings"]
+        settings = command.defaults(given)["settings"]
         assert (settings.epochs, settings.n_votes, settings.n_samples) == (7, 48, 32)
         assert settings.guard.rates.W == 7 and settings.fields.prompt == "q"
         assert settings.problems == "aime24" and settings.model == "m"
     # A file's problems may get their model on the command line.
     file.write_text("problems = 'amc'\n")
-    settings = RunCommand.defaults(["--config", str(file), "--model=m"])["settings"]
+    settings = RunCommand.defaults({"config": file, "model": "m"})["settings"]
     assert (settings.problems, settings.model) == ("amc", "m")
     with pytest.raises(UserError, match="problems = amc: needs a model"):
-        RunCommand.defaults(["--config", str(file)])
+        RunCommand.defaults({"config": file})
 
 
 def test_a_preset_runs_and_its_values_are_in_run_json(tmp_path):
@@ -89,10 +89,9 @@ def test_a_study_has_its_problems_arms_and_seed(capsys: pytest.CaptureFixture[st
         one, other = map(int, problem.id.split("*"))
         assert problem.answer == str(one * other) and len(problem.before) == 3
     assert (config.lr, config.n_votes, config.dtype) == (1e-5, 16, "bfloat16")
-    words = ["--preset", name, "--model", "model"]
-    usual = CompareCommand.defaults(words)
+    usual = CompareCommand.defaults({"preset": name, "model": "model"})
     assert (usual["arms"], usual["seeds"]) == (("ttrl", "guard", "memory"), (1,))
-    assert "seeds" not in CompareCommand.defaults([])
+    assert "seeds" not in CompareCommand.defaults({})
     assert name in "\n".join(table())
     assert real.verl.main(["config", "--preset", name]) == 2
     assert "run it with guard-train" in capsys.readouterr().err

@@ -68,7 +68,7 @@ def test_messages_and_missing_answers_are_kept(tmp_path):
         (["problems", "sums.json", "--out", "sums.json"], "sums.json: verl reads Parquet"),
         (["problems", "sums.json", "--out", "old.parquet"], "old.parquet: exists"),
         (["problems", "sums.json", "--out", "no/a.parquet"], "its folder does not exist"),
-        (["problems", "--out", "a.parquet"], "sources: name a problem file"),
+        (["problems", "--out", "a.parquet"], "missing: SOURCES; see guard-verl problems --help"),
         (["problems", "none.json", "--out", "a.parquet"], "none.json: cannot be read"),
         (["config", "--preset", "gpt/aime24"], "preset = 'gpt/aime24': unknown"),
         *(

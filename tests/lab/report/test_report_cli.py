@@ -73,7 +73,7 @@ def test_foreign_files_are_kept(runs, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "folder"),
+        ("", "missing: FOLDERS; see guard-report --help"),
         ("{t}/none", "no such folder"),
         ("{t}", "no run in it"),
         ("{run} -o {t}", "is a folder"),

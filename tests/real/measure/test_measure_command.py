@@ -55,7 +55,7 @@ def test_answers_adapters_and_the_verifying_model_are_measured(tmp_path, words):
         assert response.facts.unit == "answer" and (response.edge_node == 0).all()
     if words[0] == "--lora-rank":
         assert response.facts.n_weights < 20_000
-        asked = settings_of(["--policy", "measured", "--response", str(out)])
+        asked = settings_of({"policy": "measured", "response": str(out)})
         assert (asked.n_votes, asked.lr) == (64, 3e-4)
 
 
