@@ -32,8 +32,9 @@ from sim.settings.populations import NAMED
 def settings_of(given: Mapping[str, Any], has_arms: bool = False, **base: Any) -> SimConfig:
     """Return the settings of the file, or else `base`, with those of the options over them.
 
-    Options are read here as far as they decide the values of others: `--population`, `--policy`
-    with `--response` and `--lr`, and those of `lab.cli.with_arm_options`. With `has_arms` the file
+    A measured policy begins with the settings of the run in its response file. Options are read
+    here as far as they decide the values of others: `--population`, `--policy`, `--response`,
+    `--lr`, and those of `lab.cli.with_arm_options`. With `has_arms` the file
     may list arms, which `lab.cli.arms_of` reads.
     """
     path = given.get("config")
@@ -45,11 +46,12 @@ def settings_of(given: Mapping[str, Any], has_arms: bool = False, **base: Any) -
         asked["population"] = given["population"]
     if given.get("policy") == "measured":
         asked["policy"] = "measured"
-        if (response := asked.get("response")) is not None:
-            from sim.settings.trainer import taken
+    response, policy = ({**values, **asked}.get(name) for name in ("response", "policy"))
+    if policy == "measured" and isinstance(response, str):
+        from sim.settings.trainer import taken
 
-            run = populations.response_at(response).facts.run
-            values = (taken(run, f"response: {response}") if run else {}) | values
+        run = populations.response_at(response).facts.run
+        values = (taken(run, f"response: {response}") if run else {}) | values
     values = with_arm_options(given, values, given.get("population", usual))
     return from_values(values | asked, SimConfig, str(path or ""))
 

@@ -113,5 +113,8 @@ def test_a_simulation_refuses_what_the_measured_run_has_and_the_policy_lacks(tmp
     out = tmp_path / "response.npz"
     assert main(["measure", "--out", str(out), *FEW, "--loss", "grpo"]) == 0
     asked = ["run", "--policy", "measured", "--response", str(out), "--out", str(tmp_path / "run")]
-    assert guard_sim(asked) == 2
-    assert "has loss = grpo, the measured policy only dapo" in capsys.readouterr().err
+    file = tmp_path / "settings.toml"
+    file.write_text(f'policy = "measured"\nresponse = "{out}"\n')
+    for words in (asked, ["run", "--config", str(file), "--out", str(tmp_path / "run")]):
+        assert guard_sim(words) == 2
+        assert "has loss = grpo, the measured policy only dapo" in capsys.readouterr().err
