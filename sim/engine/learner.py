@@ -17,7 +17,6 @@ from guard_core import (
     Decision,
     Draws,
     Guard,
-    PolicyStreams,
     Votes,
     answer_advantages,
     policy_streams,
@@ -50,7 +49,7 @@ from sim.engine.kernel import (
 from sim.engine.rows import Epoch
 from sim.engine.rules import fast_rewards
 from sim.settings.config import SimConfig
-from sim.world.observe import AnswerObserver, ObservedVisit
+from sim.world.observe import AnswerObserver, ObservedVisit, with_unparseable
 from sim.world.policies import Directions
 from sim.world.sampling import Floats, Ints, Records
 
@@ -288,17 +287,15 @@ class RuleLearner:
             minority = minority_advantages(*of, decision, config)
         streams = policy_streams(majority, minority, decision, config)
         streams = weighed(rule, obs, decision.label, streams)
-        sums_RPA = self._sums(obs, streams)
+        if not rule.pays_label():
+            # Responses of an answer differ in nothing else, so their mean stands for each of them.
+            counts_RPB = with_unparseable(obs.votes)
+            ids_RPK = obs.trained % counts_RPB.shape[-1]
+            total_RPB = sum_by_id(ids_RPK, counts_RPB.shape[-1], streams.majority)
+            streams = streams._replace(majority=total_RPB / np.maximum(counts_RPB, 1))
+        samples_RPA = obs.votes.samples
+        both = streams.majority if config.mps is None else streams.majority + streams.minority
+        sums_RPA = samples_RPA * both[..., : samples_RPA.shape[-1]]
         to = (p_RPA, np.ascontiguousarray(streams.weight), np.ascontiguousarray(streams.drop))
         sums_gradient(sums_RPA, obs.votes.n_samples, *to, out_RPA)
         return Update(out_RPA, streams.drop, weighted_streams(streams, self._config))
-
-    def _sums(self, obs: Observations, streams: PolicyStreams) -> Floats:
-        """Sum both streams over the responses of every answer."""
-        samples_RPA, K = obs.votes.samples, obs.votes.n_samples
-        A, protects = samples_RPA.shape[-1], self._config.guard.mps is not None
-        if self._rule.pays == "response":
-            sums_RPA = sum_by_id(obs.of("answers")[..., :K], A, streams.majority)
-            return sums_RPA + samples_RPA * streams.minority[..., :A] if protects else sums_RPA
-        both = streams.majority + streams.minority if protects else streams.majority
-        return samples_RPA * both[..., :A]
