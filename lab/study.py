@@ -276,7 +276,6 @@ class Study:
     """Factors that are tried, with runs on all seeds each."""
 
     def __post_init__(self) -> None:
-        """Check the arms."""
         check_arms(self.arms, lambda name: all(job.finished for job in self.jobs([name])))
         replaying = [name for name in self.arms if replayed_target(name) is not None]
         if replaying and len(self.seeds) < 2 and not self.replicates:
@@ -463,7 +462,6 @@ class _ControlRuns:
 
 
 def _note(folder: Path, found: Found) -> None:
-    """Add a control's number to a finished run's manifest."""
     manifest = read_manifest(folder)
     manifest.extra |= {"achieved_ratio": found.achieved_ratio, "matched_tries": found.tries}
     manifest.extra[found.control.setting] = found.number

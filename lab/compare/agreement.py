@@ -224,7 +224,6 @@ def _finals(runs: _Runs) -> pd.Series:
 def _compared(
     real: Mapping[str, _Runs], predicted: Mapping[str, _Runs], arm: str
 ) -> dict[str, Any]:
-    """The errors of a prediction against all seeds."""
     own = {name: runs.mean() for name, runs in predicted.items()}
     target = {name: runs.mean() for name, runs in real.items()}
     values: dict[str, Any] = {"replicates": len(predicted[arm].replicates)}
@@ -240,7 +239,6 @@ def _compared(
 def _references(
     runs: Mapping[str, _Runs], arms: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The mean errors of the two references of every arm over random splits of the seeds."""
     rng = np.random.default_rng(0)
     replicates = sorted({r for own in runs.values() for r in own.replicates})
     splits = [rng.permutation(replicates) for _ in range(_SPLITS if len(replicates) > 1 else 0)]
@@ -261,7 +259,6 @@ def _references(
 def _errors(
     predicted: Mapping[str, _Mean | None], real: Mapping[str, _Mean | None], source: str, arm: str
 ) -> dict[str, float]:
-    """The errors of the arm `source` of a prediction against a real arm; empty without runs."""
     own, other = predicted.get(source), real.get(arm)
     if own is None or other is None:
         return {}
@@ -364,7 +361,6 @@ def ranking_table(table: pd.DataFrame) -> TextTable:
 
 
 def _gain_text(row: dict[Any, Any]) -> str:
-    """The real difference to TTRL with its interval; empty for TTRL itself."""
     values: Sequence[float] = [row[f"gain_{name}"] for name in ("real", "low", "high")]
     if math.isnan(values[0]):
         return ""

@@ -65,7 +65,6 @@ def _joined(parts: list[tuple[Trace, dict[int, int]]], table: Table) -> pd.DataF
 
 
 def _renumbered(table: pd.DataFrame, number: dict[int, int]) -> pd.DataFrame:
-    """The rows of known replicates under their new numbers."""
     old = ints(table, "replicate")
     size = 1 + max(max(number), int(old.max(initial=0)))
     is_known, new = np.zeros(size, bool), np.zeros(size, np.int16)
@@ -243,7 +242,6 @@ def collect(folders: Sequence[Path | str]) -> Collection:
 
 
 def _add_grids(comparisons: Sequence[Comparison], tops: Sequence[Path | str]) -> list[Skipped]:
-    """Give the simulator's comparisons the grids inside the given folders; return damaged ones."""
     given = [Path(top).resolve() for top in tops]
     damaged = []
     for comparison in comparisons:
@@ -346,7 +344,6 @@ def _read_run(folder: Path) -> Trace | Skipped:
 
 
 def _check_visits(trace: Trace, folder: Path) -> None:
-    """Refuse problems that the run does not have, and a visit that is there twice."""
     replicate, problem, visit = (
         ints(trace.visits, name) for name in ("replicate", "problem", "visit")
     )
@@ -369,7 +366,6 @@ def _unfinished(trace: Trace) -> list[str]:
 
 
 def _lengths(traces: dict[str, Trace]) -> list[str]:
-    """A warning where one arm was trained longer than another."""
     epochs = {arm: int(ints(trace.visits, "epoch").max()) for arm, trace in traces.items()}
     if len(set(epochs.values())) < 2:
         return []
@@ -546,13 +542,11 @@ def base_arms(runs: Sequence[Manifest]) -> list[str]:
 
 
 def _noted(run: Manifest, name: str) -> Mapping[str, Any]:
-    """A record of the settings of a run; empty if it was not noted."""
     record = run.config.get(name)
     return record if isinstance(record, dict) else {}
 
 
 def _settings(run: Manifest) -> Mapping[str, Any]:
-    """Every setting of the run that can make it another arm."""
     names = (
         "labels",
         "kl_coef",

@@ -109,7 +109,6 @@ def _segment(
     colour: str,
     pattern: Mapping[str, Any],
 ) -> go.Bar:
-    """One part of stacked bars; labels are escaped."""
     return go.Bar(
         name=name,
         orientation="h",

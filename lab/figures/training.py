@@ -101,7 +101,6 @@ def curve(
 
 
 def _panel_grid(panels: Sequence[Panel]) -> go.Figure:
-    """Empty panels below each other with one progress axis."""
     titles = [panel.title for panel in panels]
     figure, _ = multiples(titles, columns=1, row_gap=0.22, shared_xaxes=True)
     for row, panel in enumerate(panels, start=1):

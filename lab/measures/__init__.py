@@ -168,7 +168,6 @@ class Tally:
     """Sums over a run's epochs, in which every problem is visited once: `MEASURES`."""
 
     def __init__(self, first_replicate: int, replicates: int, n_problems: int, epochs: int) -> None:
-        """Start empty."""
         self._first, self._epochs, self._n_problems = first_replicate, epochs, n_problems
         self._initial_RN = np.zeros((replicates, n_problems))
         self._final_RN = np.zeros((replicates, n_problems))

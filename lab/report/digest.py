@@ -146,7 +146,6 @@ def _unread(table: pd.DataFrame, titles: dict[str, str]) -> Iterator[str]:
 
 
 def _too_short(comparison: Comparison, titles: dict[str, str]) -> Iterator[str]:
-    """Yield the arms with seeds whose problems have too few visits for fates."""
     for arm, trace in comparison.traces.items():
         known = np.isfinite(floats(trace.visits, "label_accuracy"))
         replicate = ints(trace.visits, "replicate")
@@ -484,7 +483,6 @@ def _difference_table(rows: pd.DataFrame) -> list[str]:
 
 
 def _rules(found: Sequence[Comparison]) -> list[str]:
-    """The table of rules, if a rule other than TTRL was run with it."""
     names = {arm for comparison in found for arm in comparison.arms}
     if BASELINE not in names or all(rule_of(arm) in (None, BASELINE) for arm in names):
         return []

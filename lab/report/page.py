@@ -179,7 +179,6 @@ def _world(world: ReportedComparison, place: int) -> Html:
 
 
 def _unread(world: ReportedComparison) -> Html | None:
-    """One line on responses without an answer, for a real model."""
     if world.comparison.world != "real":
         return None
     share = finite_mean(world.metrics, "unread")
@@ -209,7 +208,6 @@ def _bold(cell: str) -> Child:
 
 
 def _arm_table(world: ReportedComparison) -> Html:
-    """Mean and spread of every metric, metrics down and arms across."""
     counts = Counter(world.metrics.index.get_level_values("arm"))
     arms = world.comparison.arms
     head = [tag("span", world.titles[arm], _small(f"n = {counts[arm]}")) for arm in arms]
@@ -236,7 +234,6 @@ def _small(text: str) -> Html:
 
 
 def _arms(worlds: Sequence[ReportedComparison]) -> Html:
-    """What the arms are trained on, and what planted and simulated worlds can and cannot show."""
     arms = {
         title: about(world.comparison.variants.get(arm, arm))
         for world in worlds
@@ -301,7 +298,6 @@ def _run_table(world: ReportedComparison) -> Html:
 
 
 def _facts(runs: Sequence[Manifest]) -> list[Html | str]:
-    """Facts that the runs of one arm share, or all of them where they differ."""
     finished = sum(run.status not in UNFINISHED for run in runs)
     states = [tag("div", f"{finished} finished")] if finished else []
     states += [tag("div", _state(run), class_="flag") for run in runs if run.status in UNFINISHED]
@@ -432,7 +428,6 @@ def _parts(
 
 
 def _contents(parts: Sequence[tuple[str, str, str, Html]]) -> Html:
-    """Links by group, folded: the numbers come first."""
     groups: dict[str, list[Html]] = {}
     for name, group, heading, _ in parts:
         groups.setdefault(group, []).append(tag("li", tag("a", heading, href=f"#{name}")))

@@ -188,7 +188,6 @@ class GuardLearner:
         return targets._replace(rival_hits_RP=hits_RP)
 
     def _treat(self, epoch: Epoch, at: slice) -> None:
-        """Write the treatment that acts into the records of a batch."""
         records_RP, names = epoch.records_RN[:, at], ("weight", "beta", "skipped", "route")
         own = Treatment(*(records_RP[name] for name in names[:3]))
         problems_RP, deal_RP = epoch.problems_RN[:, at], None
@@ -202,7 +201,6 @@ class GuardLearner:
     def _learn(
         self, records_RP: Records, trained_RPA: NDArray[Any], p_RPA: Floats, targets: Targets
     ) -> Update:
-        """Return the gradient of the rewards that go to the label."""
         update = Update(np.empty_like(p_RPA), np.empty(p_RPA.shape[:2], np.bool_))
         out = (update.gradient_RPA, update.drop_RP)
         learn(self._settings_1, trained_RPA, targets, records_RP, p_RPA, *out)
@@ -210,7 +208,6 @@ class GuardLearner:
 
 
 def _drawn(draws: Draws) -> tuple[Floats, Floats, Floats]:
-    """The draws as compiled code takes them."""
     return draws.tie, draws.skip, draws.pick
 
 
@@ -220,7 +217,6 @@ class RuleLearner:
     guard: GuardLearner
 
     def __init__(self, config: SimConfig) -> None:
-        """Start before visit 0."""
         self._config = config
         self._rule = make_rule(config.rule, config.rule_options)
         self._observer = AnswerObserver(config, self._rule)

@@ -57,7 +57,6 @@ class Brake:
     """The factor on the learning rate of every replicate, see `guard_core.schedule`."""
 
     def __init__(self, config: SimConfig) -> None:
-        """Start at 1."""
         self._config = config.guard
         shape = (config.replicates, config.n_problems)
         self._flipped_RN, self._match_RN = np.zeros(shape), np.zeros(shape)
@@ -83,7 +82,6 @@ class Simulation:
     """
 
     def __init__(self, config: SimConfig, population: Population | None = None) -> None:
-        """Draw the population, unless it is given, and start the policy."""
         self.config = config
         self.policy: AnswerPolicy | Measured
         if config.policy == "measured":
@@ -151,7 +149,6 @@ class Simulation:
         return usual and not c.skip_rate and c.guard.brake.brake == 1
 
     def _visit_all(self, epoch: Epoch) -> None:
-        """Make all visits of an epoch in compiled code, with the numbers of `_visit`."""
         assert isinstance(self.policy, Attractor) and isinstance(self.learner, GuardLearner)
         step_B = np.array(self._steps[self._batch : self._batch + self.config.n_batches])
         bad_R = self.learner.visit_all(epoch, step_B, self.policy.parameters)
@@ -165,7 +162,6 @@ class Simulation:
         self._batch += self.config.n_batches
 
     def _visit(self, epoch: Epoch, start: int) -> None:
-        """Visit a batch of problems, whose first visit has the place `start` in the epoch."""
         c, number = self.config, epoch.epoch
         at = slice(start, min(start + c.batch_size, c.n_problems))
         problems_RP = epoch.problems_RN[:, at].copy()
@@ -185,7 +181,6 @@ class Simulation:
         self._batch += 1
 
     def _epoch(self, number: int, problems_RN: Ints, draws: Draws) -> Epoch:
-        """Return the visits of an epoch before they are made."""
         R, permutes = self.config.replicates, self.config.treatment == PERMUTED
         return Epoch(
             number,

@@ -194,7 +194,6 @@ class SimConfig:
     """Seed of all random numbers."""
 
     def __post_init__(self) -> None:
-        """Check every field's type and bounds."""
         object.__setattr__(self, "guard", guard_of(self.guard, RULES.get(self.rule)))
         _take_sizes(self)
         check_fields(self, error=UserError)
@@ -231,7 +230,6 @@ class SimConfig:
 
 
 def _take_sizes(config: SimConfig) -> None:
-    """Give the sizes that were left out their population's values."""
     left_out = [n for n in ("n_problems", "n_answers", "epochs") if getattr(config, n) is None]
     if left_out:
         own = sizes(config.population, config.response if config.policy == "measured" else None)
@@ -286,7 +284,6 @@ def _check_measured(config: SimConfig) -> None:
 
 
 def _check_parts(config: SimConfig) -> None:
-    """Refuse parts that are named twice or leave nothing to learn from."""
     given, parts = f"parts_off = {', '.join(config.parts_off)}", set(config.parts_off)
     if len(parts) < len(config.parts_off):
         raise UserError(f"{given}: name each part at most once")
@@ -303,7 +300,6 @@ def _check_parts(config: SimConfig) -> None:
 
 
 def _check_rule(config: SimConfig) -> None:
-    """Check the rule's name and settings, and what it cannot be combined with."""
     rule = make_rule(config.rule, config.rule_options)
     if rule.name == BASELINE:
         return

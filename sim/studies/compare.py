@@ -83,7 +83,6 @@ def contrasts(rows: pd.DataFrame, by: Sequence[str], seed: int) -> pd.DataFrame:
 def _differences(
     rows: pd.DataFrame, at: str, settings: Mapping[str, object], seed: int
 ) -> pd.DataFrame:
-    """Differences of the measures by (arm, replicate)."""
     index = pd.MultiIndex.from_frame(pd.DataFrame({n: rows[n] for n in ("arm", "replicate")}))
     metrics = pd.DataFrame({name: floats(rows, name) for name in MEASURES}, index)
     base = where(rows, arm=BASELINE)
@@ -244,7 +243,6 @@ def print_short(epochs: int) -> None:
 
 
 def _print_contrasts(table: pd.DataFrame, settings: Sequence[str]) -> None:
-    """Print differences to TTRL and to the guard, with their bootstrap intervals."""
     pairs = table["arm"].isin([BASELINE, GUARD]) | table["against"].isin([BASELINE, GUARD])
     shown = select(table, np.asarray(pairs & table["metric"].isin(_SHOWN)))
     for (at, *values), part in groups(shown, ["at", *settings]):
@@ -261,7 +259,6 @@ def _print_contrasts(table: pd.DataFrame, settings: Sequence[str]) -> None:
 
 
 def _print_own_best(rows: pd.DataFrame, seed: int) -> None:
-    """Print every arm of one policy at its own best step, and guarded arms and the best rival."""
     best = own_best(rows, ["step"], METRIC)
     print(f"\nEvery arm at its {BEST}, chosen on the other half of the replicates")
     print(f"{'arm':<14}{'pass@1':>9}{'95 % interval':>17}{'TotalDeg':>10}  steps chosen")

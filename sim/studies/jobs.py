@@ -106,7 +106,6 @@ def parse(text: str) -> tuple[str, tuple[Value, ...]]:
 
 
 def _check_name(name: str) -> None:
-    """Refuse names that are no field, or not a sweep's to vary."""
     if name in _OF_ARMS:
         raise UserError(f"vary {name}: this is what the arms differ in; choose --arms")
     if name in _OF_ROWS:
@@ -299,7 +298,6 @@ def find(
 
 
 def _effort(table: pd.DataFrame) -> Effort:
-    """See `sim.engine.run.measure`."""
     update, skipped = (float(table[n].to_numpy().mean()) for n in ("update_norm", "skipped"))
     return Effort(update, skipped / 100)
 

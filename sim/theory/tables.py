@@ -215,7 +215,6 @@ def as_text(table: pd.DataFrame) -> str:
 def _quantities(
     p0: float, process: Process, runs: Runs
 ) -> Iterator[tuple[str, float, SimulatedInterval, float]]:
-    """Name, exact value, drawn value and closed form of each quantity."""
     lost, near = float(chain.lock_in_chain(process).at(p0)), chain.windows(process).at(p0)
     diffusion = chain.lock_in_diffusion(p0, process.step, process.n_votes)
     yield "P(ends wrong)", lost, proportion(runs.lost_R), diffusion

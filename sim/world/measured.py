@@ -174,7 +174,6 @@ class Measured:
     """The token trees of all problems under the weights of R replicates."""
 
     def __init__(self, config: SimConfig) -> None:
-        """Draw the weights of every replicate."""
         assert config.response is not None  # SimConfig asks for it
         response = read_measured(config.response, config.n_problems, config.n_answers)
         self._config, self._tree = config, tree_of(response)

@@ -264,7 +264,6 @@ class Independent(Attractor):
     """Every problem has its own logits: the null model, without loadings on any direction."""
 
     def __init__(self, config: SimConfig, population: Population) -> None:
-        """Start at the population's probabilities."""
         super().__init__(config, population, np.zeros((*population.truth_RN.shape, 2)))
 
 
@@ -381,7 +380,6 @@ class Features:
     """Logits linear in few parameters that all problems share."""
 
     def __init__(self, config: SimConfig, population: Population) -> None:
-        """Start at the population's probabilities, with all parameters at 0."""
         self._z_RNA, self._optimizer = np.log(population.p0_RNA), make_optimizer(config)
         self._phi_RNDA = features(config)
         self.theta_RD = np.zeros((config.replicates, config.feature_dim))
