@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from lab.base.arms import BASELINE, title
 from lab.base.columns import Floats, TextTable, finite_mean, floats, groups, select, unique, where
 from lab.base.errors import UserError
-from lab.base.stats import Estimate, paired, with_interval
+from lab.base.stats import Estimate, mean_sd, paired, with_interval
 from lab.compare.collection import Comparison, gather
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import FATES, fate_shares, fates
@@ -327,10 +327,10 @@ def cell_table(table: pd.DataFrame) -> TextTable:
         by_name = {str(row["prediction"]): row for row in part.to_dict("records")}
         own = next(r for n, r in by_name.items() if n not in (OTHER_HALF, COPY))
         floor = by_name.get(OTHER_HALF, {}).get("final", math.nan)
-        errors = [_shown(own[name]) for name in ERRORS]
-        cells = [f"{lr:g}", title(str(arm)), _shown(own["real"]), _shown(own["predicted"])]
-        cells += [errors[0], _shown(floor), *errors[1:], _shown(own["r"], 2), _gain_text(own)]
-        rows.append([*cells, _shown(own["gain_predicted"], signed=True)])
+        errors = [*(mean_sd(own[name]) for name in ERRORS), mean_sd(own["r"], digits=2)]
+        cells = [f"{lr:g}", title(str(arm)), mean_sd(own["real"]), mean_sd(own["predicted"])]
+        cells += [errors[0], mean_sd(floor), *errors[1:], _gain_text(own)]
+        rows.append([*cells, mean_sd(own["gain_predicted"], signed=True)])
     return TextTable(head, rows)
 
 
@@ -339,10 +339,10 @@ def mean_table(table: pd.DataFrame) -> TextTable:
     head = ["mean error, points", "cells", *_ERROR_HEADS.values(), "r", "arm - TTRL", "right signs"]
     rows = []
     for row in mean_errors(table).to_dict("records"):
-        cells = [_shown(row[name]) for name in ERRORS] + [_shown(row["r"], 2)]
+        cells = [mean_sd(row[name]) for name in ERRORS] + [mean_sd(row["r"], digits=2)]
         signs = f"{row['right_signs']} of {row['signs']}" if row["signs"] else ""
         name, count = str(row["prediction"]), str(row["cells"])
-        rows.append([name, count, *cells, _shown(row["gain"]), signs])
+        rows.append([name, count, *cells, mean_sd(row["gain"]), signs])
     return TextTable(head, rows)
 
 
@@ -356,7 +356,7 @@ def ranking_table(table: pd.DataFrame) -> TextTable:
     rows = []
     for (name,), part in groups(found, ["prediction"]):
         taus = [finite_mean(where(part, lr=lr), "tau") for lr in lrs]
-        rows.append([str(name), *(_shown(tau, 2) or "-" for tau in taus)])
+        rows.append([str(name), *(mean_sd(tau, digits=2) or "-" for tau in taus)])
     return TextTable(["Kendall's tau over the arms", *(f"{lr:g}" for lr in lrs)], rows)
 
 
@@ -364,10 +364,4 @@ def _gain_text(row: dict[Any, Any]) -> str:
     values: Sequence[float] = [row[f"gain_{name}"] for name in ("real", "low", "high")]
     if math.isnan(values[0]):
         return ""
-    return _shown(values[0], signed=True) if math.isnan(values[1]) else with_interval(*values)
-
-
-def _shown(value: float, digits: int = 1, *, signed: bool = False) -> str:
-    if math.isnan(value):
-        return ""
-    return f"{value:{'+' if signed else ''}.{digits}f}"
+    return mean_sd(values[0], signed=True) if math.isnan(values[1]) else with_interval(*values)

@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -436,19 +435,13 @@ def _contents(parts: Sequence[tuple[str, str, str, Html]]) -> Html:
     return tag("nav", folded, aria_label="Contents")
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The page's path and what is on it."""
-
-    path: Path
-    worlds: list[ReportedComparison]
-    skipped: list[Skipped]
-
-
 def write_report(
     folders: Sequence[Path | str], output: Path | str | None = None, *, force: bool = False
-) -> Written:
+) -> tuple[Path, list[ReportedComparison], list[Skipped]]:
     """Read the runs under some folders and write their report, see `lab.report.Report`.
+
+    Returns:
+        The page's path, the comparisons that are on it, and the folders that were left out.
 
     Raises:
         UserError: no run can be used, or the page cannot be written or would overwrite another
@@ -464,7 +457,7 @@ def write_report(
     content = page(worlds, skipped)
     with whole(target) as temporary:
         temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
-    return Written(target, worlds, skipped)
+    return target, worlds, skipped
 
 
 def _check(target: Path, force: bool) -> None:

@@ -51,7 +51,7 @@ from sim.engine.rules import fast_rewards
 from sim.settings.config import SimConfig
 from sim.world.observe import AnswerObserver, ObservedVisit, with_unparseable
 from sim.world.policies import Directions
-from sim.world.sampling import Floats, Ints, Records
+from sim.world.sampling import Floats, Ints
 
 _CHUNK = 64
 """Problems whose scores at visit 0 are computed at once; bounds the memory."""
@@ -98,7 +98,10 @@ class GuardLearner:
         at = slice(start, start + p_RPA.shape[1])
         targets = self._decide(epoch, at, votes, trained_RPA, None)
         if self._config.policy != "measured":
-            return self._learn(epoch.records_RN[:, at], trained_RPA, p_RPA, targets)
+            update = Update(np.empty_like(p_RPA), np.empty(p_RPA.shape[:2], np.bool_))
+            of = (trained_RPA, targets, epoch.records_RN[:, at], p_RPA)
+            learn(self._settings_1, *of, update.gradient_RPA, update.drop_RP)
+            return update
         guard = self._config.guard
         decision = replace(self._decision(epoch, at, targets), label=targets.label_RP)
         pair = answer_advantages(trained_RPA, votes.n_samples, decision, guard)
@@ -197,14 +200,6 @@ class GuardLearner:
         routes_RP = rerouted(records_RP["route"], acting.skip)
         for name, values in zip(names, (*acting, routes_RP), strict=True):
             records_RP[name] = values
-
-    def _learn(
-        self, records_RP: Records, trained_RPA: NDArray[Any], p_RPA: Floats, targets: Targets
-    ) -> Update:
-        update = Update(np.empty_like(p_RPA), np.empty(p_RPA.shape[:2], np.bool_))
-        out = (update.gradient_RPA, update.drop_RP)
-        learn(self._settings_1, trained_RPA, targets, records_RP, p_RPA, *out)
-        return update
 
 
 def _drawn(draws: Draws) -> tuple[Floats, Floats, Floats]:

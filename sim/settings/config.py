@@ -197,9 +197,7 @@ class SimConfig:
         object.__setattr__(self, "guard", guard_of(self.guard, RULES.get(self.rule)))
         _take_sizes(self)
         check_fields(self, error=UserError)
-        _check_sizes(self)
-        _check_population(self)
-        _check_readers(self)
+        _check_together(self)
         _check_rule(self)
         if self.policy == "measured":
             _check_measured(self)
@@ -237,7 +235,7 @@ def _take_sizes(config: SimConfig) -> None:
             object.__setattr__(config, name, own[name])
 
 
-def _check_sizes(config: SimConfig) -> None:
+def _check_together(config: SimConfig) -> None:
     for name, bound in (("n_samples", "n_votes"), ("mini_batch", "batch_size")):
         if (value := getattr(config, name)) > (most := getattr(config, bound)):
             raise UserError(f"{name} = {value}: must be at most {bound} = {most}")
@@ -246,18 +244,12 @@ def _check_sizes(config: SimConfig) -> None:
             f"first_replicate = {config.first_replicate}: with {config.replicates} replicates the "
             f"last number exceeds {_LAST_REPLICATE}"
         )
-
-
-def _check_population(config: SimConfig) -> None:
     if config.population not in (*NAMED, *FREE):
         known = ", ".join([*NAMED, *FREE])
         raise UserError(f"population = {config.population!r}: unknown, use one of {known}")
     for name in FREE.get(config.population, ()):
         if getattr(config, name) is None:
             raise UserError(f"{name}: must be given with population = {config.population}")
-
-
-def _check_readers(config: SimConfig) -> None:
     if config.guard.brake.brake < 1 and config.policy != "measured":
         raise UserError(f"guard.brake: only policy = measured has it, and policy = {config.policy}")
     for name, (chooser, reader) in READ_BY.items():

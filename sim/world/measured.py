@@ -211,7 +211,7 @@ class Measured:
         return at_mean
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """As `AnswerPolicy.probabilities`; rows sum to 1 less the chance of no readable answer."""
+        """As `Attractor.probabilities`; rows sum to 1 less the chance of no readable answer."""
         out_PB = np.empty((problems_RP.shape[1], out_RPA.shape[-1] + 1))
         for r in range(len(out_RPA)):
             self._write(r, problems_RP[r], out_PB)
