@@ -59,8 +59,7 @@ def group_advantages(
     streams = answer_advantages(
         count_answers(answers, n_answers), answers.shape[-1], decision, config
     )
-    index = np.where(answers < 0, n_answers, answers)
-    majority, minority = (np.take_along_axis(stream, index, axis=-1) for stream in streams)
+    majority, minority = (np.take_along_axis(stream, answers, axis=-1) for stream in streams)
     return majority, minority
 
 
@@ -111,9 +110,7 @@ def _paid(
     std = None
     if s.advantage_scale_batch:
         kept = ~decision.skip if s.skip_by_drop else None
-        std = _batch_std(
-            reward * hits, reward * reward * hits, np.full(hits.shape, n_samples), kept
-        )
+        std = _batch_std(reward * hits, reward * reward * hits, n_samples, kept)
     return hits, *standardised(s, hits, reward, std)
 
 
@@ -230,9 +227,7 @@ def net_advantages(
         advantages[label] = won + rival_lost
 
 
-def standardise(
-    rewards: Array, scale: Scale = "group", *, count: Array | None = None, kept: Array | None = None
-) -> Array:
+def standardise(rewards: Array, scale: Scale = "group", *, kept: Array | None = None) -> Array:
     """Subtract each group's mean reward and divide by an unbiased standard deviation.
 
     Args:
@@ -240,34 +235,30 @@ def standardise(
             (..., K).
         scale: divide by the group's standard deviation, by that of all responses of the batch,
             each plus `STD_FLOOR`, or not at all.
-        count: (..., P, K) responses that share each reward; one each if left out.
         kept: (..., P) bool; the groups that enter the batch's standard deviation; all if left out.
 
     Returns:
         Advantages in the shape of `rewards`; exactly 0 in a group whose rewards are all equal.
     """
     rewards = np.asarray(rewards)
-    count = np.ones_like(rewards) if count is None else np.asarray(count, rewards.dtype)
-    size = count.sum(axis=-1)
-    mean = ((count * rewards).sum(axis=-1) / size)[..., None]
-    high, low = (np.where(count > 0, rewards, x) for x in (-np.inf, np.inf))
-    differ = high.max(axis=-1, keepdims=True) > low.min(axis=-1, keepdims=True)
+    mean = rewards.mean(axis=-1, keepdims=True)
+    differ = rewards.max(axis=-1, keepdims=True) > rewards.min(axis=-1, keepdims=True)
     centred = np.where(differ, rewards - mean, np.zeros_like(rewards))
     if scale == "none":
         return centred
     if scale == "batch":
         # Moments around a value near the batch's mean lose no digits where the mean is large.
         near = rewards - np.mean(mean, axis=-2, keepdims=True)
-        first, second = (count * near).sum(axis=-1), (count * (near * near)).sum(axis=-1)
-        std = _batch_std(first, second, size, kept)
+        first, second = near.sum(axis=-1), (near * near).sum(axis=-1)
+        std = _batch_std(first, second, rewards.shape[-1], kept)
     else:
-        squares = (count * (centred * centred)).sum(axis=-1)
-        std = np.sqrt(squares / np.clip(size - 1, min=1.0))
+        squares = (centred * centred).sum(axis=-1)
+        std = np.sqrt(squares / max(rewards.shape[-1] - 1, 1))
     return centred / (std[..., None] + STD_FLOOR)
 
 
-def _batch_std(first: Array, second: Array, size: Array, kept: Array | None) -> Array:
-    """(..., 1) standard deviation of a batch's rewards from their groups' sums, squares, sizes."""
+def _batch_std(first: Array, second: Array, size: int, kept: Array | None) -> Array:
+    """(..., 1) standard deviation of a batch's rewards from their groups' sums, squares, size."""
     factor = np.ones(first.shape) if kept is None else kept.astype(np.float64)
     total = np.sum(factor * size, axis=-1, keepdims=True)
     # From left to right, as `batch_std` adds up.

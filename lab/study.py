@@ -47,7 +47,7 @@ from lab.base.columns import floats
 from lab.base.errors import UserError
 from lab.base.files import remove_folder, whole
 from lab.base.settings import to_values
-from lab.compare.effort import CLOSE, MAX_TRIES, Match, achieved_ratio, mean_update, search
+from lab.compare.effort import CLOSE, MAX_TRIES, achieved_ratio, mean_update, search
 from lab.trace.manifest import FILE_NAME, encode, read_manifest
 from lab.trace.trace import Trace, load
 
@@ -107,12 +107,6 @@ class Effort(NamedTuple):
     skipped: float
     """Share of the visits that sat out."""
 
-    @classmethod
-    def of(cls, steps: pd.DataFrame) -> Effort:
-        """The effort of runs, from their steps."""
-        skipped = floats(steps, "n_skipped").sum() / floats(steps, "n_problems").sum()
-        return cls(mean_update(steps), float(skipped))
-
 
 @dataclass(frozen=True, slots=True)
 class Control:
@@ -151,18 +145,18 @@ class Control:
         ratio_at: Callable[[float], float],
         close: float = CLOSE,
         max_tries: int = MAX_TRIES,
-    ) -> Match:
-        """Find the control's number.
+    ) -> float:
+        """Return the control's number; it has been run, unless it is the factor 1.
 
         Args:
             plain: effort of the arm that it runs, before its number is set.
             ratio_at: runs the control at a number and returns its `ratio`.
-            close, max_tries: see `lab.compare.effort.search`.
         """
         if self.kind == MATCHED:
             initial = self.ratio(plain, target)
             return search(ratio_at, initial, close=close, max_tries=max_tries)
-        return Match(target.skipped, ratio_at(target.skipped), 1)
+        ratio_at(target.skipped)
+        return target.skipped
 
     @property
     def arm(self) -> Arm:
@@ -276,7 +270,6 @@ class Study:
     """Factors that are tried, with runs on all seeds each."""
 
     def __post_init__(self) -> None:
-        """Check the arms."""
         check_arms(self.arms, lambda name: all(job.finished for job in self.jobs([name])))
         replaying = [name for name in self.arms if replayed_target(name) is not None]
         if replaying and len(self.seeds) < 2 and not self.replicates:
@@ -350,9 +343,9 @@ class Study:
         return result
 
     def _run_control(self, name: str, report: Report) -> tuple[Found | None, list[Outcome]]:
-        """Run a control on the seeds on which both partners finished.
+        """Run a control at its number, or search that, on seeds on which both partners finished.
 
-        Returns its number, None where nothing could be run, and the runs that did not finish.
+        Returns its number, None where no run finishes, and the runs that did not finish.
         """
         of, partners = control(name), needs(name)
         assert of is not None
@@ -364,13 +357,64 @@ class Study:
         ]
         if not usable:
             return None, lost
-        number = self._stored(name).get(of.setting)
-        return _ControlRuns(self, of, usable, report, lost, number).run(), lost
+        given, n_missing = self._stored(name).get(of.setting), len(lost)
+        hidden, tried = self.folder / f".{name}", dict[float, float]()
+        settings = msgspec.json.encode(to_values(self.config_of(name)), order="deterministic")
+        searched = hidden / hashlib.sha256(settings).hexdigest()[:12]
+
+        def root(number: float) -> Path:
+            """Folder of the runs at a number: in a search one that only the same settings have."""
+            return self.folder if given is not None else searched / f"x{number!r}"
+
+        def ratio_at(number: float) -> float:
+            """Finish the runs at a number and return how their effort compares with the target's.
+
+            Only the first number may lose seeds; at a later one that ends the search.
+            """
+            nonlocal usable
+            place, first = root(number), not tried
+            (place / name).mkdir(parents=True, exist_ok=True)
+            jobs = [self.job(name, seed, {of.setting: number}, place) for seed in usable]
+            failed = _failed(self.run_jobs(jobs, report if first else lambda _: None))
+            if first:
+                lost.extend(failed)
+                usable = [job.config.seed for job in jobs if job.finished]
+            if not usable or (failed and not first):
+                raise _RunsLostError
+            own, target = self.effort(name, usable, place), self.effort(of.target, usable)
+            tried[number] = of.ratio(own, target)
+            return tried[number]
+
+        with contextlib.suppress(_RunsLostError):
+            if given is not None:
+                ratio_at(given)
+            else:
+                plain, target = (self.effort(n, usable) for n in partners)
+                of.find(plain, target, ratio_at, self.close, self.max_tries)
+                if not tried:  # the plain runs are close already
+                    ratio_at(1 / of.ratio(plain, target))
+        if not tried:
+            return None, lost
+        number = min(tried, key=lambda n: abs(tried[n] - 1))
+        made = [self.folder_of(name, seed, root(number)) for seed in usable]
+        noted = [read_manifest(folder).extra.get("matched_tries", 1) for folder in made]
+        found = Found(of, number, tried[number], max(len(tried), *noted))
+        for seed, folder in zip(usable, made, strict=True):
+            _note(folder, found)
+            kept = self.folder_of(name, seed)
+            if kept != folder:
+                kept.parent.mkdir(exist_ok=True)
+                remove_folder(kept)  # what a start that was killed left
+                folder.rename(kept)
+        if len(lost) == n_missing:  # else their logs stay
+            remove_folder(hidden)
+        return found, lost
 
     def effort(self, name: str, seeds: Sequence[int], root: Path | None = None) -> Effort:
         """The effort of one arm, all seeds together."""
-        steps = [load(self.folder_of(name, seed, root)).steps for seed in seeds]
-        return Effort.of(pd.concat(steps))
+        steps = pd.concat([load(self.folder_of(name, seed, root)).steps for seed in seeds])
+        skipped = floats(steps, "n_skipped").sum() / floats(steps, "n_problems").sum()
+        return Effort(mean_update(steps), float(skipped))
 
     def traces(self, name: str) -> list[Trace]:
         """The finished runs of an arm."""
@@ -386,84 +430,7 @@ class _RunsLostError(Exception):
     """Runs at a number did not finish, so there is nothing to search on."""
 
 
-@dataclass(slots=True)
-class _ControlRuns:
-    """The runs of a control."""
-
-    study: Study
-    control: Control
-    seeds: list[int]
-    """Of which all runs so far finished."""
-    report: Report
-    """Of the runs at the first number."""
-    lost: list[Outcome]
-    """Takes in those of the first number that did not finish; at a later one they end the search.
-    """
-    number: float | None
-    """If it is known."""
-    tried: dict[float, float] = field(default_factory=dict)
-    """Number to achieved ratio."""
-
-    @property
-    def hidden(self) -> Path:
-        """Folder of a search."""
-        return self.study.folder / f".{self.control.name}"
-
-    def root(self, number: float) -> Path:
-        """Folder of the runs at a number: in a search one that only the same settings have."""
-        if self.number is not None:
-            return self.study.folder
-        settings = to_values(self.study.config_of(self.control.name))
-        digest = hashlib.sha256(msgspec.json.encode(settings, order="deterministic")).hexdigest()
-        return self.hidden / digest[:12] / f"x{number!r}"
-
-    def run(self) -> Found | None:
-        """Run the control at its number, or search that; None if no run finishes."""
-        study, of, n_lost = self.study, self.control, len(self.lost)
-        with contextlib.suppress(_RunsLostError):
-            if self.number is not None:
-                self.ratio_at(self.number)
-            else:
-                plain, target = (study.effort(n, self.seeds) for n in needs(of.name))
-                of.find(plain, target, self.ratio_at, study.close, study.max_tries)
-                if not self.tried:  # the plain runs are close already
-                    self.ratio_at(1 / of.ratio(plain, target))
-        if not self.tried:
-            return None
-        number = min(self.tried, key=lambda n: abs(self.tried[n] - 1))
-        made = [study.folder_of(of.name, seed, self.root(number)) for seed in self.seeds]
-        noted = [read_manifest(folder).extra.get("matched_tries", 1) for folder in made]
-        found = Found(of, number, self.tried[number], max(len(self.tried), *noted))
-        for seed, folder in zip(self.seeds, made, strict=True):
-            _note(folder, found)
-            kept = study.folder_of(of.name, seed)
-            if kept != folder:
-                kept.parent.mkdir(exist_ok=True)
-                remove_folder(kept)  # what a start that was killed left
-                folder.rename(kept)
-        if len(self.lost) == n_lost:  # else their logs stay
-            remove_folder(self.hidden)
-        return found
-
-    def ratio_at(self, number: float) -> float:
-        """Finish the runs at a number and return how their effort compares with the target's."""
-        study, of, name = self.study, self.control, self.control.name
-        root, first = self.root(number), not self.tried
-        (root / name).mkdir(parents=True, exist_ok=True)
-        jobs = [study.job(name, seed, {of.setting: number}, root) for seed in self.seeds]
-        failed = _failed(study.run_jobs(jobs, self.report if first else lambda _: None))
-        if first:
-            self.lost += failed
-            self.seeds = [job.config.seed for job in jobs if job.finished]
-        if not self.seeds or (failed and not first):
-            raise _RunsLostError
-        own, target = study.effort(name, self.seeds, root), study.effort(of.target, self.seeds)
-        self.tried[number] = of.ratio(own, target)
-        return self.tried[number]
-
-
 def _note(folder: Path, found: Found) -> None:
-    """Add a control's number to a finished run's manifest."""
     manifest = read_manifest(folder)
     manifest.extra |= {"achieved_ratio": found.achieved_ratio, "matched_tries": found.tries}
     manifest.extra[found.control.setting] = found.number

@@ -133,7 +133,6 @@ def redraw(config: SimConfig) -> tuple[list[go.Figure], list[str]]:
 
 @lru_cache(maxsize=64)
 def _run(config: SimConfig) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Dynamics and fate shares of one arm."""
     trace = simulate(config)
     found = fates(trace.visits)
     return dynamics(trace.visits, trace.evals, found), fate_shares(found)

@@ -80,7 +80,8 @@ def _rule(name: str, rule: type[Rule]) -> list[str]:
     text = (rule.__doc__ or "").strip()
     summary, paper = text.split("\n")[0], _PAPER.search(text)
     linked = f"[`{name}`]({paper[0]})" if paper else f"`{name}`"
-    cells = [linked, rule.title, needs, rule.pays, _label(rule), settings, summary]
+    pays = "label" if rule.pays_label() else "response"
+    cells = [linked, rule.title, needs, pays, _label(rule), settings, summary]
     return [cell.replace("|", "\\|") for cell in cells]
 
 

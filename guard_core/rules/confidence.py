@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from guard_core.config import Interval, NotNegative, Share, floor_share
-from guard_core.rules.rule import Need, Observations, Pays, Rule, at_label, filled, with_unparseable
+from guard_core.rules.rule import Need, Observations, Rule, at_label, filled, per_response
 from guard_core.votes import Array, sum_by_id, widen
 
 
@@ -27,7 +27,6 @@ class Intuitor(Rule):
     title: ClassVar[str] = "Intuitor"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CERTAINTY})
     has_label: ClassVar[bool] = False
-    pays: ClassVar[Pays] = "response"
 
     def pay(self, obs: Observations, label: Array) -> Array:
         certainty = obs.of("certainty")[..., : obs.votes.n_samples]
@@ -48,16 +47,14 @@ class Rent(Rule):
     title: ClassVar[str] = "RENT"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.ENTROPY})
     has_label: ClassVar[bool] = False
-    pays: ClassVar[Pays] = "response"
 
     unparseable: Annotated[float, Interval("(-inf, 0]")] = -7.0
     """Reward of a response without a readable answer, in nats."""
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        K = obs.votes.n_samples
-        entropy, answers = obs.of("entropy")[..., :K], obs.of("answers")[..., :K]
+        entropy = obs.of("entropy")[..., : obs.votes.n_samples]
         reward = -np.astype(filled(entropy), obs.real)
-        return np.where(answers >= 0, reward, np.full_like(reward, self.unparseable))
+        return np.where(obs.trained >= 0, reward, np.full_like(reward, self.unparseable))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +77,6 @@ class Dare(Rule):
     title: ClassVar[str] = "DARE"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.ENTROPY})
     has_label: ClassVar[bool] = False
-    pays: ClassVar[Pays] = "answer"
 
     alpha: Share = 0.1
     """Weight of the bonus."""
@@ -98,7 +94,7 @@ class Dare(Rule):
         votes = np.where(kept, n, none)
         bonus = (1 - _normalised(votes)) * (1 - u)
         reward = _normalised(np.where(kept, certain, none)) + self.alpha * bonus
-        return with_unparseable(np.where(kept, reward, none))
+        return per_response(np.where(kept, reward, none), answers[..., : obs.votes.n_samples])
 
 
 def _normalised(values: Array) -> Array:
@@ -120,12 +116,10 @@ class OneShotEM(Rule):
     name: ClassVar[str] = "one_shot_em"
     title: ClassVar[str] = "One-shot EM"
     has_label: ClassVar[bool] = False
-    pays: ClassVar[Pays] = "answer"
     loss = "entropy"
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        zero = np.astype(obs.columns != obs.columns, obs.real)
-        return np.broadcast_to(zero, (*label.shape, zero.shape[-1]))
+        return np.zeros(obs.trained.shape, obs.real)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +140,6 @@ class SCRL(Rule):
     name: ClassVar[str] = "scrl"
     title: ClassVar[str] = "SCRL (binary)"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.ENTROPY})
-    pays: ClassVar[Pays] = "answer"
 
     t_pos: Share = 0.375
     """Least share of a positive label."""
@@ -157,7 +150,9 @@ class SCRL(Rule):
 
     def pay(self, obs: Observations, label: Array) -> Array:
         positive, negative, excess = self._kinds(obs, label)
-        return with_unparseable(self._rewards(obs, positive, negative, excess), -1.0)
+        return per_response(
+            self._rewards(obs, positive, negative, excess), obs.trained, unparseable=-1.0
+        )
 
     def _rewards(self, obs: Observations, positive: Array, negative: Array, excess: Array) -> Array:
         return np.astype(positive, obs.real) - np.astype(negative, obs.real)
@@ -165,7 +160,7 @@ class SCRL(Rule):
     def _kinds(self, obs: Observations, label: Array) -> tuple[Array, Array, Array]:
         """(..., P, A) positive and negative answers, and H_a - H."""
         share = obs.shares
-        is_label = obs.columns[:-1] == label[..., None]
+        is_label = np.arange(share.shape[-1]) == label[..., None]
         first = at_label(share, label)
         second = np.max(np.where(is_label, np.zeros_like(share), share), axis=-1)
         leads = (first - second > self.t_margin) | (second == 0)
@@ -244,7 +239,6 @@ class Scope(Rule):
     name: ClassVar[str] = "scope"
     title: ClassVar[str] = "SCOPE"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.STEP_LOGPROB})
-    pays: ClassVar[Pays] = "response"
     follows_label: ClassVar[bool] = False
 
     confidence: Literal["logprob", "release"] = "logprob"

@@ -11,7 +11,6 @@ from guard_core.config import Count, Natural, NotNegative
 from guard_core.rules.rule import (
     Need,
     Observations,
-    Pays,
     Rule,
     count_second,
     masked_mean,
@@ -134,7 +133,6 @@ class CoVerRL(Rule):
     name: ClassVar[str] = "coverrl"
     title: ClassVar[str] = "CoVerRL"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.VERDICTS})
-    pays: ClassVar[Pays] = "answer"
 
     verifications: Count = 8
     """Most responses of the majority that are verified."""
@@ -171,7 +169,7 @@ class CoVerRL(Rule):
         return (right > wrong) | (right + wrong == 0)
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        return self._format_and_match(obs.columns, label, obs.real)
+        return self._format_and_match(obs.trained, label, obs.real)
 
     def verifier_rewards(self, obs: Observations) -> Array:
         """(..., P, 2 * verifications) rewards of verdicts: readable, agreeing with the vote."""
@@ -189,16 +187,15 @@ class CoVerRL(Rule):
         return self._format_and_match(answers, label, np.float64)
 
     def _format_and_match(self, ids: Array, label: Array, real: Any) -> Array:
-        match = np.astype(ids == label[..., None], real)
-        return match + self.format_reward * np.astype(ids >= 0, real)
+        parsed = ids >= 0
+        match = np.astype((ids == label[..., None]) & parsed, real)
+        return match + self.format_reward * np.astype(parsed, real)
 
 
 def _rival(obs: Observations, wins: Array) -> Array:
     """(..., P) place of the response that stands for all that the majority is not."""
     answers, V = obs.of("answers"), obs.votes.n_votes
-    counts = obs.votes.counts
-    unparseable = np.full_like(counts[..., :1], V + 1)
-    votes = per_response(np.concatenate([counts, unparseable], axis=-1), answers)
+    votes = per_response(obs.votes.counts, answers, unparseable=V + 1)
     return np.argmin(np.where(wins, np.full_like(votes, V + 2), votes), axis=-1)
 
 
@@ -223,7 +220,6 @@ class EvolRL(Rule):
     name: ClassVar[str] = "evol_rl"
     title: ClassVar[str] = "EVOL-RL"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.SIMILARITY})
-    pays: ClassVar[Pays] = "response"
 
     def pay(self, obs: Observations, label: Array) -> Array:
         return self.rewards(obs, label, self._novelty(obs, *_sides(obs, label)))
@@ -256,9 +252,8 @@ class EvolRL(Rule):
 
 def _sides(obs: Observations, label: Array) -> tuple[Array, Array]:
     """(..., P, K) bool each: responses of the majority, and other parseable ones."""
-    answers = obs.of("answers")[..., : obs.votes.n_samples]
-    wins = (answers >= 0) & (answers == label[..., None])
-    return wins, (answers >= 0) & ~wins
+    wins = obs.hits(label)
+    return wins, (obs.trained >= 0) & ~wins
 
 
 def _lone(side: Array) -> Array:

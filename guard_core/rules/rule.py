@@ -16,7 +16,7 @@ problem, or over the batch; there a problem that the rule leaves out still count
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, Self
 
@@ -96,11 +96,9 @@ class Observations:
         return self.draws.dtype
 
     @property
-    def columns(self) -> Array:
-        """(A + 1,) ids of the columns of an array by answer; the last is -2, which no label is."""
-        n_answers = self.votes.counts.shape[-1]
-        ids = np.arange(n_answers + 1, dtype=np.int64)
-        return np.where(ids < n_answers, ids, -2)
+    def trained(self) -> Array:
+        """(..., P, K) answers of the trained responses."""
+        return self.of("answers")[..., : self.votes.n_samples]
 
     @property
     def n_parsed(self) -> Array:
@@ -119,6 +117,10 @@ class Observations:
             raise ValueError(f"{name}: the rule needs it and it was not observed")
         return array
 
+    def hits(self, label: Array) -> Array:
+        """(..., P, K) bool; the trained responses whose answer is the label."""
+        return (self.trained == label[..., None]) & (self.trained >= 0)
+
     def drawn(self, n: int) -> Array:
         """(..., P, n) the first n uniform numbers."""
         if self.draws.shape[-1] < n:
@@ -126,15 +128,10 @@ class Observations:
         return self.draws[..., :n]
 
 
-def per_response(by_answer: Array, answers: Array) -> Array:
-    """(..., P, M) entries of an array by answer (..., P, A + 1), one per response."""
-    index = np.where(answers < 0, by_answer.shape[-1] - 1, answers)
-    return np.take_along_axis(by_answer, np.astype(index, np.int64), axis=-1)
-
-
-def with_unparseable(by_answer: Array, value: float = 0.0) -> Array:
-    """(..., P, A + 1) values by answer (..., P, A), and one for the unparseable responses."""
-    return np.concatenate([by_answer, np.full_like(by_answer[..., :1], value)], axis=-1)
+def per_response(by_answer: Array, answers: Array, unparseable: float = 0.0) -> Array:
+    """(..., P, M) values by answer (..., P, A), one per response."""
+    last = np.full_like(by_answer[..., :1], unparseable)
+    return np.take_along_axis(np.concatenate([by_answer, last], axis=-1), answers, axis=-1)
 
 
 def count_second(obs: Observations) -> Array:
@@ -166,10 +163,6 @@ def filled(values: Array) -> Array:
         return values
     mean = masked_mean(np.where(finite, values, np.zeros_like(values)), finite)
     return np.where(finite, values, mean[..., None])
-
-
-Pays = Literal["label", "answer", "response"]
-"""Dependence of a reward: 1 where the answer is the label; on the answer; on the response."""
 
 
 class Need(StrEnum):
@@ -205,7 +198,6 @@ class Rule:
     follows_label: ClassVar[bool] = True
     """Rewards change with the label that is given; a rule that makes several labels of its own from
     the visit's votes cannot be paid by frozen ones."""
-    pays: ClassVar[Pays] = "label"
     trains_second: ClassVar[bool] = False
     """The responses of the second vote set are trained on as well, with the label of the first."""
     loss: ClassVar[Literal["rewards", "entropy", "none"]] = "rewards"
@@ -234,6 +226,11 @@ class Rule:
         """Return whether the label is the answer with most votes, as in plain TTRL."""
         return cls.scores is Rule.scores
 
+    @classmethod
+    def pays_label(cls) -> bool:
+        """Return whether the reward is 1 for the label and 0 for the rest, as in plain TTRL."""
+        return cls.pay is Rule.pay
+
     def questions(self, obs: Observations, label: Array) -> Array:
         """(..., P, Q) responses to be verified, as places among the V; -1 asks nothing.
 
@@ -242,12 +239,8 @@ class Rule:
         raise NotImplementedError(f"{_named(type(self))} asks no verifier")
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        """(..., P, A + 1) rewards by answer, the unparseable one last, for labels (..., P) or -1.
-
-        Where `pays` is `response`, (..., P, K). Finite; entries of answers that no response gave
-        mean nothing.
-        """
-        return np.astype(obs.columns == label[..., None], obs.real)
+        """(..., P, K) finite rewards of the trained responses, for labels (..., P) or -1."""
+        return np.astype(obs.hits(label), obs.real)
 
     def weigh(self, obs: Observations, label: Array) -> Array:
         """(..., P) factors on the problems' losses; at 0 a problem leaves the batch."""
@@ -281,23 +274,11 @@ def response_streams(
 
     The rule pays the majority stream; the minority stream is the guard's.
     """
-    answers = obs.of("answers")[..., : obs.votes.n_samples]
-    if rule.pays != "response":
-        majority, minority = answer_streams(rule, obs, decision, config)
-        return per_response(majority, answers), per_response(minority, answers)
     votes, majority = obs.votes, rule_advantages(rule, obs, decision, config)
+    if rule.pays_label():
+        majority = np.take_along_axis(majority, obs.trained, axis=-1)
     minority = minority_advantages(votes.samples, votes.n_samples, decision, config)
-    return majority, per_response(minority, answers)
-
-
-def answer_streams(
-    rule: Rule, obs: Observations, decision: Decision, config: GuardConfig
-) -> tuple[Array, Array]:
-    """Return the same per answer, (..., P, A + 1), for rules that do not pay single responses."""
-    if rule.pays == "response":
-        raise ValueError(f"rule {rule.name} pays single responses; use response_streams")
-    votes, majority = obs.votes, rule_advantages(rule, obs, decision, config)
-    return majority, minority_advantages(votes.samples, votes.n_samples, decision, config)
+    return majority, np.take_along_axis(minority, obs.trained, axis=-1)
 
 
 def rule_advantages(
@@ -307,46 +288,28 @@ def rule_advantages(
     config: GuardConfig,
     rewards: Array | None = None,
 ) -> Array:
-    """(..., P, K) majority stream of a rule that pays responses, else (..., P, A + 1).
+    """(..., P, K) majority stream; (..., P, A + 1) of a rule that pays the label.
 
     Before mixing with `beta`; `rewards` are those of `rule.pay`, where computed elsewhere.
     """
-    # A guard's memory may hold more answers than the visit's votes.
-    obs = replace(obs, votes=obs.votes.wide(decision.minority.shape[-1]))
     votes = obs.votes
-    if rule.pays == "label":
+    if rule.pays_label():
         return majority_advantages(votes.samples, votes.n_samples, decision, config)
     rewards = rule.pay(obs, decision.label) if rewards is None else rewards
     s = settings(config, votes.n_votes, votes.n_samples)
     if s.weight_on_reward:
         rewards = rewards * decision.weight[..., None]
-    count = None if rule.pays == "response" else _count(votes)
     kept = ~decision.skip if s.skip_by_drop else None
-    majority = standardise(rewards, config.advantages.advantage_scale, count=count, kept=kept)
+    majority = standardise(rewards, config.advantages.advantage_scale, kept=kept)
     direct = rule.is_direct(obs, decision.label)
     if direct is not None:
         majority = np.where(direct[..., None], rewards, majority)
     if s.mix_bonus:
-        majority = majority + _bonus(majority, count, obs, decision)
+        # On candidates, in units of the mean |advantage|.
+        size = decision.beta * np.mean(np.abs(majority), axis=-1)
+        shares = np.take_along_axis(bonus_shares(decision), obs.trained, axis=-1)
+        majority = majority + size[..., None] * shares
     return majority * kept_factor(decision, config)[..., None]
-
-
-def _count(votes: Votes) -> Array:
-    """(..., P, A + 1) trained responses per answer, the unparseable ones last."""
-    parsed = np.sum(votes.samples, axis=-1, keepdims=True)
-    return np.concatenate([votes.samples, votes.n_samples - parsed], axis=-1)
-
-
-def _bonus(majority: Array, count: Array | None, obs: Observations, decision: Decision) -> Array:
-    """The release's bonus on candidates, in units of the mean |advantage|."""
-    shares = bonus_shares(decision)
-    size = np.abs(majority)
-    if count is None:
-        shares = per_response(shares, obs.of("answers")[..., : obs.votes.n_samples])
-    else:
-        size = np.astype(count, majority.dtype) * size
-    mean = np.sum(size, axis=-1) / obs.votes.n_samples
-    return (decision.beta * mean)[..., None] * shares
 
 
 def weighed(rule: Rule, obs: Observations, label: Array, streams: PolicyStreams) -> PolicyStreams:

@@ -15,7 +15,7 @@ from guard_core.config import (
     Share,
     floor_share,
 )
-from guard_core.rules.rule import Observations, Pays, Rule, at_label, per_response, with_unparseable
+from guard_core.rules.rule import Observations, Rule, at_label, per_response
 from guard_core.votes import Array, widen
 
 
@@ -47,13 +47,12 @@ class MMUPT(Rule):
 
     name: ClassVar[str] = "mm_upt"
     title: ClassVar[str] = "MM-UPT"
-    pays: ClassVar[Pays] = "answer"
 
     def pay(self, obs: Observations, label: Array) -> Array:
         none = obs.votes.n_votes - obs.n_parsed
         wins = none > np.max(obs.votes.counts, axis=-1)
-        rewarded = np.where(wins, np.full_like(label, -2), label)
-        return np.astype(obs.columns == rewarded[..., None], obs.real)
+        paid = np.where(wins[..., None], obs.trained < 0, obs.hits(label))
+        return np.astype(paid, obs.real)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +100,9 @@ class SRTSoft(Rule):
     name: ClassVar[str] = "srt_soft"
     title: ClassVar[str] = "SRT (soft)"
     has_label: ClassVar[bool] = False
-    pays: ClassVar[Pays] = "answer"
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        return with_unparseable(_share(obs))
+        return per_response(_share(obs), obs.trained)
 
 
 def _share(obs: Observations) -> Array:
@@ -161,7 +159,6 @@ class EMPO(Rule):
     name: ClassVar[str] = "empo"
     title: ClassVar[str] = "EMPO"
     has_label: ClassVar[bool] = False
-    pays: ClassVar[Pays] = "answer"
 
     unparseable: Literal["zero", "alone"] = "zero"
     """Reward of an unparseable response."""
@@ -169,10 +166,10 @@ class EMPO(Rule):
     def pay(self, obs: Observations, label: Array) -> Array:
         share = obs.shares
         if self.unparseable == "alone":
-            return with_unparseable(share, 1 / obs.votes.n_votes)
+            return per_response(share, obs.trained, 1 / obs.votes.n_votes)
         # The entropy of V classes of one response each is ln V; any pair makes it smaller.
         agrees = np.any(obs.votes.counts > 1, axis=-1, keepdims=True)
-        return with_unparseable(np.where(agrees, share, np.zeros_like(share)))
+        return per_response(np.where(agrees, share, np.zeros_like(share)), obs.trained)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +188,6 @@ class DiSCTT(Rule):
 
     name: ClassVar[str] = "disctt"
     title: ClassVar[str] = "DiSCTT"
-    pays: ClassVar[Pays] = "answer"
 
     agreement: Share = 0.875
     """Share of the V votes from which a problem is supervised."""
@@ -203,8 +199,8 @@ class DiSCTT(Rule):
         return (share >= self.agreement) & (label >= 0)
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        match = np.astype(obs.columns == label[..., None], obs.real)
-        rare = with_unparseable(self.diversity * (1 - obs.shares))
+        match = np.astype(obs.hits(label), obs.real)
+        rare = per_response(self.diversity * (1 - obs.shares), obs.trained)
         direct = self.is_direct(obs, label)
         assert direct is not None
         return np.where(direct[..., None], match, match + rare)
@@ -230,7 +226,6 @@ class DDRL(Rule):
 
     name: ClassVar[str] = "ddrl"
     title: ClassVar[str] = "DDRL"
-    pays: ClassVar[Pays] = "response"
 
     keep: PositiveShare = 0.5
     """Share of the trained responses that are kept, rounded down, at least one."""
@@ -242,10 +237,8 @@ class DDRL(Rule):
         return label == label
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        counts, K = obs.votes.counts, obs.votes.n_samples
-        answers, labelled = obs.of("answers")[..., :K], (label >= 0)[..., None]
-        wins = (answers == label[..., None]) & labelled
-        votes = per_response(widen(counts, counts.shape[-1] + 1), answers)
+        K, wins, labelled = obs.votes.n_samples, obs.hits(label), (label >= 0)[..., None]
+        votes = per_response(obs.votes.counts, obs.trained)
         # The label's responses come first, whatever else has as many votes.
         votes = np.where(wins, obs.votes.n_votes + 1, votes)
         drawn = np.argsort(obs.drawn(K), axis=-1, stable=True)
@@ -277,7 +270,6 @@ class SNR(Rule):
     name: ClassVar[str] = "snr"
     title: ClassVar[str] = "SNR reward"
     has_label: ClassVar[bool] = False
-    pays: ClassVar[Pays] = "answer"
 
     unparseable: Annotated[float, Interval("(-inf, 0]")] = -10.0
     """Reward of a response without a readable answer."""
@@ -292,7 +284,7 @@ class SNR(Rule):
         high = np.maximum(votes - 1, best)
         low = np.maximum(np.minimum(votes - 1, best), other)
         gain = _snr(first, second, V) - _snr(high, low, V - 1)
-        return with_unparseable(gain, self.unparseable)
+        return per_response(gain, obs.trained, self.unparseable)
 
 
 def _snr(high: Array, low: Array, n_votes: int) -> Array:
@@ -314,7 +306,6 @@ class RandomReward(Rule):
     name: ClassVar[str] = "random"
     title: ClassVar[str] = "Random rewards"
     has_label: ClassVar[bool] = False
-    pays: ClassVar[Pays] = "response"
 
     chance: Share = 0.5
     """Of a reward."""
@@ -339,11 +330,9 @@ class FormatReward(Rule):
     name: ClassVar[str] = "format"
     title: ClassVar[str] = "Format only"
     has_label: ClassVar[bool] = False
-    pays: ClassVar[Pays] = "answer"
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        parsed = np.astype(obs.columns >= 0, obs.real)
-        return np.broadcast_to(parsed, (*label.shape, parsed.shape[-1]))
+        return np.astype(obs.trained >= 0, obs.real)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

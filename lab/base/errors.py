@@ -28,7 +28,6 @@ class Terminated(KeyboardInterrupt):
     """The process was asked to end by a signal other than Ctrl-C; see `lab.signals`."""
 
     def __init__(self, number: int) -> None:
-        """Keep the number of the signal."""
         super().__init__(number)
         self.number = number
 

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from lab.base.arms import BASELINE, title
 from lab.base.columns import Floats, TextTable, finite_mean, floats, groups, select, unique, where
 from lab.base.errors import UserError
-from lab.base.stats import Estimate, paired, with_interval
+from lab.base.stats import Estimate, mean_sd, paired, with_interval
 from lab.compare.collection import Comparison, gather
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import FATES, fate_shares, fates
@@ -224,7 +224,6 @@ def _finals(runs: _Runs) -> pd.Series:
 def _compared(
     real: Mapping[str, _Runs], predicted: Mapping[str, _Runs], arm: str
 ) -> dict[str, Any]:
-    """The errors of a prediction against all seeds."""
     own = {name: runs.mean() for name, runs in predicted.items()}
     target = {name: runs.mean() for name, runs in real.items()}
     values: dict[str, Any] = {"replicates": len(predicted[arm].replicates)}
@@ -240,7 +239,6 @@ def _compared(
 def _references(
     runs: Mapping[str, _Runs], arms: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The mean errors of the two references of every arm over random splits of the seeds."""
     rng = np.random.default_rng(0)
     replicates = sorted({r for own in runs.values() for r in own.replicates})
     splits = [rng.permutation(replicates) for _ in range(_SPLITS if len(replicates) > 1 else 0)]
@@ -261,7 +259,6 @@ def _references(
 def _errors(
     predicted: Mapping[str, _Mean | None], real: Mapping[str, _Mean | None], source: str, arm: str
 ) -> dict[str, float]:
-    """The errors of the arm `source` of a prediction against a real arm; empty without runs."""
     own, other = predicted.get(source), real.get(arm)
     if own is None or other is None:
         return {}
@@ -330,10 +327,10 @@ def cell_table(table: pd.DataFrame) -> TextTable:
         by_name = {str(row["prediction"]): row for row in part.to_dict("records")}
         own = next(r for n, r in by_name.items() if n not in (OTHER_HALF, COPY))
         floor = by_name.get(OTHER_HALF, {}).get("final", math.nan)
-        errors = [_shown(own[name]) for name in ERRORS]
-        cells = [f"{lr:g}", title(str(arm)), _shown(own["real"]), _shown(own["predicted"])]
-        cells += [errors[0], _shown(floor), *errors[1:], _shown(own["r"], 2), _gain_text(own)]
-        rows.append([*cells, _shown(own["gain_predicted"], signed=True)])
+        errors = [*(mean_sd(own[name]) for name in ERRORS), mean_sd(own["r"], digits=2)]
+        cells = [f"{lr:g}", title(str(arm)), mean_sd(own["real"]), mean_sd(own["predicted"])]
+        cells += [errors[0], mean_sd(floor), *errors[1:], _gain_text(own)]
+        rows.append([*cells, mean_sd(own["gain_predicted"], signed=True)])
     return TextTable(head, rows)
 
 
@@ -342,10 +339,10 @@ def mean_table(table: pd.DataFrame) -> TextTable:
     head = ["mean error, points", "cells", *_ERROR_HEADS.values(), "r", "arm - TTRL", "right signs"]
     rows = []
     for row in mean_errors(table).to_dict("records"):
-        cells = [_shown(row[name]) for name in ERRORS] + [_shown(row["r"], 2)]
+        cells = [mean_sd(row[name]) for name in ERRORS] + [mean_sd(row["r"], digits=2)]
         signs = f"{row['right_signs']} of {row['signs']}" if row["signs"] else ""
         name, count = str(row["prediction"]), str(row["cells"])
-        rows.append([name, count, *cells, _shown(row["gain"]), signs])
+        rows.append([name, count, *cells, mean_sd(row["gain"]), signs])
     return TextTable(head, rows)
 
 
@@ -359,19 +356,12 @@ def ranking_table(table: pd.DataFrame) -> TextTable:
     rows = []
     for (name,), part in groups(found, ["prediction"]):
         taus = [finite_mean(where(part, lr=lr), "tau") for lr in lrs]
-        rows.append([str(name), *(_shown(tau, 2) or "-" for tau in taus)])
+        rows.append([str(name), *(mean_sd(tau, digits=2) or "-" for tau in taus)])
     return TextTable(["Kendall's tau over the arms", *(f"{lr:g}" for lr in lrs)], rows)
 
 
 def _gain_text(row: dict[Any, Any]) -> str:
-    """The real difference to TTRL with its interval; empty for TTRL itself."""
     values: Sequence[float] = [row[f"gain_{name}"] for name in ("real", "low", "high")]
     if math.isnan(values[0]):
         return ""
-    return _shown(values[0], signed=True) if math.isnan(values[1]) else with_interval(*values)
-
-
-def _shown(value: float, digits: int = 1, *, signed: bool = False) -> str:
-    if math.isnan(value):
-        return ""
-    return f"{value:{'+' if signed else ''}.{digits}f}"
+    return mean_sd(values[0], signed=True) if math.isnan(values[1]) else with_interval(*values)

@@ -41,11 +41,7 @@ def pair_keys(trace: Trace) -> dict[int, PairKey]:
 
 
 def together(traces: Sequence[Trace], pairs: Sequence[PairKey]) -> Trace:
-    """One trace of the runs of one arm, replicates numbered by their place in `pairs`.
-
-    Args:
-        pairs: all pair keys of the comparison, sorted.
-    """
+    """One trace of the runs of one arm, replicates numbered by their place in sorted `pairs`."""
     number = {key: place for place, key in enumerate(pairs)}
     parts = [(trace, {r: number[key] for r, key in pair_keys(trace).items()}) for trace in traces]
     # By seed, whatever order the folders were found in.
@@ -57,24 +53,17 @@ def together(traces: Sequence[Trace], pairs: Sequence[PairKey]) -> Trace:
 
 
 def _joined(parts: list[tuple[Trace, dict[int, int]]], table: Table) -> pd.DataFrame:
-    tables = [_renumbered(getattr(trace, table), number) for trace, number in parts]
+    tables = []
+    for trace, number in parts:
+        rows = getattr(trace, table)
+        new = rows["replicate"].map(number)
+        known = new.notna().to_numpy()
+        rows = rows if known.all() else rows[known]
+        tables.append(rows.assign(replicate=new[known].astype(np.int16)))
     # A single table is the common case of a large run: joining would copy it.
     if len(tables) == 1:
         return tables[0].reset_index(drop=True)
     return pd.concat(tables, ignore_index=True)
-
-
-def _renumbered(table: pd.DataFrame, number: dict[int, int]) -> pd.DataFrame:
-    """The rows of known replicates under their new numbers."""
-    old = ints(table, "replicate")
-    size = 1 + max(max(number), int(old.max(initial=0)))
-    is_known, new = np.zeros(size, bool), np.zeros(size, np.int16)
-    is_known[list(number)] = True
-    new[list(number)] = list(number.values())
-    known = is_known[old]
-    if known.all():
-        return table.assign(replicate=new[old])
-    return table[known].assign(replicate=new[old[known]])
 
 
 GRID, RESULTS = "grid", "results.csv"
@@ -219,10 +208,7 @@ class Collection:
 
 
 def collect(folders: Sequence[Path | str]) -> Collection:
-    """Read all run folders under the given ones.
-
-    Args:
-        folders: run folders, or folders that hold some at any depth.
+    """Read all run folders under the given ones, at any depth.
 
     Raises:
         UserError: a given folder does not exist, or no run in them can be used.
@@ -243,7 +229,6 @@ def collect(folders: Sequence[Path | str]) -> Collection:
 
 
 def _add_grids(comparisons: Sequence[Comparison], tops: Sequence[Path | str]) -> list[Skipped]:
-    """Give the simulator's comparisons the grids inside the given folders; return damaged ones."""
     given = [Path(top).resolve() for top in tops]
     damaged = []
     for comparison in comparisons:
@@ -346,7 +331,6 @@ def _read_run(folder: Path) -> Trace | Skipped:
 
 
 def _check_visits(trace: Trace, folder: Path) -> None:
-    """Refuse problems that the run does not have, and a visit that is there twice."""
     replicate, problem, visit = (
         ints(trace.visits, name) for name in ("replicate", "problem", "visit")
     )
@@ -369,7 +353,6 @@ def _unfinished(trace: Trace) -> list[str]:
 
 
 def _lengths(traces: dict[str, Trace]) -> list[str]:
-    """A warning where one arm was trained longer than another."""
     epochs = {arm: int(ints(trace.visits, "epoch").max()) for arm, trace in traces.items()}
     if len(set(epochs.values())) < 2:
         return []
@@ -546,13 +529,11 @@ def base_arms(runs: Sequence[Manifest]) -> list[str]:
 
 
 def _noted(run: Manifest, name: str) -> Mapping[str, Any]:
-    """A record of the settings of a run; empty if it was not noted."""
     record = run.config.get(name)
     return record if isinstance(record, dict) else {}
 
 
 def _settings(run: Manifest) -> Mapping[str, Any]:
-    """Every setting of the run that can make it another arm."""
     names = (
         "labels",
         "kl_coef",

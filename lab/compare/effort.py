@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -42,23 +41,13 @@ MAX_TRIES = 4
 """Runs that the search for a factor may take."""
 
 
-class Match(NamedTuple):
-    """A factor on the learning rate and how well it meets the target."""
-
-    factor: float
-    achieved_ratio: float
-    """Mean update norm at this factor divided by the target's; 1 is a perfect match."""
-    tries: int
-    """Runs that were measured."""
-
-
 def search(
     measure: Callable[[float], float],
     initial_ratio: float,
     *,
     close: float = CLOSE,
     max_tries: int = MAX_TRIES,
-) -> Match:
+) -> float:
     """Return the factor whose run comes closest to the target's mean update norm.
 
     Takes secant steps on log(ratio) over log(factor), and stops at the first ratio within `close`
@@ -71,16 +60,16 @@ def search(
     """
     _check_ratio(initial_ratio)
     points = [(0.0, math.log(initial_ratio))]
-    best = Match(1.0, initial_ratio, 0)
-    while abs(best.achieved_ratio - 1) >= close and len(points) <= max_tries:
+    best, gap = 1.0, abs(initial_ratio - 1)
+    while gap >= close and len(points) <= max_tries:
         position = _secant(points)
         factor = math.exp(position)
         ratio = measure(factor)
         _check_ratio(ratio)
         points.append((position, math.log(ratio)))
-        if abs(ratio - 1) < abs(best.achieved_ratio - 1):
-            best = Match(factor, ratio, 0)
-    return best._replace(tries=len(points) - 1)
+        if abs(ratio - 1) < gap:
+            best, gap = factor, abs(ratio - 1)
+    return best
 
 
 def _secant(points: list[tuple[float, float]]) -> float:

@@ -6,8 +6,9 @@ contradict each other: the notes say where.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from lab.base.columns import ROUNDING, floats, group_mean
-from lab.base.stats import Estimate, estimate
+from lab.base.stats import estimate
 from lab.compare.collection import Comparison
 from lab.compare.tables import metrics, metrics_of
 
@@ -219,8 +220,21 @@ def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         and `NUMBERS`, in percent. `base` is before training, of all arms. Model and data are empty,
         and nothing is published, for other tasks.
     """
-    rows = [row for comparison in comparisons for row in _main_rows(comparison)]
-    return _table(rows, ("data", "method"))
+    rows = []
+    for comparison in comparisons:
+        setting, found = setting_of(comparison.task), metrics(comparison)
+        # All arms of a seed start from one model, so their mean is the seed's start.
+        _, seed = np.unique(found.index.get_level_values("replicate"), return_inverse=True)
+        ours = {BASE: group_mean(floats(found, "pass_start"), seed, 1 + int(seed.max()))}
+        ours |= {arm: floats(metrics_of(found, arm), "pass_final") for arm in comparison.arms}
+        printed = [m for model, data, m in PASS_AT_1 if Setting(model, data) == setting]
+        for method in dict.fromkeys([*ours, *printed]):
+            value, note = None, ""
+            if setting is not None:
+                value = PASS_AT_1.get((setting.model, setting.data, method))
+                note = note_on_pass(setting, method)
+            rows.append(_row(comparison, method, ours.get(method, np.empty(0)), value, note))
+    return pd.DataFrame(rows, columns=["world", "task", "model", "data", "method", *NUMBERS])
 
 
 def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
@@ -230,8 +244,34 @@ def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         One row per comparison, method and fate (the paper's columns: its cells and TotalDeg):
         world, task, model, data, method, fate and `NUMBERS`.
     """
-    rows = [row for comparison in comparisons for row in _fate_rows(comparison)]
-    return _table(rows, ("data", "method", "fate"))
+    rows = []
+    for comparison in comparisons:
+        setting, found = setting_of(comparison.task), metrics(comparison)
+        if not np.isfinite(floats(found, TOTAL)).any():
+            continue
+        for method, fate in itertools.product(comparison.arms, (*CELLS, TOTAL)):
+            value, note = None, ""
+            if setting is not None:
+                value = published_fate(setting, method, fate)
+                note = note_on_fate(setting, method, fate)
+            ours = floats(metrics_of(found, method), fate)
+            rows.append(_row(comparison, method, ours, value, note) | {"fate": fate})
+    keys = ["world", "task", "model", "data", "method", "fate"]
+    return pd.DataFrame(rows, columns=[*keys, *NUMBERS])
+
+
+def _row(
+    comparison: Comparison,
+    method: str,
+    ours: NDArray[np.float64],
+    value: float | None,
+    note: str,
+) -> dict[str, object]:
+    model, data = setting_of(comparison.task) or ("", "")
+    place = {"world": comparison.world, "task": comparison.task, "model": model, "data": data}
+    found, published = estimate(ours), math.nan if value is None else value
+    numbers = (found.mean, found.sd, found.n, published, note)
+    return {**place, "method": method, **dict(zip(NUMBERS, numbers, strict=True))}
 
 
 def footnotes(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
@@ -239,47 +279,3 @@ def footnotes(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     texts = [text for text in dict.fromkeys(table["footnote"].tolist()) if text]
     numbers = [texts.index(text) + 1 if text else 0 for text in table["footnote"]]
     return table.assign(footnote=numbers), texts
-
-
-def _main_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
-    setting, found = setting_of(comparison.task), metrics(comparison)
-    ours = {arm: estimate(floats(metrics_of(found, arm), "pass_final")) for arm in comparison.arms}
-    # All arms of a seed start from one model, so their mean is the seed's start.
-    _, seed = np.unique(found.index.get_level_values("replicate"), return_inverse=True)
-    start = group_mean(floats(found, "pass_start"), seed, 1 + int(seed.max()))
-    ours = {BASE: estimate(start), **ours}
-    printed = [m for model, data, m in PASS_AT_1 if Setting(model, data) == setting]
-    for method in dict.fromkeys([*ours, *printed]):
-        value = None if setting is None else PASS_AT_1.get((setting.model, setting.data, method))
-        note = "" if setting is None else note_on_pass(setting, method)
-        place = _place(comparison, setting, method)
-        yield {**place, **_numbers(ours.get(method), value, note)}
-
-
-def _fate_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
-    setting, found = setting_of(comparison.task), metrics(comparison)
-    if not np.isfinite(floats(found, TOTAL)).any():
-        return
-    for method in comparison.arms:
-        for fate in (*CELLS, TOTAL):
-            value = None if setting is None else published_fate(setting, method, fate)
-            note = "" if setting is None else note_on_fate(setting, method, fate)
-            place = _place(comparison, setting, method) | {"fate": fate}
-            ours = estimate(floats(metrics_of(found, method), fate))
-            yield {**place, **_numbers(ours, value, note)}
-
-
-def _numbers(ours: Estimate | None, value: float | None, note: str) -> dict[str, object]:
-    mean, sd, n = (math.nan, math.nan, 0) if ours is None else (ours.mean, ours.sd, ours.n)
-    published = math.nan if value is None else value
-    return dict(zip(NUMBERS, (mean, sd, n, published, note), strict=True))
-
-
-def _place(comparison: Comparison, setting: Setting | None, method: str) -> dict[str, object]:
-    model, data = ("", "") if setting is None else setting
-    place = {"world": comparison.world, "task": comparison.task, "model": model, "data": data}
-    return {**place, "method": method}
-
-
-def _table(rows: Iterable[Mapping[str, object]], keys: Sequence[str]) -> pd.DataFrame:
-    return pd.DataFrame(list(rows), columns=["world", "task", "model", *keys, *NUMBERS])

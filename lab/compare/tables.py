@@ -58,17 +58,9 @@ def comparison_table(metrics: pd.DataFrame) -> pd.DataFrame:
         Indexed by arm, columns (metric, "mean" | "sd" | "n"); NaN does not count, and `sd` is NaN
         for a single replicate.
     """
-    rows = {}
-    for arm, part in metrics.groupby("arm", sort=False):
-        found = {name: estimate(floats(part, name)) for name in part.columns}
-        rows[arm] = {
-            (name, what): getattr(found[name], what)
-            for name in found
-            for what in ("mean", "sd", "n")
-        }
-    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis(index="arm")
-    table.columns = pd.MultiIndex.from_tuples(list(table.columns), names=["metric", "value"])
-    return table
+    table = metrics.groupby("arm", sort=False).agg(["mean", "std", "count"])
+    table = table.rename(columns={"std": "sd", "count": "n"}, level=1)
+    return table.rename_axis(columns=["metric", "value"])
 
 
 RIVALS = ("frozen", "memory")
@@ -79,9 +71,7 @@ RIVALS = ("frozen", "memory")
 class Quantity:
     """One number of a finding."""
 
-    metric: str
     label: str
-    unit: str
     value: Estimate
     text: str
     """The number, its interval and what it shows."""
@@ -107,10 +97,7 @@ class Finding:
 def headline(comparison: Comparison, table: pd.DataFrame | None = None) -> list[Finding]:
     """TTRL's degradation, the guard's gain over matched effort, and a rival's over the guard.
 
-    A finding whose arms are missing says so.
-
-    Args:
-        table: from `metrics`, if at hand.
+    A finding whose arms are missing says so; the table is that of `metrics`, if at hand.
     """
     table = metrics(comparison) if table is None else table
     return [_damage(table), _guard(comparison, table), _rival(table)]
@@ -122,7 +109,7 @@ def _damage(table: pd.DataFrame) -> Finding:
         return Finding("damage", name, (), f"no run of {title(BASELINE)}")
     value = estimate(floats(metrics_of(table, BASELINE), "TotalDeg"))
     text = f"TotalDeg {value.mean:.1f} % [{interval_of(value, 'replicate', signed=False)}]"
-    part = Quantity("TotalDeg", "TotalDeg", "% of problems", value, text)
+    part = Quantity("TotalDeg", value, text)
     return Finding("damage", name, (part,) if value.n else ())
 
 
@@ -171,17 +158,17 @@ def _saved(first: pd.DataFrame, against: pd.DataFrame) -> tuple[Quantity, ...]:
     fewer = paired(pd.Series(against["TotalDeg"]), pd.Series(first["TotalDeg"]))
     higher = paired(pd.Series(first["pass_final"]), pd.Series(against["pass_final"]))
     return (
-        _quantity("TotalDeg", "TotalDeg saved", fewer),
-        _quantity("pass_final", "final pass@1 gained", higher),
+        _quantity("TotalDeg saved", fewer),
+        _quantity("final pass@1 gained", higher),
     )
 
 
-def _quantity(metric: str, label: str, value: Estimate) -> Quantity:
+def _quantity(label: str, value: Estimate) -> Quantity:
     if value.n == 0:
-        return Quantity(metric, label, "points", value, f"{label}: no pair of the same seed")
+        return Quantity(label, value, f"{label}: no pair of the same seed")
     numbers = f"{value.mean:+.1f} points [{interval_of(value, 'pair')}]"
     shown = value.shows("better", "worse")
-    return Quantity(metric, label, "points", value, f"{label} {numbers}, {shown}")
+    return Quantity(label, value, f"{label} {numbers}, {shown}")
 
 
 def _arms(table: pd.DataFrame) -> list[str]:
@@ -241,8 +228,8 @@ def rule_rows(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     They are % of problems whose label is right at the last visit, and the median of a step.
     """
     traces = [trace for own in comparisons for trace in own.traces.values()]
-    facts = pd.concat([_facts(trace) for trace in traces], ignore_index=True)
-    return pd.concat([over_steps(comparisons), facts], axis=1)
+    own = pd.concat([facts(trace) for trace in traces], ignore_index=True)
+    return pd.concat([over_steps(comparisons), own], axis=1)
 
 
 def rule_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -316,8 +303,8 @@ def _relative_seconds(rows: pd.DataFrame) -> Floats:
     return floats(rows, "seconds") / below
 
 
-def _facts(trace: Trace) -> pd.DataFrame:
-    """One row per replicate, in order."""
+def facts(trace: Trace) -> pd.DataFrame:
+    """`update_norm`, `seconds` and `label_final` of `rule_rows`, one row per replicate in order."""
     table = update_by_replicate(trace.steps).to_frame().assign(seconds=np.nan)
     if "seconds_step" in trace.steps:
         table["seconds"] = trace.steps.groupby("replicate")["seconds_step"].median()

@@ -109,7 +109,6 @@ def _segment(
     colour: str,
     pattern: Mapping[str, Any],
 ) -> go.Bar:
-    """One part of stacked bars; labels are escaped."""
     return go.Bar(
         name=name,
         orientation="h",
@@ -380,6 +379,7 @@ REGIMES = {
     "lost": ("lost (99 % sure)", VERMILLION, "x"),
 }
 """Regime of the table to its title, colour and pattern."""
+_REGIME_COLUMNS = ("p0", "step_sqrt_votes", "lost", "visits", "single_flip_share", "form")
 
 
 def regime_map(table: pd.DataFrame) -> go.Figure:
@@ -391,7 +391,7 @@ def regime_map(table: pd.DataFrame) -> go.Figure:
             (mean until one answer is extinct); with single_flip_share and form the hover says
             more, as the theory's regime chart gives them.
     """
-    require(table, ("p0", "step_sqrt_votes", "regime", "lost", "visits"), "regime chart")
+    require(table, ("regime", *_REGIME_COLUMNS), "regime chart")
     across, down = (sorted(table[name].unique()) for name in ("p0", "step_sqrt_votes"))
     size = 0.94
     figure = go.Figure()
@@ -408,8 +408,14 @@ def regime_map(table: pd.DataFrame) -> go.Figure:
             insidetextanchor="middle",
             textangle=0,
             textfont={"size": 11},
-            customdata=[[_regime_hover(cell)] for cell in cells],
-            hovertemplate="%{customdata[0]}<extra>%{fullData.name}</extra>",
+            customdata=[[cell[name] for name in _REGIME_COLUMNS] for cell in cells],
+            hovertemplate=(
+                "p0 %{customdata[0]:g}, step &times; √V %{customdata[1]:g}"
+                "<br>ends on the wrong answer: %{customdata[2]:.1%}"
+                "<br>visits to extinction: %{customdata[3]:.1f}"
+                "<br>degraded with one flip only: %{customdata[4]:.1%}"
+                "<br>closer limit: %{customdata[5]}<extra>%{fullData.name}</extra>"
+            ),
             marker={
                 "color": translucent(colour, 0.6),
                 "line": {"color": colour, "width": 1},
@@ -432,17 +438,3 @@ def regime_map(table: pd.DataFrame) -> go.Figure:
     height = 46 * len(down) + 150
     legend = {"y": 1 + 8 / height, "traceorder": "normal"}
     return styled(figure, height, barmode="overlay", legend=legend, hovermode="closest")
-
-
-def _regime_hover(cell: dict[Any, Any]) -> str:
-    lines = [
-        f"p0 {cell['p0']:g}, step &times; √V {cell['step_sqrt_votes']:g}",
-        f"ends on the wrong answer: {100 * cell['lost']:.1f} %",
-        f"visits to extinction: {cell['visits']:.1f}",
-    ]
-    single = cell.get("single_flip_share", math.nan)
-    if math.isfinite(single):
-        lines.append(f"degraded with one flip only: {100 * single:.1f} %")
-    if cell.get("form"):
-        lines.append(f"closer limit: {safe(cell['form'])}")
-    return "<br>".join(lines)

@@ -256,11 +256,7 @@ _STYLES = {
 
 
 def auroc_curves(table: pd.DataFrame) -> go.Figure:
-    """AUROC of every score over the visits, with its 95 % interval as a band.
-
-    Args:
-        table: `lab.measures.problems.lost_problem_auroc`.
-    """
+    """AUROC of every score of `lost_problem_auroc` over the visits, its 95 % interval as a band."""
     figure = go.Figure()
     figure.add_hline(y=0.5, line={"color": GREY, "width": 1, "dash": "dot"})
     for name, title in SCORES.items():

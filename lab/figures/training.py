@@ -101,7 +101,6 @@ def curve(
 
 
 def _panel_grid(panels: Sequence[Panel]) -> go.Figure:
-    """Empty panels below each other with one progress axis."""
     titles = [panel.title for panel in panels]
     figure, _ = multiples(titles, columns=1, row_gap=0.22, shared_xaxes=True)
     for row, panel in enumerate(panels, start=1):
@@ -188,14 +187,26 @@ def training_window(
     named: set[str] = set()
     for arm, place in zip(arms, places, strict=True):
         figure.add_trace(_shade(where(shares, arm=arm), arm == arms[0]), **place)
-        for panel, colour, dash in CURVES:
-            traces = curve(where(dynamics, arm=arm), panel, colour, panel.column, dash)
-            for trace in traces:
-                figure.add_trace(trace, **place)
-            if traces:
-                figure.data[-1].update(name=panel.title, showlegend=panel.column not in named)
-                named.add(panel.column)
+        _add_curves(figure, place, where(dynamics, arm=arm), named)
     return _percent_panels(figure, places, 260 * len(arms) + 120)
+
+
+def _add_curves(
+    figure: go.Figure,
+    place: Place,
+    own: pd.DataFrame,
+    named: set[str],
+    of: str = "",
+    dash: str = "",
+) -> None:
+    """Add the curves of one arm; the legend names each kind of curve once."""
+    for panel, colour, usual in CURVES:
+        group = panel.column + of
+        for trace in (traces := curve(own, panel, colour, group, dash or usual)):
+            figure.add_trace(trace, **place)
+        if traces:
+            figure.data[-1].update(name=panel.title + of, showlegend=group not in named)
+            named.add(group)
 
 
 def _percent_panels(figure: go.Figure, places: Sequence[Place], height: int) -> go.Figure:
@@ -236,16 +247,10 @@ def overlay(
     arms = arm_order(set(real["arm"]) & set(simulated["arm"]))
     titles_of = [arm_title(arm, titles) for arm in arms]
     figure, places = multiples(titles_of, row_gap=0.25, shared_yaxes=True)
+    named: set[str] = set()
     for arm, place in zip(arms, places, strict=True):
         for name, dash, table in (("real", "solid", real), ("simulated", "dot", simulated)):
-            for panel, colour, _ in CURVES:
-                group = f"{panel.column}-{name}"
-                traces = curve(where(table, arm=arm), panel, colour, group, dash)
-                for trace in traces:
-                    figure.add_trace(trace, **place)
-                if traces:
-                    shown = {"name": f"{panel.title}, {name}", "showlegend": arm == arms[0]}
-                    figure.data[-1].update(shown)
+            _add_curves(figure, place, where(table, arm=arm), named, f", {name}", dash)
     return _percent_panels(figure, places, 240 * places[-1]["row"] + 130)
 
 

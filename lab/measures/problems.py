@@ -14,7 +14,18 @@ import pandas as pd
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from lab.base.columns import ROUNDING, Bools, Floats, Ints, flags, floats, group_mean, ints, require
+from lab.base.columns import (
+    ROUNDING,
+    Bools,
+    Floats,
+    Ints,
+    flags,
+    floats,
+    group_mean,
+    ints,
+    require,
+    where,
+)
 from lab.base.errors import UserError
 from lab.base.stats import auroc_of_runs, percentile_interval, resample_counts
 from lab.measures.fate import LOST, histories, of_fate
@@ -36,7 +47,7 @@ def problem_life(visits: pd.DataFrame, replicate: int, problem: int) -> pd.DataF
         UserError: the problem was never visited.
     """
     require(visits, _NEEDED, "problem's life")
-    own = _own(visits, replicate, problem)
+    own = where(visits, replicate=replicate, problem=problem)
     if own.empty:
         raise UserError(
             f"problem's life: replicate {replicate} has no visit of problem {problem}; choose "
@@ -65,7 +76,7 @@ def vote_areas(
         areas of a visit sum to 1).
     """
     life = problem_life(trace.visits, replicate, problem)
-    votes = _own(trace.votes, replicate, problem)
+    votes = where(trace.votes, replicate=replicate, problem=problem)
     names = trace.answer_texts(replicate, problem) if names is None else names
     visit, found = ints(life, "visit"), areas(life, votes, names, top)
     parts = [pd.DataFrame({"visit": visit, "area": a, "kind": k, "share": s}) for a, k, s in found]
@@ -99,14 +110,9 @@ def true_answer(life: pd.DataFrame, votes: pd.DataFrame | None = None) -> int | 
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _own(table: pd.DataFrame, replicate: int, problem: int) -> pd.DataFrame:
-    chosen = (ints(table, "replicate") == replicate) & (ints(table, "problem") == problem)
-    return table.take(np.flatnonzero(chosen))
-
-
 def _share(life: pd.DataFrame, votes: pd.DataFrame, answer: int) -> Floats:
     """(visits,) share of the votes that an answer got."""
-    own = votes.take(np.flatnonzero(ints(votes, "answer") == answer))
+    own = where(votes, answer=answer)
     visit = ints(life, "visit")
     counts = np.bincount(ints(own, "visit"), floats(own, "count"), 1 + visit.max())[visit]
     return counts / np.maximum(floats(life, "n_votes"), 1)

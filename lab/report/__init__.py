@@ -57,18 +57,18 @@ class Report:
         from lab.report.digest import HEADING, step_studies
         from lab.report.page import write_report
 
-        made = write_report(self.folders, self.output, force=self.force)
-        _tell(made.skipped)
-        for world in made.worlds:
+        path, worlds, skipped = write_report(self.folders, self.output, force=self.force)
+        _tell(skipped)
+        for world in worlds:
             print(one_line(world.name))
             found = [finding.text for finding in world.findings if finding.parts]
             for line in (*world.notes, *found):
                 print(f"  {one_line(line)}")
-        for study in step_studies(made.worlds):
+        for study in step_studies(worlds):
             print(one_line(f"{HEADING}: {study.name}"))
             for line in study.words():
                 print(f"  {one_line(line)}")
-        print(made.path)
+        print(path)
 
     def _markdown(self) -> None:
         from lab.report.digest import markdown

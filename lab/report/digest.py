@@ -146,7 +146,6 @@ def _unread(table: pd.DataFrame, titles: dict[str, str]) -> Iterator[str]:
 
 
 def _too_short(comparison: Comparison, titles: dict[str, str]) -> Iterator[str]:
-    """Yield the arms with seeds whose problems have too few visits for fates."""
     for arm, trace in comparison.traces.items():
         known = np.isfinite(floats(trace.visits, "label_accuracy"))
         replicate = ints(trace.visits, "replicate")
@@ -323,7 +322,7 @@ class StepStudy:
     def table(self) -> TextTable:
         """Final pass@1 of every arm at every step size and at its own best, the null model last."""
         steps = sorted(unique(self.grid.rows, "step"))
-        start = _number(finite_mean(self.grid.rows, "pass_start"), 1)
+        start = mean_sd(finite_mean(self.grid.rows, "pass_start"))
         head = ["", *(f"step {step:g}" for step in steps), *_AT_BEST * self.several]
         rows = [["No training", *[start] * len(steps), *["", start, "", ""] * self.several]]
         rows += _lines(self.grid.rows, steps, "")
@@ -350,27 +349,18 @@ def families(worlds: Sequence[ReportedComparison]) -> list[list[Comparison]]:
 
 
 def _lines(rows: pd.DataFrame, steps: Sequence[float], what: str) -> Iterator[list[str]]:
-    def best_of(arm: str) -> pd.DataFrame:
-        return own_best(where(rows, arm=arm), ["step"], METRIC)
-
-    def scores(own: pd.DataFrame) -> pd.Series:
-        return pd.Series(floats(own, METRIC), own["replicate"].to_numpy())
-
-    base = best_of(BASELINE)
+    at_best = own_best(rows, ["step"], METRIC)
     for arm in arm_order(rows["arm"]):
         own = where(rows, arm=arm)
-        cells = [_number(finite_mean(where(own, step=step), METRIC), 1) for step in steps]
+        cells = [mean_sd(finite_mean(where(own, step=step), METRIC)) for step in steps]
         if len(steps) > 1:
-            best = best_of(arm)
+            best = where(at_best, arm=arm)
             chosen = ", ".join(f"{step:g}" for step in sorted(unique(best, "step")))
             score, worse = (estimate(floats(best, name)) for name in (METRIC, "TotalDeg"))
-            gap = "" if arm == BASELINE else difference_text(paired(scores(best), scores(base)))
-            cells += [chosen, _mean_sd(score), gap, _mean_sd(worse)]
+            gap = difference(at_best, arm, BASELINE, METRIC)
+            against = "" if arm == BASELINE else difference_text(gap)
+            cells += [chosen, _mean_sd(score), against, _mean_sd(worse)]
         yield [title(arm) + what, *cells]
-
-
-def _number(value: float, digits: int = 2) -> str:
-    return "" if pd.isna(value) else f"{value:.{digits}f}"
 
 
 def _mean_sd(value: Estimate) -> str:
@@ -412,7 +402,7 @@ def _rule_cells(row: dict[Any, Any]) -> list[str]:
         difference_text(row["gain"]),
         *("" if own else difference_text(row[name]) for name in ("against", "effort")),
         *(_mean_sd(row[name]) for name in ("label_final", "TotalDeg", "Learned")),
-        *(_number(row[name]) for name in ("update", "seconds")),
+        *(mean_sd(row[name], digits=2) for name in ("update", "seconds")),
     ]
 
 
@@ -484,7 +474,6 @@ def _difference_table(rows: pd.DataFrame) -> list[str]:
 
 
 def _rules(found: Sequence[Comparison]) -> list[str]:
-    """The table of rules, if a rule other than TTRL was run with it."""
     names = {arm for comparison in found for arm in comparison.arms}
     if BASELINE not in names or all(rule_of(arm) in (None, BASELINE) for arm in names):
         return []

@@ -65,11 +65,6 @@ def join(children: Iterable[Child]) -> Html:
     return Html("".join(text(child) for child in children if child is not None))
 
 
-def raw(trusted: str) -> Html:
-    """Markup, script or style that this package ships; never anything read from a run."""
-    return Html(trusted)
-
-
 def table(
     head: Sequence[Child], rows: Iterable[Sequence[Child]], class_: str | None = None
 ) -> Html:
@@ -148,7 +143,7 @@ def deflated(text: str) -> str:
 
 def stored(text: str, name: str) -> Html:
     """A text of `deflated` on the page."""
-    return tag("script", raw(text), type="text/plain", id=name)
+    return tag("script", Html(text), type="text/plain", id=name)
 
 
 def packed(text: str, name: str) -> Html:
@@ -163,7 +158,7 @@ def _plotly() -> str:
 
 def asset(name: str) -> Html:
     """A script or style that this package ships."""
-    return raw(files("lab").joinpath("assets", name).read_text(encoding="utf-8"))
+    return Html(files("lab").joinpath("assets", name).read_text(encoding="utf-8"))
 
 
 def library() -> Html:

@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +178,6 @@ def _world(world: ReportedComparison, place: int) -> Html:
 
 
 def _unread(world: ReportedComparison) -> Html | None:
-    """One line on responses without an answer, for a real model."""
     if world.comparison.world != "real":
         return None
     share = finite_mean(world.metrics, "unread")
@@ -209,7 +207,6 @@ def _bold(cell: str) -> Child:
 
 
 def _arm_table(world: ReportedComparison) -> Html:
-    """Mean and spread of every metric, metrics down and arms across."""
     counts = Counter(world.metrics.index.get_level_values("arm"))
     arms = world.comparison.arms
     head = [tag("span", world.titles[arm], _small(f"n = {counts[arm]}")) for arm in arms]
@@ -236,7 +233,6 @@ def _small(text: str) -> Html:
 
 
 def _arms(worlds: Sequence[ReportedComparison]) -> Html:
-    """What the arms are trained on, and what planted and simulated worlds can and cannot show."""
     arms = {
         title: about(world.comparison.variants.get(arm, arm))
         for world in worlds
@@ -301,7 +297,6 @@ def _run_table(world: ReportedComparison) -> Html:
 
 
 def _facts(runs: Sequence[Manifest]) -> list[Html | str]:
-    """Facts that the runs of one arm share, or all of them where they differ."""
     finished = sum(run.status not in UNFINISHED for run in runs)
     states = [tag("div", f"{finished} finished")] if finished else []
     states += [tag("div", _state(run), class_="flag") for run in runs if run.status in UNFINISHED]
@@ -432,7 +427,6 @@ def _parts(
 
 
 def _contents(parts: Sequence[tuple[str, str, str, Html]]) -> Html:
-    """Links by group, folded: the numbers come first."""
     groups: dict[str, list[Html]] = {}
     for name, group, heading, _ in parts:
         groups.setdefault(group, []).append(tag("li", tag("a", heading, href=f"#{name}")))
@@ -441,19 +435,13 @@ def _contents(parts: Sequence[tuple[str, str, str, Html]]) -> Html:
     return tag("nav", folded, aria_label="Contents")
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The page's path and what is on it."""
-
-    path: Path
-    worlds: list[ReportedComparison]
-    skipped: list[Skipped]
-
-
 def write_report(
     folders: Sequence[Path | str], output: Path | str | None = None, *, force: bool = False
-) -> Written:
+) -> tuple[Path, list[ReportedComparison], list[Skipped]]:
     """Read the runs under some folders and write their report, see `lab.report.Report`.
+
+    Returns:
+        The page's path, the comparisons that are on it, and the folders that were left out.
 
     Raises:
         UserError: no run can be used, or the page cannot be written or would overwrite another
@@ -469,7 +457,7 @@ def write_report(
     content = page(worlds, skipped)
     with whole(target) as temporary:
         temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
-    return Written(target, worlds, skipped)
+    return target, worlds, skipped
 
 
 def _check(target: Path, force: bool) -> None:

@@ -229,7 +229,6 @@ def redrawn(world: ReportedComparison) -> bool:
 
 
 def _rows(visits: pd.DataFrame) -> pd.DataFrame:
-    """One row per replicate and problem: the numbers that its visits give."""
     found = histories(visits)
     first = found.order[found.start]
     keys = {name: ints(visits, name)[first] for name in ("replicate", "problem")}
@@ -275,7 +274,6 @@ def packed_lives(
 
 
 def _add(traces: Sequence[Trace], replicate: int, chosen: dict[Key, str], left: int) -> bool:
-    """Add one replicate of all arms; False once there is no room."""
     first = not chosen
     found: dict[Key, str] = {}
     for arm, trace in enumerate(traces):
@@ -318,7 +316,6 @@ def replicate_lives(trace: Trace, replicate: int) -> dict[int, dict[str, Any]]:
 
 
 def _of_problem(table: pd.DataFrame, problem: int) -> pd.DataFrame:
-    """The rows of a problem in a table sorted by problem."""
     start, end = np.searchsorted(table["problem"].to_numpy(), [problem, problem + 1])
     return table.iloc[start:end]
 

@@ -276,7 +276,6 @@ def _overhead(world: ReportedComparison) -> Iterator[Piece]:
 
 
 def _use(world: ReportedComparison) -> Html | None:
-    """Table of what the steps tell of responses and of the GPUs; None where they tell nothing."""
     steps = [world.comparison.traces[arm].steps for arm in world.comparison.arms]
     warm = [select(table, ints(table, "step") > WARM_UP) for table in steps]
     found: list[list[str]] = []

@@ -215,7 +215,7 @@ class Supervisor:
         rewarded_PK = parsed_PK & (answers_PK == decision.label[:, None])
         deserved_PK = parsed_PK & (answers_PK == self._truth_ids(problems_P)[:, None])
         agree_PK = rewarded_PK == deserved_PK
-        some, by_label = known_P.any(), self.rule.pays == "label"
+        some, by_label = known_P.any(), self.rule.pays_label()
         return {
             "n_problems": len(problems_P),
             "n_skipped": int(decision.skip.sum()),

@@ -17,7 +17,6 @@ from guard_core import (
     Decision,
     Draws,
     Guard,
-    PolicyStreams,
     Votes,
     answer_advantages,
     policy_streams,
@@ -50,9 +49,9 @@ from sim.engine.kernel import (
 from sim.engine.rows import Epoch
 from sim.engine.rules import fast_rewards
 from sim.settings.config import SimConfig
-from sim.world.observe import AnswerObserver, ObservedVisit
+from sim.world.observe import AnswerObserver, ObservedVisit, with_unparseable
 from sim.world.policies import Directions
-from sim.world.sampling import Floats, Ints, Records
+from sim.world.sampling import Floats, Ints
 
 _CHUNK = 64
 """Problems whose scores at visit 0 are computed at once; bounds the memory."""
@@ -99,7 +98,10 @@ class GuardLearner:
         at = slice(start, start + p_RPA.shape[1])
         targets = self._decide(epoch, at, votes, trained_RPA, None)
         if self._config.policy != "measured":
-            return self._learn(epoch.records_RN[:, at], trained_RPA, p_RPA, targets)
+            update = Update(np.empty_like(p_RPA), np.empty(p_RPA.shape[:2], np.bool_))
+            of = (trained_RPA, targets, epoch.records_RN[:, at], p_RPA)
+            learn(self._settings_1, *of, update.gradient_RPA, update.drop_RP)
+            return update
         guard = self._config.guard
         decision = replace(self._decision(epoch, at, targets), label=targets.label_RP)
         pair = answer_advantages(trained_RPA, votes.n_samples, decision, guard)
@@ -189,7 +191,6 @@ class GuardLearner:
         return targets._replace(rival_hits_RP=hits_RP)
 
     def _treat(self, epoch: Epoch, at: slice) -> None:
-        """Write the treatment that acts into the records of a batch."""
         records_RP, names = epoch.records_RN[:, at], ("weight", "beta", "skipped", "route")
         own = Treatment(*(records_RP[name] for name in names[:3]))
         problems_RP, deal_RP = epoch.problems_RN[:, at], None
@@ -200,18 +201,8 @@ class GuardLearner:
         for name, values in zip(names, (*acting, routes_RP), strict=True):
             records_RP[name] = values
 
-    def _learn(
-        self, records_RP: Records, trained_RPA: NDArray[Any], p_RPA: Floats, targets: Targets
-    ) -> Update:
-        """Return the gradient of the rewards that go to the label."""
-        update = Update(np.empty_like(p_RPA), np.empty(p_RPA.shape[:2], np.bool_))
-        out = (update.gradient_RPA, update.drop_RP)
-        learn(self._settings_1, trained_RPA, targets, records_RP, p_RPA, *out)
-        return update
-
 
 def _drawn(draws: Draws) -> tuple[Floats, Floats, Floats]:
-    """The draws as compiled code takes them."""
     return draws.tie, draws.skip, draws.pick
 
 
@@ -221,7 +212,6 @@ class RuleLearner:
     guard: GuardLearner
 
     def __init__(self, config: SimConfig) -> None:
-        """Start before visit 0."""
         self._config = config
         self._rule = make_rule(config.rule, config.rule_options)
         self._observer = AnswerObserver(config, self._rule)
@@ -288,17 +278,15 @@ class RuleLearner:
             minority = minority_advantages(*of, decision, config)
         streams = policy_streams(majority, minority, decision, config)
         streams = weighed(rule, obs, decision.label, streams)
-        sums_RPA = self._sums(obs, streams)
+        if not rule.pays_label():
+            # Responses of an answer differ in nothing else, so their mean stands for each of them.
+            counts_RPB = with_unparseable(obs.votes)
+            ids_RPK = obs.trained % counts_RPB.shape[-1]
+            total_RPB = sum_by_id(ids_RPK, counts_RPB.shape[-1], streams.majority)
+            streams = streams._replace(majority=total_RPB / np.maximum(counts_RPB, 1))
+        samples_RPA = obs.votes.samples
+        both = streams.majority if config.mps is None else streams.majority + streams.minority
+        sums_RPA = samples_RPA * both[..., : samples_RPA.shape[-1]]
         to = (p_RPA, np.ascontiguousarray(streams.weight), np.ascontiguousarray(streams.drop))
         sums_gradient(sums_RPA, obs.votes.n_samples, *to, out_RPA)
         return Update(out_RPA, streams.drop, weighted_streams(streams, self._config))
-
-    def _sums(self, obs: Observations, streams: PolicyStreams) -> Floats:
-        """Sum both streams over the responses of every answer."""
-        samples_RPA, K = obs.votes.samples, obs.votes.n_samples
-        A, protects = samples_RPA.shape[-1], self._config.guard.mps is not None
-        if self._rule.pays == "response":
-            sums_RPA = sum_by_id(obs.of("answers")[..., :K], A, streams.majority)
-            return sums_RPA + samples_RPA * streams.minority[..., :A] if protects else sums_RPA
-        both = streams.majority + streams.minority if protects else streams.majority
-        return samples_RPA * both[..., :A]

@@ -208,10 +208,9 @@ def fast_rewards(rule: Rule, n_votes: int) -> FastRewards | None:
 def _evol_rl(
     rule: EvolRL, observer: AnswerObserver, visit: ObservedVisit, obs: Observations, label_RP: Ints
 ) -> Floats:
-    answers_RPK = obs.of("answers")[..., : obs.votes.n_samples]
-    novelty_RPK = np.empty(answers_RPK.shape)
+    novelty_RPK = np.empty(obs.trained.shape)
     ordinary_RPK = observer.ordinary(visit)
-    novelties(answers_RPK, label_RP, ordinary_RPK, observer.signal, novelty_RPK)
+    novelties(obs.trained, label_RP, ordinary_RPK, observer.signal, novelty_RPK)
     return rule.rewards(obs, label_RP, novelty_RPK)
 
 

@@ -22,7 +22,8 @@ from lab.arm_settings import arm_of
 from lab.base.arms import BASELINE, OWN, PERMUTED, Arm
 from lab.base.errors import UserError
 from lab.base.settings import to_values
-from lab.measures import Tally
+from lab.measures import MEASURES
+from lab.measures.fate import FATES, FIRST, LAST, MIN_VISITS, classify, fate_shares
 from lab.progress import Bar
 from lab.trace.manifest import Manifest
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
@@ -33,7 +34,7 @@ from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
 from sim.world.measured import Measured
 from sim.world.observe import sample_all, sample_votes, with_unparseable
-from sim.world.policies import POLICIES, AnswerPolicy, Attractor
+from sim.world.policies import POLICIES, Attractor, Features
 from sim.world.populations import P_MIN, draw_population, measured_population
 from sim.world.sampling import (
     DEAL,
@@ -57,7 +58,6 @@ class Brake:
     """The factor on the learning rate of every replicate, see `guard_core.schedule`."""
 
     def __init__(self, config: SimConfig) -> None:
-        """Start at 1."""
         self._config = config.guard
         shape = (config.replicates, config.n_problems)
         self._flipped_RN, self._match_RN = np.zeros(shape), np.zeros(shape)
@@ -83,9 +83,8 @@ class Simulation:
     """
 
     def __init__(self, config: SimConfig, population: Population | None = None) -> None:
-        """Draw the population, unless it is given, and start the policy."""
         self.config = config
-        self.policy: AnswerPolicy | Measured
+        self.policy: Attractor | Features | Measured
         if config.policy == "measured":
             self.population = measured_population(config)
             self.policy = Measured(config)
@@ -151,7 +150,6 @@ class Simulation:
         return usual and not c.skip_rate and c.guard.brake.brake == 1
 
     def _visit_all(self, epoch: Epoch) -> None:
-        """Make all visits of an epoch in compiled code, with the numbers of `_visit`."""
         assert isinstance(self.policy, Attractor) and isinstance(self.learner, GuardLearner)
         step_B = np.array(self._steps[self._batch : self._batch + self.config.n_batches])
         bad_R = self.learner.visit_all(epoch, step_B, self.policy.parameters)
@@ -165,7 +163,6 @@ class Simulation:
         self._batch += self.config.n_batches
 
     def _visit(self, epoch: Epoch, start: int) -> None:
-        """Visit a batch of problems, whose first visit has the place `start` in the epoch."""
         c, number = self.config, epoch.epoch
         at = slice(start, min(start + c.batch_size, c.n_problems))
         problems_RP = epoch.problems_RN[:, at].copy()
@@ -185,7 +182,6 @@ class Simulation:
         self._batch += 1
 
     def _epoch(self, number: int, problems_RN: Ints, draws: Draws) -> Epoch:
-        """Return the visits of an epoch before they are made."""
         R, permutes = self.config.replicates, self.config.treatment == PERMUTED
         return Epoch(
             number,
@@ -281,7 +277,6 @@ def simulate(
     progress: bool = False,
     *,
     arm: Arm | None = None,
-    extra: dict[str, Any] | None = None,
 ) -> Trace:
     """Run a simulation; the trace begins with visit 0, before training.
 
@@ -297,7 +292,7 @@ def simulate(
     # First: a bad histogram, trace or response file must be refused before anything is written.
     simulation = Simulation(config)
     parts = simulation.run()
-    manifest = _manifest(config, arm or arm_of(config), extra or {})
+    manifest = _manifest(config, arm or arm_of(config))
     recorder: MemoryRun | RunFolder
     recorder = MemoryRun(manifest) if folder is None else RunFolder.create(folder, manifest)
     bar = Bar(parts, manifest.title, config.epochs + 1, unit="epoch", disable=not progress)
@@ -318,22 +313,59 @@ def simulate(
 def measure(
     config: SimConfig, accuracy: str = "label_accuracy", population: Population | None = None
 ) -> pd.DataFrame:
-    """Simulate without keeping a trace; returns one row per replicate, see `Tally.table`.
+    """Simulate without keeping a trace.
 
     Args:
         accuracy: column of the visits by which a problem has its fate.
         population: problems of all replicates; those that the settings draw if left out.
+
+    Returns:
+        One row per replicate, indexed by its number, one column per entry of `MEASURES`.
     """
+    R, N, epochs = config.replicates, config.n_problems, config.epochs
+    first_RN, last_RN = np.zeros((2, R, N))
+    skipped_R, moved_R, right_R = np.zeros((3, R))
+    scores = []
     simulation = Simulation(replace(config, vote_replicates=0), population)
-    kept = Tally(config.first_replicate, config.replicates, config.n_problems, config.epochs)
     for epoch, part in enumerate(simulation.run()):
-        visits = {**part.visits, "label_accuracy": part.visits[accuracy]}
-        kept.add(epoch, visits, part.steps, part.evals)
-    return kept.table()
+        scores.append((part.evals["pass_at_1"], part.evals["maj_accuracy"]))
+        if part.steps is None:
+            continue
+        names = ("problem", "skipped", "label_correct", accuracy)
+        visits: dict[str, Any] = {name: part.visits[name].reshape(R, N) for name in names}
+        for sum_RN, counts in ((first_RN, epoch <= FIRST), (last_RN, epoch > epochs - LAST)):
+            if counts:
+                sum_RN[np.arange(R)[:, None], visits["problem"]] += visits[accuracy]
+        skipped_R += visits["skipped"].sum(axis=1)
+        right_R = visits["label_correct"].sum(axis=1)
+        steps: dict[str, Any] = part.steps
+        norms_RB = (steps["update_norm"] * steps["n_problems"]).reshape(R, -1)
+        moved_R += np.cumsum(norms_RB, axis=1)[:, -1]
+    passes_ER, majority_ER = 100 * np.stack(scores, axis=1)
+    table = pd.DataFrame(
+        {
+            "pass_start": passes_ER[0],
+            "pass_final": passes_ER[-1],
+            "pass_best": passes_ER.max(axis=0),
+            "maj_start": majority_ER[0],
+            "maj_final": majority_ER[-1],
+            "label_final": 100 * right_R / N,
+            "update_norm": moved_R / (N * epochs),
+            "skipped": 100 * skipped_R / (N * epochs),
+        },
+        pd.Index(config.first_replicate + np.arange(R), name="replicate"),
+    )
+    if epochs >= MIN_VISITS:
+        fate = pd.Categorical.from_codes(
+            classify(first_RN / FIRST, last_RN / LAST).reshape(-1), list(FATES), ordered=True
+        )
+        found = pd.DataFrame({"replicate": np.repeat(table.index, N), "fate": fate})
+        table = table.join(fate_shares(found))
+    return table.reindex(columns=list(MEASURES))
 
 
-def _manifest(config: SimConfig, arm: Arm, extra: dict[str, Any]) -> Manifest:
-    task, facts = config.population, {"step_factor": config.step_factor, **extra}
+def _manifest(config: SimConfig, arm: Arm) -> Manifest:
+    task, facts = config.population, dict[str, Any](step_factor=config.step_factor)
     if config.response is not None:
         measured = read_measured(config.response, config.n_problems, config.n_answers).facts
         task = measured.task

@@ -194,13 +194,10 @@ class SimConfig:
     """Seed of all random numbers."""
 
     def __post_init__(self) -> None:
-        """Check every field's type and bounds."""
         object.__setattr__(self, "guard", guard_of(self.guard, RULES.get(self.rule)))
         _take_sizes(self)
         check_fields(self, error=UserError)
-        _check_sizes(self)
-        _check_population(self)
-        _check_readers(self)
+        _check_together(self)
         _check_rule(self)
         if self.policy == "measured":
             _check_measured(self)
@@ -231,7 +228,6 @@ class SimConfig:
 
 
 def _take_sizes(config: SimConfig) -> None:
-    """Give the sizes that were left out their population's values."""
     left_out = [n for n in ("n_problems", "n_answers", "epochs") if getattr(config, n) is None]
     if left_out:
         own = sizes(config.population, config.response if config.policy == "measured" else None)
@@ -239,7 +235,7 @@ def _take_sizes(config: SimConfig) -> None:
             object.__setattr__(config, name, own[name])
 
 
-def _check_sizes(config: SimConfig) -> None:
+def _check_together(config: SimConfig) -> None:
     for name, bound in (("n_samples", "n_votes"), ("mini_batch", "batch_size")):
         if (value := getattr(config, name)) > (most := getattr(config, bound)):
             raise UserError(f"{name} = {value}: must be at most {bound} = {most}")
@@ -248,18 +244,12 @@ def _check_sizes(config: SimConfig) -> None:
             f"first_replicate = {config.first_replicate}: with {config.replicates} replicates the "
             f"last number exceeds {_LAST_REPLICATE}"
         )
-
-
-def _check_population(config: SimConfig) -> None:
     if config.population not in (*NAMED, *FREE):
         known = ", ".join([*NAMED, *FREE])
         raise UserError(f"population = {config.population!r}: unknown, use one of {known}")
     for name in FREE.get(config.population, ()):
         if getattr(config, name) is None:
             raise UserError(f"{name}: must be given with population = {config.population}")
-
-
-def _check_readers(config: SimConfig) -> None:
     if config.guard.brake.brake < 1 and config.policy != "measured":
         raise UserError(f"guard.brake: only policy = measured has it, and policy = {config.policy}")
     for name, (chooser, reader) in READ_BY.items():
@@ -286,7 +276,6 @@ def _check_measured(config: SimConfig) -> None:
 
 
 def _check_parts(config: SimConfig) -> None:
-    """Refuse parts that are named twice or leave nothing to learn from."""
     given, parts = f"parts_off = {', '.join(config.parts_off)}", set(config.parts_off)
     if len(parts) < len(config.parts_off):
         raise UserError(f"{given}: name each part at most once")
@@ -303,7 +292,6 @@ def _check_parts(config: SimConfig) -> None:
 
 
 def _check_rule(config: SimConfig) -> None:
-    """Check the rule's name and settings, and what it cannot be combined with."""
     rule = make_rule(config.rule, config.rule_options)
     if rule.name == BASELINE:
         return

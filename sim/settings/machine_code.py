@@ -59,15 +59,12 @@ class _Shown(Listener):
     def __init__(self, show: Callable[[str], object]) -> None:
         self._show, self._depth = show, 0
 
-    def on_start(self, event: Event) -> None:
-        self._depth += 1
-        if self._depth == 1:
-            self._show("compiling")
+    def on_start(self, event: Event, step: int = 1) -> None:
+        self._depth += step
+        self._show("compiling" if self._depth else "")
 
     def on_end(self, event: Event) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            self._show("")
+        self.on_start(event, -1)
 
 
 def digest(root: Path) -> str:

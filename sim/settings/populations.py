@@ -35,10 +35,6 @@ def _read(path: str, changed: int) -> Response:
 
 def check_measured_rule(rule: Rule) -> None:
     """Refuse rules that the policy `measured` cannot train."""
-    if rule.pays == "response":
-        raise UserError(
-            f"rule = {rule.name}: rewards single responses, policy = measured only rewards answers"
-        )
     if rule.loss != "rewards":
         raise UserError(f"rule = {rule.name}: policy = measured needs a rule with rewards")
 

@@ -117,7 +117,6 @@ def _simulate_classical(
 
 
 def _final_match(trace: Trace) -> float:
-    """Match rate of the last visits."""
     visit = ints(trace.visits, "visit")
     return float(floats(trace.visits, "match_rate")[visit == visit.max()].mean())
 

@@ -378,7 +378,6 @@ class Calibration:
     seed: Annotated[int, Interval(f"[0, {_EVALUATION - 1}]")] = 0
 
     def __post_init__(self) -> None:
-        """Check the bounds."""
         check_fields(self, error=UserError)
 
 

@@ -28,9 +28,9 @@ from lab.compare.effort import (
     own_best,
     own_best_words,
 )
-from lab.compare.tables import rule_table
-from lab.measures import MEASURES, METRICS, Metric, measure_trace
-from lab.measures.fate import FATES, MIN_VISITS
+from lab.compare.tables import facts, rule_table
+from lab.measures import MEASURES, METRICS, Metric, measured
+from lab.measures.fate import FATES, MIN_VISITS, fates
 from lab.report.digest import rule_markdown
 from lab.study import Job, Outcome, Report, Study
 from lab.trace.manifest import FILE_NAME, LOCK_NAME, locked, read_manifest
@@ -83,7 +83,6 @@ def contrasts(rows: pd.DataFrame, by: Sequence[str], seed: int) -> pd.DataFrame:
 def _differences(
     rows: pd.DataFrame, at: str, settings: Mapping[str, object], seed: int
 ) -> pd.DataFrame:
-    """Differences of the measures by (arm, replicate)."""
     index = pd.MultiIndex.from_frame(pd.DataFrame({n: rows[n] for n in ("arm", "replicate")}))
     metrics = pd.DataFrame({name: floats(rows, name) for name in MEASURES}, index)
     base = where(rows, arm=BASELINE)
@@ -164,12 +163,13 @@ def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
     for name, trace in traces.items():
         extra = trace.run.extra
         ratio = extra.get("achieved_ratio")  # of controls; None where there was nothing to match
-        facts = {
+        noted = {
             "step_factor": extra.get("step_factor", 1.0),
             "achieved_ratio": float("nan") if ratio is None else ratio,
             **{"status": "done", "reason": "", "key": name},
         }
-        table = measure_trace(trace).reset_index().assign(**facts)
+        found = measured(trace, fates(trace.visits, partial=True)).join(facts(trace))
+        table = found[list(MEASURES)].reset_index().assign(**noted)
         for column, value in (("arm", name), ("step", config.step), ("policy", config.policy)):
             table.insert(0, column, value)
         parts.append(table)
@@ -190,11 +190,7 @@ _MOST_LINES = 200
 
 
 def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
-    """Write every difference between the arms, and print a summary.
-
-    Args:
-        rows: in the form of `run_sweep`, over `policy` and `step`.
-    """
+    """Write every difference between the arms, and print a summary of rows as of `rows_of`."""
     settings = ["policy", "step"]
     table = contrasts(rows, settings, config.seed)
     table.to_parquet(out / TABLE, index=False)
@@ -212,11 +208,7 @@ def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
 
 
 def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:
-    """Print means over the replicates, one line per setting and arm, and what the heads mean.
-
-    Args:
-        rows: in the form of `run_sweep`.
-    """
+    """Print means over the replicates, one line per setting and arm, and what the heads mean."""
     if settings:
         # Runs that several cells share once, with `any` for what they do not depend on.
         by_key = rows.groupby("key")
@@ -244,7 +236,6 @@ def print_short(epochs: int) -> None:
 
 
 def _print_contrasts(table: pd.DataFrame, settings: Sequence[str]) -> None:
-    """Print differences to TTRL and to the guard, with their bootstrap intervals."""
     pairs = table["arm"].isin([BASELINE, GUARD]) | table["against"].isin([BASELINE, GUARD])
     shown = select(table, np.asarray(pairs & table["metric"].isin(_SHOWN)))
     for (at, *values), part in groups(shown, ["at", *settings]):
@@ -261,7 +252,6 @@ def _print_contrasts(table: pd.DataFrame, settings: Sequence[str]) -> None:
 
 
 def _print_own_best(rows: pd.DataFrame, seed: int) -> None:
-    """Print every arm of one policy at its own best step, and guarded arms and the best rival."""
     best = own_best(rows, ["step"], METRIC)
     print(f"\nEvery arm at its {BEST}, chosen on the other half of the replicates")
     print(f"{'arm':<14}{'pass@1':>9}{'95 % interval':>17}{'TotalDeg':>10}  steps chosen")

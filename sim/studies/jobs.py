@@ -105,7 +105,6 @@ def parse(text: str) -> tuple[str, tuple[Value, ...]]:
 
 
 def _check_name(name: str) -> None:
-    """Refuse names that are no field, or not a sweep's to vary."""
     if name in _OF_ARMS:
         raise UserError(f"vary {name}: this is what the arms differ in; choose --arms")
     if name in _OF_ROWS:
@@ -279,21 +278,20 @@ def find(
         Settings, see `Control.ratio`, and what `run` returned.
     """
     target = _effort(guard)
-    found = {1.0: (config, unguarded)}  # for the case that no other factor comes closer
+    # The factor 1, for the case that no other one comes closer.
+    found = {1.0: (config, control.ratio(_effort(unguarded), target), unguarded)}
 
     def ratio_at(number: float) -> float:
         factor = config.step_factor if control.kind == MATCHED else 1.0
         own = replace(config, **{control.setting: factor * number})
-        found[number] = own, run(own)
-        return control.ratio(_effort(found[number][1]), target)
+        table = run(own)
+        found[number] = own, control.ratio(_effort(table), target), table
+        return found[number][1]
 
-    match = control.find(_effort(unguarded), target, ratio_at)
-    config, table = found[match.factor]
-    return config, match.achieved_ratio, table
+    return found[control.find(_effort(unguarded), target, ratio_at)]
 
 
 def _effort(table: pd.DataFrame) -> Effort:
-    """See `sim.engine.run.measure`."""
     update, skipped = (float(table[n].to_numpy().mean()) for n in ("update_norm", "skipped"))
     return Effort(update, skipped / 100)
 

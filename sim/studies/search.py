@@ -65,7 +65,6 @@ class Search:
     """Most runs, of one candidate at one learning rate in one replicate each."""
 
     def __post_init__(self) -> None:
-        """Check the axes and the budget."""
         for name, values in self.axes.items():
             check_axis(name, values)
             if name == "lr":

@@ -93,7 +93,6 @@ class Sweep:
     """Grids: all combinations of the values in a group, one group after the other."""
 
     def __post_init__(self) -> None:
-        """Check names, values and arms."""
         check_arms(self.arms)
         for name, axis in (item for group in self.groups for item in group.items()):
             check_axis(name, axis)

@@ -86,13 +86,8 @@ def smooth_moves(process: Process, refine: int = 1) -> Moves:
     return moves(process, process.barrier(), spacing, order=4)
 
 
-def lock_in_chain(process: Process, refine: int = 1) -> LockIn:
-    """Solve for the probability of ending on the wrong answer."""
-    return solve_lock_in(smooth_moves(process, refine))
-
-
 def solve_lock_in(visit: Moves) -> LockIn:
-    """Solve the lock-in from the visit's operator."""
+    """Solve for the probability of ending on the wrong answer, from `smooth_moves`."""
     # Visits that do not move the logit cannot change it, so the equations run over moves alone.
     chain = lu(visit.up_N + visit.down_N, visit.up_NN, visit.down_NN)
     return LockIn(visit.x_N, chain.solve(visit.down_out_N))
@@ -139,7 +134,7 @@ def lock_in(
     """
     process = Process(step, n_votes, n_samples)
     if method == "chain":
-        return float(lock_in_chain(process).at(p0))
+        return float(solve_lock_in(smooth_moves(process)).at(p0))
     if method == "diffusion":
         return lock_in_diffusion(p0, step, n_votes)
     raise UserError(f"theory: method = {method!r} must be 'chain' or 'diffusion'")

@@ -51,7 +51,6 @@ class Process:
     """K, the first K of the votes are trained on; at least 2."""
 
     def __post_init__(self) -> None:
-        """Check the values."""
         _check_number("step", self.step, math.inf, "a finite number > 0")
         check_count("n_votes", self.n_votes, 3)
         check_count("n_samples", self.n_samples, 2, self.n_votes)

@@ -15,6 +15,7 @@ from scipy.stats import binomtest
 from guard_core import GuardConfig
 from lab.base.columns import Bools, Ints
 from lab.base.errors import UserError
+from lab.base.stats import estimate
 from sim.engine.run import Simulation
 from sim.settings.config import SimConfig
 from sim.theory import chain
@@ -28,7 +29,6 @@ COLUMNS = ("p0", "step", "quantity", "exact", "drawn", "low", "high", "closed_fo
 _CERTAIN = 0.01
 _RATE_VISITS = 5
 _WINDOW, _TAU = 5, 0.3
-_Z_95 = 1.959963984540054
 
 
 def regime_chart(
@@ -49,11 +49,10 @@ def regime_chart(
         `single_flip_share`; and `regime`: `kept` or `lost` where the end is 99 % certain, else
         `slow` where the extinction takes at least five visits on average, else `sudden`.
     """
-    _check_cells(p0, step_sqrt_votes)
     x0_E, parts = [logit(p) for p in p0], []
     for scaled in step_sqrt_votes:
         process = Process(scaled / math.sqrt(n_votes), n_votes, n_samples)
-        lost_E = chain.lock_in_chain(process).at(p0)
+        lost_E = chain.solve_lock_in(chain.smooth_moves(process)).at(p0)
         diffusion_E = np.array([chain.lock_in_diffusion(p, process.step, n_votes) for p in p0])
         first_E, solved = process.wrong_first_move(x0_E), chain.windows(process)
         nearer_E = np.abs(diffusion_E - lost_E) <= np.abs(first_E - lost_E)
@@ -72,19 +71,6 @@ def regime_chart(
         "sudden",
     )
     return chart
-
-
-def _check_cells(p0: Sequence[float], step: Sequence[float]) -> None:
-    if len(p0) == 0 or len(step) == 0:
-        raise UserError("theory: p0 and step need at least one value each")
-
-
-class SimulatedInterval(NamedTuple):
-    """A mean with its 95 % interval."""
-
-    value: float
-    low: float = math.nan
-    high: float = math.nan
 
 
 class Runs(NamedTuple):
@@ -155,23 +141,22 @@ def _logits(simulation: Simulation) -> Floats:
         return np.log(p_1NA[0, problems_N, right_N] / p_1NA[0, problems_N, 1 - right_N])
 
 
-def proportion(hits: Bools) -> SimulatedInterval:
-    """Share of true entries with Wilson's 95 % interval; NaN for no entries."""
+Drawn = tuple[float, float, float]
+"""A mean and its 95 % interval."""
+
+
+def proportion(hits: Bools) -> Drawn:
+    """Share of true entries with Wilson's interval; NaN for no entries."""
     if hits.size == 0:
-        return SimulatedInterval(math.nan)
+        return math.nan, math.nan, math.nan
     test = binomtest(int(hits.sum()), hits.size)
-    return SimulatedInterval(float(test.statistic), *test.proportion_ci(method="wilson"))
+    return float(test.statistic), *test.proportion_ci(method="wilson")
 
 
-def average(values: NDArray[np.number]) -> SimulatedInterval:
-    """Mean with its normal 95 % interval; NaN where there are no entries, or no spread."""
-    if values.size == 0:
-        return SimulatedInterval(math.nan)
-    mean = float(values.mean())
-    if np.all(values == values[0]):
-        return SimulatedInterval(mean)
-    half = _Z_95 * float(values.std(ddof=1)) / math.sqrt(values.size)
-    return SimulatedInterval(mean, mean - half, mean + half)
+def average(values: NDArray[np.number]) -> Drawn:
+    """Mean with its t-interval; NaN for no entries."""
+    found = estimate(np.asarray(values, np.float64))
+    return found.mean, found.low, found.high
 
 
 def drawn_table(
@@ -189,7 +174,8 @@ def drawn_table(
     Of `COLUMNS`, `exact` is from the chain, `low` to `high` the 95 % interval of `drawn`,
     `closed_form` NaN where there is none, and `inside` true where the interval holds `exact`.
     """
-    _check_cells(p0, step)
+    if len(p0) == 0 or len(step) == 0:
+        raise UserError("theory: p0 and step need at least one value each")
     rows = []
     for row, eta in enumerate(step):
         process = Process(eta, n_votes, n_samples)
@@ -197,7 +183,7 @@ def drawn_table(
             cell = seed + 1000 * row + column
             runs = draw(p, process, n_runs, seed=cell, max_visits=max_visits)
             for quantity, exact, drawn, closed in _quantities(p, process, runs):
-                inside = drawn.low <= exact <= drawn.high
+                inside = drawn[1] <= exact <= drawn[2]
                 rows.append((p, eta, quantity, exact, *drawn, closed, inside))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -214,9 +200,9 @@ def as_text(table: pd.DataFrame) -> str:
 
 def _quantities(
     p0: float, process: Process, runs: Runs
-) -> Iterator[tuple[str, float, SimulatedInterval, float]]:
-    """Name, exact value, drawn value and closed form of each quantity."""
-    lost, near = float(chain.lock_in_chain(process).at(p0)), chain.windows(process).at(p0)
+) -> Iterator[tuple[str, float, Drawn, float]]:
+    lost = chain.lock_in(p0, process.step, process.n_votes, process.n_samples)
+    near = chain.windows(process).at(p0)
     diffusion = chain.lock_in_diffusion(p0, process.step, process.n_votes)
     yield "P(ends wrong)", lost, proportion(runs.lost_R), diffusion
     closed = chain.window_closed_form(p0, process.step, process.n_votes)

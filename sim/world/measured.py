@@ -174,7 +174,6 @@ class Measured:
     """The token trees of all problems under the weights of R replicates."""
 
     def __init__(self, config: SimConfig) -> None:
-        """Draw the weights of every replicate."""
         assert config.response is not None  # SimConfig asks for it
         response = read_measured(config.response, config.n_problems, config.n_answers)
         self._config, self._tree = config, tree_of(response)
@@ -212,7 +211,7 @@ class Measured:
         return at_mean
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """As `AnswerPolicy.probabilities`; rows sum to 1 less the chance of no readable answer."""
+        """As `Attractor.probabilities`; rows sum to 1 less the chance of no readable answer."""
         out_PB = np.empty((problems_RP.shape[1], out_RPA.shape[-1] + 1))
         for r in range(len(out_RPA)):
             self._write(r, problems_RP[r], out_PB)

@@ -298,7 +298,6 @@ class AnswerTeacher:
     """The moving average of every problem's answer probabilities."""
 
     def __init__(self, config: SimConfig) -> None:
-        """Know the schedule; the average itself starts at visit 0."""
         batches = max(config.epochs * config.n_batches, 1)
         along_B = np.arange(batches) / max(batches - 1, 1)
         low, high = LAST_RATE, FIRST_RATE
@@ -325,7 +324,6 @@ def _follow(
     q_RNA: Floats,
     out_RPA: Floats,
 ) -> None:
-    """Bring a batch's averages up to date."""
     R, P, A = p_RPA.shape
     for r in range(R):
         for p in range(P):
@@ -367,7 +365,6 @@ class AnswerObserver:
     """Draws the observations of a rule; the numbers depend neither on the rule nor on the order."""
 
     def __init__(self, config: SimConfig, rule: Rule) -> None:
-        """Start before visit 0."""
         self._config, self.rule = config, rule
         self.signal = config.signal
         self._teacher = AnswerTeacher(config) if Need.TEACHER in rule.needs else None

@@ -46,8 +46,7 @@ from; its steps follow one another.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -164,33 +163,6 @@ def step_row(
     return square
 
 
-class AnswerPolicy(Protocol):
-    """A model of what the network would answer, for R replicates at once."""
-
-    def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """Write the answer probabilities of the given problems.
-
-        Returns:
-            -1, or the flat place r * P + p of the first problem with a logit that is not finite.
-        """
-        ...
-
-    def update(
-        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools
-    ) -> Floats:
-        """Take the optimizer steps of one batch.
-
-        Args:
-            gradient_RPA: weighted gradient of every problem, 0 where it was dropped.
-            drop_RP: problems that left the batch.
-
-        Returns:
-            (R, P) norm of the parameter change of the optimizer step that the problem was
-            scheduled for, 0 where that step was left out.
-        """
-        ...
-
-
 def replicate_numbers(config: SimConfig) -> list[int]:
     """Number of the replicate whose draws each replicate uses for its problems."""
     if config.fixed_population:
@@ -243,14 +215,27 @@ class Attractor:
         self._shared = moments(self.optimizer, config.replicates, 2, 1)
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """Implement `AnswerPolicy.probabilities`."""
+        """Write the answer probabilities of the given problems.
+
+        Returns:
+            -1, or the flat place r * P + p of the first problem with a logit that is not finite.
+        """
         write_logits(self.parameters, problems_RP, out_RPA)
         return softmax_rows(out_RPA)
 
     def update(
         self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools
     ) -> Floats:
-        """Implement `AnswerPolicy.update`."""
+        """Take the optimizer steps of one batch.
+
+        Args:
+            gradient_RPA: weighted gradient of every problem, 0 where it was dropped.
+            drop_RP: problems that left the batch.
+
+        Returns:
+            (R, P) norm of the parameter change of the optimizer step that the problem was
+            scheduled for, 0 where that step was left out.
+        """
         norm_RP = np.empty(problems_RP.shape)
         if self.optimizer.is_plain:
             update_plain(self.parameters, problems_RP, step, gradient_RPA, norm_RP)
@@ -264,7 +249,6 @@ class Independent(Attractor):
     """Every problem has its own logits: the null model, without loadings on any direction."""
 
     def __init__(self, config: SimConfig, population: Population) -> None:
-        """Start at the population's probabilities."""
         super().__init__(config, population, np.zeros((*population.truth_RN.shape, 2)))
 
 
@@ -381,21 +365,20 @@ class Features:
     """Logits linear in few parameters that all problems share."""
 
     def __init__(self, config: SimConfig, population: Population) -> None:
-        """Start at the population's probabilities, with all parameters at 0."""
         self._z_RNA, self._optimizer = np.log(population.p0_RNA), make_optimizer(config)
         self._phi_RNDA = features(config)
         self.theta_RD = np.zeros((config.replicates, config.feature_dim))
         self._moments = moments(self._optimizer, config.replicates, 1, config.feature_dim)
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """Implement `AnswerPolicy.probabilities`."""
+        """As `Attractor.probabilities`."""
         _logits_features(self._z_RNA, self._phi_RNDA, self.theta_RD, problems_RP, out_RPA)
         return softmax_rows(out_RPA)
 
     def update(
         self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools
     ) -> Floats:
-        """Implement `AnswerPolicy.update`."""
+        """As `Attractor.update`."""
         model = (self._phi_RNDA, self.theta_RD, self._optimizer, self._moments)
         norm_RP = np.empty(problems_RP.shape)
         _update_features(*model, problems_RP, step, gradient_RPA, drop_RP, norm_RP)
@@ -470,7 +453,7 @@ def _update_features(
             norm_RP[r, first:last] = np.sqrt(square)
 
 
-POLICIES: dict[str, Callable[[SimConfig, Population], AnswerPolicy]] = {
+POLICIES: dict[str, type[Attractor | Features]] = {
     "independent": Independent,
     "attractor": Attractor,
     "features": Features,

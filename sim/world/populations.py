@@ -47,24 +47,19 @@ def read_histogram(path: str) -> tuple[Floats, Floats]:
         )
     except (OSError, ValueError) as error:
         raise UserError(f"{where} cannot be read ({error})") from error
-    table = table.rename(columns=str.strip).dropna(how="all").replace({np.nan: None})
+    table = table.rename(columns=str.strip).dropna(how="all")
     if {"p0", "weight"} - set(table):
         raise UserError(f"{where}: the first line must name the columns p0 and weight")
     if table.empty:
         raise UserError(f"{where} holds no rows below its header")
-    bounds = {"p0": (1.0, "in [0, 1]"), "weight": (sys.float_info.max, "at least 0")}
+    bounds = {"p0": (1.0, "a number in [0, 1]"), "weight": (sys.float_info.max, "a number >= 0")}
     columns = []
     for name, (most, bound) in bounds.items():
-        columns.append(values := [])
-        for row, text in zip(table.index.to_numpy(), table[name].to_numpy(), strict=True):
-            at = f"{where}, line {row + 2}: {name}"
-            try:
-                values.append(float(text))
-            except (TypeError, ValueError):
-                raise UserError(f"{at} = {text!r} is not a number") from None
-            if not 0 <= values[-1] <= most:
-                raise UserError(f"{at} = {values[-1]:g}, must be {bound}")
-    p0_B, weight_B = np.array(columns)
+        columns.append(numbers := pd.Series(pd.to_numeric(table[name], errors="coerce")))
+        for row in table.index[~numbers.between(0, most)]:
+            text = table[name][row]
+            raise UserError(f"{where}, line {row + 2}: {name} = {text!r}, must be {bound}")
+    p0_B, weight_B = np.array(columns, np.float64)
     total = float(weight_B.sum())
     counts = bool((weight_B == np.floor(weight_B)).all())
     if total == 0 or not (counts or abs(total - 1) <= 1e-6):

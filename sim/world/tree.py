@@ -84,15 +84,12 @@ def read_measured(path: str, n_problems: int, n_answers: int) -> Response:
 
 def first_probs(response: Response) -> Floats:
     """Return the answer probabilities (N, A + 1) before training, unparseable in the last place."""
-    edges = len(response.log_p0)
-    # One weight that stays 0.
-    features, curvature = np.zeros((edges, 1), np.float32), np.zeros((edges, 0), np.float32)
-    basis, one, zero, none = features[:0], features[0], np.zeros(1), np.zeros(0)
-    state = (zero, one.copy(), none, zero, zero, none, none)
-    weights = Weights(features, 0, basis, curvature, 0.0, 0.0, one, one, *state)
-    problems_N = np.arange(response.n_problems)
-    out_NB = np.empty((response.n_problems, response.n_answers + 1))
-    batch_probs(tree_of(response), weights, problems_N, out_NB, np.empty(len(problems_N)))
+    tree, out_NB = tree_of(response), np.zeros((response.n_problems, response.n_answers + 1))
+    edges, leaves = map(np.empty, largest(tree, np.arange(response.n_problems)))
+    for n, out_B in enumerate(out_NB):
+        start_log_probs(tree, n, edges)
+        count, first = leaf_probs(tree, edges, n, leaves), tree.leaf_start[n]
+        np.add.at(out_B, tree.leaf_answer[first : first + count], leaves[:count])
     return out_NB
 
 

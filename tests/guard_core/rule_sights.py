@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from guard_core import Votes
 from guard_core.rules import Observations, Rule
-from guard_core.rules.rule import per_response
 
 BY_RESPONSE = ("answers", "step_logprob", "entropy", "certainty", "tool")
 """Observations (..., P, V) that belong to single responses."""
@@ -62,10 +61,7 @@ def labels(*ids: int) -> np.ndarray:
 
 def rewards_of(rule: Rule, seen: Observations, label: Any) -> np.ndarray:
     """(..., P, K) rewards of the trained responses."""
-    rewards = rule.pay(seen, label)
-    if rule.pays != "response":
-        rewards = per_response(rewards, seen.of("answers")[..., : seen.votes.n_samples])
-    return np.asarray(rewards)
+    return np.asarray(rule.pay(seen, label))
 
 
 def top(scores: Any) -> np.ndarray:

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -208,12 +207,3 @@ def test_standardise():
     for name, (got, by) in wanted.items():
         np.testing.assert_allclose(got, centred / by, 1e-12, 1e-12, err_msg=name)
         assert got[0, 1].tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
-def test_counted_rewards_are_standardised_as_single_ones(scale: Any):
-    rewards, count = np.array([[0.5, 3.0, 9.0], [2.0, 1.0, 0.0]]), np.array([[3, 1, 0], [1, 1, 2]])
-    single = np.stack([np.repeat(r, n) for r, n in zip(rewards, count, strict=True)])
-    got = standardise(rewards, scale, count=count)
-    repeated = np.stack([np.repeat(a, n) for a, n in zip(got, count, strict=True)])
-    np.testing.assert_allclose(repeated, standardise(single, scale), rtol=1e-13)

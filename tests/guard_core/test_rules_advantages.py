@@ -11,39 +11,29 @@ from hypothesis import strategies as st
 from rule_sights import Sight, by_hand, labels, sights
 
 from guard_core import Draws, Guard, GuardConfig, Votes, group_advantages, policy_streams
-from guard_core.rules import RULES, Rule, answer_streams, make_rule, response_streams, weighed
-from guard_core.rules.rule import per_response
+from guard_core.rules import RULES, Rule, make_rule, response_streams, weighed
 
 OFF = GuardConfig.off()
-LABELLED = [make_rule(name) for name in RULES if RULES[name].pays == "label"]
-BY_ANSWER = [make_rule(name) for name in RULES if RULES[name].pays == "answer"]
+LABELLED = [make_rule(name) for name in RULES if RULES[name].pays_label()]
 
 
 class Certain(Rule):
     """Pays what is observed as certainty, so that tests choose the rewards."""
 
-    name, title, pays = "certain", "Certain", "response"
+    name, title = "certain", "Certain"
     has_label = False
 
     def pay(self, seen, label):
         return seen.of("certainty")[..., : seen.votes.n_samples]
 
 
-class ByAnswer(Rule):
-    """TTRL whose rewards are given per answer."""
-
-    name, title, pays = "by_answer", "By answer", "answer"
-
-
 class ByResponse(Rule):
     """TTRL whose rewards are given per response."""
 
-    name, title, pays = "by_response", "By response", "response"
+    name, title = "by_response", "By response"
 
     def pay(self, seen, label):
-        return per_response(
-            Rule.pay(self, seen, label), seen.of("answers")[..., : seen.votes.n_samples]
-        )
+        return Rule.pay(self, seen, label)
 
 
 def decided(shown, config, rule, seed=0):
@@ -72,32 +62,18 @@ def test_plain_ttrl_is_equal_to_the_bit(shown: Sight, config: GuardConfig, seed:
         assert got.tobytes() == stream.tobytes() and got.dtype == stream.dtype
 
 
-@pytest.mark.parametrize("twin", [ByAnswer(), ByResponse()], ids=lambda rule: rule.name)
 @checked(25)
 @given(shown=sights(), config=configs(), seed=st.integers(0, 999))
-def test_closed_form_and_standardised_rewards_agree(twin, shown, config, seed):
+def test_closed_form_and_standardised_rewards_agree(shown, config, seed):
     """Of a problem's group, of the batch, of nothing; with every way to weight, skip and mix."""
     seen = shown.seen()
     for rule in LABELLED:
         decision = decided(shown, config, rule, seed)
         closed = response_streams(rule, seen, decision, config)
-        general = response_streams(twin, seen, decision, config)
+        general = response_streams(ByResponse(), seen, decision, config)
         for one, two in zip(closed, general, strict=True):
             # The floor of 1e-6 under a tiny std amplifies nothing: rewards are 0 or one weight.
             np.testing.assert_allclose(two, one, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("rule", [*BY_ANSWER, *LABELLED], ids=lambda rule: rule.name)
-@checked(10)
-@given(shown=sights(), config=configs(), seed=st.integers(0, 999))
-def test_answers_stand_for_their_responses(rule, shown, config, seed):
-    seen, decision = shown.seen(), decided(shown, config, rule, seed)
-    answers = shown.answers[..., : shown.n_samples]
-    per_answer = answer_streams(rule, seen, decision, config)
-    by_response = response_streams(rule, seen, decision, config)
-    for one, two in zip(per_answer, by_response, strict=True):
-        assert one.shape == (*answers.shape[:-1], decision.minority.shape[-1] + 1)
-        assert per_response(one, answers).tobytes() == two.tobytes()
 
 
 def paying(rewards: list[list[float]], config: GuardConfig = OFF, **changes) -> np.ndarray:
@@ -184,7 +160,6 @@ def test_the_guard_remembers_more_answers_than_the_batch_has():
     for rule in (make_rule("ttrl"), make_rule("format"), Certain()):
         majority, minority = response_streams(rule, seen, decision, config)
         assert majority.shape == minority.shape == (1, 4)
-    assert [s.shape for s in answer_streams(ByAnswer(), seen, decision, config)] == [(1, 7)] * 2
 
 
 def test_a_problem_that_a_rule_leaves_out_leaves_the_batch():
@@ -200,13 +175,6 @@ def test_a_problem_that_a_rule_leaves_out_leaves_the_batch():
     assert skipped.drop.tolist() == [True, True]
     kept = weighed(make_rule("ttrl"), seen, labels(0, 0), streams)
     assert (kept.weight.tolist(), kept.drop.tolist()) == ([0.5, 0.5], [False, False])
-
-
-def test_rules_that_pay_responses_have_no_streams_by_answer():
-    seen = by_hand([[0, 1]], 2, 2, certainty=[[0.0, 1.0]])
-    decision = decided(seen, OFF, make_rule("intuitor"))
-    with pytest.raises(ValueError, match="rule intuitor pays single responses"):
-        answer_streams(make_rule("intuitor"), seen, decision, OFF)
 
 
 OFF = GuardConfig.off()

@@ -39,7 +39,7 @@ def test_the_example_is_short_and_complete(example: dict[str, Any]):
 
 def test_the_example_does_what_its_comments_say(example: dict[str, Any]):
     assert example["decision"].label.tolist() == [0, 2]
-    assert example["rewards"].tolist() == [[1, 0.25, 0, 0], [0.25, 0, 1, 0]]
+    assert example["rewards"].tolist() == [[1, 1, 0.25, 0], [1, 1, 1, 0]]
     # Rewards 1, 1, .25, 0: mean .5625, squares 2 * .4375^2 + .3125^2 + .5625^2 over 3.
     got, std = example["streams"].majority, (0.796875 / 3) ** 0.5
     want = [[0.4375 / std, 0.4375 / std, -0.3125 / std, -0.5625 / std], [0.5, 0.5, 0.5, -1.5]]

@@ -168,7 +168,6 @@ def test_trust_says_where_it_ends():
         ({"update": "expected"}, "update = expected: policy = measured"),
         ({"unparseable": 0.1}, "unparseable = 0.1: "),
         ({"step": 0.1}, "step = 0.1: policy = measured reads lr"),
-        ({"rule": "scope"}, "rule = scope: rewards single responses"),
         ({"rule": "one_shot_em"}, "rule = one_shot_em: policy = measured needs a rule with"),
         ({"parts_off": ("leak", "leak")}, "parts_off = leak, leak: name each part at most once"),
         ({"parts_off": ("own", "others")}, "parts_off = own, others: without own and others no"),

@@ -174,7 +174,7 @@ def test_every_setting_of_the_trainer_is_modelled_fixed_or_without_effect():
     [
         ({"loss": "grpo"}, "here has loss = grpo, the measured policy only dapo"),
         ({"eval_top_p": 0.9}, "here has eval_top_p = 0.9, the measured policy only 1.0"),
-        ({"rule": "intuitor"}, "rule = intuitor: rewards single responses"),
+        ({"rule": "one_shot_em"}, "rule = one_shot_em: policy = measured needs a rule"),
         ({"shape": "constant"}, "here has shape = constant, a setting that guard-sim"),
     ],
 )

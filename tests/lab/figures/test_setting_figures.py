@@ -54,9 +54,7 @@ def test_regime_map(chart):
     assert (sudden.x, sudden.text) == ((0,), ("70",))
     assert sudden.base[0] == pytest.approx(1 - 0.47)
     assert by_name["slow loss"].x == (1,)
-    assert "visits to extinction: 2.0" in sudden.customdata[0][0]
-    assert "one flip only: 90.0 %" in sudden.customdata[0][0]
-    assert "one flip" not in by_name[REGIMES["kept"][0]].customdata[0][0]
+    assert sudden.customdata == ([0.4, 4.0, 0.7, 2.0, 0.9, "diffusion"],)
     assert figure.layout.xaxis.ticktext == ("0.4", "0.6")
     assert len({t.marker.pattern.shape for t in figure.data}) == 4
     with pytest.raises(UserError, match="missing columns visits"):

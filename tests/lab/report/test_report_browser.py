@@ -23,7 +23,7 @@ def open_page(browser, path, width):
 
 @pytest.fixture(scope="module")
 def report(runs, tmp_path_factory):
-    return write_report([runs.sim, runs.real], tmp_path_factory.mktemp("page") / "r.html").path
+    return write_report([runs.sim, runs.real], tmp_path_factory.mktemp("page") / "r.html")[0]
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
@@ -54,7 +54,7 @@ def test_all_figures_are_drawn_without_errors_or_requests(browser, report, width
 def test_markup_from_a_run_is_shown_as_text(browser, add_run, tmp_path):
     for name in ("ttrl", "guard", "<b>own</b>"):
         add_run(tmp_path / str(len(name)), name, title=EVIL, task=EVIL, config={"x": EVIL})
-    path = write_report([tmp_path]).path
+    path = write_report([tmp_path])[0]
     page, requests, troubles = open_page(browser, path, 1280)
     assert troubles == []
     assert requests == [path.as_uri()]
@@ -69,7 +69,7 @@ def test_markup_from_a_run_is_shown_as_text(browser, add_run, tmp_path):
 def test_long_words_wrap_on_a_phone(browser, add_run, tmp_path):
     long = "x" * 300
     add_run(tmp_path / "run", "ttrl", title=long, task=long, config={"x": long})
-    page, _, _ = open_page(browser, write_report([tmp_path]).path, WIDTHS["phone"])
+    page, _, _ = open_page(browser, write_report([tmp_path])[0], WIDTHS["phone"])
     for details in page.locator("details").all():
         details.evaluate("details => { details.open = true }")
     assert long in page.locator("h2").first.inner_text()

@@ -9,8 +9,8 @@ from lab.compare.tables import Finding, Quantity
 from lab.report import page as words
 
 
-def part(mean, low, high, n=5, unit="points", label="TotalDeg saved"):
-    return Quantity("TotalDeg", label, unit, Estimate(mean, 1.0, low, high, n), "")
+def part(mean, low, high, n=5, label="TotalDeg saved"):
+    return Quantity(label, Estimate(mean, 1.0, low, high, n), "")
 
 
 BETTER = part(2.0, 1.0, 3.0)
