@@ -30,7 +30,7 @@ from guard_core.rules import Need, Rule
 from real.engines.rollouts import Prompts, Rollouts
 from real.problems.problem import PromptSet
 from real.settings.groups import UpdateSettings
-from real.update.logprobs import Scorer, group_stats
+from real.update.logprobs import Scorer, group_scores
 from real.update.packing import Group
 from real.vote.decide import Fields
 from real.vote.sample import Responses
@@ -131,8 +131,12 @@ def token_stats(
         rows, inverse = _distinct(tokens_VT, lengths_V)
         groups.append(_group(prompt, tokens_VT[rows], lengths_V[rows]))
         inverses.append(inverse)
-    stats = group_stats(scorer, groups, config, share)
-    pairs = zip(stats, inverses, strict=True)
+    stats = group_scores(scorer, groups, config, share, stats=True)
+    means = [
+        torch.where(group.real_KT, values_CKT[1:].double(), 0.0).sum(2) / group.lengths_K
+        for group, values_CKT in zip(groups, stats, strict=True)
+    ]
+    pairs = zip(means, inverses, strict=True)
     entropy_PV, certainty_PV = torch.stack([values[:, rows] for values, rows in pairs], dim=1)
     linear = scorer.head.linear if scorer.head else scorer.model.get_output_embeddings()
     return entropy_PV, certainty_PV - math.log(linear.weight.shape[0])
