@@ -399,40 +399,35 @@ class PolicyOptimizer:
         }
         if self.rate_scale != 1:
             tensors["rate_scale"] = torch.tensor(self.rate_scale, dtype=torch.float64)
-        for index, (name, master) in enumerate(self._named.items()):
-            if self._has_master(index):
-                tensors[f"master/{name}"] = master.detach()
-            if self.average:
-                tensors[f"average/{name}"] = self.average.weights[name]
-            if not self._adamw.n_steps:
-                continue  # the moments are zero
-            moments = self._adamw.moments_of(index)
-            tensors |= {f"{kind}/{name}": value for kind, value in moments.items()}
-            tensors[f"step/{name}"] = torch.tensor(float(self._adamw.n_steps))
+        n_steps = self._adamw.n_steps
+        for name, (tensor, _) in self._live().items():
+            if n_steps or not name.startswith(_MOMENTS):  # which are zero before the first step
+                tensors[name] = tensor.detach()
+        if n_steps:
+            tensors |= {f"step/{name}": torch.tensor(float(n_steps)) for name in self._named}
         return tensors
 
     @torch.no_grad()
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take over what `state_tensors` gave; parameters with masters are overwritten by them."""
-        unknown = tensors.keys() - self._state_names()
-        if unknown:
+        live, n_steps = self._live(), {f"step/{name}" for name in self._named}
+        if (
+            unknown := tensors.keys()
+            - live.keys()
+            - n_steps
+            - {"n_done", "n_refused", "rate_scale"}
+        ):
             raise UserError(
                 f"optimizer state: {len(unknown)} tensors belong to no parameter, "
                 f"{min(unknown)} for one; resume with the settings of the checkpoint"
             )
-        # There are no moments before the first step.
-        steps = max((int(tensors[n]) for n in tensors if n.startswith("step/")), default=0)
-        for index, (name, master) in enumerate(self._named.items()):
-            if self._has_master(index):
-                _copy(self._taken(tensors, f"master/{name}", master), master, master)
-            if self.average:
-                mean = self.average.weights[name]
-                _copy(self._taken(tensors, f"average/{name}", mean), mean, mean)
-            for kind, moment in self._adamw.moments_of(index).items():
-                if steps:
-                    _copy(self._taken(tensors, f"{kind}/{name}", master), moment, master)
-                else:
-                    local_shard(moment).zero_()
+        steps = max((int(tensors[n]) for n in tensors if n in n_steps), default=0)
+        for name, (tensor, like) in live.items():
+            if steps or not name.startswith(_MOMENTS):
+                value = shard_of(self._taken(tensors, name, like), like)
+                local_shard(tensor).copy_(local_shard(value))
+            else:
+                local_shard(tensor).zero_()
         self._adamw.n_steps = steps
         for parameter, master in zip(self._masters.parameters, self.parameters, strict=True):
             if master is not parameter:
@@ -451,11 +446,17 @@ class PolicyOptimizer:
             )
         return value
 
-    def _state_names(self) -> set[str]:
-        kinds = (*_MOMENTS, "step", *(("average",) if self.average else ()))
-        masters = {f"master/{n}" for i, n in enumerate(self._named) if self._has_master(i)}
-        every = {f"{kind}/{name}" for kind in kinds for name in self._named}
-        return {"n_done", "n_refused", "rate_scale"} | masters | every
+    def _live(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """All tensors of the state by name, and for each one that is sharded as it is."""
+        live: dict[str, tuple[Tensor, Tensor]] = {}
+        for index, (name, master) in enumerate(self._named.items()):
+            if self._has_master(index):
+                live[f"master/{name}"] = master, master
+            if self.average:
+                live[f"average/{name}"] = (mean := self.average.weights[name]), mean
+            moments = self._adamw.moments_of(index)
+            live |= {f"{kind}/{name}": (moment, master) for kind, moment in moments.items()}
+        return live
 
     def _has_master(self, index: int) -> bool:
         """The model computes with a rounded copy of this weight."""
@@ -500,8 +501,3 @@ def _n_dead(groups: Sequence[Group]) -> int:
     if not groups or any(bool(group.counted_KT.any()) for group in groups):
         return 0
     return sum(int(group.lengths_K.sum()) for group in groups)
-
-
-def _copy(value: Tensor, to: Tensor, like: Tensor) -> None:
-    """Copy a whole tensor into a tensor that is sharded like another, wherever it is kept."""
-    local_shard(to).copy_(local_shard(shard_of(value, like)))
