@@ -288,7 +288,6 @@ def _mark(command: re.Match[str]) -> str:
 
 _SHARE = 4
 """One question may take this part of a group's seconds, and none starts once the rest is spent."""
-_MAX_CACHED = 100_000
 
 
 @dataclass(slots=True)
@@ -360,8 +359,6 @@ class Equality:
         value = None if readable is None else self._ask("key", (readable,), budget)
         # Without a value it is equal to its own string alone.
         key = f"s:{leaf.text}" if value is None else f"e:{value}"
-        if len(self._keys) >= _MAX_CACHED:
-            self._keys.clear()
         self._keys[leaf.text] = key
         return key
 
@@ -376,8 +373,6 @@ class Equality:
         known = self._verdicts.get((a, b))
         if known is None:
             known = a == b or bool(self._ask("same", (a, b), budget))
-            if len(self._verdicts) >= _MAX_CACHED:
-                self._verdicts.clear()
             self._verdicts[a, b] = known
         return known
 

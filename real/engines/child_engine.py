@@ -112,15 +112,12 @@ class ChildEngine:
         return Rollouts.unpacked(fields, int(answer["version"]), self._pad_token_id)
 
     def release(self) -> None:
-        """Free the GPU's memory."""
         self._ask({"do": "release"})
 
     def update_weights(self, model: Any, version: int) -> Stages:
-        """Send the model's weights."""
         return self._sender.update_weights(model, version)
 
     def close(self) -> None:
-        """End the process; may be called twice."""
         if not self._ended:
             with contextlib.suppress(OSError):
                 send(self._pipe, {"do": "close"})

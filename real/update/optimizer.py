@@ -410,41 +410,19 @@ class PolicyOptimizer:
     @torch.no_grad()
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take over what `state_tensors` gave; parameters with masters are overwritten by them."""
-        live, n_steps = self._live(), {f"step/{name}" for name in self._named}
-        if (
-            unknown := tensors.keys()
-            - live.keys()
-            - n_steps
-            - {"n_done", "n_refused", "rate_scale"}
-        ):
-            raise UserError(
-                f"optimizer state: {len(unknown)} tensors belong to no parameter, "
-                f"{min(unknown)} for one; resume with the settings of the checkpoint"
-            )
-        steps = max((int(tensors[n]) for n in tensors if n in n_steps), default=0)
-        for name, (tensor, like) in live.items():
+        steps = int(next((tensors[n] for n in tensors if n.startswith("step/")), 0))
+        for name, (tensor, like) in self._live().items():
             if steps or not name.startswith(_MOMENTS):
-                value = shard_of(self._taken(tensors, name, like), like)
-                local_shard(tensor).copy_(local_shard(value))
+                local_shard(tensor).copy_(local_shard(shard_of(tensors[name], like)))
             else:
                 local_shard(tensor).zero_()
         self._adamw.n_steps = steps
         for parameter, master in zip(self._masters.parameters, self.parameters, strict=True):
             if master is not parameter:
                 parameter.copy_(master)
-        self.n_done = int(self._taken(tensors, "n_done"))
-        self.n_refused_in_a_row = int(self._taken(tensors, "n_refused"))
+        self.n_done = int(tensors["n_done"])
+        self.n_refused_in_a_row = int(tensors["n_refused"])
         self.rate_scale = float(tensors.get("rate_scale", 1.0))
-
-    @staticmethod
-    def _taken(tensors: dict[str, Tensor], name: str, like: Tensor | None = None) -> Tensor:
-        value = tensors.get(name)
-        if value is None or (like is not None and value.shape != like.shape):
-            raise UserError(
-                f"optimizer state: {name} is missing or of the wrong shape; "
-                "resume with the settings of the checkpoint"
-            )
-        return value
 
     def _live(self) -> dict[str, tuple[Tensor, Tensor]]:
         """All tensors of the state by name, and for each one that is sharded as it is."""

@@ -106,11 +106,8 @@ def _mean_of_means(
     size = rows * n_steps
     sums = np.bincount(bins, values_RT[kept], size).reshape(rows, n_steps)
     counts = np.bincount(bins, minlength=size).reshape(rows, n_steps)
-    result = np.full(rows, np.nan)
-    n_filled = (counts > 0).sum(axis=1)
-    means = (sums / np.maximum(counts, 1)).sum(axis=1)
-    np.divide(means, n_filled, out=result, where=n_filled > 0)
-    return result
+    with np.errstate(invalid="ignore"):  # 0 / 0 without any
+        return np.nansum(sums / counts, axis=1) / (counts > 0).sum(axis=1)
 
 
 def token_stats(
@@ -122,33 +119,19 @@ def token_stats(
 ) -> tuple[Tensor, Tensor]:
     """(P, V) float64 mean entropies and means of KL(uniform || next-token distribution), in nats.
 
-    Equal responses to a prompt are computed once. Logits exist for a chunk of tokens at a time.
-    The scorer has the weights that drew the rollouts. Ranks divide the passes and get all values.
+    Logits exist for a chunk of tokens at a time. The scorer has the weights that drew the rollouts.
+    Ranks divide the passes and get all values.
     """
-    groups, inverses = [], []
     triples = zip(prompts, rollouts.tokens_PNT, rollouts.lengths_PN, strict=True)
-    for prompt, tokens_VT, lengths_V in triples:
-        rows, inverse = _distinct(tokens_VT, lengths_V)
-        groups.append(_group(prompt, tokens_VT[rows], lengths_V[rows]))
-        inverses.append(inverse)
+    groups = [_group(*triple) for triple in triples]
     stats = group_scores(scorer, groups, config, share, stats=True)
     means = [
         torch.where(group.real_KT, values_CKT[1:].double(), 0.0).sum(2) / group.lengths_K
         for group, values_CKT in zip(groups, stats, strict=True)
     ]
-    pairs = zip(means, inverses, strict=True)
-    entropy_PV, certainty_PV = torch.stack([values[:, rows] for values, rows in pairs], dim=1)
+    entropy_PV, certainty_PV = torch.stack(means, dim=1)
     linear = scorer.head.linear if scorer.head else scorer.model.get_output_embeddings()
     return entropy_PV, certainty_PV - math.log(linear.weight.shape[0])
-
-
-def _distinct(tokens_VT: Tensor, lengths_V: Tensor) -> tuple[Tensor, Tensor]:
-    """Places of the first of equal responses, and which of these every response is."""
-    pairs = zip(tokens_VT.tolist(), lengths_V.tolist(), strict=True)
-    keys = [tuple(row[:length]) for row, length in pairs]
-    row_of = {key: row for row, key in enumerate(dict.fromkeys(keys))}
-    first = torch.tensor([keys.index(key) for key in row_of], device=tokens_VT.device)
-    return first, torch.tensor([row_of[key] for key in keys], device=tokens_VT.device)
 
 
 def _group(prompt: Sequence[int], tokens_KT: Tensor, lengths_K: Tensor) -> Group:
@@ -169,7 +152,6 @@ BUCKET_BITS = 12
 """N-grams are counted in 2 to this many buckets."""
 MOST_CHARACTERS = 20_000
 """Of a longer text this much is looked at."""
-_CHUNK = 64
 _BASE, _MIX = np.uint64(1_000_003), np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -188,11 +170,6 @@ def similarities(texts_PK: Sequence[Sequence[str]]) -> NDArray[np.float64]:
 
 def ngrams(texts: Sequence[str]) -> NDArray[np.float32]:
     """(n, buckets) counts of the texts' n-grams; runs of white space and both ends are a space."""
-    parts = [_count(texts[start : start + _CHUNK]) for start in range(0, len(texts), _CHUNK)]
-    return np.concatenate(parts) if parts else np.zeros((0, 2**BUCKET_BITS), np.float32)
-
-
-def _count(texts: Sequence[str]) -> NDArray[np.float32]:
     cleaned = [f" {' '.join(text[:MOST_CHARACTERS].split())} " for text in texts]
     # A surrogate without its other half is a character like any other here.
     codes = np.frombuffer("".join(cleaned).encode("utf-32-le", "surrogatepass"), np.uint32)
