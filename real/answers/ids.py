@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -54,13 +54,6 @@ class _Problem:
 
     def __post_init__(self) -> None:
         self.ids = {text: i for i, one in enumerate(self.classes) for text in one.writings}
-
-
-class _Values(msgspec.Struct, forbid_unknown_fields=True):
-    truths: list[str | None]
-    classes: list[list[_Class]]
-    given_up: list[list[str]]
-    postponed: int
 
 
 class AnswerIds:
@@ -143,15 +136,13 @@ class AnswerIds:
         }
 
     @classmethod
-    def from_values(
-        cls, values: Mapping[str, object], equality: Equality | None = None
-    ) -> AnswerIds:
+    def from_values(cls, values: Mapping[str, Any], equality: Equality | None = None) -> AnswerIds:
         """The answer ids that `to_values` wrote; the equality takes over what it gave up."""
-        read = msgspec.convert(values, _Values)
         made = cls([], equality)
-        made._problems = list(map(_Problem, read.truths, read.classes))
+        classes = msgspec.convert(values["classes"], list[list[_Class]])
+        made._problems = list(map(_Problem, values["truths"], classes))
         if equality is not None:
-            equality.restore(read.given_up, read.postponed)
+            equality.restore(values["given_up"], values["postponed"])
         return made
 
     def _new_writing(self, known: _Problem, answer: str, budget: ParseBudget | None) -> int:

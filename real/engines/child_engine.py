@@ -89,6 +89,7 @@ class ChildEngine:
             start_new_session=True,
         )
         theirs.close()
+        self.pid = self._process.pid
         try:
             self._sender.refused = self._hand({"do": "start"}, settings)["refused_adapters"]
         except BaseException:
@@ -131,11 +132,6 @@ class ChildEngine:
             log.unlink()
             with contextlib.suppress(OSError):  # of a run that was refused
                 log.parent.rmdir()
-
-    @property
-    def pid(self) -> int:
-        """Process id of the engine."""
-        return self._process.pid
 
     def _hand(self, message: Mapping[str, Any], request: Any) -> dict[str, Any]:
         """Send a message about a request that is too long for the pipe."""

@@ -310,11 +310,6 @@ class Step(Pass):
     """L2 norm of the change of all parameters together; 0 for a step not taken."""
     grad_norm: float = 0.0
 
-    @property
-    def refused(self) -> bool:
-        """A number that the step depends on was not finite."""
-        return self.fault is not None
-
 
 class PolicyOptimizer:
     """Takes one optimizer step per mini-batch of groups."""
@@ -363,8 +358,9 @@ class PolicyOptimizer:
         factor = rate_factor(self.n_done, self.n_scheduled, self.config.warmup_ratio)
         lr = (self.config.lr or 0.0) * self.config.step_factor * factor * self.rate_scale
         self.n_done += 1
-        if n_dead := _n_dead(groups):
-            return Step(lr=lr, fault=self._refused(Fault.LOG_PROBS), n_left_out=n_dead)
+        if groups and not any(bool(group.counted_KT.any()) for group in groups):
+            n_tokens = sum(int(group.lengths_K.sum()) for group in groups)
+            return Step(lr=lr, fault=self._refused(Fault.LOG_PROBS), n_left_out=n_tokens)
         batch = kept(groups, self.config.drop_uniform)
         if not batch:
             return Step(lr=lr)
@@ -472,10 +468,3 @@ class PolicyOptimizer:
                 "float32, or check the weights of the model"
             )
         return fault
-
-
-def _n_dead(groups: Sequence[Group]) -> int:
-    """Response tokens of a mini-batch of which not one has a finite log-prob; else 0."""
-    if not groups or any(bool(group.counted_KT.any()) for group in groups):
-        return 0
-    return sum(int(group.lengths_K.sum()) for group in groups)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -221,28 +221,23 @@ class Observer:
     def observe(self, responses: Responses, needs: frozenset[Need] | None = None) -> Fields:
         """Return observations by name, while the model is the one that sampled, on all ranks."""
         needs = self.needs if needs is None else needs
-        makers: dict[Need, Callable[[], Any]] = {
-            Need.STEP_LOGPROB: lambda: step_logprobs(
-                responses.rollouts, responses.policy.tokenizer
-            ),
-            Need.TOOL: lambda: [
-                tool_verdicts(texts, self._prompts.problems[problem].prompt)
-                for problem, texts in zip(responses.problems, responses.texts, strict=True)
-            ],
-            Need.SIMILARITY: lambda: similarities(
-                [texts[: self._config.n_samples] for texts in responses.texts]
-            ),
-        }
-        observed = {str(need): _array(make()) for need, make in makers.items() if need in needs}
+        rollouts = responses.rollouts
+        observed: dict[Need, Any] = {}
+        if Need.STEP_LOGPROB in needs:
+            observed[Need.STEP_LOGPROB] = step_logprobs(rollouts, responses.policy.tokenizer)
+        if Need.TOOL in needs:
+            prompts = [self._prompts.problems[problem].prompt for problem in responses.problems]
+            observed[Need.TOOL] = list(map(tool_verdicts, responses.texts, prompts))
+        if Need.SIMILARITY in needs:
+            trained = [texts[: self._config.n_samples] for texts in responses.texts]
+            observed[Need.SIMILARITY] = similarities(trained)
         if needs & {Need.ENTROPY, Need.CERTAINTY}:
-            rollouts = responses.rollouts
             entropy_PV, certainty_PV = rollouts.entropy_PV, rollouts.certainty_PV
             if entropy_PV is None or certainty_PV is None:  # the engine gives none
                 how = rollouts, self._config, self._share
                 entropy_PV, certainty_PV = token_stats(self._scorer, responses.prompts, *how)
-            stats = {Need.ENTROPY: entropy_PV, Need.CERTAINTY: certainty_PV}
-            observed |= {str(need): _array(stats[need]) for need in stats if need in needs}
-        return observed
+            observed |= {Need.ENTROPY: entropy_PV, Need.CERTAINTY: certainty_PV}
+        return {str(need): _array(values) for need, values in observed.items() if need in needs}
 
 
 def _array(values: Any) -> NDArray[Any]:

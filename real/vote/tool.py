@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from real.tiny.arithmetic import is_expression, is_scratch, scratch_holds
+from real.tiny.arithmetic import is_expression, scratch_holds
 
 MOST_TOKENS = 200
 MOST_DIGITS = 40
@@ -295,7 +295,7 @@ def tool_verdicts(texts: Sequence[str], problem: str | None = None) -> NDArray[n
 
 def _holds(text: str, problem: str | None) -> bool:
     text = text.strip()
-    if is_scratch(text):
-        return scratch_holds(text, problem)
+    if (held := scratch_holds(text, problem)) is not None:
+        return held
     verdicts = [left == right for left, right in claims(text)]
     return bool(verdicts) and all(verdicts)
