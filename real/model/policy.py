@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import is_gguf_available
 from transformers.utils import logging as transformers_logging
+from transformers.utils.import_utils import is_gguf_available
 
 from lab.base.errors import Unfit, UserError, first_line
 from lab.base.files import whole_folder

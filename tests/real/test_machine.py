@@ -12,7 +12,7 @@ import torch
 from small_models import decoder_sizes
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.utils import is_flash_attn_2_available
+from transformers.utils.import_utils import is_flash_attn_2_available
 
 from lab.base.errors import UserError
 from real import TrainConfig, train
