@@ -30,7 +30,6 @@ class Votes:
     """K, responses per problem that are trained on, unparseable ones included."""
 
     def __post_init__(self) -> None:
-        """Check the shapes and sizes."""
         as_numpy(self, "counts", "samples")
         if tuple(self.counts.shape) != tuple(self.samples.shape) or self.counts.ndim < 2:
             raise ValueError(

@@ -15,7 +15,6 @@ from torch import Tensor
 from guard_core.rules import Need, Rule
 from guard_core.rules.evidence import CoVerRL
 from guard_core.schedule import scheduled_steps
-from lab.base.errors import UserError
 from lab.measures.fate import MIN_VISITS
 from lab.trace.manifest import Manifest
 from real.engines.make import engine_notices, make_engine, needs_stats
@@ -112,11 +111,13 @@ def state_of(run: Run) -> State:
     }
 
 
+@torch.no_grad()
 def restore(run: Run, folder: Path) -> None:
     """Put a newly prepared run where the checkpoint in `folder` was written."""
-    optimizer = read_file(folder / OPTIMIZER)
-    _load_model(run, read_file(folder / MODEL), optimizer, folder)
-    run.optimizer.load_state_tensors(optimizer)
+    trained = _trained(run)
+    for name, weight in read_file(folder / MODEL).items():  # others are rounded from their masters
+        trained[name].copy_(shard_of(weight, trained[name]))
+    run.optimizer.load_state_tensors(read_file(folder / OPTIMIZER))
     run.supervisor.restore(read_file(folder / GUARD), read_file(folder / ANSWERS))
     if run.further.values() is not None:
         run.further.restore(read_file(folder / RULE), read_file(folder / RULE_VALUES))
@@ -127,21 +128,6 @@ def restore(run: Run, folder: Path) -> None:
 def _trained(run: Run) -> dict[str, Tensor]:
     """Return the weights that training changes, each once where some are shared."""
     return {n: p for n, p in run.policy.model.named_parameters() if p.requires_grad}
-
-
-@torch.no_grad()
-def _load_model(
-    run: Run, tensors: dict[str, Tensor], optimizer: dict[str, Tensor], folder: Path
-) -> None:
-    """Load weights; those left out are rounded from master weights when these are loaded."""
-    masters = {n for n in optimizer if n.startswith(MASTER)}
-    trained = {n: p for n, p in _trained(run).items() if n in tensors or MASTER + n not in masters}
-    wrong = sorted(set(trained) ^ set(tensors))
-    wrong += [n for n in set(trained) & set(tensors) if trained[n].shape != tensors[n].shape]
-    if wrong:
-        raise UserError(f"{folder}: {len(wrong)} weights do not fit the model, {wrong[0]} for one")
-    for name, parameter in trained.items():
-        parameter.copy_(shard_of(tensors[name], parameter))
 
 
 def few_epochs(config: TrainConfig) -> list[str]:

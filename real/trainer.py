@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from lab.base.errors import UserError
 from lab.progress import Bar
+from lab.signals import stop
 from lab.trace.manifest import locked
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 from real.answers import UNPARSEABLE
@@ -32,8 +33,8 @@ from real.model.policy import in_phase
 from real.model.prepare import card_held, torch_threads
 from real.plan import card_named
 from real.ranks.distributed import joined_ranks, lost_ranks_named
-from real.record.checkpoint import save_model
-from real.record.journal import Journal, Unwritten, Visited, VoteRows
+from real.record.checkpoint import Checkpoints, save_model
+from real.record.journal import LOGGERS, Journal, Unwritten, Visited, VoteRows
 from real.record.resuming import advised, fingerprint, reopened, resume_point, stop_requests
 from real.record.terminal import say, show_numbers, unread
 from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore, state_of
@@ -189,7 +190,7 @@ def step_row(done: list[Step]) -> dict[str, float]:
         "clip_fraction": sum(s.n_clipped for s in taken) / n_tokens if n_tokens else np.nan,
         "tokens": sum(s.n_forward for s in done),
         "n_updates": len(taken),
-        "n_refused": sum(s.refused for s in done),
+        "n_refused": sum(s.fault is not None for s in done),
         "n_left_out": sum(s.n_left_out for s in done),
     }
 
@@ -301,9 +302,14 @@ def run_in_folder(
     done: int | None = None,
 ) -> None:
     """Do the whole run with all that it leaves on disk."""
-    recorder = written or Unwritten(new_manifest(run, None), path)
     every = checkpoint_interval(run.config, len(run.prompts))
-    journal = Journal.of(recorder, run.config, every, done, run.ranks)
+    kept = Checkpoints(path, written, run.config, every, run.ranks) if every else None
+    if written is None:
+        journal = Journal(Unwritten(new_manifest(run, None)), checkpoints=kept)
+    else:
+        where = written.path, written.manifest, done
+        made = [(kind, LOGGERS[kind](*where)) for kind in run.config.log]
+        journal = Journal(written, written.path, made, kept)
     with lost_ranks_named():
         with journal as log, advised(path, log.keeps_checkpoints):
             run_loop(run, log, progress if written else False, done)
@@ -324,7 +330,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
     state = partial(state_of, run)
     if isinstance(run.engine, RestartingEngine):
         run.engine.notice = log.notice
-    with reporter(progress, run.n_steps, log, done or 0) as report, stop_requests() as stop:
+    with reporter(progress, run.n_steps, log, done or 0) as report, stop_requests() as signals:
         with log.phase("sync"):
             run.engine.update_weights(run.policy.model, version=done or 0)
         if done is None:
@@ -336,7 +342,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             log.write_visited(first, {"step": 0, "epoch": 0}, votes)
             run.evaluator.log(log, step=0, epoch=0, full=True)
             log.checkpoint(state, 0)
-        stop.deferred = log.keeps_checkpoints
+        signals.deferred = log.keeps_checkpoints
         left = list(batches(run.config, len(run.prompts), after=done or 0))
         for batch, following in zip(left, [*left[1:], None], strict=False):
             position = {"step": batch.step, "epoch": batch.epoch}
@@ -350,9 +356,10 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             if batch.is_evaluated(run.config):
                 run.evaluator.log(log, **position, full=batch.ends_run)
             log.note(answer_timeouts=run.supervisor.answer_timeouts)
-            asked = stop.agreed(run.ranks.highest)
+            asked = run.ranks.highest(signals.asked or 0)
             log.checkpoint(state, batch.step, batch.ends_run or bool(asked), run.refill.waits)
-            stop.leave_if(None if run.refill.waits else asked)
+            if asked and not run.refill.waits:
+                stop(asked)
             if not batch.ends_run:
                 check_unread(run, row["n_unread"], len(batch.problems_P))
 

@@ -30,7 +30,7 @@ from real.tiny import CHECKPOINT, problems
 from real.tiny.tasks import encode
 from real.trainer import resume, train
 from real.update.grpo import backward
-from real.update.logprobs import Scorer, group_logprobs
+from real.update.logprobs import Scorer, group_scores
 from real.update.packing import Group
 
 WHOLE = 2**20
@@ -52,7 +52,7 @@ def numbers(setup: Setup, report: Report) -> None:
     alone = _gradients(single, near)
     report.check("gradient, prompts shared and not", _gap(alone[1], all_rows[1]), 1e-4)
     how = UpdateSettings(temperature=0.6, max_tokens_per_microbatch=WHOLE)
-    logprobs = partial(group_logprobs, config=how)
+    logprobs = partial(group_scores, config=how)
     for head in ("float32", "model"):
         scorer = _scorer(setup.device.type, "bfloat16", head=head)
         rounded = _scorer("cpu", "bfloat16", double=True)

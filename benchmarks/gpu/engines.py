@@ -24,7 +24,7 @@ from real.engines.rollouts import Engine, EngineError, Prompts, Rollouts, Sampli
 from real.engines.vllm_engine import VllmEngine, VllmSettings
 from real.engines.weights import Room
 from real.settings.groups import UpdateSettings
-from real.update.logprobs import Scorer, group_logprobs
+from real.update.logprobs import Scorer, group_scores
 
 EAGER = """
 import functools, runpy, vllm
@@ -215,9 +215,9 @@ def _change(model: Any) -> None:
 def _gap(setup: Setup, model: Any, drawn: Rollouts) -> float:
     """Largest difference of log-probs from those of the trainer."""
     groups = groups_of(PROMPTS, drawn, setup.device)
-    ours = group_logprobs(Scorer(model), groups, SCORED)
+    ours = group_scores(Scorer(model), groups, SCORED)
     pairs = zip(ours, groups, strict=True)
-    return max(float((a - g.old_KT)[g.counted_KT].abs().max()) for a, g in pairs)
+    return max(float((a - g.old_KT)[g.counted_KT].abs().max()) for (a,), g in pairs)
 
 
 def _equal(one: Rollouts, other: Rollouts) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import accumulate
 
 # One or two backslashes: models sometimes escape their LaTeX once more. Fixed repeat counts keep
 # every attempt at a match constant in time, hence the whole scan linear.
@@ -203,11 +204,6 @@ def _rewrite(text: str) -> str:
 
 
 def _without_outer_braces(text: str) -> str:
-    if not (text.startswith("{") and text.endswith("}")):
-        return text
-    depth = 0
-    for i, character in enumerate(text):
-        depth += (character == "{") - (character == "}")
-        if depth == 0:
-            return text[1:-1] if i == len(text) - 1 else text
-    return text
+    depths = accumulate((character == "{") - (character == "}") for character in text)
+    closes = next((i for i, depth in enumerate(depths) if depth == 0), -1)
+    return text[1:-1] if text[:1] == "{" and closes == len(text) - 1 else text

@@ -42,7 +42,11 @@ def main(channel: Connection, memory_mib: int) -> int:
     """Import, warm up, and serve until the other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        _warm_up()
+        for text in EXAMPLES:
+            _key(text)
+            _same(text, text)
+        _same("2(x+1)", "2x+2")
+        _parsed.cache_clear()
     except ImportError as error:
         _send(channel, {"error": str(error)})
         return 1
@@ -59,14 +63,6 @@ def main(channel: Connection, memory_mib: int) -> int:
         if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
             return 0
         _send(channel, {"killed": os.WTERMSIG(status)})
-
-
-def _warm_up() -> None:
-    for text in EXAMPLES:
-        _key(text)
-        _same(text, text)
-    _same("2(x+1)", "2x+2")
-    _parsed.cache_clear()
 
 
 def _work(channel: Connection) -> NoReturn:

@@ -170,7 +170,6 @@ class TransformersHost:
         self._loaded = True
 
     def refusal(self, buckets: list[Handle]) -> str | None:
-        """Return why a bucket of the trainer cannot be opened; None if it can."""
         return refused(buckets[0])
 
     def release(self) -> None:

@@ -89,6 +89,7 @@ class ChildEngine:
             start_new_session=True,
         )
         theirs.close()
+        self.pid = self._process.pid
         try:
             self._sender.refused = self._hand({"do": "start"}, settings)["refused_adapters"]
         except BaseException:
@@ -112,15 +113,12 @@ class ChildEngine:
         return Rollouts.unpacked(fields, int(answer["version"]), self._pad_token_id)
 
     def release(self) -> None:
-        """Free the GPU's memory."""
         self._ask({"do": "release"})
 
     def update_weights(self, model: Any, version: int) -> Stages:
-        """Send the model's weights."""
         return self._sender.update_weights(model, version)
 
     def close(self) -> None:
-        """End the process; may be called twice."""
         if not self._ended:
             with contextlib.suppress(OSError):
                 send(self._pipe, {"do": "close"})
@@ -134,11 +132,6 @@ class ChildEngine:
             log.unlink()
             with contextlib.suppress(OSError):  # of a run that was refused
                 log.parent.rmdir()
-
-    @property
-    def pid(self) -> int:
-        """Process id of the engine."""
-        return self._process.pid
 
     def _hand(self, message: Mapping[str, Any], request: Any) -> dict[str, Any]:
         """Send a message about a request that is too long for the pipe."""

@@ -261,13 +261,11 @@ class RestartingEngine:
 
     @property
     def queues(self) -> bool:
-        """As that of the engine."""
         return self.engine.queues
 
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
-        """Sample `n` responses to each prompt."""
         state = generator.get_state()
         return self._with_restarts(
             lambda engine: engine.sample(prompts, n, sampling, generator.set_state(state))
@@ -284,7 +282,6 @@ class RestartingEngine:
         return self._with_restarts(lambda engine: engine.update_weights(model, version))
 
     def close(self) -> None:
-        """Stop for good."""
         self.engine.close()
 
     def _with_restarts(self, do: Callable[[Engine], T]) -> T:

@@ -306,13 +306,11 @@ class RankedEngine:
 
     @property
     def queues(self) -> bool:
-        """As that of the engines."""
         return self.engine.queues
 
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
-        """Sample `n` responses to each prompt, with the draws of a single engine."""
         part = self.sample_part(prompts, n, sampling, generator)
         return self.gathered(part, len(prompts), n, sampling)
 
@@ -351,14 +349,12 @@ class RankedEngine:
         return rows[(torch.arange(most) < sizes)[: len(rows)]]
 
     def release(self) -> None:
-        """Give up memory for an update."""
         self.engine.release()
         if self._group > 1:
             self._ranks.wait()  # until the engine has left the GPUs of the whole group
 
     @torch.no_grad()
     def update_weights(self, model: Any, version: int) -> Stages:
-        """Send the weights, gathered one by one."""
         if self._copy is None:
             return self.engine.update_weights(model, version)
         for trained, sampled in zip(model.parameters(), self._copy.parameters(), strict=True):
@@ -367,7 +363,6 @@ class RankedEngine:
         return self.engine.update_weights(self._copy, version)
 
     def close(self) -> None:
-        """Stop for good."""
         self.engine.close()
 
     def sample_part(

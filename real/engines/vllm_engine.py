@@ -428,12 +428,10 @@ class VllmEngine:
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
-        """Sample `n` responses to each prompt; see `VllmHost.sample`."""
         seeds = request_seeds(generator, len(prompts), n)
         return self.host.sample(prompts, n, sampling, seeds)
 
     def update_weights(self, model: Any, version: int) -> Stages:
-        """Load the model's weights."""
         # Copies: vLLM may keep the tensors, and the optimizer writes in place.
         weights = ((name, weight.clone()) for name, weight in named_weights(model))
         self.host.load(weights, version)

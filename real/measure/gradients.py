@@ -249,9 +249,3 @@ def sampling_error(
         for values_KE in (estimated_KE - moved_KE, moved_KE)
     )
     return float(error_E.sum() / size_E.sum())
-
-
-def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the slope through the origin of (distance, relative squared change) points."""
-    x, y = np.array(points, float).T
-    return float(x @ y / (x @ x))

@@ -29,7 +29,6 @@ from real.measure.gradients import (
     Tokens,
     log_probs,
     sampling_error,
-    slope,
 )
 from real.measure.tree import Leaf, MeasuredTree, edge_arrays, grow, merge_answers, whole_responses
 from real.model.policy import load_policy
@@ -253,7 +252,9 @@ def measure(
         for distance, weights in zip(distances, along, strict=True):
             points.append((distance, start.at(weights)))
             report("growth", len(points) / len(along))
-        response.facts.growth = slope(points)
+        # The slope through the origin.
+        distance_K, change_K = np.array(points, float).T
+        response.facts.growth = float(distance_K @ change_K / (distance_K @ distance_K))
         used = slice(response.n_used)
         change_KD = np.stack([change.cpu().numpy()[coordinates[used]] for change in changes])
         estimated_KE = ((response.used_scale(used) * change_KD) @ features[:, used].T).astype(float)

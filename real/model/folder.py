@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
@@ -14,8 +12,6 @@ from lab.base.files import file_digest
 PREFIX = "hf:"
 KINDS = (".json", ".safetensors", ".txt", ".model", ".jinja", ".tiktoken")
 """Kinds of files that a model is loaded from: no pickled weights and no code."""
-_MOST_LAYERS = 10_000
-"""Far more than any model has; more would be built for hours before they fail."""
 
 
 def model_folder(model: str) -> Path:
@@ -52,40 +48,16 @@ def changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> list[s
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that is missing or does not look like a model, before anything is loaded."""
-    if not (folder / "config.json").is_file():
-        for file in [folder] if folder.suffix == ".gguf" else sorted(folder.glob("*.gguf")):
-            raise UserError(
-                f"model {folder}: {file.name} is a GGUF file, which runs but cannot train; give "
-                "the model's safetensors folder, or convert it with `guard-train import-gguf`"
-            )
-        fault = "lacks config.json" if folder.is_dir() else "no such folder"
+    """Refuse a folder that is missing or holds no model, before anything is loaded."""
+    if (folder / "config.json").is_file():
+        return
+    for file in [folder] if folder.suffix == ".gguf" else sorted(folder.glob("*.gguf")):
         raise UserError(
-            f"model {folder}: {fault}; give a local Hugging Face model folder, "
-            f"or {PREFIX}owner/name to fetch one"
+            f"model {folder}: {file.name} is a GGUF file, which runs but cannot train; give "
+            "the model's safetensors folder, or convert it with `guard-train import-gguf`"
         )
-    layers = _read_object(folder / "config.json").get("num_hidden_layers")
-    if isinstance(layers, int) and not 0 < layers <= _MOST_LAYERS:
-        raise UserError(f"model {folder}: config.json names {layers} layers; copy it again")
-    for index in folder.glob("*.index.json"):
-        names = _read_object(index).get("weight_map")
-        for name in names.values() if isinstance(names, dict) else [names]:
-            if not isinstance(name, str) or Path(name).name != name:
-                raise UserError(
-                    f"model {folder}: {index.name} names {name!r}, which is no file of the "
-                    "folder; copy the folder again"
-                )
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        fault = first_line(error)
-    else:
-        if isinstance(values, dict):
-            return values
-        fault = "it holds no object"
+    fault = "lacks config.json" if folder.is_dir() else "no such folder"
     raise UserError(
-        f"model {path.parent}: {path.name} cannot be read ({fault}); copy the folder again"
+        f"model {folder}: {fault}; give a local Hugging Face model folder, "
+        f"or {PREFIX}owner/name to fetch one"
     )

@@ -18,11 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
-from transformers.utils.import_utils import (
-    is_flash_attn_2_available,
-    is_flash_attn_3_available,
-    is_gguf_available,
-)
+from transformers.utils.import_utils import is_gguf_available
 
 from lab.base.errors import Unfit, UserError, first_line
 from lab.base.files import whole_folder
@@ -78,13 +74,6 @@ def load_policy(
     folder = Path(folder)
     chosen_device = pick_device(device)
     check_folder(folder)
-    if (attention == "flash_attention_2" and not is_flash_attn_2_available()) or (
-        attention == "flash_attention_3" and not is_flash_attn_3_available()
-    ):
-        raise UserError(
-            f"attention = {attention!r}: its package is not installed or sees no GPU; "
-            "install flash-attn, or take sdpa"
-        )
     with loading(
         f"model {folder}: could not be loaded",
         "give a whole causal language model with safetensors weights and its tokenizer",
@@ -184,12 +173,17 @@ def quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-_MAGIC = b"GGUF"
-
-
 def import_gguf(file: Path, out: Path) -> Any:
     """Write a GGUF file as a model folder, whole or not at all, in float32; returns the model."""
-    _check_gguf(file, out)
+    wrong = {
+        f"{out}: exists already; give a folder that does not": out.exists(),
+        f"{file}: no such file; give a GGUF file": not file.is_file(),
+        f"gguf not installed, which reads {file.name}; install with "
+        "pip install 'ttrl-guard-lab[gguf]'": not is_gguf_available(),
+    }
+    for fault, found in wrong.items():
+        if found:
+            raise UserError(fault)
     with whole_folder(out) as folder, quiet():  # made before anything is read, which takes longer
         model, tokenizer = _read_gguf(file)
         model.save_pretrained(folder)
@@ -218,23 +212,6 @@ def _read_gguf(file: Path) -> tuple[Any, Any]:
     model.hf_quantizer = None
     del model.config.quantization_config
     return model, tokenizer
-
-
-def _check_gguf(file: Path, out: Path) -> None:
-    """Refuse at once what could only fail after minutes."""
-    if out.exists():
-        raise UserError(f"{out}: exists already; give a folder that does not")
-    try:
-        with file.open("rb") as opened:
-            magic = opened.read(len(_MAGIC))
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"{file}: cannot be read ({reason}); give a GGUF file") from error
-    if magic != _MAGIC:
-        raise UserError(f"{file}: not a GGUF file, which begins with {_MAGIC.decode()}; give one")
-    if not is_gguf_available():
-        install = "pip install 'ttrl-guard-lab[gguf]'"
-        raise UserError(f"gguf not installed, which reads {file.name}; install with {install}")
 
 
 _MATRIX_UNITS = ("cuda", "meta")

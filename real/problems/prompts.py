@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import signal
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,15 +19,9 @@ FIXED_DATE = "26 Jul 2024"
 """Date for templates that write today's date into the prompt, as Llama 3.2's does by default:
 prompts must be the same every day. It is the fallback of that template."""
 
-SECONDS = 5.0
-"""CPU time in which a template may write one prompt; usual ones take milliseconds."""
-MOST_MEMORY = 2**30
-MOST_CHARACTERS = 10**7
-"""Longest prompt in characters, beyond any model's context."""
-
 _OWN_SHARE = 0.9
 """A model's own tokenizer has at least this share of its embeddings, padding of these included."""
-_FAILURES = (ArithmeticError, RecursionError, TimeoutError, LookupError, TypeError, ValueError)
+_FAILURES = (TemplateError, ArithmeticError, RecursionError, LookupError, TypeError, ValueError)
 
 
 def build_prompts(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> PromptSet:
@@ -95,54 +86,20 @@ def encode(
 
 
 def _chat_text(tokenizer: Any, problem: Problem, suffix: str, options: Mapping[str, Any]) -> str:
-    wrong, cause = "fails", None
     try:
-        with _limits():
-            text = tokenizer.apply_chat_template(
-                problem.messages(suffix),
-                tokenize=False,
-                add_generation_prompt=True,
-                **{"date_string": FIXED_DATE, **options},
-            )
-        if len(text) <= MOST_CHARACTERS:
-            return text
-        reason = f"writes {len(text)} characters"
-    except TemplateError as error:
-        wrong, reason, cause = "refuses its messages", first_line(error), error
-    except MemoryError as error:
-        reason, cause = f"needs more than {MOST_MEMORY >> 20} MiB", error
+        return tokenizer.apply_chat_template(
+            problem.messages(suffix),
+            tokenize=False,
+            add_generation_prompt=True,
+            **{"date_string": FIXED_DATE, **options},
+        )
     except _FAILURES as error:
-        reason, cause = f"{type(error).__name__}: {first_line(error)}", error
-    raise UserError(
-        f"problem {problem.id!r}: the chat template {wrong} ({reason}); use --chat-template off; "
-        "or change its messages"
-    ) from cause
-
-
-@contextlib.contextmanager
-def _limits() -> Iterator[None]:
-    """Stop work that takes too long (on Unix's main thread) or too much memory (on Linux)."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"takes longer than {SECONDS:g} seconds")
-
-    memory = Path("/proc/self/statm")
-    with contextlib.ExitStack() as stack:
-        if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
-            stack.callback(signal.signal, signal.SIGPROF, signal.signal(signal.SIGPROF, stop))
-            stack.callback(signal.setitimer, signal.ITIMER_PROF, 0)
-            signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        if memory.is_file():
-            import resource
-
-            before = resource.getrlimit(resource.RLIMIT_AS)
-            taken = int(memory.read_text().split()[0]) * resource.getpagesize()
-            limit = taken + MOST_MEMORY
-            if before[0] != resource.RLIM_INFINITY:
-                limit = min(limit, before[0])
-            stack.callback(resource.setrlimit, resource.RLIMIT_AS, before)
-            resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
-        yield
+        refused = isinstance(error, TemplateError)
+        wrong = "refuses its messages (" if refused else f"fails ({type(error).__name__}: "
+        raise UserError(
+            f"problem {problem.id!r}: the chat template {wrong}{first_line(error)}); use "
+            "--chat-template off; or change its messages"
+        ) from error
 
 
 def longest_prompt(config: TaskSettings, policy: Policy) -> int:

@@ -20,13 +20,11 @@ from lab.base.errors import first_line
 from lab.base.files import whole
 from lab.trace.manifest import Manifest
 from lab.trace.schema import Columns, Table
-from lab.trace.trace import MemoryRun, Recorder, RunFolder
+from lab.trace.trace import MemoryRun, Recorder
 from real.answers import AnswerIds
 from real.model.policy import in_phase
-from real.ranks.distributed import ALONE, Ranks
 from real.record.checkpoint import Checkpoints, State
 from real.record.terminal import say
-from real.settings.groups import CheckpointSettings
 
 PROJECT = "ttrl-guard-lab"
 
@@ -46,19 +44,8 @@ class _TensorBoard:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
-    def table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        heads = list(rows[0])
-        lines = [heads, ["---"] * len(heads)]
-        lines += [[_cell(row[head]) for head in heads] for row in rows]
-        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        self._writer.add_text(name, text, step)
-
     def close(self) -> None:
         self._writer.close()
-
-
-def _cell(value: object) -> str:
-    return html.escape(str(value)).replace("|", "&#124;").replace("\n", "<br>")
 
 
 class _Wandb:
@@ -81,16 +68,11 @@ class _Wandb:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
 
-    def table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        heads = list(rows[0])
-        data = [[row[head] for head in heads] for row in rows]
-        self._run.log({name: self._wandb.Table(columns=heads, data=data)}, step=step)
-
     def close(self) -> None:
         self._run.finish()
 
 
-_MAKERS = {"tensorboard": _TensorBoard, "wandb": _Wandb}
+LOGGERS = {"tensorboard": _TensorBoard, "wandb": _Wandb}
 
 
 Ints = NDArray[np.int64]
@@ -167,23 +149,6 @@ class Journal:
         self.show: Callable[[str], object] = lambda phase: None
         """Called with the name of a phase at its start, and with "" at its end."""
 
-    @classmethod
-    def of(
-        cls,
-        recorder: RunFolder | Unwritten,
-        config: CheckpointSettings,
-        every: int,
-        after: int | None,
-        ranks: Ranks = ALONE,
-    ) -> Journal:
-        """Return the journal of a run, resumed after batch `after`; `Unwritten` keeps nothing."""
-        folder = recorder if isinstance(recorder, RunFolder) else None
-        checkpoints = Checkpoints(recorder.path, folder, config, every, ranks) if every else None
-        if folder is None:
-            return cls(recorder, checkpoints=checkpoints)
-        made = [(kind, _MAKERS[kind](folder.path, folder.manifest, after)) for kind in config.log]
-        return cls(folder, folder.path, made, checkpoints)
-
     @property
     def manifest(self) -> Manifest:
         """The run's manifest."""
@@ -225,7 +190,6 @@ class Journal:
         target.parent.mkdir(exist_ok=True)
         with whole(target) as temporary:
             temporary.write_bytes(msgspec.json.Encoder().encode_lines(rows))
-        self._tell(lambda logger: logger.table(step, COMPLETIONS, rows))
 
     def write_json(self, name: str, values: Any) -> None:
         """Write a file of plain values next to the trace."""
@@ -312,10 +276,6 @@ def metrics_of(group: str, columns: Columns) -> dict[str, float]:
 
 class Unwritten(MemoryRun):
     """The recorder of ranks that write no rows: theirs are the first rank's."""
-
-    def __init__(self, manifest: Manifest, path: Path) -> None:
-        super().__init__(manifest)
-        self.path = path
 
     def write(self, table: Table, columns: Columns, *, copy: bool = True) -> None:
         """Forget them."""

@@ -47,19 +47,9 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.deferred = False
-        """Let the first signal wait for `leave_if`; set once there is a checkpoint to add to."""
+        """Let the first signal wait for the run; set once there is a checkpoint to add to."""
         self.asked: signal.Signals | None = None
         self._asked_at = 0.0
-
-    def agreed(self, highest: Callable[[int], int]) -> signal.Signals | None:
-        """Return the signal that asked for the end so far, if any; ranks get it in turn."""
-        number = highest(self.asked or 0)
-        return signal.Signals(number) if number else None
-
-    def leave_if(self, asked: signal.Signals | None) -> None:
-        """End the run, at a point where all its work is on disk."""
-        if asked is not None:
-            stop(asked)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""

@@ -19,7 +19,6 @@ from real.settings.groups import (
     MachineSettings,
     Settings,
     TaskSettings,
-    TraceSettings,
     UpdateSettings,
 )
 
@@ -64,7 +63,6 @@ class TrainConfig(
     MachineSettings,
     CheckpointSettings,
     EvalSettings,
-    TraceSettings,
     UpdateSettings,
     EngineSettings,
     TaskSettings,

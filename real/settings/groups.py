@@ -292,14 +292,6 @@ class MemorySettings(Settings, group="memory"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceSettings(Settings, group="checkpoint"):
-    """What the trace keeps beside its tables."""
-
-    keep_votes: bool = True
-    """Write every answer's votes at every visit, and the answers' texts, into the trace."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class EvalSettings(Settings, group="eval"):
     """Evaluations."""
 
@@ -317,7 +309,7 @@ class EvalSettings(Settings, group="eval"):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSettings(Settings, group="checkpoint"):
-    """Checkpoints, the trained model, and destinations of metrics."""
+    """Checkpoints, the trained model, votes in the trace, and destinations of metrics."""
 
     checkpoint_every: Natural | None = None
     """Batches between checkpoints; if None at the end of every epoch; 0 writes none."""
@@ -327,6 +319,8 @@ class CheckpointSettings(Settings, group="checkpoint"):
     """Checkpoints that stay on disk; older ones are deleted."""
     save_model: bool | None = None
     """Write the trained model to RUN/model; if None not for the tiny task, else yes."""
+    keep_votes: bool = True
+    """Write every answer's votes at every visit, and the answers' texts, into the trace."""
     log: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Further destinations of metrics; wandb is offline unless WANDB_MODE says otherwise."""
 

@@ -99,11 +99,6 @@ def response_text(trace: Sequence[str]) -> str:
     return f"{''.join(f'{step}>' for step in trace[:-1])}{BOX}{trace[-1]}}}"
 
 
-def solution(expression: str, rule: EvaluationRule = EvaluationRule.RIGHT) -> str:
-    """The faultless response under ``rule``."""
-    return response_text(steps(expression, rule))
-
-
 def shares(expression: str) -> dict[EvaluationRule, float]:
     """Part of each rule in the pretraining mixture for one pattern of operators; they sum to 1.
 
@@ -152,22 +147,18 @@ MOST_OPERATORS = 40
 _SCRATCH = re.compile(r"((?:\d(?:[+\-*]\d)*>)*)\\boxed\{(\d)\}", re.ASCII)
 
 
-def is_scratch(text: str) -> bool:
-    """Return whether a text is scratch work only, steps such as `3-6+0>`, then the box."""
-    return text.endswith("}") and _SCRATCH.fullmatch(text) is not None
-
-
-def scratch_holds(text: str, problem: str | None = None) -> bool:
+def scratch_holds(text: str, problem: str | None) -> bool | None:
     """Return whether each step follows from the last by one operation, right modulo 10.
 
-    The first step follows from `problem` if that is given. This checks arithmetic and nothing else.
-    Any operator may be carried out first, so a response that follows a wrong order of evaluation
+    None if a text is not scratch work alone, steps such as `3-6+0>` and then the box. The first
+    step follows from `problem` if that is given. This checks arithmetic and nothing else. Any
+    operator may be carried out first, so a response that follows a wrong order of evaluation
     without a slip passes as the right one does: the check is no oracle of the answer, and cannot
     tell the planted rivals from the truth. False also where there is nothing to check.
     """
-    match = _SCRATCH.fullmatch(text)
+    match = _SCRATCH.fullmatch(text) if text.endswith("}") else None
     if match is None:
-        return False
+        return None
     shown = [*match[1].split(">")[:-1], match[2]]
     if problem is not None:
         shown.insert(0, problem.strip().removesuffix("="))

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from real.model.prepare import adapters_off, has_adapters
 from real.settings.groups import LossSettings, UpdateSettings
-from real.update.logprobs import EntropyScorer, Scorer, group_logprobs
+from real.update.logprobs import EntropyScorer, Scorer, group_scores
 from real.update.packing import Group, MicroBatch, PackedRows, Place, RowCounts, row_counts
 
 Reference = Callable[[PackedRows, float], Tensor]
@@ -87,7 +87,7 @@ def backward(
     # Rows without tokens of the loss are not computed.
     pairs = zip(groups, counts, strict=True)
     active = [row if all_cost or not g.silent else [0] * len(row) for g, row in pairs]
-    passes, bundle, n_inputs = scorer.plan(groups, active, config.max_tokens_per_microbatch, world)
+    passes, bundle, n_inputs = scorer.plan(groups, active, config, world)
     own_passes = passes[rank::world]
     # All are laid out before the first runs, so that a GPU is never waited for in between.
     batches = [scorer.micro_batch(groups, places or passes[0][:1], bundle) for places in own_passes]
@@ -123,10 +123,10 @@ def _broken_alone(
     scorer: Scorer, groups: Sequence[Group], config: UpdateSettings, share: tuple[int, int]
 ) -> tuple[Place, ...]:
     """Broken rows without those that share a sequence with one: 0 times NaN is NaN in attention."""
-    logprobs = group_logprobs(scorer, groups, config, share, bundled=False)
+    scores = group_scores(scorer, groups, config, share, bundled=False)
     return tuple(
         (index, row)
-        for index, (group, values_KT) in enumerate(zip(groups, logprobs, strict=True))
+        for index, (group, (values_KT,)) in enumerate(zip(groups, scores, strict=True))
         for row in (group.counted_KT & ~values_KT.isfinite()).any(dim=1).nonzero()[:, 0].tolist()
     )
 
@@ -302,7 +302,9 @@ def compared(
         scored_groups = [_first_row(group) for group in groups[:PROBE_ROWS]]
     else:
         scored_groups = [_first_row(g) if g.dropped or g.silent else g for g in groups]
-    trainer_logprobs = group_logprobs(scorer, scored_groups, config, share)
+    trainer_logprobs = [
+        values_1KT[0] for values_1KT in group_scores(scorer, scored_groups, config, share)
+    ]
     columns = {"mismatch_kl": mismatch_kl(trainer_logprobs, [g.old_KT for g in scored_groups])}
     if not anew:
         return list(groups), columns

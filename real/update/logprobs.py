@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from real.model.policy import WideHead, add_product, wide_product
-from real.settings.groups import UpdateSettings
+from real.settings.groups import LossSettings, UpdateSettings
 from real.update.packing import (
     Group,
     Layout,
@@ -32,8 +32,8 @@ from real.update.packing import (
     Place,
     Plan,
     RowCounts,
-    cheapest_plan,
     micro_batch,
+    plan,
     row_counts,
 )
 
@@ -326,13 +326,13 @@ class Scorer(nn.Module):
         self,
         groups: Sequence[Group],
         counts: Sequence[RowCounts],
-        max_tokens_per_microbatch: int,
+        config: LossSettings,
         world: int = 1,
         bundled: bool = True,
     ) -> Plan:
-        """The cheapest passes of a mini-batch, see `cheapest_plan`."""
+        """The cheapest passes of a mini-batch, see `packing.plan`."""
         width = self.bundle_width if bundled else None
-        return cheapest_plan(groups, counts, max_tokens_per_microbatch, self.layout, width, world)
+        return plan(groups, counts, config.max_tokens_per_microbatch, self.layout, width, world)
 
     def micro_batch(
         self, groups: Sequence[Group], places: Sequence[Place], bundle: int = 1
@@ -381,72 +381,39 @@ def find_head(model: Any) -> Head | None:
 
 
 @torch.no_grad()
-def group_logprobs(
+def group_scores(
     scorer: Scorer,
     groups: Sequence[Group],
     config: UpdateSettings,
     share: tuple[int, int] = (0, 1),
-    bundled: bool = True,
-) -> list[Tensor]:
-    """(K, T) log-probs of every group's responses, without gradient, packed like the loss.
-
-    Padding, and tokens whose `old_KT` is not finite, get NaN. Ranks divide the passes and get all
-    values. Without `bundled` no responses share a sequence, in which a NaN would spread.
-    """
-    world = share[1]
-    logprobs = [torch.zeros_like(group.old_KT, dtype=torch.float32) for group in groups]
-    for places, batch, scores in _scored(scorer, groups, config, share, bundled=bundled):
-        values_RT = batch.unfold(scores.logprobs_n).float()
-        values_RT = torch.where(batch.counted_RT, values_RT, 0.0)
-        for (index, row), values_T in zip(places, values_RT, strict=bool(places)):
-            logprobs[index][row, : len(values_T)] = values_T[: logprobs[index].shape[1]]
-    if world > 1 and dist.is_initialized():
-        for values_KT in logprobs:
-            dist.all_reduce(values_KT)
-    pairs = zip(groups, logprobs, strict=True)
-    return [torch.where(group.counted_KT, values, torch.nan) for group, values in pairs]
-
-
-@torch.no_grad()
-def group_stats(
-    scorer: Scorer, groups: Sequence[Group], config: UpdateSettings, share: tuple[int, int] = (0, 1)
-) -> list[Tensor]:
-    """(2, K) mean entropy and self-certainty over the counted tokens of every group's responses.
-
-    In nats and double precision; the second is `TokenScores.self_certainty_n`. NaN for responses
-    without a counted token. One forward pass without gradient, shared as by `group_logprobs`.
-    """
-    group_sums = [
-        group.old_KT.new_zeros((2, len(group.old_KT)), dtype=torch.float64) for group in groups
-    ]
-    for places, batch, scores in _scored(scorer, groups, config, share, True):
-        assert scores.entropy_n is not None and scores.self_certainty_n is not None
-        values_2n = torch.stack([scores.entropy_n, scores.self_certainty_n]).double()
-        counted_RT = batch.counted_RT
-        sums_R2 = [torch.where(counted_RT, batch.unfold(v_n), 0.0).sum(1) for v_n in values_2n]
-        for (index, row), sums_2 in zip(places, torch.stack(sums_R2, dim=1), strict=bool(places)):
-            group_sums[index][:, row] = sums_2
-    if share[1] > 1 and dist.is_initialized():
-        for sums_2K in group_sums:
-            dist.all_reduce(sums_2K)
-    return [sums / group.counted_KT.sum(1) for group, sums in zip(groups, group_sums, strict=True)]
-
-
-def _scored(
-    scorer: Scorer,
-    groups: Sequence[Group],
-    config: UpdateSettings,
-    share: tuple[int, int],
     stats: bool = False,
     bundled: bool = True,
-) -> Iterator[tuple[list[Place], MicroBatch, TokenScores]]:
-    """A rank's passes: places of the rows, the rows, their scores; no places where it is idle."""
+) -> list[Tensor]:
+    """(C, K, T) scores of every group's responses, without gradient, packed like the loss.
+
+    Log-probs, and with `stats` entropies and self-certainties as in `TokenScores`. Padding, and
+    tokens whose `old_KT` is not finite, get NaN. Ranks divide the passes and get all values.
+    Without `bundled` no responses share a sequence, in which a NaN would spread.
+    """
     rank, world = share
-    counts, most = [row_counts(group) for group in groups], config.max_tokens_per_microbatch
-    passes, bundle, _ = scorer.plan(groups, counts, most, world, bundled=bundled)
+    passes, bundle, _ = scorer.plan(groups, list(map(row_counts, groups)), config, world, bundled)
+    shapes = [(3 if stats else 1, *group.old_KT.shape) for group in groups]
+    found = [
+        g.old_KT.new_zeros(s, dtype=torch.float32) for g, s in zip(groups, shapes, strict=True)
+    ]
     for places in passes[rank::world]:
         batch = scorer.micro_batch(groups, places or passes[0][:1], bundle)
-        yield places, batch, scorer(batch.rows, config.temperature, stats)
+        scores = scorer(batch.rows, config.temperature, stats)
+        unfolded = [batch.unfold(values_n).float() for values_n in scores if values_n is not None]
+        values_CRT = torch.where(batch.counted_RT, torch.stack(unfolded), 0.0)
+        for (index, row), values_CT in zip(places, values_CRT.unbind(1), strict=bool(places)):
+            into_CT = found[index][:, row, : values_CT.shape[1]]
+            into_CT[:] = values_CT[:, : into_CT.shape[1]]
+    if world > 1 and dist.is_initialized():
+        for values_CKT in found:
+            dist.all_reduce(values_CKT)
+    pairs = zip(groups, found, strict=True)
+    return [torch.where(group.counted_KT, values, torch.nan) for group, values in pairs]
 
 
 def _pick(outputs_BSH: Tensor, index_n: Tensor | int) -> Tensor:

@@ -310,11 +310,6 @@ class Step(Pass):
     """L2 norm of the change of all parameters together; 0 for a step not taken."""
     grad_norm: float = 0.0
 
-    @property
-    def refused(self) -> bool:
-        """A number that the step depends on was not finite."""
-        return self.fault is not None
-
 
 class PolicyOptimizer:
     """Takes one optimizer step per mini-batch of groups."""
@@ -363,8 +358,9 @@ class PolicyOptimizer:
         factor = rate_factor(self.n_done, self.n_scheduled, self.config.warmup_ratio)
         lr = (self.config.lr or 0.0) * self.config.step_factor * factor * self.rate_scale
         self.n_done += 1
-        if n_dead := _n_dead(groups):
-            return Step(lr=lr, fault=self._refused(Fault.LOG_PROBS), n_left_out=n_dead)
+        if groups and not any(bool(group.counted_KT.any()) for group in groups):
+            n_tokens = sum(int(group.lengths_K.sum()) for group in groups)
+            return Step(lr=lr, fault=self._refused(Fault.LOG_PROBS), n_left_out=n_tokens)
         batch = kept(groups, self.config.drop_uniform)
         if not batch:
             return Step(lr=lr)
@@ -399,63 +395,42 @@ class PolicyOptimizer:
         }
         if self.rate_scale != 1:
             tensors["rate_scale"] = torch.tensor(self.rate_scale, dtype=torch.float64)
-        for index, (name, master) in enumerate(self._named.items()):
-            if self._has_master(index):
-                tensors[f"master/{name}"] = master.detach()
-            if self.average:
-                tensors[f"average/{name}"] = self.average.weights[name]
-            if not self._adamw.n_steps:
-                continue  # the moments are zero
-            moments = self._adamw.moments_of(index)
-            tensors |= {f"{kind}/{name}": value for kind, value in moments.items()}
-            tensors[f"step/{name}"] = torch.tensor(float(self._adamw.n_steps))
+        n_steps = self._adamw.n_steps
+        for name, (tensor, _) in self._live().items():
+            if n_steps or not name.startswith(_MOMENTS):  # which are zero before the first step
+                tensors[name] = tensor.detach()
+        if n_steps:
+            tensors |= {f"step/{name}": torch.tensor(float(n_steps)) for name in self._named}
         return tensors
 
     @torch.no_grad()
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take over what `state_tensors` gave; parameters with masters are overwritten by them."""
-        unknown = tensors.keys() - self._state_names()
-        if unknown:
-            raise UserError(
-                f"optimizer state: {len(unknown)} tensors belong to no parameter, "
-                f"{min(unknown)} for one; resume with the settings of the checkpoint"
-            )
-        # There are no moments before the first step.
-        steps = max((int(tensors[n]) for n in tensors if n.startswith("step/")), default=0)
-        for index, (name, master) in enumerate(self._named.items()):
-            if self._has_master(index):
-                _copy(self._taken(tensors, f"master/{name}", master), master, master)
-            if self.average:
-                mean = self.average.weights[name]
-                _copy(self._taken(tensors, f"average/{name}", mean), mean, mean)
-            for kind, moment in self._adamw.moments_of(index).items():
-                if steps:
-                    _copy(self._taken(tensors, f"{kind}/{name}", master), moment, master)
-                else:
-                    local_shard(moment).zero_()
+        steps = int(next((tensors[n] for n in tensors if n.startswith("step/")), 0))
+        for name, (tensor, like) in self._live().items():
+            if steps or not name.startswith(_MOMENTS):
+                local_shard(tensor).copy_(local_shard(shard_of(tensors[name], like)))
+            else:
+                local_shard(tensor).zero_()
         self._adamw.n_steps = steps
         for parameter, master in zip(self._masters.parameters, self.parameters, strict=True):
             if master is not parameter:
                 parameter.copy_(master)
-        self.n_done = int(self._taken(tensors, "n_done"))
-        self.n_refused_in_a_row = int(self._taken(tensors, "n_refused"))
+        self.n_done = int(tensors["n_done"])
+        self.n_refused_in_a_row = int(tensors["n_refused"])
         self.rate_scale = float(tensors.get("rate_scale", 1.0))
 
-    @staticmethod
-    def _taken(tensors: dict[str, Tensor], name: str, like: Tensor | None = None) -> Tensor:
-        value = tensors.get(name)
-        if value is None or (like is not None and value.shape != like.shape):
-            raise UserError(
-                f"optimizer state: {name} is missing or of the wrong shape; "
-                "resume with the settings of the checkpoint"
-            )
-        return value
-
-    def _state_names(self) -> set[str]:
-        kinds = (*_MOMENTS, "step", *(("average",) if self.average else ()))
-        masters = {f"master/{n}" for i, n in enumerate(self._named) if self._has_master(i)}
-        every = {f"{kind}/{name}" for kind in kinds for name in self._named}
-        return {"n_done", "n_refused", "rate_scale"} | masters | every
+    def _live(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """All tensors of the state by name, and for each one that is sharded as it is."""
+        live: dict[str, tuple[Tensor, Tensor]] = {}
+        for index, (name, master) in enumerate(self._named.items()):
+            if self._has_master(index):
+                live[f"master/{name}"] = master, master
+            if self.average:
+                live[f"average/{name}"] = (mean := self.average.weights[name]), mean
+            moments = self._adamw.moments_of(index)
+            live |= {f"{kind}/{name}": (moment, master) for kind, moment in moments.items()}
+        return live
 
     def _has_master(self, index: int) -> bool:
         """The model computes with a rounded copy of this weight."""
@@ -493,15 +468,3 @@ class PolicyOptimizer:
                 "float32, or check the weights of the model"
             )
         return fault
-
-
-def _n_dead(groups: Sequence[Group]) -> int:
-    """Response tokens of a mini-batch of which not one has a finite log-prob; else 0."""
-    if not groups or any(bool(group.counted_KT.any()) for group in groups):
-        return 0
-    return sum(int(group.lengths_K.sum()) for group in groups)
-
-
-def _copy(value: Tensor, to: Tensor, like: Tensor) -> None:
-    """Copy a whole tensor into a tensor that is sharded like another, wherever it is kept."""
-    local_shard(to).copy_(local_shard(shard_of(value, like)))

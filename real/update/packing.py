@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -111,7 +112,7 @@ def row_counts(group: Group) -> RowCounts:
     return group.counted_KT.sum(dim=1).tolist()
 
 
-def cheapest_plan(
+def plan(
     groups: Sequence[Group],
     counts: Sequence[RowCounts],
     max_tokens_per_microbatch: int,
@@ -119,30 +120,16 @@ def cheapest_plan(
     width: int | None = None,
     world: int = 1,
 ) -> Plan:
-    """Return the passes with the cheapest bundles; `width`, of hidden states, is None for none."""
-    bundle, most = 1, max_tokens_per_microbatch
-    if width is not None:
-        bundle = _bundle_size(groups, counts, most, width, world)
-    passes = plan(groups, counts, most, layout, world, bundle)
-    return passes, bundle, sum(row.length for row in _rows(groups, counts, bundle))
+    """Return the passes of a mini-batch, a multiple of `world`, with rows in their order.
 
-
-def plan(
-    groups: Sequence[Group],
-    counts: Sequence[RowCounts],
-    max_tokens_per_microbatch: int,
-    layout: Layout = "padded",
-    world: int = 1,
-    bundle: int = 1,
-) -> list[list[Place]]:
-    """Rows that go through the model together: a multiple of `world` passes, rows in their order.
-
-    Rank r of `world` runs `plan(...)[r::world]`; an empty list is a pass in which it has nothing to
+    Rank r of `world` runs `passes[r::world]`; an empty list is a pass in which it has nothing to
     do. Rows are dealt so that ranks get like lengths, and cut into passes of at most
     `max_tokens_per_microbatch`, padding included, which one row may exceed. Rows without a token
-    among the `counts` (`row_counts`) are left out. Above 1 `bundle` responses share a prompt, in
-    padded sequences.
+    among the `counts` (`row_counts`) are left out. With the `width` of hidden states responses
+    share a prompt where that is cheapest, in padded sequences.
     """
+    most = max_tokens_per_microbatch
+    bundle = 1 if width is None else _bundle_size(groups, counts, most, width, world)
     rows = sorted(_rows(groups, counts, bundle), key=lambda row: (-row.length, row.places))
     # Back and forth over the ranks, so that no rank gets the longer row every time.
     turns = [*range(world), *reversed(range(world))]
@@ -150,13 +137,13 @@ def plan(
     for number, row in enumerate(rows):
         shares[turns[number % len(turns)]].append(row)
     cut = _cut_packed if layout == "packed" and bundle == 1 else _cut_padded
-    cuts = [cut(share, max_tokens_per_microbatch) for share in shares]
-    rounds = max(len(passes) for passes in cuts)
-    return [
-        sorted(place for row in passes[turn] for place in row.places) if turn < len(passes) else []
-        for turn in range(rounds)
-        for passes in cuts
+    cuts = [cut(share, most) for share in shares]
+    passes = [
+        sorted(place for row in rows_of_pass for place in row.places)
+        for turn in zip_longest(*cuts, fillvalue=())
+        for rows_of_pass in turn
     ]
+    return passes, bundle, sum(row.length for row in rows)
 
 
 def bundles_of(places: Sequence[Place], bundle: int) -> list[list[Place]]:

@@ -24,7 +24,6 @@ from guard_core.advantages import standardise
 from guard_core.labels import choose_majority
 from guard_core.rules import Observations, Rule
 from guard_core.rules.evidence import CoVerRL
-from lab.base.errors import UserError
 from real.answers.canonical import last_box
 from real.engines.rollouts import Sampling
 from real.problems.problem import Problem, PromptSet, Turn
@@ -277,11 +276,6 @@ class Teacher(SecondVotes):
         return {"moved": self.moved}
 
     def restore(self, tensors: dict[str, Tensor], values: Any) -> None:
-        shapes = {name: t.shape for name, t in tensors.items()}
-        if shapes != {name: t.shape for name, t in self.weights.items()}:
-            raise UserError(
-                "checkpoint: the teacher's weights do not fit the model; start a new run"
-            )
         for name, mean in self.weights.items():
             mean.copy_(shard_of(tensors[name], mean))
         self.moved = bool(values["moved"])

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,7 +30,7 @@ from guard_core.rules import Need, Rule
 from real.engines.rollouts import Prompts, Rollouts
 from real.problems.problem import PromptSet
 from real.settings.groups import UpdateSettings
-from real.update.logprobs import Scorer, group_stats
+from real.update.logprobs import Scorer, group_scores
 from real.update.packing import Group
 from real.vote.decide import Fields
 from real.vote.sample import Responses
@@ -106,11 +106,8 @@ def _mean_of_means(
     size = rows * n_steps
     sums = np.bincount(bins, values_RT[kept], size).reshape(rows, n_steps)
     counts = np.bincount(bins, minlength=size).reshape(rows, n_steps)
-    result = np.full(rows, np.nan)
-    n_filled = (counts > 0).sum(axis=1)
-    means = (sums / np.maximum(counts, 1)).sum(axis=1)
-    np.divide(means, n_filled, out=result, where=n_filled > 0)
-    return result
+    with np.errstate(invalid="ignore"):  # 0 / 0 without any
+        return np.nansum(sums / counts, axis=1) / (counts > 0).sum(axis=1)
 
 
 def token_stats(
@@ -122,29 +119,19 @@ def token_stats(
 ) -> tuple[Tensor, Tensor]:
     """(P, V) float64 mean entropies and means of KL(uniform || next-token distribution), in nats.
 
-    Equal responses to a prompt are computed once. Logits exist for a chunk of tokens at a time.
-    The scorer has the weights that drew the rollouts. Ranks divide the passes and get all values.
+    Logits exist for a chunk of tokens at a time. The scorer has the weights that drew the rollouts.
+    Ranks divide the passes and get all values.
     """
-    groups, inverses = [], []
     triples = zip(prompts, rollouts.tokens_PNT, rollouts.lengths_PN, strict=True)
-    for prompt, tokens_VT, lengths_V in triples:
-        rows, inverse = _distinct(tokens_VT, lengths_V)
-        groups.append(_group(prompt, tokens_VT[rows], lengths_V[rows]))
-        inverses.append(inverse)
-    stats = group_stats(scorer, groups, config, share)
-    pairs = zip(stats, inverses, strict=True)
-    entropy_PV, certainty_PV = torch.stack([values[:, rows] for values, rows in pairs], dim=1)
+    groups = [_group(*triple) for triple in triples]
+    stats = group_scores(scorer, groups, config, share, stats=True)
+    means = [
+        torch.where(group.real_KT, values_CKT[1:].double(), 0.0).sum(2) / group.lengths_K
+        for group, values_CKT in zip(groups, stats, strict=True)
+    ]
+    entropy_PV, certainty_PV = torch.stack(means, dim=1)
     linear = scorer.head.linear if scorer.head else scorer.model.get_output_embeddings()
     return entropy_PV, certainty_PV - math.log(linear.weight.shape[0])
-
-
-def _distinct(tokens_VT: Tensor, lengths_V: Tensor) -> tuple[Tensor, Tensor]:
-    """Places of the first of equal responses, and which of these every response is."""
-    pairs = zip(tokens_VT.tolist(), lengths_V.tolist(), strict=True)
-    keys = [tuple(row[:length]) for row, length in pairs]
-    row_of = {key: row for row, key in enumerate(dict.fromkeys(keys))}
-    first = torch.tensor([keys.index(key) for key in row_of], device=tokens_VT.device)
-    return first, torch.tensor([row_of[key] for key in keys], device=tokens_VT.device)
 
 
 def _group(prompt: Sequence[int], tokens_KT: Tensor, lengths_K: Tensor) -> Group:
@@ -165,7 +152,6 @@ BUCKET_BITS = 12
 """N-grams are counted in 2 to this many buckets."""
 MOST_CHARACTERS = 20_000
 """Of a longer text this much is looked at."""
-_CHUNK = 64
 _BASE, _MIX = np.uint64(1_000_003), np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -184,11 +170,6 @@ def similarities(texts_PK: Sequence[Sequence[str]]) -> NDArray[np.float64]:
 
 def ngrams(texts: Sequence[str]) -> NDArray[np.float32]:
     """(n, buckets) counts of the texts' n-grams; runs of white space and both ends are a space."""
-    parts = [_count(texts[start : start + _CHUNK]) for start in range(0, len(texts), _CHUNK)]
-    return np.concatenate(parts) if parts else np.zeros((0, 2**BUCKET_BITS), np.float32)
-
-
-def _count(texts: Sequence[str]) -> NDArray[np.float32]:
     cleaned = [f" {' '.join(text[:MOST_CHARACTERS].split())} " for text in texts]
     # A surrogate without its other half is a character like any other here.
     codes = np.frombuffer("".join(cleaned).encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -240,28 +221,23 @@ class Observer:
     def observe(self, responses: Responses, needs: frozenset[Need] | None = None) -> Fields:
         """Return observations by name, while the model is the one that sampled, on all ranks."""
         needs = self.needs if needs is None else needs
-        makers: dict[Need, Callable[[], Any]] = {
-            Need.STEP_LOGPROB: lambda: step_logprobs(
-                responses.rollouts, responses.policy.tokenizer
-            ),
-            Need.TOOL: lambda: [
-                tool_verdicts(texts, self._prompts.problems[problem].prompt)
-                for problem, texts in zip(responses.problems, responses.texts, strict=True)
-            ],
-            Need.SIMILARITY: lambda: similarities(
-                [texts[: self._config.n_samples] for texts in responses.texts]
-            ),
-        }
-        observed = {str(need): _array(make()) for need, make in makers.items() if need in needs}
+        rollouts = responses.rollouts
+        observed: dict[Need, Any] = {}
+        if Need.STEP_LOGPROB in needs:
+            observed[Need.STEP_LOGPROB] = step_logprobs(rollouts, responses.policy.tokenizer)
+        if Need.TOOL in needs:
+            prompts = [self._prompts.problems[problem].prompt for problem in responses.problems]
+            observed[Need.TOOL] = list(map(tool_verdicts, responses.texts, prompts))
+        if Need.SIMILARITY in needs:
+            trained = [texts[: self._config.n_samples] for texts in responses.texts]
+            observed[Need.SIMILARITY] = similarities(trained)
         if needs & {Need.ENTROPY, Need.CERTAINTY}:
-            rollouts = responses.rollouts
             entropy_PV, certainty_PV = rollouts.entropy_PV, rollouts.certainty_PV
             if entropy_PV is None or certainty_PV is None:  # the engine gives none
                 how = rollouts, self._config, self._share
                 entropy_PV, certainty_PV = token_stats(self._scorer, responses.prompts, *how)
-            stats = {Need.ENTROPY: entropy_PV, Need.CERTAINTY: certainty_PV}
-            observed |= {str(need): _array(stats[need]) for need in stats if need in needs}
-        return observed
+            observed |= {Need.ENTROPY: entropy_PV, Need.CERTAINTY: certainty_PV}
+        return {str(need): _array(values) for need, values in observed.items() if need in needs}
 
 
 def _array(values: Any) -> NDArray[Any]:

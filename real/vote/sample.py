@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from guard_core import PolicyStreams
-from lab.base.errors import Unfit, UserError
+from lab.base.errors import Unfit
 from real.answers import UNPARSEABLE, AnswerIds
 from real.engines.rollouts import Engine, Prompts, RankedEngine, Rollouts, Sampling
 from real.model.policy import Policy, in_phase
@@ -235,12 +235,9 @@ class VoteSampler:
 
     def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Take over what `tensors` and `values` returned."""
-        try:
-            pad = self._sampler.policy.pad_token_id
-            rollouts = Rollouts.unpacked(tensors, values["version"], pad)
-            self._drawn = _DrawnVotes(rollouts, values["seconds"])
-        except (KeyError, RuntimeError) as error:
-            raise UserError(f"checkpoint: its votes cannot be read ({error})") from error
+        pad = self._sampler.policy.pad_token_id
+        rollouts = Rollouts.unpacked(tensors, values["version"], pad)
+        self._drawn = _DrawnVotes(rollouts, values["seconds"])
 
     def _tokens(self, problems_P: Ints) -> list[list[int]]:
         return [self._prompts.tokens[i] for i in problems_P]

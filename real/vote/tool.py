@@ -9,8 +9,8 @@ numbers, operators and brackets; anything else ends a run. A side that touches s
 belong to it (`2x`, `f(3)`, `5!`, `4 apples - 1`) is not read: a claim is passed over rather than
 misread.
 
-An expression is read token by token into fractions. Every quantity is bounded (tokens, depth,
-digits, exponents, size of values), so no clock is needed, and a text has one value everywhere.
+An expression is read token by token into fractions. Every quantity is bounded (tokens, digits,
+exponents, size of values), so no clock is needed, and a text has one value everywhere.
 
     sum     = product { (+ | -) product }
     product = signed { (* | /) signed | group }        a group right behind: multiplied
@@ -31,10 +31,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from real.tiny.arithmetic import is_expression, is_scratch, scratch_holds
+from real.tiny.arithmetic import is_expression, scratch_holds
 
 MOST_TOKENS = 200
-MOST_DEPTH = 20
 MOST_DIGITS = 40
 MOST_BITS = 2048
 _Number = int | Fraction
@@ -58,7 +57,7 @@ class _Reader:
     """Recursive descent; each method reads what it is named after."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
-        self.tokens, self.position, self.depth = tokens, 0, 0
+        self.tokens, self.position = tokens, 0
 
     def sum(self) -> _Number:
         value = self.product()
@@ -89,12 +88,7 @@ class _Reader:
 
     def power(self) -> _Number:
         base = self.atom()
-        if not self._take("operator", "^"):
-            return base
-        self._descend()
-        exponent = self.signed()
-        self.depth -= 1
-        return _power(base, exponent)
+        return _power(base, self.signed()) if self._take("operator", "^") else base
 
     def atom(self) -> _Number:
         if self._next("number"):
@@ -109,17 +103,10 @@ class _Reader:
         opening = self._take("open", openings)
         if not opening:
             raise Uncheckable
-        self._descend()
         value = self.sum()
-        self.depth -= 1
         if not self._take("close", _CLOSING[opening]):
             raise Uncheckable
         return value
-
-    def _descend(self) -> None:
-        self.depth += 1
-        if self.depth > MOST_DEPTH:
-            raise Uncheckable
 
     def _next(self, kind: str) -> bool:
         return self.position < len(self.tokens) and self.tokens[self.position].kind == kind
@@ -294,7 +281,7 @@ def _read(tokens: Sequence[Token]) -> tuple[Fraction | None, bool]:
     reader = _Reader(tokens)
     try:
         number = reader.sum()
-    except (Uncheckable, ZeroDivisionError):
+    except (Uncheckable, ZeroDivisionError, RecursionError):
         return None, computes
     return Fraction(number) if reader.position == len(tokens) else None, computes
 
@@ -308,7 +295,7 @@ def tool_verdicts(texts: Sequence[str], problem: str | None = None) -> NDArray[n
 
 def _holds(text: str, problem: str | None) -> bool:
     text = text.strip()
-    if is_scratch(text):
-        return scratch_holds(text, problem)
+    if (held := scratch_holds(text, problem)) is not None:
+        return held
     verdicts = [left == right for left, right in claims(text)]
     return bool(verdicts) and all(verdicts)

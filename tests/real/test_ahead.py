@@ -25,7 +25,7 @@ from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import load_policy
 from real.tiny import CHECKPOINT
 from real.update.grpo import importance_weights
-from real.update.logprobs import Scorer, group_logprobs
+from real.update.logprobs import Scorer, group_scores
 from real.update.optimizer import PolicyOptimizer
 from real.update.packing import Group
 
@@ -96,7 +96,7 @@ def test_an_engine_that_fails_meanwhile_ends_the_run_and_a_resumed_one_goes_on(
 
 
 def logprobs(scorer: Scorer, group: Group) -> torch.Tensor:
-    return group_logprobs(scorer, [group], TURNS)[0]
+    return group_scores(scorer, [group], TURNS)[0][0]
 
 
 @pytest.mark.parametrize("cap", [0.0, 1.5])

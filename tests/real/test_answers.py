@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.base.errors import UserError
 from real.answers import NO_TRUTH, UNSEEN, AnswerIds, Extract, canonical, classes, last_box
 from real.answers.canonical import MAX_LENGTH
 
@@ -149,25 +148,6 @@ def test_book_keeps_ids_over_visits() -> None:
     assert [answer_ids.has_truth(problem) for problem in range(3)] == [True, False, False]
     assert answer_ids.n_answers == 3
     assert answer_ids.text(0, 2) == "7"
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"truths": ["1"], "classes": []}, {"truths": [1]}, {"classes": [["1"]]}, {"given_up": [1]},
-        {"classes": [[{"writings": ["1", "1"], "key": ""}]]},
-        {"classes": [[{"writings": ["1"], "key": ""}, {"writings": ["1"], "key": ""}]]},
-        {"classes": [[{"writings": [], "key": ""}]]}, {"classes": [[{"writings": [1], "key": ""}]]},
-        {"postponed": "1"}, {"more": 0},
-    ],
-)  # fmt: skip
-def test_damaged_book_values_are_refused(values: dict[str, object]) -> None:
-    known = [[{"writings": ["1", "1.0"], "key": ""}]]
-    sound = {"truths": ["1"], "classes": known, "given_up": [], "postponed": 0}
-    assert AnswerIds.from_values(sound).ids(0, [box("1")]).tolist() == [0]
-    for damaged in ({**sound, **values}, {}):
-        with pytest.raises(UserError, match="answer ids"):
-            AnswerIds.from_values(damaged)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ import psutil
 import pytest
 from hostile_answers import CODE, TOWER, box, hostile
 
-import real.answers.equality
 from lab.base.errors import UserError
 from lab.trace.trace import Trace
 from real import TrainConfig, train
@@ -120,10 +119,9 @@ def test_exact_numbers(text: str, value: str | None) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "9^{9^9}", "9^{9^{9^9}}", "2^{99999}", "((9^{99})^{99})^{99}", r"\binom{999}{9}", "171!",
-        "5!!", "((5!)!)!", "(10^9)!", "1" * 41, "x" * 3, "52_8", "2^10", "1/2x", r"1/2\pi", "q1",
-        "I", "x=y=z", r"\int_0^1x", r"\sum_n", r"\unknown", "x\n", "x'", '"', "a@b", "__import__",
-        "((((((((x))))))))", "x+" * 101 + "x", r"\text{x}", "x,y", "\u00e9", "<",
+        "5!!", "((5!)!)!", "1" * 41, "x" * 3, "52_8", "2^10", "1/2x", r"1/2\pi", "q1", "I", "x=y=z",
+        r"\int_0^1x", r"\sum_n", r"\unknown", "x\n", "x'", '"', "a@b", "__import__",
+        "x+" * 101 + "x", r"\text{x}", "x,y", "\u00e9", "<",
     ],
 )  # fmt: skip
 def test_what_never_reaches_the_checker(text: str) -> None:
@@ -300,12 +298,6 @@ def checker() -> Iterator[Watched]:
     made.close()
 
 
-@pytest.fixture
-def unscreened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(real.answers.equality, "formula", lambda text: text)
-
-
-@pytest.mark.usefixtures("unscreened")
 def test_a_power_tower_is_killed_counted_and_remembered(checker: Watched) -> None:
     checker.seen.clear()
     equality = Equality(2.0, checker)
@@ -326,7 +318,6 @@ def test_a_power_tower_is_killed_counted_and_remembered(checker: Watched) -> Non
     assert len([texts for texts, _ in checker.seen if TOWER in texts]) == 1
 
 
-@pytest.mark.usefixtures("unscreened")
 def test_a_group_costs_no_more_than_its_limit(checker: Watched) -> None:
     checker.seen.clear()
     equality = Equality(1.0, checker)

@@ -21,7 +21,7 @@ from real.settings.groups import MemorySettings, UpdateSettings
 from real.update import packing
 from real.update.grpo import backward
 from real.update.logprobs import EntropyScorer, Scorer
-from real.update.packing import Group, bundles_of, cheapest_plan, plan, row_counts
+from real.update.packing import Group, bundles_of, plan, row_counts
 
 VOCABULARY = 30
 DECODER = decoder_sizes(VOCABULARY, head_dim=8)
@@ -82,7 +82,7 @@ def both_ways(scorer: Scorer, config: UpdateSettings, **options: Any) -> list[tu
 def assert_close(scorer: Scorer, config: UpdateSettings, **options: Any) -> None:
     assert scorer.bundle_width == 16
     counts = [row_counts(group) for group in groups()]
-    assert scorer.plan(groups(), counts, config.max_tokens_per_microbatch)[1] > 1
+    assert scorer.plan(groups(), counts, config)[1] > 1
     bundled, alone = both_ways(scorer, config, **options)
     exact = next(scorer.parameters()).dtype == torch.float64
     near = {"rtol": 1e-9, "atol": 1e-12} if exact else {"rtol": 1e-4, "atol": 1e-5}
@@ -149,7 +149,7 @@ def test_a_broken_response_is_left_out_without_those_behind_its_prompt():
 def test_other_attention_goes_on_row_by_row(make: Any):
     scorer = Scorer(make())
     assert scorer.bundle_width is None
-    assert scorer.plan(groups(), [row_counts(g) for g in groups()], 4096)[1] == 1
+    assert scorer.plan(groups(), [row_counts(g) for g in groups()], UpdateSettings())[1] == 1
 
 
 @pytest.mark.parametrize("width", [64, 576, 3584])
@@ -157,7 +157,7 @@ def test_other_attention_goes_on_row_by_row(make: Any):
 def test_bundles_only_where_prompts_are_long(rows: int, width: int):
     def bundle(n_prompt: int, n_response: int) -> int:
         group = random_rows(n_prompt, [n_response] * rows, VOCABULARY)
-        return cheapest_plan([group], [row_counts(group)], 16384, "padded", width)[1]
+        return plan([group], [row_counts(group)], 16384, "padded", width)[1]
 
     assert bundle(10, 22) == 1
     assert bundle(137, 17) > 1
@@ -169,11 +169,11 @@ def test_a_bundle_keeps_to_the_budget_and_leaves_no_rank_idle():
     group = random_rows(100, [10] * 16, VOCABULARY)
     counts = [row_counts(group)]
     for budget in (250, 130, 60):
-        found = cheapest_plan([group], counts, budget, "padded", 4096)
+        found = plan([group], counts, budget, "padded", 4096)
         assert found[1] == 1 or 100 + 9 * found[1] <= budget
-    assert cheapest_plan([group], counts, 250, "padded", 4096)[1] == 16
-    assert cheapest_plan([group], counts, 16384, "padded", 4096, world=4)[1] == 4
-    assert cheapest_plan([group], counts, 16384, "padded", 4096, world=16)[1] == 1
+    assert plan([group], counts, 250, "padded", 4096)[1] == 16
+    assert plan([group], counts, 16384, "padded", 4096, world=4)[1] == 4
+    assert plan([group], counts, 16384, "padded", 4096, world=16)[1] == 1
 
 
 @settings(max_examples=25, deadline=None)
@@ -188,7 +188,9 @@ def test_every_row_once_in_whole_bundles(
 ):
     """A row of no counted token is left out."""
     made = [make_group(i, rows=len(row)) for i, row in enumerate(lengths)]
-    planned = plan(made, lengths, budget, "padded", world, bundle=bundle)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("real.update.packing._bundle_size", lambda *_: bundle)
+        planned = plan(made, lengths, budget, width=64, world=world)[0]
     every = [(g, k) for g, row in enumerate(lengths) for k, count in enumerate(row) if count]
     assert sorted(place for places in planned for place in places) == every
     whole = bundles_of(every, bundle)

@@ -25,7 +25,7 @@ from real.update.grpo import (
     importance_weights,
     mismatch_kl,
 )
-from real.update.logprobs import Scorer, group_logprobs
+from real.update.logprobs import Scorer, group_scores
 from real.update.packing import Group
 from real.vote.sample import Responses
 
@@ -104,9 +104,9 @@ def test_without_a_cap_only_a_few_rows_are_looked_at(
 
     def recording(scorer: Scorer, groups: Any, *rest: Any) -> list[torch.Tensor]:
         seen.append(list(groups))
-        return group_logprobs(scorer, groups, *rest)
+        return group_scores(scorer, groups, *rest)
 
-    monkeypatch.setattr("real.update.grpo.group_logprobs", recording)
+    monkeypatch.setattr("real.update.grpo.group_scores", recording)
     groups = sampled(scorer)
     found, _ = compared(scorer, groups, SETTINGS)
     assert all(a is b for a, b in zip(found, groups, strict=True))

@@ -106,22 +106,6 @@ def test_batching_does_not_matter(policy, max_rows):
     assert close(parts.certainty_PV, whole.certainty_PV)
 
 
-def test_equal_responses_go_through_the_model_once(policy):
-    tokens = torch.tensor([[[4, 5, 1], [4, 5, 1], [4, 5, 6], [4, 5, 9]]])
-    lengths = torch.tensor([[3, 3, 2, 2]])  # what stands behind the end is no difference
-    rollouts = Rollouts(tokens, torch.zeros(1, 4, 3), lengths, lengths > 2, 0)
-    rows: list[int] = []
-    scorer = Scorer(policy.model)
-    hook = policy.model.base_model.register_forward_pre_hook(
-        lambda _, __, inputs: rows.append(inputs["input_ids"].shape[0]), with_kwargs=True
-    )
-    entropy, _ = token_stats(scorer, PROMPTS[:1], rollouts, settings(0.6))
-    hook.remove()
-    assert sum(rows) == 2
-    assert entropy[0, 0] == entropy[0, 1] and entropy[0, 2] == entropy[0, 3]
-    assert entropy[0, 0] != entropy[0, 2]
-
-
 def test_neither_way_holds_all_logits():
     """8 rows x 32 tokens x 16k words: 16 MiB in single precision."""
     torch.manual_seed(0)

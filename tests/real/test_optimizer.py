@@ -84,7 +84,7 @@ def test_a_broken_step_is_refused(bad):
     nothing = make_group(2, old_KT=torch.full((6, 4), torch.nan))
     done = optimizer.step([nothing if bad is None else broken_group(2, bad)])
     assert done.fault == (Fault.LOG_PROBS if bad is None else Fault.GRADIENT)
-    assert done.refused and not done.taken and done.update_norm == 0
+    assert done.fault and not done.taken and done.update_norm == 0
     assert done.n_left_out == (18 if bad is None else 0)
     assert torch.equal(weights(optimizer.model), before)
     after = optimizer.step([make_group(3)])
@@ -100,10 +100,10 @@ def broken_group(seed: int, bad: float = torch.nan) -> Group:
 def test_run_ends_after_so_many_refused_steps_in_a_row():
     optimizer = make_optimizer(max_bad_steps=3)
     for seed in (1, 2):
-        assert optimizer.step([broken_group(seed)]).refused
+        assert optimizer.step([broken_group(seed)]).fault
     assert optimizer.step([make_group(3)]).taken  # starts the count again
     for seed in (4, 5):
-        assert optimizer.step([broken_group(seed)]).refused
+        assert optimizer.step([broken_group(seed)]).fault
     with pytest.raises(UserError, match=r"step 6: the gradient .* 3 times in a row; lower lr"):
         optimizer.step([broken_group(6)])
 
@@ -121,7 +121,7 @@ def test_response_without_finite_log_probs_is_left_out_and_the_step_is_taken():
     old_KT = group.old_KT.clone()
     old_KT[0] = torch.nan
     expected = part.step([replace(group, old_KT=old_KT)])
-    assert done.taken and not done.refused
+    assert done.taken and done.fault is None
     assert (done.n_left_out, done.n_tokens) == (4, 14) == (expected.n_left_out, expected.n_tokens)
     assert done.loss == expected.loss and done.update_norm == expected.update_norm
     assert np.isfinite(done.update_norm)

@@ -13,7 +13,7 @@ from small_models import decoder_sizes
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from real.settings.groups import UpdateSettings
-from real.update.logprobs import Scorer, group_logprobs
+from real.update.logprobs import Scorer, group_scores
 from real.update.packing import Group, Layout, Place, micro_batch, plan, row_counts
 
 VOCABULARY = 40
@@ -26,7 +26,7 @@ def make_group(prompt: int, lengths: list[int], seed: int = 0) -> Group:
 def passes_of(
     groups: list[Group], budget: int, layout: Layout = "padded", world: int = 1
 ) -> list[list[Place]]:
-    return plan(groups, [row_counts(g) for g in groups], budget, layout, world)
+    return plan(groups, [row_counts(g) for g in groups], budget, layout, world=world)[0]
 
 
 def sizes(groups: list[Group], places: list[Place]) -> list[int]:
@@ -102,13 +102,13 @@ def two_groups() -> list[Group]:
 def test_packed_rows_have_the_log_probs_of_padded_rows(kind, attention):
     """Rows see nothing of their neighbours, whichever way they lie: each is as if alone."""
     groups, scorer = two_groups(), Scorer(decoder(kind, attn_implementation=attention))
-    alone = [group_logprobs(scorer, [g], within(1))[0] for g in groups]
+    alone = [group_scores(scorer, [g], within(1))[0][0] for g in groups]
     assert len(passes_of(groups, budget=1)) == 8
     for layout in ("padded", "packed"):
         scorer.layout = layout
         for budget in (16384, 60):
-            found = group_logprobs(scorer, groups, within(budget))
-            for group, mine, expected in zip(groups, found, alone, strict=True):
+            found = group_scores(scorer, groups, within(budget))
+            for group, (mine,), expected in zip(groups, found, alone, strict=True):
                 real = group.real_KT
                 assert mine[~real].isnan().all()
                 torch.testing.assert_close(mine[real], expected[real], rtol=1e-5, atol=1e-5)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,6 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
-import real.problems.prompts as templates
 from lab.base.errors import UserError
 from lab.trace.trace import load
 from real.__main__ import main
@@ -254,23 +252,12 @@ def tokenizer_of_templates(template: str) -> Any:
         ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "fails .RecursionError"),
         ("{% for i in range(10**9) %}{% endfor %}", "fails .OverflowError: Range too big"),
         ("{{ messages.append(1) }}", "refuses its messages"),
-        ("{{ messages[0].role * 10**10 }}", "fails .needs more than 1024 MiB"),
-        ("{{ messages[0].role * 10**7 }}", "fails .writes 40000000 characters"),
     ],
 )
 def test_a_template_that_fails_is_one_line(template, reason):
     with pytest.raises(UserError, match=rf"^problem 'p': the chat template {reason}") as caught:
         encode(tokenizer_of_templates(template), Problem("p", "1+1?", "2"), "", True)
     assert "\n" not in str(caught.value) and "--chat-template off" in str(caught.value)
-
-
-def test_a_template_without_end_is_stopped(monkeypatch):
-    monkeypatch.setattr(templates, "SECONDS", 0.3)
-    loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-    start = time.monotonic()
-    with pytest.raises(UserError, match="takes longer than"):
-        encode(tokenizer_of_templates(loop), SYSTEM, "", in_template=True)
-    assert time.monotonic() - start < 60
 
 
 @pytest.mark.parametrize("given", ["folder", "folder/small.q8.gguf"])

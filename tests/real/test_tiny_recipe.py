@@ -12,7 +12,13 @@ from transformers import AutoModelForCausalLM
 from lab.base.errors import UserError
 from real.__main__ import main
 from real.tiny import ARITHMETIC, CHECKPOINT, TASKS, arithmetic, build_tokenizer, pretrain
-from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS, EvaluationRule
+from real.tiny.arithmetic import (
+    PROMPT_TOKENS,
+    RESPONSE_TOKENS,
+    EvaluationRule,
+    response_text,
+    steps,
+)
 from real.tiny.pretrain import Recipe, boxed_number, build, measure, sample_answers
 from real.tiny.tasks import EOS_ID
 
@@ -91,7 +97,7 @@ def texts(n: int, slip_rate: float) -> list[tuple[str, str, dict[EvaluationRule,
     written = build_tokenizer().batch_decode(tokens, skip_special_tokens=True)
     pairs = [text.split("=") for text in written]
     return [
-        (q, r, {rule: arithmetic.solution(q, rule) for rule in EvaluationRule}) for q, r in pairs
+        (q, r, {rule: response_text(steps(q, rule)) for rule in EvaluationRule}) for q, r in pairs
     ]
 
 

@@ -158,7 +158,7 @@ def test_other_runs_keep_the_ordinary_checkpoint():
 
 
 PROMPT = "3+0-1*6+0="
-ATTEMPT = arithmetic.solution(PROMPT[:-1])
+ATTEMPT = arithmetic.response_text(arithmetic.steps(PROMPT[:-1], arithmetic.EvaluationRule.RIGHT))
 WORK = arithmetic.steps(PROMPT[:-1], EvaluationRule.LEFT_TO_RIGHT)
 
 

@@ -7,7 +7,7 @@ from measured_models import LONGEST, PROMPTS, TEMPERATURE, measured, sampler, sm
 
 from lab.base.errors import UserError
 from lab.trace.response import read_response, write_response
-from real.measure.gradients import Gradients, Growth, next_log_probs, sampling_error, slope
+from real.measure.gradients import Gradients, Growth, next_log_probs, sampling_error
 from real.measure.measuring import choose_weights
 from real.settings.config import TrainConfig
 from real.update.grpo import token_loss
@@ -181,7 +181,6 @@ def test_growth_is_zero_without_training_and_counts_curvature():
     moved = {name: p + 0.05 * torch.randn_like(p) for name, p in before.items()}
     assert growth.at(moved) > 0
     assert all((p == before[name]).all() for name, p in model.named_parameters())
-    assert slope([(1.0, 2.0), (2.0, 4.0)]) == pytest.approx(2.0)
 
 
 def test_growth_is_that_of_the_median_node(monkeypatch):
