@@ -76,7 +76,8 @@ def load_policy(
     check_folder(folder)
     with loading(
         f"model {folder}: could not be loaded",
-        "give a whole causal language model with safetensors weights and its tokenizer",
+        "give a whole causal language model with safetensors weights and its tokenizer"
+        + f", or another attention than {attention}" * (attention != "auto"),
     ):
         tokenizer: Any = AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
