@@ -141,22 +141,26 @@ def _logits(simulation: Simulation) -> Floats:
         return np.log(p_1NA[0, problems_N, right_N] / p_1NA[0, problems_N, 1 - right_N])
 
 
-Drawn = tuple[float, float, float]
-"""A mean and its 95 % interval."""
+class Drawn(NamedTuple):
+    """A mean and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
 
 
 def proportion(hits: Bools) -> Drawn:
     """Share of true entries with Wilson's interval; NaN for no entries."""
     if hits.size == 0:
-        return math.nan, math.nan, math.nan
+        return Drawn(math.nan, math.nan, math.nan)
     test = binomtest(int(hits.sum()), hits.size)
-    return float(test.statistic), *test.proportion_ci(method="wilson")
+    return Drawn(float(test.statistic), *test.proportion_ci(method="wilson"))
 
 
 def average(values: NDArray[np.number]) -> Drawn:
     """Mean with its t-interval; NaN for no entries."""
     found = estimate(np.asarray(values, np.float64))
-    return found.mean, found.low, found.high
+    return Drawn(found.mean, found.low, found.high)
 
 
 def drawn_table(
@@ -183,7 +187,7 @@ def drawn_table(
             cell = seed + 1000 * row + column
             runs = draw(p, process, n_runs, seed=cell, max_visits=max_visits)
             for quantity, exact, drawn, closed in _quantities(p, process, runs):
-                inside = drawn[1] <= exact <= drawn[2]
+                inside = drawn.low <= exact <= drawn.high
                 rows.append((p, eta, quantity, exact, *drawn, closed, inside))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 

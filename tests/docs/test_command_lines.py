@@ -206,7 +206,7 @@ def test_the_commands_of_a_page_run_in_their_order(page, monkeypatch, tmp_path, 
 
 def test_the_commands_of_the_makefile_parse(parse):
     text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
-    text = text.replace("$(EPOCHS)", "12")
+    text = text.replace("$(EPOCHS)", "12").replace("$(SEEDS)", "0 1")
     found = re.findall(r"\$\(BIN\)/(guard-[a-z]+ [^;&\n]*)", text)
     assert len(found) == 12
     for line in found:

@@ -100,7 +100,7 @@ def test_a_study_has_its_problems_arms_and_seed(capsys: pytest.CaptureFixture[st
 def test_each_group_holds_and_checks_its_own_settings():
     groups = [kind for kind in reversed(TrainConfig.__mro__) if getattr(kind, "group", None)]
     own = [field.name for kind in groups for field in fields(kind)]
-    assert own == [field.name for field in fields(TrainConfig)] and len(groups) == 12
+    assert own == [field.name for field in fields(TrainConfig)] and len(groups) == 11
     assert OptimSettings(lr=0.1).lr == 0.1 and CheckpointSettings().log == ()
     with pytest.raises(UserError, match=r"lr = -1\.0: must be above 0"):
         OptimSettings(lr=-1.0)

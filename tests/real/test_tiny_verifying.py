@@ -144,12 +144,12 @@ def test_only_the_verifying_model_judges(tmp_path, capsys):
         replace(SMALL, tiny_verifies=False)
     with pytest.raises(UserError, match="tiny_verifies = true: problems = math500 are not"):
         TrainConfig(tiny_verifies=True, problems="math500", model="folder")
-    words = ["run", "--arm", "coverrl", "--out", str(tmp_path / "a"), "--n-problems", "x"]
+    words = ["run", "--arm", "coverrl", "--out", str(tmp_path / "a"), "--engine-url", "u"]
     assert main(words) == 2
     assert "--tiny-verifies" in capsys.readouterr().err
-    # With the flag the arm stands, and it is the number that is wrong.
+    # With the flag the arm stands, and it is the address that is wrong.
     assert main([*words, "--tiny-verifies"]) == 2
-    assert "--n-problems" in capsys.readouterr().err
+    assert "engine_url = 'u'" in capsys.readouterr().err
 
 
 def test_other_runs_keep_the_ordinary_checkpoint():
