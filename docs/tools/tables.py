@@ -140,9 +140,8 @@ def ladder() -> TextTable:
         cells += [mean_sd(mean["pass_final"], plain["pass_final"].std())]
         cells += [_gain(parts[a]["pass_final"], plain["pass_final"], level) for a in others]
         rows.append([*cells, *(f"{x:.1f}" for x in (changed, *mean[["leak", "false_consensus"]]))])
-    gains = [f"{arm(name).title} - TTRL" for name in others]
-    head = ["parameters", "lr", "before", "TTRL", *gains, "held-out change"]
-    return TextTable([*head, "leak", "false consensus"], rows)
+    head = ["parameters", "lr", "before", "TTRL", *(f"{arm(a).title} - TTRL" for a in others)]
+    return TextTable([*head, "held-out change", "leak", "false consensus"], rows)
 
 
 CHOSEN, HELD_OUT, COMPARED, DEVELOPMENT = "other seeds", "none", "earlier laws", "law of growth"
