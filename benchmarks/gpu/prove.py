@@ -6,8 +6,7 @@ python benchmarks/gpu/prove.py --dry-run [--gpu h100]
 Every section is a process with a limit of its own. Its record is appended to FOLDER/results.jsonl
 as soon as it ends, and the end of its output to FOLDER/log.txt; a failure stops no other section.
 `--dry` runs the same code with tiny models on the CPU, and judges no speed. `--dry-run` prints what
-sections need by the plan, of a GPU's memory and of their limits. A call takes at most ten minutes.
-Part A needs no vLLM.
+sections need by the plan. A part takes at most ten minutes; A needs no vLLM.
 """
 
 from __future__ import annotations

@@ -25,9 +25,10 @@ def on_page_markdown(markdown: str, **others: object) -> str:
 
 
 def on_page_content(html: str, page: Page, **others: object) -> str:
-    """Point a notebook's links to the pages of the docs, without MathJax, a download."""
+    """Point a notebook's links to the docs, tell its size, and leave out MathJax, a download."""
     if not page.file.src_uri.endswith(".ipynb"):
         return html
     html = re.sub(r"<script[^>]*mathjax[^>]*></script>", "", html, flags=re.IGNORECASE)
     html = re.sub(r'href="\.\./docs/(\w+)\.md', r'href="../../\1/', html)
-    return html.replace('href="../../index/', 'href="../../')
+    html = html.replace('href="../../index/', 'href="../../')
+    return f"<p><em>Executed at small size: intervals are wide.</em></p>{html}"
