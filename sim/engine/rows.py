@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from guard_core import Draws
 from lab.trace.schema import record_dtype, truth_columns
 from sim.settings.config import SimConfig
-from sim.world.sampling import Floats, Ints, Records, Shorts
+from sim.world.sampling import Bools, Floats, Ints, Records, Shorts
 
 Columns = dict[str, NDArray[np.generic]]
 
@@ -91,9 +91,7 @@ def tables(config: SimConfig, epoch: Epoch, pass_at_1_R: Floats, majority_R: Flo
 
 def _visits(config: SimConfig, epoch: Epoch) -> Columns:
     shape = epoch.problems_RN.shape
-    records_M = epoch.records_RN.reshape(-1)
-    recorded = {name: records_M[name].copy() for name in RECORD.names or ()}
-    right_M = recorded.pop("right")
+    right_M, recorded = _columns(epoch.records_RN)
     columns: Columns = {
         "replicate": _numbers(config)[:, None],
         "step": _step_of_visits(config, epoch.epoch),
@@ -123,6 +121,48 @@ def _votes(config: SimConfig, epoch: Epoch) -> Columns | None:
         "answer": answer.astype(np.int32),
         "count": counts_M[voted].astype(np.int32),
     }
+
+
+def _columns(records_RN: Records) -> tuple[Shorts, Columns]:
+    """Right votes, and every field that is a column, each as an array of its own."""
+    M = records_RN.size
+    ints_3M, floats_5M = np.empty((3, M), np.int32), np.empty((5, M))
+    flags_4M = np.empty((4, M), np.bool_)
+    n_minority_M, route_M = np.empty(M, np.int16), np.empty(M, np.int8)
+    _unpack(records_RN.reshape(-1), ints_3M, floats_5M, flags_4M, n_minority_M, route_M)
+    names = ("n_unparseable", "label")
+    names += ("match_rate", "flip_rate", "mean_match_rate", "weight", "beta")
+    names += ("flipped", "tie", "had_competition", "skipped")
+    columns: Columns = {"n_minority": n_minority_M, "route": route_M}
+    columns |= zip(names, (*ints_3M[1:], *floats_5M, *flags_4M), strict=True)
+    return ints_3M[0], columns
+
+
+@njit(cache=True, nogil=True)
+def _unpack(
+    records_M: Records,
+    ints_3M: Shorts,
+    floats_5M: Floats,
+    flags_4M: Bools,
+    n_minority_M: NDArray[np.int16],
+    route_M: NDArray[np.int8],
+) -> None:
+    """One pass over the records: a pass per field would wait for memory every time."""
+    for m in range(records_M.shape[0]):
+        ints_3M[0, m] = records_M[m].right
+        ints_3M[1, m] = records_M[m].n_unparseable
+        ints_3M[2, m] = records_M[m].label
+        floats_5M[0, m] = records_M[m].match_rate
+        floats_5M[1, m] = records_M[m].flip_rate
+        floats_5M[2, m] = records_M[m].mean_match_rate
+        floats_5M[3, m] = records_M[m].weight
+        floats_5M[4, m] = records_M[m].beta
+        flags_4M[0, m] = records_M[m].flipped
+        flags_4M[1, m] = records_M[m].tie
+        flags_4M[2, m] = records_M[m].had_competition
+        flags_4M[3, m] = records_M[m].skipped
+        n_minority_M[m] = records_M[m].n_minority
+        route_M[m] = records_M[m].route
 
 
 def _steps(config: SimConfig, epoch: Epoch, skipped_M: NDArray[Any]) -> Columns:
