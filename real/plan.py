@@ -170,8 +170,7 @@ def update_flops(n_multiplied: int, config: TrainConfig) -> float:
     A product with a weight is two; its gradients are two more products, or one where the weight is
     frozen. Attention scores, a few per cent, are left out.
     """
-    anew = bool(config.tis_cap or config.old_logprobs == "trainer")
-    per_weight = (4 if config.lora_rank else 6) + 2 * anew
+    per_weight = (4 if config.lora_rank else 6) + 2 * config.scores_anew(config.tis_cap)
     return float(per_weight * n_multiplied)
 
 

@@ -21,7 +21,7 @@ from real.engines.make import engine_notices, make_engine, needs_stats
 from real.engines.rollouts import Engine, Sampling
 from real.fit import checked_engine_memory
 from real.model.policy import Policy, grow_segments, in_phase, load_policy, pick_device
-from real.model.prepare import prepare_training
+from real.model.prepare import keep_freed_memory, prepare_training
 from real.plan import checkpoint_bytes, multiplied, update_flops
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
@@ -164,6 +164,8 @@ def prepare(
     place = "cpu" if waits else config.device
     policy = load_policy(folder, place, config.dtype, config.attention, config.head_dtype)
     policy = replace(policy, device=pick_device(config.device))
+    if policy.device.type == "cpu":
+        keep_freed_memory()
     prepare_training(policy.model, config, config.seed)
     prompts = build_prompts(problems, config, policy)
     others = problems_of(config, True, known) if config.n_held_out else None

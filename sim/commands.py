@@ -46,8 +46,8 @@ def settings_of(given: Mapping[str, Any], has_arms: bool = False, **base: Any) -
         asked["population"] = given["population"]
     if given.get("policy") == "measured":
         asked["policy"] = "measured"
-    response, policy = ({**values, **asked}.get(name) for name in ("response", "policy"))
-    if policy == "measured" and isinstance(response, str):
+    both = {**values, **asked}
+    if both.get("policy") == "measured" and isinstance(response := both.get("response"), str):
         from sim.settings.trainer import taken
 
         run = populations.response_at(response).facts.run

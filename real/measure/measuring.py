@@ -32,7 +32,7 @@ from real.measure.gradients import (
 )
 from real.measure.tree import Leaf, MeasuredTree, edge_arrays, grow, merge_answers, whole_responses
 from real.model.policy import load_policy
-from real.model.prepare import prepare_training
+from real.model.prepare import keep_freed_memory, prepare_training
 from real.problems.prompts import build_prompts
 from real.record.checkpoint import FOLDER, INDEX, trained_weights
 from real.record.resuming import fingerprint
@@ -74,6 +74,8 @@ def measure_to(
     config = replace(config, **exact).settled()
     folder = model_of(config)
     policy = load_policy(folder, config.device, config.dtype, config.attention)
+    if policy.device.type == "cpu":
+        keep_freed_memory()
     prepare_training(policy.model, config, config.seed)
     prompts = build_prompts(problems_of(config), config, policy)
     sources = fingerprint(folder, prompts)

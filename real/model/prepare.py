@@ -119,8 +119,6 @@ def _is_adapted(module: Any) -> bool:
 
 def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
     """Make a loaded model trainable as the settings say: adapters, gradient checkpointing."""
-    if model.device.type == "cpu":
-        _keep_freed_memory()
     if config.lora_rank:
         add_lora(model, config, seed)
     if config.gradient_checkpointing:
@@ -132,8 +130,11 @@ def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
         model.gradient_checkpointing_enable({"use_reentrant": False})
 
 
-def _keep_freed_memory() -> None:
-    """Let glibc keep freed blocks of any size: new ones cost a page fault per 4 KiB."""
+def keep_freed_memory() -> None:
+    """Let glibc keep freed blocks of any size: new ones cost a page fault per 4 KiB.
+
+    For models that compute on a CPU; beside a GPU main memory is better given back.
+    """
     with contextlib.suppress(AttributeError, OSError):  # of other C libraries
         set_option = ctypes.CDLL(None).mallopt
         set_option(-4, 0)  # M_MMAP_MAX

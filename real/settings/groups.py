@@ -269,6 +269,10 @@ class LossSettings(Settings, group="loss"):
     max_bad_steps: Count = 10
     """Steps in a row without finite log-probs, loss, gradient or update that end the run."""
 
+    def scores_anew(self, cap: float | None) -> bool:
+        """Return whether a batch is scored once more before its update, given its `tis_cap`."""
+        return bool(cap) or self.old_logprobs == "trainer"
+
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySettings(Settings, group="memory"):

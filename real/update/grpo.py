@@ -297,7 +297,7 @@ def compared(
         The groups to train on, and columns of the steps: the mismatch in nats per token and, with
         a cap, the mean weight and the share of responses whose weights are 0.
     """
-    anew = cap > 0 or config.old_logprobs == "trainer"
+    anew = config.scores_anew(cap)
     if not anew:
         scored_groups = [_first_row(group) for group in groups[:PROBE_ROWS]]
     else:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import math
+import platform
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +198,28 @@ def test_missing_attention_kernel_is_named():
         load_policy(CHECKPOINT, attention="flash_attention_2")
     eager = load_policy(CHECKPOINT, attention="eager").model
     assert eager.config._attn_implementation == "eager"
+
+
+FAULTS = """
+import resource, torch
+from real.model.prepare import keep_freed_memory
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def allocate():
+    before = faults()
+    for _ in range(8):
+        torch.ones(2**24)
+    return faults() - before
+without = allocate()
+keep_freed_memory()
+torch.ones(2**24)
+print(without, allocate())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc")
+def test_freed_memory_is_kept():
+    command = [sys.executable, "-c", FAULTS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    without, kept = map(int, done.stdout.split())
+    assert kept < without / 4
