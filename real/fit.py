@@ -225,14 +225,14 @@ def plan_lines(
     model = PlannedModel(read_config(config.own_model or str(model_of(config))))
     size, memory = model.size(config), memory or CARDS[kind].memory
     card = int(memory * GIB)
-    plan = plan_memory(size, config, gpus, card)
+    plan = plan_memory(size, config, gpus, card, nodes)
     what = f"adapters of {size.n_adapters / 1e6:.0f} M" if size.n_adapters else "all"
     title = (
         f"{config.model or 'tiny task'}: {size.n_weights / 1e9:.3g} billion weights, {what} "
         f"trained, in {config.dtype}, {config.engine}, {gpus} GPU{'s' * (gpus > 1)} of "
         f"{memory:g} GiB"
     )
-    lines = [title, *_table(plan, nodes)]
+    lines = [title, *_table(plan)]
     if not plan.fits:
         return [*lines, f"does not fit; {remedy(model, config, gpus, card)}"], False
     speed = Speed(size, plan, config, gpus, CARDS[kind], mean_tokens, nodes, network)
@@ -256,12 +256,11 @@ def _by_engine_tp(speed: Speed, card: int) -> Iterator[str]:
             yield f"{n}: {sum(replace(speed, config=config, plan=plan).step().values()):.0f}"
 
 
-def _table(plan: MemoryPlan, nodes: int) -> Iterator[str]:
+def _table(plan: MemoryPlan) -> Iterator[str]:
     yield f"{'GiB per GPU':<18} {'update':>8} {'sampling':>8}"
     note = f"of {plan.usable / GIB:.1f}, {RESERVE:.0%} of the GPU stay free"
     for part in (*plan.parts, ("sum", plan.update, plan.sampling, note)):
         name, update, sampling, said = part
         yield f"{name:<18} {update / GIB:>8.1f} {sampling / GIB:>8.1f}  {said}".rstrip()
-    host = plan.host / nodes / GIB
-    yield f"main memory: {host:.0f} GiB on each machine, when the model is loaded"
+    yield f"main memory: {plan.host / GIB:.0f} GiB on each machine, when the model is loaded"
     yield f"checkpoint: {plan.checkpoint / 1e9:.1f} GB on disk each"

@@ -49,6 +49,8 @@ class ModelSize:
     vocabulary: int
     n_head: int
     tied: bool
+    stored: torch.dtype | None = None
+    """Precision of the weights in their file, as far as the config says it."""
     n_adapters: int = 0
 
 
@@ -63,7 +65,8 @@ _SHAPES = {
     "Qwen3-4B": ("qwen3", 2560, 9728, 36, 32, 8, 151_936, 40_960, True, 128),
 }
 SHAPES: dict[str, dict[str, Any]] = {
-    name: dict(zip(_SHAPE, sizes, strict=False)) for name, sizes in _SHAPES.items()
+    name: {**dict(zip(_SHAPE, sizes, strict=False)), "dtype": "bfloat16"}
+    for name, sizes in _SHAPES.items()
 }
 """Sizes from the models' published config.json, for plans without the model's folder."""
 
@@ -93,6 +96,7 @@ class PlannedModel:
     def __init__(self, config: Any) -> None:
         """Build it on the device meta from a config of transformers."""
         config = copy.deepcopy(config)
+        self._stored: torch.dtype | None = config.dtype
         builder: Any = AutoModelForCausalLM
         remedy = "give a causal language model"
         with loading("model: no memory plan for it", remedy), torch.device("meta"):
@@ -129,6 +133,7 @@ class PlannedModel:
             vocabulary=text.vocab_size,
             n_head=math.prod(model.get_output_embeddings().weight.shape),
             tied=_is_tied(model),
+            stored=self._stored,
             n_adapters=sum(rank * (a.in_features + a.out_features) for a in adapted),
         )
 
@@ -216,7 +221,7 @@ class MemoryPlan:
     """Most bytes between the engine's start and the first update: the whole model, or shards and
     the part that is cut next."""
     host: int
-    """Bytes of main memory, all processes of the run together."""
+    """Bytes of main memory of one machine, all its processes together."""
     checkpoint: int
 
     @property
@@ -241,8 +246,10 @@ class MemoryPlan:
         return enough and max(self.start, self.update, self.sampling) <= self.usable
 
 
-def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> MemoryPlan:
-    """Return the memory of a run; nothing is allocated."""
+def plan_memory(
+    size: ModelSize, config: TrainConfig, world: int, card: int, nodes: int = 1
+) -> MemoryPlan:
+    """Return the memory of a run of `world` GPUs on `nodes` machines; nothing is allocated."""
     parts = [*state_parts(size, config, world), _pass_part(size, config)]
     parts += [*_gathered(size, config, world), MemoryPart("libraries", CONTEXT, CONTEXT)]
     needed = sum(part.update if config.async_level else part.sampling for part in parts)
@@ -257,7 +264,7 @@ def plan_memory(size: ModelSize, config: TrainConfig, world: int, card: int) -> 
         cache=cache,
         engine_share=share,
         start=_start(size, config, world, parts[0].update),
-        host=_host(size, config, world),
+        host=_host(size, config, world, nodes),
         checkpoint=checkpoint_bytes(trained_and_frozen(size)[0], config),
     )
 
@@ -415,13 +422,18 @@ def _transformers(size: ModelSize, config: TrainConfig, world: int) -> tuple[lis
     return parts, max(tokens, LEAST_ROWS * longest(config))
 
 
-def _host(size: ModelSize, config: TrainConfig, world: int) -> int:
-    """Main memory: all ranks load the whole model, engines start without weights."""
+def _host(size: ModelSize, config: TrainConfig, world: int, nodes: int) -> int:
+    """Main memory of a machine; engines start without weights.
+
+    Ranks map weights that their file has in the precision of the run, and share these pages.
+    """
     narrow, wide = widths(config)
     own = config.engine == "vllm" or (config.async_level and config.engine == "transformers")
-    processes = 2 * world if own else world
+    ranks = world // nodes
+    processes = 2 * ranks if own else ranks
+    held = 1 if size.stored == getattr(torch, config.dtype) else ranks
     copies = 1 + (config.ema_decay > 0)
     per_weight = 2 * wide + (copies * wide if world == 1 and wide > narrow else 0)
     offloaded = trained_and_frozen(size)[0] * per_weight if config.offload_optimizer else 0
     offloaded *= model_copies(world, config.fsdp_size)
-    return world * size.n_weights * narrow + processes * HOST_PROCESS + offloaded
+    return held * size.n_weights * narrow + processes * HOST_PROCESS + offloaded // nodes

@@ -152,6 +152,18 @@ def test_foreign_tokenizer_is_refused(tmp_path: Path):
         load_policy(folder, "cpu")
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs the system's memory map")
+def test_weights_in_the_precision_of_their_file_are_mapped_not_copied(model: Path):
+    def mapped(dtype: str) -> set[bool]:
+        loaded = load_policy(model, "cpu", dtype).model
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        spans = [line.split()[0].split("-") for line in lines if str(model) in line]
+        ranges = [range(int(start, 16), int(end, 16)) for start, end in spans]
+        return {any(p.data_ptr() in span for span in ranges) for p in loaded.parameters()}
+
+    assert mapped("float32") == {True} and mapped("bfloat16") == {False}
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_missing_gpu_is_said(model: Path):
     with pytest.raises(UserError, match="no GPU"):
