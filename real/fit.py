@@ -12,7 +12,7 @@ import torch
 
 from lab.base.errors import UserError
 from real.engines.vllm_engine import EngineMemory
-from real.model.policy import pick_device
+from real.model.machine import pick_device
 from real.plan import (
     CARDS,
     GIB,

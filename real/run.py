@@ -20,8 +20,9 @@ from lab.trace.manifest import Manifest
 from real.engines.make import engine_notices, make_engine, needs_stats
 from real.engines.rollouts import Engine, Sampling
 from real.fit import checked_engine_memory
-from real.model.policy import Policy, grow_segments, in_phase, load_policy, pick_device
-from real.model.prepare import keep_freed_memory, prepare_training
+from real.model.machine import grow_segments, in_phase, keep_freed_memory, pick_device
+from real.model.policy import Policy, load_policy
+from real.model.prepare import prepare_training
 from real.plan import checkpoint_bytes, multiplied, update_flops
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts

@@ -29,8 +29,7 @@ from real.answers import UNPARSEABLE
 from real.engines.make import RestartingEngine
 from real.engines.rollouts import Rollouts
 from real.fit import on_this_machine
-from real.model.policy import in_phase
-from real.model.prepare import card_held, torch_threads
+from real.model.machine import card_held, in_phase, torch_threads
 from real.plan import card_named
 from real.ranks.distributed import joined_ranks, lost_ranks_named
 from real.record.checkpoint import Checkpoints, save_model

@@ -25,7 +25,7 @@ from torch import Tensor
 from lab.base.errors import UserError
 from real.engines.exchange import ADAPTERS, Entry, Handle, device_handle, map_file, writing
 from real.engines.rollouts import EngineDied, Stages
-from real.model.policy import fixed_segments
+from real.model.machine import fixed_segments
 from real.model.prepare import adapter_config, adapter_weights, merged_weights
 from real.ranks import Launched, launched
 from real.ranks.distributed import ALONE, Ranks, whole_tensor

@@ -31,8 +31,9 @@ from real.measure.gradients import (
     sampling_error,
 )
 from real.measure.tree import Leaf, MeasuredTree, edge_arrays, grow, merge_answers, whole_responses
+from real.model.machine import keep_freed_memory
 from real.model.policy import load_policy
-from real.model.prepare import keep_freed_memory, prepare_training
+from real.model.prepare import prepare_training
 from real.problems.prompts import build_prompts
 from real.record.checkpoint import FOLDER, INDEX, trained_weights
 from real.record.resuming import fingerprint

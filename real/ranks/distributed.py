@@ -38,10 +38,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lab.base.errors import Terminated, UserError, exit_code, first_line, one_line
-from real.model.policy import phase_of, pick_device
+from real.model.machine import phase_of, pick_device
 from real.ranks import launched, model_copies
 
 
@@ -219,6 +218,9 @@ def shard(scorer: Any, mesh: DeviceMesh) -> None:
     them rounded. Gradients are summed over ranks in single precision. The root is gathered again
     for each pass as the layers are: left whole, it would outlive the next update.
     """
+    # Not above: it takes seconds, and the processes of engines import this module too.
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
     weights = next(scorer.parameters()).dtype
     wide = torch.promote_types(weights, torch.float32)
     widened = wide != weights

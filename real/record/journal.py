@@ -22,7 +22,7 @@ from lab.trace.manifest import Manifest
 from lab.trace.schema import Columns, Table
 from lab.trace.trace import MemoryRun, Recorder
 from real.answers import AnswerIds
-from real.model.policy import in_phase
+from real.model.machine import in_phase
 from real.record.checkpoint import Checkpoints, State
 from real.record.terminal import say
 

@@ -26,8 +26,8 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from lab.base.errors import UserError
 from lab.base.files import whole_folder
 from lab.progress import Bar
+from real.model.machine import torch_threads
 from real.model.policy import quiet
-from real.model.prepare import torch_threads
 from real.record.evaluation import majority_right
 from real.tiny import ARITHMETIC, CHECKPOINT, TASKS, Task, build_tokenizer, judging
 from real.tiny.tasks import BOX, EOS_ID, PAD_ID, TEMPERATURE, VOCABULARY_SIZE, encode

@@ -19,7 +19,8 @@ from guard_core import PolicyStreams
 from lab.base.errors import Unfit
 from real.answers import UNPARSEABLE, AnswerIds
 from real.engines.rollouts import Engine, Prompts, RankedEngine, Rollouts, Sampling
-from real.model.policy import Policy, in_phase
+from real.model.machine import in_phase
+from real.model.policy import Policy
 from real.problems.problem import PromptSet
 from real.settings.groups import TaskSettings
 from real.settings.seeds import Stream, torch_generator

@@ -19,8 +19,9 @@ from transformers.utils.import_utils import is_flash_attn_2_available
 
 from lab.base.errors import UserError
 from real import TrainConfig, train
-from real.model import policy as memory
-from real.model.policy import in_phase, load_policy, phase_of
+from real.model import machine as memory
+from real.model.machine import in_phase, phase_of
+from real.model.policy import load_policy
 from real.plan import CARDS, card_named, multiplied, update_flops
 from real.settings.presets import preset, settled_for
 from real.tiny import CHECKPOINT
@@ -202,7 +203,7 @@ def test_missing_attention_kernel_is_named():
 
 FAULTS = """
 import resource, torch
-from real.model.prepare import keep_freed_memory
+from real.model.machine import keep_freed_memory
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 def allocate():

@@ -24,8 +24,8 @@ from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_engine import EngineMemory
 from real.fit import engine_memory
+from real.model.machine import card_held
 from real.model.policy import Policy
-from real.model.prepare import card_held
 from real.plan import (
     CONTEXT,
     GIB,
