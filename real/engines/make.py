@@ -16,11 +16,11 @@ from guard_core.rules import Need
 from guard_core.rules.rule import Rule
 from lab.base.errors import UserError
 from real.engines.child_engine import COMMAND, ChildEngine
+from real.engines.ranked import RankedEngine
 from real.engines.rollouts import (
     Engine,
     EngineDied,
     Prompts,
-    RankedEngine,
     Rollouts,
     Sampling,
     Stages,

@@ -18,7 +18,8 @@ from torch import Tensor
 from guard_core import PolicyStreams
 from lab.base.errors import Unfit
 from real.answers import UNPARSEABLE, AnswerIds
-from real.engines.rollouts import Engine, Prompts, RankedEngine, Rollouts, Sampling
+from real.engines.ranked import RankedEngine
+from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling
 from real.model.machine import in_phase
 from real.model.policy import Policy
 from real.problems.problem import PromptSet

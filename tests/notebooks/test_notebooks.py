@@ -34,19 +34,14 @@ def test_notebook_runs_at_small_size(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_is_stored_without_outputs(path):
-    for cell in _code(nbformat.read(path, as_version=4)):
-        assert not cell.outputs and cell.execution_count is None
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_is_short_and_well_formed(path):
+def test_notebook_is_short_well_formed_and_stored_without_outputs(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
     assert len({cell.id for cell in notebook.cells}) == len(notebook.cells) <= MOST_CELLS
     assert notebook.cells[0].source.startswith("# ")
     assert "GUARD_LAB_SMALL" in _code(notebook)[0].source
+    assert not any(cell.outputs or cell.execution_count for cell in _code(notebook))
 
 
 # How versions of tqdm know a notebook's kernel; its widget library is missing.

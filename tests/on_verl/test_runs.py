@@ -37,9 +37,9 @@ TRUTH = (
     *OFF,
     "+guard.labels=truth",
     "+guard.step_factor=0.5",
-    "trainer.total_training_steps=2",
+    "+guard.label_from=frozen",
+    "trainer.total_epochs=3",
 )
-FROZEN = (*OFF, "+guard.label_from=frozen", "trainer.total_epochs=3")
 SECONDS = re.compile("seconds_|_per_second")
 
 
@@ -59,7 +59,6 @@ def _whole(name: str, *settings: str) -> Any:
 
 
 paper, release = _whole("paper", *LONG), _whole("release", *RELEASE)
-truth = _whole("truth", *TRUTH)
 
 
 @pytest.fixture(scope="session")
@@ -74,9 +73,9 @@ def resumed(tmp_path_factory) -> Done:
 
 
 @pytest.fixture(scope="session")
-def dead(tmp_path_factory) -> Done:
-    """With labels frozen; a rollout server exits while it samples for step 2."""
-    return run(tmp_path_factory.mktemp("verl") / "dead", *FROZEN, DIE_AFTER_STEP="1")
+def truth(tmp_path_factory) -> Done:
+    """Votes' labels frozen, one rank; a rollout server exits while it samples for step 3."""
+    return run(tmp_path_factory.mktemp("verl") / "truth", *TRUTH, DIE_AFTER_STEP="2")
 
 
 def test_the_run_has_what_the_other_tests_are_about(paper, release):
@@ -137,7 +136,7 @@ def test_a_step_of_verl_is_the_trainers(name, request):
 
 @pytest.mark.parametrize(
     ("name", "ranks", "n_steps"),
-    [("paper", 2, N_STEPS), ("truth", 1, 2), ("dead", 2, 1)],
+    [("paper", 2, N_STEPS), ("truth", 1, 2)],
 )
 def test_decisions_are_the_supervisors_outside_of_verl(name, ranks, n_steps, request):
     """The responses of every step, in another order of rows, to a guard that verl never saw."""
@@ -179,10 +178,10 @@ def _settings(done: Done):
     return from_values(done.trace.run.config, TrainConfig, "run.json").settled()
 
 
-def test_labels_frozen_are_those_of_the_votes_before_training(dead):
-    visits = dead.trace.visits
+def test_labels_frozen_are_those_of_the_votes_before_training(truth):
+    visits = truth.trace.visits
     first, later = (visits[visits["visit"] == v].set_index("problem")["label"] for v in (0, 1))
-    assert len(first) == 9 and len(later) == 4
+    assert len(first) == 9 and len(later) == 8
     assert (later == first[later.index]).all()
 
 
@@ -225,11 +224,11 @@ def _local(values):
     return values.to_local() if hasattr(values, "to_local") else values
 
 
-def test_a_rollout_server_that_exits_ends_the_run_by_name(dead):
-    assert dead.code != 0 and "hf_cpu_server_0" in dead.output
-    assert "rollout server" in dead.trace.run.error
-    ended = pd.Timestamp(dead.trace.run.ended).timestamp()
-    assert ended - (dead.out / "dump" / "died").stat().st_mtime < 60
+def test_a_rollout_server_that_exits_ends_the_run_by_name(truth):
+    assert truth.code != 0 and "hf_cpu_server_0" in truth.output
+    assert "rollout server" in truth.trace.run.error
+    ended = pd.Timestamp(truth.trace.run.ended).timestamp()
+    assert ended - (truth.out / "dump" / "died").stat().st_mtime < 60
 
 
 def test_the_users_command_finds_the_plugin(tmp_path):

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from real.engines.ranked import RankedEngine
 from real.engines.rollouts import (
     EngineError,
     Prompts,
-    RankedEngine,
     Rollouts,
     Sampling,
     Stages,

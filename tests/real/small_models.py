@@ -95,3 +95,7 @@ def save_model(
     make(len(tokenizer) + spare, positions).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)

@@ -12,10 +12,12 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 import torch
 from scripted_child import COMMAND, ScriptedHost, TinyModel
+from small_models import seeded
 
 from lab.base.errors import UserError
 from lab.trace.manifest import is_unused
@@ -50,10 +52,6 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert not list(tmp_path.glob("guard-engine-*"))
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
@@ -67,6 +65,12 @@ def until(condition: Any, seconds: float = 10.0) -> bool:
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
     return condition()
+
+
+def test_an_engines_process_starts_without_what_it_does_not_need() -> None:
+    code = "import sys, real.engines.child; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"transformers", "torch.distributed.tensor"} & set(done.stdout.split())
 
 
 def test_samples_weights_and_versions_cross_over(start: Any) -> None:
@@ -238,7 +242,9 @@ def test_adapters_cross_over_alone_once_the_engine_has_the_weights(
     for version in (1, 2):
         engine.update_weights(adapted, version)
         found = engine.sample(PROMPTS, 1, TWO, seeded())
-        assert found.tokens_PNT[0, 0, 1] == round(1000 + sum(float(p.detach().sum()) for p in adapters))
+        assert found.tokens_PNT[0, 0, 1] == round(
+            1000 + sum(float(p.detach().sum()) for p in adapters)
+        )
         assert found.version == version
         for parameter in adapters:
             parameter.data += 0.1
@@ -252,18 +258,6 @@ def test_an_engine_that_applies_no_adapters_gets_merged_weights(start: Any, adap
     engine.update_weights(adapted, 2)  # said once
     merged = sum(float(value.sum()) for _, value in named_weights(adapted))
     assert engine.sample(PROMPTS, 1, TWO, seeded()).tokens_PNT[0, 0, 1] == round(merged)
-
-
-def test_weights_that_do_not_fit_are_one_line(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = start()
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.posix_fallocate", full)
-    message = r"no room for \d+ MiB \(No space left on device\); name a folder .* engine_exchange"
-    with pytest.raises(UserError, match=message):
-        engine.update_weights(TinyModel(8.0), version=1)
 
 
 def test_the_vllm_process_refuses_its_settings_in_one_line(
@@ -331,9 +325,16 @@ def test_a_handle_of_device_memory_is_plain_values(monkeypatch: pytest.MonkeyPat
     assert tuple(got) == (0, *fields)
 
 
-def test_a_request_that_cannot_be_written_is_one_line(start: Any, tmp_path: Path) -> None:
-    """As in a full /dev/shm; a folder in the place of the file stands for that."""
+def test_what_cannot_be_written_is_one_line(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a full /dev/shm; a folder in the place of the request stands for that."""
     engine = start()
+    full = Mock(side_effect=OSError(28, "No space left on device"))
+    message = r"no room for \d+ MiB \(No space left on device\); name a folder .* engine_exchange"
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=message):
+        patch.setattr("os.posix_fallocate", full)
+        engine.update_weights(TinyModel(8.0), version=1)
     engine.update_weights(TinyModel(8.0), version=1)
     (request,) = tmp_path.glob(f"guard-engine-*/{REQUEST}")
     request.unlink()

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 from live_tensors import LiveTensors
+from small_models import seeded
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from real.engines.rollouts import RankedEngine, Rollouts, Sampling
+from real.engines.ranked import RankedEngine
+from real.engines.rollouts import Rollouts, Sampling
 from real.engines.transformers_engine import RunningStats, TransformersEngine
 from real.model.policy import Policy, load_policy
 from real.ranks.distributed import Ranks
@@ -30,10 +32,6 @@ N = 12
 @pytest.fixture(scope="module")
 def policy() -> Policy:
     return load_policy(CHECKPOINT, "cpu")
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def sample(policy: Policy, stats: bool, temperature: float = 0.6, **options: Any) -> Rollouts:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from drawn import check_ends, logprob_gap
 from scipy.stats import chisquare
-from small_models import decoder_sizes
+from small_models import decoder_sizes, seeded
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lab.base.errors import UserError
@@ -48,10 +48,6 @@ def make(kind: str) -> Any:
 @pytest.fixture(scope="module")
 def qwen() -> Any:
     return make("qwen2")
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "mistral", "gpt2"])

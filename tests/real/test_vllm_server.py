@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from small_models import seeded
 
 from lab.base.errors import UserError
 from real.engines import vllm_server
@@ -137,10 +138,6 @@ def engine(server: Server) -> VllmServerEngine:
     made = connect(server)
     made.update_weights("weights", 3)
     return made
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_a_sample_asks_for_just_what_it_needs(server, engine):

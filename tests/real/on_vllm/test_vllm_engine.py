@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from drawn import check_ends, logprob_gap
+from small_models import seeded
 from vllm_models import change, make_model
 
 from lab.base.errors import UserError
@@ -48,10 +49,6 @@ def model(one: VllmEngine) -> Any:
     fresh = make_model()
     one.update_weights(fresh, version=0)
     return fresh
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("prompts", [SHORT, LONG])

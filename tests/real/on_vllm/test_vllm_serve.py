@@ -13,6 +13,7 @@ import pytest
 import torch
 from drawn import logprob_gap
 from rank_runs import free_port
+from small_models import seeded
 from vllm_models import change, make_model
 
 from lab.base.errors import UserError
@@ -63,10 +64,6 @@ def url(untied_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             os.killpg(server.pid, signal.SIGKILL)
         server.wait()
         print(log.read_text()[-2000:])  # shown if a test fails
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_logprobs_weights_and_versions_through_a_server(url: str) -> None:

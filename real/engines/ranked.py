@@ -1,0 +1,122 @@
+"""The engines of several ranks, of which each samples a part of the responses."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from real.engines.rollouts import (
+    EngineError,
+    Prompts,
+    Rollouts,
+    Sampling,
+    Stages,
+    shard_requests,
+)
+from real.ranks.distributed import Ranks, whole_tensor
+
+_NO_VERSION = -(2**31)
+
+
+class RankedEngine:
+    """One engine a rank, or on the first of each group: each samples the responses dealt to it."""
+
+    def __init__(
+        self, engine: Any, ranks: Ranks, pad_token_id: int, copy: Any | None = None, group: int = 1
+    ) -> None:
+        """Take this rank's engine, whose `sample` takes rank and number of ranks as last argument.
+
+        If it samples with a model of this process, `copy` is an unsharded copy of the trained one:
+        ranks decode different numbers of steps, and each pass of a sharded model needs all of them.
+        `group` ranks, a divisor of all, share an engine.
+        """
+        self.engine, self._ranks, self._copy = engine, ranks, copy
+        self._group = group
+        self._pad_token_id = pad_token_id
+
+    @property
+    def queues(self) -> bool:
+        return self.engine.queues
+
+    def sample(
+        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
+    ) -> Rollouts:
+        part = self.sample_part(prompts, n, sampling, generator)
+        return self.gathered(part, len(prompts), n, sampling)
+
+    def gathered(self, part: Rollouts, n_prompts: int, n: int, sampling: Sampling) -> Rollouts:
+        """Return the (P, n) responses of all ranks; all must call this, with `sample_part`'s.
+
+        Without padding, and tokens as int32, on their way: those of an evaluation fill main memory.
+        """
+        versions = {*self._ranks.gather(torch.tensor(part.version)).tolist()} - {_NO_VERSION}
+        version, *others = versions
+        if others:
+            listed = ", ".join(map(str, sorted(versions)))
+            raise EngineError(f"engines: they sampled with versions {listed} of the weights")
+        own = part.packed()
+        if not sampling.logprobs:
+            del own["logprobs"]
+        for name in ("entropy", "certainty"):  # which engines, and ranks without a response, lack
+            if self._ranks.highest(name in own):
+                own.setdefault(name, part.lengths_PN.double())
+        sent = {name: self._together(values, sampling.everywhere) for name, values in own.items()}
+        if not sampling.everywhere and not self._ranks.first:
+            return _empty(n_prompts, n, version)
+        found = Rollouts.unpacked(sent, version, self._pad_token_id)
+        parts = [self._dealt(n_prompts, n, rank) for rank in range(self._ranks.world)]
+        place = {pair: row for row, pair in enumerate(chain(*parts))}
+        # Pairs of prompt and number, in the order of the prompts.
+        return found.arranged(torch.tensor([place[pair] for pair in sorted(place)]), n)
+
+    def _together(self, values: Tensor, everywhere: bool) -> Tensor:
+        """Return the rows of all ranks, on every rank or the first alone."""
+        sizes = self._ranks.gather(torch.tensor([len(values)]))
+        most = int(sizes.max())
+        values = values.byte() if values.dtype == torch.bool else values
+        room = [0, 0] * (values.ndim - 1) + [0, most - len(values)]
+        rows = self._ranks.gather(torch.nn.functional.pad(values, room), everywhere)
+        return rows[(torch.arange(most) < sizes)[: len(rows)]]
+
+    def release(self) -> None:
+        self.engine.release()
+        if self._group > 1:
+            self._ranks.wait()  # until the engine has left the GPUs of the whole group
+
+    @torch.no_grad()
+    def update_weights(self, model: Any, version: int) -> Stages:
+        if self._copy is None:
+            return self.engine.update_weights(model, version)
+        for trained, sampled in zip(model.parameters(), self._copy.parameters(), strict=True):
+            if trained.requires_grad:
+                sampled.copy_(whole_tensor(trained))
+        return self.engine.update_weights(self._copy, version)
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def sample_part(
+        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
+    ) -> Rollouts:
+        """Sample this rank's responses; nothing where there are fewer of them than ranks."""
+        if self._dealt(len(prompts), n, self._ranks.rank):
+            share = self._ranks.rank // self._group, self._ranks.world // self._group
+            found = self.engine.sample(prompts, n, sampling, generator, share)
+            # The only engine gives them prompt by prompt.
+            return found.arranged(torch.arange(found.lengths_PN.numel()), 1)
+        return _empty(0, 1, _NO_VERSION)
+
+    def _dealt(self, n_prompts: int, n: int, rank: int) -> list[tuple[int, int]]:
+        """Return prompt and number of the responses that a rank samples."""
+        if rank % self._group:
+            return []
+        return shard_requests(n_prompts, n, (rank // self._group, self._ranks.world // self._group))
+
+
+def _empty(n_prompts: int, n: int, version: int) -> Rollouts:
+    """Return responses without a token."""
+    empty = torch.zeros((n_prompts, n, 0), dtype=torch.int64)
+    return Rollouts(empty, empty.float(), empty.sum(2), empty.sum(2).bool(), version)
