@@ -272,7 +272,7 @@ def plan_memory(
 def _start(size: ModelSize, config: TrainConfig, world: int, weights: int) -> int:
     """Return the most bytes while the model reaches the GPU, to be sharded into `weights` bytes."""
     narrow, wide = widths(config)
-    if world == 1 or config.engine != "vllm":
+    if world == 1 or not config.waits_for_engine:
         return size.n_weights * narrow + 2 * CONTEXT
     of_number = narrow if size.n_adapters else wide
     return weights + of_number * max(size.n_layer, size.n_outside) + 2 * CONTEXT

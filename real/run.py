@@ -161,8 +161,7 @@ def prepare(
     grow_segments(pick_device(config.device), config.engine == "vllm_inprocess")
     memory, planned = checked_engine_memory(config, folder, ranks.world)
     # vLLM refuses to start on a GPU that already holds what its plan counts on.
-    waits = config.engine == "vllm"
-    place = "cpu" if waits else config.device
+    place = "cpu" if config.waits_for_engine else config.device
     policy = load_policy(folder, place, config.dtype, config.attention, config.head_dtype)
     policy = replace(policy, device=pick_device(config.device))
     if policy.device.type == "cpu":

@@ -201,6 +201,11 @@ class EngineSettings(Settings, group="engine"):
     async_level: Literal[0, 1] = 0
     """1 samples the votes of the next batch while this one trains, with the weights before that."""
 
+    @property
+    def waits_for_engine(self) -> bool:
+        """The model stays in main memory until an engine with weights of its own has started."""
+        return self.engine in ("vllm", "vllm_server")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingSettings(Settings, group="sampling"):

@@ -203,8 +203,8 @@ def test_a_model_that_no_gpu_holds_whole_is_sharded_from_main_memory():
     assert whole.start > whole.usable and not whole.fits
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch, world):
+@pytest.mark.parametrize(("world", "url"), [(1, None), (2, None), (2, "http://127.0.0.1:1")])
+def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch, world, url):
     """The device `meta` stands for the GPU; several ranks move the model as they shard it."""
     places: list[str] = []
 
@@ -226,7 +226,8 @@ def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch, world):
     monkeypatch.setattr("real.run.make_engine", made)
     monkeypatch.setattr("real.run.Scorer", stop)
     with pytest.raises(Stopped):
-        prepare(TrainConfig(**TINY, engine="vllm").settled(), Ranks(0, world))
+        engine = "vllm_server" if url else "vllm"
+        prepare(TrainConfig(**TINY, engine=engine, engine_url=url).settled(), Ranks(0, world))
     assert places == ["cpu", "released", "meta" if world == 1 else "cpu"]
 
 
