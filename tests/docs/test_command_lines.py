@@ -192,6 +192,7 @@ def users_files(folder):
     (folder / "p0.csv").write_text("p0,weight\n.2,.5\n.7,.5\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", RUN)
 def test_the_commands_of_a_page_run_in_their_order(page, monkeypatch, tmp_path, capfd):
     """Each works on what the reader has and on what the commands above it made."""
