@@ -74,7 +74,6 @@ def ended(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def records(ended):
-    """Of part A."""
     found = read_lines(ended[0] / "whole" / "results.jsonl")
     return {record["section"]: record for record in found}
 

@@ -214,6 +214,10 @@ def test_the_language_model_s_numbers(tool):
             gap = estimate(differences(final[name], final["ttrl"]), 1 - 0.05 / 6)
             assert gap.n == 4 and shown(gap).replace(" [", " points [") in text
             assert f"{final[name].mean():.1f} %, {gap.mean:+.1f} points" in text
+    told = pd.read_csv(ROOT / "docs" / "data" / "forecast-products.csv").set_index(["lr", "arm"])
+    missed = (runs.groupby(["lr", "arm"])["pass_final"].mean() - told["predicted"]).abs()
+    words = "misses final pass@1 by {:.1f} points at 1e-5 and {:.1f} at 3e-5"
+    assert words.format(*missed.groupby("lr").mean()) in text_of("docs/language-model.md")
     slow = runs[runs["lr"] == 1e-5].set_index("seed")
     plain = slow[slow["arm"] == "ttrl"]["pass_final"]
     for name in ("guard", "memory", "recommended"):

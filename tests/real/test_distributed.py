@@ -1,7 +1,6 @@
 """Two gloo ranks on the CPU do what one process does; one fails, and all end with its cause.
 
-Each run is forked from a server, see `forked_ranks`. What one process computes is what the other
-tests hold to reference values.
+Each run is forked from a server, see `forked_ranks`.
 """
 
 from __future__ import annotations
