@@ -164,8 +164,7 @@ def prepare(
     place = "cpu" if config.waits_for_engine else config.device
     policy = load_policy(folder, place, config.dtype, config.attention, config.head_dtype)
     policy = replace(policy, device=pick_device(config.device))
-    if policy.device.type == "cpu":
-        keep_freed_memory()
+    keep_freed_memory(policy.device)
     prepare_training(policy.model, config, config.seed)
     prompts = build_prompts(problems, config, policy)
     others = problems_of(config, True, known) if config.n_held_out else None

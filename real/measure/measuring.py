@@ -75,8 +75,7 @@ def measure_to(
     config = replace(config, **exact).settled()
     folder = model_of(config)
     policy = load_policy(folder, config.device, config.dtype, config.attention)
-    if policy.device.type == "cpu":
-        keep_freed_memory()
+    keep_freed_memory(policy.device)
     prepare_training(policy.model, config, config.seed)
     prompts = build_prompts(problems_of(config), config, policy)
     sources = fingerprint(folder, prompts)

@@ -133,11 +133,13 @@ def fixed_segments() -> Iterator[None]:
     _SEGMENTS.set(True)
 
 
-def keep_freed_memory() -> None:
+def keep_freed_memory(device: torch.device) -> None:
     """Let glibc keep freed blocks of any size: new ones cost a page fault per 4 KiB.
 
     For models that compute on a CPU; beside a GPU main memory is better given back.
     """
+    if device.type != "cpu":
+        return
     with contextlib.suppress(AttributeError, OSError):  # of other C libraries
         set_option = ctypes.CDLL(None).mallopt
         set_option(-4, 0)  # M_MMAP_MAX

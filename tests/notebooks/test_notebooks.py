@@ -41,7 +41,7 @@ def test_notebook_is_short_well_formed_and_stored_without_outputs(path):
     assert len({cell.id for cell in notebook.cells}) == len(notebook.cells) <= MOST_CELLS
     assert notebook.cells[0].source.startswith("# ")
     assert "GUARD_LAB_SMALL" in _code(notebook)[0].source
-    assert not any(cell.outputs or cell.execution_count for cell in _code(notebook))
+    assert all(not c.outputs and c.execution_count is None for c in _code(notebook))
 
 
 # How versions of tqdm know a notebook's kernel; its widget library is missing.

@@ -212,7 +212,7 @@ def allocate():
         torch.ones(2**24)
     return faults() - before
 without = allocate()
-keep_freed_memory()
+keep_freed_memory(torch.device("cpu"))
 torch.ones(2**24)
 print(without, allocate())
 """
