@@ -54,11 +54,14 @@ test: .venv/dev.stamp
 	($(LINT)) & lint=$$!; $(BIN)/python -m pytest $(PARALLEL) -m "not slow"; \
 	tests=$$?; wait $$lint && exit $$tests
 
+# Files without such a test are not read: every worker would import them all.
+WITH = grep -rlE --include='test_*.py' --exclude-dir=on_vllm --exclude-dir=on_verl
+
 test-slow: .venv/dev.stamp
-	$(BIN)/python -m pytest $(PARALLEL) -m slow
+	$(BIN)/python -m pytest $(PARALLEL) -m slow $$($(WITH) 'mark\.slow' tests)
 
 test-browser: .venv/dev.stamp
-	$(BIN)/python -m pytest $(PARALLEL) -m browser
+	$(BIN)/python -m pytest $(PARALLEL) -m browser $$($(WITH) 'browser|chromium' tests)
 
 test-vllm: .venv/vllm.stamp
 	$(BIN)/python -m pytest -n 4 --dist loadfile tests/real/on_vllm

@@ -5,8 +5,6 @@ Every run is shared by the tests that look at it: most of its time is the start 
 
 import random
 import re
-import signal
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +18,7 @@ from whole_runs import Done, run
 
 from lab.__main__ import main as report
 from lab.base.settings import from_values
+from lab.trace.trace import load
 from real.settings.config import TrainConfig
 from real.tiny import problems
 from real.verl.plugin.trainer import MINORITY
@@ -48,27 +47,22 @@ def _finished(done: Done) -> Done:
     return done
 
 
-def _whole(name: str, *settings: str) -> Any:
-    """A fixture: a run with these settings that reached its end."""
-
-    @pytest.fixture(scope="session", name=name)
-    def made(tmp_path_factory) -> Done:
-        return _finished(run(tmp_path_factory.mktemp("verl") / name, *settings))
-
-    return made
-
-
-paper, release = _whole("paper", *LONG), _whole("release", *RELEASE)
+@pytest.fixture(scope="session")
+def release(tmp_path_factory) -> Done:
+    return _finished(run(tmp_path_factory.mktemp("verl") / "release", *RELEASE))
 
 
 @pytest.fixture(scope="session")
-def resumed(tmp_path_factory) -> Done:
-    """Killed right after verl named step 3 its latest, in the middle of an epoch, then resumed."""
-    out = tmp_path_factory.mktemp("verl") / "resumed"
-    killed = run(out, *LONG, KILL_AT_SAVE="3")
-    assert killed.code == -signal.SIGKILL, killed.output[-3000:]
+def paper(tmp_path_factory) -> Done:
+    return _finished(run(tmp_path_factory.mktemp("verl") / "paper", *LONG, COPY_AT_SAVE="3"))
+
+
+@pytest.fixture(scope="session")
+def resumed(paper) -> Done:
+    """From what a kill leaves right after verl named step 3 its latest, within an epoch."""
+    out = paper.out.with_name("paper-copy")
     latest = out / "checkpoints" / "latest_checkpointed_iteration.txt"
-    assert latest.read_text() == "3" and killed.trace.run.status == "running"
+    assert latest.read_text() == "3" and load(out / "run").run.status == "running"
     return _finished(run(out, *LONG))
 
 

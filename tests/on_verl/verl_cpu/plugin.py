@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ class TinyAgentLoop(SeededAgentLoop):
 
 @register_trainer("guard_on_cpu")
 class GuardOnCPU(GuardTrainer):
-    """Also writes down votes and updates, and is killed after the checkpoint of KILL_AT_SAVE."""
+    """Also writes down votes and updates, and copies the folder after COPY_AT_SAVE's checkpoint."""
 
     worker_class = WorkerOnCPU
 
@@ -62,7 +62,7 @@ class GuardOnCPU(GuardTrainer):
         super().__init__(config)
         self.dump = Path(os.environ["VERL_CPU_DUMP"])
         self.dump.mkdir(parents=True, exist_ok=True)
-        self.checkpoint_callback.on_save = _killed
+        self.checkpoint_callback.on_save = self._copied
 
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
@@ -90,11 +90,10 @@ class GuardOnCPU(GuardTrainer):
     def _dump(self, name: str, **values: Any) -> None:
         torch.save(values, self.dump / f"{name}.pt")
 
-
-def _killed(global_step: int, **_: Any) -> None:
-    """verl calls this once a checkpoint is the latest."""
-    if global_step == int(os.environ.get("KILL_AT_SAVE", -1)):
-        os.kill(os.getpid(), signal.SIGKILL)
+    def _copied(self, global_step: int, **_: Any) -> None:
+        """verl calls this once a checkpoint is the latest; the copy is what a kill would leave."""
+        if global_step == int(os.environ.get("COPY_AT_SAVE", -1)):
+            shutil.copytree(self.dump.parent, f"{self.dump.parent}-copy")
 
 
 def _hf_replica() -> Any:
