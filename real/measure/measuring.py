@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from real.measure.gradients import (
     sampling_error,
 )
 from real.measure.tree import Leaf, MeasuredTree, edge_arrays, grow, merge_answers, whole_responses
-from real.model.machine import keep_freed_memory
+from real.model.machine import keep_freed_memory, torch_threads
 from real.model.policy import load_policy
 from real.model.prepare import prepare_training
 from real.problems.prompts import build_prompts
@@ -101,7 +102,9 @@ def measure_to(
         names = [ids.text(problem, answer) for answer in range(ids.n_answers_of(problem))]
         return answers, max(ids.truth_id(problem), -1), names
 
-    try:
+    with torch_threads(config.threads), ExitStack() as at_the_end:
+        if equality is not None:
+            at_the_end.callback(equality.close)
         response = measure(
             policy.model,
             prompts.tokens,
@@ -122,9 +125,6 @@ def measure_to(
             checkpoints=[partial(trained_weights, path) for path in checkpoints],
             report=report,
         )
-    finally:
-        if equality is not None:
-            equality.close()
     write_response(out, response)
     facts = response.facts
     measured = "not measured"

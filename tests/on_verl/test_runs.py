@@ -136,7 +136,8 @@ def test_decisions_are_the_supervisors_outside_of_verl(name, ranks, n_steps, req
     """The responses of every step, in another order of rows, to a guard that verl never saw."""
     done: Done = request.getfixturevalue(name)
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    made = Problems(_settings(done), list(range(9)), [p.answer for p in problems(9)])
+    settings = from_values(done.trace.run.config, TrainConfig, "run.json").settled()
+    made = Problems(settings, list(range(9)), [p.answer for p in problems(9)])
     rng = random.Random(0)
 
     def read(number):
@@ -166,10 +167,6 @@ def test_decisions_are_the_supervisors_outside_of_verl(name, ranks, n_steps, req
         parts = np.array(rows["keys"]).reshape(ranks, len(trained.minis), -1)
         for number, mini in enumerate(trained.minis):
             assert set(parts[:, number].flat) == {trained.keys[row] for row in mini}
-
-
-def _settings(done: Done):
-    return from_values(done.trace.run.config, TrainConfig, "run.json").settled()
 
 
 def test_labels_frozen_are_those_of_the_votes_before_training(truth):

@@ -30,7 +30,6 @@ class Done(NamedTuple):
 
     out: Path
     code: int
-    seconds: float
     output: str
 
     @property
@@ -73,10 +72,9 @@ def run(out: Path, *overrides: str, by_user: bool = False, **environment: str) -
         while process.poll() is None and time.monotonic() - start < LIMIT:
             started |= set(psutil.Process(process.pid).children(recursive=True))
             time.sleep(0.5)
-    seconds = time.monotonic() - start
     for left in {*started, psutil.Process()} - {psutil.Process()}:
         if left.is_running():
             left.send_signal(signal.SIGKILL)
     if process.poll() is None:
         process.kill()
-    return Done(out, process.wait(), seconds, (out / "output.txt").read_text(errors="replace"))
+    return Done(out, process.wait(), (out / "output.txt").read_text(errors="replace"))

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 
+from lab.base.errors import UserError
 from lab.trace.manifest import read_manifest
 from lab.trace.response import read_response
 from real.__main__ import main
@@ -76,6 +78,17 @@ def test_wrong_settings_are_one_line(tmp_path, capsys, words, message):
     out.write_text("mine")
     assert main(["measure", "--out", str(out), *FEW]) == 2
     assert "exists" in capsys.readouterr().err and out.read_text() == "mine"
+
+
+def test_torch_uses_the_threads_of_the_settings(tmp_path, monkeypatch, capsys):
+    """More of them than free cores wait for each other most of the time."""
+
+    def stopped(*_, **__):
+        raise UserError(f"{torch.get_num_threads()} threads")
+
+    monkeypatch.setattr("real.measure.measuring.measure", stopped)
+    assert main(["measure", "--out", str(tmp_path / "r.npz"), "--quiet", "--threads", "2"]) == 2
+    assert "2 threads" in capsys.readouterr().err
 
 
 def test_a_run_of_another_model_gives_no_growth(pilot, tmp_path, capsys):
