@@ -47,6 +47,7 @@ READ_BY = {
     "parts_off": ("policy", "measured"),
     "kl_coef": ("policy", "measured"),
     "ema_decay": ("policy", "measured"),
+    "dtype": ("policy", "measured"),
 }
 """Settings that only one policy or population reads; elsewhere they would be silently ignored."""
 
@@ -97,6 +98,8 @@ class SimConfig:
     """Measured policy: the trainer's factor on the KL divergence from the model before training."""
     ema_decay: ShareBelowOne = 0.0
     """Measured policy: the trainer's decay of the weights' average that evaluations use."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Measured policy: precision of the weights that the model reads, beside exact masters."""
     population: str = "llama-math500"
     """The model's abilities before training, see `sim.world.populations`: a named one, or `beta`,
     `point`, `histogram` or `trace` together with its own settings. A named one brings its
@@ -283,8 +286,9 @@ def _check_parts(config: SimConfig) -> None:
         raise UserError(f"{given}: without own and others no update has an effect; name one")
     if not {"own", "others"} & parts:
         return
-    if config.ema_decay > 0:
-        raise UserError(f"{given}: own and others have no average of weights; leave ema_decay at 0")
+    if config.ema_decay > 0 or config.dtype != "float32":
+        only = "leave ema_decay at 0, dtype at float32"
+        raise UserError(f"{given}: own and others have no average and no rounding; {only}")
     if config.mini_batch > 1:
         raise UserError(
             f"{given}: own and others need mini_batch = 1, and it is {config.mini_batch}"

@@ -13,7 +13,7 @@ from sim.settings.populations import check_measured_rule
 TAKEN = ("labels", "rule", "rule_options", "step_factor", "n_votes", "n_samples", "epochs")
 TAKEN += ("batch_size", "mini_batch", "warmup_ratio")
 """Settings of both worlds that a simulation takes from the real run."""
-MEASURED_ALONE = ("lr", "max_grad_norm", "kl_coef", "ema_decay")
+MEASURED_ALONE = ("lr", "max_grad_norm", "kl_coef", "ema_decay", "dtype")
 """The same, of simulations by the policy `measured`."""
 _READ = (*TAKEN, *MEASURED_ALONE, "guard")
 _FIXED = {"clip_low": 0.2, "clip_high": 0.2, "weight_decay": 0.01, "loss": "dapo", "top_p": 1.0}
@@ -30,7 +30,7 @@ max_response_tokens stop temperature eval_temperature
 _WITHOUT_EFFECT = """
 answer_timeout engine engine_exchange engine_tp engine_adapters tis_cap old_logprobs
 max_num_gen_batches lora_alpha lora_targets offload_optimizer fsdp_size eval_every eval_steps
-eval_samples n_held_out checkpoint_minutes seed dtype head_dtype
+eval_samples n_held_out checkpoint_minutes seed head_dtype
 """
 """Other settings that change cost, precision, records or random numbers, or that act only beside a
 value which `_FIXED` excludes."""

@@ -73,7 +73,7 @@ class Apart:
         w_D = self._w_ND[problem]
         return self._start._replace(
             w=w_D,
-            moved=on_all_weights(self._start.scale, w_D),
+            moved=on_all_weights(self._start, w_D),
             u=self._start.basis @ self._travelled_ND[problem],
             first_moment=self._first_ND[problem],
         )
@@ -133,9 +133,9 @@ def move_all(
     none_D, norm = np.zeros_like(gradient_D), 0.0
     for n in range(w_ND.shape[0]):
         before_D = w_ND[n].copy()
-        moved_D = on_all_weights(start.scale, w_ND[n])
+        moved_D = on_all_weights(start, w_ND[n])
         own_n = (w_ND[n], moved_D, start.u, first_ND[n])
-        at = Weights(*start[:8], *own_n, *start[12:])
+        at = Weights(*start[:9], *own_n, *start[13:])
         turned = turning(at)
         felt_D = gradient_D if (n == problem) == own else none_D
         change = move(at, felt_D, rate, adam, t)
@@ -186,7 +186,8 @@ class Measured:
         self._weights: list[Weights] = []
         for r in range(config.replicates):
             rng = generator(config.seed, config.first_replicate + r, "weights")
-            drawn = draw_weights(response, features, *curvature, rng, config.ema_decay > 0)
+            how = (config.ema_decay > 0, config.dtype == "bfloat16")
+            drawn = draw_weights(response, features, *curvature, rng, *how)
             self._weights.append(drawn)
         self._apart_R: list[Apart] = []
         if {"own", "others"} & set(config.parts_off):

@@ -11,6 +11,7 @@ from sim.world.sampling import LEAVES, Bools, Floats, Ints, fold, stream, unit
 from sim.world.tree import (
     TokenTree,
     Weights,
+    bfloat16,
     dot,
     edge_log_probs,
     largest,
@@ -210,8 +211,13 @@ def move(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> fl
         change = rate * (pull - adam.decay * (at.start[i] + at.w[i]))
         at.w[i] += change
         change_D[i] = at.scale[i] * change
-        at.moved[i] = at.scale[i] * at.w[i]
         changed2 += change_D[i] * change
+        if at.bfloat16:
+            before, read = at.moved[i], bfloat16(at.start[i] + at.w[i]) - at.start[i]
+            at.moved[i] = at.scale[i] * read
+            change_D[i] = at.moved[i] - before
+        else:
+            at.moved[i] = at.scale[i] * at.w[i]
     for k in range(at.u.shape[0]):
         at.u[k] += turned * dot(at.basis[k], change_D)
     return np.sqrt(changed2)

@@ -51,11 +51,13 @@ class Weights(NamedTuple):
     scale: Singles
     """(D,) the number of the model's weights that each stands for."""
     start: Singles
-    """(D,) the weights before training, for weight decay."""
+    """(D,) the weights before training."""
+    bfloat16: bool
+    """The model reads the weights rounded to bfloat16."""
     w: Floats
     """(D,) their change."""
     moved: Singles
-    """(D,) `on_all_weights` of w."""
+    """(D,) `on_all_weights` of w, which the model reads."""
     u: Floats
     """(k,) integral of `turning` d(basis w)."""
     first_moment: Floats
@@ -69,7 +71,7 @@ class Weights(NamedTuple):
 
     def averaged(self) -> Weights:
         """Return the weights at their moving average."""
-        moved = on_all_weights(self.scale, self.mean_w)
+        moved = on_all_weights(self, self.mean_w)
         return self._replace(w=self.mean_w, moved=moved, u=self.mean_u)
 
 
@@ -125,9 +127,18 @@ def own_features(at: Weights, edge: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def on_all_weights(scale_D: Singles, w_D: Floats) -> Singles:
-    """Return scale * w in the precision of the features, which makes inner products fast."""
-    return (scale_D * w_D).astype(np.float32)
+def bfloat16(x: Any) -> Any:
+    """Return numbers with the 8 significant bits that bfloat16 keeps."""
+    apart = x * (2.0**45 + 1.0)
+    return apart - (apart - x)
+
+
+@njit(cache=True, nogil=True)
+def on_all_weights(at: Weights, w_D: Floats) -> Singles:
+    """Return scale * w, w as the model reads it, in the precision of the features."""
+    # In bfloat16 a weight stays until its change is half of the gap to the next number.
+    read_D = bfloat16(at.start + w_D) - at.start if at.bfloat16 else w_D
+    return (at.scale * read_D).astype(np.float32)
 
 
 @njit(cache=True, nogil=True)
@@ -239,6 +250,7 @@ def draw_weights(
     sampling: float,
     rng: np.random.Generator,
     averages: bool = False,
+    rounded: bool = False,
 ) -> Weights:
     """Draw one replicate's weights and curvature; see `Weights` for the arguments."""
     total, used = features.shape[1], response.n_used
@@ -249,7 +261,9 @@ def draw_weights(
         basis, curvature = draw_curvature(response, features, rng)
     basis, start = (np.ascontiguousarray(all_D[..., own]) for all_D in (basis, response.start))
     scale = response.used_scale(own)
-    fixed = (features, first, basis, curvature, growth, sampling, scale, start)
+    if rounded:
+        start = bfloat16(start).astype(np.float32)
+    fixed = (features, first, basis, curvature, growth, sampling, scale, start, rounded)
     sizes = (len(basis), used, used, *((used, len(basis)) if averages else (0, 0)))
     return Weights(*fixed, np.zeros(used), np.zeros(used, np.float32), *map(np.zeros, sizes))
 

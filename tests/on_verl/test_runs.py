@@ -128,10 +128,7 @@ def test_a_step_of_verl_is_the_trainers(name, request):
         assert len(moved) == (~own["skipped"]).sum() if name == "paper" else len(moved) == 4
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks", "n_steps"),
-    [("paper", 2, N_STEPS), ("truth", 1, 2)],
-)
+@pytest.mark.parametrize(("name", "ranks", "n_steps"), [("paper", 2, N_STEPS), ("truth", 1, 2)])
 def test_decisions_are_the_supervisors_outside_of_verl(name, ranks, n_steps, request):
     """The responses of every step, in another order of rows, to a guard that verl never saw."""
     done: Done = request.getfixturevalue(name)

@@ -19,7 +19,7 @@ from sim.world.populations import draw_population
 WRONG = {"policy": "feature", "population": "gpt-9", "max_grad_norm": math.nan, "mini_batch": 9}
 WRONG |= {"histogram": 3, "n_problems": 2.5, "n_samples": 65, "guard": "paper"}
 UNREAD = {"response": "r.npz", "growth": 0.0, "kl_coef": 0.1, "ema_decay": 0.9, "trace": "run"}
-UNREAD |= {"histogram": "h.csv"}
+UNREAD |= {"histogram": "h.csv", "dtype": "bfloat16"}
 """Settings that the default policy and population would ignore."""
 
 

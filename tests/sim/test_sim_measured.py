@@ -63,6 +63,13 @@ def test_growth(response_file):
     assert linear.run.extra["trust"]["growth"] > 0
 
 
+def test_weights_in_bfloat16_stay_until_a_change_is_half_of_the_gap(response_file):
+    small = {"lr": 1e-6, "guard": GuardConfig.off()}
+    for dtype, n_values in (("float32", 4), ("bfloat16", 1)):
+        evals = simulate(settings(response_file, dtype=dtype, **small)).evals
+        assert (evals.groupby("replicate").pass_at_1.nunique() == n_values).all()
+
+
 def test_a_penalty_holds_the_policy_near_the_start(response_file):
     config = settings(response_file, guard=GuardConfig.off(), growth=0.0)
     runs = [simulate(replace(config, kl_coef=kl)).run for kl in (0.0, 3.0)]
@@ -173,6 +180,7 @@ def test_trust_says_where_it_ends():
         ({"parts_off": ("own", "others")}, "parts_off = own, others: without own and others no"),
         ({"parts_off": ("own",)}, "parts_off = own: own and others need mini_b"),
         ({"parts_off": ("own",), "ema_decay": 0.5}, "parts_off = own: own and others have no av"),
+        ({"parts_off": ("own",), "dtype": "bfloat16"}, "parts_off = own: own and others have no"),
         ({"parts_off": ("all",)}, "parts_off"),
     ],
 )

@@ -265,20 +265,23 @@ def all_log_probs(tree, weights):
     return np.concatenate(rows)
 
 
-def test_the_linear_simulator_is_the_linearised_trainer():
+@pytest.mark.parametrize("rounded", [False, True])
+def test_the_linear_simulator_is_the_linearised_trainer(rounded):
     """All weights measured: torch's autograd, loss, clip and AdamW give the same probabilities."""
     response = measured(small_model(), weights=10**6)
     tree, features = tree_of(response), response.features
-    weights = draw_weights(response, features, 0.0, 0.0, np.random.default_rng(0))
+    weights = draw_weights(response, features, 0, 0, np.random.default_rng(0), rounded=rounded)
     places = [slice(*response.edge_start[n : n + 2]) for n in range(2)]
-    theta = torch.tensor(response.start, dtype=torch.float64, requires_grad=True)
-    start = theta.detach().clone()
+    start = torch.tensor(response.start)
+    start = (start.bfloat16() if rounded else start).double()
+    theta = start.clone().requires_grad_()
     optimizer = torch.optim.AdamW([theta], lr=1.0, weight_decay=0.01)
     adam, norm, taken = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 1), np.empty(2), 0
     config = TrainConfig(temperature=1.0, clip_low=0.2, clip_high=0.2)
 
     def linear(n):
-        z = torch.tensor(features[places[n]], dtype=torch.float64) @ (theta - start)
+        read = theta + rounded * (theta.bfloat16() - theta).detach()
+        z = torch.tensor(features[places[n]], dtype=torch.float64) @ (read - start)
         z = z + torch.tensor(response.log_p0[places[n]])
         nodes = torch.tensor(response.edge_node[places[n]])
         return z - torch.stack([z[nodes == v].logsumexp(0) for v in nodes])

@@ -107,12 +107,14 @@ def test_a_forecast_simulates_every_arm_with_the_settings_of_the_run(tmp_path, c
     out = tmp_path / "forecast"
     run = ["--n-votes", "8", "--n-samples", "4", "--epochs", "2", "--batch-size", "3"]
     words = [*FEW, *run, "--arms", "ttrl", "recommended", "--lrs", "1e-4", "--replicates", "2"]
+    words += ["--dtype", "bfloat16"]
     assert main(["forecast", "--out", str(out), *words]) == 0
     shown = capfd.readouterr().out
     assert "Differences at equal step, policy measured, lr 0.0001" in shown
     assert "learning rate 0.0001" in shown and "ttrl: measured policy: mass on unseen" in shown
     runs = {arm: read_manifest(out / "lr-0.0001" / arm) for arm in ("ttrl", "recommended")}
     asked = {"policy": "measured", "lr": 1e-4, "epochs": 2, "n_votes": 8, "batch_size": 3}
+    asked["dtype"] = "bfloat16"
     for run in runs.values():
         assert asked.items() <= run.config.items() and run.n_problems == 3
     assert [run.config["kl_coef"] for run in runs.values()] == [0.0, 0.05]
