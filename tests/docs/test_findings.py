@@ -224,6 +224,9 @@ def test_the_language_model_s_numbers(tool):
         name, rate = {"letters": "letters"}.get(task, "products"), f"{lr:.0e}".replace("e-0", "e-")
         row = "| {}, {} | {} | {:.1f} | {:.1f} |".format(name, rate, len(own), *missed)
         assert row in text_of("docs/language-model.md")
+    single = pd.read_csv(ROOT / "docs" / "data" / "language-float32.csv")["pass_final"]
+    for page in ("README.md", "docs/findings.md", "docs/language-model.md"):
+        assert f"in single precision TTRL falls to {single.mean():.1f} %" in text_of(page)
     slow = runs[runs["lr"] == 1e-5].set_index("seed")
     plain = slow[slow["arm"] == "ttrl"]["pass_final"]
     for name in ("guard", "memory", "recommended"):

@@ -2,6 +2,7 @@
 
 import random
 import time
+import timeit
 from collections import Counter
 from itertools import chain
 
@@ -172,7 +173,7 @@ def test_an_index_that_is_missing_or_stands_twice_is_refused(ids):
 
 
 def test_a_visit_costs_a_few_times_what_finding_each_problems_majority_does():
-    """512 problems of 64 votes; CPU time of both, in turn, at best of several."""
+    """512 problems of 64 votes; CPU time of both, at best of several."""
     problems = Problems(config(n_votes=64, n_samples=32), list(range(512)), [None] * 512)
     voted = problems.read(*batch(random.Random(0), range(512), n_votes=64, answers=8))
 
@@ -181,13 +182,6 @@ def test_a_visit_costs_a_few_times_what_finding_each_problems_majority_does():
             Counter(votes.tolist())
             (votes[:, None] == votes).sum(axis=1).argmax()
 
-    spent = np.array([(cpu(majorities), cpu(lambda: problems.visit(voted))) for _ in range(20)])
-    plain, visit = spent.min(axis=0)
-    print(f"{1e3 * visit:.1f} ms, {visit / plain:.2f} of {1e3 * plain:.1f} ms")
-    assert visit < 7 * plain
-
-
-def cpu(work):
-    start = time.process_time()
-    work()
-    return time.process_time() - start
+    works, once = (majorities, lambda: problems.visit(voted)), {"number": 1, "repeat": 20}
+    plain, visit = (min(timeit.repeat(work, timer=time.process_time, **once)) for work in works)
+    assert visit < 7 * plain, f"{1e3 * visit:.1f} ms, of {1e3 * plain:.1f} ms"
