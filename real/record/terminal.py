@@ -82,17 +82,15 @@ def runs_bar(total: int, quiet: bool) -> Iterator[Callable[[float], None]]:
     how: Any = {"unit": "run", "bar_format": form, "disable": quiet}
     with ExitStack() as drawn:
         bars: list[Bar] = []
+        words = [""]
 
         def report(done: float) -> None:
             if not bars:
-                bars.append(drawn.enter_context(Bar(total=total, initial=done, **how)))
+                bars.append(drawn.enter_context(Bar(total=total, **how)))
+            bars[0].set_postfix_str(words[-1], refresh=False)
             bars[0].update(done - bars[0].n)
 
-        def show(words: str) -> None:
-            for bar in bars:
-                bar.set_postfix_str(words, refresh=False)
-
-        with numbers_shown(show):
+        with numbers_shown(words.append):
             yield report
 
 
