@@ -55,13 +55,13 @@ test: .venv/dev.stamp
 	tests=$$?; wait $$lint && exit $$tests
 
 # Files without such a test are not read: every worker would import them all.
-WITH = grep -rlE --include='test_*.py' --exclude-dir=on_vllm --exclude-dir=on_verl
+SLOW := grep -rl --include='test_*.py' --exclude-dir=on_vllm --exclude-dir=on_verl 'mark\.slow' tests
 
 test-slow: .venv/dev.stamp
-	$(BIN)/python -m pytest $(PARALLEL) -m slow $$($(WITH) 'mark\.slow' tests)
+	$(BIN)/python -m pytest $(PARALLEL) -m slow $$($(SLOW))
 
 test-browser: .venv/dev.stamp
-	$(BIN)/python -m pytest $(PARALLEL) -m browser $$($(WITH) 'browser|chromium' tests)
+	$(BIN)/python -m pytest $(PARALLEL) -m browser
 
 test-vllm: .venv/vllm.stamp
 	$(BIN)/python -m pytest -n 4 --dist loadfile tests/real/on_vllm

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -82,7 +83,7 @@ def runs_bar(total: int, quiet: bool) -> Iterator[Callable[[float], None]]:
     how: Any = {"unit": "run", "bar_format": form, "disable": quiet}
     with ExitStack() as drawn:
         bars: list[Bar] = []
-        words = [""]
+        words = deque([""], maxlen=1)
 
         def report(done: float) -> None:
             if not bars:

@@ -11,11 +11,11 @@ from sim.world.sampling import LEAVES, Bools, Floats, Ints, fold, stream, unit
 from sim.world.tree import (
     TokenTree,
     Weights,
-    bfloat16,
     dot,
     edge_log_probs,
     largest,
     leaf_probs,
+    on_all_weights,
     own_features,
     start_log_probs,
     turning,
@@ -212,12 +212,10 @@ def move(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> fl
         at.w[i] += change
         change_D[i] = at.scale[i] * change
         changed2 += change_D[i] * change
-        if at.bfloat16:
-            before, read = at.moved[i], bfloat16(at.start[i] + at.w[i]) - at.start[i]
-            at.moved[i] = at.scale[i] * read
-            change_D[i] = at.moved[i] - before
-        else:
-            at.moved[i] = at.scale[i] * at.w[i]
+    moved_D = on_all_weights(at, at.w)
+    if at.bfloat16:
+        change_D[:] = moved_D - at.moved
+    at.moved[:] = moved_D
     for k in range(at.u.shape[0]):
         at.u[k] += turned * dot(at.basis[k], change_D)
     return np.sqrt(changed2)

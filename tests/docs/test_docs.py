@@ -58,7 +58,8 @@ def test_examples_of_readme_run():
 def test_examples_of_extend_run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(POLICIES, "independent", POLICIES["independent"])
-    names_of("docs/extend.md")
+    names = names_of("docs/extend.md")
     trace = simulate(SimConfig(policy="independent", n_problems=20, epochs=9))
     assert POLICIES["independent"].__name__ == "Leaky"
     assert trace.evals["pass_at_1"].notna().all()
+    assert len(names["figure"].data) == names["trace"].visits["replicate"].nunique()
