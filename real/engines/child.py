@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import sys
@@ -46,6 +47,9 @@ def main(make_host: Callable[[dict[str, Any]], Any], arguments: Sequence[str]) -
         _serve(pipe, folder, make_host)
     except (EOFError, ConnectionError):  # the parent is gone
         shutil.rmtree(folder, ignore_errors=True)
+    if not multiprocessing.active_children():  # else vLLM ends its own processes
+        sys.stdout.flush()
+        os._exit(0)  # the end of an interpreter with vLLM's modules takes seconds
 
 
 def _serve(pipe: Connection, folder: Path, make_host: Callable[[dict[str, Any]], Any]) -> None:
