@@ -28,7 +28,15 @@ from real.record.terminal import advice_when_stopped, phases_bar, runs_bar, tell
 from real.record.terminal import lines as curve_lines
 from real.settings.config import TrainConfig
 from real.settings.groups import ProblemSettings, TinyTask
-from real.settings.presets import STUDIES, STUDY, require_torch, settings_of, stored_config, table
+from real.settings.presets import (
+    STUDIES,
+    STUDY,
+    require_torch,
+    settings_of,
+    settled_for,
+    stored_config,
+    table,
+)
 
 if TYPE_CHECKING:
     from lab.trace.trace import Trace
@@ -181,9 +189,9 @@ class CompareCommand(SettingsCommand):
         check_asked(self.settings, arms, self.seeds)
         with ends_at_once("guard-train"):
             from real.compare import compare
-            from real.fit import on_this_machine
+            from real.model.machine import pick_device
 
-        chosen = on_this_machine(self.settings)[0]
+        chosen = settled_for(self.settings, pick_device(self.settings.device).type)[0]
         settings = replace(self.settings, engine=chosen.engine, dtype=chosen.dtype)
         total = len(arms) * len(self.seeds) * max(1, len(self.lrs))
         advice = advice_when_stopped("the same command")

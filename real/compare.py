@@ -26,7 +26,6 @@ from real.problems.problem import ProblemSet, fingerprint
 from real.record.terminal import numbers_shown, said_once, say, unread_shares
 from real.settings.config import TrainConfig
 from real.settings.presets import check_same, stored_config
-from real.trainer import resume, train
 
 CLOSE = 0.1
 """Relative error of the matched effort above which another factor is tried: each try trains on all
@@ -115,6 +114,8 @@ def _line(study: Study, name: str) -> str:
 
 def run_one(arguments: Sequence[str]) -> int:
     """Do a run, or go on with it where it was begun; see `real.jobs.Do`."""
+    from real.trainer import resume, train  # takes seconds, which the comparison need not wait
+
     settings, folder, arm = arguments
     try:
         with stops_raised(), numbers_shown(log_numbers):

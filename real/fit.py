@@ -30,7 +30,7 @@ from real.plan import (
 from real.problems.load import NAMED
 from real.ranks import model_copies
 from real.settings.config import TrainConfig
-from real.settings.presets import check_engine_tp, installed, settled_for
+from real.settings.presets import check_engine_tp, settled_for
 from real.tiny import model_of
 
 PEAK_SHARE = 0.4
@@ -133,12 +133,6 @@ class Speed:
         )
 
 
-def on_this_machine(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
-    """Return settled settings with the choices of `settled_for` for this machine, and a notice."""
-    on_gpu = pick_device(config.device).type == "cuda"
-    return settled_for(config, on_gpu, installed("vllm"))
-
-
 def checked_engine_memory(
     config: TrainConfig, folder: Path, world: int
 ) -> tuple[EngineMemory | None, list[str]]:
@@ -220,7 +214,7 @@ def plan_lines(
     network: float = 400.0,
 ) -> tuple[list[str], bool]:
     """Return a plan for readers, and whether the run fits `gpus` of all `nodes` together."""
-    config = settled_for(config, gpu=True, vllm=True)[0]
+    config = settled_for(config, "cuda", vllm=True)[0]
     check_engine_tp(config, gpus)
     model = PlannedModel(read_config(config.own_model or str(model_of(config))))
     size, memory = model.size(config), memory or CARDS[kind].memory

@@ -199,7 +199,8 @@ def _context(on_gpus: bool, do: Do) -> Any:
     # Its start would unblock the signals that are held back while processes start.
     resource_tracker.ensure_running()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([do.__module__, "transformers.models.qwen2.modeling_qwen2"])
+    preloaded = [do.__module__, "real.trainer", "transformers.models.qwen2.modeling_qwen2"]
+    context.set_forkserver_preload(preloaded)
     return context
 
 

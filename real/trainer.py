@@ -28,8 +28,7 @@ from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 from real.answers import UNPARSEABLE
 from real.engines.make import RestartingEngine
 from real.engines.rollouts import Rollouts
-from real.fit import on_this_machine
-from real.model.machine import card_held, in_phase, torch_threads
+from real.model.machine import card_held, in_phase, pick_device, torch_threads
 from real.plan import card_named
 from real.ranks.distributed import joined_ranks, lost_ranks_named
 from real.record.checkpoint import Checkpoints, save_model
@@ -38,7 +37,7 @@ from real.record.resuming import advised, fingerprint, reopened, resume_point, s
 from real.record.terminal import say, show_numbers, unread
 from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
-from real.settings.presets import require_loggers, stored_config
+from real.settings.presets import require_loggers, settled_for, stored_config
 from real.settings.seeds import Batch, batches, checkpoint_interval
 from real.update.grpo import compared
 from real.update.optimizer import Fault, Step
@@ -218,7 +217,7 @@ def train(
     Raises:
         UserError: model, problems or folder are wrong.
     """
-    config, chosen = on_this_machine(config)
+    config, chosen = settled_for(config, pick_device(config.device).type)
     if folder is None and config.log:
         raise UserError(f"log = {config.log[0]!r}: needs a run folder; name one")
     with (
@@ -271,7 +270,8 @@ def resume(
     """
     folder = Path(folder)
     stored = stored_config(folder)  # before the lock, which would write into any folder
-    config = on_this_machine(config or stored)[0]
+    config = config or stored
+    config = settled_for(config, pick_device(config.device).type)[0]
     with (
         joined_ranks(config.device, config.rank_timeout) as ranks,
         card_held(config, config.device),

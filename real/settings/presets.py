@@ -194,11 +194,14 @@ def settings_of(
     return from_values(values, TrainConfig, str(path or ""))
 
 
-def settled_for(config: TrainConfig, gpu: bool, vllm: bool) -> tuple[TrainConfig, list[str]]:
-    """Return settled settings, chosen for a GPU unless the model is tiny, and a notice of it."""
+def settled_for(
+    config: TrainConfig, device: str, vllm: bool | None = None
+) -> tuple[TrainConfig, list[str]]:
+    """Return settled settings, chosen for `cuda` unless the model is tiny, and a notice of it."""
+    vllm = installed("vllm") if vllm is None else vllm
     choices = {"dtype": "bfloat16", "engine": "vllm" if vllm else "transformers"}
     chosen = {name: value for name, value in choices.items() if getattr(config, name) == "auto"}
-    if not gpu or config.own_model is None or not chosen:
+    if device != "cuda" or config.own_model is None or not chosen:
         return config.settled(), []
     words = ", ".join(f"{name} {value}" for name, value in chosen.items())
     lacks = "engine" in chosen and not vllm

@@ -30,26 +30,26 @@ from real.trainer import Clock
 OWN = TrainConfig(model="folder", problems="p.json")
 
 
-def chosen(config: TrainConfig, **machine: bool) -> tuple[str, str, list[str]]:
+def chosen(config: TrainConfig, **machine: Any) -> tuple[str, str, list[str]]:
     settled, notices = settled_for(config, **machine)
     assert settled == settled.settled()
     return settled.dtype, settled.engine, notices
 
 
 def test_a_gpu_gets_bfloat16_and_vllm_and_says_so() -> None:
-    dtype, engine, notices = chosen(OWN, gpu=True, vllm=True)
+    dtype, engine, notices = chosen(OWN, device="cuda", vllm=True)
     assert (dtype, engine) == ("bfloat16", "vllm")
     assert notices == ["chosen for this GPU: dtype bfloat16, engine vllm"]
-    dtype, engine, notices = chosen(OWN, gpu=True, vllm=False)
+    dtype, engine, notices = chosen(OWN, device="cuda", vllm=False)
     assert (dtype, engine) == ("bfloat16", "transformers")
     assert "not installed" in notices[0]
 
 
 def test_what_is_asked_for_is_kept() -> None:
     asked = TrainConfig(model="m", problems="p.json", dtype="float32", engine="transformers")
-    assert chosen(asked, gpu=True, vllm=True) == ("float32", "transformers", [])
+    assert chosen(asked, device="cuda", vllm=True) == ("float32", "transformers", [])
     cell = preset("qwen2.5-7b/math500", "folder", engine="transformers")
-    assert chosen(cell, gpu=True, vllm=True) == ("bfloat16", "transformers", [])
+    assert chosen(cell, device="cuda", vllm=True) == ("bfloat16", "transformers", [])
 
 
 @pytest.fixture
