@@ -102,20 +102,19 @@ def true_answer(life: pd.DataFrame, votes: pd.DataFrame | None = None) -> int | 
     accuracy = floats(life, "label_accuracy")
     if votes is None or not np.isfinite(accuracy).all() or not (accuracy > 0).any():
         return None
-    fitting = [
-        int(answer)
-        for answer in np.unique(ints(votes, "answer"))
-        if (np.abs(_share(life, votes, int(answer)) - accuracy) < ROUNDING).all()
-    ]
+    shares = _shares(life, votes).items()
+    fitting = [answer for answer, own in shares if (np.abs(own - accuracy) < ROUNDING).all()]
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _share(life: pd.DataFrame, votes: pd.DataFrame, answer: int) -> Floats:
-    """(visits,) share of the votes that an answer got."""
-    own = where(votes, answer=answer)
-    visit = ints(life, "visit")
-    counts = np.bincount(ints(own, "visit"), floats(own, "count"), 1 + visit.max())[visit]
-    return counts / np.maximum(floats(life, "n_votes"), 1)
+def _shares(life: pd.DataFrame, votes: pd.DataFrame) -> dict[int, Floats]:
+    """(visits,) share of the votes that each answer got, by the answer's id."""
+    visit, voted = ints(life, "visit"), ints(votes, "visit")
+    answers, row = np.unique(ints(votes, "answer"), return_inverse=True)
+    width = 1 + max(visit.max(), voted.max(initial=0))
+    counts = np.bincount(row * width + voted, floats(votes, "count"), len(answers) * width)
+    shares = counts.reshape(-1, width)[:, visit] / np.maximum(floats(life, "n_votes"), 1)
+    return dict(zip(answers.tolist(), shares, strict=True))
 
 
 def _by_answer(
@@ -127,9 +126,9 @@ def _by_answer(
     answers = [int(answer) for answer in np.flatnonzero(totals)]
     ranked = sorted(answers, key=lambda answer: (answer != truth, -totals[answer]))
     labels = set(ints(life, "label").tolist())
-    left = 1 - _unparseable(life)
+    left, shares = 1 - _unparseable(life), _shares(life, votes)
     for answer in ranked[:top]:
-        share = _share(life, votes, answer)
+        share = shares[answer]
         left = left - share
         kind: Kind = "correct" if answer == truth else "label" if answer in labels else "answer"
         yield names.get(answer) or f"answer {answer}", kind, share
