@@ -150,7 +150,7 @@ def test_the_start_of_closed_answers_is_as_stated(start):
     stated = ((0.2, 60, 50, 0.03), (0.4, 40, 38, 0.03), (0.6, 20, 20, 0.08))
     for wrong, rival_lead, made, error in stated:
         task = closed(wrong, rival_lead)
-        found = measure(start, n_problems=200, n_votes=32, seed=1, task=task)
+        found = measure(start, n_problems=200, seed=1, task=task)
         assert found.maj_accuracy == pytest.approx(1 - wrong, abs=error)
         assert found.parseable == 1
         problems = task.problems(200)
