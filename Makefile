@@ -45,21 +45,20 @@ agreement: .venv/real.stamp
 	$(BIN)/guard-report $(AGREEMENT)/real $(AGREEMENT)/simulated --output $(AGREEMENT)/report.html
 
 # One worker more than cores, since some tests wait for processes.
-PARALLEL := -n 3 --ignore tests/real/on_vllm --ignore tests/on_verl
+PARALLEL := -n 3 --dist worksteal --ignore tests/real/on_vllm --ignore tests/on_verl
 
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
 
 # Lint is one process for most of its time: it runs beside the tests, and fails the target too.
-# Tests of a file share what is made for them, so each file has one worker.
 test: .venv/dev.stamp
-	($(LINT)) & lint=$$!; $(BIN)/python -m pytest $(PARALLEL) --dist loadfile -m "not slow"; \
+	($(LINT)) & lint=$$!; $(BIN)/python -m pytest $(PARALLEL) -m "not slow"; \
 	tests=$$?; wait $$lint && exit $$tests
 
 # Files without such a test are not read: every worker would import them all.
 SLOW := grep -rl --include='test_*.py' --exclude-dir=on_vllm --exclude-dir=on_verl 'mark\.slow' tests
 
 test-slow: .venv/dev.stamp
-	$(BIN)/python -m pytest $(PARALLEL) --dist worksteal -m slow $$($(SLOW))
+	$(BIN)/python -m pytest $(PARALLEL) -m slow $$($(SLOW))
 
 test-browser: .venv/dev.stamp
 	$(BIN)/python -m pytest $(PARALLEL) -m browser

@@ -1,4 +1,4 @@
-"""Whole runs of verl's own trainer, with Ray, its queue and FSDP2 on one and two ranks.
+"""Whole runs of verl's own trainer, with Ray, its queue and FSDP2 on two ranks.
 
 Every run is shared by the tests that look at it: most of its time is the start of its processes.
 """
@@ -27,7 +27,6 @@ from real.verl.plugin.votes import Problems
 N_STEPS = 8
 LONG = ("trainer.save_freq=1", "trainer.total_epochs=4", "trainer.test_freq=2")
 RELEASE = (
-    "trainer.n_gpus_per_node=1",
     *("guard.profile=release", "trainer.save_freq=1", "trainer.total_epochs=3"),
     "actor_rollout_ref.model.use_remove_padding=True",  # verl's default: rows in one sequence
 )

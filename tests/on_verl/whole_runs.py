@@ -40,11 +40,11 @@ class Done(NamedTuple):
         """What the run wrote down of a step."""
         return torch.load(self.out / "dump" / f"{name}.pt", weights_only=False)
 
-    def shards(self, kind: str, step: int) -> list[dict[str, Any]]:
+    def shards(self, kind: str, step: int, ranks: int = 2) -> list[dict[str, Any]]:
         """A file of a checkpoint's actor, rank by rank."""
         actor = self.out / "checkpoints" / f"global_step_{step}" / "actor"
-        files = sorted(actor.glob(f"{kind}_world_size_*_rank_*.pt"))
-        return [torch.load(file, weights_only=False) for file in files]
+        names = [f"{kind}_world_size_{ranks}_rank_{rank}.pt" for rank in range(ranks)]
+        return [torch.load(actor / name, weights_only=False) for name in names]
 
 
 def run(out: Path, *overrides: str, by_user: bool = False, **environment: str) -> Done:

@@ -118,7 +118,7 @@ class Uncompiled:
 
 
 @given(sim_configs(), st.booleans(), st.integers(0, 2**31))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_every_decision_and_gradient_is_guard_cores(config, scored, seed):
     rng = np.random.default_rng(seed)
     shape = (config.replicates, config.n_problems)

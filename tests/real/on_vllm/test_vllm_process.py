@@ -109,7 +109,7 @@ def test_votes_of_vllm_learn_what_those_of_transformers_learn(undisturbed: Any) 
 def test_killed_engines_change_nothing(
     undisturbed: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One is killed awake, and one while weights are sent to it."""
+    """One is killed awake, one asleep, and one while weights are sent to it."""
 
     def kill(engine: RestartingEngine) -> None:
         assert isinstance(engine.engine, ChildEngine)
@@ -131,11 +131,11 @@ def test_killed_engines_change_nothing(
 
     watch = Watch()
     watch.before[4] = kill
-    watch.before_load[5] = kill_in_load
-    trace = run(monkeypatch, CONFIG, watch)
+    watch.before_load |= {2: kill, 5: kill_in_load}
+    trace = run(monkeypatch, replace(CONFIG, restart_engine=3), watch)
     said = capsys.readouterr().err
     assert said.count("died during sample (signal SIGKILL)") == 1
-    assert said.count("died during load (signal SIGKILL)") == 1
+    assert said.count("died during load (signal SIGKILL)") == 2
     assert not watch.before and not watch.before_load
     expected = undisturbed[0]
     for table in ("visits", "evals"):
