@@ -47,7 +47,7 @@ agreement: .venv/real.stamp
 # One worker more than cores, since some tests wait for processes.
 PARALLEL := -n 3 --dist worksteal --ignore tests/real/on_vllm --ignore tests/on_verl
 
-LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
+LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyrefly check && $(BIN)/lint-imports
 
 # Lint is one process for most of its time: it runs beside the tests, and fails the target too.
 test: .venv/dev.stamp
@@ -55,13 +55,13 @@ test: .venv/dev.stamp
 	tests=$$?; wait $$lint && exit $$tests
 
 # Files without such a test are not read: every worker would import them all.
-SLOW := grep -rl --include='test_*.py' --exclude-dir=on_vllm --exclude-dir=on_verl 'mark\.slow' tests
+FILES := grep -rlE --include='test_*.py' --exclude-dir=on_vllm --exclude-dir=on_verl
 
 test-slow: .venv/dev.stamp
-	$(BIN)/python -m pytest $(PARALLEL) -m slow $$($(SLOW))
+	$(BIN)/python -m pytest $(PARALLEL) -m slow $$($(FILES) 'mark\.slow' tests)
 
 test-browser: .venv/dev.stamp
-	$(BIN)/python -m pytest $(PARALLEL) -m browser
+	$(BIN)/python -m pytest $(PARALLEL) -m browser $$($(FILES) '\b(browser|chromium)\b' tests)
 
 test-vllm: .venv/vllm.stamp
 	$(BIN)/python -m pytest -n 4 --dist loadfile tests/real/on_vllm
@@ -75,7 +75,7 @@ vllm: .venv/vllm.stamp
 verl: .venv-verl/stamp
 
 test-verl: .venv-verl/stamp
-	.venv-verl/bin/pyright -p tests/on_verl
+	.venv-verl/bin/pyrefly check -c tests/on_verl/pyrefly.toml
 	.venv-verl/bin/python -m pytest tests/on_verl
 
 test-verl-vllm: .venv-verl-vllm/stamp
@@ -115,7 +115,7 @@ clean:
 
 .venv-verl/stamp: requirements-verl.txt pyproject.toml | .venv/bin/python
 	.venv/bin/python -m venv .venv-verl
-	.venv-verl/bin/$(PIP) -r requirements-verl.txt
+	.venv-verl/bin/$(PIP) --no-deps -r requirements-verl.txt
 	.venv-verl/bin/$(PIP) --no-deps -e .
 	.venv-verl/bin/python -m pip check
 	touch $@

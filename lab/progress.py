@@ -16,7 +16,7 @@ _BURST = 8
 """Redraws in addition, for the phases of a start."""
 
 
-class Bar(tqdm):  # pyright: ignore[reportMissingTypeArgument]
+class Bar(tqdm):
     """A `tqdm` for terminals, log files and pipes.
 
     The time left follows from the mean rate since the first step was done: the start, the

@@ -314,7 +314,7 @@ def run_in_folder(
             run_loop(run, log, progress if written else False, done)
         if run.config.save_model:
             with in_phase("save"):
-                save_model(run.policy, written and written.path, run.optimizer.average)
+                save_model(run.policy, written.path if written else None, run.optimizer.average)
 
 
 def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | None = None) -> None:
@@ -405,7 +405,8 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
     with clock.phase("further"):
         decided = further.ask(decided, responses)
     with clock.phase("guard"):
-        streams = shared_streams(run.ranks, decided and pay(run.rule, decided, config.guard))
+        paid = pay(run.rule, decided, config.guard) if decided else None
+        streams = shared_streams(run.ranks, paid)
     run.votes.release()
     run.optimizer.rate_scale *= run.supervisor.brake()
     with clock.phase("update"):

@@ -143,7 +143,7 @@ def _settings(setup: Setup, shape: str, dtype: str, memory: float) -> VllmSettin
 
 def _inprocess(setup: Setup) -> VllmEngine:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    import vllm as package  # pyright: ignore[reportMissingImports]
+    import vllm as package
 
     package.LLM = functools.partial(package.LLM, enforce_eager=True)
     return VllmEngine(_settings(setup, "0.5B", "float32", 0.3))

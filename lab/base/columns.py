@@ -101,7 +101,7 @@ def write_csv(table: pd.DataFrame, path: Path) -> None:
     """Write a table as CSV, an apostrophe before each text that a spreadsheet would compute."""
     texts = table.select_dtypes(exclude=["number", "bool"])
     inert = {
-        name: [f"'{cell}" if str(cell).startswith(_FORMULA) else cell for cell in texts[name]]
+        str(name): [f"'{cell}" if str(cell).startswith(_FORMULA) else cell for cell in texts[name]]
         for name in texts
     }
     table.assign(**inert).to_csv(path, index=False, errors="backslashreplace")

@@ -251,9 +251,9 @@ def _references(
                 lines.setdefault((arm, name), []).append(_errors(own, other, source, arm))
     for (arm, name), found in lines.items():
         table = pd.DataFrame(found)
-        if len(means := {column: finite_mean(table, column) for column in table}):
+        if len(means := {str(column): finite_mean(table, str(column)) for column in table}):
             means.pop("gain_predicted", None)
-            yield arm, {"prediction": name} | means
+            yield arm, {"prediction": name, **means}
 
 
 def _errors(
@@ -361,7 +361,7 @@ def ranking_table(table: pd.DataFrame) -> TextTable:
 
 
 def _gain_text(row: dict[Any, Any]) -> str:
-    values: Sequence[float] = [row[f"gain_{name}"] for name in ("real", "low", "high")]
-    if math.isnan(values[0]):
+    mean, low, high = (float(row[f"gain_{name}"]) for name in ("real", "low", "high"))
+    if math.isnan(mean):
         return ""
-    return mean_sd(values[0], signed=True) if math.isnan(values[1]) else with_interval(*values)
+    return mean_sd(mean, signed=True) if math.isnan(low) else with_interval(mean, low, high)

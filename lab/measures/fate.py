@@ -7,7 +7,7 @@ exhaustive, so the first category that matches counts, and what matches none is 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -91,7 +91,8 @@ def fates(visits: pd.DataFrame, *, partial: bool = False) -> pd.DataFrame:
     accuracy = accuracy[found.order]
     ila = accuracy[found.start[:, None] + np.arange(FIRST)].mean(axis=1)
     fla = accuracy[found.last[:, None] - np.arange(LAST)].mean(axis=1)
-    fate = pd.Categorical.from_codes(classify(ila, fla), list(FATES), ordered=True)
+    codes: Any = classify(ila, fla)
+    fate = pd.Categorical.from_codes(codes, pd.Index(FATES), ordered=True)
     keys = {name: visits[name].to_numpy()[first_rows] for name in ("replicate", "problem")}
     return pd.DataFrame({**keys, "ila": ila, "fla": fla, "fate": fate})
 

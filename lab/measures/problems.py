@@ -308,7 +308,7 @@ def flip_rate_in_time(visits: pd.DataFrame, fates: pd.DataFrame) -> float:
     """
     stake = at_stake(visits, fates)
     before_SV = np.arange(stake.votes["flip_rate"].shape[1]) < stake.last_win_S[:, None]
-    seen_S = ((stake.votes["flip_rate"] > _TAU) & before_SV).any(axis=1)
+    seen_S = np.any((stake.votes["flip_rate"] > _TAU) & before_SV, axis=1)
     return float(seen_S[stake.lost_S].mean()) if stake.lost_S.any() else np.nan
 
 

@@ -222,7 +222,7 @@ def _arm_table(world: ReportedComparison) -> Html:
 
 
 def _cell(world: ReportedComparison, arm: str, metric: Metric) -> Html:
-    mean, sd = (float(world.summary.loc[arm, (metric.name, what)]) for what in ("mean", "sd"))
+    mean, sd = (float(world.summary[metric.name, what][arm]) for what in ("mean", "sd"))
     undefined = "nothing degraded" if metric.name == "L/D" else "not measured"
     spread = "" if math.isnan(mean) else plus_minus(sd, metric.digits)
     return tag("span", mean_sd(mean, digits=metric.digits, missing=undefined), _small(spread))

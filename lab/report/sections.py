@@ -179,7 +179,7 @@ def _lost(world: ReportedComparison) -> Iterator[Piece]:
         return
     figure = figures.lost_votes(world.dynamics, world.titles)
     # A curve of few problems is noisy.
-    lost = floats(world.summary.xs("TotalDeg", axis=1, level="metric"), "mean")
+    lost = world.summary["TotalDeg", "mean"].to_numpy(np.float64)
     numbers = [
         f"{world.titles[arm]} {share / 100 * world.comparison.runs[arm][0].n_problems:.1f}"
         for arm, share in zip(world.summary.index, lost, strict=True)

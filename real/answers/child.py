@@ -65,7 +65,7 @@ def main(channel: Connection, memory_mib: int) -> int:
         _send(channel, {"killed": os.WTERMSIG(status)})
 
 
-def _work(channel: Connection) -> NoReturn:
+def _work(channel: Connection) -> NoReturn:  # pyrefly: ignore[bad-return]
     """Serve requests until the other end closes, and end the process; exit code 1 for errors."""
     code = 1
     try:
@@ -99,7 +99,7 @@ def _key(text: str) -> str | None:
 
     parsed = _parsed(text)
     if isinstance(parsed, Eq):
-        gap: Any = parsed.lhs - parsed.rhs  # pyright: ignore[reportOperatorIssue]
+        gap: Any = parsed.lhs - parsed.rhs  # pyrefly: ignore[unsupported-operation]
         first, second = (_value(gap, salt) for salt in ("", "again"))
         return None if second == 0 else f"={_digits((first / second).evalf(15))}"
     return _digits(_value(parsed)) if isinstance(parsed, Expr) else None

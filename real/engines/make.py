@@ -163,7 +163,7 @@ def _vllm_settings(
         head_dtype=config.head_dtype,
         max_rows=config.max_rows,
         memory=memory.share if memory else config.engine_memory or 0.5,
-        cache=memory and memory.cache,
+        cache=memory.cache if memory else None,
         n_gpus=config.engine_tp,
         adapter_rank=config.lora_rank if config.engine_adapters else 0,
         device=policy.device.type,

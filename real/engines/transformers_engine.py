@@ -379,5 +379,5 @@ def _joined(parts: list[Rollouts], pad_token_id: int) -> Rollouts:
         part.tokens_PNT = pad(part.tokens_PNT, room, value=pad_token_id)
         part.logprobs_PNT = pad(part.logprobs_PNT, room)
     named = {name: [getattr(part, name) for part in parts] for name in parts[0].tensors()}
-    joined = {name: torch.cat(tensors)[:, None] for name, tensors in named.items()}
+    joined: dict[str, Any] = {name: torch.cat(tensors)[:, None] for name, tensors in named.items()}
     return replace(parts[0], **joined)

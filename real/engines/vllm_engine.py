@@ -120,7 +120,7 @@ def refused_adapters(settings: VllmSettings) -> str | None:
         return None
     if settings.adapter_rank > ADAPTER_RANKS[-1]:
         return f"vLLM's largest rank is {ADAPTER_RANKS[-1]}"
-    from vllm.model_executor import models  # pyright: ignore[reportMissingImports]
+    from vllm.model_executor import models
 
     config = json.loads((Path(settings.model) / "config.json").read_text())
     known = models.ModelRegistry.models
@@ -201,8 +201,8 @@ def repack_tied_head(worker: Any) -> None:
 
 def _reload() -> tuple[Any, Any]:
     """Import vLLM's modules, which need not be installed where this one is imported."""
-    from vllm import config  # pyright: ignore[reportMissingImports]
-    from vllm.model_executor.model_loader import reload  # pyright: ignore[reportMissingImports]
+    from vllm import config
+    from vllm.model_executor.model_loader import reload
 
     return reload, config
 
@@ -276,7 +276,7 @@ class VllmHost:
 
     def adapt(self, adapters: Path, version: int) -> None:
         """Replace the adapters of weights that were loaded, and name both together."""
-        from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
+        from vllm.lora.request import LoRARequest
 
         self.version = None
         with _died("loading adapters"):
@@ -302,7 +302,7 @@ class VllmHost:
 
     def close(self) -> None:
         """Stop vLLM, and destroy the process group if vLLM made it."""
-        from vllm.distributed import parallel_state  # pyright: ignore[reportMissingImports]
+        from vllm.distributed import parallel_state
 
         if self._llm is None:
             return
@@ -371,11 +371,11 @@ def _import_vllm() -> Any:
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     try:
-        import vllm  # pyright: ignore[reportMissingImports]
+        import vllm
 
         # First, since other releases lack names that are imported next.
         check_version(vllm.__version__, "engine = 'vllm'")
-        import vllm.exceptions  # pyright: ignore[reportMissingImports]
+        import vllm.exceptions
     except ImportError as error:
         raise UserError(
             f"engine = 'vllm': cannot be imported ({error}); pip install 'ttrl-guard-lab[vllm]'"

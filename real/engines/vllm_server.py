@@ -147,7 +147,7 @@ class NcclTransfer:
 
     def _connect(self, model: Any) -> Any:
         try:
-            from vllm.distributed.weight_transfer import (  # pyright: ignore[reportMissingImports]
+            from vllm.distributed.weight_transfer import (
                 base,
                 clients,
                 factory,

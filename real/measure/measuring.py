@@ -72,8 +72,7 @@ def measure_to(
     """
     check_new_file(out)
     asked = to_values(config.settled())
-    exact = {"attention": "eager", "engine": "transformers", "dtype": "float32"}
-    config = replace(config, **exact).settled()
+    config = replace(config, attention="eager", engine="transformers", dtype="float32").settled()
     folder = model_of(config)
     policy = load_policy(folder, config.device, config.dtype, config.attention)
     keep_freed_memory(policy.device)

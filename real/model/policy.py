@@ -294,7 +294,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
         hidden_nH, weight_VH = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad
         narrow_nV = grads[0].to(weight_VH.dtype)

@@ -28,7 +28,8 @@ def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
         ) from error
     names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
     # No task type: peft needs one only for wrappers of its own, which are not used here.
-    lora = LoraConfig(r=rank, lora_alpha=config.lora_alpha, target_modules=names, lora_dropout=0.0)  # pyright: ignore[reportArgumentType]
+    alpha: Any = config.lora_alpha  # peft means integers, and takes any number
+    lora = LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, lora_dropout=0.0)
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)

@@ -230,7 +230,7 @@ def _text(name: str, text: str, remedy: str | None = None) -> str:
 
 def kind(value: object) -> str:
     """The kind of a value in plain words, for error messages."""
-    names = {dict: "an object", list: "a list", str: "text", bytes: "binary data"}
+    names: dict[type, str] = {dict: "an object", list: "a list", str: "text", bytes: "binary data"}
     names |= {bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
 

@@ -71,7 +71,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     for task, n_tokens in (("multiplication", 24), ("letters", 12))
 }
 """Presets for a CPU, of this project's own studies (docs/language-model.md)."""
-STUDY = {"arms": ("ttrl", "guard", "memory"), "seeds": (1,)}
+STUDY: dict[str, Any] = {"arms": ("ttrl", "guard", "memory"), "seeds": (1,)}
 """What `guard-train compare` runs of one of `STUDIES` unless it is told otherwise."""
 
 SHARED = (
@@ -199,7 +199,7 @@ def settled_for(
 ) -> tuple[TrainConfig, list[str]]:
     """Return settled settings, chosen for `cuda` unless the model is tiny, and a notice of it."""
     vllm = installed("vllm") if vllm is None else vllm
-    choices = {"dtype": "bfloat16", "engine": "vllm" if vllm else "transformers"}
+    choices: Any = {"dtype": "bfloat16", "engine": "vllm" if vllm else "transformers"}
     chosen = {name: value for name, value in choices.items() if getattr(config, name) == "auto"}
     if device != "cuda" or config.own_model is None or not chosen:
         return config.settled(), []

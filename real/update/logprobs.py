@@ -102,14 +102,14 @@ def chunked(
         wide = isinstance(head.linear, WideHead) and torch.finfo(weight.dtype).bits < 32
         product = wide_product if wide else linear
         how = temperature / head.factor, values, gradient, size, product
-        return _Chunked.apply(hidden_nH, weight, bias, targets_n, *how)  # pyright: ignore[reportReturnType]
+        return _Chunked.apply(hidden_nH, weight, bias, targets_n, *how)
 
     def of_chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
         return values(head.logits(hidden), targets, temperature)
 
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     pairs = zip(hidden_nH.split(size), targets_n.split(size), strict=True)
-    return _joined([checkpoint(of_chunk, *pair, **options) for pair in pairs])  # pyright: ignore[reportArgumentType]
+    return _joined([checkpoint(of_chunk, *pair, **options) for pair in pairs])
 
 
 class _Chunked(torch.autograd.Function):
@@ -138,7 +138,7 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(  # pyrefly: ignore[bad-override]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor | None, ...]:
         hidden_nH, weight_VH, bias_V, targets_n = ctx.saved_tensors
@@ -249,7 +249,7 @@ def head_entropies(
 
 def entropies(logits_nV: Tensor, temperature: float) -> Tensor:
     """(n,) entropies of (n, V) logits in nats, with gradient; impossible tokens add nothing."""
-    return _Entropy.apply(logits_nV, temperature)  # pyright: ignore[reportReturnType]
+    return _Entropy.apply(logits_nV, temperature)
 
 
 class _Entropy(torch.autograd.Function):
@@ -263,7 +263,7 @@ class _Entropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
         (logits_nV,) = ctx.saved_tensors
         return _entropy_gradient(logits_nV, grads[0], ctx.temperature).to(logits_nV.dtype), None
 

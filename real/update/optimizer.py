@@ -53,14 +53,14 @@ class Masters:
     @torch.no_grad()
     def gradients(self) -> list[Tensor]:
         """Return this rank's shards of the gradients, one per master, zero before a pass."""
-        return [
+        return [  # pyrefly: ignore[bad-return]
             local_shard(parameter.grad) if sums is None and parameter.grad is not None else sums
             for parameter, sums in zip(self.parameters, self._sums, strict=True)
-        ]  # pyright: ignore[reportReturnType]
+        ]
 
     def zero_gradients(self) -> None:
         """Set the gradients to zero, in place."""
-        torch._foreach_zero_(self.gradients())  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_zero_(self.gradients())
 
     @staticmethod
     def _watched(parameter: Tensor, master: Tensor) -> Tensor | None:
@@ -197,7 +197,7 @@ class MeasuredAdamW:
             eps=EPSILON,
             maximize=False,
         )
-        torch._foreach_sub_(before, weights)  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_sub_(before, weights)
         for parts, moved in zip(kept, used, strict=True):
             for part, value in zip(parts, moved, strict=True):
                 if part is not value:
@@ -442,9 +442,7 @@ class PolicyOptimizer:
         gradients = self._masters.gradients()
         whole = torch.nn.utils.get_total_norm(gradients)
         norm = norm_over_ranks(whole, self._group)
-        torch._foreach_mul_(  # pyright: ignore[reportPrivateImportUsage]
-            gradients, (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-        )
+        torch._foreach_mul_(gradients, (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm.item()
 
     def _backward(self, batch: list[Group]) -> Pass:

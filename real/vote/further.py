@@ -391,7 +391,9 @@ class Judge(ExtraRollouts):
 
     def ask(self, decided: Decided | None, responses: Responses) -> Decided | None:
         """Let the model judge, first a response with the label, and solve again what is wrong."""
-        chosen = decided and self._rule.questions(decided.obs, decided.decision.label)
+        chosen = None
+        if decided is not None:
+            chosen = self._rule.questions(decided.obs, decided.decision.label)
         chosen_PQ = self._parts.ranks.from_first(chosen).astype(np.int64)
         self.asked = self._verify(chosen_PQ, responses)
         if self._rule.regenerations:
@@ -405,7 +407,7 @@ class Judge(ExtraRollouts):
         asked, further = self.asked, [self._again] if self._again else []
         assert asked is not None
         advantages_PQ = self._parts.ranks.from_first(
-            decided and self._advantages(decided.obs, asked.questions_PQ >= 0)
+            self._advantages(decided.obs, asked.questions_PQ >= 0) if decided else None
         )
         if asked.responses is not None:
             rows_M, columns_M = np.nonzero(asked.questions_PQ >= 0)

@@ -325,7 +325,7 @@ def measure(
     R, N, epochs = config.replicates, config.n_problems, config.epochs
     first_RN, last_RN = np.zeros((2, R, N))
     skipped_R, moved_R, right_R = np.zeros((3, R))
-    scores = []
+    scores: list[Any] = []
     simulation = Simulation(replace(config, vote_replicates=0), population)
     for epoch, part in enumerate(simulation.run()):
         scores.append((part.evals["pass_at_1"], part.evals["maj_accuracy"]))
@@ -356,9 +356,8 @@ def measure(
         pd.Index(config.first_replicate + np.arange(R), name="replicate"),
     )
     if epochs >= MIN_VISITS:
-        fate = pd.Categorical.from_codes(
-            classify(first_RN / FIRST, last_RN / LAST).reshape(-1), list(FATES), ordered=True
-        )
+        codes: Any = classify(first_RN / FIRST, last_RN / LAST).reshape(-1)
+        fate = pd.Categorical.from_codes(codes, pd.Index(FATES), ordered=True)
         found = pd.DataFrame({"replicate": np.repeat(table.index, N), "fate": fate})
         table = table.join(fate_shares(found))
     return table.reindex(columns=list(MEASURES))

@@ -138,7 +138,7 @@ def row_config(
     mechanism: Mechanism, row: TableRow, numbers: dict[str, Any], replicates: int, seed: int
 ) -> SimConfig:
     """The settings of a row under the paper's guard; `with_arm` makes them an arm's."""
-    own = {**numbers, "n_problems": row.n_problems, "epochs": row.epochs, "seed": seed}
+    own = numbers | {"n_problems": row.n_problems, "epochs": row.epochs, "seed": seed}
     return SimConfig(policy=mechanism.policy, population="beta", replicates=replicates, **own)
 
 

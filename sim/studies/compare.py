@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -81,7 +82,7 @@ def contrasts(rows: pd.DataFrame, by: Sequence[str], seed: int) -> pd.DataFrame:
 
 
 def _differences(
-    rows: pd.DataFrame, at: str, settings: Mapping[str, object], seed: int
+    rows: pd.DataFrame, at: str, settings: Mapping[str, Any], seed: int
 ) -> pd.DataFrame:
     index = pd.MultiIndex.from_frame(pd.DataFrame({n: rows[n] for n in ("arm", "replicate")}))
     metrics = pd.DataFrame({name: floats(rows, name) for name in MEASURES}, index)

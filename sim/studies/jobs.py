@@ -283,7 +283,8 @@ def find(
 
     def ratio_at(number: float) -> float:
         factor = config.step_factor if control.kind == MATCHED else 1.0
-        own = replace(config, **{control.setting: factor * number})
+        values: dict[str, Any] = {control.setting: factor * number}
+        own = replace(config, **values)
         table = run(own)
         found[number] = own, control.ratio(_effort(table), target), table
         return found[number][1]

@@ -238,7 +238,7 @@ def scored(head: Any, hidden: Tensor, targets: Tensor, chunk: int) -> tuple[Tens
     scores = head_scores(Head(head), hidden, targets, 0.6, chunk_elements=chunk)
     scores.logprobs_n.sum().backward()
     grads = [p.grad for p in head.parameters()]
-    return scores.logprobs_n.detach(), hidden.grad, *grads  # pyright: ignore[reportReturnType]
+    return scores.logprobs_n.detach(), hidden.grad, *grads
 
 
 def test_logits_follow_weights_that_change():

@@ -189,7 +189,7 @@ def test_truncated_responses_leave_the_loss(scorer: Scorer) -> None:
     prompts = [[1, 2, 3], [1, 2, 4]]
     rollouts = engine.sample(prompts, 4, Sampling(4, 1.0), torch.Generator().manual_seed(1))
     ended_PN = torch.tensor([[True, False, True, False], [False] * 4])
-    responses = Responses([0, 1], prompts, replace(rollouts, finished_PN=ended_PN), None)  # pyright: ignore[reportArgumentType]
+    responses = Responses([0, 1], prompts, replace(rollouts, finished_PN=ended_PN), None)
     ones = np.ones((2, 4)) * np.arange(1, 5)
     flags = np.zeros(2, bool)
     streams = PolicyStreams(majority=ones, minority=-ones, weight=np.ones(2), drop=flags)

@@ -41,7 +41,7 @@ def pieces() -> Any:
     """As Llama 2 has it: spaces in front of words, line feeds as bytes."""
     vocab = {t: i for i, t in enumerate(PIECES)}
     backend = Tokenizer(BPE(vocab=vocab, merges=[], byte_fallback=True))
-    backend.decoder = Sequence([ByteFallback(), Metaspace(), Fuse(), Strip(" ", 1, 0)])  # pyright: ignore[reportArgumentType]
+    backend.decoder = Sequence([ByteFallback(), Metaspace(), Fuse(), Strip(" ", 1, 0)])
     return wrapped(backend)
 
 

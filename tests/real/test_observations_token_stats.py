@@ -94,7 +94,7 @@ def test_asking_changes_no_bit_of_the_samples_and_takes_no_further_pass(policy):
     assert plain.entropy_PV is None and plain.certainty_PV is None
     for name in ("tokens_PNT", "logprobs_PNT", "lengths_PN", "finished_PN"):
         assert torch.equal(getattr(plain, name), getattr(asked, name))
-    assert torch.equal(asked.to("cpu").entropy_PV, asked.entropy_PV)  # pyright: ignore[reportArgumentType]
+    assert torch.equal(asked.to("cpu").entropy_PV, asked.entropy_PV)
 
 
 @pytest.mark.parametrize("max_rows", [1, 7])

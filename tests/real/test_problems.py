@@ -201,7 +201,7 @@ def test_a_field_that_no_row_has_is_refused(tmp_path):
     text = rows_refused(tmp_path, [{"text": "1+1?"}])
     assert "row 1: field 'prompt' is missing" in text and "--fields.prompt" in text
     with pytest.raises(UserError, match=r"fields.answer = 3: must be of type str"):
-        FieldMap(answer=3)  # pyright: ignore[reportArgumentType]
+        FieldMap(answer=3)
     with pytest.raises(UserError, match=r"fields.prompt = ''"):
         FieldMap(prompt="")
 

@@ -262,7 +262,7 @@ class Echo:
 )
 def test_an_engine_with_a_queue_gets_all_prompts_at_once(queues, calls):
     engine, policy = Echo(queues), SimpleNamespace(device="cpu")
-    sampler: Any = Sampler(engine, policy, 0)  # pyright: ignore[reportArgumentType]
+    sampler: Any = Sampler(engine, policy, 0)
     parts = list(sampler.sample_all(Prompts(), N, Sampling(20), 4, torch.Generator(), 2 * N))
     assert engine.calls == calls
     assert [list(part.problems) for part in parts] == [[0, 1], [2, 3], [4, 5], [6]]

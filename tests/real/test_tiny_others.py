@@ -124,7 +124,7 @@ def test_closed_examples_have_the_shares_and_one_token():
 
 @pytest.mark.parametrize(("wrong", "rival_lead"), [(0.2, 60), (0.4, 40), (0.6, 20)])
 def test_problem_sets_are_what_the_settings_ask(wrong, rival_lead):
-    config = TrainConfig(tiny_task="closed", tiny_wrong=wrong, tiny_lead=rival_lead)  # pyright: ignore
+    config = TrainConfig(tiny_task="closed", tiny_wrong=wrong, tiny_lead=rival_lead)
     found = problems_of(config)
     questions = [problem.prompt[:-1] for problem in found]
     leads = [lead(question) for question in questions]
@@ -169,7 +169,7 @@ def test_the_start_of_closed_answers_is_as_stated(start):
 
 def test_training_gives_no_response_that_the_start_did_not(tmp_path, start):
     small = {"n_problems": 16, "n_votes": 16, "n_samples": 16, "epochs": 3, "eval_samples": 2}
-    config = TrainConfig(tiny_task="closed", lr=1e-3, save_model=True, **small)  # pyright: ignore
+    config = TrainConfig(tiny_task="closed", lr=1e-3, save_model=True, **small)
     trace = train(config, tmp_path / "whole", progress=False)
     assert trace.run.task == "tiny-closed" and trace.run.config["tiny_wrong"] == 0.4
     assert trace.answers.text.str.fullmatch(r"\d").all()

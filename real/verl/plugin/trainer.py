@@ -173,7 +173,7 @@ class GuardTrainer(PPOTrainerSync):
         truths = [(given or {}).get("ground_truth") for given in rows["reward_model"]]
         ids = [(info or {}).get("index") for info in rows["extra_info"]]
         self.problems = Problems(self.settings, ids, truths)
-        self._saved = self.resumed and load(self.resumed, self.problems)
+        self._saved = load(self.resumed, self.problems) if self.resumed else None
         self.task = ", ".join(sorted({str(name) for name in rows["data_source"]}))
 
     def _init_resource_pool_mgr(self) -> None:
@@ -192,7 +192,8 @@ class GuardTrainer(PPOTrainerSync):
     def on_init_end(self) -> None:
         """Give the workers the loss of both streams."""
         config = omega_conf_to_dataclass(self.config.actor_rollout_ref.actor)
-        self.actor_rollout_wg.set_loss_fn(partial(two_stream_loss, config))
+        workers: Any = self.actor_rollout_wg
+        workers.set_loss_fn(partial(two_stream_loss, config))
         super().on_init_end()
 
     def fit(self, agent_loop_manager: Any) -> None:
@@ -295,12 +296,13 @@ class GuardTrainer(PPOTrainerSync):
         batch = batch.select_keys(list(trained.keys))
         size = self.settings.n_samples * self.settings.mini_batch
         # A multiple of the whole length, so that it pads to that length.
-        batch = upsample_batch_to_divisible_size(
+        whole: Any = upsample_batch_to_divisible_size(
             batch, size * len(trained.minis), self.tokenizer.eos_token_id
         )
-        ranks = max(self.actor_rollout_wg._query_dispatch_info("actor")) + 1
-        batch.reorder(dealt(trained.minis, ranks, [tag["seq_len"] for tag in batch.tags], size))
-        return batch
+        workers: Any = self.actor_rollout_wg
+        ranks = max(workers._query_dispatch_info("actor")) + 1
+        whole.reorder(dealt(trained.minis, ranks, [tag["seq_len"] for tag in whole.tags], size))
+        return whole
 
     def _compute_advantage(self, batch: tq.KVBatchMeta, metrics: dict[str, Any]) -> tq.KVBatchMeta:
         """Verl's own first, for its correction of the rollout; then both streams in its place."""
@@ -372,7 +374,7 @@ class SeededAgentLoop(SingleTurnAgentLoop):
         stream = Stream(kwargs.get(STREAM, Stream.EVALUATION))
         seed = request_seed(int(self.config.get("guard", {}).get("seed", 0)), stream, *place)
         params = {**sampling_params, "seed": seed}
-        output = await super().run(params, **kwargs)  # pyright: ignore[reportAbstractUsage]
+        output = await super().run(params, **kwargs)
         if stream == Stream.VOTES:
             output.reward_score = 0.0
         return output
