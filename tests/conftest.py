@@ -1,5 +1,6 @@
 """A headless browser for the tests of pages; one thread of torch; Ctrl-C that stops tests."""
 
+import gc
 import os
 import shutil
 import signal
@@ -8,6 +9,8 @@ import pytest
 
 # The last bits of a result depend on it, and more threads of several workers wait for each other.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+gc.set_threshold(10_000)  # as `lab.entry` does
 
 # A shell starts its background jobs with Ctrl-C ignored, and their children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
