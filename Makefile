@@ -44,8 +44,9 @@ agreement: .venv/real.stamp
 		$(BIN)/guard-sim agree --real $(AGREEMENT)/real --response $(AGREEMENT)/response.npz --replicates 64 --out $(AGREEMENT)/simulated; }
 	$(BIN)/guard-report $(AGREEMENT)/real $(AGREEMENT)/simulated --output $(AGREEMENT)/report.html
 
-# One worker more than cores, since some tests wait for processes.
-PARALLEL := -n 3 --dist worksteal --ignore tests/real/on_vllm --ignore tests/on_verl
+# One worker more than two cores, since some tests wait for processes.
+WORKERS ?= 3
+PARALLEL := -n $(WORKERS) --dist worksteal --ignore tests/real/on_vllm --ignore tests/on_verl
 
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyrefly check && $(BIN)/lint-imports
 
