@@ -56,7 +56,7 @@ def run_cli(
     try:
         with ends_at_once(prog):
             page = _page(prog, commands, argv, about)
-            command = None if page else _parse(prog, commands, argv)
+            command = None if page else parse(prog, commands, argv)
         with stops_raised():
             code = print(page) if command is None else command.run()
         sys.stdout.flush()
@@ -191,7 +191,8 @@ def _page(prog: str, commands: Mapping[str, type[Command]], argv: list[str], abo
     return command_page(f"{prog} {name}".rstrip(), commands[name], "--help-all" in argv)
 
 
-def _parse(prog: str, commands: Mapping[str, type[Command]], argv: list[str]) -> Command:
+def parse(prog: str, commands: Mapping[str, type[Command]], argv: list[str]) -> Command:
+    """Return the command of a command line, whose name is taken off `argv`."""
     if "" in commands:
         name = ""
     else:

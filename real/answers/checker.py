@@ -57,9 +57,9 @@ class Checker:
             while channel.poll():  # said unasked: a worker was killed while it had nothing to do
                 channel.recv_bytes()
             channel.send_bytes(json.dumps(request).encode())
-            reply = self._read(patience)
+            reply = self.read(patience)
             while reply.get("id", self._n_asked) != self._n_asked:
-                reply = self._read(patience)
+                reply = self.read(patience)
         except (OSError, EOFError):
             self.close()
             return Reply(None, limit, given_up=True)
@@ -100,7 +100,7 @@ class Checker:
 
     def _await_start(self) -> None:
         try:
-            ready = self._read(_START_SECONDS)
+            ready = self.read(_START_SECONDS)
         except (OSError, EOFError):
             ready = {"error": "its process did not start"}
         except BaseException:
@@ -113,7 +113,7 @@ class Checker:
                 "pip install 'ttrl-guard-lab[real]' or set answer_check = strings"
             )
 
-    def _read(self, seconds: float) -> dict[str, Any]:
+    def read(self, seconds: float) -> dict[str, Any]:
         """What the process says next; TimeoutError if that is nothing, EOFError if it has ended."""
         assert self._channel is not None
         if not self._channel.poll(seconds):

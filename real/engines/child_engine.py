@@ -73,7 +73,7 @@ class ChildEngine:
         self._pad_token_id = int(settings.get("pad_token_id", 0))
         device, n_gpus = torch.device(device), int(settings.get("n_gpus", 1))
         adapters = bool(settings.get("adapter_rank"))
-        self._sender = WeightSender(
+        self.sender = WeightSender(
             self._folder, device, weights_dtype, ranks, n_gpus, adapters, self._hand
         )
         self._ended = False
@@ -91,7 +91,7 @@ class ChildEngine:
         theirs.close()
         self.pid = self._process.pid
         try:
-            self._sender.refused = self._hand({"do": "start"}, settings)["refused_adapters"]
+            self.sender.refused = self._hand({"do": "start"}, settings)["refused_adapters"]
         except BaseException:
             self.close()
             raise
@@ -116,7 +116,7 @@ class ChildEngine:
         self._ask({"do": "release"})
 
     def update_weights(self, model: Any, version: int) -> Stages:
-        return self._sender.update_weights(model, version)
+        return self.sender.update_weights(model, version)
 
     def close(self) -> None:
         if not self._ended:

@@ -53,7 +53,7 @@ def make_engine(
     settings if None.
     """
     _check(config, ranks.world)
-    child = partial(_child, config, policy, folder, ranks, logs, memory)
+    child = partial(make_child, config, policy, folder, ranks, logs, memory)
     if ranks.world > 1:
         return _ranked(config, policy, ranks, child)
     here = partial(_transformers, config.max_rows, policy, policy.model)
@@ -106,7 +106,7 @@ def _transformers(max_rows: int, policy: Policy, model: Any) -> TransformersEngi
     return TransformersEngine(model, ends, pad, max_rows, tokenizer=policy.tokenizer)
 
 
-def _child(
+def make_child(
     config: TrainConfig,
     policy: Policy,
     folder: str | Path,
@@ -114,6 +114,13 @@ def _child(
     logs: Path | None,
     memory: EngineMemory | None,
 ) -> ChildEngine:
+    """Start an engine in a process of its own.
+
+    Args:
+        folder: of the model.
+        logs: folder for the engine's log; it has a temporary file if None.
+        memory: what vLLM may take of a GPU.
+    """
     heads = policy.model.config.get_text_config().num_attention_heads
     if heads % config.engine_tp:
         raise UserError(

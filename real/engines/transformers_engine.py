@@ -23,7 +23,7 @@ from real.model.policy import WideHead, max_positions
 
 _COMPACT_AT = 0.75
 """Ended rows leave the batch once the share of live rows falls to this; changes speed only."""
-_BLOCK = 256
+BLOCK = 256
 """Tokens by which a buffer grows at least."""
 
 
@@ -185,7 +185,7 @@ class BufferedLayer(DynamicLayer):
 
     def _buffer(self, states: Tensor, needed: int) -> Tensor:
         rows, heads, length, width = states.shape
-        size = max(needed, min(self._capacity, needed + max(_BLOCK, needed // 2)))
+        size = max(needed, min(self._capacity, needed + max(BLOCK, needed // 2)))
         buffer = states.new_empty((rows, heads, size, width))
         buffer[:, :, :length] = states
         return buffer

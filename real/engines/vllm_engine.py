@@ -211,7 +211,7 @@ Weights = Iterable[tuple[str, torch.Tensor]]
 
 _FORCED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 """The engine core runs in this process: weights are passed as tensors."""
-_DEFAULTS = {
+DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "HF_HUB_OFFLINE": "1",
@@ -238,7 +238,7 @@ class VllmHost:
         if self.refused_adapters is not None:
             settings = self.settings = replace(settings, adapter_rank=0)
         with _died("starting"), _process_unchanged():
-            self._llm: Any = vllm.LLM(**vllm_arguments(settings))
+            self.llm: Any = vllm.LLM(**vllm_arguments(settings))
 
     def sample(
         self,
@@ -270,7 +270,7 @@ class VllmHost:
         with _died("loading weights"):
             if self.settings.device == "cuda":
                 torch.cuda.empty_cache()
-            self._llm.wake_up(["weights"])
+            self.llm.wake_up(["weights"])
             self._load(weights)
             self._wake(version)
 
@@ -281,13 +281,13 @@ class VllmHost:
         self.version = None
         with _died("loading adapters"):
             made = LoRARequest("trained", 1, str(adapters), load_inplace=True)
-            self._llm.llm_engine.add_lora(made)
+            self.llm.llm_engine.add_lora(made)
             self._adapters = LoRARequest("trained", 1, str(adapters))
             self._wake(version)
 
     def refusal(self, buckets: list[Handle]) -> str | None:
         """Return why buckets of the trainer cannot be opened; None if they can."""
-        refusals = self._llm.collective_rpc(refusal, args=(buckets,))
+        refusals = self.llm.collective_rpc(refusal, args=(buckets,))
         return next((why for why in refusals if why is not None), None)
 
     def release(self) -> None:
@@ -295,32 +295,32 @@ class VllmHost:
         self.version = None
         with _died("falling asleep"):
             if self._adapters is None or self.settings.device == "cpu":
-                self._llm.sleep(2)
+                self.llm.sleep(2)
             else:
-                self._llm.sleep(0)
-                self._llm.release_kv_cache_memory()  # the weights stay
+                self.llm.sleep(0)
+                self.llm.release_kv_cache_memory()  # the weights stay
 
     def close(self) -> None:
         """Stop vLLM, and destroy the process group if vLLM made it."""
         from vllm.distributed import parallel_state
 
-        if self._llm is None:
+        if self.llm is None:
             return
-        self._llm.llm_engine.engine_core.shutdown()
-        self._llm = None
+        self.llm.llm_engine.engine_core.shutdown()
+        self.llm = None
         if self._owns_group:
             parallel_state.cleanup_dist_env_and_memory()
 
     def _wake(self, version: int) -> None:
-        if not self._llm.wake_up(None if self._adapters else ["kv_cache"]):
+        if not self.llm.wake_up(None if self._adapters else ["kv_cache"]):
             raise EngineDied("vLLM: did not wake up")
-        if not self._llm.reset_prefix_cache():
+        if not self.llm.reset_prefix_cache():
             raise EngineDied("vLLM: the prefix cache was not emptied, requests are running")
-        self._llm.update_weight_version(str(version))
+        self.llm.update_weight_version(str(version))
         self.version = version
 
     def _load(self, weights: Weights | Delivery) -> None:
-        rpc = self._llm.collective_rpc
+        rpc = self.llm.collective_rpc
         if self.settings.n_gpus == 1:
             rpc("reload_weights", kwargs={"weights_iterator": weights})
             rpc(repack_tied_head)
@@ -337,8 +337,8 @@ class VllmHost:
         self, prompts: Prompts, params: list[Any], progress: Callable[[], None]
     ) -> list[list[_DrawnResponse]]:
         texts = [{"prompt_token_ids": [*prompt]} for prompt in prompts]
-        self._llm.enqueue(texts, params, use_tqdm=False, lora_request=self._adapters)
-        engine = self._llm.llm_engine
+        self.llm.enqueue(texts, params, use_tqdm=False, lora_request=self._adapters)
+        engine = self.llm.llm_engine
         done: dict[int, list[_DrawnResponse]] = {}
         while engine.has_unfinished_requests():
             for output in engine.step():
@@ -368,7 +368,7 @@ class _DrawnResponse(NamedTuple):
 
 def _import_vllm() -> Any:
     os.environ.update(_FORCED)
-    for name, value in _DEFAULTS.items():
+    for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     try:
         import vllm

@@ -237,7 +237,7 @@ class VllmServerEngine:
         self.max_model_len = self._check_server(head_dtype)
         on_gpu = torch.device(device).type == "cuda"
         kind = NcclTransfer if on_gpu else FileTransfer
-        self._transfer = kind(self.http, dtype) if sends else None
+        self.transfer = kind(self.http, dtype) if sends else None
 
     def sample(
         self,
@@ -273,11 +273,11 @@ class VllmServerEngine:
     def update_weights(self, model: Any, version: int) -> Stages:
         """Send all weights, empty the prefix cache of the old ones, and name the new ones."""
         self.version = None
-        if self._transfer is None:
+        if self.transfer is None:
             for _ in named_weights(model, self._dtype):
                 pass  # sharded weights are gathered by all ranks
         else:
-            self._transfer.send(model)
+            self.transfer.send(model)
             if self.http.post("/reset_prefix_cache").get("success") is not True:
                 raise EngineDied(
                     "vLLM server: the prefix cache was not emptied, requests are running"
@@ -289,8 +289,8 @@ class VllmServerEngine:
 
     def close(self) -> None:
         """Disconnect from the server, which keeps running."""
-        if self._transfer is not None:
-            self._transfer.close()
+        if self.transfer is not None:
+            self.transfer.close()
 
     def _response(self, choice: Any, with_logprobs: bool) -> SampledResponse:
         try:

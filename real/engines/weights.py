@@ -37,9 +37,9 @@ BUCKET = 2**29
 """Bytes of a bucket that does not hold all weights."""
 _ALIGNED = 256
 """Tensors start at multiples of it, so that they can be viewed in any dtype."""
-_SPARE = 2**28
+SPARE = 2**28
 """Bytes that are left free in the folder, for requests and rollouts."""
-_MEMORY = Path("/dev/shm")
+MEMORY = Path("/dev/shm")
 
 
 def named_weights(model: Any, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
@@ -148,9 +148,9 @@ NO_WEIGHTS = Room(0, 0)
 
 def exchange_folder(room: Room, chosen: str | None = None) -> Path:
     """Make a folder in the `chosen` one; if None in memory if there is room, else on disk."""
-    if chosen is None and _MEMORY.is_dir():
-        free = shutil.disk_usage(_MEMORY).free - _SPARE
-        chosen = str(_MEMORY) if room.bucket <= free else None
+    if chosen is None and MEMORY.is_dir():
+        free = shutil.disk_usage(MEMORY).free - SPARE
+        chosen = str(MEMORY) if room.bucket <= free else None
     try:
         return Path(tempfile.mkdtemp(prefix="guard-engine-", dir=chosen))
     except OSError as error:
@@ -232,10 +232,10 @@ class WeightSender:
     def update_weights(self, model: Any, version: int) -> Stages:
         """Send all weights, or the adapters of weights that the engine has."""
         if not self._sends_adapters:
-            return self._send_weights(model, version)
+            return self.send_weights(model, version)
         stages = {COPY: 0.0, LOAD: 0.0}
         if not self._has_base:
-            stages = self._send_weights(model, version, merge=False)
+            stages = self.send_weights(model, version, merge=False)
             self._has_base = True
         started = time.perf_counter()
         self._write_adapters(model)
@@ -268,7 +268,7 @@ class WeightSender:
             sent = {n: value.to("cpu", self._dtype).contiguous() for n, value in weights.items()}
             save_file(sent, folder / "adapter_model.safetensors")
 
-    def _send_weights(self, model: Any, version: int, merge: bool = True) -> Stages:
+    def send_weights(self, model: Any, version: int, merge: bool = True) -> Stages:
         stages = {COPY: -time.perf_counter(), LOAD: 0.0}
         room = Room.of(model, self._dtype)
         bucket = self._bucket = self._bucket or self._make_bucket(room)
@@ -297,7 +297,7 @@ class WeightSender:
         process = _launched(self._ranks)
         first = process.rank - process.local_rank
         path = Path(os.fsdecode(gathered_bytes(os.fsencode(self._folder), self._ranks)[first]))
-        free = shutil.disk_usage(path).free - _SPARE
+        free = shutil.disk_usage(path).free - SPARE
         size = room.total if room.total <= free else max(room.largest, min(BUCKET, free))
         size = int(self._ranks.gather(torch.tensor(size))[first])
         try:

@@ -200,14 +200,14 @@ class Growth:
         _, self._node_E = np.unique(edges[2], return_inverse=True)
         self._coordinates, self._root = coordinates, np.sqrt(scale)
         self._start = {name: p.detach().clone() for name, p in model.named_parameters()}
-        self._features_ED = self._gradients()
+        self._features_ED = self.gradients()
 
     def at(self, weights: Mapping[str, torch.Tensor]) -> float:
         """Return the gradients' relative squared change beyond the softmax, median over nodes."""
         try:
             self._load(weights)
             p_E = np.exp(next_log_probs(self._model, *self._edges, self._temperature))
-            now_ED = self._gradients()
+            now_ED = self.gradients()
         finally:
             self._load(self._start)
         nodes = self._node_E.max() + 1
@@ -221,7 +221,7 @@ class Growth:
         known_V = norm2_V > 0
         return float(np.median(change_V[known_V] / norm2_V[known_V]))
 
-    def _gradients(self) -> NDArray[np.float32]:
+    def gradients(self) -> NDArray[np.float32]:
         """Gradients whose inner products estimate those on all weights."""
         contexts, tokens = self._edges
         gradients = Gradients(self._model, self._temperature)

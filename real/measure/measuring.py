@@ -45,7 +45,7 @@ from real.tiny import model_of, problems_of
 _GREEDY = 1e-9
 """Nucleus mass that leaves the likeliest token alone."""
 
-_GROWTH_NODES, _GROWTH_WEIGHTS = 512, 2048
+GROWTH_NODES, GROWTH_WEIGHTS = 512, 2048
 """Nodes with the likeliest prefixes, and weights, on which the growth is measured."""
 
 _MOST_CHECKPOINTS = 8
@@ -248,7 +248,7 @@ def measure(
     )
     if along:
         compared = _compared(trees, prompts)
-        few = (coordinates[:_GROWTH_WEIGHTS], scale[:_GROWTH_WEIGHTS])
+        few = (coordinates[:GROWTH_WEIGHTS], scale[:GROWTH_WEIGHTS])
         start, points = Growth(model, compared, temperature, *few), []
         for distance, weights in zip(distances, along, strict=True):
             points.append((distance, start.at(weights)))
@@ -294,7 +294,7 @@ def _compared(trees: Sequence[MeasuredTree], prompts: Sequence[Sequence[int]]) -
         for node in tree.moving_nodes()
     ]
     rows: list[tuple[list[int], int, int]] = []
-    for place, (_, n, node) in enumerate(sorted(nodes, reverse=True)[:_GROWTH_NODES]):
+    for place, (_, n, node) in enumerate(sorted(nodes, reverse=True)[:GROWTH_NODES]):
         context = [*prompts[n], *trees[n].nodes[node].prefix]
         rows += [(context, token, place) for token in trees[n].nodes[node].edges]
     return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]

@@ -92,10 +92,10 @@ def _line(error: Exception) -> str:
     return line.strip().split(". ")[0]
 
 
-_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
-class _Segments:
+class Segments:
     """The setting of torch's allocator, which cannot be read back."""
 
     grow = False
@@ -109,7 +109,7 @@ class _Segments:
         self.grow = grow
 
 
-_SEGMENTS = _Segments()
+SEGMENTS = Segments()
 
 
 def grow_segments(device: torch.device, vllm_inside: bool) -> None:
@@ -117,20 +117,20 @@ def grow_segments(device: torch.device, vllm_inside: bool) -> None:
 
     Not where the user has set the allocator, or vLLM, whose sleep needs fixed ones, runs inside.
     """
-    given = any(name in os.environ for name in _NAMES)
+    given = any(name in os.environ for name in ALLOCATOR_VARIABLES)
     if device.type == "cuda" and not given and not vllm_inside:
-        _SEGMENTS.set(True)
+        SEGMENTS.set(True)
 
 
 @contextlib.contextmanager
 def fixed_segments() -> Iterator[None]:
     """Allocate from fixed segments, which other processes can open through CUDA IPC."""
-    if not _SEGMENTS.grow:
+    if not SEGMENTS.grow:
         yield
         return
-    _SEGMENTS.set(False)
+    SEGMENTS.set(False)
     yield
-    _SEGMENTS.set(True)
+    SEGMENTS.set(True)
 
 
 def keep_freed_memory(device: torch.device) -> None:

@@ -141,7 +141,7 @@ class MeasuredAdamW:
         block_elements: int | None = None,
     ) -> None:
         """Make the moments, zero before the first step; `block_elements` weights move at a time."""
-        self._masters, self._weight_decay, self._on_host = masters, weight_decay, on_host
+        self.masters, self._weight_decay, self._on_host = masters, weight_decay, on_host
         self.n_steps = 0
         shards = self._shards()
         zeros = [[torch.zeros_like(s, requires_grad=False) for s in shards] for _ in _MOMENTS]
@@ -153,14 +153,14 @@ class MeasuredAdamW:
     def moments_of(self, index: int) -> dict[str, Tensor]:
         """Return the live `exp_avg` and `exp_avg_sq` of a weight, sharded as it is."""
         pairs = zip(_MOMENTS, self._moments, strict=True)
-        like = self._masters.tensors[index]
+        like = self.masters.tensors[index]
         return {name: sharded_like(shards[index], like) for name, shards in pairs}
 
     @torch.no_grad()
     def step(self, lr: float) -> Tensor:
         """Move all weights, and return the L2 norm of the change of this rank's shards."""
         sources = (self._shards(), *self._moments)
-        gradients = self._masters.gradients()
+        gradients = self.masters.gradients()
         norms = [self._move(block, sources, gradients, lr) for block in self._blocks]
         self.n_steps += 1
         if not norms:
@@ -204,8 +204,8 @@ class MeasuredAdamW:
                     part.copy_(value, non_blocking=True)
         # Moved masters are rounded into the parameters that they are copies of.
         for piece, weight in zip(block, weights, strict=True):
-            parameter = self._masters.parameters[piece.place]
-            if parameter is not self._masters.tensors[piece.place]:
+            parameter = self.masters.parameters[piece.place]
+            if parameter is not self.masters.tensors[piece.place]:
                 piece.of(parameter.detach()).copy_(weight)
         return get_total_norm(before)
 
@@ -215,7 +215,7 @@ class MeasuredAdamW:
 
     def _shards(self) -> list[Tensor]:
         with torch.no_grad():
-            return [local_shard(tensor) for tensor in self._masters.tensors]
+            return [local_shard(tensor) for tensor in self.masters.tensors]
 
 
 def _blocks(shards: list[Tensor], block_elements: int) -> Iterable[list[_Piece]]:
@@ -341,10 +341,10 @@ class PolicyOptimizer:
         if config.kl_coef > 0 and reference is None:
             self._reference = initial_reference(self.scorer)
         trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-        self._masters = Masters(list(trained.values()), config.offload_optimizer)
-        self.parameters: list[Tensor] = self._masters.tensors
+        self.masters = Masters(list(trained.values()), config.offload_optimizer)
+        self.parameters: list[Tensor] = self.masters.tensors
         self._named = dict(zip(trained, self.parameters, strict=True))
-        self._adamw = MeasuredAdamW(self._masters, config.weight_decay, config.offload_optimizer)
+        self.adamw = MeasuredAdamW(self.masters, config.weight_decay, config.offload_optimizer)
         self._group = shard_group(self.model.parameters())
         self.average = WeightAverage(self._named) if config.ema_decay > 0 else None
 
@@ -375,7 +375,7 @@ class PolicyOptimizer:
             return step(fault=self._refused(Fault.GRADIENT))
         if not math.isfinite(done.loss):
             return step(fault=self._refused(Fault.LOSS))
-        moved = norm_over_ranks(self._adamw.step(lr), self._group).item()
+        moved = norm_over_ranks(self.adamw.step(lr), self._group).item()
         fault = None if math.isfinite(moved) else self._refused(Fault.UPDATE)
         if fault is None:
             self.n_refused_in_a_row = 0
@@ -395,7 +395,7 @@ class PolicyOptimizer:
         }
         if self.rate_scale != 1:
             tensors["rate_scale"] = torch.tensor(self.rate_scale, dtype=torch.float64)
-        n_steps = self._adamw.n_steps
+        n_steps = self.adamw.n_steps
         for name, (tensor, _) in self._live().items():
             if n_steps or not name.startswith(_MOMENTS):  # which are zero before the first step
                 tensors[name] = tensor.detach()
@@ -412,8 +412,8 @@ class PolicyOptimizer:
                 local_shard(tensor).copy_(local_shard(shard_of(tensors[name], like)))
             else:
                 local_shard(tensor).zero_()
-        self._adamw.n_steps = steps
-        for parameter, master in zip(self._masters.parameters, self.parameters, strict=True):
+        self.adamw.n_steps = steps
+        for parameter, master in zip(self.masters.parameters, self.parameters, strict=True):
             if master is not parameter:
                 parameter.copy_(master)
         self.n_done = int(tensors["n_done"])
@@ -428,18 +428,18 @@ class PolicyOptimizer:
                 live[f"master/{name}"] = master, master
             if self.average:
                 live[f"average/{name}"] = (mean := self.average.weights[name]), mean
-            moments = self._adamw.moments_of(index)
+            moments = self.adamw.moments_of(index)
             live |= {f"{kind}/{name}": (moment, master) for kind, moment in moments.items()}
         return live
 
     def _has_master(self, index: int) -> bool:
         """The model computes with a rounded copy of this weight."""
-        parameter, master = self._masters.parameters[index], self.parameters[index]
+        parameter, master = self.masters.parameters[index], self.parameters[index]
         return computed_with(parameter, self.model) != master.dtype
 
     @torch.no_grad()
     def _clipped(self) -> float:
-        gradients = self._masters.gradients()
+        gradients = self.masters.gradients()
         whole = torch.nn.utils.get_total_norm(gradients)
         norm = norm_over_ranks(whole, self._group)
         torch._foreach_mul_(gradients, (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
@@ -447,11 +447,11 @@ class PolicyOptimizer:
 
     def _backward(self, batch: list[Group]) -> Pass:
         """The gradient of a mini-batch, without rows of no finite value, which `broken` names."""
-        self._masters.zero_gradients()
+        self.masters.zero_gradients()
         done = backward(self.scorer, batch, self.config, self._share, self._reference)
         if not done.broken:
             return done
-        self._masters.zero_gradients()
+        self.masters.zero_gradients()
         batch = without_rows(batch, done.broken)
         again = backward(self.scorer, batch, self.config, self._share, self._reference)
         return replace(again, broken=done.broken)

@@ -129,7 +129,7 @@ def plan(
     share a prompt where that is cheapest, in padded sequences.
     """
     most = max_tokens_per_microbatch
-    bundle = 1 if width is None else _bundle_size(groups, counts, most, width, world)
+    bundle = 1 if width is None else bundle_size(groups, counts, most, width, world)
     rows = sorted(_rows(groups, counts, bundle), key=lambda row: (-row.length, row.places))
     # Back and forth over the ranks, so that no rank gets the longer row every time.
     turns = [*range(world), *reversed(range(world))]
@@ -157,7 +157,7 @@ def bundles_of(places: Sequence[Place], bundle: int) -> list[list[Place]]:
     return found
 
 
-def _bundle_size(
+def bundle_size(
     groups: Sequence[Group],
     counts: Sequence[RowCounts],
     max_tokens_per_microbatch: int,

@@ -97,7 +97,7 @@ class Supervisor:
         if not self.reads:
             return {}
         problems = np.arange(len(answers_NV))
-        votes, draws = self._votes(answers_NV), self._draws(problems, 0)
+        votes, draws = self._votes(answers_NV), self.draws(problems, 0)
         scores = self._scores(self._observations(problems, answers_NV, votes, 0, observed))
         # A step from the empty state has the label of `prime`, and its tie and match rate.
         _, decision = self.guard.step(self.state, votes, draws, scores)
@@ -113,7 +113,7 @@ class Supervisor:
         """
         if not self.reads:
             return None
-        votes, draws = self._votes(answers_PV), self._draws(problems_P, visit)
+        votes, draws = self._votes(answers_PV), self.draws(problems_P, visit)
         obs = self._observations(problems_P, answers_PV, votes, visit, observed)
         state, decision = self.guard.step(
             self.state.take(problems_P), votes, draws, self._scores(obs)
@@ -179,7 +179,8 @@ class Supervisor:
         """Return what the guard picks labels by; None for the votes themselves."""
         return None if self.rule.labels_by_votes() else self.rule.scores(obs)
 
-    def _draws(self, problems_P: Ints, visit: int | Ints) -> Draws:
+    def draws(self, problems_P: Ints, visit: int | Ints) -> Draws:
+        """Return the guard's uniform draws at a visit of problems, one number or (P,)."""
         draws_P3 = self._uniforms(Stream.GUARD, problems_P, visit, 3)
         return Draws(tie=draws_P3[:, 0], skip=draws_P3[:, 1], pick=draws_P3[:, 2])
 

@@ -290,7 +290,7 @@ def ema_rate(done: int, n_steps: int) -> float:
     return LAST_RATE + (FIRST_RATE - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * share))
 
 
-_QUESTION = r"""A problem and an attempt at it follow. Judge whether the attempt's answer is right.
+QUESTION = r"""A problem and an attempt at it follow. Judge whether the attempt's answer is right.
 
 <problem>
 {problem}
@@ -318,7 +318,7 @@ class Wording:
 
     def question(self, problem: Problem, response: str) -> Problem:
         """Return the question about a response; the problem's earlier messages stay in front."""
-        asked = _QUESTION.strip().format(problem=problem.prompt.strip(), attempt=response.strip())
+        asked = QUESTION.strip().format(problem=problem.prompt.strip(), attempt=response.strip())
         return Problem(f"{problem.id}/verify", asked, None, problem.before)
 
     def verdict(self, text: str) -> int:

@@ -130,7 +130,7 @@ def subgroup_labels(
                 continue
             leaf = fold(key, problems_RP[r, p])
             for g in range(out_RPG.shape[2]):
-                _draw_subset(leaf, g * V, V, n_drawn, words_3W)
+                draw_subset(leaf, g * V, V, n_drawn, words_3W)
                 score_A[:] = prior_A
                 for v in range(V):
                     drawn = (words_3W[0, v // LANES] >> np.uint64(v % LANES)) & _ONE
@@ -159,7 +159,7 @@ def _sure_label(
 
 
 @njit
-def _draw_subset(leaf: Any, start: int, V: int, n: int, words_3W: Words) -> None:
+def draw_subset(leaf: Any, start: int, V: int, n: int, words_3W: Words) -> None:
     """Write the members as bits of `words_3W[0]`; numbers equal in all bits are all in or all out.
 
     Args:

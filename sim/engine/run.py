@@ -91,7 +91,7 @@ class Simulation:
         else:
             self.population = population or draw_population(config)
             self.policy = POLICIES[config.policy](config, self.population)
-        self._truth_RN = self.population.truth_RN.astype(np.int32)
+        self.truth_RN = self.population.truth_RN.astype(np.int32)
         self._chunks = [self._chunk(start) for start in range(0, config.n_problems, _CHUNK)]
         self._batch = 0
         self._steps = config.steps()
@@ -119,11 +119,11 @@ class Simulation:
         if self.rule is not None:
             self.rule.guard, self.learner = guard, self.rule
         records_RN = epoch.records_RN
-        tally(votes.counts, self._truth_RN, c.n_votes, 0, records_RN)
+        tally(votes.counts, self.truth_RN, c.n_votes, 0, records_RN)
         records_RN["mean_match_rate"] = np.nan
         records_RN["weight"] = 1
         epoch.counts_SNA[:] = votes.counts[: self._n_kept]
-        right_R = majority_right(votes.counts, self._truth_RN).mean(axis=1)
+        right_R = majority_right(votes.counts, self.truth_RN).mean(axis=1)
         return tables(c, epoch, self.pass_at_1(), right_R)
 
     def epoch(self, number: int) -> Tables:
@@ -132,7 +132,7 @@ class Simulation:
         order_RN = orders(c.seed, c.first_replicate, c.replicates, number, c.n_problems)
         draws = Draws(*(self._uniforms(purpose, number) for purpose in (TIE, SKIP, PICK)))
         epoch = self._epoch(number, order_RN, draws)
-        if self._plain():
+        if self.is_plain():
             self._visit_all(epoch)
         else:
             for start in range(0, c.n_problems, c.batch_size):
@@ -142,7 +142,7 @@ class Simulation:
             majority_R = self.majority_accuracy()
         return tables(c, epoch, self.pass_at_1(), majority_R)
 
-    def _plain(self) -> bool:
+    def is_plain(self) -> bool:
         """Nothing between a visit's votes and its update needs more than compiled code."""
         c, policy = self.config, self.policy
         usual = self.rule is None and isinstance(policy, Attractor) and policy.optimizer.is_plain
@@ -186,7 +186,7 @@ class Simulation:
         return Epoch(
             number,
             problems_RN,
-            np.take_along_axis(self._truth_RN, problems_RN, axis=1),
+            np.take_along_axis(self.truth_RN, problems_RN, axis=1),
             draws,
             np.zeros(problems_RN.shape, RECORD),
             np.tile(self._steps[self._batch : self._batch + self.config.n_batches], (R, 1)),
@@ -201,7 +201,7 @@ class Simulation:
         for problems_RP, _ in self._chunks:
             # The random numbers of the epoch after the last, which no visit uses.
             votes, _ = self._vote(problems_RP, self.config.epochs + 1, evaluated=True)
-            truth_RP = np.take_along_axis(self._truth_RN, problems_RP, axis=1)
+            truth_RP = np.take_along_axis(self.truth_RN, problems_RP, axis=1)
             total_R += majority_right(votes.counts, truth_RP).sum(axis=1)
         return total_R / self.config.n_problems
 

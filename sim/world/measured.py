@@ -63,14 +63,14 @@ class Apart:
         """Start alike; with `own` a problem reads its own updates, else those of all others."""
         self._start, self._own = start, own
         shape = (n_problems, len(start.w))
-        self._w_ND, self._first_ND = np.zeros(shape), np.zeros(shape)
+        self.w_ND, self._first_ND = np.zeros(shape), np.zeros(shape)
         self._travelled_ND = np.zeros(shape)  # integral of `turning` d(scale w)
         # Directions of curvature are computed when they are read: all problems move at every step.
         self._linear = start._replace(basis=start.basis[:0], u=np.zeros(0))
 
     def read_by(self, problem: int) -> Weights:
         """Return the weights that a problem reads."""
-        w_D = self._w_ND[problem]
+        w_D = self.w_ND[problem]
         return self._start._replace(
             w=w_D,
             moved=on_all_weights(self._start, w_D),
@@ -95,7 +95,7 @@ class Apart:
             before_1E, leaves_1L = np.empty((1, edges)), np.empty((1, leaves), np.int64)
             tokens_1 = draw_batch(tree, self.read_by(n), one, key, before_1E, leaves_1L)
             drawn.append((one, before_1E, leaves_1L, tokens_1[0]))
-        gradient_D = np.empty(self._w_ND.shape[1])
+        gradient_D = np.empty(self.w_ND.shape[1])
         for p, (one, before_1E, leaves_1L, tokens) in enumerate(drawn):
             n, norm_P[p] = batch.problems_P[p], 0.0
             given = (adam.kl_coef, one, before_1E, leaves_1L, gradient_D)
@@ -105,7 +105,7 @@ class Apart:
             if tokens:
                 gradient_D /= tokens
                 taken += 1
-                state = (self._linear, self._w_ND, self._first_ND, self._travelled_ND)
+                state = (self._linear, self.w_ND, self._first_ND, self._travelled_ND)
                 given = (n, self._own, batch.rates_P[p], adam, taken)
                 norm_P[p] = move_all(*state, gradient_D, *given)
         return taken

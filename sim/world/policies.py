@@ -211,8 +211,8 @@ class Attractor:
             float(config.neg_transfer),
         )
         self.optimizer = make_optimizer(config)
-        self._own = moments(self.optimizer, *self.parameters.z_RNA.shape)
-        self._shared = moments(self.optimizer, config.replicates, 2, 1)
+        self.own_moments = moments(self.optimizer, *self.parameters.z_RNA.shape)
+        self.shared_moments = moments(self.optimizer, config.replicates, 2, 1)
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
         """Write the answer probabilities of the given problems.
@@ -240,7 +240,7 @@ class Attractor:
         if self.optimizer.is_plain:
             update_plain(self.parameters, problems_RP, step, gradient_RPA, norm_RP)
             return norm_RP
-        model = (self.parameters, self.optimizer, self._own, self._shared)
+        model = (self.parameters, self.optimizer, self.own_moments, self.shared_moments)
         _update(*model, problems_RP, step, gradient_RPA, drop_RP, norm_RP)
         return norm_RP
 
@@ -366,20 +366,20 @@ class Features:
 
     def __init__(self, config: SimConfig, population: Population) -> None:
         self._z_RNA, self._optimizer = np.log(population.p0_RNA), make_optimizer(config)
-        self._phi_RNDA = features(config)
+        self.phi_RNDA = features(config)
         self.theta_RD = np.zeros((config.replicates, config.feature_dim))
         self._moments = moments(self._optimizer, config.replicates, 1, config.feature_dim)
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
         """As `Attractor.probabilities`."""
-        _logits_features(self._z_RNA, self._phi_RNDA, self.theta_RD, problems_RP, out_RPA)
+        _logits_features(self._z_RNA, self.phi_RNDA, self.theta_RD, problems_RP, out_RPA)
         return softmax_rows(out_RPA)
 
     def update(
         self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools
     ) -> Floats:
         """As `Attractor.update`."""
-        model = (self._phi_RNDA, self.theta_RD, self._optimizer, self._moments)
+        model = (self.phi_RNDA, self.theta_RD, self._optimizer, self._moments)
         norm_RP = np.empty(problems_RP.shape)
         _update_features(*model, problems_RP, step, gradient_RPA, drop_RP, norm_RP)
         return norm_RP

@@ -172,7 +172,7 @@ def parse(monkeypatch, tmp_path):
             if word == "--config":  # read while parsing
                 Path(argv[place + 1]).touch()
         known = COMMANDS[program].COMMANDS
-        return known, argv, lambda more: lab.cli._parse(program, known, [*argv, *more])
+        return known, argv, lambda more: lab.cli.parse(program, known, [*argv, *more])
 
     return parsed
 

@@ -73,7 +73,7 @@ def test_examples_of_help_parse(prog, name, kind, monkeypatch, tmp_path):
     assert shown
     for program, *argv in shown:
         known = importlib.import_module(PROGRAMS[program][1]).COMMANDS
-        lab.cli._parse(program, known, argv)
+        lab.cli.parse(program, known, argv)
 
 
 @pytest.mark.parametrize("given", ["None", "['--version']"])

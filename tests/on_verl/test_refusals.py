@@ -83,9 +83,9 @@ def test_weights_of_the_rollout_that_nobody_compared_end_the_run():
     log = SimpleNamespace(note_faults=lambda *given: notes.append(given))
     trainer = SimpleNamespace(_probs_diff_limit=0.02, log=log, global_steps=3)
     with pytest.raises(UserError, match="rollout_probs_diff: missing"):
-        GuardTrainer._check_weights(trainer, {})
-    GuardTrainer._check_weights(trainer, {"training/rollout_probs_diff_mean": 1e-3})
+        GuardTrainer.check_weights(trainer, {})
+    GuardTrainer.check_weights(trainer, {"training/rollout_probs_diff_mean": 1e-3})
     assert not notes
-    GuardTrainer._check_weights(trainer, {"training/rollout_probs_diff_mean": 0.3})
+    GuardTrainer.check_weights(trainer, {"training/rollout_probs_diff_mean": 0.3})
     (note,) = notes
     assert "stale weights?" in str(note)

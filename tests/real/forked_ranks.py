@@ -36,7 +36,7 @@ def sample_scripted(config: Any) -> None:
 
     adapted = config.lora_rank if config.engine_adapters else 0
     groups = {"n_gpus": config.engine_tp, "adapter_rank": adapted}
-    real.engines.make._child = lambda *a: ChildEngine(
+    real.engines.make.make_child = lambda *a: ChildEngine(
         groups, 60.0, weights_dtype=torch.float32, ranks=a[3], command=COMMAND
     )
     with joined_ranks(config.device, config.rank_timeout) as ranks:
@@ -83,7 +83,7 @@ def child(request: dict[str, Any], rank: int) -> int:
 
     import lab.cli
 
-    lab.cli._parse = lambda *_: Command()  # the shared door turns errors into lines and codes
+    lab.cli.parse = lambda *_: Command()  # the shared door turns errors into lines and codes
     return run_cli("guard-train", {}, [])
 
 

@@ -11,7 +11,7 @@ def held_bytes(optimizer: Any) -> dict[str, int]:
     """Bytes of storages, each counted once: of the model's parameters, and of all else."""
     weights = storages(list(optimizer.model.parameters()))
     state = [t for name, t in optimizer.state_tensors().items() if not name.startswith("n_")]
-    everything = [*optimizer.parameters, *optimizer._masters.gradients(), *state]
+    everything = [*optimizer.parameters, *optimizer.masters.gradients(), *state]
     rest = {k: n for k, n in storages(everything).items() if k not in weights}
     return {"weights": sum(weights.values()), "rest": sum(rest.values())}
 

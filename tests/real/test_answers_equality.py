@@ -372,7 +372,7 @@ def test_a_question_cut_short_leaves_no_stray_answer(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(checker, "_read", interrupted)
+        patch.setattr(checker, "read", interrupted)
         checker.ask("same", ("k+1", "1+k"), 5.0)
     assert checker.pid is None
     assert checker.ask("same", ("k+1", "2+k"), 5.0).value is False

@@ -189,7 +189,7 @@ def test_every_row_once_in_whole_bundles(
     """A row of no counted token is left out."""
     made = [make_group(i, rows=len(row)) for i, row in enumerate(lengths)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("real.update.packing._bundle_size", lambda *_: bundle)
+        patch.setattr("real.update.packing.bundle_size", lambda *_: bundle)
         planned = plan(made, lengths, budget, width=64, world=world)[0]
     every = [(g, k) for g, row in enumerate(lengths) for k, count in enumerate(row) if count]
     assert sorted(place for places in planned for place in places) == every

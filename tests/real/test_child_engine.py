@@ -39,7 +39,7 @@ TWO = Sampling(2)
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(weights, "_MEMORY", tmp_path)
+    monkeypatch.setattr(weights, "MEMORY", tmp_path)
     engines: list[ChildEngine] = []
 
     def make(timeout: float = 60.0, **settings: Any) -> ChildEngine:
@@ -148,7 +148,7 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from real.engines import weights
 from real.engines.child_engine import ChildEngine
-weights._MEMORY = Path({str(tmp_path)!r})
+weights.MEMORY = Path({str(tmp_path)!r})
 engine = ChildEngine({{"once": {str(tmp_path / "x")!r}}}, 20.0, command={COMMAND!r})
 print(engine.pid, flush=True)
 time.sleep(600)
@@ -211,7 +211,7 @@ def test_weights_cross_over_bucket_by_bucket_where_there_is_little_room(
     start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weights, "BUCKET", 2048)
-    monkeypatch.setattr(weights, "_SPARE", 0)
+    monkeypatch.setattr(weights, "SPARE", 0)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2500))
     engine, model = start(), ThreeWeights()
     for version, factor in ((1, 1), (2, 10)):
@@ -248,7 +248,7 @@ def test_adapters_cross_over_alone_once_the_engine_has_the_weights(
         assert found.version == version
         for parameter in adapters:
             parameter.data += 0.1
-        monkeypatch.setattr(engine._sender, "_send_weights", None)
+        monkeypatch.setattr(engine.sender, "send_weights", None)
 
 
 def test_an_engine_that_applies_no_adapters_gets_merged_weights(start: Any, adapted: Any) -> None:
@@ -294,7 +294,7 @@ def test_a_folder_in_memory_only_where_there_is_room(
     memory, chosen = tmp_path / "memory", tmp_path / "chosen"
     memory.mkdir()
     chosen.mkdir()
-    monkeypatch.setattr(weights, "_MEMORY", memory)
+    monkeypatch.setattr(weights, "MEMORY", memory)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     few, many = weights.Room(1000, 1000), weights.Room(10**18, 10**18)
     assert weights.exchange_folder(few).parent == memory

@@ -58,8 +58,8 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     core: Any = torch._C
     monkeypatch.setattr(core, "_accelerator_setAllocatorSettings", made.append, raising=False)
-    monkeypatch.setattr(memory, "_SEGMENTS", memory._Segments())
-    for name in memory._NAMES:
+    monkeypatch.setattr(memory, "SEGMENTS", memory.Segments())
+    for name in memory.ALLOCATOR_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return made
 

@@ -165,7 +165,7 @@ def test_gradients_of_micro_batches_add_up_in_single_precision():
     )
     for optimizer in (whole, cut):
         optimizer.step([make_group(1), make_group(2)])
-    one, other = (torch.cat([g.flatten() for g in o._masters.gradients()]) for o in (whole, cut))
+    one, other = (torch.cat([g.flatten() for g in o.masters.gradients()]) for o in (whole, cut))
     assert one.dtype == torch.float32
     assert (one - other).norm() / one.norm() < 0.02
 
@@ -174,7 +174,7 @@ def test_gradients_of_micro_batches_add_up_in_single_precision():
 def test_update_is_measured_block_by_block(block):
     """Also where a large weight is moved in parts."""
     one, many = make_optimizer(), make_optimizer()
-    many._adamw = MeasuredAdamW(many._masters, 0.01, block_elements=block)
+    many.adamw = MeasuredAdamW(many.masters, 0.01, block_elements=block)
     assert max(p.numel() for p in many.parameters) > 64
     for seed in (1, 2):
         first, second = one.step([make_group(seed)]), many.step([make_group(seed)])
@@ -187,7 +187,7 @@ def test_update_is_measured_block_by_block(block):
 def test_offloaded_state_gives_the_same_bits(dtype):
     near, far = (make_optimizer(dtype=dtype, offload_optimizer=on) for on in (False, True))
     for optimizer in (near, far):
-        optimizer._adamw = MeasuredAdamW(optimizer._masters, 0.01, optimizer is far, 256)
+        optimizer.adamw = MeasuredAdamW(optimizer.masters, 0.01, optimizer is far, 256)
     for seed in (1, 2, 3):
         assert near.step([make_group(seed)]) == far.step([make_group(seed)])
     assert torch.equal(weights(near.model), weights(far.model))

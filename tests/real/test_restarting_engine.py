@@ -20,7 +20,7 @@ from lab.trace.trace import Trace, load
 from real import TrainConfig
 from real.__main__ import main
 from real.engines.child_engine import ChildEngine
-from real.engines.make import RestartingEngine, _child
+from real.engines.make import RestartingEngine, make_child
 from real.engines.rollouts import EngineDied, EngineError, Rollouts, Sampling
 from real.model.policy import Policy
 
@@ -124,7 +124,7 @@ def test_a_run_that_a_dead_engine_ended_goes_on(whole, tmp_path, monkeypatch, ca
 
     def make(config: TrainConfig, policy: Policy, *others: Any) -> Any:
         def start() -> Any:
-            return next(broken, None) or Killed(_child(config, policy, *others), 2)
+            return next(broken, None) or Killed(make_child(config, policy, *others), 2)
 
         return RestartingEngine(start, 1)
 

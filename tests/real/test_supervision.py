@@ -111,10 +111,10 @@ def test_guard_draws_belong_to_seed_problem_and_visit():
     one, two = (
         supervisor(GuardConfig().set(tie_break="random"), ["0"] * 3, seed=s) for s in (0, 1)
     )
-    base = one._draws(np.array([0, 1, 2]), 4)
-    again = one._draws(np.array([2, 0]), np.array([4, 7]))
-    assert again.tie.tolist() == [base.tie[2], one._draws(np.array([0]), 7).tie[0]]
-    for other in (two._draws(np.array([0, 1, 2]), 4), one._draws(np.array([0, 1, 2]), 5)):
+    base = one.draws(np.array([0, 1, 2]), 4)
+    again = one.draws(np.array([2, 0]), np.array([4, 7]))
+    assert again.tie.tolist() == [base.tie[2], one.draws(np.array([0]), 7).tie[0]]
+    for other in (two.draws(np.array([0, 1, 2]), 4), one.draws(np.array([0, 1, 2]), 5)):
         assert not np.intersect1d(base.skip, other.skip).size
     found = decide(one, [2, 0], np.stack([votes(8, 8), votes(3)]), np.array([4, 7]))
     assert found.rows["visit"].tolist() == [4, 7]

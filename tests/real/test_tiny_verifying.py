@@ -278,7 +278,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[Group]]:
 
     monkeypatch.setattr(real.update.optimizer.PolicyOptimizer, "step", watched)
     # The tiny model's tokenizer knows no words: a question is then the attempt's own digits.
-    monkeypatch.setattr(further, "_QUESTION", "{attempt}=")
+    monkeypatch.setattr(further, "QUESTION", "{attempt}=")
     return seen
 
 

@@ -163,7 +163,7 @@ def test_new_weights_come_before_the_reset_and_the_version(server):
     server.calls.clear()
     engine.update_weights("weights", 1)
     assert server.paths() == ["/reset_prefix_cache", "/update_weight_version"]
-    transfer: Any = engine._transfer
+    transfer: Any = engine.transfer
     engine.update_weights("weights", 2)
     engine.close()
     assert transfer.sent == ["weights", "weights", "closed"]

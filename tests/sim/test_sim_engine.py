@@ -66,7 +66,7 @@ def test_a_replicate_is_the_same_run_alone(policy, name):
 def test_an_epoch_in_compiled_code_is_the_same_as_batch_by_batch(name, monkeypatch):
     config = with_arm(replace(SMALL, step=0.3, unparseable=0.1, vote_replicates=2), arm(name))
     whole = simulate(config)
-    monkeypatch.setattr(Simulation, "_plain", lambda simulation: False)
+    monkeypatch.setattr(Simulation, "is_plain", lambda simulation: False)
     parts = simulate(config)
     assert same(whole, parts) and whole.votes is not None and whole.votes.equals(parts.votes)
 

@@ -156,7 +156,7 @@ def features_of(**changes):
 
 def test_features_move_theta_along_the_gradient_and_all_logits_with_it():
     _, population, policy = features_of()
-    phi = policy._phi_RNDA.astype(float)
+    phi = policy.phi_RNDA.astype(float)
     problems = np.array([[4, 1], [0, 5]])
     g = np.random.default_rng(1).normal(size=(2, 2, 4))
     norm = update(policy, problems, 0.2, g)
@@ -179,7 +179,7 @@ def test_features_interfere_without_a_direction():
     g = np.zeros((1, 1, 5))
     g[..., population.truth_RN[0, 0]] = 1.0
     update(policy, np.zeros((1, 1), np.int64), 1.0, g)
-    lift = np.einsum("nda,d->na", policy._phi_RNDA[0], policy.theta_RD[0])
+    lift = np.einsum("nda,d->na", policy.phi_RNDA[0], policy.theta_RD[0])
     assert lift[0, population.truth_RN[0, 0]] == pytest.approx(1, abs=0.8)
     others = lift[1:]
     assert others.std() == pytest.approx(1 / 5, rel=0.35)
@@ -190,13 +190,13 @@ def test_features_interfere_without_a_direction():
 
 def test_features_belong_to_the_replicate_or_to_the_fixed_population():
     config = SimConfig(policy="features", n_problems=6, n_answers=4, replicates=2)
-    own = Features(config, draw_population(config))._phi_RNDA
+    own = Features(config, draw_population(config)).phi_RNDA
     assert own.shape == (2, 6, 64, 4) and (own[0] != own[1]).any()
     alone = replace(config, replicates=1, first_replicate=1)
-    assert (Features(alone, draw_population(alone))._phi_RNDA[0] == own[1]).all()
+    assert (Features(alone, draw_population(alone)).phi_RNDA[0] == own[1]).all()
     fixed = replace(config, fixed_population=True, first_replicate=3)
     policy = Features(fixed, draw_population(fixed))
-    assert (policy._phi_RNDA == own[:1]).all()
+    assert (policy.phi_RNDA == own[:1]).all()
     g = np.zeros((2, 1, 4))
     g[1, 0, 2] = 1.0
     update(policy, np.zeros((2, 1), np.int64), 0.5, g)
@@ -252,7 +252,7 @@ def test_a_problem_has_its_own_moments_and_shared_directions_theirs():
         g = np.zeros((1, 1, 3))
         g[..., population.attractor_RN[0, problem]] = pull
         update(policy, np.full((1, 1), problem), 0.1, g)
-    assert (policy._own.steps == 1).all() and (policy._shared.steps == 3).all()
+    assert (policy.own_moments.steps == 1).all() and (policy.shared_moments.steps == 3).all()
     own = np.take_along_axis(policy.parameters.z_RNA, population.attractor_RN[..., None], axis=2)
     start = np.take_along_axis(population.p0_RNA, population.attractor_RN[..., None], axis=2)
     # Each problem's first step has full size, the shared direction follows its own history.

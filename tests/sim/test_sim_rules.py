@@ -90,9 +90,9 @@ def test_permuting_the_truth_changes_nothing_that_is_trained(runs, name):
     # With observations that know something of the truth this cannot hold: that is what they are.
     config = runs.small(name, **KNOWS_NOTHING)
     honest, lied = Simulation(config), Simulation(config)
-    truth_RN = (lied._truth_RN + 1 + lied._truth_RN % 2) % config.n_answers
-    assert (truth_RN != lied._truth_RN).all()
-    lied._truth_RN = truth_RN
+    truth_RN = (lied.truth_RN + 1 + lied.truth_RN % 2) % config.n_answers
+    assert (truth_RN != lied.truth_RN).all()
+    lied.truth_RN = truth_RN
     parts, p_RNA = runs.finish(honest)
     other_parts, other_RNA = runs.finish(lied)
     assert p_RNA.tobytes() == other_RNA.tobytes()

@@ -7,7 +7,7 @@ from scipy.special import softmax
 from scipy.stats import chi2, kstest
 
 from sim import SimConfig
-from sim.engine.rules import _draw_subset, fills_words
+from sim.engine.rules import draw_subset, fills_words
 from sim.world.observe import MIDDLE, MOST, WIDTH, bell
 from sim.world.populations import draw_population
 from sim.world.sampling import (
@@ -226,7 +226,7 @@ def test_subsets_are_the_smallest_numbers(n_votes, share):
     u_GV = lanes(KEY, n_subsets * n_votes).reshape(-1, n_votes)
     drawn_GV = u_GV <= np.sort(u_GV, axis=1)[:, n - 1 : n]
     for g in range(n_subsets):
-        _draw_subset(KEY, g * n_votes, n_votes, n, words_3W)
+        draw_subset(KEY, g * n_votes, n_votes, n, words_3W)
         found_V = [(int(words_3W[0, v // LANES]) >> (v % LANES)) & 1 for v in range(n_votes)]
         assert found_V == drawn_GV[g].tolist()
     assert (drawn_GV.sum(axis=1) == n).all()

@@ -317,7 +317,7 @@ class GuardTrainer(PPOTrainerSync):
         """Do verl's step, and write its row of the trace."""
         with marked_timer("guarded_step", timing_raw):
             batch = super().step(metrics, timing_raw)
-        self._check_weights(metrics)
+        self.check_weights(metrics)
         self.log.write_steps({**measured(metrics, timing_raw), **self._row})
         self.log.note(
             progress=self.global_steps / self.total_training_steps,
@@ -325,7 +325,8 @@ class GuardTrainer(PPOTrainerSync):
         )
         return batch
 
-    def _check_weights(self, metrics: dict[str, Any]) -> None:
+    def check_weights(self, metrics: dict[str, Any]) -> None:
+        """Note a fault where the rollout's log-probs are far from those of the trainer."""
         if f"{_STALE}_mean" not in metrics:
             raise UserError(
                 f"{_STALE}: missing from verl's metrics, so that stale weights of the rollout stay "

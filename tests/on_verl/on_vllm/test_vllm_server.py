@@ -9,7 +9,7 @@ import pytest
 from run_verl import HERE, ROOT
 from whole_runs import Done, run
 
-from real.engines.vllm_engine import _DEFAULTS
+from real.engines.vllm_engine import DEFAULTS
 
 ON_VLLM = Path(__file__).parent
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -30,7 +30,7 @@ SETTINGS = (
 def run_on_vllm(out: Path) -> tuple[Done, list[float]]:
     """Run four steps; returns the run, and the largest difference of probabilities of each."""
     path = f"{ROOT}:{HERE}:{ON_VLLM}"
-    done = run(out, *SETTINGS, PYTHONPATH=path, **_DEFAULTS)
+    done = run(out, *SETTINGS, PYTHONPATH=path, **DEFAULTS)
     assert done.code == 0, done.output[-5000:]
     found = re.findall(r"training/rollout_probs_diff_max:([\d.e+-]+)", done.output)
     return done, [float(value) for value in found]

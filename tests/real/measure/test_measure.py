@@ -194,7 +194,7 @@ def test_growth_is_that_of_the_median_node(monkeypatch):
         wanted = shares_V[e // 2] * (start_ED[e] ** 2).sum()
         changed_ED[e] *= np.sqrt(wanted / (changed_ED[e] ** 2).sum())
     planted = iter([start_ED, start_ED + changed_ED])
-    monkeypatch.setattr(Growth, "_gradients", lambda self: next(planted).astype(np.float32))
+    monkeypatch.setattr(Growth, "gradients", lambda self: next(planted).astype(np.float32))
     half = np.full(14, np.log(0.5))
     monkeypatch.setattr("real.measure.gradients.next_log_probs", lambda *_: half)
     edges = [[1]] * 14, [0, 1] * 7, np.repeat(range(7), 2).tolist()
@@ -216,7 +216,7 @@ def test_growth_is_measured_at_the_likeliest_nodes_whatever_weights_are_drawn(mo
     for settings in ({"weights": 16}, {"weights": 32}):
         measured(model, [lambda: moved], **settings)
     assert compared[0] == compared[1]
-    monkeypatch.setattr("real.measure.measuring._GROWTH_NODES", len(PROMPTS))
+    monkeypatch.setattr("real.measure.measuring.GROWTH_NODES", len(PROMPTS))
     growth = measured(model, [lambda: moved], weights=16).facts.growth
     distance = 0.01 * sum(float(p.detach().square().sum()) for p in model.parameters()) ** 0.5
     assert growth == pytest.approx(growths[-1].at(moved) / distance, rel=1e-4)

@@ -81,7 +81,7 @@ def test_the_old_weights_keys_and_values_are_forgotten(
     # The same without the reset: that this test can see a stale cache at all.
     change(model)
     with monkeypatch.context() as patch:
-        patch.setattr(one.host._llm, "reset_prefix_cache", lambda: True)
+        patch.setattr(one.host.llm, "reset_prefix_cache", lambda: True)
         one.update_weights(model, version=2)
     assert logprob_gap(model, LONG, one.sample(LONG, 4, EIGHT, seeded()), 0.7) > 0.1
 
@@ -89,7 +89,7 @@ def test_the_old_weights_keys_and_values_are_forgotten(
 def test_a_cache_that_cannot_be_emptied_is_an_error(
     one: VllmEngine, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(one.host._llm, "reset_prefix_cache", lambda: False)
+    monkeypatch.setattr(one.host.llm, "reset_prefix_cache", lambda: False)
     with pytest.raises(EngineDied, match="prefix cache was not emptied"):
         one.update_weights(model, version=1)
     with pytest.raises(EngineError, match="no weights of the trainer's"):
@@ -99,10 +99,10 @@ def test_a_cache_that_cannot_be_emptied_is_an_error(
 def test_the_version_is_what_vllm_says_not_what_we_hope(
     one: VllmEngine, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one.host._llm.update_weight_version("other")
+    one.host.llm.update_weight_version("other")
     with pytest.raises(EngineError, match="drawn by version other of the weights instead of 0"):
         one.sample(SHORT, 2, EIGHT, seeded())
-    monkeypatch.setattr(one.host._llm, "update_weight_version", lambda _: None)
+    monkeypatch.setattr(one.host.llm, "update_weight_version", lambda _: None)
     one.update_weights(model, version=1)
     with pytest.raises(EngineError, match="drawn by version other of the weights instead of 1"):
         one.sample(SHORT, 2, EIGHT, seeded())
@@ -176,6 +176,6 @@ def test_what_breaks_in_vllm_is_one_line(
         raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB\nand more")
 
     with monkeypatch.context() as patch:
-        patch.setattr(one.host._llm.llm_engine, "step", broken)
+        patch.setattr(one.host.llm.llm_engine, "step", broken)
         with pytest.raises(EngineDied, match=r"failed while sampling .*2 GiB\); lower engine_mem"):
             one.sample(SHORT, 1, EIGHT, seeded())

@@ -229,7 +229,7 @@ def test_an_engine_of_two_processes_gets_their_parts_of_the_weights(
 ) -> None:
     """In buckets that are filled again and again, as where there is little room."""
     monkeypatch.setattr(weights, "BUCKET", 20_000)
-    monkeypatch.setattr(weights, "_SPARE", 0)
+    monkeypatch.setattr(weights, "SPARE", 0)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=40_000))
     model = make_model()
     engine = start(folder, n_gpus=2)

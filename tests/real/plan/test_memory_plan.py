@@ -376,7 +376,7 @@ UNEQUAL, EQUAL = (40, 38, 36, 34), (40, 40, 40, 40)
 def test_an_engine_holds_at_most_the_planned_bytes(
     kv_heads, vocabulary, lengths, top_p, least, monkeypatch
 ):
-    monkeypatch.setattr("real.engines.transformers_engine._BLOCK", 16)  # so that buffers grow
+    monkeypatch.setattr("real.engines.transformers_engine.BLOCK", 16)  # so that buffers grow
     sizes: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 3}
     heads: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": kv_heads}
     shape = Qwen2Config(**sizes, **heads, vocab_size=vocabulary)
