@@ -391,9 +391,7 @@ class Judge(ExtraRollouts):
 
     def ask(self, decided: Decided | None, responses: Responses) -> Decided | None:
         """Let the model judge, first a response with the label, and solve again what is wrong."""
-        chosen = None
-        if decided is not None:
-            chosen = self._rule.questions(decided.obs, decided.decision.label)
+        chosen = self._rule.questions(decided.obs, decided.decision.label) if decided else None
         chosen_PQ = self._parts.ranks.from_first(chosen).astype(np.int64)
         self.asked = self._verify(chosen_PQ, responses)
         if self._rule.regenerations:

@@ -81,7 +81,7 @@ def test_a_checkpoint_without_guard_is_refused(composed, tmp_path):
 def test_weights_of_the_rollout_that_nobody_compared_end_the_run():
     notes = []
     log = SimpleNamespace(note_faults=lambda *given: notes.append(given))
-    trainer = SimpleNamespace(_probs_diff_limit=0.02, log=log, global_steps=3)
+    trainer = SimpleNamespace(probs_diff_limit=0.02, log=log, global_steps=3)
     with pytest.raises(UserError, match="rollout_probs_diff: missing"):
         GuardTrainer.check_weights(trainer, {})
     GuardTrainer.check_weights(trainer, {"training/rollout_probs_diff_mean": 1e-3})

@@ -157,9 +157,10 @@ class GuardTrainer(PPOTrainerSync):
     # verl takes a trainer of any other name for an asynchronous one.
     trainer_mode = property(lambda self: "sync", lambda self, name: None)  # type: ignore[assignment]
     worker_class: type = GuardWorker
+    actor_rollout_wg: Any  # Ray gives it the methods of its workers
 
     def __init__(self, config: Any) -> None:
-        self.settings, self.out, self._probs_diff_limit = settings_of(config)
+        self.settings, self.out, self.probs_diff_limit = settings_of(config)
         self.resumed = resumed_from(config.trainer)
         if self.resumed is None:
             check_new(self.out)
@@ -192,8 +193,7 @@ class GuardTrainer(PPOTrainerSync):
     def on_init_end(self) -> None:
         """Give the workers the loss of both streams."""
         config = omega_conf_to_dataclass(self.config.actor_rollout_ref.actor)
-        workers: Any = self.actor_rollout_wg
-        workers.set_loss_fn(partial(two_stream_loss, config))
+        self.actor_rollout_wg.set_loss_fn(partial(two_stream_loss, config))
         super().on_init_end()
 
     def fit(self, agent_loop_manager: Any) -> None:
@@ -299,8 +299,7 @@ class GuardTrainer(PPOTrainerSync):
         whole: Any = upsample_batch_to_divisible_size(
             batch, size * len(trained.minis), self.tokenizer.eos_token_id
         )
-        workers: Any = self.actor_rollout_wg
-        ranks = max(workers._query_dispatch_info("actor")) + 1
+        ranks = max(self.actor_rollout_wg._query_dispatch_info("actor")) + 1
         whole.reorder(dealt(trained.minis, ranks, [tag["seq_len"] for tag in whole.tags], size))
         return whole
 
@@ -326,14 +325,18 @@ class GuardTrainer(PPOTrainerSync):
         return batch
 
     def check_weights(self, metrics: dict[str, Any]) -> None:
-        """Note a fault where the rollout's log-probs are far from those of the trainer."""
+        """Note a fault where the rollout's log-probs are far from those of the trainer.
+
+        Raises:
+            UserError: verl's metrics of the step do not say how far they are.
+        """
         if f"{_STALE}_mean" not in metrics:
             raise UserError(
                 f"{_STALE}: missing from verl's metrics, so that stale weights of the rollout stay "
                 "unseen; set actor_rollout_ref.rollout.calculate_log_probs=True"
             )
-        if metrics[f"{_STALE}_mean"] > self._probs_diff_limit:
-            text = f"rollout_probs_diff_mean was above {self._probs_diff_limit:g}: stale weights?"
+        if metrics[f"{_STALE}_mean"] > self.probs_diff_limit:
+            text = f"rollout_probs_diff_mean was above {self.probs_diff_limit:g}: stale weights?"
             self.log.note_faults(0, {text: 1}, self.global_steps)
 
     @property
