@@ -13,8 +13,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from torch.nn.functional import linear, scaled_dot_product_attention
+from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils import logging as transformers_logging
 from transformers.utils.import_utils import is_gguf_available
 
@@ -73,6 +74,7 @@ def load_policy(
     folder = Path(folder)
     chosen_device = pick_device(device)
     check_folder(folder)
+    AttentionInterface.register("sdpa", grouped_attention)
     with loading(
         f"model {folder}: could not be loaded",
         "give a whole causal language model with safetensors weights and its tokenizer"
@@ -124,6 +126,29 @@ def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
                 "that holds a whole causal language model"
             )
     return model
+
+
+def grouped_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attention as transformers' `sdpa`, to the bit, but without copies of shared keys on a CPU.
+
+    With a mask transformers copies keys and values for every query head, at every token. This took
+    a quarter of the time of sampling from a model in which 9 heads share 3.
+    """
+    shared = attention_mask is not None and query.is_cpu and key.shape[1] < query.shape[1]
+    special = any(options.get(name) is not None for name in ("position_bias", "cache"))
+    if special or not shared or torch.__version__ < "2.9":  # before, sharing was slow
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    dropout, scale = options.get("dropout", 0.0), options.get("scaling")
+    how: dict[str, Any] = {"dropout_p": dropout, "scale": scale, "enable_gqa": True}
+    output = scaled_dot_product_attention(query, key, value, attention_mask, **how)
+    return output.transpose(1, 2).contiguous(), None
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:

@@ -53,30 +53,59 @@ class Masters:
     @torch.no_grad()
     def gradients(self) -> list[Tensor]:
         """Return this rank's shards of the gradients, one per master, zero before a pass."""
-        return [  # pyrefly: ignore[bad-return]
-            local_shard(parameter.grad) if sums is None and parameter.grad is not None else sums
+        return [
+            sums.value() if sums else _own_gradient(parameter)
             for parameter, sums in zip(self.parameters, self._sums, strict=True)
         ]
 
+    @torch.no_grad()
     def zero_gradients(self) -> None:
         """Set the gradients to zero, in place."""
-        torch._foreach_zero_(self.gradients())
+        own = []
+        for parameter, sums in zip(self.parameters, self._sums, strict=True):
+            if sums:
+                sums.empty = True
+            else:
+                own.append(_own_gradient(parameter))
+        if own:
+            torch._foreach_zero_(own)
 
     @staticmethod
-    def _watched(parameter: Tensor, master: Tensor) -> Tensor | None:
+    def _watched(parameter: Tensor, master: Tensor) -> _Sum | None:
         """The sum of a parameter's gradients where it has a copy; else its own grows in place."""
         if master is parameter:
             parameter.grad = torch.zeros_like(parameter)
             return None
-        sums = torch.zeros_like(parameter, dtype=master.dtype)
+        return _Sum(parameter, master.dtype)
 
-        def move(filled: Tensor) -> None:
-            if filled.grad is not None:
-                sums.add_(filled.grad)
-            filled.grad = None
 
-        parameter.register_post_accumulate_grad_hook(move)
-        return sums
+def _own_gradient(parameter: Any) -> Tensor:
+    return local_shard(parameter.grad)
+
+
+class _Sum:
+    """The sum of a parameter's gradients, to which each backward pass moves its own."""
+
+    def __init__(self, parameter: Tensor, dtype: torch.dtype) -> None:
+        self._total = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
+        self.empty = False
+        """The sum is zero whatever the tensor holds, so that the first gradient is just copied."""
+        parameter.register_post_accumulate_grad_hook(self._move)
+
+    def value(self) -> Tensor:
+        if self.empty:
+            self._total.zero_()
+        self.empty = False
+        return self._total
+
+    def _move(self, filled: Tensor) -> None:
+        if filled.grad is not None:
+            if self.empty:
+                self._total.copy_(filled.grad)
+            else:
+                self._total.add_(filled.grad)
+            self.empty = False
+        filled.grad = None
 
 
 def _master(parameter: Tensor, on_host: bool) -> Tensor:

@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import gpt2, llama, save_model
+from small_models import decoder_sizes, gpt2, llama, save_model
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lab.base.errors import UserError
 from lab.trace.trace import Trace, load
 from real import TrainConfig, train
 from real.__main__ import main
+from real.model import policy
 from real.model.policy import load_policy
 from real.run import prepare
 from real.tiny import CHECKPOINT, problems
@@ -162,6 +166,29 @@ def test_weights_in_the_precision_of_their_file_are_mapped_not_copied(model: Pat
         return {any(p.data_ptr() in span for span in ranges) for p in loaded.parameters()}
 
     assert mapped("float32") == {True} and mapped("bfloat16") == {False}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_heads_share_keys_without_copies_and_change_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+):
+    """Two heads on one, with a mask as prompts of two lengths have it."""
+    save_model(tmp_path / "model", lambda n, _: LlamaForCausalLM(LlamaConfig(**decoder_sizes(n))))
+    model = load_policy(tmp_path / "model", "cpu", dtype).model
+    mask = torch.tensor([[0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+    inputs = {"input_ids": torch.arange(3, 15).view(2, 6), "attention_mask": mask}
+    heads: list[int] = []
+    kernel = policy.scaled_dot_product_attention
+
+    def watched(query: torch.Tensor, key: torch.Tensor, *rest: Any, **how: Any) -> torch.Tensor:
+        heads.append(key.shape[1])
+        return kernel(query, key, *rest, **how)
+
+    monkeypatch.setattr(policy, "scaled_dot_product_attention", watched)
+    shared = model(**inputs).logits
+    assert heads == [1, 1]
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", sdpa_attention_forward)
+    assert torch.equal(model(**inputs).logits, shared) and heads == [1, 1]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

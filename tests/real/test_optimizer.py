@@ -15,7 +15,7 @@ from transformers import Qwen2ForCausalLM
 from lab.base.errors import UserError
 from real.settings.groups import UpdateSettings
 from real.tiny.pretrain import Recipe, initial_model
-from real.update.optimizer import Fault, MeasuredAdamW, PolicyOptimizer, registered
+from real.update.optimizer import Fault, Masters, MeasuredAdamW, PolicyOptimizer, registered
 from real.update.packing import Group
 
 SMALL = Recipe(width=16, layers=1, mlp_width=24)
@@ -168,6 +168,19 @@ def test_gradients_of_micro_batches_add_up_in_single_precision():
     one, other = (torch.cat([g.flatten() for g in o.masters.gradients()]) for o in (whole, cut))
     assert one.dtype == torch.float32
     assert (one - other).norm() / one.norm() < 0.02
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_begin_at_zero(dtype: torch.dtype):
+    """Also that of a weight which the next pass does not reach; several passes add up."""
+    always, once = weights = [torch.ones(2, dtype=dtype, requires_grad=True) for _ in range(2)]
+    masters = Masters(weights)
+    for reached, n_passes in (([once, always], 1), ([always], 3)):
+        masters.zero_gradients()
+        for _ in range(n_passes):
+            torch.stack([2 * weight.sum() for weight in reached]).sum().backward()
+    assert [gradient.tolist() for gradient in masters.gradients()] == [[6, 6], [0, 0]]
+    assert {gradient.dtype for gradient in masters.gradients()} == {torch.float32}
 
 
 @pytest.mark.parametrize("block", [256, 64])
