@@ -408,8 +408,8 @@ def _transformers(size: ModelSize, config: TrainConfig, world: int) -> tuple[lis
     narrow = widths(config)[0]
     rows = config.max_rows  # of evaluations, which have more problems than a batch
     tokens = rows * longest(config)
-    # Prompts of unequal lengths need a mask, with which attention copies a layer's keys and values
-    # to every head of the queries. Else a layer that grows needs less than that.
+    # Prompts of unequal lengths need a mask, with which attention on a GPU copies a layer's keys
+    # and values to every head of the queries. Else a layer that grows needs less than that.
     layer = size.n_kv // size.n_layers * size.n_heads // size.n_kv_heads
     # Numbers in single precision for each logit: a draw with `top_p` sorts them.
     copies = 9 if min(config.top_p, config.eval_top_p) < 1 else 5

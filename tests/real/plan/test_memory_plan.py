@@ -17,6 +17,8 @@ import torch
 from held_bytes import held_bytes
 from live_tensors import LiveTensors
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lab.base.errors import UserError
 from real.__main__ import main
@@ -377,6 +379,7 @@ def test_an_engine_holds_at_most_the_planned_bytes(
     kv_heads, vocabulary, lengths, top_p, least, monkeypatch
 ):
     monkeypatch.setattr("real.engines.transformers_engine.BLOCK", 16)  # so that buffers grow
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", sdpa_attention_forward)  # as on a GPU
     sizes: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 3}
     heads: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": kv_heads}
     shape = Qwen2Config(**sizes, **heads, vocab_size=vocabulary)
