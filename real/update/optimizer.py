@@ -52,7 +52,10 @@ class Masters:
 
     @torch.no_grad()
     def gradients(self) -> list[Tensor]:
-        """Return this rank's shards of the gradients, one per master, zero before a pass."""
+        """Return this rank's shards of the gradients, one per master, zero before a pass.
+
+        Those of one pass alone may have the precision of their parameters.
+        """
         return [
             sums.value() if sums else _own_gradient(parameter)
             for parameter, sums in zip(self.parameters, self._sums, strict=True)
@@ -64,7 +67,7 @@ class Masters:
         own = []
         for parameter, sums in zip(self.parameters, self._sums, strict=True):
             if sums:
-                sums.empty = True
+                sums.clear()
             else:
                 own.append(_own_gradient(parameter))
         if own:
@@ -84,28 +87,46 @@ def _own_gradient(parameter: Any) -> Tensor:
 
 
 class _Sum:
-    """The sum of a parameter's gradients, to which each backward pass moves its own."""
+    """The sum of a parameter's gradients, to which each backward pass moves its own.
+
+    It has the precision of the master, or, where no step had several passes yet, that of the
+    parameter: nothing is lost and no memory taken.
+    """
 
     def __init__(self, parameter: Tensor, dtype: torch.dtype) -> None:
-        self._total = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
-        self.empty = False
-        """The sum is zero whatever the tensor holds, so that the first gradient is just copied."""
+        self._parameter, self._dtype = parameter, dtype
+        self._only: Tensor | None = None
+        self._wide: Tensor | None = None
+        self._empty = False
         parameter.register_post_accumulate_grad_hook(self._move)
 
+    def clear(self) -> None:
+        self._empty, self._only = True, None
+
     def value(self) -> Tensor:
-        if self.empty:
-            self._total.zero_()
-        self.empty = False
-        return self._total
+        if self._only is not None:
+            return self._only
+        wide = self._widened()
+        return wide.zero_() if self._empty else wide
 
     def _move(self, filled: Tensor) -> None:
-        if filled.grad is not None:
-            if self.empty:
-                self._total.copy_(filled.grad)
-            else:
-                self._total.add_(filled.grad)
-            self.empty = False
-        filled.grad = None
+        gradient, filled.grad = filled.grad, None
+        if gradient is None:
+            return
+        if not self._empty:
+            self._widened().add_(gradient)
+        elif self._wide is None:
+            self._only = gradient
+        else:
+            self._wide.copy_(gradient)
+        self._empty = False
+
+    def _widened(self) -> Tensor:
+        if self._wide is None:
+            first, self._only = self._only, None
+            like = torch.zeros_like(self._parameter) if first is None else first
+            self._wide = like.to(self._dtype)
+        return self._wide
 
 
 def _master(parameter: Tensor, on_host: bool) -> Tensor:
@@ -186,11 +207,15 @@ class MeasuredAdamW:
         return {name: sharded_like(shards[index], like) for name, shards in pairs}
 
     @torch.no_grad()
-    def step(self, lr: float) -> Tensor:
-        """Move all weights, and return the L2 norm of the change of this rank's shards."""
+    def step(self, lr: float, scale: Tensor) -> Tensor:
+        """Move all weights by the gradients times `scale`, which may be changed in place.
+
+        Returns:
+            The L2 norm of the change of this rank's shards.
+        """
         sources = (self._shards(), *self._moments)
         gradients = self.masters.gradients()
-        norms = [self._move(block, sources, gradients, lr) for block in self._blocks]
+        norms = [self._move(block, sources, gradients, lr, scale) for block in self._blocks]
         self.n_steps += 1
         if not norms:
             return torch.zeros((), device=gradients[0].device)
@@ -202,9 +227,11 @@ class MeasuredAdamW:
         sources: tuple[list[Tensor], ...],
         gradients: list[Tensor],
         lr: float,
+        scale: Tensor,
     ) -> Tensor:
         """Move one block; `sources` are weights and moments."""
-        grads = [piece.of(gradients[piece.place]) for piece in block]
+        grads = [p.of(gradients[p.place]).to(sources[0][p.place].dtype) for p in block]
+        torch._foreach_mul_(grads, scale)
         kept = [[piece.of(source[piece.place]) for piece in block] for source in sources]
         used = [list(map(self._fetched, parts, grads)) for parts in kept]
         weights, exp_avgs, exp_avg_sqs = used
@@ -400,11 +427,13 @@ class PolicyOptimizer:
             return step(fault=self._refused(Fault.LOG_PROBS))
         if not done.n_tokens:
             return step()
-        if not math.isfinite(grad_norm := self._clipped()):
+        norm = self._grad_norm()
+        if not math.isfinite(grad_norm := norm.item()):
             return step(fault=self._refused(Fault.GRADIENT))
         if not math.isfinite(done.loss):
             return step(fault=self._refused(Fault.LOSS))
-        moved = norm_over_ranks(self.adamw.step(lr), self._group).item()
+        scale = (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        moved = norm_over_ranks(self.adamw.step(lr, scale), self._group).item()
         fault = None if math.isfinite(moved) else self._refused(Fault.UPDATE)
         if fault is None:
             self.n_refused_in_a_row = 0
@@ -467,12 +496,11 @@ class PolicyOptimizer:
         return computed_with(parameter, self.model) != master.dtype
 
     @torch.no_grad()
-    def _clipped(self) -> float:
+    def _grad_norm(self) -> Tensor:
         gradients = self.masters.gradients()
-        whole = torch.nn.utils.get_total_norm(gradients)
-        norm = norm_over_ranks(whole, self._group)
-        torch._foreach_mul_(gradients, (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        return norm.item()
+        dtype = torch.promote_types(gradients[0].dtype, torch.float32)
+        norms = torch._foreach_norm(gradients, dtype=dtype)
+        return norm_over_ranks(torch.linalg.vector_norm(torch.stack(norms)), self._group)
 
     def _backward(self, batch: list[Group]) -> Pass:
         """The gradient of a mini-batch, without rows of no finite value, which `broken` names."""
