@@ -1,8 +1,8 @@
 """One optimizer step per mini-batch: schedule, clipping, refusals, AdamW, the weights' average.
 
 Low-precision parameters are updated through master weights, copies in single precision: at a
-learning rate of 1e-6 most bfloat16 weights would never move. Gradients too are added up in single
-precision: each backward pass moves its low-precision gradient over and frees it.
+learning rate of 1e-6 most bfloat16 weights would never move. Gradients of several backward passes
+too are added up in single precision, and each low-precision one is freed.
 """
 
 from __future__ import annotations
