@@ -64,14 +64,11 @@ class Masters:
     @torch.no_grad()
     def zero_gradients(self) -> None:
         """Set the gradients to zero, in place."""
-        own = []
-        for parameter, sums in zip(self.parameters, self._sums, strict=True):
-            if sums:
-                sums.clear()
-            else:
-                own.append(_own_gradient(parameter))
-        if own:
+        pairs = list(zip(self.parameters, self._sums, strict=True))
+        if own := [_own_gradient(parameter) for parameter, sums in pairs if sums is None]:
             torch._foreach_zero_(own)
+        for sums in filter(None, self._sums):
+            sums.clear()
 
     @staticmethod
     def _watched(parameter: Tensor, master: Tensor) -> _Sum | None:
@@ -95,37 +92,33 @@ class _Sum:
 
     def __init__(self, parameter: Tensor, dtype: torch.dtype) -> None:
         self._parameter, self._dtype = parameter, dtype
-        self._only: Tensor | None = None
         self._wide: Tensor | None = None
-        self._empty = False
+        self._sum: Tensor | None = None
+        """None where it is zero; else the first gradient itself, or `_wide`."""
         parameter.register_post_accumulate_grad_hook(self._move)
 
     def clear(self) -> None:
-        self._empty, self._only = True, None
+        self._sum = None
 
     def value(self) -> Tensor:
-        if self._only is not None:
-            return self._only
-        wide = self._widened()
-        return wide.zero_() if self._empty else wide
+        if self._sum is None:
+            self._sum = self._widened().zero_()
+        return self._sum
 
     def _move(self, filled: Tensor) -> None:
         gradient, filled.grad = filled.grad, None
         if gradient is None:
             return
-        if not self._empty:
-            self._widened().add_(gradient)
-        elif self._wide is None:
-            self._only = gradient
-        else:
-            self._wide.copy_(gradient)
-        self._empty = False
+        if self._sum is None:
+            self._sum = gradient if self._wide is None else self._wide.copy_(gradient)
+            return
+        if self._sum is not self._wide:
+            self._sum = self._widened().copy_(self._sum)
+        self._sum.add_(gradient)
 
     def _widened(self) -> Tensor:
         if self._wide is None:
-            first, self._only = self._only, None
-            like = torch.zeros_like(self._parameter) if first is None else first
-            self._wide = like.to(self._dtype)
+            self._wide = torch.empty_like(self._parameter, dtype=self._dtype, requires_grad=False)
         return self._wide
 
 
