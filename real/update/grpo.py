@@ -43,9 +43,10 @@ class Pass:
     n_clipped: int = 0
     """Response tokens of which the clip cut the gradient."""
     n_forward: int = 0
-    """Response tokens that went through the model, on any rank."""
+    """Response tokens whose loss was computed, on any rank."""
     n_inputs: int = 0
-    """The same with their prompts: tokens of which the model's matrices were multiplied."""
+    """Tokens of which the model's matrices were multiplied: those of prompts and responses, what
+    several rows of a sequence share counted once."""
     n_left_out: int = 0
     """Response tokens outside of loss and denominator: the log-prob of the sampler is not finite,
     or of the trainer, which takes the whole response out."""
@@ -53,7 +54,7 @@ class Pass:
     """Rows with tokens whose log-prob under the trained policy is not finite. They spoil the
     gradient: forget it, and repeat the pass on `without_rows(groups, broken)`."""
     kl: float = 0.0
-    """Mean over the forwarded tokens of the estimated KL divergence from the reference."""
+    """Mean over the `n_forward` tokens of the estimated KL divergence from the reference."""
 
 
 def backward(

@@ -315,8 +315,8 @@ class Scorer(nn.Module):
         inputs: dict[str, Any] = {"input_ids": rows.input_ids_BS, "use_cache": False}
         if rows.position_ids_BS is not None:
             inputs["position_ids"] = rows.position_ids_BS
-        if rows.segments_BS is not None:
-            inputs["attention_mask"] = _bundle_mask(self.model, rows.segments_BS)
+        if rows.ends_BS is not None:
+            inputs["attention_mask"] = _bundle_mask(self.model, rows.ends_BS)
         with checkpointed(self.model):
             if self.head is None:
                 return _pick(self.model(**inputs).logits, rows.index_n)
@@ -446,9 +446,9 @@ def can_bundle(model: Any) -> bool:
     tokens = torch.arange(_PROBE_TOKENS, device=device) % config.vocab_size
     prompt, responses = tokens[:2], tokens[2:].view(2, 2)
     alone = torch.cat([prompt.expand(2, -1), responses], dim=1)
-    segments = torch.tensor([[0, 0, 1, 1, 2, 2]], device=device)
+    ends = torch.tensor([[6, 6, 4, 4, 6, 6]], device=device)
     positions = torch.tensor([[0, 1, 2, 3, 2, 3]], device=device)
-    bundled = {"position_ids": positions, "attention_mask": _bundle_mask(model, segments)}
+    bundled = {"position_ids": positions, "attention_mask": _bundle_mask(model, ends)}
     try:
         expected = body(input_ids=alone, use_cache=False)[0][:, 2:]
         found = body(input_ids=tokens[None], use_cache=False, **bundled)[0][:, 2:]
@@ -458,10 +458,10 @@ def can_bundle(model: Any) -> bool:
     return bool((found.view_as(expected) - expected).abs().max() <= tolerance)
 
 
-def _bundle_mask(model: Any, segments_BS: Tensor) -> Tensor:
+def _bundle_mask(model: Any, ends_BS: Tensor) -> Tensor:
     """(B, 1, S, S) mask of bundles: bool, or for the eager kernel to be added to the scores."""
-    own_BSS = segments_BS[:, :, None] == segments_BS[:, None, :]
-    mask_BSS = (own_BSS | (segments_BS == 0)[:, None, :]).tril_()
+    places_S1 = torch.arange(ends_BS.shape[1], device=ends_BS.device)[:, None]
+    mask_BSS = (places_S1 < ends_BS[:, None, :]).tril_()
     if model.config.get_text_config()._attn_implementation == "eager":
         dtype = model.get_input_embeddings().weight.dtype
         zeros = torch.zeros_like(mask_BSS, dtype=dtype)

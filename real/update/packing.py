@@ -7,8 +7,9 @@
 * packed: rows one behind the other in a sequence whose positions start again at 0, without padding.
   Only flash-attention kernels know from the positions where a row ends; torch's own would get a
   dense mask: on a CPU, 8 rows of 287 tokens took 2.8 times as long packed as padded.
-* bundled: a prompt, computed once, and several responses to it in one sequence. A dense mask keeps
-  the responses apart, which pays where prompts are longer than responses.
+* bundled: a prompt and several responses to it in one sequence, in which each of their prefixes
+  stands once: short answers often begin alike. A dense mask lets a token see its own prefix alone,
+  which pays where prompts are longer than responses.
 """
 
 from __future__ import annotations
@@ -130,7 +131,10 @@ def plan(
     """
     most = max_tokens_per_microbatch
     bundle = 1 if width is None else bundle_size(groups, counts, most, width, world)
-    rows = sorted(_rows(groups, counts, bundle), key=lambda row: (-row.length, row.places))
+    rows = _rows(groups, counts, bundle)
+    if bundle > 1:
+        rows = [_without_repeats(row, groups) for row in rows]
+    rows.sort(key=lambda row: (-row.length, row.places))
     # Back and forth over the ranks, so that no rank gets the longer row every time.
     turns = [*range(world), *reversed(range(world))]
     shares: list[list[PackedRow]] = [[] for _ in range(world)]
@@ -164,7 +168,10 @@ def bundle_size(
     width: int,
     world: int,
 ) -> int:
-    """The cheapest number of responses behind one prompt; 1 where bundles save too little."""
+    """The cheapest number of responses behind one prompt; 1 where bundles save too little.
+
+    That responses may begin alike is left out of the estimate.
+    """
     singles = _rows(groups, counts)
     alone = _cost(singles, width)
     best, least = 1, min(BUNDLE_BELOW * alone, alone - PASS_TOKENS)
@@ -196,6 +203,28 @@ def _rows(groups: Sequence[Group], counts: Sequence[RowCounts], bundle: int = 1)
             n_tokens = sum(lengths[row] - 1 for _, row in bundled)
             rows.append(PackedRow(tuple(bundled), group.prompt_L.shape[0] + n_tokens))
     return rows
+
+
+def _without_repeats(row: PackedRow, groups: Sequence[Group]) -> PackedRow:
+    """The row of a bundle with prefixes that its responses share counted once."""
+    group = groups[row.places[0][0]]
+    _, new_DT, _ = _prefixes(_take(group, [k for _, k in row.places]))
+    return row._replace(length=group.prompt_L.shape[0] + int(new_DT.sum()))
+
+
+def _prefixes(part: Group) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct inputs of responses, sorted, so that the tree of their prefixes is depth first.
+
+    Returns:
+        (D, T) their tokens, -1 behind them; (D, T) bool, tokens whose prefix is in no row above;
+        (K,) the row of each response.
+    """
+    places_T = torch.arange(part.tokens_KT.shape[1], device=part.tokens_KT.device)
+    inputs_KT = part.tokens_KT.where(places_T < part.lengths_K[:, None] - 1, -1)
+    tokens_DT, which_K = inputs_KT.unique(dim=0, return_inverse=True)
+    new_DT = tokens_DT >= 0
+    new_DT[1:] &= (tokens_DT[1:] != tokens_DT[:-1]).cumsum(1) > 0
+    return tokens_DT, new_DT, which_K
 
 
 def _cut_padded(rows: list[PackedRow], max_tokens_per_microbatch: int) -> list[list[PackedRow]]:
@@ -250,16 +279,17 @@ class PackedRows:
     so many outputs at the end of every row do."""
     targets_n: Tensor
     """(n,) ids of those tokens."""
-    segments_BS: Tensor | None = None
-    """(B, S) when bundled: 0 in the prompt, 1, 2 and so on in the responses behind it, -1 in
-    padding. A token sees what stands before it in the prompt and in its own segment."""
+    ends_BS: Tensor | None = None
+    """(B, S) when bundled: where each token's continuations end, which alone see it. They stand
+    behind it without a gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
     """R rows of a mini-batch, ready for one forward and one backward pass.
 
-    T is their longest response, n the scored tokens: those of `counted_RT`, or all R*T of them.
+    T is their longest response, n the scored tokens: those of `counted_RT`, or all R*T of them. In
+    bundles a token behind the same prefix is scored once for all rows.
     """
 
     rows: PackedRows
@@ -267,6 +297,8 @@ class MicroBatch:
     """(R, T) bool, tokens of the loss."""
     parts: tuple[Group, ...]
     """The rows as groups, one per problem or bundle, columns cut at the longest response."""
+    score_of_counted: Tensor | None = None
+    """In bundles which of the n scores each token of `counted_RT` has."""
 
     def stacked(self, name: str, missing: float = 0.0) -> Tensor:
         """(R, T) or (R,) values of that field of all rows; `missing` where a problem has None."""
@@ -280,6 +312,8 @@ class MicroBatch:
         """(R, T) values of the scored tokens at their places, 0 elsewhere."""
         if isinstance(self.rows.index_n, int):
             return values_n.view(self.counted_RT.shape)
+        if self.score_of_counted is not None:
+            values_n = values_n[self.score_of_counted]
         zeros = values_n.new_zeros(self.counted_RT.shape)
         return zeros.masked_scatter(self.counted_RT, values_n)
 
@@ -302,8 +336,9 @@ def micro_batch(
     width = max(part.tokens_KT.shape[1] for part in parts)
     counted_RT = _stack([part.counted_KT for part in parts], width)
     if bundle > 1:
-        rows = _lay_out_bundles(parts, counted_RT)
-    elif layout == "padded" and len(parts) == 1 and counted_RT.numel() <= most_padded:
+        rows, score_of_counted = _lay_out_bundles(parts, counted_RT)
+        return MicroBatch(rows, counted_RT, parts, score_of_counted)
+    if layout == "padded" and len(parts) == 1 and counted_RT.numel() <= most_padded:
         tokens_KT = parts[0].tokens_KT
         rows = PackedRows(_sequences(parts[0]), None, tokens_KT.shape[1], tokens_KT.flatten())
     else:
@@ -332,36 +367,42 @@ def _lay_out(parts: Sequence[Group], scored_RT: Tensor, layout: Layout) -> Packe
     return PackedRows(ids_RS, positions, index_RT[scored_RT], targets_RT[scored_RT])
 
 
-def _lay_out_bundles(parts: Sequence[Group], scored_RT: Tensor) -> PackedRows:
-    """As `_lay_out`, with every part in one sequence behind its prompt."""
+def _lay_out_bundles(parts: Sequence[Group], scored_RT: Tensor) -> tuple[PackedRows, Tensor]:
+    """As `_lay_out`, with every part in one sequence; and which of the scores each token has."""
     width = scored_RT.shape[1]
     sequences, indices = zip(*(_bundle(part, width) for part in parts), strict=True)
     size = max(sequence_3S.shape[1] for sequence_3S in sequences)
-    # Padding is token 0 at position 0, in a segment of its own.
-    fill = torch.tensor([[0], [0], [-1]], device=scored_RT.device)
+    # Padding is token 0 at position 0, seen by padding alone.
+    fill = torch.tensor([[0], [0], [size]], device=scored_RT.device)
     padded = [torch.cat([s_3S, fill.expand(-1, size - s_3S.shape[1])], dim=1) for s_3S in sequences]
-    ids_BS, positions_BS, segments_BS = torch.stack(padded, dim=1)
+    ids_BS, positions_BS, ends_BS = torch.stack(padded, dim=1)
     index_RT = torch.cat([index_KT + b * size for b, index_KT in enumerate(indices)])
     targets_RT = _stack([part.tokens_KT for part in parts], width)
-    index_n, targets_n = index_RT[scored_RT], targets_RT[scored_RT]
-    return PackedRows(ids_BS, positions_BS, index_n, targets_n, segments_BS)
+    pairs = torch.stack([index_RT[scored_RT], targets_RT[scored_RT]])
+    (index_n, targets_n), score_of = pairs.unique(dim=1, return_inverse=True)
+    return PackedRows(ids_BS, positions_BS, index_n, targets_n, ends_BS), score_of
 
 
 def _bundle(part: Group, width: int) -> tuple[Tensor, Tensor]:
-    """(3, S) tokens, positions and segments of a bundle; (K, width) where its scores come from."""
-    prompt_L, lengths_K = part.prompt_L, part.lengths_K
-    n_prompt, device = prompt_L.shape[0], prompt_L.device
-    places_T = torch.arange(part.tokens_KT.shape[1], device=device)
-    used_KT = places_T < lengths_K[:, None] - 1
-    segments_K1 = torch.arange(1, len(lengths_K) + 1, device=device)[:, None]
-    responses = (part.tokens_KT, n_prompt + places_T, segments_K1)
-    prompt = (prompt_L, torch.arange(n_prompt, device=device), torch.zeros_like(prompt_L))
-    pairs = zip(prompt, responses, strict=True)
-    sequence_3S = torch.stack([torch.cat([a, b.expand_as(used_KT)[used_KT]]) for a, b in pairs])
-    ends_K = n_prompt + (lengths_K - 1).cumsum(0)
-    index_KT = (ends_K - lengths_K)[:, None] + torch.arange(width, device=device)
-    index_KT[:, 0] = n_prompt - 1  # the prompt's last token predicts the first of every response
-    return sequence_3S, index_KT
+    """(3, S) tokens, positions and ends of a bundle; (K, width) where its scores come from."""
+    tokens_DT, new_DT, which_K = _prefixes(part)
+    prompt_L, device = part.prompt_L, part.prompt_L.device
+    n_prompt = prompt_L.shape[0]
+    count_DT = new_DT.flatten().cumsum(0).view(new_DT.shape)
+    size = n_prompt + int(count_DT[-1, -1])
+    # A token that is not new stands where the last row above that differs from its own has it.
+    place_DT = n_prompt - 1 + count_DT.where(new_DT, 0).cummax(0).values
+    used_DT = tokens_DT >= 0
+    ends_DT = n_prompt + count_DT[:, -1:].expand_as(used_DT)
+    ends_S = torch.full((size,), size, device=device)
+    ends_S.scatter_reduce_(0, place_DT[used_DT], ends_DT[used_DT], "amax", include_self=False)
+    positions_S = torch.cat(
+        [torch.arange(n_prompt, device=device), n_prompt + new_DT.nonzero()[:, 1]]
+    )
+    sequence_3S = torch.stack([torch.cat([prompt_L, tokens_DT[new_DT]]), positions_S, ends_S])
+    # The prompt's last token predicts the first of every response.
+    beyond = width - place_DT.shape[1] - 1
+    return sequence_3S, pad(place_DT[which_K], (1, beyond), value=n_prompt - 1)
 
 
 def _take(group: Group, rows: list[int]) -> Group:
