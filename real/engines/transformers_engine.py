@@ -1,8 +1,10 @@
 """Samples from a Hugging Face causal language model, in the trainer's own process.
 
-A batched decoding loop with a key-value cache. Each prompt is read once, its cache row copied n
-times, and rows that ended leave the batch. Every row has its own uniforms, so which rows share a
-batch decides nothing. Entropies are measured when a token is drawn, without a forward pass.
+A batched decoding loop with a key-value cache. Each prompt is read once, and its row of the cache
+copied for all responses at their first token or, with a large model on a CPU, where they begin to
+differ. Rows without a response leave the batch. Every response has its own uniforms, so which share
+a batch or a row decides nothing. Entropies are measured when a token is drawn, without a forward
+pass.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -23,37 +26,46 @@ from real.model.policy import WideHead, max_positions
 
 _COMPACT_AT = 0.75
 """Ended rows leave the batch once the share of live rows falls to this; changes speed only."""
+_SHARED_FROM = 2**23
+"""Weights of a model from which on a CPU computes responses that are alike so far in one row. For
+smaller ones telling them apart takes longer; on a GPU, copies of the cache may."""
 BLOCK = 256
 """Tokens by which a buffer grows at least."""
 
 
 def draw(
-    logits_BA: Tensor,
+    logits_NA: Tensor,
     uniforms_B: Tensor,
     temperature: float,
     top_p: float = 1.0,
     observe: Callable[[Tensor, Tensor], None] | None = None,
+    source_B: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Sample one token a row by inverting the cumulative distribution over A tokens.
+    """Sample B tokens by inverting the cumulative distributions of N rows over A tokens.
 
-    `uniforms_B` are in [0, 1). Only the smallest set of likeliest tokens with at least the mass
-    `top_p` is drawn from. `observe` is called with the (B, A) log-probs at that temperature, and
-    their exponentials, before that cut. Returns (B,) token ids and their log-probs before it.
+    `uniforms_B` are in [0, 1); `source_B` is the row of each, None if they are as many. Only the
+    smallest set of likeliest tokens with at least the mass `top_p` is drawn from. `observe` is
+    called with the (N, A) log-probs at that temperature, and their exponentials, before that cut.
+    Returns (B,) token ids and their log-probs before it.
     """
-    logprobs_BA = torch.log_softmax(logits_BA.float() / temperature, dim=-1)
-    probs_BA = logprobs_BA.exp()
+    logprobs_NA = torch.log_softmax(logits_NA.float() / temperature, dim=-1)
+    probs_NA = logprobs_NA.exp()
     if observe is not None:
-        observe(logprobs_BA, probs_BA)
+        observe(logprobs_NA, probs_NA)
     if top_p < 1:
-        sorted_BA, order_BA = probs_BA.sort(dim=-1, descending=True)
-        above_BA = sorted_BA.cumsum(-1) - sorted_BA  # mass of the likelier tokens
-        probs_BA = probs_BA.scatter(-1, order_BA, sorted_BA.masked_fill(above_BA >= top_p, 0.0))
-    cumulative_BA = probs_BA.cumsum(-1)
+        sorted_NA, order_NA = probs_NA.sort(dim=-1, descending=True)
+        above_NA = sorted_NA.cumsum(-1) - sorted_NA  # mass of the likelier tokens
+        probs_NA = probs_NA.scatter(-1, order_NA, sorted_NA.masked_fill(above_NA >= top_p, 0.0))
+    cumulative = probs_NA.cumsum(-1)
+    if source_B is None:
+        source_B = torch.arange(len(cumulative), device=cumulative.device)
+    else:
+        cumulative = cumulative[source_B]
     # Scaled by the last sum, not by 1: then u < 1 lands on a token of positive probability.
-    targets_B1 = uniforms_B[:, None] * cumulative_BA[:, -1:]
-    tokens_B1 = torch.searchsorted(cumulative_BA, targets_B1, right=True)
-    tokens_B1 = tokens_B1.clamp_(max=logits_BA.shape[-1] - 1)  # NaN logits sort past the end
-    return tokens_B1[:, 0], logprobs_BA.gather(-1, tokens_B1)[:, 0]
+    targets_B1 = uniforms_B[:, None] * cumulative[:, -1:]
+    tokens_B = torch.searchsorted(cumulative, targets_B1, right=True)[:, 0]
+    tokens_B = tokens_B.clamp(max=logits_NA.shape[-1] - 1)  # NaN logits sort past the end
+    return tokens_B, logprobs_NA[source_B, tokens_B]
 
 
 class RunningStats:
@@ -68,18 +80,26 @@ class RunningStats:
         self._rows, self._size = rows, 1
         self._parts: list[tuple[Tensor, list[Tensor], list[Tensor]]] = []
 
-    def add(self, rows_B: Tensor, logprobs_BA: Tensor, probs_BA: Tensor) -> None:
-        """Add the distributions of the next token of rows B, ended ones included, in nats.
+    def add(
+        self,
+        rows_B: Tensor,
+        source_B: Tensor | None,
+        logprobs_NA: Tensor,
+        probs_NA: Tensor,
+    ) -> None:
+        """Add distributions of the next tokens, in nats, to responses `rows_B`.
 
-        `rows_B` is the same object as long as no row leaves.
+        `source_B` is the row of each, None if they are as many. `rows_B` is the same object as long
+        as no response leaves.
         """
+        source = slice(None) if source_B is None else source_B
         if not self._parts or self._parts[-1][0] is not rows_B:
             self._parts.append((rows_B, [], []))
         # Raised to a finite number, an impossible token's term is 0 and not NaN.
-        finite_BA = logprobs_BA.clamp(min=torch.finfo(logprobs_BA.dtype).min)
-        self._parts[-1][1].append(torch.linalg.vecdot(probs_BA, finite_BA))
-        self._parts[-1][2].append(logprobs_BA.mean(-1))
-        self._size = logprobs_BA.shape[-1]
+        finite_NA = logprobs_NA.clamp(min=torch.finfo(logprobs_NA.dtype).min)
+        self._parts[-1][1].append(torch.linalg.vecdot(probs_NA, finite_NA)[source])
+        self._parts[-1][2].append(logprobs_NA.mean(-1)[source])
+        self._size = logprobs_NA.shape[-1]
 
     def means(self, lengths_R: Tensor) -> tuple[Tensor, Tensor]:
         """Return (R,) float64 mean entropies and self-certainties of the first tokens, in nats."""
@@ -96,7 +116,7 @@ class RunningStats:
 
 
 class Samples:
-    """Tokens drawn so far for all R rows, and the B rows that are still in the batch."""
+    """Tokens drawn so far for all R responses, and the B of them that have not ended."""
 
     def __init__(self, engine: TransformersEngine, rows: int, sampling: Sampling) -> None:
         device, steps = engine.model.device, sampling.max_tokens
@@ -111,21 +131,22 @@ class Samples:
         self.stats = RunningStats(rows) if sampling.stats else None
         self.used = 0
 
-    def observe(self, logprobs_BA: Tensor, probs_BA: Tensor) -> None:
-        """Add the distributions of the token that is recorded next, where they are asked for."""
-        if self.stats is not None:
-            self.stats.add(self.rows_B, logprobs_BA, probs_BA)
+    def draw(self, batch: _Batch, uniforms_R: Tensor, sampling: Sampling) -> Tensor:
+        """Draw a token for each of B responses, and write it down; returns (B,) tokens."""
+        rows_B, source_B = self.rows_B, batch.sources
+        observe = None if self.stats is None else partial(self.stats.add, rows_B, source_B)
+        how = sampling.temperature, sampling.top_p, observe, source_B
+        token_B, logprob_B = draw(batch.logits_NA, uniforms_R[rows_B], *how)
+        self.tokens_TR[self.used, rows_B] = token_B
+        self.logprobs_TR[self.used, rows_B] = logprob_B
+        self.lengths_R[rows_B] += 1
+        self.used += 1
+        return token_B
 
-    def record(self, step: int, token_B: Tensor, logprob_B: Tensor) -> Tensor:
-        """Write one token a row, padding where a row has ended; return (B,) rows that continue."""
-        running_B = ~self.finished_R[self.rows_B]
-        pad_token_id = self._engine.pad_token_id
-        self.tokens_TR[step, self.rows_B] = torch.where(running_B, token_B, pad_token_id)
-        self.logprobs_TR[step, self.rows_B] = torch.where(running_B, logprob_B, 0.0)
-        self.lengths_R[self.rows_B] += running_B
-        self.used = step + 1
+    def going_on(self, token_B: Tensor) -> Tensor | None:
+        """Let responses that end with their token leave; return (B,) which stay, or None if all."""
         if not self.may_end:
-            return running_B
+            return None
         ends_B = (token_B[:, None] == self.eos).any(-1)
         if self._texts:
             # A token is a byte at least; two more, since the first ones may be cut characters.
@@ -134,9 +155,11 @@ class Samples:
             written = self._engine.tokenizer.batch_decode(tokens_BT, skip_special_tokens=True)
             found = [any(text in one for text in self._texts) for one in written]
             ends_B |= torch.tensor(found, device=ends_B.device)
-        ends_B &= running_B
-        self.finished_R[self.rows_B] |= ends_B
-        return running_B & ~ends_B
+        if not ends_B.any():
+            return None
+        self.finished_R[self.rows_B] = ends_B
+        self.rows_B = self.rows_B[~ends_B]
+        return ~ends_B
 
     def rollouts(self, version: int) -> Rollouts:
         """Return the samples as (R, T) rollouts, not yet split into prompts and responses."""
@@ -149,12 +172,13 @@ class BufferedLayer(DynamicLayer):
     """Full attention in buffers that grow; the library's cache copies itself at every token."""
 
     def __init__(self, keys: Tensor, values: Tensor, capacity: int) -> None:
-        """Take (P, heads, tokens, width) keys and values; `reorder_cache` must follow."""
+        """Take (P, heads, tokens, width) keys and values."""
         super().__init__()
         self.dtype, self.device = keys.dtype, keys.device
         self.is_initialized = True
         self._capacity = capacity
-        self._keys, self._values, self._length = keys, values, keys.shape[-2]
+        self._keys, self._values = keys, values
+        self._expose(keys.shape[-2])
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -226,6 +250,8 @@ class TransformersEngine:
         self.tokenizer = tokenizer
         parameters = inspect.signature(model.forward).parameters
         self.last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+        n_weights = sum(weight.numel() for weight in model.parameters())
+        self.shares_rows: bool = model.device.type == "cpu" and n_weights >= _SHARED_FROM
 
     @torch.no_grad()  # not inference_mode: its tensors could not enter a later backward pass
     def sample(
@@ -279,22 +305,17 @@ class TransformersEngine:
         device = self.model.device
         uniforms_TR = uniforms_RT.to(device).T.contiguous()
         place = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
-        batch = _Batch(self, [prompts[number] for number in place], sampling.max_tokens)
-        batch.expand(torch.tensor([place[number] for number in numbers], device=device))
+        source_R = torch.tensor([place[number] for number in numbers], device=device)
+        batch = _Batch(self, [prompts[number] for number in place], source_R, sampling.max_tokens)
         samples = Samples(self, len(numbers), sampling)
-        how = sampling.temperature, sampling.top_p
-        for step, uniforms_R in enumerate(uniforms_TR):
+        for uniforms_R in uniforms_TR:
             self.progress()
-            uniforms_B = uniforms_R[samples.rows_B]
-            token_B, logprob_B = draw(batch.logits_BA, uniforms_B, *how, samples.observe)
-            running_B = samples.record(step, token_B, logprob_B)
-            n_running = int(running_B.sum()) if samples.may_end else len(running_B)
-            if n_running == 0 or step + 1 == len(uniforms_TR):
+            token_B = samples.draw(batch, uniforms_R, sampling)
+            going_B = samples.going_on(token_B)
+            if going_B is not None:
+                token_B, batch.source_B = token_B[going_B], batch.source_B[going_B]
+            if len(token_B) == 0 or samples.used == len(uniforms_TR):
                 break
-            if n_running <= _COMPACT_AT * len(running_B):
-                token_B = token_B[running_B]
-                samples.rows_B = samples.rows_B[running_B]
-                batch.keep(running_B.nonzero()[:, 0])
             batch.advance(token_B)
         return samples.rollouts(self.version)
 
@@ -302,8 +323,13 @@ class TransformersEngine:
 class _Batch:
     """Rows being decoded: their cache, attention mask and next-token logits."""
 
-    def __init__(self, engine: TransformersEngine, prompts: Prompts, max_tokens: int) -> None:
+    def __init__(
+        self, engine: TransformersEngine, prompts: Prompts, source_B: Tensor, max_tokens: int
+    ) -> None:
         """Read each prompt once; short prompts are padded on the left."""
+        self.source_B = source_B
+        """(B,) the row that each response goes on from."""
+        self._shares = engine.shares_rows
         self.model, self.options = engine.model, engine.last_only
         self.cache = DynamicCache(config=self.model.config)
         self.length = max(map(len, prompts))
@@ -311,47 +337,56 @@ class _Batch:
         device = self.device = self.model.device
         pad = engine.pad_token_id
         ids = [[pad] * (self.length - len(prompt)) + [*prompt] for prompt in prompts]
-        self.sizes_B = torch.tensor([len(prompt) for prompt in prompts], device=device)
-        self.mask_BL: Tensor | None = None
-        positions_BL = None
+        self.sizes_N = torch.tensor([len(prompt) for prompt in prompts], device=device)
+        self.mask_NL: Tensor | None = None
+        positions_NL = None
         # Equal lengths need no mask, and attention without a mask is faster.
         if any(len(prompt) != self.length for prompt in prompts):
             columns_L = torch.arange(self.capacity, device=device)
-            self.mask_BL = (columns_L >= self.length - self.sizes_B[:, None]).long()
-            positions_BL = (self.mask_BL[:, : self.length].cumsum(-1) - 1).clamp(min=0)
-        self.logits_BA = self._forward(torch.tensor(ids, device=device), positions_BL)
-
-    def expand(self, prompt_B: Tensor) -> None:
-        """Make the batch one row for each sample, copies of the prompts' rows."""
+            self.mask_NL = (columns_L >= self.length - self.sizes_N[:, None]).long()
+            positions_NL = (self.mask_NL[:, : self.length].cumsum(-1) - 1).clamp(min=0)
+        self.logits_NA = self._forward(torch.tensor(ids, device=device), positions_NL)
         for i, layer in enumerate(self.cache.layers):
             # Other kinds than full attention (sliding windows, recurrent states) stay as they are.
             if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
                 self.cache.layers[i] = BufferedLayer(layer.keys, layer.values, self.capacity)
-        self.logits_BA = self.logits_BA[prompt_B]
-        self.keep(prompt_B)
 
-    def keep(self, rows_B: Tensor) -> None:
-        """Keep these rows. The logits are left: `advance` must follow."""
-        self.cache.reorder_cache(cast(torch.LongTensor, rows_B))
-        self.sizes_B = self.sizes_B[rows_B]
-        if self.mask_BL is not None:
-            self.mask_BL = self.mask_BL[rows_B]
+    @property
+    def sources(self) -> Tensor | None:
+        """`source_B`, or None where these are all rows in their order."""
+        own = not self._shares and len(self.source_B) == len(self.logits_NA)
+        return None if own else self.source_B
 
     def advance(self, token_B: Tensor) -> None:
-        """Append one token to every row and compute the next token's logits."""
+        """Append one token to every response and compute the logits of the next one."""
+        parent_N, token_N = self.source_B, token_B
+        child_B = torch.arange(len(token_B), device=self.device)
+        if self._shares:
+            pairs_2B = torch.stack([self.source_B, token_B])
+            (parent_N, token_N), child_B = pairs_2B.unique(dim=1, return_inverse=True)
+        n_rows = len(self.sizes_N)
+        if len(parent_N) > _COMPACT_AT * n_rows and bool((parent_N.diff() > 0).all()):
+            # No row has two children, and few have none: these go on for nothing.
+            child_B = parent_N[child_B]
+            token_N = token_N.new_zeros(n_rows).index_copy(0, parent_N, token_N)
+        else:
+            self.cache.reorder_cache(cast(torch.LongTensor, parent_N))
+            self.sizes_N = self.sizes_N[parent_N]
+            self.mask_NL = None if self.mask_NL is None else self.mask_NL[parent_N]
+        self.source_B = child_B
         self.length += 1
-        self.logits_BA = self._forward(token_B[:, None], self.sizes_B[:, None])
-        self.sizes_B = self.sizes_B + 1
+        self.logits_NA = self._forward(token_N[:, None], self.sizes_N[:, None])
+        self.sizes_N = self.sizes_N + 1
 
-    def _forward(self, ids_BL: Tensor, positions_BL: Tensor | None) -> Tensor:
+    def _forward(self, ids_NL: Tensor, positions_NL: Tensor | None) -> Tensor:
         arguments = dict(self.options)
-        if self.mask_BL is not None:
+        if self.mask_NL is not None:
             arguments |= {
-                "attention_mask": self.mask_BL[:, : self.length],
-                "position_ids": positions_BL,
+                "attention_mask": self.mask_NL[:, : self.length],
+                "position_ids": positions_NL,
             }
         output = self.model(
-            input_ids=ids_BL, past_key_values=self.cache, use_cache=True, **arguments
+            input_ids=ids_NL, past_key_values=self.cache, use_cache=True, **arguments
         )
         return output.logits[:, -1]
 

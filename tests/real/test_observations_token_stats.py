@@ -55,7 +55,7 @@ def one_token(logprobs_BA: Tensor) -> tuple[Tensor, Tensor]:
     """Statistics of B responses of a token each."""
     rows = len(logprobs_BA)
     stats = RunningStats(rows)
-    stats.add(torch.arange(rows), logprobs_BA, logprobs_BA.exp())
+    stats.add(torch.arange(rows), None, logprobs_BA, logprobs_BA.exp())
     return stats.means(torch.ones(rows, dtype=torch.int64))
 
 

@@ -52,9 +52,11 @@ def qwen() -> Any:
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "mistral", "gpt2"])
 @pytest.mark.parametrize("prompts", [PROMPTS, [[1, 2, 3, 4], [5, 6, 7, 8]]])
-def test_logprobs_equal_a_full_forward_pass(kind, prompts):
+@pytest.mark.parametrize("shares_rows", [False, True])
+def test_logprobs_equal_a_full_forward_pass(kind, prompts, shares_rows):
     model = make(kind)
     engine = TransformersEngine(model, eos_token_ids=[12, 7])
+    engine.shares_rows = shares_rows
     rollouts = engine.sample(prompts, 6, Sampling(9, 0.7), seeded())
     assert (rollouts.tokens_PNT.dtype, rollouts.logprobs_PNT.dtype) == (torch.int64, torch.float32)
     assert logprob_gap(model, prompts, rollouts, 0.7) < 1e-5
@@ -87,6 +89,41 @@ def test_batching_does_not_change_the_samples(qwen, max_rows):
     alone, parts = (TransformersEngine(qwen, [5, 6], max_rows=rows) for rows in (1, max_rows))
     found, expected = (e.sample(PROMPTS, 8, Sampling(8), seeded()) for e in (parts, alone))
     torch.testing.assert_close(found.tensors(), expected.tensors(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("end_ids", [[], [5], [5, 6, 7, 8]])
+@pytest.mark.parametrize("top_p", [1.0, 0.7])
+def test_responses_alike_so_far_are_one_row(qwen, monkeypatch, end_ids, top_p):
+    """Up to a quarter of the rows may be left over from responses that ended."""
+    how = Sampling(12, 0.3, top_p, stats=True)
+    own, shared = (TransformersEngine(qwen, end_ids) for _ in range(2))
+    shared.shares_rows = True
+    expected = own.sample(PROMPTS, 32, how, seeded())
+    sizes, forward = [], qwen.forward
+
+    def recording(**arguments: Any) -> Any:
+        sizes.append(len(arguments["input_ids"]))
+        return forward(**arguments)
+
+    monkeypatch.setattr(qwen, "forward", recording)
+    found = shared.sample(PROMPTS, 32, how, seeded())
+    torch.testing.assert_close(found.tensors(), expected.tensors(), atol=1e-5, rtol=1e-5)
+    tokens_PNT, lengths_PN = found.tokens_PNT.tolist(), found.lengths_PN.tolist()
+    for size, t in zip(sizes, range(len(tokens_PNT[0][0])), strict=True):
+        alike = {
+            (p, tuple(tokens[:t]))
+            for p, rows in enumerate(tokens_PNT)
+            for tokens, length in zip(rows, lengths_PN[p], strict=True)
+            if length > t
+        }
+        assert len(alike) <= size < len(alike) / 0.75
+
+
+def test_a_large_model_on_a_cpu_computes_a_row_for_responses_that_are_alike():
+    large = make("gpt2")
+    assert not TransformersEngine(large).shares_rows
+    large.resize_token_embeddings(2**18)
+    assert TransformersEngine(large).shares_rows
 
 
 def test_prompts_are_read_once_with_a_mask_only_for_unequal_lengths(qwen, monkeypatch):
