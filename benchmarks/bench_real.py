@@ -47,9 +47,10 @@ def where_time_goes(config: TrainConfig) -> None:
     """Print the seconds of a step by phase, and what share of the machine the update reaches."""
     run = prepare(config.settled())
     prime(run)
-    start, rows = os.times(), []
-    for batch in batches(run.config, len(run.prompts)):
-        rows.append(train_batch(run, batch, None)[1])
+    step, taken = run.optimizer.step, []
+    run.optimizer.step = lambda groups: taken.append(step(groups)) or taken[-1]
+    start = os.times()
+    rows = [train_batch(run, batch, None)[1] for batch in batches(run.config, len(run.prompts))]
     end, steps = os.times(), pd.DataFrame(rows)
     user, system = end.user - start.user, end.system - start.system
     seconds = steps[[f"seconds_{phase}" for phase in PHASES]]
@@ -59,9 +60,8 @@ def where_time_goes(config: TrainConfig) -> None:
     # The median step: one interrupted step would count a hundred times.
     shares = steps["seconds_guard"] / seconds.sum(axis=1)
     print(f"  guard bookkeeping, median step {shares.median():.2%} (limit 0.5 %)")
-    prompt = np.mean([len(tokens) for tokens in run.prompts.tokens])
-    trained = (steps["tokens"] + prompt * (PROBLEMS - steps["n_uniform"])).sum()
-    share = run.token_flops * trained / steps["seconds_update"].sum() / peak(run.policy.model.dtype)
+    flops = run.token_flops * sum(one.n_inputs for one in taken)
+    share = flops / steps["seconds_update"].sum() / peak(run.policy.model.dtype)
     print(f"  update   {share:.0%} of this machine's products of large matrices")
 
 
