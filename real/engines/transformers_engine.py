@@ -76,42 +76,26 @@ class RunningStats:
     the entropy and makes the certainty infinite.
     """
 
-    def __init__(self, rows: int) -> None:
-        self._rows, self._size = rows, 1
-        self._parts: list[tuple[Tensor, list[Tensor], list[Tensor]]] = []
+    def __init__(self, rows: int, device: torch.device | None = None) -> None:
+        self._size = 1
+        self._sums_2R = torch.zeros((2, rows), dtype=torch.float64, device=device)
 
     def add(
-        self,
-        rows_B: Tensor,
-        source_B: Tensor | None,
-        logprobs_NA: Tensor,
-        probs_NA: Tensor,
+        self, rows_B: Tensor, source_B: Tensor | None, logprobs_NA: Tensor, probs_NA: Tensor
     ) -> None:
         """Add distributions of the next tokens, in nats, to responses `rows_B`.
 
-        `source_B` is the row of each, None if they are as many. `rows_B` is the same object as long
-        as no response leaves.
+        `source_B` is the row of each, None if they are as many.
         """
-        source = slice(None) if source_B is None else source_B
-        if not self._parts or self._parts[-1][0] is not rows_B:
-            self._parts.append((rows_B, [], []))
         # Raised to a finite number, an impossible token's term is 0 and not NaN.
         finite_NA = logprobs_NA.clamp(min=torch.finfo(logprobs_NA.dtype).min)
-        self._parts[-1][1].append(torch.linalg.vecdot(probs_NA, finite_NA)[source])
-        self._parts[-1][2].append(logprobs_NA.mean(-1)[source])
+        values_2N = torch.stack([torch.linalg.vecdot(probs_NA, finite_NA), logprobs_NA.mean(-1)])
+        self._sums_2R[:, rows_B] += values_2N if source_B is None else values_2N[:, source_B]
         self._size = logprobs_NA.shape[-1]
 
     def means(self, lengths_R: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (R,) float64 mean entropies and self-certainties of the first tokens, in nats."""
-        device, start = lengths_R.device, 0
-        sums_2R = torch.zeros((2, self._rows), dtype=torch.float64, device=device)
-        for rows_B, expected, uniform in self._parts:
-            step_N1 = torch.arange(start, start + len(expected), device=device)[:, None]
-            values_2NB = torch.stack([*expected, *uniform]).unflatten(0, (2, -1))
-            values_2NB = torch.where(step_N1 < lengths_R[rows_B], values_2NB, 0.0)
-            sums_2R[:, rows_B] += values_2NB.sum(1, dtype=torch.float64)
-            start += len(expected)
-        entropy_R, certainty_R = -sums_2R / lengths_R
+        """Return (R,) float64 mean entropies and self-certainties of the tokens, in nats."""
+        entropy_R, certainty_R = -self._sums_2R / lengths_R
         return entropy_R, certainty_R - math.log(self._size)
 
 
@@ -128,7 +112,7 @@ class Samples:
         self.lengths_R = torch.zeros(rows, dtype=torch.int64, device=device)
         self.finished_R = torch.zeros(rows, dtype=torch.bool, device=device)
         self.rows_B = torch.arange(rows, device=device)
-        self.stats = RunningStats(rows) if sampling.stats else None
+        self.stats = RunningStats(rows, device) if sampling.stats else None
         self.used = 0
 
     def draw(self, batch: _Batch, uniforms_R: Tensor, sampling: Sampling) -> Tensor:
