@@ -91,8 +91,8 @@ def _label(rule: type[Rule]) -> str:
     return "yes" if rule.follows_label else "of subgroups"
 
 
-_LEVEL, _LEAST_PAIRS = 1 - 0.05 / 6, 4
-"""Of the protocol: three arms at two learning rates are compared with TTRL."""
+_LEAST_PAIRS = 4
+"""Of the protocol."""
 _SHOWN = {
     "pass@16": "pass_at_16_final",
     "held-out pass@1": "held_out_pass_at_1_final",
@@ -103,9 +103,9 @@ _SHOWN = {
 }
 
 
-def language(task: str, lr: str) -> TextTable:
-    """One row per arm of a task of the study of a language model at a learning rate."""
-    runs = pd.read_csv(DATA / "language-model.csv")
+def language(task: str, lr: str, file: str = "language-model", compared: str = "6") -> TextTable:
+    """One row per arm of a task of a language model; intervals are for so many comparisons."""
+    runs, level = pd.read_csv(DATA / f"{file}.csv"), 1 - 0.05 / int(compared)
     own = np.isclose(runs["lr"], float(lr)) & (runs["task"] == task)
     runs = runs[own].set_index("seed")
     final = {str(name): own["pass_final"] for name, own in runs.groupby("arm", sort=False)}
@@ -114,7 +114,7 @@ def language(task: str, lr: str) -> TextTable:
         own = runs[runs["arm"] == name]
         value = estimate(final[name])
         cells = [arm(name).title, str(value.n), mean_sd(value.mean, value.sd)]
-        cells += ["" if name == "ttrl" else _gain(final[name], final["ttrl"], _LEVEL)]
+        cells += ["" if name == "ttrl" else _gain(final[name], final["ttrl"], level)]
         rows.append([*cells, *(f"{own[column].mean():.1f}" for column in _SHOWN.values())])
     head = ["arm", "seeds", "final pass@1, %", "minus TTRL", *_SHOWN]
     return TextTable(head, rows)
