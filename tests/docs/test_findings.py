@@ -215,6 +215,13 @@ def test_the_language_model_s_numbers(tool):
             gap = estimate(differences(final[name], final["ttrl"]), 1 - 0.05 / 6)
             assert gap.n == 4 and shown(gap).replace(" [", " points [") in text
             assert f"{final[name].mean():.1f} %, {gap.mean:+.1f} points" in text
+    more = pd.read_csv(ROOT / "docs" / "data" / "language-seeds.csv").set_index("seed")
+    new = {name: part["pass_final"] for name, part in more.groupby("arm")}
+    for page in ("README.md", "docs/findings.md"):
+        assert f"TTRL's {new['ttrl'].mean():.1f} %" in text_of(page)
+        for name in ("guard", "memory", "recommended"):
+            gap = estimate(differences(new[name], new["ttrl"]), 1 - 0.05 / 3)
+            assert gap.n == 7 and shown(gap).replace(" [", " points [") in text_of(page)
     told = pd.read_csv(ROOT / "docs" / "data" / "forecast-language.csv")
     means = every.groupby(["task", "lr", "arm"])["pass_final"].mean()
     own = means[pd.MultiIndex.from_frame(told[means.index.names])]
