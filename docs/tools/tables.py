@@ -92,7 +92,7 @@ def _label(rule: type[Rule]) -> str:
 
 
 _LEAST_PAIRS = 4
-"""Of the protocol."""
+"""Pairs from which on the protocol gives an interval."""
 _SHOWN = {
     "pass@16": "pass_at_16_final",
     "held-out pass@1": "held_out_pass_at_1_final",

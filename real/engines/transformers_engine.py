@@ -343,11 +343,12 @@ class _Batch:
 
     def advance(self, token_B: Tensor) -> None:
         """Append one token to every response and compute the logits of the next one."""
-        parent_N, token_N = self.source_B, token_B
-        child_B = torch.arange(len(token_B), device=self.device)
         if self._shares:
             pairs_2B = torch.stack([self.source_B, token_B])
             (parent_N, token_N), child_B = pairs_2B.unique(dim=1, return_inverse=True)
+        else:
+            parent_N, token_N = self.source_B, token_B
+            child_B = torch.arange(len(token_B), device=self.device)
         n_rows = len(self.sizes_N)
         if len(parent_N) > _COMPACT_AT * n_rows and bool((parent_N.diff() > 0).all()):
             # No row has two children, and few have none: these go on for nothing.

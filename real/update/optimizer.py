@@ -201,7 +201,7 @@ class MeasuredAdamW:
 
     @torch.no_grad()
     def step(self, lr: float, scale: Tensor) -> Tensor:
-        """Move all weights by the gradients times `scale`, which may be changed in place.
+        """Move all weights by the gradients, which may change in place, times `scale`.
 
         Returns:
             The L2 norm of the change of this rank's shards.

@@ -100,7 +100,8 @@ class PackedRow(NamedTuple):
 
     places: tuple[Place, ...]
     length: int
-    """Tokens that go through the model: prompt and responses, but for the last of each."""
+    """Tokens that go through the model: prompt and responses, but for the last of each. In a `plan`
+    the tokens with which responses of a bundle begin alike count once."""
 
 
 Plan = tuple[list[list[Place]], int, int]
