@@ -262,8 +262,8 @@ def resume(
 
     Args:
         folder: the run folder; a finished run is left as it is.
-        config: settings to go on with; those of the run if None. Only such as
-            `real.settings.presets.CHANGEABLE` may differ.
+        config: settings to go on with; those of the run if None. Only those
+            whose role is one of `lab.base.roles.CHANGEABLE` may differ.
 
     Raises:
         UserError: the folder holds no run that can go on, or settings, model or problems differ.

@@ -50,8 +50,9 @@ def settings_of(given: Mapping[str, Any], has_arms: bool = False, **base: Any) -
     if both.get("policy") == "measured" and isinstance(response := both.get("response"), str):
         from sim.settings.trainer import taken
 
-        run = populations.response_at(response).facts.run
-        values = (taken(run, f"response: {response}") if run else {}) | values
+        facts = populations.response_at(response).facts
+        own = taken(facts.run, facts.roles, f"response: {response}") if facts.run else {}
+        values = own | values
     values = with_arm_options(given, values, given.get("population", usual))
     return from_values(values | asked, SimConfig, str(path or ""))
 

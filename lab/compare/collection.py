@@ -20,6 +20,7 @@ from lab.base.arms import ALL_ARMS, BASELINE, CUSTOM, GUARD, matched_target, tit
 from lab.base.columns import floats, ints, select, where
 from lab.base.errors import UserError
 from lab.base.files import check_folders
+from lab.base.roles import NOT_COMPARED, having
 from lab.base.settings import flattened
 from lab.measures.fate import fates
 from lab.trace.manifest import FILE_NAME, Manifest
@@ -368,19 +369,15 @@ STEP_SIZES = {"real": ("lr",), "sim": ("lr", "step")}
 """World to the settings of its step size, of which the first that is noted counts; runs at several
 of them make one family."""
 
-_OF_ARM_AND_SEED = frozenset(
-    {"guard", "labels", "rule", "rule_options", "kl_coef", "skip_rate", "step_factor", "seed"}
-    | {"ema_decay", "treatment", "replicates", "first_replicate"}
-)
-COMPUTATIONAL = {
-    "sim": "device cuda_graph vote_replicates",
-    "real": """
-attention checkpoint_every checkpoint_keep data_dir device engine_memory engine_timeout engine_url
+_EARLIER = """
+guard labels rule rule_options kl_coef skip_rate step_factor seed ema_decay treatment replicates
+first_replicate lr step attention checkpoint_every checkpoint_keep checkpoint_minutes cuda_graph
+data_dir device engine_adapters engine_exchange engine_memory engine_timeout engine_tp engine_url
 gradient_checkpointing hub keep_votes log max_bad_steps max_rows max_tokens_per_microbatch
-max_unread rank_timeout restart_engine save_model threads
-""",
-}
-"""World to its settings of where and how the work is done, and of what is kept of it."""
+max_unread offload_optimizer rank_timeout restart_engine save_model threads vote_replicates
+"""
+"""Settings that do not matter to a comparison, of runs of earlier versions, which note no roles.
+New settings do not belong here."""
 
 _WEIGHTS, _PROMPTS = "weights", "prompts"
 _RECORDED = {_WEIGHTS: "model", _PROMPTS: "problems"}
@@ -445,7 +442,7 @@ def shared_settings(run: Manifest) -> dict[str, Any]:
 
     The start model and the problems of a real run are known by their recorded fingerprints.
     """
-    own = {*_OF_ARM_AND_SEED, *COMPUTATIONAL[run.world].split(), *STEP_SIZES[run.world]}
+    own = having(run.roles, *NOT_COMPARED) if run.roles else _EARLIER.split()
     settings = {name: value for name, value in run.config.items() if name not in own}
     return {**flattened(settings), **dict(_fingerprints(run.extra.get("sources")))}
 

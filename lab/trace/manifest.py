@@ -63,6 +63,8 @@ class Manifest:
     """V, votes per visit."""
     config: dict[str, Any] = field(default_factory=dict)
     """All settings as plain values."""
+    roles: dict[str, list[str]] = field(default_factory=dict)
+    """Names of settings by role, see `lab.base.roles`; empty in runs of earlier versions."""
     seeds: Annotated[list[int], msgspec.Meta(max_length=_MOST_SEEDS)] = field(default_factory=list)
     """One per replicate, or one from which all replicates of the run were drawn.
 

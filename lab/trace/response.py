@@ -56,6 +56,8 @@ class Facts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Of the measurement: responses, min_p, min_novel, weights, max_edges, seed."""
     run: dict[str, Any] = {}
     """Settings of the run that is to be predicted, as a manifest has them; empty if not known."""
+    roles: dict[str, list[str]] = {}
+    """Names of these settings by role, as a manifest has them."""
     left_out: float
     """Mean probability of sampled responses that the tree does not hold."""
     capped: int = 0

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from lab.base.errors import UserError
 from lab.base.files import check_new_file
+from lab.base.roles import roles_of
 from lab.base.settings import to_values
 from lab.trace.manifest import read_manifest
 from lab.trace.response import Facts, Response, write_response
@@ -71,7 +72,7 @@ def measure_to(
     `growth` is a run folder with checkpoints, from which the growth of the gradients is measured.
     """
     check_new_file(out)
-    asked = to_values(config.settled())
+    asked = config.settled()
     config = replace(config, attention="eager", engine="transformers", dtype="float32").settled()
     folder = model_of(config)
     policy = load_policy(folder, config.device, config.dtype, config.attention)
@@ -119,7 +120,8 @@ def measure_to(
                 "model": sources["model"],
                 "problems": sources["problems"],
                 "problem_ids": [problem.id for problem in prompts.problems],
-                "run": asked,
+                "run": to_values(asked),
+                "roles": roles_of(asked),
             },
             checkpoints=[partial(trained_weights, path) for path in checkpoints],
             report=report,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from guard_core.config import ConfigError, GuardConfig
 from guard_core.rules import RULES, make_rule
 from guard_core.rules.rule import Need, Rule
 from lab.base.arms import DEFAULT_GUARD, OWN, check_fit, guard_of
 from lab.base.errors import UserError
+from lab.base.roles import Role
 from real.settings.groups import (
     BOX_REQUEST,
     EMBEDDED,
@@ -30,16 +31,18 @@ TIS_CAP = 2.0
 class RuleSettings(Settings, group="rule"):
     """The rule that pays responses, and the guard."""
 
-    guard: GuardConfig = DEFAULT_GUARD
+    guard: Annotated[GuardConfig, Role.ARM] = DEFAULT_GUARD
     """The guard, or `GuardConfig.off()`; if left out the paper's for plain TTRL, else none."""
-    labels: Literal["votes", "truth"] = "votes"
+    labels: Annotated[Literal["votes", "truth"], Role.ARM] = "votes"
     """Train on the guard's labels, or on the true answers: a ceiling that needs to know them."""
-    treatment: str = OWN
+    treatment: Annotated[str, Role.ARM] = OWN
     """Weights, betas and skips that act: `own` are the guard's, `permuted` those of the batch dealt
     to its problems at random, and a run folder those of its run, of another seed; as controls."""
-    rule: str = "ttrl"
+    rule: Annotated[str, Role.ARM] = "ttrl"
     """Rule that rewards the responses, by its name in `guard_core.rules`, such as srt or empo."""
-    rule_options: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
+    rule_options: Annotated[dict[str, bool | int | float | str], Role.ARM] = field(
+        default_factory=dict, hash=False
+    )
     """Settings of that rule, such as threshold of srt; those left out take its defaults."""
 
     def __post_init__(self) -> None:

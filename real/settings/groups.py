@@ -17,6 +17,7 @@ from guard_core.config import (
     check_fields,
 )
 from lab.base.errors import UserError
+from lab.base.roles import Role
 from real.answers.ids import Extract
 
 TinyTask = Literal["arithmetic", "collatz", "closed"]
@@ -67,50 +68,52 @@ class Settings:
 class ProblemSettings(Settings, group="problems"):
     """Model, problems, prompts, and how answers are read."""
 
-    model: str | None = None
+    model: Annotated[str | None, Role.SOURCE, Role.MEASURED] = None
     """Local folder of a causal language model, hf:owner/name, or tiny, the embedded one as None."""
-    tiny_task: TinyTask = "arithmetic"
+    tiny_task: Annotated[TinyTask, Role.MEASURED] = "arithmetic"
     """Embedded task: last-digit arithmetic with planted rivals, Collatz steps without any, or ten
     closed answers."""
-    tiny_verifies: bool = False
+    tiny_verifies: Annotated[bool, Role.MEASURED] = False
     """Tiny arithmetic: start from the checkpoint that was also taught to judge, as coverrl needs;
     another model if `model` names one that `guard-train make-tiny --verifies` made."""
-    tiny_wrong: Annotated[float, Interval("[0.2, 0.6]")] = 0.4
+    tiny_wrong: Annotated[float, Interval("[0.2, 0.6]"), Role.MEASURED] = 0.4
     """Tiny task closed: share of problems whose majority before training is wrong."""
-    tiny_lead: Literal[20, 40, 60] = 40
+    tiny_lead: Annotated[Literal[20, 40, 60], Role.MEASURED] = 40
     """Tiny task closed: by how many percent of the votes the wrong answer leads in these."""
-    problem_seed: Natural = 0
+    problem_seed: Annotated[Natural, Role.MEASURED] = 0
     """Tiny task: seed of the problem set; every published number is of 0 unless it says so."""
-    chat_template: Literal["auto", "require", "off"] = "auto"
+    chat_template: Annotated[Literal["auto", "require", "off"], Role.MEASURED] = "auto"
     """Use the tokenizer's chat template if it has one, refuse a model without one, or never."""
-    template_options: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
+    template_options: Annotated[dict[str, bool | int | float | str], Role.MEASURED] = field(
+        default_factory=dict, hash=False
+    )
     """Variables for the chat template, such as enable_thinking; unknown ones are refused."""
-    system_prompt: str | None = None
+    system_prompt: Annotated[str | None, Role.MEASURED] = None
     """First message of every prompt, in place of one in the problem file."""
-    problems: str | None = None
+    problems: Annotated[str | None, Role.SOURCE, Role.MEASURED] = None
     """File (.json .jsonl .parquet), aime24, aime25, amc, math500 or hf:NAME; tiny task if None."""
-    fields: FieldMap = field(default_factory=FieldMap)
+    fields: Annotated[FieldMap, Role.MEASURED] = field(default_factory=FieldMap)
     """Fields of the problem file; those left out are found by their usual names."""
-    data_dir: str | None = None
+    data_dir: Annotated[str | None, Role.OPERATIONAL] = None
     """Folder of aime24.json, aime25.json, amc.json, math500.json; GUARD_DATA if None."""
-    hub: bool = False
+    hub: Annotated[bool, Role.OPERATIONAL] = False
     """Fetch a named problem set without a file from the Hugging Face hub."""
-    n_problems: Count | None = None
+    n_problems: Annotated[Count | None, Role.MEASURED] = None
     """Take only the first so many problems; if None 64 of the tiny task, all of a file."""
-    n_held_out: Natural = 0
+    n_held_out: Annotated[Natural, Role.UNSIMULATED] = 0
     """So many problems that follow these are evaluated with them and never trained on."""
-    prompt_suffix: str | None = None
+    prompt_suffix: Annotated[str | None, Role.MEASURED] = None
     """Text put behind every prompt; if None nothing for the tiny task, a request for a box else."""
-    max_prompt_tokens: Count = 1024
+    max_prompt_tokens: Annotated[Count, Role.MEASURED] = 1024
     """Longer prompts are left out, counted and reported."""
-    answer_check: Literal["auto", "strings", "math"] = "auto"
+    answer_check: Annotated[Literal["auto", "strings", "math"], Role.MEASURED] = "auto"
     """Equality of answers: `strings` by their canonical strings, `math` also if they are equal
     numbers or math-verify says so; `auto` is strings for the tiny task, math else."""
-    extract: Extract = "strict"
+    extract: Annotated[Extract, Role.MEASURED] = "strict"
     """Answer of a vote: `strict` is its last box, `flexible` its last number where it has none."""
     eval_extract: Extract | None = None
     """The same for evaluations, which record pass@1 by both; if None as for votes."""
-    answer_timeout: Positive = 2.0
+    answer_timeout: Annotated[Positive, Role.UNSIMULATED] = 2.0
     """CPU seconds that the answers of one problem may cost per visit, one comparison a quarter of
     them; what takes longer counts as unequal, and in the manifest's `answer_timeouts`."""
 
@@ -149,11 +152,11 @@ class ProblemSettings(Settings, group="problems"):
 class VoteSettings(Settings, group="sampling"):
     """Numbers of responses, and where they end."""
 
-    max_response_tokens: Count | None = None
+    max_response_tokens: Annotated[Count | None, Role.MEASURED] = None
     """Responses end here at the latest; if None 22 for the tiny task, 1024 else."""
-    stop: tuple[str, ...] = ()
+    stop: Annotated[tuple[str, ...], Role.MEASURED] = ()
     """Texts after which a response ends, as after an end token; they stay in it."""
-    max_unread: Share = 0.5
+    max_unread: Annotated[Share, Role.OPERATIONAL] = 0.5
     """A run is refused if more of a pilot's responses hold no answer, and ends when in more of a
     batch's problems no vote holds one; 1 goes on in any case."""
 
@@ -175,27 +178,29 @@ class VoteSettings(Settings, group="sampling"):
 class EngineSettings(Settings, group="engine"):
     """The engine that samples, and the transfer of weights to it."""
 
-    engine: Literal["auto", "transformers", "vllm", "vllm_inprocess", "vllm_server"] = "auto"
+    engine: Annotated[
+        Literal["auto", "transformers", "vllm", "vllm_inprocess", "vllm_server"], Role.UNSIMULATED
+    ] = "auto"
     """Engine that samples: `auto` is vllm for a model on a GPU where it is installed, else
     `transformers`, which samples with the trainer's model, `vllm` in its own process,
     `vllm_inprocess`, or `vllm_server` at `engine_url`."""
-    engine_url: str | None = None
+    engine_url: Annotated[str | None, Role.OPERATIONAL] = None
     """Address of a running `vllm serve`, such as http://127.0.0.1:8000, or of several, between
     commas, which the ranks share in turn."""
-    engine_timeout: Positive = 900.0
+    engine_timeout: Annotated[Positive, Role.OPERATIONAL] = 900.0
     """Seconds without a sign of life after which a vLLM engine counts as hung."""
-    restart_engine: Natural = 0
+    restart_engine: Annotated[Natural, Role.OPERATIONAL] = 0
     """Restarts of an engine that died or hung, with the last weights."""
-    engine_exchange: str | None = None
+    engine_exchange: Annotated[str | None, Role.OPERATIONAL] = None
     """Folder for the exchange with engine `vllm`; if None /dev/shm, or that of temporary files."""
-    engine_memory: PositiveShare | None = None
+    engine_memory: Annotated[PositiveShare | None, Role.OPERATIONAL] = None
     """Share of the GPU's memory that vLLM takes; if None all that the trainer leaves."""
-    engine_tp: Count = 1
+    engine_tp: Annotated[Count, Role.OPERATIONAL] = 1
     """Ranks that share one engine `vllm`, which splits every matrix over their GPUs."""
-    engine_adapters: bool | None = None
+    engine_adapters: Annotated[bool | None, Role.OPERATIONAL] = None
     """Send the engine `vllm` adapters alone, which it applies; else the merged weights. If None,
     adapters where weights are bfloat16: merged ones round the first updates away."""
-    tis_cap: NotNegative | None = None
+    tis_cap: Annotated[NotNegative | None, Role.UNSIMULATED] = None
     """Truncated importance sampling: multiply each token's loss by min(pi_trainer / pi_engine,
     this), by one more forward pass; 0 never. If None, 2 for vLLM's bfloat16, else 0."""
     async_level: Literal[0, 1] = 0
@@ -211,11 +216,11 @@ class EngineSettings(Settings, group="engine"):
 class SamplingSettings(Settings, group="sampling"):
     """The distribution that votes are drawn from."""
 
-    temperature: Positive = 0.6
+    temperature: Annotated[Positive, Role.MEASURED] = 0.6
     """Sampling temperature of the votes; the loss takes log-probs at this temperature."""
     top_p: PositiveShare = 1.0
     """Nucleus of the votes; below 1 the ratio in the loss ignores the cut."""
-    max_rows: Count = 512
+    max_rows: Annotated[Count, Role.OPERATIONAL] = 512
     """Responses that are sampled at once; a matter of memory and speed."""
 
 
@@ -229,9 +234,9 @@ class OptimSettings(Settings, group="optim"):
     """P, problems per batch of rollouts."""
     mini_batch: Count = 1
     """Problems per optimizer step."""
-    lr: Positive | None = None
+    lr: Annotated[Positive | None, Role.ARM] = None
     """Peak learning rate; if None 3e-4 for the tiny task, the paper's 5e-7 else."""
-    step_factor: Positive = 1.0
+    step_factor: Annotated[Positive, Role.ARM] = 1.0
     """Constant factor on the learning rate, the control of matched effort."""
     warmup_ratio: Share = 0.03
     """Share of optimizer steps with growing learning rate; a cosine to 0 follows."""
@@ -240,7 +245,7 @@ class OptimSettings(Settings, group="optim"):
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this L2 norm."""
 
-    ema_decay: ShareBelowOne = 0.0
+    ema_decay: Annotated[ShareBelowOne, Role.ARM] = 0.0
     """Decay per optimizer step of a moving average of the weights, which evaluations and the saved
     model then use; votes and training go on with the weights themselves. 0 keeps none."""
 
@@ -254,7 +259,7 @@ class LossSettings(Settings, group="loss"):
     within each response and then over responses, `dr_grpo` sums over responses times
     `max_response_tokens`. It sets nothing else: DAPO's clip is `clip_high = 0.28`, its dynamic
     sampling `drop_uniform`, Dr. GRPO's advantages the guard's `advantage_scale = "none"`."""
-    old_logprobs: Literal["engine", "trainer"] = "engine"
+    old_logprobs: Annotated[Literal["engine", "trainer"], Role.UNSIMULATED] = "engine"
     """The ratio starts from the log-probs of the engine that sampled or, as in verl, those of the
     trainer before a batch's first update, which take a pass; with `tis_cap` always from these."""
     clip_low: PositiveShare = 0.2
@@ -263,15 +268,15 @@ class LossSettings(Settings, group="loss"):
     """The probability ratio is clipped from above at 1 + clip_high."""
     drop_uniform: bool = False
     """Problems whose rewards are all equal leave the batch, as DAPO does it."""
-    max_num_gen_batches: Count = 1
+    max_num_gen_batches: Annotated[Count, Role.UNSIMULATED] = 1
     """Batches sampled at most to fill one after `drop_uniform`, as in verl; 1 fills none."""
     mask_truncated: bool = False
     """Leave responses out of the loss that did not end within `max_response_tokens`."""
-    max_tokens_per_microbatch: Count = 16384
+    max_tokens_per_microbatch: Annotated[Count, Role.OPERATIONAL] = 16384
     """Tokens per forward pass; changes memory and speed, never the gradient."""
-    kl_coef: NotNegative = 0.0
+    kl_coef: Annotated[NotNegative, Role.ARM] = 0.0
     """Factor on the KL divergence from the model before training; at 0 no such model is kept."""
-    max_bad_steps: Count = 10
+    max_bad_steps: Annotated[Count, Role.OPERATIONAL] = 10
     """Steps in a row without finite log-probs, loss, gradient or update that end the run."""
 
     def scores_anew(self, cap: float | None) -> bool:
@@ -285,18 +290,20 @@ class MemorySettings(Settings, group="memory"):
 
     lora_rank: Natural = 0
     """Train low-rank adapters of this rank in place of the weights; 0 trains the weights."""
-    lora_alpha: Positive = 32.0
+    lora_alpha: Annotated[Positive, Role.UNSIMULATED] = 32.0
     """The adapters' product is scaled by `lora_alpha / lora_rank`."""
-    lora_targets: str = "all-linear"
+    lora_targets: Annotated[str, Role.UNSIMULATED] = "all-linear"
     """Ends of the names of the layers to adapt, such as `q_proj,v_proj`, or all but the head."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: Annotated[bool, Role.OPERATIONAL] = False
     """Keep no activations of the layers but compute them again: a third slower, far smaller."""
-    attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"] = "auto"
+    attention: Annotated[
+        Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"], Role.OPERATIONAL
+    ] = "auto"
     """Kernel; `auto` is the library's (sdpa); flash_attention_2, _3 pack rows without padding."""
-    fsdp_size: Natural = 0
+    fsdp_size: Annotated[Natural, Role.UNSIMULATED] = 0
     """Ranks that share one copy of the model, as in verl; 0 shares one among all. Groups of so many
     hold the same (HSDP), which spares a slow network between nodes."""
-    offload_optimizer: bool = False
+    offload_optimizer: Annotated[bool, Role.OPERATIONAL] = False
     """Keep AdamW's moments and the masters in main memory: the same numbers, slower steps."""
 
 
@@ -304,13 +311,13 @@ class MemorySettings(Settings, group="memory"):
 class EvalSettings(Settings, group="eval"):
     """Evaluations."""
 
-    eval_every: Natural = 1
+    eval_every: Annotated[Natural, Role.UNSIMULATED] = 1
     """Epochs between evaluations; 0 for only before and after training."""
-    eval_steps: Natural = 0
+    eval_steps: Annotated[Natural, Role.UNSIMULATED] = 0
     """Batches between evaluations, in place of `eval_every`; 0 counts epochs."""
-    eval_samples: Count = 4
+    eval_samples: Annotated[Count, Role.UNSIMULATED] = 4
     """Responses per problem for pass@1; before and after training all `n_votes` are used."""
-    eval_temperature: Positive = 0.6
+    eval_temperature: Annotated[Positive, Role.MEASURED] = 0.6
     """Sampling temperature of evaluations."""
     eval_top_p: PositiveShare = 1.0
     """Nucleus of evaluations."""
@@ -320,17 +327,17 @@ class EvalSettings(Settings, group="eval"):
 class CheckpointSettings(Settings, group="checkpoint"):
     """Checkpoints, the trained model, votes in the trace, and destinations of metrics."""
 
-    checkpoint_every: Natural | None = None
+    checkpoint_every: Annotated[Natural | None, Role.OPERATIONAL] = None
     """Batches between checkpoints; if None at the end of every epoch; 0 writes none."""
-    checkpoint_minutes: NotNegative = 30.0
+    checkpoint_minutes: Annotated[NotNegative, Role.OPERATIONAL] = 30.0
     """Minutes after which a checkpoint is written at the end of any batch; 0 for never."""
-    checkpoint_keep: Count = 2
+    checkpoint_keep: Annotated[Count, Role.OPERATIONAL] = 2
     """Checkpoints that stay on disk; older ones are deleted."""
-    save_model: bool | None = None
+    save_model: Annotated[bool | None, Role.OPERATIONAL] = None
     """Write the trained model to RUN/model; if None not for the tiny task, else yes."""
-    keep_votes: bool = True
+    keep_votes: Annotated[bool, Role.RECORD] = True
     """Write every answer's votes at every visit, and the answers' texts, into the trace."""
-    log: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    log: Annotated[tuple[Literal["tensorboard", "wandb"], ...], Role.OPERATIONAL] = ()
     """Further destinations of metrics; wandb is offline unless WANDB_MODE says otherwise."""
 
     def _check(self) -> None:
@@ -342,17 +349,17 @@ class CheckpointSettings(Settings, group="checkpoint"):
 class MachineSettings(Settings, group="machine"):
     """The random numbers, and the machine that computes."""
 
-    seed: Natural = 0
+    seed: Annotated[Natural, Role.ARM, Role.UNSIMULATED] = 0
     """Fixes votes, problem order, guard draws and evaluation draws."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Role.OPERATIONAL] = "auto"
     """`auto` takes a GPU where there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the weights; `auto` is bfloat16 for a model on a GPU, else float32."""
-    head_dtype: Literal["float32", "model"] = "float32"
+    head_dtype: Annotated[Literal["float32", "model"], Role.UNSIMULATED] = "float32"
     """Precision of the logits in trainer and engine; bfloat16 rounds log-probs by up to 0.1."""
-    threads: Count | None = None
+    threads: Annotated[Count | None, Role.OPERATIONAL] = None
     """Threads of torch; if None 1 for the tiny task (more only wait for each other), else all."""
-    rank_timeout: Positive = 1800.0
+    rank_timeout: Annotated[Positive, Role.OPERATIONAL] = 1800.0
     """Seconds that a process of `torchrun` waits for the others before the run ends."""
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from lab.arm_settings import arm_of
 from lab.base.arms import title
 from lab.base.errors import UserError
+from lab.base.roles import CHANGEABLE, having, roles_of
 from lab.base.settings import check_unchanged, from_values, to_values, toml_values
 from lab.cli import with_arm_options
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
@@ -252,19 +253,6 @@ def require_loggers(kinds: Sequence[str]) -> None:
             raise UserError(f"log = {kind!r}: not installed; install with {extra}")
 
 
-CHANGEABLE = frozenset(
-    (
-        *("attention", "checkpoint_every", "checkpoint_keep", "checkpoint_minutes", "data_dir"),
-        *("device", "engine_adapters", "engine_exchange", "engine_memory", "engine_timeout"),
-        *("engine_tp", "engine_url", "gradient_checkpointing", "hub", "log", "max_bad_steps"),
-        *("max_rows", "max_unread", "max_tokens_per_microbatch", "model", "offload_optimizer"),
-        *("problems", "rank_timeout", "restart_engine", "save_model", "threads"),
-    )
-)
-"""Settings of where and how the work is done. Some change the rounding, so that the resumed run is
-correct but not equal to the bit. `model` and `problems` may move: their content is compared."""
-
-
 def manifest_of(
     config: TrainConfig,
     n_problems: int,
@@ -282,6 +270,7 @@ def manifest_of(
         n_problems=n_problems,
         n_votes=config.n_votes,
         config=to_values(config),
+        roles=roles_of(config),
         seeds=[config.seed],
         task=task,
         backend=backend,
@@ -300,7 +289,8 @@ def stored_config(folder: Path) -> TrainConfig:
 def check_same(before: Mapping[str, Any], config: TrainConfig, folder: Path, *fixed: str) -> None:
     """Refuse settings that would make it another run."""
     old = to_values(_config(before, folder))
-    check_unchanged(folder, old, to_values(config), CHANGEABLE.difference(fixed))
+    free = having(roles_of(config), *CHANGEABLE).difference(fixed)
+    check_unchanged(folder, old, to_values(config), free)
 
 
 def _config(values: Mapping[str, Any], folder: Path) -> TrainConfig:

@@ -21,6 +21,7 @@ from guard_core.schedule import brake_factor, signal
 from lab.arm_settings import arm_of
 from lab.base.arms import BASELINE, OWN, PERMUTED, Arm
 from lab.base.errors import UserError
+from lab.base.roles import roles_of
 from lab.base.settings import to_values
 from lab.measures import MEASURES
 from lab.measures.fate import FATES, FIRST, LAST, MIN_VISITS, classify, fate_shares
@@ -376,6 +377,7 @@ def _manifest(config: SimConfig, arm: Arm) -> Manifest:
         n_problems=config.n_problems,
         n_votes=config.n_votes,
         config=to_values(config),
+        roles=roles_of(config),
         seeds=[config.seed],
         task=task,
         backend="numba",

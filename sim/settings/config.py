@@ -19,6 +19,7 @@ from guard_core.rules import RULES, make_rule
 from guard_core.schedule import scheduled_steps, step_factors
 from lab.base.arms import BASELINE, DEFAULT_GUARD, OWN, check_fit, guard_of
 from lab.base.errors import UserError
+from lab.base.roles import Role
 from sim.settings.populations import (
     FREE,
     NAMED,
@@ -85,7 +86,7 @@ class SimConfig:
     token tree under the trainer's optimizer, see `sim.world.measured`."""
     response: str | None = None
     """Measured policy: response file of `guard-train measure`, which is the population too."""
-    lr: Positive | None = None
+    lr: Annotated[Positive | None, Role.ARM] = None
     """Measured policy: the trainer's peak learning rate, in place of `step`."""
     growth: NotNegative | None = None
     """Measured policy: growth g of the gradients' squared change with the distance; the file's own
@@ -94,9 +95,9 @@ class SimConfig:
     """Measured policy: parts of the dynamics that are switched off. `leak`: tokens that no sampled
     response has; `own`: the effect of a problem's updates on itself; `others`: that on other
     problems. Labels without feedback are the arm `frozen`."""
-    kl_coef: NotNegative = 0.0
+    kl_coef: Annotated[NotNegative, Role.ARM] = 0.0
     """Measured policy: the trainer's factor on the KL divergence from the model before training."""
-    ema_decay: ShareBelowOne = 0.0
+    ema_decay: Annotated[ShareBelowOne, Role.ARM] = 0.0
     """Measured policy: the trainer's decay of the weights' average that evaluations use."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Measured policy: precision of the weights that the model reads, beside exact masters."""
@@ -117,25 +118,27 @@ class SimConfig:
     fixed_population: bool = False
     """All replicates share one population; by default each draws its own."""
 
-    guard: GuardConfig = DEFAULT_GUARD
+    guard: Annotated[GuardConfig, Role.ARM] = DEFAULT_GUARD
     """The guard; `GuardConfig.off()` trains without one. If left out it is the paper's for plain
     TTRL, and none for any other rule."""
-    labels: Literal["votes", "truth"] = "votes"
+    labels: Annotated[Literal["votes", "truth"], Role.ARM] = "votes"
     """`truth` trains on the true answers while the guard goes on watching the votes."""
-    treatment: str = OWN
+    treatment: Annotated[str, Role.ARM] = OWN
     """Weights, betas and skips that act: `own` are the guard's, `permuted` those of the batch dealt
     to its problems at random, and a run folder those of its run, of another seed; as controls."""
 
-    rule: str = "ttrl"
+    rule: Annotated[str, Role.ARM] = "ttrl"
     """Name of the label-free rule that rewards the responses, see `guard_core.rules`."""
-    rule_options: dict[str, int | float | bool | str] = field(default_factory=dict, hash=False)
+    rule_options: Annotated[dict[str, int | float | bool | str], Role.ARM] = field(
+        default_factory=dict, hash=False
+    )
     """Settings of the rule by name; those left out take the rule's defaults."""
 
     signal: ShareBelowOne = 0.3
     """Strength with which a rule's observations other than the votes depend on the truth; 0 is not
     at all, see `sim.world.observe`."""
 
-    skip_rate: Share = 0.0
+    skip_rate: Annotated[Share, Role.ARM] = 0.0
     """Chance that a problem sits a visit out whatever the guard does, see `sim.engine.kernel`."""
 
     n_problems: Size = _OWN
@@ -153,10 +156,10 @@ class SimConfig:
     unparseable: Share = 0.0
     """Constant chance that a response holds no readable answer."""
 
-    step: NotNegative = STEP
+    step: Annotated[NotNegative, Role.ARM] = STEP
     """Step size at the schedule's peak (eta). sgd: change of a logit per unit of standardised
     advantage; adam: about the change of every logit per optimizer step."""
-    step_factor: NotNegative = 1.0
+    step_factor: Annotated[NotNegative, Role.ARM] = 1.0
     """Constant factor on `step` or `lr`, for the control at matched effort."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """Cosine decay to 0 after a linear warm-up, by optimizer step as in the trainer (a batch takes
@@ -187,13 +190,13 @@ class SimConfig:
     att_share: Share = 0.3
     """Mean share of the wrong mass that the attractor answer holds before training."""
 
-    replicates: Annotated[int, Interval("[1, 32768]")] = 1
+    replicates: Annotated[int, Interval("[1, 32768]"), Role.ARM] = 1
     """R, independent runs that are computed side by side."""
-    vote_replicates: Annotated[int, Interval("[0, 32768]")] = 1
+    vote_replicates: Annotated[int, Interval("[0, 32768]"), Role.OPERATIONAL] = 1
     """So many of them, the first, keep every answer's votes in the trace (`votes`)."""
-    first_replicate: Annotated[int, Interval("[0, 32767]")] = 0
+    first_replicate: Annotated[int, Interval("[0, 32767]"), Role.ARM] = 0
     """Number of the first replicate; replicate r is the same run whichever others run with it."""
-    seed: Annotated[int, Interval("[0, 9223372036854775807]")] = 0
+    seed: Annotated[int, Interval("[0, 9223372036854775807]"), Role.ARM] = 0
     """Seed of all random numbers."""
 
     def __post_init__(self) -> None:

@@ -27,7 +27,7 @@ from lab.trace.trace import Trace
 from sim.engine.run import simulate
 from sim.settings.config import Classical, SimConfig
 from sim.settings.machine_code import compilation_shown
-from sim.settings.trainer import MEASURED_ALONE, TAKEN, check_fixed, check_settings
+from sim.settings.trainer import MEASURED_ALONE, TAKEN, check_settings
 
 STEPS = tuple(0.02 * 2**k for k in range(10))
 """Step sizes that a classical policy is calibrated over, .02 to 10.24."""
@@ -83,7 +83,7 @@ def not_classical(run: Manifest) -> str | None:
 def check_same(run: Manifest, facts: Facts, path: Path) -> None:
     """Refuse a response file of another model or other problems, and what `check_settings` does."""
     where = f"real: {run.title}, seed {run.seeds[0]}"
-    check_settings(run.config, where)
+    check_settings(run.config, run.roles, where)
     sources = run.extra.get("sources", {})
     for name, own in (("model", facts.model), ("problems", facts.problems)):
         if sources.get(name) != own:
@@ -92,8 +92,12 @@ def check_same(run: Manifest, facts: Facts, path: Path) -> None:
                 f"response: {path} was measured with {other} than the run of {run.title}, seed "
                 f"{run.seeds[0]}; measure the run's own with guard-train measure"
             )
-    temperature = {"temperature": facts.temperature, "eval_temperature": facts.temperature}
-    check_fixed(run.config, temperature, where)
+    for name in ("temperature", "eval_temperature"):
+        if (value := run.config.get(name, facts.temperature)) != facts.temperature:
+            raise UserError(
+                f"{where} has {name} = {value}, the response file {facts.temperature}; leave that "
+                "run out"
+            )
 
 
 def _simulate_classical(

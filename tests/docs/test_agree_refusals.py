@@ -41,7 +41,7 @@ def agree(made, tmp_path, capsys):
     [
         ('"problems": "', '"problems": "0', "was measured with other problems"),
         ('"config.json": "', '"config.json": "0', "was measured with another model"),
-        ('"clip_high": 0.2', '"clip_high": 0.3', "has clip_high = 0.3, the measured policy only"),
+        ('"roles": {', '"no_roles": {', "was made by an earlier version"),
     ],
 )
 def test_a_response_file_of_other_problems_is_refused(agree, tmp_path, old, new, words):

@@ -1,7 +1,7 @@
 """`guard-sim search` and `guard-sim agree`."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,7 @@ from guard_core import GuardConfig
 from lab.base.arms import arm
 from lab.base.columns import where
 from lab.base.errors import UserError
+from lab.base.roles import roles_of
 from lab.base.settings import to_values
 from lab.trace.response import write_response
 from real import TrainConfig
@@ -141,7 +142,9 @@ def real(response_file, tmp_path_factory):
         shared = {"epochs": 6, "replicates": 1, "guard": GuardConfig.off(), "kl_coef": kl_coef}
         simulate(settings(response_file, **shared), folder / name, arm=arm(name))
         path = folder / name / "run.json"
-        changes = {"world": "real", "config": to_values(made.settled()), "backend": "cpu"}
+        made = made.settled()
+        changes = {"world": "real", "backend": "cpu"}
+        changes |= {"config": to_values(made), "roles": roles_of(made)}
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return folder
 
@@ -163,21 +166,27 @@ def test_short_runs_and_penalties_are_compared_as_far_as_they_can_be(
     assert {*table[table.arm == "kl"].prediction} & {*policies} == {"measured"}
 
 
-def test_every_setting_of_the_trainer_is_modelled_fixed_or_without_effect():
-    values = to_values(TrainConfig().settled())
-    check_settings(values, "real: here")
-    assert values.keys() == {field.name for field in fields(TrainConfig)}
+def test_the_trainers_defaults_are_modelled():
+    config = TrainConfig().settled()
+    check_settings(to_values(config), roles_of(config), "real: here")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss": "grpo"}, "here has loss = grpo, the measured policy only dapo"),
-        ({"eval_top_p": 0.9}, "here has eval_top_p = 0.9, the measured policy only 1.0"),
+        ({"loss": "grpo"}, "here has loss = grpo, which the measured policy does not have"),
+        ({"eval_top_p": 0.9}, "here has eval_top_p = 0.9, which the measured policy does not"),
         ({"rule": "one_shot_em"}, "rule = one_shot_em: policy = measured needs a rule"),
-        ({"shape": "constant"}, "here has shape = constant, a setting that guard-sim"),
     ],
 )
-def test_a_setting_that_the_policy_lacks_or_does_not_know_is_refused(changes, message):
+def test_a_setting_that_the_policy_lacks_is_refused(changes, message):
+    config = TrainConfig(**changes)
     with pytest.raises(UserError, match=message):
-        check_settings(to_values(TrainConfig()) | changes, "here")
+        check_settings(to_values(config), roles_of(config), "here")
+
+
+def test_a_setting_that_the_trainer_noted_no_role_of_is_refused():
+    config = TrainConfig()
+    values = to_values(config) | {"shape": "constant"}
+    with pytest.raises(UserError, match="here has shape = constant, which the measured policy"):
+        check_settings(values, roles_of(config), "here")
