@@ -79,7 +79,7 @@ class Speed:
             "rollout": self.sampling(config.batch_size * config.n_votes),
             "update": tokens / world * per_token / (card.flops * PEAK_SHARE),
             "optimizer": n_steps * adamw,
-            "sync": 0.0 if config.engine == "transformers" else 2 * size.n_weights / HAND_OVER,
+            "sync": 0.0 if config.engine_kind.native else 2 * size.n_weights / HAND_OVER,
             **(network if self.nodes > 1 else {}),
         }
 
@@ -234,7 +234,7 @@ def plan_lines(
     times = ", ".join(f"{phase} {value:.1f}" for phase, value in seconds.items())
     total = sum(seconds.values())
     lines += [f"fits; about {total:.0f} s a step without evaluations: {times}"]
-    if config.engine == "vllm" and gpus > 1:
+    if config.engine_kind.splits and gpus > 1:
         lines.append(f"seconds a step by --engine-tp: {', '.join(_by_engine_tp(speed, card))}")
     named = NAMED.get(config.problems or "")
     if n_problems := named.n_problems if named else config.n_problems:

@@ -272,7 +272,7 @@ def plan_memory(
 def _start(size: ModelSize, config: TrainConfig, world: int, weights: int) -> int:
     """Return the most bytes while the model reaches the GPU, to be sharded into `weights` bytes."""
     narrow, wide = widths(config)
-    if world == 1 or not config.waits_for_engine:
+    if world == 1 or not config.engine_kind.own_process:
         return size.n_weights * narrow + 2 * CONTEXT
     of_number = narrow if size.n_adapters else wide
     return weights + of_number * max(size.n_layer, size.n_outside) + 2 * CONTEXT
@@ -377,16 +377,16 @@ def _engine(
     size: ModelSize, config: TrainConfig, world: int, card: int, needed: int
 ) -> tuple[list[MemoryPart], int, int, float]:
     """Return what an engine takes of a GPU, tokens and bytes of its cache, and the whole share."""
-    if config.engine == "vllm_server":
+    if config.engine_kind.remote:
         return [], LEAST_ROWS * longest(config), 0, 0.0
-    if config.engine == "transformers":
+    if config.engine_kind.native:
         return *_transformers(size, config, world), 0, 0.0
     narrow, n_gpus = widths(config)[0], config.engine_tp
     # GPUs beyond the number of heads hold copies of them.
     per_token = size.n_kv * narrow // min(n_gpus, size.n_kv_heads)
     weights = size.n_weights * narrow // n_gpus
     usable = int(card * (1 - RESERVE))
-    context = 0 if config.engine == "vllm_inprocess" else CONTEXT
+    context = 0 if config.engine_kind.in_trainer else CONTEXT
     fixed = weights + ENGINE_OVERHEAD + context
     taken = usable - needed if config.engine_memory is None else int(config.engine_memory * card)
     cache = taken - fixed
@@ -428,7 +428,8 @@ def _host(size: ModelSize, config: TrainConfig, world: int, nodes: int) -> int:
     Ranks map weights that their file has in the precision of the run, and share these pages.
     """
     narrow, wide = widths(config)
-    own = config.engine == "vllm" or (config.async_level and config.engine == "transformers")
+    kind = config.engine_kind
+    own = config.async_level if kind.native else kind.own_process and not kind.remote
     ranks = world // nodes
     processes = 2 * ranks if own else ranks
     held = 1 if size.stored == getattr(torch, config.dtype) else ranks

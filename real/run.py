@@ -158,10 +158,10 @@ def prepare(
     rule = rule_of(config)
     known = config.labels == "truth"
     problems, folder = problems_of(config, with_answers=known), model_of(config)
-    grow_segments(pick_device(config.device), config.engine == "vllm_inprocess")
+    grow_segments(pick_device(config.device), config.engine_kind.in_trainer)
     memory, planned = checked_engine_memory(config, folder, ranks.world)
     # vLLM refuses to start on a GPU that already holds what its plan counts on.
-    place = "cpu" if config.waits_for_engine else config.device
+    place = "cpu" if config.engine_kind.own_process else config.device
     policy = load_policy(folder, place, config.dtype, config.attention, config.head_dtype)
     policy = replace(policy, device=pick_device(config.device))
     keep_freed_memory(policy.device)

@@ -32,6 +32,7 @@ from real.engines.weights import GroupMember, Room
 from real.model.policy import Policy, max_positions
 from real.ranks.distributed import ALONE, Ranks
 from real.settings.config import TrainConfig, rule_of
+from real.settings.engines import named
 
 _FURTHER = frozenset({Need.PARAPHRASE, Need.TEACHER, Need.VERDICTS})
 """Observations for which a rule has responses sampled in addition to the votes."""
@@ -75,9 +76,9 @@ def _ranked(
         # No folder: the first rank of a machine, whose folder counts, has an engine.
         dtype, adapters = getattr(torch, config.dtype), bool(config.engine_adapters)
         engine = GroupMember(Path(), policy.device, dtype, ranks, config.engine_tp, adapters)
-    elif config.engine == "vllm_server":
+    elif config.engine_kind.remote:
         engine = _server(config, policy, ranks)
-    elif config.engine == "transformers" and not config.async_level:
+    elif config.engine_kind.native and not config.async_level:
         copied = copy.deepcopy(policy.model).requires_grad_(False)
         engine = _transformers(config.max_rows, policy, copied)
     else:
@@ -128,7 +129,7 @@ def make_child(
             "take a divisor of them"
         )
     own: dict[str, Any] = {}
-    if config.engine == "vllm":
+    if not config.engine_kind.native:
         settings = asdict(_vllm_settings(config, policy, folder, memory))
     else:
         settings = {
@@ -187,23 +188,28 @@ def needs_stats(rule: Rule) -> bool:
 def _check(config: TrainConfig, world: int) -> None:
     if config.async_level:
         _check_ahead(config)
-    if config.restart_engine and config.engine in ("transformers", "vllm_inprocess"):
+    kind = config.engine_kind
+    if config.restart_engine and not kind.own_process:
         raise UserError(
             f"restart_engine = {config.restart_engine}: engine = {config.engine!r} dies with the "
             "trainer; use vllm, which has a process of its own"
         )
-    if (config.engine_url is not None) != (config.engine == "vllm_server"):
+    if (config.engine_url is not None) != kind.remote:
         raise UserError(
-            f"engine_url = {config.engine_url!r}: belongs to engine = 'vllm_server' and only to it"
+            f"engine_url = {config.engine_url!r}: belongs to engine = {named('remote')} and only "
+            "to it"
         )
-    if config.engine_adapters and not (config.engine == "vllm" and config.lora_rank):
-        raise UserError("engine_adapters: belongs to engine = 'vllm' and a lora_rank; leave it out")
-    if config.stop and config.engine == "vllm_server":
+    if config.engine_adapters and not (kind.adapters and config.lora_rank):
         raise UserError(
-            f"stop = {config.stop[0]!r}: not with engine = 'vllm_server', which is given tokens "
-            "alone; take vllm"
+            f"engine_adapters: belongs to engine = {named('adapters')} and a lora_rank; leave it "
+            "out"
         )
-    if world > 1 and config.engine == "vllm_inprocess":
+    if config.stop and kind.remote:
+        raise UserError(
+            f"stop = {config.stop[0]!r}: not with engine = {config.engine!r}, which is given "
+            "tokens alone; take vllm"
+        )
+    if world > 1 and kind.in_trainer:
         raise UserError(
             f"engine = {config.engine!r}: serves one process, not {world} ranks; take vllm, "
             "which every rank starts for itself"
@@ -225,9 +231,9 @@ def _check(config: TrainConfig, world: int) -> None:
 def _check_ahead(config: TrainConfig) -> None:
     """Refuse what the next batch's votes cannot be sampled with while this batch is trained on."""
     rule, ahead = rule_of(config), f"async_level = {config.async_level}"
-    if config.engine == "vllm_inprocess":
+    if config.engine_kind.in_trainer:
         raise UserError(
-            f"{ahead}: engine = 'vllm_inprocess' samples in the trainer's process; take vllm, "
+            f"{ahead}: engine = {config.engine!r} samples in the trainer's process; take vllm, "
             "which has a process of its own"
         )
     if config.restart_engine:
@@ -240,7 +246,7 @@ def _check_ahead(config: TrainConfig) -> None:
             f"{ahead}: rule {rule.name} samples more than votes, while the engine is at the next "
             "batch's; leave async_level out"
         )
-    if needs_stats(rule) and config.engine != "transformers":
+    if needs_stats(rule) and not config.engine_kind.native:
         raise UserError(
             f"{ahead}: rule {rule.name} needs token statistics of the weights that sampled, which "
             "vLLM does not give; leave async_level out, or take engine = 'transformers'"
@@ -249,7 +255,7 @@ def _check_ahead(config: TrainConfig) -> None:
 
 def engine_notices(config: TrainConfig) -> list[str]:
     """Return notices of settings that an engine takes, but that harm the training."""
-    if config.engine == "transformers" or config.top_p == 1:
+    if config.engine_kind.native or config.top_p == 1:
         return []
     # vLLM's log-probs are those after the cut, the trainer's have no cut.
     return [f"top_p = {config.top_p}: biases the ratio of the loss; train with 1"]

@@ -170,7 +170,7 @@ def card_held(config: EngineSettings, device: str) -> Iterator[None]:
     index = torch.cuda.current_device()
     uuid = torch.cuda.get_device_properties(index).uuid
     path = Path(tempfile.gettempdir(), f"guard-train-{uuid}.lock")
-    takes_all = config.engine in ("vllm", "vllm_inprocess") and config.engine_memory is None
+    takes_all = config.engine_kind.shares_gpu and config.engine_memory is None
     with contextlib.ExitStack() as stack:
         descriptor = _opened(path)
         if descriptor is not None:

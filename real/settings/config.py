@@ -120,8 +120,8 @@ class TrainConfig(
         }
         missing = {n: v for n, v in chosen.items() if getattr(self, n) in (None, "auto")}
         settled = replace(self, **missing)
-        rounds = settled.engine.startswith("vllm") and settled.dtype == "bfloat16"
-        adapters = rounds and settled.engine == "vllm" and settled.lora_rank > 0
+        rounds = not settled.engine_kind.native and settled.dtype == "bfloat16"
+        adapters = rounds and settled.engine_kind.adapters and settled.lora_rank > 0
         capped = rounds and rule_of(self).loss != "entropy"
         chosen = {"engine_adapters": adapters, "tis_cap": TIS_CAP if capped else 0.0}
         missing = {n: v for n, v in chosen.items() if getattr(self, n) is None}

@@ -19,6 +19,7 @@ from guard_core.config import (
 from lab.base.errors import UserError
 from lab.base.roles import Role
 from real.answers.ids import Extract
+from real.settings.engines import ENGINES, EngineKind, EngineName
 
 TinyTask = Literal["arithmetic", "collatz", "closed"]
 
@@ -178,9 +179,7 @@ class VoteSettings(Settings, group="sampling"):
 class EngineSettings(Settings, group="engine"):
     """The engine that samples, and the transfer of weights to it."""
 
-    engine: Annotated[
-        Literal["auto", "transformers", "vllm", "vllm_inprocess", "vllm_server"], Role.UNSIMULATED
-    ] = "auto"
+    engine: Annotated[Literal["auto", EngineName], Role.UNSIMULATED] = "auto"
     """Engine that samples: `auto` is vllm for a model on a GPU where it is installed, else
     `transformers`, which samples with the trainer's model, `vllm` in its own process,
     `vllm_inprocess`, or `vllm_server` at `engine_url`."""
@@ -207,9 +206,9 @@ class EngineSettings(Settings, group="engine"):
     """1 samples the votes of the next batch while this one trains, with the weights before that."""
 
     @property
-    def waits_for_engine(self) -> bool:
-        """The model stays in main memory until an engine with weights of its own has started."""
-        return self.engine in ("vllm", "vllm_server")
+    def engine_kind(self) -> EngineKind:
+        """What the engine can do; `auto` that is not settled counts as `transformers`."""
+        return ENGINES["transformers" if self.engine == "auto" else self.engine]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from lab.base.settings import check_unchanged, from_values, to_values, toml_valu
 from lab.cli import with_arm_options
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
 from real.settings.config import TrainConfig
+from real.settings.engines import named
 from real.settings.groups import BOX_REQUEST, EngineSettings
 
 _WIDTH = 100
@@ -214,9 +215,9 @@ def check_engine_tp(config: EngineSettings, ranks: int) -> None:
     """Refuse engines that cannot be dealt over the ranks of a machine."""
     if config.engine_tp == 1:
         return
-    if config.engine != "vllm":
+    if not config.engine_kind.splits:
         raise UserError(
-            f"engine_tp = {config.engine_tp}: belongs to engine = 'vllm', not to "
+            f"engine_tp = {config.engine_tp}: belongs to engine = {named('splits')}, not to "
             f"{config.engine!r}; leave it out"
         )
     if ranks % config.engine_tp:
