@@ -21,7 +21,8 @@ from lab.base.columns import flags, groups, ints, select, unique, where
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.settings import flattened
-from lab.compare.collection import find_runs, gather, shared_settings
+from lab.compare.collection import find_runs, gather
+from lab.compare.families import shared_settings
 from lab.compare.tables import rule_rows
 from lab.measures.fate import FATES, LOST
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest

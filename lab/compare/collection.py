@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from guard_core.config import USUAL, short_names
-from guard_core.rules import RULES
-from lab.base.arms import ALL_ARMS, BASELINE, CUSTOM, GUARD, matched_target, title
+from lab.base.arms import ALL_ARMS, title
 from lab.base.columns import floats, ints, select, where
 from lab.base.errors import UserError
 from lab.base.files import check_folders
-from lab.base.roles import NOT_COMPARED, having
-from lab.base.settings import flattened
+from lab.compare.families import arm_names, base_arms, distinction, families, step_size
 from lab.measures.fate import fates
 from lab.trace.manifest import FILE_NAME, Manifest
 from lab.trace.schema import TABLES, Table
@@ -363,197 +360,3 @@ def _lengths(traces: dict[str, Trace]) -> list[str]:
 
 def _place(arm: str) -> tuple[int, str]:
     return (ALL_ARMS.index(arm) if arm in ALL_ARMS else len(ALL_ARMS), arm)
-
-
-STEP_SIZES = {"real": ("lr",), "sim": ("lr", "step")}
-"""World to the settings of its step size, of which the first that is noted counts; runs at several
-of them make one family."""
-
-_EARLIER = """
-guard labels rule rule_options kl_coef skip_rate step_factor seed ema_decay treatment replicates
-first_replicate lr step attention checkpoint_every checkpoint_keep checkpoint_minutes cuda_graph
-data_dir device engine_adapters engine_exchange engine_memory engine_timeout engine_tp engine_url
-gradient_checkpointing hub keep_votes log max_bad_steps max_rows max_tokens_per_microbatch
-max_unread offload_optimizer rank_timeout restart_engine save_model threads vote_replicates
-"""
-"""Settings that do not matter to a comparison, of runs of earlier versions, which note no roles.
-New settings do not belong here."""
-
-_WEIGHTS, _PROMPTS = "weights", "prompts"
-_RECORDED = {_WEIGHTS: "model", _PROMPTS: "problems"}
-"""Recorded fingerprint to the setting that names the same thing by a path."""
-_WEIGHT_FILES = (".safetensors", ".bin", ".pt")
-_MOST_NAMED, _LONGEST = 4, 40
-_SAME = ("world", "task", "n_problems", "n_votes")
-"""Fields of the manifest in which a family's runs agree."""
-
-
-@dataclass(slots=True)
-class Family:
-    """Runs of all arms and step sizes that agree in everything else."""
-
-    run: Manifest
-    """One of them."""
-    settings: dict[str, Any]
-    """All that its runs noted, by name; a setting of a setting as `fields.prompt`."""
-    members: list[int] = field(default_factory=list)
-    """Places of its runs among those given."""
-
-    @property
-    def key(self) -> tuple[str, int, int, list[tuple[str, str]]]:
-        """Key that orders the families of one world."""
-        settings = sorted((name, repr(value)) for name, value in self.settings.items())
-        return self.run.task, self.run.n_problems, self.run.n_votes, settings
-
-    def takes(self, run: Manifest, settings: Mapping[str, Any]) -> bool:
-        """Return whether a run agrees with the family in all that both have noted."""
-        if any(getattr(run, name) != getattr(self.run, name) for name in _SAME):
-            return False
-        shared = self.settings.keys() & settings.keys()
-        # A path is only a name: what was found there counts where both have recorded it.
-        shared -= {path for recorded, path in _RECORDED.items() if recorded in shared}
-        return all(self.settings[name] == settings[name] for name in shared)
-
-
-def families(runs: Sequence[Manifest]) -> list[Family]:
-    """Group runs that may be compared; a setting that a run has not noted agrees with any value.
-
-    Returns:
-        Families in the order of their first runs; each run is a member of one.
-    """
-    noted = [shared_settings(run) for run in runs]
-    together: list[Family] = []
-    # Runs that noted most come first, so that one with gaps joins a family and does not found it.
-    for place in sorted(range(len(runs)), key=lambda place: -len(noted[place])):
-        run, settings = runs[place], noted[place]
-        family = next((other for other in together if other.takes(run, settings)), None)
-        if family is None:
-            family = Family(run, {})
-            together.append(family)
-        family.settings = {**settings, **family.settings}
-        family.members.append(place)
-    for family in together:
-        family.members.sort()
-    return sorted(together, key=lambda family: family.members[0])
-
-
-def shared_settings(run: Manifest) -> dict[str, Any]:
-    """Return the settings that all arms and seeds of a comparison share, by name.
-
-    The start model and the problems of a real run are known by their recorded fingerprints.
-    """
-    own = having(run.roles, *NOT_COMPARED) if run.roles else _EARLIER.split()
-    settings = {name: value for name, value in run.config.items() if name not in own}
-    return {**flattened(settings), **dict(_fingerprints(run.extra.get("sources")))}
-
-
-def step_size(run: Manifest) -> float | None:
-    """Return the peak learning rate, or the simulator's step; None if it was not noted."""
-    noted = (run.config.get(name) for name in STEP_SIZES[run.world])
-    return next((float(size) for size in noted if isinstance(size, (int, float)) and size), None)
-
-
-def distinction(family: Family, others: Sequence[Family]) -> str:
-    """Return what tells a family from others on the same task, for its title; empty if alone."""
-    run = family.run
-    same = [o for o in others if (o.run.world, o.run.task) == (run.world, run.task)]
-    parts = []
-    if len({(other.run.n_problems, other.run.n_votes) for other in same}) > 1:
-        parts.append(f"{run.n_problems} problems, {run.n_votes} votes")
-    names = sorted(set().union(*(other.settings for other in same)))
-    differing = [name for name in names if len(_values(name, same)) > 1]
-    shown = [
-        name
-        for name in differing
-        if name in family.settings and _RECORDED.get(name) not in differing
-    ]
-    parts += [f"{name} {_short(family.settings[name])}" for name in shown[:_MOST_NAMED]]
-    if len(shown) > _MOST_NAMED:
-        parts.append(f"and {len(shown) - _MOST_NAMED} more settings")
-    return ", ".join(parts)
-
-
-def _values(name: str, together: Sequence[Family]) -> set[str]:
-    return {repr(family.settings[name]) for family in together if name in family.settings}
-
-
-def _fingerprints(sources: object) -> Iterator[tuple[str, str]]:
-    """Yield digests of the start weights and of the problems as the model sees them."""
-    if not isinstance(sources, Mapping):
-        return
-    model = sources.get("model")
-    if isinstance(model, Mapping):
-        weights = [str(model[name]) for name in sorted(model) if name.endswith(_WEIGHT_FILES)]
-        yield _WEIGHTS, " ".join(weights)
-    if sources.get("problems"):
-        yield _PROMPTS, str(sources["problems"])
-
-
-def _short(value: object) -> str:
-    if value is None:
-        return "not set"
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"
-
-
-def arm_names(runs: Sequence[Manifest]) -> list[str]:
-    """Name of each run's arm, with the settings of guard, rule and labels in which its runs differ.
-
-    It is `guard` where all runs of the arm agree or where all that differs is at its default, else
-    for example `guard (W=3)` or `srt (keep=0.5)`.
-    """
-    bases = base_arms(runs)
-    by_arm: dict[str, list[Mapping[str, Any]]] = {}
-    for base, run in zip(bases, runs, strict=True):
-        by_arm.setdefault(base, []).append(_settings(run))
-    return [_name(base, run, by_arm[base]) for base, run in zip(bases, runs, strict=True)]
-
-
-def base_arms(runs: Sequence[Manifest]) -> list[str]:
-    """The arm that each run is with other guard settings: its own.
-
-    A guard with settings that no arm has is called `custom`, under a rule `RULE+custom`; in a
-    comparison that also has the guard itself, it counts as the guard with other settings.
-    """
-    guarded = {run.arm for run in runs if _noted(run, "guard")}
-    bases = []
-    for run in runs:
-        rule = run.config.get("rule", BASELINE)
-        prefix = "" if rule == BASELINE else f"{rule}+"
-        is_variant = run.arm == f"{prefix}{CUSTOM}" and f"{prefix}{GUARD}" in guarded
-        bases.append(f"{prefix}{GUARD}" if is_variant and _noted(run, "guard") else run.arm)
-    return bases
-
-
-def _noted(run: Manifest, name: str) -> Mapping[str, Any]:
-    record = run.config.get(name)
-    return record if isinstance(record, dict) else {}
-
-
-def _settings(run: Manifest) -> Mapping[str, Any]:
-    names = (
-        "labels",
-        "kl_coef",
-        "ema_decay",
-        *(() if matched_target(run.arm) else ("step_factor",)),
-    )
-    others = {name: run.config[name] for name in names if name in run.config}
-    rule = {**_rule_defaults(run), **_noted(run, "rule_options")}
-    return {**short_names(_noted(run, "guard")), **rule, **others}
-
-
-def _rule_defaults(run: Manifest) -> Mapping[str, Any]:
-    rule = RULES.get(str(run.config.get("rule", BASELINE)))
-    return {} if rule is None else {field.name: field.default for field in fields(rule)}
-
-
-def _name(base: str, run: Manifest, of_arm: Sequence[Mapping[str, Any]]) -> str:
-    """The arm, with those settings that all its runs noted and in which they differ."""
-    own = _settings(run)
-    shared = [key for key in of_arm[0] if all(key in other for other in of_arm)]
-    differing = [key for key in shared if any(o[key] != of_arm[0][key] for o in of_arm)]
-    defaults = {**USUAL, **_rule_defaults(run)}
-    defaults |= {"labels": "votes", "kl_coef": 0.0, "ema_decay": 0.0, "step_factor": 1.0}
-    if all(key in defaults and own[key] == defaults[key] for key in differing):
-        return base
-    return f"{base} ({', '.join(f'{key}={own[key]}' for key in differing)})"

@@ -1,7 +1,11 @@
 import numpy as np
 import pytest
 
-from lab.compare.collection import families, gather
+from lab.base.roles import roles_of
+from lab.base.settings import to_values
+from lab.compare.collection import gather
+from lab.compare.families import families
+from real.settings.config import TrainConfig
 
 SIM = {"policy": "attractor", "step": 0.1, "epochs": 8, "seed": 0, "guard": {"frs": False}}
 REAL = {"model": "a/model", "problems": "p.json", "lr": 1e-6, "fields": {"prompt": "q"}}
@@ -115,3 +119,21 @@ def test_two_models_of_one_name_have_titles_of_their_own(make_trace):
         "Real model: test, model one/model",
         "Real model: test, model two/model",
     ]
+
+
+@pytest.mark.parametrize(
+    ("role", "expected"), [("operational", [[0, 1]]), ("measured", [[0], [1]])]
+)
+def test_the_roles_that_runs_note_decide_what_is_compared(make_manifest, role, expected):
+    own = {"world": "real", "roles": {role: ["a_new_setting"]}}
+    pair = [make_manifest("ttrl", config={"a_new_setting": n}, **own) for n in (1, 2)]
+    assert members(pair) == expected
+
+
+def test_seeds_that_differ_in_the_minutes_between_checkpoints_are_one_family(make_manifest):
+    configs = [TrainConfig(seed=n, checkpoint_minutes=10.0 * n) for n in (1, 2)]
+    pair = [
+        make_manifest("ttrl", world="real", config=to_values(config), roles=roles_of(config))
+        for config in configs
+    ]
+    assert members(pair) == [[0, 1]]

@@ -5,7 +5,8 @@ import pytest
 
 from guard_core import GuardConfig
 from lab.base.settings import to_values
-from lab.compare.collection import arm_names, gather
+from lab.compare.collection import gather
+from lab.compare.families import arm_names
 from lab.report.digest import digest
 
 
