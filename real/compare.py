@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -12,13 +12,18 @@ import msgspec
 import numpy as np
 
 from lab.arm_settings import with_arm
-from lab.base.arms import DEMO_ARMS, arm
+from lab.base.arms import DEMO_ARMS, VOTE, arm, title
+from lab.base.columns import floats, where
 from lab.base.errors import Unfit, UserError, exit_code, one_line
 from lab.base.settings import from_values, to_values
-from lab.base.stats import counted, estimate, mean_sd
+from lab.base.stats import counted, estimate, interval_of, mean_sd
+from lab.compare.collection import gather
+from lab.compare.effort import METRIC
+from lab.compare.tables import difference, over_steps, with_vote
 from lab.signals import stops_raised
 from lab.study import Job, Outcome, Report, Study
 from lab.trace.manifest import FILE_NAME, is_unused, locked, read_manifest
+from lab.trace.trace import Trace
 from real.asked import check_asked, check_list
 from real.jobs import UNFIT, find_places, log_numbers, run_jobs
 from real.model.folder import changed_files, model_digests
@@ -89,17 +94,33 @@ def compare(
             before = number * len(arms) * len(seeds)
             done = study.run(lambda now, before=before: report(before + now))
             lines += [f"learning rate {lr:g}" for lr in lrs[number : number + 1]]
-            lines += [_line(study, name) for name in study.arms]
+            lines += _lines(study)
             lines += [found.line for found in done.found]
             failed += done.failed
     return Compared(lines, failed)
 
 
-def _line(study: Study, name: str) -> str:
+def _lines(study: Study) -> Iterator[str]:
+    """Yield the vote before training, then every arm with its difference to this vote."""
+    votes: list[str] = []
+    lines: list[str] = []
+    for name in study.arms:
+        if not (traces := study.traces(name)):
+            lines.append(f"{arm(name).title}: no run finished")
+            continue
+        rows = with_vote(over_steps(gather(traces)[0]), ["replicate"])
+        vote = estimate(floats(where(rows, arm=VOTE), METRIC))
+        gap = difference(rows, rows["arm"].iloc[-1], VOTE, METRIC)
+        over = f"{gap.mean:+.1f} points [{interval_of(gap, 'pair')}]"
+        lines.append(_line(name, traces) + f", minus the vote {over}" * (gap.n > 0))
+        if vote.n:
+            shown = mean_sd(vote.mean / 100, vote.sd / 100, 3)
+            votes.append(f"{title(VOTE)}: right {shown} ({counted(vote.n, 'seed')})")
+    yield from [*votes[:1], *lines]
+
+
+def _line(name: str, traces: Sequence[Trace]) -> str:
     """Mean and standard deviation of an arm over its finished seeds."""
-    traces = study.traces(name)
-    if not traces:
-        return f"{arm(name).title}: no run finished"
     starts, ends = (
         np.array([trace.evals["pass_at_1"].iloc[place] for trace in traces]) for place in (0, -1)
     )

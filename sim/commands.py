@@ -113,12 +113,12 @@ class Simulate(SettingsCommand):
         named = None if self.arm is None else for_cell(self.arm, config.population)
         arm = arm_of(config, None if named is None else with_rule(named, config.rule))
         from sim.engine.run import simulate
-        from sim.studies.compare import print_short, print_summary, rows_of
+        from sim.studies.compare import print_short, print_summary, rows_of, with_votes
         from sim.world.measured import Trust
 
         print_short(config.epochs)
         trace = simulate(config, self.out, progress=not self.quiet, arm=arm)
-        print_summary(rows_of({trace.run.arm: trace}, config))
+        print_summary(with_votes(rows_of({trace.run.arm: trace}, config), config))
         if (trust := trace.run.extra.get("trust")) is not None:
             print(Trust(**trust).line())
         print(self.out)
@@ -238,6 +238,7 @@ class SweepCommand(StudyCommand):
 
     def run(self) -> None:
         """Run the sweep, then print a summary."""
+        from lab.compare.tables import with_vote
         from sim.studies.compare import print_failures, print_rules, print_summary
         from sim.studies.jobs import parse_all
         from sim.studies.sweep import Sweep, preset, run_sweep
@@ -254,7 +255,7 @@ class SweepCommand(StudyCommand):
         if self.preset == "rules":
             print_rules(rows, sweep.names)
         else:
-            print_summary(rows, sweep.names)
+            print_summary(with_vote(rows, [*sweep.names, "replicate", "status"]), sweep.names)
         print_failures(rows)
         print(self.out)
 

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 import run_rows
 
-from lab.base.arms import ALL_ARMS, BASELINE, own_of, title
+from lab.base.arms import ALL_ARMS, BASELINE, VOTE, own_of, title
 from lab.base.arms import arm as named
 from lab.base.columns import TextTable, groups, select, unique, where
 from lab.base.stats import LEVEL, Estimate, difference, differences, estimate, mean_sd
 from lab.compare.agreement import MEASURED, kendall_tau
 from lab.compare.effort import best_among, own_best
+from lab.compare.tables import with_vote
 
 DATA = Path(__file__).parents[1] / "data"
 RECOMMENDED, CEILING = "recommended", "truth"
@@ -42,7 +43,7 @@ def means(rows: pd.DataFrame) -> TextTable:
     """
     lrs = sorted(unique(rows, "lr"))
     table = []
-    for (arm,), part in groups(rows, ["arm"]):
+    for (arm,), part in groups(with_vote(rows, ["lr", *_UNIT]), ["arm"]):
         cells = {lr: estimate(_values(where(part, lr=lr))) for lr in lrs}
         measured = [cell.mean for cell in cells.values() if cell.n]
         best = estimate(_values(own_best(_numbered(part), ["lr"])))
@@ -116,13 +117,23 @@ def ranks(rows: pd.DataFrame, simulated: pd.DataFrame) -> TextTable:
 
 
 def over_ttrl(rows: pd.DataFrame) -> TextTable:
-    """Final pass@1 of every arm minus TTRL at every learning rate, paired by seed."""
+    """Final pass@1 of every arm minus TTRL, and minus the vote before training, at every rate.
+
+    Paired by seed; the vote before training is the first row.
+    """
     lrs = sorted(unique(rows, "lr"))
-    at = {lr: where(rows, lr=lr) for lr in lrs}
-    arms = sorted({*rows["arm"]} - {BASELINE}, key=lambda arm: (_place(arm), arm))
-    table = [[_title(a), *(difference(over_sets(at[lr], a)) for lr in lrs)] for a in arms]
-    head = f"final pass@1, % minus {_title(BASELINE)}"
-    return TextTable([head, *(f"{lr:g}" for lr in lrs)], table)
+    at = {lr: where(with_vote(rows, ["lr", *_UNIT]), lr=lr) for lr in lrs}
+    arms = sorted({VOTE, *rows["arm"]}, key=lambda arm: (arm != VOTE, _place(arm), arm))
+    bases = (BASELINE, VOTE)
+    table = [
+        [
+            _title(a),
+            *("" if a == b else difference(over_sets(at[lr], a, b)) for b in bases for lr in lrs),
+        ]
+        for a in arms
+    ]
+    names = [f"minus {'vote' if base == VOTE else _title(base)}" for base in bases]
+    return TextTable(["final pass@1, %", *(f"{lr:g}, {n}" for n in names for lr in lrs)], table)
 
 
 def over_sets(

@@ -75,10 +75,16 @@ def add(path: Path, new: pd.DataFrame) -> int:
 
 
 def known(path: Path) -> pd.DataFrame:
-    """Return the rows of a file, if any; one of the time before `place` holds real runs."""
+    """Return the rows of a file, if any; one of the time before `place` holds real runs.
+
+    A file without the vote before training has the labels of visit 0, which are one.
+    """
     if not path.is_file():
         return pd.DataFrame(columns=KEY)
     table = pd.read_csv(path, dtype=dict.fromkeys(["digest", *LABELS], str))
+    if "maj_start" not in table and "right_start" in table:
+        right = [bits.count("1") / len(bits) for bits in table["right_start"]]
+        table["maj_start"] = 100.0 * np.array(right)
     return table if "place" in table else table.assign(place=0)
 
 

@@ -9,6 +9,7 @@ page differs from what this writes.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -18,15 +19,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import readings
+import run_rows
 from protocol_page import DATA, protocol
 
 from guard_core.rules import RULES, Rule
-from lab.base.arms import arm
+from lab.base.arms import VOTE, arm, title
 from lab.base.columns import TextTable, floats, select
 from lab.base.errors import UserError
 from lab.base.files import whole
-from lab.base.stats import difference, differences, estimate, mean_sd
+from lab.base.stats import LEVEL, difference, differences, estimate, mean_sd, sign_flip
 from lab.compare.agreement import MEASURED, OTHER_HALF, mean_errors, mean_table
+from lab.compare.tables import with_vote
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -107,16 +110,17 @@ def language(task: str, lr: str, file: str = "language-model", compared: str = "
     """One row per arm of a task of a language model; intervals are for so many comparisons."""
     runs, level = pd.read_csv(DATA / f"{file}.csv"), 1 - 0.05 / int(compared)
     own = np.isclose(runs["lr"], float(lr)) & (runs["task"] == task)
-    runs = runs[own].set_index("seed")
+    runs = with_vote(runs[own], ["seed"]).set_index("seed")
     final = {str(name): own["pass_final"] for name, own in runs.groupby("arm", sort=False)}
     rows = []
-    for name in sorted(final, key=lambda name: (name != "ttrl", -final[name].mean())):
+    for name in sorted(final, key=lambda name: (name != VOTE, name != "ttrl", -final[name].mean())):
         own = runs[runs["arm"] == name]
         value = estimate(final[name])
-        cells = [arm(name).title, str(value.n), mean_sd(value.mean, value.sd)]
+        cells = [title(name), str(value.n), mean_sd(value.mean, value.sd)]
         cells += ["" if name == "ttrl" else _gain(final[name], final["ttrl"], level)]
-        rows.append([*cells, *(f"{own[column].mean():.1f}" for column in _SHOWN.values())])
-    head = ["arm", "seeds", "final pass@1, %", "minus TTRL", *_SHOWN]
+        cells += ["" if name == VOTE else _gain(final[name], final[VOTE], LEVEL)]
+        rows.append([*cells, *(mean_sd(own[column].mean()) for column in _SHOWN.values())])
+    head = ["arm", "seeds", "final pass@1, %", "minus TTRL", "minus vote", *_SHOWN]
     return TextTable(head, rows)
 
 
@@ -124,6 +128,92 @@ def _gain(finals: pd.Series, others: pd.Series, level: float) -> str:
     """The mean paired difference, with its interval where there are pairs enough."""
     gap = estimate(differences(finals, others), level)
     return difference(gap) if gap.n >= _LEAST_PAIRS else f"{gap.mean:+.1f} ({gap.n} pairs)"
+
+
+def language_pairs() -> TextTable:
+    """Paired differences of all the language model's seeds at 3e-5, with every point.
+
+    Intervals are at 95 % without a correction, and p is of `sign_flip`, also of seeds 1 to 4 and of
+    seeds 5 to 11 alone.
+    """
+    first, further = (pd.read_csv(DATA / f"language-{name}.csv") for name in ("model", "seeds"))
+    runs = pd.concat([first[(first["task"] == "multiplication") & (first["lr"] == 3e-5)], further])
+    reruns = pd.read_csv(DATA / "language-reruns.csv", comment="#")
+    runs, held_out = with_vote(runs, ["seed"]), "held_out_pass_at_1_final"
+    rows = []
+    for own, base in [("ttrl", VOTE), ("memory", VOTE), ("recommended", VOTE), *_PAIRED]:
+        gaps = _gaps(runs, own, base)
+        rows.append([f"{title(own)} - {title(base)}", *_in_parts(gaps)])
+    gaps = pd.concat([_gaps(runs, "memory", "ttrl"), _gaps(reruns, "memory", "ttrl")])
+    rows.append(["Vote memory - TTRL, with four reruns", *_all_seeds(gaps)])
+    gaps = _gaps(runs, "recommended", "memory", held_out)
+    name = "Recommended - Vote memory, held-out problems"
+    rows.append([name, *_in_parts(gaps)])
+    for own in ("memory", "recommended"):
+        part = runs[runs["arm"] == own].set_index("seed")
+        gaps = part[held_out] - part["held_out_pass_at_1_start"]
+        name = f"{title(own)} - its start, held-out problems"
+        rows.append([name, *_in_parts(gaps)])
+    head = ["final pass@1, points", "all seeds", "p", "p of 1 to 4", "of 5 to 11", "every pair"]
+    return TextTable(head, rows)
+
+
+_PAIRED = (
+    ("memory", "ttrl"),
+    ("recommended", "ttrl"),
+    ("guard", "ttrl"),
+    ("recommended", "memory"),
+)
+
+
+def _gaps(runs: pd.DataFrame, own: str, base: str, metric: str = "pass_final") -> pd.Series:
+    first, second = (runs[runs["arm"] == name].set_index("seed")[metric] for name in (own, base))
+    return differences(first, second)
+
+
+def _in_parts(gaps: pd.Series) -> list[str]:
+    return _all_seeds(gaps, _p(gaps[gaps.index <= 4]), _p(gaps[gaps.index > 4]))
+
+
+def _all_seeds(gaps: pd.Series, *parts: str) -> list[str]:
+    return [difference(estimate(gaps)), _p(gaps), *(parts or ("", "")), _points(gaps)]
+
+
+def _p(gaps: pd.Series) -> str:
+    p = sign_flip(gaps)
+    return "< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
+
+
+def _points(gaps: pd.Series) -> str:
+    return " ".join(f"{gap:+.0f}" for gap in sorted(gaps))
+
+
+def tiny_pairs() -> TextTable:
+    """Final pass@1 on the 12 problem sets of the study of the readings; a set is one value."""
+    runs, rows = run_rows.known(DATA / "readings-tiny.csv"), []
+    one_step = "guard,flip_rate=instant"
+    pairs = (("ttrl", VOTE), ("memory", VOTE), ("memory", "ttrl"), ("memory", one_step))
+    for task, lr in itertools.product(("arithmetic", "collatz"), (2e-4, 3e-4)):
+        own = runs[(runs["task"] == task) & np.isclose(runs["lr"], lr)]
+        keys = ["problem_seed", "seed"]
+        own = with_vote(own, keys).set_index(keys)
+        final = {name: own.loc[own["arm"] == name, "pass_final"] for name in own["arm"].unique()}
+        sets = (differences(final[a], final[b]).groupby(level=0).mean() for a, b in pairs)
+        cells = [f"{difference(estimate(own))}, {_p(own)}" for own in sets]
+        rows.append([f"{task}, {lr:g}", f"{final[VOTE].mean():.1f}", *cells])
+    names = {one_step: "guard, one-step FR"}
+    heads = (f"{title(a)} - {names.get(b, title(b))}" for a, b in pairs)
+    return TextTable(["task, rate", "vote before training, %", *heads], rows)
+
+
+def vote_error(cells: pd.DataFrame, vote: float) -> float:
+    """Mean error of a prediction without a model: final pass@1 is the vote, 100 with true labels.
+
+    Args:
+        cells: one row per arm: arm and real (final pass@1, %).
+        vote: majority vote before training, %.
+    """
+    return float((cells["real"] - np.where(cells["arm"] == "truth", 100.0, vote)).abs().mean())
 
 
 def ladder() -> TextTable:
@@ -215,6 +305,8 @@ MAKERS: dict[str, Callable[..., TextTable]] = {
     "agreement": lambda name, *_: bars() if name == "bars" else mean_table(read(name)),
     "ladder": ladder,
     "language": language,
+    "language-pairs": language_pairs,
+    "tiny-pairs": tiny_pairs,
     "protocol": protocol,
     "readings": lambda kind, *words: readings.KINDS[kind](*words),
     "rules": rules,

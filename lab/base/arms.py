@@ -157,6 +157,9 @@ RANDOM_SKIP = "random_skip"
 CEILING = "truth"
 """Arm that trains on the true answers, an upper bound for label-free arms and no rival."""
 CONTROLS = (MATCHED, RANDOM_SKIP)
+VOTE = "vote"
+"""No training: the majority of V votes of the start model. It is no arm that runs, but a row of
+every table of arms: what TTRL has to beat."""
 CUSTOM = "custom"
 """An arm that none of the names stands for; under a rule `RULE+custom`."""
 DEMO_ARMS = ("ttrl", "guard", "matched", "frozen", "memory")
@@ -209,7 +212,11 @@ UNGUARDED = {
 """Guarded arm to the same arm without a guard."""
 WITH_RULES = (*UNGUARDED, "frozen", "memory")
 """Arms that a rule with a label can be combined with, as `RULE+ARM`."""
-_OTHER_TITLES = {RANDOM_SKIP: "TTRL at random skips", CUSTOM: "Custom guard"}
+_OTHER_TITLES = {
+    RANDOM_SKIP: "TTRL at random skips",
+    CUSTOM: "Custom guard",
+    VOTE: "Vote before training",
+}
 
 
 def with_rule(name: str, rule: str) -> str:
@@ -341,8 +348,13 @@ def is_guarded(name: str) -> bool:
 
 
 def rivals(names: Iterable[str]) -> list[str]:
-    """The arms that a guard should beat: all arms without one, except the ceiling."""
-    return [name for name in names if not is_guarded(name) and name != CEILING]
+    """The trained arms that a guard should beat: all without one, except the ceiling."""
+    return [n for n in names if not is_guarded(n) and n != CEILING and trains(n)]
+
+
+def trains(name: str) -> bool:
+    """The arm changes the model; False for `VOTE` and `maj_at_n`, whose answers are votes."""
+    return name != VOTE and RULES[rule_of(name) or BASELINE].loss != "none"
 
 
 def _split(name: str) -> tuple[type[Rule] | None, str]:

@@ -94,6 +94,27 @@ def differences(first: pd.Series, second: pd.Series) -> pd.Series:
     return pd.Series(numbers[measured], common[measured])
 
 
+MOST_FLIPPED = 20
+"""Values whose signs are all flipped: a million patterns."""
+
+
+def sign_flip(values: pd.Series | NDArray[np.float64]) -> float:
+    """Return the p-value of a mean of 0: the share of sign patterns with as large a mean, or more.
+
+    Exact and two-sided, for paired differences that are symmetric around 0 where nothing differs,
+    whatever their distribution. With n values it is at least 2 / 2^n: four seeds cannot reach .1.
+    NaN for no values, or more than `MOST_FLIPPED`.
+    """
+    numbers = np.asarray(values, np.float64)
+    numbers = numbers[np.isfinite(numbers)]
+    if not 0 < len(numbers) <= MOST_FLIPPED:
+        return math.nan
+    sums = np.zeros(1)
+    for number in numbers:
+        sums = np.concatenate([sums + number, sums - number])
+    return float(np.mean(np.abs(sums) >= abs(numbers.sum()) - ROUNDING))
+
+
 def paired_table(metrics: pd.DataFrame, against: str) -> pd.DataFrame:
     """Every arm minus one arm, for every metric: a column of a row per (arm, replicate).
 

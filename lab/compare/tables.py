@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lab.base.arms import BASELINE, GUARD, MATCHED, title
+from lab.base.arms import BASELINE, GUARD, MATCHED, VOTE, title, trains
 from lab.base.columns import Floats, floats, group_mean, groups, ints, select, unique, where
 from lab.base.errors import UserError
 from lab.base.stats import Estimate, counted, estimate, interval_of, paired
@@ -33,13 +33,17 @@ def metrics(comparison: Comparison) -> pd.DataFrame:
     Returns:
         Indexed by (arm, replicate), one column per entry of `lab.measures.PAGE`, in its
         unit. NaN where it was not measured, as for fates where no true answer is known or a
-        problem of the replicate has fewer visits than its fate needs.
+        problem of the replicate has fewer visits than its fate needs. An arm that trains nothing
+        is scored by its vote: `pass_final` is the share of its labels that are right at the end.
     """
     if comparison.metrics is None:
         moved = {arm: update_by_replicate(t.steps) for arm, t in comparison.traces.items()}
         parts = {arm: measured(t, comparison.fates(arm)) for arm, t in comparison.traces.items()}
         for arm in parts if BASELINE in moved else ():
             parts[arm]["update"] = 100.0 * moved[arm] / moved[BASELINE]
+        for arm, trace in comparison.traces.items():
+            if not trains(arm):
+                parts[arm]["pass_final"] = _right_at_the_end(trace)
         table = pd.concat(parts, names=["arm", "replicate"])
         comparison.metrics = table.reindex(columns=[metric.name for metric in PAGE])
     return comparison.metrics.copy()
@@ -49,6 +53,28 @@ def metrics_of(metrics: pd.DataFrame, arm: str) -> pd.DataFrame:
     """Return the metrics of one arm, indexed by replicate; no rows for an arm without any."""
     chosen = np.flatnonzero(metrics.index.get_level_values("arm") == arm)
     return metrics.take(chosen).droplevel("arm")
+
+
+def with_vote(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Return the rows, and before them the vote before training as if it were an arm, `VOTE`.
+
+    Its scores are those of a vote: `pass_final`, `maj_final` and `label_final` are `maj_start`, the
+    percentage of problems whose majority of V votes of the start model is right, a tie counted by
+    its share. All else is NaN.
+
+    Args:
+        rows: columns arm, maj_start, scores and `by`; without maj_start they are returned alone.
+        by: columns that name a replicate and its settings. Arms that agree in them started alike.
+    """
+    if "maj_start" not in rows:
+        return rows
+    known = select(rows, np.isfinite(floats(rows, "maj_start"))).drop_duplicates([*by])
+    scores = {name: known["maj_start"] for name in _SCORES if name in rows}
+    vote = pd.DataFrame({name: known[name] for name in by}).assign(arm=VOTE, **scores)
+    return pd.concat([vote, rows], ignore_index=True)[[*rows.columns]] if len(vote) else rows
+
+
+_SCORES = ("maj_start", "maj_final", "pass_final", "label_final")
 
 
 def comparison_table(metrics: pd.DataFrame) -> pd.DataFrame:
@@ -180,7 +206,7 @@ def _lacking(table: pd.DataFrame, *arms: str) -> str:
     return f"no run of {' or '.join(missing)}" if missing else ""
 
 
-SHOWN = ("pass_final", "gain", "against", "effort", "label_final", "TotalDeg", "Learned")
+SHOWN = ("pass_final", "gain", "against", "vote", "effort", "label_final", "TotalDeg", "Learned")
 """Columns of the table that are estimates."""
 
 
@@ -242,16 +268,18 @@ def rule_table(rows: pd.DataFrame) -> pd.DataFrame:
         One row per arm, best final pass@1 first: arm, n (seeds), steps (the chosen step sizes,
         comma separated), edge (`smallest`, `largest` where one of them ends the grid), and as
         `lab.base.stats.Estimate` over seeds: pass_final (%), gain (over the start, points),
-        against (minus the baseline at its own best, points), effort (minus the baseline at an
-        equal update norm, points), label_final (% of labels right at the end), TotalDeg and
-        Learned (% of problems); update (mean update norm by that of the baseline at its own
-        best), seconds (a step's, by the baseline's at the same step size).
+        against (minus the baseline at its own best, points), vote (minus the vote before training,
+        points), effort (minus the baseline at an equal update norm, points), label_final (% of
+        labels right at the end), TotalDeg and Learned (% of problems); update (mean update norm by
+        that of the baseline at its own best), seconds (a step's, by the baseline's at the same step
+        size).
     """
     rows = rows.assign(
         gain=floats(rows, METRIC) - floats(rows, "pass_start"),
         effort=beyond_effort(rows, METRIC),
         seconds=_relative_seconds(rows),
     )
+    rows = with_vote(rows, ["step", "replicate"])
     best = own_best(rows, ["step"], METRIC)
     arms = unique(best, "arm")
     scores = {arm: floats(where(best, arm=arm), METRIC).mean() for arm in arms}
@@ -278,16 +306,17 @@ def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str) -> dict[str, object]
     grid = unique(where(rows, arm=arm), "step")
     steps = sorted(unique(own, "step"))
     found: dict[str, Estimate] = {
-        name: estimate(floats(own, name)) for name in SHOWN if name != "against"
+        name: estimate(floats(own, name)) for name in SHOWN if name not in ("against", "vote")
     }
     found["against"] = difference(best, arm, BASELINE, METRIC)
+    found["vote"] = difference(best, arm, VOTE, METRIC)
     norm = floats(where(best, arm=BASELINE), "update_norm")
     moved = float(norm.mean()) if len(norm) else np.nan
     return {
         "arm": arm,
         "n": len(own),
-        "steps": ", ".join(f"{step:g}" for step in steps),
-        "edge": ", ".join(edge.side for edge in edges(own, "step", grid)),
+        "steps": ", ".join(f"{step:g}" for step in steps if trains(arm)),
+        "edge": ", ".join(edge.side for edge in edges(own, "step", grid) if trains(arm)),
         **{name: found[name] for name in SHOWN},
         "update": float(floats(own, "update_norm").mean()) / moved if moved else np.nan,
         "seconds": estimate(floats(own, "seconds")).mean,

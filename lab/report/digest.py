@@ -16,7 +16,7 @@ import pandas as pd
 
 from guard_core.config import PARTS
 from lab.base import arms
-from lab.base.arms import BASELINE, DEMO_ARMS, GUARD, MATCHED, rule_of, title
+from lab.base.arms import BASELINE, DEMO_ARMS, GUARD, MATCHED, VOTE, rule_of, title
 from lab.base.columns import TextTable, finite_mean, floats, ints, select, unique, where, write_csv
 from lab.base.errors import one_line
 from lab.base.files import whole_folder
@@ -35,13 +35,14 @@ from lab.compare.tables import (
     over_steps,
     rule_rows,
     rule_table,
+    with_vote,
 )
 from lab.figures.style import arm_order
 from lab.measures import BY_NAME, METRICS, PAGE
 from lab.measures.dynamics import dynamics, run_windows
 from lab.measures.fate import MIN_VISITS, fewest_visits
 
-REFERENCES = (BASELINE, MATCHED)
+REFERENCES = (BASELINE, MATCHED, VOTE)
 """Arms that the others are compared with."""
 NEED_FATES = "fates, TotalDeg, L/D, lost problems and the scissor"
 """Figures that are made from fates."""
@@ -112,6 +113,8 @@ def digest(comparison: Comparison) -> ReportedComparison:
     table = metrics(comparison)
     titles = {arm: _title(comparison, arm) for arm in comparison.arms}
     present = [arm for arm in REFERENCES if arm in comparison.arms and len(comparison.arms) > 1]
+    voted = with_vote(table.reset_index(), ["replicate"]).set_index(["arm", "replicate"])
+    present += [VOTE] * (VOTE in voted.index.unique("arm"))
     return ReportedComparison(
         comparison=comparison,
         titles=titles,
@@ -119,7 +122,7 @@ def digest(comparison: Comparison) -> ReportedComparison:
         summary=comparison_table(table),
         dynamics=_dynamics(comparison),
         findings=headline(comparison, table),
-        pairs={arm: paired_table(table, arm) for arm in present},
+        pairs={arm: paired_table(voted, arm) for arm in present},
         notes=[*_unread(table, titles), *comparison.notes, *_too_short(comparison, titles)],
     )
 
@@ -201,37 +204,48 @@ def windows(world: ReportedComparison) -> pd.DataFrame:
 
 
 _AGAINST = f"minus {title(BASELINE)} (points)"
-_COLUMNS = {"pass_start": "", "pass_final": "", "against": _AGAINST}
+_OVER_VOTE = f"minus the {title(VOTE).lower()} (points)"
+_COLUMNS = {"pass_start": "", "pass_final": "", "against": _AGAINST, "over_vote": _OVER_VOTE}
 _COLUMNS |= {metric.name: metric.brief for metric in METRICS if metric.brief}
 """Column of `overview` to its heading."""
 HOW = (
     "Mean ± standard deviation over the seeds. Square brackets: 95 % t-interval of the difference "
-    "to TTRL, paired by seed; bold where it leaves zero out, all others are within noise."
+    "to TTRL or to the vote before training, paired by seed; bold where it leaves zero out, all "
+    "others are within noise. The vote before training is the majority of as many responses of the "
+    "start model as a visit has votes; it costs no training, and is scored as a vote."
 )
 
 
 def overview(world: ReportedComparison) -> pd.DataFrame:
     """One row per arm, in the order of the page: arm, title, seeds (replicates), and estimates.
 
-    They are over replicates: `pass_start`, `pass_final`, `TotalDeg` (percent), and `against`, the
-    final pass@1 minus TTRL's in points.
+    They are over replicates: `pass_start`, `pass_final`, `TotalDeg` (percent), and the final pass@1
+    minus TTRL's (`against`) and minus the vote before training (`over_vote`), in points. The first
+    row is this vote, where it was measured.
     """
-    counts = Counter(world.metrics.index.get_level_values("arm"))
-    base = pd.Series(metrics_of(world.metrics, BASELINE)["pass_final"])
+    table = with_vote(world.metrics.reset_index(), ["replicate"]).set_index(["arm", "replicate"])
+    counts = Counter(table.index.get_level_values("arm"))
+    bases = {name: metrics_of(table, arm)["pass_final"] for name, arm in _BASES.items()}
     rows = []
-    for arm in world.comparison.arms:
-        own = metrics_of(world.metrics, arm)
-        gap = paired(pd.Series(own["pass_final"]), base if arm != BASELINE else base.head(0))
-        means = {name: estimate(floats(own, name)) for name in _COLUMNS if name != "against"}
-        facts = {"arm": arm, "title": world.titles[arm], "seeds": counts[arm]}
-        rows.append(facts | means | {"against": gap})
+    for arm in (*[VOTE] * (counts[VOTE] > 0), *world.comparison.arms):
+        own = metrics_of(table, arm)
+        means = {name: estimate(floats(own, name)) for name in _COLUMNS if name not in bases}
+        gaps = {
+            name: paired(pd.Series(own["pass_final"]), base.head(len(base) * (_BASES[name] != arm)))
+            for name, base in bases.items()
+        }
+        facts = {"arm": arm, "title": world.titles.get(arm, title(arm)), "seeds": counts[arm]}
+        rows.append(facts | means | gaps)
     return pd.DataFrame(rows)
+
+
+_BASES = {"against": BASELINE, "over_vote": VOTE}
 
 
 def overview_table(world: ReportedComparison) -> TextTable:
     """`overview` as text; what no arm has is left out."""
     table = overview(world)
-    written = {name: difference_text if name == "against" else _mean_sd for name in _COLUMNS}
+    written = {name: difference_text if name in _BASES else _mean_sd for name in _COLUMNS}
     shown = {name: [*map(write, table[name])] for name, write in written.items()}
     shown = {name: cells for name, cells in shown.items() if any(cells)}
     columns = [table["title"], *shown.values(), table["seeds"].astype(str)]
@@ -322,9 +336,15 @@ class StepStudy:
     def table(self) -> TextTable:
         """Final pass@1 of every arm at every step size and at its own best, the null model last."""
         steps = sorted(unique(self.grid.rows, "step"))
-        start = mean_sd(finite_mean(self.grid.rows, "pass_start"))
         head = ["", *(f"step {step:g}" for step in steps), *_AT_BEST * self.several]
-        rows = [["No training", *[start] * len(steps), *["", start, "", ""] * self.several]]
+        starts = {"No training": "pass_start", title(VOTE): "maj_start"}
+        scores = {
+            n: finite_mean(self.grid.rows, c) for n, c in starts.items() if c in self.grid.rows
+        }
+        rows = [
+            [name, *[mean_sd(score)] * len(steps), *["", mean_sd(score), "", ""] * self.several]
+            for name, score in scores.items()
+        ]
         rows += _lines(self.grid.rows, steps, "")
         rows += _lines(self.grid.null, steps, ", uncoupled problems")
         return TextTable(head, rows)
@@ -369,8 +389,8 @@ def _mean_sd(value: Estimate) -> str:
 
 _RULES_HEAD = (
     "arm", "chosen step", "final pass@1 (%)", "gained (points)", "minus {base} at its best",
-    "minus {base} at equal effort", "labels right at the end (%)", "TotalDeg (%)", "Learned (%)",
-    "update norm", "step time",
+    "minus the vote before training", "minus {base} at equal effort",
+    "labels right at the end (%)", "TotalDeg (%)", "Learned (%)", "update norm", "step time",
 )  # fmt: skip
 NOTE = (
     "Every arm at its own best step size: each half of the seeds is judged at the step size that "
@@ -400,7 +420,9 @@ def _rule_cells(row: dict[Any, Any]) -> list[str]:
         f"{row['steps']} {sides}".rstrip(),
         _mean_sd(row["pass_final"]),
         difference_text(row["gain"]),
-        *("" if own else difference_text(row[name]) for name in ("against", "effort")),
+        "" if own else difference_text(row["against"]),
+        "" if row["arm"] == VOTE else difference_text(row["vote"]),
+        "" if own else difference_text(row["effort"]),
         *(_mean_sd(row[name]) for name in ("label_final", "TotalDeg", "Learned")),
         *(mean_sd(row[name], digits=2) for name in ("update", "seconds")),
     ]
@@ -431,7 +453,7 @@ def markdown(worlds: Sequence[ReportedComparison]) -> str:
         lines += [f"* {escaped(note)}" for note in world.notes]
         if (lacking := missing(world)) is not None:
             lines.append(f"* {escaped(lacking[0])}: `{one_line(lacking[1]).replace('`', '')}`")
-        rows = over_steps([world.comparison])
+        rows = with_vote(over_steps([world.comparison]), ["replicate"])
         lines += ["", *_metric_table(rows), "", *_difference_table(rows), ""]
     for study in step_studies(worlds):
         table = study.table()
@@ -459,7 +481,9 @@ def _difference_table(rows: pd.DataFrame) -> list[str]:
     against = [arm for arm in REFERENCES if arm in names]
     if len(names) < 2 or not against:
         return []
-    pairs = list(itertools.product(against, _COMPARED))
+    # No vote has fates.
+    compared = itertools.product(against, _COMPARED)
+    pairs = [(base, m) for base, m in compared if base != VOTE or m.name != "TotalDeg"]
     cells = [
         [title(arm)]
         + [

@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lab import figures
-from lab.base.arms import BASELINE, GUARD
+from lab.base.arms import BASELINE, GUARD, title
 from lab.base.columns import floats, group_mean, ints, select, where
 from lab.base.errors import UserError
 from lab.base.stats import estimate, mean_sd
@@ -134,16 +134,16 @@ def _fates(world: ReportedComparison) -> Iterator[Piece]:
 
 def _paired(world: ReportedComparison) -> Iterator[Piece]:
     if not world.pairs:
-        yield Absent("No reference arm (TTRL or TTRL at matched effort) with another arm.")
+        yield Absent("No reference: neither TTRL with another arm nor a vote before training.")
     for reference, pairs in world.pairs.items():
-        heading = f"Against {world.titles[reference]}"
+        heading = f"Against {world.titles.get(reference, title(reference))}"
         measured = set(pairs["metric"][pairs["n"] > 0])
         shown = [BY_NAME[name] for name in PAIR_METRICS if name in measured]
         if not shown:
             yield Absent(NO_PAIR, heading)
             continue
         figure = figures.paired_differences(pairs, shown, world.titles)
-        alt = f"Paired differences against {world.titles[reference]} with intervals"
+        alt = f"Paired differences {heading.lower()} with intervals"
         yield Drawing(figure, alt, heading=heading)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,19 @@ import numpy as np
 import pandas as pd
 
 from lab.arm_settings import with_arm
-from lab.base.arms import BASELINE, GUARD
-from lab.base.columns import TextTable, equals, finite_mean, floats, groups, select, unique, where
+from lab.base.arms import BASELINE, GUARD, VOTE, trains
+from lab.base.columns import (
+    Floats,
+    TextTable,
+    equals,
+    finite_mean,
+    floats,
+    groups,
+    ints,
+    select,
+    unique,
+    where,
+)
 from lab.base.files import make_folder, remove_folder
 from lab.base.settings import check_unchanged, from_values, to_values
 from lab.base.stats import contrast_table, estimate, with_interval
@@ -29,14 +41,14 @@ from lab.compare.effort import (
     own_best,
     own_best_words,
 )
-from lab.compare.tables import facts, rule_table
+from lab.compare.tables import facts, rule_table, with_vote
 from lab.measures import MEASURES, METRICS, Metric, measured
 from lab.measures.fate import FATES, MIN_VISITS, fates
 from lab.report.digest import rule_markdown
 from lab.study import Job, Outcome, Report, Study
 from lab.trace.manifest import FILE_NAME, LOCK_NAME, locked, read_manifest
 from lab.trace.trace import Trace, load
-from sim.engine.run import simulate
+from sim.engine.run import Simulation, simulate
 from sim.settings.config import SimConfig
 from sim.studies.jobs import named
 from sim.studies.sweep import check_workers, pooled
@@ -97,6 +109,8 @@ def _differences(
     return table
 
 
+ALL_VOTES = "maj_at_n"
+"""Arm that trains nothing: the majority of the votes of all visits."""
 TABLE = "comparison.parquet"
 """Every difference between the arms."""
 
@@ -171,6 +185,8 @@ def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
         }
         found = measured(trace, fates(trace.visits, partial=True)).join(facts(trace))
         table = found[list(MEASURES)].reset_index().assign(**noted)
+        if not trains(name):  # scored by its vote
+            table["pass_final"] = table["label_final"]
         for column, value in (("arm", name), ("step", config.step), ("policy", config.policy)):
             table.insert(0, column, value)
         parts.append(table)
@@ -193,10 +209,11 @@ _MOST_LINES = 200
 def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
     """Write every difference between the arms, and print a summary of rows as of `rows_of`."""
     settings = ["policy", "step"]
-    table = contrasts(rows, settings, config.seed)
+    voted = with_votes(rows, config)
+    table = contrasts(voted, settings, config.seed)
     table.to_parquet(out / TABLE, index=False)
     several = len(unique(rows, "policy")) * len(unique(rows, "step")) > 1
-    print_summary(rows, settings if several else ())
+    print_summary(voted, settings if several else ())
     # Printed at the step of the settings and at the best; the file has every step.
     near = np.isnan(floats(table, "step")) | equals(table, "step", config.step)
     size = "step" if config.lr is None else "lr"
@@ -204,14 +221,55 @@ def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
     for (policy,), part in groups(rows, ["policy"]):
         if len(unique(part, "step")) > 1:
             print(f"\npolicy {policy}", end="")
-            _print_own_best(done(part), config.seed)
+            _print_own_best(done(part), where(done(voted), policy=policy), config.seed)
     print_failures(rows)
+
+
+def with_votes(rows: pd.DataFrame, config: SimConfig) -> pd.DataFrame:
+    """The rows, and before them both votes that need no training: maj@V, and maj@n of all samples.
+
+    n is the number of responses that a run samples. One that is not among the arms is drawn here.
+    """
+    keys = ["policy", "step", "replicate", "status"]
+    rows = with_vote(rows, keys)
+    if ALL_VOTES not in unique(rows, "arm") and len(vote := where(rows, arm=VOTE)):
+        n = config.n_votes * (1 + config.epochs)
+        policies = unique(vote, "policy")
+        drawn = {name: untrained_vote(replace(config, policy=name), n) for name in policies}
+        place = ints(vote, "replicate") - config.first_replicate
+        scores = [drawn[p][r] for p, r in zip(vote["policy"], place, strict=True)]
+        scored = dict.fromkeys(("pass_final", "maj_final", "label_final"), scores)
+        others = select(rows, ~equals(rows, "arm", VOTE))
+        rows = pd.concat([vote, vote.assign(arm=ALL_VOTES, **scored), others], ignore_index=True)
+    return rows
+
+
+def untrained_vote(config: SimConfig, n_votes: int) -> Floats:
+    """(R,) percent of problems whose majority of so many votes before training is right.
+
+    The votes have random numbers of their own; a tie counts by its share.
+    """
+    simulation = Simulation(config)
+    truth_RN = simulation.population.truth_RN
+    p_RNA = np.empty((*truth_RN.shape, config.n_answers))
+    problems_RN = np.broadcast_to(np.arange(truth_RN.shape[1]), truth_RN.shape)
+    simulation.policy.probabilities(problems_RN, p_RNA)
+    rng = np.random.default_rng([config.seed, n_votes])
+    total_RN1 = p_RNA.sum(axis=-1, keepdims=True)  # what it lacks of 1 is unparseable
+    parsed = np.minimum(total_RN1[..., 0] * (1.0 - config.unparseable), 1.0)
+    counts_RNA = rng.multinomial(rng.binomial(n_votes, parsed), p_RNA / total_RN1)
+    wins_RNA = counts_RNA == counts_RNA.max(axis=-1, keepdims=True)
+    right_RN = np.take_along_axis(wins_RNA, truth_RN[..., None], axis=-1)[..., 0]
+    return 100.0 * (right_RN / wins_RNA.sum(axis=-1)).mean(axis=1)
 
 
 def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:
     """Print means over the replicates, one line per setting and arm, and what the heads mean."""
     if settings:
-        # Runs that several cells share once, with `any` for what they do not depend on.
+        # Runs that several cells share once, with `any` for what they do not depend on. Votes that
+        # train nothing have no key, and depend on all but the step.
+        others = rows[["arm", *(name for name in settings if name != "step")]].astype(str)
+        rows = rows.assign(key=rows["key"].fillna(others.agg(" ".join, axis=1)))
         by_key = rows.groupby("key")
         many = {n: pd.Series(by_key[n].transform("nunique", dropna=False)).gt(1) for n in settings}
         shown = {n: rows[n].astype(object).mask(shared, "any") for n, shared in many.items()}
@@ -220,7 +278,8 @@ def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:
     for columns in _TABLES:
         if not any(np.isfinite(floats(rows, metric.name)).any() for metric in columns):
             continue  # fates of short runs
-        lines = [[*map(_value, key), *_numbers(part, columns)] for key, part in cells[:_MOST_LINES]]
+        own = cells if columns is not _OF_FATES else [c for c in cells if trains(str(c[0][-1]))]
+        lines = [[*map(_value, key), *_numbers(part, columns)] for key, part in own[:_MOST_LINES]]
         head = [*settings, "arm", *(metric.head for metric in columns)]
         print("\n".join(TextTable(head, lines).lines()))
         if len(cells) > _MOST_LINES:
@@ -237,14 +296,16 @@ def print_short(epochs: int) -> None:
 
 
 def _print_contrasts(table: pd.DataFrame, settings: Sequence[str]) -> None:
-    pairs = table["arm"].isin([BASELINE, GUARD]) | table["against"].isin([BASELINE, GUARD])
-    shown = select(table, np.asarray(pairs & table["metric"].isin(_SHOWN)))
+    with_all = [BASELINE, GUARD, VOTE]  # these with all other arms
+    pairs = table["arm"].isin(with_all) | table["against"].isin(with_all)
+    shown = select(table, np.asarray(pairs & table["metric"].isin(_SHOWN) & (table["n"] > 0)))
     for (at, *values), part in groups(shown, ["at", *settings]):
         setting = [f"{n} {_value(v)}" for n, v in zip(settings, values, strict=True) if v == v]
         print("\n" + ", ".join([f"Differences at {at}", *setting]))
         for (arm, against), pair in groups(part, ["arm", "against"]):
             texts = []
-            for row in pair.set_index("metric").loc[[*_SHOWN]].reset_index().to_dict("records"):
+            order = [name for name in _SHOWN if name in set(pair["metric"])]  # a vote has no fates
+            for row in pair.set_index("metric").loc[order].reset_index().to_dict("records"):
                 mark = "*" if "beyond" in row["verdict"] else " "
                 interval = with_interval(row["mean"], row["low"], row["high"])
                 texts.append(f"{row['metric']} {interval:>24}{mark}")
@@ -252,16 +313,16 @@ def _print_contrasts(table: pd.DataFrame, settings: Sequence[str]) -> None:
     print("points, mean [95 % bootstrap interval over paired replicates]; no correction for many")
 
 
-def _print_own_best(rows: pd.DataFrame, seed: int) -> None:
-    best = own_best(rows, ["step"], METRIC)
+def _print_own_best(rows: pd.DataFrame, voted: pd.DataFrame, seed: int) -> None:
+    best = own_best(voted, ["step"], METRIC)
     print(f"\nEvery arm at its {BEST}, chosen on the other half of the replicates")
     print(f"{'arm':<14}{'pass@1':>9}{'95 % interval':>17}{'TotalDeg':>10}  steps chosen")
     for (arm,), part in groups(best, ["arm"]):
-        steps = ", ".join(f"{step:g}" for step in sorted(unique(part, "step")))
+        steps = ", ".join(f"{step:g}" for step in sorted(unique(part, "step")) if trains(arm))
         value = estimate(floats(part, METRIC))
         interval = f"[{value.low:.1f}, {value.high:.1f}]"
-        degraded = finite_mean(part, "TotalDeg")
-        print(f"{arm:<14}{value.mean:>9.1f}{interval:>17}{degraded:>10.1f}  {steps}")
+        degraded = f"{finite_mean(part, 'TotalDeg'):.1f}" if trains(arm) else "-"
+        print(f"{arm:<14}{value.mean:>9.1f}{interval:>17}{degraded:>10}  {steps}")
     for line in own_best_words(rows, seed):
         print(line)
 

@@ -216,6 +216,13 @@ def test_comparison_is_paired_and_matches_the_effort(
     assert main(["compare", "--out", str(tmp_path / "all"), *words, *WORDS]) == 0
     said = capsys.readouterr()
     assert "TTRL: pass@1" in said.out and "(2 seeds)" in said.out and "matched effort" in said.out
+    evals = [load(run_folder(tmp_path / "all", "ttrl", seed)).evals for seed in (3, 5)]
+    vote, final = (
+        100 * np.mean([own[column].iloc[place] for own in evals])
+        for column, place in (("maj_accuracy", 0), ("pass_at_1", -1))
+    )
+    assert f"Vote before training: right {vote / 100:.3f} ± " in said.out
+    assert f"minus the vote {final - vote:+.1f} points [95 % interval" in said.out
     runs = list(itertools.product(arms, (3, 5)))
     traces = {run: load(run_folder(tmp_path / "all", *run)) for run in runs}
     for (name, seed), trace in traces.items():

@@ -1,5 +1,6 @@
 """Paired arms, matched controls, dealt decisions, and every arm at its own best step."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,15 @@ from lab.base.errors import UserError
 from lab.compare.effort import BEST_RIVAL, best_among, own_best_words
 from lab.trace.trace import Trace, load
 from sim import SimConfig, simulate
-from sim.studies.compare import BEST, compare, contrasts
+from sim.studies.compare import (
+    BEST,
+    compare,
+    contrasts,
+    report,
+    rows_of,
+    untrained_vote,
+    with_votes,
+)
 
 CONFIG = SimConfig(n_problems=40, epochs=10, replicates=3, step=0.2, seed=2)
 
@@ -47,6 +56,32 @@ def test_every_arm_leaves_its_folder_and_starts_from_the_same_votes(compared):
         assert run.arm == name and run.seeds == [2] and run.task == "llama-math500"
     starts = [trace.visits[trace.visits["visit"] == 0] for trace in traces.values()]
     assert all(start.equals(starts[0]) for start in starts)
+
+
+def test_votes_that_need_no_training_are_rows_of_every_table(compared, tmp_path, capsys):
+    _, traces = compared
+    rows = with_votes(rows_of(traces, CONFIG), CONFIG)
+    start = rows[rows["arm"] == "ttrl"].set_index("replicate")["maj_start"]
+    vote = rows[rows["arm"] == "vote"].set_index("replicate")
+    assert vote["pass_final"].to_dict() == start.to_dict() and vote["TotalDeg"].isna().all()
+    report(rows_of(traces, CONFIG), CONFIG, tmp_path)
+    text = capsys.readouterr().out
+    own = rows[rows["arm"] == "ttrl"].set_index("replicate")["pass_final"]
+    shown = rf"  ttrl - vote +pass_final +{re.escape(f'{(own - start).mean():+.1f}')} \["
+    assert re.search(shown, text) and "guard - maj_at_n" in text
+
+
+def test_a_vote_of_a_whole_run_s_samples_is_that_of_the_arm_that_only_votes():
+    """At 6 visits of 64 votes on 40 problems the two differ by the noise of their votes alone."""
+    config = replace(with_arm(CONFIG, arm("maj_at_n")), epochs=5, replicates=20)
+    by_arm = rows_of({"maj_at_n": simulate(config)}, config).set_index("replicate")
+    assert by_arm["pass_final"].equals(by_arm["label_final"])
+    drawn = untrained_vote(config, 6 * config.n_votes)
+    assert drawn.shape == (20,) and abs(drawn.mean() - by_arm["label_final"].mean()) < 1.5
+    few = untrained_vote(config, 1).mean()
+    assert abs(few - by_arm["pass_start"].mean()) < 6 and drawn.mean() > few
+    half = untrained_vote(replace(config, unparseable=0.5), 2).mean()
+    assert half < few  # a quarter of the problems has no vote
 
 
 def test_arms_that_do_not_fit_are_refused_before_the_first_run(tmp_path):

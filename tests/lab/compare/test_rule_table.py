@@ -39,9 +39,17 @@ def test_a_row_per_run_with_labels_and_norms(rows):
     assert own["replicate"].tolist() == [0, 1] and rows["drop"].notna().any()
 
 
+def srt_over_vote(rows):
+    own = rows[(rows["arm"] == "srt") & (rows["step"] == 0.2)]
+    return (own["pass_final"] - own["maj_start"]).mean()
+
+
 def test_every_arm_at_its_own_best_against_the_baseline(rows):
     table = rule_table(rows).set_index("arm")
-    assert table.index.tolist() == ["srt", "ttrl"]
+    assert table.index.tolist() == ["srt", "ttrl", "vote"]
+    vote = table.loc["vote"]
+    assert (vote["steps"], vote["edge"], vote["vote"].n) == ("", "", 2)
+    assert srt_over_vote(rows) == pytest.approx(table.loc["srt"]["vote"].mean)
     srt = table.loc["srt"]
     assert (srt["steps"], srt["edge"], srt["n"]) == ("0.2", "largest", 2)
     assert srt["pass_final"].mean == pytest.approx(80) and srt["gain"].mean == pytest.approx(30)
@@ -57,7 +65,7 @@ def test_the_text_marks_what_is_beyond_noise(rows):
     line = next(line for line in text.splitlines() if line.startswith("| SRT |"))
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     shown = ["0.2 >", "80.0 ± 14.1", "+25.0 [-38.5, +88.5]", "", "3.00"]
-    assert [cells[i] for i in (1, 2, 4, 5, 9)] == shown
+    assert [cells[i] for i in (1, 2, 4, 6, 10)] == shown
     assert "| TTRL | 0.1 &lt; |" in text
 
 

@@ -58,11 +58,18 @@ def test_one_row_per_arm_on_the_page_in_markdown_and_in_tables(runs):
     found = {row[0]: row for row in rows_of(shown)}
     text = markdown(worlds)
     csv = dict(tables(worlds[0]))["arms"].set_index("arm")
-    for row in overview(worlds[0]).to_dict("records"):
+    vote, *arms = overview(worlds[0]).to_dict("records")
+    start = worlds[0].metrics["maj_start"].groupby("replicate").first()
+    assert vote["arm"] == "vote" and vote["pass_final"].mean == pytest.approx(start.mean())
+    assert found[vote["title"]][2].startswith(f"{start.mean():.1f} ± ")
+    for row in arms:
         cells = found[row["title"]]
         assert cells[1].startswith(f"{row['pass_start'].mean:.1f} ± ")
         assert cells[2].startswith(f"{row['pass_final'].mean:.1f} ± ") and cells[-1] == "3"
         gap = cells[3].replace("[", "\\[")
+        over = worlds[0].metrics.loc[row["arm"], "pass_final"] - start
+        assert row["over_vote"].mean == pytest.approx(over.mean())
+        assert cells[4].startswith(f"{over.mean():+.1f} [")
         assert any(cells[2] in line and gap in line for line in text.splitlines()[:10])
         assert csv.loc[row["arm"], "pass_final"] == pytest.approx(row["pass_final"].mean)
     assert found["TTRL"][3] == "" and "<strong>+" in shown
