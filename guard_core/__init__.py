@@ -5,7 +5,11 @@ state = guard.init(n_problems)
 state = guard.prime(state, votes, draws)  # optional: votes drawn before training
 rows, decision = guard.step(state.take(problems), votes, draws)
 state = state.put(problems, rows)
-majority, minority = group_advantages(answers, decision, guard.config)
+advantages = group_advantages(answers, decision, guard.config)
+majority, minority, weight, drop = policy_streams(*advantages, decision, guard.config)
+
+The loss of a token is that of `PolicyStreams`, in the mean over the tokens of the problems that are
+not dropped.
 """
 
 from guard_core.advantages import (

@@ -13,7 +13,7 @@ import numpy as np
 
 from guard_core.config import GuardConfig, Numbers, Settings, settings
 from guard_core.decision import Decision
-from guard_core.votes import Array, count_answers, widen
+from guard_core.votes import Array, as_array, as_ids, count_answers, widen
 
 STD_FLOOR = 1e-6
 """Added to every standard deviation (docs/method.md, section 9)."""
@@ -54,8 +54,18 @@ def group_advantages(
     Returns:
         `majority` and `minority`, each (..., P, K), before mixing with `beta`; 0 for skipped
         problems. With `mix="bonus"` the bonus sits in `majority`, and `minority` is 0.
+
+    Raises:
+        ValueError: the answers are not those of the decision's problems.
     """
-    answers, n_answers = np.asarray(answers), decision.minority.shape[-1]
+    answers, n_answers = as_ids(answers, "answers"), decision.minority.shape[-1]
+    if answers.shape[:-1] != decision.label.shape:
+        raise ValueError(
+            f"answers: shape {answers.shape} must be (..., P, K) for a decision on problems of "
+            f"shape {decision.label.shape}"
+        )
+    if answers.size and not (answers.min() >= -1 and answers.max() < n_answers):
+        raise ValueError(f"answers: ids must lie in -1..{n_answers - 1}, those of the votes")
     streams = answer_advantages(
         count_answers(answers, n_answers), answers.shape[-1], decision, config
     )
@@ -240,7 +250,7 @@ def standardise(rewards: Array, scale: Scale = "group", *, kept: Array | None = 
     Returns:
         Advantages in the shape of `rewards`; exactly 0 in a group whose rewards are all equal.
     """
-    rewards = np.asarray(rewards)
+    rewards = as_array(rewards, "rewards")
     mean = rewards.mean(axis=-1, keepdims=True)
     differ = rewards.max(axis=-1, keepdims=True) > rewards.min(axis=-1, keepdims=True)
     centred = np.where(differ, rewards - mean, np.zeros_like(rewards))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from guard_core.checks import check_batch, check_problems, check_rows, check_state
 from guard_core.config import GuardConfig, Numbers, Settings, settings
 from guard_core.decision import Decision
 from guard_core.frs import push, weigh, weigh_support
@@ -22,7 +23,7 @@ from guard_core.rcsu import (
     skip_cap,
     skip_key,
 )
-from guard_core.votes import Array, Draws, Votes, widen
+from guard_core.votes import Array, Draws, Votes, as_array, as_ids, as_numpy, widen
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,9 @@ class GuardState:
     memory: Array
     """(..., N, A) floats; discounted votes of all visits; A is 0 unless `label_from="memory"`."""
 
+    def __post_init__(self) -> None:
+        as_numpy(self, *GuardState.__slots__)
+
     @classmethod
     def empty(cls, shape: tuple[int, ...], config: GuardConfig, n_answers: int) -> GuardState:
         """The state of (..., N) = `shape` problems before any visit; the memory grows."""
@@ -69,7 +73,11 @@ class GuardState:
         )
 
     def take(self, problems: Array) -> GuardState:
-        """The rows of (..., P) problems, or of (P,) the same ones under all leading axes."""
+        """The rows of (..., P) problems, or of (P,) the same ones under all leading axes.
+
+        Raises:
+            ValueError: a problem is none of the N.
+        """
         at = self._index(problems)
         return GuardState(*(getattr(self, name)[at] for name in GuardState.__slots__))
 
@@ -77,12 +85,14 @@ class GuardState:
         """Write a batch's rows back, into the old state's memory.
 
         Raises:
-            ValueError: a problem occurs twice.
+            ValueError: a problem occurs twice or is none of the N, or the rows are not those of
+                these problems under the same settings.
         """
-        ordered = np.sort(np.asarray(problems), axis=-1)
+        at = self._index(problems)
+        ordered = np.sort(at[-1], axis=-1)
         if (ordered[..., 1:] == ordered[..., :-1]).any():
             raise ValueError("state: a problem occurs twice in the batch; visit each at most once")
-        at = self._index(problems)
+        check_rows(self, rows, at[-1].shape)
         whole = replace(self, memory=widen(self.memory, rows.memory.shape[-1]))
         rows = replace(rows, memory=widen(rows.memory, whole.memory.shape[-1]))
         for name in GuardState.__slots__:
@@ -91,7 +101,8 @@ class GuardState:
 
     def _index(self, problems: Array) -> tuple[Array, ...]:
         """Places of the problems under all leading axes."""
-        index, leading = np.asarray(problems), self.label.shape[:-1]
+        index, leading = as_ids(problems, "problems"), self.label.shape[:-1]
+        check_problems(index, self.label.shape)
         grid = np.indices((*leading, index.shape[-1]), sparse=True)[:-1]
         return (*grid, np.broadcast_to(index, (*leading, index.shape[-1])))
 
@@ -199,7 +210,7 @@ class Guard:
         It sets label and memory, and is neither a visit nor a flip. Of the draws `tie` is read.
         """
         s = settings(self.config, votes.n_votes, votes.n_samples)
-        votes, scores, memory = self._widened(state, votes, scores)
+        votes, scores, memory = self._widened(state, votes, scores, tie=draws.tie)
         counts, told, remembered = _lists(votes.counts, scores, memory)
         labels = []
         for p, (old, tie) in enumerate(zip(*_numbers(state.label, draws.tie), strict=True)):
@@ -219,9 +230,13 @@ class Guard:
             scores: (..., P, A) at least 0; what the label has most of, and what a memory sums,
                 where a rule of `guard_core.rules` has another choice than the votes themselves.
                 Match rates are shares of the votes in any case.
+
+        Raises:
+            ValueError: shapes do not fit, or the state was made by other settings.
         """
         s = settings(self.config, votes.n_votes, votes.n_samples)
-        votes, scores, memory = self._widened(rows, votes, scores)
+        drawn = {"tie": draws.tie, "skip": draws.skip, "pick": draws.pick}
+        votes, scores, memory = self._widened(rows, votes, scores, **drawn)
         candidates = candidate_votes(votes, s.minority_over_samples)
         counts, told, remembered, flips, match_rates, candidates_PA = _lists(
             votes.counts, scores, memory, rows.flips, rows.match_rates, candidates
@@ -230,8 +245,8 @@ class Guard:
         problems = [ProblemState(*row) for row in zip(*_numbers(*numbers), strict=True)]
         minority = [[False] * len(row) for row in counts]
         visits, tied, keys = [], [], []
-        drawn = zip(*_numbers(draws.tie, draws.skip, draws.pick), strict=True)
-        for p, (problem, (tie, skip, pick)) in enumerate(zip(problems, drawn, strict=True)):
+        chances = zip(*_numbers(*drawn.values()), strict=True)
+        for p, (problem, (tie, skip, pick)) in enumerate(zip(problems, chances, strict=True)):
             if s.label_from_memory:
                 remember(remembered[p], told[p], s.discount)
             chosen_by, visit = remembered[p] if s.label_from_memory else told[p], VisitRecord()
@@ -264,12 +279,15 @@ class Guard:
         return self.config.labels.discount * rows.memory
 
     def _widened(
-        self, rows: GuardState, votes: Votes, scores: Array | None
+        self, rows: GuardState, votes: Votes, scores: Array | None, **draws: Array
     ) -> tuple[Votes, Array, Array]:
-        """Pad votes, scores and memory to one width of at least one answer."""
+        """Check a batch; pad votes, scores and memory to one width of at least one answer."""
+        scores = None if scores is None else as_array(scores, "scores")
+        check_state(rows, self.config)
+        check_batch(rows.label.shape, votes, scores, **draws)
         width = max(1, votes.counts.shape[-1], rows.memory.shape[-1])
         votes = votes.wide(width)
-        scores = votes.counts if scores is None else widen(np.asarray(scores), width)
+        scores = votes.counts if scores is None else widen(scores, width)
         remembers = self.config.labels.label_from == "memory"
         return votes, scores, widen(rows.memory, width) if remembers else rows.memory
 

@@ -17,7 +17,7 @@ class Votes:
     """The answers of one batch, counted.
 
     Raises:
-        ValueError: the shapes differ, or the sizes are impossible.
+        ValueError: the shapes differ, or sizes or counts are impossible.
     """
 
     counts: Array
@@ -40,6 +40,12 @@ class Votes:
             raise ValueError(
                 f"votes: n_samples = {self.n_samples} must lie in 1..n_votes = {self.n_votes}"
             )
+        for name, most in (("counts", self.n_votes), ("samples", self.n_samples)):
+            array = getattr(self, name)
+            if array.size and (not array.min() >= 0 or array.sum(axis=-1).max() > most):
+                raise ValueError(
+                    f"votes: {name} of a problem must be at least 0 and add up to {most} at most"
+                )
 
     @classmethod
     def from_answers(cls, answers: Array, *, n_samples: int, n_answers: int) -> Votes:
@@ -52,9 +58,7 @@ class Votes:
         Raises:
             ValueError: an id lies outside -1..A-1.
         """
-        answers = np.asarray(answers)
-        if not np.issubdtype(answers.dtype, np.integer):
-            raise ValueError(f"votes: answer ids must be integers, not {answers.dtype}")
+        answers = as_ids(answers, "answers")
         if ((answers >= n_answers) | (answers < -1)).any():
             raise ValueError(
                 f"votes: answer ids must lie in -1..{n_answers - 1}; raise n_answers = "
@@ -102,16 +106,52 @@ class Draws:
                 raise ValueError(f"draws: {name} must lie in [0, 1), not in [{low:g}, {high:g}]")
 
 
+def as_array(values: Any, name: str = "array") -> Array:
+    """Return numbers of any array library as a NumPy array.
+
+    Tensors are detached and copied to the CPU; floats below single precision become float32.
+
+    Raises:
+        TypeError: the values are no array of numbers, or cannot be read, such as a meta tensor.
+    """
+    try:
+        if hasattr(values, "detach"):  # a PyTorch tensor
+            values = values.detach().cpu()
+            if values.is_floating_point() and values.element_size() < 4:
+                values = values.float()
+        array = np.asarray(values)
+        if array.dtype.kind == "V":  # bfloat16 of other libraries
+            array = array.astype(np.float32)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind, reason = type(values).__name__, str(error).split("\n")[0]
+        raise TypeError(f"{name}: no NumPy array can be made of this {kind} ({reason})") from error
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: must be an array of numbers, not of {array.dtype}")
+    return array
+
+
 def as_numpy(record: object, *names: str) -> None:
     """Make arrays of another library in a frozen record NumPy's; None stays."""
     for name in names:
         if (array := getattr(record, name)) is not None:
-            object.__setattr__(record, name, np.asarray(array))
+            object.__setattr__(record, name, as_array(array, name))
+
+
+def as_ids(values: Any, name: str) -> Array:
+    """Return integers of at least 32 bits, so that sums over them fit, of any array library.
+
+    Raises:
+        ValueError: they are no integers.
+    """
+    ids = as_array(values, name)
+    if ids.size and ids.dtype.kind not in "iu":
+        raise ValueError(f"{name}: must be integers, not {ids.dtype}")
+    return ids.astype(ids.dtype if ids.dtype in (np.int32, np.int64) else np.int64, copy=False)
 
 
 def count_answers(answers: Array, n_answers: int) -> Array:
     """(..., P, A) responses per answer id among (..., P, V) integer ids; -1 counts nowhere."""
-    answers = np.asarray(answers)
+    answers = as_ids(answers, "answers")
     hits = answers[..., None] == np.arange(n_answers, dtype=answers.dtype)
     return hits.sum(axis=-2, dtype=answers.dtype)
 

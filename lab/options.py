@@ -3,7 +3,8 @@
 A field `n_votes` is the option `--n-votes`, the field `W` of a record in the field `guard` is
 `--guard.W`; only the fields of a record called `settings` have no prefix. A `GuardConfig` counts as
 one record with the fields of all its parts. The types decide how many words an option takes: none
-for a bool, one for a number, a text or a choice, any number for tuples and mappings.
+for a bool, one for a number, a text or a choice, any number for tuples and mappings. The words of a
+repeated option are appended where it takes any number; else it is refused.
 
 The text of an option in pages of help is the docstring of its field. A record of settings may have
 two tables: `GROUPS`, the first field of every group to its name, and `SHORT`, the fields that
@@ -141,10 +142,11 @@ def _option(group: Any, name: str, wanted: Any, value: Any, text: str) -> Action
     names = [mark for mark in marks if str(mark).startswith("-")]
     flag = "--" + name.removeprefix(_FLAT).replace("_", "-")
     how |= {"dest": name, "help": text, "metavar": getattr(one, "__name__", "").upper()}
+    how["action"] = _Pairs if get_origin(kind) is dict else _Given
     if several:
         how["nargs"] = "*"
     if get_origin(kind) is dict:
-        how |= {"action": _Pairs, "metavar": "NAME VALUE"}
+        how["metavar"] = "NAME VALUE"
     if get_origin(one) is Literal:
         how["metavar"] = f"{{{','.join(map(str, get_args(one)))}}}"
     if kind is not bool:
@@ -153,8 +155,20 @@ def _option(group: Any, name: str, wanted: Any, value: Any, text: str) -> Action
     action = group.add_argument(*names, flag, **how)
     off = {"dest": name, "default": default, "help": SUPPRESS if value is False else text}
     head, dot, last = flag[2:].rpartition(".")
-    group.add_argument(f"--{head}{dot}no-{last}", action="store_const", const=False, **off)
+    group.add_argument(f"--{head}{dot}no-{last}", action=_Given, nargs=0, const=False, **off)
     return action
+
+
+class _Given(Action):
+    """Appends the words of an option that takes any number; refuses a second value of others."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        before = getattr(namespace, self.dest, MISSING)
+        if self.nargs == 0:
+            values = self.const
+        if before is not MISSING and not isinstance(values, list):
+            raise ArgumentError(self, f"is given twice ({before}, {values}); give it once")
+        setattr(namespace, self.dest, values if before is MISSING else [*before, *values])
 
 
 class _Pairs(Action):
@@ -163,8 +177,12 @@ class _Pairs(Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         if len(values) % 2:
             raise ArgumentError(self, f"{' '.join(values)}: must be pairs of a name and a value")
-        read = (next(v for v in readings(word) if v is not None) for word in values[1::2])
-        setattr(namespace, self.dest, dict(zip(values[::2], read, strict=True)))
+        made = dict(getattr(namespace, self.dest, {}))
+        for name, word in zip(values[::2], values[1::2], strict=True):
+            if name in made:
+                raise ArgumentError(self, f"{name} is given twice; give it once")
+            made[name] = next(v for v in readings(word) if v is not None)
+        setattr(namespace, self.dest, made)
 
 
 def _read(kind: Any, optional: bool, word: str) -> Any:

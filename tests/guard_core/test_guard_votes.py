@@ -8,7 +8,7 @@ import torch
 from guard_histories import History, arrays, checked, configs, vote_histories, walk
 from hypothesis import given
 
-from guard_core import Draws, Guard, GuardConfig, Votes
+from guard_core import Draws, Guard, GuardConfig, Votes, group_advantages
 
 LIBRARIES = pytest.mark.parametrize("asarray", [np.asarray, torch.asarray])
 
@@ -97,3 +97,129 @@ def test_rows_are_a_copy_so_that_a_step_can_be_thrown_away():
     rows, _ = guard.step(state.take(np.array([1, 0])), votes, Draws(*np.zeros((3, 2))))
     rows.put(np.array([0, 1]), rows.take(np.array([1, 0])))
     same(before, arrays(state))
+
+
+def batch(P: int, leading: tuple[int, ...] = ()) -> tuple[Votes, Draws]:
+    """Votes of six for the second of three answers, and draws."""
+    counts = np.broadcast_to([1, 4, 1], (*leading, P, 3)).copy()
+    return Votes(counts, counts, 6, 6), Draws(*np.full((3, *leading, P), 0.5))
+
+
+def stepped(config: GuardConfig, n_problems: int = 3) -> Any:
+    """A guard's state after one visit of every problem."""
+    guard = Guard(config)
+    return guard.step(guard.init(n_problems), *batch(n_problems))[0]
+
+
+def test_shapes_of_a_batch_that_differ_are_one_line_with_both():
+    guard = Guard(GuardConfig())
+    rows, (votes, draws) = guard.init(4), batch(4)
+    few, (fewer, fewer_draws) = guard.init(3), batch(3)
+    for wrong, name in (
+        ((few, votes, draws), "votes.counts"),
+        ((rows, fewer, draws), "votes.counts"),
+        ((rows, votes, fewer_draws), "draws.tie"),
+        ((rows, votes, Draws(draws.tie, draws.skip, fewer_draws.pick)), "draws.pick"),
+        ((rows, votes, draws, np.ones((3, 3))), "scores"),
+        ((guard.init(4, leading=(2,)), votes, draws), "votes.counts"),
+    ):
+        with pytest.raises(ValueError, match=rf"{name}: .*shape \(.*shape \(") as seen:
+            guard.step(*wrong)
+        assert "\n" not in str(seen.value)
+    with pytest.raises(ValueError, match=r"votes.counts: .*\(4,\).*\(3,\)"):
+        guard.prime(few, votes, draws)
+    with pytest.raises(ValueError, match="scores: must be at least 0"):
+        guard.step(rows, votes, draws, np.full((4, 3), np.nan))
+    _, decision = guard.step(rows, votes, draws)
+    with pytest.raises(ValueError, match=r"\(5, 6\).*\(4,\)"):
+        group_advantages(np.zeros((5, 6), int), decision, guard.config)
+    with pytest.raises(ValueError, match=r"must lie in -1..2"):
+        group_advantages(np.full((4, 6), -2), decision, guard.config)
+
+
+MEMORY = GuardConfig().set(label_from="memory")
+
+
+@pytest.mark.parametrize(
+    ("made_by", "read_by", "named"),
+    [
+        (GuardConfig(), GuardConfig().set(W=3), "W = 3, the state keeps 5 visits"),
+        (GuardConfig().set(W=2), GuardConfig(), "W = 5, the state keeps 2 visits"),
+        (MEMORY, GuardConfig(), "no vote memory"),
+        (GuardConfig(), MEMORY, "a vote memory"),
+        (GuardConfig(), GuardConfig().set(mps=False), "no MPS"),
+        (GuardConfig.only("frs"), GuardConfig(), "visits without it"),
+        (GuardConfig().set(W=1, tau_MR=0.5), GuardConfig().set(W=1, frs=False), "no FRS"),
+    ],
+)
+def test_a_state_of_other_settings_is_refused(made_by, read_by, named):
+    rows = stepped(made_by)
+    Guard(made_by).step(rows, *batch(3))
+    for act in (Guard(read_by).step, Guard(read_by).prime):
+        with pytest.raises(ValueError, match=f"made by other settings; this guard has .*{named}"):
+            act(rows, *batch(3))
+
+
+@LIBRARIES
+@pytest.mark.parametrize("wrong", [[-1, 7], [0, 8], [100]])
+def test_problems_that_the_state_does_not_hold_are_refused(asarray: Any, wrong: list[int]):
+    state = Guard(GuardConfig()).init(8)
+    rows = state.take(np.arange(len(wrong)))
+    for act in (state.take, lambda problems: state.put(problems, rows)):
+        with pytest.raises(ValueError, match=r"must lie in 0\.\.7"):
+            act(asarray(wrong))
+    with pytest.raises(ValueError, match="must be integers, not bool"):
+        state.take(asarray(np.ones(8, bool)))
+    with pytest.raises(ValueError, match=r"\(3, 2\).*\(8,\)"):
+        state.take(asarray(np.zeros((3, 2), int)))
+
+
+def test_rows_of_another_batch_or_of_other_settings_are_not_put_back():
+    state = stepped(GuardConfig())
+    before = arrays(state)
+    with pytest.raises(ValueError, match=r"rows of shape \(3,\) for problems of shape \(2,\)"):
+        state.put(np.array([0, 1]), state)
+    with pytest.raises(ValueError, match="rows with 3 visits of flips, and the state keeps 5"):
+        state.put(np.arange(3), stepped(GuardConfig().set(W=3)))
+    with pytest.raises(ValueError, match="other settings"):
+        state.put(np.arange(3), stepped(MEMORY))
+    np.testing.assert_equal(arrays(state), before)
+
+
+def test_impossible_counts_are_refused():
+    for wrong in ([[-1, 3]], [[5, 5]]):
+        with pytest.raises(ValueError, match="counts of a problem must be at least 0 and add up"):
+            Votes(np.array(wrong), np.zeros((1, 2), int), 8, 8)
+
+
+def test_narrow_integers_do_not_overflow():
+    answers = np.zeros((1, 300), np.int8)
+    votes = Votes.from_answers(answers, n_samples=200, n_answers=200)
+    assert votes.counts[0, 0] == 300 and votes.samples[0, 0] == 200
+
+
+class Bare:
+    """An object that is no array."""
+
+
+def test_tensors_with_gradients_and_of_half_precision_are_converted():
+    values = np.array([0.0, 0.5, 0.75])  # exact in bfloat16
+    for made in (
+        torch.tensor(values, dtype=torch.bfloat16),
+        torch.tensor(values, dtype=torch.float16, requires_grad=True),
+        torch.tensor(values, requires_grad=True),
+    ):
+        assert np.array_equal(Draws(made, made, made).pick, values)
+    guard, (votes, draws) = Guard(GuardConfig()), batch(3)
+    plain = guard.step(guard.init(3), votes, draws, votes.counts)
+    scores = torch.tensor(votes.counts, dtype=torch.bfloat16, requires_grad=True)
+    half = guard.step(guard.init(3), votes, draws, scores)
+    for ours, theirs in zip(plain, half, strict=True):
+        np.testing.assert_equal(arrays(ours), arrays(theirs))
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(3, device="meta"), [[1], [1, 2]], "abc", Bare()])
+def test_what_is_no_array_of_numbers_is_refused_in_one_line(wrong: Any):
+    with pytest.raises(TypeError, match="tie: ") as seen:
+        Draws(wrong, wrong, wrong)
+    assert "\n" not in str(seen.value)

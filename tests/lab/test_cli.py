@@ -14,7 +14,7 @@ import guard_core
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.base.settings import from_values, toml_values
-from lab.cli import EXIT_CLOSED_PIPE, run_cli
+from lab.cli import EXIT_CLOSED_PIPE, parse, run_cli
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,8 @@ def test_options_override_the_file_that_sets_their_defaults(capsys, tmp_path):
         (["show", "--mode", "fats"], "must be one of fast, slow; perhaps you meant fast"),
         (["show", "more"], "unknown word more; see guard-test show --help"),
         (["show", "--guard.W", "0"], "W = 0"),
+        (["show", "--size", "4", "--size=5"], "--size is given twice (4, 5); give it once"),
+        (["show", "--guard.W", "4", "--guard.W", "4"], "--guard.W is given twice"),
         (["show", "--config", "nowhere.toml"], "nowhere.toml"),
         (["shout"], "unknown command shout; perhaps you meant show; the commands are show, raise"),
         (["raise"], "missing: --how {user,config,interrupt,code,bug}; see guard-test raise --help"),
@@ -106,6 +108,52 @@ def test_options_override_the_file_that_sets_their_defaults(capsys, tmp_path):
 def test_a_wrong_line_is_one_line_and_exit_code_2(capsys, argv, named):
     code, out, err = call(capsys, *argv)
     assert code == 2 and not out and named in one_line(err)
+
+
+PROGRAMS = {"guard-sim": "sim.commands", "guard-train": "real.commands"}
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("guard-sim sweep --out x --vary step=1 --vary guard.W=2", "vary", ("step=1", "guard.W=2")),
+        ("guard-sim compare --out x --arms ttrl --arms frs mps", "arms", ("ttrl", "frs", "mps")),
+        ("guard-sim search --out x --lrs 1e-4 --arms ttrl --lrs 3e-4", "lrs", (1e-4, 3e-4)),
+        ("guard-sim agree --real a --response r --real b", "real", (Path("a"), Path("b"))),
+        ("guard-sim theory --p0 .6 --p0 .7 .8", "p0", (0.6, 0.7, 0.8)),
+        ("guard-train compare --out x --seeds 0 --seeds 1 2", "seeds", (0, 1, 2)),
+    ],
+)
+def test_a_repeated_option_appends_where_it_takes_several(line, name, value):
+    prog, *words = line.split()
+    commands = importlib.import_module(PROGRAMS[prog]).COMMANDS
+    assert getattr(parse(prog, commands, words), name) == value
+
+
+def test_pairs_of_a_repeated_option_are_joined_and_none_is_there_twice():
+    commands = importlib.import_module("sim.commands").COMMANDS
+    line = "run --out x --rule srt --rule-options threshold .5 --rule-options keep .9"
+    settings = parse("guard-sim", commands, line.split()).settings
+    assert settings.rule_options == {"threshold": 0.5, "keep": 0.9}
+    again = [*line.split(), "keep", ".8"]
+    with pytest.raises(UserError, match="--rule-options keep is given twice"):
+        parse("guard-sim", commands, again)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "guard-sim compare --out x --null --null",
+        "guard-sim run --out x --quiet --no-quiet",
+        "guard-sim run --out x --out y",
+        "guard-train run --out x --arm ttrl --lr 1e-4 --arm guard",
+        "guard-train resume x --device cpu --device cpu",
+    ],
+)
+def test_any_other_repeated_option_is_refused(line):
+    prog, *words = line.split()
+    with pytest.raises(UserError, match="is given twice"):
+        parse(prog, importlib.import_module(PROGRAMS[prog]).COMMANDS, words)
 
 
 def test_what_a_command_raises(capsys):
