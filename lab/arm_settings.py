@@ -12,14 +12,10 @@ from numpy.typing import NDArray
 
 from guard_core.decision import Treatment
 from lab.base.arms import (
-    ALL_ARMS,
     BASELINE,
     CUSTOM,
     MATCHED,
     OWN,
-    PERMUTED,
-    SIMPLE,
-    UNGUARDED,
     WITH_RULES,
     Arm,
     arm,
@@ -28,6 +24,7 @@ from lab.base.arms import (
     title,
 )
 from lab.base.errors import UserError
+from lab.base.named_arms import NAMED_ARMS, PERMUTED
 
 Settings = TypeVar("Settings")
 """Those of a run, in either world: a dataclass with guard, labels, rule, `rule_options`,
@@ -80,7 +77,7 @@ def _names(rule: str, factor: float) -> tuple[str, ...]:
     if factor != 1:
         return (MATCHED,) if rule == BASELINE else ()
     if rule == BASELINE:
-        return tuple(dict.fromkeys((*ALL_ARMS, *UNGUARDED, *SIMPLE)))
+        return tuple(NAMED_ARMS)
     return (rule, *(f"{rule}+{other}" for other in WITH_RULES))
 
 

@@ -24,10 +24,17 @@ from guard_core.config import KINDS, SCRIPTS, ConfigError, GuardConfig
 from guard_core.rules import RULES
 from guard_core.rules.rule import Rule
 from lab.base.errors import UserError
+from lab.base.named_arms import (
+    BASELINE,
+    CEILING,
+    GUARD,
+    MATCHED,
+    NAMED_ARMS,
+    OWN,
+    REPLAYED,
+)
 from lab.base.settings import hint, readings
 
-BASELINE = "ttrl"
-"""Name of the rule, and of the arm, that others are compared with."""
 DEFAULT_GUARD = GuardConfig.paper()
 """Stands for the guard of settings that do not mention one. It is recognised by identity, since an
 equal guard that was given is kept under every rule."""
@@ -80,10 +87,6 @@ def check_fit(rule: Rule, guard: GuardConfig, labels: Literal["votes", "truth"])
         remedy = "take labels = votes"
     raise UserError(f"rule = {rule.name}: {reason}; {remedy}")
 
-
-OWN, PERMUTED, REPLAYED = "own", "permuted", "replayed"
-"""Whose decisions a problem gets (docs/method.md, section 12): its own, those of a problem of its
-batch that is drawn at random, or those of the run of another seed."""
 
 USUAL = GuardConfig().flat() | {"kl_coef": 0.0, "ema_decay": 0.0, "treatment": OWN}
 """The settings that an arm can have, with their usual values."""
@@ -150,12 +153,8 @@ class Arm:
     """Other settings of the run that the arm has values of its own for, such as `kl_coef`."""
 
 
-GUARD = "guard"
-MATCHED = "matched"
 RANDOM_SKIP = "random_skip"
 """Control that skips as many visits as a guard, at random; only in the simulator."""
-CEILING = "truth"
-"""Arm that trains on the true answers, an upper bound for label-free arms and no rival."""
 CONTROLS = (MATCHED, RANDOM_SKIP)
 VOTE = "vote"
 """No training: the majority of V votes of the start model. It is no arm that runs, but a row of
@@ -165,58 +164,20 @@ CUSTOM = "custom"
 DEMO_ARMS = ("ttrl", "guard", "matched", "frozen", "memory")
 ALL_ARMS = (*DEMO_ARMS, "memory_guard", "truth")
 
-_OFF, _PAPER = GuardConfig.off(), GuardConfig.paper()
-
-_ARMS: dict[str, tuple[str, GuardConfig]] = {
-    BASELINE: ("TTRL", _OFF),
-    GUARD: ("TTRL-Guard", _PAPER),
-    "release": ("TTRL-Guard (release)", GuardConfig.release()),
-    "guard_release": (
-        "TTRL-Guard (authors' scripts)",
-        GuardConfig.release_scripts("qwen-math500"),
-    ),
-    "permuted": ("Guard, permuted decisions", _PAPER),
-    "replayed": ("Guard, decisions of another seed", _PAPER),
-    "frs": ("FRS only", GuardConfig.only("frs")),
-    "mps": ("MPS only", GuardConfig.only("mps")),
-    "rcsu": ("RCSU only", GuardConfig.only("rcsu")),
-    MATCHED: ("TTRL at matched effort", _OFF),
-    "frozen": ("Frozen labels", _OFF.set(label_from="frozen")),
-    "memory": ("Vote memory", _OFF.set(label_from="memory")),
-    "memory_guard": ("Vote memory + guard", GuardConfig().set(label_from="memory")),
-    CEILING: ("True labels (ceiling)", _OFF),
-    "positive": ("Positive only", _OFF.set(negative_scale=0.0)),
-    "early_stop": ("Early stopping", _OFF.set(brake=0.0)),
-    "braked": ("Braked learning rate", _OFF.set(brake=0.5)),
-    "kl": ("KL penalty", _OFF),
-    "memory_kl": ("Vote memory + KL penalty", _OFF.set(label_from="memory")),
-    "averaged": ("Averaged weights", _OFF),
-    "recommended": ("Recommended", GuardConfig.recommended()),
-}
-"""Name to the title and the guard of an arm."""
-_SETTINGS: dict[str, dict[str, float | str]] = {
-    "permuted": {"treatment": PERMUTED},
-    "replayed": {"treatment": REPLAYED},
-    "kl": {"kl_coef": 0.2},
-    "memory_kl": {"kl_coef": 0.2},
-    "averaged": {"ema_decay": 0.95},
-    "recommended": {"kl_coef": 0.05},
-}
-SIMPLE = ("positive", "early_stop", "braked", *_SETTINGS)
-"""The alternatives to a guard, other than the labels that an arm trains on, and the recommended
-arm (docs/method.md, section 16)."""
-UNGUARDED = {
-    **dict.fromkeys((GUARD, "release", "guard_release", "frs", "mps", "rcsu"), BASELINE),
-    "memory_guard": "memory",
-}
+UNGUARDED = {name: one.unguarded for name, one in NAMED_ARMS.items() if one.unguarded}
 """Guarded arm to the same arm without a guard."""
 WITH_RULES = (*UNGUARDED, "frozen", "memory")
 """Arms that a rule with a label can be combined with, as `RULE+ARM`."""
-_OTHER_TITLES = {
-    RANDOM_SKIP: "TTRL at random skips",
-    CUSTOM: "Custom guard",
-    VOTE: "Vote before training",
+_OTHERS = {
+    RANDOM_SKIP: (
+        "TTRL at random skips",
+        "TTRL that skips visits at random, as many as the guard skips: what skipping does by "
+        "itself.",
+    ),
+    CUSTOM: ("Custom guard", "An arm with settings of its own, which stand with the runs below."),
+    VOTE: ("Vote before training", "No training: the majority of the start model's votes."),
 }
+"""Name of what is no arm of the table to its title and its description."""
 
 
 def with_rule(name: str, rule: str) -> str:
@@ -246,10 +207,14 @@ def for_cell(name: str, cell: str | None) -> str:
     return joined(base, {"frs": False, **own})
 
 
+def _treatment(name: str) -> float | str:
+    return NAMED_ARMS[name].settings.get("treatment", OWN) if name in NAMED_ARMS else OWN
+
+
 def replayed_target(name: str) -> str | None:
     """The guarded arm whose decisions an arm replays; None where it makes its own."""
     base, own = own_of(name)
-    if own.pop("treatment", _SETTINGS.get(base, {}).get("treatment")) != REPLAYED:
+    if own.pop("treatment", _treatment(base)) != REPLAYED:
         return None
     return joined(GUARD if base == REPLAYED else base, own)
 
@@ -270,19 +235,21 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
     if own:
         return _with_own(arm(base, step_factor), name, own)
     rule, other = _split(name)
-    if rule is None or other not in _ARMS:
+    if rule is None or other not in NAMED_ARMS:
         raise UserError(
-            f"arm {name!r}: unknown{hint(name, (*_ARMS, *RULES))}; use one of {', '.join(_ARMS)}; "
+            f"arm {name!r}: unknown{hint(name, (*NAMED_ARMS, *RULES))}; use one of "
+            f"{', '.join(NAMED_ARMS)}; "
             f"a rule: {', '.join(RULES)}; or RULE+ARM with an arm of {', '.join(WITH_RULES)}"
         )
-    guard, labels = _ARMS[other][1], "truth" if other == CEILING else "votes"
+    guard, labels = NAMED_ARMS[other].guard, "truth" if other == CEILING else "votes"
     reason = misfit(rule, guard, labels)
     if rule.loss != "rewards":
         reason = f"has no rewards that {other} could work on"
     if reason and other != BASELINE:
         raise UserError(f"arm {name!r}: {rule.title} {reason}")
     guard = guard_alone(rule) if other == BASELINE else guard
-    return Arm(name, title(name), guard, labels, step_factor, rule.name, _SETTINGS.get(name, {}))
+    settings = NAMED_ARMS[name].settings if name in NAMED_ARMS else {}
+    return Arm(name, title(name), guard, labels, step_factor, rule.name, settings)
 
 
 def _with_own(found: Arm, name: str, own: Mapping[str, Any]) -> Arm:
@@ -299,8 +266,8 @@ def _with_own(found: Arm, name: str, own: Mapping[str, Any]) -> Arm:
 
 def title(name: str) -> str:
     """The name shown to readers; unknown names are shown as they are."""
-    if name in _ARMS:
-        return _ARMS[name][0]
+    if name in NAMED_ARMS:
+        return NAMED_ARMS[name].title
     target = matched_target(name)
     if target is not None:
         return f"{title(str(unguarded(target)))} at matched effort of {title(target)}"
@@ -310,10 +277,27 @@ def title(name: str) -> str:
     rule, other = _split(name)
     of_rule, plus, last = name.partition("+")
     if plus and last == CUSTOM and of_rule in RULES:
-        return f"{RULES[of_rule].title} + {_OTHER_TITLES[CUSTOM].lower()}"
+        return f"{RULES[of_rule].title} + {_OTHERS[CUSTOM][0].lower()}"
     if rule is None:
-        return _OTHER_TITLES.get(name, name)
-    return rule.title if other == BASELINE else f"{rule.title} + {_ARMS[other][0]}"
+        return _OTHERS[name][0] if name in _OTHERS else name
+    return rule.title if other == BASELINE else f"{rule.title} + {NAMED_ARMS[other].title}"
+
+
+def about(name: str) -> str:
+    """What an arm is trained on, in a sentence or two; settings of its own are not read."""
+    if name in NAMED_ARMS:
+        return NAMED_ARMS[name].about
+    if name in _OTHERS:
+        return _OTHERS[name][1]
+    if (target := matched_target(name)) is not None:
+        return f"Moves as far per step as {title(target)}, without its guard: a control of effort."
+    if name.startswith(f"{RANDOM_SKIP}_"):
+        return "Skips visits at random, as many as the guard that it is named after: a control."
+    rule = rule_of(name)
+    if rule is None:
+        return _OTHERS[CUSTOM][1]
+    doc = (RULES[rule].__doc__ or "").split("\n\n")[0].replace("`", "")
+    return f"{title(name)}. {' '.join(doc.split())}"
 
 
 def rule_of(name: str) -> str | None:
@@ -359,7 +343,7 @@ def trains(name: str) -> bool:
 
 def _split(name: str) -> tuple[type[Rule] | None, str]:
     """Rule and named arm of a name; no rule where the name is none."""
-    if name in _ARMS:
+    if name in NAMED_ARMS:
         return RULES[BASELINE], name
     rule, plus, other = name.partition("+")
     if rule not in RULES or rule == BASELINE:

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from guard_core.rules import RULES
-from lab.base.arms import GUARD, MATCHED, RANDOM_SKIP, matched_target, rule_of, title
+from lab.base.arms import GUARD, MATCHED, about, title
 from lab.base.columns import TextTable, finite_mean
 from lab.base.errors import UserError
 from lab.base.files import unwritable, whole
@@ -81,53 +80,10 @@ TABLE = (
     "nothing degraded. The best pass@1 on the way is chosen with hindsight, from the true answers."
 )
 
-ARMS = {
-    "ttrl": "The answer with most votes at this visit is the label; no guard.",
-    "guard": "TTRL under the guard with the paper's settings: lower weights for confident "
-    "flip-prone problems (FRS), a share of the loss for strong minority answers (MPS), random "
-    "skipping of high-risk problems (RCSU).",
-    "release": "TTRL under the guard as in the authors' released code.",
-    "frs": "Only the guard's weights.",
-    "mps": "Only the guard's minority share.",
-    "rcsu": "Only the guard's skipping.",
-    "matched": "TTRL without a guard, its learning rate multiplied by one constant so that it "
-    "moves as far per step as the guard's run: what moving less does by itself. Only what the "
-    "guard gains over this arm is its own.",
-    "frozen": "The label is the majority before training and never changes.",
-    "memory": "The label is the answer with most votes over all visits so far.",
-    "memory_guard": "Vote memory under the guard.",
-    RANDOM_SKIP: "TTRL that skips visits at random, as many as the guard skips: what skipping does "
-    "by itself.",
-    "positive": "TTRL that only rewards answers equal to the label and never punishes others.",
-    "early_stop": "TTRL that stops training once too many labels flip.",
-    "braked": "TTRL whose learning rate is halved at every batch while too many labels flip.",
-    "kl": "TTRL with a KL penalty to the start model.",
-    "memory_kl": "Vote memory with a KL penalty to the start model.",
-    "averaged": "TTRL, evaluated with a moving average of its weights.",
-    "recommended": "Vote memory whose labels change only by a clear lead, with a KL penalty.",
-    "truth": "Trained on the true answers: the ceiling, which no label-free rule can pass.",
-}
-"""Arm to what it is trained on."""
-
 _DUEL = {
     "guard": (title(GUARD), title(MATCHED)),
     "rival": ("The best simple rival ({note})", title(GUARD)),
 }
-
-
-def about(arm: str) -> str:
-    """What an arm is trained on, in a sentence or two; settings of its own are not read."""
-    if arm in ARMS:
-        return ARMS[arm]
-    if (target := matched_target(arm)) is not None:
-        return f"Moves as far per step as {title(target)}, without its guard: a control of effort."
-    if arm.startswith(f"{RANDOM_SKIP}_"):
-        return "Skips visits at random, as many as the guard that it is named after: a control."
-    rule = rule_of(arm)
-    if rule is None:
-        return "An arm with settings of its own, which stand with the runs below."
-    doc = (RULES[rule].__doc__ or "").split("\n\n")[0].replace("`", "")
-    return f"{title(arm)}. {' '.join(doc.split())}"
 
 
 def sentence(finding: Finding) -> str:

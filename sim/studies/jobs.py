@@ -30,7 +30,6 @@ from lab.base.arms import (
     BASELINE,
     GUARD,
     MATCHED,
-    PERMUTED,
     REPLAYED,
     Arm,
     arm,

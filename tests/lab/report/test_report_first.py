@@ -8,9 +8,10 @@ import pytest
 from page_parts import figures_of, without_scripts
 
 from lab.__main__ import main
+from lab.base.arms import about
 from lab.compare.collection import GRID, RESULTS
 from lab.report.digest import markdown, overview, read, tables
-from lab.report.page import about, page
+from lab.report.page import page
 
 EVIL = "<img src=x onerror=alert(1)></script>|`"
 
