@@ -38,6 +38,7 @@ from lab.base.arms import (
 )
 from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
+from lab.base.named_arms import PERMUTED
 from lab.base.settings import hint, readings, to_values
 from lab.measures import MEASURES
 from lab.study import Control, Effort, control, needs
