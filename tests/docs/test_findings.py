@@ -60,7 +60,7 @@ def test_the_readme_s_intervals_are_those_of_the_findings():
 
 def test_differences_of_the_tiny_tasks(pages):
     page, rows = pages
-    text = text_of("README.md")
+    text = text_of("README.md", "docs/findings.md")
     for arm, lr in (("guard", 5e-5), ("guard", 3e-4), ("frozen", 3e-4), ("memory", 3e-4)):
         for task in TASKS:
             own = page.where(rows[f"confirm-{task}"], lr=lr)
