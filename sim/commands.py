@@ -428,6 +428,7 @@ class Theory:
         guard-sim theory
         guard-sim theory --p0 0.55 --step 0.1 0.3 --n-votes 16 --n-samples 8
         guard-sim theory --chart
+        guard-sim theory --response response.npz --lr 1e-4 3e-4
     """
 
     p0: tuple[float, ...] = (0.52, 0.55, 0.6)
@@ -446,9 +447,18 @@ class Theory:
     """Seed of the draws."""
     chart: bool = False
     """Print the regime chart over p0 and step * sqrt(V) instead; exact values only."""
+    response: Path | None = None
+    """Print instead the step of a measured model at the learning rates `lr`."""
+    lr: tuple[float, ...] = ()
+    """Learning rates, with `response`."""
 
     def run(self) -> None:
         """Print the table."""
+        if (self.response is None) != (not self.lr):
+            raise UserError("--response, --lr: one needs the other")
+        if self.response is not None:
+            self._steps(str(self.response))
+            return
         from sim.theory.tables import CHART_P0, CHART_STEPS, as_text, drawn_table, regime_chart
 
         if self.chart:
@@ -461,6 +471,22 @@ class Theory:
         table = drawn_table(*cells, **how)
         print(f"Two answers, V = {self.n_votes}, K = {self.n_samples}, {self.runs} problems a cell")
         print(as_text(table))
+
+    def _steps(self, response: str) -> None:
+        import numpy as np
+
+        from sim.theory.tables import own_steps
+
+        for lr in self.lr:
+            given = {"policy": "measured", "response": response, "lr": lr}
+            config = settings_of(given, replicates=1, seed=self.seed)
+            low, step, high = np.nanquantile(own_steps(config), [0.25, 0.5, 0.75])
+            scaled = step * config.n_votes**0.5
+            print(
+                f"lr {lr:g}: step {step:.3g} (middle half {low:.3g} to {high:.3g}), "
+                f"step * sqrt(V) = {scaled:.2f} with V = {config.n_votes}"
+            )
+        print("A lone problem of two answers: vote memory beats TTRL above about 1.1 (section 17).")
 
 
 @dataclass(kw_only=True)

@@ -212,7 +212,8 @@ class EvolRL(Rule):
     unparseable response gets -1 and is on no side. A similarity that is not finite is 0.
 
     That code calls a response invalid whose box holds no digit, embeds what follows the thinking,
-    and gives -1 to a response that is the only valid one among several; here it is a lone one.
+    and gives -1 to a response that is the only valid one among several; here it is a lone one. It
+    takes sides and novelties over all V votes and trains the first K; here both are over the K.
 
     Example: answers 0 1; similarity 1 .2 .2 1; rewards 1 -.5.
     """

@@ -13,12 +13,13 @@ from sim.theory.flow import (
     collapse,
     critical_coupling,
     mean_field,
+    memory_crossing,
     memory_wrong,
     plurality,
     replicator,
 )
 from sim.theory.process import Process
-from sim.theory.tables import regime_chart
+from sim.theory.tables import own_steps, regime_chart
 
 __all__ = [
     "Coupling",
@@ -30,7 +31,9 @@ __all__ = [
     "flip_rate_by_visit",
     "lock_in",
     "mean_field",
+    "memory_crossing",
     "memory_wrong",
+    "own_steps",
     "plurality",
     "regime_chart",
     "replicator",

@@ -19,11 +19,12 @@ from numpy.fft import irfft, rfft
 from numpy.typing import ArrayLike
 from scipy.fft import next_fast_len
 from scipy.integrate import cumulative_trapezoid
+from scipy.optimize import brentq
 from scipy.sparse import csr_array
 from scipy.stats import poisson
 
 from lab.base.errors import UserError
-from sim.theory.chain import smooth_moves
+from sim.theory.chain import smooth_moves, solve_lock_in
 from sim.theory.process import Floats, Process, binomial, check_count, interpolate, logit, shift
 
 _TABLE = 2001
@@ -219,6 +220,32 @@ def memory_wrong(p0: float, process: Process, n_visits: int) -> Floats:
             voted_NF += rfft(after_NS, length) * law_NF
         wrong_NS = irfft(voted_NF, length)[:, : sums_S.size]
     return wrong_T
+
+
+_TOLD = 1e-4
+_SETTLED = 16
+"""Visits after which a remembered majority changes no more, near the crossing."""
+
+
+def memory_crossing(p0: float, n_votes: int) -> float:
+    """The step at which vote memory and TTRL end a problem alike often on the wrong answer; K = V.
+
+    Memory is wrong more often at smaller steps and less often at larger ones (docs/method.md,
+    section 17). For p0 from .52 to .6 and V from 8 to 64 the root lies where step * sqrt(V) is
+    1.00 to 1.16.
+
+    Raises:
+        UserError: at p0 both are wrong too rarely, or too nearly alike, for the grid to tell.
+    """
+
+    def gap(scaled: float) -> float:
+        process = Process(scaled / math.sqrt(n_votes), n_votes, n_votes)
+        memory = float(memory_wrong(p0, process, _SETTLED)[-1])
+        return memory - float(solve_lock_in(smooth_moves(process)).at(p0))
+
+    if abs(gap(0.5)) < _TOLD:
+        raise UserError(f"theory: p0 = {p0}, V = {n_votes}: no crossing is resolved; try p0 = .55")
+    return float(brentq(gap, 0.5, 3.0, xtol=1e-3)) / math.sqrt(n_votes)
 
 
 def _vote_sums(process: Process, x_N: Floats) -> Floats:

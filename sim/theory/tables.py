@@ -134,11 +134,54 @@ def draw(
 
 def _logits(simulation: Simulation) -> Floats:
     """(R,) logits of the correct answer."""
-    right_N = simulation.population.truth_RN[0]
-    problems_N, p_1NA = np.arange(right_N.size), np.empty((1, right_N.size, 2))
-    simulation.policy.probabilities(problems_N[None], p_1NA)
+    p_1NA, truth_1N = answer_chances(simulation), simulation.population.truth_RN
+    right_N = np.take_along_axis(p_1NA, truth_1N[..., None], axis=-1)[0, :, 0]
+    wrong_N = np.take_along_axis(p_1NA, 1 - truth_1N[..., None], axis=-1)[0, :, 0]
     with np.errstate(divide="ignore"):
-        return np.log(p_1NA[0, problems_N, right_N] / p_1NA[0, problems_N, 1 - right_N])
+        return np.log(right_N / wrong_N)
+
+
+def answer_chances(simulation: Simulation) -> Floats:
+    """(R, N, A) probability of every answer now; what a row lacks of 1 is unparseable."""
+    shape_RN = simulation.population.truth_RN.shape
+    p_RNA = np.empty((*shape_RN, simulation.config.n_answers))
+    problems_RN = np.broadcast_to(np.arange(shape_RN[1]), shape_RN)
+    simulation.policy.probabilities(np.ascontiguousarray(problems_RN), p_RNA)
+    return p_RNA
+
+
+_EVEN = 0.1
+"""Least probability of the label, and of all else, from which a step is read."""
+
+
+def own_steps(config: SimConfig) -> Floats:
+    """(R, N) step, as of `Process.step`, that each problem takes at its first visit.
+
+    It is the change of the label's log odds by the update on the problem alone, divided by the 2
+    sqrt(p (1 - p)) of two answers and many samples, p the label's probability. With the policy
+    `measured` this reads the step of a real model at a learning rate, without warm-up, so that it
+    can be found in charts of the theory. NaN where p is below .1 or above .9. In other coupled
+    policies the first epoch's updates on other problems are part of it.
+    """
+    alone: dict[str, Any] = {"parts_off": ("others",)} if config.policy == "measured" else {}
+    alone |= {"guard": GuardConfig.off(), "epochs": 1, "schedule": "constant"}
+    simulation = Simulation(replace(config, **alone))
+    simulation.before()
+    before_RNA = answer_chances(simulation)
+    visits = simulation.epoch(1).visits
+    shape_RN = before_RNA.shape[:2]
+    label_RN = np.empty(shape_RN, np.int64)
+    problem_RN = np.asarray(visits["problem"]).reshape(shape_RN)
+    np.put_along_axis(label_RN, problem_RN, np.asarray(visits["label"]).reshape(shape_RN), axis=1)
+    chances = (before_RNA, answer_chances(simulation))
+    p_RN, after_RN = (
+        np.take_along_axis(p_RNA, np.maximum(label_RN, 0)[..., None], axis=-1)[..., 0]
+        for p_RNA in chances
+    )
+    read_RN = (label_RN >= 0) & (p_RN >= _EVEN) & (p_RN <= 1 - _EVEN)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        moved_RN = np.log(after_RN / (1 - after_RN)) - np.log(p_RN / (1 - p_RN))
+        return np.where(read_RN, moved_RN / (2 * np.sqrt(p_RN * (1 - p_RN))), np.nan)
 
 
 class Drawn(NamedTuple):

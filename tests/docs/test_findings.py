@@ -3,12 +3,16 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import binomtest
 
+from lab.base.arms import VOTE
 from lab.base.columns import where
-from lab.base.stats import differences, estimate, with_interval
+from lab.base.stats import differences, estimate, sign_flip, with_interval
 from lab.compare.agreement import MEASURED, OTHER_HALF
+from lab.compare.tables import with_vote
 from sim.theory import lock_in
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +33,15 @@ def pages(tool):
     return page, {name: page.read(name) for name in (*files, "sim-llama", "sim-null")}
 
 
+def products():
+    """All runs on products at 3e-5: four seeds of the first study and seven further ones."""
+    first, further = (
+        pd.read_csv(ROOT / "docs" / "data" / f"language-{name}.csv") for name in ("model", "seeds")
+    )
+    own = where(where(first, task="multiplication"), lr=3e-5)
+    return with_vote(pd.concat([own, further], ignore_index=True), ["seed"])
+
+
 def shown(estimate):
     return with_interval(estimate.mean, estimate.low, estimate.high)
 
@@ -47,7 +60,7 @@ def test_the_readme_s_intervals_are_those_of_the_findings():
 
 def test_differences_of_the_tiny_tasks(pages):
     page, rows = pages
-    text = text_of("README.md")
+    text = text_of("README.md", "docs/findings.md")
     for arm, lr in (("guard", 5e-5), ("guard", 3e-4), ("frozen", 3e-4), ("memory", 3e-4)):
         for task in TASKS:
             own = page.where(rows[f"confirm-{task}"], lr=lr)
@@ -106,6 +119,11 @@ def test_the_simulator(pages):
         assert saved(page.over_sets(llama, arm, "guard", "TotalDeg")) in findings
     once = f"{mean['lost_once']['ttrl']:.0f} % of"
     assert once in readme and once in findings
+    runs = products()
+    own = runs[runs["arm"] == "ttrl"]
+    once = np.average(own["lost_once"], weights=own["TotalDeg"])
+    assert f"products it is {once:.0f} %" in readme
+    assert f"and {once:.0f} % on the pretrained model's products" in findings
     null = page.where(rows["sim-null"], arm="ttrl").groupby("task").mean(numeric_only=True)
     assert null["TotalDeg"]["independent llama-math500"] < 0.1
     degraded = null["Degraded"]["features llama-math500"]
@@ -121,6 +139,14 @@ def test_the_readings_of_the_guard(tool):
     one, two = ([f"{errors[name]:.{digits}f}" for name in guards] for digits in (1, 2))
     words = "{} points for the text, {} with the one-step flip rate and {} for"
     assert words.format(*one) in readme
+    rest = page.paper_errors(table[table["row"] != HARDEST]).set_index("arm")["fates"]
+    without = [f"{rest[name]:.2f}" for name in (*guards, "ttrl")]
+    copied = page.paper_errors(copies(table[table["row"] != HARDEST])).set_index("arm")["fates"]
+    assert "the errors are {}, {} and {}".format(*without[:3]) in findings
+    assert f"that of the copy {copied['guard']:.2f}" in findings
+    assert (
+        "without it they are {:.1f}, {:.1f} and {:.1f}".format(*(rest[n] for n in guards)) in readme
+    )
     assert "{}, {} (one-step flip rate) and {} points".format(*two) in findings
     own = table[(table["row"] == HARDEST) & (table["cell"] == "Degraded")]
     own = own.set_index("kind")["predicted"]
@@ -137,6 +163,67 @@ def test_the_readings_of_the_guard(tool):
     assert words in findings and f"{low} to {high} % Degraded" in findings
     assert f"from {others[0][0]} to {others[0][1]} % Degraded" in readme
     assert page.weighted(HARDEST, True)["draw"].nunique() == 2 and "Two mechanisms" in findings
+
+
+def copies(table):
+    """The rows of the guard as a copy of TTRL's predicts them."""
+    base = table[table["kind"] == "ttrl"].set_index(["row", "cell"])["published"]
+    guard = table[table["kind"] == "guard"]
+    keys = pd.MultiIndex.from_frame(guard[["row", "cell"]])
+    both = guard.assign(predicted=base.reindex(keys).to_numpy())
+    return pd.concat([table[table["kind"] == "ttrl"], both], ignore_index=True)
+
+
+def test_the_vote_before_training(pages):
+    """Differences to it on products and on the tiny tasks, and intervals that lie above it."""
+    page, rows = pages
+    readme, findings = text_of("README.md"), text_of("docs/findings.md")
+    runs = products()
+    final = {name: own.set_index("seed")["pass_final"] for name, own in runs.groupby("arm")}
+    for name in ("ttrl", "memory", "recommended"):
+        gap = estimate(differences(final[name], final[VOTE]))
+        assert gap.n == 11
+        assert shown(gap) in readme.replace(" points [", " [")
+        assert shown(gap) in findings.replace(" points [", " [")
+    assert f"{final[VOTE].mean():.1f} %" in readme and f"{final[VOTE].mean():.1f} %" in findings
+    further = runs[runs["seed"] > 4].set_index("seed")
+    parts = dict([*further.groupby("arm")])
+    gap = estimate(differences(parts["recommended"]["pass_final"], parts["memory"]["pass_final"]))
+    assert shown(gap) in readme and shown(gap) in findings
+    lost = parts["memory"]["held_out_pass_at_1_start"] - parts["memory"]["held_out_pass_at_1_final"]
+    lost = estimate(lost)
+    assert f"{lost.mean:.1f} points [{lost.low:.1f}, {lost.high:.1f}] on held-out" in findings
+    first = runs[runs["seed"] <= 4].set_index("seed")
+    gaps = differences(*(first[first["arm"] == a]["pass_final"] for a in ("memory", "ttrl")))
+    assert f"sign-flip p {sign_flip(gaps):.3f}".replace("0.", ".") in readme
+    one = binomtest(1, 15).proportion_ci(method="exact")
+    assert f"{100 * one.low:.1f} to {100 * one.high:.0f} %".removeprefix("0") in findings
+    above, n = 0, 0
+    for task in TASKS:
+        table = with_vote(rows[f"confirm-{task}"], ["lr", "problem_seed", "seed", "place"])
+        for lr in sorted(table["lr"].unique()):
+            for arm in sorted({*table["arm"]} - {VOTE, "truth"}):
+                found = page.over_sets(page.where(table, lr=lr), arm, VOTE)
+                above, n = above + (found.low > 0), n + 1
+    assert (
+        (above, n) == (2, 54) and "Of 54 intervals" in readme and "Of the 54 intervals" in findings
+    )
+    sets = page.read("readings-tiny")
+    for task in TASKS:
+        for base, lr in (("ttrl", 3e-4), ("ttrl", 2e-4), (VOTE, 3e-4)):
+            own = with_vote(page.where(sets, task=task, lr=lr), ["problem_seed", "seed", "place"])
+            keys = ["problem_seed", "seed"]
+            ends = (own[own["arm"] == a].set_index(keys)["pass_final"] for a in ("memory", base))
+            gap = estimate(differences(*ends).groupby(level=0).mean())
+            assert gap.n == 12 and shown(gap) in readme, (task, base, lr)
+
+
+def test_the_vote_of_the_rules_page():
+    runs = pd.read_csv(ROOT / "docs" / "data" / "tiny-arms.csv").query("seed < 3")
+    vote = runs.drop_duplicates("seed")["maj_start"].mean()
+    assert f"right on {vote:.1f} % in these seeds" in text_of("docs/rules.md")
+    means = pd.read_csv(ROOT / "docs" / "data" / "tiny-rules-means.csv").set_index("arm")
+    assert means.loc["Vote before training"].eq(round(vote, 1)).all()
 
 
 def test_the_study_of_the_readings(pages):
@@ -194,6 +281,11 @@ def test_the_measured_model(tool):
         found = page.mean_errors(page.read(name)).set_index("prediction")["final"]
         errors[name] = f"{found[MEASURED]:.1f}", f"{found[OTHER_HALF]:.1f}"
     (own, other), *held_out = errors.values()
+    start = pd.read_csv(ROOT / "docs" / "data" / "tiny-arms.csv").drop_duplicates("seed")
+    cells = page.read("seed0").query("prediction == @MEASURED")
+    assert (
+        f"errs by {page.vote_error(cells, start['maj_start'].mean()):.1f} points on the 15" in text
+    )
     words = f"error is {own} points, where half of the real seeds misses the other half by {other}"
     assert words in text
     own, other = zip(*held_out, strict=True)
@@ -207,14 +299,13 @@ def test_the_language_model_s_numbers(tool):
     own = runs[runs["lr"] == 3e-5].set_index("seed")
     final = {name: part["pass_final"] for name, part in own.groupby("arm")}
     plain = own[own["arm"] == "ttrl"]
-    for page in ("README.md", "docs/findings.md"):
-        text = text_of(page)
-        falls = f"from {plain['pass_start'].mean():.1f} to {final['ttrl'].mean():.1f} %"
-        assert falls in text and f"{plain['leak'].mean():.0f} % of TTRL's last votes" in text
-        for name in ("guard", "memory"):
-            gap = estimate(differences(final[name], final["ttrl"]), 1 - 0.05 / 6)
-            assert gap.n == 4 and shown(gap).replace(" [", " points [") in text
-            assert f"{final[name].mean():.1f} %, {gap.mean:+.1f} points" in text
+    text = text_of("docs/findings.md")
+    falls = f"from {plain['pass_start'].mean():.1f} to {final['ttrl'].mean():.1f} %"
+    assert falls in text and f"{plain['leak'].mean():.0f} % of TTRL's last votes" in text
+    for name in ("guard", "memory"):
+        gap = estimate(differences(final[name], final["ttrl"]), 1 - 0.05 / 6)
+        assert gap.n == 4 and shown(gap).replace(" [", " points [") in text
+        assert f"{final[name].mean():.1f} %, {gap.mean:+.1f} points" in text
     more = pd.read_csv(ROOT / "docs" / "data" / "language-seeds.csv").set_index("seed")
     new = {name: part["pass_final"] for name, part in more.groupby("arm")}
     for page in ("README.md", "docs/findings.md"):
@@ -229,7 +320,9 @@ def test_the_language_model_s_numbers(tool):
     for (task, lr), own in told.groupby(["task", "lr"]):
         missed = [(own["real"] - own[name]).abs().mean() for name in ("predicted", "unrounded")]
         name, rate = {"letters": "letters"}.get(task, "products"), f"{lr:.0e}".replace("e-0", "e-")
-        row = "| {}, {} | {} | {:.1f} | {:.1f} |".format(name, rate, len(own), *missed)
+        same = where(where(every, task=task), lr=lr).drop_duplicates("seed")["maj_start"]
+        missed.append(tool("tables").vote_error(own, same.mean()))
+        row = "| {}, {} | {} | {:.1f} | {:.1f} | {:.1f} |".format(name, rate, len(own), *missed)
         assert row in text_of("docs/language-model.md")
     exact = pd.read_csv(ROOT / "docs" / "data" / "language-float32.csv").set_index(["lr", "seed"])
     single = exact["pass_final"].groupby("lr").mean()

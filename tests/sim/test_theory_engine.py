@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 
 from guard_core import GuardConfig
 from lab.base.arms import arm
+from lab.base.errors import UserError
 from lab.measures.fate import fate_shares, fates
 from sim import SimConfig, simulate
-from sim.theory import Process, detection, lock_in, memory_wrong
+from sim.theory import Process, detection, lock_in, memory_crossing, memory_wrong, own_steps
 from sim.theory.flow import Coupling, collapse, critical_coupling, mean_field, plurality, replicator
 
 Cell = tuple[int, int, float, float, int]
@@ -71,6 +73,44 @@ def test_remembered_majorities_are_wrong_as_often_as_the_urn_says():
         share = float(exact_T[visit])
         error = math.sqrt(max(share * (1 - share), 10 / N_RUNS) / N_RUNS)
         assert abs(drawn_T.loc[visit] - share) < 4 * error
+
+
+@pytest.mark.parametrize(("p0", "n_votes"), [(0.52, 8), (0.6, 8), (0.55, 16)])
+def test_memory_and_ttrl_cross_where_the_step_is_about_one_by_the_root_of_the_votes(p0, n_votes):
+    step = memory_crossing(p0, n_votes)
+    assert 1.0 < step * math.sqrt(n_votes) < 1.17
+    process = Process(step, n_votes, n_votes)
+    ends = memory_wrong(p0, process, 24)
+    assert ends[-1] == pytest.approx(lock_in(p0, step, n_votes, n_votes), abs=1e-3)
+
+
+@pytest.mark.parametrize(("factor", "sign"), [(0.4, 1), (2.5, -1)])
+def test_below_the_crossing_memory_is_worse_and_above_it_better(factor: float, sign: int):
+    """In the engine, four standard errors from 0; exact: .067 and -.034."""
+    step = factor * memory_crossing(0.55, 16)
+    own = {"n_votes": 16, "n_samples": 16, "step": step, "epochs": 40, "seed": 3}
+    wrong = []
+    for guard in (arm("memory").guard, GuardConfig.off()):
+        table = _visits(0.55, guard=guard, **SIZE, **own)
+        wrong.append(1 - table[table["visit"] == 40]["label_correct"].mean())
+    assert sign * (wrong[0] - wrong[1]) > 4 * math.sqrt(2 * 0.25 * 0.75 / N_RUNS)
+
+
+def test_where_memory_and_ttrl_do_not_cross_it_is_said():
+    with pytest.raises(UserError, match=r"p0 = 0.999, V = 8: no crossing is resolved"):
+        memory_crossing(0.999, 8)
+
+
+def test_the_step_of_a_problem_is_read_from_its_first_visit():
+    """With K = 400 the sampled share is near p, and the move is that of the expected update."""
+    usual = {"policy": "independent", "population": "point", "n_votes": 400, "n_samples": 400}
+    size = {"n_problems": 50, "replicates": 3, "epochs": 9, "ability_floor": 0.0}
+    two = SimConfig(ability_mean=0.55, n_answers=2, step=0.1, **usual, **size)
+    assert np.nanmedian(own_steps(two)) == pytest.approx(0.1, rel=0.02)
+    assert np.isnan(own_steps(replace(two, ability_mean=0.95))).all()
+    # With more answers than two the label's log odds move by less, but by more than half.
+    many = np.nanmedian(own_steps(replace(two, n_answers=4, ability_mean=0.6)))
+    assert 0.05 < many < 0.095
 
 
 def _wrong_RT(coupling: Coupling, p0: float, **settings: Any) -> np.ndarray:
