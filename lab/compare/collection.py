@@ -85,8 +85,6 @@ class Grid:
     """With the policy of the comparison."""
     null: pd.DataFrame
     """With independent problems; no rows where that was not asked for."""
-    seed: int = 0
-    """Of the bootstrap."""
     failed: int = 0
     """Arms and steps whose runs failed."""
 
@@ -129,9 +127,7 @@ def read_grid(folder: Path, run: Manifest) -> Grid | None:
     policy = str(run.config.get("policy"))
     null = where(done, policy=NULL)
     own = null.head(0) if policy == NULL else null
-    noted = run.config.get("seed")
-    seed = noted if isinstance(noted, int) and noted >= 0 else 0
-    return Grid(where(done, policy=policy), own, seed, len(failed))
+    return Grid(where(done, policy=policy), own, len(failed))
 
 
 WORLDS = {"sim": "Simulator", "real": "Real model"}

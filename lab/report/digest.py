@@ -310,7 +310,7 @@ class StepStudy:
         for rows, about in ((self.grid.rows, ""), (self.grid.null, "uncoupled problems: ")):
             scored = select(rows, np.isfinite(floats(rows, METRIC)))
             if self.several and len(scored):
-                lines += [about + line for line in own_best_words(scored, self.grid.seed)]
+                lines += [about + line for line in own_best_words(scored)]
         if self.grid.failed:
             lines.append(f"warning: {self.grid.failed} arms and steps failed and are left out")
         return lines
