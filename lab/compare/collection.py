@@ -203,12 +203,13 @@ class Collection:
     skipped: list[Skipped]
 
 
-def collect(folders: Sequence[Path | str]) -> Collection:
-    """Read all run folders under the given ones, at any depth.
+def collect(folders: Path | str | Sequence[Path | str]) -> Collection:
+    """Read all run folders under the given one or ones, at any depth.
 
     Raises:
         UserError: a given folder does not exist, or no run in them can be used.
     """
+    folders = check_folders(folders)
     # Reading and decoding leave the interpreter free for another folder.
     with ThreadPoolExecutor(_READERS) as pool:
         found = list(pool.map(_read_run, find_runs(folders)))
@@ -240,11 +241,10 @@ def _add_grids(comparisons: Sequence[Comparison], tops: Sequence[Path | str]) ->
     return damaged
 
 
-def find_runs(folders: Sequence[Path | str]) -> list[Path]:
+def find_runs(folders: Path | str | Sequence[Path | str]) -> list[Path]:
     """Folders that hold a run, or tables without its `run.json`; sorted, each once."""
-    check_folders(folders)
     found: dict[Path, Path] = {}
-    for top in map(Path, folders):
+    for top in map(Path, check_folders(folders)):
         for place, inner, files in os.walk(top):
             if FILE_NAME in files or "visits" in inner:
                 found.setdefault(Path(place).resolve(), Path(place))

@@ -101,7 +101,9 @@ class ReportedComparison:
         return any(guard.get(part) for guard in known for part in PARTS)
 
 
-def read(folders: Sequence[Path | str]) -> tuple[list[ReportedComparison], list[Skipped]]:
+def read(
+    folders: Path | str | Sequence[Path | str],
+) -> tuple[list[ReportedComparison], list[Skipped]]:
     """Read and digest all runs under some folders; refusals as of `collect`."""
     found = collect(folders)
     return [digest(comparison) for comparison in found.comparisons], found.skipped

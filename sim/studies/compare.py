@@ -18,6 +18,7 @@ from lab.arm_settings import with_arm
 from lab.base.arms import BASELINE, GUARD
 from lab.base.columns import TextTable, equals, finite_mean, floats, groups, select, unique, where
 from lab.base.files import make_folder, remove_folder
+from lab.base.own_rules import load_rules
 from lab.base.settings import check_unchanged, from_values, to_values
 from lab.base.stats import Estimate, contrast_table, difference, estimate
 from lab.compare.collection import GRID, RESULTS
@@ -146,6 +147,7 @@ def compare(
 
 def _simulate(task: tuple[Job, bool]) -> None:
     job, progress = task
+    load_rules(job.config.rules)  # this may be a new process
     if job.begun:  # it has no checkpoints, and the same seed makes it again
         remove_folder(job.folder)
     simulate(job.config, job.folder, progress, arm=named(job.arm, job.config))
