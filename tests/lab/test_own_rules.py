@@ -101,11 +101,9 @@ def test_a_file_that_is_no_rule_is_refused_in_one_line(file, text, said):
 def test_public_functions_are_listed_and_one_folder_is_one_path(tmp_path):
     for package in (lab, sim, real):
         assert set(package.__all__) <= set(dir(package))
-        assert all(
-            callable(getattr(package, name)) for name in set(package.__all__) - {"__version__"}
-        )
+        assert all(hasattr(package, name) for name in package.__all__)
     assert {"compare", "simulate", "run_sweep"} <= set(dir(sim)) and "collect" in dir(lab)
     sim.compare(sim.SimConfig(n_problems=6, epochs=2), ["ttrl"], tmp_path / "tiny")
     assert lab.collect(str(tmp_path / "tiny")).comparisons[0].arms == ["ttrl"]
-    with pytest.raises(UserError, match="^nowhere: no such folder"):
+    with pytest.raises(UserError, match="nowhere: no such folder"):
         lab.collect("nowhere")
