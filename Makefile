@@ -32,6 +32,7 @@ demo: .venv/real.stamp
 	$(BIN)/guard-train measure --out $(RUN)/response.npz --growth $(RUN)/pilot
 	$(BIN)/guard-sim agree --real $(RUN)/real --response $(RUN)/response.npz --replicates 8 --out $(RUN)/measured
 	$(BIN)/guard-report $(RUN)/sim $(RUN)/real $(RUN)/measured --output $(RUN)/report.html
+	@echo "for guard-sim, guard-train and guard-report in this shell: . .venv/bin/activate"
 
 agreement: .venv/real.stamp
 	$(BIN)/guard-train compare --arms ttrl guard frozen memory truth --lrs 1e-4 2e-4 3e-4 --seeds 0 1 2 3 --out $(AGREEMENT)/real

@@ -16,6 +16,7 @@ import msgspec
 from guard_core import ConfigError, GuardConfig, __version__
 from lab.base.arms import BASELINE, arm, for_cell, joined, matched_target, with_rule
 from lab.base.errors import EXIT_USER_ERROR, UserError, exit_code, one_line
+from lab.base.own_rules import load_rules
 from lab.base.settings import hint, toml_values
 from lab.options import command_page, make, program_page
 from lab.signals import ends_at_once, stops_raised
@@ -143,6 +144,9 @@ def with_arm_options(
         cell: of the paper, see `lab.base.arms.for_cell`.
     """
     made = dict(values)
+    if "rules" in given:
+        made["rules"] = given["rules"]
+    load_rules(made.get("rules", ()))  # now, since the other options may name them
     name, profile, rule = map(given.get, ("arm", "profile", "rule"))
     if rule is not None:
         made["rule"] = rule

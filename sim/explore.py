@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -156,6 +156,7 @@ def make_app(base: SimConfig) -> Dash:
     app.index_string = _PAGE.replace("STYLE", _STYLE)
     app.layout = _layout(base)
     app.server.before_request(_refuse_other_hosts)
+    app.server.before_request(lambda: _refuse_malformed(app.callback_map))
     inputs = [Input(name, "value") for name in ("reading", *map(_element_id, SLIDERS))]
     outputs = [
         *(Output(f"figure-{name}", "figure") for name in _FIGURES),
@@ -181,6 +182,24 @@ def _refuse_other_hosts() -> None:
     """Refuse requests that a page of another site sends by a name that leads to this machine."""
     if request.host.rpartition(":")[0] not in ("127.0.0.1", "localhost"):
         abort(403)
+
+
+def _refuse_malformed(known: Collection[str]) -> None:
+    """Answer updates that the page does not send, such as hand-made ones, with 400."""
+    if request.method != "POST":
+        return
+    body: Any = request.get_json(silent=True)
+    inputs = body.get("inputs") if isinstance(body, dict) else None
+    if not isinstance(inputs, list) or not all(isinstance(own, dict) for own in inputs):
+        abort(400)
+    if [own.get("id") for own in inputs] != ["reading", *map(_element_id, SLIDERS)]:
+        abort(400)
+    reading, *places = (own.get("value") for own in inputs)
+    if reading not in (None, *READINGS) or body.get("output") not in list(known):
+        abort(400)
+    there = zip(places, SLIDERS, strict=True)
+    if not all(type(at) is int and at in range(len(slider.values)) for at, slider in there):
+        abort(400)
 
 
 def _layout(base: SimConfig) -> html.Div:

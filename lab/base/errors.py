@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 
@@ -49,3 +51,13 @@ def first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     line = " ".join(part.strip() for part in lines[: 1 + lines[0].endswith(":")])
     return line.rstrip(".") if len(line) <= 200 else f"{line[:197]}..."
+
+
+def install(extra: str) -> str:
+    """Return the command that installs an extra from the clone that this file stands in.
+
+    Without a clone, as after `pip install .`, that is the command to give inside of one.
+    """
+    clone = Path(__file__).resolve().parents[2]
+    away = (clone / "pyproject.toml").is_file() and clone != Path.cwd()
+    return f"pip install -e '{clone if away else '.'}[{extra}]'"

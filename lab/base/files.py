@@ -91,12 +91,14 @@ def make_folder(folder: Path, is_own: Callable[[Path], bool]) -> None:
         raise UserError(f"{folder}: is not empty, it holds {others[0]}; choose another folder")
 
 
-def check_folders(folders: Sequence[Path | str]) -> None:
-    """Refuse folders to read that do not exist."""
-    for folder in folders:
+def check_folders(folders: Path | str | Sequence[Path | str]) -> list[Path | str]:
+    """Return folders to read, one or several, as a list; refuse those that do not exist."""
+    listed = [folders] if isinstance(folders, str | Path) else list(folders)
+    for folder in listed:
         if not os.path.isdir(folder):  # False for a name that no disk takes
             what = "not a folder" if os.path.exists(folder) else "no such folder"
             raise UserError(f"{folder}: {what}; give folders that a run was written to")
+    return listed
 
 
 def unwritable(target: Path, error: OSError) -> UserError:

@@ -1,32 +1,24 @@
 """Means and paired differences over replicates with their intervals, as text, and AUROC.
 
-Replicates are the unit of resampling: one replicate's difference between two arms is one number,
-whatever is correlated inside the replicate. The resamples depend on the seed and on the number of
-pairs alone, so an interval does not change with the other arms or metrics.
-
-Bootstrap interval: expanded percentile (Hesterberg 2015, section 4.3). The plain percentile
-interval of a mean is too narrow by sqrt((n-1)/n) and by the step from the normal to the t
-distribution; its tail shares are therefore Phi(-sqrt(n/(n-1)) * t) in place of 2.5 %. It follows
-the skew of the data, which the t-interval does not. It never leaves the range of the differences,
-so with a handful of pairs it says little: a difference counts as shown only where both intervals
-exclude zero.
+Replicates are the unit: one replicate's difference between two arms is one number, whatever is
+correlated inside the replicate. Every difference has one interval, the t-interval of its mean over
+these numbers (docs/method.md, section 12).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import ndtr, stdtrit
+from scipy.special import stdtrit
 
 from lab.base.columns import ROUNDING, Bools, Floats, Ints
 
 LEVEL = 0.95
-"""Coverage of the intervals, under a t distribution."""
+"""Coverage of the intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +125,22 @@ def paired_table(metrics: pd.DataFrame, against: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+def contrast_table(metrics: pd.DataFrame) -> pd.DataFrame:
+    """Every difference between two arms, for every metric as in `paired_table`.
+
+    Returns:
+        The columns of `paired_table` and, behind the arm, against: the arm that is taken off, which
+        comes earlier in `metrics`.
+    """
+    arms = list(metrics.index.unique("arm"))
+    parts = []
+    for place, against in enumerate(arms):
+        later = metrics[metrics.index.isin(arms[place:], level="arm")]
+        parts.append(paired_table(later, against))
+        parts[-1].insert(1, "against", against)
+    return pd.concat(parts[:-1] or parts, ignore_index=True)
+
+
 _MOST_DIGITS = 10
 _SHOWN = 0.05
 """A difference whose interval lies within this of zero is shown as 0.0, without a sign."""
@@ -177,8 +185,8 @@ def interval_of(value: Estimate, noun: str, *, signed: bool = True) -> str:
     return f"{interval(value.low, value.high, signed=signed)}, {count}"
 
 
-def difference(value: Estimate) -> str:
-    """Return a paired difference in Markdown, bold where its interval excludes zero.
+def difference(value: Estimate, *, starred: bool = False) -> str:
+    """Return a paired difference in Markdown, bold (or starred) where its interval excludes zero.
 
     Empty where nothing was measured, and without an interval for a single pair.
     """
@@ -189,7 +197,9 @@ def difference(value: Estimate) -> str:
     if max(abs(value.low), abs(value.high)) < _SHOWN:
         return "0.0"
     text = with_interval(value.mean, value.low, value.high)
-    return text if value.within_noise else f"**{text}**"
+    if value.within_noise:
+        return text
+    return f"{text}*" if starred else f"**{text}**"
 
 
 def _digits(low: float, high: float, digits: int = 1) -> int:
@@ -201,11 +211,6 @@ def _digits(low: float, high: float, digits: int = 1) -> int:
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun, such as `1 pair` or `3 pairs`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-RESAMPLES = 2000
-_COLUMNS_AT_ONCE = 512
-"""Bounds the memory of one block of resampled means."""
 
 
 def resample_counts(n: int, resamples: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -220,72 +225,6 @@ def percentile_interval(values: NDArray[np.float64]) -> tuple[float, float]:
         return np.nan, np.nan
     low, high = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
-
-
-def contrast_table(metrics: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """Every difference between two arms, for every metric as in `paired_table`.
-
-    Returns:
-        One row per pair of arms and metric, in the arms' order: arm, against (the earlier arm),
-        metric, mean (arm - against), sd, low, high (bootstrap), t_low, t_high, n, verdict.
-    """
-    by_arm = {name: part.droplevel("arm") for name, part in metrics.groupby("arm", sort=False)}
-    replicates = metrics.index.get_level_values("replicate").unique()
-    keys, columns = [], []
-    for against, arm in combinations(by_arm, 2):
-        for metric in metrics.columns:
-            gap = differences(pd.Series(by_arm[arm][metric]), pd.Series(by_arm[against][metric]))
-            keys.append((arm, against, metric))
-            columns.append(gap.reindex(replicates).to_numpy(float))
-    if not keys:
-        return pd.DataFrame(columns=list(_COLUMNS))
-    gaps_RC = np.stack(columns, axis=1)
-    low_C, high_C = _by_pattern(gaps_RC, seed)
-    rows = []
-    for c, key in enumerate(keys):
-        t = estimate(gaps_RC[:, c])
-        boot = Estimate(t.mean, t.sd, float(low_C[c]), float(high_C[c]), t.n)
-        verdict = t.verdict if t.within_noise else boot.verdict
-        rows.append([*key, t.mean, t.sd, boot.low, boot.high, t.low, t.high, t.n, verdict])
-    return pd.DataFrame(rows, columns=list(_COLUMNS))
-
-
-_COLUMNS = (
-    *("arm", "against", "metric", "mean", "sd", "low", "high", "t_low", "t_high", "n"),
-    "verdict",
-)
-
-
-def _by_pattern(
-    gaps_RC: NDArray[np.float64], seed: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Bounds of every column, columns with the same missing replicates together."""
-    measured_RC = np.isfinite(gaps_RC)
-    patterns, group_C = np.unique(measured_RC, axis=1, return_inverse=True)
-    bounds_2C = np.full((2, gaps_RC.shape[1]), np.nan)
-    for g in range(patterns.shape[1]):
-        columns = np.flatnonzero(group_C.reshape(-1) == g)
-        for start in range(0, len(columns), _COLUMNS_AT_ONCE):
-            at = columns[start : start + _COLUMNS_AT_ONCE]
-            bounds_2C[:, at] = _bounds(gaps_RC[patterns[:, g]][:, at], seed)
-    return bounds_2C[0], bounds_2C[1]
-
-
-def _bounds(
-    values_nC: NDArray[np.float64], seed: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lower and upper bound of each column's mean; NaN for fewer than two rows."""
-    n, n_columns = values_nC.shape
-    if n < 2:
-        return np.full(n_columns, np.nan), np.full(n_columns, np.nan)
-    # Equal differences must give exactly their value, so the spread is resampled, not the level.
-    level_C = values_nC[0]
-    rng = np.random.default_rng([seed, n])
-    means_BC = resample_counts(n, RESAMPLES, rng) @ (values_nC - level_C) / n
-    t = float(stdtrit(n - 1, (1 + LEVEL) / 2))
-    tail = float(ndtr(-math.sqrt(n / (n - 1)) * t))
-    low_C, high_C = level_C + np.quantile(means_BC, [tail, 1 - tail], axis=0)
-    return low_C, high_C
 
 
 def auroc_of_runs(

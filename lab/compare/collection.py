@@ -83,8 +83,6 @@ class Grid:
     """With the policy of the comparison."""
     null: pd.DataFrame
     """With independent problems; no rows where that was not asked for."""
-    seed: int = 0
-    """Of the bootstrap."""
     failed: int = 0
     """Arms and steps whose runs failed."""
 
@@ -127,9 +125,7 @@ def read_grid(folder: Path, run: Manifest) -> Grid | None:
     policy = str(run.config.get("policy"))
     null = where(done, policy=NULL)
     own = null.head(0) if policy == NULL else null
-    noted = run.config.get("seed")
-    seed = noted if isinstance(noted, int) and noted >= 0 else 0
-    return Grid(where(done, policy=policy), own, seed, len(failed))
+    return Grid(where(done, policy=policy), own, len(failed))
 
 
 WORLDS = {"sim": "Simulator", "real": "Real model"}
@@ -205,12 +201,13 @@ class Collection:
     skipped: list[Skipped]
 
 
-def collect(folders: Sequence[Path | str]) -> Collection:
-    """Read all run folders under the given ones, at any depth.
+def collect(folders: Path | str | Sequence[Path | str]) -> Collection:
+    """Read all run folders under the given one or ones, at any depth.
 
     Raises:
         UserError: a given folder does not exist, or no run in them can be used.
     """
+    folders = check_folders(folders)
     # Reading and decoding leave the interpreter free for another folder.
     with ThreadPoolExecutor(_READERS) as pool:
         found = list(pool.map(_read_run, find_runs(folders)))
@@ -242,11 +239,10 @@ def _add_grids(comparisons: Sequence[Comparison], tops: Sequence[Path | str]) ->
     return damaged
 
 
-def find_runs(folders: Sequence[Path | str]) -> list[Path]:
+def find_runs(folders: Path | str | Sequence[Path | str]) -> list[Path]:
     """Folders that hold a run, or tables without its `run.json`; sorted, each once."""
-    check_folders(folders)
     found: dict[Path, Path] = {}
-    for top in map(Path, folders):
+    for top in map(Path, check_folders(folders)):
         for place, inner, files in os.walk(top):
             if FILE_NAME in files or "visits" in inner:
                 found.setdefault(Path(place).resolve(), Path(place))

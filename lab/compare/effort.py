@@ -239,7 +239,7 @@ def best_rival(rows: pd.DataFrame) -> pd.DataFrame:
     return best_among(rows, rivals(unique(rows, "arm")), ["step"], METRIC)
 
 
-def own_best_words(rows: pd.DataFrame, seed: int) -> list[str]:
+def own_best_words(rows: pd.DataFrame) -> list[str]:
     """Return sentences on arms at their own best steps.
 
     They compare guarded arms with the best rival, name the arms that no step improves, and warn
@@ -255,7 +255,7 @@ def own_best_words(rows: pd.DataFrame, seed: int) -> list[str]:
         for (arm,), part in groups(best, ["arm"])
         if finite_mean(part, METRIC) <= finite_mean(part, "pass_start")
     ]
-    lines = list(_against_rival(rows, best, seed))
+    lines = list(_against_rival(rows, best))
     if useless:
         scores = (f"{title(a)} {finite_mean(where(best, arm=a), METRIC):.1f}" for a in useless)
         lines.append(
@@ -289,13 +289,13 @@ def guarded_and_rival(best: pd.DataFrame, rival: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([rival.assign(arm=BEST_RIVAL), guarded], ignore_index=True)
 
 
-def _against_rival(rows: pd.DataFrame, best: pd.DataFrame, seed: int) -> Iterator[str]:
+def _against_rival(rows: pd.DataFrame, best: pd.DataFrame) -> Iterator[str]:
     rival = best_rival(rows)
     # Arms and steps that were chosen on either half.
     pairs = dict.fromkeys(zip(rival["arm"], floats(rival, "step"), strict=True))
     chosen = ", ".join(f"{title(arm)} at {step:g}" for arm, step in pairs)
     scores = guarded_and_rival(best, rival).set_index(["arm", "replicate"])
-    table = contrast_table(scores.reindex(columns=[METRIC]), seed)
+    table = contrast_table(scores.reindex(columns=[METRIC]))
     for row in where(table, against=BEST_RIVAL).to_dict("records"):
         gap = with_interval(row["mean"], row["low"], row["high"])
         yield (

@@ -102,7 +102,9 @@ class ReportedComparison:
         return any(guard.get(part) for guard in known for part in PARTS)
 
 
-def read(folders: Sequence[Path | str]) -> tuple[list[ReportedComparison], list[Skipped]]:
+def read(
+    folders: Path | str | Sequence[Path | str],
+) -> tuple[list[ReportedComparison], list[Skipped]]:
     """Read and digest all runs under some folders; refusals as of `collect`."""
     found = collect(folders)
     return [digest(comparison) for comparison in found.comparisons], found.skipped
@@ -324,7 +326,7 @@ class StepStudy:
         for rows, about in ((self.grid.rows, ""), (self.grid.null, "uncoupled problems: ")):
             scored = select(rows, np.isfinite(floats(rows, METRIC)))
             if self.several and len(scored):
-                lines += [about + line for line in own_best_words(scored, self.grid.seed)]
+                lines += [about + line for line in own_best_words(scored)]
         if self.grid.failed:
             lines.append(f"warning: {self.grid.failed} arms and steps failed and are left out")
         return lines

@@ -392,7 +392,10 @@ def _contents(parts: Sequence[tuple[str, str, str, Html]]) -> Html:
 
 
 def write_report(
-    folders: Sequence[Path | str], output: Path | str | None = None, *, force: bool = False
+    folders: Path | str | Sequence[Path | str],
+    output: Path | str | None = None,
+    *,
+    force: bool = False,
 ) -> tuple[Path, list[ReportedComparison], list[Skipped]]:
     """Read the runs under some folders and write their report, see `lab.report.Report`.
 
@@ -403,6 +406,7 @@ def write_report(
         UserError: no run can be used, or the page cannot be written or would overwrite another
             file; in that case nothing is changed.
     """
+    folders = [folders] if isinstance(folders, str | Path) else folders
     if not folders:
         raise UserError("no folder given; name folders that a run was written to")
     target = Path(folders[0]) / "report.html" if output is None else Path(output)

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from lab.base.errors import UserError
+from lab.base.errors import UserError, install
 
 _SCRIPT = Path(__file__).with_name("child.py")
 _START_SECONDS = 300.0
@@ -110,7 +110,7 @@ class Checker:
             self.close()
             raise UserError(
                 f"answer_check = math: math-verify failed ({ready['error']}); install it with "
-                "pip install 'ttrl-guard-lab[real]' or set answer_check = strings"
+                f"{install('real')} or set answer_check = strings"
             )
 
     def read(self, seconds: float) -> dict[str, Any]:

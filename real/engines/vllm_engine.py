@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lab.base.errors import UserError, first_line
+from lab.base.errors import UserError, first_line, install
 from real.engines.exchange import Delivery, Handle, Sent, refused
 from real.engines.rollouts import (
     EngineDied,
@@ -149,7 +149,7 @@ def check_version(version: str, where: str) -> None:
     if not re.match(rf"({'|'.join(map(re.escape, SUPPORTED))})(?!\d)", version):
         raise UserError(
             f"{where}: vLLM {version} is not supported, {' and '.join(SUPPORTED)} are; "
-            "pip install 'ttrl-guard-lab[vllm]'"
+            f"{install('vllm')}"
         )
 
 
@@ -378,7 +378,7 @@ def _import_vllm() -> Any:
         import vllm.exceptions
     except ImportError as error:
         raise UserError(
-            f"engine = 'vllm': cannot be imported ({error}); pip install 'ttrl-guard-lab[vllm]'"
+            f"engine = 'vllm': cannot be imported ({error}); {install('vllm')}"
         ) from error
     return vllm
 

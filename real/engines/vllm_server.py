@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import torch
 
-from lab.base.errors import UserError
+from lab.base.errors import UserError, install
 from real.engines.rollouts import (
     EngineDied,
     EngineError,
@@ -156,7 +156,7 @@ class NcclTransfer:
         except ImportError as error:
             raise UserError(
                 "engine = 'vllm_server': sending weights over NCCL needs vLLM on this side too "
-                f"({error}); pip install 'ttrl-guard-lab[vllm]'"
+                f"({error}); {install('vllm')}"
             ) from error
         source = _weight_source(base, model, self._dtype)
         workers = int(self._http.get("/get_world_size")["world_size"])

@@ -19,7 +19,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils import logging as transformers_logging
 from transformers.utils.import_utils import is_gguf_available
 
-from lab.base.errors import Unfit, UserError, first_line
+from lab.base.errors import Unfit, UserError, first_line, install
 from lab.base.files import whole_folder
 from real.model.folder import check_folder
 from real.model.machine import in_phase, pick_device
@@ -196,7 +196,7 @@ def import_gguf(file: Path, out: Path) -> Any:
         f"{out}: exists already; give a folder that does not": out.exists(),
         f"{file}: no such file; give a GGUF file": not file.is_file(),
         f"gguf not installed, which reads {file.name}; install with "
-        "pip install 'ttrl-guard-lab[gguf]'": not is_gguf_available(),
+        f"{install('gguf')}": not is_gguf_available(),
     }
     for fault, found in wrong.items():
         if found:

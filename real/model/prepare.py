@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lab.base.errors import UserError
+from lab.base.errors import UserError, install
 from real.settings.groups import MemorySettings
 
 _ADAPTER = "default"
@@ -23,9 +23,7 @@ def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        raise UserError(
-            f"lora_rank = {rank}: needs the package peft; pip install 'ttrl-guard-lab[lora]'"
-        ) from error
+        raise UserError(f"lora_rank = {rank}: needs the package peft; {install('lora')}") from error
     names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
     # No task type: peft needs one only for wrappers of its own, which are not used here.
     alpha: Any = config.lora_alpha  # peft means integers, and takes any number

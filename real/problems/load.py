@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lab.base.errors import UserError, first_line
+from lab.base.errors import UserError, first_line, install
 from real.model.folder import PREFIX
 from real.problems.problem import Problem, ProblemSet, kind, problem_set
 from real.settings.groups import BOX_REQUEST, FieldMap, ProblemSettings
@@ -240,8 +240,8 @@ def _read_hub(name: str) -> Rows:
         datasets: Any = importlib.import_module("datasets")
     except ImportError as error:
         raise UserError(
-            f"{name}: needs the library datasets, install it with pip install "
-            "'ttrl-guard-lab[hf]', or give a local .json, .jsonl or .parquet file"
+            f"{name}: needs the library datasets, install it with "
+            f"{install('hf')}, or give a local .json, .jsonl or .parquet file"
         ) from error
     # The hub's client logs every retry; the final error is raised anyway.
     logger = logging.getLogger("huggingface_hub")

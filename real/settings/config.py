@@ -10,6 +10,7 @@ from guard_core.rules import RULES, make_rule
 from guard_core.rules.rule import Need, Rule
 from lab.base.arms import DEFAULT_GUARD, OWN, check_fit, guard_of
 from lab.base.errors import UserError
+from lab.base.own_rules import load_rules
 from lab.base.roles import Role
 from real.settings.groups import (
     BOX_REQUEST,
@@ -44,8 +45,11 @@ class RuleSettings(Settings, group="rule"):
         default_factory=dict, hash=False
     )
     """Settings of that rule, such as threshold of srt; those left out take its defaults."""
+    rules: Annotated[tuple[str, ...], Role.ARM] = ()
+    """Python files with rules of your own, which become arms (docs/rules.md)."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", load_rules(self.rules))
         object.__setattr__(self, "guard", guard_of(self.guard, RULES.get(self.rule)))
         super().__post_init__()
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from lab.arm_settings import arm_of
 from lab.base.arms import title
-from lab.base.errors import UserError
+from lab.base.errors import UserError, install
 from lab.base.roles import CHANGEABLE, having, roles_of
 from lab.base.settings import check_unchanged, from_values, to_values, toml_values
 from lab.cli import with_arm_options
@@ -239,7 +239,7 @@ def installed(package: str) -> bool:
 def require_torch() -> None:
     """Say what to install where the trainer's libraries are missing."""
     if missing := ", ".join(name for name in NEEDED if not installed(name)):
-        raise UserError(f"{missing} not installed; install with pip install 'ttrl-guard-lab[real]'")
+        raise UserError(f"{missing} not installed; install with {install('real')}")
 
 
 _EXTRAS = {"tensorboard": "log", "wandb": "wandb"}
@@ -250,8 +250,7 @@ def require_loggers(kinds: Sequence[str]) -> None:
     """Refuse loggers whose library is missing, before anything is loaded."""
     for kind in kinds:
         if not installed(kind):
-            extra = f"pip install 'ttrl-guard-lab[{_EXTRAS[kind]}]'"
-            raise UserError(f"log = {kind!r}: not installed; install with {extra}")
+            raise UserError(f"log = {kind!r}: not installed; install with {install(_EXTRAS[kind])}")
 
 
 def manifest_of(

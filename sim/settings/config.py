@@ -19,6 +19,7 @@ from guard_core.rules import RULES, make_rule
 from guard_core.schedule import scheduled_steps, step_factors
 from lab.base.arms import BASELINE, DEFAULT_GUARD, OWN, check_fit, guard_of
 from lab.base.errors import UserError
+from lab.base.own_rules import load_rules
 from lab.base.roles import Role
 from sim.settings.populations import (
     FREE,
@@ -133,6 +134,8 @@ class SimConfig:
         default_factory=dict, hash=False
     )
     """Settings of the rule by name; those left out take the rule's defaults."""
+    rules: Annotated[tuple[str, ...], Role.ARM] = ()
+    """Python files with rules of your own, which become arms (docs/rules.md)."""
 
     signal: ShareBelowOne = 0.3
     """Strength with which a rule's observations other than the votes depend on the truth; 0 is not
@@ -200,6 +203,7 @@ class SimConfig:
     """Seed of all random numbers."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", load_rules(self.rules))
         object.__setattr__(self, "guard", guard_of(self.guard, RULES.get(self.rule)))
         _take_sizes(self)
         check_fields(self, error=UserError)

@@ -7,10 +7,11 @@ from typing import Any
 
 from guard_core.rules import make_rule
 from lab.base.errors import UserError
+from lab.base.own_rules import load_rules
 from lab.base.roles import DEFAULT, NOT_SIMULATED, Roles, having
 from sim.settings.populations import check_measured_rule
 
-TAKEN = ("labels", "rule", "rule_options", "step_factor", "n_votes", "n_samples", "epochs")
+TAKEN = ("labels", "rule", "rules", "rule_options", "step_factor", "n_votes", "n_samples", "epochs")
 TAKEN += ("batch_size", "mini_batch", "warmup_ratio")
 """Settings of both worlds that a simulation takes from the real run."""
 MEASURED_ALONE = ("lr", "max_grad_norm", "kl_coef", "ema_decay", "dtype")
@@ -37,6 +38,7 @@ def check_settings(config: Mapping[str, Any], roles: Roles, where: str) -> None:
             f"{where} has {name} = {config[name]}, which the measured policy does not have; "
             "leave that run out"
         )
+    load_rules(config.get("rules", ()))
     check_measured_rule(make_rule(config["rule"], config["rule_options"]))
 
 

@@ -66,7 +66,7 @@ class Prediction(NamedTuple):
         return SimConfig(policy=policy, step=step, **own, **self._shared(runs[0]))
 
     def _shared(self, run: Manifest) -> dict[str, Any]:
-        own = {name: run.config[name] for name in TAKEN}
+        own = {name: run.config[name] for name in TAKEN if name in run.config}
         own |= {"guard": GuardConfig.from_dict(run.config["guard"]), "n_problems": run.n_problems}
         return own | {"replicates": self.replicates, "seed": self.seed}
 

@@ -6,7 +6,7 @@ Arms are compared at equal step and each at its own best.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -30,9 +30,10 @@ from lab.base.columns import (
     where,
 )
 from lab.base.files import make_folder, remove_folder
+from lab.base.own_rules import load_rules
 from lab.base.settings import check_unchanged, from_values, to_values
-from lab.base.stats import contrast_table, estimate, with_interval
-from lab.compare.collection import GRID
+from lab.base.stats import Estimate, contrast_table, difference, estimate
+from lab.compare.collection import GRID, RESULTS
 from lab.compare.effort import (
     BEST_RIVAL,
     METRIC,
@@ -63,7 +64,7 @@ def done(rows: pd.DataFrame) -> pd.DataFrame:
     return where(rows, status="done")
 
 
-def contrasts(rows: pd.DataFrame, by: Sequence[str], seed: int) -> pd.DataFrame:
+def contrasts(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Return all paired differences between arms within every choice of the settings `by`.
 
     Args:
@@ -80,7 +81,7 @@ def contrasts(rows: pd.DataFrame, by: Sequence[str], seed: int) -> pd.DataFrame:
     """
     rows = done(rows)
     parts = [
-        _differences(part, EQUAL, dict(zip(by, cell, strict=True)), seed)
+        _differences(part, EQUAL, dict(zip(by, cell, strict=True)))
         for cell, part in groups(rows, by)
     ]
     others = [name for name in by if name != "step"]
@@ -89,14 +90,12 @@ def contrasts(rows: pd.DataFrame, by: Sequence[str], seed: int) -> pd.DataFrame:
             settings = {**dict(zip(others, cell, strict=True)), "step": np.nan}
             best = own_best(part, ["step"], METRIC)
             both = guarded_and_rival(best, best_rival(part))
-            parts.append(_differences(best, BEST, settings, seed))
-            parts.append(where(_differences(both, BEST, settings, seed), against=BEST_RIVAL))
+            parts.append(_differences(best, BEST, settings))
+            parts.append(where(_differences(both, BEST, settings), against=BEST_RIVAL))
     return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
 
 
-def _differences(
-    rows: pd.DataFrame, at: str, settings: Mapping[str, Any], seed: int
-) -> pd.DataFrame:
+def _differences(rows: pd.DataFrame, at: str, settings: Mapping[str, Any]) -> pd.DataFrame:
     index = pd.MultiIndex.from_frame(pd.DataFrame({n: rows[n] for n in ("arm", "replicate")}))
     metrics = pd.DataFrame({name: floats(rows, name) for name in MEASURES}, index)
     base = where(rows, arm=BASELINE)
@@ -104,7 +103,7 @@ def _differences(
         norms = dict(zip(base["replicate"], floats(base, "update_norm"), strict=True))
         base_norms = np.array([norms.get(r, np.nan) for r in rows["replicate"]])
         metrics["update"] = 100 * floats(rows, "update_norm") / base_norms
-    table = contrast_table(metrics, seed)
+    table = contrast_table(metrics)
     for position, (name, value) in enumerate({"at": at, **settings}.items()):
         table.insert(position, name, value)
     return table
@@ -163,6 +162,7 @@ def compare(
 
 def _simulate(task: tuple[Job, bool]) -> None:
     job, progress = task
+    load_rules(job.config.rules)  # this may be a new process
     if job.begun:  # it has no checkpoints, and the same seed makes it again
         remove_folder(job.folder)
     simulate(job.config, job.folder, progress, arm=named(job.arm, job.config))
@@ -195,34 +195,44 @@ def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
 
 
 _FACTOR = Metric(
-    "step_factor", "factor on the step size", "factor", digits=3, head="step*",
+    "step_factor", "factor on the step size", "factor", digits=3, head="factor",
     about="factor on the step size, 1 but in controls of matched effort",
 )  # fmt: skip
 _PRINTED = [metric for metric in (*METRICS, _FACTOR) if metric.head]
 _OF_FATES = [m for m in _PRINTED if m.name in (*FATES, "TotalDeg", "L/D")]
 _TABLES = (_OF_FATES, [m for m in _PRINTED if m not in _OF_FATES])
-_UNITS = "In percent, except L/D, update and step*."
+_UNITS = "In percent, except L/D, update and factor."
 _SHOWN = ("TotalDeg", METRIC)
 """Metrics whose differences are printed; the file has all."""
+_STAR = (
+    "points [95 % t-interval over paired replicates], * where it excludes 0; no correction for many"
+)
 _MOST_LINES = 200
 
 
 def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
-    """Write every difference between the arms, and print a summary of rows as of `rows_of`."""
-    settings = ["policy", "step"]
+    """Write every difference between the arms, and print a summary of rows as of `rows_of`.
+
+    Over several steps or policies the tables are those of the settings' own; at the other steps
+    the arms are printed at their best alone.
+    """
     voted = with_votes(rows, config)
-    table = contrasts(voted, settings, config.seed)
+    table = contrasts(voted, ["policy", "step"])
     table.to_parquet(out / TABLE, index=False)
-    several = len(unique(rows, "policy")) * len(unique(rows, "step")) > 1
-    print_summary(voted, settings if several else ())
-    # Printed at the step of the settings and at the best; the file has every step.
-    near = np.isnan(floats(table, "step")) | equals(table, "step", config.step)
-    size = "step" if config.lr is None else "lr"
-    _print_contrasts(select(table, near).assign(lr=config.lr), ["policy", size])
+    own = where(voted, policy=config.policy, step=config.step)
+    print_summary(own)
+    equal = where(table, at=EQUAL, policy=config.policy, step=config.step)
+    size = f"step {config.step:g}" if config.lr is None else f"lr {config.lr:g}"
+    _print_contrasts(equal, f"Differences at equal {size}, policy {config.policy}")
     for (policy,), part in groups(rows, ["policy"]):
         if len(unique(part, "step")) > 1:
-            print(f"\npolicy {policy}", end="")
-            _print_own_best(done(part), where(done(voted), policy=policy), config.seed)
+            at_best = where(table, at=BEST, policy=policy, against=BASELINE, metric=METRIC)
+            _print_own_best(where(done(voted), policy=policy), at_best, policy)
+            if policy == config.policy:
+                print("\n".join(own_best_words(done(part))))
+    print(_STAR)
+    if len(own) < len(voted):
+        print(f"all steps: {out / GRID / RESULTS}; all differences: {out / TABLE}")
     print_failures(rows)
 
 
@@ -283,7 +293,8 @@ def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:
         if len(cells) > _MOST_LINES:
             print(f"... {len(cells) - _MOST_LINES} more lines; all are in the file")
         said = [f"{m.head}: {m.about}" for m in columns if m.about]
-        print(textwrap.fill(f"{'; '.join(said)}. {_UNITS}", 100) + "\n")
+        space = "\n" * (columns is not _TABLES[-1])
+        print(textwrap.fill(f"{'; '.join(said)}. {_UNITS}", 100) + space)
     print(f"mean over {len(unique(rows, 'replicate'))} replicate(s)")
 
 
@@ -293,36 +304,39 @@ def print_short(epochs: int) -> None:
         print(f"epochs = {epochs}: fates need at least {MIN_VISITS}; the run has scores alone")
 
 
-def _print_contrasts(table: pd.DataFrame, settings: Sequence[str]) -> None:
-    with_all = [BASELINE, GUARD, VOTE]  # these with all other arms
-    pairs = table["arm"].isin(with_all) | table["against"].isin(with_all)
-    shown = select(table, np.asarray(pairs & table["metric"].isin(_SHOWN) & (table["n"] > 0)))
-    for (at, *values), part in groups(shown, ["at", *settings]):
-        setting = [f"{n} {_value(v)}" for n, v in zip(settings, values, strict=True) if v == v]
-        print("\n" + ", ".join([f"Differences at {at}", *setting]))
-        for (arm, against), pair in groups(part, ["arm", "against"]):
-            texts = []
-            order = [name for name in _SHOWN if name in set(pair["metric"])]  # a vote has no fates
-            for row in pair.set_index("metric").loc[order].reset_index().to_dict("records"):
-                mark = "*" if "beyond" in row["verdict"] else " "
-                interval = with_interval(row["mean"], row["low"], row["high"])
-                texts.append(f"{row['metric']} {interval:>24}{mark}")
-            print(f"  {arm + ' - ' + against:<24}{'   '.join(texts)}")
-    print("points, mean [95 % bootstrap interval over paired replicates]; no correction for many")
+def _gap(row: Mapping[Hashable, Any]) -> str:
+    """A difference of `contrast_table` as text."""
+    value = Estimate(*(row[name] for name in ("mean", "sd", "low", "high", "n")))
+    return difference(value, starred=True)
 
 
-def _print_own_best(rows: pd.DataFrame, voted: pd.DataFrame, seed: int) -> None:
-    best = own_best(voted, ["step"], METRIC)
-    print(f"\nEvery arm at its {BEST}, chosen on the other half of the replicates")
-    print(f"{'arm':<14}{'pass@1':>9}{'95 % interval':>17}{'TotalDeg':>10}  steps chosen")
+def _print_contrasts(table: pd.DataFrame, title: str) -> None:
+    """Print the differences from plain TTRL, from the guard, and from the vote before training."""
+    bases = [BASELINE, GUARD, VOTE]
+    pairs = table["arm"].isin(bases) | table["against"].isin(bases)
+    shown = select(table, np.asarray(pairs & (table["n"] > 0)))
+    lines = []
+    for (arm, against), pair in groups(shown, ["arm", "against"]):
+        found = {row["metric"]: _gap(row) for row in pair.to_dict("records")}
+        # A vote has no fates.
+        lines.append([f"{arm} - {against}", *(found.get(name, "") for name in _SHOWN)])
+    if lines:
+        print("\n".join(["", title, *TextTable(["arms", *_SHOWN], lines).lines()]))
+
+
+def _print_own_best(rows: pd.DataFrame, gaps: pd.DataFrame, policy: str) -> None:
+    best = own_best(rows, ["step"], METRIC)
+    minus = {row["arm"]: _gap(row) for row in gaps.to_dict("records")}
+    lines = []
     for (arm,), part in groups(best, ["arm"]):
         steps = ", ".join(f"{step:g}" for step in sorted(unique(part, "step")) if trains(arm))
         value = estimate(floats(part, METRIC))
-        interval = f"[{value.low:.1f}, {value.high:.1f}]"
+        found = f"{value.mean:.1f} [{value.low:.1f}, {value.high:.1f}]"
         degraded = f"{finite_mean(part, 'TotalDeg'):.1f}" if trains(arm) else "-"
-        print(f"{arm:<14}{value.mean:>9.1f}{interval:>17}{degraded:>10}  {steps}")
-    for line in own_best_words(rows, seed):
-        print(line)
+        lines.append([arm, found, minus.get(arm, ""), degraded, steps])
+    head = ["arm", "pass_final", f"- {BASELINE}", "TotalDeg", "steps chosen"]
+    print(f"\nEvery arm at its {BEST}, chosen on the other half of the replicates, policy {policy}")
+    print("\n".join(TextTable(head, lines).lines()))
 
 
 def print_rules(rows: pd.DataFrame, settings: Sequence[str]) -> None:

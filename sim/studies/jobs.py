@@ -39,6 +39,7 @@ from lab.base.arms import (
 from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
 from lab.base.named_arms import PERMUTED
+from lab.base.own_rules import load_rules
 from lab.base.settings import hint, readings, to_values
 from lab.measures import MEASURES
 from lab.study import Control, Effort, control, needs
@@ -307,6 +308,7 @@ def perform(task: tuple[SweepJob, Sequence[pd.DataFrame]]) -> pd.DataFrame:
     """
     job, partners = task
     try:
+        load_rules(job.config.rules)  # this may be a new process
         with warnings.catch_warnings():
             # A step that explodes passes through infinity before the engine names it.
             warnings.simplefilter("ignore", RuntimeWarning)

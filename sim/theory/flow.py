@@ -19,7 +19,7 @@ from numpy.fft import irfft, rfft
 from numpy.typing import ArrayLike
 from scipy.fft import next_fast_len
 from scipy.integrate import cumulative_trapezoid
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 from scipy.sparse import csr_array
 from scipy.stats import poisson
 
@@ -245,7 +245,7 @@ def memory_crossing(p0: float, n_votes: int) -> float:
 
     if abs(gap(0.5)) < _TOLD:
         raise UserError(f"theory: p0 = {p0}, V = {n_votes}: no crossing is resolved; try p0 = .55")
-    return float(brentq(gap, 0.5, 3.0, xtol=1e-3)) / math.sqrt(n_votes)
+    return root_scalar(gap, bracket=(0.5, 3.0), xtol=1e-3).root / math.sqrt(n_votes)
 
 
 def _vote_sums(process: Process, x_N: Floats) -> Floats:

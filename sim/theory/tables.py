@@ -171,7 +171,7 @@ def own_steps(config: SimConfig) -> Floats:
     visits = simulation.epoch(1).visits
     shape_RN = before_RNA.shape[:2]
     label_RN = np.empty(shape_RN, np.int64)
-    problem_RN = np.asarray(visits["problem"]).reshape(shape_RN)
+    problem_RN = np.asarray(visits["problem"], np.int64).reshape(shape_RN)
     np.put_along_axis(label_RN, problem_RN, np.asarray(visits["label"]).reshape(shape_RN), axis=1)
     chances = (before_RNA, answer_chances(simulation))
     p_RN, after_RN = (

@@ -44,6 +44,8 @@ NOT_RUN = {
     "make demo": ".ci/run runs it",
     "make test": ".ci/run runs it",
     "make agreement": "sixty real runs",
+    "git clone": "needs the address of the repository",
+    ". .venv/bin/activate": "changes the shell",
     "pip": "installs",
     "python3.11 -m venv": "installs",
     "python benchmarks": "minutes at its smallest; tests/benchmarks runs parts",

@@ -353,7 +353,7 @@ def test_hub_sets_with_several_splits_need_one(monkeypatch):
 def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     text = refusal("hf:o/n")
-    assert "needs the library datasets, install it with pip install 'ttrl-guard-lab[hf]'" in text
+    assert "needs the library datasets, install it with pip install -e '.[hf]'" in text
 
 
 def test_the_hub_is_asked_for_a_named_set_only_on_request(tmp_path, monkeypatch):

@@ -109,7 +109,7 @@ def test_comparison_refuses_a_folder_that_it_would_write_into(tmp_path, capsys):
 def test_missing_torch_says_what_to_install(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(real.settings.presets, "NEEDED", ("no_such_library", "json"))
     assert run("run", "--out", tmp_path / "run") == 2
-    check_refused(capsys, "no_such_library not installed; install with pip install 'ttrl-guard-lab")
+    check_refused(capsys, "no_such_library not installed; install with pip install -e '")
 
 
 def check_refused(capsys: pytest.CaptureFixture[str], message: str) -> None:

@@ -72,6 +72,14 @@ def test_requests_by_the_name_of_another_site_are_refused(client):
     assert client.get("/", headers={"Host": "evil.example:8050"}).status_code == 403
 
 
+@pytest.mark.parametrize(
+    "sent", [[], {}, None, {"output": "x"}, {"inputs": [1]}, {"inputs": [{}], "output": ["x"]}]
+)
+def test_a_malformed_update_is_answered_in_one_line(client, sent, caplog):
+    found = client.post("/_dash-update-component", json=sent, headers=HOST)
+    assert found.status_code == 400 and "Traceback" not in caplog.text
+
+
 def test_an_update_of_the_page_is_answered(client):
     wanted = client.get("/_dash-dependencies", headers=HOST).get_json()[0]["output"]
     names = [name.rsplit(".", 1) for name in wanted.strip(".").split("...")]
@@ -88,6 +96,9 @@ def test_an_update_of_the_page_is_answered(client):
         assert found.status_code == 200
         return found.get_json()["response"]
 
+    for wrong in ("x", 7, []):
+        with pytest.raises(AssertionError, match="400"):
+            answer(wrong)
     assert "words" in answer(None)
     told = answer(list(READINGS)[2])["command"]["children"]
     assert "--guard.flip-rate instant" in told

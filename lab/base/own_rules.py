@@ -1,0 +1,70 @@
+"""Rules in Python files of a user's own, which the setting `rules` names."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from guard_core.rules import RULES, Rule
+from lab.base.errors import UserError, first_line
+
+_LOADED: set[str] = set()
+
+
+def load_rules(files: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
+    """Import files and enter their rules into `guard_core.rules.RULES`; once per content.
+
+    Args:
+        files: paths, or names as this function returns them.
+
+    Returns:
+        Names for the settings of a run, `PATH#DIGEST`: any process that reads them has the same
+        rules.
+
+    Raises:
+        UserError: a file cannot be read or imported, holds no rule, has changed since its digest
+            was taken, or a rule has the name of another one.
+    """
+    listed = [files] if isinstance(files, str | Path) else files
+    return tuple(_load(str(file)) for file in listed)
+
+
+def _load(name: str) -> str:
+    words, _, digest = name.partition("#")
+    path = Path(words).resolve()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"rules: {path} cannot be read ({error.strerror})") from error
+    found = hashlib.sha256(content).hexdigest()[:16]
+    if digest and digest != found:
+        raise UserError(f"rules: {path} has changed since the run was started; put it back")
+    name = f"{path}#{found}"
+    if name in _LOADED:
+        return name
+    module_name = f"own_rules_{found}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"rules: {path} is no Python file; give one that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # where dataclasses look up their types
+    before = dict(RULES)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(f"rules: {path} cannot be imported ({reason})") from error
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, type)]
+    own = [k for k in kinds if issubclass(k, Rule) and k.__module__ == module_name]
+    if not own:
+        raise UserError(f"rules: {path} holds no subclass of guard_core.rules.Rule")
+    for kind in own:
+        if not isinstance(getattr(kind, "name", None), str) or kind.name in before:
+            said = getattr(kind, "name", "none")
+            raise UserError(f"rules: {path}: {kind.__name__} needs a name of its own, not {said}")
+    RULES.update({kind.name: kind for kind in own})
+    _LOADED.add(name)
+    return name

@@ -1,0 +1,109 @@
+"""Rules in files of a user's own are arms in any process, and a changed file is refused."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+import lab
+import real
+import sim
+from guard_core.rules import RULES
+from lab.base.arms import arm
+from lab.base.errors import UserError
+from lab.base.own_rules import load_rules
+from lab.base.settings import to_values
+from real.settings.config import TrainConfig
+from sim.cli import main
+
+RULE = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from guard_core.rules import Rule, per_response
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares(Rule):
+    name: ClassVar[str] = "NAME"
+    title: ClassVar[str] = "Shares"
+    power: float = 2.0
+
+    def pay(self, obs, label):
+        return per_response(obs.shares**self.power, obs.trained)
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """A rule called `shares`, forgotten after the test."""
+    monkeypatch.setattr("lab.base.own_rules._LOADED", set())
+    before = dict(RULES)
+    path = tmp_path / "mine.py"
+    path.write_text(RULE.replace("NAME", "shares"))
+    yield path
+    RULES.clear()
+    RULES.update(before)
+
+
+FEW = ["--n-problems", "8", "--epochs", "3", "--replicates", "2", "--quiet"]
+
+
+def test_a_rule_of_a_file_is_an_arm_of_commands_and_their_workers(file, tmp_path, capsys):
+    line = ["compare", "--out", str(tmp_path / "all"), "--arms", "ttrl", "shares", *FEW]
+    assert main(line) == 2
+    assert "arm 'shares': unknown" in capsys.readouterr().err
+    line += ["--rules", str(file), "--workers", "2"]
+    assert main(line) == 0
+    assert "shares - ttrl" in capsys.readouterr().out
+    run = lab.load(tmp_path / "all" / "shares").run
+    assert run.title == "Shares" and run.config["rule"] == "shares"
+    assert run.config["rules"] == list(load_rules(file)) and arm("shares+guard").rule == "shares"
+    assert main(line) == 0  # goes on, as the file is the same
+    file.write_text(file.read_text() + "\n# other\n")
+    with pytest.raises(UserError, match="has changed since the run was started"):
+        load_rules(run.config["rules"])
+
+
+def test_a_training_process_reads_the_rule_from_its_settings(file):
+    config = TrainConfig(rules=(str(file),), rule="shares", rule_options={"power": 3.0})
+    settings = json.dumps(to_values(replace(config, seed=1)))
+    code = (
+        "import json, sys\nfrom lab.base.settings import from_values\n"
+        "from real.settings.config import TrainConfig, rule_of\n"
+        "print(rule_of(from_values(json.loads(sys.argv[1]), TrainConfig, '')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, settings], capture_output=True, text=True)
+    assert done.stdout == "Shares(power=3.0)\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1", "holds no subclass"),
+        ("import no_such_module", "cannot be imported .ModuleNotFoundError: No module"),
+        ("def f(:", "cannot be imported .SyntaxError"),
+        (RULE.replace("NAME", "scope"), "Shares needs a name of its own, not scope"),
+    ],
+)
+def test_a_file_that_is_no_rule_is_refused_in_one_line(file, text, said):
+    before = dict(RULES)
+    file.write_text(text)
+    with pytest.raises(UserError, match=said) as seen:
+        load_rules([file])
+    assert "\n" not in str(seen.value) and before == RULES
+    with pytest.raises(UserError, match="cannot be read"):
+        load_rules(file.with_name("none.py"))
+
+
+def test_public_functions_are_listed_and_one_folder_is_one_path(tmp_path):
+    for package in (lab, sim, real):
+        assert set(package.__all__) <= set(dir(package))
+        assert all(hasattr(package, name) for name in package.__all__)
+    assert {"compare", "simulate", "run_sweep"} <= set(dir(sim)) and "collect" in dir(lab)
+    sim.compare(sim.SimConfig(n_problems=6, epochs=2), ["ttrl"], tmp_path / "tiny")
+    assert lab.collect(str(tmp_path / "tiny")).comparisons[0].arms == ["ttrl"]
+    with pytest.raises(UserError, match="nowhere: no such folder"):
+        lab.collect("nowhere")
