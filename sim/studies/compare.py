@@ -6,7 +6,7 @@ Arms are compared at equal step and each at its own best.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -202,8 +202,6 @@ _PRINTED = [metric for metric in (*METRICS, _FACTOR) if metric.head]
 _OF_FATES = [m for m in _PRINTED if m.name in (*FATES, "TotalDeg", "L/D")]
 _TABLES = (_OF_FATES, [m for m in _PRINTED if m not in _OF_FATES])
 _UNITS = "In percent, except L/D, update and factor."
-_SHOWN = ("TotalDeg", METRIC)
-"""Metrics whose differences are printed; the file has all."""
 _STAR = (
     "points [95 % t-interval over paired replicates], * where it excludes 0; no correction for many"
 )
@@ -226,8 +224,9 @@ def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
     _print_contrasts(equal, f"Differences at equal {size}, policy {config.policy}")
     for (policy,), part in groups(rows, ["policy"]):
         if len(unique(part, "step")) > 1:
-            at_best = where(table, at=BEST, policy=policy, against=BASELINE, metric=METRIC)
-            _print_own_best(where(done(voted), policy=policy), at_best, policy)
+            at_best = where(table, at=BEST, policy=policy)
+            shown = select(voted, ~equals(voted, "arm", ALL_VOTES))  # near the vote of a visit
+            _print_own_best(where(done(shown), policy=policy), at_best, policy)
             if policy == config.policy:
                 print("\n".join(own_best_words(done(part))))
     print(_STAR)
@@ -293,9 +292,10 @@ def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:
         if len(cells) > _MOST_LINES:
             print(f"... {len(cells) - _MOST_LINES} more lines; all are in the file")
         said = [f"{m.head}: {m.about}" for m in columns if m.about]
-        space = "\n" * (columns is not _TABLES[-1])
-        print(textwrap.fill(f"{'; '.join(said)}. {_UNITS}", 100) + space)
-    print(f"mean over {len(unique(rows, 'replicate'))} replicate(s)")
+        count = f"Mean over {len(unique(rows, 'replicate'))} replicate(s)."
+        last = columns is _TABLES[-1]
+        print(textwrap.fill(f"{'; '.join(said)}. {f'{_UNITS} {count}' if last else ''}", 100))
+        print("\n" * (not last), end="")
 
 
 def print_short(epochs: int) -> None:
@@ -304,36 +304,42 @@ def print_short(epochs: int) -> None:
         print(f"epochs = {epochs}: fates need at least {MIN_VISITS}; the run has scores alone")
 
 
-def _gap(row: Mapping[Hashable, Any]) -> str:
-    """A difference of `contrast_table` as text."""
-    value = Estimate(*(row[name] for name in ("mean", "sd", "low", "high", "n")))
-    return difference(value, starred=True)
+_COLUMNS = (("TotalDeg", BASELINE), ("TotalDeg", GUARD), (METRIC, BASELINE), (METRIC, VOTE))
+"""Metrics whose differences are printed, and the arm that is taken off; the file has all."""
+
+
+def _gap(table: pd.DataFrame, arm: str, metric: str, against: str) -> str:
+    """A difference of `contrast_table`, which has each pair of arms once, as text; else empty."""
+    for own, other, sign in ((arm, against, 1), (against, arm, -1)):
+        for row in where(table, arm=own, against=other, metric=metric).to_dict("records"):
+            low, high = sorted((sign * row["low"], sign * row["high"]))
+            value = Estimate(sign * row["mean"], row["sd"], low, high, row["n"])
+            return difference(value, starred=True) if row["n"] else ""
+    return ""
 
 
 def _print_contrasts(table: pd.DataFrame, title: str) -> None:
-    """Print the differences from plain TTRL, from the guard, and from the vote before training."""
-    bases = [BASELINE, GUARD, VOTE]
-    pairs = table["arm"].isin(bases) | table["against"].isin(bases)
-    shown = select(table, np.asarray(pairs & (table["n"] > 0)))
-    lines = []
-    for (arm, against), pair in groups(shown, ["arm", "against"]):
-        found = {row["metric"]: _gap(row) for row in pair.to_dict("records")}
-        # A vote has no fates.
-        lines.append([f"{arm} - {against}", *(found.get(name, "") for name in _SHOWN)])
+    """Print the differences of every arm from TTRL, the guard and the vote before training."""
+    # The difference of the vote from TTRL stands in TTRL's row.
+    arms = [name for name in dict.fromkeys([*table["against"], *table["arm"]]) if name != VOTE]
+    lines = [[arm, *(_gap(table, arm, *column) for column in _COLUMNS)] for arm in arms]
+    lines = [line for line in lines if any(line[1:])]
     if lines:
-        print("\n".join(["", title, *TextTable(["arms", *_SHOWN], lines).lines()]))
+        heads = [f"{metric} - {against}" for metric, against in _COLUMNS]
+        kept = [0, *(n for n in range(1, len(lines[0])) if any(line[n] for line in lines))]
+        shown = TextTable([["arm", *heads][n] for n in kept], [[x[n] for n in kept] for x in lines])
+        print("\n".join(["", title, *shown.lines()]))
 
 
 def _print_own_best(rows: pd.DataFrame, gaps: pd.DataFrame, policy: str) -> None:
     best = own_best(rows, ["step"], METRIC)
-    minus = {row["arm"]: _gap(row) for row in gaps.to_dict("records")}
     lines = []
     for (arm,), part in groups(best, ["arm"]):
         steps = ", ".join(f"{step:g}" for step in sorted(unique(part, "step")) if trains(arm))
         value = estimate(floats(part, METRIC))
         found = f"{value.mean:.1f} [{value.low:.1f}, {value.high:.1f}]"
         degraded = f"{finite_mean(part, 'TotalDeg'):.1f}" if trains(arm) else "-"
-        lines.append([arm, found, minus.get(arm, ""), degraded, steps])
+        lines.append([arm, found, _gap(gaps, arm, METRIC, BASELINE), degraded, steps])
     head = ["arm", "pass_final", f"- {BASELINE}", "TotalDeg", "steps chosen"]
     print(f"\nEvery arm at its {BEST}, chosen on the other half of the replicates, policy {policy}")
     print("\n".join(TextTable(head, lines).lines()))

@@ -67,8 +67,9 @@ def test_votes_that_need_no_training_are_rows_of_every_table(compared, tmp_path,
     report(rows_of(traces, CONFIG), CONFIG, tmp_path)
     text = capsys.readouterr().out
     own = rows[rows["arm"] == "ttrl"].set_index("replicate")["pass_final"]
-    shown = rf"  ttrl - vote +pass_final +{re.escape(f'{(own - start).mean():+.1f}')} \["
-    assert re.search(shown, text) and "guard - maj_at_n" in text
+    shown = rf"\nttrl .* {re.escape(f'{(own - start).mean():+.1f}')} \["
+    assert re.search(shown, text.partition("pass_final - vote")[2])
+    assert text.count("\nmaj_at_n ") == 2 and text.count("\nvote ") == 1
 
 
 def test_a_vote_of_a_whole_run_s_samples_is_that_of_the_arm_that_only_votes():
