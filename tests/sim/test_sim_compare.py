@@ -12,6 +12,7 @@ from guard_core import GuardConfig
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.base.errors import UserError
+from lab.base.stats import difference, estimate
 from lab.compare.effort import BEST_RIVAL, best_among, own_best_words
 from lab.trace.trace import Trace, load
 from sim import SimConfig, simulate
@@ -67,8 +68,8 @@ def test_votes_that_need_no_training_are_rows_of_every_table(compared, tmp_path,
     report(rows_of(traces, CONFIG), CONFIG, tmp_path)
     text = capsys.readouterr().out
     own = rows[rows["arm"] == "ttrl"].set_index("replicate")["pass_final"]
-    shown = rf"\nttrl .* {re.escape(f'{(own - start).mean():+.1f}')} \["
-    assert re.search(shown, text.partition("pass_final - vote")[2])
+    shown = re.escape(difference(estimate(own - start), starred=True))
+    assert re.search(rf"\nttrl .* {shown}", text.partition("pass_final - vote")[2])
     assert text.count("\nmaj_at_n ") == 2 and text.count("\nvote ") == 1
 
 
