@@ -1,4 +1,4 @@
-r"""One cheap spelling for an answer's many spellings: text rewriting only, nothing evaluated.
+r"""One cheap spelling for an answer's many spellings: its tree is rewritten, nothing is evaluated.
 
 Rules that would need arithmetic are left out: `2/4` is not `1/2`, `0.5` is not `1/2`, and `1,-2`
 is not `-2,1`. Units, degree and percent signs fall away, for answers have them or not by chance.
@@ -7,163 +7,14 @@ is not `-2,1`. Units, degree and percent signs fall away, for answers have them 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
-from itertools import accumulate
 
-# One or two backslashes: models sometimes escape their LaTeX once more. Fixed repeat counts keep
-# every attempt at a match constant in time, hence the whole scan linear.
-_BRACES = re.compile(r"\\{1,2}(?:boxed|fbox)\s{0,8}\{|\\[\\{}]|[{}]")
-
-
-def last_box(text: str) -> str | None:
-    r"""Content, perhaps empty, of the last balanced `\boxed{...}` or `\fbox{...}`, if any.
-
-    "Last" is the box that opens last among those that close, so of nested boxes it is the inner
-    one. Boxes that never close and escaped braces (`\{`) are passed over. Linear in the text.
-    """
-    if "box" not in text:
-        return None
-    best, end = -1, -1
-    open_braces: list[int] = []  # where a box's content starts; -1 for an ordinary brace
-    for match in _BRACES.finditer(text):
-        token = match.group()
-        if token == "{":
-            open_braces.append(-1)
-        elif token == "}":
-            start = open_braces.pop() if open_braces else -1
-            if start > best:
-                best, end = start, match.start()
-        elif len(token) > 2:
-            open_braces.append(match.end())
-    return None if best < 0 else text[best:end]
-
-
-_NUMBER = re.compile(r"-?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
-
-
-def last_number(text: str) -> str | None:
-    """Return the last number, as `flexible-extract` of lm-evaluation-harness; None without one."""
-    found = _NUMBER.findall(text)
-    return found[-1].rstrip(",") if found else None
-
+from real.answers.reader import Node, UnreadableError, bare, is_unit, read, write
+from real.answers.tokens import FUNCTIONS, folded
 
 MAX_LENGTH = 1_000
 """Characters. A longer answer is none: it counts as unparseable. Bounds the cost of every rule."""
-_MAX_PASSES = 30
-
-Substitution = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
-
-_CHARACTERS = str.maketrans(
-    {
-        # Fullwidth forms, as Chinese and Japanese texts write digits and signs.
-        **{0xFF00 + i: chr(0x20 + i) for i in range(1, 0x5F)},
-        "\u2212": "-",  # minus
-        "\u2013": "-",  # en dash
-        "\u00b0": None,  # degree
-        "\u00d7": r"\cdot ",
-        "\u00b7": r"\cdot ",
-        "*": r"\cdot ",
-        "\u03c0": r"\pi ",
-        "\u221e": r"\infty ",
-        "\u222a": r"\cup ",
-        "\u2264": r"\le ",
-        "\u2265": r"\ge ",
-        "\u221a": r"\sqrt ",
-    }
-)
-
-_WRAP = r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|mathit|operatorname|boxed|fbox)"
-_UNIT = re.compile(r"[A-Za-z][A-Za-z./ ]*[A-Za-z.]|[mgshLJNWV]")
-_UNITS = (
-    r"(?:square |cubic |sq\.? )?(?:units?|inch(?:es)?|feet|foot|ft|yards?|miles?|mph|[ckm]m|kg"
-    r"|(?:centi|milli|kilo)?met(?:er|re)s?|(?:kilo)?grams?|pounds?|hours?|minutes?|seconds?|days?"
-    r"|years?)(?:\^ ?\{?[23]\}?)?"
-)
-_GROUP = r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}"
-# A factor that a slash can divide without parentheses: 3, x, 3\pi, 2\sqrt{3}.
-_FACTOR = r"(?:\d+(?:\\pi|\\sqrt\{\w+\}|[a-zA-Z])?|\\pi|\\sqrt\{\w+\}|[a-zA-Z])"
-_OPENED = r"(?:^|(?<=[(\[{,;=&])|(?<=\\\\)|(?<=matrix\}))"
-_BEFORE = rf"(?:{_OPENED}|(?<=[+-]))"
-_AFTER = r"(?=$|[)\]},;=+\-&]|\\\\|\\end|\\cup|\\\})"
-
-
-def _drop_unit(match: re.Match[str]) -> str:
-    """Nothing for a unit at the end of a quantity, else the text without its wrapper."""
-    has_number = any(map(str.isdigit, match.string[: match.start()]))
-    return "" if has_number and _UNIT.fullmatch(match[1].strip()) else match[1] + match[2]
-
-
-def _as_list(match: re.Match[str]) -> str:
-    """`1, 234` is two numbers, `1,234` is one; without spaces only another mark separates them."""
-    return re.sub(", ?", ";", match[0]) if " " in match[0] else match[0]
-
-
-def _mixed(match: re.Match[str]) -> str:
-    """`1 4/5` is no `14/5`; where the space groups digits, as in `10 000/3`, it stays."""
-    whole, top, bottom = match.groups()
-    if len(top) >= 3 or len(bottom) > 9 or int(top) >= int(bottom):
-        return match[0]
-    return rf"{whole}\frac{{{top}}}{{{bottom}}}"
-
-
-def _rules(*pairs: tuple[str, str | Callable[[re.Match[str]], str]]) -> tuple[Substitution, ...]:
-    return tuple((re.compile(pattern), replacement) for pattern, replacement in pairs)
-
-
-_NO_LETTER = r"(?![A-Za-z])"
-# While spaces still distinguish `1,\! 234` from `1, 234`.
-_LOOSE = _rules(
-    (r",\\! ?|\{,\}(?=\d)", ","),
-    # Not the second half of `\\\\`, a matrix's line break.
-    (r"(?<!\\)\\[!,;:> ]|~", " "),
-    (rf"\\(?:q?quad|displaystyle|limits|left|right|[bB]igg?[lr]?){_NO_LETTER}\.?", " "),
-    (rf"\\[dtc]frac{_NO_LETTER}", r"\\frac"),
-    (
-        rf"\^ ?(?:\\(?:circ|degree){_NO_LETTER}|\{{ ?\\(?:circ|degree) ?\}})|\\degree{_NO_LETTER}",
-        "",
-    ),
-    (r"\\?[%$]|\\\(|\\\)|^\\\[|\\\]$", ""),
-    (r"(?<=[^.,;: ])[.,;:]+ ?$", ""),
-    (rf"\\(?:times|ast){_NO_LETTER}", r"\\cdot "),
-    (rf"\\(le|ge|ne)q{_NO_LETTER}", r"\\\1 "),
-    (rf"\\varnothing{_NO_LETTER}", r"\\emptyset "),
-    (r"\{[bBvV]?matrix\}", "{pmatrix}"),
-    (rf"{_WRAP} ?\{{([^{{}}]*)\}} ?((?:\^ ?\{{?\d\}}?)?) ?$", _drop_unit),
-    (rf"(?<=[\d}}]) ?(?:degrees?|percent|dollars?|cents?)$|(?<=[\d}}]) (?:{_UNITS})$", ""),
-    (rf"{_WRAP} ?\{{([^{{}}]*)\}}", r"\1"),
-    (rf"{_WRAP} ?(?=\{{)", ""),
-    (
-        r"(?<=[\w)}\]]) *,? *(?<![A-Za-z])(?:and|or)(?![A-Za-z]) *|(?<=[A-Za-z]),? +(?:and|or) +",
-        ", ",
-    ),
-    (r"(?<![\d./])(\d+) (\d+)/(\d+)(?![\d.])", _mixed),
-    (r"^[+-]?\d{1,3}(?:, ?\d{3})+$", _as_list),
-)
-
-_TIGHT = _rules(
-    # A space stays only where it ends a command's name: \pi r.
-    (r"(\\[A-Za-z]+) (?=[A-Za-z])| ", lambda match: f"{match[1]} " if match[1] else ""),
-    (r"\\frac ?([0-9A-Za-z]|\\pi)", r"\\frac{\1}"),
-    (rf"\\frac({_GROUP})([0-9A-Za-z]|\\pi)", r"\\frac\1{\2}"),
-    (r"\\sqrt ?([0-9A-Za-z])", r"\\sqrt{\1}"),
-    (r"([\^_])\{([0-9A-Za-z])\}", r"\1\2"),
-    (r"\\\\(?=\\end\{)", ""),
-    (r"(?:[.,;:]|(?<!\\)\\)+$", ""),
-    # x=5, f(x)=5, \theta=5, x\in[0,1]: the name falls away where it is the only equation.
-    (r"^(?:[A-Za-z]{1,2}|\\[a-z]{2,8})(?:_\w)?(?:\([a-z]\))?(?:=|\\in(?![a-z]))([^=]+)$", r"\1"),
-    (r"^[+-]?\d{1,3}(?:,\d{3})+(?=\.\d|$)", lambda match: match[0].replace(",", "")),
-    (r"(?<![\d.])(?<!\d,)0+(?=\d)", ""),
-    (r"(?<!\d)\.(?=\d)", "0."),
-    (r"(\.\d*?[1-9])0++(?!\d|\\overline)", r"\1"),
-    (r"(?<=\d)\.0++(?!\d|\\overline)", ""),
-    (rf"{_OPENED}\\frac\{{-({_FACTOR})\}}", r"-\\frac{\1}"),
-    (rf"{_BEFORE}\\frac\{{({_FACTOR})\}}\{{(\d+)\}}{_AFTER}", r"\1/\2"),
-    (r"^\+", ""),
-    (r"^-0$", "0"),
-    (r"^\(?([A-Z])\)?$", r"\1"),
-    (r"^[A-Za-z]{2,}$", lambda match: match[0].lower()),
-)
 
 _PLAIN_INTEGER = re.compile(r"-?[1-9][0-9]{0,30}|0")
 
@@ -171,39 +22,163 @@ _PLAIN_INTEGER = re.compile(r"-?[1-9][0-9]{0,30}|0")
 def canonical(answer: str) -> str:
     r"""The canonical string of an answer; equal strings are equal answers.
 
-    `025`, `25.0`, `$25$`, `25^\circ`, `x=25` give `25`; `\dfrac12` gives `1/2`; `1,234` gives
-    `1234`; `\text{(C)}` gives `C`; `10\%` gives `10`, hence never equals `0.1`; spaces fall away.
-    Applying it twice changes nothing. Empty where nothing is left, or the answer is longer than
-    `MAX_LENGTH` characters, or nested so deeply that the rules do not come to rest.
+    `025`, `25.0`, `$25$`, `25^\circ`, `x=25` give `25`; `\dfrac12` gives `\frac{1}{2}`; `1,234`
+    gives `1234`; `\text{(C)}` gives `C`; `10\%` gives `10`, hence never equals `0.1`. Applying it
+    twice changes nothing. Empty where nothing is left, or the answer is longer than `MAX_LENGTH`.
+    What follows no grammar is kept as it stands but for Unicode and spaces.
     """
     if len(answer) > MAX_LENGTH:
         return ""
-    return answer if _PLAIN_INTEGER.fullmatch(answer) else _at_rest(answer)
+    return answer if _PLAIN_INTEGER.fullmatch(answer) else _canonical(answer)
 
 
 @lru_cache(maxsize=8192)
-def _at_rest(text: str) -> str:
-    for _ in range(_MAX_PASSES):
-        if len(text) > MAX_LENGTH:
-            return ""
-        rewritten = _rewrite(text)
-        if rewritten == text:
-            return text
-        text = rewritten
-    return ""
+def _canonical(answer: str) -> str:
+    text = folded(answer)
+    with suppress(UnreadableError):
+        text = write(_item(read(text)))
+    return text if len(text) <= MAX_LENGTH else ""
 
 
-def _rewrite(text: str) -> str:
-    text = " ".join(text.translate(_CHARACTERS).split())
-    for pattern, replacement in _LOOSE:
-        text = pattern.sub(replacement, text)
-    text = " ".join(text.split())
-    for pattern, replacement in _TIGHT:
-        text = pattern.sub(replacement, text)
-    return _without_outer_braces(text)
+_HELD = frozenset("list setop rel env cells () [] (] [) \\{\\}".split())
+_PREAMBLES = ("answer", "the answer is", "the final answer is", "final answer")
+_DROPPED_WORDS = frozenset("percent pct percents degrees degree deg".split())
 
 
-def _without_outer_braces(text: str) -> str:
-    depths = accumulate((character == "{") - (character == "}") for character in text)
-    closes = next((i for i, depth in enumerate(depths) if depth == 0), -1)
-    return text[1:-1] if text[:1] == "{" and closes == len(text) - 1 else text
+def _item(node: Node) -> Node:
+    """A whole answer, or a part of a list, without what it has or lacks by chance."""
+    while (plain := _without(node)) != node:
+        node = plain
+    if node.kind in _HELD:
+        names = [p.parts[0] for p in node.parts if (p.kind, p.text) == ("rel", "=")]
+        # Of several equations the names say which is which.
+        keeps = node.kind in ("list", r"\{\}", "()") and len(set(names)) > 1
+        node = node._replace(
+            parts=tuple(
+                p._replace(parts=tuple(map(_item, p.parts)))
+                if keeps and p.kind == "rel"
+                else _item(p)
+                for p in node.parts
+            )
+        )
+        if node.kind == "list" and not any(part.kind == "rel" for part in node.parts):
+            node = node._replace(text=",")
+    return node
+
+
+def _without(node: Node) -> Node:
+    kind, text, parts = node
+    if kind == "()" and len(parts) == 1:
+        return parts[0]
+    if kind == "unit" and (text in _DROPPED_WORDS or is_unit(text)):
+        return parts[0]
+    if kind == "post" and text in ("%", r"\circ"):
+        return parts[0]
+    if kind in ("neg", "pm") and parts[0].kind in ("unit", "post"):
+        return node._replace(parts=(_without(parts[0]),))
+    if kind == "sum" and parts[-1].kind in ("unit", "post", "neg"):
+        last = _without(parts[-1])
+        return (
+            node
+            if last.kind in ("sum", "num") != (parts[-1].kind == "neg")
+            else node._replace(parts=(*parts[:-1], last))
+        )
+    if kind == "neg" and parts[0] == Node("num", "0"):
+        return parts[0]
+    if kind == "div" and parts[0].kind == "neg":
+        return Node("neg", parts=(Node("div", parts=(parts[0].parts[0], parts[1])),))
+    if kind == "row" and parts and parts[0].text.lower() in _PREAMBLES:
+        return node._replace(parts=parts[1:]) if len(parts) > 2 else parts[1]
+    if kind == "word" and not text.islower():
+        return Node("word", text.lower())
+    if kind == "setop" and text == ":" and len(parts) == 2 and parts[0].kind == "word":
+        return parts[1]
+    if kind == "rel" and text.split()[-1] in ("=", r"\in") and _is_named(node):
+        return parts[-1]
+    return node
+
+
+_ASKED_FUNCTIONS = frozenset("f g h F G H P E V N T S Q p q A D L".split())
+_COORDINATES = frozenset("xyz")
+
+
+def _is_named(node: Node) -> bool:
+    """The left side names what was asked for, and the right side is its value."""
+    *names, right = node.parts
+    signs = node.text.split()
+    if names[0].kind == "row" and not names[0].parts:
+        return True
+    if len(names) > 1:
+        return (
+            set(signs) == {"="}
+            and _names(names[0], right)
+            and not _letters_in(right)
+            and not any(_letters_in(side) for side in names[1:])
+        )
+    if signs == [r"\in"]:
+        return names[0].kind == "name" or _is_application(names[0])
+    if _is_application(names[0]) and not _letters_in(names[0].parts[1]) == frozenset():
+        return True
+    return not _letters_in(right) and _names(names[0], right)
+
+
+def _is_application(node: Node) -> bool:
+    """`f(x)`, `P(A)`."""
+    if node.kind != "prod" or len(node.parts) != 2 or node.parts[1].kind not in ("()", "[]"):
+        return False
+    name = node.parts[0]
+    while name.kind in ("sub", "post", "pow") and name.text in ("", "'", "''"):
+        name = name.parts[0]
+    return name.text in _ASKED_FUNCTIONS or (name.kind == "name" and name.text[0] == "\\")
+
+
+def _names(node: Node, value: Node) -> bool:
+    """The node is a name, an application, an angle, a ratio, a tuple or sum of names, or words."""
+    kind, text, parts = node
+    inner = bare(node)
+    if inner is not node:
+        return _names(inner, value)
+    if kind in ("name", "word"):
+        return text not in ("e", "i", r"\pi", r"\infty")
+    if kind == "sub" or kind == "cmd" or (kind == "post" and text[0] == "'"):
+        return kind == "cmd" or _names(parts[0], value)
+    if kind == "func":
+        return True
+    if kind in ("()", r"\{\}") and len(parts) > 1:
+        return all(_names(part, value) for part in parts)
+    if kind == "row":
+        return any(part.kind == "word" for part in parts)
+    if kind == "setop":
+        return text == ":" and all(_names(part, value) for part in parts)
+    if kind == "prod":
+        if _is_application(node):
+            return True
+        return all(part.kind == "name" and part.text.isupper() for part in parts) or (
+            parts[0].text == "m" and _names(Node("prod", parts=parts[1:]), value)
+        )
+    is_sum = kind in ("sum", "div") and value != Node("num", "0")
+    if kind in ("[]", "||"):
+        return (
+            len(parts) == 1
+            and parts[0].kind in ("prod", "name", "cmd", "word")
+            and _names(parts[0], value)
+            and not (_letters_in(node) & _COORDINATES)
+        )
+    return (
+        is_sum
+        and not _letters_in(node) & _COORDINATES
+        and all(
+            _names(bare(part.parts[0] if part.kind == "neg" else part), value) for part in parts
+        )
+    )
+
+
+def _letters_in(node: Node) -> frozenset[str]:
+    """Names anywhere in a node, but for those with a value."""
+    if node.kind == "name":
+        known = ("e", "i", r"\pi", r"\infty", r"\emptyset")
+        is_known = (
+            node.text in known or node.text.startswith(r"\mathbb") or node.text[1:] in FUNCTIONS
+        )
+        return frozenset() if is_known else frozenset((node.text,))
+    return frozenset().union(*map(_letters_in, node.parts))
