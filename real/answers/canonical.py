@@ -10,8 +10,8 @@ import re
 from contextlib import suppress
 from functools import lru_cache
 
-from real.answers.reader import Node, UnreadableError, bare, is_unit, read, write
-from real.answers.tokens import FUNCTIONS, folded
+from real.answers.reader import ZERO_WIDTH, Node, UnreadableError, is_name, is_unit, read, write
+from real.answers.tokens import folded
 
 MAX_LENGTH = 1_000
 """Characters. A longer answer is none: it counts as unparseable. Bounds the cost of every rule."""
@@ -40,145 +40,106 @@ def _canonical(answer: str) -> str:
     return text if len(text) <= MAX_LENGTH else ""
 
 
-_HELD = frozenset("list setop rel env cells () [] (] [) \\{\\}".split())
+_HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
 _PREAMBLES = ("answer", "the answer is", "the final answer is", "final answer")
-_DROPPED_WORDS = frozenset("percent pct percents degrees degree deg".split())
 
 
 def _item(node: Node) -> Node:
     """A whole answer, or a part of a list, without what it has or lacks by chance."""
     while (plain := _without(node)) != node:
         node = plain
-    if node.kind in _HELD:
-        names = [p.parts[0] for p in node.parts if (p.kind, p.text) == ("rel", "=")]
-        # Of several equations the names say which is which.
-        keeps = node.kind in ("list", r"\{\}", "()") and len(set(names)) > 1
-        node = node._replace(
-            parts=tuple(
-                p._replace(parts=tuple(map(_item, p.parts)))
-                if keeps and p.kind == "rel"
-                else _item(p)
-                for p in node.parts
-            )
-        )
-        if node.kind == "list" and not any(part.kind == "rel" for part in node.parts):
-            node = node._replace(text=",")
-    return node
+    if node.kind not in _HELD:
+        return node
+    names = {p.parts[0] for p in node.parts if (p.kind, p.text) == ("rel", "=")}
+    # Of several equations the names say which is which.
+    keeps = len(names) > 1 and node.kind in ("list", r"\{\}", "()")
+    parts = tuple(_sides(p) if keeps and p.kind == "rel" else _item(p) for p in node.parts)
+    is_plain = node.kind == "list" and not any(part.kind == "rel" for part in parts)
+    return node._replace(parts=parts, text="," if is_plain else node.text)
+
+
+def _sides(node: Node) -> Node:
+    return node._replace(parts=tuple(map(_item, node.parts)))
 
 
 def _without(node: Node) -> Node:
     kind, text, parts = node
+    first = parts[0] if parts else node
     if kind == "()" and len(parts) == 1:
-        return parts[0]
-    if kind == "unit" and (text in _DROPPED_WORDS or is_unit(text)):
-        return parts[0]
-    if kind == "post" and text in ("%", r"\circ"):
-        return parts[0]
-    if kind in ("neg", "pm") and parts[0].kind in ("unit", "post"):
-        return node._replace(parts=(_without(parts[0]),))
-    if kind == "sum" and parts[-1].kind in ("unit", "post", "neg"):
-        last = _without(parts[-1])
-        return (
-            node
-            if last.kind in ("sum", "num") != (parts[-1].kind == "neg")
-            else node._replace(parts=(*parts[:-1], last))
-        )
-    if kind == "neg" and parts[0] == Node("num", "0"):
-        return parts[0]
-    if kind == "div" and parts[0].kind == "neg":
-        return Node("neg", parts=(Node("div", parts=(parts[0].parts[0], parts[1])),))
-    if kind == "row" and parts and parts[0].text.lower() in _PREAMBLES:
-        return node._replace(parts=parts[1:]) if len(parts) > 2 else parts[1]
-    if kind == "word" and not text.islower():
-        return Node("word", text.lower())
-    if kind == "setop" and text == ":" and len(parts) == 2 and parts[0].kind == "word":
+        return first
+    if (kind == "unit" and is_unit(text)) or (kind == "post" and text in ("%", r"\circ")):
+        return first
+    if kind in ("neg", "pm") and first.kind in ("unit", "post"):
+        return node._replace(parts=(_without(first),))
+    if kind == "sum" and parts[-1].kind == "unit":
+        return node._replace(parts=(*parts[:-1], _without(parts[-1])))
+    if kind == "neg" and first == Node("num", "0"):
+        return first
+    if kind == "div" and first.kind == "neg":
+        return Node("neg", parts=(node._replace(parts=(first.parts[0], parts[1])),))
+    if kind == "row" and len(parts) == 2 and first.text.lower() in _PREAMBLES:
         return parts[1]
-    if kind == "rel" and text.split()[-1] in ("=", r"\in") and _is_named(node):
+    if kind == "setop" and text == ":" and first.kind == "word":
         return parts[-1]
-    return node
+    if kind == "rel" and _asks(node):
+        return parts[-1]
+    return Node("word", text.lower()) if kind == "word" else node
 
 
-_ASKED_FUNCTIONS = frozenset("f g h F G H P E V N T S Q p q A D L".split())
+_ASKED_FUNCTIONS = frozenset("fghFGHPEVNTSQqpADL")
 _COORDINATES = frozenset("xyz")
 
 
-def _is_named(node: Node) -> bool:
+def _asks(node: Node) -> bool:
     """The left side names what was asked for, and the right side is its value."""
-    *names, right = node.parts
-    signs = node.text.split()
-    if names[0].kind == "row" and not names[0].parts:
+    left, *between, right = node.parts
+    signs = set(node.text.split())
+    if signs == {r"\in"}:
+        return left.kind == "name" or _is_application(left)
+    if signs != {"="}:
+        return False
+    if left == ZERO_WIDTH or (_is_application(left) and names_in(left.parts[1]) and not between):
         return True
-    if len(names) > 1:
-        return (
-            set(signs) == {"="}
-            and _names(names[0], right)
-            and not _letters_in(right)
-            and not any(_letters_in(side) for side in names[1:])
-        )
-    if signs == [r"\in"]:
-        return names[0].kind == "name" or _is_application(names[0])
-    if _is_application(names[0]) and not _letters_in(names[0].parts[1]) == frozenset():
-        return True
-    return not _letters_in(right) and _names(names[0], right)
+    return _names(left, right) and not any(map(names_in, (*between, right)))
 
 
 def _is_application(node: Node) -> bool:
-    """`f(x)`, `P(A)`."""
+    """`f(x)`, `f'(2)`, `P(A)`, `E[X]`."""
     if node.kind != "prod" or len(node.parts) != 2 or node.parts[1].kind not in ("()", "[]"):
         return False
     name = node.parts[0]
-    while name.kind in ("sub", "post", "pow") and name.text in ("", "'", "''"):
+    while name.kind in ("sub", "post", "pow"):
         name = name.parts[0]
-    return name.text in _ASKED_FUNCTIONS or (name.kind == "name" and name.text[0] == "\\")
+    return name.kind == "name" and (name.text in _ASKED_FUNCTIONS or name.text[0] == "\\")
 
 
 def _names(node: Node, value: Node) -> bool:
     """The node is a name, an application, an angle, a ratio, a tuple or sum of names, or words."""
     kind, text, parts = node
-    inner = bare(node)
-    if inner is not node:
-        return _names(inner, value)
-    if kind in ("name", "word"):
-        return text not in ("e", "i", r"\pi", r"\infty")
-    if kind == "sub" or kind == "cmd" or (kind == "post" and text[0] == "'"):
-        return kind == "cmd" or _names(parts[0], value)
-    if kind == "func":
+    if kind in ("name", "sub"):
+        return is_name(node)
+    if kind in ("word", "cmd", "func"):
         return True
-    if kind in ("()", r"\{\}") and len(parts) > 1:
-        return all(_names(part, value) for part in parts)
     if kind == "row":
         return any(part.kind == "word" for part in parts)
-    if kind == "setop":
-        return text == ":" and all(_names(part, value) for part in parts)
-    if kind == "prod":
-        if _is_application(node):
-            return True
-        return all(part.kind == "name" and part.text.isupper() for part in parts) or (
-            parts[0].text == "m" and _names(Node("prod", parts=parts[1:]), value)
-        )
-    is_sum = kind in ("sum", "div") and value != Node("num", "0")
-    if kind in ("[]", "||"):
-        return (
-            len(parts) == 1
-            and parts[0].kind in ("prod", "name", "cmd", "word")
-            and _names(parts[0], value)
-            and not (_letters_in(node) & _COORDINATES)
-        )
+    if kind == "prod" and not _is_application(node):
+        points = parts[1:] if parts[0].text == "m" else parts
+        return all(part.kind == "cmd" or part.text.isupper() for part in points)
+    if kind in ("()", r"\{\}") or (kind == "setop" and text == ":") or kind == "post":
+        return all(_names(part, value) for part in parts)
+    # `x+y=1` and `|x|=2` are equations, and so is `a+b=0`.
+    is_free = kind == "prod" or not names_in(node) & _COORDINATES and value.text != "0"
+    inner = [part.parts[0] if part.kind == "neg" else part for part in parts]
     return (
-        is_sum
-        and not _letters_in(node) & _COORDINATES
-        and all(
-            _names(bare(part.parts[0] if part.kind == "neg" else part), value) for part in parts
-        )
+        is_free
+        and (kind == "prod" or kind in ("sum", "div", "[]", "||"))
+        and (kind == "prod" or all(_names(part, value) for part in inner))
     )
 
 
-def _letters_in(node: Node) -> frozenset[str]:
+def names_in(node: Node) -> frozenset[str]:
     """Names anywhere in a node, but for those with a value."""
     if node.kind == "name":
-        known = ("e", "i", r"\pi", r"\infty", r"\emptyset")
-        is_known = (
-            node.text in known or node.text.startswith(r"\mathbb") or node.text[1:] in FUNCTIONS
-        )
+        is_known = not is_name(node) or node.text.startswith((r"\mathbb", r"\empty"))
         return frozenset() if is_known else frozenset((node.text,))
-    return frozenset().union(*map(_letters_in, node.parts))
+    return frozenset().union(*map(names_in, node.parts))

@@ -40,7 +40,7 @@ class UnreadableError(ValueError):
     """The tokens follow no grammar: half a pair of brackets, an operator without its side."""
 
 
-MAX_DEPTH = 80
+MAX_DEPTH = 40
 """Levels of brackets and arguments. What is deeper is not read."""
 
 _END = Token("end", "")
@@ -69,7 +69,7 @@ _UNITS = frozenset(
     " ounce oz ton tonne s sec second min minute h hr hour day week month year yr ms l liter litre ml"
     " milliliter millilitre gallon gal quart pint acre hectare ha dollar cent usd euro rupee newton"
     " joule watt volt kw kwh hz hertz ampere ohm pascal kelvin knot bit byte way person people L N J W V"
-    " square cubic sq cu per of / * the".split()
+    " square cubic sq cu per of / * the percent pct degree deg".split()
 )
 _RAW_UNITS = frozenset("cm mm km kg ft lb hr ml yd oz".split())
 
@@ -529,6 +529,11 @@ def _tied(factors: list[Node], is_row: bool, is_over: bool) -> Node:
     return Node("row", parts=tuple(factors)) if is_row else _prod(factors)
 
 
+def is_name(node: Node) -> bool:
+    """A letter or command that has no value of its own, perhaps with an index."""
+    return node.kind in ("name", "sub") and node.text not in ("e", "i", r"\pi", r"\infty")
+
+
 def bare(node: Node) -> Node:
     """The node without brackets that only group it."""
     while node.kind == "()" and len(node.parts) == 1:
@@ -550,21 +555,28 @@ def read(folded_text: str) -> Node:
     return node
 
 
+_TEMPLATES = {
+    "neg": "-{0}", "pm": r"\pm {0}", "mp": r"\mp {0}", "div": r"\frac{{{0}}}{{{1}}}",
+    "binom": r"\binom{{{0}}}{{{1}}}", "mixed": "{0}{1}",
+}  # fmt: skip
+_JOINTS = {"row": r"\quad ", "cells": "&"}
+
+
 def write(node: Node) -> str:
     """The text of a tree; reading it gives the tree again."""
     kind, text, parts = node
     inner = [write(part) for part in parts]
     if kind in ("num", "name"):
         return text
+    if kind in _TEMPLATES:
+        return _TEMPLATES[kind].format(*inner)
+    if kind in _JOINTS:
+        return _JOINTS[kind].join(inner)
     if kind == "word":
         return text if is_word(text) else rf"\text{{{text}}}"
     if kind == "sum":
-        signs = [
-            "" if p.kind in ("neg", "pm", "mp") or i == 0 else "+" for i, p in enumerate(parts)
-        ]
-        return "".join(map("".join, zip(signs, inner, strict=True)))
-    if kind in ("neg", "pm", "mp"):
-        return {"neg": "-", "pm": r"\pm ", "mp": r"\mp "}[kind] + inner[0]
+        signs = ["" if p.kind in ("neg", "pm", "mp") else "+" for p in parts]
+        return inner[0] + "".join(map("".join, zip(signs[1:], inner[1:], strict=True)))
     if kind == "prod":
         made = inner[0]
         for left, right, text in zip(parts, parts[1:], inner[1:], strict=False):
@@ -573,49 +585,33 @@ def write(node: Node) -> str:
                 made += r"\cdot "
             made += text if not (made[-1].isalpha() and text[0].isalpha()) else f" {text}"
         return made
-    if kind == "mixed":
-        return "".join(inner)
-    if kind == "div":
-        return rf"\frac{{{inner[0]}}}{{{inner[1]}}}"
     if kind == "over":
         return f"{inner[0]}/{' '.join(inner[1:])}"
     if kind in ("pow", "sub"):
         is_short = (len(inner[1]) == 1 and inner[1].isalnum()) or parts[1].kind == "row"
-        shifted = f"{'^' if kind == 'pow' else '_'}{inner[1] if is_short else f'{{{inner[1]}}}'}"
-        if parts[0].kind == "func":
-            return re.sub(r"(?=[_( ])", shifted.replace("\\", r"\\"), inner[0], count=1)
-        return inner[0] + shifted
+        shifted = ("^" if kind == "pow" else "_") + (inner[1] if is_short else f"{{{inner[1]}}}")
+        if parts[0].kind != "func":
+            return inner[0] + shifted
+        at = next(i for i, c in enumerate(inner[0]) if c in "_( ")  # behind the function's name
+        return inner[0][:at] + shifted + inner[0][at:]
     if kind == "root":
-        index = "" if inner[1] == "2" else f"[{inner[1]}]"
-        return rf"\sqrt{index}{{{inner[0]}}}"
-    if kind == "binom":
-        return rf"\binom{{{inner[0]}}}{{{inner[1]}}}"
+        return rf"\sqrt{'' if inner[1] == '2' else f'[{inner[1]}]'}{{{inner[0]}}}"
     if kind == "func":
-        index = f"_{{{inner[1]}}}" if len(inner) > 1 else ""
-        return (
-            rf"\{text}{index}({inner[0]})"
-            if text[-1] != "~"
-            else rf"\{text[:-1]}{index} {inner[0]}"
-        )
+        name = rf"\{text.rstrip('~')}" + "".join(f"_{{{index}}}" for index in inner[1:])
+        return f"{name} {inner[0]}" if text[-1] == "~" else f"{name}({inner[0]})"
     if kind == "cmd":
         return text + "".join(f"{{{part}}}" for part in inner)
     if kind == "post":
         return inner[0] + (r"^{\circ}" if text == r"\circ" else text)
     if kind == "unit":
         return inner[0] + rf"\text{{ {text}}}"
-    if kind == "row":
-        return r"\quad ".join(inner)
     if kind == "list":
-        return ", ".join(inner) if text == "," else rf"\text{{ {text} }}".join(inner)
+        return (", " if text == "," else rf"\text{{ {text} }}").join(inner)
     if kind in ("rel", "setop"):
-        signs = text.split() if kind == "rel" else [text] * len(parts)
-        pieces = [
-            f"{s if len(s) == 1 else s + ' '}{t}" for s, t in zip(signs, inner[1:], strict=False)
-        ]
-        return inner[0] + "".join(pieces)
+        signs = text.split() if kind == "rel" else [text] * (len(parts) - 1)
+        spaced = (sign if len(sign) == 1 else f"{sign} " for sign in signs)
+        return inner[0] + "".join(map("".join, zip(spaced, inner[1:], strict=True)))
     if kind == "env":
         return rf"\begin{{{text}}}" + r"\\".join(inner) + rf"\end{{{text}}}"
-    if kind == "cells":
-        return "&".join(inner)
     half = len(kind) // 2
     return kind[:half] + (" " if half > 2 else "") + ",".join(inner) + kind[half:]

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import mpmath
@@ -25,16 +26,18 @@ class NoValueError(ValueError):
 
 
 class LimitError(NoValueError):
-    """The value would have more bits than `MAX_BITS`, or more digits would be needed."""
+    """The value would have more bits than `MAX_BITS`, or be lost in rounding."""
 
 
 MAX_BITS = 20_000
 """Of numerator and denominator of an exact value, and of the exponent of another one."""
 _PRECISION = 400
+_NOISE = 60 - _PRECISION
+"""Binary order below which a part of a value, relative to the whole, is taken for rounding."""
 _LOST = 250
-"""Bits of a sum's larger part that its smaller part, or its difference, may lie below it."""
+"""Bits by which a sum, or its smaller part, may lie below its larger part."""
+_SNAP_BITS = 150
 _KEY_DIGITS = 30
-_SNAP_BITS = 120
 _MAX_FACTORIAL = 2_000
 _MAX_DEGREE = 1_000
 """Of a root; letters stand for fractions with a larger denominator."""
@@ -44,86 +47,45 @@ _context.prec = _PRECISION
 Value = Any
 """A `Fraction`, or a real or complex number of `_context`."""
 
-_NUMBER = re.compile(r"(\d+)(?:\.(\d*)\\overline\{(\d+)\}|(?:\.\d+)?(?:e-?\d+)?)")
-_CONSTANTS: dict[str, Callable[[], Value]] = {
-    r"\pi": lambda: +_context.pi,
-    "e": lambda: _context.exp(1),
-    "i": lambda: _context.mpc(0, 1),
-}
-_NO_LETTERS = re.compile(
-    r"\\(infty|emptyset|ldots|angle|triangle|circ|mathbb.*|[a-z]{2,3}|log|\w+h)?"
+_CONSTANTS = {r"\pi": +_context.pi, "e": +_context.e, "i": _context.mpc(0, 1)}
+_NO_LETTER = re.compile(
+    r"\\(?:infty|emptyset|ldots|circ|mathbb.*|(?!xi|mu|nu|pi)[a-z]{2}|log|exp|\w+h|s?sin|arc.*)"
 )
-_GREEK = frozenset(r"\xi \mu \nu \eta \chi \phi \psi \rho \tau".split())
-_SCALARS = frozenset(
-    [
-        "num",
-        "neg",
-        "sum",
-        "prod",
-        "div",
-        "mixed",
-        "pow",
-        "root",
-        "binom",
-        "func",
-        "post",
-        "()",
-        "[]",
-    ]
-    + [r"\{\}", "||", r"\lfloor\rfloor", r"\lceil\rceil"]
-)
-
-
-def number(text: str) -> Fraction:
-    r"""The value of a `num` node: digits, perhaps with a period or a power of ten."""
-    match = _NUMBER.fullmatch(text)
-    assert match is not None
-    whole, lead, period = match.groups()
-    if not period:
-        return Fraction(text)
-    tail = int(lead or "0") + Fraction(int(period), 10 ** len(period) - 1)
-    return int(whole) + tail / 10 ** len(lead)
+_MANY = frozenset("num sum prod div mixed pow root binom func".split())
+_ONE = frozenset(("neg", "post", "()", "[]", r"\{\}", "||", r"\lfloor\rfloor", r"\lceil\rceil"))
+_MARKS = (r"\vec", r"\hat", r"\tilde")
 
 
 def letters(node: Node) -> frozenset[str]:
     """The names in a scalar formula that have no value of their own; NoValueError if it is none."""
     kind, text, parts = node
     if kind == "name":
-        if text in _CONSTANTS:
-            return frozenset()
-        if text[0] == "\\" and text not in _GREEK and _NO_LETTERS.fullmatch(text):
+        if _NO_LETTER.fullmatch(text):
             raise NoValueError
-        return frozenset((text,))
-    if kind == "sub" or (kind == "post" and text[0] == "'") or (kind == "cmd" and text in _MARKS):
-        if not letters(parts[0]) or parts[0].kind in ("prod", "sum", "pow"):
+        return frozenset() if text in _CONSTANTS else frozenset((text,))
+    if kind == "sub" or text[:1] == "'" or text in _MARKS:  # a name with an index or a mark
+        if parts[0].kind not in ("name", "sub", "post") or not letters(parts[0]):
             raise NoValueError
         return frozenset((write(node),))
-    if kind == "prod" and _is_ordered(parts):
-        raise NoValueError
-    if kind == "env" and text == "vmatrix":
-        parts = tuple(cell for row in parts for cell in row.parts)
-    elif kind not in _SCALARS or (kind not in _MANY and len(parts) != 1) or text == "%":
+    is_scalar = kind in _MANY or (kind in _ONE and len(parts) == 1 and text != "%")
+    if not is_scalar or (kind == "prod" and _is_ordered(parts)):
         raise NoValueError
     return frozenset().union(*map(letters, parts))
 
 
-_MARKS = frozenset((r"\vec", r"\hat", r"\tilde"))
-_MANY = frozenset("num sum prod div mixed pow root binom func".split())
-
-
 def _is_ordered(factors: tuple[Node, ...]) -> bool:
     """`f(2)`, which is no product, and `AB`, which may be one of matrices or no product at all."""
-    pairs = zip(factors, factors[1:], strict=False)
     return all(node.kind == "name" and node.text.isupper() for node in factors) or any(
-        left.text in ("f", "g", "h") and right.kind == "()" for left, right in pairs
+        left.text in ("f", "g", "h") and right.kind == "()" for left, right in pairwise(factors)
     )
 
 
 SALTS = range(4)
+"""Points at which formulas with letters are compared."""
 
 
 def point(names: Iterable[str], salt: int) -> dict[str, Value]:
-    """Fixed values of letters, one for each of `SALTS`: positive, and of mixed signs."""
+    """Fixed values of letters: all positive for salt 0, of mixed signs for the others."""
     return {
         name: Fraction(300 + zlib.crc32(f"{name} {salt}".encode()) % 3001, 1009)
         * (-1 if (0, ord(name[-1]), ~ord(name[-1]), ord(name[-1]) >> 1)[salt] & 1 else 1)
@@ -134,247 +96,157 @@ def point(names: Iterable[str], salt: int) -> dict[str, Value]:
 def value(node: Node, at: Mapping[str, Value]) -> Value:
     """The value where letters have values; NoValueError where it has none."""
     try:
-        found = _value(node, at)
-    except (ArithmeticError, ValueError, TypeError, mpmath.libmp.NoConvergence) as error:
-        if isinstance(error, NoValueError):
-            raise
+        return snapped(_value(node, at))
+    except (ArithmeticError, TypeError, mpmath.libmp.NoConvergence) as error:
         raise NoValueError from error
-    return snapped(found)
 
 
 def _value(node: Node, at: Mapping[str, Value]) -> Value:
     kind, text, parts = node
     if kind == "num":
-        return number(text)
-    if kind in ("name", "sub", "cmd") or (kind == "post" and text[0] == "'"):
-        constant = _CONSTANTS.get(text)
-        return at[write(node)] if constant is None else constant()
-    if kind == "env":
-        return _determinant([[_value(cell, at) for cell in row.parts] for row in parts])
+        whole, is_repeating, period = text.rstrip("}").partition(r"\overline{")
+        lead = len(whole.partition(".")[2])
+        tail = Fraction(int(period), (10 ** len(period) - 1) * 10**lead) if is_repeating else 0
+        return Fraction(whole.rstrip(".")) + tail
+    if kind in ("name", "sub", "cmd") or text[:1] == "'":
+        return _CONSTANTS[text] if text in _CONSTANTS else at[write(node)]
+    inner = [snapped(_value(part, at)) for part in parts]
     if kind == "pow" and parts[0] == Node("name", "e"):
-        return _function("exp", _value(parts[1], at))
-    inner = [_value(part, at) for part in parts]
+        return _function("exp", inner[1])
     if kind == "func":
         return _function(text.rstrip("~"), *inner)
     if kind == "post":
-        return (
-            _product(inner[0], _context.pi / 180)
-            if text == r"\circ"
-            else _factorial(inner[0], text)
-        )
-    return _OPERATIONS.get(kind, _only)(*inner)
+        return _times(*inner, _context.pi / 180) if text == r"\circ" else _factorial(*inner, text)
+    return reduce(_FOLDED[kind], inner) if kind in _FOLDED else _OPERATIONS.get(kind, _only)(*inner)
 
 
 def _only(inner: Value) -> Value:
     return inner
 
 
-def _checked(number: Value) -> Value:
+def _float(number: Value) -> Value:
+    is_exact = isinstance(number, Fraction)
+    return _context.mpf(number.numerator) / number.denominator if is_exact else number
+
+
+def _bits(number: Value) -> int:
+    """Length of an exact value; binary order of another, and 0 of 0."""
     if isinstance(number, Fraction):
-        if max(number.numerator.bit_length(), number.denominator.bit_length()) > MAX_BITS:
-            raise LimitError
-    elif not _context.isfinite(number):
+        return max(number.numerator.bit_length(), number.denominator.bit_length())
+    return _context.mag(number) if number else 0
+
+
+def _checked(number: Value) -> Value:
+    if not isinstance(number, Fraction) and not _context.isfinite(number):
         raise NoValueError
-    elif number and abs(_context.mag(number)) > MAX_BITS:
+    if abs(_bits(number)) > MAX_BITS:
         raise LimitError
     return number
 
 
-def _float(number: Value) -> Value:
-    if not isinstance(number, Fraction):
-        return number
-    return _context.mpf(number.numerator) / number.denominator
-
-
-def _sum(*terms: Value) -> Value:
-    return reduce(add, terms)
-
-
 def add(a: Value, b: Value) -> Value:
+    """The sum; 0 where only rounding is left of it."""
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return _checked(a + b)
     a, b = _float(a), _float(b)
     if not a or not b:
         return a or b
-    gap = _context.mag(a) - _context.mag(b)
-    if abs(gap) > _LOST:
-        raise LimitError
-    total = a + b
-    lost = max(_context.mag(a), _context.mag(b)) - (_context.mag(total) if total else math.inf)
-    if not total or lost > _PRECISION - 60:
+    total, size = a + b, max(_bits(a), _bits(b))
+    if not total or _bits(total) < size + _NOISE:
         return Fraction(0)
-    if lost > _LOST:
+    if min(_bits(a), _bits(b), _bits(total)) < size - _LOST:
         raise LimitError
     return total
 
 
-def _product(*factors: Value) -> Value:
-    return reduce(_times, factors)
-
-
 def _times(a: Value, b: Value) -> Value:
-    if isinstance(a, Fraction) and isinstance(b, Fraction):
-        return _checked(a * b)
-    return _checked(_float(a) * _float(b)) if a and b else Fraction(0)
+    if not a or not b:
+        return Fraction(0)
+    is_exact = isinstance(a, Fraction) and isinstance(b, Fraction)
+    return _checked(a * b if is_exact else _float(a) * _float(b))
 
 
 def ratio(a: Value, b: Value) -> Value:
-    b = snapped(b)
-    if not b:
+    """The quotient; NoValueError where it divides by 0."""
+    if not snapped(b):
         raise NoValueError
     return _times(a, 1 / b)
 
 
 def _power(base: Value, exponent: Value) -> Value:
-    base, exponent = snapped(base), snapped(exponent)
-    if not base:
-        if isinstance(exponent, Fraction) and exponent > 0:
-            return Fraction(0)
-        raise NoValueError
-    if isinstance(exponent, Fraction):
-        if exponent.denominator < _MAX_DEGREE:
-            root = _root(base, Fraction(exponent.denominator))
-            return _whole_power(root, exponent.numerator)
-    return _exp(_times(_context.log(_float(base)), exponent))
-
-
-def _whole_power(base: Value, exponent: int) -> Value:
-    if isinstance(base, Fraction):
-        size = max(base.numerator.bit_length(), base.denominator.bit_length()) - 1
-        if abs(base) != 1 and abs(exponent) * max(size, 1) > MAX_BITS:
+    if not base and isinstance(exponent, Fraction) and exponent > 0:
+        return Fraction(0)
+    if isinstance(exponent, Fraction) and exponent.denominator < _MAX_DEGREE and base:
+        root, times = _root(base, Fraction(exponent.denominator)), exponent.numerator
+        if isinstance(root, Fraction) and abs(root) == 1:
+            return root ** (times % 2)
+        if abs(times) * max(abs(_bits(root)) - 1, 1) > MAX_BITS:
             raise LimitError
-        return base**exponent if abs(base) != 1 else base ** (exponent % 2)
-    if abs(exponent) * abs(_context.mag(base) or 1) > MAX_BITS:
-        raise LimitError
-    return _checked(base**exponent)
+        return _checked(root**times)
+    return _function("exp", _times(_function("ln", base), exponent))
 
 
 def _root(base: Value, index: Value) -> Value:
-    """The real root where there is one, else the first; exact where it is rational."""
-    base, index = snapped(base), snapped(index)
-    if (
-        not base
-        or not isinstance(index, Fraction)
-        or index.denominator != 1
-        or not 0 < index < _MAX_DEGREE
-    ):
-        return _exp(ratio(_context.log(_float(base)), index)) if base else Fraction(0)
-    degree = index.numerator
-    if degree == 1:
+    """The real root where there is one, else the first."""
+    if not base or index == 1:
         return base
-    if isinstance(base, Fraction):
-        if base < 0:
-            if degree % 2:
-                return -_root(-base, index)
-            turn = _context.mpc(0, 1) if degree == 2 else _context.expjpi(_context.mpf(1) / degree)
-            return _times(turn, _root(-base, index))
-        roots = [_exact_root(part, degree) for part in (base.numerator, base.denominator)]
-        if roots[0] is not None and roots[1] is not None:
-            return Fraction(roots[0], roots[1])
-    return _context.root(_float(base), degree)
-
-
-def _exact_root(power: int, degree: int) -> int | None:
-    """The whole root, by bisection on its bits."""
-    if degree == 2:
-        root = math.isqrt(power)
-    else:
-        root = 0
-        for bit in reversed(range(power.bit_length() // degree + 1)):
-            if (root | 1 << bit) ** degree <= power:
-                root |= 1 << bit
-    return root if root**degree == power else None
-
-
-def _exp(exponent: Value) -> Value:
-    exponent = _float(exponent)
-    if exponent and _context.mag(exponent) > 13:
-        raise LimitError
-    return _context.exp(exponent)
+    if not isinstance(index, Fraction) or index.denominator != 1 or not 1 < index < _MAX_DEGREE:
+        return _power(base, ratio(Fraction(1), index))
+    if isinstance(base, Fraction) and base < 0 and index % 2:
+        return -_root(-base, index)
+    return snapped(_context.root(_float(base), index.numerator))
 
 
 def _function(name: str, argument: Value, base: Value = None) -> Value:
-    argument = snapped(argument)
+    number = _float(argument)
     if name == "exp":
-        return Fraction(1) if not argument else _exp(argument)
+        if _bits(number) > 13:
+            raise LimitError
+        return _context.exp(number)
     if name in ("ln", "log", "lg"):
         if not argument:
             raise NoValueError
-        found = _context.log(_float(argument))
         base = Fraction(10) if base is None and name != "ln" else base
-        return found if base is None else ratio(found, _context.log(_float(snapped(base))))
-    if base is not None or (argument and _context.mag(_float(argument)) > 64):
+        found = _context.log(number)
+        return found if base is None else ratio(found, _function("ln", base))
+    if base is not None or _bits(number) > 64:
         raise NoValueError
-    found = getattr(_context, name.replace("arc", "a"))(_float(argument))
-    if found and _context.mag(found) > _LOST:  # a pole that rounding hides
+    found = getattr(_context, name.replace("arc", "a"))(number)
+    if _bits(found) > _LOST:  # a pole that rounding hides
         raise NoValueError
-    return found if not found or _context.mag(found) > 60 - _PRECISION else Fraction(0)
+    return found if _bits(found) > _NOISE else Fraction(0)
 
 
-def _factorial(argument: Value, marks: str) -> Value:
-    argument = snapped(argument)
+def _factorial(argument: Value, marks: str = "!") -> Value:
     if marks != "!":
         raise NoValueError
-    if isinstance(argument, Fraction) and argument.denominator == 1 and argument >= 0:
-        if argument > _MAX_FACTORIAL:
-            raise LimitError
-        return Fraction(math.factorial(argument.numerator))
     if abs(_float(argument)) > _MAX_FACTORIAL:
         raise LimitError
+    if isinstance(argument, Fraction) and argument.denominator == 1 and argument >= 0:
+        return Fraction(math.factorial(argument.numerator))
     return _context.gamma(_float(argument) + 1)
 
 
 def _binomial(n: Value, k: Value) -> Value:
-    n, k = snapped(n), snapped(k)
     if isinstance(k, Fraction) and k.denominator == 1 and 0 <= k <= _MAX_FACTORIAL:
         steps = (ratio(add(n, Fraction(-j)), Fraction(j + 1)) for j in range(k.numerator))
         return reduce(_times, steps, Fraction(1))
-    return ratio(
-        _factorial(n, "!"),
-        _times(_factorial(k, "!"), _factorial(add(n, _times(k, Fraction(-1))), "!")),
-    )
+    below = _times(_factorial(k), _factorial(snapped(add(n, -k))))
+    return ratio(_factorial(n), below)
 
 
-def _absolute(argument: Value) -> Value:
-    return abs(argument)
-
-
-def _floor(argument: Value, sign: int = 1) -> Value:
-    argument = snapped(argument)
-    if isinstance(argument, Fraction):
-        return Fraction(sign * math.floor(sign * argument))
-    if argument.imag:
+def _floor(argument: Value) -> Value:
+    if isinstance(argument, _context.mpc):
         raise NoValueError
-    return Fraction(sign * int(_context.floor(sign * argument)))
+    is_exact = isinstance(argument, Fraction)
+    return Fraction(math.floor(argument) if is_exact else int(_context.floor(argument)))
 
 
-def _determinant(rows: list[list[Value]]) -> Value:
-    if any(len(row) != len(rows) for row in rows) or not 0 < len(rows) < 6:
-        raise NoValueError
-    if len(rows) == 1:
-        return rows[0][0]
-    minors = ([row[:j] + row[j + 1 :] for row in rows[1:]] for j in range(len(rows)))
-    return _sum(
-        *(
-            _product(Fraction((-1) ** j), rows[0][j], _determinant(minor))
-            for j, minor in enumerate(minors)
-        )
-    )
-
-
+_FOLDED: dict[str, Callable[[Value, Value], Value]] = {"sum": add, "prod": _times, "mixed": add}
 _OPERATIONS: dict[str, Callable[..., Value]] = {
-    "neg": lambda a: -a,
-    "sum": _sum,
-    "prod": _product,
-    "div": ratio,
-    "mixed": add,
-    "pow": _power,
-    "root": _root,
-    "binom": _binomial,
-    "||": _absolute,
-    r"\lfloor\rfloor": _floor,
-    r"\lceil\rceil": lambda a: _floor(a, -1),
-}
+    "neg": lambda a: -a, "div": ratio, "pow": _power, "root": _root, "binom": _binomial, "||": abs,
+    r"\lfloor\rfloor": _floor, r"\lceil\rceil": lambda a: -_floor(-a),
+}  # fmt: skip
 
 
 def snapped(number: Value) -> Value:
@@ -382,25 +254,21 @@ def snapped(number: Value) -> Value:
     if isinstance(number, Fraction):
         return number
     if isinstance(number, _context.mpc):
-        size = _context.mag(number) if number else 0
+        least = _bits(number) + _NOISE
         real, imaginary = (
-            part if part and _context.mag(part) > size + 60 - _PRECISION else Fraction(0)
-            for part in (number.real, number.imag)
+            part if _bits(part) > least else 0 for part in (number.real, number.imag)
         )
-        return _context.mpc(_float(real), imaginary) if imaginary else snapped(real)
-    sign, mantissa, exponent, _ = number._mpf_
-    if not mantissa:
-        return Fraction(0)
-    if abs(exponent + mantissa.bit_length()) > _SNAP_BITS:
-        return number
+        return _context.mpc(real, imaginary) if imaginary else snapped(_context.mpf(real))
+    sign, top, exponent, _ = number._mpf_
+    if not top or abs(exponent + top.bit_length()) > _SNAP_BITS:
+        return number if top else Fraction(0)
     # Its continued fraction, until that has too many bits or what is left is rounding.
-    top, bottom = (mantissa << exponent, 1) if exponent > 0 else (mantissa, 1 << -exponent)
+    top, rest = (top << exponent, 1) if exponent > 0 else (top, 1 << -exponent)
     a, b, c, d = 0, 1, 1, 0
-    rest = bottom
-    while d.bit_length() < _SNAP_BITS > c.bit_length():
+    while max(c.bit_length(), d.bit_length()) < _SNAP_BITS:
         whole, left = divmod(top, rest)
         a, b, c, d = c, d, whole * c + a, whole * d + b
-        if left << (_PRECISION - 60) <= rest * c * d:
+        if left << -_NOISE <= rest * c * d:
             return Fraction(-c if sign else c, d)
         top, rest = rest, left
     return number
@@ -409,17 +277,9 @@ def snapped(number: Value) -> Value:
 def digits(number: Value) -> str:
     """The exact value as text, or its first digits; equal values have equal texts."""
     number = snapped(number)
-    if isinstance(number, Fraction):
-        text = (
-            f"{number.numerator:x}/{number.denominator:x}"
-            if number.denominator != 1
-            else f"{number.numerator:x}"
-        )
-        return (
-            text if len(text) < 60 else hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-        )
-    parts = (snapped(number.real), snapped(number.imag))
-    return "&".join(
-        digits(part) if isinstance(part, Fraction) else _context.nstr(part, _KEY_DIGITS)
-        for part in (parts if parts[1] else parts[:1])
-    )
+    if isinstance(number, _context.mpc):
+        return f"{digits(number.real)}&{digits(number.imag)}"
+    if not isinstance(number, Fraction):
+        return _context.nstr(number, _KEY_DIGITS)
+    text = f"{number.numerator:x}" + (f"/{number.denominator:x}" if number.denominator > 1 else "")
+    return text if len(text) < 60 else hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
