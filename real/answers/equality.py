@@ -106,7 +106,7 @@ class _Writer:
             return self.key(parts[0]) if found is None else _union(found[1])
         if kind in ("list", r"\{\}"):
             return self.listed(node)
-        if kind == "env" and text in ("matrix", "bmatrix"):
+        if kind == "env" and text == "matrix":
             return self.key(node._replace(text="pmatrix"))
         if len(_signed(node)) > 1:
             return self.listed(Node("list", ",", _signed(node)))

@@ -59,6 +59,7 @@ _ONE_ARGUMENT = frozenset(
     r"\overline \vec \hat \widehat \tilde \overrightarrow \overleftrightarrow \dot \ddot \pmod \not".split()
 )
 _BIG = frozenset(r"\int \iint \oint \sum \prod \lim \partial \sup".split())
+_SAME_ENVIRONMENT = {"bmatrix": "pmatrix", "array": "matrix", "smallmatrix": "matrix"}
 _SPELT = {r"\abs": "||", r"\floor": r"\lfloor\rfloor", r"\ceil": r"\lceil\rceil"}
 ZERO_WIDTH = Node("row")
 """What stands between two separators, or in `{}`: nothing."""
@@ -446,7 +447,7 @@ class _Reader:
                 if sign != end or cells != [ZERO_WIDTH]:
                     rows.append(Node("cells", parts=tuple(cells)))
                 cells = []
-        return Node("env", "matrix" if name in ("array", "smallmatrix") else name, tuple(rows))
+        return Node("env", _SAME_ENVIRONMENT.get(name, name), tuple(rows))
 
     def starts_unit(self, factors: list[Node]) -> bool:
         token, following = self.next, self.tokens[self.at + 1]

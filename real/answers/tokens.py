@@ -157,7 +157,7 @@ def tokens(text: str, depth: int = 0, in_text: bool = False) -> list[Token]:
         match = _TOKEN.match(text, position)
         assert match is not None
         kind, piece = str(match.lastgroup), match.group()
-        if kind == "comma" and depth:  # (1,234) is a pair
+        if kind == "comma" and depth and ",0" not in piece:  # (1,234) is a pair
             kind, piece = "num", piece.partition(",")[0]
         position += len(piece)
         if kind == "space":
