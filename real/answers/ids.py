@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -9,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from real.answers.boxes import last_box, last_number
-from real.answers.canonical import canonical
+from real.answers.canonical import MAX_LENGTH, canonical
 from real.answers.equality import Equality
 
 Extract = Literal["strict", "flexible"]
@@ -155,6 +156,22 @@ class AnswerIds:
         return answer if self._equality is None else self._equality.key(answer)
 
 
+MAX_WORDS = 8
+"""Of a reference answer outside of a box; a longer text is a solution, which no box repeats."""
+_WORD = re.compile(r"(?<![\\\w])[^\W\d_]{2,}")
+
+
+def unusable(reference: str) -> str:
+    """Why no response can equal a reference answer, in words; empty if one can."""
+    box = last_box(reference)
+    text = reference if box is None else box
+    if len(text) > MAX_LENGTH:
+        return f"longer than {MAX_LENGTH:,} characters"
+    if len(_WORD.findall(text)) > MAX_WORDS:
+        return f"prose of more than {MAX_WORDS} words"
+    return "" if canonical(text) else "empty"
+
+
 def _read_truth(truth: str) -> str:
     box = last_box(truth)
-    return canonical(truth if box is None else box)
+    return "" if unusable(truth) else canonical(truth if box is None else box)
