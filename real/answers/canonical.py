@@ -41,7 +41,8 @@ def _canonical(answer: str) -> str:
 
 
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
-_PREAMBLES = ("answer", "the answer is", "the final answer is", "final answer")
+_PREAMBLE = re.compile(r"(?:final )?answer|rs|(?!.*\bnot\b).* (?:is|are|equals)")
+_REALS = Node("name", r"\mathbb{R}")
 
 
 def _item(node: Node) -> Node:
@@ -53,8 +54,12 @@ def _item(node: Node) -> Node:
     names = {p.parts[0] for p in node.parts if (p.kind, p.text) == ("rel", "=")}
     # Of several equations the names say which is which.
     keeps = len(names) > 1 and node.kind in ("list", r"\{\}", "()")
-    parts = tuple(_sides(p) if keeps and p.kind == "rel" else _item(p) for p in node.parts)
+    kept = [p for p in node.parts if p.kind != "rel" or p.text != r"\in" or p.parts[1] != _REALS]
+    kept = kept if kept and node.kind == "list" else node.parts
+    parts = tuple(_sides(p) if keeps and p.kind == "rel" else _item(p) for p in kept)
     is_plain = node.kind == "list" and not any(part.kind == "rel" for part in parts)
+    if node.kind == "list" and len(parts) == 1:
+        return parts[0]
     return node._replace(parts=parts, text="," if is_plain else node.text)
 
 
@@ -77,8 +82,12 @@ def _without(node: Node) -> Node:
         return first
     if kind == "div" and first.kind == "neg":
         return Node("neg", parts=(node._replace(parts=(first.parts[0], parts[1])),))
-    if kind == "row" and len(parts) == 2 and first.text.lower() in _PREAMBLES:
+    if kind == "row" and len(parts) == 2 and _PREAMBLE.fullmatch(first.text.lower()):
         return parts[1]
+    if kind == "env" and text in ("aligned", "align", "gathered") and len(parts) == 1:
+        return first.parts[0] if len(first.parts) == 1 else node
+    if kind == "sum" and first == _REALS and len(parts) == 2 and parts[1].kind == "neg":
+        return Node("setop", r"\setminus", (first, parts[1].parts[0]))
     if kind == "setop" and text == ":" and first.kind == "word":
         return parts[-1]
     if kind == "rel" and _asks(node):
@@ -87,6 +96,7 @@ def _without(node: Node) -> Node:
 
 
 _ASKED_FUNCTIONS = frozenset("fghFGHPEVNTSQqpADL")
+_OPERATORS = (r"\max", r"\min", r"\det", r"\lim", r"\gcd", r"\dim")
 _COORDINATES = frozenset("xyz")
 
 
@@ -118,11 +128,16 @@ def _names(node: Node, value: Node) -> bool:
     kind, text, parts = node
     if kind in ("name", "sub"):
         return is_name(node)
-    if kind in ("word", "cmd", "func"):
+    if kind == "func":
+        return value.text != "0"  # `\sin x=0` is an equation
+    if kind in ("word", "cmd"):
         return True
     if kind == "row":
         return any(part.kind == "word" for part in parts)
     if kind == "prod" and not _is_application(node):
+        head = parts[0].parts[0] if parts[0].kind == "sub" else parts[0]
+        if head.text in _OPERATORS:
+            return True
         points = parts[1:] if parts[0].text == "m" else parts
         return all(part.kind == "cmd" or part.text.isupper() for part in points)
     if kind in ("()", r"\{\}") or (kind == "setop" and text == ":") or kind == "post":
@@ -132,7 +147,7 @@ def _names(node: Node, value: Node) -> bool:
     inner = [part.parts[0] if part.kind == "neg" else part for part in parts]
     return (
         is_free
-        and (kind == "prod" or kind in ("sum", "div", "[]", "||"))
+        and (kind == "prod" or kind in ("sum", "div", "[]", "||", r"\|\|"))
         and (kind == "prod" or all(_names(part, value) for part in inner))
     )
 

@@ -39,10 +39,11 @@ _TURNED = {">": "<", r"\ge": r"\le", r"\supset": r"\subset", r"\supseteq": r"\su
 _SYMMETRIC = ("=", r"\ne", r"\approx", r"\cap")
 _SUCH_THAT = ("|", r"\mid", ":")
 _REALS = "()<-inf|inf>"
+_EMPTY = (Node(r"\{\}"), Node("name", r"\emptyset"), Node("word", "empty set"))
 _ONE_TEXT = {
     Node("name", r"\mathbb{R}"): _REALS, Node("word", "all real numbers"): _REALS,
     Node("name", r"\infty"): "inf", Node("neg", parts=(Node("name", r"\infty"),)): "-inf",
-    Node(r"\{\}"): r"name \emptyset",
+    Node("word", "all reals"): _REALS, **dict.fromkeys(_EMPTY, r"name \emptyset"),
 }  # fmt: skip
 
 
@@ -101,6 +102,8 @@ class _Writer:
             around = "vmatrix" if kind == "||" else "pmatrix"
             is_bare = parts[0].text == "matrix"
             return self.key(parts[0]._replace(text=around) if is_bare else parts[0])
+        if kind == r"\{\}" and is_single and parts[0] in _EMPTY:
+            return "set<empty>"
         if kind in ("()", r"\{\}") and is_single:
             found = self.condition(parts[0]) if kind != "()" else None
             return self.key(parts[0]) if found is None else _union(found[1])
@@ -157,6 +160,9 @@ class _Writer:
 
     def sets(self, node: Node) -> str:
         _, sign, parts = node
+        if sign == r"\cup" and all(part.kind == r"\{\}" for part in parts):
+            keys = {self.key(one) for part in parts for one in part.parts}
+            return f"set<{'|'.join(sorted(keys))}>" if len(keys) > 1 else keys.pop()
         if sign == r"\cup":
             return " u ".join(sorted({one for p in parts for one in self.key(p).split(" u ")}))
         if sign != r"\setminus" or self.key(parts[0]) != _REALS or parts[1].kind != r"\{\}":

@@ -70,17 +70,18 @@ _UNITS = frozenset(
     " ounce oz ton tonne s sec second min minute h hr hour day week month year yr ms l liter litre ml"
     " milliliter millilitre gallon gal quart pint acre hectare ha dollar cent usd euro rupee newton"
     " joule watt volt kw kwh hz hertz ampere ohm pascal kelvin knot bit byte way person people L N J W V"
-    " square cubic sq cu per of / * the percent pct degree deg".split()
+    " percent pct degree deg".split()
 )
+_LINKS = frozenset(("square", "squared", "cubic", "cubed", "sq", "cu", "per", "/", "*"))
 _RAW_UNITS = frozenset("cm mm km kg ft lb hr ml yd oz".split())
 
 
 def is_unit(words: str) -> bool:
     """A unit that answers have or lack by chance, in any number: `square inches`, `km / h`."""
-    return all(
+    named = [word for word in words.split() if word[0] != "^" and word.lower() not in _LINKS]
+    return bool(named) and all(
         word in _UNITS or word.lower() in _UNITS or word.lower().removesuffix("s") in _UNITS
-        for word in words.split()
-        if word[0] != "^"
+        for word in named
     )
 
 
@@ -215,8 +216,8 @@ class _Reader:
 
     def starts_factor(self) -> bool:
         token = self.next
-        if token.text == "|" and token.type == "op":
-            return not self.bars and self.n_bars() % 2 == 0
+        if token.text in ("|", r"\|"):
+            return not self.bars and self.n_bars(token.text) % 2 == 0
         if token.text in _NO_FACTOR or _separator(token):
             return False
         return (
@@ -225,14 +226,14 @@ class _Reader:
             or (token.text.startswith(r"\begin"))
         )
 
-    def n_bars(self) -> int:
+    def n_bars(self, bar: str) -> int:
         """Bars from here on to the end of the bracket; an odd number of them starts with a sign."""
         level = n_bars = 0
         for token in self.tokens[self.at :]:
             level += (token.text in ("{", *_PAIRS)) - (token.text in ("}", *_PAIRS.values()))
             if level < 0:
                 break
-            n_bars += token.text == "|" and level == 0
+            n_bars += token.text == bar and level == 0
         return n_bars
 
     def signed_factor(self) -> Node:

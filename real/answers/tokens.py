@@ -120,7 +120,7 @@ _BARE = (
         "setminus".split()
     )
     | FUNCTIONS
-)
+) - {"sec"}
 """Commands that are known without their backslash, too."""
 _SHORT_WORDS = frozenset("or no if of is to it on am pm".split())
 
@@ -135,7 +135,7 @@ _TOKEN = re.compile(
     |(?P<double>\\mathbb\s*(?:\{{\s*[A-Z]\s*\}}|[A-Z]))
     |(?P<cmd>\\[A-Za-z]+\*?)
     |(?P<let>(?:[ap]\.\ ?m\b\.?)|[A-Za-z]+)
-    |(?P<op>\*\*|<=|>=|!=|\\\\|\\.|.)
+    |(?P<op>\*\*|<=|>=|(?<=\s)!=|\\\\|\\.|.)
     """,
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
@@ -230,6 +230,8 @@ def _command(name: str, text: str, position: int, depth: int) -> tuple[list[Toke
         return [], start + 1 if hides else position
     if name in ("R", "Z", "N", "Q", "C"):
         return [Token("cmd", rf"\mathbb{{{name}}}")], position
+    if name in ("lor", "vee", "land", "wedge"):
+        return [Token("word", "or" if name in ("lor", "vee") else "and")], position
     if name == "degree":
         return [Token("op", "^"), Token("cmd", r"\circ")], position
     name = _SYNONYMS.get(name, name)

@@ -194,6 +194,10 @@ def _root(base: Value, index: Value) -> Value:
         return _power(base, ratio(Fraction(1), index))
     if isinstance(base, Fraction) and base < 0 and index % 2:
         return -_root(-base, index)
+    if isinstance(base, Fraction) and base > 0 and index == 2:
+        exact = Fraction(math.isqrt(base.numerator), math.isqrt(base.denominator))
+        if exact * exact == base:
+            return exact
     return snapped(_context.root(_float(base), index.numerator))
 
 

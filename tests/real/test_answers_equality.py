@@ -57,6 +57,8 @@ from real.tiny import problems as tiny_problems
         ("1/2", r"P(A|B)=\frac12", r"\sin x=\frac12", r"\frac{a}{b}=\frac12", "AB=0.5", "½"),
         ("(1,2)", "(a,b)=(1,2)", r"(1\text{ cm}, 2\text{ cm})", r"\left(1,\;2\right)"),
         ("2:3", "a:b=2:3", "2 : 3"),
+        ("1,2", r"x=1 \lor x=2", r"\{1\}\cup\{2\}"),
+        ("10^{50}", r"\sqrt{10^{100}}"),
         ("y=-2x+3", "2x+y=3", "4x=6-2y", "y-1=-2(x-1)"),
         ("73", "**73**", r"\boldsymbol{73}", r"\color{red}{73}", r"{\bf 73}", r"\underline{73}", "73\u200b"),
         (r"\pm3", "±3", "3,-3", "x=±3"),
@@ -69,7 +71,7 @@ from real.tiny import problems as tiny_problems
         (r"2^{2023}", r"2\cdot 2^{2022}", r"\frac{4^{1012}}{2}"),
         (r"x<2 \text{ or } x>3", r"(-\infty,2)\cup(3,\infty)", "3<x or 2>x"),
         (r"x>2 \text{ and } x<5", "5>x>2", "(2,5)", r"\{x \mid 2<x<5\}"),
-        (r"\mathbb{R}", "ℝ", r"(-\infty,\infty)", r"x\in\mathbb R"),
+        (r"\mathbb{R}", "\u211d", r"(-\infty,\infty)", r"x\in\mathbb R"),
         (r"x\ne2", r"\mathbb{R}\setminus\{2\}", r"(-\infty,2)\cup(2,\infty)"),
         (r"\varnothing", r"\emptyset", r"\{\}", "∅"),
         ("101_2", "101_{2}"),
@@ -164,9 +166,7 @@ trees = st.one_of(
         lambda kind, parts: Node(kind, parts=parts[:2]), st.sampled_from(["()", "(]", "[)"]), items
     ),
     items.map(lambda parts: Node(r"\{\}", parts=parts)),
-    items.map(
-        lambda parts: Node("rel", "< " + r"\le", parts[:1] + (Node("name", "t"),) + parts[1:2])
-    ),
+    items.map(lambda parts: Node("rel", "< " + r"\le", (parts[0], Node("name", "t"), parts[1]))),
     items.map(lambda parts: Node("env", "pmatrix", (Node("cells", parts=parts),))),
 )
 
