@@ -10,7 +10,8 @@ import re
 from contextlib import suppress
 from functools import lru_cache
 
-from real.answers.reader import ZERO_WIDTH, Node, UnreadableError, is_name, is_unit, read, write
+from real.answers.notation import is_unit
+from real.answers.reader import ZERO_WIDTH, Node, UnreadableError, is_name, read, write
 from real.answers.tokens import folded
 
 MAX_LENGTH = 1_000
@@ -143,7 +144,7 @@ def _names(node: Node, value: Node) -> bool:
     if kind in ("()", r"\{\}") or (kind == "setop" and text == ":") or kind == "post":
         return all(_names(part, value) for part in parts)
     # `x+y=1` and `|x|=2` are equations, and so is `a+b=0`.
-    is_free = kind == "prod" or not names_in(node) & _COORDINATES and value.text != "0"
+    is_free = kind == "prod" or (not names_in(node) & _COORDINATES and value.text != "0")
     inner = [part.parts[0] if part.kind == "neg" else part for part in parts]
     return (
         is_free

@@ -31,8 +31,17 @@ from typing import Any, NamedTuple
 
 from real.answers.reader import Node, UnreadableError, is_name, read, write
 from real.answers.tokens import folded
-from real.answers.values import SALTS, LimitError, NoValueError, add, digits, letters, point
-from real.answers.values import ratio, value
+from real.answers.values import (
+    SALTS,
+    LimitError,
+    NoValueError,
+    add,
+    digits,
+    letters,
+    point,
+    ratio,
+    value,
+)
 
 _LESS, _GREATER = ("<", r"\le"), (">", r"\ge")
 _TURNED = {">": "<", r"\ge": r"\le", r"\supset": r"\subset", r"\supseteq": r"\subseteq"}

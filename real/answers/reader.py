@@ -21,11 +21,11 @@ Brackets that only group stay in the tree, so its text needs no rule for when to
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from real.answers.tokens import FUNCTIONS, Token, is_word, tokens
+from real.answers.notation import FUNCTIONS, RAW_UNITS, words
+from real.answers.tokens import Token, is_word, tokens
 
 
 class Node(NamedTuple):
@@ -44,10 +44,9 @@ MAX_DEPTH = 40
 """Levels of brackets and arguments. What is deeper is not read."""
 
 _END = Token("end", "")
-_RELATIONS = frozenset(
-    r"= < > \le \ge \ne \in \notin \to \approx \equiv \sim \simeq \cong \subset \subseteq \supset"
-    r" \supseteq \perp \parallel \propto \Rightarrow \implies \iff | \mid \mod \bmod \ll \gg".split()
-)
+_RELATIONS = words(r"""= < > \le \ge \ne \in \notin \to \approx \equiv \sim \simeq \cong \subset
+    \subseteq \supset \supseteq \perp \parallel \propto \Rightarrow \implies \iff | \mid \mod
+    \bmod \ll \gg""")  # fmt: skip
 _SET_SIGNS = frozenset((r"\cup", r"\cap", r"\setminus", ":"))
 _SIGNS = {"+": "", "-": "neg", r"\pm": "pm", r"\mp": "mp"}
 _PAIRS = {"(": ")", "[": "]", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil",
@@ -55,34 +54,12 @@ _PAIRS = {"(": ")", "[": "]", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r
 _CLOSERS = frozenset((*_PAIRS.values(), "}", "", "&", r"\\"))
 _SEPARATORS = {",": ",", ";": ",", "or": "or", "and": "and"}
 _NO_FACTOR = frozenset((*_RELATIONS, *_SET_SIGNS, *_SIGNS, *_CLOSERS, r"\cdot", "/", r"\choose"))
-_ONE_ARGUMENT = frozenset(
-    r"\overline \vec \hat \widehat \tilde \overrightarrow \overleftrightarrow \dot \ddot \pmod \not".split()
-)
-_BIG = frozenset(r"\int \iint \oint \sum \prod \lim \partial \sup".split())
+_ONE_ARGUMENT = words(r"\overline \vec \hat \widehat \tilde \overrightarrow \dot \ddot \pmod \not")
+_BIG = words(r"\int \iint \oint \sum \prod \lim \partial \sup")
 _SAME_ENVIRONMENT = {"bmatrix": "pmatrix", "array": "matrix", "smallmatrix": "matrix"}
 _SPELT = {r"\abs": "||", r"\floor": r"\lfloor\rfloor", r"\ceil": r"\lceil\rceil"}
 ZERO_WIDTH = Node("row")
 """What stands between two separators, or in `{}`: nothing."""
-
-_UNITS = frozenset(
-    "unit inch inche in foot feet ft yard yd mile mi mph kph kmh m cm mm km dm nm meter metre centimeter"
-    " centimetre millimeter millimetre kilometer kilometre g gram kg mg kilogram milligram lb pound"
-    " ounce oz ton tonne s sec second min minute h hr hour day week month year yr ms l liter litre ml"
-    " milliliter millilitre gallon gal quart pint acre hectare ha dollar cent usd euro rupee newton"
-    " joule watt volt kw kwh hz hertz ampere ohm pascal kelvin knot bit byte way person people L N J W V"
-    " percent pct degree deg".split()
-)
-_LINKS = frozenset(("square", "squared", "cubic", "cubed", "sq", "cu", "per", "/", "*"))
-_RAW_UNITS = frozenset("cm mm km kg ft lb hr ml yd oz".split())
-
-
-def is_unit(words: str) -> bool:
-    """A unit that answers have or lack by chance, in any number: `square inches`, `km / h`."""
-    named = [word for word in words.split() if word[0] != "^" and word.lower() not in _LINKS]
-    return bool(named) and all(
-        word in _UNITS or word.lower() in _UNITS or word.lower().removesuffix("s") in _UNITS
-        for word in named
-    )
 
 
 class _Reader:
@@ -467,7 +444,7 @@ class _Reader:
             return token.text in "mshgLNJWV"
         raw, after = token.text + following.text, self.tokens[self.at + 2]
         ends = after.text in ("^", ",", "/", *_CLOSERS) or after.type == "word"
-        return token.spaced and following.type == "let" and raw in _RAW_UNITS and ends
+        return token.spaced and following.type == "let" and raw in RAW_UNITS and ends
 
     def unit(self, quantity: Node) -> Node:
         """Words behind a quantity, with their powers and slashes."""
@@ -489,15 +466,11 @@ class _Reader:
                 return Node("unit", " ".join(words), (quantity,))
 
 
-_LOOSE = frozenset("sum neg pm mp prod over list rel setop mixed pow sub row unit".split())
-_PLAIN_NAMES = frozenset(
-    rf"\{name}"
-    for name in (
-        "pi alpha beta gamma delta epsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma"
-        " tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega infty"
-        " emptyset circ ldots ell"
-    ).split()
-)
+_LOOSE = words("sum neg pm mp prod over list rel setop mixed pow sub row unit")
+_PLAIN_NAMES = words(r"""\pi \alpha \beta \gamma \delta \epsilon \zeta \eta \theta \vartheta
+    \iota \kappa \lambda \mu \nu \xi \rho \sigma \tau \upsilon \phi \varphi \chi \psi \omega
+    \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Phi \Psi \Omega \infty \emptyset \circ \ldots
+    \ell""")  # fmt: skip
 
 
 def _separator(token: Token) -> str:

@@ -9,6 +9,18 @@ import re
 import unicodedata
 from typing import NamedTuple
 
+from real.answers.notation import (
+    BARE,
+    FUNCTIONS,
+    GREEK,
+    LOOKS,
+    SHORT_WORDS,
+    SIGNS,
+    SYNONYMS,
+    TEXTS,
+    WITH_ARGUMENT,
+)
+
 
 class Token(NamedTuple):
     """A piece of LaTeX."""
@@ -19,28 +31,6 @@ class Token(NamedTuple):
     """A space stands before it."""
     is_text: bool = False
     r"""It stands in `\text{...}`, where one letter may be a unit."""
-
-
-_SIGNS = str.maketrans({
-    **dict.fromkeys("\u2212\u2012\u2013\u2014\u2010\u2011", "-"),
-    **dict.fromkeys("\u00d7\u00b7\u22c5\u2219\u2022\u2217", r"\cdot "),
-    **dict.fromkeys("\u2032\u2019\u2018\u00b4", "'"), **dict.fromkeys("\u2223\u01c0\u2502", "|"),
-    **dict.fromkeys("\u20ac\u00a3\u00a5\u201c\u201d\"`", ""), **dict.fromkeys("\u00f7\u2215\u2044", "/"),
-    **dict.fromkeys("\u2205\u2300\u00d8", r"\emptyset "), **dict.fromkeys("\u00b0\u00ba", r"^{\circ}"),
-    "\u2264": r"\le ", "\u2a7d": r"\le ", "\u2265": r"\ge ", "\u2a7e": r"\ge ", "\u2260": r"\ne ",
-    "\u2248": r"\approx ", "\u2261": r"\equiv ", "\u221a": r"\sqrt ", "\u221b": r"\sqrt[3]",
-    "\u221e": r"\infty ", "\u222a": r"\cup ", "\u2229": r"\cap ", "\u2208": r"\in ", "\u2209": r"\notin ",
-    "\u2216": r"\setminus ", "\u2220": r"\angle ", "\u00b1": r"\pm ", "\u2213": r"\mp ", "\u2236": ":",
-    "\u230a": r"\lfloor ", "\u230b": r"\rfloor ", "\u2308": r"\lceil ", "\u2309": r"\rceil ",
-    "\u27e8": r"\langle ", "\u27e9": r"\rangle ", "\u2192": r"\to ", "\u2026": r"\ldots ",
-    "\u25b3": r"\triangle ", "\u2218": r"\circ ", "\u2211": r"\sum ", "\u222b": r"\int ",
-    "\u2016": r"\|", "\u2225": r"\parallel ", "\u22a5": r"\perp ",
-    **{sign: rf"\mathbb{{{unicodedata.normalize('NFKC', sign)}}}" for sign in "\u211d\u2124\u211a\u2115\u2102"},
-})  # fmt: skip
-_GREEK = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma "
-    "tau upsilon phi chi psi omega"
-).split()
 
 
 _RAISED, _LOWERED = "[\u00b2\u00b3\u00b9\u2070-\u207f]+", "[\u2080-\u208e]+"
@@ -56,7 +46,7 @@ def folded(text: str) -> str:
         text = unicodedata.normalize("NFC", text)
         for mark, shifted in (("^", _RAISED), ("_", _LOWERED)):
             text = re.sub(shifted, lambda m, mark=mark: f"{mark}{{{_plain(m[0])}}}", text)
-        text = "".join(c if c.isascii() else _fold(c) for c in text.translate(_SIGNS))
+        text = "".join(c if c.isascii() else _fold(c) for c in text.translate(SIGNS))
     text = _MARKS_BEHIND.sub("", _DOUBLED.sub(r"\\", " ".join(text.split())))
     for mark in ("**", "__", "*"):
         if len(text) > 2 * len(mark) and text.startswith(mark) and text.endswith(mark):
@@ -65,7 +55,7 @@ def folded(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    plain = unicodedata.normalize("NFKC", text).translate(_SIGNS)
+    plain = unicodedata.normalize("NFKC", text).translate(SIGNS)
     return "".join(c for c in plain if unicodedata.category(c) not in ("Cf", "Mn"))
 
 
@@ -77,53 +67,13 @@ def _fold(character: str) -> str:
     if len(plain) != 1:
         return plain
     name = unicodedata.name(plain[0], "").replace("LAMDA", "LAMBDA").split()
-    if name[:1] == ["GREEK"] and name[-1].lower() in _GREEK:
+    if name[:1] == ["GREEK"] and name[-1].lower() in GREEK:
         letter = name[-1].lower()
         return f"\\{letter.capitalize() if name[1] == 'CAPITAL' else letter} "
     return plain
 
 
-_SYNONYMS = {
-    new: name
-    for name, others in {
-        "le": "leq leqslant leqq", "ge": "geq geqslant geqq", "ne": "neq", "binom": "dbinom tbinom",
-        "frac": "dfrac tfrac cfrac sfrac nicefrac", "cdot": "times ast cdotp bullet",
-        "emptyset": "varnothing empty", "to": "rightarrow longrightarrow", "overline": "bar",
-        "ldots": "dots cdots dotsc dotsb", "infty": "infinity infin inf", "cap": "bigcap intersection",
-        "setminus": "backslash smallsetminus", "cup": "bigcup union", "angle": "measuredangle",
-        "arcsin": "asin", "arccos": "acos", "arctan": "atan arctg", "tan": "tg", "cot": "ctg",
-        "csc": "cosec", "epsilon": "varepsilon", "|": "lvert rvert vert", "\\|": "lVert rVert Vert",
-        "{": "lbrace", "}": "rbrace", "[": "lbrack", "]": "rbrack", "/": "div", ":": "colon ratio",
-        "<": "lt", ">": "gt", "'": "prime",
-    }.items()
-    for new in others.split()
-}  # fmt: skip
-_LOOKS = frozenset(
-    "displaystyle textstyle scriptstyle limits nolimits left right middle mleft mright rm bf it sf tt "
-    "cal em mathstrut strut boldmath tiny small normalsize large Large LARGE huge Huge boxed fbox "
-    "boldsymbol mathbf mathit mathsf mathtt bm pmb mathnormal mathcal mathscr mathfrak underline emph "
-    "ensuremath mathop mathrel mathbin mathord big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl "
-    "Biggr bigm Bigm pounds euro textdollar rmfamily bfseries itshape".split()
-)
-_WITH_ARGUMENT = frozenset("color textcolor colorbox phantom hspace vspace label tag".split())
 _SPACES = "quad|qquad|enspace|thinspace|space"
-_TEXTS = frozenset(
-    "text mbox textbf textit textrm textsf texttt textnormal textup hbox mathrm operatorname".split()
-)
-FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lg".split()
-)
-_BARE = (
-    frozenset(
-        "sqrt infinity infty inf cup union cap cdot choose asin acos atan leq geq neq cbrt abs floor ceil "
-        "emptyset frac binom pi alpha beta gamma delta epsilon theta lambda rho sigma tau phi psi omega "
-        "setminus".split()
-    )
-    | FUNCTIONS
-) - {"sec"}
-"""Commands that are known without their backslash, too."""
-_SHORT_WORDS = frozenset("or no if of is to it on am pm".split())
-
 _BETWEEN = r"(?:\{,\}|,\\!\ ?|\\[,!:\ ]|[\ ~])"
 _TOKEN = re.compile(
     rf"""(?P<space>(?:\s|~|\\[,!;:>\ ]|\\(?:{_SPACES})(?![A-Za-z]))+)
@@ -195,13 +145,13 @@ def tokens(text: str, depth: int = 0, in_text: bool = False) -> list[Token]:
 def is_word(run: str) -> bool:
     """Letters that are a word also outside of text: three or more, but no `xyz` or `abc`."""
     is_product = len(run) < 3 or set(run) <= set("xyz") or set(run) <= set("abc")
-    return run.isascii() and run.isalpha() and run.lower() not in _BARE and not is_product
+    return run.isascii() and run.isalpha() and run.lower() not in BARE and not is_product
 
 
 def _letters(run: str, in_text: bool) -> list[Token]:
-    if run.lower() in _BARE:
-        return [Token("cmd", "\\" + _SYNONYMS.get(run.lower(), run.lower()))]
-    in_text = in_text or is_word(run) or run.lower() in _SHORT_WORDS or not run.isascii()
+    if run.lower() in BARE:
+        return [Token("cmd", "\\" + SYNONYMS.get(run.lower(), run.lower()))]
+    in_text = in_text or is_word(run) or run.lower() in SHORT_WORDS or not run.isascii()
     if len(run) == 1 or not in_text:
         return [Token("let", letter, is_text=in_text) for letter in run]
     return [Token("word", run)]
@@ -211,21 +161,21 @@ def _command(name: str, text: str, position: int, depth: int) -> tuple[list[Toke
     """Tokens of a command, and where the text goes on."""
     start = len(text) - len(text[position:].lstrip())
     is_opened = text.startswith("{", start)
-    if name in _TEXTS or name in _WITH_ARGUMENT:
+    if name in TEXTS or name in WITH_ARGUMENT:
         if not is_opened:
             return [], position
         end = _closing(text, start + 1)
         inside = text[start + 1 : end]
-        made = tokens(inside, depth, in_text=True) if name in _TEXTS else []
+        made = tokens(inside, depth, in_text=True) if name in TEXTS else []
         if made and inside[:1] == " ":
             made[0] = made[0]._replace(spaced=True)
         if name == "operatorname" and len(made) == 1:
-            made = [Token("cmd", "\\" + _SYNONYMS.get(inside.strip(), inside.strip()))]
+            made = [Token("cmd", "\\" + SYNONYMS.get(inside.strip(), inside.strip()))]
         # Only a letter that stands alone is one: the `a` of `a cat` is a word.
         if any(t.type == "word" and t.text not in ("and", "or") for t in made):
             made = [t._replace(type="word") if t.type == "let" else t for t in made]
         return made, end + 1
-    if name in _LOOKS:
+    if name in LOOKS:
         hides = name in ("left", "right", "mleft", "mright") and text.startswith(".", start)
         return [], start + 1 if hides else position
     if name in ("R", "Z", "N", "Q", "C"):
@@ -234,7 +184,7 @@ def _command(name: str, text: str, position: int, depth: int) -> tuple[list[Toke
         return [Token("word", "or" if name in ("lor", "vee") else "and")], position
     if name == "degree":
         return [Token("op", "^"), Token("cmd", r"\circ")], position
-    name = _SYNONYMS.get(name, name)
+    name = SYNONYMS.get(name, name)
     if name in "{}":
         return [Token("op", "\\" + name)], position
     return [Token("cmd", "\\" + name) if name.isalpha() else Token("op", name)], position

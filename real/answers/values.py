@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
@@ -18,6 +17,7 @@ from typing import Any
 
 import mpmath
 
+from real.answers.notation import FUNCTIONS, words
 from real.answers.reader import Node, write
 
 
@@ -48,10 +48,10 @@ Value = Any
 """A `Fraction`, or a real or complex number of `_context`."""
 
 _CONSTANTS = {r"\pi": +_context.pi, "e": +_context.e, "i": _context.mpc(0, 1)}
-_NO_LETTER = re.compile(
-    r"\\(?:infty|emptyset|ldots|circ|mathbb.*|(?!xi|mu|nu|pi)[a-z]{2}|log|exp|\w+h|s?sin|arc.*)"
+_NO_LETTER = words(r"\infty \emptyset \ldots \circ \max \min \gcd \lcm \det \arg").union(
+    f"\\{name}" for name in FUNCTIONS
 )
-_MANY = frozenset("num sum prod div mixed pow root binom func".split())
+_MANY = words("num sum prod div mixed pow root binom func")
 _ONE = frozenset(("neg", "post", "()", "[]", r"\{\}", "||", r"\lfloor\rfloor", r"\lceil\rceil"))
 _MARKS = (r"\vec", r"\hat", r"\tilde")
 
@@ -60,7 +60,7 @@ def letters(node: Node) -> frozenset[str]:
     """The names in a scalar formula that have no value of their own; NoValueError if it is none."""
     kind, text, parts = node
     if kind == "name":
-        if _NO_LETTER.fullmatch(text):
+        if text in _NO_LETTER or text.startswith(r"\mathbb"):
             raise NoValueError
         return frozenset() if text in _CONSTANTS else frozenset((text,))
     if kind == "sub" or text[:1] == "'" or text in _MARKS:  # a name with an index or a mark

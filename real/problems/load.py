@@ -48,8 +48,8 @@ def read_problems(
     useless = next((p for p in chosen if with_answers and unusable(p.answer or "")), None)
     if useless is not None:
         raise UserError(
-            f"labels = 'truth': the answer to problem {useless.id!r} of {config.problems} can equal no "
-            f"response ({unusable(useless.answer or '')}); mend it or train on votes"
+            f"labels = 'truth': the answer to problem {useless.id!r} of {config.problems} can "
+            f"equal no response ({unusable(useless.answer or '')}); mend it or train on votes"
         )
     return chosen
 

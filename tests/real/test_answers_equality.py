@@ -51,7 +51,8 @@ from real.tiny import problems as tiny_problems
         ("5x-7y+11z+4=0", "10x - 14y + 22z + 8 = 0", "5x+11z=7y-4"),
         ("1000", r"1\,000", "1{,}000", "1 000", "(1,000)"),
         ("15", r"{15\text{ cm}^2}", r"15\ \text{square inches}", r"15\,\mathrm{m/s^2}", "15 mph"),
-        ("5", r"5\text{ km}/\text{h}", r"5^\circ", r"\text{The answer is }5", "5 %", r"5\text{ Hours}"),
+        ("5", r"5\text{ km}/\text{h}", r"5^\circ", r"\text{The answer is }5", "5 %",
+         r"5\text{ Hours}"),
         (r"7\text{ a.m.}", "7 a.m.", r"7\text{ am}"),
         ("116", "m+n=116", r"S_{10}=116", r"\text{Area}=116", "f(3)=116", r"\angle ABC=116^\circ"),
         ("1/2", r"P(A|B)=\frac12", r"\sin x=\frac12", r"\frac{a}{b}=\frac12", "AB=0.5", "½"),
@@ -60,7 +61,8 @@ from real.tiny import problems as tiny_problems
         ("1,2", r"x=1 \lor x=2", r"\{1\}\cup\{2\}"),
         ("10^{50}", r"\sqrt{10^{100}}"),
         ("y=-2x+3", "2x+y=3", "4x=6-2y", "y-1=-2(x-1)"),
-        ("73", "**73**", r"\boldsymbol{73}", r"\color{red}{73}", r"{\bf 73}", r"\underline{73}", "73\u200b"),
+        ("73", "**73**", r"\boldsymbol{73}", r"\color{red}{73}", r"{\bf 73}", r"\underline{73}",
+         "73\u200b"),
         (r"\pm3", "±3", "3,-3", "x=±3"),
         ("x^2+1", "x²+1", "1+x**2"),
         (r"\frac{1000}{3}", r"\frac{1,000}{3}", "1000÷3", r"\cfrac{1000}{3}"),
@@ -267,7 +269,7 @@ def test_answer_ids_survive_json_and_a_restart() -> None:
 
 
 def test_checkpoints_of_earlier_versions_are_read() -> None:
-    """Their classes had keys, their fractions other texts, and formulas were given up as questions."""
+    """Their classes had keys, their fractions other texts; questions were given up."""
     old = {"truths": ["1/2", None], "postponed": 3, "given_up": [["key", "9^{9^9}"]]}
     old["classes"] = [
         [{"writings": ["7"], "key": "e:7"}, {"writings": ["1/2", "0.5"], "key": "e:5"}],
