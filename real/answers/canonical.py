@@ -30,15 +30,21 @@ def canonical(answer: str) -> str:
     """
     if len(answer) > MAX_LENGTH:
         return ""
-    return answer if _PLAIN_INTEGER.fullmatch(answer) else _canonical(answer)
+    return answer if _PLAIN_INTEGER.fullmatch(answer) else _normal(answer)[0]
+
+
+def tree_of(text: str) -> Node | None:
+    """The tree of a canonical string; None where it follows no grammar."""
+    return _normal(text)[1]
 
 
 @lru_cache(maxsize=8192)
-def _canonical(answer: str) -> str:
-    text = folded(answer)
+def _normal(answer: str) -> tuple[str, Node | None]:
+    text, tree = folded(answer), None
     with suppress(UnreadableError):
-        text = write(_item(read(text)))
-    return text if len(text) <= MAX_LENGTH else ""
+        tree = _item(read(text))
+        text = write(tree)
+    return (text if len(text) <= MAX_LENGTH else ""), tree
 
 
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))

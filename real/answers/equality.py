@@ -29,8 +29,8 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from real.answers.reader import Node, UnreadableError, is_name, read, write
-from real.answers.tokens import folded
+from real.answers.canonical import tree_of
+from real.answers.reader import Node, is_name, write
 from real.answers.values import (
     SALTS,
     LimitError,
@@ -82,10 +82,8 @@ class Equality:
         known = self._keys.get(text)
         if known is None:
             writer = _Writer()
-            try:
-                known = writer.key(read(folded(text)))
-            except UnreadableError:
-                known = f"text {text}"
+            tree = tree_of(text)
+            known = f"text {text}" if tree is None else writer.key(tree)
             self._keys[text] = known
             if writer.is_beyond:
                 self._given_up[text] = None
