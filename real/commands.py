@@ -442,8 +442,11 @@ def outcome(trace: Trace) -> Iterator[str]:
     """Result of a run, line by line."""
     run = trace.run
     evaluation = run.extra["evaluation"]
-    if given_up := run.extra.get("answer_timeouts", 0):
-        yield f"answers: {given_up} comparisons hit their time limit and count as unequal"
+    if given_up := run.extra.get("answers_given_up"):
+        yield (
+            f"answers: {len(given_up)} hold a formula beyond the limits and equal their own text "
+            f"alone, the first {given_up[0]}"
+        )
     first, last = evaluation["first"], evaluation["last"]
     if "pass_at_1" in last:
         yield (

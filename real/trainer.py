@@ -231,7 +231,7 @@ def train(
         require_loggers(config.log)
         with in_phase("start"):
             run = prepare(config, ranks, chosen, None if folder is None else Path(folder))
-        with closing(run.engine), closing(run.supervisor):
+        with closing(run.engine):
             with in_phase("start"):
                 ranks.wait()  # all are ready before one makes the folder
                 check_readable(run.sampler, run.prompts, run.sampling, config)
@@ -287,7 +287,7 @@ def resume(
                     run = prepare(point.config, ranks, logs=folder)
                 sources = fingerprint(run.policy.folder, run.prompts) if ranks.first else None
                 opened = reopened(point, sources, partial(restore, run))
-                with closing(run.engine), closing(run.supervisor), opened as written:
+                with closing(run.engine), opened as written:
                     done = None if point.checkpoint is None else point.checkpoint.step
                     run_in_folder(run, written, folder, progress, done)
     return load(folder)
@@ -354,7 +354,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             report(batch.step, visited, row)
             if batch.is_evaluated(run.config):
                 run.evaluator.log(log, **position, full=batch.ends_run)
-            log.note(answer_timeouts=run.supervisor.answer_timeouts)
+            log.note(answers_given_up=run.supervisor.answers_given_up)
             asked = run.ranks.highest(signals.asked or 0)
             log.checkpoint(state, batch.step, batch.ends_run or bool(asked), run.refill.waits)
             if asked and not run.refill.waits:

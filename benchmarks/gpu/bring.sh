@@ -13,8 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-python3}
 SMALL="msgspec"
-MORE="math-verify latex2sympy2-extended antlr4-python3-runtime==4.13.2
-  plotly narwhals blake3 depyf astor dill lark ijson setproctitle python-json-logger pyzmq sentencepiece"
+MORE="plotly narwhals blake3 depyf astor dill lark ijson setproctitle python-json-logger pyzmq sentencepiece"
 KERNELS="vllm/_C_stable_libtorch.abi3.so"
 OTHERS="vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so vllm/cumem_allocator.abi3.so"
 

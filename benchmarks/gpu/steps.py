@@ -18,7 +18,6 @@ from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling, Stages
 from real.model.policy import Policy
 from real.run import Run
 from real.settings.config import TrainConfig
-from real.settings.presets import installed
 from real.settings.seeds import batches
 from real.tiny.tasks import IDS, VOCABULARY_SIZE
 from real.trainer import train_batch
@@ -91,17 +90,16 @@ def batch(setup: Setup, report: Report) -> None:
 def step(setup: Setup, report: Report) -> None:
     """Batches of the 3B shape with vLLM in a process of its own."""
     run = _scripted(setup, _config(setup, "vllm"), logs=setup.folder)
-    with closing(run.engine), closing(run.supervisor):
+    with closing(run.engine):
         seconds = _measure(report, run, 2, "step")
     report.target("seconds a step, child", seconds, "s", at_most=50)
 
 
 def _config(setup: Setup, engine: str, **changes: Any) -> TrainConfig:
-    checked = engine != "transformers" and installed("math_verify")
     if setup.dry:
         changes["dtype"] = "float32"
     changes |= {"model": str(model_folder(setup, "3B")), "engine": engine}
-    return train_config(setup, answer_check="math" if checked else "strings", **changes)
+    return train_config(setup, answer_check="math", **changes)
 
 
 def _scripted(

@@ -203,7 +203,7 @@ def _check_sizes(values: Any) -> None:
 
 _PACKAGES = (
     *("ttrl-guard-lab", "numpy", "pandas", "pyarrow", "scipy", "numba"),
-    *("torch", "transformers", "math-verify", "vllm"),
+    *("torch", "transformers", "mpmath", "vllm"),
 )
 """Distributions that a run may have used, as the presence of their module shows."""
 

@@ -1,7 +1,8 @@
 r"""From responses to answer ids: last balanced box, canonical string, equality, stable ids.
 
-One equality serves votes, rewards and truth (`equality`). Nothing in a response is evaluated in
-this process: formulas that need it go to math-verify in a process that can be killed.
+One equality serves votes, rewards and truth (`equality`). Nothing in a response is run: its text is
+read into a tree (`tokens`, `reader`), and the values of formulas are computed from the tree within
+limits that are counted (`values`).
 
     answer_ids = AnswerIds(truths, Equality())
     ids_V = answer_ids.ids(problem, responses)
@@ -9,7 +10,8 @@ this process: formulas that need it go to math-verify in a process that can be k
 
 from __future__ import annotations
 
-from real.answers.canonical import canonical, last_box
+from real.answers.boxes import last_box
+from real.answers.canonical import canonical
 from real.answers.equality import Equality
 from real.answers.ids import NO_TRUTH, UNPARSEABLE, UNSEEN, AnswerIds, Extract, classes
 

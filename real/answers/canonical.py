@@ -1,4 +1,4 @@
-r"""One cheap spelling for an answer's many spellings: text rewriting only, nothing evaluated.
+r"""One cheap spelling for an answer's many spellings: its tree is rewritten, nothing is evaluated.
 
 Rules that would need arithmetic are left out: `2/4` is not `1/2`, `0.5` is not `1/2`, and `1,-2`
 is not `-2,1`. Units, degree and percent signs fall away, for answers have them or not by chance.
@@ -7,163 +7,15 @@ is not `-2,1`. Units, degree and percent signs fall away, for answers have them 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
-from itertools import accumulate
 
-# One or two backslashes: models sometimes escape their LaTeX once more. Fixed repeat counts keep
-# every attempt at a match constant in time, hence the whole scan linear.
-_BRACES = re.compile(r"\\{1,2}(?:boxed|fbox)\s{0,8}\{|\\[\\{}]|[{}]")
-
-
-def last_box(text: str) -> str | None:
-    r"""Content, perhaps empty, of the last balanced `\boxed{...}` or `\fbox{...}`, if any.
-
-    "Last" is the box that opens last among those that close, so of nested boxes it is the inner
-    one. Boxes that never close and escaped braces (`\{`) are passed over. Linear in the text.
-    """
-    if "box" not in text:
-        return None
-    best, end = -1, -1
-    open_braces: list[int] = []  # where a box's content starts; -1 for an ordinary brace
-    for match in _BRACES.finditer(text):
-        token = match.group()
-        if token == "{":
-            open_braces.append(-1)
-        elif token == "}":
-            start = open_braces.pop() if open_braces else -1
-            if start > best:
-                best, end = start, match.start()
-        elif len(token) > 2:
-            open_braces.append(match.end())
-    return None if best < 0 else text[best:end]
-
-
-_NUMBER = re.compile(r"-?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
-
-
-def last_number(text: str) -> str | None:
-    """Return the last number, as `flexible-extract` of lm-evaluation-harness; None without one."""
-    found = _NUMBER.findall(text)
-    return found[-1].rstrip(",") if found else None
-
+from real.answers.notation import is_unit
+from real.answers.reader import ZERO_WIDTH, Node, UnreadableError, is_name, read, write
+from real.answers.tokens import folded
 
 MAX_LENGTH = 1_000
 """Characters. A longer answer is none: it counts as unparseable. Bounds the cost of every rule."""
-_MAX_PASSES = 30
-
-Substitution = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
-
-_CHARACTERS = str.maketrans(
-    {
-        # Fullwidth forms, as Chinese and Japanese texts write digits and signs.
-        **{0xFF00 + i: chr(0x20 + i) for i in range(1, 0x5F)},
-        "\u2212": "-",  # minus
-        "\u2013": "-",  # en dash
-        "\u00b0": None,  # degree
-        "\u00d7": r"\cdot ",
-        "\u00b7": r"\cdot ",
-        "*": r"\cdot ",
-        "\u03c0": r"\pi ",
-        "\u221e": r"\infty ",
-        "\u222a": r"\cup ",
-        "\u2264": r"\le ",
-        "\u2265": r"\ge ",
-        "\u221a": r"\sqrt ",
-    }
-)
-
-_WRAP = r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|mathit|operatorname|boxed|fbox)"
-_UNIT = re.compile(r"[A-Za-z][A-Za-z./ ]*[A-Za-z.]|[mgshLJNWV]")
-_UNITS = (
-    r"(?:square |cubic |sq\.? )?(?:units?|inch(?:es)?|feet|foot|ft|yards?|miles?|mph|[ckm]m|kg"
-    r"|(?:centi|milli|kilo)?met(?:er|re)s?|(?:kilo)?grams?|pounds?|hours?|minutes?|seconds?|days?"
-    r"|years?)(?:\^ ?\{?[23]\}?)?"
-)
-_GROUP = r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}"
-# A factor that a slash can divide without parentheses: 3, x, 3\pi, 2\sqrt{3}.
-_FACTOR = r"(?:\d+(?:\\pi|\\sqrt\{\w+\}|[a-zA-Z])?|\\pi|\\sqrt\{\w+\}|[a-zA-Z])"
-_OPENED = r"(?:^|(?<=[(\[{,;=&])|(?<=\\\\)|(?<=matrix\}))"
-_BEFORE = rf"(?:{_OPENED}|(?<=[+-]))"
-_AFTER = r"(?=$|[)\]},;=+\-&]|\\\\|\\end|\\cup|\\\})"
-
-
-def _drop_unit(match: re.Match[str]) -> str:
-    """Nothing for a unit at the end of a quantity, else the text without its wrapper."""
-    has_number = any(map(str.isdigit, match.string[: match.start()]))
-    return "" if has_number and _UNIT.fullmatch(match[1].strip()) else match[1] + match[2]
-
-
-def _as_list(match: re.Match[str]) -> str:
-    """`1, 234` is two numbers, `1,234` is one; without spaces only another mark separates them."""
-    return re.sub(", ?", ";", match[0]) if " " in match[0] else match[0]
-
-
-def _mixed(match: re.Match[str]) -> str:
-    """`1 4/5` is no `14/5`; where the space groups digits, as in `10 000/3`, it stays."""
-    whole, top, bottom = match.groups()
-    if len(top) >= 3 or len(bottom) > 9 or int(top) >= int(bottom):
-        return match[0]
-    return rf"{whole}\frac{{{top}}}{{{bottom}}}"
-
-
-def _rules(*pairs: tuple[str, str | Callable[[re.Match[str]], str]]) -> tuple[Substitution, ...]:
-    return tuple((re.compile(pattern), replacement) for pattern, replacement in pairs)
-
-
-_NO_LETTER = r"(?![A-Za-z])"
-# While spaces still distinguish `1,\! 234` from `1, 234`.
-_LOOSE = _rules(
-    (r",\\! ?|\{,\}(?=\d)", ","),
-    # Not the second half of `\\\\`, a matrix's line break.
-    (r"(?<!\\)\\[!,;:> ]|~", " "),
-    (rf"\\(?:q?quad|displaystyle|limits|left|right|[bB]igg?[lr]?){_NO_LETTER}\.?", " "),
-    (rf"\\[dtc]frac{_NO_LETTER}", r"\\frac"),
-    (
-        rf"\^ ?(?:\\(?:circ|degree){_NO_LETTER}|\{{ ?\\(?:circ|degree) ?\}})|\\degree{_NO_LETTER}",
-        "",
-    ),
-    (r"\\?[%$]|\\\(|\\\)|^\\\[|\\\]$", ""),
-    (r"(?<=[^.,;: ])[.,;:]+ ?$", ""),
-    (rf"\\(?:times|ast){_NO_LETTER}", r"\\cdot "),
-    (rf"\\(le|ge|ne)q{_NO_LETTER}", r"\\\1 "),
-    (rf"\\varnothing{_NO_LETTER}", r"\\emptyset "),
-    (r"\{[bBvV]?matrix\}", "{pmatrix}"),
-    (rf"{_WRAP} ?\{{([^{{}}]*)\}} ?((?:\^ ?\{{?\d\}}?)?) ?$", _drop_unit),
-    (rf"(?<=[\d}}]) ?(?:degrees?|percent|dollars?|cents?)$|(?<=[\d}}]) (?:{_UNITS})$", ""),
-    (rf"{_WRAP} ?\{{([^{{}}]*)\}}", r"\1"),
-    (rf"{_WRAP} ?(?=\{{)", ""),
-    (
-        r"(?<=[\w)}\]]) *,? *(?<![A-Za-z])(?:and|or)(?![A-Za-z]) *|(?<=[A-Za-z]),? +(?:and|or) +",
-        ", ",
-    ),
-    (r"(?<![\d./])(\d+) (\d+)/(\d+)(?![\d.])", _mixed),
-    (r"^[+-]?\d{1,3}(?:, ?\d{3})+$", _as_list),
-)
-
-_TIGHT = _rules(
-    # A space stays only where it ends a command's name: \pi r.
-    (r"(\\[A-Za-z]+) (?=[A-Za-z])| ", lambda match: f"{match[1]} " if match[1] else ""),
-    (r"\\frac ?([0-9A-Za-z]|\\pi)", r"\\frac{\1}"),
-    (rf"\\frac({_GROUP})([0-9A-Za-z]|\\pi)", r"\\frac\1{\2}"),
-    (r"\\sqrt ?([0-9A-Za-z])", r"\\sqrt{\1}"),
-    (r"([\^_])\{([0-9A-Za-z])\}", r"\1\2"),
-    (r"\\\\(?=\\end\{)", ""),
-    (r"(?:[.,;:]|(?<!\\)\\)+$", ""),
-    # x=5, f(x)=5, \theta=5, x\in[0,1]: the name falls away where it is the only equation.
-    (r"^(?:[A-Za-z]{1,2}|\\[a-z]{2,8})(?:_\w)?(?:\([a-z]\))?(?:=|\\in(?![a-z]))([^=]+)$", r"\1"),
-    (r"^[+-]?\d{1,3}(?:,\d{3})+(?=\.\d|$)", lambda match: match[0].replace(",", "")),
-    (r"(?<![\d.])(?<!\d,)0+(?=\d)", ""),
-    (r"(?<!\d)\.(?=\d)", "0."),
-    (r"(\.\d*?[1-9])0++(?!\d|\\overline)", r"\1"),
-    (r"(?<=\d)\.0++(?!\d|\\overline)", ""),
-    (rf"{_OPENED}\\frac\{{-({_FACTOR})\}}", r"-\\frac{\1}"),
-    (rf"{_BEFORE}\\frac\{{({_FACTOR})\}}\{{(\d+)\}}{_AFTER}", r"\1/\2"),
-    (r"^\+", ""),
-    (r"^-0$", "0"),
-    (r"^\(?([A-Z])\)?$", r"\1"),
-    (r"^[A-Za-z]{2,}$", lambda match: match[0].lower()),
-)
 
 _PLAIN_INTEGER = re.compile(r"-?[1-9][0-9]{0,30}|0")
 
@@ -171,39 +23,145 @@ _PLAIN_INTEGER = re.compile(r"-?[1-9][0-9]{0,30}|0")
 def canonical(answer: str) -> str:
     r"""The canonical string of an answer; equal strings are equal answers.
 
-    `025`, `25.0`, `$25$`, `25^\circ`, `x=25` give `25`; `\dfrac12` gives `1/2`; `1,234` gives
-    `1234`; `\text{(C)}` gives `C`; `10\%` gives `10`, hence never equals `0.1`; spaces fall away.
-    Applying it twice changes nothing. Empty where nothing is left, or the answer is longer than
-    `MAX_LENGTH` characters, or nested so deeply that the rules do not come to rest.
+    `025`, `25.0`, `$25$`, `25^\circ`, `x=25` give `25`; `\dfrac12` gives `\frac{1}{2}`; `1,234`
+    gives `1234`; `\text{(C)}` gives `C`; `10\%` gives `10`, hence never equals `0.1`. Applying it
+    twice changes nothing. Empty where nothing is left, or the answer is longer than `MAX_LENGTH`.
+    What follows no grammar is kept as it stands but for Unicode and spaces.
     """
     if len(answer) > MAX_LENGTH:
         return ""
-    return answer if _PLAIN_INTEGER.fullmatch(answer) else _at_rest(answer)
+    return answer if _PLAIN_INTEGER.fullmatch(answer) else _normal(answer)[0]
+
+
+def tree_of(text: str) -> Node | None:
+    """The tree of a canonical string; None where it follows no grammar."""
+    return _normal(text)[1]
 
 
 @lru_cache(maxsize=8192)
-def _at_rest(text: str) -> str:
-    for _ in range(_MAX_PASSES):
-        if len(text) > MAX_LENGTH:
-            return ""
-        rewritten = _rewrite(text)
-        if rewritten == text:
-            return text
-        text = rewritten
-    return ""
+def _normal(answer: str) -> tuple[str, Node | None]:
+    text, tree = folded(answer), None
+    with suppress(UnreadableError):
+        tree = _item(read(text))
+        text = write(tree)
+    return (text if len(text) <= MAX_LENGTH else ""), tree
 
 
-def _rewrite(text: str) -> str:
-    text = " ".join(text.translate(_CHARACTERS).split())
-    for pattern, replacement in _LOOSE:
-        text = pattern.sub(replacement, text)
-    text = " ".join(text.split())
-    for pattern, replacement in _TIGHT:
-        text = pattern.sub(replacement, text)
-    return _without_outer_braces(text)
+_HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
+_PREAMBLE = re.compile(r"(?:final )?answer|rs|(?!.*\bnot\b).* (?:is|are|equals)")
+_REALS = Node("name", r"\mathbb{R}")
 
 
-def _without_outer_braces(text: str) -> str:
-    depths = accumulate((character == "{") - (character == "}") for character in text)
-    closes = next((i for i, depth in enumerate(depths) if depth == 0), -1)
-    return text[1:-1] if text[:1] == "{" and closes == len(text) - 1 else text
+def _item(node: Node) -> Node:
+    """A whole answer, or a part of a list, without what it has or lacks by chance."""
+    while (plain := _without(node)) != node:
+        node = plain
+    if node.kind not in _HELD:
+        return node
+    names = {p.parts[0] for p in node.parts if (p.kind, p.text) == ("rel", "=")}
+    # Of several equations the names say which is which.
+    keeps = len(names) > 1 and node.kind in ("list", r"\{\}", "()")
+    kept = [p for p in node.parts if p.kind != "rel" or p.text != r"\in" or p.parts[1] != _REALS]
+    kept = kept if kept and node.kind == "list" else node.parts
+    parts = tuple(_sides(p) if keeps and p.kind == "rel" else _item(p) for p in kept)
+    is_plain = node.kind == "list" and not any(part.kind == "rel" for part in parts)
+    if node.kind == "list" and len(parts) == 1:
+        return parts[0]
+    return node._replace(parts=parts, text="," if is_plain else node.text)
+
+
+def _sides(node: Node) -> Node:
+    return node._replace(parts=tuple(map(_item, node.parts)))
+
+
+def _without(node: Node) -> Node:
+    kind, text, parts = node
+    first = parts[0] if parts else node
+    if kind == "()" and len(parts) == 1:
+        return first
+    if (kind == "unit" and is_unit(text)) or (kind == "post" and text in ("%", r"\circ")):
+        return first
+    if kind in ("neg", "pm") and first.kind in ("unit", "post"):
+        return node._replace(parts=(_without(first),))
+    if kind == "sum" and parts[-1].kind == "unit":
+        return node._replace(parts=(*parts[:-1], _without(parts[-1])))
+    if kind == "neg" and first == Node("num", "0"):
+        return first
+    if kind == "div" and first.kind == "neg":
+        return Node("neg", parts=(node._replace(parts=(first.parts[0], parts[1])),))
+    if kind == "row" and len(parts) == 2 and _PREAMBLE.fullmatch(first.text.lower()):
+        return parts[1]
+    if kind == "env" and text in ("aligned", "align", "gathered") and len(parts) == 1:
+        return first.parts[0] if len(first.parts) == 1 else node
+    if kind == "sum" and first == _REALS and len(parts) == 2 and parts[1].kind == "neg":
+        return Node("setop", r"\setminus", (first, parts[1].parts[0]))
+    if kind == "setop" and text == ":" and first.kind == "word":
+        return parts[-1]
+    if kind == "rel" and _asks(node):
+        return parts[-1]
+    return Node("word", text.lower()) if kind == "word" else node
+
+
+_ASKED_FUNCTIONS = frozenset("fghFGHPEVNTSQqpADL")
+_OPERATORS = (r"\max", r"\min", r"\det", r"\lim", r"\gcd", r"\dim")
+_COORDINATES = frozenset("xyz")
+
+
+def _asks(node: Node) -> bool:
+    """The left side names what was asked for, and the right side is its value."""
+    left, *between, right = node.parts
+    signs = set(node.text.split())
+    if signs == {r"\in"}:
+        return left.kind == "name" or _is_application(left)
+    if signs != {"="}:
+        return False
+    if left == ZERO_WIDTH or (_is_application(left) and names_in(left.parts[1]) and not between):
+        return True
+    return _names(left, right) and not any(map(names_in, (*between, right)))
+
+
+def _is_application(node: Node) -> bool:
+    """`f(x)`, `f'(2)`, `P(A)`, `E[X]`."""
+    if node.kind != "prod" or len(node.parts) != 2 or node.parts[1].kind not in ("()", "[]"):
+        return False
+    name = node.parts[0]
+    while name.kind in ("sub", "post", "pow"):
+        name = name.parts[0]
+    return name.kind == "name" and (name.text in _ASKED_FUNCTIONS or name.text[0] == "\\")
+
+
+def _names(node: Node, value: Node) -> bool:
+    """The node is a name, an application, an angle, a ratio, a tuple or sum of names, or words."""
+    kind, text, parts = node
+    if kind in ("name", "sub"):
+        return is_name(node)
+    if kind == "func":
+        return value.text != "0"  # `\sin x=0` is an equation
+    if kind in ("word", "cmd"):
+        return True
+    if kind == "row":
+        return any(part.kind == "word" for part in parts)
+    if kind == "prod" and not _is_application(node):
+        head = parts[0].parts[0] if parts[0].kind == "sub" else parts[0]
+        if head.text in _OPERATORS:
+            return True
+        points = parts[1:] if parts[0].text == "m" else parts
+        return all(part.kind == "cmd" or part.text.isupper() for part in points)
+    if kind in ("()", r"\{\}") or (kind == "setop" and text == ":") or kind == "post":
+        return all(_names(part, value) for part in parts)
+    # `x+y=1` and `|x|=2` are equations, and so is `a+b=0`.
+    is_free = kind == "prod" or (not names_in(node) & _COORDINATES and value.text != "0")
+    inner = [part.parts[0] if part.kind == "neg" else part for part in parts]
+    return (
+        is_free
+        and (kind == "prod" or kind in ("sum", "div", "[]", "||", r"\|\|"))
+        and (kind == "prod" or all(_names(part, value) for part in inner))
+    )
+
+
+def names_in(node: Node) -> frozenset[str]:
+    """Names anywhere in a node, but for those with a value."""
+    if node.kind == "name":
+        is_known = not is_name(node) or node.text.startswith((r"\mathbb", r"\empty"))
+        return frozenset() if is_known else frozenset((node.text,))
+    return frozenset().union(*map(names_in, node.parts))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 
-from real.answers.canonical import canonical, last_box, last_number
-from real.answers.equality import Equality, ParseBudget
+from real.answers.boxes import last_box, last_number
+from real.answers.canonical import MAX_LENGTH, canonical
+from real.answers.equality import Equality
 
 Extract = Literal["strict", "flexible"]
 UNPARSEABLE = -1
@@ -36,24 +37,16 @@ def classes(
     return ids, (answer_ids.n_answers if truth_id == UNSEEN else truth_id)
 
 
-class _Class(msgspec.Struct, forbid_unknown_fields=True):
-    writings: list[str]
-    """In order of appearance; later ones are compared with the first alone."""
-    key: str
-    """The equality's; empty where strings are compared."""
-
-
 @dataclass(slots=True)
 class _Problem:
     truth: str | None
     """Canonical reference answer; empty if it is unusable, None if there is none."""
-    classes: list[_Class] = field(default_factory=list)
-    truth_id: int = UNSEEN
-    n_compared: int = 0
-    ids: dict[str, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.ids = {text: i for i, one in enumerate(self.classes) for text in one.writings}
+    writings: list[list[str]] = field(default_factory=list)
+    """Canonical strings of every id, in order of appearance."""
+    ids: dict[str, int] = field(default_factory=dict)
+    """Of canonical strings."""
+    by_key: dict[str, int] = field(default_factory=dict)
+    """Ids of the equality's keys."""
 
 
 class AnswerIds:
@@ -61,11 +54,8 @@ class AnswerIds:
 
     Ids follow the order of first appearance, so an id says nothing about which answer is true (a
     truth that always had id 0 would bias the tie break "first"). They only grow, and never change
-    their meaning. A new writing joins the first id, in id order, whose first writing it equals, or
-    opens a new one; so equality within a problem is an equivalence whatever the checker says.
-
-    The truth is compared with the first writings in id order too, and the first that equals it is
-    the true answer. It has no say in which responses are merged: without it the ids are the same.
+    their meaning. A new writing joins the id whose first writing it equals, or opens a new one. The
+    truth has no say in which responses are merged: without it the ids are the same.
     """
 
     def __init__(self, truths: Sequence[str | None], equality: Equality | None = None) -> None:
@@ -83,14 +73,13 @@ class AnswerIds:
 
     def n_answers_of(self, problem: int) -> int:
         """Number of answers of one problem so far; their ids are 0 to this, exclusive."""
-        return len(self._problems[problem].classes)
+        return len(self._problems[problem].writings)
 
     def ids(
         self, problem: int, responses: Sequence[str], extract: Extract = "strict"
     ) -> np.ndarray:
         """Ids of one problem's responses, int64 (V,); -1 unparseable. New answers get new ids."""
         known = self._problems[problem]
-        budget = None if self._equality is None else self._equality.budget()
         ids_V = np.full(len(responses), UNPARSEABLE, dtype=np.int64)
         for vote, response in enumerate(responses):
             found = last_box(response)
@@ -99,7 +88,7 @@ class AnswerIds:
             answer = "" if found is None else canonical(found)
             if answer:
                 seen = known.ids.get(answer)
-                ids_V[vote] = self._new_writing(known, answer, budget) if seen is None else seen
+                ids_V[vote] = self._new_writing(known, answer) if seen is None else seen
         return ids_V
 
     def has_truth(self, problem: int) -> bool:
@@ -114,59 +103,75 @@ class AnswerIds:
         known = self._problems[problem]
         if not known.truth:
             return NO_TRUTH
-        if known.truth_id == UNSEEN and known.n_compared < len(known.classes):
-            equal = known.ids.get(known.truth)
-            if equal is None and self._equality is not None:
-                equal, _ = self._match(known, known.truth, self._equality.budget())
-            known.truth_id = UNSEEN if equal is None else equal
-            known.n_compared = len(known.classes)
-        return known.truth_id
+        return self._find(known, known.truth)[0]
 
     def text(self, problem: int, answer: int) -> str:
         """Canonical text of an answer id, at least 0, as it was written first."""
-        return self._problems[problem].classes[answer].writings[0]
+        return self._problems[problem].writings[answer][0]
 
     def to_values(self) -> dict[str, object]:
         """Everything as plain JSON types, for checkpoints."""
-        given_up = {"given_up": [], "postponed": 0}
         return {
             "truths": [known.truth for known in self._problems],
-            "classes": [msgspec.to_builtins(known.classes) for known in self._problems],
-            **(given_up if self._equality is None else self._equality.to_values()),
+            "classes": [[{"writings": one} for one in known.writings] for known in self._problems],
+            "given_up": [] if self._equality is None else self._equality.given_up,
         }
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], equality: Equality | None = None) -> AnswerIds:
         """The answer ids that `to_values` wrote; the equality takes over what it gave up."""
         made = cls([], equality)
-        classes = msgspec.convert(values["classes"], list[list[_Class]])
-        made._problems = list(map(_Problem, values["truths"], classes))
+        for truth, classes in zip(values["truths"], values["classes"], strict=True):
+            known = _Problem(None if truth is None else canonical(truth))
+            for i, one in enumerate(classes):
+                # Also as the rules write it now: an earlier version's text may be another.
+                known.writings.append(list(map(str, one["writings"])))
+                known.ids.update((text, i) for text in known.writings[i])
+                first = canonical(known.writings[i][0])
+                known.ids.setdefault(first, i)
+                known.by_key.setdefault(made._key(first), i)
+            made._problems.append(known)
         if equality is not None:
-            equality.restore(values["given_up"], values["postponed"])
+            equality.restore([text for text in values["given_up"] if isinstance(text, str)])
         return made
 
-    def _new_writing(self, known: _Problem, answer: str, budget: ParseBudget | None) -> int:
-        equal, key = self._match(known, answer, budget)
-        if equal is None:
-            equal = len(known.classes)
-            known.classes.append(_Class([], key))
-        known.classes[equal].writings.append(answer)
-        known.ids[answer] = equal
-        return equal
+    def _new_writing(self, known: _Problem, answer: str) -> int:
+        found, key = self._find(known, answer)
+        if found == UNSEEN:
+            found = known.by_key[key] = len(known.writings)
+            known.writings.append([])
+        known.writings[found].append(answer)
+        known.ids[answer] = found
+        return found
 
-    def _match(
-        self, known: _Problem, answer: str, budget: ParseBudget | None
-    ) -> tuple[int | None, str]:
-        """The first id whose first writing equals the answer, and the answer's key."""
-        if self._equality is None or budget is None:
-            return None, ""
-        key = self._equality.key(answer, budget)
-        for i, one in enumerate(known.classes):
-            if one.key == key and self._equality.same(one.writings[0], answer, budget):
-                return i, key
-        return None, key
+    def _find(self, known: _Problem, answer: str) -> tuple[int, str]:
+        """The id that an answer equals, or `UNSEEN`, and its key."""
+        seen = known.ids.get(answer)
+        if seen is not None:
+            return seen, ""
+        key = self._key(answer)
+        return known.by_key.get(key, UNSEEN), key
+
+    def _key(self, answer: str) -> str:
+        return answer if self._equality is None else self._equality.key(answer)
+
+
+MAX_WORDS = 8
+"""Of a reference answer outside of a box; a longer text is a solution, which no box repeats."""
+_WORD = re.compile(r"(?<![\\\w])[^\W\d_]{2,}")
+
+
+def unusable(reference: str) -> str:
+    """Why no response can equal a reference answer, in words; empty if one can."""
+    box = last_box(reference)
+    text = reference if box is None else box
+    if len(text) > MAX_LENGTH:
+        return f"longer than {MAX_LENGTH:,} characters"
+    if len(_WORD.findall(text)) > MAX_WORDS:
+        return f"prose of more than {MAX_WORDS} words"
+    return "" if canonical(text) else "empty"
 
 
 def _read_truth(truth: str) -> str:
     box = last_box(truth)
-    return canonical(truth if box is None else box)
+    return "" if unusable(truth) else canonical(truth if box is None else box)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -81,7 +80,7 @@ def measure_to(
     prompts = build_prompts(problems_of(config), config, policy)
     sources = fingerprint(folder, prompts)
     checkpoints = [] if growth is None else _checkpoints(growth, sources)
-    equality = Equality(config.answer_timeout) if config.answer_check == "math" else None
+    equality = Equality() if config.answer_check == "math" else None
     ids = AnswerIds(prompts.truths, equality)
     engine = TransformersEngine(
         policy.model, policy.eos_token_ids, policy.pad_token_id, config.max_rows
@@ -102,9 +101,7 @@ def measure_to(
         names = [ids.text(problem, answer) for answer in range(ids.n_answers_of(problem))]
         return answers, max(ids.truth_id(problem), -1), names
 
-    with torch_threads(config.threads), ExitStack() as at_the_end:
-        if equality is not None:
-            at_the_end.callback(equality.close)
+    with torch_threads(config.threads):
         response = measure(
             policy.model,
             prompts.tokens,

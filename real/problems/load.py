@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.base.errors import UserError, first_line, install
+from real.answers.ids import unusable
 from real.model.folder import PREFIX
 from real.problems.problem import Problem, ProblemSet, kind, problem_set
 from real.settings.groups import BOX_REQUEST, FieldMap, ProblemSettings
@@ -43,6 +44,12 @@ def read_problems(
         raise UserError(
             f"labels = 'truth': problem {unknown!r} of {config.problems} has no answer; "
             "add it or train on votes"
+        )
+    useless = next((p for p in chosen if with_answers and unusable(p.answer or "")), None)
+    if useless is not None:
+        raise UserError(
+            f"labels = 'truth': the answer to problem {useless.id!r} of {config.problems} can "
+            f"equal no response ({unusable(useless.answer or '')}); mend it or train on votes"
         )
     return chosen
 

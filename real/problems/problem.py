@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from lab.base.errors import UserError
+from real.answers.ids import unusable
 from real.settings.groups import FieldMap
 
 
@@ -262,6 +263,15 @@ def _notices(problems: list[Problem], fields: dict[str, str]) -> Iterable[str]:
     unknown = sum(problem.answer is None for problem in problems)
     if 0 < unknown < len(problems) and "answer" in fields:
         yield f"{unknown} of {len(problems)} problems have no reference answer"
+    useless = [
+        (p.id, why) for p in problems if p.answer is not None and (why := unusable(p.answer))
+    ]
+    if useless:
+        first, why = useless[0]
+        yield (
+            f"{len(useless)} of {len(problems)} reference answers can equal no response, the first "
+            f"that of problem {first!r}: {why}"
+        )
     distinct = len({(problem.before, problem.prompt) for problem in problems})
     if distinct < len(problems):
         yield f"{len(problems) - distinct} problems repeat the prompt of another"

@@ -108,15 +108,12 @@ class ProblemSettings(Settings, group="problems"):
     max_prompt_tokens: Annotated[Count, Role.MEASURED] = 1024
     """Longer prompts are left out, counted and reported."""
     answer_check: Annotated[Literal["auto", "strings", "math"], Role.MEASURED] = "auto"
-    """Equality of answers: `strings` by their canonical strings, `math` also if they are equal
-    numbers or math-verify says so; `auto` is strings for the tiny task, math else."""
+    """Equality of answers: `strings` by their canonical strings, `math` also by their values;
+    `auto` is strings for the tiny task, math else."""
     extract: Annotated[Extract, Role.MEASURED] = "strict"
     """Answer of a vote: `strict` is its last box, `flexible` its last number where it has none."""
     eval_extract: Extract | None = None
     """The same for evaluations, which record pass@1 by both; if None as for votes."""
-    answer_timeout: Annotated[Positive, Role.UNSIMULATED] = 2.0
-    """CPU seconds that the answers of one problem may cost per visit, one comparison a quarter of
-    them; what takes longer counts as unequal, and in the manifest's `answer_timeouts`."""
 
     def _check(self) -> None:
         if self.problems is not None and self.model is None:

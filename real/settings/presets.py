@@ -294,4 +294,6 @@ def check_same(before: Mapping[str, Any], config: TrainConfig, folder: Path, *fi
 
 
 def _config(values: Mapping[str, Any], folder: Path) -> TrainConfig:
-    return from_values(values, TrainConfig, f"{folder}/{FILE_NAME}").settled()
+    # `answer_timeout` was a setting of earlier versions, without effect now.
+    kept = {name: value for name, value in values.items() if name != "answer_timeout"}
+    return from_values(kept, TrainConfig, f"{folder}/{FILE_NAME}").settled()

@@ -16,7 +16,7 @@ average as much information as one further vote.
 import numpy as np
 import torch
 
-from real.answers.canonical import last_box
+from real.answers.boxes import last_box
 from real.tiny.arithmetic import (
     ARITHMETIC,
     PROMPT_TOKENS,

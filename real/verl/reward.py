@@ -8,7 +8,7 @@ from real.answers import classes
 from real.answers.equality import Equality
 
 _EQUALITY = Equality()
-"""Of each of verl's reward workers; its process starts with the first answers to compare."""
+"""Of each of verl's reward workers, with the keys of the answers that it has seen."""
 
 
 def compute_score(

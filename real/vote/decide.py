@@ -76,7 +76,7 @@ class Supervisor:
         self.config = config
         self._ranks, self.reads = ranks, ranks.first
         by_math = self.reads and config.settled().answer_check == "math"
-        self.equality = Equality(config.answer_timeout) if by_math else None
+        self.equality = Equality() if by_math else None
         self.answer_ids = AnswerIds(truths, self.equality)
         self.rule = rule_of(config)
         self.guard = Guard(config.guard)
@@ -140,14 +140,9 @@ class Supervisor:
         return float(self._ranks.from_first(factor)[0, 0])
 
     @property
-    def answer_timeouts(self) -> int:
-        """Comparisons of answers that were given up at a limit, evaluations included."""
-        return 0 if self.equality is None else self.equality.n_given_up
-
-    def close(self) -> None:
-        """End the process that compares answers."""
-        if self.equality is not None:
-            self.equality.close()
+    def answers_given_up(self) -> list[str]:
+        """Answers beyond the limits of the equality, those of evaluations included."""
+        return [] if self.equality is None else self.equality.given_up
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the guard's memory for checkpoints; (N, ...) each."""

@@ -24,7 +24,7 @@ from guard_core.advantages import standardise
 from guard_core.labels import choose_majority
 from guard_core.rules import Observations, Rule
 from guard_core.rules.evidence import CoVerRL
-from real.answers.canonical import last_box
+from real.answers.boxes import last_box
 from real.engines.rollouts import Sampling
 from real.problems.problem import Problem, PromptSet, Turn
 from real.problems.prompts import longest_prompt, prompt_tokens

@@ -17,7 +17,7 @@ import prove  # noqa: E402
 from record import Report, read_lines, table  # noqa: E402
 from shapes import Setup, attempt  # noqa: E402
 
-WITHOUT = ("plotly", "math_verify", "latex2sympy2_extended", "antlr4", "vllm")
+WITHOUT = ("plotly", "vllm")
 """Packages of this project that a machine with torch and transformers may lack."""
 
 HIDING = f"""

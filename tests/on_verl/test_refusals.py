@@ -71,11 +71,8 @@ def test_a_run_folder_that_exists_is_refused_before_anything_starts(composed, tm
 
 def test_a_checkpoint_without_guard_is_refused(composed, tmp_path):
     problems = Problems(settings_of(composed())[0], [0, 1], [None, None])
-    try:
-        with pytest.raises(UserError, match="guard: missing"):
-            load(tmp_path, problems)
-    finally:
-        problems.supervisor.close()
+    with pytest.raises(UserError, match="guard: missing"):
+        load(tmp_path, problems)
 
 
 def test_weights_of_the_rollout_that_nobody_compared_end_the_run():

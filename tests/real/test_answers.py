@@ -32,6 +32,9 @@ def box(answer: str) -> str:
         (r"\boxed{1 \\ } and more", r"1 \\ "), (r"\boxed{1} and \boxed{{2}", "1"),
         (r"\boxed{1 and \boxed{2}", "2"), (r"}} { \boxed{5} {", "5"), (r"\boxed", None),
         (r"\boxed{", None), (r"\boxedx{5}", None), (r"\boxed{(0, 1\}}", r"(0, 1\}"),
+        (r"is \boxed{5}. Put your answer within \boxed{}.", "5"), (r"\boxed{ } \boxed{$$}", " "),
+        (r"\boxed 5", "5"), (r"\boxed\frac12", r"\frac12"), (r"\boxed\frac{1}{2}.", r"\frac{1}{2}"),
+        (r"\boxed{1}, \boxed{2} and \boxed{3}", "3"), (r"\boxed\pi", r"\pi"),
         (r"\boxed{\boxed{5}}", "5"), (r"\boxed{1} and \boxed{2", "1"),
     ],
 )  # fmt: skip

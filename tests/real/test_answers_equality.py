@@ -1,27 +1,22 @@
-"""Equality of answers, and the check that decides it; hostile answers cost no more than a limit."""
+"""Equality of answers: kinds, properties, limits, and what a run makes of it."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import psutil
 import pytest
 from hostile_answers import CODE, TOWER, box, hostile
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lab.base.errors import UserError
 from lab.trace.trace import Trace
 from real import TrainConfig, train
-from real.answers import UNSEEN, AnswerIds, Equality, classes
-from real.answers.checker import Checker, Reply
-from real.answers.equality import exact, form_of, formula
+from real.answers import UNSEEN, AnswerIds, Equality, canonical, classes
+from real.answers.reader import Node, read, write
 from real.commands import outcome
 from real.tiny import CHECKPOINT
 from real.tiny import problems as tiny_problems
@@ -54,6 +49,37 @@ from real.tiny import problems as tiny_problems
         (r"(3,\frac{\pi}{2})", r"(3,0.5\pi)", r"\left(3.0,\pi/2\right)"),
         (r"\begin{pmatrix}1/2\\3\end{pmatrix}", r"\begin{bmatrix}0.5\\\frac{6}{2}\end{bmatrix}"),
         ("5x-7y+11z+4=0", "10x - 14y + 22z + 8 = 0", "5x+11z=7y-4"),
+        ("1000", r"1\,000", "1{,}000", "1 000", "(1,000)"),
+        ("15", r"{15\text{ cm}^2}", r"15\ \text{square inches}", r"15\,\mathrm{m/s^2}", "15 mph"),
+        ("5", r"5\text{ km}/\text{h}", r"5^\circ", r"\text{The answer is }5", "5 %",
+         r"5\text{ Hours}"),
+        (r"7\text{ a.m.}", "7 a.m.", r"7\text{ am}"),
+        ("116", "m+n=116", r"S_{10}=116", r"\text{Area}=116", "f(3)=116", r"\angle ABC=116^\circ"),
+        ("1/2", r"P(A|B)=\frac12", r"\sin x=\frac12", r"\frac{a}{b}=\frac12", "AB=0.5", "½"),
+        ("(1,2)", "(a,b)=(1,2)", r"(1\text{ cm}, 2\text{ cm})", r"\left(1,\;2\right)"),
+        ("2:3", "a:b=2:3", "2 : 3"),
+        ("1,2", r"x=1 \lor x=2", r"\{1\}\cup\{2\}"),
+        ("10^{50}", r"\sqrt{10^{100}}"),
+        ("y=-2x+3", "2x+y=3", "4x=6-2y", "y-1=-2(x-1)"),
+        ("73", "**73**", r"\boldsymbol{73}", r"\color{red}{73}", r"{\bf 73}", r"\underline{73}",
+         "73\u200b"),
+        (r"\pm3", "±3", "3,-3", "x=±3"),
+        ("x^2+1", "x²+1", "1+x**2"),
+        (r"\frac{1000}{3}", r"\frac{1,000}{3}", "1000÷3", r"\cfrac{1000}{3}"),
+        ("252", r"\dbinom{10}{5}", r"{10 \choose 5}"),
+        (r"\frac16", r"0.1\bar{6}", "0.1(6)", r"0.1\dot{6}"),
+        (r"\sqrt{2}", "sqrt(2)", "√2", "2^{1/2}"),
+        (r"\pi/4", "pi/4", r"\tan^{-1}(1)"),
+        (r"2^{2023}", r"2\cdot 2^{2022}", r"\frac{4^{1012}}{2}"),
+        (r"x<2 \text{ or } x>3", r"(-\infty,2)\cup(3,\infty)", "3<x or 2>x"),
+        (r"x>2 \text{ and } x<5", "5>x>2", "(2,5)", r"\{x \mid 2<x<5\}"),
+        (r"\mathbb{R}", "\u211d", r"(-\infty,\infty)", r"x\in\mathbb R"),
+        (r"x\ne2", r"\mathbb{R}\setminus\{2\}", r"(-\infty,2)\cup(2,\infty)"),
+        (r"\varnothing", r"\emptyset", r"\{\}", "∅"),
+        ("101_2", "101_{2}"),
+        (r"\left(\begin{array}{c}1\\2\end{array}\right)", r"\begin{bmatrix}1\\2\end{bmatrix}"),
+        (r"\sin 30^\circ", "0.5"),
+        (r"|x|", r"\sqrt{x^2}", r"\lvert x\rvert"),
     ],
 )  # fmt: skip
 def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> None:
@@ -84,6 +110,27 @@ def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> N
         (r"10^{20}+1", r"10^{20}", r"10^{20}-1"),
         (str(10**30), str(10**30 + 1)),
         ("C", "c", "D"),
+        ("5 6", "56", "6 5"),
+        (r"1\quad 2", "12", r"1\ 2\ 3", "123"),
+        (r"7\text{ a.m.}", r"7\text{ p.m.}", "7", r"7\text{ million}", r"7\text{ dozen}"),
+        (r"\begin{vmatrix}1&2\\3&4\end{vmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
+        (r"\lfloor x\rfloor", r"\lceil x\rceil", "|x|", "x"),
+        (r"\text{ab}", r"\text{ba}"),
+        ("xy=0", "x=0", "x+y=0"),
+        ("x^2=4", "x=2", "4"),
+        ("y=2x+3", "x=2y+3", "y=2x-3"),
+        ("x=1,y=2", "x=2,y=1"),
+        ("1.000.000", "1", "1000000"),
+        (r"\approx 5", "5"),
+        (r"2^{2023}", "2^{2023}+1", "2^{2024}"),
+        (r"2^{2023}x", "2^{2023}x+1"),
+        ("x<2 or x>3", "2<x<3", "x<2, y>3", r"x\le2 or x\ge3"),
+        (r"\mathbb{R}", r"\mathbb{Z}", r"\emptyset", "0", "1"),
+        ("2:3", "3:2", "2/3", "4:6"),
+        (r"20^\circ C", r"20^\circ F", "20"),
+        (r"\overline{AB}", "AB", "BA", r"\vec{AB}"),
+        (r"\sin x^2", r"\sin^2 x", r"(\sin x)^{-1}", r"\sin^{-1}x"),
+        ("f(2)", "2f"),
     ],
 )  # fmt: skip
 def test_different_answers(group: tuple[str, ...], equality: Equality) -> None:
@@ -91,121 +138,146 @@ def test_different_answers(group: tuple[str, ...], equality: Equality) -> None:
     assert ids.tolist() == list(range(len(group))), dict(zip(group, ids, strict=True))
 
 
-def test_numbers_and_words_start_no_process() -> None:
-    equality = Equality()
-    texts = ["7", "07", "7/1", "1,000", "0.5", r"\frac12", "(1,2)", "[1,2]", "1,2", "east", "(C)"]
-    texts += [r"\{1,2\}", r"\begin{pmatrix}1\\2\end{pmatrix}", "1<x<2", r"2\cdot10^{3}", "52_8"]
-    ids, truth_id = classes([box(text) for text in texts], "14/2", equality)
-    assert truth_id == 0
-    assert ids.tolist() == [0, 0, 0, 1, 2, 2, 3, 4, 5, 6, 7, 5, 8, 3, 9, 10]
-    assert equality.checker.n_started == 0
+numbers = st.integers(0, 999).map(lambda n: Node("num", str(n)))
+names = st.sampled_from(["x", "y", r"\pi", "n"]).map(lambda name: Node("name", name))
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("25", "25"), ("-1.50", "-3/2"), ("+3", "3"), ("2/4", "1/2"), (r"-\frac{3}{-2}", "3/2"),
-        (r"-1\frac{4}{5}", "-9/5"), (r"2\frac{7}{3}", "14/3"), (r"0.1\overline{6}", "1/6"),
-        (r"-12.\overline{34}", "-1222/99"), (r"3\cdot10^2", "300"), (r"10^{-3}", "1/1000"),
-        ("1/0", None), (r"\frac{1}{0}", None), ("x", None), ("", None), ("1" * 41, None),
-        (r"10^{1000}", None), ("9^9", None), ("1/2/3", None), ("1e5", "100000"),
-        ("1.5E-3", "3/2000"), ("1e1000", None), ("2e", None), ("1e3e3", None), ("\u0663", None),
-    ],
-)  # fmt: skip
-def test_exact_numbers(text: str, value: str | None) -> None:
-    assert exact(text) == (None if value is None else Fraction(value))
+def grouped(node: Node) -> Node:
+    return Node("()", parts=(node,))
+
+
+def larger(children: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+    some = st.lists(children.map(grouped), min_size=2, max_size=3).map(tuple)
+    two = st.tuples(children, children)
+    return st.one_of(
+        some.map(lambda parts: Node("sum", parts=(*parts[:-1], Node("neg", parts=parts[-1:])))),
+        some.map(lambda parts: Node("prod", parts=parts)),
+        two.map(lambda parts: Node("div", parts=parts)),
+        two.map(lambda parts: Node("pow", parts=(grouped(parts[0]), parts[1]))),
+        children.map(lambda part: Node("root", parts=(part, Node("num", "2")))),
+        children.map(lambda part: Node("func", "sin", (part,))),
+    )
+
+
+formulas = st.recursive(st.one_of(numbers, names), larger, max_leaves=8)
+items = st.lists(formulas, min_size=2, max_size=4).map(tuple)
+trees = st.one_of(
+    formulas,
+    items.map(lambda parts: Node("list", ",", parts)),
+    st.builds(
+        lambda kind, parts: Node(kind, parts=parts[:2]), st.sampled_from(["()", "(]", "[)"]), items
+    ),
+    items.map(lambda parts: Node(r"\{\}", parts=parts)),
+    items.map(lambda parts: Node("rel", "< " + r"\le", (parts[0], Node("name", "t"), parts[1]))),
+    items.map(lambda parts: Node("env", "pmatrix", (Node("cells", parts=parts),))),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(trees)
+def test_reading_what_is_written_is_the_identity_and_brackets_balance(tree: Node) -> None:
+    text = write(tree)
+    assert read(text) == tree
+    once = canonical(text)
+    assert canonical(once) == once
+    for opening, closing in ("()", "{}"):
+        assert once.count(opening) + once.count("[") == once.count(closing) + once.count("]") or (
+            opening == "{" and once.count(opening) == once.count(closing)
+        )
+
+
+def rewritten(tree: Node, rng: Any) -> Node:
+    """An equal tree: terms and factors in another order, halves of twice the number."""
+    parts = [rewritten(part, rng) for part in tree.parts]
+    if tree.kind in ("sum", "prod", "list", r"\{\}") and tree.parts[-1].kind != "neg":
+        rng.shuffle(parts)
+    if tree.kind == "num":
+        return Node("div", parts=(Node("num", str(2 * int(tree.text))), Node("num", "2")))
+    return tree._replace(parts=tuple(parts))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(trees, min_size=1, max_size=3), st.randoms(use_true_random=False))
+def test_equality_is_an_equivalence_whatever_the_order(found: list[Node], rng: Any) -> None:
+    responses = [box(write(tree)) for tree in found]
+    responses += [box(write(rewritten(tree, rng))) for tree in found if "^" not in write(tree)]
+    ids, _ = classes(responses, None, Equality())
+    order = list(range(len(responses)))
+    rng.shuffle(order)
+    others, _ = classes([responses[i] for i in order], None, Equality())
+    for i, one in enumerate(order):
+        for j, other in enumerate(order):
+            assert (others[i] == others[j]) == (ids[one] == ids[other])
+
+
+def test_equal_formulas_are_one_class() -> None:
+    votes = [f"{k}(x+1)^2-{k - 1}(x^2+2x+1)" for k in range(1, 65)]
+    start = time.process_time()
+    ids, truth_id = classes(list(map(box, votes)), "(x+1)^2", Equality())
+    assert (set(ids.tolist()), truth_id) == ({0}, 0)
+    assert time.process_time() - start < 2.0
 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "5!!", "((5!)!)!", "1" * 41, "x" * 3, "52_8", "2^10", "1/2x", r"1/2\pi", "q1", "I", "x=y=z",
-        r"\int_0^1x", r"\sum_n", r"\unknown", "x\n", "x'", '"', "a@b", "__import__",
-        "x+" * 101 + "x", r"\text{x}", "x,y", "\u00e9", "<",
-    ],
-)  # fmt: skip
-def test_what_never_reaches_the_checker(text: str) -> None:
-    assert formula(text) is None
+    [TOWER, "2^{20001}+1", "((9!)!)!", r"\sqrt{2}+10^{-99}", r"e^{e^{e^{9}}}", "2^{2^{2^{2^5}}}x"],
+)
+def test_what_is_beyond_the_limits_is_named_and_equals_its_own_text(text: str) -> None:
+    equality = Equality()
+    answer_ids = AnswerIds([text], equality)
+    assert answer_ids.ids(0, [box(text), box(f"{text}+0"), box(text)]).tolist() == [0, 1, 0]
+    assert answer_ids.truth_id(0) == 0
+    assert canonical(text) in equality.given_up
+    copy = Equality()
+    AnswerIds.from_values(json.loads(json.dumps(answer_ids.to_values())), copy)
+    assert copy.given_up == equality.given_up
 
 
-def test_forms_of_hostile_structure_stay_shallow() -> None:
-    deep = ["(" * 400 + "1,2" + ")" * 400, r"\{" * 300, "(1,2", "1,2)", "," * 900, r"\pm" * 200]
-    assert max(len(str(form_of(text))) for text in deep) < 20_000
-    assert not form_of("(" * 400).parts
-    assert not form_of(",".join(["1"] * 65)).parts
-
-
-class Scripted(Checker):
-    """All formulas share a key; the pairs given are equal, either way round."""
-
-    def __init__(self, *equal: str) -> None:
-        super().__init__()
-        self.equal = [set(pair.split()) for pair in equal]
-        self.asked: list[tuple[str, ...]] = []
-
-    def ask(self, do: str, texts: tuple[str, ...], limit: float) -> Reply:
-        self.asked.append(texts)
-        return Reply("1" if do == "key" else set(texts) in self.equal, 0.01)
-
-
-def test_new_writings_join_the_first_id_whose_first_writing_they_equal() -> None:
-    # b equals a, c equals b but not a: no chain, since only first writings count.
-    answer_ids = AnswerIds([None], Equality(checker=Scripted("a+1 b+1", "b+1 c+1", "c+1 d+1")))
-    assert answer_ids.ids(0, list(map(box, ["a+1", "b+1", "c+1", "d+1"]))).tolist() == [0, 0, 1, 1]
-    assert answer_ids.ids(0, list(map(box, ["d+1", "c+1", "b+1", "a+1"]))).tolist() == [1, 1, 0, 0]
-    assert [answer_ids.text(0, answer) for answer in (0, 1)] == ["a+1", "c+1"]
-
-
-def test_a_truth_that_equals_two_ids_is_the_first_and_merges_nothing() -> None:
-    responses = [box("z+1"), box("a+1"), box("b+1")]
-    for truth in (None, "t+1", "b+1"):
-        equality = Equality(checker=Scripted("a+1 t+1", "b+1 t+1"))
-        ids, truth_id = classes(responses, truth, equality)
-        assert ids.tolist() == [0, 1, 2]
-        assert truth_id == {None: -1, "t+1": 1, "b+1": 2}[truth]
+def test_hostile_answers_are_classes_within_their_limits(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    answers = [*hostile(), *CODE, "9" * 1_000_000, r"\frac{1}{1+" * 64 + "x" + "}" * 64]
+    answers += ["(" * 10_000, "(" * 39 + "x" + ")" * 39, "(" * 400 + "x" + ")" * 400]
+    groups = [answers[start : start + 100] for start in range(0, len(answers), 100)]
+    answer_ids = AnswerIds(["7"] * len(groups), Equality())
+    for problem, group in enumerate(groups):
+        start = time.process_time()
+        ids = answer_ids.ids(problem, [box(text) for text in group] + [box("7"), box("14/2")])
+        assert time.process_time() - start < 10
+        assert ids[-1] == ids[-2] == answer_ids.truth_id(problem) >= 0
+        assert ids.min() >= -1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_truth_is_looked_for_again_when_answers_come() -> None:
-    checker = Scripted("a+1 t+1")
-    answer_ids = AnswerIds(["t+1"], Equality(checker=checker))
-    assert answer_ids.truth_id(0) == UNSEEN
+    answer_ids = AnswerIds(["2t+2"], Equality())
     answer_ids.ids(0, [box("z+1")])
     assert [answer_ids.truth_id(0), answer_ids.truth_id(0)] == [UNSEEN, UNSEEN]
-    asked = len(checker.asked)
-    assert answer_ids.ids(0, [box("a+1")]).tolist() == [1]
-    assert [answer_ids.truth_id(0), answer_ids.truth_id(0)] == [1, 1]
-    assert answer_ids.ids(0, [box("t+1")]).tolist() == [1]
-    assert len(checker.asked) <= asked + 3  # a's key, a with z, a with t
+    assert answer_ids.ids(0, [box("2(t+1)")]).tolist() == [1]
+    assert answer_ids.truth_id(0) == 1
 
 
-def test_known_answers_cost_no_question() -> None:
-    checker = Scripted("a+1 b+1")
-    equality = Equality(checker=checker)
-    for _ in range(3):
-        answer_ids = AnswerIds(["b+1"], equality)  # as each evaluation makes one
-        assert answer_ids.ids(0, list(map(box, ["a+1", "b+1", "a+1"] * 20))).max() == 0
-        assert answer_ids.truth_id(0) == 0
-    assert sorted(checker.asked) == [("a+1",), ("a+1", "b+1"), ("b+1",)]
-
-
-def test_a_book_with_merged_writings_survives_json(equality: Equality) -> None:
+def test_answer_ids_survive_json_and_a_restart() -> None:
     visits = [["2k+2", "1/2", "k"], ["2(k+1)", "0.5", r"\sqrt{k^2+1}"], ["k+k+2", "(1,2)"]]
-    answer_ids = AnswerIds(["2+2k", None], equality)
+    answer_ids = AnswerIds(["2+2k", None], Equality())
     for answers in visits:
         answer_ids.ids(0, list(map(box, answers)))
-    copy = AnswerIds.from_values(json.loads(json.dumps(answer_ids.to_values())), equality)
+    copy = AnswerIds.from_values(json.loads(json.dumps(answer_ids.to_values())), Equality())
     assert copy.to_values() == answer_ids.to_values()
     assert copy.truth_id(0) == answer_ids.truth_id(0) == 0
     more = list(map(box, ["4/8", "2k+4-2", "7", "(1,2)"]))
-    assert np.array_equal(copy.ids(0, more), answer_ids.ids(0, more))
-    assert copy.ids(0, [box("4/8"), box("2k+4-2")]).tolist() == [1, 0]
+    assert copy.ids(0, more).tolist() == answer_ids.ids(0, more).tolist() == [1, 0, 5, 4]
 
 
-def test_math_verify_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "math_verify.py").write_text("raise ImportError('no math_verify')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(UserError, match=r"no math_verify.*answer_check = strings"):
-        classes([box("2k+2"), box("2(k+1)")], None, Equality())
+def test_checkpoints_of_earlier_versions_are_read() -> None:
+    """Their classes had keys, their fractions other texts; questions were given up."""
+    old = {"truths": ["1/2", None], "postponed": 3, "given_up": [["key", "9^{9^9}"]]}
+    old["classes"] = [
+        [{"writings": ["7"], "key": "e:7"}, {"writings": ["1/2", "0.5"], "key": "e:5"}],
+        [],
+    ]
+    answer_ids = AnswerIds.from_values(old, Equality())
+    assert answer_ids.ids(0, list(map(box, [r"\frac12", "2/4", "7", "8"]))).tolist() == [1, 1, 0, 2]
+    assert answer_ids.truth_id(0) == 1
 
 
 def test_settings_choose_the_equality() -> None:
@@ -213,9 +285,8 @@ def test_settings_choose_the_equality() -> None:
     file = TrainConfig(model="m", problems="p.json")
     assert file.settled().answer_check == "math"
     assert TrainConfig(answer_check="math").settled().answer_check == "math"
-    for wrong in ({"answer_check": "both"}, {"answer_timeout": 0.0}):
-        with pytest.raises(UserError, match="answer_"):
-            TrainConfig(**wrong)
+    with pytest.raises(UserError, match="answer_"):
+        TrainConfig(answer_check="both")
 
 
 def tiny_run(folder: Path, answers: str, **settings: Any) -> Trace:
@@ -238,197 +309,11 @@ def test_a_run_rewards_what_its_equality_calls_equal(tmp_path: Path, check: str,
     """The tiny model says 7, the file asks for 14/2: strings differ, the answers do not."""
     trace = tiny_run(tmp_path, "{}/2", answer_check=check)
     assert (trace.evals["pass_at_1"].max() > 0) == right
-    assert trace.run.extra["answer_timeouts"] == 0
-    assert not any("time limit" in line for line in outcome(trace))
+    assert trace.run.extra["answers_given_up"] == []
+    assert not any("beyond" in line for line in outcome(trace))
 
 
-def test_a_run_shows_what_hit_the_time_limit(tmp_path: Path) -> None:
-    trace = tiny_run(tmp_path, r"\sin(\sin(\sin(x+{})))", answer_timeout=0.004)
-    given_up = trace.run.extra["answer_timeouts"]
-    assert given_up > 0
-    assert any(f"{given_up} comparisons hit their" in line for line in outcome(trace))
-
-
-def test_hostile_answers_cost_no_more_than_their_limit(
-    checker: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    checker.ask("key", ("k+1",), 5.0)
-    answers, equality = hostile(), Equality(2.0, checker)
-    assert len(answers) == 500
-    groups = [answers[start : start + 100] for start in range(0, len(answers), 100)]
-    answer_ids = AnswerIds(["7"] * len(groups), equality)
-    spent: list[float] = []
-    for problem, group in enumerate(groups):
-        before = spent_by(checker)
-        ids = answer_ids.ids(problem, [box(text) for text in group] + [box("7"), box("14/2")])
-        spent.append(spent_by(checker) - before)
-        assert ids[-1] == ids[-2] == answer_ids.truth_id(problem) >= 0
-        assert ids.min() >= -1
-    assert max(spent) < 10  # a group's limit is 2 s; 100 answers of 2 s each would be 200
-    assert checker.n_started == 1
-    assert list(tmp_path.iterdir()) == []
-    ids, truth_id = classes([box("2k+2"), box("2(k+1)"), box("k")], "k+k+2", equality)
-    assert (ids.tolist(), truth_id) == ([0, 0, 1], 0)
-
-
-def spent_by(checker: Checker) -> float:
-    """CPU seconds of this process and the checker's."""
-    times = [process.cpu_times() for process in tree(checker)]
-    # The children_* share counts workers that were killed.
-    asked = sum(t.user + t.system + t.children_user + t.children_system for t in times)
-    return time.process_time() + asked
-
-
-class Watched(Checker):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[tuple[str, ...], Reply]] = []
-
-    def ask(self, do: str, texts: tuple[str, ...], limit: float) -> Reply:
-        reply = super().ask(do, texts, limit)
-        self.seen.append((texts, reply))
-        return reply
-
-
-@pytest.fixture(scope="module")
-def checker() -> Iterator[Watched]:
-    made = Watched()
-    yield made
-    made.close()
-
-
-def test_a_power_tower_is_killed_counted_and_remembered(checker: Watched) -> None:
-    checker.seen.clear()
-    equality = Equality(2.0, checker)
-    answer_ids = AnswerIds([None, TOWER], equality)
-    group = list(map(box, ["2k+2", TOWER, "2(k+1)", TOWER]))
-    assert answer_ids.ids(0, group).tolist() == [0, 1, 0, 1]
-    towers = [reply for texts, reply in checker.seen if TOWER in texts]
-    assert [reply.given_up for reply in towers] == [True]
-    assert towers[0].cpu == 0.5
-    assert equality.n_given_up == 1
-    # Another problem, its truth, and a resumed run ask no more.
-    assert answer_ids.ids(1, [box("k+2"), box(TOWER)]).tolist() == [0, 1]
-    assert answer_ids.truth_id(1) == 1
-    later, values = Equality(2.0, checker), json.loads(json.dumps(answer_ids.to_values()))
-    AnswerIds.from_values(values, later).ids(0, [box(TOWER)])
-    assert AnswerIds([None], later).ids(0, [box(TOWER)]).tolist() == [0]
-    assert later.n_given_up == 1
-    assert len([texts for texts, _ in checker.seen if TOWER in texts]) == 1
-
-
-def test_a_group_costs_no_more_than_its_limit(checker: Watched) -> None:
-    checker.seen.clear()
-    equality = Equality(1.0, checker)
-    towers = [f"{base}^{{9^{{9^9}}}}" for base in range(2, 32)]
-    ids = AnswerIds([None], equality).ids(0, list(map(box, towers)))
-    assert ids.tolist() == list(range(30))
-    assert sum(reply.cpu for _, reply in checker.seen) <= 1.0
-    assert equality.n_given_up == 30
-    answer_ids = AnswerIds([None], equality)
-    assert answer_ids.ids(0, list(map(box, ["k+1", "1+k"]))).tolist() == [0, 0]  # the next group
-
-
-def test_memory_and_depth_are_bounded() -> None:
-    checker = Checker(memory_mib=600)
-    for text in ("2^{10^{11}}", r"\binom{1000000}{500000}", "(" * 60 + "1" + ")" * 60):
-        assert checker.ask("key", (text,), 0.5).value is None
-        assert checker.ask("same", ("k+1", "1+k"), 5.0).value is True
-        for process in psutil.Process(checker.pid).children():
-            assert process.memory_info().vms <= 600 * 2**20
-    checker.close()
-
-
-def test_code_is_not_run_even_unscreened(
-    checker: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    target = tmp_path / "touched"
-    for text in CODE:
-        for texts in ((text.replace("TARGET", str(target)),), (str(target), text)):
-            checker.ask("key" if len(texts) == 1 else "same", texts, 2.0)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("which", ["worker", "all"])
-def test_a_killed_checker_comes_back(checker: Watched, which: str) -> None:
-    assert checker.ask("same", ("k+1", "1+k"), 5.0).value is True
-    for process in tree(checker)[which == "worker" :]:
-        process.kill()
-    reply = checker.ask("same", ("k+3", "3+k"), 5.0)
-    assert reply.given_up or (which == "worker" and reply.value is True)
-    for number in range(4):  # each question gets its own answer
-        texts = ("k+3", "3+k") if number % 2 else ("k+3", "4+k")
-        assert checker.ask("same", texts, 5.0).value == (number % 2 == 1)
-
-
-def test_a_question_cut_short_leaves_no_stray_answer(
-    checker: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert checker.ask("same", ("k+1", "1+k"), 5.0).value is True
-
-    def interrupted(seconds: float) -> dict[str, object]:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(checker, "read", interrupted)
-        checker.ask("same", ("k+1", "1+k"), 5.0)
-    assert checker.pid is None
-    assert checker.ask("same", ("k+1", "2+k"), 5.0).value is False
-
-
-def tree(checker: Checker) -> list[psutil.Process]:
-    root = psutil.Process(checker.pid)
-    return [root, *root.children()]
-
-
-def gone(processes: list[psutil.Process], seconds: float = 20.0) -> bool:
-    """None is left, not even as a zombie of ours."""
-    return not psutil.wait_procs(processes, timeout=seconds)[1]
-
-
-def test_close_and_collection_leave_no_process() -> None:
-    for end in (Checker.close, lambda checker: None):
-        checker = Checker()
-        checker.ask("key", ("k+1",), 5.0)
-        processes = tree(checker)
-        assert len(processes) == 2
-        end(checker)
-        del checker
-        assert gone(processes)
-
-
-SCRIPT = """
-import os, sys, time
-from real.answers.checker import Checker
-import psutil
-checker = Checker()
-checker.ask("key", ("k+1",), 5.0)
-root = psutil.Process(checker.pid)
-print(root.pid, root.children()[0].pid, flush=True)
-if sys.argv[1] == "wait":
-    time.sleep(60)
-if sys.argv[1] == "fork":
-    if os.fork() == 0:
-        print(checker.ask("same", ("k+1", "1+k"), 5.0).value, checker.n_started, flush=True)
-        checker.close()
-        os._exit(0)
-    os.wait()
-    print(checker.ask("same", ("k+1", "1+k"), 5.0).value, checker.n_started, flush=True)
-"""
-
-
-@pytest.mark.parametrize("how", ["fork", "wait"])
-def test_the_end_of_the_program_ends_the_checker(how: str) -> None:
-    """After a fork that used a checker of its own, and killed."""
-    with subprocess.Popen([sys.executable, "-c", SCRIPT, how], stdout=subprocess.PIPE) as program:
-        assert program.stdout is not None
-        pids = list(map(int, program.stdout.readline().split()))
-        processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-        if how == "wait":
-            program.kill()
-        rest = program.stdout.read().decode().split()
-    assert rest == (["True", "2", "True", "1"] if how == "fork" else [])
-    assert len(pids) == 2
-    assert gone(processes)
+def test_a_run_names_what_is_beyond_the_limits(tmp_path: Path) -> None:
+    trace = tiny_run(tmp_path, "9^{9^{9^{{}}}}".replace("{{}}", "{}"), answer_check="math")
+    (first, *_) = trace.run.extra["answers_given_up"]
+    assert any(line.endswith(f"the first {first}") for line in outcome(trace))

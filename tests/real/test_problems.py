@@ -17,6 +17,7 @@ import pytest
 from lab.base.errors import UserError
 from real.model.folder import model_folder
 from real.problems import NAMED, Problem, ProblemSet, Turn, fingerprint, load_problems
+from real.problems.load import read_problems
 from real.settings.config import TrainConfig
 from real.settings.groups import FieldMap
 from real.tiny import problems_of
@@ -228,6 +229,19 @@ def test_no_ids_and_no_answers_can_be_asked_for(tmp_path):
     assert "--fields.id ''" in rows_refused(tmp_path, rows)
     found = load(tmp_path, rows, id="", answer="")
     assert len({p.id for p in found}) == 2 and {p.answer for p in found} == {None}
+
+
+def test_references_that_no_response_can_equal_are_counted_and_refused_as_labels(tmp_path):
+    prose = "We add the digits of both numbers and see that their sum must be even."
+    answers = ["7", "x" * 1001, r"\text{}", prose, prose + r" So \boxed{4}."]
+    rows = [{"id": f"p{i}", "prompt": f"{i}", "solution": a} for i, a in enumerate(answers)]
+    path = write(tmp_path, json.dumps(rows))
+    found = load_problems(path)
+    (notice,) = [line for line in found.notices if "can equal no response" in line]
+    assert notice.startswith("3 of 5") and "'p1': longer than 1,000 characters" in notice
+    config = TrainConfig(model="m", problems=str(path), n_problems=2)
+    with pytest.raises(UserError, match=r"labels = 'truth'.*'p1'.*longer"):
+        read_problems(config, with_answers=True)
 
 
 def test_worked_solutions_end_in_the_answer(tmp_path):

@@ -211,8 +211,6 @@ class GuardTrainer(PPOTrainerSync):
             except (RuntimeError, RayError):
                 self._require_servers()
                 raise
-            finally:
-                self.problems.supervisor.close()
 
     def on_train_begin(self) -> None:
         """Sample the votes of all problems before training, visit 0."""
@@ -320,7 +318,7 @@ class GuardTrainer(PPOTrainerSync):
         self.log.write_steps({**measured(metrics, timing_raw), **self._row})
         self.log.note(
             progress=self.global_steps / self.total_training_steps,
-            answer_timeouts=self.problems.supervisor.answer_timeouts,
+            answers_given_up=self.problems.supervisor.answers_given_up,
         )
         return batch
 

@@ -43,7 +43,7 @@ STREAM = "guard_stream"
 """Column of a prompt: what its responses are sampled for, a `real.settings.seeds.Stream`."""
 _OF_RUN = frozenset(
     {
-        "answer_check", "answer_timeout", "keep_votes", "labels", "n_votes", "rule", "rule_options",
+        "answer_check", "keep_votes", "labels", "n_votes", "rule", "rule_options",
         "seed", "step_factor",
     }
 )  # fmt: skip
