@@ -163,7 +163,8 @@ def own_steps(config: SimConfig) -> Floats:
     can be found in charts of the theory. NaN where p is below .1 or above .9. In other coupled
     policies the first epoch's updates on other problems are part of it.
     """
-    alone: dict[str, Any] = {"parts_off": ("others",)} if config.policy == "measured" else {}
+    measured = {"parts_off": ("others",), "mini_batch": 1}
+    alone: dict[str, Any] = measured if config.policy == "measured" else {}
     alone |= {"guard": GuardConfig.off(), "epochs": 1, "schedule": "constant"}
     simulation = Simulation(replace(config, **alone))
     simulation.before()

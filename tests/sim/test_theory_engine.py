@@ -3,16 +3,19 @@
 import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from measured_response import settings, small_response
 
 from guard_core import GuardConfig
 from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.measures.fate import fate_shares, fates
+from lab.trace.response import write_response
 from sim import SimConfig, simulate
 from sim.theory import Process, detection, lock_in, memory_crossing, memory_wrong, own_steps
 from sim.theory.flow import Coupling, collapse, critical_coupling, mean_field, plurality, replicator
@@ -111,6 +114,16 @@ def test_the_step_of_a_problem_is_read_from_its_first_visit():
     # With more answers than two the label's log odds move by less, but by more than half.
     many = np.nanmedian(own_steps(replace(two, n_answers=4, ability_mean=0.6)))
     assert 0.05 < many < 0.095
+
+
+def test_the_step_of_a_measured_model_grows_with_the_learning_rate(tmp_path: Path):
+    write_response(tmp_path / "small.npz", small_response())
+    small, large = (
+        own_steps(settings(str(tmp_path / "small.npz"), lr=lr)) for lr in (0.002, 0.004)
+    )
+    assert small.shape == (2, 6) and np.isfinite(small).any()
+    assert np.nanmedian(large) == pytest.approx(2 * np.nanmedian(small), rel=0.2)
+    assert np.nanmedian(small) > 0
 
 
 def _wrong_RT(coupling: Coupling, p0: float, **settings: Any) -> np.ndarray:
