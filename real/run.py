@@ -43,6 +43,7 @@ from real.settings.presets import check_engine_tp, manifest_of
 from real.settings.seeds import batches_per_epoch, checkpoint_interval
 from real.tiny import model_of, problems_of
 from real.tiny.tasks import VOCABULARY_SIZE
+from real.trial import check_sampling
 from real.update.grpo import initial_reference
 from real.update.logprobs import EntropyScorer, Scorer
 from real.update.optimizer import PolicyOptimizer
@@ -181,6 +182,9 @@ def prepare(
     if ranks.world == 1:  # else layers reach the GPU one by one, as they are sharded
         with in_phase("load"):
             policy.model.to(policy.device)
+    if config.engine == "transformers":
+        with in_phase("trial"):
+            check_sampling(policy, prompts.tokens, config)
     sampling = replace(_sampling(config, config.temperature, config.top_p), stats=needs_stats(rule))
     sampler = Sampler(engine, policy, config.seed)
     supervisor = Supervisor(config, prompts.truths, ranks)

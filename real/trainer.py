@@ -31,6 +31,7 @@ from real.engines.rollouts import Rollouts
 from real.model.machine import card_held, in_phase, pick_device, torch_threads
 from real.plan import card_named
 from real.ranks.distributed import joined_ranks, lost_ranks_named
+from real.record.alarms import check_mismatch, watch_labels
 from real.record.checkpoint import Checkpoints, save_model
 from real.record.journal import LOGGERS, Journal, Unwritten, Visited, VoteRows
 from real.record.resuming import advised, fingerprint, reopened, resume_point, stop_requests
@@ -129,6 +130,7 @@ def reporter(
 
 _SHOWN = {
     "match rate": ("majority_ratio", ".2f"),
+    "labels": ("n_labels", ".0f"),
     "unread": ("unread", ".0%"),
     "loss": ("loss", ".2g"),
     "reward": ("reward", ".2f"),
@@ -338,6 +340,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
                 log.write_json(run.further.file, run.further.values())
             with log.phase("votes before training"):
                 first = prime(run)
+            log.note(n_labels_before=run.supervisor.n_labels())
             log.write_visited(first, {"step": 0, "epoch": 0}, votes)
             run.evaluator.log(log, step=0, epoch=0, full=True)
             log.checkpoint(state, 0)
@@ -359,6 +362,9 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             log.checkpoint(state, batch.step, batch.ends_run or bool(asked), run.refill.waits)
             if asked and not run.refill.waits:
                 stop(asked)
+            check_mismatch(log, row, run.policy.model.dtype, run.config.max_mismatch)
+            if run.supervisor.reads and run.config.labels != "truth":
+                watch_labels(log, row, len(run.prompts))
             if not batch.ends_run:
                 check_unread(run, row["n_unread"], len(batch.problems_P))
 

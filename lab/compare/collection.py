@@ -376,8 +376,8 @@ COMPUTATIONAL = {
     "sim": "device cuda_graph vote_replicates",
     "real": """
 attention checkpoint_every checkpoint_keep data_dir device engine_memory engine_timeout engine_url
-gradient_checkpointing hub keep_votes log max_bad_steps max_rows max_tokens_per_microbatch
-max_unread rank_timeout restart_engine save_model threads
+gradient_checkpointing hub keep_votes log max_bad_steps max_mismatch max_rows
+max_tokens_per_microbatch max_unread rank_timeout restart_engine save_model threads
 """,
 }
 """World to its settings of where and how the work is done, and of what is kept of it."""

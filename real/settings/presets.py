@@ -257,7 +257,14 @@ CHANGEABLE = frozenset(
         *("attention", "checkpoint_every", "checkpoint_keep", "checkpoint_minutes", "data_dir"),
         *("device", "engine_adapters", "engine_exchange", "engine_memory", "engine_timeout"),
         *("engine_tp", "engine_url", "gradient_checkpointing", "hub", "log", "max_bad_steps"),
-        *("max_rows", "max_unread", "max_tokens_per_microbatch", "model", "offload_optimizer"),
+        *(
+            "max_mismatch",
+            "max_rows",
+            "max_unread",
+            "max_tokens_per_microbatch",
+            "model",
+            "offload_optimizer",
+        ),
         *("problems", "rank_timeout", "restart_engine", "save_model", "threads"),
     )
 )
