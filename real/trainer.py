@@ -40,6 +40,7 @@ from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore
 from real.settings.config import TrainConfig
 from real.settings.presets import require_loggers, settled_for, stored_config
 from real.settings.seeds import Batch, batches, checkpoint_interval
+from real.trial import check_saving
 from real.update.grpo import compared
 from real.update.optimizer import Fault, Step
 from real.vote.decide import Fields, pay, shared_streams
@@ -249,6 +250,9 @@ def train(
                 written = RunFolder.create(folder, manifest)
                 say([*notices, *few_epochs(config)])
                 with locked(written.path), written:
+                    if config.save_model and ranks.world == 1:
+                        with in_phase("save"):
+                            check_saving(run.policy, written.path)
                     run_in_folder(run, written, written.path, progress)
             else:
                 run_in_folder(run, None, Path(folder))

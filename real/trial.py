@@ -1,21 +1,29 @@
-"""Trials of a model before it is trained: engine and trainer agree on a few tokens."""
+"""Trials of a model before it is trained: a few tokens sampled and scored, and the last save."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, cycle, islice
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from transformers import AutoConfig, AutoModelForCausalLM
+
 from lab.base.errors import Unfit, first_line
+from lab.base.files import remove_folder, whole_folder
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.model.policy import Policy, max_positions
+from real.model.policy import Policy, load_policy, loading, max_positions
+from real.model.prepare import merged_weights
+from real.record.checkpoint import model_bytes, save_model
 from real.settings.config import TrainConfig
 from real.update.logprobs import Scorer, group_scores
 from real.update.packing import Group
 
+_WHOLE = 2**26
+"""Bytes of weights up to which a model is written whole in the trial."""
 _LENGTHS = (1, 4, 9)
 """Tokens of the trial's prompts."""
 _TOKENS, _EACH = 6, 2
@@ -49,14 +57,12 @@ def check_sampling(policy: Policy, prompts: Sequence[list[int]], config: TrainCo
     n_tokens = max(1, min(_TOKENS, positions // 2))
     shortest, longest = min(map(len, prompts)), max(map(len, prompts))
     end = min(longest + (config.max_response_tokens or 1), positions)
-    grown = [
-        s for s in sorted(set(_switches(policy.model.config.to_dict()))) if shortest <= s < end
-    ]
+    switches = sorted(set(_switches(policy.model.config.to_dict())))
     trials = [(_LENGTHS, other)]
-    for switch in grown:
+    for switch in (s for s in switches if shortest <= s < end):
         remedy = (
-            f"where a sequence grows beyond {switch} tokens; keep it shorter by --max-prompt-tokens "
-            f"and --max-response-tokens, or {other}"
+            f"where a sequence grows beyond {switch} tokens; keep it shorter by "
+            f"--max-prompt-tokens and --max-response-tokens, or {other}"
         )
         trials.append(((max(1, switch - n_tokens // 2), *_LENGTHS[:2]), remedy))
     for lengths, remedy in trials:
@@ -74,6 +80,32 @@ def check_sampling(policy: Policy, prompts: Sequence[list[int]], config: TrainCo
                 f"{name}: sampled tokens differ from a forward pass by {gap:.2g} nats in log-prob, "
                 f"and rounding explains {allowed:.2g}; {remedy}"
             )
+
+
+def check_saving(policy: Policy, run_folder: Path) -> None:
+    """Write the model as at the end of a run and read it again, or refuse it before the training.
+
+    Of a large model all but the values of the weights: files, names and shapes.
+    """
+    model, ours = policy.model, dict(merged_weights(policy.model))
+    fault = f"model {policy.folder}: {type(model).__name__} could not be saved"
+    with whole_folder(run_folder / "trial") as place, loading(fault, "train with save_model false"):
+        if model_bytes(model) <= _WHOLE:
+            save_model(policy, place)
+            read = load_policy(place / "model", "cpu", str(model.dtype).removeprefix("torch."))
+            theirs = dict(read.model.named_parameters())
+            same = all(torch.equal(w.cpu(), theirs[n]) for n, w in ours.items() if n in theirs)
+        else:
+            model.config.save_pretrained(place)
+            policy.tokenizer.save_pretrained(place)
+            with torch.device("meta"):
+                loader: Any = AutoModelForCausalLM
+                read = loader.from_config(AutoConfig.from_pretrained(place))
+            theirs = dict(read.named_parameters())
+            same = all(w.shape == theirs[n].shape for n, w in ours.items() if n in theirs)
+        if ours.keys() != theirs.keys() or not same:
+            raise Unfit(f"{fault}: read again it has other weights; train with save_model false")
+    remove_folder(run_folder / "trial")
 
 
 def _gap(policy: Policy, prompts: Sequence[list[int]], n_tokens: int, config: TrainConfig) -> float:

@@ -257,15 +257,15 @@ CHANGEABLE = frozenset(
         *("attention", "checkpoint_every", "checkpoint_keep", "checkpoint_minutes", "data_dir"),
         *("device", "engine_adapters", "engine_exchange", "engine_memory", "engine_timeout"),
         *("engine_tp", "engine_url", "gradient_checkpointing", "hub", "log", "max_bad_steps"),
+        *("max_mismatch", "max_rows", "max_unread", "max_tokens_per_microbatch", "model"),
         *(
-            "max_mismatch",
-            "max_rows",
-            "max_unread",
-            "max_tokens_per_microbatch",
-            "model",
             "offload_optimizer",
+            "problems",
+            "rank_timeout",
+            "restart_engine",
+            "save_model",
+            "threads",
         ),
-        *("problems", "rank_timeout", "restart_engine", "save_model", "threads"),
     )
 )
 """Settings of where and how the work is done. Some change the rounding, so that the resumed run is
