@@ -167,7 +167,7 @@ def prepare(
     policy = replace(policy, device=pick_device(config.device))
     keep_freed_memory(policy.device)
     prepare_training(policy.model, config, config.seed)
-    prompts = build_prompts(problems, config, policy)
+    prompts = build_prompts(problems, config, policy, logs)
     others = problems_of(config, True, known) if config.n_held_out else None
     held_out = build_prompts(others, config, policy) if others else None
     planned = [*planned, *engine_notices(config)]

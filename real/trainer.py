@@ -30,6 +30,7 @@ from real.engines.make import RestartingEngine
 from real.engines.rollouts import Rollouts
 from real.model.machine import card_held, in_phase, pick_device, torch_threads
 from real.plan import card_named
+from real.problems.prompts import PROMPTS, prompt_rows
 from real.ranks.distributed import joined_ranks, lost_ranks_named
 from real.record.alarms import check_mismatch, watch_labels
 from real.record.checkpoint import Checkpoints, save_model
@@ -339,6 +340,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
         with log.phase("sync"):
             run.engine.update_weights(run.policy.model, version=done or 0)
         if done is None:
+            log.write_json(PROMPTS, prompt_rows(run.prompts, run.policy.tokenizer))
             log.note(**run.further.begin())
             if run.further.file is not None:
                 log.write_json(run.further.file, run.further.values())
@@ -357,7 +359,8 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             finally:  # an error may follow from them
                 note_faults(log, run.optimizer.faults, batch.step)
             log.write_visited(visited, position, votes)
-            log.write_steps({**row, **position})
+            row |= position
+            log.write_steps(row)
             report(batch.step, visited, row)
             if batch.is_evaluated(run.config):
                 run.evaluator.log(log, **position, full=batch.ends_run)

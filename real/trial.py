@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lab.base.errors import Unfit, first_line

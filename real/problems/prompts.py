@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from jinja2 import TemplateError
 
 from lab.base.errors import Unfit, UserError, first_line
@@ -33,11 +34,26 @@ _OWN_SHARE = 0.9
 _FAILURES = (TemplateError, ArithmeticError, RecursionError, LookupError, TypeError, ValueError)
 
 
-def build_prompts(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> PromptSet:
-    """Encode problems; those that do not fit the limits are left out, but not all of them."""
+PROMPTS = "prompts.json"
+"""File of a run folder with the prompts as they were made at its start, which `resume` reads."""
+
+
+def build_prompts(
+    problem_set: ProblemSet, config: TaskSettings, policy: Policy, run_folder: Path | None = None
+) -> PromptSet:
+    """Encode problems; those that do not fit the limits are left out, but not all of them.
+
+    Prompts that a run folder holds are taken from there, whatever a tokenizer makes of them today.
+    """
     limit = longest_prompt(config, policy)
     _check_options(config, policy)
-    encoded = [(problem, prompt_tokens(problem, config, policy)) for problem in problem_set]
+    file = None if run_folder is None else run_folder / PROMPTS
+    rows = msgspec.json.decode(file.read_bytes()) if file and file.is_file() else []
+    made = {(row["id"], msgspec.json.encode(row["messages"])): row["ids"] for row in rows}
+    encoded = []
+    for problem in problem_set:
+        key = problem.id, msgspec.json.encode(problem.messages(""))
+        encoded.append((problem, made.get(key) or prompt_tokens(problem, config, policy)))
     kept = [(problem, ids) for problem, ids in encoded if len(ids) <= limit]
     left_out = [problem.id for problem, ids in encoded if len(ids) > limit]
     if not kept:
@@ -61,6 +77,14 @@ def build_prompts(problem_set: ProblemSet, config: TaskSettings, policy: Policy)
         [ids for _, ids in kept],
         left_out,
     )
+
+
+def prompt_rows(prompts: PromptSet, tokenizer: Any) -> list[dict[str, Any]]:
+    """Return the rows of `PROMPTS`: what was asked, the text that the model sees, and its ids."""
+    return [
+        {"id": p.id, "messages": p.messages(""), "text": tokenizer.decode(ids), "ids": ids}
+        for p, ids in zip(prompts.problems, prompts.tokens, strict=True)
+    ]
 
 
 def prompt_tokens(
