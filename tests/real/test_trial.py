@@ -73,9 +73,10 @@ def test_models_that_sample_and_score_differently_are_refused_by_name(kind: str)
 
 
 def test_positions_that_change_at_a_length_are_refused_where_the_run_crosses_it():
-    tried("phi3", longest=8, rope_parameters=LONGROPE, num_key_value_heads=2)
+    changes = {"rope_parameters": LONGROPE, "original_max_position_embeddings": 16}
+    tried("phi3", longest=8, **changes)
     with pytest.raises(UserError, match="Phi3ForCausalLM.* beyond 16 tokens.*--max-response-tok"):
-        tried("phi3", longest=12, rope_parameters=LONGROPE, num_key_value_heads=2)
+        tried("phi3", longest=12, **changes)
 
 
 def test_windows_are_right_beyond_their_length():
