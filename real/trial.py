@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, cycle, islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lab.base.errors import Unfit, first_line
-from lab.base.files import remove_folder, whole_folder
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.model.policy import Policy, load_policy, loading, max_positions
+from real.model.policy import Policy, load_policy, loading, max_positions, write_model
 from real.model.prepare import merged_weights
 from real.record.checkpoint import model_bytes, save_model
 from real.settings.config import TrainConfig
@@ -86,25 +86,27 @@ def check_saving(policy: Policy, run_folder: Path) -> None:
 
     Of a large model all but the values of the weights: files, names and shapes.
     """
-    model, ours = policy.model, dict(merged_weights(policy.model))
+    model = policy.model
     fault = f"model {policy.folder}: {type(model).__name__} could not be saved"
-    with whole_folder(run_folder / "trial") as place, loading(fault, "train with save_model false"):
+    remedy = "train with save_model false"
+    with loading(fault, remedy), TemporaryDirectory(prefix="trial-", dir=run_folder) as name:
+        place = Path(name)
         if model_bytes(model) <= _WHOLE:
             save_model(policy, place)
             read = load_policy(place / "model", "cpu", str(model.dtype).removeprefix("torch."))
             theirs = dict(read.model.named_parameters())
+            ours = dict(merged_weights(model))
             same = all(torch.equal(w.cpu(), theirs[n]) for n, w in ours.items() if n in theirs)
         else:
-            model.config.save_pretrained(place)
-            policy.tokenizer.save_pretrained(place)
+            write_model(model, policy.tokenizer, place, policy.folder, weights={})
             with torch.device("meta"):
                 loader: Any = AutoModelForCausalLM
                 read = loader.from_config(AutoConfig.from_pretrained(place))
             theirs = dict(read.named_parameters())
+            ours = dict(merged_weights(model, merge=False))
             same = all(w.shape == theirs[n].shape for n, w in ours.items() if n in theirs)
         if ours.keys() != theirs.keys() or not same:
-            raise Unfit(f"{fault}: read again it has other weights; train with save_model false")
-    remove_folder(run_folder / "trial")
+            raise Unfit(f"{fault}: read again it has other weights; {remedy}")
 
 
 def _gap(policy: Policy, prompts: Sequence[list[int]], n_tokens: int, config: TrainConfig) -> float:

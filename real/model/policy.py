@@ -223,10 +223,8 @@ def write_model(
     take the place of the model's own if not None.
     """
     config, generation = model.config, model.generation_config
-    usual = type(config)().to_dict() if not config.has_no_defaults_at_init else {}
-    for name in GenerationConfig().to_dict():
-        if name in vars(config) and name not in usual and name != "use_cache":
-            delattr(config, name)  # read into the generation settings, and refused in the config
+    for name in config._get_generation_parameters():
+        delattr(config, name)  # they were read into the generation settings, and stop the writing
     name, model.generation_config = "generation_config.json", GenerationConfig()
     try:
         with quiet():

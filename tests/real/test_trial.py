@@ -33,14 +33,8 @@ LONGROPE = {
     "long_factor": [4.0] * 4, "original_max_position_embeddings": 16, "factor": 4.0,
 }  # fmt: skip
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11, 12, 13, 14]]
-RIGHT = """
-afmoe apertus arcee aria_text bert bert-generation big_bird biogpt bitnet bloom cohere cohere2
-deepseek_v2 ernie4_5 exaone4 falcon gemma gemma2 gemma3_text glm glm4 gpt2 gpt_bigcode gpt_neo
-gpt_neox gptj granite granitemoe helium hunyuan_v1_dense llama mistral mixtral mpt nemotron olmo
-olmo2 olmo3 olmoe opt persimmon phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3
-stablelm starcoder2
-""".split()
-REFUSED = "bamba bart codegen falcon_mamba jamba mamba recurrent_gemma rwkv".split()
+RIGHT = ["afmoe", "apertus", "arcee", "aria_text", "bert", "bert-generation", "big_bird", "biogpt", "bitnet", "bloom", "cohere", "cohere2", "deepseek_v2", "ernie4_5", "exaone4", "falcon", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "granite", "granitemoe", "helium", "hunyuan_v1_dense", "llama", "mistral", "mixtral", "mpt", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "opt", "persimmon", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm", "starcoder2"]
+REFUSED = ["bamba", "bart", "codegen", "falcon_mamba", "jamba", "mamba", "recurrent_gemma", "rwkv"]
 
 
 def tried(kind: str, longest: int = 8, **changes: Any) -> None:
@@ -101,7 +95,7 @@ def test_generation_settings_are_those_of_the_folder_it_came_from(settings: Any,
     (model / "generation_config.json").write_text(text)
     train(TrainConfig(model=str(model), **SHORT), tmp_path / "run", progress=False)
     assert (tmp_path / "run/model/generation_config.json").read_text() == text
-    assert not (tmp_path / "run/trial").exists()
+    assert not [*(tmp_path / "run").glob("trial*")]
 
 
 def test_prompts_are_stored_and_resume_reads_them(tmp_path: Path):
