@@ -50,7 +50,7 @@ def check_mismatch(
 def watch_labels(log: Journal, row: Mapping[str, Any], n_problems: int) -> None:
     """Give notice of labels that nobody votes for, and of few different ones over all problems."""
     rate, n_labels, step = row["majority_ratio"], row["n_labels"], row["step"]
-    if rate < _FORGOTTEN:
+    if rate < _FORGOTTEN and row.get("n_unread", 0) < row["n_problems"]:
         log.alarm(
             "match rate",
             f"{rate:.3f} in batch {step}: almost no vote is for its label, so that nearly nothing "

@@ -143,8 +143,10 @@ def test_a_mismatch_is_told_above_rounding_and_ends_the_run_far_above_it():
 
 def test_labels_without_votes_and_one_label_for_all_are_alarming():
     log: Any = Log()
-    watch_labels(log, {"majority_ratio": 0.4, "n_labels": 30, "step": 3}, 40)
-    watch_labels(log, {"majority_ratio": 0.4, "n_labels": 6, "step": 3}, 6)
+    row = {"majority_ratio": 0.4, "n_labels": 30, "n_problems": 8, "step": 3}
+    watch_labels(log, row, 40)
+    watch_labels(log, row | {"n_labels": 6}, 6)
+    watch_labels(log, row | {"majority_ratio": 0.0, "n_unread": 8}, 40)
     assert not log.said
-    watch_labels(log, {"majority_ratio": 0.01, "n_labels": 1, "step": 4}, 40)
+    watch_labels(log, row | {"majority_ratio": 0.01, "n_labels": 1}, 40)
     assert sorted(log.said) == ["labels", "match rate"]
