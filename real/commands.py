@@ -24,7 +24,14 @@ from lab.trace.response import read_response
 from real.asked import check_asked, check_list, read_sources
 from real.measure import MeasureSettings
 from real.ranks import launched
-from real.record.terminal import advice_when_stopped, phases_bar, runs_bar, tell, unread_shares
+from real.record.terminal import (
+    ALARM,
+    advice_when_stopped,
+    phases_bar,
+    runs_bar,
+    tell,
+    unread_shares,
+)
 from real.record.terminal import lines as curve_lines
 from real.settings.config import TrainConfig
 from real.settings.groups import ProblemSettings, TinyTask
@@ -456,3 +463,4 @@ def outcome(trace: Trace) -> Iterator[str]:
     yield from curve_lines(evaluation)
     before, after = unread_shares(trace)
     yield f"responses without a readable answer: {before:.1%} -> {after:.1%}"
+    yield from (line for line in run.extra.get("notices", []) if line.startswith(ALARM))

@@ -43,6 +43,7 @@ from real.settings.presets import check_engine_tp, manifest_of
 from real.settings.seeds import batches_per_epoch, checkpoint_interval
 from real.tiny import model_of, problems_of
 from real.tiny.tasks import VOCABULARY_SIZE
+from real.trial import check_sampling
 from real.update.grpo import initial_reference
 from real.update.logprobs import EntropyScorer, Scorer
 from real.update.optimizer import PolicyOptimizer
@@ -166,7 +167,7 @@ def prepare(
     policy = replace(policy, device=pick_device(config.device))
     keep_freed_memory(policy.device)
     prepare_training(policy.model, config, config.seed)
-    prompts = build_prompts(problems, config, policy)
+    prompts = build_prompts(problems, config, policy, logs)
     others = problems_of(config, True, known) if config.n_held_out else None
     held_out = build_prompts(others, config, policy) if others else None
     planned = [*planned, *engine_notices(config)]
@@ -181,6 +182,9 @@ def prepare(
     if ranks.world == 1:  # else layers reach the GPU one by one, as they are sharded
         with in_phase("load"):
             policy.model.to(policy.device)
+    if config.engine == "transformers":
+        with in_phase("trial"):
+            check_sampling(policy, prompts.tokens, config)
     sampling = replace(_sampling(config, config.temperature, config.top_p), stats=needs_stats(rule))
     sampler = Sampler(engine, policy, config.seed)
     supervisor = Supervisor(config, prompts.truths, ranks)

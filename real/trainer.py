@@ -30,7 +30,9 @@ from real.engines.make import RestartingEngine
 from real.engines.rollouts import Rollouts
 from real.model.machine import card_held, in_phase, pick_device, torch_threads
 from real.plan import card_named
+from real.problems.prompts import PROMPTS, prompt_rows
 from real.ranks.distributed import joined_ranks, lost_ranks_named
+from real.record.alarms import check_mismatch, watch_labels
 from real.record.checkpoint import Checkpoints, save_model
 from real.record.journal import LOGGERS, Journal, Unwritten, Visited, VoteRows
 from real.record.resuming import advised, fingerprint, reopened, resume_point, stop_requests
@@ -39,6 +41,7 @@ from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore
 from real.settings.config import TrainConfig
 from real.settings.presets import require_loggers, settled_for, stored_config
 from real.settings.seeds import Batch, batches, checkpoint_interval
+from real.trial import check_saving
 from real.update.grpo import compared
 from real.update.optimizer import Fault, Step
 from real.vote.decide import Fields, pay, shared_streams
@@ -129,6 +132,7 @@ def reporter(
 
 _SHOWN = {
     "match rate": ("majority_ratio", ".2f"),
+    "labels": ("n_labels", ".0f"),
     "unread": ("unread", ".0%"),
     "loss": ("loss", ".2g"),
     "reward": ("reward", ".2f"),
@@ -247,6 +251,9 @@ def train(
                 written = RunFolder.create(folder, manifest)
                 say([*notices, *few_epochs(config)])
                 with locked(written.path), written:
+                    if config.save_model and ranks.world == 1:
+                        with in_phase("save"):
+                            check_saving(run.policy, written.path)
                     run_in_folder(run, written, written.path, progress)
             else:
                 run_in_folder(run, None, Path(folder))
@@ -333,11 +340,13 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
         with log.phase("sync"):
             run.engine.update_weights(run.policy.model, version=done or 0)
         if done is None:
+            log.write_json(PROMPTS, prompt_rows(run.prompts, run.policy.tokenizer))
             log.note(**run.further.begin())
             if run.further.file is not None:
                 log.write_json(run.further.file, run.further.values())
             with log.phase("votes before training"):
                 first = prime(run)
+            log.note(n_labels_before=run.supervisor.n_labels())
             log.write_visited(first, {"step": 0, "epoch": 0}, votes)
             run.evaluator.log(log, step=0, epoch=0, full=True)
             log.checkpoint(state, 0)
@@ -350,7 +359,8 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             finally:  # an error may follow from them
                 note_faults(log, run.optimizer.faults, batch.step)
             log.write_visited(visited, position, votes)
-            log.write_steps({**row, **position})
+            row |= position
+            log.write_steps(row)
             report(batch.step, visited, row)
             if batch.is_evaluated(run.config):
                 run.evaluator.log(log, **position, full=batch.ends_run)
@@ -359,6 +369,9 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             log.checkpoint(state, batch.step, batch.ends_run or bool(asked), run.refill.waits)
             if asked and not run.refill.waits:
                 stop(asked)
+            check_mismatch(log, row, run.policy.model.dtype, run.config.max_mismatch)
+            if run.supervisor.reads and run.config.labels != "truth":
+                watch_labels(log, row, len(run.prompts))
             if not batch.ends_run:
                 check_unread(run, row["n_unread"], len(batch.problems_P))
 

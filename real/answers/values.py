@@ -116,7 +116,8 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
     if kind == "func":
         return _function(text.rstrip("~"), *inner)
     if kind == "post":
-        return _times(*inner, _context.pi / 180) if text == r"\circ" else _factorial(*inner, text)
+        (value,) = inner
+        return _times(value, _context.pi / 180) if text == r"\circ" else _factorial(value, text)
     return reduce(_FOLDED[kind], inner) if kind in _FOLDED else _OPERATIONS.get(kind, _only)(*inner)
 
 

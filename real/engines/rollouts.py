@@ -217,7 +217,9 @@ def request_params(
 ) -> dict[str, Any]:
     """Return vLLM's `SamplingParams` of one prompt; the i-th response has that seed plus i."""
     # Only a search for texts needs the text.
-    texts = {"stop": [*sampling.stop], "include_stop_str_in_output": True} if sampling.stop else {}
+    found = {"stop": [*sampling.stop], "include_stop_str_in_output": True}
+    # Special tokens stay in that text, since a stop text may be one.
+    texts = found | {"skip_special_tokens": False} if sampling.stop else {}
     return {
         "n": n,
         "seed": seed,

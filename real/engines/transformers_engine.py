@@ -136,7 +136,7 @@ class Samples:
             # A token is a byte at least; two more, since the first ones may be cut characters.
             longest = max(len(text.encode()) for text in self._texts) + 2
             tokens_BT = self.tokens_TR[max(0, self.used - longest) : self.used, self.rows_B].T
-            written = self._engine.tokenizer.batch_decode(tokens_BT, skip_special_tokens=True)
+            written = self._engine.tokenizer.batch_decode(tokens_BT, skip_special_tokens=False)
             found = [any(text in one for text in self._texts) for one in written]
             ends_B |= torch.tensor(found, device=ends_B.device)
         if not ends_B.any():

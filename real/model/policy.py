@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, scaled_dot_product_attention
-from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AttentionInterface,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+)
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils import logging as transformers_logging
 from transformers.utils.import_utils import is_gguf_available
@@ -201,11 +207,35 @@ def import_gguf(file: Path, out: Path) -> Any:
     for fault, found in wrong.items():
         if found:
             raise UserError(fault)
-    with whole_folder(out) as folder, quiet():  # made before anything is read, which takes longer
-        model, tokenizer = _read_gguf(file)
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+    with whole_folder(out) as folder:  # made before anything is read, which takes longer
+        with quiet():
+            model, tokenizer = _read_gguf(file)
+        write_model(model, tokenizer, folder, file.parent)
     return model
+
+
+def write_model(
+    model: Any, tokenizer: Any, folder: Path, source: Path, weights: Any = None
+) -> None:
+    """Write model and tokenizer, with the generation settings of the folder `source` as they are.
+
+    transformers writes no settings that contradict each other, though it reads them. `weights`
+    take the place of the model's own if not None.
+    """
+    config, generation = model.config, model.generation_config
+    for name in config._get_generation_parameters():
+        delattr(config, name)  # they were read into the generation settings, and stop the writing
+    name, model.generation_config = "generation_config.json", GenerationConfig()
+    try:
+        with quiet():
+            model.save_pretrained(str(folder), state_dict=weights)
+            tokenizer.save_pretrained(str(folder))
+    finally:
+        model.generation_config = generation
+    if (source / name).is_file():
+        shutil.copyfile(source / name, folder / name)
+    elif generation is not None:
+        generation.to_json_file(str(folder / name))
 
 
 def _read_gguf(file: Path) -> tuple[Any, Any]:

@@ -37,8 +37,23 @@ def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
             f"lora_targets = {targets}: the model has no such linear layers; "
             "give names of its layers, or all-linear"
         ) from error
+    _check_ties(model, targets)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora_" in name)
+
+
+def _check_ties(model: Any, targets: str) -> None:
+    """Refuse adapters on one of several modules that share a matrix, which is stored once."""
+    owners: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(parameter), []).append(name)
+    for names in owners.values():
+        if len(names) > 1 and any(_BASE in name for name in names):
+            plain = " and ".join(n.replace(_BASE, "").removesuffix(".weight") for n in names)
+            raise UserError(
+                f"lora_targets = {targets}: {plain} share one matrix, of which adapters would "
+                "change one use alone, and no model folder can hold that; leave them out"
+            )
 
 
 def adapted_layers(model: Any, targets: str) -> list[torch.nn.Linear]:
@@ -74,7 +89,8 @@ def adapter_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     """Yield the adapters' weights under their names in a file of peft."""
     for name, parameter in model.named_parameters():
         if ".lora_" in name:
-            yield "base_model.model." + name.replace(f".{_ADAPTER}.", "."), parameter.detach()
+            plain = name.replace(f".{_ADAPTER}.", ".").removesuffix(f".{_ADAPTER}")
+            yield f"base_model.model.{plain}", parameter.detach()
 
 
 def adapter_config(model: Any) -> dict[str, Any]:
@@ -108,7 +124,7 @@ def merged_weights(model: Any, merge: bool = True) -> Iterator[tuple[str, Tensor
 
 
 def _is_adapted(module: Any) -> bool:
-    return hasattr(module, "lora_A") and hasattr(module, "base_layer")
+    return hasattr(module, "lora_A") and hasattr(module, "base_layer")  # embeddings have both too
 
 
 def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:

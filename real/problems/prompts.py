@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from jinja2 import TemplateError
 
 from lab.base.errors import Unfit, UserError, first_line
@@ -19,16 +22,38 @@ FIXED_DATE = "26 Jul 2024"
 """Date for templates that write today's date into the prompt, as Llama 3.2's does by default:
 prompts must be the same every day. It is the fallback of that template."""
 
+_CLOCK = {
+    "date_string": FIXED_DATE,
+    "strftime_now": datetime.strptime(FIXED_DATE, "%d %b %Y").strftime,
+}
+"""What templates read the date from, or ask for the time themselves."""
+_REPLY = "42"
+
 _OWN_SHARE = 0.9
 """A model's own tokenizer has at least this share of its embeddings, padding of these included."""
 _FAILURES = (TemplateError, ArithmeticError, RecursionError, LookupError, TypeError, ValueError)
 
 
-def build_prompts(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> PromptSet:
-    """Encode problems; those that do not fit the limits are left out, but not all of them."""
+PROMPTS = "prompts.json"
+"""File of a run folder with the prompts as they were made at its start, which `resume` reads."""
+
+
+def build_prompts(
+    problem_set: ProblemSet, config: TaskSettings, policy: Policy, run_folder: Path | None = None
+) -> PromptSet:
+    """Encode problems; those that do not fit the limits are left out, but not all of them.
+
+    Prompts that a run folder holds are taken from there, whatever a tokenizer makes of them today.
+    """
     limit = longest_prompt(config, policy)
     _check_options(config, policy)
-    encoded = [(problem, prompt_tokens(problem, config, policy)) for problem in problem_set]
+    file = None if run_folder is None else run_folder / PROMPTS
+    rows = msgspec.json.decode(file.read_bytes()) if file and file.is_file() else []
+    made = {(row["id"], msgspec.json.encode(row["messages"])): row["ids"] for row in rows}
+    encoded = []
+    for problem in problem_set:
+        key = problem.id, msgspec.json.encode(problem.messages(""))
+        encoded.append((problem, made.get(key) or prompt_tokens(problem, config, policy)))
     kept = [(problem, ids) for problem, ids in encoded if len(ids) <= limit]
     left_out = [problem.id for problem, ids in encoded if len(ids) > limit]
     if not kept:
@@ -52,6 +77,14 @@ def build_prompts(problem_set: ProblemSet, config: TaskSettings, policy: Policy)
         [ids for _, ids in kept],
         left_out,
     )
+
+
+def prompt_rows(prompts: PromptSet, tokenizer: Any) -> list[dict[str, Any]]:
+    """Return the rows of `PROMPTS`: what was asked, the text that the model sees, and its ids."""
+    return [
+        {"id": p.id, "messages": p.messages(""), "text": tokenizer.decode(ids), "ids": ids}
+        for p, ids in zip(prompts.problems, prompts.tokens, strict=True)
+    ]
 
 
 def prompt_tokens(
@@ -79,10 +112,19 @@ def encode(
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     else:
         text = "\n\n".join(turn["content"] for turn in problem.messages(suffix))
-        ids = tokenizer(text, verbose=False)["input_ids"]
+        ids = _open_ended(tokenizer, text)
     if not ids:
         raise UserError(f"problem {problem.id!r}: the tokenizer makes no tokens of its prompt")
     return ids
+
+
+def _open_ended(tokenizer: Any, text: str) -> list[int]:
+    """Return the ids of a plain prompt, without end tokens that the tokenizer puts behind it."""
+    ids = tokenizer(text, verbose=False)["input_ids"]
+    bare = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    starts = range(len(ids) - len(bare) + 1)
+    start = next((i for i in starts if bare and ids[i : i + len(bare)] == bare), None)
+    return ids if start is None else ids[: start + len(bare)]
 
 
 def _chat_text(tokenizer: Any, problem: Problem, suffix: str, options: Mapping[str, Any]) -> str:
@@ -91,7 +133,7 @@ def _chat_text(tokenizer: Any, problem: Problem, suffix: str, options: Mapping[s
             problem.messages(suffix),
             tokenize=False,
             add_generation_prompt=True,
-            **{"date_string": FIXED_DATE, **options},
+            **{**_CLOCK, **options},
         )
     except _FAILURES as error:
         refused = isinstance(error, TemplateError)
@@ -152,6 +194,14 @@ def _notices(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> I
             "the tokenizer has no chat template: prompts are plain text, as for a base model "
             "(--chat-template require refuses such a model, off accepts it silently)"
         )
+    if _uses_template(config, policy):
+        closing, stop = _closing_token(policy.tokenizer), getattr(config, "stop", ())
+        text = "" if closing is None else policy.tokenizer.decode([closing])
+        if text and closing not in policy.eos_token_ids and text not in stop:
+            yield (
+                f"the chat template ends a turn with {text!r}, which is no end token of the model: "
+                f"responses may go on behind it; end them by --stop {shlex.quote(text)}"
+            )
     n_tokens = len(policy.tokenizer)
     n_embeddings = policy.model.get_input_embeddings().weight.shape[0]
     if n_tokens < _OWN_SHARE * n_embeddings:
@@ -159,3 +209,16 @@ def _notices(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> I
             f"the tokenizer has {n_tokens} tokens, the model {n_embeddings}; "
             "check that it is the model's own"
         )
+
+
+def _closing_token(tokenizer: Any) -> int | None:
+    """Return the special token behind a reply in the chat template; None if there is none."""
+    turns = ("user", "6*7?"), ("assistant", _REPLY)
+    messages = [{"role": role, "content": content} for role, content in turns]
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, **_CLOCK)
+    except _FAILURES:  # a template that takes no such turns
+        return None
+    behind = text.rpartition(_REPLY)[2].lstrip()
+    ids = tokenizer(behind, add_special_tokens=False, verbose=False)["input_ids"]
+    return ids[0] if ids and ids[0] in tokenizer.added_tokens_decoder else None

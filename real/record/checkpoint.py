@@ -32,7 +32,7 @@ from torch import Tensor
 from lab.base.errors import UserError
 from lab.base.files import TEMPORARY, file_digest, remove_folder, unwritable, whole_folder
 from lab.trace.trace import RunFolder
-from real.model.policy import Policy, quiet
+from real.model.policy import Policy, write_model
 from real.model.prepare import adapter_config, adapter_weights, has_adapters, merged_weights
 from real.ranks.distributed import (
     ALONE,
@@ -288,9 +288,7 @@ def save_model(
                 (folder / "adapter_config.json").write_text(json.dumps(facts), encoding="utf-8")
         with whole_folder(run_folder / "model") as folder:
             try:
-                with quiet():
-                    policy.model.save_pretrained(str(folder), state_dict=weights)
-                    policy.tokenizer.save_pretrained(str(folder))
+                write_model(policy.model, policy.tokenizer, folder, policy.folder, weights)
             except SafetensorError as error:  # the way in which it reports a full disk
                 raise OSError(str(error)) from error
 

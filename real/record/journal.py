@@ -24,7 +24,7 @@ from lab.trace.trace import MemoryRun, Recorder
 from real.answers import AnswerIds
 from real.model.machine import in_phase
 from real.record.checkpoint import Checkpoints, State
-from real.record.terminal import say
+from real.record.terminal import ALARM, say
 
 PROJECT = "ttrl-guard-lab"
 
@@ -217,6 +217,12 @@ class Journal:
         """Note an event of the run, and print it."""
         say([text])
         self.recorder.note(notices=[*self.manifest.extra.get("notices", []), text])
+
+    def alarm(self, name: str, text: str) -> None:
+        """Give notice of a fault of the training, once in a run."""
+        line = f"{ALARM}{name}"
+        if not any(known.startswith(line) for known in self.manifest.extra.get("notices", [])):
+            self.notice(f"{line} {text}")
 
     def note(self, progress: float | None = None, **extra: Any) -> None:
         """Note how far the run is, and facts for the manifest's `extra`."""

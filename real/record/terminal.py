@@ -18,6 +18,9 @@ from real.ranks import speaks
 if TYPE_CHECKING:
     from lab.trace.trace import Trace
 
+ALARM = "alarm: "
+"""Begins notices of faults of the training, which are told again at the end of a run."""
+
 _said: ContextVar[set[str] | None] = ContextVar("said", default=None)
 _numbers: ContextVar[Callable[[str], object] | None] = ContextVar("numbers", default=None)
 

@@ -157,6 +157,9 @@ class VoteSettings(Settings, group="sampling"):
     max_unread: Annotated[Share, Role.OPERATIONAL] = 0.5
     """A run is refused if more of a pilot's responses hold no answer, and ends when in more of a
     batch's problems no vote holds one; 1 goes on in any case."""
+    max_mismatch: Annotated[NotNegative, Role.OPERATIONAL] = 0.1
+    """A run ends when a batch's `mismatch_kl`, in nats a token, exceeds it: the engine samples from
+    another distribution than the one that is trained."""
 
     n_votes: Count = 64
     """V, responses per visit that vote."""

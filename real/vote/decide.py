@@ -192,6 +192,13 @@ class Supervisor:
         """(P,) ids of the true answers; negative where unknown or not seen yet, equal to none."""
         return np.array([self.answer_ids.truth_id(int(p)) for p in problems_P], np.int64)
 
+    def n_labels(self) -> int:
+        """Return the number of different labels over all problems, by their texts."""
+        labels = enumerate(self.state.label.tolist())
+        return len(
+            {self.answer_ids.text(problem, label) for problem, label in labels if label >= 0}
+        )
+
     def _known(self, problems_P: Ints) -> NDArray[np.bool_]:
         return np.array([self.answer_ids.has_truth(int(problem)) for problem in problems_P])
 
@@ -216,6 +223,7 @@ class Supervisor:
             "n_problems": len(problems_P),
             "n_skipped": int(decision.skip.sum()),
             "majority_ratio": float(np.mean(rows["match_rate"])),
+            "n_labels": self.n_labels(),
             "reward": float(rewarded_PK.mean()) if by_label else np.nan,
             "label_correct": float(rows["label_correct"][known_P].mean()) if some else np.nan,
             "reward_correct": float(agree_PK[known_P].mean()) if some and by_label else np.nan,

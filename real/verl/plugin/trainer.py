@@ -38,6 +38,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from lab.base.errors import UserError, first_line
 from lab.trace.manifest import check_new
+from real.record.alarms import check_mismatch, watch_labels
 from real.record.checkpoint import write_checkpoint
 from real.record.journal import Journal, Visited, VoteRows, metrics_of
 from real.settings.presets import manifest_of
@@ -217,6 +218,7 @@ class GuardTrainer(PPOTrainerSync):
         super().on_train_begin()
         if self._saved is None:
             visited = self.problems.prime(self._sampled())
+            self.log.note(n_labels_before=self.problems.supervisor.n_labels())
             self.log.write_visited(visited, {"step": 0, "epoch": 0}, self._votes)
 
     def _sampled(self) -> Iterator[Voted]:
@@ -315,7 +317,11 @@ class GuardTrainer(PPOTrainerSync):
         with marked_timer("guarded_step", timing_raw):
             batch = super().step(metrics, timing_raw)
         self.check_weights(metrics)
-        self.log.write_steps({**measured(metrics, timing_raw), **self._row})
+        row = {**measured(metrics, timing_raw), **self._row}
+        self.log.write_steps(row)
+        check_mismatch(self.log, row, torch.bfloat16, self.settings.max_mismatch)
+        if self.settings.labels != "truth":
+            watch_labels(self.log, row, len(self.problems.visits_N))
         self.log.note(
             progress=self.global_steps / self.total_training_steps,
             answers_given_up=self.problems.supervisor.answers_given_up,

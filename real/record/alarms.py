@@ -1,0 +1,66 @@
+"""Faults of a training that its own numbers show, without any true answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from lab.base.errors import UserError
+from real.record.journal import Journal
+
+_FORGOTTEN = 0.05
+"""Mean match rate of a batch below which its labels get almost no vote."""
+_FEW, _PROBLEMS = 1 / 8, 8
+"""Share of the different labels before training below which labels are few; with so many problems
+a single label for all is too."""
+
+
+def rounding_kl(dtype: torch.dtype) -> float:
+    """Return the largest `mismatch_kl` that rounding explains, in nats a token (docs/gpu.md)."""
+    return 1e-6 if torch.finfo(dtype).bits >= 32 else 0.02
+
+
+def check_mismatch(
+    log: Journal, row: Mapping[str, Any], dtype: torch.dtype, allowed: float
+) -> None:
+    """Give notice of an engine that samples otherwise than the trainer scores, or end the run.
+
+    Votes that were sampled ahead are of older weights, so that rounding is not all that differs.
+
+    Raises:
+        UserError: the mismatch of a batch, whose row of the steps this is, is more than `allowed`.
+    """
+    kl, explained = row["mismatch_kl"], rounding_kl(dtype)
+    found = f"{kl:.2g} nats a token in batch {row['step']}"
+    if kl > allowed:
+        raise UserError(
+            f"mismatch_kl = {found}: the engine samples from another distribution than the trainer "
+            "scores; take another engine, or go on with a larger --max-mismatch"
+        )
+    if kl > explained and not row.get("staleness"):
+        log.alarm(
+            "mismatch_kl",
+            f"= {found}, and rounding explains {explained:g}: engine and trainer differ; compare "
+            "with engine = 'transformers', or set old_logprobs = 'trainer'",
+        )
+
+
+def watch_labels(log: Journal, row: Mapping[str, Any], n_problems: int) -> None:
+    """Give notice of labels that nobody votes for, and of few different ones over all problems."""
+    rate, n_labels, step = row["majority_ratio"], row["n_labels"], row["step"]
+    if rate < _FORGOTTEN and row.get("n_unread", 0) < row["n_problems"]:
+        log.alarm(
+            "match rate",
+            f"{rate:.3f} in batch {step}: almost no vote is for its label, so that nearly nothing "
+            "is rewarded; start again with a lower lr, or without vote memory",
+        )
+    before = log.manifest.extra.get("n_labels_before", 0)
+    if n_problems >= _PROBLEMS and (n_labels <= 1 or n_labels < _FEW * before):
+        log.alarm(
+            "labels",
+            f"are {n_labels} different ones for {n_problems} problems in batch {step}, {before} "
+            "before training: the policy answers alike whatever is asked; start again with a lower "
+            "lr or another arm",
+        )

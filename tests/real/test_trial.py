@@ -1,0 +1,161 @@
+"""A model is tried before it is trained: what is sampled is what is scored, and it can be saved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from small_models import save_model
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from lab.base.errors import UserError
+from real import TrainConfig, train
+from real.model.policy import Policy
+from real.record.alarms import check_mismatch, watch_labels
+from real.trainer import resume
+from real.trial import check_sampling
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 60, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64,
+    "initializer_range": 0.3, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64,
+    "n_ctx": 64, "rotary_dim": 4, "head_dim": 8, "d_model": 16, "n_heads": 2, "n_layers": 2,
+    "ffn_dim": 24, "word_embed_proj_dim": 16, "num_experts": 4, "num_local_experts": 4,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 24, "state_size": 4, "lru_width": 16,
+    "pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0, "is_decoder": True,
+}  # fmt: skip
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4,
+    "long_factor": [4.0] * 4, "original_max_position_embeddings": 16, "factor": 4.0,
+}  # fmt: skip
+PROMPTS = [[5, 6, 7, 8], [9, 10, 11, 12, 13, 14]]
+RIGHT = (
+    *("afmoe", "apertus", "arcee", "aria_text", "bert", "bert-generation", "big_bird", "biogpt"),
+    *("bitnet", "bloom", "cohere", "cohere2", "ernie4_5", "exaone4", "cwm"),
+    *("gemma", "gemma2", "gemma3_text", "glm", "glm4", "gpt2", "gpt_bigcode", "xglm"),
+    *("gpt_neox", "gptj", "granite", "granitemoe", "helium", "hunyuan_v1_dense", "llama"),
+    *("mistral", "mixtral", "mpt", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "opt"),
+    *("persimmon", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss"),
+    *("smollm3", "stablelm", "starcoder2", "flex_olmo", "gpt_oss", "jetmoe", "lfm2", "ministral"),
+)
+REFUSED = (
+    "falcon_mamba",
+    "jamba",
+    "mamba",
+    "minimax",
+    "recurrent_gemma",
+    "roberta",
+    "rwkv",
+    "xlstm",
+)
+
+
+def tried(kind: str, longest: int = 8, **changes: Any) -> None:
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **SIZES | changes)
+    made: Any = AutoModelForCausalLM
+    tokenizer = SimpleNamespace(name_or_path="folder")
+    policy = Policy(made.from_config(config).eval(), tokenizer, (2,), 1, torch.device("cpu"))
+    check_sampling(policy, PROMPTS, TrainConfig(max_response_tokens=longest))
+
+
+@pytest.mark.slow
+def test_architectures_are_sampled_as_they_are_scored_or_refused_by_name():
+    said = {}
+    for kind in (*RIGHT, *REFUSED):
+        try:
+            tried(kind)
+        except UserError as error:
+            said[kind] = str(error)
+    assert sorted(said) == sorted(REFUSED), said
+    for message in said.values():
+        assert "ForCausalLM" in message and "\n" not in message
+    assert len(RIGHT) + len(REFUSED) >= 50
+
+
+@pytest.mark.parametrize("kind", ["mamba", "recurrent_gemma", "roberta"])
+def test_models_that_sample_and_score_differently_are_refused_by_name(kind: str):
+    with pytest.raises(UserError, match=r"model folder: \w+ForCausalLM.*engine = 'vllm'"):
+        tried(kind)
+
+
+def test_positions_that_change_at_a_length_are_refused_where_the_run_crosses_it():
+    changes = {"rope_parameters": LONGROPE, "original_max_position_embeddings": 16}
+    tried("phi3", longest=8, **changes)
+    with pytest.raises(UserError, match=r"Phi3ForCausalLM.* beyond 16 tokens.*--max-response-tok"):
+        tried("phi3", longest=12, **changes)
+
+
+def test_windows_are_right_beyond_their_length():
+    tried("mistral", longest=40, sliding_window=12)
+    tried("gemma2", longest=40, sliding_window=12)
+
+
+SHORT: dict[str, Any] = {
+    "n_problems": 2, "n_votes": 4, "n_samples": 2, "batch_size": 2, "epochs": 1,
+    "max_response_tokens": 8, "max_unread": 1.0, "eval_every": 0, "threads": 1, "save_model": True,
+}  # fmt: skip
+WRONG = [
+    {"do_sample": False, "temperature": 0.6, "top_p": 0.9, "eos_token_id": 2},
+    {"num_beams": 1, "early_stopping": True, "length_penalty": 2.0, "eos_token_id": 2},
+]
+
+
+@pytest.mark.parametrize("settings", WRONG)
+def test_generation_settings_are_those_of_the_folder_it_came_from(settings: Any, tmp_path: Path):
+    model = save_model(tmp_path / "model")
+    text = json.dumps(settings)
+    (model / "generation_config.json").write_text(text)
+    train(TrainConfig(model=str(model), **SHORT), tmp_path / "run", progress=False)
+    assert (tmp_path / "run/model/generation_config.json").read_text() == text
+    assert not [*(tmp_path / "run").glob("trial*")]
+
+
+def test_prompts_are_stored_and_resume_reads_them(tmp_path: Path):
+    run = tmp_path / "run"
+    train(TrainConfig(**SHORT, checkpoint_every=1), run, progress=False)
+    rows = json.loads((run / "prompts.json").read_text())
+    assert [sorted(row) for row in rows] == [["id", "ids", "messages", "text"]] * 2
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(facts | {"status": "interrupted"}))
+    rows[0]["ids"] = rows[1]["ids"]
+    (run / "prompts.json").write_text(json.dumps(rows))
+    with pytest.raises(UserError, match="problems: changed since the run was started"):
+        resume(run, progress=False)
+
+
+class Log:
+    def __init__(self) -> None:
+        self.said: dict[str, str] = {}
+        self.manifest = SimpleNamespace(extra={"n_labels_before": 40})
+
+    def alarm(self, name: str, text: str) -> None:
+        self.said[name] = text
+
+
+def test_a_mismatch_is_told_above_rounding_and_ends_the_run_far_above_it():
+    log: Any = Log()
+    check_mismatch(log, {"mismatch_kl": 1e-8, "step": 1}, torch.float32, 0.1)
+    check_mismatch(log, {"mismatch_kl": 1e-3, "step": 1}, torch.bfloat16, 0.1)
+    check_mismatch(log, {"mismatch_kl": float("nan"), "step": 1}, torch.float32, 0.1)
+    assert not log.said
+    check_mismatch(log, {"mismatch_kl": 1e-3, "step": 1}, torch.float32, 0.1)
+    assert "batch 1, and rounding explains 1e-06" in log.said["mismatch_kl"]
+    with pytest.raises(UserError, match=r"mismatch_kl = 1 nats a token in batch 2.*--max-mismatch"):
+        check_mismatch(log, {"mismatch_kl": 1.0, "step": 2}, torch.bfloat16, 0.1)
+    check_mismatch(log, {"mismatch_kl": 1.0, "step": 2}, torch.bfloat16, 2.0)
+
+
+def test_labels_without_votes_and_one_label_for_all_are_alarming():
+    log: Any = Log()
+    row = {"majority_ratio": 0.4, "n_labels": 30, "n_problems": 8, "step": 3}
+    watch_labels(log, row, 40)
+    watch_labels(log, row | {"n_labels": 6}, 6)
+    watch_labels(log, row | {"majority_ratio": 0.0, "n_unread": 8}, 40)
+    assert not log.said
+    watch_labels(log, row | {"majority_ratio": 0.01, "n_labels": 1}, 40)
+    assert sorted(log.said) == ["labels", "match rate"]
