@@ -132,3 +132,15 @@ def test_the_table_against_the_vote_says_no_more_than_means_before_that(table):
     for arm, row in zip(("ttrl", "memory"), lines.values(), strict=False):
         gap = (own[own["arm"] == arm]["pass_final"] - 60).mean()
         assert row[3] == f"{gap:+.1f}" and math.isclose(float(row[4]), gap + 10, abs_tol=0.06)
+
+
+def test_the_page_says_how_many_runs_are_made(tool):
+    page = tool("tables")
+    rows = pd.read_csv(page.DATA / "language-vote.csv")
+    text = " ".join((page.ROOT / "docs" / "language-model.md").read_text().split())
+    total = sum(len(block.arms) for block in page.STUDIES["vote"])
+    assert f"{len(rows)} of the {total} runs" in text
+    assert rows.groupby("lr").size().max() == 48 or "no verdict is drawn" in text
+    seen = rows.set_index(["task", "seed", "lr", "arm"]).index
+    order = [(b.task, b.seed, b.lr, arm) for b in page.STUDIES["vote"] for arm in b.arms]
+    assert set(seen) == set(order[: len(rows)])
