@@ -193,15 +193,15 @@ def comparisons(rows: pd.DataFrame, metric: str = "pass_final") -> pd.DataFrame:
             line = {"cell": f"{task}, {lr:g}", "comparison": names}
             line |= {"pairs": len(own), "low": found.low, "high": found.high}
             line["shown"] = difference(found) if found.n else "no whole round"
-            line["conclusion"] = _conclusion(found) if found.n and is_primary else ""
+            line["conclusion"] = conclusion(found) if found.n and is_primary else ""
             lines.append(line)
     return pd.DataFrame(lines)
 
 
-def _conclusion(found: Estimate) -> str:
-    """What the protocol concludes from a corrected interval."""
+def conclusion(found: Estimate, higher: str = "helps", lower: str = "harms") -> str:
+    """What the protocols conclude from a corrected interval, in points."""
     if not found.within_noise:
-        return "helps" if found.mean > 0 else "harms"
+        return higher if found.mean > 0 else lower
     is_narrow = found.has_interval and found.low >= -5 and found.high <= 5
     return "no difference" if is_narrow else "inconclusive"
 

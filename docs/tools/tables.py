@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 import readings
 import run_rows
-from protocol_page import DATA, protocol
+from language_runs import N_TRAINED, START, STUDIES
+from protocol_page import DATA, conclusion, protocol
 
 from guard_core.rules import RULES, Rule
 from lab.base.arms import VOTE, arm, title
@@ -216,6 +217,51 @@ def vote_error(cells: pd.DataFrame, vote: float) -> float:
     return float((cells["real"] - np.where(cells["arm"] == "truth", 100.0, vote)).abs().mean())
 
 
+def vote(lr: str) -> TextTable:
+    """Arms against the votes of the start model in one precision, which has a rate of its own.
+
+    Intervals, p-values and conclusions stand only where all runs of the protocol are there.
+    """
+    runs = pd.read_csv(DATA / "language-vote.csv")
+    asked = [block for block in STUDIES["vote"] if np.isclose(block.lr, float(lr))]
+    runs = select(runs, np.isclose(runs["lr"], float(lr))).set_index(["task", "seed"])
+    complete = len(runs) == sum(len(block.arms) for block in asked)
+    of_144 = _start_votes(runs)
+    ends = {str(name): own for name, own in runs.groupby("arm", sort=False)}
+    rows = []
+    for name in (name for name in asked[0].arms if name in ends):
+        own, value = ends[name], estimate(ends[name]["pass_final"])
+        gaps = [own["pass_final"] - own["maj_start"], own["pass_final"] - of_144["trained"]]
+        held_out = own["held_out_pass_at_1_final"] - of_144["held_out"]
+        cells = [title(name), str(value.n), mean_sd(value.mean, value.sd)]
+        cells += [_against(gap.dropna(), complete) for gap in gaps]
+        cells += [mean_sd(estimate(held_out).mean, signed=True)]
+        by_set = (f"{_points(g)} ({g.mean():+.1f})" for _, g in gaps[0].groupby(level="task"))
+        rows.append([*cells, "; ".join(by_set)])
+    head = ["arm", "pairs", "final pass@1, %", "minus the vote of 16", "minus the vote of 144"]
+    return TextTable([*head, "held out, of 144", "pairs (mean) by set, of 16"], rows)
+
+
+def _start_votes(runs: pd.DataFrame) -> pd.DataFrame:
+    """The start model's vote of 144, in percent, on both parts of the set of every run."""
+    index, parts = runs.index.unique(), ["trained", "held_out"]
+    if not START.is_file():
+        return pd.DataFrame(np.nan, index, parts)
+    table = pd.read_csv(START)
+    place = np.where(table.groupby("set").cumcount() < N_TRAINED, *parts)
+    means = 100 * table.assign(part=place).pivot_table("majority", "set", "part")
+    return means.reindex(index.get_level_values("task"), columns=parts).set_axis(index)
+
+
+def _against(gap: pd.Series, complete: bool) -> str:
+    """The mean of paired differences; if complete with interval, sign-flip p and conclusion."""
+    # Four arms against two votes, corrected for together in each precision.
+    found = estimate(gap, 1 - 0.05 / 8)
+    if not complete or not found.has_interval:
+        return mean_sd(found.mean, signed=True)
+    return f"{difference(found)}, p {_p(gap)}: {conclusion(found, 'beats it', 'falls below')}"
+
+
 def ladder() -> TextTable:
     """One row per size of the tiny model: final pass@1 of TTRL, and the other arms minus it."""
     runs, rates = (pd.read_csv(DATA / f"{name}.csv") for name in ("ladder", "ladder-rates"))
@@ -310,6 +356,7 @@ MAKERS: dict[str, Callable[..., TextTable]] = {
     "protocol": protocol,
     "readings": lambda kind, *words: readings.KINDS[kind](*words),
     "rules": rules,
+    "language-vote": vote,
 }
 """Name of a table to its function, which takes the other words of the comment."""
 

@@ -1,0 +1,146 @@
+"""The further studies of the language model: their problems, their order, their table."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lab.base.stats import estimate
+
+
+@pytest.fixture
+def script(tool, tmp_path, monkeypatch):
+    """The script with data files of its own: pools of products of which every third is not fit."""
+    page = tool("language_runs")
+    monkeypatch.setattr(page, "DATA", tmp_path)
+    for name in ("POOLS", "START"):
+        monkeypatch.setattr(page, name, tmp_path / getattr(page, name).name)
+    ids = [row["id"] for row in page.products(range(3, 100))]
+    lines = [
+        {"pool": k % 4 + 1, "id": name, "right": (1.0, 0.5, 0.4)[k % 3], "majority": k // 3 % 2}
+        for k, name in enumerate(ids)
+    ]
+    pd.DataFrame(lines).sort_values("pool", kind="stable").to_csv(page.POOLS, index=False)
+    return page
+
+
+def test_the_studies_have_the_runs_of_their_protocol(tool):
+    page = tool("language_runs")
+    counts = {name: sum(len(b.arms) for b in blocks) for name, blocks in page.STUDIES.items()}
+    assert (counts["vote"], counts["rate"], counts["first"]) == (96, 72, 72)
+    for name in ("vote", "rate", "first"):
+        keys = [(b.task, b.seed, b.lr) for b in page.STUDIES[name]]
+        assert len(set(keys)) == len(keys)
+        seeds = [b.seed for b in page.STUDIES[name]]
+        halves = [seeds[:12], seeds[12:]] if name == "vote" else [seeds]
+        assert all(half == sorted(half) for half in halves)
+    assert {b.dtype for b in page.STUDIES["vote"][:12]} == {"float32"}
+
+
+def test_sets_are_disjoint_and_as_the_protocol_says(script, tmp_path):
+    pools = pd.read_csv(script.POOLS).set_index("id")
+    sets = {k: script.products_of(f"set-{k}", "none", tmp_path) for k in (1, 2, 3, 4)}
+    for number, names in sets.items():
+        own = pools.loc[names]
+        assert len(set(names)) == 36 and own["right"].between(0.1, 0.9).all()
+        fit = pools[(pools["pool"] == number) & pools["right"].between(0.1, 0.9)]
+        assert names == list(fit.index[:36])
+    first = {s: script.products_of(f"first-{s}", "none", tmp_path) for s in (30, 50, 70, 90)}
+    assert len({name for names in first.values() for name in names}) == 4 * 24
+    for names, n_right in zip(first.values(), (7, 12, 17, 22), strict=True):
+        own = pools.loc[names]
+        assert own["majority"].sum() == n_right and own["right"].between(0.1, 0.9).all()
+
+
+def test_a_study_goes_on_behind_its_rows_and_ends_with_a_failed_command(
+    script, tmp_path, monkeypatch
+):
+    asked = []
+
+    def fail(words):
+        asked.append(words)
+        return 7
+
+    monkeypatch.setattr(script.real.__main__, "main", fail)
+    assert script.main(["run", "vote", "model", str(tmp_path / "runs")]) == 7
+    made = {"task": "set-1", "problem_seed": 0, "lr": 1e-5, "seed": 1, "place": 0}
+    rows = pd.DataFrame([made | {"arm": arm} for arm in ("ttrl", "memory", "recommended")])
+    rows.to_csv(tmp_path / "language-vote.csv", index=False)
+    assert script.main(["run", "vote", "model", str(tmp_path / "runs")]) == 7
+    assert [words[words.index("--arms") + 1] for words in asked] == ["ttrl", "frozen"]
+    for name, value in (("--dtype", "float32"), ("--lrs", "1e-05"), ("--n-held-out", "12")):
+        assert asked[1][asked[1].index(name) + 1] == value
+
+
+def test_start_votes_are_made_once(script, tmp_path):
+    made = []
+
+    def make():
+        made.append(1)
+        return pd.DataFrame({"id": ["3*4"], "right": [0.5], "majority": [1.0]})
+
+    for task in ("set-1", "set-2", "set-1"):
+        assert list(script.kept(script.START, "set", task, make)["id"]) == ["3*4"]
+    assert len(made) == 2
+    assert list(pd.read_csv(script.START)["set"]) == ["set-1", "set-2"]
+
+
+@pytest.fixture
+def table(tool, tmp_path, monkeypatch):
+    """Makes the table of the first study from invented runs, TTRL 20 points below the vote."""
+    page, rng = tool("tables"), np.random.default_rng(0)
+    above = {"ttrl": -20, "memory": 0, "recommended": 1, "frozen": 30}
+    rows = [
+        {"task": f"set-{k}", "seed": seed, "arm": arm, "lr": 1e-5, "maj_start": 60.0}
+        | {"pass_final": 60 + above[arm] + rng.normal(), "held_out_pass_at_1_final": 50.0}
+        for seed in (1, 2, 3)
+        for k in (1, 2, 3, 4)
+        for arm in above
+    ]
+    start = [{"set": f"set-{k}", "majority": i % 2} for k in (1, 2, 3, 4) for i in range(36)]
+    monkeypatch.setattr(page, "DATA", tmp_path)
+    monkeypatch.setattr(page, "START", tmp_path / "start.csv")
+    pd.DataFrame(start).to_csv(page.START, index=False)
+
+    def make(n_runs=48):
+        pd.DataFrame(rows[:n_runs]).to_csv(tmp_path / "language-vote.csv", index=False)
+        return {row[0]: row for row in page.vote("1e-05").rows}, pd.DataFrame(rows)
+
+    return make
+
+
+def test_the_table_against_the_vote_concludes_from_a_complete_study(table):
+    lines, rows = table()
+    of_16 = {name: row[3] for name, row in lines.items()}
+    assert of_16["TTRL"].endswith("falls below") and of_16["Frozen labels"].endswith("beats it")
+    assert of_16["Vote memory"].endswith("no difference")
+    own = rows[rows["arm"] == "ttrl"]
+    found = estimate(own["pass_final"] - 60, 1 - 0.05 / 8)
+    assert of_16["TTRL"].startswith(f"**{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]**")
+    assert "p < .001" in of_16["TTRL"]
+    assert lines["TTRL"][4].startswith(f"**{found.mean + 10:+.1f} [")
+    assert lines["TTRL"][5] == "+0.0"
+    points, mean = lines["TTRL"][6].split("; ")[0].rstrip(")").split(" (")
+    assert np.mean([float(x) for x in points.split()]) == pytest.approx(float(mean), abs=0.5)
+
+
+def test_the_table_against_the_vote_says_no_more_than_means_before_that(table):
+    lines, rows = table(9)
+    assert [row[1] for row in lines.values()] == ["3", "2", "2", "2"]
+    own = rows[:9]
+    for arm, row in zip(("ttrl", "memory"), lines.values(), strict=False):
+        gap = (own[own["arm"] == arm]["pass_final"] - 60).mean()
+        assert row[3] == f"{gap:+.1f}" and math.isclose(float(row[4]), gap + 10, abs_tol=0.06)
+
+
+def test_the_page_says_how_many_runs_are_made(tool):
+    page = tool("tables")
+    rows = pd.read_csv(page.DATA / "language-vote.csv")
+    text = " ".join((page.ROOT / "docs" / "language-model.md").read_text().split())
+    total = sum(len(block.arms) for block in page.STUDIES["vote"])
+    assert f"{len(rows)} of the {total} runs" in text
+    assert rows.groupby("lr").size().max() == 48 or "no verdict is drawn" in text
+    seen = rows.set_index(["task", "seed", "lr", "arm"]).index
+    order = [(b.task, b.seed, b.lr, arm) for b in page.STUDIES["vote"] for arm in b.arms]
+    assert set(seen) == set(order[: len(rows)])
