@@ -110,7 +110,7 @@ class Checker:
             self.close()
             raise UserError(
                 f"answer_check = math: math-verify failed ({ready['error']}); install it with "
-                f"{install('real')} or set answer_check = strings"
+                f"{install('answers')} or set answer_check = strings"
             )
 
     def read(self, seconds: float) -> dict[str, Any]:
