@@ -59,7 +59,7 @@ class GuardGRPOTrainer(GRPOTrainer):
         self,
         model: Any,
         args: GuardGRPOConfig,
-        train_dataset: Dataset,
+        train_dataset: Any,
         eval_dataset: Dataset | None = None,
         **more: Any,
     ) -> None:
@@ -92,7 +92,7 @@ class GuardGRPOTrainer(GRPOTrainer):
         found, settings, main = resume_from_checkpoint, self.settings, self.is_world_process_zero()
         if found is True and (found := get_last_checkpoint(self.args.output_dir)) is None:
             raise UserError(f"{self.args.output_dir}: holds no checkpoint to go on from")
-        saved = load(Path(found), self.problems) if found else None
+        saved = load(Path(str(found)), self.problems) if found else None
         backend = f"trl {trl.__version__} on {self.accelerator.num_processes} x {self.args.device}"
         manifest = manifest_of(settings, len(self.problems.visits_N), "train_dataset", backend)
         answer_ids = self.problems.supervisor.answer_ids
