@@ -48,20 +48,24 @@ class Given(GuardGRPOTrainer):
     """Takes given votes in place of sampled ones, and keeps the gradient of every step."""
 
     def __init__(self, *args, **more):
-        self.asked, self.batches, self.gradients = {}, [], []
+        self.first, self.batches, self.gradients = False, [], []
         super().__init__(*args, **more)
 
     def _generate_single_turn(self, prompt_ids, *_, **__):
         rows, numbers = [], {}
+        visit = 0 if self.first else 1 + int(self.state.epoch)
         for ids in prompt_ids:
             prompt = TOKENIZER.decode(ids, skip_special_tokens=True)
             vote = numbers[prompt] = numbers.get(prompt, -1) + 1
-            text = response(prompt, self.asked.get(prompt, 0), vote)
+            text = response(prompt, visit, vote)
             rows.append([*TOKENIZER(text, add_special_tokens=False).input_ids, 1])
         self.batches.append(list(numbers))
-        for prompt in numbers:
-            self.asked[prompt] = self.asked.get(prompt, 0) + 1
         return rows, None
+
+    def sample_first_votes(self):
+        self.first = True
+        super().sample_first_votes()
+        self.first = False
 
     def measure_step(self):
         grads = [p.grad for p in self.model.parameters() if p.requires_grad]
