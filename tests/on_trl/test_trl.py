@@ -134,12 +134,13 @@ def test_decisions_and_gradients_are_those_of_the_trainer(tmp_path):
     assert len(run.gradients) == len(gradients) == 3 * N
     empty = [ours[0] is None for ours in gradients]
     assert any(empty) and not all(empty)
-    for found, expected in zip(run.gradients, gradients, strict=True):
-        for ours, theirs in zip(expected, found, strict=True):
-            if ours is None:
-                assert theirs is None
-            else:
-                torch.testing.assert_close(theirs, ours, rtol=1e-9, atol=1e-12)
+    for found, expected, is_empty in zip(run.gradients, gradients, empty, strict=True):
+        if is_empty:
+            assert all(gradient is None for gradient in found)
+            continue
+        ours, theirs = (torch.cat([g.flatten() for g in gs]) for gs in (expected, found))
+        # The model's normalisations compute in single precision, whatever its weights are.
+        assert torch.linalg.vector_norm(theirs - ours) <= 1e-6 * torch.linalg.vector_norm(ours)
 
 
 @pytest.fixture(scope="module")
