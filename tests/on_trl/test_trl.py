@@ -140,7 +140,7 @@ def test_decisions_and_gradients_are_those_of_the_trainer(tmp_path):
             continue
         ours, theirs = (torch.cat([g.flatten() for g in gs]) for gs in (expected, found))
         # The model's normalisations compute in single precision, whatever its weights are.
-        assert torch.linalg.vector_norm(theirs - ours) <= 1e-6 * torch.linalg.vector_norm(ours)
+        assert torch.linalg.vector_norm(theirs - ours) <= 1e-5 * torch.linalg.vector_norm(ours)
 
 
 @pytest.fixture(scope="module")
