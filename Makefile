@@ -9,7 +9,7 @@ EPOCHS ?= 12
 SEEDS ?= 0 1 2
 AGREEMENT ?= runs/agreement
 
-.PHONY: help demo agreement test docs test-slow test-browser vllm test-vllm verl test-verl test-verl-vllm newest-verl lint format bench clean
+.PHONY: help demo agreement test docs test-slow test-browser vllm test-vllm verl test-verl test-verl-vllm newest-verl trl test-trl lint format bench clean
 
 help:
 	@echo "make demo    run both worlds and write one report (3 to 5 minutes)"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-verl  install verl and Ray for CPUs in an environment of their own, and the plugin's tests"
 	@echo "make test-verl-vllm  the plugin with verl's own vLLM server, on vLLM's build for CPUs"
 	@echo "make newest-verl  the same tests on the newest verl, and what moved since the locked one"
+	@echo "make test-trl  install TRL for CPUs in an environment of its own, and its tests"
 	@echo "make bench   the measured targets of benchmarks/"
 	@echo "make format  let ruff rewrite the code"
 
@@ -47,7 +48,7 @@ agreement: .venv/real.stamp
 
 # One worker more than two cores, since some tests wait for processes.
 WORKERS ?= 3
-PARALLEL := -n $(WORKERS) --dist worksteal --ignore tests/real/on_vllm --ignore tests/on_verl
+PARALLEL := -n $(WORKERS) --dist worksteal --ignore tests/real/on_vllm --ignore tests/on_verl --ignore tests/on_trl
 
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyrefly check && $(BIN)/lint-imports
 
@@ -57,7 +58,7 @@ test: .venv/dev.stamp
 	tests=$$?; wait $$lint && exit $$tests
 
 # Files without such a test are not read: every worker would import them all.
-FILES := grep -rlE --include='test_*.py' --exclude-dir=on_vllm --exclude-dir=on_verl
+FILES := grep -rlE --include='test_*.py' --exclude-dir=on_vllm --exclude-dir=on_verl --exclude-dir=on_trl
 
 test-slow: .venv/dev.stamp
 	$(BIN)/python -m pytest $(PARALLEL) -m slow $$($(FILES) 'mark\.slow' tests)
@@ -86,6 +87,12 @@ test-verl-vllm: .venv-verl-vllm/stamp
 newest-verl: .venv-verl/stamp
 	.venv-verl/bin/python tests/on_verl/newest.py
 
+trl: .venv-trl/stamp
+
+test-trl: .venv-trl/stamp
+	.venv-trl/bin/pyrefly check -c tests/on_trl/pyrefly.toml
+	.venv-trl/bin/python -m pytest tests/on_trl
+
 lint: .venv/dev.stamp
 	$(LINT)
 
@@ -99,7 +106,7 @@ bench: .venv/dev.stamp
 	$(BIN)/python benchmarks/bench_real.py
 
 clean:
-	rm -rf .venv .venv-verl .venv-verl-vllm build *.egg-info
+	rm -rf .venv .venv-verl .venv-verl-vllm .venv-trl build *.egg-info
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -120,6 +127,13 @@ clean:
 	.venv-verl/bin/$(PIP) --no-deps -r requirements-verl.txt
 	.venv-verl/bin/$(PIP) --no-deps -e .
 	.venv-verl/bin/python -m pip check
+	touch $@
+
+.venv-trl/stamp: requirements-trl.txt pyproject.toml | .venv/bin/python
+	.venv/bin/python -m venv .venv-trl
+	.venv-trl/bin/$(PIP) --no-deps -r requirements-trl.txt
+	.venv-trl/bin/$(PIP) --no-deps -e .
+	.venv-trl/bin/python -m pip check
 	touch $@
 
 # vLLM, torch and a transformers newer than verl asks for come from .venv; here is what .venv lacks

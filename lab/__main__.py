@@ -10,7 +10,7 @@ from lab.entry import enter
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `guard-report`; returns the exit code."""
-    return enter("guard-report", "lab.report", argv)
+    return enter("guard-report", "lab.report", "sim", argv)
 
 
 if __name__ == "__main__":

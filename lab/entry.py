@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import signal
+import sys
 from collections.abc import Sequence
 
+from lab.base.errors import EXIT_USER_ERROR, install
 from lab.signals import end_at_once
 
 
-def enter(prog: str, commands: str, argv: Sequence[str] | None = None) -> int:
+def enter(prog: str, commands: str, part: str, argv: Sequence[str] | None = None) -> int:
     """Import a program's commands and run its command line; returns the exit code.
 
     Args:
         commands: module with `COMMANDS` and `ABOUT`, as of `lab.cli.run_cli`.
+        part: optional part of this package that brings the libraries of the program.
         argv: arguments after the program's name; those of the process if left out, and then stop
             signals end the process in one line until its work is done.
     """
@@ -26,6 +30,12 @@ def enter(prog: str, commands: str, argv: Sequence[str] | None = None) -> int:
 
         module = importlib.import_module(commands)
         return run_cli(prog, module.COMMANDS, argv, module.ABOUT)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if not package or importlib.util.find_spec(package) is not None:
+            raise
+        print(f"{prog}: {package} not installed; install with {install(part)}", file=sys.stderr)
+        return EXIT_USER_ERROR
     finally:
         for number, old in before.items():
             # Python resets its own handlers at its end, and a signal would then kill it.

@@ -10,7 +10,7 @@ from lab.entry import enter
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `guard-train`; returns the exit code."""
-    return enter("guard-train", "real.commands", argv)
+    return enter("guard-train", "real.commands", "real", argv)
 
 
 if __name__ == "__main__":

@@ -117,8 +117,10 @@ def _gap(policy: Policy, prompts: Sequence[list[int]], n_tokens: int, config: Tr
     drawn = engine.sample(prompts, _EACH, Sampling(n_tokens, config.temperature), generator)
     nothing_K = torch.zeros(_EACH, device=device)
     groups = [
-        Group(torch.tensor(prompt, device=device), *rows, nothing_K, nothing_K)
-        for prompt, *rows in zip(
+        Group(
+            torch.tensor(prompt, device=device), tokens_KT, old_KT, lengths_K, nothing_K, nothing_K
+        )
+        for prompt, tokens_KT, old_KT, lengths_K in zip(
             prompts, drawn.tokens_PNT, drawn.logprobs_PNT, drawn.lengths_PN, strict=True
         )
     ]

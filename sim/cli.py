@@ -9,4 +9,4 @@ from lab.entry import enter
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `guard-sim`; returns the exit code."""
-    return enter("guard-sim", "sim.commands", argv)
+    return enter("guard-sim", "sim.commands", "sim", argv)

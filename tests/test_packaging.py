@@ -1,19 +1,136 @@
 import importlib.metadata
 import os
 import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+from itertools import chain
 from pathlib import Path
+
+import pytest
 
 import guard_core
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_a_plain_install_asks_for_no_torch():
-    needs = importlib.metadata.requires("ttrl-guard-lab") or []
-    plain = [need for need in needs if "extra ==" not in need]
-    assert plain, "the base dependencies are missing"
-    assert not [need for need in plain if need.startswith(("torch", "transformers", "vllm"))]
-    assert any(need.startswith("torch") for need in needs)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def needed(*parts):
+    """Names of the packages that an installation with these parts asks for."""
+    extras = PROJECT["optional-dependencies"]
+    needs = [*PROJECT["dependencies"], *chain(*(extras[part] for part in parts))]
+    own = [need for need in needs if need.startswith("ttrl-guard-lab[")]
+    further = {part for need in own for part in need[need.index("[") + 1 : -1].split(",")}
+    names = {re.split(r"[^\w-]", need)[0] for need in needs if need not in own}
+    return names | (needed(*further) if further else set())
+
+
+def test_every_part_asks_for_its_own_libraries_alone():
+    assert needed() == {"numpy"}
+    assert needed("answers") == {"numpy", "msgspec", "math-verify"}
+    assert {"pandas", "plotly", "numba"} <= needed("sim")
+    assert {"torch", "transformers", "pandas", "math-verify"} <= needed("real")
+    assert not {"torch", "transformers", "vllm"} & (needed("sim") | needed("answers"))
+
+
+FIRST = """
+import time
+import numpy
+start = time.perf_counter()
+import guard_core
+print(time.perf_counter() - start)
+from guard_core import Draws, Guard, GuardConfig, Votes, group_advantages
+answers = numpy.random.default_rng(0).integers(0, 3, (8, 64))
+guard = Guard(GuardConfig.paper())
+draws = Draws(*numpy.random.default_rng(1).random((3, 8)))
+votes = Votes.from_answers(answers, n_samples=32, n_answers=3)
+state, decision = guard.step(guard.init(8), votes, draws)
+majority, minority = group_advantages(answers[:, :32], decision, guard.config)
+assert majority.shape == minority.shape == (8, 32) and majority.any()
+"""
+READER = """
+from real.answers import AnswerIds, Equality
+equality = Equality()
+ids = AnswerIds(["1/2"], equality)
+assert ids.ids(0, [r"\\boxed{0.5}", r"\\boxed{3}", "none"]).tolist() == [0, 1, -1]
+assert ids.truth_id(0) == 0
+equality.close()
+"""
+
+
+ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+class Installed:
+    """An environment with nothing but a part of the wheel."""
+
+    def __init__(self, folder, wheel, part=""):
+        venv.create(folder)
+        self.bin, self._wheel = folder / "bin", wheel
+        self.add(part)
+
+    def add(self, part):
+        pip = [sys.executable, "-m", "pip", "-q", "--python", self.bin / "python", "install"]
+        limits = ["--no-compile", "-c", ROOT / "constraints.txt"]
+        wanted = f"{self._wheel}[{part}]" if part else self._wheel
+        # Not in the clone, whose metadata pip would take for an installed package.
+        subprocess.run([*pip, *limits, wanted], check=True, env=ALONE, cwd=self.bin)
+
+    def run(self, *words, code=0):
+        done = subprocess.run(
+            [self.bin / words[0], *words[1:]], capture_output=True, text=True, env=ALONE
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    def megabytes(self):
+        files = [path for path in (self.bin.parent / "lib").rglob("*") if path.is_file()]
+        return sum(path.stat().st_size for path in files if not path.is_symlink()) / 1e6
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / "source" / name)
+    pip = [sys.executable, "-m", "pip", "-q", "wheel", "--no-deps", "-w", folder]
+    subprocess.run([*pip, folder / "source"], check=True)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.mark.slow
+def test_the_guard_alone_and_the_answer_reader_run_in_an_empty_environment(wheel, tmp_path):
+    plain = Installed(tmp_path / "plain", wheel)
+    assert plain.megabytes() < 110
+    # Beside NumPy's own import, at best of several on a machine that does other work.
+    assert min(float(plain.run("python", "-c", FIRST)) for _ in range(5)) < 0.3
+    for program, part in [("sim", "sim"), ("train", "real"), ("report", "sim"), ("verl", "verl")]:
+        said = plain.run(f"guard-{program}", "--help", code=2)
+        assert re.fullmatch(
+            rf"guard-{program}: \w+ not installed; install with pip install -e '\.\[{part}]'\n",
+            said,
+        )
+    plain.add("answers")
+    plain.run("python", "-c", READER)
+    assert "No module named 'pandas'" in plain.run("python", "-c", "import pandas", code=1)
+
+
+@pytest.mark.slow
+def test_simulator_and_report_run_without_pytorch(wheel, tmp_path):
+    part = Installed(tmp_path / "sim", wheel, "sim")
+    part.run("python", "-c", "import sim.engine.run, sim.studies.agree, lab.report.page")
+    for program in ("guard-sim", "guard-report", "guard-train"):
+        assert "usage" in part.run(program, "--help").lower()
+    said = part.run("guard-train", "run", "--out", tmp_path / "real", code=2)
+    assert "torch" in said and said.endswith("install with pip install -e '.[real]'\n")
+    assert "No module named 'torch'" in part.run("python", "-c", "import torch", code=1)
 
 
 def test_ci_runs_the_readme_s_commands_before_anything_else_is_installed():
@@ -23,13 +140,12 @@ def test_ci_runs_the_readme_s_commands_before_anything_else_is_installed():
     readme = re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert steps[: len(readme)] == readme == ["demo", "test"]
     assert {"test-slow", "test-browser", "test-vllm"} <= set(steps)
-    assert re.findall(r"^ *part (.*) &$", script.read_text(), re.MULTILINE) == ["test-verl"]
+    assert "{ part test-verl; part test-trl; } &" in script.read_text()
 
 
 def test_no_test_folder_has_the_name_of_a_package_that_the_project_can_use():
     """Such a folder is importable, so that the package seems to be installed."""
-    needs = importlib.metadata.requires("ttrl-guard-lab") or []
-    packages = {re.split(r"[^\w-]", need)[0].replace("-", "_") for need in needs}
+    packages = {name.replace("-", "_") for name in needed(*PROJECT["optional-dependencies"])}
     assert {"vllm", "verl", "torch"} <= packages
     folders = {path.parent.name for path in (ROOT / "tests").rglob("*.py")}
     assert "on_vllm" in folders and not packages & folders

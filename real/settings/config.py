@@ -135,3 +135,21 @@ class TrainConfig(
 TrainConfig.GROUPS = {
     fields(kind)[0].name: kind.group for kind in reversed(TrainConfig.__mro__[:-1]) if kind.group
 }
+
+
+def check_other_trainer(settings: TrainConfig, trainer: str, prefix: str = "") -> None:
+    """Refuse rules that read more than votes, and what another project's trainer cannot follow."""
+    rule, brake = rule_of(settings), settings.guard.brake.brake
+    if rule.needs or rule.loss != "rewards":
+        wants = ", ".join(sorted(rule.needs)) or "no rewards"
+        raise UserError(
+            f"{prefix}rule = {settings.rule}: works on {wants}, and {trainer} gives votes alone; "
+            "take ttrl, srt, mm_upt, empo or scrl, or run it by guard-train"
+        )
+    limits = ((f"{prefix}brake", brake, 1.0), ("ema_decay", settings.ema_decay, 0.0))
+    for name, value, without in limits:
+        if value != without:
+            raise UserError(
+                f"{name} = {value:g}: {trainer} has no such thing; leave it at {without:g}, or run "
+                "it by guard-train"
+            )

@@ -198,7 +198,7 @@ def _micro_loss(
         if config.kl_coef > 0:
             assert reference is not None
             kl_RT = kl_estimate(values_RT, batch.unfold(reference(batch.rows, config.temperature)))
-            loss = loss + config.kl_coef * _row_sums(kl_RT, batch.counted_RT, config).sum()
+            loss = loss + config.kl_coef * row_sums(kl_RT, batch.counted_RT, config).sum()
             kl = torch.where(batch.counted_RT, kl_RT.detach(), 0.0).sum()
         n_clipped = (clipped & batch.counted_RT).sum()
     broken_R = (batch.counted_RT & ~values_RT.isfinite()).any(dim=1)
@@ -207,15 +207,15 @@ def _micro_loss(
 
 def _weighted_sum(values_RT: Tensor, batch: MicroBatch, config: LossSettings) -> Tensor:
     n_rows = [part.lengths_K.shape[0] for part in batch.parts]
-    by_part = _row_sums(values_RT, batch.counted_RT, config).split(n_rows)
+    by_part = row_sums(values_RT, batch.counted_RT, config).split(n_rows)
     weighted = [p.weight * sums.sum() for p, sums in zip(batch.parts, by_part, strict=True)]
     return weighted[0] if len(weighted) == 1 else torch.stack(weighted).sum()
 
 
-def _row_sums(values_RT: Tensor, counted_RT: Tensor, config: LossSettings) -> Tensor:
+def row_sums(values_RT: Tensor, counted_RT: Tensor, config: LossSettings) -> Tensor:
     """(R,) sums over a row's tokens, or means where every row shall weigh the same."""
     sums_R = torch.where(counted_RT, values_RT, 0.0).sum(dim=1)
-    return sums_R / counted_RT.sum(dim=1) if config.loss == "grpo" else sums_R
+    return sums_R / counted_RT.sum(dim=1).clamp(min=1) if config.loss == "grpo" else sums_R
 
 
 def _broken_rows(

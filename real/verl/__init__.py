@@ -9,4 +9,4 @@ from lab.entry import enter
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `guard-verl`; returns the exit code."""
-    return enter("guard-verl", "real.verl.commands", argv)
+    return enter("guard-verl", "real.verl.commands", "verl", argv)

@@ -21,7 +21,7 @@ from lab.trace.manifest import check_new
 from real.problems import NAMED, load_problems
 from real.problems.load import suffix_of
 from real.problems.problem import ProblemSet
-from real.settings.config import TrainConfig, rule_of
+from real.settings.config import TrainConfig, check_other_trainer
 from real.settings.groups import BOX_REQUEST, FieldMap
 from real.settings.presets import STUDIES, model_of, require_torch, settings_of
 
@@ -35,20 +35,8 @@ LOSSES = {"dapo": "token-mean", "grpo": "seq-mean-token-mean", "dr_grpo": "seq-m
 
 def check_plugin(settings: TrainConfig) -> None:
     """Refuse rules that read more than votes, and what verl cannot follow."""
-    rule, guard, size = rule_of(settings), settings.guard, settings.batch_size
-    if rule.needs or rule.loss != "rewards":
-        wants = ", ".join(sorted(rule.needs)) or "no rewards"
-        raise UserError(
-            f"guard.rule = {settings.rule}: works on {wants}, and the plugin on votes alone; take "
-            "ttrl, srt, mm_upt, empo or scrl, or run it by guard-train"
-        )
-    limits = (("guard.brake", guard.brake.brake, 1.0), ("ema_decay", settings.ema_decay, 0.0))
-    for name, value, without in limits:
-        if value != without:
-            raise UserError(
-                f"{name} = {value:g}: verl has no such thing; leave it at {without:g}, or run it "
-                "by guard-train"
-            )
+    check_other_trainer(settings, "verl", "guard.")
+    guard, size = settings.guard, settings.batch_size
     least, cap = guard.margin.min_share, skip_cap(size, guard)
     if (least > 0 or cap >= size) and guard.advantages.skip_by == "drop":
         raise UserError(

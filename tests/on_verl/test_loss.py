@@ -12,9 +12,10 @@ from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 
+from real.other_trainers import update_norm
 from real.settings.config import TrainConfig
 from real.update.grpo import token_loss
-from real.verl.plugin.trainer import MINORITY, two_stream_loss, update_norm
+from real.verl.plugin.trainer import MINORITY, two_stream_loss
 
 LENGTHS, PROMPT, WEIGHT = [3, 6, 2, 5], 5, 0.49
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_votes import batch, config
+from test_votes import batch, config, read
 
 from lab.base.errors import UserError
 from lab.trace.trace import load as load_trace
+from real.other_trainers import FOLDER, Problems, load, opened
 from real.record.checkpoint import write_checkpoint
 from real.settings.presets import manifest_of
-from real.verl.plugin.votes import FOLDER, Problems, load, opened
 
 
 def opened_run(tmp_path, saved=None, **facts):
@@ -22,7 +22,7 @@ def opened_run(tmp_path, saved=None, **facts):
 
 def visit(problems, run, step):
     texts, numbers = batch(random.Random(step), [4, 9])
-    decided, _ = problems.visit(problems.read(texts, numbers))
+    decided, _ = problems.visit(read(problems, texts, numbers))
     run.write("visits", {**decided.rows, "step": step, "epoch": step})
 
 
@@ -56,7 +56,7 @@ def test_a_checkpoint_touches_no_other_runs_folder(tmp_path):
     with opened_run(tmp_path, started="2026-01-01T00:00:00+00:00") as other:
         visit(problems, other, 1)
     saved = load(tmp_path, problems)
-    with pytest.raises(UserError, match=r"run: not the run of the checkpoint; set \+guard\.out"):
+    with pytest.raises(UserError, match=r"run: not the run of the checkpoint; name that run"):
         opened_run(tmp_path, saved).__enter__()
     assert len(load_trace(tmp_path / "run").visits) == 2
     (tmp_path / "run").rename(tmp_path / "other")
@@ -71,7 +71,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
         write_checkpoint(tmp_path / FOLDER, run, problems.state(), 0)
     with pytest.raises(UserError, match=r"settings differ .* n_votes = 16 \(was 8\)"):
         load(tmp_path, Problems(config(n_votes=16), [4, 9, 2], [None] * 3))
-    with pytest.raises(UserError, match=r"data\.train_files: other problems"):
+    with pytest.raises(UserError, match="problems: others than the checkpoint"):
         load(tmp_path, Problems(config(), [4, 9, 5], [None] * 3))
     (tmp_path / FOLDER / "visits.json").write_bytes(b"{}")
     with pytest.raises(UserError, match=r"visits\.json is damaged"):

@@ -7,10 +7,11 @@ import pytest
 from hydra import compose, initialize_config_module
 
 from lab.base.errors import UserError
+from real.other_trainers import Problems, load, opened
 from real.settings.presets import manifest_of
 from real.verl import main
 from real.verl.plugin.trainer import GuardTrainer, SeededAgentLoop
-from real.verl.plugin.votes import Problems, load, opened, settings_of
+from real.verl.plugin.votes import settings_of
 
 SCRIPT = ("config", "--preset", "qwen2.5-7b/math500")
 

@@ -19,10 +19,11 @@ from whole_runs import Done, run
 from lab.__main__ import main as report
 from lab.base.settings import from_values
 from lab.trace.trace import load
+from real.other_trainers import Problems
 from real.settings.config import TrainConfig
 from real.tiny import problems
 from real.verl.plugin.trainer import MINORITY
-from real.verl.plugin.votes import Problems
+from real.verl.plugin.votes import votes_of
 
 N_STEPS = 8
 LONG = ("trainer.save_freq=1", "trainer.total_epochs=4", "trainer.test_freq=2")
@@ -142,7 +143,8 @@ def test_decisions_are_the_supervisors_outside_of_verl(name, ranks, n_steps, req
         texts = tokenizer.batch_decode([row.tolist() for row in dumped["tokens"]])
         rows = list(zip(dumped["keys"], texts, dumped["index"], strict=True))
         rng.shuffle(rows)
-        return made.read({k: text for k, text, _ in rows}, {k: i for k, _, i in rows})
+        texts, places = {k: text for k, text, _ in rows}, {k: i for k, _, i in rows}
+        return made.read(texts, votes_of(texts, places))
 
     made.prime(map(read, range(3)))
     visits = done.trace.visits

@@ -11,8 +11,9 @@ import pytest
 
 from guard_core import GuardConfig
 from lab.base.errors import UserError
+from real.other_trainers import VISITS, Problems
 from real.settings.config import TrainConfig
-from real.verl.plugin.votes import Problems, dealt, votes_of
+from real.verl.plugin.votes import dealt, places_of, votes_of
 from real.vote.decide import Supervisor, pay
 
 GUARD = GuardConfig().set(W=2, tau_FR=0.1, tau_MR=0.3, theta_MR=0.2, p_skip=0.9, skip_share=0.5)
@@ -36,6 +37,12 @@ def batch(rng, ids, n_votes=8, answers=3):
     keys = list(texts)
     rng.shuffle(keys)
     return {k: texts[k] for k in keys}, {k: numbers[k] for k in keys}
+
+
+def read(problems, texts, numbers):
+    place_of = places_of(problems.state()[VISITS]["ids"])
+    rows = votes_of(texts, {key: place_of[number] for key, number in numbers.items()})
+    return problems.read(texts, rows)
 
 
 def test_votes_follow_sessions_and_their_last_turn():
@@ -78,7 +85,7 @@ def test_decisions_are_the_supervisors_whatever_the_order_of_rows():
     for _ in range(6):
         given = rng.sample(ids, 4)
         texts, numbers = batch(rng, given)
-        voted = problems.read(texts, numbers)
+        voted = read(problems, texts, numbers)
         decided, trained = problems.visit(voted)
         places = np.array(sorted(ids.index(number) for number in given))
         by_problem = [
@@ -117,7 +124,7 @@ def test_mini_batches_are_those_of_the_trainer_also_where_a_problem_is_skipped()
     problems = Problems(config(mini_batch=2), list(range(6)), [None] * 6)
     rng, sizes = random.Random(0), set()
     for _ in range(8):
-        _, trained = problems.visit(problems.read(*batch(rng, range(6))))
+        _, trained = problems.visit(read(problems, *batch(rng, range(6))))
         sizes |= set(map(len, trained.minis))
         assert sorted(chain(*trained.minis)) == list(range(len(trained.keys)))
     assert sizes == {4, 8}
@@ -129,7 +136,7 @@ def test_a_session_that_failed_is_a_vote_for_nothing():
     lost = [key for key in texts if key.startswith("6x1_") and key[4] in "034567"]
     for key in lost:
         del texts[key], numbers[key]
-    voted = problems.read(texts, numbers)
+    voted = read(problems, texts, numbers)
     assert (voted.answers_PV >= 0).sum(axis=1).tolist() == [8, 2]
     decided, trained = problems.visit(voted)
     assert decided.rows["n_unparseable"].tolist() == [0, 6]
@@ -142,9 +149,9 @@ def test_votes_before_training_are_taken_by_problem():
     texts, numbers = batch(random.Random(0), [4, 2, 9, 7])
     parts = [[key for key in texts if numbers[key] in part] for part in ([4], [9, 7])]
     visited = problems.prime(
-        problems.read({k: texts[k] for k in part}, {k: numbers[k] for k in part}) for part in parts
+        read(problems, {k: texts[k] for k in part}, {k: numbers[k] for k in part}) for part in parts
     )
-    expected = others.read(texts, numbers).answers_PV
+    expected = read(others, texts, numbers).answers_PV
     assert visited.problems_P.tolist() == [0, 1, 2, 3]
     assert visited.answers_PV[[0, 1, 3]].tolist() == expected[[0, 1, 3]].tolist()
     assert (visited.answers_PV[2] == -1).all()
@@ -154,28 +161,28 @@ def test_visits_are_counted_by_problem_and_restored():
     problems = Problems(config(), [4, 9, 2], [None] * 3)
     rng = random.Random(0)
     for given in ([4, 9], [2, 9], [9, 4]):
-        problems.visit(problems.read(*batch(rng, given)))
+        problems.visit(read(problems, *batch(rng, given)))
     assert problems.visits_N.tolist() == [2, 3, 1]
     again = Problems(config(), [4, 9, 2], [None] * 3)
     again.restore(problems.state())
     given = batch(rng, [2, 4])
-    (one, _), (two, _) = (p.visit(p.read(*given)) for p in (problems, again))
+    (one, _), (two, _) = (p.visit(read(p, *given)) for p in (problems, again))
     for name, column in one.rows.items():
         np.testing.assert_array_equal(two.rows[name], column)
-    with pytest.raises(UserError, match=r"data\.train_files: other problems"):
+    with pytest.raises(UserError, match="problems: others than the checkpoint"):
         Problems(config(), [4, 9, 3], [None] * 3).restore(problems.state())
 
 
 @pytest.mark.parametrize("ids", [[1, None, 2], [1, 2, 1]])
 def test_an_index_that_is_missing_or_stands_twice_is_refused(ids):
     with pytest.raises(UserError, match=r"extra_info\.index: (missing|1 occurs 2 times) in "):
-        Problems(config(), ids, [None] * 3)
+        places_of(ids)
 
 
 def test_a_visit_costs_a_few_times_what_finding_each_problems_majority_does():
     """512 problems of 64 votes; CPU time of both, at best of several."""
     problems = Problems(config(n_votes=64, n_samples=32), list(range(512)), [None] * 512)
-    voted = problems.read(*batch(random.Random(0), range(512), n_votes=64, answers=8))
+    voted = read(problems, *batch(random.Random(0), range(512), n_votes=64, answers=8))
 
     def majorities():
         for votes in voted.answers_PV:

@@ -78,7 +78,7 @@ def test_messages_and_missing_answers_are_kept(tmp_path):
                 "--arm matched": "needs --step-factor, which the command compare finds",
                 "--arm early_stop": "guard.brake = 0: verl",
                 "--arm averaged": "ema_decay = 0.95: verl",
-                "--arm scope": "the plugin on votes alone",
+                "--arm scope": "verl gives votes alone",
                 "--out .": "is not empty; choose another",
                 "--nodes 0": "nodes = 0: must be at least 1",
                 "--gpu-memory -1": "gpu_memory = -1",

@@ -16,10 +16,7 @@ import verl
 from ray.exceptions import RayActorError, RayError
 from tensordict import TensorDict
 from torch import Tensor
-from torch.distributed.tensor import DTensor
-from torch.linalg import vector_norm
 from torch.nn.functional import pad
-from torch.nn.utils import get_total_norm
 from torch.utils.data import DataLoader
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, register
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
@@ -38,6 +35,16 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from lab.base.errors import UserError, first_line
 from lab.trace.manifest import check_new
+from real.other_trainers import (
+    FOLDER,
+    Problems,
+    Trained,
+    Voted,
+    evaluated,
+    load,
+    opened,
+    update_norm,
+)
 from real.record.alarms import check_mismatch, watch_labels
 from real.record.checkpoint import write_checkpoint
 from real.record.journal import Journal, Visited, VoteRows, metrics_of
@@ -45,19 +52,14 @@ from real.settings.presets import manifest_of
 from real.settings.seeds import Stream, request_seed
 from real.verl.plugin.votes import (
     AGENT,
-    FOLDER,
     STREAM,
-    Problems,
-    Trained,
-    Voted,
     adjust,
     dealt,
-    evaluated,
-    load,
     measured,
-    opened,
+    places_of,
     resumed_from,
     settings_of,
+    votes_of,
 )
 
 MINORITY = "minority_advantages"
@@ -100,28 +102,6 @@ def stream_fields(masks: Sequence[Tensor], columns: Sequence[Sequence[float]]) -
     }
     made = {n: torch.nested.as_nested_tensor(r, layout=torch.jagged) for n, r in rows.items()}
     return TensorDict({**made, "returns": made["advantages"]}, batch_size=len(pairs))
-
-
-@torch.no_grad()
-def update_norm(optimizer: Any, rates: list[float]) -> float:
-    """Return the L2 norm of the change of all parameters by the last step, over all ranks.
-
-    It follows from AdamW's state and the learning rates of its groups at the step, without a second
-    copy of the weights. NaN for other optimizers.
-    """
-    if not isinstance(optimizer, torch.optim.AdamW):
-        return math.nan
-    norms: list[torch.Tensor] = []
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        decay, (beta1, beta2) = rate * group["weight_decay"], group["betas"]
-        for parameter in group["params"]:
-            if state := optimizer.state.get(parameter):
-                n = float(state["step"])
-                root = (state["exp_avg_sq"] / (1 - beta2**n)).sqrt_().add_(group["eps"])
-                move = state["exp_avg"] * (rate / (1 - beta1**n)) / root
-                norms.append(vector_norm(move + decay * (parameter + move) / (1 - decay)))
-    total = get_total_norm(norms)
-    return float(total.full_tensor() if isinstance(total, DTensor) else total)
 
 
 class MeasuringWorker(TrainingWorker):
@@ -174,7 +154,8 @@ class GuardTrainer(PPOTrainerSync):
         rows = data.dataframe
         truths = [(given or {}).get("ground_truth") for given in rows["reward_model"]]
         ids = [(info or {}).get("index") for info in rows["extra_info"]]
-        self.problems = Problems(self.settings, ids, truths)
+        self._place_of = places_of(ids)
+        self.problems = Problems(self.settings, list(self._place_of), truths)
         self._saved = load(self.resumed, self.problems) if self.resumed else None
         self.task = ", ".join(sorted({str(name) for name in rows["data_source"]}))
 
@@ -268,8 +249,9 @@ class GuardTrainer(PPOTrainerSync):
         data = tq.kv_batch_get(batch.keys, _QUEUE, select_fields=["responses", "index"])
         tokens = [row.tolist() for row in data["responses"].unbind(0)]
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        ids = {key: int(index) for key, index in zip(batch.keys, data["index"], strict=True)}
-        voted = self.problems.read(dict(zip(batch.keys, texts, strict=True)), ids)
+        pairs = zip(batch.keys, data["index"], strict=True)
+        rows = votes_of(batch.keys, {key: self._place_of[int(index)] for key, index in pairs})
+        voted = self.problems.read(dict(zip(batch.keys, texts, strict=True)), rows)
         lost = sum(self.settings.n_votes - len(keys) for keys in voted.keys)
         if lost:
             self._require_servers()

@@ -1,0 +1,139 @@
+"""Settings of TRL's `GRPOConfig` with those of the guard, checked against each other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trl import GRPOConfig
+
+from guard_core import GuardConfig
+from lab.base.arms import arm
+from lab.base.errors import UserError
+from real.other_trainers import OF_RUN, settings_from
+from real.settings.config import TrainConfig, check_other_trainer
+
+_READ = {
+    "clip_high": "epsilon_high", "clip_low": "epsilon", "eval_samples": "num_generations_eval",
+    "kl_coef": "beta", "loss": "loss_type", "lr": "learning_rate",
+    "mask_truncated": "mask_truncated_completions", "max_grad_norm": "max_grad_norm",
+    "max_response_tokens": "max_completion_length", "n_samples": "n_samples",
+    "n_votes": "num_generations", "seed": "seed", "temperature": "temperature", "top_p": "top_p",
+    "weight_decay": "weight_decay",
+}  # fmt: skip
+"""Settings of the trainer that TRL's decide, under the same meaning."""
+_RULED_OUT: dict[str, tuple[Any, str]] = {
+    "delta": (None, "the loss of two streams has no second bound"),
+    "deepspeed": (None, "an optimizer step whose problems are all skipped could not be left out"),
+    "entropy_coef": (0.0, "the loss of two streams has no such term"),
+    "importance_sampling_level": ("token", "the loss of two streams is clipped by token"),
+    "off_policy_mask_threshold": (None, "it reads one advantage, and there are two"),
+    "scale_rewards": ("group", "set advantage_scale of the guard instead"),
+    "top_entropy_quantile": (1.0, "the loss of two streams takes all tokens"),
+    "use_adaptive_entropy": (False, "the loss of two streams has no such term"),
+    "use_bias_correction_kl": (False, "the loss of two streams has no such factor"),
+    "use_liger_kernel": (False, "its kernel computes the loss of one stream"),
+}
+
+
+@dataclass
+class GuardGRPOConfig(GRPOConfig):
+    """TRL's settings, and the guard's; `num_generations` are the votes of a problem."""
+
+    guard: str | dict[str, Any] | GuardConfig = "guard"
+    """An arm's or a rule's name, such as ttrl, guard, memory or scrl; or a guard."""
+    n_samples: int | None = None
+    """Responses of a problem that are trained on, the first of its votes; half of them if None."""
+    use_bias_correction_kl: bool = False
+    """Off, where TRL has it on: the KL term is that of the other trainers here."""
+    guard_folder: str | None = None
+    """Run folder of this project; `output_dir` with `-guard` if None."""
+    guard_settings: dict[str, Any] = field(default_factory=dict)
+    """Further settings of `real.TrainConfig`, such as answer_check, labels and rule_options."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.guard, GuardConfig):
+            self.guard = self.guard.to_dict()
+        self.n_samples = self.n_samples or max(2, (self.num_generations or 0) // 2)
+        super().__post_init__()
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the run."""
+        return Path(self.guard_folder or f"{self.output_dir}-guard")
+
+    @property
+    def n_updates(self) -> int:
+        """Optimizer steps on the votes of one batch."""
+        passes = self.steps_per_generation * self.num_iterations
+        return passes // self.gradient_accumulation_steps
+
+    def settled(self, model: str, n_problems: int) -> TrainConfig:
+        """Return the run's settings under this project's names.
+
+        Raises:
+            UserError: settings of TRL and of the guard do not fit each other.
+        """
+        for name, (allowed, reason) in _RULED_OUT.items():
+            if (value := getattr(self, name)) != allowed:
+                raise UserError(f"{name} = {value}: {reason}; set {allowed}")
+        votes, rows = self.num_generations, self.per_device_train_batch_size
+        window = rows * self.gradient_accumulation_steps
+        if window % votes or rows * self.n_samples % votes:
+            raise UserError(
+                f"per_device_train_batch_size = {rows}: {window} rows of an optimizer step must be "
+                f"whole problems of num_generations = {votes}, and their n_samples = "
+                f"{self.n_samples} must fill each of its passes evenly"
+            )
+        if self.steps_per_generation % self.gradient_accumulation_steps:
+            raise UserError(
+                f"steps_per_generation = {self.steps_per_generation}: must be a multiple of "
+                f"gradient_accumulation_steps = {self.gradient_accumulation_steps}"
+            )
+        if self.max_steps > 0 and self.max_steps % self.n_updates:
+            raise UserError(
+                f"max_steps = {self.max_steps}: must be a multiple of the {self.n_updates} "
+                "optimizer steps on a batch of votes"
+            )
+        size = self.generation_batch_size // votes
+        if n_problems < size:
+            raise UserError(f"train_dataset: {n_problems} problems are no batch of {size}")
+        epochs = self.max_steps / self.n_updates / (n_problems // size)
+        values = {
+            **{own: getattr(self, theirs) for own, theirs in _READ.items()},
+            "clip_high": self.epsilon if self.epsilon_high is None else self.epsilon_high,
+            "eval_samples": self.num_generations_eval or votes,
+            "epochs": math.ceil(epochs if self.max_steps > 0 else self.num_train_epochs),
+            "batch_size": size,
+            "mini_batch": window * self.world_size // votes,
+            "model": model,
+            "problems": "train_dataset",
+            "prompt_suffix": "",
+            "warmup_ratio": 0.0,
+            # TRL writes the checkpoints; the trainer's own `resume` must not take such a folder.
+            "checkpoint_every": 0,
+        }
+        settings = settings_from(self._of_guard(values), lambda name: _READ.get(name, name))
+        check_other_trainer(settings, "TRL")
+        return settings
+
+    def _of_guard(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return all values with those of the guard, which may not contradict TRL's."""
+        if wrong := self.guard_settings.keys() - (OF_RUN | {"extract"}) | (
+            self.guard_settings.keys() & _READ.keys()
+        ):
+            known = ", ".join(sorted((OF_RUN | {"extract"}) - _READ.keys()))
+            raise UserError(f"guard_settings: {', '.join(sorted(wrong))}: there are {known}")
+        own: dict[str, Any] = {"guard": self.guard}
+        if isinstance(self.guard, str):
+            chosen = arm(self.guard)
+            own = {"guard": chosen.guard.to_dict(), "labels": chosen.labels, "rule": chosen.rule}
+            own |= dict(chosen.settings)
+        for name in own.keys() & _READ.keys():
+            if values[name] != own[name]:
+                raise UserError(
+                    f"{_READ[name]} = {values[name]}: arm {self.guard!r} needs {own[name]}"
+                )
+        return values | own | self.guard_settings

@@ -1,0 +1,395 @@
+"""TRL's `GRPOTrainer` with a vote and a guard between sampling and training.
+
+All V generations of a problem vote, and the first K of them are trained on. The main process reads
+the answers and decides; every process gets the advantages of its rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import trl
+from accelerate.utils import broadcast_object_list, gather_object
+from datasets import Dataset
+from torch import Tensor
+from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
+from trl import GRPOTrainer
+from trl.trainer.utils import RepeatSampler, split_tensor_dict
+
+from lab.base.errors import UserError
+from real.answers import AnswerIds
+from real.other_trainers import (
+    FOLDER,
+    Problems,
+    Voted,
+    evaluated,
+    load,
+    opened,
+    problem_ids,
+    update_norm,
+)
+from real.record.checkpoint import write_checkpoint
+from real.record.journal import Journal, Visited, VoteRows, metrics_of
+from real.settings.presets import manifest_of
+from real.trl.config import GuardGRPOConfig
+from real.update.grpo import denominator, kl_estimate, row_sums, token_loss
+
+PLACE = "guard_place"
+"""Column that the data set gets: the place of the problem in it."""
+MINORITY = "minority_advantages"
+"""The second stream of the trained rows; the first one is TRL's `advantages`."""
+_SUMS = ("loss", "clip_fraction", "entropy", "kl")
+
+
+class GuardGRPOTrainer(GRPOTrainer):
+    """TRL's trainer, paid by the guard. Reward functions, tools and images have no place in it.
+
+    The data sets have the column `prompt`. A column `answer` with the true answer is never trained
+    on; the trace tells by it how right the labels are, and an evaluation needs it.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        args: GuardGRPOConfig,
+        train_dataset: Any,
+        eval_dataset: Dataset | None = None,
+        **more: Any,
+    ) -> None:
+        """Take TRL's arguments but those of its rewards and tools; `more` goes to TRL."""
+        for name in more.keys() & {"reward_funcs", "tools", "rollout_func", "environment_factory"}:
+            raise UserError(f"{name}: the votes pay, and nothing else; leave it out")
+        if not isinstance(train_dataset, Dataset) or not len(train_dataset):
+            raise UserError("train_dataset: must be a data set of known length, not a stream")
+        names = set(train_dataset.column_names)
+        if wrong := names & {"image", "images", PLACE}:
+            raise UserError(f"train_dataset: has no use for the column {wrong.pop()}; leave it out")
+        if eval_dataset is not None and "answer" not in eval_dataset.column_names:
+            raise UserError("eval_dataset: needs the true answers in a column answer")
+        train_dataset = train_dataset.add_column(PLACE, range(len(train_dataset)))
+        super().__init__(model, [votes], args, train_dataset, eval_dataset, **more)
+        if self.aux_loss_enabled:
+            raise UserError("router_aux_loss_coef: the loss of two streams has no such term; set 0")
+        n_problems, name = len(train_dataset), self.model.config.name_or_path or "model"
+        self.settings = args.settled(name, n_problems)
+        args.learning_rate *= self.settings.step_factor
+        rows: Any = train_dataset.select_columns(sorted(names & {"prompt", "answer"}))
+        truths = list(rows["answer"]) if "answer" in names else [None] * n_problems
+        self.problems = Problems(self.settings, problem_ids(rows), truths)
+        self._log_of_run: Journal | None = None
+        self._scores: list[bool] = []
+        self.add_callback(_Steps(self))
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **more: Any) -> Any:
+        """Train, with all that the run leaves in its folder; see TRL's."""
+        found, settings, main = resume_from_checkpoint, self.settings, self.is_world_process_zero()
+        if found is True and (found := get_last_checkpoint(self.args.output_dir)) is None:
+            raise UserError(f"{self.args.output_dir}: holds no checkpoint to go on from")
+        saved = load(Path(str(found)), self.problems) if found else None
+        backend = f"trl {trl.__version__} on {self.accelerator.num_processes} x {self.args.device}"
+        manifest = manifest_of(settings, len(self.problems.visits_N), "train_dataset", backend)
+        answer_ids = self.problems.supervisor.answer_ids
+        self._votes = VoteRows(answer_ids) if settings.keep_votes else None
+        run = opened(self.args.folder, manifest, settings, saved) if main else None
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.problems.supervisor.close)
+            if run:
+                self._run = stack.enter_context(run)
+                self._log_of_run = Journal(self._run)
+            return super().train(resume_from_checkpoint=found or None, **more)
+
+    def sample_first_votes(self) -> None:
+        """Sample the votes of all problems before training, visit 0."""
+        self.model.train()
+        batches = self._first_votes()
+        if self._log_of_run:
+            visited = self.problems.prime(batches)
+            self._log_of_run.write_visited(visited, {"step": 0, "epoch": 0}, self._votes)
+        for _ in batches:  # the other processes only sample
+            pass
+        self._metrics["train"].clear()
+
+    @torch.no_grad()
+    def _first_votes(self) -> Iterator[Any]:
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        size, n_votes = self.settings.batch_size, self.num_generations
+        last = len(self.problems.visits_N) - 1
+        for start in range(0, last + 1, size):
+            # Every process has its share; the last problem fills a last batch up.
+            places = [min(place, last) for place in range(start, start + size)]
+            own = places[rank * size // world : (rank + 1) * size // world]
+            prompts = [self.train_dataset[p]["prompt"] for p in own for _ in range(n_votes)]
+            texts = gather_object([_text(c) for c in self._generate(prompts)[3]])
+            yield self._read(texts, [p for p in places for _ in range(n_votes)])
+
+    def _read(self, texts: list[str], places: list[int]) -> Voted | None:
+        if not self._log_of_run:
+            return None
+        rows: dict[int, list[int]] = {}
+        for row, place in enumerate(places):
+            rows.setdefault(place, []).append(row)
+        return self.problems.read(dict(enumerate(texts)), rows)
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        """TRL's order of problems, drawn anew by seed and epoch, so that a resumed run has it."""
+        plain = super()._get_train_sampler(dataset)
+        sampler = _Order(*(getattr(plain, name) for name in _ORDER))
+        sampler.epoch = lambda: int(self.state.epoch or 0)
+        return sampler
+
+    def _calculate_rewards(
+        self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
+    ) -> Tensor:
+        """Vote and decide on the main process; returns rewards for TRL's log alone."""
+        texts = gather_object([_text(completion) for completion in completions])
+        lengths = gather_object([len(ids) for ids in completion_ids_list])
+        training = self.model.training
+        column = PLACE if training else "answer"
+        values = gather_object([row[column] for row in inputs])
+        found: list[Any] = [None]
+        if self.is_world_process_zero():
+            graded = None if training else self._graded(texts, values)
+            found = [graded or self._decided(texts, values, lengths)]
+        broadcast_object_list(found)
+        columns, kept = (torch.as_tensor(v, device=self.accelerator.device) for v in found[0])
+        own = slice(self.accelerator.process_index * len(prompts), None)
+        self._streams = columns[own][: len(prompts)], kept[own][: len(prompts)]
+        return columns[:, 2:].float()
+
+    def _decided(self, texts: list[str], places: list[int], lengths: list[int]) -> Any:
+        """Return (rows, 3) majority and minority advantage and reward; (rows,) rows trained on."""
+        started = time.perf_counter()
+        voted = self._read(texts, places)
+        assert voted is not None and self._log_of_run is not None
+        decided, trained = self.problems.visit(voted)
+        visited = Visited(voted.problems_P, voted.answers_PV, decided.rows)
+        self._log_of_run.write_visited(visited, self.position(1), self._votes)
+        columns, kept = np.zeros((len(texts), 3)), np.zeros(len(texts), bool)
+        for keys, answers_V, label in zip(
+            voted.keys, voted.answers_PV, decided.decision.label, strict=True
+        ):
+            columns[keys, 2] = (answers_V >= 0) & (answers_V == label)
+        columns[trained.keys], kept[trained.keys] = trained.columns, True
+        self._row = {
+            **decided.step_columns,
+            **self.position(1),
+            "replicate": 0,
+            "n_uniform": trained.n_uniform,
+            "n_updates": len(trained.minis) * self.num_iterations,
+            "tokens": int(np.array(lengths)[kept].sum()),
+            "tokens_sampled": sum(lengths),
+            "mean_length": float(np.mean(lengths)),
+            "seconds_guard": time.perf_counter() - started,
+        }
+        for name, value in metrics_of("guard", {**self._row, **decided.rows}).items():
+            self._metrics["train"][name].append(value)
+        return columns, kept
+
+    def _graded(self, texts: list[str], truths: list[str]) -> Any:
+        """Return as `_decided` does, with the rewards by the true answers."""
+        supervisor = self.problems.supervisor
+        ids = AnswerIds(truths, supervisor.equality)
+        answers = [ids.ids(n, [text], self.settings.extract)[0] for n, text in enumerate(texts)]
+        right = [a >= 0 and a == ids.truth_id(n) for n, a in enumerate(answers)]
+        self._scores += right
+        columns = np.zeros((len(texts), 3))
+        columns[:, 2] = right
+        return columns, np.zeros(len(texts), bool)
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        if not self.model.training:
+            return output
+        columns, kept = self._streams
+        advantages = self.accelerator.gather(columns[:, :2].sum(1))
+        self._logs["advantages"].clear()
+        self._logs["advantages"].extend(advantages.tolist())
+        output |= {"advantages": columns[:, 0], MINORITY: columns[:, 1], "trained": kept}
+        voters = torch.arange(len(inputs)) % self.num_generations < self.settings.n_samples
+        voters = voters.to(kept.device)
+        return {
+            name: value[voters] if isinstance(value, Tensor) and value.ndim else value
+            for name, value in output.items()
+        }
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        if not self.model.training:
+            return super()._prepare_inputs(generation_batch)
+        n_passes = self.args.steps_per_generation
+        if self._step % (n_passes * self.num_iterations) == 0 or self._buffered_inputs is None:
+            self._started = time.perf_counter()
+            # Not shuffled, so that an optimizer step has whole problems.
+            batch = self._generate_and_score_completions(generation_batch)
+            self._buffered_inputs = split_tensor_dict(batch, n_passes)
+            self._divide(self._buffered_inputs)
+            self._begin_batch()
+        return self._buffered_inputs[self._step % n_passes]
+
+    def _divide(self, passes: list[dict[str, Any]]) -> None:
+        """Give every pass the denominator of its optimizer step, over all processes."""
+        counts = torch.stack([_counted(rows).sum(1) for rows in passes])
+        by_pass = self.accelerator.gather(counts[None]).transpose(0, 1)
+        size = self.args.gradient_accumulation_steps
+        for start in range(0, len(passes), size):
+            step = by_pass[start : start + size].flatten().tolist()
+            for rows in passes[start : start + size]:
+                rows["denominator"] = denominator([step], self.settings)
+
+    def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
+        """Return the loss of both streams over this pass; TRL's own in an evaluation."""
+        if MINORITY not in inputs:
+            return super()._compute_loss(model, inputs)
+        mask = _counted(inputs)
+        ids, seen = (
+            torch.cat([inputs[f"prompt_{name}"], inputs[f"completion_{name}"]], 1)
+            for name in ("ids", "mask")
+        )
+        logprobs, entropies, _ = self._get_per_token_logps_and_entropies(
+            model, ids, seen, mask.shape[1], compute_entropy=True
+        )
+        old = inputs.get("old_per_token_logps", logprobs.detach())
+        streams = inputs["advantages"], inputs[MINORITY]
+        values, clipped = token_loss(logprobs, old, *streams, self.settings)
+        if "importance_sampling_ratio" in inputs:
+            values = values * inputs["importance_sampling_ratio"]
+        kl = torch.zeros_like(logprobs)
+        if self.beta:
+            kl = kl_estimate(logprobs, inputs["ref_per_token_logps"])
+        cost = row_sums(values + self.beta * kl, mask, self.settings).sum()
+        bottom = inputs["denominator"]
+        self._is_empty = bottom == 0
+        # Data-parallel wrappers average gradients over the processes.
+        loss = cost * (self.accelerator.num_processes / max(1.0, bottom))
+        parts = [torch.where(mask, v.detach(), 0.0).sum() for v in (clipped, entropies, kl)]
+        self._sums = self._sums + torch.stack(
+            [loss.detach() / self.accelerator.num_processes, *parts, mask.sum()]
+        )
+        return loss
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        norm = super()._get_grad_norm(model, grad_norm)
+        if norm is not None and not self._is_empty:
+            self._measured["grad_norm"].append(float(norm))
+        return norm
+
+    def _begin_batch(self) -> None:
+        self._sums = torch.zeros(5, dtype=torch.float64, device=self.accelerator.device)
+        names = ("lr", "update_norm", "grad_norm")
+        self._measured: dict[str, list[float]] = {name: [] for name in names}
+
+    def leave_out_empty_step(self) -> None:
+        """Before an optimizer step: let nothing move where all its problems are skipped."""
+        if self._is_empty:
+            self.model.zero_grad(set_to_none=True)
+
+    def measure_step(self) -> None:
+        """After an optimizer step: how far it went."""
+        optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        norm = 0.0 if self._is_empty else update_norm(optimizer, rates)
+        self._measured["lr"].append(rates[0])
+        self._measured["update_norm"].append(norm)
+
+    def end_batch(self) -> None:
+        """Write the row of a batch after its last optimizer step."""
+        totals = self.accelerator.reduce(self._sums, reduction="sum").tolist()
+        sums = dict(zip(_SUMS, totals, strict=False))
+        loss, n_tokens = sums.pop("loss"), max(1.0, totals[-1])
+        means = {name: total / n_tokens for name, total in sums.items()}
+        for name, mean in means.items():
+            self._metrics["train"][name].append(mean)
+        if self._log_of_run:
+            found = {n: float(np.mean(v)) if v else np.nan for n, v in self._measured.items()}
+            seconds = time.perf_counter() - self._started
+            loss /= max(1, self._row["n_updates"])
+            row = {**found, **means, "loss": loss, "seconds_step": seconds, **self._row}
+            if not self.beta:
+                del row["kl"]
+            self._log_of_run.write_steps(row)
+            self._log_of_run.note(
+                progress=self.state.global_step / self.state.max_steps,
+                answers_given_up=self.problems.supervisor.answers_given_up,
+            )
+
+    def position(self, begun: int = 0) -> dict[str, int]:
+        """Return step and epoch of the trace: batches of votes, with `begun` that have no end."""
+        step = self.state.global_step // self.args.n_updates + begun
+        n_batches = len(self.problems.visits_N) // self.settings.batch_size
+        return {"step": step, "epoch": -(-step // n_batches)}
+
+    def evaluate(self, *args: Any, **more: Any) -> Any:
+        """Evaluate by the true answers; see TRL's."""
+        self._scores = []
+        metrics = super().evaluate(*args, **more)
+        if self._log_of_run and self._scores:
+            scores, size = np.array(self._scores, float), self.settings.eval_samples
+            row = evaluated(scores, len(scores) // size)
+            self._log_of_run.write_evals({**row, **self.position()})
+        return metrics
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Write the guard's part before TRL's, at the end of which the checkpoint is the latest."""
+        if self._log_of_run:
+            name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            folder, step = Path(self.args.output_dir) / name / FOLDER, self.position()["step"]
+            write_checkpoint(folder, self._run, self.problems.state(), step)
+        super()._save_checkpoint(model, trial)
+
+
+class _Steps(TrainerCallback):
+    """Calls the trainer where TRL's loop has no method of its own to override."""
+
+    def __init__(self, trainer: GuardGRPOTrainer) -> None:
+        self._trainer, self._saves_later = trainer, False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 0:
+            self._trainer.sample_first_votes()
+
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+        self._trainer.leave_out_empty_step()
+
+    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+        self._trainer.measure_step()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """Put a checkpoint off to the end of the batch, whose votes are in no checkpoint."""
+        ends = state.global_step % args.n_updates == 0
+        if ends:
+            self._trainer.end_batch()
+        wanted = control.should_save or self._saves_later
+        control.should_save, self._saves_later = wanted and ends, wanted and not ends
+        return control
+
+
+_ORDER = ("data_source", "mini_repeat_count", "batch_size", "repeat_count", "shuffle", "seed")
+
+
+class _Order(RepeatSampler):
+    epoch: Any
+
+    def __iter__(self) -> Iterator[int]:
+        if self.shuffle:
+            self.generator.manual_seed(self.seed + self.epoch())
+        return super().__iter__()
+
+
+def votes(completions: list[Any], **_: Any) -> list[float]:
+    """Name the reward in TRL's log; the trainer computes it."""
+    return [0.0] * len(completions)
+
+
+def _text(completion: Any) -> str:
+    return completion if isinstance(completion, str) else str(completion[-1]["content"] or "")
+
+
+def _counted(rows: Any) -> Tensor:
+    """(R, T) bool, the tokens of the loss."""
+    return rows["completion_mask"].bool() & rows["trained"][:, None]

@@ -1,0 +1,38 @@
+"""The program of docs/your-trainer.md, which trains as printed."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from real.tiny import CHECKPOINT
+
+ROOT = Path(__file__).parents[2]
+MORE = f"""
+assert state.visits.tolist() == [EPOCHS] * N
+start = AutoModelForCausalLM.from_pretrained({str(CHECKPOINT)!r})
+assert any(not torch.equal(p, q) for p, q in zip(model.parameters(), start.parameters()))
+assert state.match_rates[:, -1].mean() > state.match_rates[:, 1].mean() + 0.02
+old, ids = state, reader.ids(0, ["\\\\boxed{{77}}"]).tolist()
+STATE
+for name, array in asdict(old).items():
+    assert np.array_equal(getattr(state, name), array)
+assert reader.ids(0, ["\\\\boxed{{77}}"]).tolist() == ids
+"""
+
+
+def test_the_loop_of_ones_own_trains_and_its_state_is_restored(tmp_path):
+    text = (ROOT / "docs" / "your-trainer.md").read_text()
+    loop, saving, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(loop.splitlines()) <= 42
+    program = loop + MORE.replace("STATE", saving)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,85 @@
+"""The trainer for TRL on the tiny task, with votes that are given by problem and visit.
+
+As a program, `given_votes.py OUT` trains on them, in as many processes as there are.
+"""
+
+import random
+import sys
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from guard_core import GuardConfig
+from real.tiny import CHECKPOINT, problems
+from real.trl import GuardGRPOConfig, GuardGRPOTrainer
+
+V, K, N = 8, 4, 8
+GUARD = GuardConfig().set(W=2, tau_FR=0.1, tau_MR=0.3, theta_MR=0.2, p_skip=0.9, skip_share=0.5)
+TOKENIZER = AutoTokenizer.from_pretrained(CHECKPOINT)
+PROBLEMS = problems(N)
+
+
+def response(prompt, visit, vote):
+    """A vote, which depends on nothing but its place."""
+    rng = random.Random(f"{prompt} {visit} {vote}")
+    return f"{rng.randrange(10)}+1=\\boxed{{{rng.choice((3, 3, 4, 5))}}}"
+
+
+def settings(out, **changed):
+    given = {"num_generations": V, "n_samples": K, "guard": GUARD, "steps_per_generation": 4}
+    fixed = {"use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True}
+    sizes = {"max_completion_length": 22, "per_device_train_batch_size": V, "logging_steps": 1}
+    run = {"num_train_epochs": 3, "save_strategy": "no", "gradient_checkpointing": False}
+    words = {"learning_rate": 3e-4, "guard_settings": {"answer_check": "strings"}}
+    return GuardGRPOConfig(str(out), **(fixed | given | sizes | run | words | changed))
+
+
+def data():
+    return Dataset.from_list([{"prompt": p.prompt, "answer": p.answer} for p in PROBLEMS])
+
+
+def trainer(args, kind=GuardGRPOTrainer, dtype=torch.float32, **more):
+    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=dtype)
+    return kind(model, args, data(), processing_class=TOKENIZER, **more)
+
+
+class Given(GuardGRPOTrainer):
+    """Takes given votes in place of sampled ones, and keeps the gradient of every step."""
+
+    def __init__(self, *args, **more):
+        self.first, self.batches, self.gradients = False, [], []
+        super().__init__(*args, **more)
+
+    def _generate_single_turn(self, prompt_ids, *_, **__):
+        rows, numbers = [], {}
+        visit = 0 if self.first else 1 + int(self.state.epoch)
+        for ids in prompt_ids:
+            prompt = TOKENIZER.decode(ids, skip_special_tokens=True)
+            vote = numbers[prompt] = numbers.get(prompt, -1) + 1
+            text = response(prompt, visit, vote)
+            rows.append([*TOKENIZER(text, add_special_tokens=False).input_ids, 1])
+        self.batches.append(list(numbers))
+        return rows, None
+
+    def sample_first_votes(self):
+        self.first = True
+        super().sample_first_votes()
+        self.first = False
+
+    def measure_step(self):
+        grads = [p.grad for p in self.model.parameters() if p.requires_grad]
+        self.gradients.append([None if g is None else g.clone() for g in grads])
+        super().measure_step()
+
+
+if __name__ == "__main__":
+    # A step of two processes with two problems each, or of one process with four.
+    world = torch.distributed.is_torchelastic_launched() + 1
+    made = trainer(
+        settings(sys.argv[1], per_device_train_batch_size=4 * V // world, steps_per_generation=1),
+        Given,
+    )
+    made.train()
+    if made.is_world_process_zero():
+        made.save_model(sys.argv[1])

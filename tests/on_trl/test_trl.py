@@ -1,0 +1,275 @@
+"""The trainer for TRL against the trainer of this project, its run folder and its checkpoints."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from given_votes import (
+    GUARD,
+    PROBLEMS,
+    TOKENIZER,
+    Given,
+    K,
+    N,
+    V,
+    data,
+    response,
+    settings,
+    trainer,
+)
+from peft import LoraConfig
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+import lab
+from lab.base.errors import UserError
+from real.settings.config import TrainConfig
+from real.tiny import CHECKPOINT
+from real.update.grpo import backward
+from real.update.packing import Group, kept
+from real.vote.decide import Supervisor, pay
+
+ROOT = Path(__file__).parents[2]
+
+
+def tokens(texts):
+    rows = [torch.tensor([*TOKENIZER(t, add_special_tokens=False).input_ids, 1]) for t in texts]
+    lengths = torch.tensor([len(row) for row in rows])
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths
+
+
+def by_hand(order, epochs):
+    """Rows of the trace, and gradients of all steps, by the trainer's own parts."""
+    config = TrainConfig(
+        n_votes=V,
+        n_samples=K,
+        guard=GUARD,
+        answer_check="strings",
+        temperature=1.0,
+        epochs=epochs,
+        seed=42,
+    ).settled()
+    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float64).eval()
+    supervisor = Supervisor(config, [p.answer for p in PROBLEMS])
+
+    def texts(p, visit):
+        return [response(PROBLEMS[p].prompt, visit, vote) for vote in range(V)]
+
+    first = [supervisor.answer_ids.ids(p, texts(p, 0)) for p in range(N)]
+    supervisor.prime(np.stack(first), {})
+    rows, gradients, visits = [], [], np.zeros(N, int)
+    for batch in order:
+        places = np.sort(batch)
+        visits[places] += 1
+        said = {p: texts(p, visits[p]) for p in places.tolist()}
+        answers = np.stack([supervisor.answer_ids.ids(p, said[p]) for p in said])
+        decided = supervisor.decide(places, answers, visits[places], {})
+        streams = pay(supervisor.rule, decided, config.guard)
+        rows.append(decided.rows)
+        for p in batch:
+            at = places.tolist().index(p)
+            tokens_KT, lengths_K = tokens(said[p][:K])
+            group = Group(
+                prompt_L=torch.tensor(TOKENIZER(PROBLEMS[p].prompt).input_ids),
+                tokens_KT=tokens_KT,
+                old_KT=torch.zeros(tokens_KT.shape, dtype=torch.float64),
+                lengths_K=lengths_K,
+                majority_K=torch.from_numpy(streams.majority[at]),
+                minority_K=torch.from_numpy(streams.minority[at]),
+                weight=float(streams.weight[at]),
+                dropped=bool(streams.drop[at]),
+            )
+            groups = kept([group], drop_uniform=False)
+            model.zero_grad(set_to_none=True)
+            if groups:
+                backward(model, on_policy(model, groups), config)
+            # Advantages that are all 0 are not computed: their gradient is 0.
+            zeros = [torch.zeros_like(p) if groups else None for p in model.parameters()]
+            gradients.append(
+                [
+                    z if p.grad is None else p.grad.clone()
+                    for p, z in zip(model.parameters(), zeros, strict=True)
+                ]
+            )
+    return rows, gradients
+
+
+def on_policy(model, groups):
+    """The groups with the log-probs of the model that is trained, so that all ratios are 1."""
+    from dataclasses import replace
+
+    made = []
+    for group in groups:
+        n = len(group.prompt_L)
+        ids = torch.cat([group.prompt_L.expand(K, n), group.tokens_KT], 1)
+        with torch.no_grad():
+            logits = model(ids).logits[:, n - 1 : -1]
+        old = logits.log_softmax(-1).gather(2, group.tokens_KT[:, :, None])[:, :, 0]
+        made.append(replace(group, old_KT=old))
+    return made
+
+
+def test_decisions_and_gradients_are_those_of_the_trainer(tmp_path):
+    """The same start and votes; the rate is too small to move a weight in double precision."""
+    run = trainer(
+        settings(tmp_path / "out", learning_rate=1e-30, max_grad_norm=1e9),
+        Given,
+        torch.float64,
+    )
+    run.train()
+    visits = lab.load(tmp_path / "out-guard").visits.query("visit > 0")
+    place = {problem.prompt: n for n, problem in enumerate(PROBLEMS)}
+    order = [[place[prompt] for prompt in prompts] for prompts in run.batches[2:]]
+    rows, gradients = by_hand(order, 3)
+    for step, (expected, (_, found)) in enumerate(zip(rows, visits.groupby("step"), strict=True)):
+        for name in ("problem", "label", "skipped", "weight", "beta", "flip_rate", "match_rate"):
+            np.testing.assert_array_equal(found[name], expected[name], f"{name} {step}")
+    assert visits.skipped.any() and (visits.weight < 1).any() and (visits.beta > 0).any()
+    assert len(run.gradients) == len(gradients) == 3 * N
+    empty = [ours[0] is None for ours in gradients]
+    assert any(empty) and not all(empty)
+    for found, expected, is_empty in zip(run.gradients, gradients, empty, strict=True):
+        if is_empty:
+            assert all(gradient is None for gradient in found)
+            continue
+        ours, theirs = (torch.cat([g.flatten() for g in gs]) for gs in (expected, found))
+        # The model's normalisations compute in single precision, whatever its weights are.
+        assert torch.linalg.vector_norm(theirs - ours) <= 1e-5 * torch.linalg.vector_norm(ours)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that samples, with an evaluation and a checkpoint asked for within a batch."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    return out, trained(out)
+
+
+def trained(out, resume=None, folder=None):
+    args = settings(
+        out, save_strategy="steps", save_steps=22, num_train_epochs=8, eval_strategy="epoch",
+        num_generations_eval=4, per_device_eval_batch_size=16, guard="memory", guard_folder=folder,
+    )  # fmt: skip
+    run = trainer(args, eval_dataset=data())
+    run.train(resume_from_checkpoint=resume)
+    return run
+
+
+def test_the_run_folder_has_what_reports_and_fates_read(whole, tmp_path):
+    out, run = whole
+    trace = lab.load(f"{out}-guard")
+    assert trace.run.status == "finished" and trace.run.arm == "memory"
+    assert trace.visits["visit"].value_counts().to_dict() == dict.fromkeys(range(9), N)
+    assert trace.steps["step"].tolist() == list(range(1, 17))
+    for name in ("lr", "update_norm", "loss", "grad_norm", "clip_fraction", "entropy", "reward"):
+        assert np.isfinite(trace.steps[name]).all(), name
+    assert (trace.steps["update_norm"] > 0).all()
+    assert trace.evals["step"].tolist() == list(range(2, 17, 2))
+    assert trace.evals["pass_at_1"].between(0, 1).all()
+    assert len(lab.fates(trace.visits)) == N
+    report = tmp_path / "report.html"
+    command = [sys.executable, "-m", "lab", f"{out}-guard", "--output", report]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert report.stat().st_size > 10_000
+    logged = [row for row in run.state.log_history if "guard/majority_ratio" in row]
+    assert [row["guard/label_correct"] for row in logged] == pytest.approx(
+        trace.steps["label_correct"].tolist()
+    )
+
+
+def test_a_resumed_run_ends_equal(whole, tmp_path):
+    out, run = whole
+    # Asked for at step 22, within the votes of the sixth batch, and written at its end.
+    names = sorted(path.name for path in out.glob("checkpoint-*"))
+    assert names == ["checkpoint-24", "checkpoint-44", "checkpoint-64"]
+    again = trained(out, resume=str(out / "checkpoint-44"))
+    for name, tensor in run.problems.supervisor.tensors().items():
+        assert torch.equal(again.problems.supervisor.tensors()[name], tensor), name
+    for ours, theirs in zip(run.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    trace = lab.load(f"{out}-guard")
+    assert trace.steps["step"].tolist() == list(range(1, 17))
+    assert [note["step"] for note in trace.run.extra["resumed"]] == [11]
+    with pytest.raises(UserError, match="already holds a run"):
+        trained(out)
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def test_two_processes_train_as_one_does(tmp_path):
+    script = Path(__file__).with_name("given_votes.py")
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    for more, out in (([], alone), (torchrun, both)):
+        subprocess.run([sys.executable, *more, script, out], check=True, env=environment)
+    one, two = (lab.load(f"{out}-guard") for out in (alone, both))
+    columns = ["problem", "visit", "label", "skipped", "weight", "beta"]
+    assert one.visits[columns].equals(two.visits[columns])
+    start = AutoModelForCausalLM.from_pretrained(CHECKPOINT).state_dict()
+    for name, tensor in weights(alone).items():
+        torch.testing.assert_close(weights(both)[name], tensor, rtol=1e-3, atol=1e-5)
+    assert any(not torch.equal(start[name], tensor) for name, tensor in weights(both).items())
+
+
+def test_accumulated_passes_give_the_gradient_of_one_and_adapters_train_alone(tmp_path):
+    runs = []
+    for name, size, passes in (("one", 2 * V, 1), ("four", V // 2, 4)):
+        args = settings(
+            tmp_path / name, per_device_train_batch_size=size, gradient_accumulation_steps=passes,
+            steps_per_generation=2 * passes, num_train_epochs=1, max_grad_norm=1e9,
+            learning_rate=1e-30,
+        )  # fmt: skip
+        torch.manual_seed(0)
+        runs.append(trainer(args, Given, peft_config=LoraConfig(r=2, init_lora_weights=False)))
+        runs[-1].train()
+    one, four = (run.gradients for run in runs)
+    assert len(one) == len(four) == 4
+    for ours, theirs in zip(one, four, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
+    moved = [name for name, p in runs[0].model.named_parameters() if p.requires_grad]
+    assert moved and all("lora" in name for name in moved)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"loss_type": "bnpo"}, "loss_type"),
+        ({"scale_rewards": "none"}, "scale_rewards = none: set advantage_scale"),
+        ({"per_device_train_batch_size": 12, "steps_per_generation": 2}, "whole problems of num"),
+        ({"guard": "recommended"}, "beta = 0.0: arm 'recommended' needs 0.05"),
+        ({"guard": "scope"}, "rule = scope: works on step_logprob"),
+        ({"guard": "averaged"}, "ema_decay = 0.95: TRL has no such thing"),
+        ({"max_steps": 6}, "max_steps = 6: must be a multiple of the 4"),
+        ({"guard_settings": {"lr": 1.0}}, "guard_settings: lr"),
+        ({"use_liger_kernel": True}, "use_liger_kernel = True"),
+        ({"n_samples": 9}, "n_samples = 9"),
+    ],
+)
+def test_what_would_train_on_something_else_is_refused(changed, message, tmp_path):
+    with pytest.raises(UserError, match=re.escape(message)):
+        settings(tmp_path, **changed).settled("model", N)
+
+
+def test_a_guard_is_an_arm_a_rule_or_settings(tmp_path):
+    assert settings(tmp_path, guard="empo").settled("m", N).rule == "empo"
+    assert settings(tmp_path, guard="truth").settled("m", N).labels == "truth"
+    assert settings(tmp_path).settled("m", N).guard == GUARD
+    assert json.loads(settings(tmp_path).to_json_string())["guard"] == GUARD.to_dict()
+
+
+def test_the_page_s_program_runs_as_printed(tmp_path):
+    text = (ROOT / "docs" / "your-trainer.md").read_text()
+    (program,) = re.findall(r"```python\n(from datasets.*?)```", text, re.DOTALL)
+    assert len(program.splitlines()) <= 15
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, env=environment)
+    assert lab.load(next(tmp_path.glob("*-guard"))).run.status == "finished"
