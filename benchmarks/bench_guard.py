@@ -1,14 +1,18 @@
-"""Time of `Guard.step` on one core: python benchmarks/bench_guard.py."""
+"""CPU time of `Guard.step`: python benchmarks/bench_guard.py."""
 
 from __future__ import annotations
 
+import time
 import timeit
 
 import numpy as np
 
 from guard_core import Draws, Guard, GuardConfig, Votes
+from guard_core.machine_code import COMPILED_FROM
 
 N_ANSWERS, N_VOTES, N_SAMPLES, ROUNDS = 10, 64, 32, 5
+SIZES = ((8, 200), (COMPILED_FROM - 1, 1), (100_000, 1))
+"""Rows of a call and calls of a measurement; only the last one is compiled."""
 CONFIGS = {
     "paper": GuardConfig.paper(),
     "release": GuardConfig.release(),
@@ -42,23 +46,28 @@ def measure(config: GuardConfig, n_problems: int, calls: int) -> tuple[float, fl
     def batch() -> None:
         rows.put(problems, guard.step(rows.take(problems), *visits[0])[0])
 
-    one, whole = (min(timeit.repeat(work, number=calls, repeat=3)) for work in (step, batch))
+    one, whole = (
+        min(timeit.repeat(work, timer=time.process_time, number=calls, repeat=3))
+        for work in (step, batch)
+    )
     return one / calls, whole / calls
 
 
 def main() -> None:
     """Print one line per configuration."""
-    best = {name: np.full(4, np.inf) for name in CONFIGS}
+    best = {name: np.full(6, np.inf) for name in CONFIGS}
     # Rounds over all configurations, so that a busy minute does not fall on one of them.
     for _ in range(ROUNDS):
         for name, config in CONFIGS.items():
-            large, small = measure(config, 1_000, 1), measure(config, 8, 200)
-            best[name] = np.minimum(best[name], [*np.divide(large, 1_000), *small])
+            small, plain, large = (measure(config, *size) for size in SIZES)
+            rows = (np.divide(times, n) for times, (n, _) in ((plain, SIZES[1]), (large, SIZES[2])))
+            best[name] = np.minimum(best[name], [*small, *np.concatenate([*rows])])
     print(f"guard.step, {N_ANSWERS} answers, fastest of {3 * ROUNDS}")
-    print(f"{'':16}{'1,000 rows, us a row':>26}{'8 rows, us a call':>26}")
-    print(f"{'config':16}" + f"{'step':>12}{'take+step+put':>14}" * 2)
+    heads = ("8 rows, us a call", f"{SIZES[1][0]} rows, us a row", "100,000 rows, us a row")
+    print(f"{'':16}" + "".join(f"{head:>28}" for head in heads))
+    print(f"{'config':16}" + f"{'step':>14}{'take+step+put':>14}" * 3)
     for name, times in best.items():
-        print(f"{name:16}" + "".join(f"{1e6 * time:13.1f}" for time in times))
+        print(f"{name:16}" + "".join(f"{1e6 * time:14.3f}" for time in times))
 
 
 if __name__ == "__main__":

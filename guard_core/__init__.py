@@ -32,7 +32,8 @@ from guard_core.config import (
     Rates,
 )
 from guard_core.decision import Decision, Route
-from guard_core.guard import Guard, GuardState
+from guard_core.guard import Guard
+from guard_core.state import GuardState
 from guard_core.votes import Draws, Votes, count_answers
 
 __version__ = "0.1.0"

@@ -1,176 +1,22 @@
-"""The guard's memory of every problem."""
+"""The guard: a state per problem, and the decisions on a batch (paper section 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from guard_core.checks import check_batch, check_problems, check_rows, check_state
-from guard_core.config import GuardConfig, Numbers, Settings, settings
+from guard_core.checks import check_batch, check_state
+from guard_core.config import GuardConfig, Settings, settings
 from guard_core.decision import Decision
-from guard_core.frs import push, weigh, weigh_support
-from guard_core.labels import choose_label, remember
-from guard_core.mps import candidate_votes, find_minority, protect
-from guard_core.rcsu import (
-    AT_RISK,
-    HIGH_RISK,
-    STABLE,
-    at_high_risk,
-    choose_skips,
-    skip_cap,
-    skip_key,
-)
-from guard_core.votes import Array, Draws, Votes, as_array, as_ids, as_numpy, widen
-
-
-@dataclass(frozen=True, slots=True)
-class GuardState:
-    """The guard's memory; `(..., N)` for all problems, `(..., P)` for the rows of a batch."""
-
-    label: Array
-    """(..., N) integers; the last label, -1 for none yet."""
-    visits: Array
-    """(..., N) integers; |H|, how often the problem was in a batch."""
-    flips: Array
-    """(..., N, W) integers; 1 where the label changed, newest last, 0 where there is no history."""
-    match_rates: Array
-    """(..., N, W) floats; newest last, 0 where there is no history."""
-    had_competition: Array
-    """(..., N) bool; the flip rate once exceeded `tau_FR`."""
-    c2_fired: Array
-    """(..., N) integers; visits at which condition C2 fired, never reset."""
-    mps_active: Array
-    """(..., N) bool; minority protection is on."""
-    steady: Array
-    """(..., N) integers; visits in a row with a flip rate of at most `tau_FR`."""
-    memory: Array
-    """(..., N, A) floats; discounted votes of all visits; A is 0 unless `label_from="memory"`."""
-
-    def __post_init__(self) -> None:
-        as_numpy(self, *GuardState.__slots__)
-
-    @classmethod
-    def empty(cls, shape: tuple[int, ...], config: GuardConfig, n_answers: int) -> GuardState:
-        """The state of (..., N) = `shape` problems before any visit; the memory grows."""
-        width = n_answers if config.labels.label_from == "memory" else 0
-
-        def zeros(dtype: Any, *tail: int) -> Array:
-            return np.zeros((*shape, *tail), dtype)
-
-        return cls(
-            label=zeros(np.int32) - 1,
-            visits=zeros(np.int32),
-            flips=zeros(np.int16, config.rates.W),
-            match_rates=zeros(np.float64, config.rates.W),
-            had_competition=zeros(np.bool_),
-            c2_fired=zeros(np.int32),
-            mps_active=zeros(np.bool_),
-            steady=zeros(np.int32),
-            memory=zeros(np.float64, width),
-        )
-
-    def take(self, problems: Array) -> GuardState:
-        """The rows of (..., P) problems, or of (P,) the same ones under all leading axes.
-
-        Raises:
-            ValueError: a problem is none of the N.
-        """
-        at = self._index(problems)
-        return GuardState(*(getattr(self, name)[at] for name in GuardState.__slots__))
-
-    def put(self, problems: Array, rows: GuardState) -> GuardState:
-        """Write a batch's rows back, into the old state's memory.
-
-        Raises:
-            ValueError: a problem occurs twice or is none of the N, or the rows are not those of
-                these problems under the same settings.
-        """
-        at = self._index(problems)
-        ordered = np.sort(at[-1], axis=-1)
-        if (ordered[..., 1:] == ordered[..., :-1]).any():
-            raise ValueError("state: a problem occurs twice in the batch; visit each at most once")
-        check_rows(self, rows, at[-1].shape)
-        whole = replace(self, memory=widen(self.memory, rows.memory.shape[-1]))
-        rows = replace(rows, memory=widen(rows.memory, whole.memory.shape[-1]))
-        for name in GuardState.__slots__:
-            getattr(whole, name)[at] = getattr(rows, name)
-        return whole
-
-    def _index(self, problems: Array) -> tuple[Array, ...]:
-        """Places of the problems under all leading axes."""
-        index, leading = as_ids(problems, "problems"), self.label.shape[:-1]
-        check_problems(index, self.label.shape)
-        grid = np.indices((*leading, index.shape[-1]), sparse=True)[:-1]
-        return (*grid, np.broadcast_to(index, (*leading, index.shape[-1])))
-
-
-@dataclass(slots=True)
-class ProblemState:
-    """The fields of `GuardState` that are one number, of one problem."""
-
-    label: int
-    visits: int
-    had_competition: bool
-    c2_fired: int
-    mps_active: bool
-    steady: int
-
-
-@dataclass(slots=True)
-class VisitRecord:
-    """What a visit of one problem came to; the fields are columns of `lab.trace.schema`."""
-
-    label: int = -1
-    flipped: bool = False
-    match_rate: float = 0.0
-    flip_rate: float = 0.0
-    mean_match_rate: float = 0.0
-    had_competition: bool = False
-    weight: float = 1.0
-    n_minority: int = 0
-    beta: float = 0.0
-    route: int = STABLE
-    skipped: bool = False
-
-
-def decide(
-    s: Settings,
-    problem: Any,
-    flips: Numbers,
-    match_rates: Numbers,
-    label: int,
-    counts: Sequence[Any],
-    candidates: Sequence[Any],
-    minority: Numbers,
-    visit: Any,
-) -> None:
-    """Record one visit and decide what to do with the problem, all but the skip.
-
-    Args:
-        problem: as `ProblemState`; changed, as `flips` and `match_rates` of the last W visits are.
-        candidates: responses per answer that minority candidates are chosen by.
-        minority: output; True for minority candidates, per answer.
-        visit: output, as `VisitRecord`.
-    """
-    visit.flipped = label != problem.label and problem.label >= 0
-    visit.match_rate = (counts[label] if 0 <= label < len(counts) else 0) / s.n_votes
-    visit.label = problem.label = label
-    problem.visits += 1
-    n_flips, total = push(flips, visit.flipped), push(match_rates, visit.match_rate)
-    visit.flip_rate = 1.0 * visit.flipped if s.flip_rate_instant else n_flips / s.W
-    visit.mean_match_rate = total / min(problem.visits, s.W)
-    contested = visit.flip_rate > s.tau_FR
-    problem.had_competition = problem.had_competition or contested
-    visit.had_competition = problem.had_competition
-    visit.weight = weigh(s, problem, visit) if s.frs else 1.0
-    visit.n_minority = find_minority(s.least, label, candidates, minority)
-    visit.beta = protect(s, problem, visit) if s.mps else 0.0
-    high_risk = at_high_risk(s, visit.had_competition, problem.visits, visit.mean_match_rate)
-    visit.route = HIGH_RISK if high_risk else AT_RISK if contested else STABLE
-    visit.skipped = False
+from guard_core.machine_code import containers
+from guard_core.mps import candidate_votes
+from guard_core.rcsu import at_high_risk, skip_cap
+from guard_core.state import GuardState
+from guard_core.visit import Memory, ProblemState, Rows, VisitRecord
+from guard_core.votes import Array, Draws, Votes, as_array, widen
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +32,6 @@ class Guard:
     def init(
         self,
         n_problems: int,
-        like: object = None,
         *,
         leading: tuple[int, ...] = (),
         n_answers: int = 0,
@@ -194,7 +39,6 @@ class Guard:
         """The state before any visit.
 
         Args:
-            like: not read; states are NumPy arrays.
             leading: leading axes, such as replicates.
             n_answers: A, if known; saves the vote memory from growing.
         """
@@ -209,16 +53,15 @@ class Guard:
 
         It sets label and memory, and is neither a visit nor a flip. Of the draws `tie` is read.
         """
-        s = settings(self.config, votes.n_votes, votes.n_samples)
-        votes, scores, memory = self._widened(state, votes, scores, tie=draws.tie)
-        counts, told, remembered = _lists(votes.counts, scores, memory)
-        labels = []
-        for p, (old, tie) in enumerate(zip(*_numbers(state.label, draws.tie), strict=True)):
-            if s.label_from_memory:
-                remember(remembered[p], told[p], s.discount)
-            chosen_by = remembered[p] if s.label_from_memory else told[p]
-            labels.append(choose_label(s, chosen_by, counts[p], old, tie)[0])
-        return replace(state, label=_array(labels, state.label), memory=_array(remembered, memory))
+        run, (votes, scores, memory) = (
+            _road(state),
+            self._widened(state, votes, scores, tie=draws.tie),
+        )
+        held, visits = _held(run, replace(state, memory=memory))
+        given = (_rows(run, a, state) for a in (draws.tie, scores, votes.counts))
+        run.prime(run.settings(self.config, votes.n_votes, votes.n_samples), held, *given, visits)
+        label = _array(run.column(held.problems, "label"), state.label)
+        return replace(state, label=label, memory=_array(held.votes, memory))
 
     def step(
         self, rows: GuardState, votes: Votes, draws: Draws, scores: Array | None = None
@@ -234,43 +77,31 @@ class Guard:
         Raises:
             ValueError: shapes do not fit, or the state was made by other settings.
         """
-        s = settings(self.config, votes.n_votes, votes.n_samples)
+        c, run = self.config, _road(rows)
+        s = settings(c, votes.n_votes, votes.n_samples)
         drawn = {"tie": draws.tie, "skip": draws.skip, "pick": draws.pick}
         votes, scores, memory = self._widened(rows, votes, scores, **drawn)
+        old, n_batch = replace(rows, memory=memory), rows.label.shape[-1]
         candidates = candidate_votes(votes, s.minority_over_samples)
-        counts, told, remembered, flips, match_rates, candidates_PA = _lists(
-            votes.counts, scores, memory, rows.flips, rows.match_rates, candidates
+        held, visits = _held(run, old)
+        minority = _rows(run, np.zeros(candidates.shape, np.bool_), rows)
+        run.visit(
+            run.settings(c, votes.n_votes, votes.n_samples),
+            held,
+            tuple(_rows(run, a, rows) for a in drawn.values()),
+            _rows(run, np.broadcast_to(np.arange(n_batch), rows.label.shape), rows),
+            *(_rows(run, a, rows) for a in (scores, votes.counts)),
+            skip_cap(n_batch, c),
+            _rows(run, candidates, rows),
+            minority,
+            run.rows(np.zeros(n_batch)),
+            visits,
         )
-        numbers = (getattr(rows, name) for name in ProblemState.__slots__)
-        problems = [ProblemState(*row) for row in zip(*_numbers(*numbers), strict=True)]
-        minority = [[False] * len(row) for row in counts]
-        visits, tied, keys = [], [], []
-        chances = zip(*_numbers(*drawn.values()), strict=True)
-        for p, (problem, (tie, skip, pick)) in enumerate(zip(problems, chances, strict=True)):
-            if s.label_from_memory:
-                remember(remembered[p], told[p], s.discount)
-            chosen_by, visit = remembered[p] if s.label_from_memory else told[p], VisitRecord()
-            label, shared = choose_label(s, chosen_by, counts[p], problem.label, tie)
-            given = (label, counts[p], candidates_PA[p], minority[p])
-            decide(s, problem, flips[p], match_rates[p], *given, visit)
-            weigh_support(s, chosen_by, visit)
-            visits.append(visit)
-            tied.append(shared)
-            keys.append(skip_key(s, visit, skip, pick))
-        n_batch = rows.label.shape[-1]
-        cap = skip_cap(n_batch, self.config)
-        if cap > 0:
-            for start in range(0, len(keys), max(n_batch, 1)):
-                at = slice(start, start + n_batch)
-                choose_skips(keys[at], cap, visits[at])
-        new: dict[str, list[Any]] = {
-            name: [getattr(problem, name) for problem in problems]
-            for name in ProblemState.__slots__
-        }
-        new |= {"flips": flips, "match_rates": match_rates, "memory": remembered}
-        old = replace(rows, memory=memory)
-        rows = GuardState(**{name: _array(new[name], getattr(old, name)) for name in new})
-        return rows, _decision(s, rows, visits, tied, minority, candidates)
+        columns = {n: run.column(held.problems, n) for n in ProblemState.__slots__}
+        columns |= {"flips": held.flips, "match_rates": held.match_rates, "memory": held.votes}
+        new = GuardState(**{n: _array(column, getattr(old, n)) for n, column in columns.items()})
+        seen = {n: run.column(visits, n) for n in VisitRecord.__slots__}
+        return new, _decision(s, new, seen, minority, candidates)
 
     def remembered(self, rows: GuardState) -> Array | None:
         """(..., P, A) memory times `discount`, before `step`; None where labels do not remember."""
@@ -292,36 +123,45 @@ class Guard:
         return votes, scores, widen(rows.memory, width) if remembers else rows.memory
 
 
-def _lists(*arrays: Array) -> list[list[Any]]:
-    """Rows of arrays (..., P, A) as lists of numbers."""
-    n_rows = arrays[0].size // arrays[0].shape[-1]
-    return [array.reshape(n_rows, array.shape[-1]).tolist() for array in arrays]
+Road = Any
+"""`Arrays` or `Lists`, which have the same functions."""
 
 
-def _numbers(*arrays: Array) -> list[list[Any]]:
-    return [array.reshape(-1).tolist() for array in arrays]
+def _road(rows: GuardState) -> Road:
+    return containers(rows.label.size)
 
 
-def _array(values: Sequence[Any], like: Array) -> Array:
+def _rows(run: Road, array: Array, like: GuardState) -> Rows:
+    """(B, P, ...) an array of the rows of a state, in the road's containers."""
+    leading = like.label.ndim
+    shape = (math.prod(array.shape[: leading - 1]), *array.shape[leading - 1 :])
+    return run.rows(array.reshape(shape))
+
+
+def _held(run: Road, rows: GuardState) -> tuple[Memory, Rows]:
+    """Return a copy of a state and room for a visit of each row."""
+    *leading, n_batch = rows.label.shape
+    n_batches, depth = math.prod(leading), len(leading)
+    arrays = (getattr(rows, name) for name in GuardState.__slots__)
+    flat = GuardState(*(array.reshape(n_batches, *array.shape[depth:]) for array in arrays))
+    return run.memory(flat), run.visits(n_batches, n_batch)
+
+
+def _array(values: Any, like: Array) -> Array:
     return np.array(values, like.dtype).reshape(like.shape)
 
 
 def _decision(
-    s: Settings,
-    rows: GuardState,
-    visits: Sequence[VisitRecord],
-    tied: Sequence[bool],
-    minority: Sequence[Numbers],
-    candidates: Array,
+    s: Settings, rows: GuardState, seen: dict[str, Any], minority: Rows, candidates: Array
 ) -> Decision:
     def of(name: str, dtype: type[np.generic] = np.float64) -> Array:
-        return np.array([getattr(visit, name) for visit in visits], dtype).reshape(rows.label.shape)
+        return np.array(seen[name], dtype).reshape(rows.label.shape)
 
     mean_match_rate = of("mean_match_rate")
     return Decision(
         label=rows.label,
         flipped=of("flipped", np.bool_),
-        tied=np.array(tied, np.bool_).reshape(rows.label.shape),
+        tied=of("tie", np.bool_),
         visits=rows.visits,
         match_rate=of("match_rate"),
         flip_rate=of("flip_rate"),

@@ -35,12 +35,39 @@ def skip_key(s: Settings, visit: Any, skip: float, pick: float) -> float:
 
 def choose_skips(keys: Sequence[float], cap: int, visits: Any) -> None:
     """Skip the candidates with the smallest keys, at most `cap`; equal ones in batch order."""
+    n_candidates = 0
     for p in range(len(keys)):
-        if keys[p] == NO_CANDIDATE:
-            continue
-        n_before = 0
-        for q in range(len(keys)):
-            n_before += keys[q] < keys[p] or (keys[q] == keys[p] and q < p)
-        if n_before < cap:
+        n_candidates += keys[p] != NO_CANDIDATE
+    if n_candidates == 0:
+        return
+    last = last_key(keys, cap) if n_candidates > cap else 1.0
+    room = cap
+    for p in range(len(keys)):
+        room -= keys[p] < last
+    for p in range(len(keys)):
+        equal = keys[p] == last and room > 0
+        room -= equal
+        if equal or keys[p] < last:
             visits[p].skipped = True
             visits[p].route = SKIPPED
+
+
+def last_key(keys: Sequence[float], cap: int) -> float:
+    """Return a number that parts the `cap` smallest keys, which lie in [0, 1], from the others.
+
+    It is at least the key of rank `cap`, and equals it where the next one is the same. Bisection
+    needs neither a sorted copy nor one comparison per pair.
+    """
+    low, high, middle = -1.0, 1.0, 0.0
+    while low < middle < high:
+        n_below = 0
+        for p in range(len(keys)):
+            n_below += keys[p] <= middle
+        if n_below == cap:
+            return middle
+        if n_below > cap:
+            high = middle
+        else:
+            low = middle
+        middle = (low + high) / 2 if low >= 0 else high
+    return high

@@ -1,5 +1,6 @@
 """The simulation of one configuration, batch by batch."""
 
-from sim.settings.machine_code import use_own_cache
+from guard_core.machine_code import use_own_cache
+from sim.settings.machine_code import PACKAGES
 
-use_own_cache()
+use_own_cache(*PACKAGES)

@@ -1,6 +1,6 @@
-"""Visits in compiled code: the functions of guard_core in loops over a batch, and over an epoch.
+"""Visits in compiled code, a batch or an epoch at once.
 
-The functions are compiled as they stand in guard_core. What is added is the simulator's: the truth
+The law is guard_core's, see `guard_core.machine_code`. What is added is the simulator's: the truth
 as a label, and the GRPO update as a gradient in a problem's logits. The samples' advantages depend
 on the answer alone, so with n_a of K samples on answer a
 
@@ -17,53 +17,30 @@ label, minority candidates, weight, beta and skip, the count n_a of the K sample
 mean over a fresh group, K * (1 - unparseable) * p_a. It is not the mean of the sampled update over
 all draws that lead to the same label, whose K samples are among the votes that made the label.
 
-Nothing here allocates an array, so reference counts are turned off (`_nrt=False`): counting those
-of the rows that the functions are given would take half of the time.
+Nothing here allocates an array, so reference counts are turned off, as in `machine_code.law`.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from guard_core import (
-    GuardConfig,
-    GuardState,
-    PolicyStreams,
-    Route,
-    advantages,
-    frs,
-    guard,
-    labels,
-    mps,
-    rcsu,
-)
+from guard_core import PolicyStreams, Route, machine_code
 from guard_core.config import settings
 from guard_core.rcsu import skip_cap
+from guard_core.visit import Memory
 from guard_core.votes import Array
 from sim.engine.rows import tally
 from sim.settings.config import SimConfig
-from sim.world.policies import Directions, update_plain, write_logits
+from sim.world.policies import Directions, Update, update_plain, write_logits
 from sim.world.sampling import Bools, Floats, Ints, Records, Shorts, draw_votes, softmax_rows
 
 _BELOW_ONE = 1.0 - 1e-12
 """Keeps the sum over any set of answers below K in spite of rounding: it goes under a root."""
-
-
-class Update(NamedTuple):
-    """Gradient that moves the policy."""
-
-    gradient_RPA: Floats
-    """Weighted gradient in the logits, 0 where the problem is dropped."""
-    drop_RP: Bools
-    streams_RSPB: Floats | None = None
-    """(R, 2, P, A + 1) weighted advantages per answer of the majority and the minority stream, the
-    last place for unparseable responses; only for the policy `measured`."""
 
 
 def weighted_streams(streams: PolicyStreams, config: SimConfig) -> Floats | None:
@@ -140,77 +117,9 @@ Counts = NDArray[Any]
 _njit: Any = partial(njit, _nrt=False)  # type: ignore[call-overload]
 
 
-def compiled(*modules: ModuleType) -> SimpleNamespace:
-    """Compile the functions of modules, which may call each other; the modules stay as they are."""
-    names = [module.__name__ for module in modules]
-    scope = {name: value for module in modules for name, value in vars(module).items()}
-    for name, function in list(scope.items()):
-        if isinstance(function, FunctionType) and function.__module__ in names:
-            copy = FunctionType(function.__code__, scope, name)
-            scope[name] = _njit(inline="always")(copy)
-    return SimpleNamespace(**scope)
-
-
-_law = compiled(labels, frs, mps, rcsu, advantages, guard)
-_choose_label, _remember, _weigh_support = _law.choose_label, _law.remember, _law.weigh_support
-_decide, _skip_key, _choose_skips = _law.decide, _law.skip_key, _law.choose_skips
+_law = machine_code.law()
 _batch_std, _net_advantages = _law.batch_std, _law.net_advantages
-
-_EXAMPLE = settings(GuardConfig(), 1, 1)._asdict()
-_SETTINGS = np.dtype([(name, type(value)) for name, value in _EXAMPLE.items()], align=True)
-_INTS, _FLAGS = ("label", "visits", "c2_fired", "steady"), ("had_competition", "mps_active")
-_PROBLEM = np.dtype([*((n, np.int32) for n in _INTS), *((n, np.bool_) for n in _FLAGS)], align=True)
-
-
-def settings_record(config: GuardConfig, n_votes: int, n_samples: int) -> Records:
-    """Return (1,) record of `guard_core.config.Settings`, one type whatever the settings are."""
-    return np.array([settings(config, n_votes, n_samples)], _SETTINGS)
-
-
-class State(NamedTuple):
-    """`GuardState` of all problems, as compiled code changes it in place."""
-
-    problems_RN: Records
-    """The fields that are one number, next to each other, since a visit needs all of them."""
-    flips_RNW: NDArray[np.int8]
-    match_rates_RNW: Floats
-    memory_RNA: Floats
-
-    @classmethod
-    def of(cls, state: GuardState) -> State:
-        """Copy the guard's own state."""
-        problems_RN = np.empty(state.label.shape, _PROBLEM)
-        for name in _PROBLEM.names or ():
-            problems_RN[name] = getattr(state, name)
-        flips_RNW = np.array(state.flips, np.int8)
-        return cls(problems_RN, flips_RNW, np.array(state.match_rates), np.array(state.memory))
-
-
-@_njit(cache=True, nogil=True)
-def prime(
-    settings_1: Records,
-    problems_RN: Records,
-    memory_RNA: Floats,
-    tie_RN: Floats,
-    scores_RNA: Counts,
-    counts_RNA: Ints,
-    records_RN: Records,
-) -> None:
-    """Take in visit 0, as `guard_core.Guard.prime`; the arguments are those of `decide`."""
-    s = settings_1[0]
-    R, N, _A = counts_RNA.shape
-    for r in range(R):
-        for n in range(N):
-            problem, seen = problems_RN[r, n], records_RN[r, n]
-            counts_A, tie, old = counts_RNA[r, n], tie_RN[r, n], problem.label
-            if s.label_from_memory:
-                _remember(memory_RNA[r, n], scores_RNA[r, n], s.discount)
-                label, tied = _choose_label(s, memory_RNA[r, n], counts_A, old, tie)
-            else:
-                label, tied = _choose_label(s, scores_RNA[r, n], counts_A, old, tie)
-            problem.label = seen.label = label
-            seen.tie = tied
-            seen.match_rate = (counts_A[label] if label >= 0 else 0) / s.n_votes
+prime, decide = _law.prime_batches, _law.visit_batches
 
 
 class Targets(NamedTuple):
@@ -233,54 +142,6 @@ class Targets(NamedTuple):
         minority_RPA, label_RP = np.empty(shape, np.bool_), np.empty(shape[:2], np.int64)
         hits_RP, rival_hits_RP = np.empty(shape[:2]), np.empty(shape[:2])
         return cls(candidate_votes_RPA, minority_RPA, label_RP, hits_RP, rival_hits_RP)
-
-
-@_njit(cache=True, nogil=True)
-def decide(
-    settings_1: Records,
-    state: State,
-    draws: tuple[Floats, Floats, Floats],
-    order_RP: Ints,
-    scores_RPA: Counts,
-    counts_RPA: Ints,
-    cap: int,
-    targets: Targets,
-    key_P: Floats,
-    records_RP: Records,
-) -> None:
-    """Decide on every problem of a batch.
-
-    Args:
-        draws: (R, N) each; `Draws.tie`, `skip` and `pick`, by problem and not by visit.
-        scores_RPA: what labels are chosen by and a memory sums: the votes, or a rule's scores.
-        cap: largest number of problems that are skipped.
-        targets: the minority candidates are written.
-        key_P: memory for the keys of one replicate's skips.
-    """
-    s = settings_1[0]
-    problems_RN, flips_RNW, match_rates_RNW, memory_RNA = state
-    tie_RN, skip_RN, pick_RN = draws
-    R, P, _A = counts_RPA.shape
-    for r in range(R):
-        for p in range(P):
-            n, seen = order_RP[r, p], records_RP[r, p]
-            problem, counts_A, tie = problems_RN[r, n], counts_RPA[r, p], tie_RN[r, n]
-            if s.label_from_memory:
-                _remember(memory_RNA[r, n], scores_RPA[r, p], s.discount)
-                label, tied = _choose_label(s, memory_RNA[r, n], counts_A, problem.label, tie)
-            else:
-                label, tied = _choose_label(s, scores_RPA[r, p], counts_A, problem.label, tie)
-            seen.tie = tied
-            flips_W, rates_W = flips_RNW[r, n], match_rates_RNW[r, n]
-            votes_A, minority_A = targets.candidate_votes_RPA[r, p], targets.minority_RPA[r, p]
-            _decide(s, problem, flips_W, rates_W, label, counts_A, votes_A, minority_A, seen)
-            if s.label_from_memory:
-                _weigh_support(s, memory_RNA[r, n], seen)
-            else:
-                _weigh_support(s, scores_RPA[r, p], seen)
-            key_P[p] = _skip_key(s, seen, skip_RN[r, n], pick_RN[r, n])
-        if s.rcsu and cap > 0:
-            _choose_skips(key_P, cap, records_RP[r])
 
 
 @_njit(cache=True, nogil=True)
@@ -368,22 +229,27 @@ class Batch(NamedTuple):
         return cls(skip_cap(n_problems, guard), *votes, keys, gradient, drop)
 
 
+class Visits(NamedTuple):
+    """An epoch of plain visits: what is given, and what is written in visiting order."""
+
+    draws: tuple[Floats, Floats, Floats]
+    """(R, N) each; `Draws.tie`, `skip` and `pick`, by problem."""
+    order_RN: Ints
+    truth_RN: Shorts
+    step_B: Floats
+    records_RN: Records
+    norm_RN: Floats
+    counts_SNA: NDArray[np.int32]
+
+
 @_njit(cache=True, nogil=True)
 def visit_all(
     where: tuple[int, int, int],
-    parseable: float,
-    on_truth: bool,
-    settings_1: Records,
+    rest: tuple[float, bool, Records],
     batches: tuple[Batch, Batch],
-    draws: tuple[Floats, Floats, Floats],
-    order_RN: Ints,
-    truth_RN: Shorts,
-    step_B: Floats,
-    state: State,
+    visits: Visits,
+    memory: Memory,
     policy: Directions,
-    records_RN: Records,
-    norm_RN: Floats,
-    counts_SNA: NDArray[np.int32],
     bad_R: Ints,
 ) -> None:
     """Make all visits of an epoch, one replicate after the other, whose memory fits the cache.
@@ -392,18 +258,18 @@ def visit_all(
 
     Args:
         where: seed, number of the first replicate, and epoch.
+        rest: chance that a response holds an answer, whether the truth is trained on, settings.
         batches: memory for a batch, and for the last one, which may be smaller.
         bad_R: output; place of the visit at which a replicate ends, its logits not finite, or -1.
     """
+    draws, order_RN, truth_RN, step_B, records_RN, norm_RN, counts_SNA = visits
+    parseable, on_truth, settings_1 = rest
     (R, N), size = order_RN.shape, batches[0].key_P.shape[0]
     s, (seed, first, epoch) = settings_1[0], where
     for r in range(R):
         one, bad = slice(r, r + 1), -1
-        own = State(
-            state.problems_RN[one],
-            state.flips_RNW[one],
-            state.match_rates_RNW[one],
-            state.memory_RNA[one],
+        own = Memory(
+            memory.problems[one], memory.flips[one], memory.match_rates[one], memory.votes[one]
         )
         model = Directions(
             policy.z_RNA[one],
@@ -414,6 +280,7 @@ def visit_all(
             policy.neg_transfer,
         )
         drawn = (draws[0][one], draws[1][one], draws[2][one])
+        # The sum is kept in memory that is overwritten: the reads would be removed without a use.
         batches[0].key_P[0] = _fetch(own, model)
         for b in range(step_B.shape[0]):
             start, stop = b * size, min((b + 1) * size, N)
@@ -428,8 +295,9 @@ def visit_all(
                 votes = (s.n_votes, counts_RPA, samples_RPA, s.n_samples)
                 draw_votes(seed, first + r, epoch, order_RP, p_RPA, parseable, *votes)
                 tally(counts_RPA, truth_RP, s.n_votes, 0, seen_RP)
-                given = (counts_RPA, counts_RPA, batch.cap, batch.targets, batch.key_P, seen_RP)
-                decide(settings_1, own, drawn, order_RP, *given)
+                targets, votes = batch.targets, (counts_RPA, counts_RPA)
+                marks = (targets.candidate_votes_RPA, targets.minority_RPA, batch.key_P)
+                decide(settings_1, own, drawn, order_RP, *votes, batch.cap, *marks, seen_RP)
                 count_hits(on_truth, truth_RP, samples_RPA, seen_RP, batch.targets)
                 of = (batch.targets, seen_RP, p_RPA, batch.gradient_RPA, batch.drop_RP)
                 learn(settings_1, samples_RPA, *of)
@@ -447,11 +315,11 @@ def visit_all(
 
 
 @_njit()
-def _fetch(state: State, policy: Directions) -> float:
-    """Read a replicate's rows in order: a visit jumps to its row, and would wait for it."""
+def _fetch(memory: Memory, policy: Directions) -> float:
+    """Read a replicate's rows in order, which brings them into the cache before the visits."""
     total = 0.0
     for n in range(policy.z_RNA.shape[1]):
         total += policy.z_RNA[0, n, 0] + policy.load_RN2[0, n, 0] + policy.place_RN2[0, n, 0]
-        total += state.problems_RN[0, n].label + state.flips_RNW[0, n, 0]
-        total += state.match_rates_RNW[0, n, 0]
+        total += memory.problems[0, n].label + memory.flips[0, n, 0]
+        total += memory.match_rates[0, n, 0]
     return total

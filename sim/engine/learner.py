@@ -24,6 +24,7 @@ from guard_core import (
 from guard_core.advantages import minority_advantages
 from guard_core.config import settings
 from guard_core.decision import Treatment, rerouted
+from guard_core.machine_code import memory_of, records_of
 from guard_core.mps import candidate_votes
 from guard_core.rcsu import at_high_risk, skip_cap
 from guard_core.rules import Need, Observations, make_rule, rule_advantages, weighed
@@ -33,14 +34,12 @@ from lab.base.arms import OWN
 from lab.trace.schema import DECIDED
 from sim.engine.kernel import (
     Batch,
-    State,
     Targets,
-    Update,
+    Visits,
     count_hits,
     decide,
     learn,
     prime,
-    settings_record,
     sharpen,
     sums_gradient,
     visit_all,
@@ -50,7 +49,7 @@ from sim.engine.rows import Epoch
 from sim.engine.rules import fast_rewards
 from sim.settings.config import SimConfig
 from sim.world.observe import AnswerObserver, ObservedVisit, with_unparseable
-from sim.world.policies import Directions
+from sim.world.policies import Directions, Update
 from sim.world.sampling import Floats, Ints
 
 _CHUNK = 64
@@ -58,15 +57,15 @@ _CHUNK = 64
 
 
 class GuardLearner:
-    """Decides batch by batch, see `sim.engine.run.Learner`."""
+    """Decides batch by batch and rewards the label."""
 
     def __init__(
-        self, config: SimConfig, epoch: Epoch, votes: Votes, scores_RNA: Floats | None
+        self, config: SimConfig, epoch: Epoch, votes: Votes, scores_RNA: Floats | None = None
     ) -> None:
         """Start from visit 0, whose labels are written to the records of `epoch`.
 
         Args:
-            scores_RNA: of a rule; None for the votes.
+            scores_RNA: (R, N, A) of a rule, which labels are chosen by; the votes if left out.
 
         Raises:
             UserError: there are no decisions to replay for this run.
@@ -74,15 +73,15 @@ class GuardLearner:
         self._config = config
         sizes = config.n_votes, config.n_samples
         self._settings = settings(config.guard, *sizes)
-        self._settings_1 = settings_record(config.guard, *sizes)
+        self._settings_1 = records_of(config.guard, *sizes)
         shape = {"leading": (config.replicates,), "n_answers": config.n_answers}
-        self._state = State.of(Guard(config.guard).init(config.n_problems, **shape))
+        self._memory = memory_of(Guard(config.guard).init(config.n_problems, **shape))
         numbers = range(config.first_replicate, config.first_replicate + config.replicates)
         sizes = config.epochs, config.n_problems
         self._treatments = Treatments(config.treatment, config.seed, numbers, sizes)
         chosen_by = votes.counts if scores_RNA is None else scores_RNA
-        memory = (self._state.problems_RN, self._state.memory_RNA, epoch.draws.tie)
-        prime(self._settings_1, *memory, chosen_by, votes.counts, epoch.records_RN)
+        given = (epoch.draws.tie, chosen_by, votes.counts, epoch.records_RN)
+        prime(self._settings_1, self._memory, *given)
 
     def step(
         self, epoch: Epoch, start: int, votes: Votes, trained_RPA: NDArray[Any], p_RPA: Floats
@@ -119,21 +118,15 @@ class GuardLearner:
         last = c.n_problems - (c.n_batches - 1) * size
         batches = (Batch.of_size(size, c), Batch.of_size(last, c))
         bad_R = np.empty(c.replicates, np.int64)
+        rows: Any = (epoch.records_RN, epoch.norm_RN, epoch.counts_SNA)
+        visits = Visits(_drawn(epoch.draws), epoch.problems_RN, epoch.truth_RN, step_B, *rows)
         visit_all(
             (c.seed, c.first_replicate, epoch.epoch),
-            1.0 - c.unparseable,
-            c.labels == "truth",
-            self._settings_1,
+            (1.0 - c.unparseable, c.labels == "truth", self._settings_1),
             batches,
-            _drawn(epoch.draws),
-            epoch.problems_RN,
-            epoch.truth_RN,
-            step_B,
-            self._state,
+            visits,
+            self._memory,
             policy,
-            epoch.records_RN,
-            epoch.norm_RN,
-            epoch.counts_SNA,
             bad_R,
         )
         return bad_R
@@ -142,7 +135,7 @@ class GuardLearner:
         """(R, P, A) scores of earlier visits, as of `guard_core.Guard.remembered`."""
         if not self._settings.label_from_memory:
             return None
-        memory_RPA = np.take_along_axis(self._state.memory_RNA, problems_RP[..., None], axis=1)
+        memory_RPA = np.take_along_axis(self._memory.votes, problems_RP[..., None], axis=1)
         return self._settings.discount * memory_RPA
 
     def decide(self, epoch: Epoch, start: int, votes: Votes, scores_RPA: Floats | None) -> Decision:
@@ -152,7 +145,7 @@ class GuardLearner:
 
     def _decision(self, epoch: Epoch, at: slice, targets: Targets) -> Decision:
         decided = {field: epoch.records_RN[name][:, at].copy() for name, field in DECIDED.items()}
-        visits_RN = self._state.problems_RN["visits"]
+        visits_RN = self._memory.problems["visits"]
         visits_RP = np.take_along_axis(visits_RN, epoch.problems_RN[:, at], axis=1)
         rates = (decided["had_competition"], visits_RP, decided["mean_match_rate"])
         return Decision(
@@ -176,10 +169,19 @@ class GuardLearner:
         candidates = candidate_votes(votes, self._settings.minority_over_samples)
         targets = Targets.empty(candidates)
         chosen_by = votes.counts if scores_RPA is None else scores_RPA
-        given = (self._state, _drawn(draws), epoch.problems_RN[:, at], chosen_by, votes.counts)
-        n_problems = records_RP.shape[1]
-        out = (skip_cap(n_problems, config.guard), targets, np.empty(n_problems), records_RP)
-        decide(self._settings_1, *given, *out)
+        decide(
+            self._settings_1,
+            self._memory,
+            _drawn(draws),
+            epoch.problems_RN[:, at],
+            chosen_by,
+            votes.counts,
+            skip_cap(records_RP.shape[1], config.guard),
+            candidates,
+            targets.minority_RPA,
+            np.empty(records_RP.shape[1]),
+            records_RP,
+        )
         if config.treatment != OWN:
             self._treat(epoch, at)
         truth_RP = epoch.truth_RN[:, at]
@@ -207,18 +209,18 @@ def _drawn(draws: Draws) -> tuple[Floats, Floats, Floats]:
 
 
 class RuleLearner:
-    """Learns from the rewards of a rule; `guard` is set once it has seen visit 0."""
+    """Decides batch by batch and rewards what a rule rewards."""
 
-    guard: GuardLearner
-
-    def __init__(self, config: SimConfig) -> None:
+    def __init__(self, config: SimConfig, epoch: Epoch, votes: Votes, p_RNA: Floats) -> None:
+        """Start from visit 0, as `GuardLearner`; the votes were drawn from `p_RNA`."""
         self._config = config
         self._rule = make_rule(config.rule, config.rule_options)
         self._observer = AnswerObserver(config, self._rule)
         self._fast = fast_rewards(self._rule, config.n_votes)
+        self._guard = GuardLearner(config, epoch, votes, self._first_scores(epoch, votes, p_RNA))
 
-    def first_scores(self, epoch: Epoch, votes: Votes, p_RNA: Floats) -> Floats | None:
-        """Return the rule's scores at visit 0; None where they are the votes."""
+    def _first_scores(self, epoch: Epoch, votes: Votes, p_RNA: Floats) -> Floats | None:
+        """(R, N, A) scores at visit 0; None where they are the votes."""
         if self._rule.labels_by_votes():
             return None
         scores = []
@@ -236,10 +238,10 @@ class RuleLearner:
     ) -> Update:
         """As `GuardLearner.step`; the drawn samples are trained on."""
         visit = self._visit(epoch, start, votes, p_RPA)
-        prior_RPA = self.guard.remembered(visit.problems_RP)
+        prior_RPA = self._guard.remembered(visit.problems_RP)
         obs = self._observer.see(visit, prior_RPA, compiled=self._fast is not None)
         scores = None if self._rule.labels_by_votes() else self._rule.scores(obs)
-        decision = self.guard.decide(epoch, start, votes, scores)
+        decision = self._guard.decide(epoch, start, votes, scores)
         if self._config.labels == "truth":
             decision = decision.trained_on(visit.truth_RP)
         if Need.VERDICTS in self._rule.needs:

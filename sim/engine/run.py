@@ -29,15 +29,14 @@ from lab.measures.fate import FATES, FIRST, LAST, MIN_VISITS, classify, fate_sha
 from lab.progress import Bar
 from lab.trace.manifest import Manifest
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
-from sim.engine.kernel import Update, expected_samples, sit_out
+from sim.engine.kernel import expected_samples, sit_out
 from sim.engine.learner import GuardLearner, RuleLearner
 from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tables, tally
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
 from sim.world.measured import Measured
-from sim.world.observe import sample_all, sample_votes, with_unparseable
-from sim.world.policies import POLICIES, Attractor, Features
-from sim.world.populations import P_MIN, draw_population, measured_population
+from sim.world.policies import POLICIES, Directions, Policy, Update
+from sim.world.populations import draw_population, measured_population
 from sim.world.sampling import (
     DEAL,
     PICK,
@@ -86,7 +85,7 @@ class Simulation:
 
     def __init__(self, config: SimConfig, population: Population | None = None) -> None:
         self.config = config
-        self.policy: Attractor | Features | Measured
+        self.policy: Policy
         if config.policy == "measured":
             self.population = measured_population(config)
             self.policy = Measured(config)
@@ -97,10 +96,8 @@ class Simulation:
         self._chunks = [self._chunk(start) for start in range(0, config.n_problems, _CHUNK)]
         self._batch = 0
         self._steps = config.steps()
-        self._rates = config.rates() if config.policy == "measured" else []
         self._brake = Brake(config)
         self._n_kept = min(config.vote_replicates, config.replicates)
-        self.rule = None if config.rule == BASELINE else RuleLearner(config)
 
     def run(self) -> Iterator[Tables]:
         """Visit 0 first, then one epoch after the other."""
@@ -115,11 +112,11 @@ class Simulation:
         votes, p_RNA = self._vote(problems_RN, 0)
         tie_RN = self._uniforms(TIE, 0)
         epoch = self._epoch(0, problems_RN, Draws(tie_RN, tie_RN, tie_RN))
-        scores_RNA = None if self.rule is None else self.rule.first_scores(epoch, votes, p_RNA)
-        guard = GuardLearner(c, epoch, votes, scores_RNA)
-        self.learner: GuardLearner | RuleLearner = guard
-        if self.rule is not None:
-            self.rule.guard, self.learner = guard, self.rule
+        self.learner: GuardLearner | RuleLearner
+        if c.rule == BASELINE:
+            self.learner = GuardLearner(c, epoch, votes)
+        else:
+            self.learner = RuleLearner(c, epoch, votes, p_RNA)
         records_RN = epoch.records_RN
         tally(votes.counts, self.truth_RN, c.n_votes, 0, records_RN)
         records_RN["mean_match_rate"] = np.nan
@@ -134,8 +131,9 @@ class Simulation:
         order_RN = orders(c.seed, c.first_replicate, c.replicates, number, c.n_problems)
         draws = Draws(*(self._uniforms(purpose, number) for purpose in (TIE, SKIP, PICK)))
         epoch = self._epoch(number, order_RN, draws)
-        if self.is_plain():
-            self._visit_all(epoch)
+        plain = self.policy.plain
+        if plain is not None and isinstance(self.learner, GuardLearner) and self.is_plain():
+            self._visit_all(epoch, self.learner, plain)
         else:
             for start in range(0, c.n_problems, c.batch_size):
                 self._visit(epoch, start)
@@ -146,15 +144,13 @@ class Simulation:
 
     def is_plain(self) -> bool:
         """Nothing between a visit's votes and its update needs more than compiled code."""
-        c, policy = self.config, self.policy
-        usual = self.rule is None and isinstance(policy, Attractor) and policy.optimizer.is_plain
-        usual = usual and c.update == "sampled" and c.treatment == OWN
-        return usual and not c.skip_rate and c.guard.brake.brake == 1
+        c = self.config
+        usual = c.update == "sampled" and c.treatment == OWN and not c.skip_rate
+        return usual and c.guard.brake.brake == 1
 
-    def _visit_all(self, epoch: Epoch) -> None:
-        assert isinstance(self.policy, Attractor) and isinstance(self.learner, GuardLearner)
+    def _visit_all(self, epoch: Epoch, learner: GuardLearner, policy: Directions) -> None:
         step_B = np.array(self._steps[self._batch : self._batch + self.config.n_batches])
-        bad_R = self.learner.visit_all(epoch, step_B, self.policy.parameters)
+        bad_R = learner.visit_all(epoch, step_B, policy)
         ended = np.flatnonzero(bad_R >= 0)
         if ended.size:
             batch_R = bad_R[ended] // self.config.batch_size
@@ -225,34 +221,20 @@ class Simulation:
         return np.tile(problems_P, (c.replicates, 1)), rows_RP * c.n_answers + truth_RP
 
     def _update(self, problems_RP: Ints, votes: Votes, update: Update, epoch: int) -> Floats:
-        if isinstance(self.policy, Measured):
-            assert update.streams_RSPB is not None  # every learner gives them to this policy
-            step_P = np.arange(problems_RP.shape[1]) // self.config.mini_batch
-            rates_RP = self._brake.scale_R[:, None] * np.array(self._rates[self._batch])[step_P]
-            given = (rates_RP, with_unparseable(votes), update.streams_RSPB, update.drop_RP)
-            norm_RP = self.policy.train(problems_RP, *given, epoch)
-        else:
-            step = self._steps[self._batch]
-            norm_RP = self.policy.update(problems_RP, step, update.gradient_RPA, update.drop_RP)
+        place = (epoch, self._batch)
+        norm_RP = self.policy.train(place, self._brake.scale_R, problems_RP, votes, update)
         if not np.isfinite(norm_RP).all():
-            place = int(np.flatnonzero(~np.isfinite(norm_RP))[0])
-            raise self._exploded(place, problems_RP, epoch)
+            bad = int(np.flatnonzero(~np.isfinite(norm_RP))[0])
+            raise self._exploded(bad, problems_RP, epoch)
         return norm_RP
 
     def _vote(self, problems_RP: Ints, epoch: int, evaluated: bool = False) -> tuple[Votes, Floats]:
         p_RPA = self._probabilities(problems_RP, epoch, evaluated)
-        if not isinstance(self.policy, Measured):
-            parseable = 1.0 - self.config.unparseable
-            return sample_votes(self.config, epoch, problems_RP, p_RPA, parseable), p_RPA
-        votes = sample_all(self.config, epoch, problems_RP, p_RPA)
-        p_RPA = np.maximum(p_RPA, P_MIN)
-        return votes, p_RPA / p_RPA.sum(axis=-1, keepdims=True)
+        return self.policy.draw(epoch, problems_RP, p_RPA)
 
     def _probabilities(self, problems_RP: Ints, epoch: int, evaluated: bool = False) -> Floats:
         p_RPA = np.empty((*problems_RP.shape, self.config.n_answers))
-        policy = self.policy
-        if evaluated and isinstance(policy, Measured):
-            policy = policy.evaluated()
+        policy = self.policy.evaluated() if evaluated else self.policy
         bad = policy.probabilities(problems_RP, p_RPA)
         if bad >= 0:
             raise self._exploded(bad, problems_RP, epoch)
@@ -307,8 +289,7 @@ def simulate(
             if part.votes is not None:
                 recorder.write("votes", part.votes, copy=False)
             recorder.note(progress=done / config.epochs)
-        if isinstance(simulation.policy, Measured):
-            recorder.note(trust=simulation.policy.trust()._asdict())
+        recorder.note(**simulation.policy.notes())
     return Trace.of(recorder) if isinstance(recorder, MemoryRun) else load(recorder.path)
 
 

@@ -1,5 +1,6 @@
 """The simulated model: populations, policies, votes and observations."""
 
-from sim.settings.machine_code import use_own_cache
+from guard_core.machine_code import use_own_cache
+from sim.settings.machine_code import PACKAGES
 
-use_own_cache()
+use_own_cache(*PACKAGES)

@@ -20,13 +20,16 @@ the weights that a problem reads.
 from __future__ import annotations
 
 from copy import copy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
+from guard_core import Votes
 from sim.settings.config import SimConfig
-from sim.world.policies import ADAM
+from sim.world.observe import sample_all, with_unparseable
+from sim.world.policies import ADAM, Update
+from sim.world.populations import P_MIN
 from sim.world.sampling import Bools, Floats, Ints, generator
 from sim.world.training import (
     MAX_GRAD_NORM,
@@ -173,10 +176,12 @@ class Trust(NamedTuple):
 class Measured:
     """The token trees of all problems under the weights of R replicates."""
 
+    plain = None
+
     def __init__(self, config: SimConfig) -> None:
         assert config.response is not None  # SimConfig asks for it
         response = read_measured(config.response, config.n_problems, config.n_answers)
-        self._config, self._tree = config, tree_of(response)
+        self._config, self._tree, self._rates = config, tree_of(response), config.rates()
         if "leak" in config.parts_off:
             self._tree = without_unseen(self._tree)
         self._growth = config.growth if response.facts.growth is None else response.facts.growth
@@ -212,7 +217,7 @@ class Measured:
         return at_mean
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """As `Attractor.probabilities`; rows sum to 1 less the chance of no readable answer."""
+        """As `Policy.probabilities`; rows sum to 1 less the chance of no readable answer."""
         out_PB = np.empty((problems_RP.shape[1], out_RPA.shape[-1] + 1))
         for r in range(len(out_RPA)):
             self._write(r, problems_RP[r], out_PB)
@@ -220,7 +225,27 @@ class Measured:
         bad = np.flatnonzero(np.isnan(out_RPA[..., 0]))
         return int(bad[0]) if len(bad) else -1
 
+    def draw(self, epoch: int, problems_RP: Ints, p_RPA: Floats) -> tuple[Votes, Floats]:
+        """As `Policy.draw`."""
+        votes = sample_all(self._config, epoch, problems_RP, p_RPA)
+        p_RPA = np.maximum(p_RPA, P_MIN)
+        return votes, p_RPA / p_RPA.sum(axis=-1, keepdims=True)
+
     def train(
+        self, place: tuple[int, int], scale_R: Floats, problems_RP: Ints, votes: Votes, by: Update
+    ) -> Floats:
+        """As `Policy.train`; the norm is that of the weights' change."""
+        assert by.streams_RSPB is not None  # every learner gives them to this policy
+        (epoch, number), P = place, problems_RP.shape[1]
+        rate_P = np.array(self._rates[number])[np.arange(P) // self._config.mini_batch]
+        given = (scale_R[:, None] * rate_P, with_unparseable(votes), by.streams_RSPB, by.drop_RP)
+        return self.step(problems_RP, *given, epoch)
+
+    def notes(self) -> dict[str, Any]:
+        """As `Policy.notes`."""
+        return {"trust": self.trust()._asdict()}
+
+    def step(
         self,
         problems_RP: Ints,
         rates_RP: Floats,

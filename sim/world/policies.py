@@ -46,13 +46,16 @@ from; its steps follow one another.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from abc import abstractmethod
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from guard_core import Votes
 from sim.settings.config import SimConfig
+from sim.world.observe import sample_votes
 from sim.world.sampling import Bools, Floats, Ints, Population, generator, softmax_rows
 
 ADAM = (0.9, 0.999, 1e-8)
@@ -191,7 +194,96 @@ class Directions(NamedTuple):
     """Factor on penalties."""
 
 
-class Attractor:
+class Update(NamedTuple):
+    """Gradient that moves the policy."""
+
+    gradient_RPA: Floats
+    """Weighted gradient in the logits, 0 where the problem is dropped."""
+    drop_RP: Bools
+    streams_RSPB: Floats | None = None
+    """(R, 2, P, A + 1) weighted advantages per answer of the majority and the minority stream, the
+    last place for unparseable responses; only for the policy `measured`."""
+
+
+class Policy(Protocol):
+    """The simulated model of all problems."""
+
+    @property
+    def plain(self) -> Directions | None:
+        """Parameters that compiled visits can train; None where an update needs more than those."""
+
+    def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
+        """Write the answer probabilities of the given problems.
+
+        Returns:
+            -1, or the flat place r * P + p of the first problem with a logit that is not finite.
+        """
+
+    def draw(self, epoch: int, problems_RP: Ints, p_RPA: Floats) -> tuple[Votes, Floats]:
+        """Return votes drawn from `probabilities`, and the law of an answer that can be read."""
+
+    def train(
+        self, place: tuple[int, int], scale_R: Floats, problems_RP: Ints, votes: Votes, by: Update
+    ) -> Floats:
+        """Take the optimizer steps of one batch.
+
+        Args:
+            place: the epoch, and the batch's number in the run, from 0.
+            scale_R: factors on the learning rate.
+
+        Returns:
+            (R, P) norm of the parameter change of the optimizer step that the problem was
+            scheduled for, 0 where that step was left out; not finite where a logit is not.
+        """
+
+    def evaluated(self) -> Policy:
+        """Return the policy that evaluations use."""
+
+    def notes(self) -> dict[str, Any]:
+        """Return what a run's manifest says about the policy at the end."""
+
+
+class Logits:
+    """What policies have in common whose update is a gradient in the logits."""
+
+    plain: Directions | None = None
+
+    def __init__(self, config: SimConfig) -> None:
+        self._config, self._steps = config, config.steps()
+        self.optimizer = make_optimizer(config)
+
+    def draw(self, epoch: int, problems_RP: Ints, p_RPA: Floats) -> tuple[Votes, Floats]:
+        """As `Policy.draw`."""
+        parseable = 1.0 - self._config.unparseable
+        return sample_votes(self._config, epoch, problems_RP, p_RPA, parseable), p_RPA
+
+    def train(
+        self, place: tuple[int, int], scale_R: Floats, problems_RP: Ints, votes: Votes, by: Update
+    ) -> Floats:
+        """As `Policy.train`; the brake belongs to the measured policy alone."""
+        return self.update(problems_RP, self._steps[place[1]], by.gradient_RPA, by.drop_RP)
+
+    def evaluated(self) -> Self:
+        """As `Policy.evaluated`."""
+        return self
+
+    def notes(self) -> dict[str, Any]:
+        """As `Policy.notes`."""
+        return {}
+
+    @abstractmethod
+    def update(
+        self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools
+    ) -> Floats:
+        """Take the optimizer steps of one batch.
+
+        Args:
+            gradient_RPA: weighted gradient of every problem, 0 where it was dropped.
+            drop_RP: problems that left the batch.
+        """
+
+
+class Attractor(Logits):
     """The mechanism that is meant to explain the paper's rows."""
 
     def __init__(
@@ -201,6 +293,7 @@ class Attractor:
 
         The loadings psi and phi are drawn by `loadings` if left out.
         """
+        super().__init__(config)
         places = [population.truth_RN, population.attractor_RN]
         self.parameters = Directions(
             np.log(population.p0_RNA),
@@ -210,32 +303,19 @@ class Attractor:
             np.array([config.kappa_corr, config.kappa_att], np.float64),
             float(config.neg_transfer),
         )
-        self.optimizer = make_optimizer(config)
+        self.plain = self.parameters if self.optimizer.is_plain else None
         self.own_moments = moments(self.optimizer, *self.parameters.z_RNA.shape)
         self.shared_moments = moments(self.optimizer, config.replicates, 2, 1)
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """Write the answer probabilities of the given problems.
-
-        Returns:
-            -1, or the flat place r * P + p of the first problem with a logit that is not finite.
-        """
+        """As `Policy.probabilities`."""
         write_logits(self.parameters, problems_RP, out_RPA)
         return softmax_rows(out_RPA)
 
     def update(
         self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools
     ) -> Floats:
-        """Take the optimizer steps of one batch.
-
-        Args:
-            gradient_RPA: weighted gradient of every problem, 0 where it was dropped.
-            drop_RP: problems that left the batch.
-
-        Returns:
-            (R, P) norm of the parameter change of the optimizer step that the problem was
-            scheduled for, 0 where that step was left out.
-        """
+        """As `Logits.update`."""
         norm_RP = np.empty(problems_RP.shape)
         if self.optimizer.is_plain:
             update_plain(self.parameters, problems_RP, step, gradient_RPA, norm_RP)
@@ -361,25 +441,26 @@ Features_RNDA = NDArray[np.float32]
 """Single precision: at D = 300 the features are all of the memory, R * N * D * A * 4 bytes."""
 
 
-class Features:
+class Features(Logits):
     """Logits linear in few parameters that all problems share."""
 
     def __init__(self, config: SimConfig, population: Population) -> None:
-        self._z_RNA, self._optimizer = np.log(population.p0_RNA), make_optimizer(config)
+        super().__init__(config)
+        self._z_RNA = np.log(population.p0_RNA)
         self.phi_RNDA = features(config)
         self.theta_RD = np.zeros((config.replicates, config.feature_dim))
-        self._moments = moments(self._optimizer, config.replicates, 1, config.feature_dim)
+        self._moments = moments(self.optimizer, config.replicates, 1, config.feature_dim)
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
-        """As `Attractor.probabilities`."""
+        """As `Policy.probabilities`."""
         _logits_features(self._z_RNA, self.phi_RNDA, self.theta_RD, problems_RP, out_RPA)
         return softmax_rows(out_RPA)
 
     def update(
         self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools
     ) -> Floats:
-        """As `Attractor.update`."""
-        model = (self.phi_RNDA, self.theta_RD, self._optimizer, self._moments)
+        """As `Logits.update`."""
+        model = (self.phi_RNDA, self.theta_RD, self.optimizer, self._moments)
         norm_RP = np.empty(problems_RP.shape)
         _update_features(*model, problems_RP, step, gradient_RPA, drop_RP, norm_RP)
         return norm_RP

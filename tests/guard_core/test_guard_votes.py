@@ -91,7 +91,7 @@ def same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
 def test_rows_are_a_copy_so_that_a_step_can_be_thrown_away():
     guard = Guard(GuardConfig().set(label_from="memory"))
     votes = Votes.from_answers(np.array([[0, 1, 1]] * 2), n_samples=3, n_answers=2)
-    state = guard.init(3, like=np.zeros(1), leading=(), n_answers=2)
+    state = guard.init(3, leading=(), n_answers=2)
     assert (state.label == -1).all() and state.memory.shape == (3, 2)
     before = arrays(state)
     rows, _ = guard.step(state.take(np.array([1, 0])), votes, Draws(*np.zeros((3, 2))))

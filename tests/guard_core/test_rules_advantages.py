@@ -41,7 +41,7 @@ def decided(shown, config, rule, seed=0):
     seen = shown.seen() if isinstance(shown, Sight) else shown
     rng, guard = np.random.default_rng(seed), Guard(config)
     shape = seen.votes.counts.shape[:-1]
-    state = guard.init(shape[-1], np.zeros(0, seen.real), leading=shape[:-1])
+    state = guard.init(shape[-1], leading=shape[:-1])
     backwards = replace(
         seen.votes, counts=seen.votes.counts[..., ::-1], samples=seen.votes.samples[..., ::-1]
     )
@@ -154,7 +154,7 @@ def test_supervised_problems_are_not_standardised():
 def test_the_guard_remembers_more_answers_than_the_batch_has():
     config = GuardConfig().set(label_from="memory", flip_rate="instant")
     guard = Guard(config)
-    state = guard.init(1, np.zeros(0), n_answers=6)
+    state = guard.init(1, n_answers=6)
     seen = by_hand([[0, 0, 1, 1]], 4, 2, certainty=[[1.0, 2.0, 3.0, 4.0]])
     _, decision = guard.step(state, seen.votes, chance(1))
     for rule in (make_rule("ttrl"), make_rule("format"), Certain()):
@@ -184,7 +184,7 @@ MEMORY = OFF.set(label_from="memory")
 def play(config, *visits, prime=None):
     """Visits of the same problems, each with votes and scores."""
     guard, decisions = Guard(config), []
-    state = guard.init(visits[0][0].counts.shape[0], np.zeros(0))
+    state = guard.init(visits[0][0].counts.shape[0])
     if prime:
         votes, scores = prime
         state = guard.prime(state, votes, chance(votes.counts.shape[:-1]), np.array(scores))
@@ -260,7 +260,7 @@ def test_without_scores_nothing_changes(history: History, config: GuardConfig):
     """The votes as scores, the same numbers as floats, and no scores: equal to the bit."""
     guard, outcomes = Guard(config), []
     for scored in (lambda c: None, lambda c: c, lambda c: c.astype(np.float64)):
-        state = guard.init(history.n_problems, np.zeros(0), leading=history.leading)
+        state = guard.init(history.n_problems, leading=history.leading)
         made = []
         if history.prime:
             votes, draws = votes_and_draws(history.prime, history.n_samples)

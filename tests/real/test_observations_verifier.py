@@ -115,7 +115,7 @@ def decision() -> Decided:
     votes = Votes.from_answers(answers_PV, n_samples=2, n_answers=3)
     guard = Guard(GuardConfig.off())
     draws = Draws(*np.zeros((3, 2)))
-    _, decided = guard.step(guard.init(2, like=np.zeros(0)), votes, draws)
+    _, decided = guard.step(guard.init(2), votes, draws)
     return Decided(Observations(votes, np.zeros((2, 0)), answers_PV), decided, draws.tie, {}, {})
 
 

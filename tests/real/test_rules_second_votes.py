@@ -137,7 +137,7 @@ def twin_streams(
     rule, ties = make_rule("co_rewarding_1"), Draws(*np.full((3, 1), tie))
     votes = Votes.from_answers(answers_PV, n_samples=4, n_answers=3)
     obs = Observations(votes, np.zeros((1, 0)), answers_PV, second=second_PV)
-    state = Guard(guard).init(1, like=np.zeros(1), n_answers=3)
+    state = Guard(guard).init(1, n_answers=3)
     _, decision = Guard(guard).step(state, votes, ties, rule.scores(obs))
     parts: Any = SimpleNamespace(config=replace(config, guard=guard), rule=rule, prompts=None)
     decided = Decided(obs, decision, np.array([tie]), {}, {})

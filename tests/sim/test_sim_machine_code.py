@@ -16,8 +16,9 @@ from numba.core.registry import CPUDispatcher as Dispatcher
 
 import guard_core
 import sim
+from guard_core.machine_code import digest
 from sim.engine.run import Simulation
-from sim.settings.machine_code import digest
+from sim.settings.machine_code import PACKAGES
 
 ROOT = Path(sim.__file__).parent.parent
 CALL = """
@@ -81,7 +82,7 @@ def test_the_folder_lies_in_the_users_own_or_where_one_can_write(tmp_path: Path)
     # A file in the place of a folder stops even root, as a read-only installation does others.
     (root / "sim" / "__pycache__").touch()
     folder, _ = called(root, XDG_CACHE_HOME=str(home))
-    assert folder.parent == home and folder.name.endswith(digest(root))
+    assert folder.parent == home and folder.name.endswith(digest(root, *PACKAGES))
     assert list(folder.rglob("*.nbi"))
     home.rename(tmp_path / "elsewhere")
     home.touch()

@@ -14,7 +14,7 @@ def batch():
     votes = Votes.from_answers(answers, n_samples=8, n_answers=3)
     guard = Guard(GuardConfig.paper())
     draws = Draws(*(np.zeros(4) for _ in range(3)))
-    return guard.step(guard.init(4, like=np.zeros(0)), votes, draws)[1], votes
+    return guard.step(guard.init(4), votes, draws)[1], votes
 
 
 def test_every_column_of_a_visit_is_there(batch):

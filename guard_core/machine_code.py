@@ -1,0 +1,174 @@
+"""The guard's law as machine code, compiled by numba from its own source where numba is installed.
+
+numba compiles a function again when the function's own file has changed, and looks at no other
+file, though compiled functions here call functions and read constants of other modules. The cache
+therefore lies in a folder named by a digest of all sources that compiled code can come from.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from guard_core import advantages, frs, labels, mps, rcsu, visit
+from guard_core.config import GuardConfig, settings
+from guard_core.state import GuardState
+from guard_core.votes import Array
+
+COMPILED_FROM = 1_000
+"""Rows of a call from which it is compiled; below, Python is done before numba is imported."""
+_ROOT = Path(__file__).parents[1]
+_NAME = "ttrl-guard-lab-"
+_KEPT = 8
+"""Folders that stay: the present one, and earlier ones for when their sources come back."""
+_ENTRIES = ("prime_batches", "visit_batches")
+"""Functions that are called from Python, and are therefore kept in the cache."""
+
+_EXAMPLE = settings(GuardConfig(), 1, 1)._asdict()
+_SETTINGS = np.dtype([(name, type(value)) for name, value in _EXAMPLE.items()], align=True)
+_INTS, _FLAGS = ("label", "visits", "c2_fired", "steady"), ("had_competition", "mps_active")
+_PROBLEM = np.dtype([*((n, np.int32) for n in _INTS), *((n, np.bool_) for n in _FLAGS)], align=True)
+_WIDTH = {"bool": np.bool_, "float": np.float64, "int": np.int32}
+_FIELDS = visit.VisitRecord.__annotations__.items()
+_VISIT = np.dtype([(name, _WIDTH[kind]) for name, kind in _FIELDS], align=True)
+
+
+@functools.cache
+def law() -> SimpleNamespace:
+    """Return the functions of the law as numba compiles them, at their first call.
+
+    They may call each other; the modules stay as they are. Nothing here allocates an array, so
+    reference counts are turned off (`_nrt=False`): counting those of the rows that the functions
+    are given would take half of the time.
+    """
+    import numba
+
+    modules = (labels, frs, mps, rcsu, advantages, visit)
+    names = [module.__name__ for module in modules]
+    scope = {name: value for module in modules for name, value in vars(module).items()}
+    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    if not Path(before).name.startswith(_NAME):
+        use_own_cache("guard_core")
+    for name, function in list(scope.items()):
+        if isinstance(function, FunctionType) and function.__module__ in names:
+            copy, inner = FunctionType(function.__code__, scope, name), {"inline": "always"}
+            how: Any = {"cache": True, "nogil": True} if name in _ENTRIES else inner
+            scope[name] = numba.njit(**{"_nrt": False, **how})(copy)
+    numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
+    return SimpleNamespace(**scope)
+
+
+def records_of(config: GuardConfig, n_votes: int, n_samples: int) -> Array:
+    """(1,) record of `guard_core.config.Settings`, one type whatever the settings are."""
+    return np.array([settings(config, n_votes, n_samples)], _SETTINGS)
+
+
+def memory_of(state: GuardState) -> visit.Memory:
+    """Copy a state; fields that are one number stand side by side, since a visit needs them all."""
+    problems = np.empty(state.label.shape, _PROBLEM)
+    for name in _PROBLEM.names or ():
+        problems[name] = getattr(state, name)
+    floats = (np.array(array, np.float64) for array in (state.match_rates, state.memory))
+    return visit.Memory(problems, np.array(state.flips, np.int8), *floats)
+
+
+class Arrays:
+    """The containers of the law in machine code, as `guard_core.visit.Lists`."""
+
+    settings, memory = staticmethod(records_of), staticmethod(memory_of)
+
+    @staticmethod
+    def prime(*arguments: Any) -> None:
+        """Call `guard_core.visit.prime_batches`."""
+        law().prime_batches(*arguments)
+
+    @staticmethod
+    def visit(*arguments: Any) -> None:
+        """Call `guard_core.visit.visit_batches`."""
+        law().visit_batches(*arguments)
+
+    @staticmethod
+    def rows(array: Array) -> Array:
+        """Return numbers of one of three types, since numba compiles for each of them anew."""
+        kind = {"b": np.bool_, "f": np.float64}.get(array.dtype.kind, np.int64)
+        return np.ascontiguousarray(array, kind)
+
+    @staticmethod
+    def visits(n_batches: int, n_problems: int) -> Array:
+        """Make room for the records of visits."""
+        return np.empty((n_batches, n_problems), _VISIT)
+
+    @staticmethod
+    def column(records: Array, name: str) -> Array:
+        """(B, P) one field of the records of problems or visits."""
+        return records[name]
+
+
+def containers(n_rows: int) -> type[Arrays | visit.Lists]:
+    """Return the containers, and with them the road, of a call with this many rows; same bits."""
+    if n_rows < COMPILED_FROM or importlib.util.find_spec("numba") is None:
+        return visit.Lists
+    return Arrays
+
+
+@functools.cache
+def use_own_cache(*packages: str) -> Path:
+    """Point numba to the folder of the present sources, before any compiled function is defined.
+
+    The folder lies in `NUMBA_CACHE_DIR` where the user set it, next to the last of the packages, or
+    in the user's cache: in the first of them that can be written to. Otherwise it is a temporary
+    one.
+    """
+    import numba
+
+    name = _NAME + digest(_ROOT, *packages)
+    parents = _parents(packages[-1])
+    folder = next((parent / name for parent in parents if _writable(parent / name)), None)
+    if folder is None:
+        folder = Path(tempfile.mkdtemp(prefix=_NAME))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
+    return folder
+
+
+def digest(root: Path, *packages: str) -> str:
+    """Return 16 hexadecimal digits that change with any source file of the packages in `root`."""
+    total = hashlib.sha256()
+    for package in packages:
+        for path in sorted((root / package).rglob("*.py")):
+            content = path.read_bytes()
+            total.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())
+            total.update(content)
+    return total.hexdigest()[:16]
+
+
+def _parents(package: str) -> Iterator[Path]:
+    if given := os.environ.get("NUMBA_CACHE_DIR"):
+        yield Path(given)
+    yield _ROOT / package / "__pycache__"
+    yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+
+
+def _writable(folder: Path) -> bool:
+    """Make the folder if needed; a new one takes the place of the oldest of its kind."""
+    try:
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            others = sorted(folder.parent.glob(f"{_NAME}*"), key=lambda path: path.stat().st_mtime)
+            for path in others[:-_KEPT]:
+                shutil.rmtree(path, ignore_errors=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,84 @@
+"""The law in machine code gives the bits of plain Python, and numba stays out until it pays."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from guard_histories import arrays, checked, configs, vote_histories, walk
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guard_core import Draws, Guard, GuardConfig, Votes, machine_code
+from guard_core.rcsu import NO_CANDIDATE, SKIPPED, choose_skips
+from guard_core.visit import VisitRecord
+
+
+@checked(40)
+@given(history=vote_histories(max_visits=8), config=configs())
+def test_states_decisions_and_streams_have_the_bits_of_plain_python(history, config):
+    (plain, last), (compiled, compiled_last) = walk(history, config), compiled_walk(history, config)
+    same(arrays(last), arrays(compiled_last))
+    for one, two in zip(plain, compiled, strict=True):
+        same(one.decision, two.decision)
+        same(one.streams, two.streams)
+
+
+def compiled_walk(history, config):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine_code, "COMPILED_FROM", 1)
+        return walk(history, config)
+
+
+def same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        assert (value.dtype, value.shape) == (two[name].dtype, two[name].shape), name
+        assert value.tobytes() == two[name].tobytes(), name
+
+
+def large_step(monkeypatch, hidden: bool):
+    if hidden:
+        monkeypatch.setitem(sys.modules, "numba", None)
+    n = machine_code.COMPILED_FROM
+    rng, guard = np.random.default_rng(1), Guard(GuardConfig())
+    votes = Votes.from_answers(rng.integers(-1, 3, (n, 9)), n_samples=6, n_answers=3)
+    rows = guard.step(guard.init(n), votes, Draws(*rng.random((3, n))))[0]
+    return guard.step(rows, votes, Draws(*rng.random((3, n))), rng.random((n, 3)))
+
+
+def test_many_rows_are_compiled_and_without_numba_they_are_not(monkeypatch):
+    pytest.importorskip("numba")
+    compiled = large_step(monkeypatch, hidden=False)
+    plain = large_step(monkeypatch, hidden=True)
+    for one, two in zip(compiled, plain, strict=True):
+        same(arrays(one), arrays(two))
+    assert machine_code.law().visit_batches.signatures
+
+
+def test_numba_is_imported_by_a_large_call_alone():
+    code = """
+import sys
+import numpy as np
+from guard_core import Draws, Guard, GuardConfig, Votes
+guard = Guard(GuardConfig())
+votes = Votes(*np.ones((2, 2, 3), int), 3, 3)
+guard.step(guard.init(2), votes, Draws(*np.zeros((3, 2))))
+assert "numba" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@given(
+    keys=st.lists(
+        st.one_of(st.sampled_from([NO_CANDIDATE, 0.0, 0.5, 1.0]), st.floats(0, 1)), max_size=30
+    ),
+    cap=st.integers(1, 8),
+)
+def test_the_smallest_keys_are_skipped_and_equal_ones_in_batch_order(keys, cap):
+    visits = [VisitRecord() for _ in keys]
+    choose_skips(keys, cap, visits)
+    candidates = [p for p, key in enumerate(keys) if key != NO_CANDIDATE]
+    wanted = sorted(candidates, key=lambda p: keys[p])[:cap]
+    assert [p for p, visit in enumerate(visits) if visit.skipped] == sorted(wanted)
+    assert all(visits[p].route == SKIPPED for p in wanted)
