@@ -56,6 +56,7 @@ def law() -> SimpleNamespace:
 
     modules = (labels, frs, mps, rcsu, advantages, visit)
     names = [module.__name__ for module in modules]
+    njit: Any = numba.njit
     scope = {name: value for module in modules for name, value in vars(module).items()}
     before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
     if not Path(before).name.startswith(_NAME):
@@ -64,7 +65,7 @@ def law() -> SimpleNamespace:
         if isinstance(function, FunctionType) and function.__module__ in names:
             copy, inner = FunctionType(function.__code__, scope, name), {"inline": "always"}
             how: Any = {"cache": True, "nogil": True} if name in _ENTRIES else inner
-            scope[name] = numba.njit(**{"_nrt": False, **how})(copy)
+            scope[name] = njit(_nrt=False, **how)(copy)
     numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
     return SimpleNamespace(**scope)
 
