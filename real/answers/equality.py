@@ -223,9 +223,16 @@ class _Writer:
         if sign not in ("=", *_LESS):
             raise NoValueError
         names = letters(parts[0]) | letters(parts[1])
+        difference = Node("sum", parts=(parts[0], Node("neg", parts=(parts[1],))))
+        if sign in _LESS and len(names) == 1:
+            ends = {_isolated(difference, names, *names, salt) for salt in SALTS}
+            slope, end = ends.pop()
+            if slope and not ends:  # `2x>6`
+                low, high = (digits(end), "inf") if slope[0] == "-" else ("-inf", digits(end))
+                closed = "[)" if slope[0] == "-" else "(]"
+                return _union([Span("()" if sign == "<" else closed, low, high)])
         if sign == "=" and is_name(parts[0]) and write(parts[0]) in letters(parts[1]):
             return self.key(parts[1])
-        difference = Node("sum", parts=(parts[0], Node("neg", parts=(parts[1],))))
         gaps = [value(difference, point(names, salt)) for salt in SALTS]
         for name in sorted(names, key=_preference) if sign == "=" and len(names) > 1 else ():
             isolated = [_isolated(difference, names, name, salt) for salt in SALTS]

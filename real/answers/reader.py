@@ -53,7 +53,11 @@ _PAIRS = {"(": ")", "[": "]", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r
           r"\langle": r"\rangle"}  # fmt: skip
 _CLOSERS = frozenset((*_PAIRS.values(), "}", "", "&", r"\\"))
 _SEPARATORS = {",": ",", ";": ",", "or": "or", "and": "and"}
-_NO_FACTOR = frozenset((*_RELATIONS, *_SET_SIGNS, *_SIGNS, *_CLOSERS, r"\cdot", "/", r"\choose"))
+_INFIX = {r"\choose": "binom", r"\over": "div"}
+_NAMED = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_BASES = {name: str(n) for n, name in enumerate(_NAMED, 2)}
+"""Bases of numbers that are written in words."""
+_NO_FACTOR = frozenset((*_RELATIONS, *_SET_SIGNS, *_SIGNS, *_CLOSERS, r"\cdot", "/", *_INFIX))
 _ONE_ARGUMENT = words(r"\overline \vec \hat \widehat \tilde \overrightarrow \dot \ddot \pmod \not")
 _BIG = words(r"\int \iint \oint \sum \prod \lim \partial \sup")
 _SAME_ENVIRONMENT = {"bmatrix": "pmatrix", "array": "matrix", "smallmatrix": "matrix"}
@@ -107,9 +111,9 @@ class _Reader:
                     raise UnreadableError
                 signs.add(sign)
                 self.at += 1
-            elif self.next.text == r"\choose" and len(items) == 1:
-                self.at += 1
-                items = [Node("binom", parts=(items[0], self.relation()))]
+            elif self.next.text in _INFIX and len(items) == 1:
+                kind = _INFIX[self.take()]
+                items = [Node(kind, parts=(bare(items[0]), bare(self.relation())))]
             elif items and not is_between:
                 raise UnreadableError
             else:
@@ -233,6 +237,8 @@ class _Reader:
             elif token.text == "_":
                 self.at += 1
                 index = self.script()
+                if node.kind == "num" and index.text in _BASES:
+                    index = Node("num", _BASES[index.text])
                 if node.kind == "pow":  # `x^2_1`
                     node = Node(
                         "pow", parts=(Node("sub", parts=(node.parts[0], index)), node.parts[1])
@@ -309,14 +315,21 @@ class _Reader:
 
     def number(self, digits: str) -> Node:
         r"""A number, with the period of a repeating decimal: `0.1\overline{6}`, `0.1(6)`."""
-        texts = [token.text for token in self.tokens[self.at : self.at + 4]]
-        if "." in digits and texts[0] in (r"\overline", r"\dot", "("):
+        period = ""
+        while "." in digits and self.next.text in (r"\overline", r"\dot", "("):
+            texts = [token.text for token in self.tokens[self.at : self.at + 4]]
             is_braced = texts[1] == "{"
             n_taken = 4 if is_braced else 3 if texts[0] == "(" else 2
-            period = texts[1 + is_braced]
-            if period.isdigit() and (n_taken == 2 or texts[n_taken - 1] in (")", "}")):
-                self.at += n_taken
-                return Node("num", rf"{_plain(digits, '')}\overline{{{period}}}")
+            more = texts[1 + is_braced]
+            if not more.isdigit() or (n_taken > 2 and texts[n_taken - 1] not in (")", "}")):
+                break
+            self.at += n_taken
+            period += more
+            # Between two dots all digits are repeated: `0.\dot{1}2\dot{3}`.
+            if texts[0] == r"\dot" == self.tokens[self.at + 1].text and self.next.text.isdigit():
+                period += self.take()
+        if period:
+            return Node("num", rf"{_plain(digits, '')}\overline{{{period}}}")
         mantissa, mark, power = digits.lower().partition("e")
         return Node("num", _plain(mantissa, "0") + (f"e{int(power)}" if mark else ""))
 

@@ -33,6 +33,8 @@ class Token(NamedTuple):
     r"""It stands in `\text{...}`, where one letter may be a unit."""
 
 
+_ROOT = re.compile("([\u221a\u221b]) ?(\\d+)")
+"""A root of Unicode, which is over all digits behind it."""
 _RAISED, _LOWERED = "[\u00b2\u00b3\u00b9\u2070-\u207f]+", "[\u2080-\u208e]+"
 
 
@@ -43,7 +45,7 @@ def folded(text: str) -> str:
     """Text in which Unicode's variants of a sign are one, without Markdown's marks around it."""
     text = text.replace("...", r"\ldots ")
     if not text.isascii() or '"' in text or "`" in text:
-        text = unicodedata.normalize("NFC", text)
+        text = _ROOT.sub(r"\1{\2}", unicodedata.normalize("NFC", text))
         for mark, shifted in (("^", _RAISED), ("_", _LOWERED)):
             text = re.sub(shifted, lambda m, mark=mark: f"{mark}{{{_plain(m[0])}}}", text)
         text = "".join(c if c.isascii() else _fold(c) for c in text.translate(SIGNS))
@@ -74,11 +76,12 @@ def _fold(character: str) -> str:
 
 
 _SPACES = "quad|qquad|enspace|thinspace|space"
-_BETWEEN = r"(?:\{,\}|,\\!\ ?|\\[,!:\ ]|[\ ~])"
+_BETWEEN = r"(?:\{,\}|,\\!\ ?|\\(?:[,!:;>\ ]|thinspace\ ?)|[\ ~])"
 _TOKEN = re.compile(
     rf"""(?P<space>(?:\s|~|\\[,!;:>\ ]|\\(?:{_SPACES})(?![A-Za-z]))+)
     |(?P<comma>(?<![\d,])(?<!\d\ )[1-9]\d{{0,2}}(?:,\d{{3}})+(?![\d,]|\.\d+\.)(?:\.\d+)?)
     |(?P<group>[1-9]\d{{0,2}}(?:{_BETWEEN}\d{{3}}(?!\d))+(?:\.\d+)?)
+    |(?P<tail>\d+\.\d{{3}}(?:\\,\d{{3}})*\\,\d{{1,3}}(?!\d))
     |(?P<odd>\d+(?:\.\d+){{2,}})
     |(?P<num>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{{1,3}}(?![\d.A-Za-z]))?)
     |(?P<env>\\(?:begin|end)\s*\{{\s*[A-Za-z]+\*?\s*\}})
@@ -114,7 +117,7 @@ def tokens(text: str, depth: int = 0, in_text: bool = False) -> list[Token]:
             spaced = spaced or piece.strip(r"\!") != ""
             continue
         made: list[Token] = []
-        if kind in ("comma", "group"):
+        if kind in ("comma", "group", "tail"):
             made = [Token("num", re.sub(r"[^\d.]", "", piece))]
         elif kind in ("num", "odd"):
             made = [Token("num" if kind == "num" else "word", piece)]
@@ -154,7 +157,7 @@ def _letters(run: str, in_text: bool) -> list[Token]:
     in_text = in_text or is_word(run) or run.lower() in SHORT_WORDS or not run.isascii()
     if len(run) == 1 or not in_text:
         return [Token("let", letter, is_text=in_text) for letter in run]
-    return [Token("word", run)]
+    return [Token("word", run.lower() if run in ("AM", "PM") else run)]
 
 
 def _command(name: str, text: str, position: int, depth: int) -> tuple[list[Token], int]:
@@ -169,8 +172,9 @@ def _command(name: str, text: str, position: int, depth: int) -> tuple[list[Toke
         made = tokens(inside, depth, in_text=True) if name in TEXTS else []
         if made and inside[:1] == " ":
             made[0] = made[0]._replace(spaced=True)
-        if name == "operatorname" and len(made) == 1:
-            made = [Token("cmd", "\\" + SYNONYMS.get(inside.strip(), inside.strip()))]
+        own, behind = inside.strip(), text[end + 1 : end + 2]
+        if name == "operatorname" and len(made) == 1 and (own in BARE or behind in (*"([{_\\",)):
+            made = [Token("cmd", "\\" + SYNONYMS.get(own, own))]
         # Only a letter that stands alone is one: the `a` of `a cat` is a word.
         if any(t.type == "word" and t.text not in ("and", "or") for t in made):
             made = [t._replace(type="word") if t.type == "let" else t for t in made]
