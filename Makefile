@@ -104,6 +104,7 @@ bench: .venv/dev.stamp
 	$(BIN)/python benchmarks/bench_guard.py
 	$(BIN)/python benchmarks/bench_sim.py
 	$(BIN)/python benchmarks/bench_real.py
+	$(BIN)/python benchmarks/bench_answers.py
 
 clean:
 	rm -rf .venv .venv-verl .venv-verl-vllm .venv-trl build *.egg-info
