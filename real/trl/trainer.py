@@ -99,7 +99,6 @@ class GuardGRPOTrainer(GRPOTrainer):
         self._votes = VoteRows(answer_ids) if settings.keep_votes else None
         run = opened(self.args.folder, manifest, settings, saved) if main else None
         with contextlib.ExitStack() as stack:
-            stack.callback(self.problems.supervisor.close)
             if run:
                 self._run = stack.enter_context(run)
                 self._log_of_run = Journal(self._run)

@@ -1,6 +1,6 @@
 """The trainer for TRL on the tiny task, with votes that are given by problem and visit.
 
-As a program, `given_votes.py OUT` trains on them, in as many processes as there are.
+As a program, `given_votes.py OUT` trains on them in two processes.
 """
 
 import random
@@ -73,13 +73,15 @@ class Given(GuardGRPOTrainer):
         super().measure_step()
 
 
-if __name__ == "__main__":
-    # A step of two processes with two problems each, or of one process with four.
-    world = torch.distributed.is_torchelastic_launched() + 1
-    made = trainer(
-        settings(sys.argv[1], per_device_train_batch_size=4 * V // world, steps_per_generation=1),
-        Given,
-    )
+def train(out, n_processes):
+    """Train in a step of four problems, shared by the processes, and save the model."""
+    size = 4 * V // n_processes
+    changed = {"per_device_train_batch_size": size, "steps_per_generation": 1}
+    made = trainer(settings(out, num_train_epochs=2, **changed), Given)
     made.train()
     if made.is_world_process_zero():
-        made.save_model(sys.argv[1])
+        made.save_model(str(out))
+
+
+if __name__ == "__main__":
+    train(sys.argv[1], 2)
