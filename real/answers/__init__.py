@@ -10,10 +10,10 @@ limits that are counted (`values`).
 
 from __future__ import annotations
 
-from real.answers.boxes import last_box
+from real.answers.boxes import Extract, last_box
 from real.answers.canonical import canonical
 from real.answers.equality import Equality
-from real.answers.ids import NO_TRUTH, UNPARSEABLE, UNSEEN, AnswerIds, Extract, classes
+from real.answers.ids import NO_TRUTH, UNPARSEABLE, UNSEEN, AnswerIds, classes
 
 __all__ = [
     "NO_TRUTH",

@@ -3,6 +3,10 @@ r"""Where a response gives its answer: the last `\boxed`, or its last number."""
 from __future__ import annotations
 
 import re
+from typing import Literal
+
+Extract = Literal["strict", "flexible"]
+"""An answer is the last box, or else also the last number."""
 
 # One or two backslashes: models sometimes escape their LaTeX once more. Fixed repeat counts keep
 # every attempt at a match constant in time, hence the whole scan linear.

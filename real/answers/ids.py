@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from real.answers.boxes import last_box, last_number
+from real.answers.boxes import Extract, last_box, last_number
 from real.answers.canonical import MAX_LENGTH, canonical
 from real.answers.equality import Equality
 
-Extract = Literal["strict", "flexible"]
 UNPARSEABLE = -1
 """Answer id of a response in which no answer is found, or an empty or over-long one."""
 NO_TRUTH = -1

@@ -18,7 +18,7 @@ from guard_core.config import (
 )
 from lab.base.errors import UserError
 from lab.base.roles import Role
-from real.answers.ids import Extract
+from real.answers.boxes import Extract
 from real.settings.engines import ENGINES, EngineKind, EngineName
 
 TinyTask = Literal["arithmetic", "collatz", "closed"]
