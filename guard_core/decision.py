@@ -20,10 +20,14 @@ class Route(IntEnum):
     SKIPPED = 3
 
 
+STABLE, AT_RISK, HIGH_RISK, SKIPPED = (int(route) for route in Route)
+"""The routes as plain numbers, which compiled functions read."""
+
+
 def rerouted(route: Array, skip: Array) -> Array:
     """(..., P) routes under other skips than the guard's; who sits out is at no high risk."""
-    own = np.where(route == int(Route.SKIPPED), int(Route.HIGH_RISK), route)
-    return np.astype(np.where(skip, int(Route.SKIPPED), own), route.dtype)
+    own = np.where(route == SKIPPED, HIGH_RISK, route)
+    return np.astype(np.where(skip, SKIPPED, own), route.dtype)
 
 
 @dataclass(frozen=True, slots=True)

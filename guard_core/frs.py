@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from guard_core.config import Numbers, Settings
-from guard_core.rcsu import SKIPPED
+from guard_core.decision import SKIPPED
 
 
 def push(history: Numbers, newest: Any) -> Any:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from guard_core.config import GuardConfig, Settings, floor_share
-from guard_core.decision import Route
+from guard_core.decision import HIGH_RISK, SKIPPED
 
-STABLE, AT_RISK, HIGH_RISK, SKIPPED = (int(route) for route in Route)
 NO_CANDIDATE = 2.0
 """Key of a problem that is no candidate for skipping; those of candidates lie below 1."""
 

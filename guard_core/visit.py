@@ -13,17 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from guard_core.config import GuardConfig, Numbers, Settings, settings
+from guard_core.decision import AT_RISK, HIGH_RISK, STABLE
 from guard_core.frs import push, weigh, weigh_support
 from guard_core.labels import choose_label, remember
 from guard_core.mps import find_minority, protect
-from guard_core.rcsu import (
-    AT_RISK,
-    HIGH_RISK,
-    STABLE,
-    at_high_risk,
-    choose_skips,
-    skip_key,
-)
+from guard_core.rcsu import at_high_risk, choose_skips, skip_key
 from guard_core.state import GuardState
 from guard_core.votes import Array
 

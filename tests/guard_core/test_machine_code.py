@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guard_core import Draws, Guard, GuardConfig, Votes, machine_code
-from guard_core.rcsu import NO_CANDIDATE, SKIPPED, choose_skips
+from guard_core.decision import SKIPPED
+from guard_core.rcsu import NO_CANDIDATE, choose_skips
 from guard_core.visit import VisitRecord
 
 
