@@ -54,7 +54,7 @@ def _load(name: str) -> str:
     before = dict(RULES)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (ImportError, SyntaxError) as error:  # others show the line of the file by themselves
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(f"rules: {path} cannot be imported ({reason})") from error
     kinds = [kind for kind in vars(module).values() if isinstance(kind, type)]

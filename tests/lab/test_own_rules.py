@@ -15,6 +15,7 @@ from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.base.own_rules import load_rules
 from lab.base.settings import to_values
+from real.__main__ import main as train_main
 from real.settings.config import TrainConfig
 from sim.cli import main
 
@@ -107,3 +108,21 @@ def test_public_functions_are_listed_and_one_folder_is_one_path(tmp_path):
     assert lab.collect(str(tmp_path / "tiny")).comparisons[0].arms == ["ttrl"]
     with pytest.raises(UserError, match="nowhere: no such folder"):
         lab.collect("nowhere")
+
+
+@pytest.mark.slow
+def test_training_with_a_rule_of_a_file_is_resumed(file, tmp_path, monkeypatch):
+    size = {"n_problems": 4, "n_votes": 4, "n_samples": 4, "epochs": 2, "eval_every": 0}
+    config = TrainConfig(rules=(str(file),), rule="shares", checkpoint_every=1, **size)
+
+    def stop(done: float) -> None:
+        if done >= 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        real.train(config, tmp_path / "run", stop)
+    RULES.pop("shares")  # as in a new process
+    monkeypatch.setattr("lab.base.own_rules._LOADED", set())
+    assert train_main(["resume", str(tmp_path / "run"), "--quiet"]) == 0
+    run = lab.load(tmp_path / "run").run
+    assert run.extra["resumed"] and run.config["rule"] == "shares" and "shares" in RULES
