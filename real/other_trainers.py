@@ -50,10 +50,12 @@ _SETTING = re.compile(r"(?<=\$\.)\w+|(?<![.\w])[A-Za-z]\w*(?= = )")
 """A setting that a message of `TrainConfig` names."""
 
 
-def settings_from(values: Mapping[str, Any], rename: Callable[[str], str]) -> TrainConfig:
-    """Return settings of the run; messages have the other trainer's names."""
+def settings_from(
+    values: Callable[[], Mapping[str, Any]], rename: Callable[[str], str]
+) -> TrainConfig:
+    """Return settings of the run; messages, also those of `values`, have the trainer's names."""
     try:
-        return from_values(values, TrainConfig, "").settled()
+        return from_values(values(), TrainConfig, "").settled()
     except (UserError, ConfigError) as error:
         raise UserError(re.sub(_SETTING, lambda m: rename(m[0]), str(error))) from error
 

@@ -115,7 +115,7 @@ class GuardGRPOConfig(GRPOConfig):
             # TRL writes the checkpoints; the trainer's own `resume` must not take such a folder.
             "checkpoint_every": 0,
         }
-        settings = settings_from(self._of_guard(values), lambda name: _READ.get(name, name))
+        settings = settings_from(lambda: self._of_guard(values), lambda name: _READ.get(name, name))
         check_other_trainer(settings, "TRL")
         return settings
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from real.tiny import CHECKPOINT
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +24,7 @@ assert reader.ids(0, ["\\\\boxed{{77}}"]).tolist() == ids
 """
 
 
+@pytest.mark.slow
 def test_the_loop_of_ones_own_trains_and_its_state_is_restored(tmp_path):
     text = (ROOT / "docs" / "your-trainer.md").read_text()
     loop, saving, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -70,8 +70,9 @@ def settings_of(config: DictConfig) -> tuple[TrainConfig, Path, float]:
     if not isinstance(limit, int | float) or not limit > 0:
         raise UserError(f"guard.probs_diff_limit = {limit}: must be a number above 0")
     names = {name: VERL_NAMES[name] for name in _READ}
-    values = _of_verl(config) | _of_guard(own)
-    settings = settings_from(values, lambda name: names.get(name, f"guard.{name}"))
+    settings = settings_from(
+        lambda: _of_verl(config) | _of_guard(own), lambda name: names.get(name, f"guard.{name}")
+    )
     check_plugin(settings)
     return settings, Path(own.get("out") or f"{config.trainer.default_local_dir}-guard"), limit
 
