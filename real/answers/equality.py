@@ -225,7 +225,8 @@ class _Writer:
         names = letters(parts[0]) | letters(parts[1])
         difference = Node("sum", parts=(parts[0], Node("neg", parts=(parts[1],))))
         if sign in _LESS and len(names) == 1:
-            ends = {_isolated(difference, names, *names, salt) for salt in SALTS}
+            (name,) = names
+            ends = {_isolated(difference, names, name, salt) for salt in SALTS}
             slope, end = ends.pop()
             if slope and not ends:  # `2x>6`
                 low, high = (digits(end), "inf") if slope[0] == "-" else ("-inf", digits(end))
