@@ -58,7 +58,8 @@ def test_the_same_comparison_goes_on(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["compare", "--arms", "ttrl", "guard", "matched", *words]) == 0
     assert "finished runs: 3, resumed runs: 0" in capsys.readouterr().err
     assert (run_folder(out, "ttrl", 0) / "run.json").read_bytes() == kept
-    other = [*words, "--epochs", "3", "--max-tokens-per-microbatch", "999"]
+    words[words.index("--epochs") + 1] = "3"
+    other = [*words, "--max-tokens-per-microbatch", "999"]
     assert main(["compare", "--arms", "ttrl", *other]) == 2
     err = capsys.readouterr().err
     assert "ttrl/seed-0: settings differ" in err and "epochs = 3 (was 1);" in err

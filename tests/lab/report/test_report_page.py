@@ -35,6 +35,7 @@ def test_both_worlds_stand_side_by_side(content):
     names = figures_of(content)
     expected = {f"{section}-{i}-0-data" for i in (0, 1) for section in PER_WORLD}
     expected |= {f"{section}-{i}-1-data" for i in (0, 1) for section in ("paired", "prediction")}
+    expected |= {f"paired-{i}-2-data" for i in (0, 1)}  # from TTRL, the guard and the vote
     assert set(names) == expected | {"first-0-data", "first-1-data"}
 
 
@@ -110,7 +111,7 @@ def test_a_section_without_data_is_one_line(worlds):
 
 def test_every_figure_is_described(content):
     described = re.findall(r'class="plot" role="img" aria-label="([^"]+)"', content)
-    assert len(described) == len(set(described)) == 2 * len(PER_WORLD) + 6
+    assert len(described) == len(set(described)) == 2 * len(PER_WORLD) + 8
 
 
 def test_markup_in_a_run_is_shown_and_never_executed(add_run, tmp_path):
