@@ -137,7 +137,7 @@ def test_heads_and_numbers_stay_apart_and_the_grid_of_readme_fits_60_lines(tmp_p
     long = "guard: flip_rate=instant, theta_MR=.55, W=3"
     assert main(["compare", "--out", str(tmp_path / "b"), *FEW, "--arms", "ttrl", long]) == 0
     differences = capsys.readouterr().out.partition("Differences")[2]
-    assert re.search(r"\n\S+W=3 {2,}[+-]?\d", differences), differences
+    assert re.search(r"theta_MR=0\.55 {2,}[+-]?\d", differences)
 
 
 def test_compare_at_every_arms_own_best_step(tmp_path, capsys):
