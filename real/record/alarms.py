@@ -27,11 +27,13 @@ def check_mismatch(
 ) -> None:
     """Give notice of an engine that samples otherwise than the trainer scores, or end the run.
 
-    Votes that were sampled ahead are of older weights, so that rounding is not all that differs.
+    Votes that were sampled ahead are of older weights, so that their mismatch says nothing of it.
 
     Raises:
         UserError: the mismatch of a batch, whose row of the steps this is, is more than `allowed`.
     """
+    if row.get("staleness"):
+        return
     kl, explained = row["mismatch_kl"], rounding_kl(dtype)
     found = f"{kl:.2g} nats a token in batch {row['step']}"
     if kl > allowed:
@@ -39,7 +41,7 @@ def check_mismatch(
             f"mismatch_kl = {found}: the engine samples from another distribution than the trainer "
             "scores; take another engine, or go on with a larger --max-mismatch"
         )
-    if kl > explained and not row.get("staleness"):
+    if kl > explained:
         log.alarm(
             "mismatch_kl",
             f"= {found}, and rounding explains {explained:g}: engine and trainer differ; compare "
