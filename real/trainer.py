@@ -369,7 +369,8 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             log.checkpoint(state, batch.step, batch.ends_run or bool(asked), run.refill.waits)
             if asked and not run.refill.waits:
                 stop(asked)
-            check_mismatch(log, row, run.policy.model.dtype, run.config.max_mismatch)
+            if batch.step == 1 or not run.config.async_level:  # votes ahead are of older weights
+                check_mismatch(log, row, run.policy.model.dtype, run.config.max_mismatch)
             if run.supervisor.reads and run.config.labels != "truth":
                 watch_labels(log, row, len(run.prompts))
             if not batch.ends_run:

@@ -27,13 +27,9 @@ def check_mismatch(
 ) -> None:
     """Give notice of an engine that samples otherwise than the trainer scores, or end the run.
 
-    Votes that were sampled ahead are of older weights, so that their mismatch says nothing of it.
-
     Raises:
         UserError: the mismatch of a batch, whose row of the steps this is, is more than `allowed`.
     """
-    if row.get("staleness"):
-        return
     kl, explained = row["mismatch_kl"], rounding_kl(dtype)
     found = f"{kl:.2g} nats a token in batch {row['step']}"
     if kl > allowed:
