@@ -31,7 +31,7 @@ from real.update.packing import Group
 
 TURNS = TrainConfig(
     n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=3, eval_samples=2, eval_every=2,
-    checkpoint_every=1, checkpoint_keep=9, lr=1e-3,
+    checkpoint_every=1, checkpoint_keep=9, lr=1e-3, max_mismatch=10.0,
 )  # fmt: skip
 """Six batches; sampling and update take turns."""
 AHEAD = replace(TURNS, async_level=1)
