@@ -50,6 +50,7 @@ NOT_RUN = {
     "python3.11 -m venv": "installs",
     "python benchmarks": "minutes at its smallest; tests/benchmarks runs parts",
     "python docs/tools": "hours; tests of this folder run parts",
+    "guard-sim explore": "a server; tests/sim/explore",
     "guard-sim agree --real runs/confirm": "reads 120 real runs",
     "guard-train import-gguf": "a download of 93 MB; tests/real/test_gguf.py",
     "guard-train run --preset": "a GPU with vLLM",
