@@ -47,10 +47,13 @@ from real.trial import check_sampling
 from real.update.grpo import initial_reference
 from real.update.logprobs import EntropyScorer, Scorer
 from real.update.optimizer import PolicyOptimizer
-from real.vote.decide import Refill, Supervisor
-from real.vote.further import ExtraRollouts, Judge, Paraphrases, Parts, Teacher
+from real.vote.decide import Supervisor
+from real.vote.dynamic_sampling import DynamicSampler
+from real.vote.extra_rollouts import ExtraRollouts, Parts
+from real.vote.judge import Judge
 from real.vote.observe import Observer
 from real.vote.sample import Sampler, VoteSampler
+from real.vote.second_votes import Paraphrases, Teacher
 
 GUARD, ANSWERS = "guard.safetensors", "answers.json"
 RULE, RULE_VALUES = "rule.safetensors", "rule.json"
@@ -72,8 +75,8 @@ class Run:
     rule: Rule
     observer: Observer
     supervisor: Supervisor
-    further: ExtraRollouts
-    refill: Refill
+    extra_rollouts: ExtraRollouts
+    dynamic_sampler: DynamicSampler
     """Groups that wait for an update; no part of a checkpoint, which waits as well."""
     optimizer: PolicyOptimizer
     evaluator: Evaluator
@@ -99,12 +102,12 @@ def state_of(run: Run) -> State:
     votes.safetensors, votes.json
                             the votes of the next batch, where they are sampled ahead
     """
-    further, votes, optimizer = run.further, run.votes, run.optimizer.state_tensors()
+    extra, votes, optimizer = run.extra_rollouts, run.votes, run.optimizer.state_tensors()
     state: dict[str, Any] = {}
     if votes.values():
         state |= {VOTES: votes.tensors(), VOTES_VALUES: votes.values()}
-    if further.values() is not None:
-        state |= {RULE: further.tensors(), RULE_VALUES: further.values()}
+    if extra.values() is not None:
+        state |= {RULE: extra.tensors(), RULE_VALUES: extra.values()}
     return state | {
         MODEL: {n: p for n, p in _trained(run).items() if MASTER + n not in optimizer},
         OPTIMIZER: optimizer,
@@ -121,8 +124,8 @@ def restore(run: Run, folder: Path) -> None:
         trained[name].copy_(shard_of(weight, trained[name]))
     run.optimizer.load_state_tensors(read_file(folder / OPTIMIZER))
     run.supervisor.restore(read_file(folder / GUARD), read_file(folder / ANSWERS))
-    if run.further.values() is not None:
-        run.further.restore(read_file(folder / RULE), read_file(folder / RULE_VALUES))
+    if run.extra_rollouts.values() is not None:
+        run.extra_rollouts.restore(read_file(folder / RULE), read_file(folder / RULE_VALUES))
     if (folder / VOTES).exists():
         run.votes.restore(read_file(folder / VOTES), read_file(folder / VOTES_VALUES))
 
@@ -201,8 +204,8 @@ def prepare(
         rule=rule,
         observer=Observer(rule, config, prompts, optimizer.scorer, ranks.share),
         supervisor=supervisor,
-        further=_further(parts, config.epochs * batches_per_epoch(config, len(prompts))),
-        refill=Refill(config),
+        extra_rollouts=_extra_rollouts(parts),
+        dynamic_sampler=DynamicSampler(config),
         optimizer=optimizer,
         evaluator=Evaluator(
             config,
@@ -224,12 +227,12 @@ def prepare(
     )
 
 
-def _further(parts: Parts, n_steps: int) -> ExtraRollouts:
+def _extra_rollouts(parts: Parts) -> ExtraRollouts:
     rule = parts.rule
     if Need.PARAPHRASE in rule.needs:
         return Paraphrases(parts)
     if Need.TEACHER in rule.needs:
-        return Teacher(parts, n_steps)
+        return Teacher(parts)
     if Need.VERDICTS in rule.needs:
         return Judge(cast(CoVerRL, rule), parts)  # or another rule with its methods
     return ExtraRollouts()

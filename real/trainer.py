@@ -42,11 +42,11 @@ from real.settings.config import TrainConfig
 from real.settings.presets import require_loggers, settled_for, stored_config
 from real.settings.seeds import Batch, batches, checkpoint_interval
 from real.trial import check_saving
-from real.update.grpo import compared
+from real.update.correction import rescore
 from real.update.optimizer import Fault, Step
 from real.vote.decide import Fields, pay, shared_streams
 from real.vote.observe import OF_LABELS
-from real.vote.sample import check_readable
+from real.vote.pilot import check_readable
 
 Progress = bool | Callable[[float], None]
 """Draw a bar, draw none, or call with the share of the run that is done."""
@@ -341,9 +341,9 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             run.engine.update_weights(run.policy.model, version=done or 0)
         if done is None:
             log.write_json(PROMPTS, prompt_rows(run.prompts, run.policy.tokenizer))
-            log.note(**run.further.begin())
-            if run.further.file is not None:
-                log.write_json(run.further.file, run.further.values())
+            log.note(**run.extra_rollouts.begin())
+            if run.extra_rollouts.file is not None:
+                log.write_json(run.extra_rollouts.file, run.extra_rollouts.values())
             with log.phase("votes before training"):
                 first = prime(run)
             log.note(n_labels_before=run.supervisor.n_labels())
@@ -366,8 +366,10 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
                 run.evaluator.log(log, **position, full=batch.ends_run)
             log.note(answers_given_up=run.supervisor.answers_given_up)
             asked = run.ranks.highest(signals.asked or 0)
-            log.checkpoint(state, batch.step, batch.ends_run or bool(asked), run.refill.waits)
-            if asked and not run.refill.waits:
+            log.checkpoint(
+                state, batch.step, batch.ends_run or bool(asked), run.dynamic_sampler.waits
+            )
+            if asked and not run.dynamic_sampler.waits:
                 stop(asked)
             if batch.step == 1 or not run.config.async_level:  # votes ahead are of older weights
                 check_mismatch(log, row, run.policy.model.dtype, run.config.max_mismatch)
@@ -397,27 +399,27 @@ def prime(run: Run) -> Visited:
         observed.append(run.observer.observe(responses, needs))
     fields = {name: np.concatenate([part[name] for part in observed]) for name in observed[0]}
     answers_NV = np.concatenate(answers)
-    columns = run.supervisor.prime(answers_NV, {**fields, **run.further.first()})
+    columns = run.supervisor.prime(answers_NV, {**fields, **run.extra_rollouts.first()})
     return Visited(np.arange(len(answers_NV)), answers_NV, columns)
 
 
 def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visited, dict[str, Any]]:
     """Train on one batch of problems; returns its votes, and a row of the trace's steps."""
-    config, further = run.config, run.further
+    config, extra = run.config, run.extra_rollouts
     clock, problems_P = Clock(run.policy.device), batch.problems_P
     with clock.phase("rollout"):
         responses = run.votes.sample(problems_P, batch.step)
         if following is not None:
             run.votes.begin(following.problems_P, following.step)
     with clock.phase("further"):
-        fields = further.before(problems_P, batch.step)
+        fields = extra.before(problems_P, batch.step)
     with clock.phase("grade"):
         answers_PV = run.supervisor.read(responses)
         observed = {**fields, **run.observer.observe(responses)}
     with clock.phase("guard"):
         decided = run.supervisor.decide(problems_P, answers_PV, batch.epoch, observed)
     with clock.phase("further"):
-        decided = further.ask(decided, responses)
+        decided = extra.ask(decided, responses)
     with clock.phase("guard"):
         paid = pay(run.rule, decided, config.guard) if decided else None
         streams = shared_streams(run.ranks, paid)
@@ -425,9 +427,11 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
     run.optimizer.rate_scale *= run.supervisor.brake()
     with clock.phase("update"):
         groups = responses.groups(streams, config.mask_truncated)
-        parts = run.refill.mini_batches(groups, further.groups(decided, streams), batch.ends_run)
+        parts = run.dynamic_sampler.mini_batches(
+            groups, extra.groups(decided, streams), batch.ends_run
+        )
         batch_groups = list(chain(*parts))
-        trained, matched = compared(
+        trained, matched = rescore(
             run.optimizer.scorer, batch_groups, config, config.tis_cap or 0.0, run.ranks.share
         )
         left = iter(trained)
@@ -435,11 +439,11 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
     with clock.phase("rollout"):
         run.votes.finish()
     with clock.phase("sync"):
-        further.after_step(batch.step)
+        extra.after_step(batch.step)
         stages = run.engine.update_weights(run.policy.model, version=batch.step)
     means = step_row(steps)
     unread_P = run.supervisor.reads & (answers_PV == UNPARSEABLE).all(axis=1)
-    n_sampled = responses.n_tokens + further.n_sampled
+    n_sampled = responses.n_tokens + extra.n_sampled
     flops = run.token_flops * sum(step.n_inputs for step in steps)
     row = {
         **means,
@@ -456,7 +460,7 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
         **(decided.step_columns if decided else {}),
         **clock.columns(n_sampled, means["tokens"], flops, run.ranks.world),
         **stages,
-        **run.refill.columns,
+        **run.dynamic_sampler.columns,
         **run.votes.columns(responses.n_tokens),
     }
     return Visited(problems_P, answers_PV, decided.rows if decided else {}), row

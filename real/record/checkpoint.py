@@ -47,7 +47,7 @@ from real.ranks.distributed import (
     write_tensors,
 )
 from real.settings.groups import CheckpointSettings
-from real.update.optimizer import WeightAverage
+from real.update.ema import WeightAverage
 
 VERSION = 2
 """Raised when an older program would misread a checkpoint."""

@@ -19,7 +19,7 @@ from real.record.journal import Journal
 from real.record.terminal import summary
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream
-from real.update.optimizer import WeightAverage
+from real.update.ema import WeightAverage
 from real.vote.sample import Sampler
 
 PASS_AT: tuple[PassAt, ...] = (4, 16, 64)

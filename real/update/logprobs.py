@@ -101,8 +101,9 @@ def chunked(
         weight, bias = head.linear.weight, head.linear.bias
         wide = isinstance(head.linear, WideHead) and torch.finfo(weight.dtype).bits < 32
         product = wide_product if wide else linear
-        how = temperature / head.factor, values, gradient, size, product
-        return _Chunked.apply(hidden_nH, weight, bias, targets_n, *how)
+        temperature /= head.factor
+        inputs = hidden_nH, weight, bias, targets_n
+        return _Chunked.apply(*inputs, temperature, values, gradient, size, product)
 
     def of_chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
         return values(head.logits(hidden), targets, temperature)
@@ -129,7 +130,7 @@ class _Chunked(torch.autograd.Function):
         product: Callable[[Tensor, Tensor, Tensor | None], Tensor],
     ) -> tuple[Tensor, ...]:
         ctx.save_for_backward(hidden_nH, weight_VH, bias_V, targets_n)
-        ctx.how, ctx.size, ctx.product = (gradient, temperature), size, product
+        ctx.gradient, ctx.temperature, ctx.size, ctx.product = gradient, temperature, size, product
         pairs = zip(hidden_nH.split(size), targets_n.split(size), strict=True)
         # No name holds the logits of a chunk, so that they are freed before the next are made.
         whole = _joined([values(product(h, weight_VH, bias_V), t, temperature) for h, t in pairs])
@@ -143,7 +144,6 @@ class _Chunked(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         hidden_nH, weight_VH, bias_V, targets_n = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        gradient, temperature = ctx.how
         grad_hidden = torch.empty_like(hidden_nH) if needs_hidden else None
         # Summed over chunks in single precision, whatever that of the weights.
         wide = torch.promote_types(weight_VH.dtype, torch.float32)
@@ -153,7 +153,7 @@ class _Chunked(torch.autograd.Function):
             part = slice(start, start + ctx.size)
             hidden = hidden_nH[part]
             logits = ctx.product(hidden, weight_VH, bias_V)
-            grad_logits = gradient(logits, targets_n[part], grads[0][part], temperature)
+            grad_logits = ctx.gradient(logits, targets_n[part], grads[0][part], ctx.temperature)
             if grad_bias is not None:
                 grad_bias += grad_logits.sum(0)
             narrow = grad_logits.to(weight_VH.dtype)
@@ -199,8 +199,10 @@ def head_scores(
         scores = score_logits(logits_nV, targets_n, temperature, stats)
         return tuple(values for values in scores if values is not None)
 
-    how = values, _score_gradient, chunk_elements
-    return TokenScores(*chunked(head, hidden_nH, targets_n, temperature, *how))
+    scores = chunked(
+        head, hidden_nH, targets_n, temperature, values, _score_gradient, chunk_elements
+    )
+    return TokenScores(*scores)
 
 
 def score_logits(
@@ -240,11 +242,15 @@ def head_entropies(
 ) -> Tensor:
     """(n,) entropies in nats from (n, H) hidden states, with gradient, at least in float32."""
     no_targets_n = hidden_nH.new_zeros(len(hidden_nH), dtype=torch.long)
-    how = (
-        lambda logits, _, temperature: (entropies(logits, temperature),),
-        lambda logits, _, grad, temperature: _entropy_gradient(logits, grad, temperature),
-    )
-    return chunked(head, hidden_nH, no_targets_n, temperature, *how, chunk_elements)[0]
+    return chunked(
+        head,
+        hidden_nH,
+        no_targets_n,
+        temperature,
+        values=lambda logits, _, temperature: (entropies(logits, temperature),),
+        gradient=lambda logits, _, grad, temperature: _entropy_gradient(logits, grad, temperature),
+        chunk_elements=chunk_elements,
+    )[0]
 
 
 def entropies(logits_nV: Tensor, temperature: float) -> Tensor:
@@ -398,22 +404,23 @@ def group_scores(
     rank, world = share
     passes, bundle, _ = scorer.plan(groups, list(map(row_counts, groups)), config, world, bundled)
     shapes = [(3 if stats else 1, *group.old_KT.shape) for group in groups]
-    found = [
-        g.old_KT.new_zeros(s, dtype=torch.float32) for g, s in zip(groups, shapes, strict=True)
-    ]
+    pairs = list(zip(groups, shapes, strict=True))
+    scored = [group.old_KT.new_zeros(shape, dtype=torch.float32) for group, shape in pairs]
     for places in passes[rank::world]:
         batch = scorer.micro_batch(groups, places or passes[0][:1], bundle)
         scores = scorer(batch.rows, config.temperature, stats)
         unfolded = [batch.unfold(values_n).float() for values_n in scores if values_n is not None]
         values_CRT = torch.where(batch.counted_RT, torch.stack(unfolded), 0.0)
         for (index, row), values_CT in zip(places, values_CRT.unbind(1), strict=bool(places)):
-            into_CT = found[index][:, row, : values_CT.shape[1]]
+            into_CT = scored[index][:, row, : values_CT.shape[1]]
             into_CT[:] = values_CT[:, : into_CT.shape[1]]
     if world > 1 and dist.is_initialized():
-        for values_CKT in found:
+        for values_CKT in scored:
             dist.all_reduce(values_CKT)
-    pairs = zip(groups, found, strict=True)
-    return [torch.where(group.counted_KT, values, torch.nan) for group, values in pairs]
+    return [
+        torch.where(group.counted_KT, values_CKT, torch.nan)
+        for group, values_CKT in zip(groups, scored, strict=True)
+    ]
 
 
 def _pick(outputs_BSH: Tensor, index_n: Tensor | int) -> Tensor:

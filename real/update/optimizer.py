@@ -1,17 +1,10 @@
-"""One optimizer step per mini-batch: schedule, clipping, refusals, AdamW, the weights' average.
-
-Low-precision parameters are updated through master weights, copies in single precision: at a
-learning rate of 1e-6 most bfloat16 weights would never move. Gradients of several backward passes
-too are added up in single precision, and each low-precision one is freed.
-"""
+"""One optimizer step per mini-batch: schedule, clipping, refusals, AdamW."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -33,126 +26,11 @@ from real.ranks.distributed import (
     sharded_like,
 )
 from real.settings.groups import UpdateSettings
+from real.update.ema import WeightAverage
 from real.update.grpo import Pass, Reference, backward, initial_reference
 from real.update.logprobs import Scorer
+from real.update.masters import Masters, host_copy
 from real.update.packing import Group, kept, without_rows
-
-Named = Mapping[str, Tensor]
-
-
-class Masters:
-    """Parameters that the optimizer updates in place of the model's."""
-
-    def __init__(self, parameters: Sequence[Tensor], on_host: bool = False) -> None:
-        """Copy parameters below single precision, to main memory if `on_host`; watch gradients."""
-        self.parameters = list(parameters)
-        self.tensors = [_master(p, on_host) for p in self.parameters]
-        """One per parameter, the parameter itself where it needs no copy."""
-        self._sums = list(map(self._watched, self.parameters, self.tensors))
-
-    @torch.no_grad()
-    def gradients(self) -> list[Tensor]:
-        """Return this rank's shards of the gradients, one per master, zero before a pass.
-
-        Those of one pass alone may have the precision of their parameters.
-        """
-        return [
-            sums.value() if sums else _own_gradient(parameter)
-            for parameter, sums in zip(self.parameters, self._sums, strict=True)
-        ]
-
-    @torch.no_grad()
-    def zero_gradients(self) -> None:
-        """Set the gradients to zero, in place."""
-        pairs = list(zip(self.parameters, self._sums, strict=True))
-        if own := [_own_gradient(parameter) for parameter, sums in pairs if sums is None]:
-            torch._foreach_zero_(own)
-        for sums in filter(None, self._sums):
-            sums.clear()
-
-    @staticmethod
-    def _watched(parameter: Tensor, master: Tensor) -> _Sum | None:
-        """The sum of a parameter's gradients where it has a copy; else its own grows in place."""
-        if master is parameter:
-            parameter.grad = torch.zeros_like(parameter)
-            return None
-        return _Sum(parameter, master.dtype)
-
-
-def _own_gradient(parameter: Any) -> Tensor:
-    return local_shard(parameter.grad)
-
-
-class _Sum:
-    """The sum of a parameter's gradients, to which each backward pass moves its own.
-
-    It has the precision of the master, or, where no step had several passes yet, that of the
-    parameter: nothing is lost and no memory taken.
-    """
-
-    def __init__(self, parameter: Tensor, dtype: torch.dtype) -> None:
-        self._parameter, self._dtype = parameter, dtype
-        self._wide: Tensor | None = None
-        self._sum: Tensor | None = None
-        """None where it is zero; else the first gradient itself, or `_wide`."""
-        parameter.register_post_accumulate_grad_hook(self._move)
-
-    def clear(self) -> None:
-        self._sum = None
-
-    def value(self) -> Tensor:
-        if self._sum is None:
-            self._sum = self._widened().zero_()
-        return self._sum
-
-    def _move(self, filled: Tensor) -> None:
-        gradient, filled.grad = filled.grad, None
-        if gradient is None:
-            return
-        if self._sum is None:
-            self._sum = gradient if self._wide is None else self._wide.copy_(gradient)
-            return
-        if self._sum is not self._wide:
-            self._sum = self._widened().copy_(self._sum)
-        self._sum.add_(gradient)
-
-    def _widened(self) -> Tensor:
-        if self._wide is None:
-            self._wide = torch.empty_like(self._parameter, dtype=self._dtype, requires_grad=False)
-        return self._wide
-
-
-def _master(parameter: Tensor, on_host: bool) -> Tensor:
-    if torch.finfo(parameter.dtype).bits >= 32:
-        return parameter
-    wide = parameter.detach().to(torch.float32, copy=True)
-    return host_copy(wide) if on_host else wide
-
-
-@torch.no_grad()
-def host_copy(tensor: Tensor) -> Tensor:
-    """Return a copy in main memory, which CUDA can reach directly if the tensor is on a GPU."""
-    copied = torch.empty_like(tensor, device="cpu").copy_(tensor)
-    if tensor.is_cuda and not registered(torch.cuda.cudart(), copied):
-        warnings.warn(
-            "offload_optimizer: CUDA could not register main memory, so copies to and from the GPU "
-            "are slower; raise the limit of locked memory (ulimit -l)",
-            stacklevel=2,
-        )
-        with contextlib.suppress(RuntimeError):
-            # The error stays pending until a kernel is launched, which raises it: this one.
-            torch.ones(1, device=tensor.device)
-    return copied
-
-
-def registered(runtime: Any, memory: Tensor) -> bool:
-    """Let CUDA, as `torch.cuda.cudart` returns it, reach main memory; returns whether it can.
-
-    torch would round pinned memory up to a power of two. CUDA refuses an empty shard.
-    """
-    size = memory.numel() * memory.element_size()
-    return not size or int(runtime.cudaHostRegister(memory.data_ptr(), size, 0)) == 0
-
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -284,50 +162,6 @@ def _blocks(shards: list[Tensor], block_elements: int) -> Iterable[list[_Piece]]
         yield block
 
 
-class WeightAverage:
-    """An average in single precision at least, of weights by name, sharded as they are."""
-
-    def __init__(self, weights: Named) -> None:
-        self.weights = {
-            name: w.detach().to(torch.promote_types(w.dtype, torch.float32), copy=True)
-            for name, w in weights.items()
-        }
-
-    @torch.no_grad()
-    def follow(self, weights: Named, rate: float) -> None:
-        """Move the average towards the weights: `mean + rate * (weights - mean)`."""
-        for name, mean in self.weights.items():
-            mean.lerp_(weights[name].detach().to(mean.dtype), rate)
-
-    @contextlib.contextmanager
-    def held_by(self, model: Any) -> Iterator[None]:
-        """Let the model hold the average meanwhile. It costs one more copy of its weights."""
-        own = {name: p for name, p in model.named_parameters() if name in self.weights}
-        kept = {name: p.detach().clone() for name, p in own.items()}
-        try:
-            _copy_all(self.weights, own)
-            yield
-        finally:
-            _copy_all(kept, own)
-
-    @contextlib.contextmanager
-    def answering(
-        self, model: Any, hand_over: Callable[[int], object], version: int
-    ) -> Iterator[int]:
-        """Let an engine, given weights by `hand_over`, sample by the average; gives its version."""
-        with self.held_by(model):
-            # A number that no version of the trained weights has.
-            hand_over(-1 - version)
-            yield -1 - version
-        hand_over(version)
-
-
-@torch.no_grad()
-def _copy_all(weights: Named, to: Named) -> None:
-    for name, p in to.items():
-        p.copy_(weights[name])
-
-
 class Fault(StrEnum):
     """A number of a step that was not finite; all but the first lead to a refusal."""
 
@@ -365,7 +199,7 @@ class PolicyOptimizer:
 
     def __init__(
         self,
-        model: Any,
+        scorer: Scorer,
         config: UpdateSettings,
         n_scheduled: int,
         share: tuple[int, int] = (0, 1),
@@ -375,8 +209,8 @@ class PolicyOptimizer:
 
         With FSDP2 the scorer is sharded already. Without a reference it is the model as it is now.
         """
-        self.scorer = model if isinstance(model, Scorer) else Scorer(model)
-        self.model: Any = self.scorer.model
+        self.scorer = scorer
+        self.model: Any = scorer.model
         self.config = config
         self.n_scheduled = n_scheduled
         self.n_done = 0
@@ -388,7 +222,7 @@ class PolicyOptimizer:
         self._share = share
         self._reference = reference
         if config.kl_coef > 0 and reference is None:
-            self._reference = initial_reference(self.scorer)
+            self._reference = initial_reference(scorer)
         trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.masters = Masters(list(trained.values()), config.offload_optimizer)
         self.parameters: list[Tensor] = self.masters.tensors

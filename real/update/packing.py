@@ -153,13 +153,13 @@ def plan(
 
 def bundles_of(places: Sequence[Place], bundle: int) -> list[list[Place]]:
     """Sorted places cut into those that stand together: a problem's, at most `bundle` of them."""
-    found: list[list[Place]] = []
+    bundles: list[list[Place]] = []
     for place in places:
-        if found and found[-1][0][0] == place[0] and len(found[-1]) < bundle:
-            found[-1].append(place)
+        if bundles and bundles[-1][0][0] == place[0] and len(bundles[-1]) < bundle:
+            bundles[-1].append(place)
         else:
-            found.append([place])
-    return found
+            bundles.append([place])
+    return bundles
 
 
 def bundle_size(
@@ -209,7 +209,7 @@ def _rows(groups: Sequence[Group], counts: Sequence[RowCounts], bundle: int = 1)
 def _without_repeats(row: PackedRow, groups: Sequence[Group]) -> PackedRow:
     """The row of a bundle with prefixes that its responses share counted once."""
     group = groups[row.places[0][0]]
-    _, new_DT, _ = _prefixes(_take(group, [k for _, k in row.places]))
+    _, new_DT, _ = _prefixes(take(group, [k for _, k in row.places]))
     return row._replace(length=group.prompt_L.shape[0] + int(new_DT.sum()))
 
 
@@ -333,7 +333,7 @@ def micro_batch(
     """
     # Sorted places: rows of a problem stand together.
     together = bundles_of(places, bundle if bundle > 1 else len(places))
-    parts = tuple(_take(groups[rows[0][0]], [row for _, row in rows]) for rows in together)
+    parts = tuple(take(groups[rows[0][0]], [row for _, row in rows]) for rows in together)
     width = max(part.tokens_KT.shape[1] for part in parts)
     counted_RT = _stack([part.counted_KT for part in parts], width)
     if bundle > 1:
@@ -406,7 +406,7 @@ def _bundle(part: Group, width: int) -> tuple[Tensor, Tensor]:
     return sequence_3S, pad(place_DT[which_K], (1, beyond), value=n_prompt - 1)
 
 
-def _take(group: Group, rows: list[int]) -> Group:
+def take(group: Group, rows: list[int]) -> Group:
     """Those rows of a group, with the columns that only padding uses cut off."""
     whole = rows == list(range(group.lengths_K.shape[0]))
     index = slice(None) if whole else torch.tensor(rows, device=group.lengths_K.device)

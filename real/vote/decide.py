@@ -1,15 +1,12 @@
 """From the answers of a visit to labels, the guard's decisions and advantages, on every rank.
 
-Columns of the trace that need the true answers are computed for it alone. Dynamic sampling is that
-of Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", section 3.2;
-https://arxiv.org/abs/2503.14476.
+Columns of the trace that need the true answers are computed for it alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -37,9 +34,7 @@ from lab.trace.schema import visit_columns
 from real.answers import UNPARSEABLE, AnswerIds, Equality
 from real.ranks.distributed import ALONE, Ranks
 from real.settings.config import TrainConfig, rule_of
-from real.settings.groups import UpdateSettings
 from real.settings.seeds import Stream, generator
-from real.update.packing import Group, kept
 from real.vote.sample import Responses
 
 Ints = NDArray[np.int64]
@@ -81,8 +76,8 @@ class Supervisor:
         self.rule = rule_of(config)
         self.guard = Guard(config.guard)
         self.state = self.guard.init(len(truths))
-        own = config.treatment if self.reads else OWN
-        self._treat = Treatments(own, config.seed, [0], (config.epochs, len(truths)))
+        treatment = config.treatment if self.reads else OWN
+        self._treat = Treatments(treatment, config.seed, [0], (config.epochs, len(truths)))
 
     def read(self, responses: Responses) -> Ints:
         """Return (P, V) answer ids, -1 for unparseable ones; all -1 on ranks that do not read."""
@@ -120,8 +115,8 @@ class Supervisor:
         )
         self.state = self.state.put(problems_P, state)
         deal_P = self._uniforms(Stream.DEAL, problems_P, visit, 1)[:, 0]
-        own = Treatment.of(decision)
-        decision = decision.treated(*self._treat(own, problems_P, visit, deal_P))
+        treatment = self._treat(Treatment.of(decision), problems_P, visit, deal_P)
+        decision = decision.treated(*treatment)
         # The trace's rows are those of the votes, also where the truth is trained on instead.
         rows = {**self._rows(problems_P, votes, decision), "visit": visit}
         if self.config.labels == "truth":
@@ -241,9 +236,8 @@ def shared_streams(ranks: Ranks, streams: PolicyStreams | None) -> PolicyStreams
     """Return the first rank's streams on every rank; all ranks must call this."""
     packed = None  # or (P, 2K + 2): both advantages, weight, drop
     if streams is not None:
-        ends = streams.weight[:, None], streams.drop[:, None]
-        parts = [streams.majority, streams.minority, *ends]
-        packed = np.concatenate(parts, axis=1, dtype=np.float64)
+        columns = streams.majority, streams.minority, streams.weight, streams.drop
+        packed = np.column_stack(columns).astype(np.float64)
     values_PC = ranks.from_first(packed)
     n_samples = values_PC.shape[1] // 2 - 1
     return PolicyStreams(
@@ -252,56 +246,3 @@ def shared_streams(ranks: Ranks, streams: PolicyStreams | None) -> PolicyStreams
         weight=values_PC[:, -2],
         drop=values_PC[:, -1] > 0,
     )
-
-
-def mini_batches(groups: list[Group], further: list[list[Group]], size: int) -> list[list[Group]]:
-    """Return the groups of every optimizer step, of `size` problems, with their `further` ones."""
-    return [
-        [*groups[start : start + size], *chain(*further[start : start + size])]
-        for start in range(0, len(groups), size)
-    ]
-
-
-class Refill:
-    """Groups that wait until there are enough of them for an update.
-
-    The problems of every sampled batch vote, and the guard decides on them, whether they train or
-    not. Groups that are dropped or have equal rewards do not train, and neither do those beyond
-    `batch_size`. While groups wait the weights stay, and the learning rate's schedule goes on.
-    """
-
-    def __init__(self, config: UpdateSettings) -> None:
-        self._most, self._size = config.max_num_gen_batches, config.batch_size
-        self._mini = config.mini_batch
-        self._waiting: list[list[Group]] = []
-        self._n_batches = 0
-        self.columns: dict[str, int] = {}
-        """Columns of the steps about the last batch; none where batches are not refilled."""
-
-    @property
-    def waits(self) -> bool:
-        """Sampled groups wait for further ones: no point to stop at."""
-        return self._n_batches > 0
-
-    def mini_batches(
-        self, groups: list[Group], further: list[list[Group]], ends_run: bool
-    ) -> list[list[Group]]:
-        """As the function `mini_batches` after a batch; all empty while groups wait."""
-        planned = mini_batches(groups, further, self._mini)
-        if self._most == 1:
-            return planned
-        problems = mini_batches(groups, further, 1)
-        self._waiting += [own for own in problems if kept(own, drop_uniform=True)]
-        self._n_batches += 1
-        # A smaller batch, at the end of an epoch, has steps for fewer problems.
-        room = min(self._size, len(planned) * self._mini)
-        enough = len(self._waiting) >= self._size == room
-        if not enough and self._n_batches < self._most and not ends_run:
-            self.columns = {"n_gen_batches": 0, "n_trained": 0}
-            return [[] for _ in planned]
-        chosen = self._waiting[:room]
-        self.columns = {"n_gen_batches": self._n_batches, "n_trained": len(chosen)}
-        self._waiting, self._n_batches = [], 0
-        starts = range(0, len(chosen), self._mini)
-        parts = [list(chain(*chosen[start : start + self._mini])) for start in starts]
-        return [*([] for _ in planned[len(parts) :]), *parts]

@@ -7,9 +7,6 @@ gradient: about a third of an update on as many rows.
 Steps are the parts between blank lines, as SCOPE cuts responses. One token may hold the end of a
 step and the blank line (`.\n\n`), or a blank line may be spread over several. So the text is put
 together token by token.
-
-Similarities compare bags of character n-grams, counted into buckets by a checksum: no model, equal
-on every machine. EVOL-RL's embedder sees meaning where n-grams see wording.
 """
 
 from __future__ import annotations
@@ -34,6 +31,7 @@ from real.update.logprobs import Scorer, group_scores
 from real.update.packing import Group
 from real.vote.decide import Fields
 from real.vote.sample import Responses
+from real.vote.similarity import similarities
 from real.vote.tool import tool_verdicts
 
 _BLANK_LINES = re.compile(r"\n\s*\n")
@@ -147,59 +145,6 @@ def _group(prompt: Sequence[int], tokens_KT: Tensor, lengths_K: Tensor) -> Group
     )
 
 
-SIZES = (3, 4, 5)
-BUCKET_BITS = 12
-"""N-grams are counted in 2 to this many buckets."""
-MOST_CHARACTERS = 20_000
-"""Of a longer text this much is looked at."""
-_BASE, _MIX = np.uint64(1_000_003), np.uint64(0x9E3779B97F4A7C15)
-
-
-def similarities(texts_PK: Sequence[Sequence[str]]) -> NDArray[np.float64]:
-    """(P, K, K) cosine similarities of the K responses to each of P problems, in [-1, 1].
-
-    1 between equal texts, else 0 where a vector is zero, as an empty text's is.
-    """
-    matrices = []
-    for texts_K in texts_PK:
-        row_of = {text: row for row, text in enumerate(dict.fromkeys(texts_K))}
-        places_K = np.array([row_of[text] for text in texts_K])
-        matrices.append(_cosines(ngrams(list(row_of)))[places_K[:, None], places_K])
-    return np.stack(matrices)
-
-
-def ngrams(texts: Sequence[str]) -> NDArray[np.float32]:
-    """(n, buckets) counts of the texts' n-grams; runs of white space and both ends are a space."""
-    cleaned = [f" {' '.join(text[:MOST_CHARACTERS].split())} " for text in texts]
-    # A surrogate without its other half is a character like any other here.
-    codes = np.frombuffer("".join(cleaned).encode("utf-32-le", "surrogatepass"), np.uint32)
-    rows = np.repeat(np.arange(len(texts)), [len(text) for text in cleaned])
-    places = []
-    for size in SIZES:
-        n_grams = max(0, len(codes) - size + 1)
-        sums = np.full(n_grams, size, np.uint64)
-        for offset in range(size):
-            sums = sums * _BASE + codes[offset : offset + n_grams]
-        buckets = (sums * _MIX) >> np.uint64(64 - BUCKET_BITS)
-        first, last = rows[:n_grams], rows[size - 1 :]
-        inside = first == last
-        places.append((first[inside] << BUCKET_BITS) + buckets[inside].astype(np.int64))
-    counts = np.bincount(np.concatenate(places), minlength=len(texts) << BUCKET_BITS)
-    return counts.reshape(len(texts), -1).astype(np.float32)
-
-
-def _cosines(vectors_nE: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(n, n) of different texts; 1 on the diagonal."""
-    # Most buckets are empty in all of a problem's texts. Sums over counts are exact in any order.
-    vectors = vectors_nE[:, vectors_nE.any(axis=0)].astype(np.float64)
-    products = vectors @ vectors.T
-    sizes = np.sqrt(np.diagonal(products))
-    sizes = np.where(sizes == 0, 1.0, sizes)
-    cosines = np.clip(products / (sizes * sizes[:, None]), -1.0, 1.0)
-    np.fill_diagonal(cosines, 1.0)
-    return cosines
-
-
 OF_LABELS = frozenset({Need.STEP_LOGPROB, Need.TOOL})
 """Observations that decide labels; the others matter to rewards alone."""
 
@@ -234,8 +179,9 @@ class Observer:
         if needs & {Need.ENTROPY, Need.CERTAINTY}:
             entropy_PV, certainty_PV = rollouts.entropy_PV, rollouts.certainty_PV
             if entropy_PV is None or certainty_PV is None:  # the engine gives none
-                how = rollouts, self._config, self._share
-                entropy_PV, certainty_PV = token_stats(self._scorer, responses.prompts, *how)
+                entropy_PV, certainty_PV = token_stats(
+                    self._scorer, responses.prompts, rollouts, self._config, self._share
+                )
             observed |= {Need.ENTROPY: entropy_PV, Need.CERTAINTY: certainty_PV}
         return {str(need): _array(values) for need, values in observed.items() if need in needs}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from threading import Thread
 from typing import Any, NamedTuple
@@ -16,14 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from guard_core import PolicyStreams
-from lab.base.errors import Unfit
-from real.answers import UNPARSEABLE, AnswerIds
 from real.engines.ranked import RankedEngine
 from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling
 from real.model.machine import in_phase
 from real.model.policy import Policy
 from real.problems.problem import PromptSet
-from real.settings.groups import TaskSettings
 from real.settings.seeds import Stream, torch_generator
 from real.update.packing import Group
 
@@ -163,9 +160,14 @@ class VoteSampler:
 
     def before_training(self, max_rows: int) -> Iterator[Responses]:
         """Sample votes on all problems before training; yield some problems at a time, in order."""
-        generator = self._sampler.generator(Stream.VOTES, 0)
-        how = self._n_votes, self._sampling, 0, generator, max_rows
-        return self._sampler.sample_all(self._prompts, *how)
+        return self._sampler.sample_all(
+            self._prompts,
+            self._n_votes,
+            self._sampling,
+            version=0,
+            generator=self._sampler.generator(Stream.VOTES, 0),
+            max_rows=max_rows,
+        )
 
     def sample(self, problems_P: Ints, step: int) -> Responses:
         """Return the votes of batch `step`, sampled now unless they were before."""
@@ -177,16 +179,22 @@ class VoteSampler:
             rollouts = drawn.rollouts.of_version(step - 2)
             return Responses(problems_P.tolist(), prompts, rollouts.to(policy.device), policy)
         self._columns = {"staleness": 0.0, "seconds_ahead": 0.0} if self._ahead else {}
-        how = self._n_votes, self._sampling, step - 1, self._sampler.generator(Stream.VOTES, step)
-        return self._sampler.sample(problems_P.tolist(), prompts, *how)
+        return self._sampler.sample(
+            problems_P.tolist(),
+            prompts,
+            self._n_votes,
+            self._sampling,
+            version=step - 1,
+            generator=self._sampler.generator(Stream.VOTES, step),
+        )
 
     def begin(self, problems_P: Ints, step: int) -> None:
         """Begin to sample the votes of batch `step` with the weights that the engine has."""
         if self._ahead:
             generator = self._sampler.generator(Stream.VOTES, step)
             self._pending = Future(), len(problems_P)
-            # A daemon: a run that fails meanwhile does not wait for it.
             arguments = self._pending[0], self._tokens(problems_P), generator
+            # A daemon: a run that fails meanwhile does not wait for it.
             Thread(target=self._draw, args=arguments, name="sampling", daemon=True).start()
 
     def _draw(
@@ -197,8 +205,8 @@ class VoteSampler:
         draw = engine.sample_part if isinstance(engine, RankedEngine) else engine.sample
         try:
             with in_phase("rollout"):
-                found = draw(prompts, self._n_votes, self._sampling, generator)
-            pending.set_result(_DrawnVotes(found, time.perf_counter() - started))
+                rollouts = draw(prompts, self._n_votes, self._sampling, generator)
+            pending.set_result(_DrawnVotes(rollouts, time.perf_counter() - started))
         except BaseException as error:  # raised again where the responses are waited for
             pending.set_exception(error)
 
@@ -215,8 +223,8 @@ class VoteSampler:
         self._drawn, engine = pending.result(), self._sampler.engine
         if isinstance(engine, RankedEngine):
             # Ranks exchange tensors in their main threads alone, where the order is one for all.
-            how = n_problems, self._n_votes, self._sampling
-            whole = engine.gathered(self._drawn.rollouts, *how)
+            part = self._drawn.rollouts
+            whole = engine.gathered(part, n_problems, self._n_votes, self._sampling)
             self._drawn = self._drawn._replace(rollouts=whole)
 
     def columns(self, n_tokens: int) -> dict[str, float]:
@@ -243,47 +251,3 @@ class VoteSampler:
 
     def _tokens(self, problems_P: Ints) -> list[list[int]]:
         return [self._prompts.tokens[i] for i in problems_P]
-
-
-_PROBLEMS, _EACH = 16, 4
-"""Problems of the pilot, spread over the set, and responses to each."""
-_SHOWN, _CHARACTERS = 3, 60
-"""Responses in the message, and characters of the end of each, where an answer would stand."""
-
-
-def check_readable(
-    sampler: Sampler, prompts: PromptSet, sampling: Sampling, config: TaskSettings
-) -> None:
-    """Refuse a model of which few responses hold an answer: its votes would be empty.
-
-    The pilot's random numbers are the same for all seeds and arms. There is none for an embedded
-    task and model or where `max_unread` is 1.
-    """
-    embedded = config.is_tiny and config.own_model is None
-    if embedded or config.max_unread == 1:
-        return
-    chosen = sorted({int(i) for i in np.linspace(0, len(prompts) - 1, _PROBLEMS).round()})
-    generator = torch.Generator(sampler.policy.device).manual_seed(0)
-    sampling = replace(sampling, stats=False, logprobs=False)
-    tokens = [prompts.tokens[i] for i in chosen]
-    sampler.hand_over(0)
-    with in_phase("rollout"):
-        drawn = sampler.sample(chosen, tokens, _EACH, sampling, 0, generator)
-    answer_ids = AnswerIds(prompts.truths)
-    pairs = zip(chosen, drawn.texts, strict=True)
-    read = [answer_ids.ids(i, texts, config.extract) for i, texts in pairs]
-    unread_PN = np.stack(read) == UNPARSEABLE
-    if unread_PN.mean() <= config.max_unread:
-        return
-    places = np.argwhere(unread_PN)
-    shown = places[np.linspace(0, len(places) - 1, _SHOWN).astype(int)]
-    ends = ", ".join(repr(drawn.texts[p][n][-_CHARACTERS:]) for p, n in shown)
-    cut = int((~drawn.rollouts.finished_PN).sum())
-    raise Unfit(
-        f"{unread_PN.mean():.0%} of {unread_PN.size} responses of a pilot have no answer in a "
-        f"\\boxed{{}}, such as those that end in {ends}; try --extract flexible, which reads the "
-        "last number where there is no box, another --prompt-suffix (it is "
-        f"{config.prompt_suffix!r}), a longer --max-response-tokens ({cut} were cut at "
-        f"{config.max_response_tokens}), a --stop text or a --chat-template, or train all the "
-        "same with --max-unread 1"
-    )

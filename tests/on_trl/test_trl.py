@@ -33,6 +33,7 @@ from lab.base.errors import UserError
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
 from real.update.grpo import backward
+from real.update.logprobs import Scorer
 from real.update.packing import Group, kept
 from real.vote.decide import Supervisor, pay
 
@@ -89,7 +90,7 @@ def by_hand(order, epochs):
             groups = kept([group], drop_uniform=False)
             model.zero_grad(set_to_none=True)
             if groups:
-                backward(model, on_policy(model, groups), config)
+                backward(Scorer(model), on_policy(model, groups), config)
             # Advantages that are all 0 are not computed: their gradient is 0.
             zeros = [torch.zeros_like(p) if groups else None for p in model.parameters()]
             gradients.append(

@@ -8,6 +8,7 @@ from whole_runs import Done
 
 from real.settings.config import TrainConfig
 from real.update.grpo import backward
+from real.update.logprobs import Scorer
 from real.update.packing import Group
 from real.verl.plugin.trainer import MINORITY
 from real.verl.plugin.votes import place_of
@@ -36,7 +37,7 @@ def step_again(done: Done, step: int):
         )
         before = [p.detach().clone() for p in model.parameters()]
         adamw.zero_grad()
-        backward(model, [group], TrainConfig(temperature=1.0))
+        backward(Scorer(model), [group], TrainConfig(temperature=1.0))
         for p in model.parameters():
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

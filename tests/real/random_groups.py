@@ -27,29 +27,22 @@ def random_model(seed: int) -> GPT2LMHeadModel:
     return GPT2LMHeadModel(config).double().eval()
 
 
-def logprobs_of(model: Any, prompt_L: Tensor, tokens_KT: Tensor, temperature: float) -> Tensor:
-    """(K, T) log-probs of response tokens to one prompt, with gradient.
-
-    Args:
-        model: a causal language model of transformers.
-        prompt_L: (L,) token ids that all rows share.
-        tokens_KT: (K, T) response token ids, padded on the right.
-        temperature: divides the logits.
-    """
+def logprobs_of(scorer: Scorer, prompt_L: Tensor, tokens_KT: Tensor, temperature: float) -> Tensor:
+    """(K, T) log-probs of response tokens to one (L,) prompt, with gradient."""
     n_rows, width = tokens_KT.shape
     inputs = torch.cat([prompt_L.expand(n_rows, -1), tokens_KT[:, :-1]], dim=1)
     rows = PackedRows(inputs, None, width, tokens_KT.flatten())
-    return Scorer(model)(rows, temperature).logprobs_n.view(n_rows, width)
+    return scorer(rows, temperature).logprobs_n.view(n_rows, width)
 
 
-def make_group(model: GPT2LMHeadModel, seed: int = 0, rows: int = 8, **changes: object) -> Group:
+def make_group(scorer: Scorer, seed: int = 0, rows: int = 8, **changes: object) -> Group:
     """Random responses of unequal length, from a policy that is some way off."""
     g = torch.Generator().manual_seed(seed)
     prompt = torch.randint(0, VOCABULARY, (PROMPT + seed % 3,), generator=g)
     tokens = torch.randint(0, VOCABULARY, (rows, RESPONSE), generator=g)
     lengths = torch.randint(1, RESPONSE + 1, (rows,), generator=g)
     with torch.no_grad():
-        old = logprobs_of(model, prompt, tokens, 0.6)
+        old = logprobs_of(scorer, prompt, tokens, 0.6)
     old = old + 0.3 * torch.randn(old.shape, generator=g, dtype=old.dtype)
     majority, minority = torch.randn((2, rows), generator=g, dtype=torch.float64)
     group = Group(prompt, tokens, old, lengths, majority, minority)
@@ -79,11 +72,11 @@ def random_rows(
 
 
 def gradient(
-    model: torch.nn.Module, groups: list[Group], config: UpdateSettings, **options: Any
+    scorer: Scorer, groups: list[Group], config: UpdateSettings, **options: Any
 ) -> tuple[float, Tensor]:
-    model.zero_grad(set_to_none=True)
-    done = backward(model, groups, config, **options)
-    flat = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    scorer.zero_grad(set_to_none=True)
+    done = backward(scorer, groups, config, **options)
+    flat = [p.grad.flatten() for p in scorer.parameters() if p.grad is not None]
     return done.loss, torch.cat(flat) if flat else torch.zeros(0)
 
 

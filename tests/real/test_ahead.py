@@ -24,7 +24,7 @@ from real.engines.rollouts import EngineError, Sampling, shard_requests
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import load_policy
 from real.tiny import CHECKPOINT
-from real.update.grpo import importance_weights
+from real.update.correction import importance_weights
 from real.update.logprobs import Scorer, group_scores
 from real.update.optimizer import PolicyOptimizer
 from real.update.packing import Group

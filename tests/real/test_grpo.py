@@ -19,7 +19,6 @@ from random_groups import (
     silenced,
 )
 from torch import Tensor
-from transformers import GPT2LMHeadModel
 
 from real.settings.groups import LossSettings
 from real.update.grpo import backward, denominator, initial_reference, kl_estimate, token_loss
@@ -28,8 +27,8 @@ from real.update.packing import Group, kept, row_counts, without_rows
 
 
 @pytest.fixture(scope="module")
-def model() -> GPT2LMHeadModel:
-    return random_model(1)
+def scorer() -> Scorer:
+    return Scorer(random_model(1))
 
 
 def test_token_loss_by_hand():
@@ -48,15 +47,15 @@ def test_token_loss_by_hand():
     assert wide[0, 0].item() == pytest.approx(-1.28 * 2.5)
 
 
-def test_one_pass_equals_two_passes(model: GPT2LMHeadModel):
+def test_one_pass_equals_two_passes(scorer: Scorer):
     """(1 - beta) L_MV + beta L_min, each with its own forward and backward, value and gradient."""
-    beta, group = 0.24, make_group(model)
+    beta, group = 0.24, make_group(scorer)
     zero = torch.zeros_like(group.majority_K)
-    first = gradient(model, [replace(group, minority_K=zero)], CONFIG)
-    second = gradient(model, [replace(group, majority_K=zero)], CONFIG)
+    first = gradient(scorer, [replace(group, minority_K=zero)], CONFIG)
+    second = gradient(scorer, [replace(group, majority_K=zero)], CONFIG)
     scaled = (1 - beta) * group.majority_K, beta * group.minority_K
     both = replace(group, majority_K=scaled[0], minority_K=scaled[1])
-    found = gradient(model, [both], CONFIG)
+    found = gradient(scorer, [both], CONFIG)
     check_close(found, *((1 - beta) * a + beta * b for a, b in zip(first, second, strict=True)))
     assert found[1].abs().max() > 1e-3
 
@@ -69,14 +68,14 @@ def check_close(found: tuple[float, Tensor], loss: float, grad: Tensor) -> None:
 @pytest.mark.parametrize("max_tokens_per_microbatch", [1, 30, 16384])
 @pytest.mark.parametrize("kind", ["dapo", "grpo", "dr_grpo"])
 def test_order_of_rows_and_cut_into_passes_do_not_matter(
-    model: GPT2LMHeadModel, kind: Any, max_tokens_per_microbatch: int
+    scorer: Scorer, kind: Any, max_tokens_per_microbatch: int
 ):
     """Weights and advantages follow their problem and their response."""
-    groups = [make_group(model, seed, weight=w) for seed, w in enumerate((0.35, 1.0, 0.7))]
+    groups = [make_group(scorer, seed, weight=w) for seed, w in enumerate((0.35, 1.0, 0.7))]
     turned = [permuted(group, seed) for seed, group in enumerate((groups[2], groups[0], groups[1]))]
     config = replace(CONFIG, loss=kind, max_response_tokens=RESPONSE)
     cut = replace(config, max_tokens_per_microbatch=max_tokens_per_microbatch)
-    check_close(gradient(model, turned, cut), *gradient(model, groups, config))
+    check_close(gradient(scorer, turned, cut), *gradient(scorer, groups, config))
 
 
 def permuted(group: Group, seed: int) -> Group:
@@ -87,15 +86,14 @@ def permuted(group: Group, seed: int) -> Group:
 
 @pytest.mark.parametrize("kl_coef", [0.0, 0.1])
 @pytest.mark.parametrize("world", [2, 3])
-def test_ranks_together_are_one_rank(model: GPT2LMHeadModel, world: int, kl_coef: float):
+def test_ranks_together_are_one_rank(scorer: Scorer, world: int, kl_coef: float):
     """The mean of the ranks' gradients, as sharded training takes it, is that of one rank."""
-    groups = [make_group(model, seed, rows=4) for seed in (1, 2)]
+    groups = [make_group(scorer, seed, rows=4) for seed in (1, 2)]
     config = replace(CONFIG, max_tokens_per_microbatch=25, kl_coef=kl_coef)
     reference = initial_reference(Scorer(random_model(9)))
-    whole = gradient(model, groups, config, reference=reference)
+    whole = gradient(scorer, groups, config, reference=reference)
     calls: list[int] = []
-    scorer = Scorer(model)
-    hook = model.base_model.register_forward_hook(lambda *_: calls.append(1))
+    hook = scorer.model.base_model.register_forward_hook(lambda *_: calls.append(1))
     parts = [
         gradient(scorer, groups, config, share=(rank, world), reference=reference)
         for rank in range(world)
@@ -107,13 +105,13 @@ def test_ranks_together_are_one_rank(model: GPT2LMHeadModel, world: int, kl_coef
 
 
 @pytest.mark.parametrize("kind", ["dapo", "grpo", "dr_grpo"])
-def test_loss_against_loops(model: GPT2LMHeadModel, kind: str):
+def test_loss_against_loops(scorer: Scorer, kind: str):
     """The mini-batch's loss from its definition, token by token."""
-    groups = [make_group(model, 3, weight=0.7), make_group(model, 4)]
+    groups = [make_group(scorer, 3, weight=0.7), make_group(scorer, 4)]
     total, n_tokens, n_rows = 0.0, 0, 0
     for group in groups:
         with torch.no_grad():
-            new = logprobs_of(model, group.prompt_L, group.tokens_KT, CONFIG.temperature)
+            new = logprobs_of(scorer, group.prompt_L, group.tokens_KT, CONFIG.temperature)
         for row, length in enumerate(group.lengths_K.tolist()):
             cost = 0.0
             for place in range(length):
@@ -126,100 +124,99 @@ def test_loss_against_loops(model: GPT2LMHeadModel, kind: str):
     bottom = {"dapo": n_tokens, "grpo": n_rows, "dr_grpo": n_rows * RESPONSE}[kind]
     config = replace(CONFIG, loss=kind, max_response_tokens=RESPONSE)
     assert denominator([row_counts(group) for group in groups], config) == bottom
-    assert gradient(model, groups, config)[0] == pytest.approx(total / bottom, rel=1e-10)
+    assert gradient(scorer, groups, config)[0] == pytest.approx(total / bottom, rel=1e-10)
 
 
-def test_silent_group_counts_in_the_denominator_without_being_computed(model: GPT2LMHeadModel):
-    loud, silent = make_group(model, 7), silenced(make_group(model, 8))
-    alone = gradient(model, [loud], CONFIG)[1]
+def test_silent_group_counts_in_the_denominator_without_being_computed(scorer: Scorer):
+    loud, silent = make_group(scorer, 7), silenced(make_group(scorer, 8))
+    alone = gradient(scorer, [loud], CONFIG)[1]
     calls: list[int] = []
-    scorer = Scorer(model)
-    hook = model.base_model.register_forward_hook(lambda *_: calls.append(1))
+    hook = scorer.model.base_model.register_forward_hook(lambda *_: calls.append(1))
     together = gradient(scorer, [loud, silent], CONFIG)[1]
     hook.remove()
     assert len(calls) == 1
-    done = backward(model, [loud, silent], CONFIG)
+    done = backward(scorer, [loud, silent], CONFIG)
     assert done.n_tokens - int(silent.lengths_K.sum()) == done.n_forward > done.n_clipped > 0
     share = int(loud.lengths_K.sum()) / done.n_tokens
     torch.testing.assert_close(together, alone * share, rtol=1e-10, atol=1e-14)
 
 
-def test_kept_leaves_out_dropped_groups_and_if_asked_uniform_ones(model: GPT2LMHeadModel):
-    loud = make_group(model, 7)
+def test_kept_leaves_out_dropped_groups_and_if_asked_uniform_ones(scorer: Scorer):
+    loud = make_group(scorer, 7)
     silent, dropped = silenced(loud), replace(loud, dropped=True)
     assert kept([loud, silent, dropped], drop_uniform=False) == [loud, silent]
     assert kept([loud, silent, dropped], drop_uniform=True) == [loud]
 
 
-def test_padding_reaches_nothing(model: GPT2LMHeadModel):
-    group = make_group(model, 9)
+def test_padding_reaches_nothing(scorer: Scorer):
+    group = make_group(scorer, 9)
     places = torch.arange(RESPONSE)
     padding = places >= group.lengths_K[:, None]
     assert padding.any()
     tokens = torch.where(padding, 3, group.tokens_KT)
     spoiled = replace(group, tokens_KT=tokens, old_KT=group.old_KT.masked_fill(padding, torch.nan))
-    check_close(gradient(model, [spoiled], CONFIG), *gradient(model, [group], CONFIG))
+    check_close(gradient(scorer, [spoiled], CONFIG), *gradient(scorer, [group], CONFIG))
 
 
-def test_tokens_without_a_log_prob_leave_loss_and_denominator(model: GPT2LMHeadModel):
+def test_tokens_without_a_log_prob_leave_loss_and_denominator(scorer: Scorer):
     """The engine gave NaN for one token: as if the token had no loss; for a row: as if not there.
 
     The loss of the rest is found from its definition.
     """
-    group = make_group(model, 3, lengths_K=torch.full((8,), RESPONSE))
+    group = make_group(scorer, 3, lengths_K=torch.full((8,), RESPONSE))
     old = group.old_KT.clone()
     old[0, 2], old[5] = torch.nan, -torch.inf
     holed = replace(group, old_KT=old)
-    done = backward(model, [holed], CONFIG)
+    done = backward(scorer, [holed], CONFIG)
     assert done.n_tokens == done.n_forward == 8 * RESPONSE - 7 and done.n_left_out == 7
     with torch.no_grad():
-        new = logprobs_of(model, group.prompt_L, group.tokens_KT, CONFIG.temperature)
+        new = logprobs_of(scorer, group.prompt_L, group.tokens_KT, CONFIG.temperature)
     cost = token_loss(new, group.old_KT, group.majority_K, group.minority_K, CONFIG)[0]
     for kind, bottom in (("dapo", 41), ("grpo", 7), ("dr_grpo", 7 * RESPONSE)):
         per_row = torch.where(old.isfinite(), cost, 0.0).sum(dim=1)
         if kind == "grpo":
             per_row = per_row / old.isfinite().sum(dim=1).clamp(min=1)
         config = replace(CONFIG, loss=kind, max_response_tokens=RESPONSE)
-        loss, grad = gradient(model, [holed], config)
+        loss, grad = gradient(scorer, [holed], config)
         assert loss == pytest.approx(float(per_row.sum()) / bottom, rel=1e-10)
         assert grad.isfinite().all() and grad.any()
 
 
-def test_rows_for_which_the_model_gives_nothing_are_named(model: GPT2LMHeadModel):
+def test_rows_for_which_the_model_gives_nothing_are_named(scorer: Scorer):
     """And without them the pass is that of the others."""
-    broken = copy.deepcopy(model)
+    broken = copy.deepcopy(scorer.model)
     with torch.no_grad():
         broken.base_model.wte.weight[5] = torch.nan
-    groups = [make_group(model, seed) for seed in (1, 2)]
+    groups = [make_group(scorer, seed) for seed in (1, 2)]
     tokens = [torch.where(g.tokens_KT == 5, 6, g.tokens_KT) for g in groups]
     tokens[0][3, 0] = 5
     tokens[1][6, 1] = 5
     longest = torch.full((8,), RESPONSE)
     # The spoiled weight is never an input but in these rows: not in prompts, and heads are tied.
-    broken.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    broken.lm_head.weight = torch.nn.Parameter(scorer.model.lm_head.weight.detach().clone())
     prompts = [torch.where(g.prompt_L == 5, 6, g.prompt_L) for g in groups]
     groups = [
         replace(g, tokens_KT=t, lengths_K=longest, prompt_L=p)
         for g, t, p in zip(groups, tokens, prompts, strict=True)
     ]
-    done = backward(broken, groups, replace(CONFIG, max_tokens_per_microbatch=30))
+    done = backward(Scorer(broken), groups, replace(CONFIG, max_tokens_per_microbatch=30))
     assert done.broken == ((0, 3), (1, 6))
-    rest = backward(broken, without_rows(groups, done.broken), CONFIG)
+    rest = backward(Scorer(broken), without_rows(groups, done.broken), CONFIG)
     assert rest.broken == () and rest.n_left_out == 2 * RESPONSE
     assert rest.n_tokens == 14 * RESPONSE and np.isfinite(rest.loss)
 
 
-def test_kl_term_by_finite_reference(model: GPT2LMHeadModel):
+def test_kl_term_by_finite_reference(scorer: Scorer):
     """Loss = policy loss + coefficient x mean of k3, which no problem's weight scales."""
-    groups = [make_group(model, 1, weight=0.5), make_group(model, 2)]
-    other = random_model(7)
+    groups = [make_group(scorer, 1, weight=0.5), make_group(scorer, 2)]
+    other = Scorer(random_model(7))
     config = replace(CONFIG, kl_coef=0.3)
-    done = backward(model, groups, config, reference=initial_reference(Scorer(other)))
-    plain = backward(model, groups, CONFIG)
+    done = backward(scorer, groups, config, reference=initial_reference(other))
+    plain = backward(scorer, groups, CONFIG)
     total, n_tokens = 0.0, 0
     for group in groups:
         with torch.no_grad():
-            mine = logprobs_of(model, group.prompt_L, group.tokens_KT, 0.6)[group.real_KT]
+            mine = logprobs_of(scorer, group.prompt_L, group.tokens_KT, 0.6)[group.real_KT]
             its = logprobs_of(other, group.prompt_L, group.tokens_KT, 0.6)[group.real_KT]
         total += float(((its - mine).exp() - (its - mine) - 1).sum())
         n_tokens += len(mine)
@@ -227,13 +224,13 @@ def test_kl_term_by_finite_reference(model: GPT2LMHeadModel):
     assert done.kl == pytest.approx(total / n_tokens, rel=1e-9) and done.kl > 0 == plain.kl
 
 
-def test_silent_groups_are_pulled_to_the_reference(model: GPT2LMHeadModel):
+def test_silent_groups_are_pulled_to_the_reference(scorer: Scorer):
     """With a KL term they have a gradient, so they are computed."""
-    silent = silenced(make_group(model, 1))
+    silent = silenced(make_group(scorer, 1))
     config = replace(CONFIG, kl_coef=0.3)
     reference = initial_reference(Scorer(random_model(7)))
-    assert gradient(model, [silent], config, reference=reference)[1].abs().max() > 1e-3
-    assert not gradient(model, [silent], CONFIG)[1].any()
+    assert gradient(scorer, [silent], config, reference=reference)[1].abs().max() > 1e-3
+    assert not gradient(scorer, [silent], CONFIG)[1].any()
 
 
 def test_kl_estimate_has_the_mean_of_the_divergence():
@@ -243,17 +240,17 @@ def test_kl_estimate_has_the_mean_of_the_divergence():
     assert (kl_estimate(p.log(), q.log()) >= 0).all()
 
 
-def test_correction_scales_each_token(model: GPT2LMHeadModel):
+def test_correction_scales_each_token(scorer: Scorer):
     """A constant factor scales the loss; 0 leaves a token without a gradient."""
-    group, other = make_group(model, 1), make_group(model, 2)
+    group, other = make_group(scorer, 1), make_group(scorer, 2)
     half = replace(group, correction_KT=torch.full_like(group.old_KT, 0.5))
-    scaled = gradient(model, [half, replace(other, weight=0.5)], CONFIG)
-    plain = gradient(model, [group, other], CONFIG)
+    scaled = gradient(scorer, [half, replace(other, weight=0.5)], CONFIG)
+    plain = gradient(scorer, [group, other], CONFIG)
     check_close(scaled, plain[0] / 2, plain[1] / 2)
     # What stands at padding reaches nothing.
     holed = torch.where(group.real_KT, 0.5, torch.nan)
     half = replace(half, correction_KT=holed)
-    found = gradient(model, [half, replace(other, weight=0.5)], CONFIG)
+    found = gradient(scorer, [half, replace(other, weight=0.5)], CONFIG)
     check_close(found, plain[0] / 2, plain[1] / 2)
     muted = replace(group, correction_KT=torch.zeros_like(group.old_KT))
-    assert not gradient(model, [muted], CONFIG)[1].any()
+    assert not gradient(scorer, [muted], CONFIG)[1].any()

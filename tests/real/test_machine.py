@@ -177,7 +177,7 @@ def test_a_bug_carries_its_innermost_phase():
     ("function", "phase"),
     [
         ("real.engines.transformers_engine.TransformersEngine.update_weights", "sync"),
-        ("real.vote.further.ExtraRollouts.after_step", "sync"),
+        ("real.vote.extra_rollouts.ExtraRollouts.after_step", "sync"),
         ("real.record.evaluation.evaluate", "evaluation"),
         ("real.record.checkpoint.Checkpoints.save", "checkpoint"),
         ("real.trainer.prepare", "start"),

@@ -17,14 +17,14 @@ from real import TrainConfig, train
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.settings.groups import UpdateSettings
-from real.update.grpo import (
+from real.update.correction import (
     GEOMETRIC_MASK,
     PROBE_ROWS,
-    backward,
-    compared,
     importance_weights,
     mismatch_kl,
+    rescore,
 )
+from real.update.grpo import backward
 from real.update.logprobs import Scorer, group_scores
 from real.update.packing import Group
 from real.vote.sample import Responses
@@ -86,7 +86,7 @@ SETTINGS = UpdateSettings(temperature=TEMPERATURE, max_tokens_per_microbatch=409
 @pytest.mark.parametrize("gap", [0.0, 0.2, -0.2])
 def test_the_mismatch_is_that_of_the_engine(scorer: Scorer, gap: float, cap: float) -> None:
     groups = sampled(scorer)
-    found, columns = compared(scorer, off_by(groups, gap), SETTINGS, cap)
+    found, columns = rescore(scorer, off_by(groups, gap), SETTINGS, cap)
     expected = math.exp(-gap) - 1 + gap
     assert columns["mismatch_kl"] == pytest.approx(expected, rel=1e-3, abs=1e-10)
     if cap:
@@ -106,9 +106,9 @@ def test_without_a_cap_only_a_few_rows_are_looked_at(
         seen.append(list(groups))
         return group_scores(scorer, groups, *rest)
 
-    monkeypatch.setattr("real.update.grpo.group_scores", recording)
+    monkeypatch.setattr("real.update.correction.group_scores", recording)
     groups = sampled(scorer)
-    found, _ = compared(scorer, groups, SETTINGS)
+    found, _ = rescore(scorer, groups, SETTINGS)
     assert all(a is b for a, b in zip(found, groups, strict=True))
     assert [len(g.lengths_K) for g in seen[0]] == [1] * PROBE_ROWS
 
@@ -117,7 +117,7 @@ def test_groups_that_are_not_trained_on_are_not_corrected(scorer: Scorer) -> Non
     groups = sampled(scorer)
     groups[0] = replace(groups[0], dropped=True)
     groups[1] = replace(groups[1], majority_K=torch.zeros(4))
-    found, columns = compared(scorer, off_by(groups, 0.2), SETTINGS, 2.0)
+    found, columns = rescore(scorer, off_by(groups, 0.2), SETTINGS, 2.0)
     assert [g.correction_KT is None for g in found] == [True, True, *[False] * 4]
     assert columns["mismatch_kl"] == pytest.approx(math.exp(-0.2) - 1 + 0.2, rel=1e-3)
 
@@ -134,13 +134,13 @@ def test_the_correction_scales_the_gradient_by_the_truncated_ratio(
 ) -> None:
     groups = sampled(scorer)
     expected = factor * gradient(scorer, groups)
-    corrected, _ = compared(scorer, off_by(groups, gap), SETTINGS, 1.25)
+    corrected, _ = rescore(scorer, off_by(groups, gap), SETTINGS, 1.25)
     assert torch.allclose(gradient(scorer, corrected), expected, atol=1e-6, rtol=1e-4)
 
 
 def test_log_probs_of_the_trainer_may_replace_the_engines_without_weights(scorer: Scorer) -> None:
     groups, anew = sampled(scorer), replace(SETTINGS, old_logprobs="trainer")
-    found, columns = compared(scorer, off_by(groups, 0.5), anew)
+    found, columns = rescore(scorer, off_by(groups, 0.5), anew)
     assert all(group.correction_KT is None for group in found) and "tis_weight" not in columns
     assert columns["mismatch_kl"] == pytest.approx(math.exp(-0.5) - 1 + 0.5, rel=1e-3)
     expected = gradient(scorer, groups)
@@ -150,7 +150,7 @@ def test_log_probs_of_the_trainer_may_replace_the_engines_without_weights(scorer
 def test_a_missing_log_prob_of_the_engine_stays_out_of_the_loss(scorer: Scorer) -> None:
     groups = sampled(scorer)
     groups[2].old_KT[1, 0] = math.nan
-    found, columns = compared(scorer, groups, SETTINGS, 2.0)
+    found, columns = rescore(scorer, groups, SETTINGS, 2.0)
     assert not found[2].counted_KT[1, 0]
     assert found[2].counted_KT.sum() == groups[2].counted_KT.sum()
     assert math.isfinite(columns["mismatch_kl"])
@@ -160,11 +160,11 @@ def test_a_missing_log_prob_of_the_engine_stays_out_of_the_loss(scorer: Scorer) 
 def test_outliers_of_an_engine_are_left_out_and_counted(scorer: Scorer) -> None:
     groups = off_by(sampled(scorer), 0.01)
     groups[0].old_KT[1] -= 5.0
-    found, columns = compared(scorer, groups, SETTINGS, 2.0)
+    found, columns = rescore(scorer, groups, SETTINGS, 2.0)
     assert columns["masked"] == pytest.approx(1 / 24)
     assert found[0].correction_KT is not None and not found[0].correction_KT[1].any()
     groups[0].majority_K[1] = 7.0
-    again, _ = compared(scorer, groups, SETTINGS, 2.0)
+    again, _ = rescore(scorer, groups, SETTINGS, 2.0)
     torch.testing.assert_close(gradient(scorer, again), gradient(scorer, found))
 
 

@@ -16,14 +16,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
 from real.engines.rollouts import Rollouts
-from real.vote.observe import (
-    BUCKET_BITS,
-    ngrams,
-    similarities,
-    step_logprobs,
-    steps_of,
-    token_texts,
-)
+from real.vote.observe import step_logprobs, steps_of, token_texts
+from real.vote.similarity import BUCKET_BITS, ngrams, similarities
 
 # Ċ is a line feed and Ġ a space in byte-level vocabularies; Ã and © are the two bytes of é.
 BYTES = ["<pad>", "<eos>", "a", "b", ".", "Ċ", "ĊĊ", ".ĊĊ", "Ġ", "Ã", "©", "aĊ", "ĊaĊĊb"]

@@ -15,7 +15,9 @@ from transformers import Qwen2ForCausalLM
 from lab.base.errors import UserError
 from real.settings.groups import UpdateSettings
 from real.tiny.pretrain import Recipe, initial_model
-from real.update.optimizer import Fault, Masters, MeasuredAdamW, PolicyOptimizer, registered
+from real.update.logprobs import Scorer
+from real.update.masters import Masters, registered
+from real.update.optimizer import Fault, MeasuredAdamW, PolicyOptimizer
 from real.update.packing import Group
 
 SMALL = Recipe(width=16, layers=1, mlp_width=24)
@@ -45,7 +47,7 @@ def taken(*seeds: int, **settings: Any) -> PolicyOptimizer:
 def make_optimizer(dtype: torch.dtype = torch.float32, **changes: Any) -> PolicyOptimizer:
     model = initial_model(SMALL, 0).eval().to(dtype)
     config = replace(UpdateSettings(temperature=1.0, lr=1e-2, warmup_ratio=0.0), **changes)
-    return PolicyOptimizer(model, config, n_scheduled=10)
+    return PolicyOptimizer(Scorer(model), config, n_scheduled=10)
 
 
 def test_silent_groups_move_the_weights_as_the_full_computation_does(monkeypatch):

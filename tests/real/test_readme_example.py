@@ -13,6 +13,7 @@ from random_groups import CONFIG, gradient, logprobs_of, make_group, random_mode
 import guard_core
 from guard_core import Draws, Guard, GuardConfig, Votes, policy_streams
 from guard_core.rules import Observations, make_rule, response_streams
+from real.update.logprobs import Scorer
 from real.update.packing import kept
 
 ROOT = Path(__file__).parents[2]
@@ -39,8 +40,8 @@ def test_the_example_of_readme_trains_what_the_trainer_trains(monkeypatch):
     decision, guard = names["decision"], names["guard"]
     assert decision.skip.any() and not decision.skip.all()
     assert ((decision.beta > 0) & ~decision.skip).any() and (decision.weight < 1).any()
-    model = random_model(1)
-    groups = [make_group(model, seed, rows=32) for seed in range(8)]
+    scorer = Scorer(random_model(1))
+    groups = [make_group(scorer, seed, rows=32) for seed in range(8)]
     obs = Observations(votes=names["votes"], draws=np.zeros((8, 0)), answers=names["answers"])
     pair = response_streams(make_rule("ttrl"), obs, decision, guard.config)
     streams = policy_streams(*pair, decision, guard.config)
@@ -54,14 +55,14 @@ def test_the_example_of_readme_trains_what_the_trainer_trains(monkeypatch):
         )
         for p, group in enumerate(groups)
     ]
-    loss, expected = gradient(model, kept(trained, drop_uniform=False), CONFIG)
+    loss, expected = gradient(scorer, kept(trained, drop_uniform=False), CONFIG)
 
-    model.zero_grad()
-    logp = [logprobs_of(model, g.prompt_L, g.tokens_KT, CONFIG.temperature) for g in groups]
+    scorer.zero_grad()
+    logp = [logprobs_of(scorer, g.prompt_L, g.tokens_KT, CONFIG.temperature) for g in groups]
     old, mask = (torch.stack([getattr(g, name) for g in groups]) for name in ("old_KT", "real_KT"))
     own = names["loss"](torch.stack(logp), old, mask)
     own.backward()
-    found = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    found = torch.cat([p.grad.flatten() for p in scorer.parameters() if p.grad is not None])
     assert own.item() == pytest.approx(loss, rel=1e-12)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
     for part in ("minority", "weight", "drop"):  # each is needed for that

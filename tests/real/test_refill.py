@@ -13,7 +13,7 @@ from lab.base.errors import UserError
 from lab.trace.trace import Trace
 from real import TrainConfig, resume, train
 from real.update.packing import Group
-from real.vote.decide import Refill
+from real.vote.dynamic_sampling import DynamicSampler
 
 CONFIG = TrainConfig(
     n_problems=14, batch_size=4, mini_batch=2, n_votes=8, n_samples=4, epochs=3, eval_every=0,
@@ -33,8 +33,9 @@ def names(parts: list[list[Group]]) -> list[list[int]]:
     return [[int(group.prompt_L) for group in part] for part in parts]
 
 
-def refill(most: int = 3, size: int = 4, mini: int = 2) -> Refill:
-    return Refill(replace(CONFIG, max_num_gen_batches=most, batch_size=size, mini_batch=mini))
+def refill(most: int = 3, size: int = 4, mini: int = 2) -> DynamicSampler:
+    sizes = {"max_num_gen_batches": most, "batch_size": size, "mini_batch": mini}
+    return DynamicSampler(replace(CONFIG, **sizes))
 
 
 def test_groups_wait_until_a_batch_is_full_and_surplus_ones_are_let_go():

@@ -22,7 +22,7 @@ from real.run import Run, prepare
 from real.tiny import ARITHMETIC, CHECKPOINT
 from real.tiny.arithmetic import evaluate, is_expression, reworded
 from real.vote.decide import Decided, pay
-from real.vote.further import (
+from real.vote.second_votes import (
     FIRST_RATE,
     LAST_RATE,
     REQUEST,
@@ -93,7 +93,7 @@ def has(run: Run, expected: Any) -> bool:
 
 def test_the_teacher_votes_and_leaves_no_trace():
     run = prepare(of_rule("co_rewarding_2").settled())
-    teacher, before = run.further, weights(run)
+    teacher, before = run.extra_rollouts, weights(run)
     assert isinstance(teacher, Teacher)
     with teacher.answering(0) as version:
         assert version == 0  # it is the model itself
@@ -170,15 +170,15 @@ def test_a_language_model_rewords_its_own_problems(tmp_path, monkeypatch):
     monkeypatch.setattr(
         type(run.policy), "texts", lambda self, t, n: written if len(t) == 4 else texts(t, n)
     )
-    second = run.further
+    second = run.extra_rollouts
     assert isinstance(second, Paraphrases)
     assert second.begin() == {"paraphrases_missing": 2}
     assert second.texts_N == ["1+1=", "2+2=", None, None]
-    asked = second.asked.tokens
+    asked = second.prompts.tokens
     assert asked[2:] == run.prompts.tokens[2:] and len(asked[0]) == 4
     other = Paraphrases(second.parts)
     other.restore({}, json.loads(json.dumps(second.values())))
-    assert other.asked.tokens == asked and "Do not solve" in REQUEST
+    assert other.prompts.tokens == asked and "Do not solve" in REQUEST
     monkeypatch.undo()
     first, again = Paraphrases(second.parts), Paraphrases(second.parts)
     assert first.begin() == again.begin() and first.texts_N == again.texts_N

@@ -39,8 +39,8 @@ from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS, EvaluationRule
 from real.tiny.pretrain import VerifyingRecipe, build_verifying, measure, measure_judging
 from real.tiny.tasks import EOS_ID, PAD_ID, encode, is_held_out
 from real.update.packing import Group
-from real.vote import further
-from real.vote.further import TinyWording, Wording
+from real.vote import judge
+from real.vote.judge import TinyWording, Wording
 
 RECORD = json.loads((VERIFYING / "recipe.json").read_text())
 SHORT = VerifyingRecipe(steps=3, batch_size=4, n_conversations=4, warmup_steps=1)
@@ -278,13 +278,13 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[Group]]:
 
     monkeypatch.setattr(real.update.optimizer.PolicyOptimizer, "step", watched)
     # The tiny model's tokenizer knows no words: a question is then the attempt's own digits.
-    monkeypatch.setattr(further, "QUESTION", "{attempt}=")
+    monkeypatch.setattr(judge, "QUESTION", "{attempt}=")
     return seen
 
 
 def test_trusted_problems_train_answers_and_verdicts(config, steps, monkeypatch):
     verdicts = cycle([1, 1, 0, 1])  # the majority right, the rival wrong and right
-    monkeypatch.setattr(further.Wording, "verdict", lambda self, _: next(verdicts))
+    monkeypatch.setattr(judge.Wording, "verdict", lambda self, _: next(verdicts))
     trace = train(config, progress=False)
     assert len(steps) == 8 and (trace.steps["n_updates"] > 0).all()
     asked = [groups for groups in steps if len(groups) == 1 + 2 * Q]
@@ -300,7 +300,7 @@ def test_trusted_problems_train_answers_and_verdicts(config, steps, monkeypatch)
 
 
 def test_doubted_problems_leave(config, steps, monkeypatch):
-    monkeypatch.setattr(further.Wording, "verdict", lambda self, _: 0)
+    monkeypatch.setattr(judge.Wording, "verdict", lambda self, _: 0)
     train(config, progress=False)
     asked = [groups for groups in steps if len(groups) > 1]
     assert asked and all(group.dropped for groups in asked for group in groups)
@@ -310,8 +310,8 @@ def test_doubted_problems_leave(config, steps, monkeypatch):
 def test_rejected_problems_are_solved_again(config, steps, monkeypatch):
     # The rival is rejected once, and nothing but a digit in a box is asked for again.
     verdicts = cycle([1, 1, 0, -1])
-    monkeypatch.setattr(further.Wording, "verdict", lambda self, _: next(verdicts))
-    monkeypatch.setattr(further.Wording, "request", lambda _, problem, *rest: problem)
+    monkeypatch.setattr(judge.Wording, "verdict", lambda self, _: next(verdicts))
+    monkeypatch.setattr(judge.Wording, "request", lambda _, problem, *rest: problem)
     train(replace(config, rule_options={"verifications": Q, "regenerations": 3}), progress=False)
     asked = [groups for groups in steps if len(groups) > 1]
     assert asked and all(len(groups) == 1 + 2 * Q + 1 for groups in asked)

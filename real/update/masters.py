@@ -1,0 +1,131 @@
+"""Master weights: copies in single precision of weights that the model holds in a lower one.
+
+At a learning rate of 1e-6 most bfloat16 weights would never move. Gradients of several backward
+passes too are added up in single precision, and each low-precision one is freed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from real.ranks.distributed import local_shard
+
+
+class Masters:
+    """Parameters that the optimizer updates in place of the model's."""
+
+    def __init__(self, parameters: Sequence[Tensor], on_host: bool = False) -> None:
+        """Copy parameters below single precision, to main memory if `on_host`; watch gradients."""
+        self.parameters = list(parameters)
+        self.tensors = [_master(p, on_host) for p in self.parameters]
+        """One per parameter, the parameter itself where it needs no copy."""
+        self._sums = list(map(self._watched, self.parameters, self.tensors))
+
+    @torch.no_grad()
+    def gradients(self) -> list[Tensor]:
+        """Return this rank's shards of the gradients, one per master, zero before a pass.
+
+        Those of one pass alone may have the precision of their parameters.
+        """
+        return [
+            sums.value() if sums else _own_gradient(parameter)
+            for parameter, sums in zip(self.parameters, self._sums, strict=True)
+        ]
+
+    @torch.no_grad()
+    def zero_gradients(self) -> None:
+        """Set the gradients to zero, in place."""
+        pairs = list(zip(self.parameters, self._sums, strict=True))
+        if gradients := [_own_gradient(parameter) for parameter, sums in pairs if sums is None]:
+            torch._foreach_zero_(gradients)
+        for sums in filter(None, self._sums):
+            sums.clear()
+
+    @staticmethod
+    def _watched(parameter: Tensor, master: Tensor) -> _Sum | None:
+        """The sum of a parameter's gradients where it has a copy; else its own grows in place."""
+        if master is parameter:
+            parameter.grad = torch.zeros_like(parameter)
+            return None
+        return _Sum(parameter, master.dtype)
+
+
+def _own_gradient(parameter: Any) -> Tensor:
+    return local_shard(parameter.grad)
+
+
+class _Sum:
+    """The sum of a parameter's gradients, to which each backward pass moves its own.
+
+    It has the precision of the master, or, where no step had several passes yet, that of the
+    parameter: nothing is lost and no memory taken.
+    """
+
+    def __init__(self, parameter: Tensor, dtype: torch.dtype) -> None:
+        self._parameter, self._dtype = parameter, dtype
+        self._wide: Tensor | None = None
+        self._sum: Tensor | None = None
+        """None where it is zero; else the first gradient itself, or `_wide`."""
+        parameter.register_post_accumulate_grad_hook(self._move)
+
+    def clear(self) -> None:
+        self._sum = None
+
+    def value(self) -> Tensor:
+        if self._sum is None:
+            self._sum = self._widened().zero_()
+        return self._sum
+
+    def _move(self, filled: Tensor) -> None:
+        gradient, filled.grad = filled.grad, None
+        if gradient is None:
+            return
+        if self._sum is None:
+            self._sum = gradient if self._wide is None else self._wide.copy_(gradient)
+            return
+        if self._sum is not self._wide:
+            self._sum = self._widened().copy_(self._sum)
+        self._sum.add_(gradient)
+
+    def _widened(self) -> Tensor:
+        if self._wide is None:
+            self._wide = torch.empty_like(self._parameter, dtype=self._dtype, requires_grad=False)
+        return self._wide
+
+
+def _master(parameter: Tensor, on_host: bool) -> Tensor:
+    if torch.finfo(parameter.dtype).bits >= 32:
+        return parameter
+    wide = parameter.detach().to(torch.float32, copy=True)
+    return host_copy(wide) if on_host else wide
+
+
+@torch.no_grad()
+def host_copy(tensor: Tensor) -> Tensor:
+    """Return a copy in main memory, which CUDA can reach directly if the tensor is on a GPU."""
+    copied = torch.empty_like(tensor, device="cpu").copy_(tensor)
+    if tensor.is_cuda and not registered(torch.cuda.cudart(), copied):
+        warnings.warn(
+            "offload_optimizer: CUDA could not register main memory, so copies to and from the GPU "
+            "are slower; raise the limit of locked memory (ulimit -l)",
+            stacklevel=2,
+        )
+        with contextlib.suppress(RuntimeError):
+            # The error stays pending until a kernel is launched, which raises it: this one.
+            torch.ones(1, device=tensor.device)
+    return copied
+
+
+def registered(runtime: Any, memory: Tensor) -> bool:
+    """Let CUDA, as `torch.cuda.cudart` returns it, reach main memory; returns whether it can.
+
+    torch would round pinned memory up to a power of two. CUDA refuses an empty shard.
+    """
+    size = memory.numel() * memory.element_size()
+    return not size or int(runtime.cudaHostRegister(memory.data_ptr(), size, 0)) == 0

@@ -1,0 +1,94 @@
+"""Responses that a rule samples in addition to the votes: the protocol of `ExtraRollouts`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from guard_core import PolicyStreams
+from guard_core.rules import Rule
+from real.engines.rollouts import Sampling
+from real.problems.problem import Problem, PromptSet
+from real.problems.prompts import longest_prompt, prompt_tokens
+from real.ranks.distributed import Ranks
+from real.settings.config import TrainConfig
+from real.update.packing import Group
+from real.vote.decide import Decided, Fields
+from real.vote.sample import Responses, Sampler
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a run that a rule's own generation needs."""
+
+    config: TrainConfig
+    rule: Rule
+    prompts: PromptSet
+    sampler: Sampler
+    sampling: Sampling
+    """Of the votes."""
+    read: Callable[[Responses], Ints]
+    """Responses to (P, V) answer ids, see `Supervisor.read`."""
+    ranks: Ranks
+
+    @property
+    def limit(self) -> int:
+        """Most tokens of a prompt, which neither the engine nor the model may exceed."""
+        return longest_prompt(self.config, self.sampler.policy)
+
+    def encode(self, problem: Problem, suffix: str | None = None) -> list[int]:
+        """Return a prompt's tokens."""
+        return prompt_tokens(problem, self.config, self.sampler.policy, suffix)
+
+
+class ExtraRollouts:
+    """A rule's own generation. This class samples nothing; it is that of most rules.
+
+    For every batch of problems the trainer calls `before`, `ask`, `groups` and, once the batch was
+    trained on, `after_step`, in this order and on all ranks.
+    """
+
+    n_sampled = 0
+    file: str | None = None
+    """Name in the run folder of a copy of `values` for readers."""
+
+    def begin(self) -> dict[str, Any]:
+        """Prepare, once before the first votes; returns facts for the manifest."""
+        return {}
+
+    def first(self) -> Fields:
+        """Return observations of all problems before training, that labels depend on."""
+        return {}
+
+    def before(self, problems_P: Ints, step: int) -> Fields:
+        """Sample what labels of batch `step` depend on; returns observations by their names."""
+        return {}
+
+    def ask(self, decided: Decided | None, responses: Responses) -> Decided | None:
+        """Sample what rewards depend on; returns `decided` with the evidence, None for None."""
+        return decided
+
+    def groups(self, decided: Decided | None, streams: PolicyStreams) -> list[list[Group]]:
+        """Return (P,) groups of extra responses to train on; empty for none at all."""
+        return []
+
+    def after_step(self, step: int) -> None:
+        """Follow the weights, which batch `step` has changed."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of a checkpoint."""
+        return {}
+
+    def values(self) -> Any:
+        """Return the plain values of a checkpoint; None where there is nothing to keep."""
+        return None
+
+    def restore(self, tensors: dict[str, Tensor], values: Any) -> None:
+        """Take over what `tensors` and `values` returned."""

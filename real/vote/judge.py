@@ -1,0 +1,243 @@
+"""The trained model as the judge of its own responses.
+
+Every question, which asks for a reasoned verdict in a box, is a sample of its own, also about the
+same response. A verdict that it is wrong is followed by a request to solve the problem again. Both
+are trained on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guard_core import PolicyStreams
+from guard_core.advantages import standardise
+from guard_core.rules import Observations
+from guard_core.rules.evidence import CoVerRL
+from real.answers.boxes import last_box
+from real.problems.problem import Problem, Turn
+from real.settings.seeds import Stream
+from real.tiny import judging
+from real.update.packing import Group
+from real.vote.decide import Decided
+from real.vote.extra_rollouts import ExtraRollouts, Ints, Parts
+from real.vote.sample import Responses
+
+Floats = NDArray[np.float64]
+
+QUESTION = r"""A problem and an attempt at it follow. Judge whether the attempt's answer is right.
+
+<problem>
+{problem}
+</problem>
+
+<attempt>
+{attempt}
+</attempt>
+
+Go through the attempt step by step and check every step, or solve the problem yourself and compare.
+Then end with your verdict: \boxed{{correct}} if the answer is right, \boxed{{wrong}} if it is not.
+"""
+_REQUEST = r"""You found the attempt wrong. Solve the problem once more, thinking step by step,
+and end with your new answer in \boxed{}.
+"""
+_VERDICTS = {"correct": 1, "wrong": 0, "incorrect": 0}
+_STYLE = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
+
+
+class Wording:
+    """The wording for language models that follow instructions."""
+
+    max_tokens: int | None = None
+    """Longest verification; that of responses if None."""
+
+    def question(self, problem: Problem, response: str) -> Problem:
+        """Return the question about a response; the problem's earlier messages stay in front."""
+        asked = QUESTION.strip().format(problem=problem.prompt.strip(), attempt=response.strip())
+        return Problem(f"{problem.id}/verify", asked, None, problem.before)
+
+    def verdict(self, text: str) -> int:
+        r"""Return 1 for `\boxed{correct}`, 0 for wrong or incorrect, -1 for anything else."""
+        box = last_box(text)
+        if box is None:
+            return -1
+        return _VERDICTS.get(_STYLE.sub(r"\1", box).strip(" \n\t.").lower(), -1)
+
+    def request(self, problem: Problem, response: str, verification: str) -> Problem:
+        """Return the request for a new response, after question and verification."""
+        asked = self.question(problem, response)
+        before = (*asked.before, Turn("user", asked.prompt), Turn("assistant", verification))
+        return Problem(f"{problem.id}/again", _REQUEST.strip(), None, before)
+
+
+class TinyWording(Wording):
+    """The wording in the tiny task's own tokens; see `real.tiny.judging`."""
+
+    max_tokens = judging.VERIFICATION_TOKENS
+
+    def question(self, problem: Problem, response: str) -> Problem:
+        asked = judging.question(problem.prompt, response)
+        return Problem(f"{problem.id}/verify", asked, None)
+
+    def verdict(self, text: str) -> int:
+        """Plus is right, minus wrong."""
+        return judging.read_verdict(text)
+
+    def request(self, problem: Problem, response: str, verification: str) -> Problem:
+        asked = judging.request(problem.prompt, response, verification)
+        return Problem(f"{problem.id}/again", asked, None)
+
+
+_AGAIN = 1
+"""Last position of the random numbers of new solutions, in the verifier's stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """M questions about the responses to P problems, with their answers."""
+
+    verdicts_PQ: Ints
+    """1 judged right, 0 judged wrong, -1 not asked or not readable."""
+    questions_PQ: Ints
+    """Index of each question among the M; -1 not asked."""
+    responses: Responses | None
+    """(M, 1) verifications; None where nothing was asked."""
+
+
+Solutions = tuple[list[int], Responses, Floats]
+"""After each of M verdicts that a response is wrong N new solutions: (M,) index of the batch's
+problem, (M, N) responses, (M, N) advantages."""
+
+
+class Judge(ExtraRollouts):
+    """Asks about responses of a batch, and keeps the answers to be trained on."""
+
+    def __init__(self, rule: CoVerRL, parts: Parts) -> None:
+        self._rule, self._parts = rule, parts
+        self.wording = TinyWording() if parts.config.tiny_verifies else Wording()
+        self._step = 0
+        self.asked: Asked | None = None
+        self._again: Solutions | None = None
+
+    def before(self, problems_P: Ints, step: int) -> dict[str, NDArray[Any]]:
+        """Forget the batch before."""
+        self._step, self.n_sampled, self.asked, self._again = step, 0, None, None
+        return {}
+
+    def ask(self, decided: Decided | None, responses: Responses) -> Decided | None:
+        """Let the model judge, first a response with the label, and solve again what is wrong."""
+        chosen = self._rule.questions(decided.obs, decided.decision.label) if decided else None
+        chosen_PQ = self._parts.ranks.from_first(chosen).astype(np.int64)
+        self.asked = self._verify(chosen_PQ, responses)
+        if self._rule.regenerations:
+            self._again = self._solve_again(self.asked, chosen_PQ, responses, decided)
+        if decided is None:
+            return None
+        return replace(decided, obs=replace(decided.obs, verdicts=self.asked.verdicts_PQ))
+
+    def groups(self, decided: Decided | None, streams: PolicyStreams) -> list[list[Group]]:
+        """Return a group of one per verification, of N per wrong verdict, as far as they stay."""
+        asked, solutions = self.asked, [self._again] if self._again else []
+        assert asked is not None
+        advantages_PQ = self._parts.ranks.from_first(
+            self._advantages(decided.obs, asked.questions_PQ >= 0) if decided else None
+        )
+        if asked.responses is not None:
+            rows_M, columns_M = np.nonzero(asked.questions_PQ >= 0)
+            advantages_M1 = advantages_PQ[rows_M, columns_M][:, None]
+            solutions.insert(0, (rows_M.tolist(), asked.responses, advantages_M1))
+        groups: list[list[Group]] = [[] for _ in streams.drop]
+        for rows_M, responses, advantages_MN in solutions:
+            # A problem's extra groups have the weight of its votes.
+            weighted = PolicyStreams(
+                majority=advantages_MN,
+                minority=np.zeros_like(advantages_MN),
+                weight=streams.weight[rows_M],
+                drop=streams.drop[rows_M],
+            )
+            for row, group in zip(rows_M, responses.groups(weighted), strict=True):
+                groups[row].append(group)
+        return groups
+
+    def _advantages(self, obs: Observations, asked_PQ: NDArray[np.bool_]) -> Floats:
+        """(P, Q) rewards of verdicts, standardised within each answer's verifications."""
+        rewards_PQ = self._rule.verifier_rewards(obs)
+        advantages_PQ = np.full(rewards_PQ.shape, np.nan)
+        for half in (slice(self._rule.verifications), slice(self._rule.verifications, None)):
+            for row in np.flatnonzero(asked_PQ[:, half].any(axis=1)):
+                asked_H = asked_PQ[row, half]
+                advantages_PQ[row, half][asked_H] = standardise(rewards_PQ[row, half][asked_H])
+        return advantages_PQ
+
+    def _verify(self, chosen_PQ: Ints, responses: Responses) -> Asked:
+        """Ask about the chosen ones of the V responses, -1 for none, as long as a prompt may be."""
+        prompts, rows = [], []
+        questions_PQ = np.full_like(chosen_PQ, -1)
+        encoded: dict[tuple[int, int], list[int]] = {}
+        for row, column in np.argwhere(chosen_PQ >= 0).tolist():
+            key = (row, int(chosen_PQ[row, column]))
+            if key not in encoded:
+                text = responses.texts[row][key[1]]
+                question = self.wording.question(self._problem(responses, row), text)
+                encoded[key] = self._parts.encode(question, "")
+            if len(encoded[key]) <= self._parts.limit:
+                questions_PQ[row, column] = len(prompts)
+                prompts.append(encoded[key])
+                rows.append(row)
+        if not prompts:
+            return Asked(questions_PQ.copy(), questions_PQ, None)
+        verifications = self._sample(responses, rows, prompts, 1, self.wording.max_tokens)
+        verdicts_M = np.array([self.wording.verdict(text) for (text,) in verifications.texts])
+        verdicts_PQ = np.where(questions_PQ >= 0, verdicts_M[questions_PQ], -1)
+        return Asked(verdicts_PQ, questions_PQ, verifications)
+
+    def _solve_again(
+        self, asked: Asked, chosen_PQ: Ints, responses: Responses, decided: Decided | None
+    ) -> Solutions | None:
+        """Sample new solutions after the verdicts "wrong" on problems that stay; None for none."""
+        if asked.responses is None:
+            return None
+        prompts, rows = [], []
+        stays_P = self._rule.trusts(asked.verdicts_PQ)
+        for row, column in np.argwhere((asked.verdicts_PQ == 0) & stays_P[:, None]).tolist():
+            (verification,) = asked.responses.texts[asked.questions_PQ[row, column]]
+            response = responses.texts[row][int(chosen_PQ[row, column])]
+            asks = self.wording.request(self._problem(responses, row), response, verification)
+            prompt = self._parts.encode(asks, "")
+            if len(prompt) <= self._parts.limit:
+                rows.append(row)
+                prompts.append(prompt)
+        if not prompts:
+            return None
+        solutions = self._sample(responses, rows, prompts, self._rule.regenerations, None, _AGAIN)
+        advantages_MN = None
+        if decided is not None:
+            answers_MN = self._parts.read(solutions)
+            label_M = decided.decision.label[rows]
+            advantages_MN = standardise(self._rule.regeneration_rewards(answers_MN, label_M))
+        return rows, solutions, self._parts.ranks.from_first(advantages_MN)
+
+    def _sample(
+        self,
+        responses: Responses,
+        rows: Sequence[int],
+        prompts: list[list[int]],
+        n: int,
+        max_tokens: int | None,
+        *position: int,
+    ) -> Responses:
+        sampler, sampling = self._parts.sampler, self._parts.sampling
+        sampling = replace(sampling, max_tokens=max_tokens or sampling.max_tokens)
+        problems = [responses.problems[row] for row in rows]
+        generator = sampler.generator(Stream.VERIFIER, self._step, *position)
+        sampled = sampler.sample(problems, prompts, n, sampling, self._step - 1, generator)
+        self.n_sampled += sampled.n_tokens
+        return sampled
+
+    def _problem(self, responses: Responses, row: int) -> Problem:
+        return self._parts.prompts.problems[responses.problems[row]]

@@ -1,0 +1,208 @@
+"""Second vote sets: the same problems in other words, or answered by a slower model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from guard_core import PolicyStreams, group_advantages, policy_streams
+from guard_core.labels import choose_majority
+from real.problems.problem import PromptSet
+from real.ranks.distributed import shard_of
+from real.settings.seeds import Stream, batches_per_epoch
+from real.tiny import TASKS
+from real.update.ema import WeightAverage
+from real.update.packing import Group
+from real.vote.decide import Decided, Fields, shared_streams
+from real.vote.extra_rollouts import ExtraRollouts, Ints, Parts
+from real.vote.sample import Responses
+
+REQUEST = (
+    "Rewrite the problem below in other words. Keep every number, every condition and the question "
+    "as they are, so that the answer stays the same. Do not solve it. Write the new text alone.\n\n"
+)
+_THOUGHT = "</think>"
+_AT_ONCE = 256
+
+
+class SecondVotes(ExtraRollouts):
+    """V more votes on every problem; a rule that trains them pays them by the first votes."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.prompts: PromptSet = parts.prompts
+        """The prompts of the second votes; the problems themselves unless they are reworded."""
+        self._drawn: Responses | None = None
+
+    @contextmanager
+    def answering(self, version: int) -> Iterator[int]:
+        """Let the engine, which has the trained weights, sample by the second voter's version."""
+        yield version
+
+    def first(self) -> Fields:
+        """The second voter is the model itself before training."""
+        parts, config = self.parts, self.parts.config
+        drawn = parts.sampler.sample_all(
+            self.prompts,
+            config.n_votes,
+            parts.sampling,
+            version=0,
+            generator=parts.sampler.generator(Stream.SECOND, 0),
+            max_rows=config.max_rows * parts.ranks.world,
+        )
+        return {"second": np.concatenate([parts.read(responses) for responses in drawn])}
+
+    def before(self, problems_P: Ints, step: int) -> Fields:
+        parts, problems = self.parts, problems_P.tolist()
+        prompts = [self.prompts.tokens[problem] for problem in problems]
+        generator = parts.sampler.generator(Stream.SECOND, step)
+        with self.answering(step - 1) as version:
+            self._drawn = parts.sampler.sample(
+                problems, prompts, parts.config.n_votes, parts.sampling, version, generator
+            )
+        self.n_sampled = self._drawn.n_tokens
+        return {"second": parts.read(self._drawn)}
+
+    def groups(self, decided: Decided | None, streams: PolicyStreams) -> list[list[Group]]:
+        """The second votes, where the rule trains them."""
+        if not self.parts.rule.trains_second or self._drawn is None:
+            return []
+        paid = None if decided is None else self.pay(decided)
+        groups = self._drawn.groups(shared_streams(self.parts.ranks, paid))
+        return [[group] for group in groups]
+
+    def pay(self, decided: Decided) -> PolicyStreams:
+        """Return streams of the second responses, on the label of the first votes.
+
+        Equal votes are decided as the guard decides them. Its weights and skips hold for both views
+        of the problem; its minority stream belongs to the first votes.
+        """
+        config, decision, obs = self.parts.config.guard, decided.decision, decided.obs
+        label = decision.label
+        if config.labels.label_from == "current":
+            majority = choose_majority(obs.votes, label, decided.tie_P, config)
+            label = np.where(obs.n_parsed > 0, majority, -1)
+        twin = replace(decision, label=label, beta=np.zeros_like(decision.beta))
+        second_PK = obs.of("second")[:, : obs.votes.n_samples]
+        return policy_streams(*group_advantages(second_PK, twin, config), twin, config)
+
+
+class Paraphrases(SecondVotes):
+    """Votes on one rewording a problem, made before the first votes and kept for the whole run.
+
+    The trained model rewords its own problems, with one seeded response each; on the tiny task
+    operands are swapped. A problem without a usable rewording keeps its text.
+    """
+
+    file = "paraphrases.json"
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self.texts_N: list[str | None] = []
+        """None where the problem keeps its text."""
+
+    def begin(self) -> dict[str, Any]:
+        problems = self.parts.prompts.problems
+        config = self.parts.config
+        reworded = TASKS[config.tiny_task].reworded
+        self._take([reworded(p.prompt) for p in problems] if config.is_tiny else self._reword())
+        return {"paraphrases_missing": sum(text is None for text in self.texts_N)}
+
+    def values(self) -> Any:
+        return {"paraphrases": self.texts_N}
+
+    def restore(self, tensors: dict[str, Tensor], values: Any) -> None:
+        self._take(values["paraphrases"])
+
+    def _take(self, texts_N: list[str | None]) -> None:
+        """Encode the rewordings; one that is too long is left out."""
+        prompts, limit = self.parts.prompts, self.parts.limit
+        tokens, kept = [], []
+        for problem, old, text in zip(prompts.problems, prompts.tokens, texts_N, strict=True):
+            new = [] if text is None else self.parts.encode(replace(problem, prompt=text))
+            fits = 0 < len(new) <= limit
+            tokens.append(new if fits else old)
+            kept.append(text if fits else None)
+        self.texts_N = kept
+        self.prompts = replace(prompts, tokens=tokens)
+
+    def _reword(self) -> list[str | None]:
+        """Return the model's own rewordings; None where it gave none, or none that ended."""
+        parts = self.parts
+        requests = [replace(p, prompt=REQUEST + p.prompt) for p in parts.prompts.problems]
+        encoded = [parts.encode(request, suffix="") for request in requests]
+        limit, generator = parts.limit, parts.sampler.generator(Stream.REWORDING)
+        fits = [problem for problem, tokens in enumerate(encoded) if len(tokens) <= limit]
+        texts: list[str | None] = [None] * len(encoded)
+        for start in range(0, len(fits), _AT_ONCE):
+            chosen = fits[start : start + _AT_ONCE]
+            prompts = [encoded[problem] for problem in chosen]
+            drawn = parts.sampler.sample(chosen, prompts, 1, parts.sampling, 0, generator)
+            finished = drawn.rollouts.finished_PN[:, 0].tolist()
+            for problem, (text,), ended in zip(chosen, drawn.texts, finished, strict=True):
+                texts[problem] = text.rpartition(_THOUGHT)[2].strip() or None if ended else None
+        return texts
+
+
+FIRST_RATE, LAST_RATE = 0.01, 1e-5
+"""The average moves towards the weights at this rate, along a cosine over the run."""
+
+
+class Teacher(SecondVotes):
+    """Votes of a slow average of the weights: `w' <- w' + rate * (w - w')` after every batch.
+
+    It costs a copy of the trained weights in single precision (of the adapters alone with LoRA),
+    and a second one while it votes: the model then holds the teacher's weights. On several ranks
+    both are sharded as the weights are, and all ranks must take every step.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        """Start at the model as it is now, before training and before a checkpoint is loaded."""
+        super().__init__(parts)
+        self._model: Any = parts.sampler.policy.model
+        config = parts.config
+        self._n_steps = config.epochs * batches_per_epoch(config, len(parts.prompts))
+        self._average = WeightAverage(self._trained())
+        self.weights = self._average.weights
+        self.moved = False
+        """At first it is the model itself, and nothing has to be swapped."""
+
+    @contextmanager
+    def answering(self, version: int) -> Iterator[int]:
+        """The model holds the teacher's weights meanwhile."""
+        if not self.moved:
+            yield version
+            return
+        hand_over = self.parts.sampler.hand_over
+        with self._average.answering(self._model, hand_over, version) as other:
+            yield other
+
+    def after_step(self, step: int) -> None:
+        self._average.follow(self._trained(), ema_rate(step - 1, self._n_steps))
+        self.moved = True
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.weights
+
+    def values(self) -> Any:
+        return {"moved": self.moved}
+
+    def restore(self, tensors: dict[str, Tensor], values: Any) -> None:
+        for name, mean in self.weights.items():
+            mean.copy_(shard_of(tensors[name], mean))
+        self.moved = bool(values["moved"])
+
+    def _trained(self) -> dict[str, Tensor]:
+        return {name: p for name, p in self._model.named_parameters() if p.requires_grad}
+
+
+def ema_rate(done: int, n_steps: int) -> float:
+    """Return the rate of the average after `done` of `n_steps` batches before this one."""
+    share = done / max(1, n_steps - 1)
+    return LAST_RATE + (FIRST_RATE - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * share))
