@@ -30,11 +30,12 @@ _ROWS = 1024
 
 @torch.no_grad()
 def log_probs(
-    model: Any, prompt: Sequence[int], responses: Sequence[Tokens], temperature: float, pad: int
+    model: Any, prompt: Sequence[int], responses: Sequence[Tokens], temperature: float
 ) -> list[NDArray[np.float32]]:
-    """(T, A) log-probs of every token after every prefix of each response; `pad` is any token."""
+    """(T, A) log-probs of every token after every prefix of each response."""
     longest = max(map(len, responses))
-    filled = [[*prompt, *tokens, *[pad] * (longest - len(tokens))] for tokens in responses]
+    # What is put behind a response reaches none of its tokens.
+    filled = [[*prompt, *tokens, *[0] * (longest - len(tokens))] for tokens in responses]
     ids_RL = torch.tensor(filled, device=model.device)[:, :-1]
     parts: list[NDArray[np.float32]] = []
     for start in range(0, len(responses), _ROWS):
@@ -75,7 +76,7 @@ class Gradients:
 
     def __init__(self, model: Any, temperature: float) -> None:
         """Take the weights that require a gradient; attention is eager, which `vmap` needs."""
-        self._model, self._temperature = model, temperature
+        self.model, self.temperature = model, temperature
         named = list(model.named_parameters())
         self._weights = {name: p.detach() for name, p in named if p.requires_grad}
         self._fixed = {name: p.detach() for name, p in named if not p.requires_grad}
@@ -90,24 +91,26 @@ class Gradients:
         tokens: Sequence[Tokens],
         coordinates: NDArray[np.int64],
         changes: Sequence[torch.Tensor] = (),
-        report: Callable[[int], object] = lambda _: None,
+        report: Callable[[float], object] = lambda _: None,
     ) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
         """Gradients of E continuations.
 
         `contexts` are (E,) token ids of prompt and prefix, `coordinates` (D,) places among all d
         weights. Returns the (E, D) gradients there, (E,) squared norms on all weights, and (K, E)
         first-order changes of the log-probabilities by K `changes`. `report` is called with the
-        number of continuations done since the last call.
+        share of continuations that are done.
         """
         features = np.zeros((len(tokens), len(coordinates)), np.float32)
         norm2, moved = np.zeros(len(tokens)), np.zeros((len(changes), len(tokens)))
-        places = torch.as_tensor(coordinates, device=self._model.device)
+        places = torch.as_tensor(coordinates, device=self.model.device)
+        done = 0
         for batch, flat in self._batches(contexts, tokens):
             features[batch] = flat[:, places].cpu().numpy()
             for row, change in zip(moved, changes, strict=True):
                 row[batch] = (flat @ change).cpu().numpy()
             norm2[batch] = flat.square_().sum(1).cpu().numpy()
-            report(len(batch))
+            done += len(batch)
+            report(done / len(tokens))
         return features, norm2, moved
 
     def change(self, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -120,7 +123,7 @@ class Gradients:
         """Refuse E gradients on D weights that need more memory than there is."""
         # Per value: single precision, the half precision of the file, and one copy on the way.
         kept, batch = 10 * n_edges * n_kept, 12 * self.n_weights * self._batch
-        for needed, device in ((kept, torch.device("cpu")), (batch, self._model.device)):
+        for needed, device in ((kept, torch.device("cpu")), (batch, self.model.device)):
             there = free_bytes(device)
             if needed > there:
                 raise UserError(
@@ -133,7 +136,7 @@ class Gradients:
         self, contexts: Sequence[Sequence[int]], tokens: Sequence[Tokens]
     ) -> NDArray[np.float64]:
         """(d,) root mean square of the gradients of E continuations, each divided by its norm."""
-        total = torch.zeros(self.n_weights, dtype=torch.float64, device=self._model.device)
+        total = torch.zeros(self.n_weights, dtype=torch.float64, device=self.model.device)
         for _, flat in self._batches(contexts, tokens):
             squares = flat.square_()
             norm2 = squares.sum(1, keepdim=True).clamp_min(torch.finfo(flat.dtype).tiny)
@@ -144,7 +147,7 @@ class Gradients:
         self, contexts: Sequence[Sequence[int]], tokens: Sequence[Tokens]
     ) -> Iterator[tuple[list[int], torch.Tensor]]:
         """Places of some continuations, and their gradients on all weights."""
-        device = self._model.device
+        device = self.model.device
         lengths = [(len(c), len(t)) for c, t in zip(contexts, tokens, strict=True)]
         for batch in _of_equal_length(lengths, self._batch):
             rows = [[*contexts[e], *tokens[e][:-1]] for e in batch]
@@ -163,8 +166,8 @@ class Gradients:
         self, weights: dict[str, torch.Tensor], ids_L: torch.Tensor, tokens_T: torch.Tensor
     ) -> torch.Tensor:
         arguments = {"input_ids": ids_L[None], "use_cache": False, "logits_to_keep": len(tokens_T)}
-        output = functional_call(self._model, {**weights, **self._fixed}, (), arguments)
-        log_p_TA = torch.log_softmax(output.logits[0] / self._temperature, -1)
+        output = functional_call(self.model, {**weights, **self._fixed}, (), arguments)
+        log_p_TA = torch.log_softmax(output.logits[0] / self.temperature, -1)
         return log_p_TA.gather(1, tokens_T[:, None]).sum()
 
 
@@ -188,25 +191,24 @@ class Growth:
 
     def __init__(
         self,
-        model: Any,
+        gradients: Gradients,
         edges: Edges,
-        temperature: float,
         coordinates: NDArray[np.int64],
         scale: NDArray[np.float32],
     ) -> None:
         """Measure the start model, left as it is, on D weights that stand for `scale` each."""
-        self._model, self._temperature = model, temperature
+        self._model, self._gradients = gradients.model, gradients
         self._edges = edges[:2]
         _, self._node_E = np.unique(edges[2], return_inverse=True)
         self._coordinates, self._root = coordinates, np.sqrt(scale)
-        self._start = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self._start = {name: p.detach().clone() for name, p in self._model.named_parameters()}
         self._features_ED = self.gradients()
 
     def at(self, weights: Mapping[str, torch.Tensor]) -> float:
         """Return the gradients' relative squared change beyond the softmax, median over nodes."""
         try:
             self._load(weights)
-            p_E = np.exp(next_log_probs(self._model, *self._edges, self._temperature))
+            p_E = np.exp(next_log_probs(self._model, *self._edges, self._gradients.temperature))
             now_ED = self.gradients()
         finally:
             self._load(self._start)
@@ -224,9 +226,8 @@ class Growth:
     def gradients(self) -> NDArray[np.float32]:
         """Gradients whose inner products estimate those on all weights."""
         contexts, tokens = self._edges
-        gradients = Gradients(self._model, self._temperature)
         single = [(token,) for token in tokens]
-        return gradients(contexts, single, self._coordinates)[0] * self._root
+        return self._gradients(contexts, single, self._coordinates)[0] * self._root
 
     @torch.no_grad()
     def _load(self, weights: Mapping[str, torch.Tensor]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from lab.base.settings import to_values
 from lab.trace.manifest import read_manifest
 from lab.trace.response import Facts, Response, write_response
 from real.answers import AnswerIds, Equality
-from real.engines.rollouts import Sampling
+from real.engines.rollouts import Engine, Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.measure import MeasureSettings
 from real.measure.gradients import (
@@ -53,25 +53,46 @@ _MOST_CHECKPOINTS = 8
 
 Report = Callable[[str, float], object]
 
-Sample = Callable[
-    [Sequence[Sequence[int]], int, int, float, int], tuple[torch.Tensor, torch.Tensor]
-]
-"""Prompts, n, longest response, nucleus mass and seed to tokens (P, n, T) and lengths (P, n)."""
-
 Read = Callable[[int, Sequence[Tokens]], tuple[NDArray[np.int64], int, list[str]]]
 """A problem and its responses to answer ids, the truth's id (-1 if no response gives it), and the
 text of each id."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model that is measured, with its problems."""
+
+    model: Any
+    """A causal language model with eager attention; its trained weights require a gradient."""
+    prompts: Sequence[Sequence[int]]
+    """(N,) token ids."""
+    engine: Engine
+    """Samples from the model."""
+    sampling: Sampling
+    read: Read
+    seed: int
+
+    def sample(
+        self, prompts: Sequence[Sequence[int]], n: int, **changes: Any
+    ) -> list[list[Tokens]]:
+        """(P, n) responses to P prompts, by the `sampling` with changes."""
+        generator = torch_generator(self.seed, Stream.VOTES, 0, device=self.model.device)
+        drawn = self.engine.sample(prompts, n, replace(self.sampling, **changes), generator)
+        rows = zip(drawn.tokens_PNT.tolist(), drawn.lengths_PN.tolist(), strict=True)
+        return [
+            [tuple(tokens[:length]) for tokens, length in zip(*row, strict=True)] for row in rows
+        ]
+
+
 def measure_to(
-    out: Path, config: TrainConfig, how: MeasureSettings, growth: Path | None, report: Report
+    out: Path, config: TrainConfig, settings: MeasureSettings, growth: Path | None, report: Report
 ) -> str:
     """Measure model and problems of a run to be predicted; returns the result's size in words.
 
     `growth` is a run folder with checkpoints, from which the growth of the gradients is measured.
     """
     check_new_file(out)
-    asked = config.settled()
+    given = config.settled()
     config = replace(config, attention="eager", engine="transformers", dtype="float32").settled()
     folder = model_of(config)
     policy = load_policy(folder, config.device, config.dtype, config.attention)
@@ -82,17 +103,6 @@ def measure_to(
     checkpoints = [] if growth is None else _checkpoints(growth, sources)
     equality = Equality() if config.answer_check == "math" else None
     ids = AnswerIds(prompts.truths, equality)
-    engine = TransformersEngine(
-        policy.model, policy.eos_token_ids, policy.pad_token_id, config.max_rows
-    )
-
-    def sample(
-        asked: Sequence[Sequence[int]], n: int, max_tokens: int, top_p: float, seed: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        generator = torch_generator(seed, Stream.VOTES, 0, device=policy.device)
-        sampling = Sampling(max_tokens, config.temperature, top_p)
-        rollouts = engine.sample(asked, n, sampling, generator)
-        return rollouts.tokens_PNT, rollouts.lengths_PN
 
     def read(problem: int, responses: Sequence[Tokens]) -> tuple[NDArray[np.int64], int, list[str]]:
         rows = [list(tokens) for tokens in responses]
@@ -101,28 +111,27 @@ def measure_to(
         names = [ids.text(problem, answer) for answer in range(ids.n_answers_of(problem))]
         return answers, max(ids.truth_id(problem), -1), names
 
+    subject = Subject(
+        model=policy.model,
+        prompts=prompts.tokens,
+        engine=TransformersEngine(
+            policy.model, policy.eos_token_ids, policy.pad_token_id, config.max_rows
+        ),
+        sampling=Sampling(config.max_response_tokens or 1, config.temperature),
+        read=read,
+        seed=config.seed,
+    )
+    named = {
+        "task": prompts.name,
+        "model": sources["model"],
+        "problems": sources["problems"],
+        "problem_ids": [problem.id for problem in prompts.problems],
+        "run": to_values(given),
+        "roles": roles_of(given),
+    }
+    loads = [partial(trained_weights, path) for path in checkpoints]
     with torch_threads(config.threads):
-        response = measure(
-            policy.model,
-            prompts.tokens,
-            sample=sample,
-            answer_ids=read,
-            max_tokens=config.max_response_tokens or 1,
-            temperature=config.temperature,
-            pad=policy.pad_token_id,
-            config=how,
-            seed=config.seed,
-            facts={
-                "task": prompts.name,
-                "model": sources["model"],
-                "problems": sources["problems"],
-                "problem_ids": [problem.id for problem in prompts.problems],
-                "run": to_values(asked),
-                "roles": roles_of(asked),
-            },
-            checkpoints=[partial(trained_weights, path) for path in checkpoints],
-            report=report,
-        )
+        response = measure(subject, settings, named, loads, report)
     write_response(out, response)
     facts = response.facts
     measured = "not measured"
@@ -153,16 +162,8 @@ def _checkpoints(run: Path, sources: dict[str, object]) -> list[Path]:
 
 
 def measure(
-    model: Any,
-    prompts: Sequence[Sequence[int]],
-    *,
-    sample: Sample,
-    answer_ids: Read,
-    max_tokens: int,
-    temperature: float,
-    pad: int,
+    subject: Subject,
     config: MeasureSettings,
-    seed: int,
     facts: dict[str, Any],
     checkpoints: Sequence[Callable[[], Mapping[str, torch.Tensor]]] = (),
     report: Report = lambda phase, done: None,
@@ -170,55 +171,26 @@ def measure(
     """Measure the token tree of every problem and the gradients of its edges.
 
     Args:
-        model: a causal language model with eager attention; its trained weights require a gradient.
-        prompts: (N,) token ids.
-        pad: any token id.
         facts: the fields of `Facts` that say what model and problems these are.
         checkpoints: load weights of a run from this model, by which the growth is measured.
     """
     if checkpoints and config.unit != "token":
         raise UserError(f"growth: can be measured with unit = token, not {config.unit}")
-    report("sample", 0.0)
-    tokens_PNT, lengths_PN = sample(prompts, config.responses, max_tokens, 1.0, seed)
-    trees: list[MeasuredTree] = []
-    for n, prompt in enumerate(prompts):
-        rows = zip(tokens_PNT[n].tolist(), lengths_PN[n].tolist(), strict=True)
-        responses = [tuple(row[:length]) for row, length in rows]
-        if config.unit == "token":
-            distinct = list(dict.fromkeys(responses))
-            log_p = log_probs(model, prompt, distinct, temperature, pad)
-            trees.append(grow(distinct, log_p, config.min_p, config.min_novel, config.max_edges))
-        else:
-            trees.append(whole_responses(responses))
-        report("sample", (n + 1) / len(prompts))
-    empty = [n for n, tree in enumerate(trees) if not tree.leaves]
-    if empty:
-        raise UserError(
-            f"min_p = {config.min_p:g}: problem {facts['problem_ids'][empty[0]]} has no response "
-            "that likely, or all have more than max_edges tokens; set them, or unit = response"
-        )
-    report("continue", 0.0)
-    _continue(trees, prompts, sample, max_tokens, seed)
-    read = [answer_ids(n, [leaf.tokens for leaf in tree.leaves]) for n, tree in enumerate(trees)]
-    gradients = Gradients(model, temperature)
+    trees = _sample_trees(subject, config, facts["problem_ids"], report)
+    read = [subject.read(n, [leaf.tokens for leaf in tree.leaves]) for n, tree in enumerate(trees)]
+    arrays, contexts, tokens = edge_arrays(trees, subject.prompts, read)
+    gradients = Gradients(subject.model, subject.sampling.temperature)
     n_weights = gradients.n_weights
-    rng = np.random.default_rng([seed, 1])
-    arrays, contexts, tokens = edge_arrays(trees, prompts, read)
     gradients.check_memory(len(tokens), min(config.weights, n_weights))
+    rng = np.random.default_rng([subject.seed, 1])
     coordinates, scale = choose_weights(gradients, contexts, tokens, config.weights, rng)
-    done = 0
-
-    def count(n: int) -> None:
-        nonlocal done
-        done += n
-        report("gradients", done / len(tokens))
-
     along = [load() for load in checkpoints]
     changes = [gradients.change(weights) for weights in along]
-    distances = [float(change.norm()) for change in changes]
-    if along and not any(distances):
+    if along and not any(bool(change.any()) for change in changes):
         raise UserError("growth: the run's checkpoints have the weights that it started from")
-    features, norm2, moved_KE = gradients(contexts, tokens, coordinates, changes, count)
+    features, norm2, moved_KE = gradients(
+        contexts, tokens, coordinates, changes, partial(report, "gradients")
+    )
     limit = float(np.finfo(np.float16).max)
     if not np.isfinite(features).all() or np.abs(features).max(initial=0.0) > limit:
         raise UserError("measure: a gradient is not finite; is the model sound?")
@@ -230,10 +202,10 @@ def measure(
         facts=Facts(
             **facts,
             answers=[texts for _, _, texts in read],
-            temperature=temperature,
+            temperature=subject.sampling.temperature,
             n_weights=n_weights,
             unit=config.unit,
-            settings={**numbers, "seed": float(seed)},
+            settings={**numbers, "seed": float(subject.seed)},
             left_out=float(np.mean([tree.left_out for tree in trees])),
             capped=sum(tree.capped for tree in trees),
         ),
@@ -246,15 +218,9 @@ def measure(
         **arrays,
     )
     if along:
-        compared = _compared(trees, prompts)
-        few = (coordinates[:GROWTH_WEIGHTS], scale[:GROWTH_WEIGHTS])
-        start, points = Growth(model, compared, temperature, *few), []
-        for distance, weights in zip(distances, along, strict=True):
-            points.append((distance, start.at(weights)))
-            report("growth", len(points) / len(along))
-        # The slope through the origin.
-        distance_K, change_K = np.array(points, float).T
-        response.facts.growth = float(distance_K @ change_K / (distance_K @ distance_K))
+        few = slice(GROWTH_WEIGHTS)
+        growth = Growth(gradients, _likeliest_edges(trees, subject), coordinates[few], scale[few])
+        response.facts.growth = _growth(growth, along, changes, partial(report, "growth"))
         used = slice(response.n_used)
         change_KD = np.stack([change.cpu().numpy()[coordinates[used]] for change in changes])
         estimated_KE = ((response.used_scale(used) * change_KD) @ features[:, used].T).astype(float)
@@ -262,30 +228,50 @@ def measure(
     return response
 
 
-def _continue(
-    trees: Sequence[MeasuredTree],
-    prompts: Sequence[Sequence[int]],
-    sample: Sample,
-    max_tokens: int,
-    seed: int,
-) -> None:
+def _sample_trees(
+    subject: Subject, config: MeasureSettings, problem_ids: Sequence[str], report: Report
+) -> list[MeasuredTree]:
+    """Return the tree of every problem, whose leaves are whole responses."""
+    report("sample", 0.0)
+    trees: list[MeasuredTree] = []
+    for prompt, responses in zip(
+        subject.prompts, subject.sample(subject.prompts, config.responses), strict=True
+    ):
+        if config.unit == "token":
+            distinct = list(dict.fromkeys(responses))
+            log_p = log_probs(subject.model, prompt, distinct, subject.sampling.temperature)
+            trees.append(grow(distinct, log_p, config.min_p, config.min_novel, config.max_edges))
+        else:
+            trees.append(whole_responses(responses))
+        report("sample", len(trees) / len(subject.prompts))
+    for problem_id, tree in zip(problem_ids, trees, strict=True):
+        if not tree.leaves:
+            raise UserError(
+                f"min_p = {config.min_p:g}: problem {problem_id} has no response that likely, or "
+                "all have more than max_edges tokens; set them, or unit = response"
+            )
+    report("continue", 0.0)
+    _continue(trees, subject)
+    return trees
+
+
+def _continue(trees: Sequence[MeasuredTree], subject: Subject) -> None:
     """Continue the leaves of unseen tokens greedily, all of one length at once."""
+    longest = subject.sampling.max_tokens
     by_length: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for n, tree in enumerate(trees):
         for place, leaf in enumerate(tree.leaves):
-            if leaf.unseen and len(leaf.tokens) < max_tokens:
+            if leaf.unseen and len(leaf.tokens) < longest:
                 by_length[len(leaf.tokens)].append((n, place))
     for length, places in sorted(by_length.items()):
-        contexts = [[*prompts[n], *trees[n].leaves[place].tokens] for n, place in places]
-        more_P1T, lengths_P1 = sample(contexts, 1, max_tokens - length, _GREEDY, seed)
-        rows = zip(places, more_P1T[:, 0].tolist(), lengths_P1[:, 0].tolist(), strict=True)
-        for (n, place), tokens, n_tokens in rows:
+        contexts = [[*subject.prompts[n], *trees[n].leaves[place].tokens] for n, place in places]
+        more = subject.sample(contexts, 1, max_tokens=longest - length, top_p=_GREEDY)
+        for (n, place), (tokens,) in zip(places, more, strict=True):
             leaf = trees[n].leaves[place]
-            whole = (*leaf.tokens, *tokens[:n_tokens])
-            trees[n].leaves[place] = Leaf(whole, leaf.edge, True)
+            trees[n].leaves[place] = Leaf((*leaf.tokens, *tokens), leaf.edge, True)
 
 
-def _compared(trees: Sequence[MeasuredTree], prompts: Sequence[Sequence[int]]) -> Edges:
+def _likeliest_edges(trees: Sequence[MeasuredTree], subject: Subject) -> Edges:
     """Edges on which growth is measured: of the nodes with the likeliest prefixes."""
     nodes = [
         (tree.nodes[node].log_p, n, node)
@@ -294,9 +280,24 @@ def _compared(trees: Sequence[MeasuredTree], prompts: Sequence[Sequence[int]]) -
     ]
     rows: list[tuple[list[int], int, int]] = []
     for place, (_, n, node) in enumerate(sorted(nodes, reverse=True)[:GROWTH_NODES]):
-        context = [*prompts[n], *trees[n].nodes[node].prefix]
+        context = [*subject.prompts[n], *trees[n].nodes[node].prefix]
         rows += [(context, token, place) for token in trees[n].nodes[node].edges]
     return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+
+
+def _growth(
+    growth: Growth,
+    along: Sequence[Mapping[str, torch.Tensor]],
+    changes: Sequence[torch.Tensor],
+    report: Callable[[float], object],
+) -> float:
+    """Return the slope through the origin of the gradients' change over the weights' distance."""
+    points: list[tuple[float, float]] = []
+    for weights, change in zip(along, changes, strict=True):
+        points.append((float(change.norm()), growth.at(weights)))
+        report(len(points) / len(along))
+    distance_K, change_K = np.array(points, float).T
+    return float(distance_K @ change_K / (distance_K @ distance_K))
 
 
 _ROUNDS = 50

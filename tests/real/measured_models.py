@@ -4,8 +4,10 @@ import numpy as np
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from real.engines.rollouts import Sampling
+from real.engines.transformers_engine import TransformersEngine
 from real.measure import MeasureSettings
-from real.measure.measuring import measure
+from real.measure.measuring import Subject, measure
 
 PROMPTS = [[1, 2], [3, 1, 4]]
 END, LONGEST, TEMPERATURE = 0, 3, 0.8
@@ -26,36 +28,17 @@ def small_model(seed=0):
     return model
 
 
-def sampler(model):
-    @torch.no_grad()
-    def sample(prompts, n, max_tokens, top_p, seed):
-        generator = torch.Generator().manual_seed(seed)
-        tokens = torch.full((len(prompts), n, max_tokens), END)
-        lengths = torch.zeros((len(prompts), n), dtype=torch.long)
-        for place, prompt in enumerate(prompts):
-            ids, going = torch.tensor([prompt] * n), torch.ones(n, dtype=torch.bool)
-            for t in range(max_tokens):
-                p_A = (model(input_ids=ids).logits[:, -1] / TEMPERATURE).softmax(-1)
-                drawn = torch.multinomial(p_A, 1, generator=generator)
-                drawn = p_A.argmax(-1, keepdim=True) if top_p < 0.5 else drawn
-                tokens[place, going, t] = drawn[going, 0]
-                lengths[place] += going
-                going = going & (drawn[:, 0] != END)
-                ids = torch.cat([ids, drawn], 1)
-        return tokens, lengths
-
-    return sample
-
-
 def answer_ids(problem, responses):
     ids = np.array([tokens[0] - 1 for tokens in responses])  # the end token is unparseable
     return ids, 0, [str(a) for a in range(5)]
 
 
-def measured(model, checkpoints=(), **settings):
+def measured(model, checkpoints=(), sampled=None, **settings):
+    """The response of a model; `sampled` is another one that the responses are drawn from."""
     config = MeasureSettings(**{"responses": 40, "min_p": 1e-6, "min_novel": 1e-6, **settings})
-    return measure(
-        model, PROMPTS, sample=sampler(model), answer_ids=answer_ids, max_tokens=LONGEST,
-        temperature=TEMPERATURE, pad=END, config=config, facts=FACTS, checkpoints=checkpoints,
-        seed=0,
+    engine = TransformersEngine(sampled or model, (END,), END)
+    subject = Subject(
+        model=model, prompts=PROMPTS, engine=engine, sampling=Sampling(LONGEST, TEMPERATURE),
+        read=answer_ids, seed=0,
     )  # fmt: skip
+    return measure(subject, config, FACTS, checkpoints)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from measured_models import LONGEST, PROMPTS, TEMPERATURE, measured, sampler, small_model
+from measured_models import LONGEST, PROMPTS, TEMPERATURE, measured, small_model
 
 from lab.base.errors import UserError
 from lab.trace.response import read_response, write_response
@@ -141,10 +141,8 @@ def test_what_cannot_be_measured_is_refused_in_one_line(monkeypatch):
     broken = small_model()
     with torch.no_grad():
         broken.model.norm.weight[0] = float("nan")
-    sampled = sampler(small_model())
-    monkeypatch.setattr("measured_models.sampler", lambda model: sampled)
     with pytest.raises(UserError, match="measure: a logit is not finite"):
-        measured(broken)
+        measured(broken, sampled=small_model())
     monkeypatch.setattr("real.measure.gradients.free_bytes", lambda device: 10**5)
     words = r"gradients of \d+ edges on \d+ of \d+ weights need.*set lora_rank or unit answer"
     with pytest.raises(UserError, match=words):
@@ -173,9 +171,9 @@ def test_weights_are_drawn_by_the_size_of_their_gradients():
 def test_growth_is_zero_without_training_and_counts_curvature():
     model = small_model()
     edges = [[1, 2]] * 6, range(6), [0] * 6
-    n_weights = Gradients(model, TEMPERATURE).n_weights
-    every, ones = np.arange(n_weights), np.ones(n_weights, np.float32)
-    growth = Growth(model, edges, TEMPERATURE, every, ones)
+    gradients = Gradients(model, TEMPERATURE)
+    every, ones = np.arange(gradients.n_weights), np.ones(gradients.n_weights, np.float32)
+    growth = Growth(gradients, edges, every, ones)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     assert growth.at(before) == pytest.approx(0.0, abs=1e-8)
     moved = {name: p + 0.05 * torch.randn_like(p) for name, p in before.items()}
@@ -198,7 +196,8 @@ def test_growth_is_that_of_the_median_node(monkeypatch):
     half = np.full(14, np.log(0.5))
     monkeypatch.setattr("real.measure.gradients.next_log_probs", lambda *_: half)
     edges = [[1]] * 14, [0, 1] * 7, np.repeat(range(7), 2).tolist()
-    growth = Growth(small_model(), edges, TEMPERATURE, np.arange(8), np.ones(8, np.float32))
+    gradients = Gradients(small_model(), TEMPERATURE)
+    growth = Growth(gradients, edges, np.arange(8), np.ones(8, np.float32))
     assert growth.at({}) == pytest.approx(0.4, rel=1e-4)
 
 
@@ -206,10 +205,10 @@ def test_growth_is_measured_at_the_likeliest_nodes_whatever_weights_are_drawn(mo
     model, compared, growths = small_model(), [], []
 
     class Seen(Growth):
-        def __init__(self, model, edges, *rest):
+        def __init__(self, gradients, edges, *rest):
             compared.append(edges)
             growths.append(self)
-            super().__init__(model, edges, *rest)
+            super().__init__(gradients, edges, *rest)
 
     monkeypatch.setattr("real.measure.measuring.Growth", Seen)
     moved = {name: 1.01 * p.detach() for name, p in model.named_parameters()}
