@@ -21,7 +21,7 @@ from real.settings.groups import MemorySettings, UpdateSettings
 from real.update import packing
 from real.update.grpo import backward
 from real.update.logprobs import EntropyScorer, Scorer
-from real.update.packing import Group, bundles_of, plan, row_counts
+from real.update.packing import Group, plan, row_counts
 
 VOCABULARY = 30
 DECODER = decoder_sizes(VOCABULARY, head_dim=8)
@@ -215,24 +215,3 @@ def test_a_bundle_keeps_to_the_budget_and_leaves_no_rank_idle():
     assert plan([group], counts, 250, "padded", 4096)[1] == 16
     assert plan([group], counts, 16384, "padded", 4096, world=4)[1] == 4
     assert plan([group], counts, 16384, "padded", 4096, world=16)[1] == 1
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=9), min_size=1, max_size=4),
-    st.integers(2, 9),
-    st.integers(1, 200),
-    st.integers(1, 3),
-)
-def test_every_row_once_in_whole_bundles(
-    lengths: list[list[int]], bundle: int, budget: int, world: int
-):
-    """A row of no counted token is left out."""
-    made = [make_group(i, rows=len(row)) for i, row in enumerate(lengths)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("real.update.packing.bundle_size", lambda *_: bundle)
-        planned = plan(made, lengths, budget, width=64, world=world)[0]
-    every = [(g, k) for g, row in enumerate(lengths) for k, count in enumerate(row) if count]
-    assert sorted(place for places in planned for place in places) == every
-    whole = bundles_of(every, bundle)
-    assert [b for places in planned for b in bundles_of(places, bundle) if b not in whole] == []

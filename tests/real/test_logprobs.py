@@ -109,19 +109,6 @@ def test_every_kind_of_head(name: str):
     assert (second - first).abs().max() / first.abs().max() < 1e-5
 
 
-def test_frozen_head_gets_no_gradient_and_the_body_does():
-    model = make("plain")
-    expected = gradient(model, whole_logprobs(model))
-    n_head = model.lm_head.weight.numel()
-    model.lm_head.requires_grad_(False)
-    model.lm_head.weight.grad = None
-    (scores_of(model, 350).logprobs_n * torch.linspace(-1, 1, 60)).sum().backward()
-    assert model.lm_head.weight.grad is None
-    body = torch.cat([p.grad.flatten() for p in model.model.parameters()])
-    # The first pass left its gradient there.
-    torch.testing.assert_close(body / 2, expected[:-n_head], rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("softcap", [None, 5.0])
 def test_chunks_hold_an_eighth_of_the_memory(softcap: float | None):
     """A 64th of 32 rows x 512 tokens x 32k words, with chunks a 64th of the usual."""
@@ -290,14 +277,6 @@ def test_log_probs_are_those_of_double_precision(bias: bool, chunk: int) -> None
     for found, expected in zip(wide[1:], exact[1:], strict=True):
         assert found.dtype == torch.bfloat16
         assert (found.double() - expected).norm() / expected.norm() < 0.01
-
-
-def test_full_precision_is_unchanged_to_the_bit() -> None:
-    hidden, head, targets = draws(True)
-    head = head.float()
-    plain = scored(copy.deepcopy(head), hidden.float(), targets, 16 * VOCABULARY_WIDE_HEAD)
-    wide = scored(widened(head), hidden.float(), targets, 16 * VOCABULARY_WIDE_HEAD)
-    assert all(torch.equal(a, b) for a, b in zip(plain, wide, strict=True))
 
 
 @pytest.mark.parametrize(("head_dtype", "dtype"), [("float32", "float32"), ("model", "bfloat16")])

@@ -159,19 +159,6 @@ def test_masters_keep_what_low_precision_would_lose():
         assert torch.equal(parameter, master.bfloat16()) and parameter.grad is None
 
 
-def test_gradients_of_micro_batches_add_up_in_single_precision():
-    """A row at a time the masters get the gradient of all rows at once, to bfloat16's rounding."""
-    whole, cut = (
-        make_optimizer(dtype=torch.bfloat16, max_tokens_per_microbatch=n, max_grad_norm=1e9)
-        for n in (16384, 1)
-    )
-    for optimizer in (whole, cut):
-        optimizer.step([make_group(1), make_group(2)])
-    one, other = (torch.cat([g.flatten() for g in o.masters.gradients()]) for o in (whole, cut))
-    assert one.dtype == torch.bfloat16 and other.dtype == torch.float32
-    assert (one - other).norm() / one.norm() < 0.02
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradients_begin_at_zero(dtype: torch.dtype):
     """Also that of a weight which the next passes do not reach; several passes add up."""

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from drawn import check_ends, logprob_gap
-from scipy.stats import chisquare
 from small_models import decoder_sizes, seeded
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -23,7 +22,7 @@ from real.engines.rollouts import (
     to_rollouts,
 )
 from real.engines.transformers_engine import TransformersEngine, draw
-from real.settings.seeds import Stream, generator, request_seed, torch_generator
+from real.settings.seeds import Stream, generator, torch_generator
 from real.vote.sample import Sampler
 
 VOCABULARY = 13
@@ -140,32 +139,6 @@ def test_prompts_are_read_once_with_a_mask_only_for_unequal_lengths(qwen, monkey
     # Prompts of 1, 3, 3, 7 and 7 tokens, by their lengths.
     first, second = [(3, 3, True), (18, 1, True)], [(2, 7, False), (12, 1, False)]
     assert passes == first + second
-
-
-def exact_joint(model: Any, prompt: list[int], temperature: float) -> np.ndarray:
-    """Probabilities of all two-token responses, (A * A,)."""
-    pairs = torch.tensor([[*prompt, a] for a in range(VOCABULARY)])
-    with torch.no_grad():
-        logits_AL = model(input_ids=pairs).logits.double()
-    first_A = torch.softmax(logits_AL[0, len(prompt) - 1] / temperature, -1)
-    second_AA = torch.softmax(logits_AL[:, -1] / temperature, -1)
-    return (first_A[:, None] * second_AA).flatten().numpy()
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0])
-def test_samples_follow_the_exact_distribution(qwen, temperature):
-    n = 4000
-    prompts = [[1, 2, 3, 4], [9, 8]]
-    engine = TransformersEngine(qwen, max_rows=2 * n)
-    tokens_PNT = engine.sample(prompts, n, Sampling(2, temperature), seeded(11)).tokens_PNT.numpy()
-    for prompt, tokens_NT in zip(prompts, tokens_PNT, strict=True):
-        probs = exact_joint(qwen, prompt, temperature)
-        counts = np.bincount(tokens_NT[:, 0] * VOCABULARY + tokens_NT[:, 1], minlength=len(probs))
-        rare = probs * n < 5
-        expected = np.append(probs[~rare], probs[rare].sum()) * n
-        observed = np.append(counts[~rare], counts[rare].sum())
-        expected *= n / expected.sum()
-        assert chisquare(observed, expected).pvalue > 1e-3
 
 
 def test_samples_enter_a_loss(qwen):
@@ -346,9 +319,3 @@ def test_seeds_follow_from_the_generator_and_move_it_on():
 def test_generators_are_numpys_of_the_same_numbers(seed):
     expected = np.random.default_rng([seed, 3, 5, 2]).random(4)
     assert generator(seed, Stream.GUARD, 5, 2).random(4).tolist() == expected.tolist()
-
-
-def test_a_request_has_a_seed_of_its_own():
-    places = [(step, p, s) for step in range(4) for p in range(8) for s in range(64)]
-    seeds = {request_seed(0, Stream.VOTES, *place) for place in places}
-    assert len(seeds) == len(places) and min(seeds) >= 0 and max(seeds) < 2**63

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from guard_core.rules import RULES
 from guard_core.rules.confidence import Scope
 from lab.base.arms import arm
 from lab.base.errors import UserError
+from lab.trace.trace import Trace
 from real import TrainConfig, train
 from real.answers import AnswerIds
 from real.engines.transformers_engine import TransformersEngine
@@ -34,9 +36,14 @@ def of_arm(name: str, **changes: Any) -> TrainConfig:
     return replace(TINY, guard=chosen.guard, **changes)
 
 
+@cache
+def trained(name: str) -> Trace:
+    return train(of_arm(name), progress=False)
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_trains(name):
-    trace = train(of_arm(name), progress=False)
+    trace = trained(name)
     steps = trace.steps
     assert trace.run.arm == name and trace.run.title == RULES[name].title
     assert trace.run.config["rule"] == name and len(steps) == 2
@@ -56,7 +63,7 @@ FAMILIES = "ttrl srt evol_rl scope t3rl self_harmony co_rewarding_2 rent coverrl
 @pytest.mark.parametrize("name", FAMILIES.split())
 def test_the_truth_says_nothing(name, monkeypatch):
     """One rule of each family; labels of the first visit decide on the rewards of the second."""
-    trace = train(of_arm(name), progress=False)
+    trace = trained(name)
     read = real.run.problems_of
 
     def shifted(config: TrainConfig, with_answers: bool) -> ProblemSet:

@@ -55,21 +55,6 @@ def test_rewordings_keep_value_and_form():
     assert 0 < n_same < 30
 
 
-@pytest.mark.parametrize(
-    ("prompt", "text"),
-    [
-        ("3+0-1*6+0=", "3+0-6*1+0="),
-        ("3+0-1-6+9=", "0+3-1-6+9="),
-        ("3-0-1-6+9=", "9-0-1-6+3="),
-        ("5*5+2-1-1=", "2+5*5-1-1="),
-        ("4*4-4*4-4=", None),
-        ("7*7*2-1-1=", "7*2*7-1-1="),
-    ],
-)
-def test_single_rewordings(prompt, text):
-    assert reworded(prompt) == text
-
-
 @pytest.mark.parametrize("name", ["co_rewarding_2", "co_rewarding_1", "scope+memory"])
 def test_a_killed_run_goes_on_to_the_bit(name, tmp_path):
     config = of_rule(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,17 +57,6 @@ def decide(
     decided = made.decide(np.asarray(problems_P), answers_PV, visit, observed or {})
     assert decided is not None
     return Visit(decided.rows, pay(made.rule, decided, made.config.guard))
-
-
-def test_plain_votes_become_standardised_advantages():
-    made = supervisor(OFF, ["0"])
-    found = decide(made, np.array([0]), halves(24, 8)[None], 1)
-    answers = halves(24, 8)[:32]
-    std = math.sqrt(24 * 8 / (32 * 31)) + 1e-6
-    expected = np.where(answers == 0, 0.25 / std, -0.75 / std)
-    np.testing.assert_allclose(found.streams.majority[0], expected, rtol=1e-12)
-    assert not found.streams.minority.any()
-    assert found.streams.weight.tolist() == [1.0] and not found.streams.drop.any()
 
 
 def test_everything_follows_its_problem_in_any_order():

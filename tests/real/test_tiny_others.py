@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tiny_runs import Stopped, check_same, stop_at
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -19,8 +17,8 @@ from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.__main__ import main
 from real.tiny import ARITHMETIC, CLOSED, COLLATZ, Task, problems_of, tasks
-from real.tiny.pretrain import RECIPES, boxed_number, measure, training_tokens
-from real.tiny.tasks import closed, collatz_solution, encode, is_held_out, lead, vote_shares
+from real.tiny.pretrain import RECIPES, measure
+from real.tiny.tasks import closed, collatz_solution, encode, is_held_out, lead
 from real.vote.tool import tool_verdicts
 
 QUICK = ["--tiny-task", "collatz", "--n-problems", "2", "--n-votes", "4", "--n-samples", "4"]
@@ -32,30 +30,6 @@ RIGHT, WRONG = "733377377333", "737377377773"
 def shipped(task: Task) -> Any:
     model: Any = AutoModelForCausalLM.from_pretrained(task.checkpoint, use_safetensors=True)
     return model.eval()
-
-
-@settings(deadline=None)
-@given(st.integers(0, 99999))
-def test_collatz_steps_follow_the_map_and_lengths_are_fixed(value):
-    number = f"{value:05d}"
-    for step in tasks.collatz_steps(number):
-        value = (3 * value + 1) % 100000 if value % 2 else value // 2
-        assert int(step) == value and len(step) == 5
-    assert COLLATZ.answer(number) == f"{value:05d}"
-    assert len(encode(f"{number}=")) == COLLATZ.prompt_tokens
-    assert len(encode(collatz_solution(number))) + 1 == COLLATZ.response_tokens
-    settled = TrainConfig(tiny_task="collatz").settled()
-    assert COLLATZ.response_tokens <= (settled.max_response_tokens or 0)
-
-
-def test_collatz_examples_are_right_and_held_out_numbers_are_kept_apart():
-    assert collatz_solution("48213") == r"44640>22320>\boxed{11160}"
-    texts = training_tokens(200, 0.0, seed=0, task=COLLATZ)
-    assert texts.shape == (200, COLLATZ.prompt_tokens + COLLATZ.response_tokens)
-    numbers = COLLATZ.sample_distinct(200, np.random.default_rng(0), held_out=False)
-    assert [encode(f"{n}={collatz_solution(n)}") for n in numbers] == texts[:, :-1].tolist()
-    assert not any(map(is_held_out, numbers))
-    assert all(is_held_out(problem.prompt[:-1]) for problem in COLLATZ.problems(100))
 
 
 def test_neither_rewording_nor_calculator_gives_anything_away():
@@ -102,24 +76,6 @@ def digit_shares(model: Any, prompts: list[str], temperature: float = 0.6) -> np
     with torch.no_grad():
         logits = model(input_ids=read).logits[:, -1] / temperature
     return torch.softmax(logits, -1)[:, DIGITS].numpy()
-
-
-def test_leads_follow_the_copies():
-    assert [lead(q) for q in (RIGHT, WRONG, "3" * 11 + "7", "7" + "3" * 11)] == [20, -40, -80, 80]
-    shares_A = vote_shares(WRONG)
-    assert shares_A.sum() == pytest.approx(1) and shares_A.min() == pytest.approx(0.01)
-    assert shares_A[7] - shares_A[3] == pytest.approx(0.4) and CLOSED.answer(WRONG) == "3"
-
-
-def test_closed_examples_have_the_shares_and_one_token():
-    texts = training_tokens(300, 0.0, seed=0, task=CLOSED)
-    assert texts.shape == (300, CLOSED.prompt_tokens + CLOSED.response_tokens)
-    assert (texts[:, [-4, -2, -1]] == [*encode("\\boxed{}"), tasks.EOS_ID]).all()
-    rng = np.random.default_rng(0)
-    drawn = [boxed_number(CLOSED.example(WRONG, 0.0, rng)) for _ in range(4000)]
-    weights_A = vote_shares(WRONG) ** 0.6
-    found_A = np.bincount(drawn, minlength=10) / len(drawn)
-    assert found_A == pytest.approx(weights_A / weights_A.sum(), abs=0.03)
 
 
 @pytest.mark.parametrize(("wrong", "rival_lead"), [(0.2, 60), (0.4, 40), (0.6, 20)])

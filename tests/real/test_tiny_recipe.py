@@ -1,5 +1,6 @@
 """The supervised recipes and the shipped checkpoints: same seed, same bits; the stated start."""
 
+import hashlib
 import json
 from dataclasses import asdict
 from functools import partial
@@ -11,16 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from lab.base.errors import UserError
 from real.__main__ import main
-from real.tiny import ARITHMETIC, CHECKPOINT, TASKS, arithmetic, build_tokenizer, pretrain
-from real.tiny.arithmetic import (
-    PROMPT_TOKENS,
-    RESPONSE_TOKENS,
-    EvaluationRule,
-    response_text,
-    steps,
-)
+from real.tiny import ARITHMETIC, CHECKPOINT, TASKS, judging, pretrain
 from real.tiny.pretrain import Recipe, boxed_number, build, measure, sample_answers
-from real.tiny.tasks import EOS_ID
 
 SHORT = Recipe(steps=4, batch_size=8, warmup_steps=2)
 RECORD = json.loads((CHECKPOINT / "recipe.json").read_text())
@@ -89,36 +82,22 @@ def test_an_interrupted_build_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def texts(n: int, slip_rate: float) -> list[tuple[str, str, dict[EvaluationRule, str]]]:
-    """Expression, response, and faultless responses by rule."""
-    tokens = pretrain.training_tokens(n, slip_rate, seed=0)
-    assert tokens.shape == (n, PROMPT_TOKENS + RESPONSE_TOKENS)
-    assert (tokens[:, -1] == EOS_ID).all()
-    written = build_tokenizer().batch_decode(tokens, skip_special_tokens=True)
-    pairs = [text.split("=") for text in written]
-    return [
-        (q, r, {rule: response_text(steps(q, rule)) for rule in EvaluationRule}) for q, r in pairs
-    ]
-
-
-def test_training_text_is_the_planted_mixture():
-    expected = dict.fromkeys(EvaluationRule, 0.0)
-    seen = dict.fromkeys(EvaluationRule, 0)
-    for expression, response, by_rule in texts(3000, 0.0):
-        assert response in by_rule.values()
-        if len(set(by_rule.values())) == len(by_rule):
-            for rule, share in arithmetic.shares(expression).items():
-                expected[rule] += share
-                seen[rule] += response == by_rule[rule]
-    for rule in EvaluationRule:
-        # About four standard deviations of a count of this size.
-        assert abs(seen[rule] - expected[rule]) < 4 * np.sqrt(expected[rule]), rule
-
-
-def test_slips_come_at_their_rate():
-    slipped = np.mean([r not in by_rule.values() for _, r, by_rule in texts(2000, 0.1)])
-    # A response stays faultless if none of its four steps slips; four standard errors.
-    assert abs(slipped - (1 - 0.9**4)) < 0.045
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("arithmetic", "63c7d6dd5bf3"),
+        ("collatz", "15012bf24a40"),
+        ("closed", "dededb834414"),
+        ("judging", "c319d9f95292"),
+    ],
+)
+def test_training_text_is_that_of_the_shipped_checkpoints(name, digest):
+    if name == "judging":
+        made = judging.conversations(1000, 0.1, seed=0)
+    else:
+        made = [pretrain.training_tokens(1000, 0.1, seed=0, task=TASKS[name])]
+    content = b"".join(np.asarray(tokens, np.int64).tobytes() for tokens in made)
+    assert hashlib.sha256(content).hexdigest().startswith(digest)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import torch
 from measured_models import LONGEST, PROMPTS, TEMPERATURE, measured, small_model
 
 from lab.base.errors import UserError
-from lab.trace.response import read_response, write_response
 from real.measure.gradients import Gradients, Growth, next_log_probs, sampling_error
 from real.measure.measuring import choose_weights
 from real.settings.config import TrainConfig
@@ -68,22 +67,6 @@ def test_all_weights_are_kept_exactly_and_a_sample_in_half_precision():
     assert whole.features.shape[1] == whole.facts.n_weights
     assert part.features.dtype == np.float16 and part.features.shape[1] == 16
     assert part.norm2 == pytest.approx(whole.norm2)
-
-
-def test_a_response_file_is_read_as_it_was_written_and_bad_ones_are_refused(tmp_path):
-    response = measured(small_model(), weights=16, max_edges=9)
-    write_response(tmp_path / "r.npz", response)
-    again = read_response(tmp_path / "r.npz")
-    assert again.facts == response.facts
-    assert (again.features == response.features).all()
-    assert (again.path_edge == response.path_edge).all()
-    (tmp_path / "text.npz").write_text("no archive")
-    with pytest.raises(UserError, match="not a response file, or damaged"):
-        read_response(tmp_path / "text.npz")
-    response.path_edge[0] = 10**6
-    write_response(tmp_path / "bad.npz", response)
-    with pytest.raises(UserError, match=r"damaged .path_edge."):
-        read_response(tmp_path / "bad.npz")
 
 
 def paths_of(response, n):
