@@ -9,7 +9,7 @@ import torch
 
 from real.engines.ranked import RankedEngine
 from real.engines.rollouts import (
-    EngineError,
+    EngineDied,
     Prompts,
     Rollouts,
     Sampling,
@@ -36,7 +36,7 @@ class CopiedEngine(TransformersEngine):
     def sample(self, prompts: Prompts, n: int, sampling: Sampling, *others: Any) -> Rollouts:
         if sampling.logprobs:  # else an evaluation
             if self.n_drawn == self.fails_at:
-                raise EngineError("engine: failed as the test wants it")
+                raise EngineDied("engine: died as the test wants it")
             self.n_drawn += 1
         return super().sample(prompts, n, sampling, *others)
 

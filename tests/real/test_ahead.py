@@ -20,7 +20,7 @@ from lab.trace.trace import Trace
 from real import TrainConfig, resume, train
 from real.engines.child_engine import ChildEngine
 from real.engines.make import make_engine
-from real.engines.rollouts import EngineError, Sampling, shard_requests
+from real.engines.rollouts import EngineDied, EngineError, Sampling, shard_requests
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import load_policy
 from real.tiny import CHECKPOINT
@@ -68,8 +68,6 @@ def test_steps_tell_the_version_and_the_time_beside_the_update(whole: Trace):
     assert bool((waited[1:-1] < own[2:]).all())
     speed = steps["tokens_sampled"][1:] / own[1:]
     np.testing.assert_allclose(steps["sampled_per_second"][1:], speed)
-    phases = [f"seconds_{phase}" for phase in ("rollout", "grade", "guard", "update", "sync")]
-    assert bool((steps["seconds_step"] >= steps[phases].sum(axis=1)).all())
 
 
 def test_resumed_runs_are_equal_to_the_bit(whole: Trace, beside: None, tmp_path: Path):
@@ -85,7 +83,7 @@ def test_an_engine_that_fails_meanwhile_ends_the_run_and_a_resumed_one_goes_on(
     whole: Trace, beside: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(CopiedEngine, "fails_at", 4)
-    with pytest.raises(EngineError, match="failed as the test wants it"):
+    with pytest.raises(EngineDied, match="as the test wants it; go on with guard-train resume"):
         train(AHEAD, tmp_path / "run", progress=False)
     monkeypatch.undo()
     monkeypatch.setattr(real.run, "make_engine", copied)

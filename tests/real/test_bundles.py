@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from random_groups import random_rows
 from small_models import decoder_sizes
 from torch import Tensor
@@ -122,7 +120,7 @@ def test_lora_and_gradient_checkpointing():
     assert_close(Scorer(model), UpdateSettings(temperature=0.6))
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("world", [3])
 def test_ranks_together_are_one_rank(world: int):
     scorer, config = Scorer(gpt2()), UpdateSettings(temperature=0.6)
     whole = both_ways(scorer, config)[1]
@@ -172,38 +170,6 @@ def test_what_responses_share_goes_through_the_model_once():
     group.tokens_KT[:, :18], group.tokens_KT[:, 18] = group.tokens_KT[0, :18], torch.arange(16)
     _, bundle, n_inputs = plan([group], [row_counts(group)], 16384, "padded", 576)
     assert (bundle, n_inputs) == (16, 40 + 18 + 16 * 3)  # nothing is asked for behind the last
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), min_size=2, max_size=9),
-    st.integers(2, 9),
-)
-def test_a_token_sees_its_own_prefix_and_every_prefix_stands_once(
-    responses: list[list[int]], bundle: int
-):
-    group = random_rows(3, list(map(len, responses)), VOCABULARY)
-    for row, response in enumerate(responses):
-        group.tokens_KT[row, : len(response)] = torch.tensor(response)
-    places = [(0, row) for row in range(len(responses))]
-    batch = packing.micro_batch([group], places, bundle=bundle)
-    rows: Any = batch.rows
-    ids_BS, ends_BS, targets_n = rows.input_ids_BS, rows.ends_BS, rows.targets_n
-    n_rows, size = ids_BS.shape
-    number_RT = batch.unfold(torch.arange(len(targets_n)))
-    scored = set()
-    for row, response in enumerate(responses):
-        for t, token in enumerate(response):
-            number = int(number_RT[row, t])
-            b, place = divmod(int(rows.index_n[number]), size)
-            assert (b, targets_n[number]) == (row // bundle, token)
-            seen = [j for j in range(place + 1) if place < ends_BS[b, j]]
-            assert ids_BS[b, seen].tolist() == [*group.prompt_L.tolist(), *response[:t]]
-            assert rows.position_ids_BS[b, seen].tolist() == [*range(3 + t)]
-            scored.add((b, tuple(response[: t + 1])))
-    assert len(scored) == len(targets_n)
-    inner = {(b, prefix[:-1]) for b, prefix in scored if len(prefix) > 1}
-    assert size == 3 + max(sum(b == row for b, _ in inner) for row in range(n_rows))
 
 
 def test_a_bundle_keeps_to_the_budget_and_leaves_no_rank_idle():

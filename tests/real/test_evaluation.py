@@ -20,8 +20,6 @@ from real.__main__ import main
 from real.answers import AnswerIds
 from real.record.evaluation import evaluate, pass_at
 from real.record.terminal import lines, summary
-from real.settings.groups import EvalSettings
-from real.settings.seeds import Batch
 from real.tiny import TASKS, problems_of
 from real.vote.decide import Supervisor
 
@@ -88,26 +86,6 @@ def curve(*points: tuple[int, float]) -> dict[str, Any]:
         found = summary(found, row(step, score, maj_accuracy=np.nan))
     assert found is not None
     return found
-
-
-def test_steps_replace_epochs():
-    def due(config: EvalSettings, step: int, epoch: int, ends_epoch: bool) -> bool:
-        return Batch(step, epoch, np.arange(1), ends_epoch, False).is_evaluated(config)
-
-    every, steps = EvalSettings(eval_every=2), EvalSettings(eval_every=1, eval_steps=5)
-    assert [due(every, 9, epoch, True) for epoch in (1, 2, 3, 4)] == [False, True, False, True]
-    assert not due(every, 9, 2, ends_epoch=False)
-    assert not due(EvalSettings(eval_every=0), 9, 2, True)
-    assert [step for step in range(1, 12) if due(steps, step, 1, step == 8)] == [5, 10]
-
-
-def test_area_is_the_mean_height_over_the_steps():
-    found = curve((0, 0.2), (10, 0.6), (40, 0.4))
-    # Trapezoids of 4 and 15 over 40 steps.
-    assert found["area"] == pytest.approx((4 + 15) / 40)
-    for name, step, score in (("first", 0, 0.2), ("best", 10, 0.6), ("last", 40, 0.4)):
-        assert found[name] == {"step": step, "pass_at_1": score}
-    assert curve((0, 0.3))["area"] == 0.3
 
 
 def test_a_resumed_run_makes_its_points_again():

@@ -9,8 +9,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from real.tiny import ARITHMETIC
-from real.tiny.arithmetic import EvaluationRule, response_text, steps
 from real.vote.tool import MOST_BITS, claims, tool_verdicts
 
 
@@ -147,13 +145,3 @@ def test_hostile_texts_are_fast():
 def test_beyond_the_limits_is_not_checked(text):
     assert found(text) == []
     assert tool_verdicts([text + "; 1 + 1 = 2"]).tolist() == [True]
-
-
-def test_it_is_no_oracle_of_the_tiny_task():
-    """Every rule's faultless work is confirmed, the planted rivals' wrong answers too."""
-    wrong = 0
-    for problem in ARITHMETIC.problems(40):
-        texts = [response_text(steps(problem.prompt[:-1], rule)) for rule in EvaluationRule]
-        assert tool_verdicts(texts, problem.prompt).all()
-        wrong += sum(not text.endswith(f"{{{problem.answer}}}") for text in texts)
-    assert wrong > 20

@@ -53,17 +53,6 @@ def test_verdicts_are_read_from_the_last_box(text, verdict):
     assert Wording().verdict(text) == verdict
 
 
-def test_a_question_shows_problem_and_response():
-    question = Wording().question(SUM, " I add {them}: \\boxed{5}\n")
-    assert "<problem>\nWhat is {2} + 3?\n</problem>" in question.prompt
-    assert "<attempt>\nI add {them}: \\boxed{5}\n</attempt>" in question.prompt
-    assert question.prompt.endswith("verdict: \\boxed{correct} if the answer is right, "
-                                    "\\boxed{wrong} if it is not.")  # fmt: skip
-    assert question.before == SUM.before and question.answer is None
-    # The question's own boxes are no verdict of anybody, but the model's come after them.
-    assert Wording().verdict(question.prompt + "\\boxed{correct}") == 1
-
-
 @pytest.fixture(scope="module")
 def letters() -> Any:
     """A tokenizer of bytes."""

@@ -1,27 +1,18 @@
-"""Restarts of an engine that died: how many, with which weights, and for which errors.
-
-A run that the last death ended is resumed.
-"""
+"""Restarts of an engine that died: how many, with which weights, and for which errors."""
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny_runs import check_same
 
 import real.run
-from lab.trace.trace import Trace, load
-from real import TrainConfig
-from real.__main__ import main
-from real.engines.child_engine import ChildEngine
-from real.engines.make import RestartingEngine, make_child
-from real.engines.rollouts import EngineDied, EngineError, Rollouts, Sampling
+from real import TrainConfig, train
+from real.engines.make import RestartingEngine
+from real.engines.rollouts import EngineDied, EngineError, Sampling
+from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy
 
 
@@ -88,59 +79,13 @@ def test_refusals_are_no_reason_to_restart():
     assert engine.left == 2
 
 
-WORDS = "--n-problems 4 --batch-size 2 --n-votes 8 --n-samples 4 --epochs 2 --eval-samples 2"
+def test_a_run_goes_on_with_another_engine_and_says_so(tmp_path, monkeypatch, capfd):
+    def make(config: TrainConfig, policy: Policy, *_: Any) -> Any:
+        sound = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
+        engines = iter([Fake([EngineDied("gone")]), sound])
+        return RestartingEngine(lambda: next(engines), 1)
 
-
-def command(out: Path) -> list[str]:
-    return ["run", "--out", str(out), "--checkpoint-every", "1", *WORDS.split(), "--quiet"]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Trace:
-    out = tmp_path_factory.mktemp("whole") / "run"
-    assert main(command(out)) == 0
-    return load(out)
-
-
-class Killed:
-    """An engine's process, killed as it is to sample with a version of the weights."""
-
-    def __init__(self, engine: ChildEngine, last: int) -> None:
-        self.engine, self.last = engine, last
-        self.queues, self.release = engine.queues, engine.release
-        self.update_weights, self.close = engine.update_weights, engine.close
-
-    def sample(self, *arguments: Any) -> Rollouts:
-        found = self.engine.sample(*arguments)
-        if found.version == self.last:
-            os.kill(self.engine.pid, signal.SIGKILL)
-            return self.engine.sample(*arguments)
-        return found
-
-
-def test_a_run_that_a_dead_engine_ended_goes_on(whole, tmp_path, monkeypatch, capfd):
-    """Its last process dies in the evaluation after the second batch, before a checkpoint."""
-    broken = iter([Fake([EngineDied("gone")])])
-
-    def make(config: TrainConfig, policy: Policy, *others: Any) -> Any:
-        def start() -> Any:
-            return next(broken, None) or Killed(make_child(config, policy, *others), 2)
-
-        return RestartingEngine(start, 1)
-
-    out = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(real.run, "make_engine", make)
-        assert main(command(out)) == 2
-    died = "engine: its process died during sample (signal SIGKILL)"
-    said = capfd.readouterr().err.splitlines()
-    *notices, line = [line for line in said if "too few for the fates" not in line]
-    assert notices == ["guard-train: notice: gone; starting another engine, 0 more allowed"]
-    assert line.startswith(f"guard-train: {died}")
-    assert line.endswith(f"; go on with guard-train resume {out}")
-    failed = load(out)
-    assert failed.run.status == "failed" and died in (failed.run.error or "")
-    assert failed.steps["step"].tolist() == [1, 2]
-    assert main(["resume", str(out), "--quiet"]) == 0
-    check_same(load(out), whole)
-    assert [entry["step"] for entry in load(out).run.extra["resumed"]] == [1]
+    monkeypatch.setattr(real.run, "make_engine", make)
+    config = TrainConfig(n_problems=2, n_votes=4, n_samples=2, epochs=1, eval_samples=1)
+    assert train(config, tmp_path / "run", progress=False).run.status == "finished"
+    assert "notice: gone; starting another engine, 0 more allowed" in capfd.readouterr().err

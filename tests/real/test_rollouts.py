@@ -83,7 +83,7 @@ def test_same_seed_same_tokens(qwen):
     assert not torch.equal(later.tokens_PNT, first.tokens_PNT)
 
 
-@pytest.mark.parametrize("max_rows", [5, 16, 40, 1000])
+@pytest.mark.parametrize("max_rows", [5, 1000])
 def test_batching_does_not_change_the_samples(qwen, max_rows):
     alone, parts = (TransformersEngine(qwen, [5, 6], max_rows=rows) for rows in (1, max_rows))
     found, expected = (e.sample(PROMPTS, 8, Sampling(8), seeded()) for e in (parts, alone))
@@ -153,9 +153,6 @@ def test_samples_enter_a_loss(qwen):
 @pytest.mark.parametrize(
     ("prompts", "n", "settings", "expected"),
     [
-        ([[1]], 4, {"temperature": 0.0}, "temperature = 0.0: must be above 0"),
-        ([[1]], 4, {"temperature": float("nan")}, "temperature = nan: must be"),
-        ([[1]], 4, {"max_tokens": 0}, "max_tokens = 0: must be at least 1"),
         ([[1]], 4, {"top_p": 1.1}, "top_p = 1.1: must lie in"),
         ([], 4, {}, "none given"),
         ([[1], []], 4, {}, "prompt 2: no tokens"),
@@ -292,7 +289,7 @@ def test_texts_that_end_a_response_are_asked_for_with_its_text():
     assert params == request_params(1, Sampling(2), 0, ()) | texts
 
 
-P, V, STEPS = 8, 64, 200
+P, V, STEPS = 8, 64, 40
 
 
 def test_no_two_responses_share_a_seed_in_a_batch_and_across_batches():
@@ -315,7 +312,7 @@ def test_seeds_follow_from_the_generator_and_move_it_on():
     assert max(first) + V < 2**63
 
 
-@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**40 + 3])
+@pytest.mark.parametrize("seed", [0, 2**32 - 1, 2**40 + 3])
 def test_generators_are_numpys_of_the_same_numbers(seed):
     expected = np.random.default_rng([seed, 3, 5, 2]).random(4)
     assert generator(seed, Stream.GUARD, 5, 2).random(4).tolist() == expected.tolist()

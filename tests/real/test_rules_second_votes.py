@@ -55,7 +55,7 @@ def test_rewordings_keep_value_and_form():
     assert 0 < n_same < 30
 
 
-@pytest.mark.parametrize("name", ["co_rewarding_2", "co_rewarding_1", "scope+memory"])
+@pytest.mark.parametrize("name", ["co_rewarding_2", "co_rewarding_1"])
 def test_a_killed_run_goes_on_to_the_bit(name, tmp_path):
     config = of_rule(name)
     whole = train(config, tmp_path / "whole", progress=False)

@@ -13,8 +13,6 @@ from lab.measures.problems import vote_areas
 from lab.trace.schema import checked
 from lab.trace.trace import Trace
 from real import train
-from real.answers import AnswerIds
-from real.record.journal import VoteRows
 from real.settings.config import TrainConfig
 from real.vote.decide import Fields, Supervisor, pay
 
@@ -143,26 +141,6 @@ KEY = ["replicate", "step", "epoch", "visit", "problem"]
 @pytest.fixture(scope="module")
 def trace() -> Trace:
     return train(SMALL, progress=False)
-
-
-def test_a_text_is_written_once():
-    answer_ids = AnswerIds([None, None])
-    count = VoteRows(answer_ids)
-    both = np.array([0, 1])
-
-    def texts(*responses: str) -> list[tuple[int, int, str]]:
-        boxed = [[f"\\boxed{{{a}}}" for a in row.split()] for row in responses]
-        ids_PV = np.stack([answer_ids.ids(p, row) for p, row in enumerate(boxed)])
-        _, new = count.count(both, ids_PV, 1)
-        return list(zip(new["problem"].tolist(), new["answer"].tolist(), new["text"], strict=True))
-
-    assert texts("4 5", "4 4") == [(0, 0, "4"), (0, 1, "5"), (1, 0, "4")]
-    assert texts("5 4", "4 4") == []
-    assert texts("5 6", "7 4") == [(0, 2, "6"), (1, 1, "7")]
-    count = VoteRows(answer_ids)  # as after a checkpoint
-    assert texts("6 8", "7 7") == [(0, 3, "8")]
-    ids_PV = np.stack([answer_ids.ids(p, [f"\\boxed{{{p + 20}}}"]) for p in (0, 1)])
-    assert count.count(both, ids_PV, np.array([3, 8]))[1]["visit"].tolist() == [3, 8]
 
 
 def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share(trace):

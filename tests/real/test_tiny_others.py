@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_runs import Stopped, check_same, stop_at
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lab.base.errors import UserError
 from lab.trace.trace import load
-from real import TrainConfig, resume, train
+from real import TrainConfig, train
 from real.__main__ import main
 from real.tiny import ARITHMETIC, CLOSED, COLLATZ, Task, problems_of, tasks
 from real.tiny.pretrain import RECIPES, measure
@@ -134,9 +133,6 @@ def test_training_gives_no_response_that_the_start_did_not(tmp_path, start):
     before, after = (digit_shares(model, prompts) for model in (start, trained.eval()))
     assert after.sum(axis=1).min() > 0.99
     assert after.max(axis=1).mean() > before.max(axis=1).mean() + 0.1  # towards consensus
-    with pytest.raises(Stopped):
-        train(config, tmp_path / "stopped", progress=stop_at(0.75))
-    check_same(resume(tmp_path / "stopped", progress=False), trace)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +140,6 @@ def test_training_gives_no_response_that_the_start_did_not(tmp_path, start):
     [
         ({"tiny_wrong": 0.3}, "tiny_wrong, tiny_lead: for tiny_task = closed alone"),
         ({"tiny_task": "collatz", "tiny_lead": 60}, "for tiny_task = closed alone"),
-        ({"tiny_task": "closed", "tiny_wrong": 0.7}, "tiny_wrong = 0.7: must"),
-        ({"tiny_task": "closed", "tiny_lead": 30}, "tiny_lead = 30: must be one of 20, 40, 60"),
         ({"tiny_task": "closed", "tiny_verifies": True}, "no model of tiny_task = closed"),
         ({"tiny_task": "collatz", "problems": "amc", "model": "x"}, "problems = amc are not the"),
     ],

@@ -80,8 +80,6 @@ def test_messages_and_missing_answers_are_kept(tmp_path):
                 "--arm averaged": "ema_decay = 0.95: verl",
                 "--arm scope": "verl gives votes alone",
                 "--out .": "is not empty; choose another",
-                "--nodes 0": "nodes = 0: must be at least 1",
-                "--gpu-memory -1": "gpu_memory = -1",
                 "--gpus 7": "cannot be dealt evenly to 7",
             }.items()
         ),

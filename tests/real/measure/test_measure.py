@@ -113,7 +113,6 @@ def test_a_tree_is_cut_at_its_most_edges_and_the_cut_is_counted():
 
 def test_what_cannot_be_measured_is_refused_in_one_line(monkeypatch):
     for changes, message in (
-        ({"max_edges": 0}, "max_edges = 0: must be at least 1"),
         ({"min_p": 0.99}, "min_p = 0.99: problem a has no response that likely"),
         ({"unit": "answer", "checkpoints": [dict]}, "growth: can be measured with unit = token"),
         ({"checkpoints": [dict]}, "growth: the run's checkpoints have the weights that it started"),
