@@ -234,23 +234,6 @@ def adapted() -> Any:
     return model
 
 
-def test_adapters_cross_over_alone_once_the_engine_has_the_weights(
-    start: Any, adapted: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = start(adapter_rank=4)
-    adapters = [p for name, p in adapted.named_parameters() if "lora_" in name]
-    for version in (1, 2):
-        engine.update_weights(adapted, version)
-        found = engine.sample(PROMPTS, 1, TWO, seeded())
-        assert found.tokens_PNT[0, 0, 1] == round(
-            1000 + sum(float(p.detach().sum()) for p in adapters)
-        )
-        assert found.version == version
-        for parameter in adapters:
-            parameter.data += 0.1
-        monkeypatch.setattr(engine.sender, "send_weights", None)
-
-
 def test_an_engine_that_applies_no_adapters_gets_merged_weights(start: Any, adapted: Any) -> None:
     engine = start(adapter_rank=4, refused_adapters="none for this model")
     with pytest.warns(UserWarning, match="engine_adapters: none for this model; the merged"):

@@ -47,16 +47,13 @@ def test_the_same_comparison_goes_on(tmp_path: Path, capsys: pytest.CaptureFixtu
     config = from_values(values, TrainConfig, "")
     with pytest.raises(KeyboardInterrupt):
         train(replace(config, guard=arm("guard").guard), run_folder(out, "guard", 0), stop)
-    (run_folder(out, "matched", 0) / "visits").mkdir(parents=True)  # killed while it started
     capsys.readouterr()
     assert main(["compare", "--arms", "ttrl", "guard", *words]) == 0
     assert "finished runs: 1, resumed runs: 1" in capsys.readouterr().err
     resumed = load(run_folder(out, "guard", 0)).run.extra["resumed"]
     assert [entry["step"] for entry in resumed] == [0]
-    assert main(["compare", "--arms", "matched", *words]) == 0
-    assert load(run_folder(out, "matched", 0)).run.extra["achieved_ratio"] > 0
-    assert main(["compare", "--arms", "ttrl", "guard", "matched", *words]) == 0
-    assert "finished runs: 3, resumed runs: 0" in capsys.readouterr().err
+    assert main(["compare", "--arms", "ttrl", "guard", *words]) == 0
+    assert "finished runs: 2, resumed runs: 0" in capsys.readouterr().err
     assert (run_folder(out, "ttrl", 0) / "run.json").read_bytes() == kept
     words[words.index("--epochs") + 1] = "3"
     other = [*words, "--max-tokens-per-microbatch", "999"]

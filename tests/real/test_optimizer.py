@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from random_groups import random_rows
 from transformers import Qwen2ForCausalLM
 
 from lab.base.errors import UserError
@@ -28,12 +29,9 @@ def weights(model: Qwen2ForCausalLM) -> torch.Tensor:
 
 
 def make_group(seed: int, silent: bool = False, **changes: object) -> Group:
-    g = torch.Generator().manual_seed(seed)
-    majority_K = torch.zeros(6) if silent else torch.randn(6, generator=g)
-    prompt_L, tokens_KT = (torch.randint(3, 20, size, generator=g) for size in ((5,), (6, 4)))
-    lengths_K, old_KT = torch.tensor([4, 3, 4, 1, 2, 4]), torch.full((6, 4), -3.0)
-    group = Group(prompt_L, tokens_KT, old_KT, lengths_K, majority_K, torch.zeros(6))
-    return replace(group, **changes)
+    advantages = torch.randn(6, generator=torch.Generator().manual_seed(seed))
+    changes = {"majority_K": torch.zeros(6) if silent else advantages, **changes}
+    return random_rows(5, [4, 3, 4, 1, 2, 4], 20, seed, **changes)
 
 
 def taken(*seeds: int, **settings: Any) -> PolicyOptimizer:

@@ -90,8 +90,7 @@ def test_batching_does_not_change_the_samples(qwen, max_rows):
     torch.testing.assert_close(found.tensors(), expected.tensors(), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("end_ids", [[], [5], [5, 6, 7, 8]])
-@pytest.mark.parametrize("top_p", [1.0, 0.7])
+@pytest.mark.parametrize(("end_ids", "top_p"), [([], 1.0), ([5], 0.7), ([5, 6, 7, 8], 1.0)])
 def test_responses_alike_so_far_are_one_row(qwen, monkeypatch, end_ids, top_p):
     """Up to a quarter of the rows may be left over from responses that ended."""
     how = Sampling(12, 0.3, top_p, stats=True)

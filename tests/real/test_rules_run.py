@@ -154,7 +154,6 @@ FROZEN = GuardConfig().set(frs=False, mps=False, rcsu=False, label_from="frozen"
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"rule": "nope"}, "rule = 'nope': unknown"),
         ({"rule": "srt", "rule_options": {"treshold": 1}}, "no setting 'treshold'"),
         ({"rule": "scope", "guard": FROZEN}, "makes new labels on every visit"),
         ({"rule": "coverrl", "guard": OFF}, "model of the tiny task cannot judge"),
@@ -162,10 +161,6 @@ FROZEN = GuardConfig().set(frs=False, mps=False, rcsu=False, label_from="frozen"
         ({"rule": "one_shot_em", "guard": OFF, "kl_coef": 0.1}, "kl_coef = 0.1: rule one_shot_em"),
         ({"rule": "one_shot_em", "guard": OFF, "drop_uniform": True}, "drop_uniform = True"),
         ({"rule": "one_shot_em", "guard": OFF, "tis_cap": 2.0}, "tis_cap = 2.0"),
-        (
-            {"rule": "one_shot_em", "guard": OFF, "old_logprobs": "trainer"},
-            "old_logprobs = trainer",
-        ),
     ],
 )
 def test_settings_that_contradict(settings, expected):

@@ -23,7 +23,7 @@ def test_gradients_equal_finite_differences():
     features, norm2, _ = gradients(contexts, tokens, every)
     assert norm2 == pytest.approx((features.astype(float) ** 2).sum(1), rel=1e-5)
     # The norms of the model compute in single precision, so a smaller step drowns in rounding.
-    places = np.random.default_rng(0).permutation(every)[:40]
+    places = np.random.default_rng(0).permutation(every)[:15]
     for place in places:
         up, down = (shifted(model, place, h, contexts, tokens) for h in (1e-3, -1e-3))
         assert features[:, place] == pytest.approx((up - down) / 2e-3, abs=5e-4)
