@@ -77,12 +77,12 @@ def compare(
             folder=place,
             arms=[arm(name).name for name in arms],
             seeds=seeds,
-            config_of=lambda name, own=own: with_arm(own, arm(name)),
+            config_of=lambda name, cell=cell: with_arm(cell, arm(name)),
             run_jobs=lambda jobs, told: run_jobs(run_one, jobs, places, told),
             close=CLOSE,
             max_tries=MAX_TRIES,
         )
-        for own, place in cells or [(config, Path(folder))]
+        for cell, place in cells or [(config, Path(folder))]
     ]
     problems, model = check_asked(config, studies[0].arms, seeds)
     said = [notice for study in studies for notice in _check(study, problems, model)]
@@ -95,7 +95,7 @@ def compare(
             done = study.run(lambda now, before=before: report(before + now))
             lines += [f"learning rate {lr:g}" for lr in lrs[number : number + 1]]
             lines += _lines(study)
-            lines += [found.line for found in done.found]
+            lines += [control.line for control in done.found]
             failed += done.failed
     return Compared(lines, failed)
 

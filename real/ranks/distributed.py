@@ -89,14 +89,14 @@ class Ranks:
         """
         if self.world == 1:
             return tensor.cpu()[None]
-        own = tensor.cpu().contiguous()
+        sent = tensor.cpu().contiguous()
         n_kept = self.world if everywhere or self.first else 0
-        found = own.new_empty((n_kept, *own.shape))
+        gathered = sent.new_empty((n_kept, *sent.shape))
         if everywhere:
-            dist.all_gather([*found], own)
+            dist.all_gather([*gathered], sent)
         else:
-            dist.gather(own, [*found] if self.first else None)
-        return found
+            dist.gather(sent, [*gathered] if self.first else None)
+        return gathered
 
     def highest(self, number: int) -> int:
         """The largest of all ranks' numbers."""
@@ -309,12 +309,12 @@ class Pieces(NamedTuple):
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Rows from `start` up to `stop`, copied."""
-        found, end = [], 0
+        pieces, end = [], 0
         for part in self.parts:
             begin, end = end, end + len(part)
             if begin < stop and end > start:
-                found.append(part[max(start - begin, 0) : stop - begin])
-        return torch.cat(found) if found else self.parts[0][:0].clone()
+                pieces.append(part[max(start - begin, 0) : stop - begin])
+        return torch.cat(pieces) if pieces else self.parts[0][:0].clone()
 
     def whole(self) -> Tensor:
         """All rows."""
@@ -391,8 +391,8 @@ def read_tensors(path: Path) -> dict[str, Tensor | Pieces]:
     """Tensors mapped from one file, or those of several ranks; a UserError if one is damaged."""
     if path.exists():
         return {**_read(path)}
-    found = next(path.parent.glob(f"{path.stem}.*-of-*{path.suffix}"), None)
-    world = 1 if found is None else int(found.stem.rpartition("-")[2])
+    shard = next(path.parent.glob(f"{path.stem}.*-of-*{path.suffix}"), None)
+    world = 1 if shard is None else int(shard.stem.rpartition("-")[2])
     files = [_read(shard_path(path, rank, world)) for rank in range(world)]
     names = dict.fromkeys(name for file in files for name in file)
     parts = {name: tuple(file[name] for file in files if name in file) for name in names}

@@ -83,12 +83,12 @@ def _conversation(
     others = {rule: p for rule, p in parts.items() if evaluate(expression, rule) != attempt[-1]}
     # Where every order gives the rejected answer, the judge slipped, and stays with its work.
     retry = drawn_steps(expression, others, slip_rate, rng) if others else judge_trace
-    asked = encode(question(prompt, response_text(attempt)))
+    asking = encode(question(prompt, response_text(attempt)))
     answered = encode(verification(judge_trace, accepted))
     put, again = encode(f"={prompt}"), encode(response_text(retry))
     # A turn ends with the end token; the next one is put behind its text.
-    targets = [UNSCORED] * (len(asked) - 1) + [*answered, EOS_ID]
+    targets = [UNSCORED] * (len(asking) - 1) + [*answered, EOS_ID]
     turn = [UNSCORED] * (len(put) - 1) + [*again, EOS_ID]
     if accepted:
         put, again, turn = [PAD_ID] * len(put), [PAD_ID] * len(again), [UNSCORED] * len(turn)
-    return [*asked, *answered, *put, *again], targets + turn
+    return [*asking, *answered, *put, *again], targets + turn

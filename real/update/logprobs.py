@@ -458,11 +458,11 @@ def can_bundle(model: Any) -> bool:
     bundled = {"position_ids": positions, "attention_mask": _bundle_mask(model, ends)}
     try:
         expected = body(input_ids=alone, use_cache=False)[0][:, 2:]
-        found = body(input_ids=tokens[None], use_cache=False, **bundled)[0][:, 2:]
+        shared = body(input_ids=tokens[None], use_cache=False, **bundled)[0][:, 2:]
     except (TypeError, ValueError, RuntimeError, IndexError):
         return False
     tolerance = 8 * torch.finfo(expected.dtype).eps * expected.abs().max()
-    return bool((found.view_as(expected) - expected).abs().max() <= tolerance)
+    return bool((shared.view_as(expected) - expected).abs().max() <= tolerance)
 
 
 def _bundle_mask(model: Any, ends_BS: Tensor) -> Tensor:

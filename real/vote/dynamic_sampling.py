@@ -6,7 +6,7 @@ https://arxiv.org/abs/2503.14476.
 
 from __future__ import annotations
 
-from itertools import chain, zip_longest
+from itertools import chain
 
 from real.settings.groups import UpdateSettings
 from real.update.packing import Group, kept
@@ -45,8 +45,10 @@ class DynamicSampler:
         planned = [[*groups[part], *chain(*extra[part])] for part in parts]
         if self._most == 1:
             return planned
-        problems = [[group, *more] for group, more in zip_longest(groups, extra, fillvalue=[])]
-        self._waiting += [problem for problem in problems if kept(problem, drop_uniform=True)]
+        for place, group in enumerate(groups):
+            problem = [group, *chain(*extra[place : place + 1])]
+            if kept(problem, drop_uniform=True):
+                self._waiting.append(problem)
         self._n_batches += 1
         # A smaller batch, at the end of an epoch, has steps for fewer problems.
         room = min(self._size, len(planned) * self._mini)

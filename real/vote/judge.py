@@ -58,8 +58,8 @@ class Wording:
 
     def question(self, problem: Problem, response: str) -> Problem:
         """Return the question about a response; the problem's earlier messages stay in front."""
-        asked = QUESTION.strip().format(problem=problem.prompt.strip(), attempt=response.strip())
-        return Problem(f"{problem.id}/verify", asked, None, problem.before)
+        text = QUESTION.strip().format(problem=problem.prompt.strip(), attempt=response.strip())
+        return Problem(f"{problem.id}/verify", text, None, problem.before)
 
     def verdict(self, text: str) -> int:
         r"""Return 1 for `\boxed{correct}`, 0 for wrong or incorrect, -1 for anything else."""
@@ -70,8 +70,9 @@ class Wording:
 
     def request(self, problem: Problem, response: str, verification: str) -> Problem:
         """Return the request for a new response, after question and verification."""
-        asked = self.question(problem, response)
-        before = (*asked.before, Turn("user", asked.prompt), Turn("assistant", verification))
+        question = self.question(problem, response)
+        judged = Turn("user", question.prompt), Turn("assistant", verification)
+        before = (*question.before, *judged)
         return Problem(f"{problem.id}/again", _REQUEST.strip(), None, before)
 
 
@@ -81,16 +82,16 @@ class TinyWording(Wording):
     max_tokens = judging.VERIFICATION_TOKENS
 
     def question(self, problem: Problem, response: str) -> Problem:
-        asked = judging.question(problem.prompt, response)
-        return Problem(f"{problem.id}/verify", asked, None)
+        text = judging.question(problem.prompt, response)
+        return Problem(f"{problem.id}/verify", text, None)
 
     def verdict(self, text: str) -> int:
         """Plus is right, minus wrong."""
         return judging.read_verdict(text)
 
     def request(self, problem: Problem, response: str, verification: str) -> Problem:
-        asked = judging.request(problem.prompt, response, verification)
-        return Problem(f"{problem.id}/again", asked, None)
+        text = judging.request(problem.prompt, response, verification)
+        return Problem(f"{problem.id}/again", text, None)
 
 
 _AGAIN = 1
@@ -98,7 +99,7 @@ _AGAIN = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Verifications:
     """M questions about the responses to P problems, with their answers."""
 
     verdicts_PQ: Ints
@@ -121,36 +122,36 @@ class Judge(ExtraRollouts):
         self._rule, self._parts = rule, parts
         self.wording = TinyWording() if parts.config.tiny_verifies else Wording()
         self._step = 0
-        self.asked: Asked | None = None
+        self.verified: Verifications | None = None
         self._again: Solutions | None = None
 
     def before(self, problems_P: Ints, step: int) -> dict[str, NDArray[Any]]:
         """Forget the batch before."""
-        self._step, self.n_sampled, self.asked, self._again = step, 0, None, None
+        self._step, self.n_sampled, self.verified, self._again = step, 0, None, None
         return {}
 
     def ask(self, decided: Decided | None, responses: Responses) -> Decided | None:
         """Let the model judge, first a response with the label, and solve again what is wrong."""
         chosen = self._rule.questions(decided.obs, decided.decision.label) if decided else None
         chosen_PQ = self._parts.ranks.from_first(chosen).astype(np.int64)
-        self.asked = self._verify(chosen_PQ, responses)
+        self.verified = self._verify(chosen_PQ, responses)
         if self._rule.regenerations:
-            self._again = self._solve_again(self.asked, chosen_PQ, responses, decided)
+            self._again = self._solve_again(chosen_PQ, responses, decided)
         if decided is None:
             return None
-        return replace(decided, obs=replace(decided.obs, verdicts=self.asked.verdicts_PQ))
+        return replace(decided, obs=replace(decided.obs, verdicts=self.verified.verdicts_PQ))
 
     def groups(self, decided: Decided | None, streams: PolicyStreams) -> list[list[Group]]:
         """Return a group of one per verification, of N per wrong verdict, as far as they stay."""
-        asked, solutions = self.asked, [self._again] if self._again else []
-        assert asked is not None
+        verified, solutions = self.verified, [self._again] if self._again else []
+        assert verified is not None
         advantages_PQ = self._parts.ranks.from_first(
-            self._advantages(decided.obs, asked.questions_PQ >= 0) if decided else None
+            self._advantages(decided.obs, verified.questions_PQ >= 0) if decided else None
         )
-        if asked.responses is not None:
-            rows_M, columns_M = np.nonzero(asked.questions_PQ >= 0)
+        if verified.responses is not None:
+            rows_M, columns_M = np.nonzero(verified.questions_PQ >= 0)
             advantages_M1 = advantages_PQ[rows_M, columns_M][:, None]
-            solutions.insert(0, (rows_M.tolist(), asked.responses, advantages_M1))
+            solutions.insert(0, (rows_M.tolist(), verified.responses, advantages_M1))
         groups: list[list[Group]] = [[] for _ in streams.drop]
         for rows_M, responses, advantages_MN in solutions:
             # A problem's extra groups have the weight of its votes.
@@ -174,7 +175,7 @@ class Judge(ExtraRollouts):
                 advantages_PQ[row, half][asked_H] = standardise(rewards_PQ[row, half][asked_H])
         return advantages_PQ
 
-    def _verify(self, chosen_PQ: Ints, responses: Responses) -> Asked:
+    def _verify(self, chosen_PQ: Ints, responses: Responses) -> Verifications:
         """Ask about the chosen ones of the V responses, -1 for none, as long as a prompt may be."""
         prompts, rows = [], []
         questions_PQ = np.full_like(chosen_PQ, -1)
@@ -190,22 +191,23 @@ class Judge(ExtraRollouts):
                 prompts.append(encoded[key])
                 rows.append(row)
         if not prompts:
-            return Asked(questions_PQ.copy(), questions_PQ, None)
+            return Verifications(questions_PQ.copy(), questions_PQ, None)
         verifications = self._sample(responses, rows, prompts, 1, self.wording.max_tokens)
         verdicts_M = np.array([self.wording.verdict(text) for (text,) in verifications.texts])
         verdicts_PQ = np.where(questions_PQ >= 0, verdicts_M[questions_PQ], -1)
-        return Asked(verdicts_PQ, questions_PQ, verifications)
+        return Verifications(verdicts_PQ, questions_PQ, verifications)
 
     def _solve_again(
-        self, asked: Asked, chosen_PQ: Ints, responses: Responses, decided: Decided | None
+        self, chosen_PQ: Ints, responses: Responses, decided: Decided | None
     ) -> Solutions | None:
         """Sample new solutions after the verdicts "wrong" on problems that stay; None for none."""
-        if asked.responses is None:
+        verified = self.verified
+        if verified is None or verified.responses is None:
             return None
         prompts, rows = [], []
-        stays_P = self._rule.trusts(asked.verdicts_PQ)
-        for row, column in np.argwhere((asked.verdicts_PQ == 0) & stays_P[:, None]).tolist():
-            (verification,) = asked.responses.texts[asked.questions_PQ[row, column]]
+        stays_P = self._rule.trusts(verified.verdicts_PQ)
+        for row, column in np.argwhere((verified.verdicts_PQ == 0) & stays_P[:, None]).tolist():
+            (verification,) = verified.responses.texts[verified.questions_PQ[row, column]]
             response = responses.texts[row][int(chosen_PQ[row, column])]
             asks = self.wording.request(self._problem(responses, row), response, verification)
             prompt = self._parts.encode(asks, "")
