@@ -115,7 +115,7 @@ def test_a_guarded_rule_under_memory_and_true_labels():
     assert (by_truth.steps["reward_correct"] == 1).all()
 
 
-@pytest.mark.parametrize("name", ["scope", "evol_rl", "self_harmony"])
+@pytest.mark.parametrize("name", ["scope", "self_harmony"])
 def test_nobody_gives_an_answer(name, monkeypatch):
     def none(self: AnswerIds, problem: int, responses: Any, extract: str = "strict") -> np.ndarray:
         return np.full(len(responses), -1)

@@ -42,20 +42,6 @@ def test_the_bar_shows_phases_and_numbers(tmp_path, capsys, monkeypatch):
     assert "1/1 [" in drawn[-1] and "reward 0." in drawn[-1]
 
 
-def test_options_override_the_file_and_the_arm(tmp_path):
-    file = tmp_path / "settings.toml"
-    file.write_text("n_problems = 3\nn_votes = 8\nn_samples = 4\nepochs = 1\n[guard]\nW = 7\n")
-    assert run("run", "--out", tmp_path / "a", "--config", file, "--n-problems", 2, "--quiet") == 0
-    config = load(tmp_path / "a").run.config
-    assert (
-        config["n_problems"] == 2 and config["n_votes"] == 8 and config["guard"]["rates"]["W"] == 7
-    )
-    words = ["--profile", "release", "--guard.W", "3", *QUICK]
-    assert run("run", "--out", tmp_path / "b", *words) == 0
-    guard = load(tmp_path / "b").run.config["guard"]
-    assert guard["mps"]["mix"] == "bonus" and guard["rates"]["W"] == 3
-
-
 BAD_OPTIONS = [
     (["--n-samples", "65"], "n_samples = 65: must be at most n_votes = 64"),
     (["--preset", "best"], "preset = 'best': unknown; one of llama"),

@@ -46,7 +46,7 @@ def test_the_tiny_task_is_measured_with_its_growth(pilot, tmp_path, capsys, monk
 
 @pytest.mark.parametrize(
     "words",
-    [["--unit", "answer"], ["--lora-rank", "2"], ["--tiny-verifies"], ["--dtype", "bfloat16"]],
+    [["--unit", "answer"], ["--lora-rank", "2"], ["--tiny-verifies", "--dtype", "bfloat16"]],
 )
 def test_answers_adapters_and_the_verifying_model_are_measured(tmp_path, words):
     out = tmp_path / "response.npz"
