@@ -58,7 +58,14 @@ def test_at_the_limit_and_at_the_end_what_is_there_trains(last):
     assert made.columns == {"n_gen_batches": 2, "n_trained": 2}
 
 
-def test_further_groups_go_with_their_problem():
+def test_a_short_batch_trains_as_many_problems_as_it_has():
+    made, short = refill(), [group(4), group(5)]
+    made.mini_batches([*map(group, range(3)), group(3, silent=True)], [], False)
+    assert names(made.mini_batches(short, [], False)) == [[]] and made.waits
+    assert names(made.mini_batches(short, [], True)) == [[0, 1]]
+
+
+def test_extra_groups_go_with_their_problem():
     made = refill(mini=1)
     mine = [group(0), group(1, silent=True), group(2, silent=True), group(3)]
     more = [[group(10)], [group(11)], [], []]
