@@ -101,6 +101,16 @@ def test_edges_can_be_responses_or_answers():
         assert by_answer.features[joined_own] == pytest.approx(means, abs=1e-4)
 
 
+def test_unseen_tokens_are_leaves_where_these_are_likely_enough():
+    whole, few = (measured(small_model(), weights=16, min_novel=p) for p in (1e-6, 3e-3))
+    unseen = []
+    for response in (whole, few):
+        log_p = np.concatenate([paths_of(response, n)[0] for n in range(len(PROMPTS))])
+        unseen.append(np.sort(np.exp(log_p[response.leaf_unseen])))
+    assert 0 < len(unseen[1]) < len(unseen[0])
+    assert unseen[1] == pytest.approx(unseen[0][unseen[0] > 3e-3], rel=1e-3)
+
+
 def test_a_tree_is_cut_at_its_most_edges_and_the_cut_is_counted():
     whole, cut = (measured(small_model(), weights=16, max_edges=n) for n in (4096, 9))
     assert whole.facts.capped == 0 and np.diff(whole.edge_start).min() > 9
@@ -150,7 +160,7 @@ def test_weights_are_drawn_by_the_size_of_their_gradients():
     assert np.mean(large) > 1.2 * size.mean()
 
 
-def test_growth_is_zero_without_training_and_counts_curvature():
+def test_growth_is_zero_without_training_and_weighs_what_each_weight_stands_for():
     model = small_model()
     edges = [[1, 2]] * 6, range(6), [0] * 6
     gradients = Gradients(model, TEMPERATURE)
@@ -161,6 +171,12 @@ def test_growth_is_zero_without_training_and_counts_curvature():
     moved = {name: p + 0.05 * torch.randn_like(p) for name, p in before.items()}
     assert growth.at(moved) > 0
     assert all((p == before[name]).all() for name, p in model.named_parameters())
+    # A weight that stands for two counts as one that is there twice.
+    scale = np.where(every < 50, 2, ones).astype(np.float32)
+    repeated = np.concatenate([every, every[:50]])
+    twice = Growth(gradients, edges, repeated, np.ones(len(repeated), np.float32)).at(moved)
+    assert Growth(gradients, edges, every, scale).at(moved) == pytest.approx(twice, rel=1e-4)
+    assert growth.at(moved) != pytest.approx(twice, rel=1e-3)
 
 
 def test_growth_is_that_of_the_median_node(monkeypatch):
