@@ -12,6 +12,15 @@
 # Differences from guard-train: verl leaves {left_out} problems out of every epoch of {n_batches}
 # batches, others each time; its learning rate moves once a batch, not once an optimizer step; the
 # ratio has no truncated weight (--tis-cap), by which guard-train corrects vLLM's bfloat16.
+# verl packs rows, for which torch's own attention needs a dense mask; and of GPUs that share a row
+# each would attend to its own part alone.
+attention=sdpa
+if python -c 'import flash_attn' >/dev/null 2>&1; then attention=flash_attention_2; fi
+if [ "$attention" = sdpa ] && [ {sequence_ranks} -gt 1 ]; then
+  echo "flash_attn: not installed, which {sequence_ranks} GPUs that share a row need;" \
+    "install 'verl[vllm,fsdp]', or take at most {rows} GPUs" >&2
+  exit 2
+fi
 settings=(
   # The plugin. The guard's numbers are those of its profile; its advantages replace GRPO's.
   # The agent loop seeds the votes, and refuses another trainer_mode, which would run unguarded.
@@ -57,8 +66,7 @@ settings=(
   # Chosen here: the files, test-time training on the problems of the evaluation; a checkpoint an
   # epoch, from which the same command resumes.
   actor_rollout_ref.model.path={model}
-  # verl asks for flash-attn, which its extra for vLLM does not install.
-  +actor_rollout_ref.model.override_config.attn_implementation=sdpa
+  +actor_rollout_ref.model.override_config.attn_implementation="$attention"
   data.train_files={problem_file}
   data.val_files={problem_file}
   data.filter_overlong_prompts=True

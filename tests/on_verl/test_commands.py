@@ -32,7 +32,7 @@ def test_every_key_of_the_script_is_verl_s(preset, cluster, capsys):
     assert config.guard.n_votes == 64 and config.actor_rollout_ref.rollout.n == 32
     assert config.actor_rollout_ref.actor.clip_ratio_c == 1e6
     kernel = "actor_rollout_ref.model.override_config.attn_implementation"
-    assert config.actor_rollout_ref.model.override_config.attn_implementation == "sdpa"
+    assert config.actor_rollout_ref.model.override_config.attn_implementation == "flash_attention_2"
     added = {word.split("=")[0] for word in overrides if word[0] == "+"}
     assert added == {f"+{kernel}", *(f"+guard.{name}" for name in config.guard)}
 

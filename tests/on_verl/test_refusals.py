@@ -84,6 +84,8 @@ def test_weights_of_the_rollout_that_nobody_compared_end_the_run():
         GuardTrainer.check_weights(trainer, {})
     GuardTrainer.check_weights(trainer, {"training/rollout_probs_diff_mean": 1e-3})
     assert not notes
-    GuardTrainer.check_weights(trainer, {"training/rollout_probs_diff_mean": 0.3})
+    GuardTrainer.check_weights(trainer, {"training/rollout_probs_diff_mean": 0.05})
     (note,) = notes
     assert "stale weights?" in str(note)
+    with pytest.raises(UserError, match=r"diff_mean = 0\.3: five times guard\.probs_diff_limit"):
+        GuardTrainer.check_weights(trainer, {"training/rollout_probs_diff_mean": 0.3})

@@ -71,6 +71,10 @@ def test_verls_defaults_give_way_to_the_guards_parts(changed):
         ({"actor_rollout_ref__hybrid_engine": False}, "asynchronous modes"),
         ({"actor_rollout_ref__actor__policy_loss__loss_mode": "clip_cov"}, "clip_cov: "),
         ({"actor_rollout_ref__rollout__n": 9}, r"rollout\.n = 9: .* at most guard\.n_votes = 8"),
+        *(
+            ({f"actor_rollout_ref__{part}__ulysses_sequence_parallel_size": 2}, "own part of a row")
+            for part in ("actor", "actor__fsdp_config")
+        ),
         ({"reward__reward_model__enable": True}, "reward_model.enable = True: "),
         ({"guard__profil": "paper"}, "guard.profil: no such setting; there are .*, profile, "),
         ({"guard__profile": "papers"}, "guard.profile = 'papers': unknown"),
@@ -89,6 +93,11 @@ def test_what_the_guard_cannot_stand_beside_is_refused(changed, values, message)
     with pytest.raises(UserError, match=message) as error:
         settings_of(changed(**values))
     assert "\n" not in str(error.value)
+
+
+def test_gpus_share_a_row_under_flash_attention(changed):
+    kernel = {"actor_rollout_ref__model__override_config__attn_implementation": "flash_attention_2"}
+    settings_of(changed(actor_rollout_ref__actor__ulysses_sequence_parallel_size=2, **kernel))
 
 
 def test_verl_takes_the_trainer_for_a_synchronous_one():

@@ -95,12 +95,28 @@ def test_bad_input_is_one_line(words, message, file, monkeypatch, capsys):
     assert sorted(path.name for path in file.parent.iterdir()) == ["old.parquet", "sums.json"]
 
 
-def words_of(script: str) -> list[str]:
-    """Return the words that the script gives to Python, by running it with another python."""
-    fake = "python() { printf '%s\\0' \"$@\"; }\n"
-    words = subprocess.check_output(["bash", "-c", fake + script], text=True).split("\0")[:-1]
+def run_of(script: str, flash: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a script with a python that prints its words, with or without flash attention."""
+    probe = f'[ "$1" = -c ] && {{ {str(flash).lower()}; return; }}'
+    fake = f"python() {{ {probe}; printf '%s\\0' \"$@\"; }}\n"
+    return subprocess.run(["bash", "-c", fake + script], text=True, capture_output=True, check=False)
+
+
+def words_of(script: str, flash: bool = False) -> list[str]:
+    """Return the words that the script gives to verl."""
+    words = run_of(script, flash).stdout.split("\0")[:-1]
     assert words[:2] == ["-m", "verl.trainer.main_ppo"]
     return words[2:]
+
+
+KERNEL = "+actor_rollout_ref.model.override_config.attn_implementation"
+
+
+def test_gpus_that_share_a_row_need_flash_attention(capsys):
+    for nodes in ("8", "16"):
+        ended = run_of(script_of(capsys, "--preset", "qwen2.5-7b/math500", "--nodes", nodes))
+        assert ended.returncode == 2 and not ended.stdout
+        assert ended.stderr.startswith("flash_attn: not installed") and "32 GPUs" in ended.stderr
 
 
 def script_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -121,7 +137,7 @@ def test_the_script_has_the_preset_s_values(name, capsys):
     assert float(settings[f"{rollout}.val_kwargs.top_p"]) == config.eval_top_p
     assert settings[f"{actor}.loss_agg_mode"] == "token-mean"
     assert settings[f"{actor}.use_kl_loss"] == "False"
-    assert settings["+actor_rollout_ref.model.override_config.attn_implementation"] == "sdpa"
+    assert settings[KERNEL] == "sdpa"
     assert settings["+guard.seed"] == settings["data.seed"] == "3"
     assert settings["trainer.default_local_dir"] == str(Path("runs/verl/checkpoints").absolute())
     assert "RAY_ADDRESS=auto python -m" in script
@@ -148,7 +164,8 @@ def test_an_arm_is_a_profile_and_what_differs_from_it(arm, guard, capsys):
 def test_sizes_follow_the_cluster(capsys):
     def sizes(*words: str) -> list[str]:
         script = script_of(capsys, "--preset", "qwen2.5-7b/math500", *words)
-        settings = dict(word.split("=", 1) for word in words_of(script))
+        settings = dict(word.split("=", 1) for word in words_of(script, flash=True))
+        assert settings[KERNEL] == "flash_attention_2"
         keys = ("actor.ulysses_sequence_parallel_size", "rollout.tensor_model_parallel_size")
         keys += ("actor.fsdp_config.param_offload",)
         return [settings[f"actor_rollout_ref.{key}"] for key in keys]

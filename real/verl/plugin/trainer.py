@@ -311,18 +311,24 @@ class GuardTrainer(PPOTrainerSync):
         return batch
 
     def check_weights(self, metrics: dict[str, Any]) -> None:
-        """Note a fault where the rollout's log-probs are far from those of the trainer.
+        """Note a fault where the rollout's probabilities are far from those of the trainer.
 
         Raises:
-            UserError: verl's metrics of the step do not say how far they are.
+            UserError: they are five times as far, or verl's metrics do not say how far they are.
         """
         if f"{_STALE}_mean" not in metrics:
             raise UserError(
                 f"{_STALE}: missing from verl's metrics, so that stale weights of the rollout stay "
                 "unseen; set actor_rollout_ref.rollout.calculate_log_probs=True"
             )
-        if metrics[f"{_STALE}_mean"] > self.probs_diff_limit:
-            text = f"rollout_probs_diff_mean was above {self.probs_diff_limit:g}: stale weights?"
+        found, limit = metrics[f"{_STALE}_mean"], self.probs_diff_limit
+        if found > 5 * limit:
+            raise UserError(
+                f"{_STALE}_mean = {found:.2g}: five times guard.probs_diff_limit = {limit:g}; the "
+                "rollout has stale weights or another kernel; mend that, or raise the limit"
+            )
+        if found > limit:
+            text = f"rollout_probs_diff_mean was above {limit:g}: stale weights?"
             self.log.note_faults(0, {text: 1}, self.global_steps)
 
     @property

@@ -59,6 +59,7 @@ def settings_of(config: DictConfig) -> tuple[TrainConfig, Path, float]:
         value = OmegaConf.select(config, name)
         if value not in allowed:
             raise UserError(f"{name} = {value}: {reason}; set {allowed[0]}")
+    _check_sequences(config)
     section = OmegaConf.select(config, "guard")
     if not isinstance(section, DictConfig | None):
         raise UserError(f"guard = {section}: must be a section, such as +guard.profile=paper")
@@ -75,6 +76,19 @@ def settings_of(config: DictConfig) -> tuple[TrainConfig, Path, float]:
     )
     check_plugin(settings)
     return settings, Path(own.get("out") or f"{config.trainer.default_local_dir}-guard"), limit
+
+
+def _check_sequences(config: DictConfig) -> None:
+    """Refuse GPUs that share a row without the one kernel that verl lets attend to all of it."""
+    kernel = "actor_rollout_ref.model.override_config.attn_implementation"
+    found = OmegaConf.select(config, kernel, default="flash_attention_2")
+    for part in ("actor", "actor.fsdp_config"):
+        name = f"actor_rollout_ref.{part}.ulysses_sequence_parallel_size"
+        if (OmegaConf.select(config, name) or 1) > 1 and "flash" not in found:
+            raise UserError(
+                f"{name} > 1: under {kernel} = {found} each GPU would attend to its own part of a "
+                "row alone; install flash-attn and set flash_attention_2, or take fewer GPUs"
+            )
 
 
 def adjust(config: DictConfig, settings: TrainConfig) -> None:
