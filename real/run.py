@@ -254,8 +254,8 @@ def _sampling(config: TrainConfig, temperature: float, top_p: float) -> Sampling
 def _optimizer(
     config: TrainConfig, policy: Policy, n_problems: int, ranks: Ranks
 ) -> PolicyOptimizer:
-    entropy = rule_of(config).loss == "entropy"
-    scorer = EntropyScorer(policy.model) if entropy else Scorer(policy.model)
+    kind = EntropyScorer if rule_of(config).loss == "entropy" else Scorer
+    scorer = kind(policy.model, device=policy.device)
     shard = partial(ranks.shard, fsdp_size=config.fsdp_size)
     reference = initial_reference(scorer, shard) if config.kl_coef > 0 else None
     shard(scorer)

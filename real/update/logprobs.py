@@ -295,14 +295,23 @@ class Scorer(nn.Module):
     that touches weights happens inside its forward, the head included.
     """
 
-    def __init__(self, model: Any, chunk_elements: int | None = None) -> None:
-        """Find out on six tokens how a model in evaluation mode, not yet sharded, works."""
+    def __init__(
+        self,
+        model: Any,
+        chunk_elements: int | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        """Find out on six tokens how a model in evaluation mode, not yet sharded, works.
+
+        `device` is that of its passes, where the weights reach it only as they are sharded.
+        """
         super().__init__()
         self.model = model
         embedding = model.get_input_embeddings().weight
-        usual = GPU_CHUNK_ELEMENTS if embedding.is_cuda else CHUNK_ELEMENTS
-        self.chunk_elements = chunk_elements or usual
-        self.head = find_head(model)
+        on_gpu = (device or embedding.device).type == "cuda"
+        self.chunk_elements = chunk_elements or (GPU_CHUNK_ELEMENTS if on_gpu else CHUNK_ELEMENTS)
+        with _runs_here(model):
+            self.head = find_head(model)
         self.layout: Layout = _layout(model)
         self.bundle_width: int | None = embedding.shape[1] if can_bundle(model) else None
         """Width of the hidden states where responses can share a prompt, else None."""
@@ -362,6 +371,21 @@ class EntropyScorer(Scorer):
         else:
             entropy_n = head_entropies(self.head, outputs, temperature, self.chunk_elements)
         return TokenScores(torch.full_like(entropy_n, torch.nan), entropy_n)
+
+
+@contextlib.contextmanager
+def _runs_here(model: Any) -> Iterator[None]:
+    """Replace flash attention, which takes tensors on a GPU alone, while weights are elsewhere."""
+    config = model.config.get_text_config()
+    kernel = getattr(config, "_attn_implementation", None)
+    if "flash" not in (kernel or "") or model.get_input_embeddings().weight.is_cuda:
+        yield
+        return
+    config._attn_implementation = "sdpa"
+    try:
+        yield
+    finally:
+        config._attn_implementation = kernel
 
 
 def find_head(model: Any) -> Head | None:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from random_groups import random_rows
 from small_models import decoder_sizes
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from real.settings.groups import UpdateSettings
-from real.update.logprobs import Scorer, group_scores
+from real.update.logprobs import CHUNK_ELEMENTS, GPU_CHUNK_ELEMENTS, Scorer, group_scores
 from real.update.packing import Group, Layout, Place, micro_batch, plan, row_counts
 
 VOCABULARY = 40
@@ -114,13 +115,27 @@ def test_packed_rows_have_the_log_probs_of_padded_rows(kind, attention):
                 torch.testing.assert_close(mine[real], expected[real], rtol=1e-5, atol=1e-5)
 
 
+def test_the_chunk_of_the_head_is_that_of_the_device_that_trains():
+    model = decoder("llama")
+    assert Scorer(model).chunk_elements == CHUNK_ELEMENTS
+    assert Scorer(model, device=torch.device("cuda", 3)).chunk_elements == GPU_CHUNK_ELEMENTS
+    assert Scorer(model, 77, torch.device("cuda")).chunk_elements == 77
+
+
 def test_layout_follows_the_attention_kernel(monkeypatch):
     """Only flash attention learns from positions where rows end; recurrent layers never do."""
     model, plain = decoder("qwen3"), decoder("llama")
     assert Scorer(model).layout == Scorer(plain).layout == "padded"
-    monkeypatch.setattr("real.update.logprobs.find_head", lambda model: None)
+
+    def on_a_gpu_alone(*_: Any, **__: Any) -> None:
+        raise RuntimeError("FlashAttention only supports CUDA tensors")
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "flash_attention_2", on_a_gpu_alone)
     for either in (model, plain):
         either.config._attn_implementation = "flash_attention_2"
-        assert Scorer(either).layout == "packed"
+        scorer = Scorer(either)  # as several ranks make it, before the weights reach a GPU
+        assert scorer.head is not None and scorer.head.plain and scorer.layout == "packed"
+        assert either.config._attn_implementation == "flash_attention_2"
+    monkeypatch.setattr("real.update.logprobs.find_head", lambda model: None)
     model.config.layer_types = ["full_attention", "linear_attention"]
     assert Scorer(model).layout == "padded"

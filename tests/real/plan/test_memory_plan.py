@@ -218,7 +218,8 @@ def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch, world, ur
         assert policy.device.type == "meta"
         return SimpleNamespace(release=lambda: places.append("released"))
 
-    def stop(model: Any) -> None:
+    def stop(model: Any, device: torch.device) -> None:
+        assert device.type == "meta"
         places.append(next(model.parameters()).device.type)
         raise Stopped
 
