@@ -396,6 +396,8 @@ class PlanCommand:
     """GiB of each GPU."""
     mean_tokens: int = 700
     """Mean length of a response, for the estimate of the time."""
+    measured: Path | None = None
+    """results.jsonl of benchmarks/gpu/prove.py, in place of assumed speeds."""
     settings: TrainConfig = field(default_factory=TrainConfig)
     preset: str | None = None
     """One of the paper's cells; the model's sizes are known, --model is not needed."""
@@ -411,14 +413,22 @@ class PlanCommand:
         """Print the plan; the exit code is 1 where the run does not fit."""
         require_torch()
         from real.fit import plan_lines
+        from real.speed import read_measured
 
         for name in ("gpus", "nodes", "network", "gpu_memory", "mean_tokens"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 10**6:
                 raise UserError(f"{name} = {value:g}: must be more than 0 and less than a million")
-        gpus = self.gpus * self.nodes
-        what = (self.settings, self.gpu, gpus, self.gpu_memory, self.mean_tokens)
-        lines, fits = plan_lines(*what, self.nodes, self.network)
+        lines, fits = plan_lines(
+            self.settings,
+            self.gpu,
+            self.gpu_memory,
+            gpus=self.gpus * self.nodes,
+            nodes=self.nodes,
+            network=self.network,
+            mean_tokens=self.mean_tokens,
+            measured=read_measured(self.measured) if self.measured else None,
+        )
         print("\n".join(lines))
         return int(not fits)
 

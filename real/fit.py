@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,124 +12,12 @@ import torch
 from lab.base.errors import UserError
 from real.engines.vllm_engine import EngineMemory
 from real.model.machine import pick_device
-from real.plan import (
-    CARDS,
-    GIB,
-    RESERVE,
-    Card,
-    MemoryPlan,
-    ModelSize,
-    PlannedModel,
-    plan_memory,
-    read_config,
-    trained_and_frozen,
-    update_flops,
-    widths,
-)
+from real.plan import GIB, RESERVE, MemoryPlan, PlannedModel, plan_memory, read_config
 from real.problems.load import NAMED
-from real.ranks import model_copies
 from real.settings.config import TrainConfig
 from real.settings.presets import check_engine_tp, settled_for
+from real.speed import CARDS, FAST, SLOW, Speed
 from real.tiny import model_of
-
-PEAK_SHARE = 0.4
-"""Share of the peak speed that matrix products reach. Assumed, not measured, as those below."""
-BANDWIDTH_SHARE = 0.7
-"""Share of the memory's speed that decoding reaches."""
-DECODE_OVERHEAD = 0.003
-"""Seconds per decoded token besides reading weights and cache."""
-HOST_LINK = 50e9
-"""Bytes per second between a GPU and main memory, in one direction at a time."""
-HAND_OVER = 20e9
-"""Bytes of weights per second from the trainer to an engine."""
-PROMPT_TOKENS = 150
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """Estimated seconds of a run's phases, from data sheets."""
-
-    size: ModelSize
-    plan: MemoryPlan
-    config: TrainConfig
-    world: int
-    """GPUs, each with a rank and a share of an engine."""
-    card: Card
-    mean: int
-    """Mean length of a response in tokens, of which one in a batch reaches the limit."""
-    nodes: int = 1
-    """Machines, each with as many GPUs."""
-    network: float = 400.0
-    """10^9 bits per second that a machine sends to others, over all its links."""
-
-    def step(self) -> dict[str, float]:
-        """Return the seconds of each phase of one batch, evaluations left out."""
-        size, config, world, card = self.size, self.config, self.world, self.card
-        per_token = update_flops(size.n_multiplied, config)
-        per_token += 2 * config.gradient_checkpointing * size.n_multiplied
-        trained = trained_and_frozen(size)[0] * model_copies(world, config.fsdp_size) / world
-        moved = 24 * trained / HOST_LINK if config.offload_optimizer else 0.0
-        # AdamW reads and writes weights, gradients and moments; copies measure the change.
-        adamw = moved + 50 * trained / (card.bandwidth * BANDWIDTH_SHARE)
-        tokens = config.batch_size * config.n_samples * (self.mean + PROMPT_TOKENS)
-        n_steps = -(-config.batch_size // config.mini_batch)
-        network = {"network": self.between_nodes(tokens / n_steps) * n_steps}
-        return {
-            "rollout": self.sampling(config.batch_size * config.n_votes),
-            "update": tokens / world * per_token / (card.flops * PEAK_SHARE),
-            "optimizer": n_steps * adamw,
-            "sync": 0.0 if config.engine_kind.native else 2 * size.n_weights / HAND_OVER,
-            **(network if self.nodes > 1 else {}),
-        }
-
-    def between_nodes(self, tokens: float) -> float:
-        """Return the seconds in which one optimizer step's traffic passes between machines.
-
-        Rings are assumed that enter and leave every machine once, and no overlap. One copy of the
-        model over all ranks is gathered twice and its gradients are scattered in every pass;
-        groups within a machine only add their gradients up.
-        """
-        (trained, frozen), config = trained_and_frozen(self.size), self.config
-        copies = model_copies(self.world, config.fsdp_size)
-        passes = math.ceil(tokens / self.world / config.max_tokens_per_microbatch)
-        narrow, wide = widths(config)
-        gradients = wide * trained * passes
-        if copies % self.nodes == 0:
-            n_bytes = 2 * (1 - 1 / copies) * gradients
-        else:
-            n_bytes = gradients + 2 * narrow * passes * (trained + frozen)
-        return n_bytes / (self.network * 1e9 / 8)
-
-    def sampling(self, n_responses: int) -> float:
-        """Return the seconds in which all engines together sample some responses."""
-        size, config, group = self.size, self.config, self.config.engine_tp
-        flops, bandwidth = self.card.flops * PEAK_SHARE, self.card.bandwidth * BANDWIDTH_SHARE
-        # Each step of decoding reads the weights; each token reads the cache before it.
-        rows = -(-n_responses * group // self.world)
-        before = PROMPT_TOKENS + self.mean / 2
-        waves = max(1.0, rows / max(1.0, self.plan.cache_tokens / before))
-        steps = (config.max_response_tokens or 1) * waves
-        seconds = steps * (2 * size.n_weights / (group * bandwidth) + DECODE_OVERHEAD)
-        seconds += rows * self.mean * before * 2 * size.n_kv / (group * bandwidth)
-        multiplied = rows * (self.mean + PROMPT_TOKENS) * 2 * size.n_multiplied
-        return seconds + multiplied / (group * flops)
-
-    def whole_run(self, n_problems: int) -> str:
-        """Return the responses and hours of a whole run, with its evaluations."""
-        config, n_batches = self.config, -(-n_problems // self.config.batch_size)
-        n_steps = config.epochs * n_batches
-        every = config.eval_steps or config.eval_every * n_batches
-        n_evaluations = n_steps // every if every else 0
-        votes, full = (n * n_problems * config.n_votes for n in (config.epochs, 1))
-        evaluated = n_problems * config.eval_samples
-        # All votes are drawn before training and in the evaluations at the start and the end.
-        seconds = n_steps * sum(self.step().values()) + 3 * self.sampling(full)
-        seconds += n_evaluations * self.sampling(evaluated)
-        others = 3 * full + n_evaluations * evaluated
-        return (
-            f"a run: {n_steps:,} steps, {votes:,} votes, {others:,} responses of evaluations and "
-            f"before training ({others / (votes + others):.0%}); about {seconds / 3600:.0f} hours"
-        )
 
 
 def checked_engine_memory(
@@ -186,6 +73,7 @@ def remedy(model: PlannedModel, config: TrainConfig, world: int, card: int) -> s
     changes: dict[str, dict[str, Any]] = {
         "no --engine-memory": {"engine_memory": None},
         "--async-level 0": {"async_level": 0},
+        "--kept-layers 0": {"kept_layers": 0},
         "--gradient-checkpointing": {"gradient_checkpointing": True},
         f"--max-tokens-per-microbatch {fewer}": {"max_tokens_per_microbatch": fewer},
         "--max-rows 64": {"max_rows": min(64, config.max_rows)},
@@ -207,11 +95,12 @@ def remedy(model: PlannedModel, config: TrainConfig, world: int, card: int) -> s
 def plan_lines(
     config: TrainConfig,
     kind: str,
-    gpus: int,
-    memory: float | None,
-    mean_tokens: int,
+    memory: float | None = None,
+    gpus: int = 1,
     nodes: int = 1,
     network: float = 400.0,
+    mean_tokens: int = 700,
+    measured: Mapping[str, float] | None = None,
 ) -> tuple[list[str], bool]:
     """Return a plan for readers, and whether the run fits `gpus` of all `nodes` together."""
     config = settled_for(config, "cuda", vllm=True)[0]
@@ -229,25 +118,39 @@ def plan_lines(
     lines = [title, *_table(plan)]
     if not plan.fits:
         return [*lines, f"does not fit; {remedy(model, config, gpus, card)}"], False
-    speed = Speed(size, plan, config, gpus, CARDS[kind], mean_tokens, nodes, network)
-    seconds = speed.step()
-    times = ", ".join(f"{phase} {value:.1f}" for phase, value in seconds.items())
-    total = sum(seconds.values())
-    lines += [f"fits; about {total:.0f} s a step without evaluations: {times}"]
-    if config.engine_kind.splits and gpus > 1:
-        lines.append(f"seconds a step by --engine-tp: {', '.join(_by_engine_tp(speed, card))}")
+    speed = Speed(
+        size, plan, config, gpus, CARDS[kind], mean_tokens, nodes, network, measured or {}
+    )
+    times = ", ".join(f"{phase} {value:.1f}" for phase, value in speed.step().items())
+    span = f"{speed.at(FAST).seconds():.0f} to {speed.at(SLOW).seconds():.0f}"
+    lines += [f"fits; about {speed.seconds():.0f} s a step ({span}) without evaluations: {times}"]
+    if others := ", ".join(_others(speed, card)):
+        lines.append(f"seconds a step with: {others}")
     named = NAMED.get(config.problems or "")
     if n_problems := named.n_problems if named else config.n_problems:
         lines.append(speed.whole_run(n_problems))
-    return [*lines, "estimated from data sheets; no speed was measured"], True
+    return [*lines, speed.sources()], True
 
 
-def _by_engine_tp(speed: Speed, card: int) -> Iterator[str]:
-    for n in (1, 2, 4):
-        config = replace(speed.config, engine_tp=n)
-        plan = plan_memory(speed.size, config, speed.world, card)
-        if speed.world % n == 0 and speed.size.n_heads % n == 0 and plan.fits:
-            yield f"{n}: {sum(replace(speed, config=config, plan=plan).step().values()):.0f}"
+def _others(speed: Speed, card: int) -> Iterator[str]:
+    """Yield single settings that fit and change the speed, with the seconds of a step."""
+    config, size, world = speed.config, speed.size, speed.world
+    changes: dict[str, dict[str, Any]] = {}
+    if config.engine_kind.splits:
+        tp = (n for n in (1, 2, 4) if world % n == size.n_heads % n == 0)
+        changes |= {f"--engine-tp {n}": {"engine_tp": n} for n in tp}
+    if config.scores_anew(config.tis_cap) and not config.scores_anew(0.0):
+        changes["--tis-cap 0"] = {"tis_cap": 0.0}
+    if config.gradient_checkpointing:
+        counts = range(size.n_layers, config.kept_layers, -1)
+        changes |= {f"--kept-layers {n}": {"kept_layers": n} for n in counts}
+    for words, changed in changes.items():
+        other = replace(config, **changed)
+        plan = plan_memory(size, other, world, card, speed.nodes)
+        if other != config and plan.fits:
+            yield f"{words} {replace(speed, config=other, plan=plan).seconds():.0f}"
+            if "kept_layers" in changed:
+                return  # the most that fit
 
 
 def _table(plan: MemoryPlan) -> Iterator[str]:

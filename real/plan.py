@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from guard_core.rules import Need
+from real.engines.vllm_engine import batched_tokens
 from real.model.folder import PREFIX, check_folder
 from real.model.policy import loading, widen_head
 from real.model.prepare import adapted_layers
@@ -143,49 +144,13 @@ def _is_tied(model: Any) -> bool:
     return model.get_input_embeddings().weight is getattr(head, "weight", None)
 
 
-class Card(NamedTuple):
-    """A GPU by its data sheet."""
-
-    memory: float
-    flops: float
-    """Dense bfloat16 operations per second."""
-    bandwidth: float
-    """Bytes per second between the GPU and its memory."""
-
-
-CARDS = {
-    "a100": Card(80, 312e12, 2.0e12),
-    "h100": Card(80, 989e12, 3.35e12),
-    "h200": Card(141, 989e12, 4.8e12),
-}
-_VARIANTS = {"pcie", "nvl", "mig"}
-"""Words in the names of GPUs that are slower than the one of `CARDS`."""
-
-
-def card_named(name: str) -> Card | None:
-    """Return the GPU of that name, as CUDA gives it; None if its data sheet is not known here."""
-    words = set(name.lower().replace("-", " ").split())
-    found = [card for kind, card in CARDS.items() if kind in words]
-    return found[0] if found and not words & _VARIANTS else None
-
-
-def update_flops(n_multiplied: int, config: TrainConfig) -> float:
-    """Return the operations of an update per token; recomputing is none of its purpose.
-
-    A product with a weight is two; its gradients are two more products, or one where the weight is
-    frozen. Attention scores, a few per cent, are left out.
-    """
-    per_weight = (4 if config.lora_rank else 6) + 2 * config.scores_anew(config.tis_cap)
-    return float(per_weight * n_multiplied)
-
-
 GIB = 2**30
 RESERVE = 0.06
 """Share of a GPU's memory that stays free: fragments, and tensors that no plan counts."""
 CONTEXT = GIB
 """Taken by CUDA's and NCCL's libraries in each process on a GPU. Assumed, not measured."""
-ENGINE_OVERHEAD = 2 * GIB
-"""vLLM's activations and CUDA graphs while it samples. Assumed, not measured."""
+GRAPHS = GIB
+"""vLLM's CUDA graphs, which stay while it sleeps. Assumed, not measured."""
 HOST_PROCESS = 3 * GIB
 """Main memory of a process without its weights. Assumed, not measured."""
 LEAST_ROWS = 8
@@ -217,6 +182,8 @@ class MemoryPlan:
     """Bytes of each GPU for vLLM's cache; negative as `cache_tokens`, 0 for other engines."""
     engine_share: float
     """Share of the GPU that vLLM takes, weights and cache and all."""
+    engine_weights: int
+    """Bytes of weights that one GPU reads for each decoded token."""
     start: int
     """Most bytes between the engine's start and the first update: the whole model, or shards and
     the part that is cut next."""
@@ -263,6 +230,7 @@ def plan_memory(
         least_tokens=LEAST_ROWS * longest(config),
         cache=cache,
         engine_share=share,
+        engine_weights=_engine_weights(size, config),
         start=_start(size, config, world, parts[0].update),
         host=_host(size, config, world, nodes),
         checkpoint=checkpoint_bytes(trained_and_frozen(size)[0], config),
@@ -326,13 +294,27 @@ def widths(config: TrainConfig) -> tuple[int, int]:
     return getattr(torch, config.dtype).itemsize, 4
 
 
+def recomputed(size: ModelSize, config: MemorySettings) -> float:
+    """Return the share of the layers whose activations are computed again for the gradient."""
+    if not config.gradient_checkpointing:
+        return 0.0
+    return 1 - min(1.0, config.kept_layers / size.n_layers)
+
+
 def pass_bytes(
-    size: ModelSize, itemsize: int, tokens: int, checkpointing: bool, trains_head: bool, chunk: int
+    size: ModelSize,
+    itemsize: int,
+    tokens: int,
+    recomputes: float,
+    trains_head: bool,
+    chunk: int,
+    bundled: bool = False,
 ) -> int:
     """Return the most bytes of a pass besides parameters and their gradients, within a tenth.
 
     Counted for decoders as Llama and Qwen; attention is fused. Tests hold it against passes.
-    `itemsize` is that of the weights.
+    `itemsize` is that of the weights, `recomputes` a share of the layers. `bundled` adds the mask
+    of responses behind one prompt, and the keys and values that are copied under it.
     """
     per_head = size.n_query // size.n_heads
     kv = 2 * size.n_kv_heads * per_head
@@ -342,20 +324,33 @@ def pass_bytes(
     layer += (8 + 3 * itemsize) * size.width
     if size.norms_heads:
         layer += (wide + itemsize) * (size.n_query + kv // 2)
-    kept = size.n_layers * (itemsize * size.width if checkpointing else layer)
+    if bundled and size.n_kv_heads < size.n_heads:
+        layer += itemsize * 2 * size.n_query
+    again = round(size.n_layers * recomputes)
+    inputs = tokens * again * itemsize * size.width
+    held = inputs + tokens * (size.n_layers - again) * layer
     head_gradient = 4 * size.n_head * trains_head
     logits = 10 * min(chunk, tokens * size.vocabulary)  # with their gradients and a rounded copy
-    backward = tokens * layer * (3 if checkpointing else 1) // 2
-    backward += head_gradient * size.tied  # which stays until the embeddings' own is added
-    return tokens * kept + max(head_gradient + logits, backward)
+    tied = head_gradient * size.tied  # it stays until the embeddings' own is added
+    last_layer = held + tokens * layer // 2 + tied
+    first_layer = inputs + tokens * layer * 3 // 2 + tied if again else 0
+    mask = itemsize * tokens**2 * bundled
+    return mask + max(held + head_gradient + logits, last_layer, first_layer)
 
 
 def _pass_part(size: ModelSize, config: TrainConfig) -> MemoryPart:
     """Activations and logits, or the optimizer's copies where these are larger."""
     tokens = max(config.max_tokens_per_microbatch, longest(config))
-    how = (tokens, config.gradient_checkpointing, not size.n_adapters, GPU_CHUNK_ELEMENTS)
     narrow, wide = widths(config)
-    n_bytes = pass_bytes(size, narrow, *how)
+    n_bytes = pass_bytes(
+        size,
+        narrow,
+        tokens,
+        recomputes=recomputed(size, config),
+        trains_head=not size.n_adapters,
+        chunk=GPU_CHUNK_ELEMENTS,
+        bundled="flash" not in config.attention,
+    )
     block = min(BLOCK_ELEMENTS, trained_and_frozen(size)[0])
     copies = wide * block * (4 if config.offload_optimizer else 1)
     return MemoryPart(
@@ -384,10 +379,11 @@ def _engine(
     narrow, n_gpus = widths(config)[0], config.engine_tp
     # GPUs beyond the number of heads hold copies of them.
     per_token = size.n_kv * narrow // min(n_gpus, size.n_kv_heads)
-    weights = size.n_weights * narrow // n_gpus
+    weights = _engine_weights(size, config)
     usable = int(card * (1 - RESERVE))
     context = 0 if config.engine_kind.in_trainer else CONTEXT
-    fixed = weights + ENGINE_OVERHEAD + context
+    buffers = _engine_buffers(size, config)
+    fixed = weights + buffers + GRAPHS + context
     taken = usable - needed if config.engine_memory is None else int(config.engine_memory * card)
     cache = taken - fixed
     tokens = cache // per_token
@@ -398,9 +394,25 @@ def _engine(
         # Weights to which adapters are applied stay.
         MemoryPart("engine: weights", weights if config.engine_adapters else 0, weights, split),
         MemoryPart("engine: cache", 0, max(0, cache), note),
-        MemoryPart("engine: libraries", context, ENGINE_OVERHEAD + context, asleep),
+        MemoryPart("engine: passes", 0, buffers, asleep),
+        MemoryPart("engine: libraries", GRAPHS + context, GRAPHS + context),
     ]
     return parts, tokens, cache, taken / card
+
+
+def _engine_weights(size: ModelSize, config: TrainConfig) -> int:
+    return size.n_weights * widths(config)[0] // config.engine_tp
+
+
+def _engine_buffers(size: ModelSize, config: TrainConfig) -> int:
+    """Return the bytes of vLLM's widest layer, of as many tokens as it batches, and of its logits.
+
+    The layer holds both halves of its inner product and their product, the residual stream and two
+    copies; a draw holds four numbers in single precision for each logit. Assumed, not measured.
+    """
+    per_token = 3 * size.n_inner // config.engine_tp + 4 * size.width
+    layer = batched_tokens(config.max_rows) * widths(config)[0] * per_token
+    return layer + 4 * 4 * config.max_rows * size.vocabulary
 
 
 def _transformers(size: ModelSize, config: TrainConfig, world: int) -> tuple[list[MemoryPart], int]:

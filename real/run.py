@@ -23,7 +23,7 @@ from real.fit import checked_engine_memory
 from real.model.machine import grow_segments, in_phase, keep_freed_memory, pick_device
 from real.model.policy import Policy, load_policy
 from real.model.prepare import prepare_training
-from real.plan import checkpoint_bytes, multiplied, update_flops
+from real.plan import checkpoint_bytes, multiplied
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
 from real.ranks import launched
@@ -41,6 +41,7 @@ from real.record.evaluation import Evaluator
 from real.settings.config import TrainConfig, rule_of
 from real.settings.presets import check_engine_tp, manifest_of
 from real.settings.seeds import batches_per_epoch, checkpoint_interval
+from real.speed import update_flops
 from real.tiny import model_of, problems_of
 from real.tiny.tasks import VOCABULARY_SIZE
 from real.trial import check_sampling

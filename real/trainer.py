@@ -29,7 +29,6 @@ from real.answers import UNPARSEABLE
 from real.engines.make import RestartingEngine
 from real.engines.rollouts import Rollouts
 from real.model.machine import card_held, in_phase, pick_device, torch_threads
-from real.plan import card_named
 from real.problems.prompts import PROMPTS, prompt_rows
 from real.ranks.distributed import joined_ranks, lost_ranks_named
 from real.record.alarms import check_mismatch, watch_labels
@@ -41,6 +40,7 @@ from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore
 from real.settings.config import TrainConfig
 from real.settings.presets import require_loggers, settled_for, stored_config
 from real.settings.seeds import Batch, batches, checkpoint_interval
+from real.speed import peak_flops
 from real.trial import check_saving
 from real.update.correction import rescore
 from real.update.optimizer import Fault, Step
@@ -90,8 +90,7 @@ class Clock:
             "trained_per_second": n_trained / seconds["seconds_update"],
         }
         if self._device.type == "cuda":
-            card = card_named(torch.cuda.get_device_name(self._device))
-            peak = np.nan if card is None else card.flops * world
+            peak = peak_flops(self._device) * world
             columns |= {
                 "gpu_memory_gb": torch.cuda.max_memory_allocated(self._device) / 1e9,
                 "tokens_per_gpu_second": n_sampled / (whole * world),

@@ -171,7 +171,7 @@ STEPS = (
         "share_of_peak",
         "share of peak",
         "operations that the update's products with weights need, by what the GPUs could do in "
-        "its time in bfloat16; NaN for a GPU whose peak is not known",
+        "its time in bfloat16, by its data sheet or else by a product of large matrices",
     ),
 )
 

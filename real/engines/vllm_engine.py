@@ -77,6 +77,11 @@ class VllmSettings:
     """Be able to end a response at a text (`Sampling.stop`)."""
 
 
+def batched_tokens(max_rows: int) -> int:
+    """Return the tokens of a pass of vLLM at most; by default it takes twice as many on a GPU."""
+    return max(8192, max_rows)
+
+
 def vllm_arguments(settings: VllmSettings) -> dict[str, Any]:
     """Return the arguments of `vllm.LLM`."""
     common = {
@@ -103,11 +108,12 @@ def vllm_arguments(settings: VllmSettings) -> dict[str, Any]:
             "gpu_memory_utilization": settings.memory,
             "kv_cache_memory_bytes": settings.cache,
             "enable_sleep_mode": True,
+            "max_num_batched_tokens": batched_tokens(settings.max_rows),
         }
     return common | {
         "enforce_eager": True,
         "block_size": 32,
-        "max_num_batched_tokens": max(8192, settings.max_model_len, settings.max_rows),
+        "max_num_batched_tokens": max(batched_tokens(settings.max_rows), settings.max_model_len),
         # A prompt read in pieces draws tokens that are dropped and rewinds a seed's generator,
         # which generators on a CPU cannot do.
         "enable_chunked_prefill": False,

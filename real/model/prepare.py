@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lab.base.errors import UserError, install
 from real.settings.groups import MemorySettings
@@ -138,3 +139,7 @@ def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
                 "leave it out and lower max_tokens_per_microbatch"
             )
         model.gradient_checkpointing_enable({"use_reentrant": False})
+        layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+        # Of the last ones, whose activations the backward pass frees first.
+        for layer in layers[max(0, len(layers) - config.kept_layers) :]:
+            layer.gradient_checkpointing = False

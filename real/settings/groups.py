@@ -295,6 +295,8 @@ class MemorySettings(Settings, group="memory"):
     """Ends of the names of the layers to adapt, such as `q_proj,v_proj`, or all but the head."""
     gradient_checkpointing: Annotated[bool, Role.OPERATIONAL] = False
     """Keep no activations of the layers but compute them again: a third slower, far smaller."""
+    kept_layers: Annotated[Natural, Role.OPERATIONAL] = 0
+    """Layers that keep their activations all the same; `guard-train plan` names how many fit."""
     attention: Annotated[
         Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"], Role.OPERATIONAL
     ] = "auto"
@@ -304,6 +306,13 @@ class MemorySettings(Settings, group="memory"):
     hold the same (HSDP), which spares a slow network between nodes."""
     offload_optimizer: Annotated[bool, Role.OPERATIONAL] = False
     """Keep AdamW's moments and the masters in main memory: the same numbers, slower steps."""
+
+    def _check(self) -> None:
+        if self.kept_layers and not self.gradient_checkpointing:
+            raise UserError(
+                f"kept_layers = {self.kept_layers}: without gradient_checkpointing all are kept; "
+                "leave it out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

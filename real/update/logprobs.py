@@ -490,14 +490,15 @@ def can_bundle(model: Any) -> bool:
 
 
 def _bundle_mask(model: Any, ends_BS: Tensor) -> Tensor:
-    """(B, 1, S, S) mask of bundles: bool, or for the eager kernel to be added to the scores."""
+    """(B, 1, S, S) mask of bundles, to be added to the scores.
+
+    All layers share it. Of a bool mask each would make such a copy, and keep it for its gradient.
+    """
     places_S1 = torch.arange(ends_BS.shape[1], device=ends_BS.device)[:, None]
-    mask_BSS = (places_S1 < ends_BS[:, None, :]).tril_()
-    if model.config.get_text_config()._attn_implementation == "eager":
-        dtype = model.get_input_embeddings().weight.dtype
-        zeros = torch.zeros_like(mask_BSS, dtype=dtype)
-        mask_BSS = zeros.masked_fill_(~mask_BSS, torch.finfo(dtype).min)
-    return mask_BSS[:, None]
+    seen_BSS = (places_S1 < ends_BS[:, None, :]).tril_()
+    dtype = model.get_input_embeddings().weight.dtype
+    zeros_BSS = torch.zeros_like(seen_BSS, dtype=dtype)
+    return zeros_BSS.masked_fill_(seen_BSS.logical_not_(), torch.finfo(dtype).min)[:, None]
 
 
 @contextlib.contextmanager
@@ -510,7 +511,8 @@ def checkpointed(model: Any) -> Iterator[None]:
     if not (torch.is_grad_enabled() and getattr(model, "is_gradient_checkpointing", False)):
         yield
         return
-    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    every = (m for m in model.modules() if isinstance(m, GradientCheckpointingLayer))
+    layers = [layer for layer in every if layer.gradient_checkpointing]
     before = [layer.training for layer in layers]
     for layer in layers:
         layer.training = True

@@ -373,6 +373,8 @@ def _lay_out_bundles(parts: Sequence[Group], scored_RT: Tensor) -> tuple[PackedR
     width = scored_RT.shape[1]
     sequences, indices = zip(*(_bundle(part, width) for part in parts), strict=True)
     size = max(sequence_3S.shape[1] for sequence_3S in sequences)
+    if scored_RT.is_cuda:  # whose kernels would copy a mask of another width, for each layer
+        size = -(-size // 16) * 16
     # Padding is token 0 at position 0, seen by padding alone.
     fill = torch.tensor([[0], [0], [size]], device=scored_RT.device)
     padded = [torch.cat([s_3S, fill.expand(-1, size - s_3S.shape[1])], dim=1) for s_3S in sequences]

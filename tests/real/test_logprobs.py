@@ -14,7 +14,10 @@ from small_models import decoder_sizes
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from lab.base.errors import UserError
 from real.model.policy import WideHead, load_policy, wide_product
+from real.model.prepare import prepare_training
+from real.settings.groups import MemorySettings
 from real.tiny import CHECKPOINT
 from real.update.logprobs import (
     CHUNK_ELEMENTS,
@@ -227,6 +230,23 @@ def scored(head: Any, hidden: Tensor, targets: Tensor, chunk: int) -> tuple[Tens
     scores.logprobs_n.sum().backward()
     grads = [p.grad for p in head.parameters()]
     return scores.logprobs_n.detach(), hidden.grad, *grads
+
+
+def test_a_kept_layer_runs_once_and_the_gradient_is_the_same():
+    model, runs = make("plain"), [0, 0]
+    for layer, block in enumerate(model.model.layers):
+        block.self_attn.register_forward_hook(
+            lambda *_, layer=layer: runs.__setitem__(layer, runs[layer] + 1)
+        )
+    found, scorer = [], Scorer(model)
+    for kept in (0, 1):
+        prepare_training(model, MemorySettings(gradient_checkpointing=True, kept_layers=kept))
+        runs[:] = 0, 0
+        found.append(gradient(model, scorer(ROWS, 0.6).logprobs_n).clone())
+        assert runs == [2, 2 - kept]
+    assert torch.equal(*found)
+    with pytest.raises(UserError, match="kept_layers = 1: without gradient_checkpointing"):
+        MemorySettings(kept_layers=1)
 
 
 def test_logits_follow_weights_that_change():

@@ -73,6 +73,7 @@ def test_the_plans_bytes_reach_vllm(policy: Any, made: list[Any]) -> None:
     arguments = vllm_arguments(VllmSettings(**{**made[0][0], "device": "cuda"}))
     assert arguments["kv_cache_memory_bytes"] == 123_456
     assert arguments["gpu_memory_utilization"] == 0.6
+    assert arguments["max_num_batched_tokens"] == 8192  # else 16,384, with logits and all
 
 
 def test_a_group_of_ranks_has_one_engine(policy: Any, made: list[Any]) -> None:

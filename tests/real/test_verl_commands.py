@@ -99,7 +99,9 @@ def run_of(script: str, flash: bool = False) -> subprocess.CompletedProcess[str]
     """Run a script with a python that prints its words, with or without flash attention."""
     probe = f'[ "$1" = -c ] && {{ {str(flash).lower()}; return; }}'
     fake = f"python() {{ {probe}; printf '%s\\0' \"$@\"; }}\n"
-    return subprocess.run(["bash", "-c", fake + script], text=True, capture_output=True, check=False)
+    return subprocess.run(
+        ["bash", "-c", fake + script], text=True, capture_output=True, check=False
+    )
 
 
 def words_of(script: str, flash: bool = False) -> list[str]:

@@ -198,11 +198,12 @@ def sample(engine: ChildEngine) -> Rollouts:
     return engine.sample(PROMPTS, 4, Sampling(12, 0.7), torch.Generator().manual_seed(0))
 
 
-def test_adapters_alone_give_the_log_probs_of_the_adapted_model(folder: Path) -> None:
+@pytest.mark.parametrize("n_gpus", [1, 2])
+def test_adapters_alone_give_the_log_probs_of_the_adapted_model(folder: Path, n_gpus: int) -> None:
     pytest.importorskip("peft")
     model = make_model()
     add_lora(model, MemorySettings(lora_rank=4))
-    engine = start(folder, adapter_rank=4)
+    engine = start(folder, adapter_rank=4, n_gpus=n_gpus)
     for version in (0, 1, 2):
         engine.update_weights(model, version)
         found = sample(engine)

@@ -1,0 +1,257 @@
+"""Seconds of a run on GPUs, from data sheets and assumptions or from measurements."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from lab.base.errors import UserError
+from real.plan import MemoryPlan, ModelSize, recomputed, trained_and_frozen, widths
+from real.ranks import model_copies
+from real.settings.config import TrainConfig
+
+
+class Card(NamedTuple):
+    """A GPU by its data sheet."""
+
+    memory: float
+    flops: float
+    """Dense bfloat16 operations per second."""
+    bandwidth: float
+    """Bytes per second between the GPU and its memory."""
+
+
+CARDS = {
+    "a100": Card(80, 312e12, 2.0e12),
+    "h100": Card(80, 989e12, 3.35e12),
+    "h200": Card(141, 989e12, 4.8e12),
+}
+_VARIANTS = {"pcie", "nvl", "mig"}
+"""Words in the names of GPUs that are slower than the one of `CARDS`."""
+
+
+def card_named(name: str) -> Card | None:
+    """Return the GPU of that name, as CUDA gives it; None if its data sheet is not known here."""
+    words = set(name.lower().replace("-", " ").split())
+    found = [card for kind, card in CARDS.items() if kind in words]
+    return found[0] if found and not words & _VARIANTS else None
+
+
+@functools.cache
+def peak_flops(device: torch.device) -> float:
+    """Return a GPU's bfloat16 operations per second: its data sheet's, else those of a product."""
+    card = card_named(torch.cuda.get_device_name(device))
+    return card.flops if card else product_flops(device, 4096, 4096, 4096)
+
+
+def product_flops(device: torch.device, m: int, k: int, n: int, repeats: int = 8) -> float:
+    """Return the operations per second of the fastest of some (m, k) x (k, n) bfloat16 products."""
+    left, right = (torch.randn(s, device=device).bfloat16() for s in ((m, k), (k, n)))
+    seconds: list[float] = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        left @ right
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return 2 * m * k * n / min(seconds)
+
+
+def update_flops(n_multiplied: int, config: TrainConfig) -> float:
+    """Return the operations of an update per token; recomputing is none of its purpose.
+
+    A product with a weight is two; its gradients are two more products, or one where the weight is
+    frozen. Attention scores, a few per cent, are left out.
+    """
+    per_weight = (4 if config.lora_rank else 6) + 2 * config.scores_anew(config.tis_cap)
+    return float(per_weight * n_multiplied)
+
+
+PROMPT_TOKENS = 150
+"""Of the problems that a plan assumes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Speeds of a GPU, of the trainer and of vLLM on it."""
+
+    train_flops: float
+    """Operations per second of an update."""
+    sample_flops: float
+    """The same of sampling."""
+    bandwidth: float
+    """Bytes per second at which decoding reads weights and cache."""
+    decode_overhead: float
+    """Seconds per decoded token besides."""
+    adapters: float
+    """Factor on the seconds of decoding with adapters in vLLM."""
+    overlap: float
+    """Share of the shorter one of sampling and update that is hidden where both run at once."""
+    hand_over: float
+    """Bytes of weights per second from the trainer to an engine."""
+    host_link: float
+    """Bytes per second between a GPU and main memory, in one direction at a time."""
+
+
+_SHARES = {"train_flops": (0.3, 0.4, 0.5), "sample_flops": (0.3, 0.4, 0.6)}
+_SHARES |= {"bandwidth": (0.5, 0.7, 0.85)}
+_ASSUMED = {
+    "decode_overhead": (0.006, 0.003, 0.001),
+    "adapters": (1.35, 1.25, 1.1),
+    "overlap": (0.0, 0.5, 1.0),
+    "hand_over": (5e9, 20e9, 40e9),
+    "host_link": (25e9, 50e9, 55e9),
+}
+SLOW, USUAL, FAST = range(3)
+"""Places in the tables above: shares of the data sheet, and numbers. No card has confirmed them."""
+
+
+def assumed_rates(card: Card, pace: int = USUAL) -> Rates:
+    """Return the rates of a GPU by what is assumed of all."""
+    values = {name: numbers[pace] for name, numbers in _ASSUMED.items()}
+    sheet = {name: card.bandwidth if name == "bandwidth" else card.flops for name in _SHARES}
+    return Rates(**values, **{name: sheet[name] * shares[pace] for name, shares in _SHARES.items()})
+
+
+def read_measured(path: Path) -> dict[str, float]:
+    """Return the rates in a file of `benchmarks/gpu/prove.py`, the last of each."""
+    try:
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        rows = [row for one in records if not one["dry"] for row in one["measures"]]
+        found = {row["rate"]: float(row["value"]) for row in rows if "rate" in row}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"measured = {path}: no results.jsonl of prove.py ({error})") from error
+    known = Rates.__dataclass_fields__
+    wrong = [n for n, value in found.items() if n not in known or not 0 <= value < math.inf]
+    if wrong or not found:
+        what = f"{wrong[0]} is no rate" if wrong else "no rate was measured on a GPU"
+        raise UserError(f"measured = {path}: {what}; run prove.py --part A and C")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Estimated seconds of a run's phases."""
+
+    size: ModelSize
+    plan: MemoryPlan
+    config: TrainConfig
+    world: int
+    """GPUs, each with a rank and a share of an engine."""
+    card: Card
+    mean: int
+    """Mean length of a response in tokens, of which one in a batch reaches the limit."""
+    nodes: int = 1
+    """Machines, each with as many GPUs."""
+    network: float = 400.0
+    """10^9 bits per second that a machine sends to others, over all its links."""
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """Rates that take the place of assumed ones."""
+    pace: int = USUAL
+
+    @property
+    def rates(self) -> Rates:
+        """What was measured, and what is assumed of the rest."""
+        return Rates(**{**asdict(assumed_rates(self.card, self.pace)), **self.measured})
+
+    def step(self) -> dict[str, float]:
+        """Return the seconds of each phase of one batch, evaluations left out."""
+        size, config, world, rates = self.size, self.config, self.world, self.rates
+        per_token = update_flops(size.n_multiplied, config)
+        per_token += 2 * size.n_multiplied * recomputed(size, config)
+        trained = trained_and_frozen(size)[0] * model_copies(world, config.fsdp_size) / world
+        moved = 24 * trained / rates.host_link if config.offload_optimizer else 0.0
+        # AdamW reads and writes weights, gradients and moments; copies measure the change.
+        adamw = moved + 50 * trained / rates.bandwidth
+        tokens = config.batch_size * config.n_samples * (self.mean + PROMPT_TOKENS)
+        n_steps = -(-config.batch_size // config.mini_batch)
+        network = {"network": self.between_nodes(tokens / n_steps) * n_steps}
+        return {
+            "rollout": self.sampling(config.batch_size * config.n_votes),
+            "update": tokens / world * per_token / rates.train_flops,
+            "optimizer": n_steps * adamw,
+            "sync": 0.0 if config.engine_kind.native else 2 * size.n_weights / rates.hand_over,
+            **(network if self.nodes > 1 else {}),
+        }
+
+    def seconds(self) -> float:
+        """Return the seconds of a step, in which sampling ahead hides a part of the update."""
+        phases = self.step()
+        if not self.config.async_level:
+            return sum(phases.values())
+        trained = phases["update"] + phases["optimizer"]
+        return sum(phases.values()) - self.rates.overlap * min(phases["rollout"], trained)
+
+    def between_nodes(self, tokens: float) -> float:
+        """Return the seconds in which one optimizer step's traffic passes between machines.
+
+        Rings are assumed that enter and leave every machine once, and no overlap. One copy of the
+        model over all ranks is gathered twice and its gradients are scattered in every pass;
+        groups within a machine only add their gradients up.
+        """
+        (trained, frozen), config = trained_and_frozen(self.size), self.config
+        copies = model_copies(self.world, config.fsdp_size)
+        passes = math.ceil(tokens / self.world / config.max_tokens_per_microbatch)
+        narrow, wide = widths(config)
+        gradients = wide * trained * passes
+        if copies % self.nodes == 0:
+            n_bytes = 2 * (1 - 1 / copies) * gradients
+        else:
+            n_bytes = gradients + 2 * narrow * passes * (trained + frozen)
+        return n_bytes / (self.network * 1e9 / 8)
+
+    def sampling(self, n_responses: int) -> float:
+        """Return the seconds in which all engines together sample some responses."""
+        size, config, rates = self.size, self.config, self.rates
+        group = config.engine_tp
+        # Each step of decoding reads the weights; each token reads the cache before it.
+        rows = -(-n_responses * group // self.world)
+        before = PROMPT_TOKENS + self.mean / 2
+        waves = max(1.0, rows / max(1.0, self.plan.cache_tokens / before))
+        steps = (config.max_response_tokens or 1) * waves
+        weights = self.plan.engine_weights / rates.bandwidth
+        seconds = steps * (weights + rates.decode_overhead)
+        seconds += rows * self.mean * before * 2 * size.n_kv / (group * rates.bandwidth)
+        multiplied = rows * (self.mean + PROMPT_TOKENS) * 2 * size.n_multiplied
+        seconds += multiplied / (group * rates.sample_flops)
+        return seconds * (rates.adapters if config.engine_adapters else 1.0)
+
+    def whole_run(self, n_problems: int) -> str:
+        """Return the responses and hours of a whole run, with its evaluations."""
+        config, n_batches = self.config, -(-n_problems // self.config.batch_size)
+        n_steps = config.epochs * n_batches
+        every = config.eval_steps or config.eval_every * n_batches
+        n_evaluations = n_steps // every if every else 0
+        votes, full = (n * n_problems * config.n_votes for n in (config.epochs, 1))
+        evaluated = n_problems * config.eval_samples
+        # All votes are drawn before training and in the evaluations at the start and the end.
+        hours: list[float] = []
+        for speed in (self, self.at(FAST), self.at(SLOW)):
+            seconds = n_steps * speed.seconds() + 3 * speed.sampling(full)
+            hours.append((seconds + n_evaluations * speed.sampling(evaluated)) / 3600)
+        others = 3 * full + n_evaluations * evaluated
+        return (
+            f"a run: {n_steps:,} steps, {votes:,} votes, {others:,} responses of evaluations and "
+            f"before training ({others / (votes + others):.0%}); about {hours[0]:.0f} hours "
+            f"({hours[1]:.0f} to {hours[2]:.0f})"
+        )
+
+    def at(self, pace: int) -> Speed:
+        """Return the same run on a GPU whose rates that are not measured are slow, or fast."""
+        return replace(self, pace=pace)
+
+    def sources(self) -> str:
+        """Return where the rates come from."""
+        numbers, given = {**_SHARES, **_ASSUMED}, self.measured
+        left = [f"{n} {x[SLOW]:g} to {x[FAST]:g}" for n, x in numbers.items() if n not in given]
+        words = f"measured: {', '.join(f'{n} {x:.3g}' for n, x in given.items())}"
+        words = words if given else "no speed was measured"
+        return f"{words}; assumed: {', '.join(left)}" if left else words
