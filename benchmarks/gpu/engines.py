@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import signal
 import statistics
@@ -11,11 +12,13 @@ import threading
 import time
 import warnings
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import torch
 from record import Report
+from safetensors.torch import save_file
 from shapes import Setup, end_tokens, groups_of, make_model, model_config, model_folder
 
 from real.engines.child_engine import ChildEngine
@@ -23,7 +26,9 @@ from real.engines.make import RestartingEngine
 from real.engines.rollouts import Engine, EngineError, Prompts, Rollouts, Sampling
 from real.engines.vllm_engine import VllmEngine, VllmSettings
 from real.engines.weights import Room
-from real.settings.groups import UpdateSettings
+from real.model.prepare import adapter_config, adapter_weights, add_lora
+from real.plan import PlannedModel
+from real.settings.groups import MemorySettings, UpdateSettings
 from real.update.logprobs import Scorer, group_scores
 
 EAGER = """
@@ -39,7 +44,7 @@ PROMPTS: Prompts = [[40, 41, 42], [(7 * i) % 400 + 40 for i in range(60)], [45] 
 
 
 def vllm(setup: Setup, report: Report) -> None:
-    """Compare vLLM in this process with the trainer's own log-probs, in single precision."""
+    """Compare vLLM in this process with the trainer's log-probs, also after cycles of sleep."""
     model = make_model(setup, "0.5B", torch.float32)
     sampling = _sampling(setup)
     with closing(_inprocess(setup)) as engine:
@@ -61,42 +66,93 @@ def vllm(setup: Setup, report: Report) -> None:
         report.add("lengths: shortest, longest", f"{lengths.min():.0f}, {lengths.max():.0f}")
         engine.release()
         report.add("message: asleep", _refusal(engine, sampling))
+        _cycles(setup, report, engine, model)
 
 
-def sleep(setup: Setup, report: Report) -> None:
-    """Free GPU memory over cycles of sleep, and the log-probs after them."""
-    model = make_model(setup, "0.5B", torch.float32)
-    with closing(_inprocess(setup)) as engine:
-        engine.update_weights(model, 0)
-        free: dict[str, list[float]] = {"awake": [_free(setup)], "asleep": []}
-        for version in range(1, setup.pick(21, 3)):
-            engine.release()
-            free["asleep"].append(_free(setup))
-            engine.update_weights(model, version)
-            free["awake"].append(_free(setup))
-        for name, values in free.items():
-            report.add(f"free memory, {name}", statistics.median(values) / 1e9, "GB")
-            lost = (values[1] - values[-1]) / (len(values) - 1) / 1e6
-            report.target(f"memory lost a cycle, {name}", lost, "MB", at_most=2)
-        drawn = engine.sample(PROMPTS, 8, _sampling(setup), _draws())
-        report.check("log-probs after the cycles", _gap(setup, model, drawn), 1e-3)
+def _cycles(setup: Setup, report: Report, engine: VllmEngine, model: Any) -> None:
+    """Report free GPU memory over cycles of sleep, and the log-probs after them."""
+    engine.update_weights(model, 0)
+    free: dict[str, list[float]] = {"awake": [_free(setup)], "asleep": []}
+    for version in range(1, setup.pick(21, 3)):
+        engine.release()
+        free["asleep"].append(_free(setup))
+        engine.update_weights(model, version)
+        free["awake"].append(_free(setup))
+    for name, values in free.items():
+        report.add(f"free memory, {name}", statistics.median(values) / 1e9, "GB")
+        lost = (values[1] - values[-1]) / (len(values) - 1) / 1e6
+        report.target(f"memory lost a cycle, {name}", lost, "MB", at_most=2)
+    drawn = engine.sample(PROMPTS, 8, _sampling(setup), _draws())
+    report.check("log-probs after the cycles", _gap(setup, model, drawn), 1e-3)
+
+
+def decode(setup: Setup, report: Report) -> None:
+    """Seconds of a decoded token by rows, with CUDA graphs, and the rates that follow from them.
+
+    The time of `n` rows is `overhead + bytes / bandwidth + operations / flops`, by least squares.
+    """
+    rows: list[tuple[float, float, float]] = []
+    slower: list[float] = []
+    for shape in ("3B", "7B"):
+        setup.free()
+        model = make_model(setup, shape, setup.pick(torch.bfloat16, torch.float32))
+        size = PlannedModel(model_config(setup, shape)).size()
+        settings = _settings(setup, shape, setup.pick("bfloat16", "float32"), 0.5)
+        with closing(VllmEngine(replace(settings, eos_token_ids=(), adapter_rank=16))) as engine:
+            engine.update_weights(model, 0)
+            plain = _decoded(setup, report, engine, f"{shape}")
+            add_lora(model, MemorySettings(lora_rank=16))
+            folder = setup.folder / f"adapters-{shape}"
+            folder.mkdir()
+            (folder / "adapter_config.json").write_text(json.dumps(adapter_config(model)))
+            weights = {name: weight.cpu() for name, weight in adapter_weights(model)}
+            save_file(weights, folder / "adapter_model.safetensors")
+            engine.host.adapt(folder, 1)
+            adapted = _decoded(setup, report, engine, f"{shape}, adapters")
+        for n, seconds in plain.items():
+            cached = n * _DECODED[1] * 2 * size.n_kv
+            rows.append((2 * size.n_weights + cached, 2 * n * size.n_multiplied, seconds))
+        slower += [adapted[n] / plain[n] for n in plain if n > 1]
+    bytes_N, flops_N, seconds_N = (np.array(column) for column in zip(*rows, strict=True))
+    terms_N3 = np.stack([np.ones(len(rows)), bytes_N, flops_N], 1) / seconds_N[:, None]
+    overhead, per_byte, per_flop = np.linalg.lstsq(terms_N3, np.ones(len(rows)))[0]
+    report.rate("decode_overhead", float(overhead), "s")
+    report.rate("bandwidth", float(1 / per_byte), "B/s")
+    report.rate("sample_flops", float(1 / per_flop), "1/s")
+    report.rate("adapters", statistics.median(slower), "")
+
+
+_DECODED = (16, 80)
+"""Tokens of two samples, whose difference leaves the prompts out."""
+
+
+def _decoded(setup: Setup, report: Report, engine: Engine, name: str) -> dict[int, float]:
+    """Report and return the seconds of a decoded token by the number of rows."""
+    found: dict[int, float] = {}
+    for n in setup.pick((1, 64, 256, 512), (1, 4, 8, 16)):
+
+        def sampled(n_tokens: int, n: int = n) -> float:
+            sampling = Sampling(setup.pick(n_tokens, n_tokens // 8), TEMPERATURE)
+            return setup.seconds(lambda: engine.sample([[40]], n, sampling, _draws()))
+
+        few, many = (sampled(n_tokens) for n_tokens in _DECODED)
+        found[n] = max(many - few, 1e-9) / (_DECODED[1] - _DECODED[0])
+        report.add(f"{name}: a token of {n} rows", 1000 * found[n], "ms")
+    return found
 
 
 def sync(setup: Setup, report: Report) -> None:
-    """Seconds in which new weights reach vLLM, awake again and ready to sample."""
-    dtype = setup.pick(torch.bfloat16, torch.float32)
-    for shape in setup.pick(("3B", "7B"), ("7B",)):
-        setup.free()
-        model = make_model(setup, shape, dtype)
-        size = sum(p.numel() * p.element_size() for p in model.parameters())
-        report.add(f"{shape}: weights", size / 1e9, "GB")
-        with closing(_child(setup, shape, 0.4)) as engine:
-            with warnings.catch_warnings(record=True) as said:
-                seconds = _synced(setup, report, engine, model, f"{shape}, own process")
-            refused = setup.dry or any("CUDA IPC" in str(one.message) for one in said)
-            report.add(f"{shape}: through", "memory of the host" if refused else "CUDA IPC")
-        if shape == "7B":
-            report.target("seconds for 7B", seconds, "s", at_most=1.0)
+    """Seconds in which new weights of the 7B shape reach vLLM, awake and ready to sample."""
+    model = make_model(setup, "7B", setup.pick(torch.bfloat16, torch.float32))
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    report.add("weights", size / 1e9, "GB")
+    with closing(_child(setup, "7B", 0.4)) as engine:
+        with warnings.catch_warnings(record=True) as said:
+            seconds = _synced(setup, report, engine, model)
+        refused = setup.dry or any("CUDA IPC" in str(one.message) for one in said)
+        report.add("through", "memory of the host" if refused else "CUDA IPC")
+    report.rate("hand_over", size / seconds, "B/s")
+    report.target("seconds for 7B", seconds, "s", at_most=1.0)
 
 
 def failures(setup: Setup, report: Report) -> None:
@@ -104,15 +160,12 @@ def failures(setup: Setup, report: Report) -> None:
     model = make_model(setup, "0.5B", torch.float32)
     notices: list[str] = []
     sampling = _sampling(setup)
-    engine = RestartingEngine(lambda: _child(setup, "0.5B", 0.2, "float32"), 3)
+    engine = RestartingEngine(lambda: _child(setup, "0.5B", 0.2, "float32"), 2)
     engine.notice = notices.append
     with closing(engine):
         engine.update_weights(model, 0)
         expected = engine.sample(PROMPTS, 8, sampling, _draws())
         if not setup.dry:  # starts take long
-            _kill(engine)
-            seconds = setup.seconds(lambda: engine.sample(PROMPTS, 8, sampling, _draws()), warm=0)
-            report.add("killed awake: seconds to the next responses", seconds, "s")
             engine.release()
             _kill(engine)
             seconds = setup.seconds(lambda: engine.update_weights(model, 0), warm=0)
@@ -122,7 +175,7 @@ def failures(setup: Setup, report: Report) -> None:
         engine.update_weights(model, 0)
         again = engine.sample(PROMPTS, 8, sampling, _draws())
         report.add("after the last death: share of equal tokens", _equal(expected, again))
-    report.check("notices that are missing", setup.pick(3, 1) - len(notices), 0)
+    report.check("notices that are missing", setup.pick(2, 1) - len(notices), 0)
     for number, notice in enumerate(notices):
         report.add(f"notice {number + 1}", notice)
 
@@ -166,7 +219,7 @@ def _child(setup: Setup, shape: str, memory: float, dtype: str | None = None) ->
     )
 
 
-def _synced(setup: Setup, report: Report, engine: Any, model: Any, name: str) -> float:
+def _synced(setup: Setup, report: Report, engine: Any, model: Any) -> float:
     """Report the median seconds of the stages; returns that of the whole."""
     found: dict[str, list[float]] = {}
     for version in range(setup.pick(4, 2)):
@@ -178,7 +231,7 @@ def _synced(setup: Setup, report: Report, engine: Any, model: Any, name: str) ->
         for column, seconds in ({"whole": time.perf_counter() - began} | stages).items():
             found.setdefault(column, []).append(seconds)
     for column, values in found.items():
-        report.add(f"{name}: {column}", statistics.median(values[1:]), "s")
+        report.add(column, statistics.median(values[1:]), "s")
     return statistics.median(found["whole"][1:])
 
 

@@ -6,7 +6,8 @@ python benchmarks/gpu/prove.py --dry-run [--gpu h100]
 Every section is a process with a limit of its own. Its record is appended to FOLDER/results.jsonl
 as soon as it ends, and the end of its output to FOLDER/log.txt; a failure stops no other section.
 `--dry` runs the same code with tiny models on the CPU, and judges no speed. `--dry-run` prints what
-sections need by the plan. A part takes at most ten minutes; A needs no vLLM.
+sections need by the plan. Parts stand in the order of their worth; each takes at most ten minutes,
+all together thirty. A needs no vLLM. `guard-train plan --measured` reads speeds from results.jsonl.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from record import Record, Report, read_lines, table  # noqa: E402
 
+STARTED, MADE, ENGINE, SMALL, EAGER = 15.0, 3.0, 75.0, 45.0, 30.0
+"""Seconds for a process with CUDA, for a model with random weights; and for vLLM: a large model, a
+tiny one, one without CUDA graphs. Assumed."""
+
 
 class Listed(NamedTuple):
     """A section as `--dry-run` prints it."""
@@ -44,28 +49,39 @@ class Listed(NamedTuple):
     seconds: int
     module: str
     """The section is its function of that name."""
+    engines: float
+    """Seconds in which its vLLM engines start."""
+    work: float
+    """Seconds of all else, but for what `needs` plans."""
     about: str
+
+    @property
+    def planned(self) -> float:
+        """Seconds without those of `needs`."""
+        return STARTED + self.engines + self.work
 
 
 _ROWS = (
-    ("numbers", "A", 40, "correct", "log-probs and gradients against double precision"),
-    ("batch", "A", 90, "steps", "whole batches at the 3B shape without sampling: guard's share"),
-    ("memory", "A", 70, "updates", "the memory plan against the measured peak"),
-    ("ends", "A", 45, "correct", "the end of a rank that fails while NCCL and the GPU are busy"),
-    ("fsdp", "A", 60, "updates", "FSDP2 over NCCL on one GPU against no shards"),
-    ("tiny", "A", 60, "correct", "a tiny run, killed and resumed; messages of NaN and no memory"),
-    ("vllm", "B", 80, "engines", "log-probs, weights, versions and seeds of vLLM"),
-    ("sleep", "B", 90, "engines", "memory over 20 cycles of sleep"),
-    ("sync", "B", 150, "engines", "weights to vLLM by stage, 3B and 7B shapes"),
-    ("failures", "B", 160, "engines", "engines killed asleep, awake and while they load"),
-    ("step", "C", 290, "steps", "whole steps of the 3B shape, 8 x 64 votes of mean 700 tokens"),
-    ("update", "D", 130, "updates", "updates of 3,072 tokens, 3B shape: share of the peak"),
-    ("adapters", "D", 60, "updates", "updates of the 7B shape with adapters"),
-    ("learns", "D", 150, "correct", "the tiny task by vLLM in bfloat16 to the CPU's accuracy"),
-    ("variants", "E", 420, "correct", "runs by vLLM: adapters, offload, ahead, killed and resumed"),
+    ("numbers", "A", 35, "correct", 0, 15, "log-probs and gradients against double precision"),
+    ("ceiling", "A", 25, "updates", 0, 8, "products of matrices, copies"),
+    ("batch", "A", 65, "steps", 0, 5, "whole batches at the 3B shape without sampling"),
+    ("memory", "A", 50, "updates", 0, 0, "the memory plan against the measured peak"),
+    ("ends", "A", 35, "correct", 0, 15, "a rank that fails while NCCL and the GPU are busy"),
+    ("fsdp", "A", 50, "updates", 0, 30, "FSDP2 over NCCL on one GPU against no shards"),
+    ("tiny", "A", 50, "correct", 0, 35, "a tiny run, killed and resumed; NaN and no memory"),
+    ("decode", "C", 195, "engines", 2 * ENGINE, 25, "a decoded token by rows, 3B and 7B"),
+    ("step", "C", 355, "steps", 2 * ENGINE, 10, "whole steps, 0.5B then 3B, 8 x 64 votes"),
+    ("vllm", "B", 95, "engines", EAGER, 45, "log-probs, weights, seeds; 20 cycles of sleep"),
+    ("sync", "B", 75, "engines", EAGER, 25, "weights of the 7B shape to vLLM, by stage"),
+    ("failures", "B", 135, "engines", 3 * EAGER, 25, "engines killed asleep and loading"),
+    ("update", "D", 105, "updates", 0, 5, "updates of 3,072 tokens, 3B: share of a product"),
+    ("adapters", "D", 50, "updates", 0, 0, "updates of the 7B shape with adapters"),
+    ("learns", "D", 210, "correct", SMALL, 145, "the tiny task by vLLM to the CPU's accuracy"),
+    ("smollm2", "E", 125, "correct", SMALL, 60, "a pretrained model learns products by vLLM"),
+    ("variants", "E", 135, "correct", 2 * SMALL, 28, "adapters, one batch ahead, by vLLM"),
 )
 SECTIONS = {row[0]: Listed(*row) for row in _ROWS}
-WITH_VLLM = ("vllm", "sleep", "sync", "failures", "step", "learns", "variants")
+WITH_VLLM = tuple(name for name, one in SECTIONS.items() if one.engines)
 PART_SECONDS, DRY_SECONDS = 590.0, 300.0
 
 
@@ -215,17 +231,22 @@ class Need(NamedTuple):
     seconds: float
 
 
-STARTED, MADE, ENGINE = 15.0, 3.0, 75.0
-"""Seconds for a process with CUDA, for a model with random weights, for vLLM. Assumed."""
-
-
 def needs(kind: str) -> list[Need]:
     """Return what the settings of the sections with large models need of one GPU."""
-    from shapes import N_PROBLEMS, Setup, fits, model_config, train_config, update_bytes
+    from shapes import (
+        MEAN_TOKENS,
+        N_PROBLEMS,
+        Setup,
+        fits,
+        model_config,
+        train_config,
+        update_bytes,
+    )
+    from steps import STEPS
     from updates import ADAPTERS, CASES, UPDATES, step_tokens
 
-    from real.fit import PEAK_SHARE, Speed
-    from real.plan import CARDS, CONTEXT, GIB, PlannedModel, plan_memory, update_flops
+    from real.plan import CONTEXT, GIB, PlannedModel, plan_memory
+    from real.speed import CARDS, Speed, assumed_rates, update_flops
 
     card = CARDS[kind]
     total = int(card.memory * GIB * 0.99)  # CUDA shows about one per cent less than the data sheet
@@ -235,7 +256,7 @@ def needs(kind: str) -> list[Need]:
         size = PlannedModel(model_config(setup, shape)).size(config)
         flops = update_flops(size.n_multiplied, config)
         flops += 2 * config.gradient_checkpointing * size.n_multiplied
-        seconds = MADE + times * tokens * flops / (card.flops * PEAK_SHARE)
+        seconds = MADE + times * tokens * flops / assumed_rates(card).train_flops
         return Need(section, name, n_bytes + CONTEXT, fits(n_bytes, total), seconds)
 
     found = []
@@ -248,11 +269,16 @@ def needs(kind: str) -> list[Need]:
         for name, (shape, changes) in CASES.items():
             config = train_config(setup, **changes)
             found.append(need("memory", name, shape, config, step_tokens(config), 1))
-        config = train_config(setup, engine="vllm", n_problems=N_PROBLEMS)
-        size = PlannedModel(model_config(setup, "3B")).size()
-        plan = plan_memory(size, config, 1, total)
-        seconds = ENGINE + MADE + 2 * sum(Speed(size, plan, config, 1, card, 700).step().values())
-        found.append(Need("step", "3B", max(plan.update, plan.sampling), plan.fits, seconds))
+        for section, shape in (("batch", "3B"), *(("step", shape) for shape in STEPS)):
+            steps, changes = STEPS[shape]
+            config = train_config(setup, engine="vllm", n_problems=N_PROBLEMS, **changes)
+            size = PlannedModel(model_config(setup, shape)).size()
+            plan = plan_memory(size, config, 1, total)
+            phases = Speed(size, plan, config, 1, card, MEAN_TOKENS).step()
+            sampled = phases if section == "step" else {**phases, "rollout": 0.0, "sync": 0.0}
+            seconds = MADE + steps * sum(sampled.values())
+            n_bytes = max(plan.update, plan.sampling)
+            found.append(Need(section, shape, n_bytes, plan.fits, seconds))
     return found
 
 
@@ -261,9 +287,8 @@ def dry_run(kind: str) -> Iterator[str]:
     of, whole = needs(kind), sum(one.seconds for one in SECTIONS.values())
     for one in SECTIONS.values():
         own = [n for n in of if n.section == one.name]
-        seconds = STARTED + sum(n.seconds for n in own if n.fits)
-        planned = f"about {seconds:.0f} of " if own else ""
-        yield f"{one.part} {one.name:10} {planned}{one.seconds} s: {one.about}"
+        seconds = one.planned + sum(n.seconds for n in own if n.fits)
+        yield f"{one.part} {one.name:10} about {seconds:.0f} of {one.seconds} s: {one.about}"
         for n in own:
             note = "" if n.fits else ", left out"
             yield f"    {n.setting}: {n.n_bytes / 2**30:.0f} GiB{note}"
@@ -291,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("sections", nargs="*", metavar="SECTION")
-    parser.add_argument("--part", choices=("A", "B", "C", "D", "E"))
+    parser.add_argument("--part", choices=("A", "C", "B", "D", "E"))
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "runs/gpu")))
     parser.add_argument("--dry-run", action="store_true")

@@ -29,6 +29,11 @@ class Report:
         finite = isinstance(value, str) or math.isfinite(value)  # JSON has no NaN, no infinity
         self._write({"name": name, "value": value if finite else None, "unit": unit, **more})
 
+    def rate(self, rate: str, value: float, unit: str) -> None:
+        """Write a speed that `guard-train plan --measured` takes in place of an assumed one."""
+        known = {"rate": rate} if 0 < value < math.inf else {}
+        self.add(f"rate: {rate}", value, unit, **known)
+
     def check(self, name: str, value: float, at_most: float, unit: str = "") -> None:
         """Write a number whose bound holds on every machine."""
         self._judged(name, value, unit, f"<= {at_most:g}", value <= at_most)

@@ -26,10 +26,11 @@ from real import plan
 from real.engines.rollouts import Prompts, Rollouts
 from real.model.policy import widen_head
 from real.model.prepare import prepare_training
-from real.plan import CONTEXT, GIB, RESERVE, PlannedModel, card_named, plan_memory
+from real.plan import CONTEXT, GIB, RESERVE, PlannedModel, plan_memory
 from real.ranks.distributed import shard
 from real.settings import presets
 from real.settings.config import TrainConfig
+from real.speed import product_flops
 from real.tiny import CHECKPOINT
 from real.tiny.tasks import VOCABULARY_SIZE
 from real.update.logprobs import Scorer
@@ -137,11 +138,9 @@ class Setup:
         """Bytes of the GPU; without bound in a dry run."""
         return 2**60 if self.dry else torch.cuda.mem_get_info()[1]
 
-    @property
-    def flops(self) -> float:
-        """Dense bfloat16 operations per second by the GPU's data sheet; NaN if it is unknown."""
-        card = None if self.dry else card_named(torch.cuda.get_device_name())
-        return float("nan") if card is None else card.flops
+    def ceiling(self, m: int = 8192, k: int = 8192, n: int = 8192) -> float:
+        """Return the operations per second of a product of bfloat16 matrices of these sizes."""
+        return product_flops(self.device, *self.pick((m, k, n), (64, 64, 64)))
 
 
 def model_config(setup: Setup, shape: str) -> Any:

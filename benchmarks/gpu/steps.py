@@ -83,22 +83,32 @@ class _Scripted:
 
 def batch(setup: Setup, report: Report) -> None:
     """Batches of the 3B shape whose responses are made up: all but sampling."""
-    run = _scripted(setup, _config(setup, "transformers", max_rows=16), sampled=False)
-    _measure(report, run, 3, "step without sampling")
+    run = _scripted(setup, _config(setup, "3B", "transformers", max_rows=16), sampled=False)
+    _measure(report, run, 2, "step without sampling")
 
 
 def step(setup: Setup, report: Report) -> None:
-    """Batches of the 3B shape with vLLM in a process of its own."""
-    run = _scripted(setup, _config(setup, "vllm"), logs=setup.folder)
-    with closing(run.engine):
-        seconds = _measure(report, run, 2, "step")
-    report.target("seconds a step, child", seconds, "s", at_most=50)
+    """Batches with vLLM in a process of its own: of a shape that surely fits, then of 3B."""
+    for shape, (n_steps, changes) in STEPS.items():
+        run = _scripted(setup, _config(setup, shape, "vllm", **changes), logs=setup.folder)
+        with closing(run.engine):
+            seconds = _measure(report, run, n_steps, f"step, {shape}")
+        del run
+        setup.free()
+    report.target("seconds a step, 3B", seconds, "s", at_most=50)
 
 
-def _config(setup: Setup, engine: str, **changes: Any) -> TrainConfig:
+STEPS: dict[str, tuple[int, dict[str, Any]]] = {
+    "0.5B": (1, {"max_response_tokens": 512}),
+    "3B": (2, {}),
+}
+"""Numbers of steps that are made with vLLM, and settings."""
+
+
+def _config(setup: Setup, shape: str, engine: str, **changes: Any) -> TrainConfig:
     if setup.dry:
         changes["dtype"] = "float32"
-    changes |= {"model": str(model_folder(setup, "3B")), "engine": engine}
+    changes |= {"model": str(model_folder(setup, shape)), "engine": engine}
     return train_config(setup, answer_check="math", **changes)
 
 
