@@ -141,6 +141,8 @@ def _others(speed: Speed, card: int) -> Iterator[str]:
         changes |= {f"--engine-tp {n}": {"engine_tp": n} for n in tp}
     if config.scores_anew(config.tis_cap) and not config.scores_anew(0.0):
         changes["--tis-cap 0"] = {"tis_cap": 0.0}
+    if config.engine_kind.shares_gpu and config.tis_cap:
+        changes["--engine-quantization fp8"] = {"engine_quantization": "fp8"}
     if config.gradient_checkpointing:
         counts = range(size.n_layers, config.kept_layers, -1)
         changes |= {f"--kept-layers {n}": {"kept_layers": n} for n in counts}

@@ -401,7 +401,9 @@ def _engine(
 
 
 def _engine_weights(size: ModelSize, config: TrainConfig) -> int:
-    return size.n_weights * widths(config)[0] // config.engine_tp
+    layers, narrow = size.n_layers * size.n_layer, widths(config)[0]
+    inside = 1 if config.engine_quantization == "fp8" else narrow
+    return (layers * inside + (size.n_weights - layers) * narrow) // config.engine_tp
 
 
 def _engine_buffers(size: ModelSize, config: TrainConfig) -> int:

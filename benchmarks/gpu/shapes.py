@@ -183,6 +183,7 @@ def model_folder(setup: Setup, shape: str, weights: bool = True) -> Path:
         make_model(setup, shape).save_pretrained(folder)
         setup.free()  # the plan of a run takes what torch keeps for that of another process
     else:
+        config.architectures = [type(make_model(setup, shape, device="meta")).__name__]
         config.save_pretrained(folder)
     GenerationConfig(eos_token_id=ends, pad_token_id=0).save_pretrained(folder)
     AutoTokenizer.from_pretrained(str(CHECKPOINT)).save_pretrained(folder)

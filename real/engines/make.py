@@ -177,6 +177,7 @@ def _vllm_settings(
         device=policy.device.type,
         threads=config.threads,
         reads_text=bool(config.stop),
+        quantization=None if config.engine_quantization == "none" else config.engine_quantization,
     )
 
 
@@ -203,6 +204,11 @@ def _check(config: TrainConfig, world: int) -> None:
         raise UserError(
             f"engine_adapters: belongs to engine = {named('adapters')} and a lora_rank; leave it "
             "out"
+        )
+    if config.engine_quantization != "none" and not (kind.shares_gpu and config.tis_cap):
+        raise UserError(
+            f"engine_quantization = {config.engine_quantization!r}: belongs to engine = "
+            f"{named('shares_gpu')} and a tis_cap above 0, which corrects the loss; leave it out"
         )
     if config.stop and kind.remote:
         raise UserError(

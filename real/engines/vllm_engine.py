@@ -75,6 +75,8 @@ class VllmSettings:
     threads: int | None = None
     reads_text: bool = False
     """Be able to end a response at a text (`Sampling.stop`)."""
+    quantization: str | None = None
+    """Of the weights as they are loaded, by vLLM's name."""
 
 
 def batched_tokens(max_rows: int) -> int:
@@ -98,6 +100,7 @@ def vllm_arguments(settings: VllmSettings) -> dict[str, Any]:
         "generation_config": "vllm",
         "disable_log_stats": True,
         "tensor_parallel_size": settings.n_gpus,
+        "quantization": settings.quantization,
     }
     if settings.adapter_rank:
         rank = next(rank for rank in ADAPTER_RANKS if rank >= settings.adapter_rank)

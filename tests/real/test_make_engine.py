@@ -21,10 +21,12 @@ from real.engines.vllm_engine import (
 )
 from real.engines.weights import named_weights
 from real.model.policy import load_policy
+from real.plan import PlannedModel, plan_memory
 from real.ranks.distributed import Ranks
 from real.tiny import CHECKPOINT
 
 CONFIG = TrainConfig().settled()
+CONFIG_VLLM = replace(CONFIG, engine="vllm", dtype="bfloat16")
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ def test_vllm_gets_the_settings_of_the_run(policy: Any, made: list[Any]) -> None
         "model": str(CHECKPOINT), "max_model_len": 64, "eos_token_ids": policy.eos_token_ids,
         "pad_token_id": policy.pad_token_id, "dtype": "bfloat16", "max_rows": 128, "memory": 0.5,
         "device": "cpu", "threads": 1, "head_dtype": "float32", "reads_text": False, "cache": None,
-        "n_gpus": 1, "adapter_rank": 0,
+        "n_gpus": 1, "adapter_rank": 0, "quantization": None,
     }  # fmt: skip
     assert (timeout, device, dtype) == (77.0, torch.device("cpu"), torch.bfloat16)
     assert room.total >= 2 * 100_000
@@ -74,6 +76,20 @@ def test_the_plans_bytes_reach_vllm(policy: Any, made: list[Any]) -> None:
     assert arguments["kv_cache_memory_bytes"] == 123_456
     assert arguments["gpu_memory_utilization"] == 0.6
     assert arguments["max_num_batched_tokens"] == 8192  # else 16,384, with logits and all
+
+
+def test_fp8_reaches_vllm_and_halves_the_planned_bytes_of_its_layers(policy, made) -> None:
+    config = replace(CONFIG, engine="vllm", dtype="bfloat16", tis_cap=2.0)
+    config = replace(config, engine_quantization="fp8")
+    make.make_engine(config, policy, CHECKPOINT)
+    assert vllm_arguments(VllmSettings(**made[0][0]))["quantization"] == "fp8"
+    size = PlannedModel(policy.model.config).size()
+    plans = (plan_memory(size, c, 1, 2**33) for c in (CONFIG_VLLM, config))
+    whole, rounded = (plan.engine_weights for plan in plans)
+    assert whole - rounded == size.n_layers * size.n_layer
+    for refused in ({"tis_cap": 0.0}, {"engine": "transformers"}):
+        with pytest.raises(UserError, match="fp8': belongs to engine = 'vllm' or 'vllm_inprocess'"):
+            make.make_engine(replace(config, **refused), policy, CHECKPOINT)
 
 
 def test_a_group_of_ranks_has_one_engine(policy: Any, made: list[Any]) -> None:
