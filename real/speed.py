@@ -101,8 +101,11 @@ class Rates:
     """Bytes per second between a GPU and main memory, in one direction at a time."""
 
 
-_SHARES = {"train_flops": (0.3, 0.4, 0.5), "sample_flops": (0.3, 0.4, 0.6)}
-_SHARES |= {"bandwidth": (0.5, 0.7, 0.85)}
+_SHARES = {
+    "train_flops": (0.3, 0.4, 0.5),
+    "sample_flops": (0.3, 0.4, 0.6),
+    "bandwidth": (0.5, 0.7, 0.85),
+}
 _ASSUMED = {
     "decode_overhead": (0.006, 0.003, 0.001),
     "adapters": (1.35, 1.25, 1.1),

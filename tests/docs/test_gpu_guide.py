@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from test_command_lines import PROGRAMS, ROOT, shell_lines, small, users_files
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-GPU_OPTIONS = {"--engine-tp", "--fsdp-size", "--gpus-per-run", "--engine"}
+GPU_OPTIONS = {"--engine-tp", "--fsdp-size", "--engine"}
 """Options of several GPUs or of vLLM, each with one value."""
 ON_A_CPU = ("--engine", "transformers", "--dtype", "float32", "--chat-template", "off")
 
