@@ -45,6 +45,19 @@ def check_mismatch(
         )
 
 
+def check_unread(share: float, allowed: float) -> None:
+    """End a run whose policy lost the form of answers: no label can bring it back.
+
+    Raises:
+        UserError: of more than a share `allowed` of a batch's problems no vote holds an answer.
+    """
+    if share > allowed:
+        raise UserError(
+            f"no vote holds an answer in {share:.0%} of a batch's problems; lower lr, read the "
+            "last number where there is no box by --extract flexible, or go on with --max-unread 1"
+        )
+
+
 def watch_labels(log: Journal, row: Mapping[str, Any], n_problems: int) -> None:
     """Give notice of labels that nobody votes for, and of few different ones over all problems."""
     rate, n_labels, step = row["majority_ratio"], row["n_labels"], row["step"]

@@ -9,7 +9,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -186,8 +186,8 @@ def cut_back(folder: Path, checkpoint: Checkpoint | None, config: TrainConfig) -
     return written
 
 
-def fingerprint(model: Path, prompts: PromptSet) -> dict[str, Any]:
+def fingerprint(model: Path, prompt_sets: Iterable[PromptSet]) -> dict[str, Any]:
     """Return digests of the model folder's files, and of the problems as the model sees them."""
-    pairs = zip(prompts.problems, prompts.tokens, strict=True)
+    pairs = [pair for one in prompt_sets for pair in zip(one.problems, one.tokens, strict=True)]
     rows = msgspec.json.encode([(p.id, p.answer, tokens) for p, tokens in pairs])
     return {"model": model_digests(model), "problems": hashlib.sha256(rows).hexdigest()}

@@ -23,9 +23,9 @@ from real.model import machine as memory
 from real.model.machine import in_phase, phase_of
 from real.model.policy import load_policy
 from real.plan import CARDS, card_named, multiplied, update_flops
+from real.record.metrics import Clock
 from real.settings.presets import preset, settled_for
 from real.tiny import CHECKPOINT
-from real.trainer import Clock
 
 OWN = TrainConfig(model="folder", problems="p.json")
 

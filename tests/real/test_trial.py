@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from lab.base.errors import UserError
 from real import TrainConfig, train
+from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy
 from real.record.alarms import check_mismatch, watch_labels
 from real.trainer import resume
@@ -33,7 +34,44 @@ LONGROPE = {
     "long_factor": [4.0] * 4, "original_max_position_embeddings": 16, "factor": 4.0,
 }  # fmt: skip
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11, 12, 13, 14]]
+LATENT = {
+    "q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+    "v_head_dim": 8, "head_dim": 4, "n_routed_experts": 4, "n_group": 1, "topk_group": 1,
+    "first_k_dense_replace": 1, "num_key_value_heads": 2,
+}  # fmt: skip
+STATES = {
+    f"{prefix}{name}": value for prefix in ("", "mamba_") for name, value in
+    {"n_heads": 4, "num_heads": 4, "d_head": 8, "head_dim": 8, "d_state": 4, "n_groups": 1,
+     "chunk_size": 8, "d_ssm": 32, "dt_rank": 2}.items()
+} | {"n_groups": 1, "chunk_size": 8}  # fmt: skip
+MORE: dict[str, dict[str, Any]] = {
+    "bamba": STATES | {"attn_layer_indices": [1]},
+    "deepseek_v2": LATENT,
+    "deepseek_v3": LATENT,
+    "deepseek_v32": LATENT | {"index_topk": 8, "index_n_heads": 2, "index_head_dim": 8},
+    "falcon_h1": STATES,
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
+    "granitemoehybrid": STATES
+    | {"layer_types": ["mamba", "attention"], "shared_intermediate_size": 8},
+    "jamba": STATES | {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "mamba2": STATES | {"head_dim": 8},
+    "nemotron_h": STATES | {"layer_types": ["mamba", "attention"], "ssm_state_size": 4},
+    "qwen3_next": {"num_hidden_layers": 4, "shared_expert_intermediate_size": 8},
+}
+"""Sizes of layers that few architectures have."""
 RIGHT = (
+    *(
+        "bamba",
+        "ctrl",
+        "deepseek_v2",
+        "deepseek_v3",
+        "doge",
+        "falcon_h1",
+        "gpt_neo",
+        "hunyuan_v1_moe",
+    ),
+    *("granitemoehybrid", "jamba", "llama4_text", "minimax_m2", "modernbert-decoder", "nemotron_h"),
+    *("olmo_hybrid", "qwen3_next", "solar_open"),
     *("afmoe", "apertus", "arcee", "aria_text", "bert", "bert-generation", "big_bird", "biogpt"),
     *("bitnet", "bloom", "cohere", "cohere2", "ernie4_5", "exaone4", "cwm"),
     *("gemma", "gemma2", "gemma3_text", "glm", "glm4", "gpt2", "gpt_bigcode", "xglm"),
@@ -43,24 +81,25 @@ RIGHT = (
     *("smollm3", "stablelm", "starcoder2", "flex_olmo", "gpt_oss", "jetmoe", "lfm2", "ministral"),
 )
 REFUSED = (
-    "falcon_mamba",
-    "jamba",
-    "mamba",
-    "minimax",
-    "recurrent_gemma",
-    "roberta",
-    "rwkv",
-    "xlstm",
+    *("camembert", "deepseek_v32", "falcon_mamba", "mamba", "mamba2", "minimax", "recurrent_gemma"),
+    *("roberta", "rwkv", "xlstm"),
 )
 
 
-def tried(kind: str, longest: int = 8, **changes: Any) -> None:
+def tried(
+    kind: str, longest: int = 16, prompts: Any = PROMPTS, dtype: Any = None, **changes: Any
+) -> None:
     torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, **SIZES | changes)
+    config = AutoConfig.for_model(kind, **SIZES | MORE.get(kind, {}) | changes)
     made: Any = AutoModelForCausalLM
+    model = made.from_config(config).eval().to(dtype)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
     tokenizer = SimpleNamespace(name_or_path="folder")
-    policy = Policy(made.from_config(config).eval(), tokenizer, (2,), 1, torch.device("cpu"))
-    check_sampling(policy, PROMPTS, TrainConfig(max_response_tokens=longest))
+    policy = Policy(model, tokenizer, (2,), 1, torch.device("cpu"))
+    check_sampling(policy, prompts, TrainConfig(max_response_tokens=longest))
+    after = model.state_dict()
+    assert all(value.dtype == after[n].dtype for n, value in before.items())
+    assert all(torch.equal(value, after[n]) for n, value in before.items())
 
 
 @pytest.mark.slow
@@ -77,10 +116,17 @@ def test_architectures_are_sampled_as_they_are_scored_or_refused_by_name():
     assert len(RIGHT) + len(REFUSED) >= 50
 
 
-@pytest.mark.parametrize("kind", ["mamba", "recurrent_gemma", "roberta"])
-def test_models_that_sample_and_score_differently_are_refused_by_name(kind: str):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", ["mamba", "recurrent_gemma", "roberta", "deepseek_v32"])
+def test_models_that_sample_and_score_differently_are_refused_by_name(kind: str, dtype: Any):
+    """Rounding to bfloat16 moves log-probs by more than some of these faults."""
     with pytest.raises(UserError, match=r"model folder: \w+ForCausalLM.*engine = 'vllm'"):
-        tried(kind)
+        tried(kind, dtype=dtype)
+
+
+@pytest.mark.parametrize("kind", ["llama", "mixtral", "qwen3_next"])
+def test_rounding_refuses_no_model(kind: str):
+    tried(kind, dtype=torch.bfloat16)
 
 
 def test_positions_that_change_at_a_length_are_refused_where_the_run_crosses_it():
@@ -88,11 +134,36 @@ def test_positions_that_change_at_a_length_are_refused_where_the_run_crosses_it(
     tried("phi3", longest=8, **changes)
     with pytest.raises(UserError, match=r"Phi3ForCausalLM.* beyond 16 tokens.*--max-response-tok"):
         tried("phi3", longest=12, **changes)
+    tried("phi3", longest=12, prompts=[list(range(3, 3 + n)) for n in (17, 20)], **changes)
 
 
-def test_windows_are_right_beyond_their_length():
-    tried("mistral", longest=40, sliding_window=12)
-    tried("gemma2", longest=40, sliding_window=12)
+@pytest.mark.parametrize("table", ["dynamic", "linear", "llama3", "yarn"])
+def test_tables_of_positions_that_keep_to_the_model_s_length_are_right(table: str):
+    rope = {
+        "rope_type": table, "rope_theta": 1e4, "factor": 2.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
+    }  # fmt: skip
+    tried("llama", longest=58, rope_parameters=rope)
+
+
+@pytest.mark.parametrize("name", ["sliding_window", "attention_window_size", "index_topk"])
+def test_models_are_tried_beyond_every_length_that_their_config_names(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    lengths: list[int] = []
+    sample = TransformersEngine.sample
+
+    def watched(engine: Any, prompts: Any, *rest: Any) -> Any:
+        lengths.extend(map(len, prompts))
+        return sample(engine, prompts, *rest)
+
+    monkeypatch.setattr(TransformersEngine, "sample", watched)
+    kind = "mistral" if name == "sliding_window" else "llama"
+    tried(kind, longest=40, **{name: 20})
+    assert any(n < 20 < n + 12 for n in lengths)
+    lengths.clear()
+    tried(kind, longest=8, **{name: 20})
+    assert max(lengths) < 14
 
 
 SHORT: dict[str, Any] = {
