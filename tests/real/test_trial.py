@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
-from small_models import save_model
+from small_models import save_model, seeded
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lab.base.errors import UserError
+from lab.trace.trace import load
 from real import TrainConfig, train
+from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.model.policy import Policy
+from real.model.policy import Policy, load_policy, write_model
 from real.record.alarms import check_mismatch, watch_labels
 from real.trainer import resume
-from real.trial import check_sampling
+from real.trial import check_sampling, check_saving
 
 SIZES: dict[str, Any] = {
     "vocab_size": 60, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
@@ -170,33 +174,92 @@ SHORT: dict[str, Any] = {
     "n_problems": 2, "n_votes": 4, "n_samples": 2, "batch_size": 2, "epochs": 1,
     "max_response_tokens": 8, "max_unread": 1.0, "eval_every": 0, "threads": 1, "save_model": True,
 }  # fmt: skip
-WRONG = [
-    {"do_sample": False, "temperature": 0.6, "top_p": 0.9, "eos_token_id": 2},
-    {"num_beams": 1, "early_stopping": True, "length_penalty": 2.0, "eos_token_id": 2},
-]
 
 
-@pytest.mark.parametrize("settings", WRONG)
-def test_generation_settings_are_those_of_the_folder_it_came_from(settings: Any, tmp_path: Path):
-    model = save_model(tmp_path / "model")
-    text = json.dumps(settings)
-    (model / "generation_config.json").write_text(text)
-    train(TrainConfig(model=str(model), **SHORT), tmp_path / "run", progress=False)
-    assert (tmp_path / "run/model/generation_config.json").read_text() == text
-    assert not [*(tmp_path / "run").glob("trial*")]
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"do_sample": False, "temperature": 0.6, "top_p": 0.9},
+        {"num_beams": 1, "early_stopping": True, "length_penalty": 2.0},
+        {"bad_words_ids": [[5]], "suppress_tokens": [7], "begin_suppress_tokens": [8]},
+        {"forced_bos_token_id": 3, "forced_eos_token_id": 2, "min_new_tokens": 4},
+        {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "top_k": 1, "max_length": 9},
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_generation_settings_change_no_sample_and_are_saved_as_they_came(
+    settings: Any, file: str, tmp_path: Path
+):
+    plain, folder = (save_model(tmp_path / name) for name in ("plain", "model"))
+    if file == "config.json":
+        (folder / "generation_config.json").unlink()
+    kept = json.loads((folder / file).read_text()) | {"eos_token_id": 2} | settings
+    (folder / file).write_text(json.dumps(kept))
+    (tmp_path / "run").mkdir()
+    policy = load_policy(folder, "cpu")
+    check_saving(policy, tmp_path / "run")
+    assert not [*(tmp_path / "run").iterdir()]
+    write_model(policy.model, policy.tokenizer, tmp_path / "run", folder)
+    saved = json.loads((tmp_path / "run/generation_config.json").read_text())
+    assert {name: saved[name] for name in settings} == settings
+    again = [load_policy(f, "cpu") for f in (plain, tmp_path / "run")]
+    engines = [TransformersEngine(p.model, p.eos_token_ids, p.pad_token_id) for p in again]
+    drawn = [e.sample(PROMPTS, 4, Sampling(9), seeded()).tokens_PNT for e in engines]
+    assert torch.equal(*drawn)
 
 
-def test_prompts_are_stored_and_resume_reads_them(tmp_path: Path):
-    run = tmp_path / "run"
-    train(TrainConfig(**SHORT, checkpoint_every=1), run, progress=False)
-    rows = json.loads((run / "prompts.json").read_text())
-    assert [sorted(row) for row in rows] == [["id", "ids", "messages", "text"]] * 2
+def stopped(run: Path) -> None:
     facts = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(facts | {"status": "interrupted"}))
-    rows[0]["ids"] = rows[1]["ids"]
+
+
+def test_prompts_are_stored_with_those_held_out_and_resume_reads_them(tmp_path: Path):
+    run = tmp_path / "run"
+    train(TrainConfig(**SHORT, checkpoint_every=1, n_held_out=1), run, progress=False)
+    rows = json.loads((run / "prompts.json").read_text())
+    assert [sorted(row) for row in rows] == [["id", "ids", "messages", "text"]] * 3
+    for changed in (0, 2):
+        stopped(run)
+        made = [dict(row) for row in rows]
+        made[changed]["ids"] = rows[1]["ids"]
+        (run / "prompts.json").write_text(json.dumps(made))
+        with pytest.raises(UserError, match="problems: changed since the run was started"):
+            resume(run, progress=False)
     (run / "prompts.json").write_text(json.dumps(rows))
-    with pytest.raises(UserError, match="problems: changed since the run was started"):
-        resume(run, progress=False)
+    assert resume(run, progress=False).run.status == "finished"
+
+
+def test_a_run_that_failed_at_its_save_keeps_its_training_and_resume_saves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    config, run = TrainConfig(**SHORT), tmp_path / "run"
+    train(config, tmp_path / "whole", progress=False)
+    with monkeypatch.context() as patch:
+        full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+        patch.setattr("real.record.checkpoint.write_model", full)
+        patch.setattr("real.trainer.check_saving", Mock())
+        with pytest.raises(UserError, match=r"model: cannot be written \(No space left on device"):
+            train(config, run, progress=False)
+    assert not (run / "model").exists() and load(run).run.status == "failed"
+    assert len(load(run).steps) == 1
+    assert resume(run, progress=False).run.status == "finished"
+    saved = [folder / "model/model.safetensors" for folder in (tmp_path / "whole", run)]
+    assert saved[0].read_bytes() == saved[1].read_bytes()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As the system refuses it; an administrator may write anywhere."""
+    refused = PermissionError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr("real.trainer.run_in_folder", Mock(side_effect=AssertionError))
+    for place in ("pathlib.Path.mkdir", "tempfile.mkdtemp"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, Mock(side_effect=refused))
+            with pytest.raises(UserError, match=r"run.*Permission denied") as caught:
+                train(TrainConfig(**SHORT), tmp_path / "run", progress=False)
+        assert "\n" not in str(caught.value)
 
 
 class Log:
