@@ -214,10 +214,10 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             if batch.is_evaluated(run.config):
                 run.evaluator.log(log, **position, full=batch.ends_run)
             log.note(answers_given_up=run.supervisor.answers_given_up)
-            asked = run.ranks.highest(signals.asked or 0)
-            log.checkpoint(state, batch.step, batch.ends_run or bool(asked), run.refill.waits)
-            if asked and not run.refill.waits:
-                stop(asked)
+            signal = run.ranks.highest(signals.signal or 0)
+            log.checkpoint(state, batch.step, batch.ends_run or bool(signal), run.refill.waits)
+            if signal and not run.refill.waits:
+                stop(signal)
             if batch.step == 1 or not run.config.async_level:  # votes ahead are of older weights
                 check_mismatch(log, row, run.policy.model.dtype, run.config.max_mismatch)
             if run.supervisor.reads and run.config.labels != "truth":

@@ -186,9 +186,9 @@ def _check_options(config: TaskSettings, policy: Policy) -> None:
 
 
 def _notices(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> Iterator[str]:
-    asked = sum(problem.asks_for_box for problem in problem_set)
-    if asked and config.prompt_suffix == BOX_REQUEST:
-        yield f"{asked} prompts ask for a boxed answer themselves and got no suffix"
+    boxed = sum(problem.asks_for_box for problem in problem_set)
+    if boxed and config.prompt_suffix == BOX_REQUEST:
+        yield f"{boxed} prompts ask for a boxed answer themselves and got no suffix"
     # The tiny task is plain text by design.
     if not (_uses_template(config, policy) or config.is_tiny or config.chat_template == "off"):
         yield (

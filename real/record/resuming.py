@@ -48,17 +48,17 @@ class StopRequest:
     def __init__(self) -> None:
         self.deferred = False
         """Let the first signal wait for the run; set once there is a checkpoint to add to."""
-        self.asked: signal.Signals | None = None
-        self._asked_at = 0.0
+        self.signal: signal.Signals | None = None
+        self._at = 0.0
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
         now = time.monotonic()
-        if self.asked is not None and now - self._asked_at < _SAME_PRESS:
+        if self.signal is not None and now - self._at < _SAME_PRESS:
             return
-        if not self.deferred or self.asked is not None:
+        if not self.deferred or self.signal is not None:
             stop(number)
-        self.asked, self._asked_at = signal.Signals(number), now
+        self.signal, self._at = signal.Signals(number), now
         # Not print: the signal may have come in the middle of one, which cannot be entered twice.
         # The parent of a comparison's runs prints the notice for them.
         if multiprocessing.parent_process() is None:
@@ -127,10 +127,9 @@ def resume_point(
     pairs = ((name, then, today.get(name, then)) for name, then in manifest.versions.items())
     if changed := ", ".join(f"{n} {now} (was {then})" for n, then, now in pairs if now != then):
         notice(f"{folder}: goes on with {changed}; the numbers may differ in rounding")
-    found = latest(folder, notice, ranks)
-    if found is not None:
-        check_same(found[1].config, config, folder)
-        return ResumePoint(folder, config, manifest, notices, *found)
+    if (last := latest(folder, notice, ranks)) is not None:
+        check_same(last[1].config, config, folder)
+        return ResumePoint(folder, config, manifest, notices, *last)
     if before.checkpoint_every == 0:
         raise UserError(f"{folder}: was run without checkpoints; start a new run")
     say([f"{folder}: no checkpoint yet; starts from the beginning"])
