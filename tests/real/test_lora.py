@@ -12,23 +12,20 @@ import torch
 from peft import PeftModel
 from random_groups import random_rows
 from small_models import decoder_sizes, save_model
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from lab.base.errors import UserError
-from real import TrainConfig, train
 from real.model.policy import load_policy
 from real.model.prepare import (
     adapted_layers,
     adapter_config,
     adapter_weights,
     add_lora,
-    has_adapters,
     merged_weights,
     prepare_training,
 )
 from real.record.checkpoint import save_model as save_run
 from real.settings.groups import MemorySettings, UpdateSettings
-from real.tiny import CHECKPOINT
 from real.update.grpo import initial_reference
 from real.update.logprobs import Scorer
 from real.update.optimizer import PolicyOptimizer
@@ -75,7 +72,7 @@ def test_adapters_start_as_nothing_and_train_alone():
         assert torch.equal(value, frozen[name])
 
 
-TARGETS = ["all-linear", "q_proj,v_proj", "down_proj", "lm_head", "lm_head,o_proj", "embed_tokens"]
+TARGETS = ["all-linear", "q_proj, v_proj", "down_proj", "lm_head", "lm_head,o_proj", "embed_tokens"]
 
 
 @pytest.mark.parametrize("targets", TARGETS)
@@ -152,11 +149,7 @@ def test_seed_fixes_the_adapters_and_leaves_other_randomness_alone():
     assert torch.equal(first, same) and not torch.equal(first, other)
 
 
-def test_chosen_layers_and_wrong_ones():
-    model = small_model()
-    add_lora(model, replace(LORA, lora_targets="q_proj, v_proj"))
-    found = {n.split(".")[-4] for n, p in model.named_parameters() if p.requires_grad}
-    assert found == {"q_proj", "v_proj"}
+def test_names_of_no_layers_are_refused():
     with pytest.raises(UserError, match="lora_targets = no_such: the model has no such"):
         add_lora(small_model(), replace(LORA, lora_targets="no_such"))
 
@@ -172,20 +165,3 @@ def test_checkpointing_of_a_model_that_cannot_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(type(model), "supports_gradient_checkpointing", False)
     with pytest.raises(UserError, match="gradient_checkpointing = true: LlamaForCausalLM has no"):
         prepare_training(model, MemorySettings(gradient_checkpointing=True))
-
-
-def test_a_run_with_adapters_leaves_a_plain_model(tmp_path: Path):
-    config = TrainConfig(
-        lora_rank=4, gradient_checkpointing=True, kl_coef=0.01, n_problems=4, n_votes=8,
-        n_samples=8, batch_size=4, epochs=2, eval_every=0, save_model=True,
-    )  # fmt: skip
-    trace = train(config, tmp_path / "run", progress=False)
-    assert (trace.steps["update_norm"] > 0).any()
-    start = AutoModelForCausalLM.from_pretrained(str(CHECKPOINT))(torch.arange(12)[None]).logits
-    model = AutoModelForCausalLM.from_pretrained(str(tmp_path / "run" / "model"))
-    assert not has_adapters(model) and all("lora" not in n for n, _ in model.named_parameters())
-    base = AutoModelForCausalLM.from_pretrained(str(CHECKPOINT))
-    adapted = PeftModel.from_pretrained(base, str(tmp_path / "run" / "adapters"))
-    tokens = torch.arange(12)[None]
-    assert torch.allclose(adapted(tokens).logits, model(tokens).logits, atol=1e-5)
-    assert not torch.allclose(model(tokens).logits, start, atol=1e-3)

@@ -213,15 +213,6 @@ def test_a_comparison_says_each_thing_once_and_goes_on_with_the_same_content(bas
         compared(rows, (0, 2))
 
 
-def test_fields_are_options(base, tmp_path, capfd):
-    words = ["--fields.prompt", "question", "--fields.answer", ""]
-    assert run(tmp_path, base, *words) == 0
-    trace = load(tmp_path / "run")
-    assert trace.run.extra["problem_fields"] == {"prompt": "question"}
-    assert "no true answers: accuracy was not measured" in capfd.readouterr().out
-    assert trace.run.config["fields"] == {"prompt": "question", "answer": "", "id": None}
-
-
 DATED = (
     """{% if not date_string is defined %}{% set date_string = strftime_now('%Y') %}{% endif %}\
 {{ date_string }}: """
