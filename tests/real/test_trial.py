@@ -189,7 +189,7 @@ SHORT: dict[str, Any] = {
 )
 @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
 def test_generation_settings_change_no_sample_and_are_saved_as_they_came(
-    settings: Any, file: str, tmp_path: Path
+    settings: Any, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     plain, folder = (save_model(tmp_path / name) for name in ("plain", "model"))
     if file == "config.json":
@@ -198,7 +198,9 @@ def test_generation_settings_change_no_sample_and_are_saved_as_they_came(
     (folder / file).write_text(json.dumps(kept))
     (tmp_path / "run").mkdir()
     policy = load_policy(folder, "cpu")
-    check_saving(policy, tmp_path / "run")
+    for limit in (2**26, 0):  # whole, and without its weights as a large model
+        monkeypatch.setattr("real.trial._WHOLE", limit)
+        check_saving(policy, tmp_path / "run")
     assert not [*(tmp_path / "run").iterdir()]
     write_model(policy.model, policy.tokenizer, tmp_path / "run", folder)
     saved = json.loads((tmp_path / "run/generation_config.json").read_text())
