@@ -78,14 +78,6 @@ def test_problems_without_answers_have_no_truth_columns(model: Path, tmp_path: P
     assert trace.evals[["pass_at_1", "maj_accuracy"]].isna().all(axis=None)
 
 
-def test_overlong_prompts_are_left_out_and_counted(model: Path, tmp_path: Path):
-    problems = write_problems(tmp_path, ["1 + 1?", "x" * 300, "1 + 2?"], ["2", "0", "3"])
-    trace = train(settings(model, problems, max_prompt_tokens=200), progress=False)
-    assert trace.run.n_problems == 2 and trace.run.extra["prompts_left_out"] == ["p1"]
-    with pytest.raises(UserError, match="all 3 prompts are longer than 5 tokens"):
-        train(settings(model, problems, max_prompt_tokens=5), progress=False)
-
-
 def test_positions_of_the_model_limit_prompts(tmp_path: Path):
     folder = save_model(tmp_path / "model", gpt2, positions=120)
     problems = write_problems(tmp_path, ["1 + 1?", "y" * 60], ["2", "0"])

@@ -145,7 +145,9 @@ def test_overlong_prompts_are_counted_here_not_warned_of_by_the_library(in_templ
     assert "longer than the specified maximum" in heard[0]  # so the test can hear
 
 
-def test_a_prompt_without_tokens_is_refused():
+def test_prompts_without_tokens_and_sets_of_overlong_ones_are_refused(base):
+    with pytest.raises(UserError, match="all 1 prompts are longer than 5 tokens"):
+        prompts(base, SYSTEM, max_prompt_tokens=5)
     empty = replace(SYSTEM, prompt="", before=())
     with pytest.raises(UserError, match="problem 's': the tokenizer makes no tokens"):
         encode(tokenizer(), empty, "", in_template=False)
