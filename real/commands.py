@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 class SettingsCommand:
     """The options of all commands that write something made from settings."""
 
-    out: Path
-    """Folder or file to make."""
     settings: TrainConfig = field(default_factory=TrainConfig)
     config: Path | None = None
     """TOML file with settings; overrides a preset, and options given here override both."""
