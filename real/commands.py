@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 class SettingsCommand:
     """The options of all commands that write something made from settings."""
 
-    out: Path
-    """Folder or file to make."""
     settings: TrainConfig = field(default_factory=TrainConfig)
     config: Path | None = None
     """TOML file with settings; overrides a preset, and options given here override both."""
@@ -98,9 +96,8 @@ class RunCommand(SettingsCommand):
         with ends_at_once("guard-train"):
             from real.trainer import train
 
-        rule, cell = self.settings.rule, self.preset
-        asked = None if self.arm is None else with_rule(for_cell(self.arm, cell), rule)
-        name = arm_of(self.settings, asked).name
+        arm = self.arm and with_rule(for_cell(self.arm, self.preset), self.settings.rule)
+        name = arm_of(self.settings, arm or None).name
         with advice_when_stopped(f"guard-train resume {shlex.quote(str(self.out))}"):
             trace = train(self.settings, self.out, progress=not self.quiet, arm=name)
         tell([*outcome(trace), f"run folder: {self.out}"])
@@ -203,13 +200,21 @@ class CompareCommand(SettingsCommand):
         total = len(arms) * len(self.seeds) * max(1, len(self.lrs))
         advice = advice_when_stopped("the same command")
         with advice, runs_bar(total, self.quiet) as report:
-            how = (self.jobs, report, self.gpus_per_run, self.lrs)
-            compared = compare(settings, self.out, arms, self.seeds, *how)
-        print("\n".join([*compared.lines, f"run folders: {self.out}"]))
-        for outcome in compared.failed:
+            done = compare(
+                settings,
+                self.out,
+                arms,
+                self.seeds,
+                n_parallel=self.jobs,
+                report=report,
+                gpus_per_run=self.gpus_per_run,
+                lrs=self.lrs,
+            )
+        print("\n".join([*done.lines, f"run folders: {self.out}"]))
+        for outcome in done.failed:
             log = f"; log: {outcome.job.log}" if outcome.job.log.exists() else ""
             print(f"failed: {outcome.job.name}: {outcome.error}{log}", file=sys.stderr)
-        return int(bool(compared.failed))
+        return int(bool(done.failed))
 
 
 @dataclass(kw_only=True)
@@ -303,12 +308,17 @@ class MeasureCommand(MeasureSettings, SettingsCommand):
 
     def run(self) -> int | None:
         """Measure, and print the size of the result."""
+        self.measure(self.out)
+        return None
+
+    def measure(self, out: Path) -> None:
+        """Measure into a file."""
         require_torch()
         from real.measure.measuring import measure_to
 
         with phases_bar(self.quiet) as report:
-            print(measure_to(self.out, self.settings, self, self.growth, report))
-        print(f"response file: {self.out}")
+            print(measure_to(out, self.settings, self, self.growth, report))
+        print(f"response file: {out}")
 
 
 @dataclass(kw_only=True)
@@ -341,18 +351,18 @@ class ForecastCommand(MeasureCommand):
     def run(self) -> int | None:
         """Measure, simulate, and print a table for every rate."""
         check_list("lrs", self.lrs, "give learning rates above 0")
-        folder, self.out = self.out, self.out / "response.npz"
-        asked = to_values(self.settings.settled())
-        if not self.out.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            super().run()
-        elif read_response(self.out).facts.run != msgspec.json.decode(msgspec.json.encode(asked)):
-            raise UserError(f"{self.out}: was measured with other settings; choose another --out")
+        response = self.out / "response.npz"
+        settings = to_values(self.settings.settled())
+        if not response.exists():
+            self.out.mkdir(parents=True, exist_ok=True)
+            self.measure(response)
+        elif read_response(response).facts.run != msgspec.to_builtins(settings):
+            raise UserError(f"{response}: was measured with other settings; choose another --out")
         for lr in self.lrs:
             print(f"learning rate {lr:g}", flush=True)
             words = f"compare --policy measured --lr {lr:g} --replicates {self.replicates}"
             words += f" --seed {self.settings.seed}" + " --quiet" * self.quiet
-            places = ["--response", str(self.out), "--out", str(folder / f"lr-{lr:g}")]
+            places = ["--response", str(response), "--out", str(self.out / f"lr-{lr:g}")]
             # A process, since the trainer and the simulator never import each other.
             command = [sys.executable, "-m", "sim", *words.split(), *places, "--arms", *self.arms]
             if code := subprocess.run(command, check=False).returncode:

@@ -86,6 +86,11 @@ class Run:
     ranks: Ranks = ALONE
 
     @property
+    def prompt_sets(self) -> list[PromptSet]:
+        """The prompts that are trained on and, if there are any, those held out."""
+        return [self.prompts, *([self.evaluator.held_out] if self.evaluator.held_out else [])]
+
+    @property
     def n_steps(self) -> int:
         """Batches of the whole run."""
         return self.config.epochs * batches_per_epoch(self.config, len(self.prompts))
@@ -148,48 +153,88 @@ def check_disk(run: Run, folder: Path) -> list[str]:
     config = run.config
     every = checkpoint_interval(config, len(run.prompts))
     least = 1 if config.checkpoint_minutes else every
-    n_written = 1 - (-run.n_steps // least) if every else 0
-    final = model_bytes(run.policy.model) if config.save_model else 0
-    n_bytes = checkpoint_bytes(sum(p.numel() for p in run.optimizer.parameters), config)
-    return check_room(folder, n_bytes, config.checkpoint_keep, n_written, final)
+    return check_room(
+        folder,
+        checkpoint_bytes(sum(p.numel() for p in run.optimizer.parameters), config),
+        keep=config.checkpoint_keep,
+        n_written=1 - (-run.n_steps // least) if every else 0,
+        final=model_bytes(run.policy.model) if config.save_model else 0,
+    )
 
 
 def prepare(
-    config: TrainConfig, ranks: Ranks = ALONE, notices: Sequence[str] = (), logs: Path | None = None
+    config: TrainConfig,
+    ranks: Ranks = ALONE,
+    notices: Sequence[str] = (),
+    run_folder: Path | None = None,
 ) -> Run:
-    """Load the model and the problems and make all parts."""
+    """Load the model and the problems, start and try the engine, and assemble the run.
+
+    Prompts that the run folder holds are taken from there; an engine's log is written there.
+    """
     process = launched()
     check_engine_tp(config, process.local_world if process else 1)
-    rule = rule_of(config)
-    known = config.labels == "truth"
-    problems, folder = problems_of(config, with_answers=known), model_of(config)
+    model_folder = model_of(config)
     grow_segments(pick_device(config.device), config.engine_kind.in_trainer)
-    memory, planned = checked_engine_memory(config, folder, ranks.world)
+    memory, planned = checked_engine_memory(config, model_folder, ranks.world)
+    policy = _load(config, model_folder)
+    prompts, held_out = _prompts(config, policy, run_folder)
+    told = *notices, *planned, *engine_notices(config), *prompts.notices
+    prompts = replace(prompts, notices=told)
+    # Before the optimizer: it shards the model, of which the engine may want a whole copy.
+    engine = make_engine(config, policy, model_folder, ranks, run_folder, memory)
+    if memory and memory.share:
+        engine.release()  # it sleeps while masters, gradients and moments are allocated
+    if ranks.world == 1:  # else layers reach the GPU one by one, as they are sharded
+        with in_phase("load"):
+            policy.model.to(policy.device)
+    if config.engine_kind.native:
+        with in_phase("trial"):
+            check_sampling(policy, prompts.tokens, config)
+    return _assemble(config, policy, prompts, held_out, engine, ranks)
+
+
+def _load(config: TrainConfig, folder: Path) -> Policy:
+    """Return the model to be trained, still in main memory beside an engine's process."""
     # vLLM refuses to start on a GPU that already holds what its plan counts on.
     place = "cpu" if config.engine_kind.own_process else config.device
     policy = load_policy(folder, place, config.dtype, config.attention, config.head_dtype)
     policy = replace(policy, device=pick_device(config.device))
     keep_freed_memory(policy.device)
     prepare_training(policy.model, config, config.seed)
-    prompts = build_prompts(problems, config, policy, logs)
-    others = problems_of(config, True, known) if config.n_held_out else None
-    held_out = build_prompts(others, config, policy) if others else None
-    planned = [*planned, *engine_notices(config)]
+    return policy
+
+
+def _prompts(
+    config: TrainConfig, policy: Policy, run_folder: Path | None
+) -> tuple[PromptSet, PromptSet | None]:
+    """Return the prompts to train on, and those held out, if any."""
+    known = config.labels == "truth"
+    prompts = build_prompts(problems_of(config, with_answers=known), config, policy, run_folder)
     if config.own_model is not None and config.is_tiny and len(policy.tokenizer) > VOCABULARY_SIZE:
-        tiny_task = "the model is trained on the tiny task; name some by --problems"
-        planned.append(f"no problems given: {tiny_task}")
-    prompts = replace(prompts, notices=(*notices, *planned, *prompts.notices))
-    # Before the optimizer: it shards the model, of which the engine may want a whole copy.
-    engine = make_engine(config, policy, folder, ranks, logs, memory)
-    if memory and memory.share:
-        engine.release()  # it sleeps while masters, gradients and moments are allocated
-    if ranks.world == 1:  # else layers reach the GPU one by one, as they are sharded
-        with in_phase("load"):
-            policy.model.to(policy.device)
-    if config.engine == "transformers":
-        with in_phase("trial"):
-            check_sampling(policy, prompts.tokens, config)
-    sampling = replace(_sampling(config, config.temperature, config.top_p), stats=needs_stats(rule))
+        told = "no problems given: the model is trained on the tiny task; name some by --problems"
+        prompts = replace(prompts, notices=(told, *prompts.notices))
+    if not config.n_held_out:
+        return prompts, None
+    return prompts, build_prompts(problems_of(config, True, known), config, policy, run_folder)
+
+
+def _assemble(
+    config: TrainConfig,
+    policy: Policy,
+    prompts: PromptSet,
+    held_out: PromptSet | None,
+    engine: Engine,
+    ranks: Ranks,
+) -> Run:
+    rule = rule_of(config)
+    sampling = Sampling(
+        config.max_response_tokens or 1,
+        config.temperature,
+        config.top_p,
+        stats=needs_stats(rule),
+        stop=config.stop,
+    )
     sampler = Sampler(engine, policy, config.seed)
     supervisor = Supervisor(config, prompts.truths, ranks)
     optimizer = _optimizer(config, policy, len(prompts), ranks)
@@ -209,19 +254,22 @@ def prepare(
         dynamic_sampler=DynamicSampler(config),
         optimizer=optimizer,
         evaluator=Evaluator(
-            config,
-            sampler,
-            prompts,
-            supervisor.equality,
-            replace(
-                _sampling(config, config.eval_temperature, config.eval_top_p),
+            config=config,
+            sampler=sampler,
+            prompts=prompts,
+            held_out=held_out,
+            equality=supervisor.equality,
+            sampling=replace(
+                sampling,
+                temperature=config.eval_temperature,
+                top_p=config.eval_top_p,
+                stats=False,
                 logprobs=False,
                 everywhere=False,
             ),
-            config.max_rows * ranks.world,
-            supervisor.reads,
-            optimizer.average,
-            held_out,
+            max_rows=config.max_rows * ranks.world,
+            reads=supervisor.reads,
+            average=optimizer.average,
         ),
         token_flops=update_flops(multiplied(policy.model), config),
         ranks=ranks,
@@ -246,10 +294,6 @@ def new_manifest(run: Run, arm: str | None) -> Manifest:
     backend = f"{run.config.engine} on {device if world == 1 else f'{world} x {device}'}"
     facts = {"refused_steps": 0, **({"gpus": gpus} if gpus else {}), **run.prompts.facts()}
     return manifest_of(run.config, len(run.prompts), run.prompts.name, backend, arm, **facts)
-
-
-def _sampling(config: TrainConfig, temperature: float, top_p: float) -> Sampling:
-    return Sampling(config.max_response_tokens or 1, temperature, top_p, stop=config.stop)
 
 
 def _optimizer(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lab.base.errors import Unfit, first_line
+from lab.base.files import unwritable
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy, load_policy, loading, max_positions, write_model
@@ -25,21 +28,20 @@ _WHOLE = 2**26
 """Bytes of weights up to which a model is written whole in the trial."""
 _LENGTHS = (1, 4, 9)
 """Tokens of the trial's prompts."""
-_TOKENS, _EACH = 6, 2
+_TOKENS, _EACH = 12, 2
 """Sampled tokens of a response, and responses to a prompt."""
-_SWITCHES = {
-    "original_max_position_embeddings",
-    "sliding_window",
-    "attention_window_size",
-    "attention_chunk_size",
-    "window_size",
-}
-"""Names in configs for lengths from which on a model treats positions in another way."""
+_SWITCH = re.compile("position|window|chunk|block_size|context|topk|seq_len")
+"""Part of the names in configs of lengths from which on a model reads positions in another way."""
 _FAILURES = (TypeError, ValueError, RuntimeError, LookupError, AttributeError, NotImplementedError)
 
 
 def rounding(dtype: torch.dtype) -> float:
-    """Return by how many nats rounding may move the log-probs of a response in the mean."""
+    """Return by how many nats rounding may move the log-probs of a response in the mean.
+
+    Measured on 82 random models of 18 architectures, 16 to 256 wide with 2 to 30 layers, as the
+    worst response of 16: 3e-5 in float32; 0.09 in bfloat16, and 0.2 where rounding sends tokens to
+    other experts. Faults of caches and positions were 0.06 to 2.8, so bfloat16 would hide some.
+    """
     return max(1e-4, 32 * torch.finfo(dtype).eps)
 
 
@@ -47,33 +49,38 @@ def check_sampling(policy: Policy, prompts: Sequence[list[int]], config: TrainCo
     """Refuse a model whose sampled tokens score otherwise in the trainer's forward pass.
 
     Tokens of the prompts, in prompts of unequal length, are sampled from as in the run. Where the
-    run's sequences grow beyond a length at which the model changes its positions or its window, so
-    do those of the trial. The run's random numbers stay as they are.
+    run's sequences grow beyond a length at which the model may change its positions or its window,
+    so do those of the trial; where all its prompts are beyond, so are those of the trial. It
+    computes in single precision where kernel and memory allow. The run's random numbers stay as
+    they are.
     """
     name = f"model {policy.folder}: {type(policy.model).__name__}"
     other = "take engine = 'vllm', which has its own code for models, or another model"
-    positions = max_positions(policy.model) or config.max_prompt_tokens + _TOKENS
-    n_tokens = max(1, min(_TOKENS, positions // 2))
-    shortest, longest = min(map(len, prompts)), max(map(len, prompts))
-    end = min(longest + (config.max_response_tokens or 1), positions)
-    switches = sorted(set(_switches(policy.model.config.to_dict())))
-    trials = [(_LENGTHS, other)]
-    for switch in (s for s in switches if shortest <= s < end):
+    shortest, most = min(map(len, prompts)), config.max_response_tokens or 1
+    end = max(map(len, prompts)) + most
+    end = min(end, max_positions(policy.model) or end)
+    n_tokens = max(1, min(_TOKENS, most, end // 2))
+    switches = sorted({s for s in _switches(policy.model.config.to_dict()) if 0 < s < end})
+    below = next((s for s in switches if s > n_tokens), end)
+    trials = [(tuple(min(length, below - n_tokens) for length in _LENGTHS), other)]
+    for switch in switches:
         remedy = (
             f"where a sequence grows beyond {switch} tokens; keep it shorter by "
             f"--max-prompt-tokens and --max-response-tokens, or {other}"
         )
-        trials.append(((max(1, switch - n_tokens // 2), *_LENGTHS[:2]), remedy))
+        crossing = max(1, switch - n_tokens // 2), *_LENGTHS[:2]
+        trials.append((crossing if shortest <= switch else (switch + 1, switch + 4), remedy))
     for lengths, remedy in trials:
         tokens = list(islice(cycle(chain.from_iterable(prompts)), max(lengths)))
-        shortened = [tokens[: min(length, positions - n_tokens)] for length in lengths]
+        shortened = [tokens[: min(length, end - n_tokens)] for length in lengths]
         try:
-            gap = _gap(policy, shortened, n_tokens, config)
+            with _widened(policy.model, config.attention):
+                gap = _gap(policy, shortened, n_tokens, config)
+                allowed = rounding(policy.model.dtype)
         except torch.OutOfMemoryError:
             raise
         except _FAILURES as error:
             raise Unfit(f"{name} cannot be sampled ({first_line(error)}); {remedy}") from error
-        allowed = rounding(policy.model.dtype)
         if gap > allowed:  # a model of NaN has an end of its own
             raise Unfit(
                 f"{name}: sampled tokens differ from a forward pass by {gap:.2g} nats in log-prob, "
@@ -89,7 +96,11 @@ def check_saving(policy: Policy, run_folder: Path) -> None:
     model = policy.model
     fault = f"model {policy.folder}: {type(model).__name__} could not be saved"
     remedy = "train with save_model false"
-    with loading(fault, remedy), TemporaryDirectory(prefix="trial-", dir=run_folder) as name:
+    try:
+        folder = TemporaryDirectory(prefix="trial-", dir=run_folder)
+    except OSError as error:
+        raise unwritable(run_folder, error) from error
+    with folder as name, loading(fault, remedy):
         place = Path(name)
         if model_bytes(model) <= _WHOLE:
             save_model(policy, place)
@@ -107,6 +118,24 @@ def check_saving(policy: Policy, run_folder: Path) -> None:
             same = all(w.shape == theirs[n].shape for n, w in ours.items() if n in theirs)
         if ours.keys() != theirs.keys() or not same:
             raise Unfit(f"{fault}: read again it has other weights; {remedy}")
+
+
+@contextmanager
+def _widened(model: Any, attention: str) -> Iterator[None]:
+    """Hold the model's numbers in single precision for a while, unless the GPU has no room."""
+    tensors = [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
+    narrow = [] if attention.startswith("flash") else [t for t in tensors if t.itemsize < 4]
+    needed = 8 * sum(tensor.numel() for tensor in narrow)
+    if model.device.type == "cuda" and torch.cuda.mem_get_info(model.device)[0] < needed:
+        narrow = []
+    before = [tensor.data for tensor in narrow]
+    try:
+        for tensor in narrow:
+            tensor.data = tensor.data.float()
+        yield
+    finally:
+        for tensor, data in zip(narrow, before, strict=True):
+            tensor.data = data
 
 
 def _gap(policy: Policy, prompts: Sequence[list[int]], n_tokens: int, config: TrainConfig) -> float:
@@ -133,5 +162,6 @@ def _switches(values: Mapping[str, Any]) -> Iterator[int]:
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _switches(value)
-        elif name in _SWITCHES and isinstance(value, int):
-            yield value
+        elif _SWITCH.search(str(name)):
+            listed = value if isinstance(value, list | tuple) else [value]
+            yield from (length for length in listed if type(length) is int)

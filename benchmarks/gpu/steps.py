@@ -124,7 +124,7 @@ def _scripted(
 
     real.run.make_engine = scripted
     try:
-        return real.run.prepare(config, logs=logs)
+        return real.run.prepare(config, run_folder=logs)
     finally:
         real.run.make_engine = make
 

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from guard_core.rules import RULES, Rule
+from lab.base.arms import CONTROLS, CUSTOM, VOTE
 from lab.base.errors import UserError, first_line
+from lab.base.named_arms import NAMED_ARMS
 
 _LOADED: set[str] = set()
 
@@ -26,7 +28,7 @@ def load_rules(files: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
 
     Raises:
         UserError: a file cannot be read or imported, holds no rule, has changed since its digest
-            was taken, or a rule has the name of another one.
+            was taken, or a rule has the name of another one or of an arm.
     """
     listed = [files] if isinstance(files, str | Path) else files
     return tuple(_load(str(file)) for file in listed)
@@ -39,13 +41,13 @@ def _load(name: str) -> str:
         content = path.read_bytes()
     except OSError as error:
         raise UserError(f"rules: {path} cannot be read ({error.strerror})") from error
-    found = hashlib.sha256(content).hexdigest()[:16]
-    if digest and digest != found:
+    now = hashlib.sha256(content).hexdigest()[:16]
+    if digest and digest != now:
         raise UserError(f"rules: {path} has changed since the run was started; put it back")
-    name = f"{path}#{found}"
+    name = f"{path}#{now}"
     if name in _LOADED:
         return name
-    module_name = f"own_rules_{found}"
+    module_name = f"own_rules_{now}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise UserError(f"rules: {path} is no Python file; give one that ends in .py")
@@ -58,13 +60,18 @@ def _load(name: str) -> str:
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(f"rules: {path} cannot be imported ({reason})") from error
     kinds = [kind for kind in vars(module).values() if isinstance(kind, type)]
-    own = [k for k in kinds if issubclass(k, Rule) and k.__module__ == module_name]
+    own = dict.fromkeys(k for k in kinds if issubclass(k, Rule) and k.__module__ == module_name)
     if not own:
         raise UserError(f"rules: {path} holds no subclass of guard_core.rules.Rule")
+    taken = {*before, *NAMED_ARMS, CUSTOM, VOTE}
     for kind in own:
-        if not isinstance(getattr(kind, "name", None), str) or kind.name in before:
-            said = getattr(kind, "name", "none")
-            raise UserError(f"rules: {path}: {kind.__name__} needs a name of its own, not {said}")
+        rule = str(getattr(kind, "name", ""))
+        if rule in taken or not rule.isidentifier() or rule.startswith(CONTROLS):
+            raise UserError(
+                f"rules: {path}: {kind.__name__} needs a name of its own, not {rule}, which is "
+                "that of another rule or arm, or none; use letters, digits and _"
+            )
+        taken.add(rule)
     RULES.update({kind.name: kind for kind in own})
     _LOADED.add(name)
     return name

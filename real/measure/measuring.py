@@ -99,7 +99,7 @@ def measure_to(
     keep_freed_memory(policy.device)
     prepare_training(policy.model, config, config.seed)
     prompts = build_prompts(problems_of(config), config, policy)
-    sources = fingerprint(folder, prompts)
+    sources = fingerprint(folder, [prompts])
     checkpoints = [] if growth is None else _checkpoints(growth, sources)
     equality = Equality() if config.answer_check == "math" else None
     ids = AnswerIds(prompts.truths, equality)

@@ -152,8 +152,9 @@ def grouped_attention(
     if special or not shared or torch.__version__ < "2.9":  # before, sharing was slow
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     dropout, scale = options.get("dropout", 0.0), options.get("scaling")
-    how: dict[str, Any] = {"dropout_p": dropout, "scale": scale, "enable_gqa": True}
-    output = scaled_dot_product_attention(query, key, value, attention_mask, **how)
+    output = scaled_dot_product_attention(
+        query, key, value, attention_mask, dropout, scale=scale, enable_gqa=True
+    )
     return output.transpose(1, 2).contiguous(), None
 
 
@@ -204,8 +205,8 @@ def import_gguf(file: Path, out: Path) -> Any:
         f"gguf not installed, which reads {file.name}; install with "
         f"{install('gguf')}": not is_gguf_available(),
     }
-    for fault, found in wrong.items():
-        if found:
+    for fault, holds in wrong.items():
+        if holds:
             raise UserError(fault)
     with whole_folder(out) as folder:  # made before anything is read, which takes longer
         with quiet():
@@ -253,9 +254,9 @@ def _read_gguf(file: Path) -> tuple[Any, Any]:
             f"{file}: transformers cannot read it ({reason}); give a whole file of a causal "
             "language model that transformers knows, or the model's safetensors folder"
         ) from error
-    model, found = loaded
-    if found["missing_keys"]:  # they would be random
-        raise UserError(f"{file}: lacks {min(found['missing_keys'])}; give a whole file")
+    model, info = loaded
+    if info["missing_keys"]:  # they would be random
+        raise UserError(f"{file}: lacks {min(info['missing_keys'])}; give a whole file")
     model.hf_quantizer = None
     del model.config.quantization_config
     return model, tokenizer

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.pytorch_utils import Conv1D
 
 from lab.base.errors import UserError, install
 from real.settings.groups import MemorySettings
@@ -38,6 +39,12 @@ def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
             f"lora_targets = {targets}: the model has no such linear layers; "
             "give names of its layers, or all-linear"
         ) from error
+    for name, module in model.named_modules():
+        if _is_adapted(module) and not isinstance(module.base_layer, torch.nn.Linear | Conv1D):
+            raise UserError(
+                f"lora_targets = {targets}: {name} is no linear layer; leave it out, or give "
+                "all-linear"
+            )
     _check_ties(model, targets)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora_" in name)

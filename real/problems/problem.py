@@ -7,10 +7,12 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from lab.base.errors import UserError
 from real.answers.ids import unusable
@@ -21,8 +23,7 @@ from real.settings.groups import FieldMap
 class Turn:
     """One message of a chat."""
 
-    role: str
-    """`system`, `user` or `assistant`."""
+    role: Literal["system", "user", "assistant"]
     content: str
 
 
@@ -112,7 +113,6 @@ class PromptSet(ProblemSet):
         }
 
 
-ROLES = ("system", "user", "assistant")
 _WORKED_SOLUTION_MARK = "####"
 """In front of the final answer of a worked solution, as GSM8K writes it."""
 
@@ -132,8 +132,12 @@ def problem_set(
         raise UserError(f"{source}: no problems in it, give at least one object with a prompt")
     fields = _settle(source, [values for _, values in numbered], names)
     problems = [_problem(source, row, values, fields) for row, values in numbered]
-    if "id" not in fields:
-        problems = _number_equal(problems)
+    if "id" not in fields:  # of equal prompts the first keeps its id, the next get -2, -3, ...
+        seen: Counter[str] = Counter()
+        for i, one in enumerate(problems):
+            seen[one.id] += 1
+            if seen[one.id] > 1:
+                problems[i] = replace(one, id=f"{one.id}-{seen[one.id]}")
     _check_distinct(source, [row for row, _ in numbered], problems)
     by_usual_name = tuple(what for what in fields if getattr(names, what) is None)
     return ProblemSet(name, problems, fields, by_usual_name, tuple(_notices(problems, fields)))
@@ -162,36 +166,23 @@ def _at(source: str, row: int, identity: str | None = None) -> Iterator[None]:
 
 
 def _prompt(values: dict[str, Any], name: str) -> tuple[str, tuple[Turn, ...]]:
-    value, before = _value_at(values, name), ()
+    value = _value_at(values, name)
     if value is None:
         raise UserError(
             f"field '{name}' is missing, add the problem's text or name its field with "
             "--fields.prompt"
         )
-    if isinstance(value, list):
-        if not value:
-            raise UserError(f"{name} is a list of no messages, add the user's")
-        turns = [_turn(f"message {n} of {name}", turn) for n, turn in enumerate(value, start=1)]
-        *before, last = turns
-        if last.role != "user":
-            raise UserError(
-                f"the last message of {name} is by {last.role!r}, end it with the user's"
-            )
-        value = last.content
-    if not isinstance(value, str):
-        raise UserError(f"{name} is {kind(value)}, write it as text")
-    return _text(name, value, "write the problem's text or remove the row"), tuple(before)
-
-
-def _turn(where: str, message: object) -> Turn:
-    if not isinstance(message, Mapping):
-        raise UserError(f"{where} is {kind(message)}, write an object with role and content")
-    role, content = message.get("role"), message.get("content")
-    if role not in ROLES:
-        raise UserError(f"{where} has the role {role!r}, use one of {', '.join(ROLES)}")
-    if not isinstance(content, str):
-        raise UserError(f"{where} has {kind(content)} as content, write text")
-    return Turn(role, _text(where, content))
+    remedy = "write text, or messages with role (system, user, assistant) and content"
+    try:
+        turns = msgspec.convert(value, str | list[Turn])
+    except msgspec.ValidationError as error:
+        raise UserError(f"{name}: {error}; {remedy}") from error
+    *before, last = [Turn("user", turns)] if isinstance(turns, str) else turns or [Turn("user", "")]
+    if last.role != "user":
+        raise UserError(f"the last message of {name} is by {last.role!r}, end it with the user's")
+    for turn in before:
+        _text(name, turn.content)
+    return _text(name, last.content, "write the problem's text or remove the row"), tuple(before)
 
 
 def _identity(values: dict[str, Any], name: str) -> str:
@@ -234,17 +225,6 @@ def kind(value: object) -> str:
     names: dict[type, str] = {dict: "an object", list: "a list", str: "text", bytes: "binary data"}
     names |= {bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
-
-
-def _number_equal(problems: list[Problem]) -> list[Problem]:
-    """Number the ids made from equal prompts: the first keeps its id, the next get -2, -3, ..."""
-    seen: Counter[str] = Counter()
-    numbered = []
-    for problem in problems:
-        seen[problem.id] += 1
-        n = seen[problem.id]
-        numbered.append(problem if n == 1 else replace(problem, id=f"{problem.id}-{n}"))
-    return numbered
 
 
 def _check_distinct(source: str, rows: list[int], problems: list[Problem]) -> None:

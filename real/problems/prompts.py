@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -79,10 +79,11 @@ def build_prompts(
     )
 
 
-def prompt_rows(prompts: PromptSet, tokenizer: Any) -> list[dict[str, Any]]:
+def prompt_rows(prompt_sets: Iterable[PromptSet], tokenizer: Any) -> list[dict[str, Any]]:
     """Return the rows of `PROMPTS`: what was asked, the text that the model sees, and its ids."""
     return [
         {"id": p.id, "messages": p.messages(""), "text": tokenizer.decode(ids), "ids": ids}
+        for prompts in prompt_sets
         for p, ids in zip(prompts.problems, prompts.tokens, strict=True)
     ]
 
@@ -185,9 +186,9 @@ def _check_options(config: TaskSettings, policy: Policy) -> None:
 
 
 def _notices(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> Iterator[str]:
-    asked = sum(problem.asks_for_box for problem in problem_set)
-    if asked and config.prompt_suffix == BOX_REQUEST:
-        yield f"{asked} prompts ask for a boxed answer themselves and got no suffix"
+    boxed = sum(problem.asks_for_box for problem in problem_set)
+    if boxed and config.prompt_suffix == BOX_REQUEST:
+        yield f"{boxed} prompts ask for a boxed answer themselves and got no suffix"
     # The tiny task is plain text by design.
     if not (_uses_template(config, policy) or config.is_tiny or config.chat_template == "off"):
         yield (

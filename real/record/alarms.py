@@ -18,7 +18,14 @@ a single label for all is too."""
 
 
 def rounding_kl(dtype: torch.dtype) -> float:
-    """Return the largest `mismatch_kl` that rounding explains, in nats a token (docs/gpu.md)."""
+    """Return the largest `mismatch_kl` that rounding explains, in nats a token.
+
+    Measured with the engine `transformers` on 82 random models of 18 architectures, 16 to 256 wide
+    with 2 to 30 layers, on 16 responses of 24 tokens at temperature 0.6. At most 2e-10 in float32.
+    In bfloat16 at most 0.0003, but 0.008 where rounding sends tokens to other experts (mixtral) or
+    the model scales its logits (granite). Caches that are not read and wrong positions gave 0.08 to
+    0.9 (mamba, rwkv, roberta), which `max_mismatch` = 0.1 mostly ends.
+    """
     return 1e-6 if torch.finfo(dtype).bits >= 32 else 0.02
 
 
@@ -42,6 +49,19 @@ def check_mismatch(
             "mismatch_kl",
             f"= {found}, and rounding explains {explained:g}: engine and trainer differ; compare "
             "with engine = 'transformers', or set old_logprobs = 'trainer'",
+        )
+
+
+def check_unread(share: float, allowed: float) -> None:
+    """End a run whose policy lost the form of answers: no label can bring it back.
+
+    Raises:
+        UserError: of more than a share `allowed` of a batch's problems no vote holds an answer.
+    """
+    if share > allowed:
+        raise UserError(
+            f"no vote holds an answer in {share:.0%} of a batch's problems; lower lr, read the "
+            "last number where there is no box by --extract flexible, or go on with --max-unread 1"
         )
 
 

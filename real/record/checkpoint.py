@@ -241,23 +241,18 @@ def check_room(
 ) -> list[str]:
     """Return a notice of the disk space that the checkpoints of a run will take; none if small.
 
-    Each has `n_bytes`; `keep` of `n_written` stay. `final` are bytes of the trained model.
+    Each has `n_bytes`; `keep` of `n_written` stay, and one more while it is written. `final` are
+    bytes of the trained model.
     """
     path = run_folder.absolute()
     disk = next(folder for folder in (path, *path.parents) if folder.exists())
-    free, most, kept = shutil.disk_usage(disk).free, min(keep + 1, n_written), min(keep, n_written)
-    if free < most * n_bytes:
+    free, kept = shutil.disk_usage(disk).free, min(keep, n_written)
+    needed = max(min(keep + 1, n_written) * n_bytes, kept * n_bytes + final)
+    if free < needed:
         raise UserError(
-            f"{run_folder}: the disk has {_size(free)} free, and up to {most} checkpoints of "
-            f"{_size(n_bytes)} need {_size(most * n_bytes)}; lower checkpoint_keep, set lora_rank, "
-            "or write none with checkpoint_every 0"
-        )
-    if free < (needed := kept * n_bytes + final):
-        beside = f" beside {kept} checkpoints of {_size(n_bytes)}" if kept else ""
-        raise UserError(
-            f"{run_folder}: the disk has {_size(free)} free, and the trained model of "
-            f"{_size(final)}{beside} needs {_size(needed)}; lower checkpoint_keep, or write no "
-            "model with save_model false"
+            f"{run_folder}: the disk has {_size(free)} free, and checkpoints of {_size(n_bytes)} "
+            f"and the trained model of {_size(final)} need {_size(needed)}; lower checkpoint_keep, "
+            "set lora_rank, or write none with checkpoint_every 0 and save_model false"
         )
     told = f"checkpoints: {_size(n_bytes)} each; {kept} are kept, {_size(kept * n_bytes)} in all"
     return [told] if kept * n_bytes >= 10**7 else []

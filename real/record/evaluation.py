@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -102,13 +103,15 @@ class Evaluator:
             answering = self.average.answering(sampler.policy.model, sampler.hand_over, step)
         row: dict[str, Any] = {"step": step, "epoch": epoch, "replicate": 0}
         with log.phase("evaluation"), answering as version:
-            how = (n, version, sampler.generator(Stream.EVALUATION, step), full)
-            found, completions = self._judged(self.prompts, *how)
-            row |= found[chosen]
-            row |= {f"{extract}_pass_at_1": one["pass_at_1"] for extract, one in found.items()}
+            generator = sampler.generator(Stream.EVALUATION, step)
+            judged = partial(
+                self._judged, n=n, version=version, generator=generator, with_majority=full
+            )
+            columns, completions = judged(self.prompts)
+            row |= columns[chosen]
+            row |= {f"{extract}_pass_at_1": one["pass_at_1"] for extract, one in columns.items()}
             if self.held_out:
-                held_out = self._judged(self.held_out, *how)[0][chosen]
-                row["held_out_pass_at_1"] = held_out["pass_at_1"]
+                row["held_out_pass_at_1"] = judged(self.held_out)[0][chosen]["pass_at_1"]
         log.write_evals(row)
         log.write_completions(step, completions)
         log.note(evaluation=summary(log.manifest.extra.get("evaluation"), row))
@@ -124,8 +127,9 @@ class Evaluator:
         n_written = min(WRITTEN_PROBLEMS, len(prompts))
         written = {int(i) for i in np.linspace(0, len(prompts) - 1, n_written).round()}
         rows: list[dict[str, Any]] = []
-        sampled = (prompts, n, self.sampling, version, generator, self.max_rows)
-        for part in self.sampler.sample_all(*sampled):
+        for part in self.sampler.sample_all(
+            prompts, n, self.sampling, version, generator, self.max_rows
+        ):
             if not self.reads:
                 continue
             finished = part.rollouts.finished_PN.tolist()

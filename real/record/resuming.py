@@ -9,7 +9,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -48,17 +48,17 @@ class StopRequest:
     def __init__(self) -> None:
         self.deferred = False
         """Let the first signal wait for the run; set once there is a checkpoint to add to."""
-        self.asked: signal.Signals | None = None
-        self._asked_at = 0.0
+        self.signal: signal.Signals | None = None
+        self._at = 0.0
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
         now = time.monotonic()
-        if self.asked is not None and now - self._asked_at < _SAME_PRESS:
+        if self.signal is not None and now - self._at < _SAME_PRESS:
             return
-        if not self.deferred or self.asked is not None:
+        if not self.deferred or self.signal is not None:
             stop(number)
-        self.asked, self._asked_at = signal.Signals(number), now
+        self.signal, self._at = signal.Signals(number), now
         # Not print: the signal may have come in the middle of one, which cannot be entered twice.
         # The parent of a comparison's runs prints the notice for them.
         if multiprocessing.parent_process() is None:
@@ -127,10 +127,9 @@ def resume_point(
     pairs = ((name, then, today.get(name, then)) for name, then in manifest.versions.items())
     if changed := ", ".join(f"{n} {now} (was {then})" for n, then, now in pairs if now != then):
         notice(f"{folder}: goes on with {changed}; the numbers may differ in rounding")
-    found = latest(folder, notice, ranks)
-    if found is not None:
-        check_same(found[1].config, config, folder)
-        return ResumePoint(folder, config, manifest, notices, *found)
+    if (last := latest(folder, notice, ranks)) is not None:
+        check_same(last[1].config, config, folder)
+        return ResumePoint(folder, config, manifest, notices, *last)
     if before.checkpoint_every == 0:
         raise UserError(f"{folder}: was run without checkpoints; start a new run")
     say([f"{folder}: no checkpoint yet; starts from the beginning"])
@@ -186,8 +185,8 @@ def cut_back(folder: Path, checkpoint: Checkpoint | None, config: TrainConfig) -
     return written
 
 
-def fingerprint(model: Path, prompts: PromptSet) -> dict[str, Any]:
+def fingerprint(model: Path, prompt_sets: Iterable[PromptSet]) -> dict[str, Any]:
     """Return digests of the model folder's files, and of the problems as the model sees them."""
-    pairs = zip(prompts.problems, prompts.tokens, strict=True)
+    pairs = [pair for one in prompt_sets for pair in zip(one.problems, one.tokens, strict=True)]
     rows = msgspec.json.encode([(p.id, p.answer, tokens) for p, tokens in pairs])
     return {"model": model_digests(model), "problems": hashlib.sha256(rows).hexdigest()}

@@ -83,14 +83,14 @@ def tell(lines: Iterable[str]) -> None:
 def runs_bar(total: int, quiet: bool) -> Iterator[Callable[[float], None]]:
     """Draw a bar from the first report on, so that refused settings leave one line alone."""
     form = "{l_bar}{bar}| {n:.1f}/{total} runs [{elapsed}<{remaining}{postfix}]"
-    how: Any = {"unit": "run", "bar_format": form, "disable": quiet}
     with ExitStack() as drawn:
         bars: list[Bar] = []
         words = deque([""], maxlen=1)
 
         def report(done: float) -> None:
             if not bars:
-                bars.append(drawn.enter_context(Bar(total=total, **how)))
+                bar = Bar(total=total, unit="run", bar_format=form, disable=quiet)
+                bars.append(drawn.enter_context(bar))
             bars[0].set_postfix_str(words[-1], refresh=False)
             bars[0].update(done - bars[0].n)
 
@@ -135,7 +135,7 @@ def summary(previous: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[
     points = [point for point in before if point[0] < now["step"]]
     if "pass_at_1" in scores:
         points.append([now["step"], scores["pass_at_1"]])
-    found = {
+    curve = {
         "first": now if previous is None or not points[:-1] else previous["first"],
         "last": now,
         "best": None,
@@ -147,8 +147,8 @@ def summary(previous: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[
         steps, heights = np.array(points, float).T
         span = steps[-1] - steps[0]
         area = np.trapezoid(heights, steps) / span if span else heights[-1]
-        found |= {"best": {"step": best[0], "pass_at_1": best[1]}, "area": float(area)}
-    return found
+        curve |= {"best": {"step": best[0], "pass_at_1": best[1]}, "area": float(area)}
+    return curve
 
 
 def lines(curve: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """Rules in files of a user's own are arms in any process, and a changed file is refused."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -80,13 +81,20 @@ def test_a_training_process_reads_the_rule_from_its_settings(file):
     assert done.stdout == "Shares(power=3.0)\n", done.stderr
 
 
+TAKEN = ["scope", "guard", "memory_guard", "frozen", "matched_x", "vote", "a+guard", "a: b", ""]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("x = 1", "holds no subclass"),
         ("import no_such_module", "cannot be imported .ModuleNotFoundError: No module"),
         ("def f(:", "cannot be imported .SyntaxError"),
-        (RULE.replace("NAME", "scope"), "Shares needs a name of its own, not scope"),
+        *(
+            (RULE.replace("NAME", n), f"Shares needs a name of its own, not {re.escape(n)}")
+            for n in TAKEN
+        ),
+        (RULE.replace("NAME", "one") + "class Two(Shares): ...", "Two needs a name .* not one,"),
     ],
 )
 def test_a_file_that_is_no_rule_is_refused_in_one_line(file, text, said):
@@ -108,6 +116,16 @@ def test_public_functions_are_listed_and_one_folder_is_one_path(tmp_path):
     assert lab.collect(str(tmp_path / "tiny")).comparisons[0].arms == ["ttrl"]
     with pytest.raises(UserError, match="nowhere: no such folder"):
         lab.collect("nowhere")
+
+
+@pytest.mark.slow
+def test_a_comparison_of_trainings_runs_a_rule_of_a_file(file, tmp_path, capsys):
+    line = ["compare", "--rules", str(file), "--arms", "ttrl", "shares", "--seeds", "0"]
+    size = ["--n-problems", "4", "--n-votes", "4", "--n-samples", "4", "--epochs", "1"]
+    assert train_main([*line, *size, "--out", str(tmp_path / "all"), "--quiet"]) == 0
+    assert "Shares: pass@1" in capsys.readouterr().out
+    run = lab.load(tmp_path / "all" / "shares" / "seed-0").run
+    assert run.status == "finished" and run.config["rule"] == "shares"
 
 
 @pytest.mark.slow

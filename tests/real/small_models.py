@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +88,13 @@ def save_model(
     positions: int = 2048,
     spare: int = 0,
     chat_template: str | None = None,
+    extra: Sequence[str] = (),
 ) -> Path:
-    """Save a model and its tokenizer; the model has `spare` more embeddings than tokens."""
-    tokenizer = make_tokenizer(chat_template)
+    """Save a model and its tokenizer; the model has `spare` more embeddings than tokens.
+
+    `extra` are further special tokens.
+    """
+    tokenizer = make_tokenizer(chat_template, extra_special_tokens=[*extra])
     torch.manual_seed(0)
     make(len(tokenizer) + spare, positions).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -210,14 +210,16 @@ def test_its_size_is_told_and_a_disk_without_room_refused(
     free = SimpleNamespace(free=500_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
     assert check_room(out, 250_000, keep=2, n_written=2) == []
-    with pytest.raises(UserError, match=r"0\.5 MB free, and up to 3 checkpoints of 0\.2 MB"):
+    with pytest.raises(
+        UserError, match=r"0\.5 MB free, and checkpoints of 0\.2 MB.*need 0\.6 MB; lower"
+    ):
         check_room(out, 200_000, keep=2, n_written=5)
     assert check_room(out, 100_000, keep=2, n_written=5, final=300_000) == []
-    told = r"model of 0\.4 MB beside 2 checkpoints of 0\.1 MB needs 0\.6 MB; .* save_model"
+    told = r"checkpoints of 0\.1 MB and the trained model of 0\.4 MB need 0\.6 MB; .* save_model"
     with pytest.raises(UserError, match=told):
         check_room(out, 100_000, keep=2, n_written=5, final=400_000)
     free.free = 1000
-    with pytest.raises(UserError, match=r"and the trained model of 0\.4 MB needs 0\.4 MB"):
+    with pytest.raises(UserError, match=r"and the trained model of 0\.4 MB need 0\.4 MB"):
         train(replace(SMALL, checkpoint_every=0), out, progress=False)
     with pytest.raises(UserError, match="lower checkpoint_keep"):
         train(SMALL, out, progress=False)

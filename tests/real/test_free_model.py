@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import decoder_sizes, gpt2, llama, save_model
+from small_models import decoder_sizes, gpt2, save_model
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -78,14 +78,6 @@ def test_problems_without_answers_have_no_truth_columns(model: Path, tmp_path: P
     assert trace.evals[["pass_at_1", "maj_accuracy"]].isna().all(axis=None)
 
 
-def test_overlong_prompts_are_left_out_and_counted(model: Path, tmp_path: Path):
-    problems = write_problems(tmp_path, ["1 + 1?", "x" * 300, "1 + 2?"], ["2", "0", "3"])
-    trace = train(settings(model, problems, max_prompt_tokens=200), progress=False)
-    assert trace.run.n_problems == 2 and trace.run.extra["prompts_left_out"] == ["p1"]
-    with pytest.raises(UserError, match="all 3 prompts are longer than 5 tokens"):
-        train(settings(model, problems, max_prompt_tokens=5), progress=False)
-
-
 def test_positions_of_the_model_limit_prompts(tmp_path: Path):
     folder = save_model(tmp_path / "model", gpt2, positions=120)
     problems = write_problems(tmp_path, ["1 + 1?", "y" * 60], ["2", "0"])
@@ -122,19 +114,13 @@ def index_with(name: object) -> Callable[[Path], object]:
         (lambda f: (f / "model.safetensors").unlink(), "could not be loaded"),
         (file_with("model.safetensors", "no"), "could not be loaded"),
         (file_with("config.json", "{"), "could not be loaded"),
-        (file_with("config.json", "[]"), "could not be loaded"),
-        (file_with("tokenizer.json", "[]"), "could not be loaded"),
         (file_with("tokenizer.json", '{"model": {"type": "no"}}'), "loaded"),
-        (file_with("tokenizer_config.json", "[]"), "could not be loaded"),
         (file_with("generation_config.json", "[]"), "could not be loaded"),
         (file_with("generation_config.json", '{"eos_token_id": 1000000}'), "1000000: no token of"),
         (config_with(num_attention_heads=0), "could not be loaded"),
-        (config_with(hidden_act="no"), "could not be loaded"),
         (config_with(model_type="no"), "could not be loaded"),
         (config_with(vocab_size=50), "weights have another shape than config.json says"),
-        (config_with(eos_token_id="x"), "could not be loaded"),
         (index_with("../../../etc/passwd"), "could not be loaded"),
-        (index_with(5), "could not be loaded"),
         (index_with("gone.safetensors"), "could not be loaded"),
         (lambda f: (f / "config.json").unlink(), "lacks config.json"),
         (lambda f: [p.unlink() for p in f.glob("tokenizer*")], "tokenizer"),
@@ -202,15 +188,6 @@ def test_a_model_without_problems_is_told_that_it_gets_the_tiny_task(model: Path
     assert notice in prepare(TrainConfig(model=str(model)).settled()).prompts.notices
     tiny = TrainConfig(model=str(CHECKPOINT)).settled()
     assert prepare(tiny).prompts.notices == ()
-
-
-@pytest.mark.parametrize("make", [llama, gpt2])
-def test_any_architecture_and_prompts_of_any_length(
-    make: Callable[[int, int], Any], tmp_path: Path
-):
-    folder = save_model(tmp_path / "model", make)
-    problems = write_problems(tmp_path, ["1 + 1?", "What is two plus one?"], ["2", "3"])
-    check_learned(train(settings(folder, problems), progress=False), 2)
 
 
 WORDS = ["--n-votes", "8", "--n-samples", "4", "--epochs", "1", "--max-response-tokens", "30"]

@@ -11,14 +11,21 @@ import pytest
 import torch
 from peft import PeftModel
 from random_groups import random_rows
-from small_models import decoder_sizes
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from small_models import decoder_sizes, save_model
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from lab.base.errors import UserError
-from real import TrainConfig, train
-from real.model.prepare import add_lora, has_adapters, merged_weights, prepare_training
+from real.model.policy import load_policy
+from real.model.prepare import (
+    adapted_layers,
+    adapter_config,
+    adapter_weights,
+    add_lora,
+    merged_weights,
+    prepare_training,
+)
+from real.record.checkpoint import save_model as save_run
 from real.settings.groups import MemorySettings, UpdateSettings
-from real.tiny import CHECKPOINT
 from real.update.grpo import initial_reference
 from real.update.logprobs import Scorer
 from real.update.optimizer import PolicyOptimizer
@@ -29,9 +36,9 @@ LORA = MemorySettings(lora_rank=2, lora_alpha=8.0)
 IDS = torch.randint(0, 30, (3, 8), generator=torch.Generator().manual_seed(0))
 
 
-def small_model(tied: bool = False) -> LlamaForCausalLM:
+def small_model(tied: bool = False, vocabulary: int = 30) -> LlamaForCausalLM:
     torch.manual_seed(0)
-    sizes = decoder_sizes(30, num_key_value_heads=2, initializer_range=0.2)
+    sizes = decoder_sizes(vocabulary, num_key_value_heads=2, initializer_range=0.2)
     return LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=tied)).eval()
 
 
@@ -65,20 +72,40 @@ def test_adapters_start_as_nothing_and_train_alone():
         assert torch.equal(value, frozen[name])
 
 
+TARGETS = ["all-linear", "q_proj, v_proj", "down_proj", "lm_head", "lm_head,o_proj", "embed_tokens"]
+
+
+@pytest.mark.parametrize("targets", TARGETS)
 @pytest.mark.parametrize("tied", [False, True])
-def test_merged_weights_are_the_trained_model(tied: bool):
-    model = small_model(tied)
-    names = [name for name, _ in model.named_parameters()]
-    add_lora(model, LORA)
-    trained(model)
-    merged = dict(merged_weights(model))
+def test_the_reloaded_model_is_the_trained_one_for_every_choice_of_layers(
+    tied: bool, targets: str, tmp_path: Path
+):
+    """And an engine that merges nothing gets the list of those very layers."""
+    save_model(tmp_path / "start", lambda *_: small_model(tied, vocabulary=103))
+    policy = load_policy(tmp_path / "start", "cpu")
+    config = replace(LORA, lora_targets=targets)
+    if "embed" in targets or (tied and "lm_head" in targets):
+        with pytest.raises(UserError, match=f"lora_targets = {targets}: "):
+            add_lora(policy.model, config)
+        return
+    names = [name for name, _ in policy.model.named_parameters()]
+    layers = adapted_layers(policy.model, targets)
+    expected = {name for name, module in policy.model.named_modules() if module in layers}
+    add_lora(policy.model, config)
+    trained(policy.model)
+    merged = dict(merged_weights(policy.model))
     assert list(merged) == names
-    plain = small_model(tied)
-    missing, unexpected = plain.load_state_dict(merged, strict=False)
-    assert not unexpected and missing == (["lm_head.weight"] if tied else [])
-    expected = logits(model)
-    torch.testing.assert_close(logits(plain), expected)
-    assert torch.equal(logits(model), expected)  # nothing was merged into the model itself
+    after = logits(policy.model)
+    save_run(policy, tmp_path)
+    base = load_policy(tmp_path / "start", "cpu").model
+    adapted = PeftModel.from_pretrained(base, str(tmp_path / "adapters"))
+    for again in (load_policy(tmp_path / "model", "cpu").model, adapted):
+        torch.testing.assert_close(logits(again), after, atol=1e-5, rtol=1e-5)
+    assert torch.equal(logits(policy.model), after)  # nothing was merged into the model itself
+    sent = {name.partition(".lora_")[0] for name, _ in adapter_weights(policy.model)}
+    assert {name.removeprefix("base_model.model.") for name in sent} == expected
+    ends = {name.rpartition(".")[2] for name in expected}
+    assert adapter_config(policy.model)["target_modules"] == sorted(ends)
 
 
 def test_reference_is_the_model_with_its_adapters_off():
@@ -122,11 +149,7 @@ def test_seed_fixes_the_adapters_and_leaves_other_randomness_alone():
     assert torch.equal(first, same) and not torch.equal(first, other)
 
 
-def test_chosen_layers_and_wrong_ones():
-    model = small_model()
-    add_lora(model, replace(LORA, lora_targets="q_proj, v_proj"))
-    found = {n.split(".")[-4] for n, p in model.named_parameters() if p.requires_grad}
-    assert found == {"q_proj", "v_proj"}
+def test_names_of_no_layers_are_refused():
     with pytest.raises(UserError, match="lora_targets = no_such: the model has no such"):
         add_lora(small_model(), replace(LORA, lora_targets="no_such"))
 
@@ -142,20 +165,3 @@ def test_checkpointing_of_a_model_that_cannot_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(type(model), "supports_gradient_checkpointing", False)
     with pytest.raises(UserError, match="gradient_checkpointing = true: LlamaForCausalLM has no"):
         prepare_training(model, MemorySettings(gradient_checkpointing=True))
-
-
-def test_a_run_with_adapters_leaves_a_plain_model(tmp_path: Path):
-    config = TrainConfig(
-        lora_rank=4, gradient_checkpointing=True, kl_coef=0.01, n_problems=4, n_votes=8,
-        n_samples=8, batch_size=4, epochs=2, eval_every=0, save_model=True,
-    )  # fmt: skip
-    trace = train(config, tmp_path / "run", progress=False)
-    assert (trace.steps["update_norm"] > 0).any()
-    start = AutoModelForCausalLM.from_pretrained(str(CHECKPOINT))(torch.arange(12)[None]).logits
-    model = AutoModelForCausalLM.from_pretrained(str(tmp_path / "run" / "model"))
-    assert not has_adapters(model) and all("lora" not in n for n, _ in model.named_parameters())
-    base = AutoModelForCausalLM.from_pretrained(str(CHECKPOINT))
-    adapted = PeftModel.from_pretrained(base, str(tmp_path / "run" / "adapters"))
-    tokens = torch.arange(12)[None]
-    assert torch.allclose(adapted(tokens).logits, model(tokens).logits, atol=1e-5)
-    assert not torch.allclose(model(tokens).logits, start, atol=1e-3)

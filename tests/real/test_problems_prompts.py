@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_models import make_tokenizer, save_model
+import torch
+from small_models import make_tokenizer, save_model, seeded
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from lab.base.errors import UserError
 from lab.trace.trace import load
 from real.__main__ import main
 from real.compare import compare
+from real.engines.rollouts import Sampling
+from real.engines.transformers_engine import TransformersEngine
 from real.model.folder import check_folder
 from real.model.policy import load_policy
 from real.problems import Problem, ProblemSet, Turn
@@ -141,7 +145,9 @@ def test_overlong_prompts_are_counted_here_not_warned_of_by_the_library(in_templ
     assert "longer than the specified maximum" in heard[0]  # so the test can hear
 
 
-def test_a_prompt_without_tokens_is_refused():
+def test_prompts_without_tokens_and_sets_of_overlong_ones_are_refused(base):
+    with pytest.raises(UserError, match="all 1 prompts are longer than 5 tokens"):
+        prompts(base, SYSTEM, max_prompt_tokens=5)
     empty = replace(SYSTEM, prompt="", before=())
     with pytest.raises(UserError, match="problem 's': the tokenizer makes no tokens"):
         encode(tokenizer(), empty, "", in_template=False)
@@ -209,15 +215,6 @@ def test_a_comparison_says_each_thing_once_and_goes_on_with_the_same_content(bas
         compared(rows, (0, 2))
 
 
-def test_fields_are_options(base, tmp_path, capfd):
-    words = ["--fields.prompt", "question", "--fields.answer", ""]
-    assert run(tmp_path, base, *words) == 0
-    trace = load(tmp_path / "run")
-    assert trace.run.extra["problem_fields"] == {"prompt": "question"}
-    assert "no true answers: accuracy was not measured" in capfd.readouterr().out
-    assert trace.run.config["fields"] == {"prompt": "question", "answer": "", "id": None}
-
-
 DATED = (
     """{% if not date_string is defined %}{% set date_string = strftime_now('%Y') %}{% endif %}\
 {{ date_string }}: """
@@ -231,11 +228,54 @@ def test_base_models_get_plain_text_and_it_is_said(base):
     assert text(base, SYSTEM, prompt_suffix="!") == "Bebrief.\n\n1+1?!"
 
 
-def test_prompts_do_not_depend_on_the_day():
-    """Llama 3.2's template writes today's date: a resumed run would see other prompts."""
-    ids = encode(tokenizer(DATED), SYSTEM, "", in_template=True)
-    written = tokenizer().decode(ids).replace(" ", "")
-    assert written.startswith(squeezed(FIXED_DATE) + ":<system>")
+@pytest.mark.parametrize(
+    ("template", "written"),
+    [
+        (DATED, f"{squeezed(FIXED_DATE)}:<system>"),  # Llama 3.2's
+        ("{{ strftime_now('%d/%m/%Y %H:%M') }}: " + CHAT, "26/07/202400:00:<system>"),
+        ("{% set d = strftime_now('%B %d, %Y') %}{{ d }}: " + CHAT, "July26,2024:<system>"),
+    ],
+)
+def test_prompts_do_not_depend_on_the_clock(template: str, written: str):
+    """A resumed run would see other prompts."""
+    ids = encode(tokenizer(template), SYSTEM, "", in_template=True)
+    assert tokenizer().decode(ids).replace(" ", "").startswith(written)
+
+
+@pytest.mark.parametrize("form", ["$A <eos>", "<pad> $A <eos>", "<pad> $A <pad> <eos>", "$A"])
+def test_end_tokens_that_a_tokenizer_puts_behind_are_cut_off_plain_prompts(form: str):
+    made, specials = tokenizer(), [("<pad>", 1), ("<eos>", 2)]
+    made.backend_tokenizer.post_processor = TemplateProcessing(form, None, specials)
+    plain = Problem("p", "1+1?", None)
+    bare = made("1+1?", add_special_tokens=False)["input_ids"]
+    before = [1] if form.startswith("<pad>") else []
+    assert encode(made, plain, "", in_template=False) == [*before, *bare]
+    # A prompt that names an end token itself keeps it.
+    named = encode(made, replace(plain, prompt="1<eos>"), "", in_template=False)
+    assert named[-1] == 2 and named.count(2) == 1
+
+
+def test_a_turn_without_an_end_token_is_told_and_its_stop_text_ends_responses(tmp_path):
+    template = CHAT.replace("{{ m.content }}", "{{ m.content }}<turn>")
+    folder = save_model(tmp_path / "turns", chat_template=template, extra=("<turn>",))
+    (notice,) = prompts(folder, SYSTEM).notices
+    assert "ends a turn with '<turn>', which is no end token" in notice
+    assert "--stop '<turn>'" in notice
+    policy = load_policy(folder, "cpu")
+    stop = policy.tokenizer.convert_tokens_to_ids("<turn>")
+    assert not prompts(folder, SYSTEM, stop=("<turn>",)).notices
+    assert not build_prompts(
+        ProblemSet("p", [SYSTEM]),
+        TrainConfig(model=str(folder), problems="p", max_response_tokens=8),
+        replace(policy, eos_token_ids=(stop,)),
+    ).notices
+    engine = TransformersEngine(policy.model, (), policy.pad_token_id, tokenizer=policy.tokenizer)
+    sampling = Sampling(80, 1.0, stop=("<turn>",))
+    drawn = engine.sample([[5, 6], [7]], 16, sampling, seeded())
+    ended = drawn.finished_PN
+    assert ended.any() and not ended.all()
+    last_PN = drawn.tokens_PNT.gather(2, drawn.lengths_PN[..., None] - 1)[..., 0]
+    assert torch.equal(last_PN == stop, ended)
 
 
 def tokenizer_of_templates(template: str) -> Any:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
-from small_models import save_model
+from small_models import save_model, seeded
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lab.base.errors import UserError
+from lab.trace.trace import load
 from real import TrainConfig, train
-from real.model.policy import Policy
+from real.engines.rollouts import Sampling
+from real.engines.transformers_engine import TransformersEngine
+from real.model.policy import Policy, load_policy, write_model
 from real.record.alarms import check_mismatch, watch_labels
 from real.trainer import resume
-from real.trial import check_sampling
+from real.trial import check_sampling, check_saving
 
 SIZES: dict[str, Any] = {
     "vocab_size": 60, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
@@ -33,7 +38,44 @@ LONGROPE = {
     "long_factor": [4.0] * 4, "original_max_position_embeddings": 16, "factor": 4.0,
 }  # fmt: skip
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11, 12, 13, 14]]
+LATENT = {
+    "q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+    "v_head_dim": 8, "head_dim": 4, "n_routed_experts": 4, "n_group": 1, "topk_group": 1,
+    "first_k_dense_replace": 1, "num_key_value_heads": 2,
+}  # fmt: skip
+STATES = {
+    f"{prefix}{name}": value for prefix in ("", "mamba_") for name, value in
+    {"n_heads": 4, "num_heads": 4, "d_head": 8, "head_dim": 8, "d_state": 4, "n_groups": 1,
+     "chunk_size": 8, "d_ssm": 32, "dt_rank": 2}.items()
+} | {"n_groups": 1, "chunk_size": 8}  # fmt: skip
+MORE: dict[str, dict[str, Any]] = {
+    "bamba": STATES | {"attn_layer_indices": [1]},
+    "deepseek_v2": LATENT,
+    "deepseek_v3": LATENT,
+    "deepseek_v32": LATENT | {"index_topk": 8, "index_n_heads": 2, "index_head_dim": 8},
+    "falcon_h1": STATES,
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
+    "granitemoehybrid": STATES
+    | {"layer_types": ["mamba", "attention"], "shared_intermediate_size": 8},
+    "jamba": STATES | {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "mamba2": STATES | {"head_dim": 8},
+    "nemotron_h": STATES | {"layer_types": ["mamba", "attention"], "ssm_state_size": 4},
+    "qwen3_next": {"num_hidden_layers": 4, "shared_expert_intermediate_size": 8},
+}
+"""Sizes of layers that few architectures have."""
 RIGHT = (
+    *(
+        "bamba",
+        "ctrl",
+        "deepseek_v2",
+        "deepseek_v3",
+        "doge",
+        "falcon_h1",
+        "gpt_neo",
+        "hunyuan_v1_moe",
+    ),
+    *("granitemoehybrid", "jamba", "llama4_text", "minimax_m2", "modernbert-decoder", "nemotron_h"),
+    *("olmo_hybrid", "qwen3_next", "solar_open"),
     *("afmoe", "apertus", "arcee", "aria_text", "bert", "bert-generation", "big_bird", "biogpt"),
     *("bitnet", "bloom", "cohere", "cohere2", "ernie4_5", "exaone4", "cwm"),
     *("gemma", "gemma2", "gemma3_text", "glm", "glm4", "gpt2", "gpt_bigcode", "xglm"),
@@ -43,24 +85,25 @@ RIGHT = (
     *("smollm3", "stablelm", "starcoder2", "flex_olmo", "gpt_oss", "jetmoe", "lfm2", "ministral"),
 )
 REFUSED = (
-    "falcon_mamba",
-    "jamba",
-    "mamba",
-    "minimax",
-    "recurrent_gemma",
-    "roberta",
-    "rwkv",
-    "xlstm",
+    *("camembert", "deepseek_v32", "falcon_mamba", "mamba", "mamba2", "minimax", "recurrent_gemma"),
+    *("roberta", "rwkv", "xlstm"),
 )
 
 
-def tried(kind: str, longest: int = 8, **changes: Any) -> None:
+def tried(
+    kind: str, longest: int = 16, prompts: Any = PROMPTS, dtype: Any = None, **changes: Any
+) -> None:
     torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, **SIZES | changes)
+    config = AutoConfig.for_model(kind, **SIZES | MORE.get(kind, {}) | changes)
     made: Any = AutoModelForCausalLM
+    model = made.from_config(config).eval().to(dtype)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
     tokenizer = SimpleNamespace(name_or_path="folder")
-    policy = Policy(made.from_config(config).eval(), tokenizer, (2,), 1, torch.device("cpu"))
-    check_sampling(policy, PROMPTS, TrainConfig(max_response_tokens=longest))
+    policy = Policy(model, tokenizer, (2,), 1, torch.device("cpu"))
+    check_sampling(policy, prompts, TrainConfig(max_response_tokens=longest))
+    after = model.state_dict()
+    assert all(value.dtype == after[n].dtype for n, value in before.items())
+    assert all(torch.equal(value, after[n]) for n, value in before.items())
 
 
 @pytest.mark.slow
@@ -77,10 +120,17 @@ def test_architectures_are_sampled_as_they_are_scored_or_refused_by_name():
     assert len(RIGHT) + len(REFUSED) >= 50
 
 
-@pytest.mark.parametrize("kind", ["mamba", "recurrent_gemma", "roberta"])
-def test_models_that_sample_and_score_differently_are_refused_by_name(kind: str):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", ["mamba", "recurrent_gemma", "roberta", "deepseek_v32"])
+def test_models_that_sample_and_score_differently_are_refused_by_name(kind: str, dtype: Any):
+    """Rounding to bfloat16 moves log-probs by more than some of these faults."""
     with pytest.raises(UserError, match=r"model folder: \w+ForCausalLM.*engine = 'vllm'"):
-        tried(kind)
+        tried(kind, dtype=dtype)
+
+
+@pytest.mark.parametrize("kind", ["llama", "mixtral", "qwen3_next"])
+def test_rounding_refuses_no_model(kind: str):
+    tried(kind, dtype=torch.bfloat16)
 
 
 def test_positions_that_change_at_a_length_are_refused_where_the_run_crosses_it():
@@ -88,44 +138,130 @@ def test_positions_that_change_at_a_length_are_refused_where_the_run_crosses_it(
     tried("phi3", longest=8, **changes)
     with pytest.raises(UserError, match=r"Phi3ForCausalLM.* beyond 16 tokens.*--max-response-tok"):
         tried("phi3", longest=12, **changes)
+    tried("phi3", longest=12, prompts=[list(range(3, 3 + n)) for n in (17, 20)], **changes)
 
 
-def test_windows_are_right_beyond_their_length():
-    tried("mistral", longest=40, sliding_window=12)
-    tried("gemma2", longest=40, sliding_window=12)
+@pytest.mark.parametrize("table", ["dynamic", "linear", "llama3", "yarn"])
+def test_tables_of_positions_that_keep_to_the_model_s_length_are_right(table: str):
+    rope = {
+        "rope_type": table, "rope_theta": 1e4, "factor": 2.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
+    }  # fmt: skip
+    tried("llama", longest=58, rope_parameters=rope)
+
+
+@pytest.mark.parametrize("name", ["sliding_window", "attention_window_size", "index_topk"])
+def test_models_are_tried_beyond_every_length_that_their_config_names(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    lengths: list[int] = []
+    sample = TransformersEngine.sample
+
+    def watched(engine: Any, prompts: Any, *rest: Any) -> Any:
+        lengths.extend(map(len, prompts))
+        return sample(engine, prompts, *rest)
+
+    monkeypatch.setattr(TransformersEngine, "sample", watched)
+    kind = "mistral" if name == "sliding_window" else "llama"
+    tried(kind, longest=40, **{name: 20})
+    assert any(n < 20 < n + 12 for n in lengths)
+    lengths.clear()
+    tried(kind, longest=8, **{name: 20})
+    assert max(lengths) < 14
 
 
 SHORT: dict[str, Any] = {
     "n_problems": 2, "n_votes": 4, "n_samples": 2, "batch_size": 2, "epochs": 1,
     "max_response_tokens": 8, "max_unread": 1.0, "eval_every": 0, "threads": 1, "save_model": True,
 }  # fmt: skip
-WRONG = [
-    {"do_sample": False, "temperature": 0.6, "top_p": 0.9, "eos_token_id": 2},
-    {"num_beams": 1, "early_stopping": True, "length_penalty": 2.0, "eos_token_id": 2},
-]
 
 
-@pytest.mark.parametrize("settings", WRONG)
-def test_generation_settings_are_those_of_the_folder_it_came_from(settings: Any, tmp_path: Path):
-    model = save_model(tmp_path / "model")
-    text = json.dumps(settings)
-    (model / "generation_config.json").write_text(text)
-    train(TrainConfig(model=str(model), **SHORT), tmp_path / "run", progress=False)
-    assert (tmp_path / "run/model/generation_config.json").read_text() == text
-    assert not [*(tmp_path / "run").glob("trial*")]
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"do_sample": False, "temperature": 0.6, "top_p": 0.9},
+        {"num_beams": 1, "early_stopping": True, "length_penalty": 2.0},
+        {"bad_words_ids": [[5]], "suppress_tokens": [7], "begin_suppress_tokens": [8]},
+        {"forced_bos_token_id": 3, "forced_eos_token_id": 2, "min_new_tokens": 4},
+        {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "top_k": 1, "max_length": 9},
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_generation_settings_change_no_sample_and_are_saved_as_they_came(
+    settings: Any, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    plain, folder = (save_model(tmp_path / name) for name in ("plain", "model"))
+    if file == "config.json":
+        (folder / "generation_config.json").unlink()
+    kept = json.loads((folder / file).read_text()) | {"eos_token_id": 2} | settings
+    (folder / file).write_text(json.dumps(kept))
+    (tmp_path / "run").mkdir()
+    policy = load_policy(folder, "cpu")
+    for limit in (2**26, 0):  # whole, and without its weights as a large model
+        monkeypatch.setattr("real.trial._WHOLE", limit)
+        check_saving(policy, tmp_path / "run")
+    assert not [*(tmp_path / "run").iterdir()]
+    write_model(policy.model, policy.tokenizer, tmp_path / "run", folder)
+    saved = json.loads((tmp_path / "run/generation_config.json").read_text())
+    assert {name: saved[name] for name in settings} == settings
+    again = [load_policy(f, "cpu") for f in (plain, tmp_path / "run")]
+    engines = [TransformersEngine(p.model, p.eos_token_ids, p.pad_token_id) for p in again]
+    drawn = [e.sample(PROMPTS, 4, Sampling(9), seeded()).tokens_PNT for e in engines]
+    assert torch.equal(*drawn)
 
 
-def test_prompts_are_stored_and_resume_reads_them(tmp_path: Path):
-    run = tmp_path / "run"
-    train(TrainConfig(**SHORT, checkpoint_every=1), run, progress=False)
-    rows = json.loads((run / "prompts.json").read_text())
-    assert [sorted(row) for row in rows] == [["id", "ids", "messages", "text"]] * 2
+def stopped(run: Path) -> None:
     facts = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(facts | {"status": "interrupted"}))
-    rows[0]["ids"] = rows[1]["ids"]
+
+
+def test_prompts_are_stored_with_those_held_out_and_resume_reads_them(tmp_path: Path):
+    run = tmp_path / "run"
+    train(TrainConfig(**SHORT, checkpoint_every=1, n_held_out=1), run, progress=False)
+    rows = json.loads((run / "prompts.json").read_text())
+    assert [sorted(row) for row in rows] == [["id", "ids", "messages", "text"]] * 3
+    for changed in (0, 2):
+        stopped(run)
+        made = [dict(row) for row in rows]
+        made[changed]["ids"] = rows[1]["ids"]
+        (run / "prompts.json").write_text(json.dumps(made))
+        with pytest.raises(UserError, match="problems: changed since the run was started"):
+            resume(run, progress=False)
     (run / "prompts.json").write_text(json.dumps(rows))
-    with pytest.raises(UserError, match="problems: changed since the run was started"):
-        resume(run, progress=False)
+    assert resume(run, progress=False).run.status == "finished"
+
+
+def test_a_run_that_failed_at_its_save_keeps_its_training_and_resume_saves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    config, run = TrainConfig(**SHORT), tmp_path / "run"
+    train(config, tmp_path / "whole", progress=False)
+    with monkeypatch.context() as patch:
+        full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+        patch.setattr("real.record.checkpoint.write_model", full)
+        patch.setattr("real.trainer.check_saving", Mock())
+        with pytest.raises(UserError, match=r"model: cannot be written \(No space left on device"):
+            train(config, run, progress=False)
+    assert not (run / "model").exists() and load(run).run.status == "failed"
+    assert len(load(run).steps) == 1
+    assert resume(run, progress=False).run.status == "finished"
+    saved = [folder / "model/model.safetensors" for folder in (tmp_path / "whole", run)]
+    assert saved[0].read_bytes() == saved[1].read_bytes()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As the system refuses it; an administrator may write anywhere."""
+    refused = PermissionError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr("real.trainer.run_in_folder", Mock(side_effect=AssertionError))
+    for place in ("pathlib.Path.mkdir", "tempfile.mkdtemp"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, Mock(side_effect=refused))
+            with pytest.raises(UserError, match=r"run.*Permission denied") as caught:
+                train(TrainConfig(**SHORT), tmp_path / "run", progress=False)
+        assert "\n" not in str(caught.value)
 
 
 class Log:
