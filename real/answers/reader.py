@@ -517,9 +517,19 @@ def _tied(factors: list[Node], is_row: bool, is_over: bool) -> Node:
     return Node("row", parts=tuple(factors)) if is_row else _prod(factors)
 
 
+CONSTANTS = (r"\pi", "e", "i")
+_NO_LETTER = words(r"\infty \emptyset \ldots \circ \max \min \gcd \lcm \det \arg").union(
+    CONSTANTS, (f"\\{name}" for name in FUNCTIONS)
+)
+_MARKS = (r"\vec", r"\hat", r"\tilde")
+
+
 def is_name(node: Node) -> bool:
-    """A letter or command that has no value of its own, perhaps with an index."""
-    return node.kind in ("name", "sub") and node.text not in ("e", "i", r"\pi", r"\infty")
+    """A letter or command that has no value of its own, perhaps with an index or a mark."""
+    while node.kind == "sub" or node.text[:1] == "'" or node.text in _MARKS:
+        node = node.parts[0]
+    is_known = node.text in _NO_LETTER or node.text.startswith(r"\mathbb")
+    return node.kind == "name" and not is_known
 
 
 def bare(node: Node) -> Node:
