@@ -29,7 +29,7 @@ from typing import Any
 
 from real.answers.canonical import names_in, tree_of
 from real.answers.reader import Node, is_name, write
-from real.answers.sets import EMPTY, INFINITE, set_key
+from real.answers.sets import EMPTY, INFINITE, NAMED, set_key
 from real.answers.values import (
     N_POINTS,
     LimitError,
@@ -96,7 +96,7 @@ class _Writer:
             return self.key(node._replace(text="pmatrix"))
         if len(_signed(node)) > 1:
             return self.listed(Node("list", ",", _signed(node)))
-        is_set = kind in ("rel", "setop", "list", "name", "word") or node in EMPTY
+        is_set = text != "=" and (kind in ("rel", "setop", "list") or node in NAMED)
         is_set = is_set or (kind == r"\{\}" and parts[0].kind == "rel")
         for written in (set_key,) * is_set + (_WRITTEN.get(kind, _scalar),):
             try:
@@ -111,7 +111,7 @@ class _Writer:
         if text in _SYMMETRIC:
             keys.sort()
         inside = f"<{'|'.join(keys)}>" if keys else ""
-        return f"{kind}{text.rstrip('~') if keys else ' ' + text}{inside}"
+        return f"{kind}{text if keys else ' ' + text}{inside}"
 
     def listed(self, node: Node) -> str:
         """A set of items, which have their letters before them where these differ."""

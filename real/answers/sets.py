@@ -13,6 +13,7 @@ from functools import reduce
 from operator import and_, gt, or_
 from typing import Any, NamedTuple
 
+from real.answers.canonical import REALS
 from real.answers.reader import Node, is_name, write
 from real.answers.values import N_POINTS, NoValueError, Point, digits, isolated, value
 
@@ -32,8 +33,8 @@ _INFINITY = Node("name", r"\infty")
 INFINITE = {_INFINITY: _END, Node("neg", parts=(_INFINITY,)): _START}
 """Cuts of infinite ends of intervals."""
 EMPTY = (Node(r"\{\}"), Node("name", r"\emptyset"), Node("word", "empty set"))
-_NAMED: dict[Node, Cuts] = {
-    **{node: [] for node in EMPTY}, Node("name", r"\mathbb{R}"): _REALS,
+NAMED: dict[Node, Cuts] = {
+    **{node: [] for node in EMPTY}, REALS: _REALS,
     Node("word", "all real numbers"): _REALS, Node("word", "all reals"): _REALS,
 }  # fmt: skip
 _COMBINED = {r"\cup": or_, r"\cap": and_, r"\setminus": gt}
@@ -80,8 +81,8 @@ def _end(node: Node, is_behind: bool) -> Cut:
 
 def _set(node: Node, names: Point) -> Cuts:
     kind, text, parts = node
-    if node in _NAMED:
-        return _NAMED[node]
+    if node in NAMED:
+        return NAMED[node]
     if kind in ("()", "[]", "(]", "[)") and len(parts) == 2:
         ends = [_end(parts[0], kind[0] == "("), _end(parts[1], kind[1] == "]")]
         if ends[0].number < ends[1].number:

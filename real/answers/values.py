@@ -17,7 +17,7 @@ from typing import Any
 
 import mpmath
 
-from real.answers.reader import CONSTANTS, Node, is_name, write
+from real.answers.reader import CONSTANTS, DEGREE, Node, is_name, write
 
 
 class NoValueError(ValueError):
@@ -96,7 +96,7 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
     inner = [snapped(_value(part, at)) for part in parts]
     if kind == "pow" and parts[0].text == "e":
         return _function("exp", inner[1])
-    return _OPERATIONS[kind](*inner, *((text.rstrip("~"),) if kind in ("func", "post") else ()))
+    return _OPERATIONS[kind](*inner, *((text,) if kind in ("func", "post") else ()))
 
 
 def _is_ordered(factors: tuple[Node, ...]) -> bool:
@@ -190,7 +190,7 @@ def _function(name: str, argument: Value, base: Value = None) -> Value:
 
 
 def _marked(argument: Value, marks: str) -> Value:
-    if marks == r"\circ":
+    if marks == DEGREE:
         return _times(argument, _context.pi / 180)
     return _factorial(argument) if marks == "!" else _raise()
 
@@ -213,7 +213,7 @@ def _binomial(n: Value, k: Value) -> Value:
 _OPERATIONS: dict[str, Callable[..., Value]] = {
     "sum": lambda *terms: reduce(add, terms), "prod": lambda *factors: reduce(_times, factors),
     "mixed": add, "neg": lambda a: -a, "div": ratio, "pow": _power, "root": _root, "post": _marked,
-    "func": lambda *inner: _function(inner[-1], *inner[:-1]), "binom": _binomial, "||": abs,
+    "func": lambda *inner: _function(inner[-1][1:], *inner[:-1]), "binom": _binomial, "||": abs,
     r"\lfloor\rfloor": lambda a: a - a % 1, r"\lceil\rceil": lambda a: a + -a % 1,
     **dict.fromkeys(("()", "[]", r"\{\}"), lambda a: a),
 }  # fmt: skip

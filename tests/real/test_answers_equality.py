@@ -155,7 +155,7 @@ def larger(children: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
         two.map(lambda parts: Node("div", parts=parts)),
         two.map(lambda parts: Node("pow", parts=(grouped(parts[0]), parts[1]))),
         children.map(lambda part: Node("root", parts=(part, Node("num", "2")))),
-        children.map(lambda part: Node("func", "sin", (part,))),
+        children.map(lambda part: Node("func", r"\sin", (part,))),
     )
 
 
