@@ -59,8 +59,9 @@ def _item(node: Node) -> Node:
     if node.kind not in _HELD:
         return node
     names = {p.parts[0] for p in node.parts if (p.kind, p.text) == ("rel", "=")}
-    # Of several equations the names say which is which.
-    keeps = len(names) > 1 and node.kind in ("list", r"\{\}", "()")
+    # Of several equations the names say which is which, and beside conditions that they are some.
+    are_conditions = any(part.kind == "rel" and part.text != "=" for part in node.parts)
+    keeps = (len(names) > 1 or are_conditions) and node.kind in ("list", r"\{\}", "()")
     kept = [p for p in node.parts if p.kind != "rel" or p.text != r"\in" or p.parts[1] != REALS]
     kept = kept if kept and node.kind == "list" else node.parts
     parts = tuple(_sides(p) if keeps and p.kind == "rel" else _item(p) for p in kept)
@@ -102,7 +103,7 @@ def _without(node: Node) -> Node:
     return Node("word", text.lower()) if kind == "word" else node
 
 
-_ASKED_FUNCTIONS = frozenset("fghFGHPEVNTSQqpADL")
+_ASKED_FUNCTIONS = frozenset("fghFGHPEVNTSQqpADLC")
 _OPERATORS = (r"\max", r"\min", r"\det", r"\lim", r"\gcd", r"\dim")
 _COORDINATES = frozenset("xyz")
 

@@ -43,8 +43,10 @@ _DOUBLED = re.compile(
     rf"|{'|'.join(sorted(FUNCTIONS))})(?![A-Za-z]))"
 )
 _HIDDEN = re.compile(
-    rf"\\(?:{WITH_ARGUMENT.replace(' ', '|')})\s*\{{[^{{}}]*\}}|\\m?(?:left|right)\s*\."
+    rf"\\(?:{WITH_ARGUMENT.replace(' ', '|')})\s*\{{[^{{}}]*\}}"
+    r"|\\(?:boxed|fbox)\s*\{\s*\}|\\m?(?:left|right)\s*\."
 )
+_UNION = re.compile(r"(?<=[)\]])\s*U\s*(?=[(\[])")
 _COMMAND = re.compile(r"\\(?:\\|([A-Za-z]+)\*?(\s*\{)?)")
 
 
@@ -56,7 +58,9 @@ def folded(text: str) -> str:
         for mark, shifted in _SHIFTED.items():
             text = re.sub(shifted, lambda m, mark=mark: f"{mark}{{{_plain(m[0])}}}", text)
         text = _plain(text.translate(SIGNS))
-    text = _DOUBLED.sub(r"\\", " ".join(text.replace("...", r"\ldots ").split()))
+    text = _DOUBLED.sub(
+        r"\\", " ".join(_UNION.sub(r"\\cup ", text.replace("...", r"\ldots ")).split())
+    )
     text = _MARKS_BEHIND.sub("", _COMMAND.sub(_rewritten, _HIDDEN.sub("", text)))
     for mark in ("**", "__", "*"):
         if len(text) > 2 * len(mark) and text.startswith(mark) and text.endswith(mark):
