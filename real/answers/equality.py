@@ -31,10 +31,10 @@ from real.answers.canonical import names_in, tree_of
 from real.answers.reader import Node, is_name, write
 from real.answers.sets import EMPTY, INFINITE, NAMED, set_key
 from real.answers.values import (
-    N_POINTS,
     LimitError,
     NoValueError,
     Point,
+    at_points,
     digits,
     isolated,
     ratio,
@@ -127,9 +127,9 @@ class _Writer:
 
 
 def _scalar(node: Node) -> str:
-    at = Point(0)
-    first = value(node, at)
-    return _digits([first, *(value(node, Point(n)) for n in range(1, N_POINTS))] if at else [first])
+    names = Point(0)
+    constant = value(node, names)
+    return _digits(at_points(lambda at: value(node, at)) if names else [constant])
 
 
 def _relation(node: Node) -> str:
@@ -140,15 +140,13 @@ def _relation(node: Node) -> str:
     if sign == "=" and parts[0].text in names_in(parts[1]):  # `x=x^2+1` names an expression
         return _scalar(parts[1])
     gap, names = Node("sum", parts=(parts[0], Node("neg", parts=(parts[1],)))), Point(0)
-    points = [names, *map(Point, range(1, N_POINTS))]
-    gaps = [value(gap, at) for at in points]
-    if sign == "=" and len(names) > 1:
-        for name in sorted(names, key=_preference):
-            found = [isolated(gap, at, name) for at in points]
-            if len({slope for slope, _ in found}) == 1 and found[0][0]:
-                return _digits([place for _, place in found])
-    scale = gaps[0] if sign == "=" else abs(gaps[0])
-    return f"{sign} {_digits([ratio(one, scale) for one in gaps])}"
+    scale = value(gap, names)
+    for name in sorted(names, key=_preference) if sign == "=" and len(names) > 1 else ():
+        found = at_points(lambda at, name=name: isolated(gap, at, name))
+        if len({one[0] for one in found if one}) == 1 and found[0][0]:
+            return _digits([one and one[1] for one in found])
+    scale = scale if sign == "=" else abs(scale)
+    return f"{sign} {_digits(at_points(lambda at: ratio(value(gap, at), scale)))}"
 
 
 _WRITTEN: dict[str, Callable[[Node], str]] = {"rel": _relation}
@@ -163,7 +161,7 @@ def _preference(name: str) -> tuple[int, str]:
 
 def _digits(values: Sequence[Any]) -> str:
     """One text for values at all points; of a constant its own."""
-    texts = list(map(digits, values))
+    texts = ["" if one is None else digits(one) for one in values]
     if len(set(texts)) == 1:
         return texts[0]
     return hashlib.blake2b(" ".join(texts).encode(), digest_size=16).hexdigest()

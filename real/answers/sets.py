@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from real.answers.canonical import REALS
 from real.answers.reader import Node, is_name, write
-from real.answers.values import N_POINTS, NoValueError, Point, digits, isolated, value
+from real.answers.values import NoValueError, Point, at_points, digits, isolated, value
 
 
 class Cut(NamedTuple):
@@ -138,9 +138,9 @@ def _side(left: Node, sign: str, right: Node, names: Point) -> Cuts:
     value(gap, names)
     if len(names) != 1:
         raise NoValueError
-    found = [isolated(gap, Point(salt), *names) for salt in range(N_POINTS)]
+    found = at_points(lambda at: isolated(gap, at, *names))
     slope, place = found[0]
-    if not all(one for one, _ in found) or len({digits(number) for _, number in found}) > 1:
+    if not all(one and one[0] for one in found) or len({digits(one[1]) for one in found}) > 1:
         raise NoValueError
     before, behind = _cut(place, False), _cut(place, True)
     sides = [[_START, before], [before, behind], [behind, _END]][:: -1 if slope[0] == "-" else 1]

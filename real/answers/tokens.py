@@ -85,12 +85,13 @@ def _rewritten(match: re.Match[str]) -> str:
 
 _SPACES = "quad|qquad|enspace|thinspace|space"
 _BETWEEN = r"(?:\{,\}|,\\!\ ?|\\(?:[,!:;>\ ]|thinspace\ ?)|[\ ~])"
+_DOT = r"\\dot\ ?\{?\d\}?"
 _TOKEN = re.compile(
     rf"""(?P<space>(?:\s|~|\\[,!;:>\ ]|\\(?:{_SPACES})(?![A-Za-z]))+)
     |(?P<grouped>(?<![\d,])(?<!\d\ )[1-9]\d{{0,2}}(?:,\d{{3}})+(?![\d,]|\.\d+\.)(?:\.\d+)?
         |[1-9]\d{{0,2}}(?:{_BETWEEN}\d{{3}}(?!\d))+(?:\.\d+)?
         |\d+\.\d{{3}}(?:\\,\d{{3}})*\\,\d{{1,3}}(?!\d))
-    |(?P<period>\d*\.\d*\ ?(?:\\overline\ ?\{{?\ ?\d+\ ?\}}?|\(\d+\)|\\dot\ ?\{{?\d\}}?(?:\d*\\dot\ ?\{{?\d\}}?)?))
+    |(?P<period>\d*\.\d*\ ?(?:\\overline\ ?\{{?\ ?\d+\ ?\}}?|\(\d+\)|{_DOT}(?:\d*{_DOT})?))
     |(?P<odd>\d+(?:\.\d+){{2,}})
     |(?P<num>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{{1,3}}(?![\d.A-Za-z]))?)
     |(?P<env>\\(?:begin|end)\s*\{{\s*[A-Za-z]+\*?\s*\}})
@@ -160,8 +161,8 @@ def tokens(text: str, depth: int = 0, in_text: bool = False) -> list[Token]:
 def _number(kind: str, piece: str) -> str:
     """Digits without marks and the zeros at either end that say nothing."""
     plain = re.sub(r"[^\d.]", "", piece) if kind == "grouped" else piece
-    digits, rest = re.match(r"([\d.]*)(.*)", plain).groups()
-    whole, _, tail = digits.partition(".")
+    rest = plain.lstrip("0123456789.")
+    whole, _, tail = plain[: len(plain) - len(rest)].partition(".")
     whole = whole.lstrip("0") or "0"
     if kind == "period":
         return rf"{whole}.{tail}\overline{{{re.sub(r'[^0-9]', '', rest)}}}"

@@ -63,8 +63,9 @@ class Point(dict[str, Value]):
         code = ord(name[-1])
         is_negative = (0, code, ~code, code >> 1, 0, 1)[self._salt] & 1
         size = 300 + zlib.crc32(f"{name} {self._salt}".encode()) % 3001
-        far = 1009 if self._salt < N_NEAR else 1  # `|x-9|` is `9-x` near 0
-        self[name] = Fraction(-size if is_negative else size, far)
+        # Also far from 0, where `|x-9|` is not `9-x`.
+        size = Fraction(size, 1009) + (size if self._salt >= N_NEAR else 0)
+        self[name] = -size if is_negative else size
         return self[name]
 
 
@@ -72,11 +73,32 @@ N_POINTS, N_NEAR = 6, 4
 """Points at which formulas with letters are compared; those near 0, which come first."""
 
 
+def at_points(function: Callable[[Point], Any]) -> list[Any]:
+    """What a function gives at all points; None where that is beyond the limits far from 0."""
+    found: list[Any] = []
+    for salt in range(N_POINTS):
+        try:
+            found.append(function(Point(salt)))
+        except LimitError:
+            if salt < N_NEAR:
+                raise
+            found.append(None)
+    return found
+
+
 def value(node: Node, at: Mapping[str, Value]) -> Value:
     """The value where letters have values; NoValueError where it has none."""
     try:
         return snapped(_value(node, at))
-    except (ArithmeticError, TypeError, LookupError, mpmath.libmp.NoConvergence) as error:
+    except NoValueError:
+        raise
+    except (
+        ArithmeticError,
+        TypeError,
+        ValueError,
+        LookupError,
+        mpmath.libmp.NoConvergence,
+    ) as error:
         raise NoValueError from error
 
 
