@@ -31,6 +31,7 @@ from lab.base.settings import from_values
 from lab.trace.manifest import Manifest, locked, read_manifest
 from lab.trace.trace import RunFolder
 from real.answers import UNPARSEABLE
+from real.problems.problem import check_answers
 from real.record.checkpoint import Checkpoint, read_checkpoint, read_file
 from real.record.journal import Ints, Visited
 from real.record.resuming import cut_back
@@ -99,7 +100,12 @@ class Problems:
     def __init__(
         self, config: TrainConfig, ids: Sequence[int | str], truths: Sequence[str | None]
     ) -> None:
-        """Start before any vote, with (N,) ids of the problems and reference answers, if any."""
+        """Start before any vote, with (N,) ids of the problems and reference answers, if any.
+
+        UserError where one is no label, and the labels are the reference answers.
+        """
+        source = "the data set" if config.labels == "truth" else ""
+        self.notices = check_answers(list(zip(ids, truths, strict=True)), source)
         self._ids = list(ids)
         self.supervisor = Supervisor(config, list(truths))
         self.visits_N = np.zeros(len(ids), np.int64)

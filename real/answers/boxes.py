@@ -15,25 +15,19 @@ _BRACES = re.compile(
     r"|\\[\\{}]|[{}]"
 )
 _ARGUMENTS = re.compile(r"\s{0,8}(?:\{[^{}]{0,200}\}|[0-9A-Za-z])")
-_N_ARGUMENTS = {
-    "frac": 2,
-    "dfrac": 2,
-    "tfrac": 2,
-    "binom": 2,
-    "sqrt": 1,
-    "text": 1,
-    "mathrm": 1,
-    "mathbf": 1,
-}
+_TWO, _ONE = ("frac", "dfrac", "tfrac", "binom"), ("sqrt", "text", "mathrm", "mathbf")
+_N_ARGUMENTS = dict.fromkeys(_TWO, 2) | dict.fromkeys(_ONE, 1)
+_NOTHING = " \n\t$~.,;:!?\\"
 
 
 def last_box(text: str) -> str | None:
     r"""Content of the last `\boxed{...}` or `\fbox{...}` that holds something; None without a box.
 
     "Last" is the box that opens last among those that close, so of nested boxes it is the inner
-    one; where all boxes are empty, the content is. `\boxed 5` and `\boxed\frac12` hold one digit,
-    letter or command, as TeX reads them. Boxes that never close and escaped braces (`\{`) are
-    passed over. Linear in the text.
+    one, unless that is empty; where all boxes are empty, the first one's content is. Dots and
+    spaces alone are nothing. `\boxed 5` and `\boxed\frac12` hold one digit, letter or command, as
+    TeX reads them. Boxes that never close and escaped braces (`\{`) are passed over. Linear in the
+    text.
 
     Several boxes of one sentence are no list: the last counts, as in TTRL's grader and in verl's
     `last_boxed_only_string`. math-verify joins boxes with a comma where fewer than ten characters
@@ -41,20 +35,22 @@ def last_box(text: str) -> str | None:
     """
     if "box" not in text:
         return None
-    best, end = -1, -1
+    best, end, holds = -1, -1, False
+    filled = read = 0  # where something stood last, outside of braces; where the last token ended
     open_braces: list[int] = []  # where a box's content starts; -1 for an ordinary brace
     for match in _BRACES.finditer(text):
-        token = match.group()
-        if token == "{":
-            open_braces.append(-1)
+        token, position = match.group(), match.start()
+        if (token[0] == "\\" and not match["open"]) or text[read:position].strip(_NOTHING):
+            filled = position
+        read = match.end()
+        if match["open"] or token == "{":
+            open_braces.append(read if match["open"] else -1)
         elif token == "}":
             start = open_braces.pop() if open_braces else -1
-            if start > best and (best < 0 or text[start : match.start()].strip(" \n$")):
-                best, end = start, match.start()
-        elif match["open"]:
-            open_braces.append(match.end())
+            if start >= 0 and (best < 0 or (filled >= start and (start > best or not holds))):
+                best, end, holds = start, position, filled >= start
         elif match["bare"]:
-            best, end = match.start("bare"), match.end()
+            best, end, holds = match.start("bare"), read, True
             for _ in range(_N_ARGUMENTS.get(match["bare"].lstrip("\\"), 0)):
                 argument = _ARGUMENTS.match(text, end)
                 end = end if argument is None else argument.end()

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import lru_cache
 
 from real.answers.notation import is_unit
-from real.answers.reader import ZERO_WIDTH, Node, UnreadableError, is_name, read, write
+from real.answers.reader import DEGREE, ZERO_WIDTH, Node, UnreadableError, is_name, read, write
 from real.answers.tokens import folded
 
 MAX_LENGTH = 1_000
@@ -49,7 +49,7 @@ def _normal(answer: str) -> tuple[str, Node | None]:
 
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
 _PREAMBLE = re.compile(r"(?:final )?answer|rs|(?!.*\bnot\b).* (?:is|are|equals)")
-_REALS = Node("name", r"\mathbb{R}")
+REALS = Node("cmd", r"\mathbb", (Node("name", "R"),))
 
 
 def _item(node: Node) -> Node:
@@ -59,9 +59,10 @@ def _item(node: Node) -> Node:
     if node.kind not in _HELD:
         return node
     names = {p.parts[0] for p in node.parts if (p.kind, p.text) == ("rel", "=")}
-    # Of several equations the names say which is which.
-    keeps = len(names) > 1 and node.kind in ("list", r"\{\}", "()")
-    kept = [p for p in node.parts if p.kind != "rel" or p.text != r"\in" or p.parts[1] != _REALS]
+    # Of several equations the names say which is which, and beside conditions that they are some.
+    are_conditions = any(part.kind == "rel" and part.text != "=" for part in node.parts)
+    keeps = (len(names) > 1 or are_conditions) and node.kind in ("list", r"\{\}", "()")
+    kept = [p for p in node.parts if p.kind != "rel" or p.text != r"\in" or p.parts[1] != REALS]
     kept = kept if kept and node.kind == "list" else node.parts
     parts = tuple(_sides(p) if keeps and p.kind == "rel" else _item(p) for p in kept)
     is_plain = node.kind == "list" and not any(part.kind == "rel" for part in parts)
@@ -79,7 +80,7 @@ def _without(node: Node) -> Node:
     first = parts[0] if parts else node
     if kind == "()" and len(parts) == 1:
         return first
-    if (kind == "unit" and is_unit(text)) or (kind == "post" and text in ("%", r"\circ")):
+    if (kind == "unit" and is_unit(text)) or (kind == "post" and text in ("%", DEGREE)):
         return first
     if kind in ("neg", "pm") and first.kind in ("unit", "post"):
         return node._replace(parts=(_without(first),))
@@ -93,7 +94,7 @@ def _without(node: Node) -> Node:
         return parts[1]
     if kind == "env" and text in ("aligned", "align", "gathered") and len(parts) == 1:
         return first.parts[0] if len(first.parts) == 1 else node
-    if kind == "sum" and first == _REALS and len(parts) == 2 and parts[1].kind == "neg":
+    if kind == "sum" and first == REALS and len(parts) == 2 and parts[1].kind == "neg":
         return Node("setop", r"\setminus", (first, parts[1].parts[0]))
     if kind == "setop" and text == ":" and first.kind == "word":
         return parts[-1]
@@ -102,7 +103,7 @@ def _without(node: Node) -> Node:
     return Node("word", text.lower()) if kind == "word" else node
 
 
-_ASKED_FUNCTIONS = frozenset("fghFGHPEVNTSQqpADL")
+_ASKED_FUNCTIONS = frozenset("fghFGHPEVNTSQqpADLC")
 _OPERATORS = (r"\max", r"\min", r"\det", r"\lim", r"\gcd", r"\dim")
 _COORDINATES = frozenset("xyz")
 
@@ -162,6 +163,6 @@ def _names(node: Node, value: Node) -> bool:
 def names_in(node: Node) -> frozenset[str]:
     """Names anywhere in a node, but for those with a value."""
     if node.kind == "name":
-        is_known = not is_name(node) or node.text.startswith((r"\mathbb", r"\empty"))
-        return frozenset() if is_known else frozenset((node.text,))
-    return frozenset().union(*map(names_in, node.parts))
+        return frozenset((node.text,)) if is_name(node) else frozenset()
+    parts = () if node.text == r"\mathbb" else node.parts
+    return frozenset().union(*map(names_in, parts))

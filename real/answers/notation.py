@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 
 def words(text: str) -> frozenset[str]:
     """The words of a text."""
@@ -22,30 +24,42 @@ _SIGNS = {
     r"\circ ": "\u2218", r"\sum ": "\u2211", r"\int ": "\u222b", r"\parallel ": "\u2225",
     r"\perp ": "\u22a5", r"\mathbb{R}": "\u211d", r"\mathbb{Z}": "\u2124",
     r"\mathbb{Q}": "\u211a", r"\mathbb{N}": "\u2115", r"\mathbb{C}": "\u2102",
+    r"\text{ or }": "\u2228", r"\text{ and }": "\u2227",
 }  # fmt: skip
-SIGNS = str.maketrans({one: sign for sign, others in _SIGNS.items() for one in others})
-"""LaTeX for mathematical signs of Unicode."""
-GREEK = words("""alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi
-    omicron pi rho sigma tau upsilon phi chi psi omega""")  # fmt: skip
-_SYNONYMS = {
-    "le": "leq leqslant leqq", "ge": "geq geqslant geqq", "ne": "neq", "binom": "dbinom tbinom",
-    "frac": "dfrac tfrac cfrac sfrac nicefrac", "cdot": "times ast cdotp bullet",
-    "to": "rightarrow", "emptyset": "varnothing empty", "overline": "bar",
-    "ldots": "dots cdots dotsc dotsb", "infty": "infinity infin inf",
-    "cap": "bigcap intersection", "cup": "bigcup union", "setminus": "backslash smallsetminus",
-    "angle": "measuredangle", "arcsin": "asin", "arccos": "acos", "arctan": "atan arctg",
-    "tan": "tg", "cot": "ctg", "csc": "cosec", "epsilon": "varepsilon", "|": "lvert rvert vert",
-    "\\|": "lVert rVert Vert", "{": "lbrace", "}": "rbrace", "[": "lbrack", "]": "rbrack",
-    "/": "div", "<": "lt", ">": "gt", "'": "prime", ":": "colon ratio",
+GREEK = words("""alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron
+    pi rho sigma tau upsilon phi chi psi omega""")  # fmt: skip
+_LETTERS = {
+    unicodedata.lookup(f"GREEK {size} LETTER {name.upper().replace('LAMB', 'LAM')}"): form(name)
+    for name in sorted(GREEK)
+    for size, form in (("SMALL", str), ("CAPITAL", str.capitalize))
+}
+SIGNS = str.maketrans(
+    {one: sign for sign, others in _SIGNS.items() for one in others}
+    | {letter: f"\\{name} " for letter, name in _LETTERS.items()}
+)
+"""LaTeX for mathematical signs and letters of Unicode."""
+_REWRITTEN = {
+    r"\le": "leq leqslant leqq", r"\ge": "geq geqslant geqq", r"\ne": "neq",
+    r"\binom": "dbinom tbinom", r"\frac": "dfrac tfrac cfrac sfrac nicefrac", r"\to": "rightarrow",
+    r"\cdot": "times ast cdotp bullet", r"\emptyset": "varnothing empty", r"\overline": "bar",
+    r"\ldots": "dots cdots dotsc dotsb", r"\infty": "infinity infin inf",
+    r"\cap": "bigcap intersection", r"\cup": "bigcup union", r"\angle": "measuredangle",
+    r"\setminus": "backslash smallsetminus", r"\arcsin": "asin", r"\arccos": "acos",
+    r"\arctan": "atan arctg", r"\tan": "tg", r"\cot": "ctg", r"\csc": "cosec",
+    r"\epsilon": "varepsilon", "|": "lvert rvert vert", r"\|": "lVert rVert Vert",
+    r"\{": "lbrace", r"\}": "rbrace", "[": "lbrack", "]": "rbrack", "/": "div", "<": "lt",
+    ">": "gt", "'": "prime", ":": "colon ratio", r"^{\circ}": "degree",
+    r"\text{ or }": "lor vee", r"\text{ and }": "land wedge", r"\mathbb{R}": "R reals Reals",
+    r"\mathbb{Z}": "Z", r"\mathbb{N}": "N", r"\mathbb{Q}": "Q", r"\mathbb{C}": "C",
+    "": """displaystyle textstyle scriptstyle limits nolimits left right middle mleft mright rm
+    bf it sf tt cal em mathstrut strut boldmath tiny small normalsize large Large LARGE huge Huge
+    boxed fbox boldsymbol mathbf mathit mathsf mathtt bm pmb mathnormal mathcal mathscr mathfrak
+    underline emph ensuremath mathop mathrel mathbin mathord big Big bigg Bigg bigl bigr Bigl Bigr
+    biggl biggr Biggl Biggr bigm Bigm pounds euro textdollar rmfamily bfseries itshape""",
 }  # fmt: skip
-SYNONYMS = {new: name for name, others in _SYNONYMS.items() for new in others.split()}
-LOOKS = words("""displaystyle textstyle scriptstyle limits nolimits left right middle mleft
-    mright rm bf it sf tt cal em mathstrut strut boldmath tiny small normalsize large Large
-    LARGE huge Huge boxed fbox boldsymbol mathbf mathit mathsf mathtt bm pmb mathnormal mathcal
-    mathscr mathfrak underline emph ensuremath mathop mathrel mathbin mathord big Big bigg Bigg
-    bigl bigr Bigl Bigr biggl biggr Biggl Biggr bigm Bigm pounds euro textdollar rmfamily
-    bfseries itshape""")  # fmt: skip
-WITH_ARGUMENT = words("color textcolor colorbox phantom hspace vspace label tag")
+REWRITTEN = {name: new for new, names in _REWRITTEN.items() for name in names.split()}
+"""What is written for commands: their synonyms, and nothing for those of looks."""
+WITH_ARGUMENT = "color textcolor colorbox phantom hspace vspace label tag"
 """Looks whose first argument is no part of the answer."""
 TEXTS = words("""text mbox textbf textit textrm textsf texttt textnormal textup hbox mathrm
     operatorname""")  # fmt: skip
@@ -65,6 +79,8 @@ _UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph kmh m 
 _LINKS = words("square squared cubic cubed sq cu per / *")
 RAW_UNITS = words("cm mm km kg ft lb hr ml yd oz")
 """Units of two letters that are known behind a number and a space outside of text, too."""
+TEXT_UNITS = words("m s h g L N J W V")
+"""Units of one letter that are known behind a number in text."""
 
 
 def is_unit(text: str) -> bool:

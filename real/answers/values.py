@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import reduce
 from itertools import pairwise
@@ -17,8 +17,7 @@ from typing import Any
 
 import mpmath
 
-from real.answers.notation import FUNCTIONS, words
-from real.answers.reader import Node, write
+from real.answers.reader import CONSTANTS, DEGREE, Node, is_name, write
 
 
 class NoValueError(ValueError):
@@ -44,33 +43,82 @@ _MAX_DEGREE = 1_000
 
 _context: Any = mpmath.MPContext()
 _context.prec = _PRECISION
+_number: Any = _context.convert
 Value = Any
 """A `Fraction`, or a real or complex number of `_context`."""
 
-_CONSTANTS = {r"\pi": +_context.pi, "e": +_context.e, "i": _context.mpc(0, 1)}
-_NO_LETTER = words(r"\infty \emptyset \ldots \circ \max \min \gcd \lcm \det \arg").union(
-    f"\\{name}" for name in FUNCTIONS
-)
-_MANY = words("num sum prod div mixed pow root binom func")
-_ONE = frozenset(("neg", "post", "()", "[]", r"\{\}", "||", r"\lfloor\rfloor", r"\lceil\rceil"))
-_MARKS = (r"\vec", r"\hat", r"\tilde")
+_CONSTANTS = dict(zip(CONSTANTS, (+_context.pi, +_context.e, _context.mpc(0, 1)), strict=True))
 
 
-def letters(node: Node) -> frozenset[str]:
-    """The names in a scalar formula that have no value of their own; NoValueError if it is none."""
+class Point(dict[str, Value]):
+    """Fixed values of the letters that were asked for; points differ in their signs and sizes."""
+
+    def __init__(self, salt: int) -> None:
+        """Start without letters, with the number of the point."""
+        super().__init__()
+        self._salt = salt
+
+    def __missing__(self, name: str) -> Value:
+        """The letter's value, which depends on its name and the salt alone."""
+        code = ord(name[-1])
+        is_negative = (0, code, ~code, code >> 1, 0, 1)[self._salt] & 1
+        size = 300 + zlib.crc32(f"{name} {self._salt}".encode()) % 3001
+        # Also far from 0, where `|x-9|` is not `9-x`.
+        size = Fraction(size, 1009) + (size if self._salt >= N_NEAR else 0)
+        self[name] = -size if is_negative else size
+        return self[name]
+
+
+N_POINTS, N_NEAR = 6, 4
+"""Points at which formulas with letters are compared; those near 0, which come first."""
+
+
+def at_points(function: Callable[[Point], Any]) -> list[Any]:
+    """What a function gives at all points; None where that is beyond the limits far from 0."""
+    found: list[Any] = []
+    for salt in range(N_POINTS):
+        try:
+            found.append(function(Point(salt)))
+        except LimitError:
+            if salt < N_NEAR:
+                raise
+            found.append(None)
+    return found
+
+
+def value(node: Node, at: Mapping[str, Value]) -> Value:
+    """The value where letters have values; NoValueError where it has none."""
+    try:
+        return snapped(_value(node, at))
+    except NoValueError:
+        raise
+    except (
+        ArithmeticError,
+        TypeError,
+        ValueError,
+        LookupError,
+        mpmath.libmp.NoConvergence,
+    ) as error:
+        raise NoValueError from error
+
+
+def _value(node: Node, at: Mapping[str, Value]) -> Value:
     kind, text, parts = node
-    if kind == "name":
-        if text in _NO_LETTER or text.startswith(r"\mathbb"):
-            raise NoValueError
-        return frozenset() if text in _CONSTANTS else frozenset((text,))
-    if kind == "sub" or text[:1] == "'" or text in _MARKS:  # a name with an index or a mark
-        if parts[0].kind not in ("name", "sub", "post") or not letters(parts[0]):
-            raise NoValueError
-        return frozenset((write(node),))
-    is_scalar = kind in _MANY or (kind in _ONE and len(parts) == 1 and text != "%")
-    if not is_scalar or (kind == "prod" and _is_ordered(parts)):
+    if kind == "num":
+        whole, _, period = text.rstrip("}").partition(r"\overline{")
+        lead = len(whole.partition(".")[2])
+        tail = Fraction(int(period or 0), (10 ** len(period or "0") - 1) * 10**lead)
+        return Fraction(whole.rstrip(".")) + tail
+    if kind == "name" and text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if is_name(node):
+        return at[write(node)]
+    if kind not in _OPERATIONS or text == "%" or (kind == "prod" and _is_ordered(parts)):
         raise NoValueError
-    return frozenset().union(*map(letters, parts))
+    inner = [snapped(_value(part, at)) for part in parts]
+    if kind == "pow" and parts[0].text == "e":
+        return _function("exp", inner[1])
+    return _OPERATIONS[kind](*inner, *((text,) if kind in ("func", "post") else ()))
 
 
 def _is_ordered(factors: tuple[Node, ...]) -> bool:
@@ -78,56 +126,6 @@ def _is_ordered(factors: tuple[Node, ...]) -> bool:
     return all(node.kind == "name" and node.text.isupper() for node in factors) or any(
         left.text in ("f", "g", "h") and right.kind == "()" for left, right in pairwise(factors)
     )
-
-
-SALTS = range(4)
-"""Points at which formulas with letters are compared."""
-
-
-def point(names: Iterable[str], salt: int) -> dict[str, Value]:
-    """Fixed values of letters: all positive for salt 0, of mixed signs for the others."""
-    return {
-        name: Fraction(300 + zlib.crc32(f"{name} {salt}".encode()) % 3001, 1009)
-        * (-1 if (0, ord(name[-1]), ~ord(name[-1]), ord(name[-1]) >> 1)[salt] & 1 else 1)
-        for name in names
-    }
-
-
-def value(node: Node, at: Mapping[str, Value]) -> Value:
-    """The value where letters have values; NoValueError where it has none."""
-    try:
-        return snapped(_value(node, at))
-    except (ArithmeticError, TypeError, mpmath.libmp.NoConvergence) as error:
-        raise NoValueError from error
-
-
-def _value(node: Node, at: Mapping[str, Value]) -> Value:
-    kind, text, parts = node
-    if kind == "num":
-        whole, is_repeating, period = text.rstrip("}").partition(r"\overline{")
-        lead = len(whole.partition(".")[2])
-        tail = Fraction(int(period), (10 ** len(period) - 1) * 10**lead) if is_repeating else 0
-        return Fraction(whole.rstrip(".")) + tail
-    if kind in ("name", "sub", "cmd") or text[:1] == "'":
-        return _CONSTANTS[text] if text in _CONSTANTS else at[write(node)]
-    inner = [snapped(_value(part, at)) for part in parts]
-    if kind == "pow" and parts[0] == Node("name", "e"):
-        return _function("exp", inner[1])
-    if kind == "func":
-        return _function(text.rstrip("~"), *inner)
-    if kind == "post":
-        (value,) = inner
-        return _times(value, _context.pi / 180) if text == r"\circ" else _factorial(value, text)
-    return reduce(_FOLDED[kind], inner) if kind in _FOLDED else _OPERATIONS.get(kind, _only)(*inner)
-
-
-def _only(inner: Value) -> Value:
-    return inner
-
-
-def _float(number: Value) -> Value:
-    is_exact = isinstance(number, Fraction)
-    return _context.mpf(number.numerator) / number.denominator if is_exact else number
 
 
 def _bits(number: Value) -> int:
@@ -138,8 +136,6 @@ def _bits(number: Value) -> int:
 
 
 def _checked(number: Value) -> Value:
-    if not isinstance(number, Fraction) and not _context.isfinite(number):
-        raise NoValueError
     if abs(_bits(number)) > MAX_BITS:
         raise LimitError
     return number
@@ -149,29 +145,29 @@ def add(a: Value, b: Value) -> Value:
     """The sum; 0 where only rounding is left of it."""
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return _checked(a + b)
-    a, b = _float(a), _float(b)
     if not a or not b:
         return a or b
-    total, size = a + b, max(_bits(a), _bits(b))
+    sizes = _context.mag(_number(a)), _context.mag(_number(b))
+    total, size = _number(a) + _number(b), max(sizes)
     if not total or _bits(total) < size + _NOISE:
         return Fraction(0)
-    if min(_bits(a), _bits(b), _bits(total)) < size - _LOST:
+    if min(*sizes, _bits(total)) < size - _LOST:
         raise LimitError
     return total
 
 
 def _times(a: Value, b: Value) -> Value:
-    if not a or not b:
-        return Fraction(0)
     is_exact = isinstance(a, Fraction) and isinstance(b, Fraction)
-    return _checked(a * b if is_exact else _float(a) * _float(b))
+    return _checked(a * b if is_exact else _number(a) * _number(b))
 
 
 def ratio(a: Value, b: Value) -> Value:
     """The quotient; NoValueError where it divides by 0."""
-    if not snapped(b):
-        raise NoValueError
-    return _times(a, 1 / b)
+    return _times(a, 1 / snapped(b)) if b else _raise()
+
+
+def _raise(*_: Value) -> Value:
+    raise NoValueError
 
 
 def _power(base: Value, exponent: Value) -> Value:
@@ -179,11 +175,9 @@ def _power(base: Value, exponent: Value) -> Value:
         return Fraction(0)
     if isinstance(exponent, Fraction) and exponent.denominator < _MAX_DEGREE and base:
         root, times = _root(base, Fraction(exponent.denominator)), exponent.numerator
-        if isinstance(root, Fraction) and abs(root) == 1:
-            return root ** (times % 2)
-        if abs(times) * max(abs(_bits(root)) - 1, 1) > MAX_BITS:
+        if abs(times) * max(abs(_bits(root)) - 1, root not in (1, -1)) > MAX_BITS:
             raise LimitError
-        return _checked(root**times)
+        return root ** (times % 2) if root in (1, -1) else _checked(root**times)
     return _function("exp", _times(_function("ln", base), exponent))
 
 
@@ -199,58 +193,51 @@ def _root(base: Value, index: Value) -> Value:
         exact = Fraction(math.isqrt(base.numerator), math.isqrt(base.denominator))
         if exact * exact == base:
             return exact
-    return snapped(_context.root(_float(base), index.numerator))
+    return snapped(_context.root(_number(base), index.numerator))
 
 
 def _function(name: str, argument: Value, base: Value = None) -> Value:
-    number = _float(argument)
-    if name == "exp":
-        if _bits(number) > 13:
-            raise LimitError
-        return _context.exp(number)
     if name in ("ln", "log", "lg"):
-        if not argument:
-            raise NoValueError
-        base = Fraction(10) if base is None and name != "ln" else base
-        found = _context.log(number)
-        return found if base is None else ratio(found, _function("ln", base))
-    if base is not None or _bits(number) > 64:
+        base = 10 if base is None and name != "ln" else base
+        return _context.log(_number(argument), None if base is None else _number(base))
+    size = _context.mag(_number(argument))
+    if name == "exp" and size > 13:
+        raise LimitError
+    if base is not None or size > 64:
         raise NoValueError
-    found = getattr(_context, name.replace("arc", "a"))(number)
-    if _bits(found) > _LOST:  # a pole that rounding hides
+    found = getattr(_context, name.replace("arc", "a"))(_number(argument))
+    if name != "exp" and _bits(found) > _LOST:  # a pole that rounding hides
         raise NoValueError
-    return found if _bits(found) > _NOISE else Fraction(0)
+    return found if _bits(found) > _NOISE or name == "exp" else Fraction(0)
 
 
-def _factorial(argument: Value, marks: str = "!") -> Value:
-    if marks != "!":
-        raise NoValueError
-    if abs(_float(argument)) > _MAX_FACTORIAL:
+def _marked(argument: Value, marks: str) -> Value:
+    if marks == DEGREE:
+        return _times(argument, _context.pi / 180)
+    return _factorial(argument) if marks == "!" else _raise()
+
+
+def _factorial(argument: Value) -> Value:
+    if abs(_number(argument)) > _MAX_FACTORIAL:
         raise LimitError
     if isinstance(argument, Fraction) and argument.denominator == 1 and argument >= 0:
         return Fraction(math.factorial(argument.numerator))
-    return _context.gamma(_float(argument) + 1)
+    return _context.factorial(_number(argument))
 
 
 def _binomial(n: Value, k: Value) -> Value:
     if isinstance(k, Fraction) and k.denominator == 1 and 0 <= k <= _MAX_FACTORIAL:
         steps = (ratio(add(n, Fraction(-j)), Fraction(j + 1)) for j in range(k.numerator))
         return reduce(_times, steps, Fraction(1))
-    below = _times(_factorial(k), _factorial(snapped(add(n, -k))))
-    return ratio(_factorial(n), below)
+    return ratio(_factorial(n), _times(_factorial(k), _factorial(snapped(add(n, -k)))))
 
 
-def _floor(argument: Value) -> Value:
-    if isinstance(argument, _context.mpc):
-        raise NoValueError
-    is_exact = isinstance(argument, Fraction)
-    return Fraction(math.floor(argument) if is_exact else int(_context.floor(argument)))
-
-
-_FOLDED: dict[str, Callable[[Value, Value], Value]] = {"sum": add, "prod": _times, "mixed": add}
 _OPERATIONS: dict[str, Callable[..., Value]] = {
-    "neg": lambda a: -a, "div": ratio, "pow": _power, "root": _root, "binom": _binomial, "||": abs,
-    r"\lfloor\rfloor": _floor, r"\lceil\rceil": lambda a: -_floor(-a),
+    "sum": lambda *terms: reduce(add, terms), "prod": lambda *factors: reduce(_times, factors),
+    "mixed": add, "neg": lambda a: -a, "div": ratio, "pow": _power, "root": _root, "post": _marked,
+    "func": lambda *inner: _function(inner[-1][1:], *inner[:-1]), "binom": _binomial, "||": abs,
+    r"\lfloor\rfloor": lambda a: a - a % 1, r"\lceil\rceil": lambda a: a + -a % 1,
+    **dict.fromkeys(("()", "[]", r"\{\}"), lambda a: a),
 }  # fmt: skip
 
 
@@ -260,10 +247,10 @@ def snapped(number: Value) -> Value:
         return number
     if isinstance(number, _context.mpc):
         least = _bits(number) + _NOISE
-        real, imaginary = (
-            part if _bits(part) > least else 0 for part in (number.real, number.imag)
-        )
+        real, imaginary = (p if _bits(p) > least else 0 for p in (number.real, number.imag))
         return _context.mpc(real, imaginary) if imaginary else snapped(_context.mpf(real))
+    if not _context.isfinite(number):
+        raise NoValueError
     sign, top, exponent, _ = number._mpf_
     if not top or abs(exponent + top.bit_length()) > _SNAP_BITS:
         return number if top else Fraction(0)
@@ -288,3 +275,13 @@ def digits(number: Value) -> str:
         return _context.nstr(number, _KEY_DIGITS)
     text = f"{number.numerator:x}" + (f"/{number.denominator:x}" if number.denominator > 1 else "")
     return text if len(text) < 60 else hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def isolated(gap: Node, at: Mapping[str, Value], name: str) -> tuple[str, Value]:
+    """The gap's slope in a letter, empty unless it is linear, and the letter where it is 0."""
+    start = value(gap, at)
+    moved = [value(gap, {**at, name: at[name] + step}) for step in (1, 3)]
+    slopes = [ratio(add(end, -start), Fraction(n)) for end, n in zip(moved, (1, 3), strict=True)]
+    if not slopes[0] or digits(slopes[0]) != digits(slopes[1]):
+        return "", None
+    return digits(slopes[0]), add(at[name], -ratio(start, slopes[0]))

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.base.errors import UserError, first_line, install
-from real.answers.ids import unusable
 from real.model.folder import PREFIX
-from real.problems.problem import Problem, ProblemSet, kind, problem_set
+from real.problems.problem import Problem, ProblemSet, check_answers, kind, problem_set
 from real.settings.groups import BOX_REQUEST, FieldMap, ProblemSettings
 
 Rows = Iterator[tuple[int, object]]
@@ -39,18 +38,8 @@ def read_problems(
         raise UserError(f"{named}: {config.problems} holds {len(problems)}; ask for fewer")
     part = slice(n_problems, n_all) if held_out else slice(n_problems)
     chosen = replace(problems, problems=problems.problems[part])
-    unknown = next((p.id for p in chosen if p.answer is None), None)
-    if with_answers and unknown is not None:
-        raise UserError(
-            f"labels = 'truth': problem {unknown!r} of {config.problems} has no answer; "
-            "add it or train on votes"
-        )
-    useless = next((p for p in chosen if with_answers and unusable(p.answer or "")), None)
-    if useless is not None:
-        raise UserError(
-            f"labels = 'truth': the answer to problem {useless.id!r} of {config.problems} can "
-            f"equal no response ({unusable(useless.answer or '')}); mend it or train on votes"
-        )
+    if with_answers:
+        check_answers([(p.id, p.answer) for p in chosen], config.problems)
     return chosen
 
 

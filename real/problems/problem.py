@@ -140,7 +140,7 @@ def problem_set(
                 problems[i] = replace(one, id=f"{one.id}-{seen[one.id]}")
     _check_distinct(source, [row for row, _ in numbered], problems)
     by_usual_name = tuple(what for what in fields if getattr(names, what) is None)
-    return ProblemSet(name, problems, fields, by_usual_name, tuple(_notices(problems, fields)))
+    return ProblemSet(name, problems, fields, by_usual_name, tuple(_notices(problems)))
 
 
 def _problem(source: str, row: int, values: dict[str, Any], fields: dict[str, str]) -> Problem:
@@ -239,19 +239,38 @@ def _check_distinct(source: str, rows: list[int], problems: list[Problem]) -> No
                 )
 
 
-def _notices(problems: list[Problem], fields: dict[str, str]) -> Iterable[str]:
-    unknown = sum(problem.answer is None for problem in problems)
-    if 0 < unknown < len(problems) and "answer" in fields:
-        yield f"{unknown} of {len(problems)} problems have no reference answer"
-    useless = [
-        (p.id, why) for p in problems if p.answer is not None and (why := unusable(p.answer))
-    ]
-    if useless:
-        first, why = useless[0]
-        yield (
-            f"{len(useless)} of {len(problems)} reference answers can equal no response, the first "
-            f"that of problem {first!r}: {why}"
+def check_answers(answers: Sequence[tuple[object, str | None]], labels_of: str = "") -> list[str]:
+    """Return notices of problems without a reference answer that a response can equal.
+
+    Args:
+        answers: (N,) ids of problems and their reference answers, if any.
+        labels_of: where they are from, if they are the labels: then the first such one is refused.
+    """
+    missing = [name for name, answer in answers if answer is None]
+    useless = [(name, why) for name, a in answers if a is not None and (why := unusable(a))]
+    if labels_of and missing:
+        raise UserError(
+            f"labels = 'truth': problem {missing[0]!r} of {labels_of} has no answer; "
+            "add it or train on votes"
         )
+    if labels_of and useless:
+        raise UserError(
+            f"labels = 'truth': the answer to problem {useless[0][0]!r} of {labels_of} can "
+            f"equal no response ({useless[0][1]}); mend it or train on votes"
+        )
+    notices = []
+    if 0 < len(missing) < len(answers):
+        notices.append(f"{len(missing)} of {len(answers)} problems have no reference answer")
+    if useless:
+        notices.append(
+            f"{len(useless)} of {len(answers)} reference answers can equal no response, the first "
+            f"that of problem {useless[0][0]!r}: {useless[0][1]}"
+        )
+    return notices
+
+
+def _notices(problems: list[Problem]) -> Iterable[str]:
+    yield from check_answers([(problem.id, problem.answer) for problem in problems])
     distinct = len({(problem.before, problem.prompt) for problem in problems})
     if distinct < len(problems):
         yield f"{len(problems) - distinct} problems repeat the prompt of another"

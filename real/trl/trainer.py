@@ -109,6 +109,8 @@ class GuardGRPOTrainer(GRPOTrainer):
         self.model.train()
         batches = self._first_votes()
         if self._log_of_run:
+            for notice in self.problems.notices:
+                self._log_of_run.notice(notice)
             visited = self.problems.prime(batches)
             self._log_of_run.write_visited(visited, {"step": 0, "epoch": 0}, self._votes)
         for _ in batches:  # the other processes only sample

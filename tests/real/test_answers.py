@@ -35,7 +35,8 @@ def box(answer: str) -> str:
         (r"is \boxed{5}. Put your answer within \boxed{}.", "5"), (r"\boxed{ } \boxed{$$}", " "),
         (r"\boxed 5", "5"), (r"\boxed\frac12", r"\frac12"), (r"\boxed\frac{1}{2}.", r"\frac{1}{2}"),
         (r"\boxed{1}, \boxed{2} and \boxed{3}", "3"), (r"\boxed\pi", r"\pi"),
-        (r"\boxed{\boxed{5}}", "5"), (r"\boxed{1} and \boxed{2", "1"),
+        (r"\boxed{\boxed{5}}", "5"), (r"\boxed{1} and \boxed{2", "1"), (r"\boxed{a\boxed{b}}", "b"),
+        (r"\boxed{5\boxed{}}", r"5\boxed{}"), (r"\boxed{5} \boxed{..}", "5"), (r"\boxed{{}}", "{}"),
     ],
 )  # fmt: skip
 def test_last_box(text: str, expected: str | None) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from real.answers import AnswerIds, Equality, canonical, classes
+from real.answers.canonical import names_in
 from real.answers.reader import read
-from real.answers.values import letters, value
+from real.answers.values import value
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
@@ -36,7 +37,7 @@ def writings(answer: str) -> list[str]:
     found += [f"{answer}.", rf"\displaystyle {answer}", rf"{answer}\,"]
     found += [answer.replace(r"\frac", command) for command in (r"\dfrac", r"\tfrac", r"\frac ")]
     tree = read(text)
-    if tree.kind in ("num", "neg", "div", "mixed") and not letters(tree):
+    if tree.kind in ("num", "neg", "div", "mixed") and not names_in(tree):
         number = value(tree, {})
         found += numbers(text, number) if isinstance(number, Fraction) else []
     return [*found, *equations(answer, text, tree.kind)]

@@ -198,6 +198,8 @@ class GuardTrainer(PPOTrainerSync):
         """Sample the votes of all problems before training, visit 0."""
         super().on_train_begin()
         if self._saved is None:
+            for notice in self.problems.notices:
+                self.log.notice(notice)
             visited = self.problems.prime(self._sampled())
             self.log.note(n_labels_before=self.problems.supervisor.n_labels())
             self.log.write_visited(visited, {"step": 0, "epoch": 0}, self._votes)

@@ -1,0 +1,151 @@
+r"""Sets of real numbers: intervals, points, conditions on one letter, and what is made of them.
+
+A cut is the place just before a number or just behind it, with the number's key. A set is a sorted
+list of cuts, at which it begins and ends in turn: `[1,2)` is the cuts before 1 and before 2.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from fractions import Fraction
+from functools import reduce
+from operator import and_, gt, or_
+from typing import Any, NamedTuple
+
+from real.answers.canonical import REALS
+from real.answers.reader import Node, is_name, write
+from real.answers.values import NoValueError, Point, at_points, digits, isolated, value
+
+
+class Cut(NamedTuple):
+    """A place on the line of real numbers."""
+
+    number: float | Fraction
+    is_behind: bool
+    text: str
+
+
+Cuts = list[Cut]
+_START, _END = Cut(-float("inf"), True, "-inf"), Cut(float("inf"), False, "inf")
+_REALS = [_START, _END]
+_INFINITY = Node("name", r"\infty")
+INFINITE = {_INFINITY: _END, Node("neg", parts=(_INFINITY,)): _START}
+"""Cuts of infinite ends of intervals."""
+EMPTY = (Node(r"\{\}"), Node("name", r"\emptyset"), Node("word", "empty set"))
+NAMED: dict[Node, Cuts] = {
+    **{node: [] for node in EMPTY}, REALS: _REALS,
+    Node("word", "all real numbers"): _REALS, Node("word", "all reals"): _REALS,
+}  # fmt: skip
+_COMBINED = {r"\cup": or_, r"\cap": and_, r"\setminus": gt}
+_SIDES = {"<": "0", r"\le": "01", "=": "1", r"\ge": "12", ">": "2", r"\ne": "02"}
+"""Of a number: below it, itself, above it."""
+_SUCH_THAT = ("|", r"\mid", ":")
+
+
+def set_key(node: Node) -> str:
+    """The key of a set of real numbers; NoValueError if the node is none."""
+    names = Point(0)
+    cuts = _set(node, names)
+    if len(names) > 1:
+        raise NoValueError
+    pairs = list(zip(cuts[::2], cuts[1::2], strict=True))
+    points = sorted(low.text for low, high in pairs if low.number == high.number)
+    spans = [
+        f"{'[('[low.is_behind]}{')]'[high.is_behind]}<{low.text}|{high.text}>"
+        for low, high in pairs
+        if low.number != high.number
+    ]
+    if len(points) == 1 and not spans:
+        return points[0]
+    return " u ".join(spans + [f"set<{'|'.join(points)}>"] * bool(points or not spans))
+
+
+def _combined(keeps: Callable[[int, int], int], one: Cuts, other: Cuts) -> Cuts:
+    """The set of what the rule keeps, by whether it is in the one and in the other."""
+    found: Cuts = []
+    for cut in sorted({*one, *other}):
+        if keeps(bisect_right(one, cut) % 2, bisect_right(other, cut) % 2) != len(found) % 2:
+            found.append(cut)
+    return found
+
+
+def _cut(number: Any, is_behind: bool) -> Cut:
+    text = digits(number)
+    return Cut(number if isinstance(number, Fraction) else Fraction(text), is_behind, text)
+
+
+def _end(node: Node, is_behind: bool) -> Cut:
+    return INFINITE[node] if node in INFINITE else _cut(value(node, {}), is_behind)
+
+
+def _set(node: Node, names: Point) -> Cuts:
+    kind, text, parts = node
+    if node in NAMED:
+        return NAMED[node]
+    if kind in ("()", "[]", "(]", "[)") and len(parts) == 2:
+        ends = [_end(parts[0], kind[0] == "("), _end(parts[1], kind[1] == "]")]
+        if ends[0].number < ends[1].number:
+            return ends
+    if kind == r"\{\}" and parts[0].kind == "rel":
+        return _set(Node("list", ",", parts), names)
+    if kind == r"\{\}":
+        points = ([_end(part, False), _end(part, True)] for part in parts)
+        return reduce(_union, points)
+    if kind == "setop" and text in _COMBINED:
+        sets = (_set(part, names) for part in parts)
+        return reduce(lambda one, other: _combined(_COMBINED[text], one, other), sets)
+    if kind == "rel":
+        return _where(text.split(), parts, names)
+    if kind == "list" and all(part.kind == "rel" for part in parts):
+        return _all_or_any(text, parts, names)
+    raise NoValueError
+
+
+def _all_or_any(sign: str, parts: tuple[Node, ...], names: Point) -> Cuts:
+    """Where all conditions hold, or one of them: `or`, and where a comma cannot mean `and`."""
+    sets = [_set(part, names) for part in parts]
+    both = reduce(lambda one, other: _combined(and_, one, other), sets)
+    if sign != "or" and (any(part.text == "=" for part in parts) or not (both or sign == ",")):
+        raise NoValueError
+    is_any = sign == "or" or not both
+    return reduce(_union, sets) if is_any else both
+
+
+def _where(signs: list[str], sides: tuple[Node, ...], names: Point) -> Cuts:
+    r"""Where a chain of relations holds: `1<x\le2`, `x\ne3`, `x\in\mathbb{R}\mid x>5`."""
+    found = _REALS
+    for at, (sign, left, right) in enumerate(zip(signs, sides, sides[1:], strict=False)):
+        if sign not in _SUCH_THAT:
+            found = _combined(and_, found, _side(left, sign, right, names))
+        elif at == 0 and not is_name(left):
+            raise NoValueError
+    if not names:
+        raise NoValueError
+    return found
+
+
+def _side(left: Node, sign: str, right: Node, names: Point) -> Cuts:
+    if sign in (r"\in", r"\notin") and is_name(left):
+        names[write(left)]
+        inside = _set(right, names)
+        return inside if sign == r"\in" else _combined(gt, _REALS, inside)
+    if sign not in _SIDES:
+        raise NoValueError
+    if left in INFINITE or right in INFINITE:
+        return _REALS
+    gap = Node("sum", parts=(left, Node("neg", parts=(right,))))
+    value(gap, names)
+    if len(names) != 1:
+        raise NoValueError
+    found = at_points(lambda at: isolated(gap, at, *names))
+    slope, place = found[0]
+    if not all(one and one[0] for one in found) or len({digits(one[1]) for one in found}) > 1:
+        raise NoValueError
+    before, behind = _cut(place, False), _cut(place, True)
+    sides = [[_START, before], [before, behind], [behind, _END]][:: -1 if slope[0] == "-" else 1]
+    return reduce(_union, [sides[int(n)] for n in _SIDES[sign]])
+
+
+def _union(one: Cuts, other: Cuts) -> Cuts:
+    return _combined(or_, one, other)
