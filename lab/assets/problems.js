@@ -212,15 +212,15 @@
     parts.fact.textContent = own ? "The label changed " + own.flips + " times in training."
       : "This replicate never visited the problem.";
     if (!own) return;
-    const { data, layout } = filled(template, own, parts.plot.clientWidth);
-    await window.Plotly.newPlot(parts.plot, data, layout, window.guardConfig);
+    const name = ["life", table.slug, problem, shown].join("-");
+    await window.guardDraw(parts.plot, filled(template, own, parts.plot.clientWidth), name);
     parts.plot.dataset.shown = problem + "-" + shown;
   }
 
   /* The figure that lab.figures.problems drew as a template, with one life's numbers; its texts are
      escaped there, since Plotly reads a subset of HTML in its labels. */
   function filled(template, own, width) {
-    const layout = { ...structuredClone(template.layout), template: window.guardTemplate };
+    const layout = structuredClone(template.layout);
     for (const axis of Object.keys(layout).filter((key) => key.startsWith("xaxis"))) {
       layout[axis].range = [-0.5, own.visit[own.visit.length - 1] + 0.5];
     }

@@ -13,12 +13,13 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from lab.base.columns import ROUNDING, Bools, Floats, Ints, flags, floats, group_mean, ints, where
+from lab.base.stats import mean_sd
 from lab.figures.problems import area_title, life_figure, shortened
 from lab.figures.style import FATE_COLOURS, safe
 from lab.measures.fate import FATES, FIRST, LAST, Histories, fate_codes, histories
 from lab.measures.problems import areas
-from lab.report.digest import ReportedComparison
-from lab.report.html import Html, deflated, figure_json, join, packed, plain, stored, tag
+from lab.report.digest import ReportedComparison, slugs
+from lab.report.html import Html, deflated, figure_json, join, packed, plain, stored, table, tag
 from lab.trace.schema import ROUTES
 from lab.trace.trace import Trace
 
@@ -117,12 +118,15 @@ def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET)
     See `packed_lives` for which lives the budget leaves out.
     """
     lives = packed_lives(worlds, budget)
-    parts = [_world(world, place, lives[place]) for place, world in enumerate(worlds)]
+    parts = [
+        _world(world, slug, place, lives[place])
+        for place, (world, slug) in enumerate(zip(worlds, slugs(worlds), strict=True))
+    ]
     look = packed(figure_json(life_template()), "life-template")
     return join([tag("p", HOW, class_="how"), *parts, look])
 
 
-def _world(world: ReportedComparison, place: int, lives: Mapping[Key, str]) -> Html:
+def _world(world: ReportedComparison, slug: str, place: int, lives: Mapping[Key, str]) -> Html:
     name, arms, pairs = f"problem-table-{place}", world.comparison.arms, world.comparison.pairs
     opened = [sorted(r for arm, r in lives if arm == k) for k in range(len(arms))]
     # Every arm has its own numbers wherever one arm's lives can be opened.
@@ -136,6 +140,7 @@ def _world(world: ReportedComparison, place: int, lives: Mapping[Key, str]) -> H
     # Data of the script, which treats all text as text.
     about = {
         "world": place,
+        "slug": slug,
         "title": world.name,
         "caption": f"All problems, {world.name}; ILA, FLA and MR in percent",
         "arms": [world.titles[arm] for arm in arms],
@@ -150,17 +155,39 @@ def _world(world: ReportedComparison, place: int, lives: Mapping[Key, str]) -> H
         ],
         "columns": plain(columns),
     }
-    hidden = tag("noscript", tag("p", "The table of problems needs JavaScript.", class_="absent"))
     return join(
         [
             tag("h3", world.name),
             tag("p", REDRAWN, class_="note") if redrawn(world) else None,
             tag("p", _which(world, opened), class_="how"),
-            tag("div", hidden, id=name, class_="problems", data_table=f"{name}-about"),
+            tag("div", id=name, class_="problems", data_table=f"{name}-about"),
+            _on_paper(world, columns, shown[0]),
             packed(json.dumps(about, separators=(",", ":")), f"{name}-about"),
             *(stored(text, f"life-{place}-{arm}-{r}") for (arm, r), text in lives.items()),
         ]
     )
+
+
+ON_PAPER = 20
+"""Rows of the table of problems where it cannot be scrolled."""
+
+
+def _on_paper(
+    world: ReportedComparison, columns: Mapping[str, NDArray[Any]], number: _Number
+) -> Html:
+    """The first problems with one number of each arm, for print and for readers without scripts."""
+    problems, arms = columns["problem"][:ON_PAPER].tolist(), range(len(world.comparison.arms))
+    rows = []
+    for place, problem in enumerate(problems):
+        values = [columns[f"{k}.{number.key}"][place] for k in arms]
+        if number.key == "fate":
+            cells = [WORST_FIRST[value - 1] if value else "not known" for value in values]
+        else:
+            cells = [mean_sd(100 * value, digits=0) for value in values]
+        rows.append([str(problem), *cells])
+    head = [f"problem, {number.name}", *world.titles.values()]
+    how = f"{len(rows)} of {len(columns['problem'])} problems; the page itself lists all of them."
+    return tag("div", tag("p", how, class_="small-how"), table(head, rows), class_="on-paper")
 
 
 def _which(world: ReportedComparison, opened: list[list[int]]) -> str:

@@ -10,7 +10,9 @@ from page_parts import figures_of, without_scripts
 from lab.__main__ import main
 from lab.base.arms import about
 from lab.compare.collection import GRID, RESULTS
-from lab.report.digest import markdown, overview, read, tables
+from lab.report.digest import overview, read
+from lab.report.export import tables
+from lab.report.markdown import markdown
 from lab.report.page import page
 
 EVIL = "<img src=x onerror=alert(1)></script>|`"

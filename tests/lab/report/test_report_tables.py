@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from lab.base.stats import paired_table
-from lab.report.digest import read, slugs, write_tables
+from lab.report.digest import read, slugs
+from lab.report.export import write_tables
 
 NAMES = ("arms", "metrics", "summary", "paired-ttrl", "paired-matched", "paired-vote")
 NAMES = (*NAMES, "dynamics", "windows")
