@@ -225,8 +225,10 @@
       layout[axis].range = [-0.5, own.visit[own.visit.length - 1] + 0.5];
     }
     const largest = 0.75 * (width - 80) / own.visit.length;
+    const percent = (y) => typeof y === "string"  // a letter per visit stands for its votes
+      ? [...y].map((letter, i) => 100 * (letter.codePointAt(0) - 48) / own.votes[i]) : y;
     const data = own.traces.map(([place, name, x, y, custom]) => {
-      const trace = { ...template.data[place], x: x || own.visit, y: y || x.map(() => 0) };
+      const trace = { ...template.data[place], x: x || own.visit, y: percent(y) || x.map(() => 0) };
       if (name !== null) trace.name = name;
       if (custom) trace.customdata = custom;
       const size = Math.max(3, Math.min(trace.marker?.size, largest));

@@ -26,6 +26,7 @@ from lab.figures.style import (
     PURPLE,
     SKY,
     VERMILLION,
+    WIDE_LEGEND,
     arm_order,
     arm_style,
     arm_title,
@@ -83,7 +84,7 @@ def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
         height,
         barmode="stack",
         bargap=0.28,
-        legend={"traceorder": "normal", "y": 1 + 26 / height, "maxheight": 1},
+        legend=WIDE_LEGEND | {"y": 1 + 26 / height},
         uniformtext={"minsize": 9, "mode": "hide"},  # what does not fit is left out
         margin={"r": 74},  # room for L/D
     )
@@ -301,7 +302,7 @@ def overhead_bars(table: pd.DataFrame, titles: Mapping[str, str] | None = None) 
         title_text=f"% of the step of {safe(arm_title(BASELINE, titles))}",
     )
     height = 150 + 46 * len(arms)
-    legend = {"traceorder": "normal", "y": 1 + 8 / height}
+    legend = WIDE_LEGEND | {"y": 1 + 8 / height}
     return styled(figure, height, barmode="stack", bargap=0.3, legend=legend)
 
 

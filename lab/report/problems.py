@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from lab.base.columns import ROUNDING, Bools, Floats, Ints, flags, floats, group_mean, ints, where
 from lab.base.stats import mean_sd
+from lab.compare.collection import Comparison
 from lab.figures.problems import area_title, life_figure, shortened
 from lab.figures.style import FATE_COLOURS, safe
 from lab.measures.fate import FATES, FIRST, LAST, Histories, fate_codes, histories
@@ -45,7 +46,7 @@ WORST_FIRST = (
 )
 """Fates in the order in which the table sorts them."""
 BUDGET = 150_000
-"""Characters of all lives of a page."""
+"""Characters of all lives of a page that hold further replicates than the first."""
 TOP = 5
 """Answers of a problem that keep an area of their own where a trace has votes."""
 Key = tuple[int, int]
@@ -283,46 +284,41 @@ def _summary(rows: pd.DataFrame, fates: pd.DataFrame | None, problem: Ints) -> d
 def packed_lives(
     worlds: Sequence[ReportedComparison], budget: int = BUDGET
 ) -> list[dict[Key, str]]:
-    """As many lives as fit, as deflated JSON: the first replicate of every arm, then the second.
+    """Lives as deflated JSON: the first replicate of every arm, and as many further ones as fit.
 
-    The first arm of each world always has its first replicate; further arms of that replicate
-    come one by one, further replicates with all their arms or not at all, so that arms can be
-    compared.
+    A replicate has all its arms or none, so that arms can be compared.
     """
-    traces = [[w.comparison.traces[arm] for arm in w.comparison.arms] for w in worlds]
     chosen: list[dict[Key, str]] = [{} for _ in worlds]
     going = set(range(len(worlds)))
     for replicate in range(max((len(w.comparison.pairs) for w in worlds), default=0)):
         for place in sorted(going):
             left = budget - sum(len(text) for own in chosen for text in own.values())
-            if not _add(traces[place], replicate, chosen[place], left):
+            found = _lives(worlds[place].comparison, replicate, left if replicate else None)
+            if found is None:
                 going.discard(place)
+            else:
+                chosen[place] |= found
     return chosen
 
 
-def _add(traces: Sequence[Trace], replicate: int, chosen: dict[Key, str], left: int) -> bool:
-    first = not chosen
+def _lives(comparison: Comparison, replicate: int, left: int | None) -> dict[Key, str] | None:
+    """The lives of a replicate under all arms that have it, None if they do not fit."""
     found: dict[Key, str] = {}
-    for arm, trace in enumerate(traces):
-        lives = replicate_lives(trace, replicate)
-        if not lives:
-            continue
-        text = deflated(json.dumps(lives, separators=(",", ":")))
-        left -= len(text)
-        if left < 0 and not (first and not found):
-            if first:
-                chosen.update(found)
-            return False
-        found[arm, replicate] = text
-    chosen.update(found)
-    return True
+    for place, arm in enumerate(comparison.arms):
+        if lives := replicate_lives(comparison.traces[arm], replicate):
+            found[place, replicate] = deflated(json.dumps(lives, separators=(",", ":")))
+        if left is not None and sum(map(len, found.values())) > left:
+            return None
+    return found
 
 
 def replicate_lives(trace: Trace, replicate: int) -> dict[int, dict[str, Any]]:
     """The lives of a replicate's problems, by problem; empty if it has none.
 
-    Each has `visit`, `flips` (in training) and `traces`: place in `life_template`, name or None for
-    the template's, x or None for all visits, y or None for zeros, text of the hover or None.
+    Each has `visit`, `votes` (of each visit), `flips` (in training) and `traces`: place in
+    `life_template`, name or None for the template's, x or None for all visits, y or None for zeros,
+    text of the hover or None. An area's y is percent, or a text of a letter per visit: `_ZERO` and
+    as many letters on as it has votes.
     """
     visits = where(trace.visits, replicate=replicate).sort_values(["problem", "visit"])
     votes = where(trace.votes, replicate=replicate).sort_values("problem")
@@ -336,6 +332,7 @@ def replicate_lives(trace: Trace, replicate: int) -> dict[int, dict[str, Any]]:
         training = ints(life, "visit") > 0
         lives[problem] = {
             "visit": life["visit"].tolist(),
+            "votes": life["n_votes"].tolist(),
             "flips": int((flags(life, "flipped") & training).sum()),
             "traces": [*_areas(life, own, names), *_marks(life, training, names)],
         }
@@ -348,11 +345,22 @@ def _of_problem(table: pd.DataFrame, problem: int) -> pd.DataFrame:
 
 
 def _areas(life: pd.DataFrame, votes: pd.DataFrame, names: Mapping[int, str]) -> Iterator[_Line]:
-    spare = iter(_SPARE)
+    spare, votes_of = iter(_SPARE), floats(life, "n_votes")
     for name, kind, share in areas(life, votes, names, TOP):
         if (share > ROUNDING).any():
             place = _KINDS.index(kind) if kind in _FIXED else next(spare)
-            yield [place, safe(area_title(name, kind)), None, plain((100 * share).round(2)), None]
+            yield [place, safe(area_title(name, kind)), None, _letters(share, votes_of), None]
+
+
+_ZERO, _MOST_VOTES = "0", 10_000
+
+
+def _letters(share: Floats, votes: Floats) -> str | list[float]:
+    """Counts as letters, a third of the digits' size; percent where they are no whole numbers."""
+    counts = np.rint(share * votes)
+    if counts.max(initial=0) > _MOST_VOTES or (np.abs(counts - share * votes) > 1e-6).any():
+        return plain((100 * share).round(2))
+    return "".join(chr(ord(_ZERO) + count) for count in counts.astype(int).tolist())
 
 
 def _marks(life: pd.DataFrame, training: Bools, names: Mapping[int, str]) -> Iterator[_Line]:
