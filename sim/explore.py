@@ -26,7 +26,6 @@ from lab.figures import fate_bars, lost_votes, training_progress
 from lab.measures import measured, update_by_replicate
 from lab.measures.dynamics import dynamics, run_windows
 from lab.measures.fate import fates
-from lab.study import control
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED, sizes
@@ -95,14 +94,15 @@ def with_state(base: SimConfig, state: State) -> SimConfig:
     """
     population, reading = (state.get(name) for name in CHOICES)
     if population not in (None, base.population):
-        own = sizes(str(population), None)
-        base = replace(base, population=str(population), **own)
+        chosen: dict[str, Any] = {"population": population, **sizes(str(population), None)}
+        base = replace(base, **chosen)
     if reading is not None and reading != reading_of(base):
         base = replace(base, guard=_guard(reading, base))
-    chosen = {s.name: state[s.element] for s in SLIDERS if state.get(s.element) is not None}
-    chosen = {name: type(read(base, name))(value) for name, value in chosen.items()}
-    chosen["n_samples"] = min(chosen.get("n_samples", base.n_samples), chosen["n_votes"])
-    return assign(base, chosen)
+    numbers = {s.name: state[s.element] for s in SLIDERS if state.get(s.element) is not None}
+    numbers = {name: type(read(base, name))(value) for name, value in numbers.items()}
+    votes = numbers.get("n_votes", base.n_votes)
+    numbers["n_samples"] = min(numbers.get("n_samples", base.n_samples), votes)
+    return assign(base, numbers)
 
 
 def checked(state: State) -> bool:
@@ -170,12 +170,12 @@ def simulated(config: SimConfig) -> dict[str, _Run]:
             raise UserError(job.reason)
     runs = {name: _run(jobs[name].config) for name in (BASELINE, GUARD)}
     matched = jobs[MATCHED]
-    of = matched.control or control(MATCHED)
-    assert of is not None
-    # Of a rule under the guard the unguarded run is the rule by itself.
-    plain = _run(matched.config)
-    tables = (run.metrics for run in (plain, runs[GUARD]))
-    chosen, *_ = find(of, matched.config, *tables, lambda own: _run(own).metrics)
+    assert matched.control is not None
+    plain = _run(matched.config)  # of a rule under the guard the rule by itself
+    own, guard = plain.metrics, runs[GUARD].metrics
+    chosen, *_ = find(
+        matched.control, matched.config, own, guard, lambda config: _run(config).metrics
+    )
     return runs | {MATCHED: _run(chosen), "memory": _run(jobs["memory"].config)}
 
 

@@ -28,9 +28,9 @@ def numbers(figure: go.Figure) -> pd.DataFrame:
         panel (its title), curve, x, y, low and high (of its band or whisker, NaN without), and
         value (of a cell of a heat map, NaN else).
     """
-    found = [trace for trace in figure.data if trace.meta == BAND]
-    bands = {_key(band): _edges(band) for band in found}
-    rows = [row for trace in figure.data for row in _rows(figure, trace, bands)]
+    traces: Any = figure.data
+    bands = {_key(trace): _edges(trace) for trace in traces if trace.meta == BAND}
+    rows = [row for trace in traces for row in _rows(figure, trace, bands)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -66,7 +66,7 @@ def _rows(
 def _panel(figure: go.Figure, trace: Any) -> str:
     """The title of the panel of a trace, which stands in the place of its axis."""
     place = int((trace.xaxis or "x")[1:] or 1) - 1
-    titles = figure.layout.annotations
+    titles: Any = figure.layout["annotations"]
     return _plain(titles[place].text) if place < len(titles) else ""
 
 
@@ -98,7 +98,7 @@ def write_figures(figures: Mapping[str, go.Figure], folder: Path) -> list[Path]:
             {
                 "fig": figure,
                 "path": place / f"{name}.{kind}",
-                "opts": {"format": kind, "height": figure.layout.height, **COLUMN},
+                "opts": {"format": kind, "height": figure.layout["height"], **COLUMN},
             }
             for name, figure in figures.items()
             for kind in kinds

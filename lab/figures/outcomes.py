@@ -26,7 +26,6 @@ from lab.figures.style import (
     PURPLE,
     SKY,
     VERMILLION,
-    WIDE_LEGEND,
     arm_order,
     arm_style,
     arm_title,
@@ -84,7 +83,7 @@ def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
         height,
         barmode="stack",
         bargap=0.28,
-        legend=WIDE_LEGEND | {"y": 1 + 26 / height},
+        legend={"traceorder": "normal", "y": 1 + 26 / height, "maxheight": 1},
         uniformtext={"minsize": 9, "mode": "hide"},  # what does not fit is left out
         margin={"r": 74},  # room for L/D
     )
@@ -232,7 +231,7 @@ def swept(rows: pd.DataFrame, axis: str, metric: Metric) -> go.Figure:
             of_arm = where(own, arm=arm)
             there = sorted(unique(of_arm, axis), key=values.index)
             found = [estimate(floats(where(of_arm, **{axis: x}), metric.name)) for x in there]
-            shown = {"name": safe(arm_title(arm)), "mode": "lines+markers"}
+            shown: dict[str, Any] = {"name": safe(arm_title(arm)), "mode": "lines+markers"}
             shown["showlegend"] = place is places[0]
             figure.add_trace(points(arm, there, found, metric.unit).update(shown), **place)
     figure.update_xaxes(title_text=safe(axis), tickvals=values, type="log" if is_log else None)
@@ -302,7 +301,7 @@ def overhead_bars(table: pd.DataFrame, titles: Mapping[str, str] | None = None) 
         title_text=f"% of the step of {safe(arm_title(BASELINE, titles))}",
     )
     height = 150 + 46 * len(arms)
-    legend = WIDE_LEGEND | {"y": 1 + 8 / height}
+    legend = {"traceorder": "normal", "y": 1 + 8 / height, "maxheight": 1}
     return styled(figure, height, barmode="stack", bargap=0.3, legend=legend)
 
 

@@ -118,9 +118,6 @@ _AXIS = {
     "title": {"standoff": 8, "font": {"size": 12}},
 }
 _LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "left", "x": 0}
-WIDE_LEGEND = {"xref": "container", "x": 0.02, "traceorder": "normal", "maxheight": 1}
-"""Of many entries above narrow panels: it takes the width of the names beside them too."""
-
 TEMPLATE = go.layout.Template(
     layout={
         "font": {"family": FONT, "size": 13, "color": INK},

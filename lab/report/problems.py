@@ -192,15 +192,13 @@ def _on_paper(
 
 
 def _which(world: ReportedComparison, opened: list[list[int]]) -> str:
-    n = len(world.comparison.pairs)
-    everyone = len(set(map(tuple, opened))) == 1
-    if everyone and len(opened[0]) == n:
+    n, there = len(world.comparison.pairs), sorted({r for own in opened for r in own})
+    if len(there) == n:
         return f"The lives of all {n} replicates can be opened." if n > 1 else ""
-    arms = zip(world.comparison.arms, opened, strict=True)
-    each = ", ".join(f"{world.titles[arm]} {_span(own)}" for arm, own in arms)
-    which, listed = (_span(opened[0]), "") if everyone else ("these", f": {each}")
-    why = "to keep the page small; lab.measures.problems reads the others from the run folder"
-    return f"The lives of {which} of {n} replicates can be opened, {why}{listed}."
+    return (
+        f"Of {n} replicates the lives of number {_span(there)} can be opened, under every arm, to "
+        "keep the page small; lab.measures.problems reads the others from the run folder."
+    )
 
 
 def _span(numbers: list[int]) -> str:

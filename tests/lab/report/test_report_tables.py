@@ -20,7 +20,7 @@ def worlds(runs):
 @pytest.fixture(scope="module")
 def folder(worlds, tmp_path_factory):
     target = tmp_path_factory.mktemp("csv") / "tables"
-    write_tables(worlds, target)
+    write_tables(worlds, [], target)
     return target
 
 
