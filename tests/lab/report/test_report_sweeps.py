@@ -53,7 +53,7 @@ def test_a_sweep_beside_runs_and_a_damaged_one(swept, add_run, capsys):
     (swept / "bad").mkdir()
     (swept / "bad" / RESULTS).write_text("cell,group,step,arm\n0,step,x,y\n")
     assert main([str(swept), "-o", str(swept / "page.html")]) == 0
-    assert f"left out: {swept}/bad: is damaged" in capsys.readouterr().err
+    assert f"left out: {swept}/bad/{RESULTS}: is damaged" in capsys.readouterr().err
     content = (swept / "page.html").read_text()
     assert 'id="sweeps"' in content and 'id="sim-test-fates"' in content
 
