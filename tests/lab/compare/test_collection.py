@@ -52,6 +52,8 @@ def test_folders_of_one_arm_are_joined_and_paired_by_seed(tmp_path, write):
         assert sorted(trace.steps["replicate"].unique()) == replicates
         assert sorted(trace.evals["replicate"].unique()) == replicates
         assert len(comparison.runs[arm]) == len(replicates)
+        rows = [len(table) // len(replicates) for table in (trace.visits, trace.steps, trace.evals)]
+        assert rows == [18, 8, 9] and len(trace.visits) == 18 * len(replicates)
     assert len(comparison.fates("ttrl")) == 6
     assert comparison.fates("ttrl") is comparison.fates("ttrl")
 
