@@ -304,7 +304,10 @@ def _layout(base: SimConfig) -> html.Div:
     known = list(CHOICES["population"]) if base.response is None else [base.population]
     populations = dcc.Dropdown(known, base.population, id="population", clearable=False)
     controls = [
-        html.P(f"Policy {base.policy}, {base.replicates} replicates."),
+        html.P(
+            f"Policy {base.policy}, {base.replicates} replicates. Move a slider, or type a number "
+            "and leave its box."
+        ),
         html.Div([html.Label("population", htmlFor="population"), populations]),
         html.Div(["guard as in ", switch], className="control"),
         *(_control(slider, read(base, slider.name)) for slider in SLIDERS),
