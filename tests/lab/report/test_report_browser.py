@@ -40,7 +40,7 @@ def test_all_figures_are_drawn_without_errors_or_requests(browser, report, width
             room: plot.getBoundingClientRect().width,
         }))""",
     )
-    assert len(drawn) == 20
+    assert len(drawn) == 22
     for figure in drawn:
         assert figure["svgs"] > 0
         assert figure["traces"] >= figure["given"] > 0, figure
