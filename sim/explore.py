@@ -1,68 +1,74 @@
-"""The page of `guard-sim explore`: a switch and sliders, and what the simulator makes of them."""
+"""The page of `guard-sim explore`: controls, and what the simulator makes of their settings."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlencode
 
 import pandas as pd
 import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html, no_update
 from flask import abort, request
 
-from guard_core import GuardConfig
-from lab.base.arms import arm, for_cell
+from guard_core import ConfigError, GuardConfig
+from lab.base.arms import BASELINE, GUARD, MATCHED, arm, for_cell, title, with_rule
 from lab.base.columns import floats
 from lab.base.errors import UserError
 from lab.base.settings import flattened, to_values
-from lab.base.stats import estimate, paired
+from lab.base.stats import Estimate, estimate, paired, with_interval
 from lab.compare.published import GUARDS
-from lab.figures import fate_bars
-from lab.figures.training import lost_votes, training_progress
+from lab.figures import fate_bars, lost_votes, training_progress
+from lab.measures import measured, update_by_replicate
 from lab.measures.dynamics import dynamics, run_windows
-from lab.measures.fate import fate_shares, fates
+from lab.measures.fate import fates
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
-from sim.studies.jobs import assign, read
+from sim.settings.populations import NAMED, sizes
+from sim.studies.jobs import assign, find, job_of, read
 
 
 class Slider(NamedTuple):
-    """One slider over the positions of the values that a setting may take."""
+    """A number that is moved or typed."""
 
     name: str
     label: str
-    values: Sequence[float]
-    """Ascending, of the setting's type."""
+    low: float
+    high: float
+    step: float
+    """Of the slider; whole for a setting that is."""
 
-    def position(self, value: float) -> int:
-        """The position whose value is nearest."""
-        return min(range(len(self.values)), key=lambda position: abs(self.values[position] - value))
-
-
-def _grid(first: float, last: float, step: float) -> tuple[float, ...]:
-    return tuple(round(first + step * k, 6) for k in range(round((last - first) / step) + 1))
+    @property
+    def element(self) -> str:
+        """Its name on the page and in a link."""
+        return self.name.replace(".", "-")
 
 
 SLIDERS = (
-    Slider("n_votes", "V, votes", (8, 16, 24, 32, 48, 64, 96, 128, 256)),
-    Slider("n_samples", "K, trained samples", (2, 4, 8, 16, 24, 32, 48, 64, 128, 256)),
-    Slider("step", "step size", (0.003, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.3)),
-    Slider("kappa_att", "coupling of the attractors", _grid(0, 0.5, 0.025)),
-    Slider("kappa_corr", "coupling of correct answers", _grid(0, 0.06, 0.004)),
-    Slider("att_share", "attractor's share of the wrong mass", _grid(0.05, 0.95, 0.05)),
-    Slider("guard.tau_FR", "tau_FR, contested above", _grid(0.05, 0.95, 0.05)),
-    Slider("guard.W", "W, window in visits", (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20)),
-    Slider("guard.beta_max", "beta_max, minority loss", _grid(0, 1, 0.05)),
-    Slider("guard.p_skip", "p_skip, chance to sit out", _grid(0, 1, 0.05)),
+    Slider("n_votes", "V, votes", 8, 256, 8),
+    Slider("n_samples", "K, trained samples", 2, 256, 2),
+    Slider("step", "step size", 0.002, 0.3, 0.002),
+    Slider("kappa_att", "coupling of the attractors", 0, 0.5, 0.025),
+    Slider("kappa_corr", "coupling of correct answers", 0, 0.06, 0.004),
+    Slider("att_share", "attractor's share of the wrong mass", 0.05, 0.95, 0.05),
+    Slider("guard.tau_FR", "tau_FR, contested above", 0.05, 0.95, 0.05),
+    Slider("guard.W", "W, window in visits", 1, 20, 1),
+    Slider("guard.beta_max", "beta_max, minority loss", 0, 1, 0.05),
+    Slider("guard.p_skip", "p_skip, chance to sit out", 0, 1, 0.05),
 )
 """The sliders, from top to bottom."""
 _NAMES = ("the paper's text", "one-step flip rate", "authors' scripts")
 READINGS: Mapping[str, str] = dict(zip(_NAMES, GUARDS, strict=True))
 """Readings of the guard by what the page calls them, and their arms."""
+CHOICES = {"population": tuple(NAMED), "reading": tuple(READINGS)}
+"""What is chosen from a list; None keeps what the page was started with."""
+
+State = Mapping[str, Any]
+"""Value of every control by its element."""
 
 
 def reading_of(config: SimConfig) -> str | None:
@@ -74,24 +80,56 @@ def _guard(reading: str, config: SimConfig) -> GuardConfig:
     return arm(for_cell(READINGS[reading], config.population)).guard
 
 
-def with_positions(
-    base: SimConfig, positions: Mapping[str, int], reading: str | None = None
-) -> SimConfig:
-    """The settings of sliders and switch, `base` where they set nothing.
+def state_of(config: SimConfig) -> dict[str, Any]:
+    """The state of the page that shows these settings."""
+    chosen = {"population": config.population, "reading": reading_of(config)}
+    return chosen | {slider.element: read(config, slider.name) for slider in SLIDERS}
 
-    More trained samples than votes are not possible; there all votes are trained on.
+
+def with_state(base: SimConfig, state: State) -> SimConfig:
+    """The settings of a state, `base` where it sets nothing.
+
+    Another population brings its size and length. More trained samples than votes are not possible;
+    there all votes are trained on. An impossible setting is a UserError or a ConfigError.
     """
-    if reading is not None:
+    population, reading = (state.get(name) for name in CHOICES)
+    if population not in (None, base.population):
+        chosen: dict[str, Any] = {"population": population, **sizes(str(population), None)}
+        base = replace(base, **chosen)
+    if reading is not None and reading != reading_of(base):
         base = replace(base, guard=_guard(reading, base))
-    chosen: dict[str, Any] = {}
-    for slider in SLIDERS:
-        position = positions[slider.name]
-        # A slider only takes values off its list once it is moved.
-        if position != slider.position(read(base, slider.name)):
-            chosen[slider.name] = slider.values[position]
-    votes = chosen.get("n_votes", base.n_votes)
-    chosen["n_samples"] = min(chosen.get("n_samples", base.n_samples), votes)
-    return assign(base, chosen)
+    numbers = {s.name: state[s.element] for s in SLIDERS if state.get(s.element) is not None}
+    numbers = {name: type(read(base, name))(value) for name, value in numbers.items()}
+    votes = numbers.get("n_votes", base.n_votes)
+    numbers["n_samples"] = min(numbers.get("n_samples", base.n_samples), votes)
+    return assign(base, numbers)
+
+
+def checked(state: State) -> bool:
+    """Return whether every value is one that the page's controls can have."""
+    numbers = [(state.get(s.element), s) for s in SLIDERS]
+    return all(state.get(name) in (None, *known) for name, known in CHOICES.items()) and all(
+        value is None or (type(value) in (int, float) and s.low <= value <= s.high)
+        for value, s in numbers
+    )
+
+
+def as_link(state: State, base: SimConfig) -> str:
+    """The query of a link that opens the page in a state: what differs from the start."""
+    start = state_of(base)
+    changed = {k: v for k, v in state.items() if v is not None and v != start[k]}
+    return f"?{urlencode(changed)}"
+
+
+def from_link(query: str, base: SimConfig) -> dict[str, Any] | None:
+    """The state of a link; None where it holds something that is none."""
+    given: dict[str, Any] = dict(parse_qsl(query.removeprefix("?")))
+    try:
+        given |= {s.element: float(given[s.element]) for s in SLIDERS if s.element in given}
+    except ValueError:
+        return None
+    state = state_of(base)
+    return state | given if given.keys() <= state.keys() and checked(given) else None
 
 
 def as_command(config: SimConfig) -> str:
@@ -109,33 +147,66 @@ def as_command(config: SimConfig) -> str:
     return shlex.join(words)
 
 
-def redraw(config: SimConfig) -> tuple[list[go.Figure], list[str]]:
-    """Simulate TTRL and the settings' guard on the same seeds: figures, and sentences."""
-    arms = {"ttrl": _run(replace(config, guard=GuardConfig.off())), "guard": _run(config)}
-    whole = pd.concat([over_time.assign(arm=name) for name, (over_time, _) in arms.items()])
-    shares = {name: shares for name, (_, shares) in arms.items()}
-    together = pd.concat(shares, names=["arm"])
-    damage = estimate(floats(shares["ttrl"], "TotalDeg"))
-    saved = paired(*(pd.Series(shares[name]["TotalDeg"]) for name in arms))
-    words = [
-        f"TTRL makes {damage.mean:.1f} % of the problems worse; the guard saves "
-        f"{saved.mean:+.1f} points, {saved.verdict}."
-    ]
-    for name, (over_time, _) in zip(("TTRL", "the guard"), arms.values(), strict=True):
-        windows = run_windows(over_time)
-        peak = estimate(100 * floats(windows, "fr_peak"))
-        collapse = estimate(floats(windows, "collapse"))
-        fate = f"collapses in epoch {collapse.mean:.0f}" if collapse.n else "never collapses"
-        words.append(f"Under {name} the flip rate peaks at {peak.mean:.1f} % and {fate}.")
-    words.append("Matched effort and the simple rivals: guard-sim compare.")
-    return [training_progress(whole), fate_bars(together), lost_votes(whole)], words
+class _Run(NamedTuple):
+    over_time: pd.DataFrame
+    metrics: pd.DataFrame
+    """`lab.measures.measured` with `update_norm`, by replicate."""
 
 
 @lru_cache(maxsize=64)
-def _run(config: SimConfig) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _run(config: SimConfig) -> _Run:
     trace = simulate(config)
     found = fates(trace.visits)
-    return dynamics(trace.visits, trace.evals, found), fate_shares(found)
+    own = measured(trace, found).assign(update_norm=update_by_replicate(trace.steps))
+    return _Run(dynamics(trace.visits, trace.evals, found), own)
+
+
+def simulated(config: SimConfig) -> dict[str, _Run]:
+    """TTRL, the settings' guard, TTRL at matched effort and vote memory, on the same seeds."""
+    names = (BASELINE, GUARD, MATCHED, "memory")
+    jobs = {name: job_of(config, {}, with_rule(name, config.rule)) for name in names}
+    for job in jobs.values():
+        if job.reason:
+            raise UserError(job.reason)
+    runs = {name: _run(jobs[name].config) for name in (BASELINE, GUARD)}
+    matched = jobs[MATCHED]
+    assert matched.control is not None
+    plain = _run(matched.config)  # of a rule under the guard the rule by itself
+    own, guard = plain.metrics, runs[GUARD].metrics
+    chosen, *_ = find(
+        matched.control, matched.config, own, guard, lambda config: _run(config).metrics
+    )
+    return runs | {MATCHED: _run(chosen), "memory": _run(jobs["memory"].config)}
+
+
+def redraw(config: SimConfig) -> tuple[list[go.Figure], str, list[str]]:
+    """Simulate the settings: figures, what the guard saves in one line, and further sentences."""
+    runs = simulated(config)
+    whole = pd.concat([run.over_time.assign(arm=name) for name, run in runs.items()])
+    together = pd.concat({name: run.metrics for name, run in runs.items()}, names=["arm"])
+    damage = estimate(floats(runs[BASELINE].metrics, "TotalDeg"))
+    headline = (
+        f"TTRL makes {damage.mean:.1f} % of the problems worse. The guard saves "
+        f"{_points(_saved(runs, GUARD, MATCHED))} points beyond matched effort; vote memory saves "
+        f"{_points(_saved(runs, 'memory', GUARD))} beyond the guard."
+    )
+    words = [f"The guard saves {_points(_saved(runs, GUARD, BASELINE))} points beyond TTRL."]
+    for name, run in runs.items():
+        windows = run_windows(run.over_time)
+        peak = estimate(100 * floats(windows, "fr_peak"))
+        collapse = estimate(floats(windows, "collapse"))
+        fate = f"collapses in epoch {collapse.mean:.0f}" if collapse.n else "never collapses"
+        words.append(f"{title(name)}: the flip rate peaks at {peak.mean:.1f} % and {fate}.")
+    return [training_progress(whole), fate_bars(together), lost_votes(whole)], headline, words
+
+
+def _saved(runs: Mapping[str, _Run], first: str, against: str) -> Estimate:
+    """How much less of the problems one arm makes worse than another, in points."""
+    return paired(*(pd.Series(runs[name].metrics["TotalDeg"]) for name in (against, first)))
+
+
+def _points(value: Estimate) -> str:
+    return f"{with_interval(value.mean, value.low, value.high)} ({value.shows()})"
 
 
 _FIGURES = ("progress", "fates", "lost")
@@ -146,102 +217,127 @@ _PAGE = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="data:,">{%css%}<style>STYLE</style></head>
 <body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>"""
+_LONGEST = 100_000
+"""Bytes of a request; those of the page have a few thousand."""
 
 
 def make_app(base: SimConfig) -> Dash:
-    """The page around one setting, where switch and sliders start."""
+    """The page around one setting, where its controls start."""
     app = Dash(
         "guard-sim explore", title="TTRL-Guard explorer", update_title="", serve_locally=True
     )
     app.index_string = _PAGE.replace("STYLE", _STYLE)
     app.layout = _layout(base)
-    app.server.before_request(_refuse_other_hosts)
-    app.server.before_request(lambda: _refuse_malformed(app.callback_map))
-    inputs = [Input(name, "value") for name in ("reading", *map(_element_id, SLIDERS))]
+    app.server.config["MAX_CONTENT_LENGTH"] = _LONGEST
+    names = [*CHOICES, *(slider.element for slider in SLIDERS)]
+    texts = ("headline", "words", "command", "problem")
     outputs = [
         *(Output(f"figure-{name}", "figure") for name in _FIGURES),
-        *(Output(name, "children") for name in ("words", "command", "problem")),
-        *(Output(f"{_element_id(slider)}-value", "children") for slider in SLIDERS),
+        *(Output(name, "children") for name in texts),
+        Output("link", "href"),
     ]
 
-    @app.callback(outputs, inputs)
-    def update(reading: str | None, *positions: int) -> list[Any]:
-        at = dict(zip((slider.name for slider in SLIDERS), positions, strict=True))
-        shown = [f"{slider.values[at[slider.name]]:g}" for slider in SLIDERS]
+    @app.callback(outputs, [Input(name, "value") for name in names])
+    def update(*values: Any) -> list[Any]:
+        state = dict(zip(names, values, strict=True))
+        if not checked(state):
+            abort(400)
         try:
-            config = with_positions(base, at, reading)
-            figures, words = redraw(config)
-        except UserError as error:
-            return [no_update] * 5 + [str(error), *shown]
-        return [*figures, [html.P(line) for line in words], as_command(config), "", *shown]
+            config = with_state(base, state)
+            figures, headline, words = redraw(config)
+        except (UserError, ConfigError) as error:
+            return [*[no_update] * 6, str(error), no_update]
+        told = [html.P(line) for line in words]
+        return [*figures, headline, told, as_command(config), "", as_link(state, base)]
+
+    @app.callback([Output(name, "value") for name in names], [Input("url", "search")])
+    def open_link(query: str | None) -> list[Any]:
+        state = from_link(query, base) if isinstance(query, str) and query else None
+        return [no_update] * len(names) if state is None else [state[name] for name in names]
+
+    @app.server.before_request
+    def refuse() -> None:
+        """Refuse pages of other sites, by a name that leads to this machine, and what is no update.
+
+        Dash answers some of what its page never sends with an error of its own.
+        """
+        if request.host.rpartition(":")[0] not in ("127.0.0.1", "localhost"):
+            abort(403)
+        if request.method == "POST" and not _is_update(app):
+            abort(400)
 
     return app
 
 
-def _refuse_other_hosts() -> None:
-    """Refuse requests that a page of another site sends by a name that leads to this machine."""
-    if request.host.rpartition(":")[0] not in ("127.0.0.1", "localhost"):
-        abort(403)
-
-
-def _refuse_malformed(known: Collection[str]) -> None:
-    """Answer updates that the page does not send, such as hand-made ones, with 400."""
-    if request.method != "POST":
-        return
-    body: Any = request.get_json(silent=True)
-    inputs = body.get("inputs") if isinstance(body, dict) else None
+def _is_update(app: Dash) -> bool:
+    """Return whether a request has the form of those of the page: each value may be anything."""
+    try:
+        body: Any = request.get_json(silent=True)
+    except RecursionError:
+        return False
+    if not isinstance(body, dict) or not isinstance(body.get("output"), str):
+        return False
+    known = app.callback_map.get(body["output"])
+    if known is None:
+        return False
+    targets = [name.rsplit(".", 1) for name in body["output"].strip(".").split("...")]
+    outputs = [{"id": name, "property": own} for name, own in targets]
+    inputs = body.get("inputs")
     if not isinstance(inputs, list) or not all(isinstance(own, dict) for own in inputs):
-        abort(400)
-    if [own.get("id") for own in inputs] != ["reading", *map(_element_id, SLIDERS)]:
-        abort(400)
-    reading, *places = (own.get("value") for own in inputs)
-    if reading not in (None, *READINGS) or body.get("output") not in list(known):
-        abort(400)
-    there = zip(places, SLIDERS, strict=True)
-    if not all(type(at) is int and at in range(len(slider.values)) for at, slider in there):
-        abort(400)
+        return False
+    form = [{k: v for k, v in own.items() if k != "value"} for own in inputs]
+    changed = body.get("changedPropIds", [])
+    return (
+        body.get("outputs") == outputs
+        and form == [{"id": own["id"], "property": own["property"]} for own in known["inputs"]]
+        and isinstance(changed, list)
+        and all(isinstance(name, str) for name in changed)
+        and body.get("state") in (None, [])
+    )
 
 
 def _layout(base: SimConfig) -> html.Div:
-    scale = f"{base.n_problems} problems, {base.epochs} epochs, {base.replicates} replicates"
     graphs: list[Any] = [
         dcc.Graph(id=f"figure-{name}", figure=go.Figure(), config=_CONFIG) for name in _FIGURES
     ]
     switch: Any = dcc.RadioItems(list(READINGS), reading_of(base), id="reading", inline=True)
+    known = list(CHOICES["population"]) if base.response is None else [base.population]
+    populations = dcc.Dropdown(known, base.population, id="population", clearable=False)
     controls = [
-        html.P(f"Population {base.population}, policy {base.policy}: {scale}."),
+        html.P(
+            f"Policy {base.policy}, {base.replicates} replicates. Move a slider, or type a number "
+            "and leave its box."
+        ),
+        html.Div([html.Label("population", htmlFor="population"), populations]),
         html.Div(["guard as in ", switch], className="control"),
         *(_control(slider, read(base, slider.name)) for slider in SLIDERS),
-        html.P(id="problem", className="problem", role="alert"),
+        html.P([html.A("Reset", href="/"), " ", html.A("Link to this state", id="link")]),
         html.H4("This setting"),
         html.Div([html.Pre(id="command"), dcc.Clipboard(target_id="command")], className="copy"),
     ]
-    # On a narrow page the words stay in sight while a slider below the figures is moved.
+    # On a narrow page the headline stays in sight while a control below it is moved.
     parts = [
+        dcc.Location(id="url", refresh=False),
         html.H1("Explore the extinction window"),
+        html.Div([html.P(id="headline"), html.P(id="problem", role="alert")], className="headline"),
         html.Div(controls, className="controls"),
-        html.Div(id="words", className="words"),
-        html.Div([html.Div(graph, className="wide") for graph in graphs], className="figures"),
+        html.Div(
+            [html.Div(id="words"), *(html.Div(graph) for graph in graphs)], className="figures"
+        ),
     ]
     return html.Div(parts, className="page")
 
 
 def _control(slider: Slider, value: Any) -> html.Div:
-    name, last = _element_id(slider), len(slider.values) - 1
     widget = dcc.Slider(
-        min=0,
-        max=last,
-        step=1,
-        value=slider.position(value),
-        id=name,
-        marks={p: f"{slider.values[p]:g}" for p in (0, last)},
+        min=slider.low,
+        max=slider.high,
+        step=slider.step,
+        value=value,
+        id=slider.element,
+        marks=None,
         updatemode="mouseup",
         included=False,
-        allow_direct_input=False,
+        allow_direct_input=True,
     )
-    label = html.Label([slider.label, html.B(f"{value:g}", id=f"{name}-value")], htmlFor=name)
-    return html.Div([label, widget], className="control")
-
-
-def _element_id(slider: Slider) -> str:
-    return slider.name.replace(".", "-")
+    return html.Div([html.Label(slider.label, htmlFor=slider.element), widget], className="control")

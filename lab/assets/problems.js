@@ -212,21 +212,23 @@
     parts.fact.textContent = own ? "The label changed " + own.flips + " times in training."
       : "This replicate never visited the problem.";
     if (!own) return;
-    const { data, layout } = filled(template, own, parts.plot.clientWidth);
-    await window.Plotly.newPlot(parts.plot, data, layout, window.guardConfig);
+    const name = ["life", table.slug, problem, shown].join("-");
+    await window.guardDraw(parts.plot, filled(template, own, parts.plot.clientWidth), name);
     parts.plot.dataset.shown = problem + "-" + shown;
   }
 
   /* The figure that lab.figures.problems drew as a template, with one life's numbers; its texts are
      escaped there, since Plotly reads a subset of HTML in its labels. */
   function filled(template, own, width) {
-    const layout = { ...structuredClone(template.layout), template: window.guardTemplate };
+    const layout = structuredClone(template.layout);
     for (const axis of Object.keys(layout).filter((key) => key.startsWith("xaxis"))) {
       layout[axis].range = [-0.5, own.visit[own.visit.length - 1] + 0.5];
     }
     const largest = 0.75 * (width - 80) / own.visit.length;
+    const percent = (y) => typeof y === "string"  // a letter per visit stands for its votes
+      ? [...y].map((letter, i) => 100 * (letter.codePointAt(0) - 48) / own.votes[i]) : y;
     const data = own.traces.map(([place, name, x, y, custom]) => {
-      const trace = { ...template.data[place], x: x || own.visit, y: y || x.map(() => 0) };
+      const trace = { ...template.data[place], x: x || own.visit, y: percent(y) || x.map(() => 0) };
       if (name !== null) trace.name = name;
       if (custom) trace.customdata = custom;
       const size = Math.max(3, Math.min(trace.marker?.size, largest));

@@ -3,10 +3,10 @@
 (function () {
   "use strict";
   const waiting = [...document.querySelectorAll(".plot[data-figure]")];
-  window.guardConfig = {
+  const config = {
     responsive: true,
     displaylogo: false,
-    modeBarButtons: [["toImage", "resetScale2d"]],
+    modeBarButtons: [["resetScale2d"]],
     plotlyServerURL: "",
   };
 
@@ -18,21 +18,37 @@
     return new Response(stream).text();
   };
 
+  /* What a figure looks like: on the page, and in a file as wide as a column of a paper. */
+  let look = null;
+
   async function load() {
     const script = document.createElement("script");
-    window.guardTemplate = JSON.parse(await window.guardText("plotly-template"));
+    look = JSON.parse(await window.guardText("plotly-look"));
     script.textContent = await window.guardText("plotly");
     document.body.append(script);
   }
 
   window.guardReady = load();
 
-  async function draw(place) {
-    const { data, layout } = JSON.parse(await window.guardText(place.dataset.figure));
-    await window.guardReady;
-    layout.template = window.guardTemplate;
+  /* Draws a figure under a name, which stands below it with a button that saves it. */
+  window.guardDraw = async function (place, { data, layout }, name) {
+    layout.template = look.template;
     if (place.clientWidth < 420) layout.font = { ...layout.font, size: 11 };
-    return window.Plotly.newPlot(place, data, layout, window.guardConfig);
+    await window.Plotly.newPlot(place, data, layout, config);
+    const file = { ...look.image, height: layout.height, filename: name };
+    const save = document.createElement("button"), line = document.createElement("p");
+    Object.assign(save, { type: "button", textContent: "Save SVG" });
+    save.onclick = () => window.Plotly.downloadImage(place, file);
+    line.className = "figure-name";
+    line.append(name + " ", save);
+    if (place.nextElementSibling?.className === line.className) place.nextElementSibling.remove();
+    place.after(line);
+  };
+
+  async function draw(place) {
+    const figure = JSON.parse(await window.guardText(place.dataset.figure));
+    await window.guardReady;
+    await window.guardDraw(place, figure, place.id);
   }
 
   /* A figure that comes near the screen goes to the head of the queue. */
@@ -56,10 +72,17 @@
     document.documentElement.dataset.drawn = "all";
   }
 
-  /* Folded parts are opened for print: paper cannot be clicked. What waits is drawn at once. */
+  /* Paper cannot be clicked and is narrower than a screen: folded parts are opened, figures get
+     the width of a page, and what waits is drawn at once. */
+  const PAPER = 680;
+  const figures = () => [...document.querySelectorAll(".plot.js-plotly-plot")];
   window.addEventListener("beforeprint", () => {
     waiting.splice(0).forEach(draw);
     document.querySelectorAll("details").forEach((part) => { part.open = true; });
+    figures().forEach((place) => window.Plotly.relayout(place, { width: PAPER, autosize: false }));
+  });
+  window.addEventListener("afterprint", () => {
+    figures().forEach((place) => window.Plotly.relayout(place, { width: null, autosize: true }));
   });
 
   /* Only after the first paint, which holds the summary. */

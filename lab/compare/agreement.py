@@ -28,7 +28,7 @@ from lab.base.arms import BASELINE, title
 from lab.base.columns import Floats, TextTable, finite_mean, floats, groups, select, unique, where
 from lab.base.errors import UserError
 from lab.base.stats import Estimate, mean_sd, paired, with_interval
-from lab.compare.collection import Comparison, gather
+from lab.compare.collection import MEASURED, Comparison, gather
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import FATES, fate_shares, fates
 from lab.trace.trace import Trace
@@ -36,8 +36,6 @@ from lab.trace.trace import Trace
 OTHER_HALF, COPY = "other half of the seeds", "copy of TTRL"
 ERRORS = ("final", "curve", "match_rate", "flip_rate", "fates")
 """Columns of errors in points."""
-MEASURED = "measured"
-"""The simulator's policy that predicts."""
 
 _CURVES = ("pass_at_1", "match_rate", "flip_rate")
 _SHARED = ("n_votes", "n_samples", "batch_size", "mini_batch", "epochs")

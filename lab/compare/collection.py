@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -67,8 +67,9 @@ def _joined(parts: list[tuple[Trace, dict[int, int]]], table: Table) -> pd.DataF
 GRID, RESULTS = "grid", "results.csv"
 """Folder of these runs inside that of the comparison, and its table of one row per policy, step,
 arm and replicate."""
-NULL = "independent"
-"""Policy of the null model: no problem moves another."""
+NULL, MEASURED = "independent", "measured"
+"""Policies of the simulator: the null model, in which no problem moves another, and that which
+predicts real runs."""
 _GRID_COLUMNS: dict[str, Any] = {
     **dict.fromkeys(("step", "replicate", "pass_start", "pass_final", "TotalDeg"), float),
     **dict.fromkeys(("policy", "arm", "status"), str),
@@ -162,6 +163,8 @@ class Comparison:
     def title(self) -> str:
         """Name of the comparison for readers."""
         world = WORLDS.get(self.world, self.world)
+        if self.manifests[0].config.get("policy") == MEASURED:
+            world += ", predicting real runs"
         return f"{world}: {self.task}" if self.task else world
 
     @property
@@ -215,7 +218,7 @@ def collect(folders: Path | str | Sequence[Path | str]) -> Collection:
     skipped = [item for item in found if isinstance(item, Skipped)]
     comparisons, repeated = gather(traces)
     skipped += [*repeated, *_add_grids(comparisons, folders)]
-    if not comparisons:
+    if not comparisons and not find_sweeps(folders):
         if skipped:
             raise UserError(skipped[0].reason)
         names = ", ".join(str(folder) for folder in folders) or "no folder"
@@ -241,11 +244,34 @@ def _add_grids(comparisons: Sequence[Comparison], tops: Sequence[Path | str]) ->
 
 def find_runs(folders: Path | str | Sequence[Path | str]) -> list[Path]:
     """Folders that hold a run, or tables without its `run.json`; sorted, each once."""
+    return _find(folders, lambda _, inner, files: FILE_NAME in files or "visits" in inner)
+
+
+def find_sweeps(folders: Path | str | Sequence[Path | str]) -> list[Path]:
+    """Folders that hold a sweep of settings, as `guard-sim sweep` leaves it; sorted, each once."""
+    return _find(folders, lambda place, _, files: RESULTS in files and _is_swept(place / RESULTS))
+
+
+def _is_swept(path: Path) -> bool:
+    if not path.is_file():  # a pipe of that name would never end
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline(len(_SWEPT)) == _SWEPT
+
+
+_SWEPT = "cell,group,"
+"""Start of the table of a sweep; that of runs beside a comparison starts in another way."""
+
+
+def _find(
+    folders: Path | str | Sequence[Path | str], wanted: Callable[[Path, list[str], list[str]], bool]
+) -> list[Path]:
     found: dict[Path, Path] = {}
     for top in map(Path, check_folders(folders)):
-        for place, inner, files in os.walk(top):
-            if FILE_NAME in files or "visits" in inner:
-                found.setdefault(Path(place).resolve(), Path(place))
+        for name, inner, files in os.walk(top):
+            place = Path(name)
+            if wanted(place, inner, files):
+                found.setdefault(place.resolve(), place)
                 inner.clear()
             # Hidden folders hold unfinished work, such as the search of matched effort.
             inner[:] = [name for name in inner if not name.startswith(".")]

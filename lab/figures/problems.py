@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from lab.base.columns import flags, floats, groups, ints, where
-from lab.base.stats import Estimate, estimate
+from lab.base.stats import estimate
 from lab.figures.style import (
     BLACK,
     BLUE,
@@ -25,11 +25,10 @@ from lab.figures.style import (
     VERMILLION,
     ArmStyle,
     arm_order,
-    arm_style,
     arm_title,
     band,
-    hover_sd,
     multiples,
+    points,
     safe,
     styled,
     translucent,
@@ -204,10 +203,10 @@ def scissor_panels(
             own = [where(thirds, arm=arm, third=third) for third in range(1, THIRDS + 1)]
             found = [estimate(factor * floats(part, column)) for part in own]
             shown = name | {"mode": "lines+markers", "showlegend": place is places[0]}
-            figure.add_trace(_points(arm, range(THIRDS), found, unit).update(shown), **place)
+            figure.add_trace(points(arm, range(THIRDS), found, unit).update(shown), **place)
         width = estimate(100 * floats(where(widths, arm=arm), "window"))
         shown = name | {"mode": "markers", "showlegend": False}
-        figure.add_trace(_points(arm, [number], [width], _WIDTH[1]).update(shown), **last)
+        figure.add_trace(points(arm, [number], [width], _WIDTH[1]).update(shown), **last)
     for (_, _, unit, factor), place in zip(PANELS, places, strict=True):
         span = [0, 104] if factor == 100 else None
         figure.update_yaxes(title_text=unit, range=span, rangemode="tozero", **place)
@@ -219,33 +218,6 @@ def scissor_panels(
         tickvals=[], title_text="methods", range=[-0.6, len(arms) - 0.4], ticktext=[], **last
     )
     return styled(figure, 640, legend={"y": 1 + 34 / 550}, hovermode="closest")
-
-
-def _points(arm: str, x: Sequence[int], found: list[Estimate], unit: str) -> go.Scatter:
-    style = arm_style(arm)
-    means = [value.mean for value in found]
-    sds = [value.sd if value.has_interval else 0.0 for value in found]
-    return go.Scatter(
-        x=list(x),
-        y=means,
-        customdata=hover_sd((v.sd for v in found), (v.n for v in found)),
-        line={"color": style.colour, "width": 2.2, "dash": style.dash},
-        marker={"color": style.colour, "symbol": style.symbol, "size": 8},
-        error_y={
-            "type": "data",
-            "array": sds,
-            # Shares and counts cannot fall below zero, so neither can their bars.
-            "arrayminus": np.minimum(sds, means),
-            "color": style.colour,
-            "thickness": 1.5,
-            "width": 4,
-        },
-        legendgroup=safe(arm),
-        hovertemplate=(
-            f"%{{y:.3g}}%{{customdata[0]}} {unit}, %{{customdata[1]}} replicates"
-            "<extra>%{fullData.name}</extra>"
-        ),
-    )
 
 
 _STYLES = {

@@ -20,6 +20,7 @@ from plotly.subplots import make_subplots
 
 from lab.base import arms
 from lab.base.columns import Floats
+from lab.base.stats import Estimate
 from lab.trace.schema import ROUTES
 
 ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
@@ -27,6 +28,9 @@ VERMILLION, PURPLE, BLACK = "#D55E00", "#CC79A7", "#4A4F57"
 GREY, PALE, INK, GRID = "#8A8F98", "#C4C8CE", "#1F2328", "#E3E6EA"
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+
+COLUMN = {"width": 420, "scale": 0.8}
+"""Size in pixels of a figure in a file: 3.5 inches wide, a column of a paper, its text 8 pt."""
 
 FATE_COLOURS = {
     "Stable Always Right": GREEN,
@@ -114,7 +118,6 @@ _AXIS = {
     "title": {"standoff": 8, "font": {"size": 12}},
 }
 _LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "left", "x": 0}
-
 TEMPLATE = go.layout.Template(
     layout={
         "font": {"family": FONT, "size": 13, "color": INK},
@@ -136,6 +139,10 @@ def styled(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     figure.layout.template = TEMPLATE
     figure.update_layout(height=height, **layout)
     return figure
+
+
+BAND = "band"
+"""`meta` of the area around a curve."""
 
 
 class Place(TypedDict):
@@ -182,9 +189,38 @@ def hover_sd(sd: Iterable[float], n: Iterable[int]) -> list[list[str | int]]:
     return [[f" ± {s:.2g}" if math.isfinite(s) else "", int(k)] for s, k in zip(sd, n, strict=True)]
 
 
+def points(arm: str, x: Sequence[Any], found: Sequence[Estimate], unit: str) -> go.Scatter:
+    """Means of an arm, which are no less than 0, with one standard deviation as whiskers."""
+    style = arm_style(arm)
+    means = [value.mean for value in found]
+    sds = [value.sd if value.has_interval else 0.0 for value in found]
+    return go.Scatter(
+        x=list(x),
+        y=means,
+        customdata=hover_sd((v.sd for v in found), (v.n for v in found)),
+        line={"color": style.colour, "width": 2.2, "dash": style.dash},
+        marker={"color": style.colour, "symbol": style.symbol, "size": 8},
+        error_y={
+            "type": "data",
+            "array": sds,
+            # Shares and counts cannot fall below zero, so neither can their bars.
+            "arrayminus": np.minimum(sds, means),
+            "color": style.colour,
+            "thickness": 1.5,
+            "width": 4,
+        },
+        legendgroup=safe(arm),
+        hovertemplate=(
+            f"%{{y:.3g}}%{{customdata[0]}} {unit}, %{{customdata[1]}} replicates"
+            "<extra>%{fullData.name}</extra>"
+        ),
+    )
+
+
 def band(x: Floats, low: Floats, high: Floats, colour: str, group: str) -> go.Scatter:
     """The area between two curves; it shows and hides with the curves of its group."""
     return go.Scatter(
+        meta=BAND,
         x=np.concatenate([x, x[::-1]]),
         y=np.concatenate([high, low[::-1]]),
         mode="lines",

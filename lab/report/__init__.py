@@ -17,27 +17,33 @@ from lab.options import POSITIONAL
 if TYPE_CHECKING:
     from lab.compare.collection import Skipped
     from lab.report.digest import ReportedComparison
+    from lab.report.sweeps import ReportedSweep
+
+    _Found = tuple[list[ReportedComparison], list[ReportedSweep]]
 
 
 @dataclass(frozen=True)
 class Report:
-    """Write one self-contained HTML page about the runs in some folders.
+    """Write one self-contained HTML page about the runs and sweeps in some folders.
 
     Or the same as Markdown (--format md) or as CSV tables (csv).
 
     Examples:
         guard-report runs/arms
         guard-report runs/sim runs/arms -o report.html
+        guard-report runs/arms --figures paper/figures
         guard-report runs/arms --format csv -o runs/tables
     """
 
     folders: Annotated[tuple[Path, ...], POSITIONAL]
-    """Run folders, or folders that hold some at any depth."""
+    """Folders of runs or sweeps, or folders that hold some at any depth."""
     output: Annotated[Path | None, "-o"] = None
     """The page; report.html in the first folder if left out, standard output for Markdown; for CSV
     a new folder."""
     format: Literal["html", "md", "csv"] = "html"
     """A page with figures; the tables as Markdown; tidy tables."""
+    figures: Path | None = None
+    """A new folder for every figure as SVG, PDF and CSV besides; needs Chrome or Chromium."""
     force: bool = False
     """Overwrite a file that is not a report."""
 
@@ -50,14 +56,25 @@ class Report:
             os.environ.setdefault(f"{library}_NUM_THREADS", "1")
         # Figures are many small objects and no garbage: looking for it takes a tenth of the time.
         gc.set_threshold(100_000, 50, 100)
-        write = {"html": self._page, "md": self._markdown, "csv": self._tables}
-        write[self.format]()
+        if self.figures is not None:
+            from lab.figures.files import check_exporter
 
-    def _page(self) -> None:
+            check_exporter()
+            check_new_folder(self.figures)
+        write = {"html": self._page, "md": self._markdown, "csv": self._tables}
+        worlds, sweeps = write[self.format]()
+        if self.figures is not None:
+            from lab.figures.files import write_figures
+            from lab.report.export import figures
+
+            for path in write_figures(figures(worlds, sweeps), self.figures):
+                print(path)
+
+    def _page(self) -> _Found:
         from lab.report.digest import HEADING, step_studies
         from lab.report.page import write_report
 
-        path, worlds, skipped = write_report(self.folders, self.output, force=self.force)
+        path, worlds, sweeps, skipped = write_report(self.folders, self.output, force=self.force)
         _tell(skipped)
         for world in worlds:
             print(one_line(world.name))
@@ -69,35 +86,42 @@ class Report:
             for line in study.words():
                 print(f"  {one_line(line)}")
         print(path)
+        return worlds, sweeps
 
-    def _markdown(self) -> None:
-        from lab.report.digest import markdown
+    def _markdown(self) -> _Found:
+        from lab.report.markdown import markdown
 
-        text = markdown(self._worlds())
+        worlds, sweeps = self._read()
+        text = markdown(worlds, sweeps)
         if self.output is None:
             print(text, end="")
-            return
+            return worlds, sweeps
         if self.output.exists() and not self.force:
             raise UserError(f"{self.output}: exists already; choose another -o or add --force")
         with whole(self.output) as temporary:
             temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
         print(self.output)
+        return worlds, sweeps
 
-    def _tables(self) -> None:
-        from lab.report.digest import write_tables
+    def _tables(self) -> _Found:
+        from lab.report.export import write_tables
 
         if self.output is None:
             raise UserError("--format csv writes several files; add -o FOLDER, a new folder")
         check_new_folder(self.output)
-        for path in write_tables(self._worlds(), self.output):
+        worlds, sweeps = self._read()
+        for path in write_tables(worlds, sweeps, self.output):
             print(path)
+        return worlds, sweeps
 
-    def _worlds(self) -> list[ReportedComparison]:
+    def _read(self) -> _Found:
         from lab.report.digest import read
+        from lab.report.sweeps import read_sweeps
 
         worlds, skipped = read(self.folders)
-        _tell(skipped)
-        return worlds
+        sweeps, damaged = read_sweeps(self.folders)
+        _tell([*skipped, *damaged])
+        return worlds, sweeps
 
 
 def _tell(skipped: Iterable[Skipped]) -> None:

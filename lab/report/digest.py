@@ -1,4 +1,4 @@
-"""Comparisons reduced to small tables: for the page, as Markdown and as CSV files."""
+"""Comparisons reduced to small tables, for pages and files."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ import itertools
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from guard_core.config import PARTS
 from lab.base import arms
-from lab.base.arms import BASELINE, DEMO_ARMS, GUARD, MATCHED, VOTE, rule_of, title
-from lab.base.columns import TextTable, finite_mean, floats, ints, select, unique, where, write_csv
-from lab.base.errors import one_line
-from lab.base.files import whole_folder
+from lab.base.arms import BASELINE, DEMO_ARMS, GUARD, MATCHED, VOTE, title
+from lab.base.columns import TextTable, finite_mean, floats, ints, select, unique, where
 from lab.base.stats import Estimate, counted, estimate, mean_sd, paired, paired_table
 from lab.base.stats import difference as difference_text
 from lab.compare.collection import Comparison, Grid, Skipped, collect
@@ -28,17 +25,14 @@ from lab.compare.tables import (
     Finding,
     comparison_table,
     difference,
-    flat,
     headline,
     metrics,
     metrics_of,
     over_steps,
-    rule_rows,
-    rule_table,
     with_vote,
 )
 from lab.figures.style import arm_order
-from lab.measures import BY_NAME, METRICS, PAGE
+from lab.measures import METRICS
 from lab.measures.dynamics import dynamics, run_windows
 from lab.measures.fate import MIN_VISITS, fewest_visits
 
@@ -247,7 +241,7 @@ _BASES = {"against": BASELINE, "over_vote": VOTE}
 def overview_table(world: ReportedComparison) -> TextTable:
     """`overview` as text; what no arm has is left out."""
     table = overview(world)
-    written = {name: difference_text if name in _BASES else _mean_sd for name in _COLUMNS}
+    written = {name: difference_text if name in _BASES else estimate_text for name in _COLUMNS}
     shown = {name: [*map(write, table[name])] for name, write in written.items()}
     shown = {name: cells for name, cells in shown.items() if any(cells)}
     columns = [table["title"], *shown.values(), table["seeds"].astype(str)]
@@ -381,175 +375,28 @@ def _lines(rows: pd.DataFrame, steps: Sequence[float], what: str) -> Iterator[li
             score, worse = (estimate(floats(best, name)) for name in (METRIC, "TotalDeg"))
             gap = difference(at_best, arm, BASELINE, METRIC)
             against = "" if arm == BASELINE else difference_text(gap)
-            cells += [chosen, _mean_sd(score), against, _mean_sd(worse)]
+            cells += [chosen, estimate_text(score), against, estimate_text(worse)]
         yield [title(arm) + what, *cells]
 
 
-def _mean_sd(value: Estimate) -> str:
+def estimate_text(value: Estimate) -> str:
+    """Mean and standard deviation of an estimate."""
     return mean_sd(value.mean, value.sd)
-
-
-_RULES_HEAD = (
-    "arm", "chosen step", "final pass@1 (%)", "gained (points)", "minus {base} at its best",
-    "minus the vote before training", "minus {base} at equal effort",
-    "labels right at the end (%)", "TotalDeg (%)", "Learned (%)", "update norm", "step time",
-)  # fmt: skip
-NOTE = (
-    "Every arm at its own best step size: each half of the seeds is judged at the step size that "
-    "was best on the other half, by final pass@1. Square brackets: 95 % t-interval over paired "
-    "seeds; **bold** where a difference leaves zero out. *Equal effort*: {base}, interpolated "
-    "between its step sizes to the arm's own mean update norm, seed by seed; empty where the arm "
-    "moves more or less than {base} does at any step size. Update norm and step time are multiples "
-    "of {base}'s, the former at each arm's best, the latter at equal step sizes. < and > mark a "
-    "best at the smallest or largest step size: a better one may lie beyond."
-)
-_SIDES = {"smallest": "&lt;", "largest": ">"}
-
-
-def rule_markdown(table: pd.DataFrame) -> str:
-    """`lab.compare.tables.rule_table` for a docs page or an issue."""
-    base = title(BASELINE)
-    rows = [_rule_cells(row) for row in table.to_dict("records")]
-    lines = TextTable([cell.format(base=base) for cell in _RULES_HEAD], rows).markdown()
-    return "\n".join([NOTE.format(base=base), "", *lines]) + "\n"
-
-
-def _rule_cells(row: dict[Any, Any]) -> list[str]:
-    sides = "".join(_SIDES[side] for side in row["edge"].split(", ") if side)
-    own = row["arm"] == BASELINE
-    return [
-        escaped(title(row["arm"])),
-        f"{row['steps']} {sides}".rstrip(),
-        _mean_sd(row["pass_final"]),
-        difference_text(row["gain"]),
-        "" if own else difference_text(row["against"]),
-        "" if row["arm"] == VOTE else difference_text(row["vote"]),
-        "" if own else difference_text(row["effort"]),
-        *(_mean_sd(row[name]) for name in ("label_final", "TotalDeg", "Learned")),
-        *(mean_sd(row[name], digits=2) for name in ("update", "seconds")),
-    ]
-
-
-def escaped(text: str) -> str:
-    """Return a text of a trace that can open no cell, tag or link in Markdown."""
-    for mark, harmless in (("\\", "\\\\"), ("|", "\\|"), ("<", "&lt;"), ("[", "\\["), ("`", "\\`")):
-        text = text.replace(mark, harmless)
-    return one_line(text)
-
-
-def _escaped(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    head, *rows = [[escaped(cell) for cell in row] for row in (head, *rows)]
-    return TextTable(head, rows).markdown()
-
-
-_COMPARED = tuple(BY_NAME[name] for name in ("pass_final", "maj_final", "TotalDeg"))
-
-
-def markdown(worlds: Sequence[ReportedComparison]) -> str:
-    """All comparisons, and every arm at its own best where a task was run at several step sizes."""
-    lines: list[str] = []
-    for world in worlds:
-        table = overview_table(world)
-        lines += [f"## {escaped(world.name)}", "", *_escaped(table.head, table.rows), ""]
-        lines += [f"* {escaped(finding.text)}" for finding in world.findings if finding.parts]
-        lines += [f"* {escaped(note)}" for note in world.notes]
-        if (lacking := missing(world)) is not None:
-            lines.append(f"* {escaped(lacking[0])}: `{one_line(lacking[1]).replace('`', '')}`")
-        rows = with_vote(over_steps([world.comparison]), ["replicate"])
-        lines += ["", *_metric_table(rows), "", *_difference_table(rows), ""]
-    for study in step_studies(worlds):
-        table = study.table()
-        lines += [f"## {escaped(f'{HEADING}: {study.name}')}", ""]
-        lines += [*_escaped(table.head, table.rows), ""]
-        lines += [*(f"* {escaped(line)}" for line in study.words()), "", study.how(), ""]
-    for found in families(worlds):
-        lines += _rules(found)
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _metric_table(rows: pd.DataFrame) -> list[str]:
-    names, found = unique(rows, "arm"), []
-    for metric in (*PAGE, *(BY_NAME[name] for name in ("fr_peak", "collapse", "drop"))):
-        values = [estimate(floats(where(rows, arm=arm), metric.name)) for arm in names]
-        texts = [f"{mean_sd(v.mean, v.sd, metric.digits)} ({v.n})" if v.n else "" for v in values]
-        if any(texts):
-            found.append([metric.label, *texts])
-    how = "Mean ± standard deviation over the seeds (number of seeds)."
-    return [how, "", *_escaped(["", *map(title, names)], found)]
-
-
-def _difference_table(rows: pd.DataFrame) -> list[str]:
-    names = unique(rows, "arm")
-    against = [arm for arm in REFERENCES if arm in names]
-    if len(names) < 2 or not against:
-        return []
-    # No vote has fates.
-    compared = itertools.product(against, _COMPARED)
-    pairs = [(base, m) for base, m in compared if base != VOTE or m.name != "TotalDeg"]
-    cells = [
-        [title(arm)]
-        + [
-            "" if arm == base else difference_text(difference(rows, arm, base, metric.name))
-            for base, metric in pairs
-        ]
-        for arm in names
-    ]
-    how = "Paired differences in points, 95 % t-interval; **bold** where it leaves zero out."
-    head = ["", *(f"{metric.called} - {title(base)}" for base, metric in pairs)]
-    return [how, "", *_escaped(head, cells)]
-
-
-def _rules(found: Sequence[Comparison]) -> list[str]:
-    names = {arm for comparison in found for arm in comparison.arms}
-    if BASELINE not in names or all(rule_of(arm) in (None, BASELINE) for arm in names):
-        return []
-    return ["", "## Rules", "", *rule_markdown(rule_table(rule_rows(found))).splitlines(), ""]
 
 
 _LONGEST = 60
 
 
-def slugs(worlds: Sequence[ReportedComparison]) -> list[str]:
-    """A distinct file name per comparison, such as `sim-llama-math500`."""
+def file_names(texts: Iterable[str]) -> list[str]:
+    """A distinct name for files per text, such as `sim-llama-math500`."""
     found: list[str] = []
-    for world in worlds:
-        whole = f"{world.comparison.world}-{world.comparison.task}".lower()
-        name = re.sub(r"[^a-z0-9]+", "-", whole)[:_LONGEST].strip("-") or "comparison"
+    for text in texts:
+        name = re.sub(r"[^a-z0-9]+", "-", text.lower())[:_LONGEST].strip("-") or "unnamed"
         names = (f"{name}-{place}" if place > 1 else name for place in itertools.count(1))
         found.append(next(distinct for distinct in names if distinct not in found))
     return found
 
 
-def write_tables(worlds: Sequence[ReportedComparison], folder: Path | str) -> list[Path]:
-    """Write the tables of all comparisons as CSV, one file each, and return the files."""
-    names = []
-    with whole_folder(Path(folder)) as place:
-        for world, slug in zip(worlds, slugs(worlds), strict=True):
-            for name, table in tables(world):
-                names.append(f"{slug}-{name}.csv")
-                write_csv(table, place / names[-1])
-    return [Path(folder) / name for name in names]
-
-
-def tables(world: ReportedComparison) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Name and content of every table that a comparison has data for."""
-    yield "arms", flat(overview(world))
-    if (grid := world.comparison.grid) is not None:
-        parts = {"no": grid.rows, "yes": grid.null}
-        yield "steps", pd.concat([own.assign(null_model=is_null) for is_null, own in parts.items()])
-    replicates = world.metrics.index.get_level_values("replicate")
-    seeds = [world.comparison.pairs[replicate][0] for replicate in replicates]
-    yield "metrics", world.metrics.reset_index().assign(seed=seeds)
-    long = world.summary.stack("metric", future_stack=True).reset_index()
-    known = select(long, long["n"].to_numpy() > 0)
-    yield "summary", known.assign(unit=[BY_NAME[name].unit for name in known["metric"]])
-    for reference, pairs in world.pairs.items():
-        yield f"paired-{reference}", pairs.assign(against=reference)
-    yield "dynamics", _arm_first(world.dynamics)
-    yield "windows", _arm_first(windows(world))
-    if no_fates(world) is None:
-        yield "fates", _arm_first(with_fates(world, world.comparison.fates))
-
-
-def _arm_first(table: pd.DataFrame) -> pd.DataFrame:
-    return table.reindex(columns=["arm", *(name for name in table.columns if name != "arm")])
+def slugs(worlds: Sequence[ReportedComparison]) -> list[str]:
+    """A name for files per comparison."""
+    return file_names(f"{w.comparison.world}-{w.comparison.task}" for w in worlds)

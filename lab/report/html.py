@@ -20,7 +20,7 @@ from plotly.offline import get_plotlyjs
 
 from lab.base.errors import UserError
 from lab.base.files import whole
-from lab.figures.style import TEMPLATE
+from lab.figures.style import COLUMN, TEMPLATE
 from lab.trace.manifest import now
 
 _VOID = frozenset({"meta", "br", "hr", "input", "col"})
@@ -92,8 +92,8 @@ def paragraphs(lines: Iterable[str], class_: str) -> Html | None:
 def plot(figure: go.Figure, name: str, alt: str, caption: str = "") -> Html:
     """A figure together with its data.
 
-    The name of the element is unique on the page and chosen in code; `alt` tells readers who cannot
-    see it what is drawn.
+    The name of the element is unique on the page, and that of the file a reader saves; `alt` tells
+    readers who cannot see it what is drawn.
     """
     source = f"{name}-data"
     place = tag(
@@ -163,8 +163,15 @@ def asset(name: str) -> Html:
 
 def library() -> Html:
     """The plotting library and the script that draws with it, to stand once below all figures."""
-    template = packed(json.dumps(TEMPLATE.to_plotly_json()), "plotly-template")
-    return join([template, stored(_plotly(), "plotly"), tag("script", asset("report.js"))])
+    # What a file of a figure looks like is said once, for the button and for `guard-report`.
+    look = {"template": TEMPLATE.to_plotly_json(), "image": {"format": "svg", **COLUMN}}
+    return join(
+        [
+            packed(json.dumps(look), "plotly-look"),
+            stored(_plotly(), "plotly"),
+            tag("script", asset("report.js")),
+        ]
+    )
 
 
 _POLICY = (

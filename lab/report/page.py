@@ -18,7 +18,6 @@ from lab.base.stats import interval, mean_sd, plus_minus
 from lab.compare.agreement import MEASURED
 from lab.compare.collection import Skipped
 from lab.compare.tables import Finding, Quantity
-from lab.figures.training import PROGRESS_PANELS, arm_curves
 from lab.measures import PAGE, Metric
 from lab.report.digest import (
     HEADING,
@@ -28,6 +27,7 @@ from lab.report.digest import (
     missing,
     overview_table,
     read,
+    slugs,
     step_studies,
 )
 from lab.report.html import (
@@ -40,12 +40,13 @@ from lab.report.html import (
     join,
     library,
     paragraphs,
-    plot,
     table,
     tag,
 )
+from lab.report.predictions import agreements
 from lab.report.problems import problem_sections
-from lab.report.sections import SECTIONS, agreements, render
+from lab.report.sections import SECTIONS, first, render, shown
+from lab.report.sweeps import ReportedSweep, read_sweeps, sweep_section
 from lab.trace.manifest import Manifest, now
 
 NOISE = (
@@ -114,12 +115,12 @@ def _outcome(parts: Sequence[Quantity]) -> str:
 
 def first_screen(worlds: Sequence[ReportedComparison]) -> Html:
     """What a reader came for."""
-    parts = [_world(world, place) for place, world in enumerate(worlds)]
+    parts = [_world(*own) for own in zip(worlds, slugs(worlds), strict=True)]
     studies = [_study(study) for study in step_studies(worlds)]
     return tag("section", *parts, *studies, tag("p", HOW, class_="small-how"), class_="first")
 
 
-def _world(world: ReportedComparison, place: int) -> Html:
+def _world(world: ReportedComparison, slug: str) -> Html:
     found = [f for f in world.findings[1:] if any(part.value.n for part in f.parts)]
     lacking = missing(world)
     left = [
@@ -128,8 +129,7 @@ def _world(world: ReportedComparison, place: int) -> Html:
         tag("ul", *(tag("li", sentence(finding)) for finding in found)) if found else None,
         tag("p", lacking[0], ": ", tag("code", lacking[1]), class_="lacking") if lacking else None,
     ]
-    figure = arm_curves(world.dynamics, PROGRESS_PANELS[-1:], world.titles, 215)
-    drawn = plot(figure, f"first-{place}", f"pass@1 of all arms over training, {world.name}")
+    drawn = shown(first(world), f"{slug}-first", world.name)
     return join([tag("h2", world.name), tag("div", tag("div", *left), drawn, class_="pair")])
 
 
@@ -331,9 +331,13 @@ GENERATOR = "ttrl-guard-lab report"
 """Marks a page as ours, so that it may be overwritten."""
 
 
-def page(worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]) -> str:
+def page(
+    worlds: Sequence[ReportedComparison],
+    skipped: Sequence[Skipped],
+    sweeps: Sequence[ReportedSweep] = (),
+) -> str:
     """The report as HTML."""
-    parts = list(_parts(worlds, skipped))
+    parts = list(_parts(worlds, skipped, sweeps))
     warnings = [f"{world.name}: {note}" for world in worlds for note in world.notes]
     made = f"Made {now()} by guard-report from the run folders; nothing on this page is fetched."
     body = tag(
@@ -344,7 +348,7 @@ def page(worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]) -> st
             tag("h1", "TTRL-Guard Lab: report"),
             paragraphs(warnings, "warn"),
         ),
-        first_screen(worlds),
+        first_screen(worlds) if worlds else None,
         _contents(parts),
         tag(
             "main",
@@ -355,25 +359,32 @@ def page(worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]) -> st
         library(),
         tag("script", asset("problems.js")),
     )
-    title = f"TTRL-Guard Lab report: {' · '.join(world.name for world in worlds)}"
+    names = " · ".join(own.name for own in (*worlds, *sweeps))
+    title = f"TTRL-Guard Lab report: {names}"
     return document(title, GENERATOR, body, asset("problems.css"))
 
 
 def _parts(
-    worlds: Sequence[ReportedComparison], skipped: Sequence[Skipped]
+    worlds: Sequence[ReportedComparison],
+    skipped: Sequence[Skipped],
+    sweeps: Sequence[ReportedSweep],
 ) -> Iterator[tuple[str, str, str, Html]]:
     """Anchor, group, heading and content of each section."""
+    if sweeps:
+        yield "sweeps", "In short", "Sweeps of settings", sweep_section(sweeps)
     if predicted := agreements(worlds):
         yield "agreement", "In short", "Real runs and their simulation", predicted
-    for section in SECTIONS:
+    for section in SECTIONS if worlds else ():
         yield section.name, section.group, section.heading, render(section, worlds)
     how = tag("p", f"{TABLE} {NOISE}", class_="how")
-    data = {
-        "table": ("All arms in one table", join([*map(_arm_table, worlds), how])),
-        "problems": ("Every problem and its life", problem_sections(worlds)),
-        "arms": ("What the arms and the worlds are", _arms(worlds)),
-        "runs": ("The runs and their settings", join(map(provenance, worlds))),
-    }
+    data: dict[str, tuple[str, Html]] = {}
+    if worlds:
+        data = {
+            "table": ("All arms in one table", join([how, *map(_arm_table, worlds)])),
+            "problems": ("Every problem and its life", problem_sections(worlds)),
+            "arms": ("What the arms and the worlds are", _arms(worlds)),
+            "runs": ("The runs and their settings", join(map(provenance, worlds))),
+        }
     if skipped:
         rows = [(str(item.folder), item.reason) for item in skipped]
         left_out = table(("folder", "why it was left out"), rows, class_="words")
@@ -396,11 +407,11 @@ def write_report(
     output: Path | str | None = None,
     *,
     force: bool = False,
-) -> tuple[Path, list[ReportedComparison], list[Skipped]]:
+) -> tuple[Path, list[ReportedComparison], list[ReportedSweep], list[Skipped]]:
     """Read the runs under some folders and write their report, see `lab.report.Report`.
 
     Returns:
-        The page's path, the comparisons that are on it, and the folders that were left out.
+        The page's path, the comparisons and sweeps on it, and the folders that were left out.
 
     Raises:
         UserError: no run can be used, or the page cannot be written or would overwrite another
@@ -414,10 +425,12 @@ def write_report(
     if output is not None or target.exists():
         _check(target, force)
     worlds, skipped = read(folders)
-    content = page(worlds, skipped)
+    sweeps, damaged = read_sweeps(folders)
+    skipped += damaged
+    content = page(worlds, skipped, sweeps)
     with whole(target) as temporary:
         temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
-    return target, worlds, skipped
+    return target, worlds, sweeps, skipped
 
 
 def _check(target: Path, force: bool) -> None:

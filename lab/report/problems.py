@@ -13,12 +13,14 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from lab.base.columns import ROUNDING, Bools, Floats, Ints, flags, floats, group_mean, ints, where
+from lab.base.stats import mean_sd
+from lab.compare.collection import Comparison
 from lab.figures.problems import area_title, life_figure, shortened
 from lab.figures.style import FATE_COLOURS, safe
 from lab.measures.fate import FATES, FIRST, LAST, Histories, fate_codes, histories
 from lab.measures.problems import areas
-from lab.report.digest import ReportedComparison
-from lab.report.html import Html, deflated, figure_json, join, packed, plain, stored, tag
+from lab.report.digest import ReportedComparison, slugs
+from lab.report.html import Html, deflated, figure_json, join, packed, plain, stored, table, tag
 from lab.trace.schema import ROUTES
 from lab.trace.trace import Trace
 
@@ -44,7 +46,7 @@ WORST_FIRST = (
 )
 """Fates in the order in which the table sorts them."""
 BUDGET = 150_000
-"""Characters of all lives of a page."""
+"""Characters of all lives of a page that hold further replicates than the first."""
 TOP = 5
 """Answers of a problem that keep an area of their own where a trace has votes."""
 Key = tuple[int, int]
@@ -117,12 +119,15 @@ def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET)
     See `packed_lives` for which lives the budget leaves out.
     """
     lives = packed_lives(worlds, budget)
-    parts = [_world(world, place, lives[place]) for place, world in enumerate(worlds)]
+    parts = [
+        _world(world, slug, place, lives[place])
+        for place, (world, slug) in enumerate(zip(worlds, slugs(worlds), strict=True))
+    ]
     look = packed(figure_json(life_template()), "life-template")
     return join([tag("p", HOW, class_="how"), *parts, look])
 
 
-def _world(world: ReportedComparison, place: int, lives: Mapping[Key, str]) -> Html:
+def _world(world: ReportedComparison, slug: str, place: int, lives: Mapping[Key, str]) -> Html:
     name, arms, pairs = f"problem-table-{place}", world.comparison.arms, world.comparison.pairs
     opened = [sorted(r for arm, r in lives if arm == k) for k in range(len(arms))]
     # Every arm has its own numbers wherever one arm's lives can be opened.
@@ -136,6 +141,7 @@ def _world(world: ReportedComparison, place: int, lives: Mapping[Key, str]) -> H
     # Data of the script, which treats all text as text.
     about = {
         "world": place,
+        "slug": slug,
         "title": world.name,
         "caption": f"All problems, {world.name}; ILA, FLA and MR in percent",
         "arms": [world.titles[arm] for arm in arms],
@@ -150,29 +156,49 @@ def _world(world: ReportedComparison, place: int, lives: Mapping[Key, str]) -> H
         ],
         "columns": plain(columns),
     }
-    hidden = tag("noscript", tag("p", "The table of problems needs JavaScript.", class_="absent"))
     return join(
         [
             tag("h3", world.name),
             tag("p", REDRAWN, class_="note") if redrawn(world) else None,
             tag("p", _which(world, opened), class_="how"),
-            tag("div", hidden, id=name, class_="problems", data_table=f"{name}-about"),
+            tag("div", id=name, class_="problems", data_table=f"{name}-about"),
+            _on_paper(world, columns, shown[0]),
             packed(json.dumps(about, separators=(",", ":")), f"{name}-about"),
             *(stored(text, f"life-{place}-{arm}-{r}") for (arm, r), text in lives.items()),
         ]
     )
 
 
+ON_PAPER = 20
+"""Rows of the table of problems where it cannot be scrolled."""
+
+
+def _on_paper(
+    world: ReportedComparison, columns: Mapping[str, NDArray[Any]], number: _Number
+) -> Html:
+    """The first problems with one number of each arm, for print and for readers without scripts."""
+    problems, arms = columns["problem"][:ON_PAPER].tolist(), range(len(world.comparison.arms))
+    rows = []
+    for place, problem in enumerate(problems):
+        values = [columns[f"{k}.{number.key}"][place] for k in arms]
+        if number.key == "fate":
+            cells = [WORST_FIRST[value - 1] if value else "not known" for value in values]
+        else:
+            cells = [mean_sd(100 * value, digits=0) for value in values]
+        rows.append([str(problem), *cells])
+    head = [f"problem, {number.name}", *world.titles.values()]
+    how = f"{len(rows)} of {len(columns['problem'])} problems; the page itself lists all of them."
+    return tag("div", tag("p", how, class_="small-how"), table(head, rows), class_="on-paper")
+
+
 def _which(world: ReportedComparison, opened: list[list[int]]) -> str:
-    n = len(world.comparison.pairs)
-    everyone = len(set(map(tuple, opened))) == 1
-    if everyone and len(opened[0]) == n:
+    n, there = len(world.comparison.pairs), sorted({r for own in opened for r in own})
+    if len(there) == n:
         return f"The lives of all {n} replicates can be opened." if n > 1 else ""
-    arms = zip(world.comparison.arms, opened, strict=True)
-    each = ", ".join(f"{world.titles[arm]} {_span(own)}" for arm, own in arms)
-    which, listed = (_span(opened[0]), "") if everyone else ("these", f": {each}")
-    why = "to keep the page small; lab.measures.problems reads the others from the run folder"
-    return f"The lives of {which} of {n} replicates can be opened, {why}{listed}."
+    return (
+        f"Of {n} replicates the lives of number {_span(there)} can be opened, under every arm, to "
+        "keep the page small; lab.measures.problems reads the others from the run folder."
+    )
 
 
 def _span(numbers: list[int]) -> str:
@@ -256,46 +282,41 @@ def _summary(rows: pd.DataFrame, fates: pd.DataFrame | None, problem: Ints) -> d
 def packed_lives(
     worlds: Sequence[ReportedComparison], budget: int = BUDGET
 ) -> list[dict[Key, str]]:
-    """As many lives as fit, as deflated JSON: the first replicate of every arm, then the second.
+    """Lives as deflated JSON: the first replicate of every arm, and as many further ones as fit.
 
-    The first arm of each world always has its first replicate; further arms of that replicate
-    come one by one, further replicates with all their arms or not at all, so that arms can be
-    compared.
+    A replicate has all its arms or none, so that arms can be compared.
     """
-    traces = [[w.comparison.traces[arm] for arm in w.comparison.arms] for w in worlds]
     chosen: list[dict[Key, str]] = [{} for _ in worlds]
     going = set(range(len(worlds)))
     for replicate in range(max((len(w.comparison.pairs) for w in worlds), default=0)):
         for place in sorted(going):
             left = budget - sum(len(text) for own in chosen for text in own.values())
-            if not _add(traces[place], replicate, chosen[place], left):
+            found = _lives(worlds[place].comparison, replicate, left if replicate else None)
+            if found is None:
                 going.discard(place)
+            else:
+                chosen[place] |= found
     return chosen
 
 
-def _add(traces: Sequence[Trace], replicate: int, chosen: dict[Key, str], left: int) -> bool:
-    first = not chosen
+def _lives(comparison: Comparison, replicate: int, left: int | None) -> dict[Key, str] | None:
+    """The lives of a replicate under all arms that have it, None if they do not fit."""
     found: dict[Key, str] = {}
-    for arm, trace in enumerate(traces):
-        lives = replicate_lives(trace, replicate)
-        if not lives:
-            continue
-        text = deflated(json.dumps(lives, separators=(",", ":")))
-        left -= len(text)
-        if left < 0 and not (first and not found):
-            if first:
-                chosen.update(found)
-            return False
-        found[arm, replicate] = text
-    chosen.update(found)
-    return True
+    for place, arm in enumerate(comparison.arms):
+        if lives := replicate_lives(comparison.traces[arm], replicate):
+            found[place, replicate] = deflated(json.dumps(lives, separators=(",", ":")))
+        if left is not None and sum(map(len, found.values())) > left:
+            return None
+    return found
 
 
 def replicate_lives(trace: Trace, replicate: int) -> dict[int, dict[str, Any]]:
     """The lives of a replicate's problems, by problem; empty if it has none.
 
-    Each has `visit`, `flips` (in training) and `traces`: place in `life_template`, name or None for
-    the template's, x or None for all visits, y or None for zeros, text of the hover or None.
+    Each has `visit`, `votes` (of each visit), `flips` (in training) and `traces`: place in
+    `life_template`, name or None for the template's, x or None for all visits, y or None for zeros,
+    text of the hover or None. An area's y is percent, or a text of a letter per visit: `_ZERO` and
+    as many letters on as it has votes.
     """
     visits = where(trace.visits, replicate=replicate).sort_values(["problem", "visit"])
     votes = where(trace.votes, replicate=replicate).sort_values("problem")
@@ -309,6 +330,7 @@ def replicate_lives(trace: Trace, replicate: int) -> dict[int, dict[str, Any]]:
         training = ints(life, "visit") > 0
         lives[problem] = {
             "visit": life["visit"].tolist(),
+            "votes": life["n_votes"].tolist(),
             "flips": int((flags(life, "flipped") & training).sum()),
             "traces": [*_areas(life, own, names), *_marks(life, training, names)],
         }
@@ -321,11 +343,22 @@ def _of_problem(table: pd.DataFrame, problem: int) -> pd.DataFrame:
 
 
 def _areas(life: pd.DataFrame, votes: pd.DataFrame, names: Mapping[int, str]) -> Iterator[_Line]:
-    spare = iter(_SPARE)
+    spare, votes_of = iter(_SPARE), floats(life, "n_votes")
     for name, kind, share in areas(life, votes, names, TOP):
         if (share > ROUNDING).any():
             place = _KINDS.index(kind) if kind in _FIXED else next(spare)
-            yield [place, safe(area_title(name, kind)), None, plain((100 * share).round(2)), None]
+            yield [place, safe(area_title(name, kind)), None, _letters(share, votes_of), None]
+
+
+_ZERO, _MOST_VOTES = "0", 10_000
+
+
+def _letters(share: Floats, votes: Floats) -> str | list[float]:
+    """Counts as letters, a third of the digits' size; percent where they are no whole numbers."""
+    counts = np.rint(share * votes)
+    if counts.max(initial=0) > _MOST_VOTES or (np.abs(counts - share * votes) > 1e-6).any():
+        return plain((100 * share).round(2))
+    return "".join(chr(ord(_ZERO) + count) for count in counts.astype(int).tolist())
 
 
 def _marks(life: pd.DataFrame, training: Bools, names: Mapping[int, str]) -> Iterator[_Line]:

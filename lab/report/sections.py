@@ -14,17 +14,8 @@ from lab.base.arms import BASELINE, GUARD, title
 from lab.base.columns import floats, group_mean, ints, select, where
 from lab.base.errors import UserError
 from lab.base.stats import estimate, mean_sd
-from lab.compare.agreement import (
-    CELLS,
-    MEANS,
-    MEASURED,
-    cell_table,
-    compare_cells,
-    mean_table,
-    predicts,
-)
 from lab.figures.problems import auroc_curves, scissor_panels
-from lab.figures.training import has_data, overlay, training_window
+from lab.figures.training import PROGRESS_PANELS, arm_curves, has_data, training_window
 from lab.measures import BY_NAME, WINDOW
 from lab.measures.dynamics import WARM_UP, step_seconds, window_share, window_width
 from lab.measures.fate import of_fate
@@ -35,7 +26,14 @@ from lab.measures.problems import (
     lost_problem_auroc,
     scissor,
 )
-from lab.report.digest import ReportedComparison, no_fates, windows, with_fates
+from lab.report.digest import (
+    ReportedComparison,
+    file_names,
+    no_fates,
+    slugs,
+    windows,
+    with_fates,
+)
 from lab.report.html import Child, Html, absent, join, plot, table, tag
 
 BANDS = "Lines are means over the replicates, bands one standard deviation of single replicates."
@@ -51,6 +49,8 @@ class Drawing:
     caption: str = ""
     heading: str = ""
     """Above the figure, where a section has several."""
+    key: str = ""
+    """What the names of the figures of a section differ in."""
     below: Html | None = None
     """A small table with the numbers."""
 
@@ -61,6 +61,7 @@ class Absent:
 
     why: str
     heading: str = ""
+    key: str = ""
 
 
 Piece = Drawing | Absent
@@ -93,33 +94,39 @@ def small_table(how: str, head: Sequence[Child], rows: Iterable[Sequence[Child]]
     return join([tag("p", how, class_="small-how"), table(head, rows, class_="small")])
 
 
+def named(section: Section, world: ReportedComparison, slug: str) -> list[tuple[str, Piece]]:
+    """The pieces of one comparison, each with the name of its figure."""
+    pieces = section.pieces(world)
+    keys = file_names(piece.key for piece in pieces)
+    own = (f"-{key}" if piece.key else "" for piece, key in zip(pieces, keys, strict=True))
+    return list(zip((f"{slug}-{section.name}{key}" for key in own), pieces, strict=True))
+
+
 def render(section: Section, worlds: Sequence[ReportedComparison]) -> Html:
-    """The comparisons side by side, stacked where there is no room, and how to read them.
+    """How to read the figures, and below it the comparisons side by side, stacked without room.
 
     Where no comparison has the data, the reasons stand alone: there is nothing to read.
     """
-    found = [section.pieces(world) for world in worlds]
-    reasons = {p.why for pieces in found for p in pieces if isinstance(p, Absent)}
-    drawn = any(isinstance(piece, Drawing) for pieces in found for piece in pieces)
+    found = [named(section, *own) for own in zip(worlds, slugs(worlds), strict=True)]
+    pieces = [piece for own in found for _, piece in own]
+    reasons = {piece.why for piece in pieces if isinstance(piece, Absent)}
+    drawn = any(isinstance(piece, Drawing) for piece in pieces)
     if not drawn and len(reasons) == 1:
         return absent(reasons.pop())
     columns = [
-        tag(
-            "div",
-            tag("h3", world.name),
-            *(_piece(p, f"{section.name}-{k}-{n}", world) for n, p in enumerate(pieces)),
-        )
-        for k, (world, pieces) in enumerate(zip(worlds, found, strict=True))
+        tag("div", tag("h3", world.name), *(shown(piece, name, world.name) for name, piece in own))
+        for world, own in zip(worlds, found, strict=True)
     ]
     how = tag("p", section.how, class_="how") if drawn else None
-    return join([tag("div", *columns, class_="worlds"), how])
+    return join([how, tag("div", *columns, class_="worlds")])
 
 
-def _piece(piece: Piece, name: str, world: ReportedComparison) -> Html:
+def shown(piece: Piece, name: str, world: str) -> Html:
+    """A figure under its heading, or the reason why there is none."""
     heading = tag("h4", piece.heading) if piece.heading else None
     if isinstance(piece, Absent):
         return tag("div", heading, absent(piece.why))
-    drawn = plot(piece.figure, name, f"{piece.alt}, {world.name}", piece.caption)
+    drawn = plot(piece.figure, name, f"{piece.alt}, {world}", piece.caption)
     return tag("div", heading, drawn, piece.below)
 
 
@@ -140,11 +147,17 @@ def _paired(world: ReportedComparison) -> Iterator[Piece]:
         measured = set(pairs["metric"][pairs["n"] > 0])
         shown = [BY_NAME[name] for name in PAIR_METRICS if name in measured]
         if not shown:
-            yield Absent(NO_PAIR, heading)
+            yield Absent(NO_PAIR, heading, reference)
             continue
         figure = figures.paired_differences(pairs, shown, world.titles)
         alt = f"Paired differences {heading.lower()} with intervals"
-        yield Drawing(figure, alt, heading=heading)
+        yield Drawing(figure, alt, heading=heading, key=reference)
+
+
+def first(world: ReportedComparison) -> Drawing:
+    """The one figure of the first screen."""
+    figure = arm_curves(world.dynamics, PROGRESS_PANELS[-1:], world.titles, 215)
+    return Drawing(figure, "pass@1 of all arms over training")
 
 
 def _progress(world: ReportedComparison) -> Iterator[Piece]:
@@ -216,15 +229,15 @@ def _prediction(world: ReportedComparison, arm: str) -> Piece:
         table = lost_problem_auroc(visits, fates, np.random.default_rng(0))
         in_time = flip_rate_in_time(visits, fates)
     except UserError as error:
-        return Absent(str(error), heading)
+        return Absent(str(error), heading, arm)
     if not np.isfinite(floats(table, "auroc")).any():
-        return Absent("No problem at stake was lost, or none was kept.", heading)
+        return Absent("No problem at stake was lost, or none was kept.", heading, arm)
     caption = (
         f"{100 * in_time:.0f} % of the lost problems had a flip rate above .3 before the last "
         "visit at which their label was right."
     )
     alt = f"AUROC of the prediction of lost problems by visit under {heading}"
-    return Drawing(auroc_curves(table), alt, caption, heading)
+    return Drawing(auroc_curves(table), alt, caption, heading, arm)
 
 
 def _guard(world: ReportedComparison) -> Iterator[Piece]:
@@ -242,7 +255,7 @@ def _guard(world: ReportedComparison) -> Iterator[Piece]:
                 f"1, {minority} % a minority candidate, and {skipped} % were skipped."
             )
             alt = f"Weights, touched visits and minority share over training, {name}"
-            yield Drawing(figures.guard_action(own), alt, caption)
+            yield Drawing(figures.guard_action(own), alt, caption, key=arm)
 
 
 def _mean(own: pd.DataFrame, column: str, factor: float) -> str:
@@ -383,37 +396,3 @@ SECTIONS = (
     ),
 )
 """In the order of the page."""
-
-
-_AGREEMENT = (
-    "The simulator's policy measured is the start model linearised over its token tree, trained "
-    "with the learning rate and all other settings of the real runs; nothing is fitted to their "
-    "outcome. The other half of the seeds is the error of one half of the real seeds for the "
-    f"other: the noise of the real runs. {BANDS}"
-)
-
-
-def agreements(worlds: Sequence[ReportedComparison]) -> Html | None:
-    """A figure with its table for every real comparison that simulated runs predict, if any."""
-    pairs = [
-        (real, simulated)
-        for real in worlds
-        for simulated in worlds
-        if predicts(simulated.comparison, real.comparison)
-        and set(simulated.comparison.arms) & set(real.comparison.arms)
-    ]
-    if not pairs:
-        return None
-    parts = []
-    for place, (real, simulated) in enumerate(pairs):
-        found = compare_cells(real.comparison, {MEASURED: simulated.comparison.traces})
-        cells, means = cell_table(found), mean_table(found)
-        figure = overlay(real.dynamics, simulated.dynamics, real.titles)
-        alt = f"FR, MR and pass@1 of real and simulated runs per arm, {real.name}"
-        parts += [
-            tag("h3", real.name),
-            plot(figure, f"agreement-{place}", alt),
-            small_table(CELLS, cells.head, cells.rows),
-            small_table(MEANS, means.head, means.rows),
-        ]
-    return join([*parts, tag("p", _AGREEMENT, class_="how")])

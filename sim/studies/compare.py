@@ -45,7 +45,7 @@ from lab.compare.effort import (
 from lab.compare.tables import facts, rule_table, with_vote
 from lab.measures import MEASURES, METRICS, Metric, measured
 from lab.measures.fate import FATES, MIN_VISITS, fates
-from lab.report.digest import rule_markdown
+from lab.report.markdown import rule_markdown
 from lab.study import Job, Outcome, Report, Study
 from lab.trace.manifest import FILE_NAME, LOCK_NAME, locked, read_manifest
 from lab.trace.trace import Trace, load

@@ -1,8 +1,5 @@
-import pytest
-
 from lab.base.arms import title
 from lab.compare.published import (
-    AIME24,
     AIME25,
     AMC,
     AVERAGE,
@@ -19,7 +16,6 @@ from lab.compare.published import (
     note_on_fate,
     note_on_pass,
     published_fate,
-    setting_of,
 )
 
 
@@ -60,16 +56,3 @@ def test_shares_that_are_no_number_of_problems_are_noted():
     assert noted == {(LLAMA, AMC, "guard", cell) for cell in cells}
     assert note_on_fate(Setting(LLAMA, AMC), "guard", "Degraded") == "no multiple of 1/83"
     assert "Degraded and Marginal Degraded" in note_on_fate(Setting(LLAMA, AMC), "guard", TOTAL)
-
-
-@pytest.mark.parametrize(
-    ("task", "expected"),
-    [
-        ("llama-math500", Setting(LLAMA, MATH)),
-        ("qwen3-aime24", Setting(QWEN3, AIME24)),
-        ("tiny", None),
-        ("qwen-dynamics", None),
-    ],
-)
-def test_which_published_cell_a_task_is_about(task, expected):
-    assert setting_of(task) == expected

@@ -3,7 +3,7 @@ import pytest
 
 from lab.compare.collection import collect
 from lab.compare.tables import rule_rows, rule_table
-from lab.report.digest import rule_markdown
+from lab.report.markdown import rule_markdown
 
 
 @pytest.fixture(scope="module")

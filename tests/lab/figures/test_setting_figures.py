@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from lab.base.errors import UserError
-from lab.figures import REGIMES, calibration_errors, overhead_bars, regime_map
+from lab.figures import calibration_errors, overhead_bars, regime_map
+from lab.figures.theory import REGIMES
 from lab.measures.dynamics import STEP, step_seconds
 
 

@@ -3,7 +3,6 @@ import pandas as pd
 import pytest
 
 from guard_core import Route
-from lab.base.errors import UserError
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import fates
 
@@ -77,13 +76,3 @@ def test_replicates_are_kept_apart_and_may_differ_in_length(make_visits, make_ev
     table = dynamics(pd.concat([short, long]))
     assert table["replicate"].tolist() == [0] * 5 + [2] * 3
     assert table["progress"].tolist() == [0, 0.25, 0.5, 0.75, 1, 0, 0.5, 1]
-
-
-def test_what_is_missing_is_named(visits, make_evals):
-    with pytest.raises(UserError, match="missing columns beta, skipped"):
-        dynamics(visits.drop(columns=["skipped", "beta"]))
-    evals = pd.DataFrame(make_evals([[0.1]])).drop(columns="maj_accuracy")
-    with pytest.raises(UserError, match="missing columns maj_accuracy"):
-        dynamics(visits, evals)
-    with pytest.raises(UserError, match="no visits"):
-        dynamics(visits.iloc[:0])

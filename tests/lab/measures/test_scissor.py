@@ -2,7 +2,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.base.errors import UserError
 from lab.measures.problems import scissor
 
 
@@ -56,12 +55,3 @@ def test_no_label_is_no_wrong_label_and_unknown_truth_is_left_out(make_visits):
     visits.loc[visits["problem"] == 1, "label_accuracy"] = np.nan
     found = scissor(visits, fates)
     assert found["n_problems"].tolist() == [1, 1, 1] and found["n_wrong"].tolist() == [0, 1, 0]
-
-
-def test_what_is_missing_is_named(make_visits):
-    visits = trace(make_visits, [[RIGHT]], [[RATES]])
-    fates = outcome((0, 0, "Degraded"))
-    with pytest.raises(UserError, match="scissor: missing columns match_rate"):
-        scissor(visits.drop(columns="match_rate"), fates)
-    with pytest.raises(UserError, match="scissor: missing columns fate"):
-        scissor(visits, fates.drop(columns="fate"))

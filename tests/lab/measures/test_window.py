@@ -4,7 +4,6 @@ import pytest
 
 from lab.base.errors import UserError
 from lab.measures.dynamics import run_windows, window_share, window_width
-from lab.measures.fate import fates
 
 
 def run(flips, scores, replicate=0):
@@ -89,13 +88,3 @@ def test_windows_of_another_run_are_refused():
     table = rates([0.2, 0.8], [0.1, 0.1])
     with pytest.raises(UserError, match="no window of replicate 1"):
         window_share(table, run_windows(rates([0.2, 0.8])))
-
-
-def test_width_is_the_mean_over_the_wanted_problems(make_visits):
-    lost = [0.6] * 4 + [0.0] * 7
-    late = [0.6] * 6 + [0.0] * 5
-    kept = [0.9] * 11
-    visits = pd.DataFrame(make_visits([[lost, late, kept]]))
-    table = window_width(visits, fates(visits))
-    assert table["n_problems"].item() == 2
-    assert table["window"].item() == pytest.approx((0.3 + 0.5) / 2)

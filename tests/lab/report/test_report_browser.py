@@ -40,7 +40,7 @@ def test_all_figures_are_drawn_without_errors_or_requests(browser, report, width
             room: plot.getBoundingClientRect().width,
         }))""",
     )
-    assert len(drawn) == 20
+    assert len(drawn) == 22
     for figure in drawn:
         assert figure["svgs"] > 0
         assert figure["traces"] >= figure["given"] > 0, figure
@@ -48,6 +48,17 @@ def test_all_figures_are_drawn_without_errors_or_requests(browser, report, width
     assert troubles == []
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
     assert requests[0] == report.as_uri()
+    if width == WIDTHS["desk"]:
+        with page.expect_download() as saved:
+            page.locator("#real-tiny-fates + .figure-name button").click()
+        assert saved.value.suggested_filename == "real-tiny-fates.svg"
+        assert 'width="336"' in saved.value.path().read_text()
+        page.emulate_media(media="print")
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        widths = page.eval_on_selector_all(".plot", "plots => plots.map(p => p.layout.width)")
+        assert set(widths) == {680}
+        shown = [page.locator(name).first.is_visible() for name in (".on-paper", ".problems")]
+        assert shown == [True, False]
     page.close()
 
 
@@ -61,7 +72,7 @@ def test_markup_from_a_run_is_shown_as_text(browser, add_run, tmp_path):
     assert "owned" not in page.title().replace(EVIL, "")
     assert page.locator("img, main b").count() == 0
     assert EVIL in page.locator("h2").first.inner_text()
-    legend = page.locator("#progress-0-0 .legendtext").all_text_contents()
+    legend = page.locator("[id$=-progress] .legendtext").all_text_contents()
     assert any(text.startswith("<img src=x") for text in legend)
     page.close()
 

@@ -3,8 +3,6 @@
 import csv
 import os
 import re
-import subprocess
-import sys
 from itertools import chain
 
 import pytest
@@ -90,11 +88,6 @@ def test_wrong_lines_are_refused_and_nothing_is_written(runs, tmp_path, capsys, 
     assert main(line) == 2
     assert said in failed(capsys)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_python_m_lab():
-    done = subprocess.run([sys.executable, "-m", "lab", "none"], capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.startswith("guard-report: none: no such folder")
 
 
 EVIL = "x\r# heading \\[a](https://evil) b\\|c `|` \x1b]0;owned\x07"

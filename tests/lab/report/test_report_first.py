@@ -10,7 +10,9 @@ from page_parts import figures_of, without_scripts
 from lab.__main__ import main
 from lab.base.arms import about
 from lab.compare.collection import GRID, RESULTS
-from lab.report.digest import markdown, overview, read, tables
+from lab.report.digest import overview, read
+from lab.report.export import tables
+from lab.report.markdown import markdown
 from lab.report.page import page
 
 EVIL = "<img src=x onerror=alert(1)></script>|`"
@@ -75,7 +77,7 @@ def test_one_row_per_arm_on_the_page_in_markdown_and_in_tables(runs):
         assert csv.loc[row["arm"], "pass_final"] == pytest.approx(row["pass_final"].mean)
     assert found["TTRL"][3] == "" and "<strong>+" in shown
     assert csv.loc["frozen", "against_low"] > 0
-    assert "first-0-data" in figures_of(content)
+    assert "real-tiny-first-data" in figures_of(content)
 
 
 def test_what_is_missing_is_one_line_with_a_command(add_run, tmp_path):

@@ -1,7 +1,8 @@
 import numpy as np
 
 from lab.compare.collection import gather
-from lab.report.digest import digest, markdown, read
+from lab.report.digest import digest, read
+from lab.report.markdown import markdown
 
 
 def cells_of(text, label):

@@ -65,7 +65,7 @@ def test_without_true_answers_there_are_no_fates(tmp_path, make_trace, save):
     plain = without_scripts(content)
     assert plain.count("the true answers of these problems are not known") == 4
     assert "Nothing to pair" in plain
-    assert "progress-0-0-data" in figures_of(content)
+    assert "sim-test-progress-data" in figures_of(content)
 
 
 def test_real_runs_stand_below_their_simulation(add_run, tmp_path):
@@ -77,12 +77,13 @@ def test_real_runs_stand_below_their_simulation(add_run, tmp_path):
         own = config | {"policy": "measured"}
         add_run(tmp_path / "sim" / name, name, n_replicates=3, task="tiny", config=own)
     content = page(read([tmp_path])[0], [])
-    data = figures_of(content)["agreement-0-data"]["data"]
+    data = figures_of(content)["real-tiny-agreement-data"]["data"]
     shown = [trace["name"] for trace in data if trace["showlegend"] and "name" in trace]
     assert shown == [f"{c}, {w}" for w in ("real", "simulated") for c in ("FR", "MR", "pass@1")]
     part = without_scripts(content).split('id="agreement"')[1].split("</section>")[0]
     assert "other half of the seeds" in part and "copy of TTRL" in part
     assert "linearised over its token tree before any" in content
+    assert "<h2>Simulator, predicting real runs: tiny" in content
     assert 'id="agreement"' not in page(read([tmp_path / "real"])[0], [])
 
 

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from lab.base.stats import paired_table
-from lab.report.digest import read, slugs, write_tables
+from lab.report.digest import read, slugs
+from lab.report.export import write_tables
 
 NAMES = ("arms", "metrics", "summary", "paired-ttrl", "paired-matched", "paired-vote")
 NAMES = (*NAMES, "dynamics", "windows")
@@ -19,7 +20,7 @@ def worlds(runs):
 @pytest.fixture(scope="module")
 def folder(worlds, tmp_path_factory):
     target = tmp_path_factory.mktemp("csv") / "tables"
-    write_tables(worlds, target)
+    write_tables(worlds, [], target)
     return target
 
 

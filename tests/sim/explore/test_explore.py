@@ -1,4 +1,3 @@
-import re
 import socket
 import subprocess
 import sys
@@ -9,41 +8,51 @@ import pytest
 
 from guard_core import GuardConfig
 from lab.base.errors import UserError
+from lab.base.stats import paired
 from sim.cli import main
 from sim.commands import Simulate
-from sim.explore import READINGS, SLIDERS, as_command, make_app, reading_of, redraw, with_positions
+from sim.explore import (
+    READINGS,
+    SLIDERS,
+    as_command,
+    as_link,
+    from_link,
+    make_app,
+    reading_of,
+    redraw,
+    simulated,
+    state_of,
+    with_state,
+)
 from sim.settings.config import SimConfig
 from sim.studies.jobs import read
 
-SMALL = SimConfig(n_problems=300, epochs=15, replicates=2)
+SMALL = SimConfig(n_problems=150, epochs=12, replicates=2)
 
 
-def places_of(config):
-    return {c.name: c.position(read(config, c.name)) for c in SLIDERS}
-
-
-def test_untouched_sliders_change_nothing():
+def test_untouched_controls_change_nothing():
     odd = SimConfig(step=0.0613, guard=GuardConfig().set(tau_FR=0.31, W=7))
-    assert with_positions(odd, places_of(odd)) == odd
+    assert with_state(odd, state_of(odd)) == with_state(odd, {}) == odd
 
 
 @pytest.mark.parametrize("slider", SLIDERS, ids=lambda slider: slider.name)
 def test_every_slider_sets_its_own_setting_alone(slider):
     base = SimConfig(n_votes=256, n_samples=8)
-    for position in (0, len(slider.values) - 1):
-        config = with_positions(base, places_of(base) | {slider.name: position})
-        assert read(config, slider.name) == slider.values[position]
-        others = {c.name for c in SLIDERS} - {slider.name}
+    for value in (slider.low, slider.high):
+        config = with_state(base, state_of(base) | {slider.element: value})
+        own = read(config, slider.name)
+        assert own == value and type(own) is type(read(base, slider.name))
+        others = {c.name for c in SLIDERS} - {slider.name, "n_samples"}
         assert all(read(config, n) == read(base, n) for n in others)
 
 
 def test_more_samples_than_votes_become_all_votes():
-    config = with_positions(SimConfig(), places_of(SimConfig()) | {"n_votes": 0})
+    config = with_state(SimConfig(), state_of(SimConfig()) | {"n_votes": 8})
     assert (config.n_votes, config.n_samples) == (8, 8)
 
 
 @pytest.mark.parametrize("population", ["qwen-amc", "llama-amc"])
-def test_the_switch_sets_the_guard_of_the_reading(population):
+def test_the_switch_sets_the_guard_and_a_population_its_size(population):
     text, one_step, scripts = READINGS
     base = SimConfig(population=population)
     expected = {
@@ -52,11 +61,20 @@ def test_the_switch_sets_the_guard_of_the_reading(population):
         scripts: GuardConfig.release_scripts(population),
     }
     for name, guard in expected.items():
-        config = with_positions(base, places_of(base), name)
+        chosen = {"reading": name, "population": population}
+        config = with_state(SimConfig(), chosen)
         assert config == replace(base, guard=guard) and reading_of(config) == name
-        moved = places_of(base) | {"guard.W": 0}
-        own = with_positions(base, moved, name)
+        own = with_state(SimConfig(), chosen | {"guard-W": 1})
         assert own.guard == guard.set(W=1) and reading_of(own) is None
+    assert base.n_problems == config.n_problems == 83
+
+
+def test_a_link_holds_the_state():
+    state = state_of(SMALL) | {"step": 0.1, "guard-W": 3, "population": "qwen-amc"}
+    query = as_link(state, SMALL)
+    assert from_link(query, SMALL) == state and as_link(state_of(SMALL), SMALL) == "?"
+    for wrong in ("?step=x", "?step=9", "?step=nan", "?other=1", "?population=mars"):
+        assert from_link(wrong, SMALL) is None
 
 
 @pytest.fixture
@@ -72,36 +90,43 @@ def test_requests_by_the_name_of_another_site_are_refused(client):
     assert client.get("/", headers={"Host": "evil.example:8050"}).status_code == 403
 
 
-@pytest.mark.parametrize(
-    "sent", [[], {}, None, {"output": "x"}, {"inputs": [1]}, {"inputs": [{}], "output": ["x"]}]
-)
-def test_a_malformed_update_is_answered_in_one_line(client, sent, caplog):
-    found = client.post("/_dash-update-component", json=sent, headers=HOST)
-    assert found.status_code == 400 and "Traceback" not in caplog.text
+def body_of(client, output, values):
+    """An update as the page sends it."""
+    known = client.get("/_dash-dependencies", headers=HOST).get_json()
+    wanted = next(own for own in known if output in own["output"])
+    names = [name.rsplit(".", 1) for name in wanted["output"].strip(".").split("...")]
+    outputs = [{"id": name, "property": own} for name, own in names]
+    inputs = [own | {"value": values[own["id"]]} for own in wanted["inputs"]]
+    return {"output": wanted["output"], "outputs": outputs, "inputs": inputs}
 
 
-def test_an_update_of_the_page_is_answered(client):
-    wanted = client.get("/_dash-dependencies", headers=HOST).get_json()[0]["output"]
-    names = [name.rsplit(".", 1) for name in wanted.strip(".").split("...")]
-    outputs = [{"id": name, "property": value} for name, value in names]
+def send(client, body):
+    return client.post("/_dash-update-component", json=body, headers=HOST)
 
-    def answer(reading):
-        values = {"reading": reading, **places_of(SimConfig())}
-        inputs = [
-            {"id": name.replace(".", "-"), "property": "value", "value": value}
-            for name, value in values.items()
-        ]
-        sent = {"output": wanted, "outputs": outputs, "inputs": inputs, "changedPropIds": []}
-        found = client.post("/_dash-update-component", json=sent, headers=HOST)
-        assert found.status_code == 200
-        return found.get_json()["response"]
 
-    for wrong in ("x", 7, []):
-        with pytest.raises(AssertionError, match="400"):
-            answer(wrong)
-    assert "words" in answer(None)
-    told = answer(list(READINGS)[2])["command"]["children"]
-    assert "--guard.flip-rate instant" in told
+def test_hand_made_updates_are_refused(client, caplog):
+    state = {"reading": None, **state_of(SimConfig())}
+    good = body_of(client, "headline", state)
+    bad = [[], {}, None, {"output": "x"}, {"inputs": [1]}, {"inputs": [{}], "output": ["x"]}]
+    bad += [{k: v for k, v in good.items() if k != name} for name in good]
+    changes = {"outputs": [], "inputs": good["inputs"][1:], "state": 3, "changedPropIds": [{}]}
+    bad += [good | {name: value} for name, value in changes.items()]
+    values = {"reading": ("x", 7, []), "step": ("9", 9, {}, True, [1]), "population": ("mars",)}
+    bad += [body_of(client, "headline", state | {n: v}) for n, of in values.items() for v in of]
+    assert [send(client, body).status_code for body in bad] == [400] * len(bad)
+    deep = client.post(
+        "/_dash-update-component", data="[" * 9000, headers=HOST, content_type="application/json"
+    )
+    assert deep.status_code == 400 and "Traceback" not in caplog.text
+    told = send(client, good | {"changedPropIds": ["step.value"]}).get_json()["response"]
+    assert "TTRL makes" in told["headline"]["children"]
+    one_step = body_of(client, "headline", state | {"reading": list(READINGS)[1]})
+    told = send(client, one_step).get_json()["response"]
+    assert "--guard.flip-rate instant" in told["command"]["children"]
+    opened = send(client, body_of(client, "population", {"url": "?guard-W=3"}))
+    assert opened.get_json()["response"]["guard-W"]["value"] == 3
+    wrong = send(client, body_of(client, "population", {"url": "?guard-W=x"}))
+    assert wrong.get_json()["response"] == {}
 
 
 def test_the_copied_command_makes_the_same_settings(monkeypatch):
@@ -114,13 +139,21 @@ def test_the_copied_command_makes_the_same_settings(monkeypatch):
     assert seen == [config]
 
 
-def test_moving_a_slider_changes_figures_and_words():
-    first = redraw(SMALL)
-    weak = with_positions(SMALL, places_of(SMALL) | {"step": 0})
-    second = redraw(weak)
-    assert first[0][0].data[1].y.tolist() != second[0][0].data[1].y.tolist()
-    damage = [float(re.search(r"makes ([\d.]+) %", words[0])[1]) for _, words in (first, second)]
-    assert damage[0] > damage[1]
+def test_the_headline_compares_the_guard_with_matched_effort_and_memory():
+    figures, headline, words = redraw(SMALL)
+    runs = {name: run.metrics for name, run in simulated(SMALL).items()}
+    assert list(runs) == ["ttrl", "guard", "matched", "memory"]
+    norms = {name: own["update_norm"].mean() for name, own in runs.items()}
+    assert norms["matched"] == pytest.approx(norms["guard"], rel=0.01) != norms["ttrl"]
+    for first, against in (("guard", "matched"), ("memory", "guard")):
+        saved = paired(runs[against]["TotalDeg"], runs[first]["TotalDeg"])
+        assert f"saves {saved.mean:+.1f} [" in headline
+    assert f"TTRL makes {runs['ttrl']['TotalDeg'].mean():.1f} %" in headline and len(words) == 5
+    names = {trace.name for trace in figures[0].data if trace.name}
+    assert {"TTRL at matched effort", "Vote memory"} <= names
+    other = redraw(replace(SMALL, step=0.01))
+    assert other[1] != headline
+    assert other[0][0].data[1].y.tolist() != figures[0].data[1].y.tolist()
 
 
 def test_an_exploding_step_is_told():
@@ -157,51 +190,39 @@ def served():
         process.terminate()
 
 
-def test_the_page_redraws_when_a_slider_moves(browser, served):
-    page = browser.new_page(viewport={"width": 1280, "height": 1000})
+def opened(browser, served, width):
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto(f"{served}/?step=0.1")
+    page.wait_for_function("document.querySelector('#command').innerText.includes('step 0.1')")
+    page.wait_for_function("document.querySelectorAll('#figure-fates .trace').length > 0")
+    return page
+
+
+def test_the_page_redraws_and_its_link_and_reset_hold_the_state(browser, served):
+    page = opened(browser, served, 1280)
     requests, troubles = [], []
     page.on("request", lambda request: requests.append(request.url))
     page.on("console", lambda message: troubles.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.goto(served)
-    page.wait_for_function("document.querySelectorAll('#figure-fates .trace').length > 0")
-    words = page.inner_text("#words")
-    assert "TTRL makes" in words
-    handle = page.locator("#step [role=slider]")
-    handle.focus()
-    for _ in range(3):
-        handle.press("ArrowRight")
-    page.wait_for_function(
-        "old => document.querySelector('#words').innerText !== old", arg=words, timeout=20_000
-    )
-    assert "--step" in page.inner_text("#command")
-    assert page.locator("#reading input:checked").count() == 1
+    page.locator("#guard-W input").fill("3")
+    page.locator("#guard-W input").press("Tab")
+    page.wait_for_function("document.querySelector('#command').innerText.includes('guard.W 3')")
     page.locator("#reading label").nth(1).click()
     page.wait_for_function("document.querySelector('#command').innerText.includes('instant')")
-    assert page.inner_text("#step-value") == f"{SLIDERS[2].values[8]:g}"
+    assert "step=0.1" in page.get_attribute("#link", "href")
+    page.get_by_text("Reset").click()
+    page.wait_for_function("document.querySelector('#command').innerText.includes('runs/explored')")
+    assert "--step" not in page.inner_text("#command")
     assert [text for text in troubles if not text.startswith(("log", "info", "debug"))] == []
     assert [url for url in requests if not url.startswith((served, "data:"))] == []
     page.close()
 
 
-def test_the_page_fits_a_phone(browser, served):
-    page = browser.new_page(viewport={"width": 390, "height": 900})
-    page.goto(served)
-    page.wait_for_function("document.querySelectorAll('#figure-fates .trace').length > 0")
+def test_the_headline_stays_in_sight_on_a_phone(browser, served):
+    page = opened(browser, served, 390)
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
-    places = [page.locator(name).bounding_box()["y"] for name in ("h1", "#words", "#step")]
-    assert places == sorted(places)  # the figures stand above the sliders
-    page.evaluate("document.querySelector('#step').scrollIntoView()")
-    assert page.locator("#words").bounding_box()["y"] == 0  # what a move changes stays in sight
-    assert page.locator("#figure-fates .scrollbar[width='0']").count() == 1
-    # The button to copy the command must not cover its end.
-    right, button = page.evaluate(
-        """() => {
-            const text = document.createRange(), element = document.getElementById("command");
-            text.selectNodeContents(element);
-            const ends = [...text.getClientRects()].map(line => line.right);
-            return [Math.max(...ends), element.nextElementSibling.getBoundingClientRect().left];
-        }"""
-    )
-    assert 0 < right <= button
+    places = [page.locator(n).bounding_box()["y"] for n in ("#headline", "#step", "#figure-fates")]
+    assert places == sorted(places)
+    page.evaluate("document.querySelector('#figure-fates').scrollIntoView()")
+    assert 0 <= page.locator("#headline").bounding_box()["y"] < 20
     page.close()

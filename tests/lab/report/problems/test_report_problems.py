@@ -85,12 +85,23 @@ def test_problems_that_differ_between_replicates_are_not_averaged(compared):
 def test_the_page_says_which_lives_it_holds(with_texts):
     assert "The lives of all 2 replicates can be opened." in problem_sections([with_texts])
     content = problem_sections([with_texts], budget=0)
-    assert "TTRL 0, TTRL-Guard none" in content and about(content)["lives"] == [[0], []]
-    assert any(about(content)["columns"]["1.fate.0"])  # the numbers of the other arm are there
-    assert 'id="life-0-0-0"' in content and 'id="life-0-1-0"' not in content
+    assert "the lives of number 0 can be opened" in content and about(content)["lives"] == [
+        [0],
+        [0],
+    ]
+    assert 'id="life-0-1-0"' in content and 'id="life-0-1-1"' not in content
+
+
+def test_paper_has_the_first_problems_and_says_so(runs, without_votes):
+    content = problem_sections(read([runs.real])[0])
+    paper = content.split('class="on-paper"')[1]
+    assert "12 of 12 problems; the page itself lists all of them" in paper
+    assert paper.count("<tr>") == 13
+    world = read([runs.real])[0][0]
+    code = problem_columns(world, [])["0.fate"][0]
+    assert re.search('row">0</th><td>(.*?)</td>', paper)[1] == WORST_FIRST[code - 1]
 
 
 def test_markup_of_a_run_does_not_reach_the_page(with_texts):
     content = problem_sections([with_texts])
     assert "<img" not in content and "</script><b>" not in content
-    assert "needs JavaScript" in re.search("<noscript>(.*?)</noscript>", content)[1]

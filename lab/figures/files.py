@@ -1,0 +1,114 @@
+"""Figures as files: SVG and PDF as wide as a column of a paper, and their numbers as CSV."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from lab.base.columns import write_csv
+from lab.base.errors import UserError, first_line, install
+from lab.base.files import whole_folder
+from lab.figures.style import BAND, COLUMN
+
+COLUMNS = ("panel", "curve", "x", "y", "low", "high", "value")
+
+
+def numbers(figure: go.Figure) -> pd.DataFrame:
+    """What a figure draws, one row per point.
+
+    Returns:
+        panel (its title), curve, x, y, low and high (of its band or whisker, NaN without), and
+        value (of a cell of a heat map, NaN else).
+    """
+    traces: Any = figure.data
+    bands = {_key(trace): _edges(trace) for trace in traces if trace.meta == BAND}
+    rows = [row for trace in traces for row in _rows(figure, trace, bands)]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _key(trace: Any) -> tuple[str, str, str]:
+    return trace.legendgroup, trace.xaxis, trace.yaxis
+
+
+def _edges(band: Any) -> dict[float, tuple[float, float]]:
+    n = len(band.x) // 2
+    return dict(zip(band.x[:n], zip(band.y[n:][::-1], band.y[:n], strict=True), strict=True))
+
+
+def _rows(
+    figure: go.Figure, trace: Any, bands: Mapping[Any, Mapping[float, tuple[float, float]]]
+) -> Iterator[tuple[Any, ...]]:
+    if trace.meta == BAND or (trace.type == "scatter" and trace.mode == "text"):
+        return
+    panel, nan = _panel(figure, trace), float("nan")
+    if trace.type == "heatmap":
+        for (i, y), (j, x) in itertools.product(enumerate(trace.y), enumerate(trace.x)):
+            yield panel, "", _plain(x), _plain(y), nan, nan, trace.z[i][j]
+        return
+    horizontal = trace.error_x.array is not None
+    error, means = (trace.error_x, trace.x) if horizontal else (trace.error_y, trace.y)
+    high = error.array if error.array is not None and len(error.array) else [nan] * len(means)
+    low = high if error.arrayminus is None or not len(error.arrayminus) else error.arrayminus
+    around = bands.get(_key(trace), {})
+    for x, y, mean, below, above in zip(trace.x, trace.y, means, low, high, strict=True):
+        edges = around.get(x, (mean - below, mean + above)) if np.isfinite(mean) else (nan, nan)
+        yield panel, _plain(trace.name or ""), _plain(x), _plain(y), *edges, nan
+
+
+def _panel(figure: go.Figure, trace: Any) -> str:
+    """The title of the panel of a trace, which stands in the place of its axis."""
+    place = int((trace.xaxis or "x")[1:] or 1) - 1
+    titles: Any = figure.layout["annotations"]
+    return _plain(titles[place].text) if place < len(titles) else ""
+
+
+def _plain(value: Any) -> Any:
+    """A text without markup, and without the breaks of its lines."""
+    return re.sub("<[^>]+>", "", value.replace("<br>", " ")) if isinstance(value, str) else value
+
+
+def check_exporter() -> None:
+    """Refuse where the package that writes figures is not installed."""
+    if importlib.util.find_spec("kaleido") is None:
+        raise UserError(f"--figures: kaleido not installed; install with {install('png')}")
+
+
+def write_figures(figures: Mapping[str, go.Figure], folder: Path) -> list[Path]:
+    """Write every figure as NAME.svg, NAME.pdf and NAME.csv into a new folder.
+
+    Raises:
+        UserError: there is no Chrome or Chromium to draw with; then nothing is written.
+    """
+    import kaleido
+    from choreographer.errors import BrowserClosedError, ChromeNotFoundError
+
+    kinds = ("svg", "pdf")
+    with whole_folder(folder) as place:
+        for name, figure in figures.items():
+            write_csv(numbers(figure), place / f"{name}.csv")
+        jobs = [
+            {
+                "fig": figure,
+                "path": place / f"{name}.{kind}",
+                "opts": {"format": kind, "height": figure.layout["height"], **COLUMN},
+            }
+            for name, figure in figures.items()
+            for kind in kinds
+        ]
+        try:  # MathJax would be fetched, and no figure has formulas
+            options = {"mathjax": False}
+            kaleido.write_fig_from_object_sync(jobs, kopts=options, cancel_on_error=True)
+        except (ChromeNotFoundError, BrowserClosedError) as error:
+            raise UserError(
+                f"--figures: no Chrome or Chromium to draw with ({first_line(error)}); install one "
+                "or save figures by their buttons on the page"
+            ) from error
+    return [folder / f"{name}.{kind}" for name in figures for kind in (*kinds, "csv")]

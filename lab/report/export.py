@@ -1,0 +1,85 @@
+"""The tables of a report as CSV, and its figures by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from lab.base.columns import select, write_csv
+from lab.base.files import whole_folder
+from lab.compare.tables import flat
+from lab.measures import BY_NAME
+from lab.report.digest import (
+    ReportedComparison,
+    file_names,
+    no_fates,
+    overview,
+    slugs,
+    windows,
+    with_fates,
+)
+from lab.report.predictions import predictions
+from lab.report.sections import SECTIONS, Drawing, first, named
+from lab.report.sweeps import ReportedSweep
+
+
+def write_tables(
+    worlds: Sequence[ReportedComparison], sweeps: Sequence[ReportedSweep], folder: Path | str
+) -> list[Path]:
+    """Write the tables of all comparisons and sweeps as CSV, one file each; returns the files."""
+    found = {
+        f"{slug}-{name}.csv": table
+        for world, slug in zip(worlds, slugs(worlds), strict=True)
+        for name, table in tables(world)
+    }
+    for sweep, slug in zip(sweeps, file_names(sweep.name for sweep in sweeps), strict=True):
+        found[f"sweep-{slug}.csv"] = flat(sweep.means)
+    with whole_folder(Path(folder)) as place:
+        for name, table in found.items():
+            write_csv(table, place / name)
+    return [Path(folder) / name for name in found]
+
+
+def figures(
+    worlds: Sequence[ReportedComparison], sweeps: Sequence[ReportedSweep]
+) -> dict[str, go.Figure]:
+    """Every figure of the page but the lives of problems, by its name."""
+    found = {
+        name: piece
+        for world, slug in zip(worlds, slugs(worlds), strict=True)
+        for name, piece in [
+            (f"{slug}-first", first(world)),
+            *(own for section in SECTIONS for own in named(section, world, slug)),
+        ]
+    }
+    found |= {name: drawing for name, (_, drawing) in predictions(worlds).items()}
+    for sweep in sweeps:
+        found |= sweep.figures
+    return {name: own.figure for name, own in found.items() if isinstance(own, Drawing)}
+
+
+def tables(world: ReportedComparison) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Name and content of every table that a comparison has data for."""
+    yield "arms", flat(overview(world))
+    if (grid := world.comparison.grid) is not None:
+        parts = {"no": grid.rows, "yes": grid.null}
+        yield "steps", pd.concat([own.assign(null_model=is_null) for is_null, own in parts.items()])
+    replicates = world.metrics.index.get_level_values("replicate")
+    seeds = [world.comparison.pairs[replicate][0] for replicate in replicates]
+    yield "metrics", world.metrics.reset_index().assign(seed=seeds)
+    long = world.summary.stack("metric", future_stack=True).reset_index()
+    known = select(long, long["n"].to_numpy() > 0)
+    yield "summary", known.assign(unit=[BY_NAME[name].unit for name in known["metric"]])
+    for reference, pairs in world.pairs.items():
+        yield f"paired-{reference}", pairs.assign(against=reference)
+    yield "dynamics", _arm_first(world.dynamics)
+    yield "windows", _arm_first(windows(world))
+    if no_fates(world) is None:
+        yield "fates", _arm_first(with_fates(world, world.comparison.fates))
+
+
+def _arm_first(table: pd.DataFrame) -> pd.DataFrame:
+    return table.reindex(columns=["arm", *(name for name in table.columns if name != "arm")])

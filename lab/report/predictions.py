@@ -1,0 +1,61 @@
+"""Real runs over the simulated ones that predict them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lab.compare.agreement import (
+    CELLS,
+    MEANS,
+    MEASURED,
+    cell_table,
+    compare_cells,
+    mean_table,
+    predicts,
+)
+from lab.figures.training import overlay
+from lab.report.digest import ReportedComparison, file_names, slugs
+from lab.report.html import Html, join, tag
+from lab.report.sections import BANDS, Drawing, shown, small_table
+
+_HOW = (
+    "The simulator's policy measured is the start model linearised over its token tree, trained "
+    "with the learning rate and all other settings of the real runs; nothing is fitted to their "
+    "outcome. The other half of the seeds is the error of one half of the real seeds for the "
+    f"other: the noise of the real runs. {BANDS}"
+)
+
+
+def predictions(worlds: Sequence[ReportedComparison]) -> dict[str, tuple[str, Drawing]]:
+    """Title and figure of every real comparison that simulated runs predict, by the figure's name.
+
+    The figure has its tables below.
+    """
+    pairs = [
+        (slug, real, simulated)
+        for real, slug in zip(worlds, slugs(worlds), strict=True)
+        for simulated in worlds
+        if predicts(simulated.comparison, real.comparison)
+        and set(simulated.comparison.arms) & set(real.comparison.arms)
+    ]
+    names = file_names(slug for slug, *_ in pairs)
+    drawn = ((real.name, _drawing(real, simulated)) for _, real, simulated in pairs)
+    return dict(zip((f"{name}-agreement" for name in names), drawn, strict=True))
+
+
+def _drawing(real: ReportedComparison, simulated: ReportedComparison) -> Drawing:
+    found = compare_cells(real.comparison, {MEASURED: simulated.comparison.traces})
+    tables = ((CELLS, cell_table(found)), (MEANS, mean_table(found)))
+    below = join(small_table(how, table.head, table.rows) for how, table in tables)
+    figure = overlay(real.dynamics, simulated.dynamics, real.titles)
+    return Drawing(figure, "FR, MR and pass@1 of real and simulated runs per arm", below=below)
+
+
+def agreements(worlds: Sequence[ReportedComparison]) -> Html | None:
+    """How to read them, then the figure and the table of every prediction; None without any."""
+    found = predictions(worlds)
+    parts = [
+        join([tag("h3", title), shown(drawing, name, title)])
+        for name, (title, drawing) in found.items()
+    ]
+    return join([tag("p", _HOW, class_="how"), *parts]) if parts else None

@@ -1,0 +1,116 @@
+"""Sweeps of settings: their figures, and a table of means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lab.base.arms import title
+from lab.base.columns import TextTable, floats, groups, unique, where
+from lab.base.errors import UserError
+from lab.base.stats import estimate
+from lab.compare.collection import Skipped, find_sweeps, read_sweep
+from lab.figures.outcomes import swept
+from lab.measures import BY_NAME, Metric
+from lab.report.digest import estimate_text, file_names
+from lab.report.html import Html, join, table, tag
+from lab.report.sections import Drawing, shown
+
+MOST_PANELS = 8
+"""Panels of a figure; a larger grid shows its first settings, and its table all of them."""
+_METRICS = tuple(BY_NAME[name] for name in ("pass_final", "TotalDeg"))
+_NAMES = tuple(metric.name for metric in _METRICS)
+_HOW = (
+    "Means over the replicates, and one standard deviation of single replicates. The axis is the "
+    f"setting with most values; each further setting is a panel, of which {MOST_PANELS} are drawn."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedSweep:
+    """One sweep as the page shows it."""
+
+    name: str
+    """Of its folder, not escaped."""
+    figures: dict[str, Drawing]
+    """By their names, which are those of files."""
+    means: pd.DataFrame
+    """One row per setting and arm: the settings, arm, n (replicates), and as
+    `lab.base.stats.Estimate` the final pass@1 and TotalDeg."""
+
+    @property
+    def table(self) -> TextTable:
+        """The means as text."""
+        plain = [str(name) for name in self.means if name not in ("arm", "n", *_NAMES)]
+        rows = [
+            [*(f"{row[name]}" for name in plain), title(str(row["arm"])), str(row["n"])]
+            + [estimate_text(row[name]) for name in _NAMES]
+            for row in self.means.to_dict("records")
+        ]
+        return TextTable([*plain, "arm", "replicates", *(m.label for m in _METRICS)], rows)
+
+
+def read_sweeps(
+    folders: Path | str | Sequence[Path | str],
+) -> tuple[list[ReportedSweep], list[Skipped]]:
+    """All sweeps under some folders, and those that are damaged."""
+    found, skipped = [], []
+    places = find_sweeps(folders)
+    for place, slug in zip(places, file_names(p.resolve().name for p in places), strict=True):
+        try:
+            rows = where(read_sweep(place), status="done")
+            found.append(_digest(rows, place.resolve().name, slug))
+        except UserError as error:
+            skipped.append(Skipped(place, str(error)))
+        except (KeyError, ValueError, TypeError) as error:
+            reason = f"{place}: is damaged ({type(error).__name__}); repeat its command"
+            skipped.append(Skipped(place, reason))
+    return found, skipped
+
+
+def _digest(rows: pd.DataFrame, name: str, slug: str) -> ReportedSweep:
+    axes = [str(column) for column in rows.columns]
+    axes = axes[axes.index("group") + 1 : axes.index("arm")]
+    drawn = {
+        (f"{group} {metric.name}"): drawing
+        for (group,), part in groups(rows, ["group"])
+        for metric, drawing in _drawings(part, [axis for axis in axes if axis in group])
+    }
+    names = (f"{slug}-{key}" for key in file_names(drawn))
+    means = [
+        dict(zip([*axes, "arm"], values, strict=True))
+        | {"n": len(own)}
+        | {metric: estimate(floats(own, metric)) for metric in _NAMES}
+        for values, own in groups(rows, [*axes, "arm"])
+    ]
+    return ReportedSweep(name, dict(zip(names, drawn.values(), strict=True)), pd.DataFrame(means))
+
+
+def _drawings(rows: pd.DataFrame, axes: Sequence[str]) -> Iterator[tuple[Metric, Drawing]]:
+    """The figures of one grid."""
+    axis = max(axes, key=lambda name: len(unique(rows, name)))
+    others = [name for name in axes if name != axis and len(unique(rows, name)) > 1]
+    panels = [
+        ", ".join(f"{name} {value}" for name, value in zip(others, values, strict=True))
+        for values in rows[others].itertuples(index=False)
+    ]
+    rows = rows.assign(panel=panels)
+    rows = rows[rows["panel"].isin(unique(rows, "panel")[:MOST_PANELS])]
+    for metric in _METRICS:
+        if np.isfinite(floats(rows, metric.name)).any():
+            alt = f"{metric.title} over {axis}"
+            yield metric, Drawing(swept(rows, axis, metric), alt, heading=alt)
+
+
+def sweep_section(sweeps: Sequence[ReportedSweep]) -> Html:
+    """The figures and the table of every sweep."""
+    parts = []
+    for sweep in sweeps:
+        drawn = (shown(drawing, name, sweep.name) for name, drawing in sweep.figures.items())
+        columns = tag("div", tag("div", *drawn), class_="worlds")
+        parts += [tag("h3", sweep.name), columns, table(sweep.table.head, sweep.table.rows)]
+    return join([tag("p", _HOW, class_="how"), *parts])
