@@ -173,8 +173,9 @@ def errors() -> TextTable:
 
 
 def cells(row: str) -> TextTable:
-    """The printed cells of a row, simulated and printed, by arm."""
+    """The printed cells of a row, simulated and printed, by arm, of arms whose fates are printed."""
     own = where(pd.read_csv(PAPER, comment="#"), row=row)
+    own = own.groupby("kind", sort=False).filter(lambda part: len(part) > 1)
     heads = list(dict.fromkeys(own["cell"]))
     lines = []
     for name, part in own.groupby("kind", sort=False):
@@ -186,16 +187,16 @@ def cells(row: str) -> TextTable:
 
 
 def fits() -> TextTable:
-    """Mean error of the fits of every mechanism and reading of label accuracy, by kind."""
-    rows = pd.read_csv(FITS)
+    """Mean error of the fits of every mechanism, by kind; label accuracy is the share of the votes."""
+    rows = where(pd.read_csv(FITS), reading="share")
     lines = []
-    for (mechanism, reading), part in rows.groupby(["mechanism", "reading"]):
+    for mechanism, part in rows.groupby("mechanism"):
         means = [
             f"{own['error'].mean():.2f} [{own['low'].min():.2f}, {own['high'].max():.2f}]"
             for own in (where(part, kind=kind) for kind in _KINDS)
         ]
-        lines.append([str(mechanism), str(reading), *means])
-    return TextTable(["mechanism", "label accuracy", *_KINDS.values()], lines)
+        lines.append([str(mechanism), *means])
+    return TextTable(["mechanism", *_KINDS.values()], lines)
 
 
 def _points(value: float) -> str:
