@@ -340,9 +340,6 @@ def _first() -> Iterator[list[str]]:
     means = mean_errors(table).set_index("prediction").loc[MEASURED]
     signs = f"{means['right_signs']:.0f} of {means['signs']:.0f}"
     yield ["right sign where the real difference is beyond noise", "all", signs, "", "", CHOSEN]
-    yield _row("MR curve", "2.5", table, "match_rate", CHOSEN)
-    yield _row("FR curve", "2.5", table, "flip_rate", CHOSEN)
-    yield _row("fates", "3", table, "fates", CHOSEN)
     calm = select(table, (floats(table, "lr") == 1e-4) | np.array(table["arm"] == "frozen"))
     yield _row("correlation over problems, frozen labels and 1e-4", ".85", calm, "r", CHOSEN, 2)
     lowest = _own(calm, MEASURED, "r").min()
