@@ -1,7 +1,7 @@
 """A real GRPO trainer with majority-vote labels.
 
-from real import TrainConfig, train
-trace = train(TrainConfig(epochs=12), "runs/guard")
+    from real import TrainConfig, train
+    trace = train(TrainConfig(epochs=12), "runs/guard")
 """
 
 from __future__ import annotations

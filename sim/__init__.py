@@ -1,6 +1,6 @@
 """A fast stochastic simulator of answer-probability dynamics.
 
-trace = simulate(SimConfig(replicates=20, seed=1), "runs/guard")
+    trace = simulate(SimConfig(replicates=20, seed=1), "runs/guard")
 """
 
 from __future__ import annotations
