@@ -1,4 +1,4 @@
-"""Adds one page for every module to the site: its docstring, its names, and the modules below it."""
+"""Adds a page for every module to the site: its docstring, its names, the modules below it."""
 
 import ast
 from pathlib import Path
@@ -12,8 +12,15 @@ PACKAGES = ("guard_core", "lab", "sim", "real")
 def sources(root: Path, name: str) -> dict[str, Path]:
     """The files of a package's public modules by dotted name, a package before its modules."""
     paths = sorted(root.glob(f"{name}/**/*.py"), key=lambda path: path.with_suffix("").parts)
-    kept = (p for p in paths if p.stem == "__init__" or not any(part.startswith("_") for part in p.parts))
-    named = {".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p for p in kept}
+    kept = (
+        p
+        for p in paths
+        if p.stem == "__init__" or not any(part.startswith("_") for part in p.parts)
+    )
+    named = {
+        ".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p
+        for p in kept
+    }
     return dict(sorted(named.items()))
 
 
@@ -36,14 +43,18 @@ def nav_of(name: str, found: dict[str, Path]) -> list:
 def exported(path: Path) -> dict[str, list[str]]:
     """Names that a package imports from its modules for its users, by module."""
     tree = ast.parse(path.read_text())
-    lists = (n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets) == "__all__")
+    lists = (
+        n.value
+        for n in tree.body
+        if isinstance(n, ast.Assign) and ast.unparse(n.targets) == "__all__"
+    )
     public = {name for found in lists for name in ast.literal_eval(found)}
     imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module]
     return {n.module or "": [a.name for a in n.names if a.name in public] for n in imports}
 
 
 def text_of(name: str, found: dict[str, Path]) -> str:
-    """The page of a module; that of a package lists its modules and the names it exports from them."""
+    """The page of a module; that of a package lists its modules and the names it exports."""
     path = found[name]
     if path.stem != "__init__":
         return f"# {name}\n\n::: {name}\n"

@@ -1,8 +1,9 @@
-"""Draws the pictures of README and docs: one of real runs, from docs/data, and two of simulated runs.
+"""Draws the pictures of README and docs: one of real runs, from docs/data, two of simulated ones.
 
-python docs/tools/picture.py course      # or window, fates; without a name all. Needs the extra png and Chromium
+python docs/tools/picture.py course      # or window, fates; without a name all
 
-The same rows and settings give the same files: the random names that plotly gives to elements are replaced.
+Needs the extra png and Chromium. The same rows and settings give the same files: the random names
+that plotly gives to elements are replaced.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PICTURES = ("course", "window", "fates")
 
 
 def course(runs: pd.DataFrame) -> go.Figure:
-    """Right votes by visit, every run of four arms and their means, with the majority before training.
+    """Right votes by visit: runs of four arms, their means, and the majority before training.
 
     Args:
         runs: one row per run: arm, maj_start (%), accuracy_by_visit (shares, separated by spaces).

@@ -33,7 +33,10 @@ def protocol(*words: str) -> TextTable:
     *files, kind = words
     n = 2 if kind == "ranks" else 1
     first, *others = (KINDS[kind](*map(read, files[i : i + n])) for i in range(0, len(files), n))
-    rows = [sum((row[1:] for row in more), own) for own, *more in zip(first.rows, *(o.rows for o in others))]
+    rows = [
+        sum((row[1:] for row in more), own)
+        for own, *more in zip(first.rows, *(other.rows for other in others), strict=True)
+    ]
     return TextTable(sum((other.head[1:] for other in others), first.head), rows)
 
 

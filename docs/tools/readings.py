@@ -172,21 +172,19 @@ def errors() -> TextTable:
 
 
 def cells(row: str) -> TextTable:
-    """The printed cells of a row, simulated and printed, by arm, of arms whose fates are printed."""
+    """The printed cells of a row, simulated and printed, by arm, where fates are printed."""
     own = where(pd.read_csv(PAPER, comment="#"), row=row)
     own = own.groupby("kind", sort=False).filter(lambda part: len(part) > 1)
     heads = list(dict.fromkeys(own["cell"]))
     lines = []
     for name, part in own.groupby("kind", sort=False):
-        shown = {
-            c.cell: f"{c.predicted:.1f} / {c.published:.1f}" for c in part.itertuples()
-        }
+        shown = {c.cell: f"{c.predicted:.1f} / {c.published:.1f}" for c in part.itertuples()}
         lines.append([f"`{name}`", *(shown.get(head, "") for head in heads)])
     return TextTable(["arm; simulated / paper", *heads], lines)
 
 
 def fits() -> TextTable:
-    """Mean error of the fits of every mechanism, by kind; label accuracy is the share of the votes."""
+    """Mean error of every mechanism's fits, by kind; label accuracy is a share of votes."""
     rows = where(pd.read_csv(FITS), reading="share")
     lines = []
     for mechanism, part in rows.groupby("mechanism"):
@@ -196,159 +194,6 @@ def fits() -> TextTable:
         ]
         lines.append([str(mechanism), *means])
     return TextTable(["mechanism", *_KINDS.values()], lines)
-
-
-KINDS = {
-    "ttrl": "TTRL row (fitted)",
-    "guard": "guard row: model",
-    "shift": "TTRL row + model's change",
-    "matched": "matched effort",
-}
-HARDEST = "llama-math500"
-"""The row in which the readings part."""
-
-
-def guard(reading: str, row: str) -> GuardConfig:
-    """The guard of a reading on a row of the paper."""
-    if reading == "scripts":
-        return GuardConfig.release_scripts(row)
-    if reading == "one-step":
-        return GuardConfig.paper().set(flip_rate="instant")
-    return GuardConfig.paper() if reading == "text" else GuardConfig.off()
-
-
-def drawn(number: int) -> Iterator[dict[str, Any]]:
-    """Yield one line per row of the paper for one draw of a mechanism."""
-    rng = np.random.default_rng([30, number])
-    mechanism = MECHANISMS[POLICIES[number % len(POLICIES)]]
-    shared = values(mechanism.parameters, rng.random(len(mechanism.parameters)))
-    for place, row in enumerate(ROWS.values()):
-        laws = [_law(row, rng) for _ in range(TRIES)]
-        config = row_config(mechanism, row, shared | laws[0], TRIES, 10 * number + place)
-        problems = [
-            draw_population(replace(config, first_replicate=t, replicates=1, **law))
-            for t, law in enumerate(laws)
-        ]
-        found = fits_row(_cells(config, "ttrl", row, problems), row.ttrl, row.n_problems)
-        line = {"draw": number, "policy": mechanism.name, **shared, "row": row.name}
-        line |= {"tries": TRIES, "accepted": int(found.sum())}
-        if found.any():
-            first = int(found.argmax())
-            one = replace(config, first_replicate=first, replicates=1)
-            line |= laws[first]
-            for reading in RUNS:
-                cells_C = _cells(one, reading, row, [problems[first]])[0]
-                line |= {f"{reading}: {c}": v for c, v in zip(CELLS, cells_C, strict=True)}
-        yield line
-
-
-def _law(row: TableRow, rng: np.random.Generator) -> dict[str, float]:
-    law = values(POPULATION, rng.random(len(POPULATION)))
-    mean = NAMED[row.name].mean + NEAR * (2 * law["ability_mean"] - 1)
-    return {**law, "ability_mean": min(max(mean, 0.001), 0.999)}
-
-
-def _cells(
-    config: SimConfig, reading: str, row: TableRow, problems: list[Population]
-) -> NDArray[np.float64]:
-    """(replicates, cells) percent of the problems; NaN where the logits stop being finite."""
-    names = ("p0_RNA", "truth_RN", "attractor_RN")
-    population = Population(*(np.concatenate([getattr(p, n) for p in problems]) for n in names))
-    own = replace(config, guard=guard(reading, row.name))
-    try:
-        return measure(own, population=population)[list(CELLS)].to_numpy(np.float64)
-    except UserError:
-        return np.full((len(problems), len(CELLS)), np.nan)
-
-
-def draw(count: int) -> None:
-    """Add those of the first draws that the file lacks."""
-    known = pd.read_csv(DRAWS)["draw"].unique() if DRAWS.is_file() else ()
-    for number in range(count):
-        if number not in known:
-            lines = pd.DataFrame(list(drawn(number))).reindex(columns=list(COLUMNS))
-            new = not DRAWS.is_file()
-            lines.to_csv(DRAWS, mode="a", header=new, index=False, float_format="%.5g")
-
-
-def weighted(row: str, together: bool) -> pd.DataFrame:
-    """The mechanisms that fit a row, or all six rows together, with weights that sum to 1."""
-    draws = pd.read_csv(DRAWS)
-    share = draws.assign(weight=draws["accepted"] / draws["tries"])
-    if together:
-        each = share.pivot(index="draw", columns="row", values="weight").prod(axis=1)
-        share["weight"] = share["draw"].map(each)
-    own = where(share, row=row)
-    own = select(own, (own["weight"] > 0).to_numpy())
-    return own.assign(weight=own["weight"] / own["weight"].sum())
-
-
-def predictions() -> TextTable:
-    """Degraded under each reading given the TTRL row, and how often the guard row fits."""
-    lines = []
-    for row in ROWS.values():
-        own = weighted(row.name, False)
-        w = own["weight"].to_numpy(np.float64)
-        if not len(w):
-            lines.append([row.name, "0 (0)", "", f"{row.guard[0]:.1f}", *[""] * len(READINGS)])
-            continue
-        line = [row.name, f"{len(w)} ({1 / (w @ w):.0f})"]
-        line += [_quantiles(own["ttrl: Degraded"], w), f"{row.guard[0]:.1f}"]
-        for reading in READINGS:
-            shares = own[[f"{reading}: {cell}" for cell in CELLS]].to_numpy(np.float64)
-            fit = 100 * float(w @ fits_row(shares, row.guard, row.n_problems))
-            line.append(f"{_quantiles(shares[:, 0], w)}; {fit:.0f} %")
-        lines.append(line)
-    head = ["row", "mechanisms (effective)", "TTRL", "paper's guard"]
-    return TextTable([*head, *READINGS.values()], lines)
-
-
-def _quantiles(values: pd.Series | NDArray[np.float64], w: NDArray[np.float64]) -> str:
-    numbers = np.asarray(values, np.float64)
-    order = np.argsort(numbers)
-    place = np.searchsorted(np.cumsum(w[order]), (0.5, 0.05, 0.95))
-    middle, low, high = numbers[order][np.minimum(place, len(w) - 1)]
-    return f"{middle:.1f} [{low:.1f}, {high:.1f}]"
-
-
-def errors() -> TextTable:
-    """Errors over all cells that the paper prints, of the arms whose fates it prints."""
-    found = paper_errors(pd.read_csv(PAPER, comment="#"))
-    head = {"fates": "fates", "change": "change from TTRL", "pass_at_1": "pass@1"}
-    own = found[found["n_fates"] > 0].set_index("arm")[[*head]]
-    lines = [[f"`{arm}`", *(f"{x:.2f}" for x in row)] for arm, *row in own.itertuples()]
-    return TextTable(["arm", *head.values()], lines)
-
-
-def cells(row: str) -> TextTable:
-    """The printed cells of a row, simulated and printed, by arm, of arms whose fates are printed."""
-    own = where(pd.read_csv(PAPER, comment="#"), row=row)
-    own = own.groupby("kind", sort=False).filter(lambda part: len(part) > 1)
-    heads = list(dict.fromkeys(own["cell"]))
-    lines = []
-    for name, part in own.groupby("kind", sort=False):
-        shown = {
-            c.cell: f"{c.predicted:.1f} / {c.published:.1f}" for c in part.itertuples()
-        }
-        lines.append([f"`{name}`", *(shown.get(head, "") for head in heads)])
-    return TextTable(["arm; simulated / paper", *heads], lines)
-
-
-def fits() -> TextTable:
-    """Mean error of the fits of every mechanism, by kind; label accuracy is the share of the votes."""
-    rows = where(pd.read_csv(FITS), reading="share")
-    lines = []
-    for mechanism, part in rows.groupby("mechanism"):
-        means = [
-            f"{own['error'].mean():.2f} [{own['low'].min():.2f}, {own['high'].max():.2f}]"
-            for own in (where(part, kind=kind) for kind in _KINDS)
-        ]
-        lines.append([str(mechanism), *means])
-    return TextTable(["mechanism", *_KINDS.values()], lines)
-
-
-def _points(value: float) -> str:
-    return "" if np.isnan(value) else f"{value:.2f}"
 
 
 KINDS = {"cells": cells, "errors": errors, "fits": fits, "predictions": predictions}

@@ -106,12 +106,21 @@ _SUMMARY = {
 def summary() -> TextTable:
     """README's table: arms minus TTRL at the rates where it collapses."""
     products = with_vote(pd.read_csv(DATA / "language-seeds.csv"), ["seed"]).set_index("seed")
-    final = {name: products.loc[products["arm"] == name, "pass_final"] for name in products["arm"].unique()}
-    columns = {_falls("SmolLM2-135M", products): [_gain(final[a], final["ttrl"], 1 - 0.05 / 3) for a in _SUMMARY]}
+    final = {
+        name: products.loc[products["arm"] == name, "pass_final"]
+        for name in products["arm"].unique()
+    }
+    columns = {
+        _falls("SmolLM2-135M", products): [
+            _gain(final[a], final["ttrl"], 1 - 0.05 / 3) for a in _SUMMARY
+        ]
+    }
     for number, task in enumerate(("arithmetic", "collatz"), 1):
         runs = where(run_rows.known(DATA / f"confirm-{task}.csv"), lr=3e-4)
         runs = with_vote(runs, ["problem_seed", "seed", "place"])
-        columns[_falls(f"tiny task {number}", runs)] = [difference(over_sets(runs, a)) for a in _SUMMARY]
+        columns[_falls(f"tiny task {number}", runs)] = [
+            difference(over_sets(runs, a)) for a in _SUMMARY
+        ]
     rows = zip(_SUMMARY.values(), *columns.values(), strict=True)
     return TextTable(["", *columns], [list(row) for row in rows])
 
@@ -125,7 +134,7 @@ _SIMULATED = ("ttrl", "guard", "matched", "memory", "frozen", "truth")
 
 
 def simulated() -> TextTable:
-    """The Llama population of the simulator: TotalDeg at two steps, and the best final pass@1 of eight."""
+    """The simulator's Llama population: TotalDeg at two steps, best final pass@1 of eight."""
     runs = run_rows.known(DATA / "sim-llama.csv")
     steps, rows = (0.03, 0.06), []
     at = {step: where(runs, lr=step) for step in steps}
@@ -189,7 +198,9 @@ def language_pairs() -> TextTable:
     gaps = {f"{title(own)} - {title(base)}": _gaps(runs, own, base) for own, base in pairs}
     further = pd.concat([_gaps(runs, "memory", "ttrl"), _gaps(reruns, "memory", "ttrl")])
     gaps["Vote memory - TTRL, with four reruns"] = further
-    gaps["Recommended - Vote memory, held-out problems"] = _gaps(runs, "recommended", "memory", held_out)
+    gaps["Recommended - Vote memory, held-out problems"] = _gaps(
+        runs, "recommended", "memory", held_out
+    )
     for name in ("memory", "recommended"):
         part = runs[runs["arm"] == name].set_index("seed")
         own = part[held_out] - part["held_out_pass_at_1_start"]
