@@ -1,5 +1,6 @@
 """A real GRPO trainer with majority-vote labels.
 
+Example:
     from real import TrainConfig, train
     trace = train(TrainConfig(epochs=12), "runs/guard")
 """

@@ -1,5 +1,6 @@
 """A fast stochastic simulator of answer-probability dynamics.
 
+Example:
     trace = simulate(SimConfig(replicates=20, seed=1), "runs/guard")
 """
 
