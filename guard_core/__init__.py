@@ -1,12 +1,12 @@
 """TTRL-Guard as pure functions on vote counts.
 
-guard = Guard(GuardConfig.paper())
-state = guard.init(n_problems)
-state = guard.prime(state, votes, draws)  # optional: votes drawn before training
-rows, decision = guard.step(state.take(problems), votes, draws)
-state = state.put(problems, rows)
-advantages = group_advantages(answers, decision, guard.config)
-majority, minority, weight, drop = policy_streams(*advantages, decision, guard.config)
+    guard = Guard(GuardConfig.paper())
+    state = guard.init(n_problems)
+    state = guard.prime(state, votes, draws)  # optional: votes drawn before training
+    rows, decision = guard.step(state.take(problems), votes, draws)
+    state = state.put(problems, rows)
+    advantages = group_advantages(answers, decision, guard.config)
+    majority, minority, weight, drop = policy_streams(*advantages, decision, guard.config)
 
 The loss of a token is that of `PolicyStreams`, in the mean over the tokens of the problems that are
 not dropped.

@@ -1,7 +1,8 @@
 """A real GRPO trainer with majority-vote labels.
 
-from real import TrainConfig, train
-trace = train(TrainConfig(epochs=12), "runs/guard")
+Example:
+    from real import TrainConfig, train
+    trace = train(TrainConfig(epochs=12), "runs/guard")
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A fast stochastic simulator of answer-probability dynamics.
 
-trace = simulate(SimConfig(replicates=20, seed=1), "runs/guard")
+Example:
+    trace = simulate(SimConfig(replicates=20, seed=1), "runs/guard")
 """
 
 from __future__ import annotations

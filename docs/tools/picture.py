@@ -1,22 +1,27 @@
-"""Draws the README's two pictures from a simulated comparison of its own.
+"""Draws the pictures of README and docs: one of real runs, from docs/data, two of simulated ones.
 
-python docs/tools/picture.py             # needs the extra png and Chromium or Chrome
+python docs/tools/picture.py course      # or window, fates; without a name all
 
-The same settings give the same files: the random names that plotly gives to elements are replaced.
+Needs the extra png and Chromium. The same rows and settings give the same files: the random names
+that plotly gives to elements are replaced.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
-from lab.compare.collection import gather
+from lab.base.columns import where
+from lab.compare.collection import Comparison, gather
 from lab.compare.tables import metrics
 from lab.figures import fate_bars
+from lab.figures.style import GREY, PURPLE, arm_style, arm_title, styled, translucent
 from lab.figures.training import training_window
 from lab.measures.dynamics import dynamics, run_windows, window_share
 from sim import SimConfig
@@ -25,19 +30,56 @@ from sim.studies.compare import compare
 DOCS = Path(__file__).parents[1]
 ARMS = ("ttrl", "guard", "matched", "frozen", "memory")
 CONFIG = SimConfig(population="llama-math500", replicates=20, seed=0)
+REAL_ARMS = ("recommended", "memory", "guard", "ttrl")
+PICTURES = ("course", "window", "fates")
 
 
-def panels() -> Iterator[tuple[str, go.Figure]]:
-    """Name and figure: the window of plain TTRL, and the fates of all arms."""
+def course(runs: pd.DataFrame) -> go.Figure:
+    """Right votes by visit: runs of four arms, their means, and the majority before training.
+
+    Args:
+        runs: one row per run: arm, maj_start (%), accuracy_by_visit (shares, separated by spaces).
+    """
+    figure = go.Figure()
+    for arm in REAL_ARMS:
+        own = where(runs, arm=arm)["accuracy_by_visit"]
+        right = 100 * np.array([[float(x) for x in text.split()] for text in own])
+        style = arm_style(arm) if arm != "recommended" else arm_style("memory_guard")
+        colour = PURPLE if arm == "recommended" else style.colour
+        visits = np.arange(right.shape[1])
+        for run in right:
+            thin = {"color": translucent(colour, 0.3), "width": 1}
+            figure.add_scatter(x=visits, y=run, mode="lines", line=thin, showlegend=False)
+        thick = {"color": colour, "dash": style.dash, "width": 3.5}
+        figure.add_scatter(x=visits, y=right.mean(0), mode="lines", line=thick, name=arm_title(arm))
+    vote = where(runs, arm="ttrl")["maj_start"].mean()
+    note = f"majority vote before training: {vote:.0f} %"
+    figure.add_hline(vote, line={"dash": "dash", "color": GREY}, annotation_text=note)
+    figure.update_xaxes(title_text="visit of every problem (0: before training)", dtick=1)
+    figure.update_yaxes(title_text="right votes (%)", range=[0, 80])
+    return styled(figure, 350)
+
+
+def products() -> pd.DataFrame:
+    """The runs of SmolLM2 on products at 3e-5, seeds 1 to 11."""
+    first, further = (pd.read_csv(DOCS / "data" / f"language-{n}.csv") for n in ("model", "seeds"))
+    return pd.concat([where(where(first, task="multiplication"), lr=3e-5), further])
+
+
+def simulated() -> Comparison:
+    """The comparison of both simulated pictures."""
     with tempfile.TemporaryDirectory() as folder:
         traces = compare(CONFIG, ARMS, Path(folder) / "runs")
         (comparison,), _ = gather(list(traces.values()))
-        plain = comparison.traces["ttrl"]
-        table = dynamics(plain.visits, plain.evals).assign(arm="ttrl")
-        shares = window_share(table, run_windows(table)).assign(arm="ttrl")
-        yield "window", training_window(table, shares)
-        bars = fate_bars(metrics(comparison).drop(columns="L/D"))
-        yield "fates", bars.update_layout(margin_r=22)
+        return comparison
+
+
+def window(runs: Comparison) -> go.Figure:
+    """Match rate, flip rate and pass@1 of plain TTRL."""
+    plain = runs.traces["ttrl"]
+    table = dynamics(plain.visits, plain.evals).assign(arm="ttrl")
+    shares = window_share(table, run_windows(table)).assign(arm="ttrl")
+    return training_window(table, shares)
 
 
 def svg(name: str, figure: go.Figure) -> str:
@@ -49,6 +91,17 @@ def svg(name: str, figure: go.Figure) -> str:
     return image.replace(random, name)
 
 
+def main(names: list[str]) -> None:
+    """Write the pictures with these names, or all."""
+    names = names or list(PICTURES)
+    figures = {"course": course(products())} if "course" in names else {}
+    if {"window", "fates"} & {*names}:
+        runs = simulated()
+        bars = fate_bars(metrics(runs).drop(columns="L/D"))
+        figures |= {"window": window(runs), "fates": bars.update_layout(margin_r=22)}
+    for name in names:
+        (DOCS / f"picture-{name}.svg").write_text(svg(name, figures[name]), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    for name, figure in panels():
-        (DOCS / f"picture-{name}.svg").write_text(svg(name, figure), encoding="utf-8")
+    main(sys.argv[1:])

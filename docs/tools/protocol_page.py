@@ -26,9 +26,18 @@ _UNIT = ("problem_seed", "seed", "place")
 
 
 def protocol(*words: str) -> TextTable:
-    """The table of one of `KINDS`, the last word, from the files that the others name."""
+    """The table of one of `KINDS`, the last word, from the files that the others name.
+
+    Files of several tasks give their columns beside each other.
+    """
     *files, kind = words
-    return KINDS[kind](*map(read, files))
+    n = 2 if kind == "ranks" else 1
+    first, *others = (KINDS[kind](*map(read, files[i : i + n])) for i in range(0, len(files), n))
+    rows = [
+        sum((row[1:] for row in more), own)
+        for own, *more in zip(first.rows, *(other.rows for other in others), strict=True)
+    ]
+    return TextTable(sum((other.head[1:] for other in others), first.head), rows)
 
 
 def read(name: str) -> pd.DataFrame:
@@ -76,8 +85,8 @@ def conditions(rows: pd.DataFrame) -> TextTable:
     table = [(name, robust, own >= lows[second])]
     name = "30 points above the lowest of TTRL where TTRL collapses"
     table += [(name, collapse, drop >= 30)]
-    name = f"at own best rates not below any arm; the nearest is {_title(worst)}"
-    table += [(name, difference(below[worst]), not is_below)]
+    nearest = f"{difference(below[worst])}, {_title(worst)}"
+    table += [("at own best rates not below any arm; the nearest", nearest, not is_below)]
     table += [("there 2 points above the best of five arms", difference(lead), met)]
     rows_of = [[name, shown, "yes" if reached else "no"] for name, shown, reached in table]
     return TextTable(["condition", "final pass@1", "met"], rows_of)
@@ -106,34 +115,30 @@ def ranks(rows: pd.DataFrame, simulated: pd.DataFrame) -> TextTable:
     """
     free = np.array(simulated["arm"] != CEILING)
     own = select(simulated, free & np.array(simulated["prediction"] == MEASURED))
-    head = ["learning rate", "arms", "simulated and real", "halves of the real seeds"]
+    head = ["learning rate", "simulated and real", "halves of the real seeds"]
     table = []
     for (lr,), part in groups(own, ["lr"]):
         real, predicted = (_pooled(part, name) for name in ("real", "predicted"))
         halves = _halves(select(rows, np.array(rows["arm"].isin(list(real.index)))), lr)
         taus = [kendall_tau(predicted, real), halves]
-        table.append([f"{lr:g}", str(len(real)), *(f"{tau:.2f}" for tau in taus)])
+        table.append([f"{lr:g}", *(f"{tau:.2f}" for tau in taus)])
     return TextTable(head, table)
 
 
 def over_ttrl(rows: pd.DataFrame) -> TextTable:
-    """Final pass@1 of every arm minus TTRL, and minus the vote before training, at every rate.
+    """Final pass@1 of every arm minus TTRL at every rate, and minus the vote at the highest one.
 
     Paired by seed; the vote before training is the first row.
     """
     lrs = sorted(unique(rows, "lr"))
+    cells = [*((BASELINE, lr) for lr in lrs), (VOTE, lrs[-1])]
     at = {lr: where(with_vote(rows, ["lr", *_UNIT]), lr=lr) for lr in lrs}
-    arms = sorted({VOTE, *rows["arm"]}, key=lambda arm: (arm != VOTE, _place(arm), arm))
-    bases = (BASELINE, VOTE)
-    table = [
-        [
-            _title(a),
-            *("" if a == b else difference(over_sets(at[lr], a, b)) for b in bases for lr in lrs),
-        ]
-        for a in arms
-    ]
-    names = [f"minus {'vote' if base == VOTE else _title(base)}" for base in bases]
-    return TextTable(["final pass@1, %", *(f"{lr:g}, {n}" for n in names for lr in lrs)], table)
+    table = []
+    for arm in sorted({VOTE, *rows["arm"]}, key=lambda arm: (arm != VOTE, _place(arm), arm)):
+        shown = ("" if arm == b else difference(over_sets(at[lr], arm, b)) for b, lr in cells)
+        table.append([_title(arm), *shown])
+    names = [f"{lr:g}, minus {'vote' if b == VOTE else _title(b)}" for b, lr in cells]
+    return TextTable(["final pass@1, %", *names], table)
 
 
 def over_sets(

@@ -21,11 +21,11 @@ import pandas as pd
 import readings
 import run_rows
 from language_runs import N_TRAINED, START, STUDIES
-from protocol_page import DATA, conclusion, protocol
+from protocol_page import DATA, conclusion, over_sets, protocol
 
 from guard_core.rules import RULES, Rule
 from lab.base.arms import VOTE, arm, title
-from lab.base.columns import TextTable, floats, select
+from lab.base.columns import TextTable, floats, select, where
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.stats import LEVEL, difference, differences, estimate, mean_sd, sign_flip
@@ -73,7 +73,7 @@ def _made(found: re.Match[str]) -> str:
 
 def rules() -> TextTable:
     """One row per rule, in the order of `RULES`."""
-    head = ["name", "title", "needs", "pays", "label", "settings", "definition"]
+    head = ["name", "needs", "pays", "label", "settings", "definition"]
     return TextTable(head, [_rule(name, rule) for name, rule in RULES.items()])
 
 
@@ -85,7 +85,7 @@ def _rule(name: str, rule: type[Rule]) -> list[str]:
     summary, paper = text.split("\n")[0], _PAPER.search(text)
     linked = f"[`{name}`]({paper[0]})" if paper else f"`{name}`"
     pays = "label" if rule.pays_label() else "response"
-    cells = [linked, rule.title, needs, pays, _label(rule), settings, summary]
+    cells = [linked, needs, pays, _label(rule), settings, summary]
     return [cell.replace("|", "\\|") for cell in cells]
 
 
@@ -95,15 +95,69 @@ def _label(rule: type[Rule]) -> str:
     return "yes" if rule.follows_label else "of subgroups"
 
 
+_SUMMARY = {
+    VOTE: "no training: first majority vote",
+    "guard": "TTRL-Guard, the paper's text",
+    "memory": "vote memory: majority of all votes so far",
+    "recommended": "recommended: memory, slow to change, KL penalty",
+}
+
+
+def summary() -> TextTable:
+    """README's table: arms minus TTRL at the rates where it collapses."""
+    products = with_vote(pd.read_csv(DATA / "language-seeds.csv"), ["seed"]).set_index("seed")
+    final = {
+        name: products.loc[products["arm"] == name, "pass_final"]
+        for name in products["arm"].unique()
+    }
+    columns = {
+        _falls("SmolLM2-135M", products): [
+            _gain(final[a], final["ttrl"], 1 - 0.05 / 3) for a in _SUMMARY
+        ]
+    }
+    for number, task in enumerate(("arithmetic", "collatz"), 1):
+        runs = where(run_rows.known(DATA / f"confirm-{task}.csv"), lr=3e-4)
+        runs = with_vote(runs, ["problem_seed", "seed", "place"])
+        columns[_falls(f"tiny task {number}", runs)] = [
+            difference(over_sets(runs, a)) for a in _SUMMARY
+        ]
+    rows = zip(_SUMMARY.values(), *columns.values(), strict=True)
+    return TextTable(["", *columns], [list(row) for row in rows])
+
+
+def _falls(name: str, runs: pd.DataFrame) -> str:
+    own = where(runs, arm="ttrl")[["pass_start", "pass_final"]].mean()
+    return f"{name} (TTRL: {own['pass_start']:.0f} to {own['pass_final']:.0f} %)"
+
+
+_SIMULATED = ("ttrl", "guard", "matched", "memory", "frozen", "truth")
+
+
+def simulated() -> TextTable:
+    """The simulator's Llama population: TotalDeg at two steps, best final pass@1 of eight."""
+    runs = run_rows.known(DATA / "sim-llama.csv")
+    steps, rows = (0.03, 0.06), []
+    at = {step: where(runs, lr=step) for step in steps}
+    for name in _SIMULATED:
+        own = [where(at[step], arm=name)["TotalDeg"].mean() for step in steps]
+        gaps = [
+            "" if base == name else difference(over_sets(at[0.06], name, base, "TotalDeg"))
+            for base in ("ttrl", "matched")
+        ]
+        best = where(runs, arm=name).groupby("lr")["pass_final"].mean().max()
+        rows.append([title(name), *(f"{x:.1f}" for x in own), *gaps, f"{best:.1f}"])
+    head = ["", *(f"TotalDeg at step {step:g}, %" for step in steps)]
+    head += ["at .06, minus TTRL", "at .06, minus matched effort", "best final pass@1, %"]
+    return TextTable(head, rows)
+
+
 _LEAST_PAIRS = 4
 """Pairs from which on the protocol gives an interval."""
 _SHOWN = {
     "pass@16": "pass_at_16_final",
     "held-out pass@1": "held_out_pass_at_1_final",
-    "pass@1 with numbers": "flexible_pass_at_1_final",
     "false consensus": "false_consensus",
     "leak": "leak",
-    "unread": "unread_final",
 }
 
 
@@ -132,31 +186,27 @@ def _gain(finals: pd.Series, others: pd.Series, level: float) -> str:
 
 
 def language_pairs() -> TextTable:
-    """Paired differences of all the language model's seeds at 3e-5, with every point.
+    """Paired differences of all the language model's seeds at 3e-5.
 
-    Intervals are at 95 % without a correction, and p is of `sign_flip`, also of seeds 1 to 4 and of
-    seeds 5 to 11 alone.
+    Intervals are at 95 % without a correction, and p is of `sign_flip`.
     """
     first, further = (pd.read_csv(DATA / f"language-{name}.csv") for name in ("model", "seeds"))
     runs = pd.concat([first[(first["task"] == "multiplication") & (first["lr"] == 3e-5)], further])
     reruns = pd.read_csv(DATA / "language-reruns.csv", comment="#")
     runs, held_out = with_vote(runs, ["seed"]), "held_out_pass_at_1_final"
-    rows = []
-    for own, base in [("ttrl", VOTE), ("memory", VOTE), ("recommended", VOTE), *_PAIRED]:
-        gaps = _gaps(runs, own, base)
-        rows.append([f"{title(own)} - {title(base)}", *_in_parts(gaps)])
-    gaps = pd.concat([_gaps(runs, "memory", "ttrl"), _gaps(reruns, "memory", "ttrl")])
-    rows.append(["Vote memory - TTRL, with four reruns", *_all_seeds(gaps)])
-    gaps = _gaps(runs, "recommended", "memory", held_out)
-    name = "Recommended - Vote memory, held-out problems"
-    rows.append([name, *_in_parts(gaps)])
-    for own in ("memory", "recommended"):
-        part = runs[runs["arm"] == own].set_index("seed")
-        gaps = part[held_out] - part["held_out_pass_at_1_start"]
-        name = f"{title(own)} - its start, held-out problems"
-        rows.append([name, *_in_parts(gaps)])
-    head = ["final pass@1, points", "all seeds", "p", "p of 1 to 4", "of 5 to 11", "every pair"]
-    return TextTable(head, rows)
+    pairs = [("ttrl", VOTE), ("memory", VOTE), ("recommended", VOTE), *_PAIRED]
+    gaps = {f"{title(own)} - {title(base)}": _gaps(runs, own, base) for own, base in pairs}
+    further = pd.concat([_gaps(runs, "memory", "ttrl"), _gaps(reruns, "memory", "ttrl")])
+    gaps["Vote memory - TTRL, with four reruns"] = further
+    gaps["Recommended - Vote memory, held-out problems"] = _gaps(
+        runs, "recommended", "memory", held_out
+    )
+    for name in ("memory", "recommended"):
+        part = runs[runs["arm"] == name].set_index("seed")
+        own = part[held_out] - part["held_out_pass_at_1_start"]
+        gaps[f"{title(name)} - its start, held-out problems"] = own
+    rows = [[name, str(len(own)), difference(estimate(own)), _p(own)] for name, own in gaps.items()]
+    return TextTable(["final pass@1, points", "pairs", "difference", "p"], rows)
 
 
 _PAIRED = (
@@ -170,14 +220,6 @@ _PAIRED = (
 def _gaps(runs: pd.DataFrame, own: str, base: str, metric: str = "pass_final") -> pd.Series:
     first, second = (runs[runs["arm"] == name].set_index("seed")[metric] for name in (own, base))
     return differences(first, second)
-
-
-def _in_parts(gaps: pd.Series) -> list[str]:
-    return _all_seeds(gaps, _p(gaps[gaps.index <= 4]), _p(gaps[gaps.index > 4]))
-
-
-def _all_seeds(gaps: pd.Series, *parts: str) -> list[str]:
-    return [difference(estimate(gaps)), _p(gaps), *(parts or ("", "")), _points(gaps)]
 
 
 def _p(gaps: pd.Series) -> str:
@@ -275,9 +317,9 @@ def ladder() -> TextTable:
         cells = [f"{n_weights:,}", f"{mean['lr']:g}", f"{mean['pass_start']:.1f}"]
         cells += [mean_sd(mean["pass_final"], plain["pass_final"].std())]
         cells += [_gain(parts[a]["pass_final"], plain["pass_final"], level) for a in others]
-        rows.append([*cells, *(f"{x:.1f}" for x in (changed, *mean[["leak", "false_consensus"]]))])
+        rows.append([*cells, f"{changed:.1f}", f"{mean['leak']:.1f}"])
     head = ["parameters", "lr", "before", "TTRL", *(f"{arm(a).title} - TTRL" for a in others)]
-    return TextTable([*head, "held-out change", "leak", "false consensus"], rows)
+    return TextTable([*head, "held-out change", "leak"], rows)
 
 
 CHOSEN, HELD_OUT, COMPARED, DEVELOPMENT = "other seeds", "none", "earlier laws", "law of growth"
@@ -309,9 +351,6 @@ def _first() -> Iterator[list[str]]:
     means = mean_errors(table).set_index("prediction").loc[MEASURED]
     signs = f"{means['right_signs']:.0f} of {means['signs']:.0f}"
     yield ["right sign where the real difference is beyond noise", "all", signs, "", "", CHOSEN]
-    yield _row("MR curve", "2.5", table, "match_rate", CHOSEN)
-    yield _row("FR curve", "2.5", table, "flip_rate", CHOSEN)
-    yield _row("fates", "3", table, "fates", CHOSEN)
     calm = select(table, (floats(table, "lr") == 1e-4) | np.array(table["arm"] == "frozen"))
     yield _row("correlation over problems, frozen labels and 1e-4", ".85", calm, "r", CHOSEN, 2)
     lowest = _own(calm, MEASURED, "r").min()
@@ -321,9 +360,12 @@ def _first() -> Iterator[list[str]]:
 def _others() -> Iterator[list[str]]:
     """The demands on other problem sets, and on the checkpoint that verifies."""
     for choices, seeds in SETS.items():
-        for seed in seeds:
-            name = f"problem set {seed}, 5 cells"
-            yield _row(name, "5", _with_linear(f"seed{seed}"), "final", choices)
+        parts = [seeds] if choices == COMPARED else [(seed,) for seed in seeds]
+        for part in parts:
+            table = pd.concat([_with_linear(f"seed{seed}") for seed in part])
+            name = "problem sets" if len(part) > 1 else "problem set"
+            name = f"{name} {', '.join(map(str, part))}: {5 * len(part)} cells"
+            yield _row(name, "5", table, "final", choices)
     name = "start model that judges, TTRL at 1e-4 and 3e-4"
     yield _row(name, "", _with_linear("verify"), "final", COMPARED)
 
@@ -356,6 +398,8 @@ MAKERS: dict[str, Callable[..., TextTable]] = {
     "protocol": protocol,
     "readings": lambda kind, *words: readings.KINDS[kind](*words),
     "rules": rules,
+    "simulated": simulated,
+    "summary": summary,
     "language-vote": vote,
 }
 """Name of a table to its function, which takes the other words of the comment."""

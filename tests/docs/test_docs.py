@@ -1,5 +1,6 @@
 """The docs build without a warning, and their Python examples run."""
 
+import json
 import os
 import pkgutil
 import re
@@ -31,14 +32,18 @@ def test_the_site_builds_without_warnings(tmp_path):
     for notebook in (ROOT / "notebooks").glob("*.ipynb"):
         page = (tmp_path / "notebooks" / notebook.stem / "index.html").read_text()
         assert "GUARD_LAB_SMALL" in page
+    pages = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.glob("api/**/index.html")}
+    modules = [f"api/{'/'.join(name.split('.'))}" for name in ("lab.base.stats", "sim.world.tree")]
     for package in ("guard_core", "lab", "sim", "real"):
-        page = (tmp_path / "api" / package / "index.html").read_text()
-        modules = [found.name for found in pkgutil.iter_modules([str(ROOT / package)])]
-        for name in {*modules} - {"__main__"}:
-            assert f'id="{package}.{name}' in page
-    assert (
-        'id="lab.base.stats.paired_table"' in (tmp_path / "api" / "lab" / "index.html").read_text()
-    )
+        found = pkgutil.iter_modules([str(ROOT / package)])
+        modules += [f"api/{package}/{m.name}" for m in found if not m.name.startswith("_")]
+    assert {*modules} <= pages
+    page = (tmp_path / "api" / "lab" / "base" / "stats" / "index.html").read_text()
+    assert 'id="lab.base.stats.paired_table"' in page
+    assert "<code>guard = Guard(" in (tmp_path / "api/guard_core/index.html").read_text()
+    found = json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
+    for word in ("tensorboard", "wandb", "resume"):
+        assert any(word in doc["text"].lower() for doc in found if "api/" not in doc["location"])
 
 
 def names_of(page: str) -> dict[str, Any]:

@@ -27,7 +27,9 @@ def prose(path):
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_relative_links_point_to_files(path):
     relative = [target for target in LINK.findall(prose(path)) if not urlsplit(target).scheme]
-    assert [t for t in relative if not (path.parent / t.partition("#")[0]).exists()] == []
+    # The pages below api/ are made from the modules with their names.
+    files = [re.sub(r"^api/(.+)\.md", r"../\1.py", t.partition("#")[0]) for t in relative]
+    assert [name for name in files if not (path.parent / name).exists()] == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -41,7 +43,7 @@ def test_external_links_are_well_formed(path):
 
 def test_the_readme_shows_pictures_of_fair_size():
     pictures = re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", (ROOT / "README.md").read_text())
-    assert len(pictures) == 2
+    assert len(pictures) == 1
     for words, name in pictures:
         assert len(words) > 20
         picture = (ROOT / name).read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 """The example of README, as printed, trains what the trainer trains."""
 
 import re
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def test_the_example_of_guard_core_ends_in_what_is_trained():
         "votes": Votes.from_answers(answers, n_samples=8, n_answers=3),
         "draws": Draws(*np.full((3, 4), 0.5)),
     }
-    exec(example, names)
+    exec(textwrap.dedent(example), names)
     guard = Guard(GuardConfig.paper())
     state = guard.prime(guard.init(4), names["votes"], names["draws"])
     _, decision = guard.step(state, names["votes"], names["draws"])
