@@ -73,9 +73,9 @@ class GuardLearner:
         self._config = config
         sizes = config.n_votes, config.n_samples
         self._settings = settings(config.guard, *sizes)
-        self._settings_1 = records_of(config.guard, *sizes)
+        self._settings_1 = records_of(self._settings)
         shape = {"leading": (config.replicates,), "n_answers": config.n_answers}
-        self._memory = memory_of(Guard(config.guard).init(config.n_problems, **shape))
+        self._memory = memory_of(Guard(config.guard).init(config.n_problems, **shape).columns())
         numbers = range(config.first_replicate, config.first_replicate + config.replicates)
         sizes = config.epochs, config.n_problems
         self._treatments = Treatments(config.treatment, config.seed, numbers, sizes)
