@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cached_property
 
 import numpy as np
 from numba import njit
@@ -15,19 +15,6 @@ from sim.settings.config import SimConfig
 from sim.world.sampling import Bools, Floats, Ints, Records, Shorts
 
 Columns = dict[str, NDArray[np.generic]]
-
-
-class Tables(NamedTuple):
-    """Rows that one epoch adds to the trace, (rows,) arrays by column name."""
-
-    visits: Columns
-    """Replicate by replicate, in visiting order."""
-    steps: Columns | None
-    """Replicate by replicate, batch by batch; None before training."""
-    evals: Columns
-    """One row per replicate."""
-    votes: Columns | None = None
-    """One row per visit and answer with a vote, in the order of the visits; None if not kept."""
 
 
 RECORD = record_dtype(("right", np.int32))
@@ -81,12 +68,34 @@ def majority_right(counts_RPA: Ints, truth_RP: Shorts) -> Floats:
     return right_RP / np.maximum(wins_RPA.sum(axis=-1), 1)
 
 
-def tables(config: SimConfig, epoch: Epoch, pass_at_1_R: Floats, majority_R: Floats) -> Tables:
-    """The rows of one epoch; the accuracies are those at its end, NaN where not measured."""
-    visits = _visits(config, epoch)
-    steps = _steps(config, epoch, visits["skipped"]) if epoch.epoch else None
-    evals = _evals(config, epoch, pass_at_1_R, majority_R)
-    return Tables(visits, steps, evals, _votes(config, epoch))
+class Tables:
+    """Rows that one epoch adds to the trace, (rows,) arrays by column name, made where read.
+
+    Args:
+        pass_at_1_R: accuracies at the end of the epoch, as `majority_R`; NaN where not measured.
+    """
+
+    def __init__(
+        self, config: SimConfig, epoch: Epoch, pass_at_1_R: Floats, majority_R: Floats
+    ) -> None:
+        self._config, self._epoch = config, epoch
+        self.evals = _evals(config, epoch, pass_at_1_R, majority_R)
+        """One row per replicate."""
+
+    @cached_property
+    def visits(self) -> Columns:
+        """Replicate by replicate, in visiting order."""
+        return _visits(self._config, self._epoch)
+
+    @cached_property
+    def steps(self) -> Columns | None:
+        """Replicate by replicate, batch by batch; None before training."""
+        return _steps(self._config, self._epoch) if self._epoch.epoch else None
+
+    @cached_property
+    def votes(self) -> Columns | None:
+        """One row per visit and answer with a vote, in visiting order; None if not kept."""
+        return _votes(self._config, self._epoch)
 
 
 def _visits(config: SimConfig, epoch: Epoch) -> Columns:
@@ -165,10 +174,10 @@ def _unpack(
         route_M[m] = records_M[m].route
 
 
-def _steps(config: SimConfig, epoch: Epoch, skipped_M: NDArray[Any]) -> Columns:
+def _steps(config: SimConfig, epoch: Epoch) -> Columns:
     starts_B = np.arange(0, config.n_problems, config.batch_size)
     size_B = np.diff(starts_B, append=config.n_problems).astype(np.int32)
-    shape, skipped_RN = (config.replicates, len(starts_B)), skipped_M.reshape(epoch.norm_RN.shape)
+    shape, skipped_RN = (config.replicates, len(starts_B)), epoch.records_RN["skipped"]
     columns = {
         "replicate": _numbers(config)[:, None],
         "step": _first_step(config, epoch.epoch) + np.arange(shape[1], dtype=np.int32),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
 from guard_core.config import (
@@ -220,21 +221,26 @@ class SimConfig:
 
     def steps(self) -> list[float]:
         """Return the step size of every batch of the run, `step_factor` included."""
-        peak, batches = self._schedule()
-        return [peak * (math.fsum(factors) / len(factors)) for factors in batches]
+        return [self._peak * (math.fsum(own) / len(own)) for own in self._factors()]
 
     def rates(self) -> list[list[float]]:
         """Return the step size of every optimizer step, batch by batch."""
-        peak, batches = self._schedule()
-        return [[peak * factor for factor in factors] for factors in batches]
+        return [[self._peak * factor for factor in own] for own in self._factors()]
 
-    def _schedule(self) -> tuple[float, list[list[float]]]:
-        """The peak, and the factors on it batch by batch."""
-        peak = (self.step if self.lr is None else self.lr) * self.step_factor
-        steps_of_epoch = scheduled_steps(self.n_problems, self.batch_size, self.mini_batch)
+    @property
+    def _peak(self) -> float:
+        return (self.step if self.lr is None else self.lr) * self.step_factor
+
+    def _factors(self) -> list[list[float]]:
+        """The factors on the peak, batch by batch."""
+        of_epoch = tuple(scheduled_steps(self.n_problems, self.batch_size, self.mini_batch))
         if self.schedule == "constant":
-            return peak, [[1.0] * n for n in steps_of_epoch] * self.epochs
-        return peak, step_factors(steps_of_epoch, self.epochs, self.warmup_ratio)
+            return [[1.0] * n for n in of_epoch] * self.epochs
+        return _step_factors(of_epoch, self.epochs, self.warmup_ratio)
+
+
+_step_factors = lru_cache(step_factors)
+"""Kept, since the arms of a study share them."""
 
 
 def _take_sizes(config: SimConfig) -> None:
