@@ -8,7 +8,6 @@ batch. While it exceeds its limit, each batch multiplies the learning rate of th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,12 +33,10 @@ def scheduled_steps(n_problems: int, batch_size: int, mini_batch: int) -> list[i
     return [-(-size // mini_batch) for size in sizes]
 
 
-def step_factors(
-    steps_of_epoch: Sequence[int], epochs: int, warmup_ratio: float
-) -> list[list[float]]:
+def step_factors(steps_of_epoch: list[int], epochs: int, warmup_ratio: float) -> list[list[float]]:
     """Return `rate_factor` of every step, batch by batch, from an epoch's `scheduled_steps`."""
     n_scheduled, done, factors = epochs * sum(steps_of_epoch), 0, []
-    for n_steps in [*steps_of_epoch] * epochs:
+    for n_steps in steps_of_epoch * epochs:
         factors.append([rate_factor(done + k, n_scheduled, warmup_ratio) for k in range(n_steps)])
         done += n_steps
     return factors

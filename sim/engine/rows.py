@@ -79,8 +79,7 @@ class Tables:
         self, config: SimConfig, epoch: Epoch, pass_at_1_R: Floats, majority_R: Floats
     ) -> None:
         self._config, self._epoch = config, epoch
-        self.evals = _evals(config, epoch, pass_at_1_R, majority_R)
-        """One row per replicate."""
+        self._pass_at_1_R, self._majority_R = pass_at_1_R, majority_R
 
     @cached_property
     def visits(self) -> Columns:
@@ -91,6 +90,11 @@ class Tables:
     def steps(self) -> Columns | None:
         """Replicate by replicate, batch by batch; None before training."""
         return _steps(self._config, self._epoch) if self._epoch.epoch else None
+
+    @cached_property
+    def evals(self) -> Columns:
+        """One row per replicate."""
+        return _evals(self._config, self._epoch, self._pass_at_1_R, self._majority_R)
 
     @cached_property
     def votes(self) -> Columns | None:

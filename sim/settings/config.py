@@ -221,26 +221,40 @@ class SimConfig:
 
     def steps(self) -> list[float]:
         """Return the step size of every batch of the run, `step_factor` included."""
-        return [self._peak * (math.fsum(own) / len(own)) for own in self._factors()]
+        peak = self._peak
+        return [peak * factor for factor in _means(*self._shape(), self.schedule)]
 
     def rates(self) -> list[list[float]]:
         """Return the step size of every optimizer step, batch by batch."""
-        return [[self._peak * factor for factor in own] for own in self._factors()]
+        peak = self._peak
+        return [[peak * f for f in own] for own in _factors(*self._shape(), self.schedule)]
 
     @property
     def _peak(self) -> float:
         return (self.step if self.lr is None else self.lr) * self.step_factor
 
-    def _factors(self) -> list[list[float]]:
-        """The factors on the peak, batch by batch."""
-        of_epoch = tuple(scheduled_steps(self.n_problems, self.batch_size, self.mini_batch))
-        if self.schedule == "constant":
-            return [[1.0] * n for n in of_epoch] * self.epochs
-        return _step_factors(of_epoch, self.epochs, self.warmup_ratio)
+    def _shape(self) -> tuple[tuple[int, ...], int, float]:
+        """Optimizer steps of an epoch by batch, epochs, and the share that warms up."""
+        of_epoch = scheduled_steps(self.n_problems, self.batch_size, self.mini_batch)
+        return tuple(of_epoch), self.epochs, self.warmup_ratio
 
 
-_step_factors = lru_cache(step_factors)
-"""Kept, since the arms of a study share them."""
+def _factors(
+    of_epoch: tuple[int, ...], epochs: int, warmup_ratio: float, schedule: str
+) -> list[list[float]]:
+    """The factors on the peak, batch by batch."""
+    if schedule == "constant":
+        return [[1.0] * n for n in of_epoch] * epochs
+    return step_factors([*of_epoch], epochs, warmup_ratio)
+
+
+@lru_cache
+def _means(
+    of_epoch: tuple[int, ...], epochs: int, warmup_ratio: float, schedule: str
+) -> list[float]:
+    """The mean factor of every batch; kept, since the arms of a study share them."""
+    batches = _factors(of_epoch, epochs, warmup_ratio, schedule)
+    return [math.fsum(factors) / len(factors) for factors in batches]
 
 
 def _take_sizes(config: SimConfig) -> None:
