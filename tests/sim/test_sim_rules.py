@@ -26,7 +26,6 @@ from sim.studies.sweep import RULE_ARMS, Sweep, preset, preset_settings
 from sim.world.observe import AnswerObserver, AnswerTeacher, ObservedVisit, similarities
 
 PEERS = tuple(name for name in RULES if name != "ttrl")
-COMPILED = ("scope", "evol_rl", "scope+guard", "evol_rl+guard", "scope+memory")
 KNOWS_NOTHING = {"signal": 0.0}
 
 
@@ -41,32 +40,6 @@ def test_a_rule_moves_the_policy_unless_it_does_not_train(runs, name):
         assert moved < 1e-12 and not norms.any()
     else:
         assert moved > 1e-4 and norms.any()
-
-
-def on_arrays(runs, monkeypatch, config):
-    """Tables of a run whose rule has no compiled part."""
-    with monkeypatch.context() as patched:
-        patched.setattr("sim.engine.rules.FAST", {})
-        return runs.play(config)[0]
-
-
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [
-        *((name, {}) for name in COMPILED),
-        *(
-            (name, {"n_votes": V, "n_samples": K, "epochs": 2, "unparseable": 0.1})
-            for name in ("scope", "evol_rl")
-            for V, K in ((128, 96), (16, 16), (48, 40))
-        ),
-        ("scope", {"rule_options": {"subset": 0.1, "balance": 0.3}}),
-    ],
-)
-def test_compiled_rules_agree_with_guard_core(runs, monkeypatch, name, sizes):
-    config = runs.small(name)
-    config = replace(config, **sizes)
-    compiled, slow = runs.play(config)[0], on_arrays(runs, monkeypatch, config)
-    assert runs.differences(compiled, slow, tolerance=1e-9) == []
 
 
 @pytest.mark.parametrize(
@@ -143,7 +116,6 @@ def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(runs, monkeyp
         return paid
 
     monkeypatch.setattr(Scope, "pay", watched)
-    monkeypatch.setattr("sim.engine.rules.FAST", {})
     config = runs.small("scope+memory")
     guard = config.guard.set(discount=0.2)
     runs.play(replace(config, guard=guard, rule_options={"subset": 1.0}))
