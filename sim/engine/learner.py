@@ -27,12 +27,10 @@ from lab.trace.schema import DECIDED
 from sim.engine.kernel import (
     Batch,
     Plain,
-    Visits,
     decide,
     prime,
     sharpen,
     sums_gradient,
-    visit_all,
 )
 from sim.engine.rows import Epoch
 from sim.settings.config import SimConfig
@@ -213,27 +211,6 @@ class Learner:
         to = (p_RPA, np.ascontiguousarray(streams.weight), np.ascontiguousarray(streams.drop))
         sums_gradient(sums_RPA, obs.votes.n_samples, *to, out_RPA)
         return Update(out_RPA, streams.drop, weighted_streams(streams, self._config))
-
-
-def visit_plain(run: Plain, epoch: Epoch, step_B: Floats) -> Ints:
-    """Make all visits of an epoch at once, see `sim.engine.kernel.visit_all`.
-
-    Returns:
-        (R,) place of the first visit whose logits are not finite, -1 for none.
-    """
-    visits = Visits(
-        epoch=epoch.epoch,
-        draws=(epoch.draws.tie, epoch.draws.skip, epoch.draws.pick),
-        order_RN=epoch.problems_RN,
-        truth_RN=epoch.truth_RN,
-        step_B=step_B,
-        records_RN=epoch.records_RN,
-        norm_RN=epoch.norm_RN,
-        counts_SNA=epoch.counts_SNA,
-    )
-    bad_R = np.empty(len(epoch.problems_RN), np.int64)
-    visit_all(run, visits, bad_R)
-    return bad_R
 
 
 _BELOW_ONE = 1.0 - 1e-12

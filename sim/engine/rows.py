@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from guard_core import Draws
 from lab.trace.schema import record_dtype, truth_columns
 from sim.settings.config import SimConfig
-from sim.world.sampling import Bools, Floats, Ints, Records, Shorts
+from sim.world.sampling import Floats, Ints, Records, Shorts
 
 Columns = dict[str, NDArray[np.generic]]
 
@@ -40,7 +40,7 @@ class Epoch:
     """Step size of every batch."""
     norm_RN: Floats
     """Norm of the update on every visit, 0 where it was skipped."""
-    counts_SNA: NDArray[np.integer]
+    counts_SNA: Shorts
     """Votes per answer of the first S replicates, those whose votes are kept."""
     deal_RN: Floats | None = None
     """Random numbers of permuted decisions, by problem; None where they are not permuted."""
@@ -104,16 +104,16 @@ class Tables:
 
 def _visits(config: SimConfig, epoch: Epoch) -> Columns:
     shape = epoch.problems_RN.shape
-    right_M, recorded = _columns(epoch.records_RN)
+    records_M = epoch.records_RN.reshape(-1)
     columns: Columns = {
         "replicate": _numbers(config)[:, None],
         "step": _step_of_visits(config, epoch.epoch),
         "problem": epoch.problems_RN.astype(np.int32),
     }
     rows = {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
-    rows |= recorded
-    label_correct_M = recorded["label"] == epoch.truth_RN.reshape(-1)
-    rows |= truth_columns(right_M, config.n_votes, label_correct_M)
+    rows |= {n: records_M[n].copy() for n in records_M.dtype.names or () if n != "right"}
+    label_correct_M = rows["label"] == epoch.truth_RN.reshape(-1)
+    rows |= truth_columns(records_M["right"], config.n_votes, label_correct_M)
     same = {"epoch": epoch.epoch, "visit": epoch.epoch, "n_votes": config.n_votes}
     return rows | {name: np.array(value, np.int32) for name, value in same.items()}
 
@@ -134,48 +134,6 @@ def _votes(config: SimConfig, epoch: Epoch) -> Columns | None:
         "answer": answer.astype(np.int32),
         "count": counts_M[voted].astype(np.int32),
     }
-
-
-def _columns(records_RN: Records) -> tuple[Shorts, Columns]:
-    """Right votes, and every field that is a column, each as an array of its own."""
-    M = records_RN.size
-    ints_3M, floats_5M = np.empty((3, M), np.int32), np.empty((5, M))
-    flags_4M = np.empty((4, M), np.bool_)
-    n_minority_M, route_M = np.empty(M, np.int16), np.empty(M, np.int8)
-    _unpack(records_RN.reshape(-1), ints_3M, floats_5M, flags_4M, n_minority_M, route_M)
-    names = ("n_unparseable", "label")
-    names += ("match_rate", "flip_rate", "mean_match_rate", "weight", "beta")
-    names += ("flipped", "tie", "had_competition", "skipped")
-    columns: Columns = {"n_minority": n_minority_M, "route": route_M}
-    columns |= zip(names, (*ints_3M[1:], *floats_5M, *flags_4M), strict=True)
-    return ints_3M[0], columns
-
-
-@njit(cache=True, nogil=True)
-def _unpack(
-    records_M: Records,
-    ints_3M: Shorts,
-    floats_5M: Floats,
-    flags_4M: Bools,
-    n_minority_M: NDArray[np.int16],
-    route_M: NDArray[np.int8],
-) -> None:
-    """One pass over the records: a pass per field would wait for memory every time."""
-    for m in range(records_M.shape[0]):
-        ints_3M[0, m] = records_M[m].right
-        ints_3M[1, m] = records_M[m].n_unparseable
-        ints_3M[2, m] = records_M[m].label
-        floats_5M[0, m] = records_M[m].match_rate
-        floats_5M[1, m] = records_M[m].flip_rate
-        floats_5M[2, m] = records_M[m].mean_match_rate
-        floats_5M[3, m] = records_M[m].weight
-        floats_5M[4, m] = records_M[m].beta
-        flags_4M[0, m] = records_M[m].flipped
-        flags_4M[1, m] = records_M[m].tie
-        flags_4M[2, m] = records_M[m].had_competition
-        flags_4M[3, m] = records_M[m].skipped
-        n_minority_M[m] = records_M[m].n_minority
-        route_M[m] = records_M[m].route
 
 
 def _steps(config: SimConfig, epoch: Epoch) -> Columns:

@@ -28,8 +28,8 @@ from lab.measures.fate import FATES, FIRST, LAST, MIN_VISITS, classify, fate_sha
 from lab.progress import Bar
 from lab.trace.manifest import Manifest
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
-from sim.engine.kernel import Plain
-from sim.engine.learner import Learner, sit_out, visit_plain
+from sim.engine.kernel import Plain, Visits, visit_all
+from sim.engine.learner import Learner, sit_out
 from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tally
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
@@ -148,8 +148,18 @@ class Simulation:
         return usual and c.rule == BASELINE and c.guard.brake.brake == 1
 
     def _visit_all(self, epoch: Epoch, plain: Plain) -> None:
-        step_B = np.array(self._steps[self._batch : self._batch + self.config.n_batches])
-        bad_R = visit_plain(plain, epoch, step_B)
+        visits = Visits(
+            epoch=epoch.epoch,
+            draws=(epoch.draws.tie, epoch.draws.skip, epoch.draws.pick),
+            order_RN=epoch.problems_RN,
+            truth_RN=epoch.truth_RN,
+            step_B=np.array(self._steps[self._batch : self._batch + self.config.n_batches]),
+            records_RN=epoch.records_RN,
+            norm_RN=epoch.norm_RN,
+            counts_SNA=epoch.counts_SNA,
+        )
+        bad_R = np.empty(self.config.replicates, np.int64)
+        visit_all(plain, visits, bad_R)
         ended = np.flatnonzero(bad_R >= 0)
         if ended.size:
             batch_R = bad_R[ended] // self.config.batch_size

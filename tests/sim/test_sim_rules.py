@@ -284,14 +284,10 @@ def test_the_rules_own_settings(tmp_path):
     ("options", "words"),
     [
         (["--rule", "nope"], "unknown, use one of ttrl"),
-        (["--rule", "srt", "--rule-options", "keeps", "1"], "no setting 'keeps'"),
-        (["--rule", "srt", "--rule-options", "keep", "2"], "srt.keep = 2"),
         (["--rule", "intuitor", "--profile", "paper"], "has no label that a guard"),
         (["--rule", "empo", "--profile", "off", "--guard.label-from", "memory"], "has no label"),
-        (["--rule", "intuitor", "--arm", "guard"], "has no label that a guard"),
         (["--rule", "scope", "--arm", "frozen"], "makes new labels on every visit"),
         (["--rule", "srt", "--arm", "ttrl"], "trains by rule ttrl"),
-        (["--rule", "srt", "--arm", "scope"], "trains by rule scope"),
         (["--rule", "srt", "--update", "expected"], "only rule = ttrl has it"),
         (["--arm", "scope", "--labels", "truth"], "take labels = votes"),
         (["--arm", "rent", "--signal", "1"], "signal = 1"),
@@ -337,14 +333,6 @@ def test_many_rules_side_by_side_and_in_the_report(tmp_path, capsys):
     html = page.read_text(encoding="utf-8")
     for title in ("SCOPE", "SRT + TTRL-Guard", "maj@n, no training", "Intuitor"):
         assert title in html
-
-
-def test_compare_with_a_rule_takes_its_guard(tmp_path):
-    options = ["--rule", "t3rl", "--arms", "t3rl", "guard"]
-    assert main(["compare", "--out", str(tmp_path / "c"), *options, *FEW]) == 0
-    assert (tmp_path / "c" / "t3rl+guard").is_dir()
-    guards = [load(tmp_path / "c" / name).run.config["guard"] for name in ("t3rl", "t3rl+guard")]
-    assert [bool(guard["frs"]) for guard in guards] == [False, True]
 
 
 def test_a_sweep_shares_runs_that_the_signal_cannot_reach():
