@@ -54,8 +54,8 @@ class Guard:
         It sets label and memory, and is neither a visit nor a flip. Of the draws `tie` is read.
         """
         call = self._call(state, votes, scores, tie=draws.tie)
-        given = (*call.draws, call.scores, call.counts, call.visits)
-        call.road.prime(call.road.settings(call.s), call.memory, *given)
+        (tie,), settings_1 = call.draws, call.road.settings(call.s)
+        call.road.prime(settings_1, call.memory, tie, call.scores, call.counts, call.visits)
         new = call.state()
         return replace(state, label=new.label, memory=new.memory)
 

@@ -193,7 +193,7 @@ class CoVerRL(Rule):
 
 
 def _rival(obs: Observations, wins: Array) -> Array:
-    """(..., P) place of the response that stands for all that the majority is not."""
+    """(..., P) index of the representative response that is not of the majority."""
     answers, V = obs.of("answers"), obs.votes.n_votes
     votes = per_response(obs.votes.counts, answers, unparseable=V + 1)
     return np.argmin(np.where(wins, np.full_like(votes, V + 2), votes), axis=-1)

@@ -57,16 +57,18 @@ class Learner:
         self._config = config
         self._settings = settings(config.guard, config.n_votes, config.n_samples)
         self._settings_1 = records_of(self._settings)
-        shape = {"leading": (config.replicates,), "n_answers": config.n_answers}
-        self._memory = memory_of(Guard(config.guard).init(config.n_problems, **shape).columns())
+        state = Guard(config.guard).init(
+            config.n_problems, leading=(config.replicates,), n_answers=config.n_answers
+        )
+        self._memory = memory_of(state.columns())
         numbers = range(config.first_replicate, config.first_replicate + config.replicates)
         sizes = config.epochs, config.n_problems
         self._treatments = Treatments(config.treatment, config.seed, numbers, sizes)
         self._rule = make_rule(config.rule, config.rule_options)
         self._observer = AnswerObserver(config, self._rule)
         scores_RNA = self._first_scores(epoch, votes, p_RNA)
-        given = (epoch.draws.tie, scores_RNA, votes.counts, epoch.records_RN)
-        prime(self._settings_1, self._memory, *given)
+        tie_RN, records_RN = epoch.draws.tie, epoch.records_RN
+        prime(self._settings_1, self._memory, tie_RN, scores_RNA, votes.counts, records_RN)
 
     def _first_scores(self, epoch: Epoch, votes: Votes, p_RNA: Floats) -> Array:
         """(R, N, A) what labels are chosen by at visit 0."""
@@ -195,8 +197,7 @@ class Learner:
         majority = rule_advantages(rule, obs, decision, config)
         minority = np.zeros(1)
         if config.mps is not None:
-            of = (obs.votes.samples, obs.votes.n_samples)
-            minority = minority_advantages(*of, decision, config)
+            minority = minority_advantages(obs.votes.samples, obs.votes.n_samples, decision, config)
         streams = policy_streams(majority, minority, decision, config)
         streams = weighed(rule, obs, decision.label, streams)
         if not rule.pays_label():
@@ -208,8 +209,8 @@ class Learner:
         samples_RPA = obs.votes.samples
         both = streams.majority if config.mps is None else streams.majority + streams.minority
         sums_RPA = samples_RPA * both[..., : samples_RPA.shape[-1]]
-        to = (p_RPA, np.ascontiguousarray(streams.weight), np.ascontiguousarray(streams.drop))
-        sums_gradient(sums_RPA, obs.votes.n_samples, *to, out_RPA)
+        weight_RP, drop_RP = map(np.ascontiguousarray, (streams.weight, streams.drop))
+        sums_gradient(sums_RPA, obs.votes.n_samples, p_RPA, weight_RP, drop_RP, out_RPA)
         return Update(out_RPA, streams.drop, weighted_streams(streams, self._config))
 
 

@@ -93,7 +93,7 @@ def sample_votes(
 
 
 def sample_all(config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats) -> Votes:
-    """Return the votes of a batch; what a row of `p_RPA` lacks of 1 is unparseable."""
+    """Return the votes of a batch; 1 minus the sum of a row is the unparseable probability."""
     # Unparseable is drawn as the last answer, which takes what the others leave.
     p_RPB = np.pad(p_RPA, ((0, 0), (0, 0), (0, 1)))
     votes = sample_votes(config, epoch, problems_RP, p_RPB, 1.0)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Literal, get_args, get_origin
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from guard_core import Draws, Guard, GuardConfig, Votes
@@ -62,7 +62,19 @@ class Stepped(Simulation):
         return False
 
 
+EAGER = GuardConfig().set(flip_rate="instant", tau_FR=0.0, minority_share=0.1, T_steady=20)
+CONTESTED = SimConfig(
+    guard=EAGER,
+    labels="truth",
+    population="point",
+    ability_mean=0.4,
+    **{"n_problems": 20, "epochs": 6, "n_votes": 16, "n_samples": 8, "n_answers": 3, "step": 0.5},
+)
+"""The true answer is often a minority candidate of a problem that MPS protects."""
+
+
 @given(sim_configs())
+@example(CONTESTED)
 @settings(max_examples=40, deadline=None)
 def test_a_compiled_epoch_has_the_bits_of_rules_on_arrays(runs, config):
     whole, parts = Simulation(config), Stepped(config)
