@@ -3,7 +3,9 @@
 The run is MATH-500: 500 problems, 30 epochs, V = 64, K = 32, 10 answers, batch 8, attractor policy.
 A run is held against drawing its votes alone, in batches of the same shape, in the same process and
 in turn with it. Times are CPU seconds of all threads, the best of a few repetitions, each held
-against the best drawing; on a shared machine the clock would measure the neighbours.
+against the best drawing; on a shared machine the clock would measure the neighbours. Targets, where
+drawing takes 112 ns a visit: 64 replicates without a trace 350 ns a visit, with a trace in memory
+420 ns, and one replicate alone 15 ms.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import numpy as np
 
 from guard_core import GuardConfig
 from sim import SimConfig, simulate
-from sim.engine.run import Simulation
+from sim.engine.run import Simulation, measure
 from sim.world.sampling import draw_votes
 
 
@@ -58,6 +60,7 @@ def ways(config: SimConfig) -> Iterator[tuple[str, Callable[[], object]]]:
     """The timed configurations, each in turn with the drawing of the same votes."""
     off = replace(config, guard=GuardConfig.off())
     yield "guard, no trace kept", lambda: [None for _ in Simulation(config).run()]
+    yield "guard, measured alone", lambda: measure(config)
     yield "guard, trace to disk", lambda: to_disk(config)
     yield "guard, trace in memory", lambda: simulate(config)
     yield "TTRL, trace in memory", lambda: simulate(off)

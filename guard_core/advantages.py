@@ -104,8 +104,8 @@ def minority_advantages(
     s = settings(config, n_samples, n_samples)
     if s.mix_bonus:
         return np.zeros((*samples.shape[:-1], samples.shape[-1] + 1))
-    of = (n_samples, s.minority_reward, decision, config)
-    _, won, lost = _paid(samples, decision.minority, *of)
+    hit, size = decision.minority, s.minority_reward
+    _, won, lost = _paid(samples, hit, n_samples, size, decision, config)
     minority = _per_answer(decision.minority, won, lost)
     return minority * kept_factor(decision, config)[..., None]
 

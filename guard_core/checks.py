@@ -24,18 +24,18 @@ def check_state(state: Any, config: GuardConfig) -> None:
         own = getattr(state, name).shape
         if (own[:-1] if name in _WIDE else own) != shape:
             raise ValueError(f"state: {name} of shape {own} does not fit label of shape {shape}")
-    begun, widths = state.visits > 0, (state.flips.shape[-1], state.match_rates.shape[-1])
+    widths = (state.flips.shape[-1], state.match_rates.shape[-1])
     remembers, remembered = config.labels.label_from == "memory", state.memory.shape[-1] > 0
-    seen = state.mps_active | (state.steady > 0)
+    begun, seen = state.visits > 0, state.mps_active | (state.steady > 0)
     faults = {
-        f"W = {config.rates.W}, the state keeps {widths[0]} visits": set(widths)
-        != {config.rates.W},
+        f"W = {config.rates.W}, the state keeps {widths[0]} visits": widths
+        != (config.rates.W, config.rates.W),
         "no vote memory, the state has one": remembered and not remembers,
         "a vote memory, the state has none": remembers
         and not remembered
         and (begun | (state.label >= 0)).any(),
         "no MPS, the state has its marks": config.mps is None and seen.any(),
-        "MPS, the state has visits without it": config.mps is not None and (begun & ~seen).any(),
+        "MPS, the state has visits without it": config.mps is not None and (begun > seen).any(),
         "no FRS, the state has its marks": config.frs is None and state.c2_fired.any(),
     }
     if found := [fault for fault, wrong in faults.items() if wrong]:

@@ -25,7 +25,7 @@ STABLE, AT_RISK, HIGH_RISK, SKIPPED = (int(route) for route in Route)
 
 
 def rerouted(route: Array, skip: Array) -> Array:
-    """(..., P) routes under other skips than the guard's; who sits out is at no high risk."""
+    """(..., P) routes under other skips than the guard's; skipped problems are not high-risk."""
     own = np.where(route == SKIPPED, HIGH_RISK, route)
     return np.astype(np.where(skip, SKIPPED, own), route.dtype)
 

@@ -15,7 +15,7 @@ from guard_core.machine_code import containers
 from guard_core.mps import candidate_votes
 from guard_core.rcsu import at_high_risk, skip_cap
 from guard_core.state import GuardState
-from guard_core.visit import Memory, ProblemState, Rows, VisitRecord
+from guard_core.visit import PROBLEM, VISIT, Rows
 from guard_core.votes import Array, Draws, Votes, as_array, widen
 
 
@@ -53,15 +53,11 @@ class Guard:
 
         It sets label and memory, and is neither a visit nor a flip. Of the draws `tie` is read.
         """
-        run, (votes, scores, memory) = (
-            _road(state),
-            self._widened(state, votes, scores, tie=draws.tie),
-        )
-        held, visits = _held(run, replace(state, memory=memory))
-        given = (_rows(run, a, state) for a in (draws.tie, scores, votes.counts))
-        run.prime(run.settings(self.config, votes.n_votes, votes.n_samples), held, *given, visits)
-        label = _array(run.column(held.problems, "label"), state.label)
-        return replace(state, label=label, memory=_array(held.votes, memory))
+        call = self._call(state, votes, scores, tie=draws.tie)
+        (tie,), settings_1 = call.draws, call.road.settings(call.s)
+        call.road.prime(settings_1, call.memory, tie, call.scores, call.counts, call.visits)
+        new = call.state()
+        return replace(state, label=new.label, memory=new.memory)
 
     def step(
         self, rows: GuardState, votes: Votes, draws: Draws, scores: Array | None = None
@@ -77,31 +73,27 @@ class Guard:
         Raises:
             ValueError: shapes do not fit, or the state was made by other settings.
         """
-        c, run = self.config, _road(rows)
-        s = settings(c, votes.n_votes, votes.n_samples)
         drawn = {"tie": draws.tie, "skip": draws.skip, "pick": draws.pick}
-        votes, scores, memory = self._widened(rows, votes, scores, **drawn)
-        old, n_batch = replace(rows, memory=memory), rows.label.shape[-1]
-        candidates = candidate_votes(votes, s.minority_over_samples)
-        held, visits = _held(run, old)
-        minority = _rows(run, np.zeros(candidates.shape, np.bool_), rows)
-        run.visit(
-            run.settings(c, votes.n_votes, votes.n_samples),
-            held,
-            tuple(_rows(run, a, rows) for a in drawn.values()),
-            _rows(run, np.broadcast_to(np.arange(n_batch), rows.label.shape), rows),
-            *(_rows(run, a, rows) for a in (scores, votes.counts)),
-            skip_cap(n_batch, c),
-            _rows(run, candidates, rows),
+        call = self._call(rows, votes, scores, **drawn)
+        candidates = candidate_votes(call.votes, call.s.minority_over_samples)
+        order = np.empty(rows.label.shape, np.int64)
+        order[...] = np.arange(order.shape[-1])
+        minority = call.rows(np.empty(candidates.shape, np.bool_))
+        call.road.visit(
+            call.road.settings(call.s),
+            call.memory,
+            call.draws,
+            call.rows(order),
+            call.scores,
+            call.counts,
+            skip_cap(order.shape[-1], self.config),
+            call.rows(candidates),
             minority,
-            run.rows(np.zeros(n_batch)),
-            visits,
+            call.road.rows(np.empty(order.shape[-1])),
+            call.visits,
         )
-        columns = {n: run.column(held.problems, n) for n in ProblemState.__slots__}
-        columns |= {"flips": held.flips, "match_rates": held.match_rates, "memory": held.votes}
-        new = GuardState(**{n: _array(column, getattr(old, n)) for n, column in columns.items()})
-        seen = {n: run.column(visits, n) for n in VisitRecord.__slots__}
-        return new, _decision(s, new, seen, minority, candidates)
+        new = call.state()
+        return new, call.decision(new, minority, candidates)
 
     def remembered(self, rows: GuardState) -> Array | None:
         """(..., P, A) memory times `discount`, before `step`; None where labels do not remember."""
@@ -109,69 +101,83 @@ class Guard:
             return None
         return self.config.labels.discount * rows.memory
 
-    def _widened(
-        self, rows: GuardState, votes: Votes, scores: Array | None, **draws: Array
-    ) -> tuple[Votes, Array, Array]:
+    def _call(self, rows: GuardState, votes: Votes, scores: Array | None, **draws: Array) -> _Call:
         """Check a batch; pad votes, scores and memory to one width of at least one answer."""
         scores = None if scores is None else as_array(scores, "scores")
         check_state(rows, self.config)
         check_batch(rows.label.shape, votes, scores, **draws)
+        columns = rows.columns()
         width = max(1, votes.counts.shape[-1], rows.memory.shape[-1])
         votes = votes.wide(width)
         scores = votes.counts if scores is None else widen(scores, width)
-        remembers = self.config.labels.label_from == "memory"
-        return votes, scores, widen(rows.memory, width) if remembers else rows.memory
+        s = settings(self.config, votes.n_votes, votes.n_samples)
+        if s.label_from_memory:
+            columns["memory"] = widen(rows.memory, width)
+        return _Call(s, columns, votes, scores, tuple(draws.values()))
 
 
-Road = Any
-"""`Arrays` or `Lists`, which have the same functions."""
+class _Call:
+    """What the law takes in one call, in the containers of its road, with all leading axes as one.
 
+    Args:
+        columns: fields of the state before; their copy is changed by the law.
+    """
 
-def _road(rows: GuardState) -> Road:
-    return containers(rows.label.size)
+    def __init__(
+        self,
+        s: Settings,
+        columns: dict[str, Array],
+        votes: Votes,
+        scores: Array,
+        draws: tuple[Array, ...],
+    ) -> None:
+        self.s, self._columns, self.votes = s, columns, votes
+        *leading, n_batch = self._shape = columns["label"].shape
+        self._n_batches = math.prod(leading)
+        self.road: Any = containers(self._n_batches * n_batch)
+        self.memory = self.road.memory({name: self._flat(a) for name, a in columns.items()})
+        self.draws = tuple(self.rows(array) for array in draws)
+        self.scores, self.counts = self.rows(scores), self.rows(votes.counts)
+        self.visits = self.road.visits(self._n_batches, n_batch)
 
+    def _flat(self, array: Array) -> Array:
+        if len(self._shape) == 1:
+            return array[None]  # a quarter of the time of `reshape`, which small batches wait for
+        return array.reshape(self._n_batches, *array.shape[len(self._shape) - 1 :])
 
-def _rows(run: Road, array: Array, like: GuardState) -> Rows:
-    """(B, P, ...) an array of the rows of a state, in the road's containers."""
-    leading = like.label.ndim
-    shape = (math.prod(array.shape[: leading - 1]), *array.shape[leading - 1 :])
-    return run.rows(array.reshape(shape))
+    def rows(self, array: Array) -> Rows:
+        """(B, P, ...) an array of the rows of a state, in the road's containers."""
+        return self.road.rows(self._flat(array))
 
+    def state(self) -> GuardState:
+        """Return the rows after the call."""
+        problems, flips, match_rates, votes = self.memory
+        problems = self.road.records(problems, PROBLEM)
+        columns = {name: problems[name] for name in PROBLEM.names or ()}
+        columns |= {"flips": flips, "match_rates": match_rates, "memory": votes}
+        new = {}
+        for name, old in self._columns.items():
+            new[name] = np.asarray(columns[name], old.dtype).reshape(old.shape)
+        return GuardState(**new)
 
-def _held(run: Road, rows: GuardState) -> tuple[Memory, Rows]:
-    """Return a copy of a state and room for a visit of each row."""
-    *leading, n_batch = rows.label.shape
-    n_batches, depth = math.prod(leading), len(leading)
-    arrays = (getattr(rows, name) for name in GuardState.__slots__)
-    flat = GuardState(*(array.reshape(n_batches, *array.shape[depth:]) for array in arrays))
-    return run.memory(flat), run.visits(n_batches, n_batch)
-
-
-def _array(values: Any, like: Array) -> Array:
-    return np.array(values, like.dtype).reshape(like.shape)
-
-
-def _decision(
-    s: Settings, rows: GuardState, seen: dict[str, Any], minority: Rows, candidates: Array
-) -> Decision:
-    def of(name: str, dtype: type[np.generic] = np.float64) -> Array:
-        return np.array(seen[name], dtype).reshape(rows.label.shape)
-
-    mean_match_rate = of("mean_match_rate")
-    return Decision(
-        label=rows.label,
-        flipped=of("flipped", np.bool_),
-        tied=of("tie", np.bool_),
-        visits=rows.visits,
-        match_rate=of("match_rate"),
-        flip_rate=of("flip_rate"),
-        mean_match_rate=mean_match_rate,
-        had_competition=rows.had_competition,
-        weight=of("weight"),
-        beta=of("beta"),
-        high_risk=at_high_risk(s, rows.had_competition, rows.visits, mean_match_rate),
-        skip=of("skipped", np.bool_),
-        route=of("route", np.int8),
-        minority=np.array(minority, np.bool_).reshape(candidates.shape),
-        candidate_votes=candidates,
-    )
+    def decision(self, new: GuardState, minority: Rows, candidates: Array) -> Decision:
+        """Return the decision; the last two are the minority candidates and their votes."""
+        seen = self.road.records(self.visits, VISIT).reshape(self._shape)
+        mean_match_rate = seen["mean_match_rate"]
+        return Decision(
+            label=new.label,
+            flipped=seen["flipped"],
+            tied=seen["tie"],
+            visits=new.visits,
+            match_rate=seen["match_rate"],
+            flip_rate=seen["flip_rate"],
+            mean_match_rate=mean_match_rate,
+            had_competition=new.had_competition,
+            weight=seen["weight"],
+            beta=seen["beta"],
+            high_risk=at_high_risk(self.s, new.had_competition, new.visits, mean_match_rate),
+            skip=seen["skipped"],
+            route=seen["route"].astype(np.int8),
+            minority=np.asarray(minority, np.bool_).reshape(candidates.shape),
+            candidate_votes=candidates,
+        )

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from guard_core import advantages, frs, labels, mps, rcsu, visit
-from guard_core.config import GuardConfig, settings
-from guard_core.state import GuardState
+from guard_core.config import GuardConfig, Settings, settings
 from guard_core.votes import Array
 
 COMPILED_FROM = 1_000
-"""Rows of a call from which it is compiled; below, Python is done before numba is imported."""
+"""Rows of a call from which it is compiled; before the first such call, Python is done with fewer
+rows sooner than numba is imported."""
 _ROOT = Path(__file__).parents[1]
 _NAME = "ttrl-guard-lab-"
 _KEPT = 8
@@ -37,11 +37,6 @@ _ENTRIES = ("prime_batches", "visit_batches")
 
 _EXAMPLE = settings(GuardConfig(), 1, 1)._asdict()
 _SETTINGS = np.dtype([(name, type(value)) for name, value in _EXAMPLE.items()], align=True)
-_INTS, _FLAGS = ("label", "visits", "c2_fired", "steady"), ("had_competition", "mps_active")
-_PROBLEM = np.dtype([*((n, np.int32) for n in _INTS), *((n, np.bool_) for n in _FLAGS)], align=True)
-_WIDTH = {"bool": np.bool_, "float": np.float64, "int": np.int32}
-_FIELDS = visit.VisitRecord.__annotations__.items()
-_VISIT = np.dtype([(name, _WIDTH[kind]) for name, kind in _FIELDS], align=True)
 
 
 @functools.cache
@@ -70,18 +65,22 @@ def law() -> SimpleNamespace:
     return SimpleNamespace(**scope)
 
 
-def records_of(config: GuardConfig, n_votes: int, n_samples: int) -> Array:
-    """(1,) record of `guard_core.config.Settings`, one type whatever the settings are."""
-    return np.array([settings(config, n_votes, n_samples)], _SETTINGS)
+@functools.lru_cache
+def records_of(s: Settings) -> Array:
+    """(1,) record of the settings, one type whatever they are."""
+    return np.array([s], _SETTINGS)
 
 
-def memory_of(state: GuardState) -> visit.Memory:
-    """Copy a state; fields that are one number stand side by side, since a visit needs them all."""
-    problems = np.empty(state.label.shape, _PROBLEM)
-    for name in _PROBLEM.names or ():
-        problems[name] = getattr(state, name)
-    floats = (np.array(array, np.float64) for array in (state.match_rates, state.memory))
-    return visit.Memory(problems, np.array(state.flips, np.int8), *floats)
+def memory_of(columns: dict[str, Array]) -> visit.Memory:
+    """Copy the fields (B, P, ...) of a `GuardState`.
+
+    Those that are one number stand side by side, since a visit needs them all.
+    """
+    problems = np.empty(columns["label"].shape, visit.PROBLEM)
+    for name in visit.PROBLEM.names or ():
+        problems[name] = columns[name]
+    floats = (np.array(columns[name], np.float64) for name in ("match_rates", "memory"))
+    return visit.Memory(problems, np.array(columns["flips"], np.int8), *floats)
 
 
 class Arrays:
@@ -92,12 +91,12 @@ class Arrays:
     @staticmethod
     def prime(*arguments: Any) -> None:
         """Call `guard_core.visit.prime_batches`."""
-        law().prime_batches(*arguments)
+        _used().prime_batches(*arguments)
 
     @staticmethod
     def visit(*arguments: Any) -> None:
         """Call `guard_core.visit.visit_batches`."""
-        law().visit_batches(*arguments)
+        _used().visit_batches(*arguments)
 
     @staticmethod
     def rows(array: Array) -> Array:
@@ -108,19 +107,25 @@ class Arrays:
     @staticmethod
     def visits(n_batches: int, n_problems: int) -> Array:
         """Make room for the records of visits."""
-        return np.empty((n_batches, n_problems), _VISIT)
+        return np.empty((n_batches, n_problems), visit.VISIT)
 
     @staticmethod
-    def column(records: Array, name: str) -> Array:
-        """(B, P) one field of the records of problems or visits."""
-        return records[name]
+    def records(rows: Array, kind: np.dtype[np.void]) -> Array:
+        """(B, P) records of problems or visits, as they are."""
+        return rows
 
 
 def containers(n_rows: int) -> type[Arrays | visit.Lists]:
     """Return the containers, and with them the road, of a call with this many rows; same bits."""
-    if n_rows < COMPILED_FROM or importlib.util.find_spec("numba") is None:
-        return visit.Lists
-    return Arrays
+    if n_rows < COMPILED_FROM:
+        return Arrays if _used.cache_info().currsize else visit.Lists
+    return visit.Lists if importlib.util.find_spec("numba") is None else Arrays
+
+
+@functools.cache
+def _used() -> SimpleNamespace:
+    """Return the law, once and for all calls from Python."""
+    return law()
 
 
 @functools.cache

@@ -38,6 +38,10 @@ class GuardState:
     def __post_init__(self) -> None:
         as_numpy(self, *GuardState.__slots__)
 
+    def columns(self) -> dict[str, Array]:
+        """Return the arrays by name."""
+        return {name: getattr(self, name) for name in GuardState.__slots__}
+
     @classmethod
     def empty(cls, shape: tuple[int, ...], config: GuardConfig, n_answers: int) -> GuardState:
         """The state of (..., N) = `shape` problems before any visit; the memory grows."""

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from guard_core.config import GuardConfig, Numbers, Settings, settings
+from guard_core.config import Numbers, Settings
 from guard_core.decision import AT_RISK, HIGH_RISK, STABLE
 from guard_core.frs import push, weigh, weigh_support
 from guard_core.labels import choose_label, remember
 from guard_core.mps import find_minority, protect
 from guard_core.rcsu import at_high_risk, choose_skips, skip_key
-from guard_core.state import GuardState
 from guard_core.votes import Array
 
 Rows = Any
@@ -31,10 +30,10 @@ class ProblemState:
 
     label: int
     visits: int
-    had_competition: bool
     c2_fired: int
-    mps_active: bool
     steady: int
+    had_competition: bool
+    mps_active: bool
 
 
 @dataclass(slots=True)
@@ -53,6 +52,18 @@ class VisitRecord:
     route: int = STABLE
     skipped: bool = False
     tie: bool = False
+
+
+_WIDTH = {"bool": np.bool_, "float": np.float64, "int": np.int32}
+
+
+def _record(kind: type) -> np.dtype[np.void]:
+    """The dtype of records of a class; fields that are one number stand side by side in them."""
+    fields = kind.__annotations__.items()
+    return np.dtype([(name, _WIDTH[word]) for name, word in fields], align=True)
+
+
+PROBLEM, VISIT = _record(ProblemState), _record(VisitRecord)
 
 
 def decide(
@@ -190,17 +201,16 @@ class Lists:
     prime, visit = staticmethod(prime_batches), staticmethod(visit_batches)
 
     @staticmethod
-    def settings(config: GuardConfig, n_votes: int, n_samples: int) -> Sequence[Settings]:
+    def settings(s: Settings) -> Sequence[Settings]:
         """Return the settings as the law takes them."""
-        return (settings(config, n_votes, n_samples),)
+        return (s,)
 
     @staticmethod
-    def memory(state: GuardState) -> Memory:
-        """Copy a state (B, P)."""
-        names = ProblemState.__slots__
-        rows = zip(*(getattr(state, name).tolist() for name in names), strict=True)
+    def memory(columns: dict[str, Array]) -> Memory:
+        """Copy the fields (B, P, ...) of a `GuardState`."""
+        rows = zip(*(columns[name].tolist() for name in ProblemState.__slots__), strict=True)
         problems = [[ProblemState(*row) for row in zip(*batch, strict=True)] for batch in rows]
-        arrays = (state.flips, state.match_rates, state.memory)
+        arrays = (columns[name] for name in ("flips", "match_rates", "memory"))
         return Memory(problems, *(array.tolist() for array in arrays))
 
     @staticmethod
@@ -214,6 +224,7 @@ class Lists:
         return [[VisitRecord() for _ in range(n_problems)] for _ in range(n_batches)]
 
     @staticmethod
-    def column(records: Rows, name: str) -> Array:
-        """(B, P) one field of the records of problems or visits."""
-        return np.array([[getattr(record, name) for record in batch] for batch in records])
+    def records(rows: Rows, kind: np.dtype[np.void]) -> Array:
+        """(B, P) records of problems or visits, as `PROBLEM` or `VISIT`."""
+        names = kind.names or ()
+        return np.array([[tuple(getattr(r, n) for n in names) for r in b] for b in rows], kind)

@@ -133,7 +133,10 @@ def as_array(values: Any, name: str = "array") -> Array:
 def as_numpy(record: object, *names: str) -> None:
     """Make arrays of another library in a frozen record NumPy's; None stays."""
     for name in names:
-        if (array := getattr(record, name)) is not None:
+        array = getattr(record, name)
+        if type(array) is np.ndarray and array.dtype.kind in "biuf":
+            continue
+        if array is not None:
             object.__setattr__(record, name, as_array(array, name))
 
 

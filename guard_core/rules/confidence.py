@@ -252,27 +252,20 @@ class Scope(Rule):
         return n_votes * sum(n_votes // size for size in subgroup_sizes(n_votes))
 
     def scores(self, obs: Observations) -> Array:
-        return self._sums(obs, obs.of("answers"), self.weights(obs))
+        return self._sums(obs, obs.of("answers"), self._weights(obs))
 
     def pay(self, obs: Observations, label: Array) -> Array:
         answers, V = obs.of("answers"), obs.votes.n_votes
         drawn = obs.drawn(self.n_draws(V, obs.votes.n_samples))
         draws = np.reshape(drawn, (*answers.shape[:-1], -1, V))
-        return self.rewards(obs, self._labels(obs, self.weights(obs), draws))
-
-    def rewards(self, obs: Observations, labels: Array) -> Array:
-        """(..., P, K) rewards by the size that is chosen.
-
-        `labels` (..., P, S) are those of all subgroups, the smallest size first; -2 for none.
-        """
-        V, start, cuts = obs.votes.n_votes, 0, []
+        labels, start, cuts = self._labels(obs, self._weights(obs), draws), 0, []
         for size in subgroup_sizes(V):
             of_size = labels[..., start : start + V // size]
             cuts.append(cut_by(obs, of_size, size, self.confidence == "release"))
             start += V // size
         return choose_cut(cuts, self.balance)[..., : obs.votes.n_samples]
 
-    def weights(self, obs: Observations) -> Array:
+    def _weights(self, obs: Observations) -> Array:
         """(..., P, V) confidences of the responses, in their order."""
         logprob = obs.of("step_logprob")
         known, none = np.isfinite(logprob), np.zeros_like(logprob)
@@ -292,7 +285,7 @@ class Scope(Rule):
         answers = obs.of("answers")
         if self.confidence == "logprob":
             # Draws that equal the last one in are in too.
-            last = np.sort(draws, axis=-1)[..., n_drawn - 1 : n_drawn]
+            last = np.partition(draws, n_drawn - 1, axis=-1)[..., n_drawn - 1 : n_drawn]
             drawn = np.astype(draws <= last, obs.real)
             ids = np.arange(obs.votes.counts.shape[-1], dtype=answers.dtype)
             hot = np.astype(answers[..., None] == ids, obs.real)
@@ -307,7 +300,7 @@ class Scope(Rule):
         return self._sums(obs, answers, weights)
 
     def _labels(self, obs: Observations, weights: Array, draws: Array) -> Array:
-        """(..., P, S) labels of the S subgroups, -2 for none."""
+        """(..., P, S) labels of the S subgroups, the smallest size first; -2 for none."""
         V = obs.votes.n_votes
         n_drawn = max(1, floor_share(self.subset, V))
         scores = self._drawn(obs, weights, draws, n_drawn)

@@ -193,7 +193,7 @@ class CoVerRL(Rule):
 
 
 def _rival(obs: Observations, wins: Array) -> Array:
-    """(..., P) place of the response that stands for all that the majority is not."""
+    """(..., P) index of the representative response that is not of the majority."""
     answers, V = obs.of("answers"), obs.votes.n_votes
     votes = per_response(obs.votes.counts, answers, unparseable=V + 1)
     return np.argmin(np.where(wins, np.full_like(votes, V + 2), votes), axis=-1)
@@ -223,12 +223,10 @@ class EvolRL(Rule):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.SIMILARITY})
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        return self.rewards(obs, label, self._novelty(obs, *_sides(obs, label)))
-
-    def rewards(self, obs: Observations, label: Array, novelty: Array) -> Array:
-        """Return the rewards of responses of these novelties, (..., P, K) each."""
-        wins, loses = _sides(obs, label)
-        parsed = wins | loses
+        wins = obs.hits(label)
+        parsed = obs.trained >= 0
+        loses = parsed & ~wins
+        novelty = self._novelty(obs, wins, parsed)
         won = np.where(_lone(wins), np.ones_like(novelty), 0.5 + 0.5 * _scaled(novelty, wins))
         lost = -1 + 0.5 * _scaled(novelty, loses)
         lost = np.where(_lone(loses), np.full_like(lost, -0.5), lost)
@@ -236,25 +234,18 @@ class EvolRL(Rule):
         return np.where(parsed, rewards, np.full_like(rewards, -1.0))
 
     @staticmethod
-    def _novelty(obs: Observations, wins: Array, loses: Array) -> Array:
+    def _novelty(obs: Observations, wins: Array, parsed: Array) -> Array:
         """(..., P, K) how little a response resembles others."""
         similarity = obs.of("similarity")
         known = np.where(np.isfinite(similarity), similarity, np.zeros_like(similarity))
         known = np.clip(np.astype(known, obs.real), min=0.0, max=1.0)
         response = np.arange(obs.votes.n_samples)
-        parsed = wins | loses
         other = (response[:, None] != response) & parsed[..., None, :]
         same = wins[..., :, None] == wins[..., None, :]
         mean = masked_mean(known, same & other)
         # Similarities are at least 0, which is also the largest of none.
         most = np.max(np.where(other, known, np.zeros_like(known)), axis=-1)
         return 1 - (mean + most) / 2
-
-
-def _sides(obs: Observations, label: Array) -> tuple[Array, Array]:
-    """(..., P, K) bool each: responses of the majority, and other parseable ones."""
-    wins = obs.hits(label)
-    return wins, (obs.trained >= 0) & ~wins
 
 
 def _lone(side: Array) -> Array:

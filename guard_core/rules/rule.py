@@ -282,20 +282,13 @@ def response_streams(
 
 
 def rule_advantages(
-    rule: Rule,
-    obs: Observations,
-    decision: Decision,
-    config: GuardConfig,
-    rewards: Array | None = None,
+    rule: Rule, obs: Observations, decision: Decision, config: GuardConfig
 ) -> Array:
-    """(..., P, K) majority stream; (..., P, A + 1) of a rule that pays the label.
-
-    Before mixing with `beta`; `rewards` are those of `rule.pay`, where computed elsewhere.
-    """
+    """(..., P, K) majority stream before `beta`; (..., P, A + 1) of a rule that pays the label."""
     votes = obs.votes
     if rule.pays_label():
         return majority_advantages(votes.samples, votes.n_samples, decision, config)
-    rewards = rule.pay(obs, decision.label) if rewards is None else rewards
+    rewards = rule.pay(obs, decision.label)
     s = settings(config, votes.n_votes, votes.n_samples)
     if s.weight_on_reward:
         rewards = rewards * decision.weight[..., None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cached_property
 
 import numpy as np
 from numba import njit
@@ -12,22 +12,9 @@ from numpy.typing import NDArray
 from guard_core import Draws
 from lab.trace.schema import record_dtype, truth_columns
 from sim.settings.config import SimConfig
-from sim.world.sampling import Bools, Floats, Ints, Records, Shorts
+from sim.world.sampling import Floats, Ints, Records, Shorts
 
 Columns = dict[str, NDArray[np.generic]]
-
-
-class Tables(NamedTuple):
-    """Rows that one epoch adds to the trace, (rows,) arrays by column name."""
-
-    visits: Columns
-    """Replicate by replicate, in visiting order."""
-    steps: Columns | None
-    """Replicate by replicate, batch by batch; None before training."""
-    evals: Columns
-    """One row per replicate."""
-    votes: Columns | None = None
-    """One row per visit and answer with a vote, in the order of the visits; None if not kept."""
 
 
 RECORD = record_dtype(("right", np.int32))
@@ -53,7 +40,7 @@ class Epoch:
     """Step size of every batch."""
     norm_RN: Floats
     """Norm of the update on every visit, 0 where it was skipped."""
-    counts_SNA: NDArray[np.integer]
+    counts_SNA: Shorts
     """Votes per answer of the first S replicates, those whose votes are kept."""
     deal_RN: Floats | None = None
     """Random numbers of permuted decisions, by problem; None where they are not permuted."""
@@ -81,26 +68,52 @@ def majority_right(counts_RPA: Ints, truth_RP: Shorts) -> Floats:
     return right_RP / np.maximum(wins_RPA.sum(axis=-1), 1)
 
 
-def tables(config: SimConfig, epoch: Epoch, pass_at_1_R: Floats, majority_R: Floats) -> Tables:
-    """The rows of one epoch; the accuracies are those at its end, NaN where not measured."""
-    visits = _visits(config, epoch)
-    steps = _steps(config, epoch, visits["skipped"]) if epoch.epoch else None
-    evals = _evals(config, epoch, pass_at_1_R, majority_R)
-    return Tables(visits, steps, evals, _votes(config, epoch))
+class Tables:
+    """Rows that one epoch adds to the trace, (rows,) arrays by column name, made where read.
+
+    Args:
+        pass_at_1_R: accuracies at the end of the epoch, as `majority_R`; NaN where not measured.
+    """
+
+    def __init__(
+        self, config: SimConfig, epoch: Epoch, pass_at_1_R: Floats, majority_R: Floats
+    ) -> None:
+        self._config, self._epoch = config, epoch
+        self._pass_at_1_R, self._majority_R = pass_at_1_R, majority_R
+
+    @cached_property
+    def visits(self) -> Columns:
+        """Replicate by replicate, in visiting order."""
+        return _visits(self._config, self._epoch)
+
+    @cached_property
+    def steps(self) -> Columns | None:
+        """Replicate by replicate, batch by batch; None before training."""
+        return _steps(self._config, self._epoch) if self._epoch.epoch else None
+
+    @cached_property
+    def evals(self) -> Columns:
+        """One row per replicate."""
+        return _evals(self._config, self._epoch, self._pass_at_1_R, self._majority_R)
+
+    @cached_property
+    def votes(self) -> Columns | None:
+        """One row per visit and answer with a vote, in visiting order; None if not kept."""
+        return _votes(self._config, self._epoch)
 
 
 def _visits(config: SimConfig, epoch: Epoch) -> Columns:
     shape = epoch.problems_RN.shape
-    right_M, recorded = _columns(epoch.records_RN)
+    records_M = epoch.records_RN.reshape(-1)
     columns: Columns = {
         "replicate": _numbers(config)[:, None],
         "step": _step_of_visits(config, epoch.epoch),
         "problem": epoch.problems_RN.astype(np.int32),
     }
     rows = {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
-    rows |= recorded
-    label_correct_M = recorded["label"] == epoch.truth_RN.reshape(-1)
-    rows |= truth_columns(right_M, config.n_votes, label_correct_M)
+    rows |= {n: records_M[n].copy() for n in records_M.dtype.names or () if n != "right"}
+    label_correct_M = rows["label"] == epoch.truth_RN.reshape(-1)
+    rows |= truth_columns(records_M["right"], config.n_votes, label_correct_M)
     same = {"epoch": epoch.epoch, "visit": epoch.epoch, "n_votes": config.n_votes}
     return rows | {name: np.array(value, np.int32) for name, value in same.items()}
 
@@ -123,52 +136,10 @@ def _votes(config: SimConfig, epoch: Epoch) -> Columns | None:
     }
 
 
-def _columns(records_RN: Records) -> tuple[Shorts, Columns]:
-    """Right votes, and every field that is a column, each as an array of its own."""
-    M = records_RN.size
-    ints_3M, floats_5M = np.empty((3, M), np.int32), np.empty((5, M))
-    flags_4M = np.empty((4, M), np.bool_)
-    n_minority_M, route_M = np.empty(M, np.int16), np.empty(M, np.int8)
-    _unpack(records_RN.reshape(-1), ints_3M, floats_5M, flags_4M, n_minority_M, route_M)
-    names = ("n_unparseable", "label")
-    names += ("match_rate", "flip_rate", "mean_match_rate", "weight", "beta")
-    names += ("flipped", "tie", "had_competition", "skipped")
-    columns: Columns = {"n_minority": n_minority_M, "route": route_M}
-    columns |= zip(names, (*ints_3M[1:], *floats_5M, *flags_4M), strict=True)
-    return ints_3M[0], columns
-
-
-@njit(cache=True, nogil=True)
-def _unpack(
-    records_M: Records,
-    ints_3M: Shorts,
-    floats_5M: Floats,
-    flags_4M: Bools,
-    n_minority_M: NDArray[np.int16],
-    route_M: NDArray[np.int8],
-) -> None:
-    """One pass over the records: a pass per field would wait for memory every time."""
-    for m in range(records_M.shape[0]):
-        ints_3M[0, m] = records_M[m].right
-        ints_3M[1, m] = records_M[m].n_unparseable
-        ints_3M[2, m] = records_M[m].label
-        floats_5M[0, m] = records_M[m].match_rate
-        floats_5M[1, m] = records_M[m].flip_rate
-        floats_5M[2, m] = records_M[m].mean_match_rate
-        floats_5M[3, m] = records_M[m].weight
-        floats_5M[4, m] = records_M[m].beta
-        flags_4M[0, m] = records_M[m].flipped
-        flags_4M[1, m] = records_M[m].tie
-        flags_4M[2, m] = records_M[m].had_competition
-        flags_4M[3, m] = records_M[m].skipped
-        n_minority_M[m] = records_M[m].n_minority
-        route_M[m] = records_M[m].route
-
-
-def _steps(config: SimConfig, epoch: Epoch, skipped_M: NDArray[Any]) -> Columns:
+def _steps(config: SimConfig, epoch: Epoch) -> Columns:
     starts_B = np.arange(0, config.n_problems, config.batch_size)
     size_B = np.diff(starts_B, append=config.n_problems).astype(np.int32)
-    shape, skipped_RN = (config.replicates, len(starts_B)), skipped_M.reshape(epoch.norm_RN.shape)
+    shape, skipped_RN = (config.replicates, len(starts_B)), epoch.records_RN["skipped"]
     columns = {
         "replicate": _numbers(config)[:, None],
         "step": _first_step(config, epoch.epoch) + np.arange(shape[1], dtype=np.int32),

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from guard_core import Draws, Votes
 from guard_core.schedule import brake_factor, signal
@@ -29,13 +28,13 @@ from lab.measures.fate import FATES, FIRST, LAST, MIN_VISITS, classify, fate_sha
 from lab.progress import Bar
 from lab.trace.manifest import Manifest
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
-from sim.engine.kernel import expected_samples, sit_out
-from sim.engine.learner import GuardLearner, RuleLearner
-from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tables, tally
+from sim.engine.kernel import Plain, Visits, visit_all
+from sim.engine.learner import Learner, sit_out
+from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tally
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
 from sim.world.measured import Measured
-from sim.world.policies import POLICIES, Directions, Policy, Update
+from sim.world.policies import POLICIES, Policy, Update
 from sim.world.populations import draw_population, measured_population
 from sim.world.sampling import (
     DEAL,
@@ -51,8 +50,10 @@ from sim.world.sampling import (
 )
 from sim.world.tree import read_measured
 
-_CHUNK = 64
-"""Problems whose probabilities are computed at once for pass@1; bounds the memory."""
+_AT_ONCE = 1024
+"""Visits whose probabilities are computed at once for evaluations; they fit a processor's cache."""
+_SUMMED = 64
+"""Problems whose chances are summed at once; a sum's order is part of its bits."""
 
 
 class Brake:
@@ -93,7 +94,8 @@ class Simulation:
             self.population = population or draw_population(config)
             self.policy = POLICIES[config.policy](config, self.population)
         self.truth_RN = self.population.truth_RN.astype(np.int32)
-        self._chunks = [self._chunk(start) for start in range(0, config.n_problems, _CHUNK)]
+        size = max(_AT_ONCE // config.replicates, 1)
+        self._chunks = [self._chunk(at, size) for at in range(0, config.n_problems, size)]
         self._batch = 0
         self._steps = config.steps()
         self._brake = Brake(config)
@@ -112,18 +114,16 @@ class Simulation:
         votes, p_RNA = self._vote(problems_RN, 0)
         tie_RN = self._uniforms(TIE, 0)
         epoch = self._epoch(0, problems_RN, Draws(tie_RN, tie_RN, tie_RN))
-        self.learner: GuardLearner | RuleLearner
-        if c.rule == BASELINE:
-            self.learner = GuardLearner(c, epoch, votes)
-        else:
-            self.learner = RuleLearner(c, epoch, votes, p_RNA)
+        self.learner = Learner(c, epoch, votes, p_RNA)
+        policy = self.policy.plain
+        self._plain = self.learner.plain(policy) if policy is not None and self.is_plain() else None
         records_RN = epoch.records_RN
         tally(votes.counts, self.truth_RN, c.n_votes, 0, records_RN)
         records_RN["mean_match_rate"] = np.nan
         records_RN["weight"] = 1
         epoch.counts_SNA[:] = votes.counts[: self._n_kept]
         right_R = majority_right(votes.counts, self.truth_RN).mean(axis=1)
-        return tables(c, epoch, self.pass_at_1(), right_R)
+        return Tables(c, epoch, self.pass_at_1(), right_R)
 
     def epoch(self, number: int) -> Tables:
         """Visit every problem once and learn from it."""
@@ -131,26 +131,35 @@ class Simulation:
         order_RN = orders(c.seed, c.first_replicate, c.replicates, number, c.n_problems)
         draws = Draws(*(self._uniforms(purpose, number) for purpose in (TIE, SKIP, PICK)))
         epoch = self._epoch(number, order_RN, draws)
-        plain = self.policy.plain
-        if plain is not None and isinstance(self.learner, GuardLearner) and self.is_plain():
-            self._visit_all(epoch, self.learner, plain)
+        if self._plain is not None:
+            self._visit_all(epoch, self._plain)
         else:
             for start in range(0, c.n_problems, c.batch_size):
                 self._visit(epoch, start)
         majority_R = np.full(c.replicates, np.nan)
         if number == c.epochs:
             majority_R = self.majority_accuracy()
-        return tables(c, epoch, self.pass_at_1(), majority_R)
+        return Tables(c, epoch, self.pass_at_1(), majority_R)
 
     def is_plain(self) -> bool:
         """Nothing between a visit's votes and its update needs more than compiled code."""
         c = self.config
         usual = c.update == "sampled" and c.treatment == OWN and not c.skip_rate
-        return usual and c.guard.brake.brake == 1
+        return usual and c.rule == BASELINE and c.guard.brake.brake == 1
 
-    def _visit_all(self, epoch: Epoch, learner: GuardLearner, policy: Directions) -> None:
-        step_B = np.array(self._steps[self._batch : self._batch + self.config.n_batches])
-        bad_R = learner.visit_all(epoch, step_B, policy)
+    def _visit_all(self, epoch: Epoch, plain: Plain) -> None:
+        visits = Visits(
+            epoch=epoch.epoch,
+            draws=(epoch.draws.tie, epoch.draws.skip, epoch.draws.pick),
+            order_RN=epoch.problems_RN,
+            truth_RN=epoch.truth_RN,
+            step_B=np.array(self._steps[self._batch : self._batch + self.config.n_batches]),
+            records_RN=epoch.records_RN,
+            norm_RN=epoch.norm_RN,
+            counts_SNA=epoch.counts_SNA,
+        )
+        bad_R = np.empty(self.config.replicates, np.int64)
+        visit_all(plain, visits, bad_R)
         ended = np.flatnonzero(bad_R >= 0)
         if ended.size:
             batch_R = bad_R[ended] // self.config.batch_size
@@ -167,10 +176,7 @@ class Simulation:
         votes, p_RPA = self._vote(problems_RP, number)
         tally(votes.counts, epoch.truth_RN, c.n_votes, start, epoch.records_RN)
         epoch.counts_SNA[:, at] = votes.counts[: self._n_kept]
-        trained_RPA: NDArray[Any] = votes.samples
-        if c.update == "expected":
-            trained_RPA = expected_samples(p_RPA, 1.0 - c.unparseable, c.n_samples)
-        update = self.learner.step(epoch, start, votes, trained_RPA, p_RPA)
+        update = self.learner.step(epoch, start, votes, p_RPA)
         if c.skip_rate:
             skip_RP = np.take_along_axis(epoch.draws.skip, problems_RP, axis=1)
             update = sit_out(c, skip_RP, epoch.records_RN[:, at], update)
@@ -195,27 +201,26 @@ class Simulation:
 
     def majority_accuracy(self) -> Floats:
         """(R,) share of problems whose majority of V new votes, drawn after training, is right."""
-        total_R = np.zeros(self.config.replicates)
+        right_RN = []
         for problems_RP, _ in self._chunks:
             # The random numbers of the epoch after the last, which no visit uses.
             votes, _ = self._vote(problems_RP, self.config.epochs + 1, evaluated=True)
             truth_RP = np.take_along_axis(self.truth_RN, problems_RP, axis=1)
-            total_R += majority_right(votes.counts, truth_RP).sum(axis=1)
-        return total_R / self.config.n_problems
+            right_RN.append(majority_right(votes.counts, truth_RP))
+        return _summed(right_RN) / self.config.n_problems
 
     def pass_at_1(self) -> Floats:
         """(R,) chance that one response to a problem is right, mean over all problems."""
-        c = self.config
-        total_R = np.zeros(c.replicates)
+        c, right_RN = self.config, []
         for problems_RP, right_RP in self._chunks:
             p_RPA = self._probabilities(problems_RP, self._batch // c.n_batches, evaluated=True)
-            total_R += p_RPA.reshape(-1).take(right_RP).sum(axis=1)
-        return (1 - c.unparseable) * total_R / c.n_problems
+            right_RN.append(p_RPA.reshape(-1).take(right_RP))
+        return (1 - c.unparseable) * _summed(right_RN) / c.n_problems
 
-    def _chunk(self, start: int) -> tuple[Ints, Ints]:
+    def _chunk(self, start: int, size: int) -> tuple[Ints, Ints]:
         """Some problems, and the flat places of their true answers among the probabilities."""
         c = self.config
-        truth_RP = self.population.truth_RN[:, start : start + _CHUNK]
+        truth_RP = self.population.truth_RN[:, start : start + size]
         problems_P = np.arange(start, start + truth_RP.shape[1])
         rows_RP = np.arange(truth_RP.size).reshape(truth_RP.shape)
         return np.tile(problems_P, (c.replicates, 1)), rows_RP * c.n_answers + truth_RP
@@ -253,6 +258,15 @@ class Simulation:
             f"at visit {visit} (replicate {c.first_replicate + r}, batch "
             f"{self._batch + 1}); take a smaller step"
         )
+
+
+def _summed(chances_RN: list[Floats]) -> Floats:
+    """(R,) sums of chances in chunks."""
+    joined_RN = np.concatenate(chances_RN, axis=1)
+    parts = range(0, joined_RN.shape[1], _SUMMED)
+    return sum(
+        (joined_RN[:, n : n + _SUMMED].sum(axis=1) for n in parts), start=np.zeros(len(joined_RN))
+    )
 
 
 def simulate(

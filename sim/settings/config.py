@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
 from guard_core.config import (
@@ -220,21 +221,40 @@ class SimConfig:
 
     def steps(self) -> list[float]:
         """Return the step size of every batch of the run, `step_factor` included."""
-        peak, batches = self._schedule()
-        return [peak * (math.fsum(factors) / len(factors)) for factors in batches]
+        peak = self._peak
+        return [peak * factor for factor in _means(*self._shape(), self.schedule)]
 
     def rates(self) -> list[list[float]]:
         """Return the step size of every optimizer step, batch by batch."""
-        peak, batches = self._schedule()
-        return [[peak * factor for factor in factors] for factors in batches]
+        peak = self._peak
+        return [[peak * f for f in own] for own in _factors(*self._shape(), self.schedule)]
 
-    def _schedule(self) -> tuple[float, list[list[float]]]:
-        """The peak, and the factors on it batch by batch."""
-        peak = (self.step if self.lr is None else self.lr) * self.step_factor
-        steps_of_epoch = scheduled_steps(self.n_problems, self.batch_size, self.mini_batch)
-        if self.schedule == "constant":
-            return peak, [[1.0] * n for n in steps_of_epoch] * self.epochs
-        return peak, step_factors(steps_of_epoch, self.epochs, self.warmup_ratio)
+    @property
+    def _peak(self) -> float:
+        return (self.step if self.lr is None else self.lr) * self.step_factor
+
+    def _shape(self) -> tuple[tuple[int, ...], int, float]:
+        """Optimizer steps of an epoch by batch, epochs, and the share that warms up."""
+        of_epoch = scheduled_steps(self.n_problems, self.batch_size, self.mini_batch)
+        return tuple(of_epoch), self.epochs, self.warmup_ratio
+
+
+def _factors(
+    of_epoch: tuple[int, ...], epochs: int, warmup_ratio: float, schedule: str
+) -> list[list[float]]:
+    """The factors on the peak, batch by batch."""
+    if schedule == "constant":
+        return [[1.0] * n for n in of_epoch] * epochs
+    return step_factors([*of_epoch], epochs, warmup_ratio)
+
+
+@lru_cache
+def _means(
+    of_epoch: tuple[int, ...], epochs: int, warmup_ratio: float, schedule: str
+) -> list[float]:
+    """The mean factor of every batch; kept, since the arms of a study share them."""
+    batches = _factors(of_epoch, epochs, warmup_ratio, schedule)
+    return [math.fsum(factors) / len(factors) for factors in batches]
 
 
 def _take_sizes(config: SimConfig) -> None:

@@ -101,16 +101,25 @@ class Apart:
         gradient_D = np.empty(self.w_ND.shape[1])
         for p, (one, before_1E, leaves_1L, tokens) in enumerate(drawn):
             n, norm_P[p] = batch.problems_P[p], 0.0
-            given = (adam.kl_coef, one, before_1E, leaves_1L, gradient_D)
-            if not add_gradients(tree, self.read_by(n), *given):
+            at = self.read_by(n)
+            if not add_gradients(tree, at, adam.kl_coef, one, before_1E, leaves_1L, gradient_D):
                 norm_P[p] = np.nan
                 return taken
             if tokens:
                 gradient_D /= tokens
                 taken += 1
-                state = (self._linear, self.w_ND, self._first_ND, self._travelled_ND)
-                given = (n, self._own, batch.rates_P[p], adam, taken)
-                norm_P[p] = move_all(*state, gradient_D, *given)
+                norm_P[p] = move_all(
+                    start=self._linear,
+                    w_ND=self.w_ND,
+                    first_ND=self._first_ND,
+                    travelled_ND=self._travelled_ND,
+                    gradient_D=gradient_D,
+                    problem=n,
+                    own=self._own,
+                    rate=batch.rates_P[p],
+                    adam=adam,
+                    t=taken,
+                )
         return taken
 
 
@@ -186,13 +195,19 @@ class Measured:
             self._tree = without_unseen(self._tree)
         self._growth = config.growth if response.facts.growth is None else response.facts.growth
         growth = self._growth if config.growth is None else config.growth
-        curvature = (growth or 0.0, response.facts.sampling or 0.0)
         features = np.ascontiguousarray(response.features, np.float32)
         self._weights: list[Weights] = []
         for r in range(config.replicates):
             rng = generator(config.seed, config.first_replicate + r, "weights")
-            how = (config.ema_decay > 0, config.dtype == "bfloat16")
-            drawn = draw_weights(response, features, *curvature, rng, *how)
+            drawn = draw_weights(
+                response,
+                features,
+                growth=growth or 0.0,
+                sampling=response.facts.sampling or 0.0,
+                rng=rng,
+                averages=config.ema_decay > 0,
+                rounded=config.dtype == "bfloat16",
+            )
             self._weights.append(drawn)
         self._apart_R: list[Apart] = []
         if {"own", "others"} & set(config.parts_off):
@@ -238,8 +253,14 @@ class Measured:
         assert by.streams_RSPB is not None  # every learner gives them to this policy
         (epoch, number), P = place, problems_RP.shape[1]
         rate_P = np.array(self._rates[number])[np.arange(P) // self._config.mini_batch]
-        given = (scale_R[:, None] * rate_P, with_unparseable(votes), by.streams_RSPB, by.drop_RP)
-        return self.step(problems_RP, *given, epoch)
+        return self.step(
+            problems_RP,
+            rates_RP=scale_R[:, None] * rate_P,
+            samples_RPB=with_unparseable(votes),
+            streams_RSPB=by.streams_RSPB,
+            drop_RP=by.drop_RP,
+            epoch=epoch,
+        )
 
     def notes(self) -> dict[str, Any]:
         """As `Policy.notes`."""
@@ -263,12 +284,15 @@ class Measured:
         c, norm_RP = self._config, np.zeros(problems_RP.shape)
         for r, weights in enumerate(self._weights):
             key = np.uint64(leaf_key(c.seed, c.first_replicate + r, epoch))
-            visits = (problems_RP[r], rates_RP[r], samples_RPB[r], streams_RSPB[r], drop_RP[r])
-            given = (self._adam, self._taken_R[r], TrainedBatch(*visits), key, norm_RP[r])
+            taken, adam = self._taken_R[r], self._adam
+            batch = TrainedBatch(
+                problems_RP[r], rates_RP[r], samples_RPB[r], streams_RSPB[r], drop_RP[r]
+            )
             if self._apart_R:
-                self._taken_R[r] = self._apart_R[r].train(self._tree, *given)
+                taken = self._apart_R[r].train(self._tree, adam, taken, batch, key, norm_RP[r])
             else:
-                self._taken_R[r] = train_batch(self._tree, weights, *given)
+                taken = train_batch(self._tree, weights, adam, taken, batch, key, norm_RP[r])
+            self._taken_R[r] = taken
         return norm_RP
 
     def trust(self) -> Trust:

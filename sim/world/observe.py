@@ -93,7 +93,7 @@ def sample_votes(
 
 
 def sample_all(config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats) -> Votes:
-    """Return the votes of a batch; what a row of `p_RPA` lacks of 1 is unparseable."""
+    """Return the votes of a batch; 1 minus the sum of a row is the unparseable probability."""
     # Unparseable is drawn as the last answer, which takes what the others leave.
     p_RPB = np.pad(p_RPA, ((0, 0), (0, 0), (0, 1)))
     votes = sample_votes(config, epoch, problems_RP, p_RPB, 1.0)
@@ -369,26 +369,15 @@ class AnswerObserver:
         self.signal = config.signal
         self._teacher = AnswerTeacher(config) if Need.TEACHER in rule.needs else None
 
-    @property
-    def seeds(self) -> tuple[int, int]:
-        """Seed of the run and number of its first replicate."""
-        return self._config.seed, self._config.first_replicate
-
-    def see(
-        self,
-        visit: ObservedVisit,
-        prior_RPA: Floats | None = None,
-        compiled: bool = False,
-    ) -> Observations:
+    def see(self, visit: ObservedVisit, prior_RPA: Floats | None = None) -> Observations:
         """Draw all observations that the rule needs, except verdicts, which need a label.
+
+        Visit 0 has neither similarities nor random numbers of the rule's own.
 
         Args:
             prior_RPA: of `guard_core.Guard.remembered`.
-            compiled: leave out what compiled rewards draw themselves, similarities and the rule's
-                own random numbers. Visit 0 has neither.
         """
-        needs, shape = self.rule.needs, visit.p_RPA.shape[:2]
-        draws = visit.epoch > 0 and not compiled
+        needs, shape, draws = self.rule.needs, visit.p_RPA.shape[:2], visit.epoch > 0
         answers_RPV = self.answers(visit)
         observed: dict[str, Floats | Shorts | Bools] = {}
         for need, scale in SCALES.items():
@@ -438,7 +427,7 @@ class AnswerObserver:
     def ordinary(self, visit: ObservedVisit) -> Floats:
         """(R, P, K) how ordinary each trained response is."""
         u_RPK = np.empty((*visit.p_RPA.shape[:2], visit.votes.n_samples))
-        draw_ordinary(*self.seeds, visit.epoch, visit.problems_RP, u_RPK)
+        draw_ordinary(*self._at(visit)[:4], u_RPK)
         return u_RPK
 
     def verdicts(self, visit: ObservedVisit, answers_RPQ: Ints) -> NDArray[np.int8]:
@@ -449,7 +438,7 @@ class AnswerObserver:
         """(R, P, D) uniform numbers for the rule's own use."""
         n = self.rule.n_draws(visit.votes.n_votes, visit.votes.n_samples)
         draws_RPD = np.empty((*visit.p_RPA.shape[:2], n))
-        _fill(*self.seeds, visit.epoch, visit.problems_RP, draws_RPD)
+        _fill(*self._at(visit)[:4], draws_RPD)
         return draws_RPD
 
     def _judged(
@@ -461,7 +450,8 @@ class AnswerObserver:
         return verdicts_RPQ
 
     def _at(self, visit: ObservedVisit) -> tuple[int, int, int, Ints, Shorts]:
-        return *self.seeds, visit.epoch, visit.problems_RP, visit.truth_RP
+        seeds = (self._config.seed, self._config.first_replicate)
+        return *seeds, visit.epoch, visit.problems_RP, visit.truth_RP
 
 
 @njit(cache=True, nogil=True)

@@ -283,8 +283,8 @@ def draw_batch(
             n = batch.problems_P[p]
             edge_log_probs(tree, at, n, before_PE[p])
             leaf_probs(tree, before_PE[p], n, leaf_p)
-            given = (batch.samples_PB[p], fold(key, n), leaves_PL[p])
-            tokens_P[p] = draw_leaves(tree, leaf_p, n, *given)
+            samples_B, own = batch.samples_PB[p], fold(key, n)
+            tokens_P[p] = draw_leaves(tree, leaf_p, n, samples_B, own, leaves_PL[p])
     return tokens_P
 
 

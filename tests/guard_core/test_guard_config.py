@@ -105,11 +105,6 @@ def test_round_trips(config: GuardConfig):
         assert (copy, hash(copy)) == (config, hash(config))
 
 
-def test_missing_fields_take_the_defaults_of_the_paper():
-    assert GuardConfig.from_dict({}) == GuardConfig.paper()
-    assert GuardConfig.from_dict({"W": 7}) == GuardConfig(rates=Rates(W=7))
-
-
 def test_an_unknown_profile_names_the_known_ones():
     with pytest.raises(ConfigError) as caught:
         GuardConfig.profile("Paper")

@@ -41,11 +41,6 @@ def test_a_batch_that_knows_no_answer_at_all():
     assert decision.weight.tolist() == [1, 1]
 
 
-def test_unparseable_responses_stay_in_the_denominator():
-    decision = Play(PAPER, 1).see(as_votes([[3, 1]], n_votes=64))
-    assert decision.match_rate.tolist() == [3 / 64]
-
-
 @given(n_tied=st.integers(1, 7), place=st.integers(0, 6), share=st.sampled_from([0.01, 0.5, 0.99]))
 @checked(20)
 def test_a_tie_goes_to_the_answer_at_the_place_drawn(n_tied: int, place: int, share: float):
@@ -118,12 +113,6 @@ def test_visit_0_is_neither_visit_nor_flip(label_from: str):
     decision = play.see(as_votes([[9, 3], [3, 9]]))
     assert decision.visits.tolist() == [1, 1]
     assert decision.flipped.tolist() == [False, False]
-
-
-def test_a_label_that_leaves_visit_0_behind_is_a_flip():
-    play = Play(PAPER, 1)
-    play.prime(as_votes([[9, 3]]))
-    assert play.see(as_votes([[3, 9]])).flipped.tolist() == [True]
 
 
 def test_a_frozen_label_has_its_share_of_this_visit_even_beyond_the_answers_of_the_batch():

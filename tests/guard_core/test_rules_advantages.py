@@ -1,16 +1,16 @@
 """From scores to labels and from rewards to streams."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from guard_histories import Batch, History, arrays, checked, configs, vote_histories
+from guard_histories import checked, configs
 from guard_plays import as_votes, chance
 from hypothesis import given
 from hypothesis import strategies as st
 from rule_sights import Sight, by_hand, labels, sights
 
-from guard_core import Draws, Guard, GuardConfig, Votes, group_advantages, policy_streams
+from guard_core import Draws, Guard, GuardConfig, group_advantages, policy_streams
 from guard_core.rules import RULES, Rule, make_rule, response_streams, weighed
 
 OFF = GuardConfig.off()
@@ -228,16 +228,6 @@ def test_a_memory_sums_scores_and_not_votes():
     assert (second.label.tolist(), second.flipped.tolist()) == ([0], [True])
 
 
-def test_a_memory_without_any_positive_score():
-    silent = (as_votes([[6, 1]], 8), [[0.0, 0.0]])
-    state, (decision,) = play(MEMORY, silent)
-    assert (decision.label.tolist(), decision.tied.tolist()) == ([-1], [False])
-    assert state.memory.tolist() == [[0, 0]]
-    # What was remembered stays the label.
-    _, (_, decision) = play(MEMORY, (as_votes([[1, 4]], 8), [[0.0, 1.0]]), silent)
-    assert (decision.label.tolist(), decision.match_rate.tolist()) == ([1], [1 / 8])
-
-
 def test_scores_before_training_set_label_and_memory():
     prime = (as_votes([[5, 3]], 8), [[0.0, 3.0]])
     visit = (as_votes([[8, 0]], 8), [[2.0, 0.0]])
@@ -247,31 +237,3 @@ def test_scores_before_training_set_label_and_memory():
     frozen = OFF.set(label_from="frozen")
     _, (decision,) = play(frozen, visit, prime=prime)
     assert (decision.label.tolist(), decision.match_rate.tolist()) == ([1], [0])
-
-
-def votes_and_draws(batch: Batch, n_samples: int) -> tuple[Votes, Draws]:
-    votes = Votes.from_answers(batch.answers, n_samples=n_samples, n_answers=batch.n_answers)
-    return votes, Draws(batch.tie, batch.skip, batch.pick)
-
-
-@checked(20)
-@given(history=vote_histories(max_visits=6), config=configs())
-def test_without_scores_nothing_changes(history: History, config: GuardConfig):
-    """The votes as scores, the same numbers as floats, and no scores: equal to the bit."""
-    guard, outcomes = Guard(config), []
-    for scored in (lambda c: None, lambda c: c, lambda c: c.astype(np.float64)):
-        state = guard.init(history.n_problems, leading=history.leading)
-        made = []
-        if history.prime:
-            votes, draws = votes_and_draws(history.prime, history.n_samples)
-            state = guard.prime(state, votes, draws, scored(votes.counts))
-        for batch in history.batches:
-            votes, draws = votes_and_draws(batch, history.n_samples)
-            rows = state.take(batch.own_problems)
-            rows, decision = guard.step(rows, votes, draws, scored(votes.counts))
-            state = state.put(batch.own_problems, rows)
-            made += [np.asarray(getattr(decision, f.name)) for f in fields(decision)]
-        outcomes.append([*made, *arrays(state).values()])
-    for other in outcomes[1:]:
-        for one, two in zip(outcomes[0], other, strict=True):
-            assert one.tobytes() == two.tobytes() and one.dtype == two.dtype

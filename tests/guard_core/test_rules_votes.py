@@ -1,11 +1,10 @@
 """Scores, labels and rewards of the rules against numbers worked out by hand."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from rule_sights import by_hand, labels, rewards_of, sight
+from rule_sights import by_hand, labels, rewards_of
 
 from guard_core.rules import make_rule
 from guard_core.rules.confidence import Cut, choose_cut, cut_by, subgroup_sizes
@@ -506,11 +505,3 @@ def test_confidences_that_are_not_finite_weigh_nothing():
         assert (scores[0, 0], scores[0, 1] > 0) == (0, True)
     silent = by_hand([[0, 1, 0, 1]], 4, 2, draws=drawing(*ONE), step_logprob=[[math.nan] * 4])
     assert make_rule("scope").pay(silent, ANY).tolist() == [[0, 0, 0, 0]]
-
-
-def test_only_the_trained_responses_are_paid():
-    shown_all = sight(np.random.default_rng(3), n_samples=8)
-    shown_some = replace(shown_all, n_samples=3, similarity=None)
-    rule, label = make_rule("scope"), labels(0, 0, 0, 0)
-    whole, part = (rule.pay(s.seen(), label) for s in (shown_all, shown_some))
-    assert part.tolist() == whole[:, :3].tolist()

@@ -72,7 +72,8 @@ def _play(simulation):
 def _differences(first, second, tolerance=0.0):
     found = []
     for epoch, (one, other) in enumerate(zip(first, second, strict=True)):
-        for a, b in zip(one, other, strict=True):
+        for table in ("visits", "steps", "evals", "votes"):
+            a, b = getattr(one, table), getattr(other, table)
             for name in a or ():
                 x, y = (np.asarray(t[name], np.float64) for t in (a, b))
                 close = {"rtol": tolerance, "atol": tolerance, "equal_nan": True}

@@ -9,10 +9,8 @@ import pytest
 
 from lab import load
 from lab.base.settings import from_values
-from lab.base.stats import with_interval
 from sim import SimConfig
 from sim.cli import main
-from sim.studies.sweep import STEPS
 
 FEW = ["--n-problems", "20", "--epochs", "8", "--quiet"]
 
@@ -138,22 +136,6 @@ def test_heads_and_numbers_stay_apart_and_the_grid_of_readme_fits_60_lines(tmp_p
     assert main(["compare", "--out", str(tmp_path / "b"), *FEW, "--arms", "ttrl", long]) == 0
     differences = capsys.readouterr().out.partition("Differences")[2]
     assert re.search(r"theta_MR=0\.55 {2,}[+-]?\d", differences)
-
-
-def test_compare_at_every_arms_own_best_step(tmp_path, capsys):
-    out = tmp_path / "all"
-    line = ["compare", "--out", str(out), "--replicates", "4", *FEW, "--own-best"]
-    assert main([*line, "--arms", "ttrl", "guard", "frozen"]) == 0
-    shown = capsys.readouterr().out
-    grid = pd.read_csv(out / "grid" / "results.csv")
-    assert sorted(grid["step"].unique()) == sorted({*STEPS, 0.06})
-    assert min(STEPS) <= 0.003 and max(STEPS) >= 0.3 and len(STEPS) >= 7
-    assert "TTRL-Guard at its best minus the best rival at its best (" in shown
-    table = pd.read_parquet(out / "comparison.parquet")
-    rival = table[(table["against"] == "best rival") & (table["metric"] == "pass_final")]
-    assert rival["arm"].tolist() == ["guard"] and rival["n"].tolist() == [4]
-    row = rival.iloc[0]
-    assert f"pass@1 {with_interval(row['mean'], row['low'], row['high'])} points" in shown
 
 
 def test_sweep_prints_a_line_per_run_and_is_continued(tmp_path, capsys):

@@ -62,15 +62,6 @@ def test_a_replicate_is_the_same_run_alone(policy, name):
         assert whole.equals(getattr(alone, table))
 
 
-@pytest.mark.parametrize("name", ["ttrl", "guard", "release", "memory_guard", "truth"])
-def test_an_epoch_in_compiled_code_is_the_same_as_batch_by_batch(name, monkeypatch):
-    config = with_arm(replace(SMALL, step=0.3, unparseable=0.1, vote_replicates=2), arm(name))
-    whole = simulate(config)
-    monkeypatch.setattr(Simulation, "is_plain", lambda simulation: False)
-    parts = simulate(config)
-    assert same(whole, parts) and whole.votes is not None and whole.votes.equals(parts.votes)
-
-
 def test_a_folder_holds_the_same_trace(tmp_path):
     written = simulate(SMALL, tmp_path / "run")
     assert written.folder == tmp_path / "run"

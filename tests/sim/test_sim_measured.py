@@ -142,24 +142,6 @@ def test_an_arm_brings_its_settings(named, setting, value, response_file, tmp_pa
     assert f"{setting}: only policy = measured reads it" in capsys.readouterr().err
 
 
-def test_a_settings_file_may_leave_response_and_rate_to_the_command_line(
-    response_file, tmp_path, capsys
-):
-    toml, out = tmp_path / "s.toml", tmp_path / "run"
-    toml.write_text('policy = "measured"\nepochs = 2\n')
-    words = ["run", "--out", str(out), "--config", str(toml), "--quiet"]
-    for given, message in (
-        ([], "response: must be given with policy = measured"),
-        (["--response", response_file], "lr: must be given with policy = measured"),
-    ):
-        assert main([*words, *given]) == 2
-        said = capsys.readouterr().err
-        assert message in said and said.count("\n") == 1 and not out.exists()
-    assert main([*words, "--response", response_file, "--lr", "0.05"]) == 0
-    config = load(out).run.config
-    assert (config["lr"], config["epochs"], config["n_problems"]) == (0.05, 2, N)
-
-
 def test_trust_says_where_it_ends():
     assert "outside" not in Trust(0.15, 1.0).line() and "outside" not in Trust(0.0, None).line()
     for far in (Trust(0.16, 0.0), Trust(0.0, 1.1)):
@@ -197,15 +179,11 @@ def test_files_that_do_not_fit_are_refused(response_file, tmp_path):
         simulate(settings(response_file, n_answers=4))
     with pytest.raises(UserError, match="no such file"):
         simulate(settings(str(tmp_path / "none.npz")))
-    other = replace(small_response(), facts=replace_version(small_response().facts))
-    write_response(tmp_path / "old.npz", other)
+    old = small_response()
+    old.facts.version = 99
+    write_response(tmp_path / "old.npz", old)
     with pytest.raises(UserError, match="format version 99, not 3"):
         simulate(settings(str(tmp_path / "old.npz")))
-
-
-def replace_version(facts):
-    facts.version = 99
-    return facts
 
 
 def test_logits_that_are_not_finite_stop_the_run(response_file):

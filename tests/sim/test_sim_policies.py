@@ -8,7 +8,7 @@ from one_visit import decided, gradient
 
 from guard_core import GuardConfig, group_advantages, policy_streams
 from sim import SimConfig
-from sim.engine.kernel import expected_samples
+from sim.engine.learner import expected_samples
 from sim.world.policies import POLICIES, Attractor, Features, Independent
 from sim.world.populations import draw_population
 from sim.world.sampling import Population

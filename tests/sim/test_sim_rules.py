@@ -26,7 +26,6 @@ from sim.studies.sweep import RULE_ARMS, Sweep, preset, preset_settings
 from sim.world.observe import AnswerObserver, AnswerTeacher, ObservedVisit, similarities
 
 PEERS = tuple(name for name in RULES if name != "ttrl")
-COMPILED = ("scope", "evol_rl", "scope+guard", "evol_rl+guard", "scope+memory")
 KNOWS_NOTHING = {"signal": 0.0}
 
 
@@ -41,32 +40,6 @@ def test_a_rule_moves_the_policy_unless_it_does_not_train(runs, name):
         assert moved < 1e-12 and not norms.any()
     else:
         assert moved > 1e-4 and norms.any()
-
-
-def on_arrays(runs, monkeypatch, config):
-    """Tables of a run whose rule has no compiled part."""
-    with monkeypatch.context() as patched:
-        patched.setattr("sim.engine.rules.FAST", {})
-        return runs.play(config)[0]
-
-
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [
-        *((name, {}) for name in COMPILED),
-        *(
-            (name, {"n_votes": V, "n_samples": K, "epochs": 2, "unparseable": 0.1})
-            for name in ("scope", "evol_rl")
-            for V, K in ((128, 96), (16, 16), (48, 40))
-        ),
-        ("scope", {"rule_options": {"subset": 0.1, "balance": 0.3}}),
-    ],
-)
-def test_compiled_rules_agree_with_guard_core(runs, monkeypatch, name, sizes):
-    config = runs.small(name)
-    config = replace(config, **sizes)
-    compiled, slow = runs.play(config)[0], on_arrays(runs, monkeypatch, config)
-    assert runs.differences(compiled, slow, tolerance=1e-9) == []
 
 
 @pytest.mark.parametrize(
@@ -143,7 +116,6 @@ def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(runs, monkeyp
         return paid
 
     monkeypatch.setattr(Scope, "pay", watched)
-    monkeypatch.setattr("sim.engine.rules.FAST", {})
     config = runs.small("scope+memory")
     guard = config.guard.set(discount=0.2)
     runs.play(replace(config, guard=guard, rule_options={"subset": 1.0}))
@@ -312,14 +284,10 @@ def test_the_rules_own_settings(tmp_path):
     ("options", "words"),
     [
         (["--rule", "nope"], "unknown, use one of ttrl"),
-        (["--rule", "srt", "--rule-options", "keeps", "1"], "no setting 'keeps'"),
-        (["--rule", "srt", "--rule-options", "keep", "2"], "srt.keep = 2"),
         (["--rule", "intuitor", "--profile", "paper"], "has no label that a guard"),
         (["--rule", "empo", "--profile", "off", "--guard.label-from", "memory"], "has no label"),
-        (["--rule", "intuitor", "--arm", "guard"], "has no label that a guard"),
         (["--rule", "scope", "--arm", "frozen"], "makes new labels on every visit"),
         (["--rule", "srt", "--arm", "ttrl"], "trains by rule ttrl"),
-        (["--rule", "srt", "--arm", "scope"], "trains by rule scope"),
         (["--rule", "srt", "--update", "expected"], "only rule = ttrl has it"),
         (["--arm", "scope", "--labels", "truth"], "take labels = votes"),
         (["--arm", "rent", "--signal", "1"], "signal = 1"),
@@ -365,14 +333,6 @@ def test_many_rules_side_by_side_and_in_the_report(tmp_path, capsys):
     html = page.read_text(encoding="utf-8")
     for title in ("SCOPE", "SRT + TTRL-Guard", "maj@n, no training", "Intuitor"):
         assert title in html
-
-
-def test_compare_with_a_rule_takes_its_guard(tmp_path):
-    options = ["--rule", "t3rl", "--arms", "t3rl", "guard"]
-    assert main(["compare", "--out", str(tmp_path / "c"), *options, *FEW]) == 0
-    assert (tmp_path / "c" / "t3rl+guard").is_dir()
-    guards = [load(tmp_path / "c" / name).run.config["guard"] for name in ("t3rl", "t3rl+guard")]
-    assert [bool(guard["frs"]) for guard in guards] == [False, True]
 
 
 def test_a_sweep_shares_runs_that_the_signal_cannot_reach():

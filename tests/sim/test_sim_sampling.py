@@ -7,7 +7,6 @@ from scipy.special import softmax
 from scipy.stats import chi2, kstest
 
 from sim import SimConfig
-from sim.engine.rules import draw_subset, fills_words
 from sim.world.observe import MIDDLE, MOST, WIDTH, bell
 from sim.world.populations import draw_population
 from sim.world.sampling import (
@@ -216,21 +215,3 @@ def _planes(key):
     words = np.empty(PLANES, np.uint64)
     _words(key, words)
     return words
-
-
-@pytest.mark.parametrize("n_votes", [1, 2, 16, 64, 128])
-@pytest.mark.parametrize("share", [0.5, 0.25, 1.0])
-def test_subsets_are_the_smallest_numbers(n_votes, share):
-    n, n_subsets = max(1, int(share * n_votes)), 2 * n_votes - 1
-    words_3W = np.empty((3, -(-n_votes // LANES)), np.uint64)
-    u_GV = lanes(KEY, n_subsets * n_votes).reshape(-1, n_votes)
-    drawn_GV = u_GV <= np.sort(u_GV, axis=1)[:, n - 1 : n]
-    for g in range(n_subsets):
-        draw_subset(KEY, g * n_votes, n_votes, n, words_3W)
-        found_V = [(int(words_3W[0, v // LANES]) >> (v % LANES)) & 1 for v in range(n_votes)]
-        assert found_V == drawn_GV[g].tolist()
-    assert (drawn_GV.sum(axis=1) == n).all()
-
-
-def test_what_does_not_fill_words_is_left_to_guard_core():
-    assert [v for v in (1, 3, 8, 48, 64, 96, 128, 192) if fills_words(v)] == [1, 8, 64, 128, 192]
