@@ -47,7 +47,12 @@ def card_named(name: str) -> Card | None:
 
 @functools.cache
 def peak_flops(device: torch.device) -> float:
-    """Return a GPU's bfloat16 operations per second: its data sheet's, else those of a product."""
+    """Return a GPU's bfloat16 operations per second: its data sheet's, else those of a product.
+
+    It is NaN for a CPU.
+    """
+    if device.type != "cuda":
+        return math.nan
     card = card_named(torch.cuda.get_device_name(device))
     return card.flops if card else product_flops(device, 4096, 4096, 4096)
 

@@ -35,6 +35,7 @@ from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore
 from real.settings.config import TrainConfig
 from real.settings.presets import require_loggers, settled_for, stored_config
 from real.settings.seeds import Batch, batches, checkpoint_interval
+from real.speed import peak_flops
 from real.trial import check_saving
 from real.update.correction import rescore
 from real.update.optimizer import Fault
@@ -296,7 +297,13 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
         "tokens_sampled": n_sampled,
         **sampled_row(responses.rollouts, config.top_p),
         **(decided.step_columns if decided else {}),
-        **clock.columns(n_sampled, means["tokens"], flops, run.ranks.world),
+        **clock.columns(
+            n_sampled,
+            means["tokens"],
+            flops,
+            peak=peak_flops(run.policy.device),
+            world=run.ranks.world,
+        ),
         **stages,
         **run.dynamic_sampler.columns,
         **run.votes.columns(responses.n_tokens),

@@ -92,7 +92,7 @@ class Report:
         from lab.report.markdown import markdown
 
         worlds, sweeps = self._read()
-        text = markdown(worlds, sweeps)
+        text = markdown(worlds, [(sweep.name, sweep.table) for sweep in sweeps])
         if self.output is None:
             print(text, end="")
             return worlds, sweeps

@@ -21,8 +21,9 @@ from lab.report.digest import (
     windows,
     with_fates,
 )
+from lab.report.html import Drawing
 from lab.report.predictions import predictions
-from lab.report.sections import SECTIONS, Drawing, first, named
+from lab.report.sections import SECTIONS, first, named
 from lab.report.sweeps import ReportedSweep
 
 

@@ -136,6 +136,43 @@ def absent(why: str) -> Html:
     return tag("figure", tag("p", why, class_="absent"))
 
 
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A figure with what belongs to it."""
+
+    figure: go.Figure
+    alt: str
+    """Description of the drawing, for readers who cannot see it; the comparison's name is added."""
+    caption: str = ""
+    heading: str = ""
+    """Above the figure, where a section has several."""
+    key: str = ""
+    """What the names of the figures of a section differ in."""
+    below: Html | None = None
+    """A small table with the numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """In place of a figure that cannot be drawn."""
+
+    why: str
+    heading: str = ""
+    key: str = ""
+
+
+Piece = Drawing | Absent
+
+
+def shown(piece: Piece, name: str, world: str) -> Html:
+    """A figure under its heading, or the reason why there is none."""
+    heading = tag("h4", piece.heading) if piece.heading else None
+    if isinstance(piece, Absent):
+        return tag("div", heading, absent(piece.why))
+    drawn = plot(piece.figure, name, f"{piece.alt}, {world}", piece.caption)
+    return tag("div", heading, drawn, piece.below)
+
+
 def deflated(text: str) -> str:
     """A text deflated and in base64, for the page's script; no browser runs or shows it."""
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -26,7 +26,6 @@ from lab.report.digest import (
     overview_table,
     step_studies,
 )
-from lab.report.sweeps import ReportedSweep
 
 _RULES_HEAD = (
     "arm", "chosen step", "final pass@1 (%)", "gained (points)", "minus {base} at its best",
@@ -84,8 +83,13 @@ def _escaped(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str
 _COMPARED = tuple(BY_NAME[name] for name in ("pass_final", "maj_final", "TotalDeg"))
 
 
-def markdown(worlds: Sequence[ReportedComparison], sweeps: Sequence[ReportedSweep] = ()) -> str:
-    """All comparisons, every arm at its own best where there are several step sizes, and sweeps."""
+def markdown(
+    worlds: Sequence[ReportedComparison], sweeps: Iterable[tuple[str, TextTable]] = ()
+) -> str:
+    """All comparisons, every arm at its own best where there are several step sizes, and sweeps.
+
+    Of a sweep name and table are given.
+    """
     lines: list[str] = []
     for world in worlds:
         table = overview_table(world)
@@ -103,9 +107,8 @@ def markdown(worlds: Sequence[ReportedComparison], sweeps: Sequence[ReportedSwee
         lines += [*(f"* {escaped(line)}" for line in study.words()), "", study.how(), ""]
     for found in families(worlds):
         lines += _rules(found)
-    for sweep in sweeps:
-        lines += ["", f"## {escaped(sweep.name)}", ""]
-        lines += _escaped(sweep.table.head, sweep.table.rows)
+    for name, table in sweeps:
+        lines += ["", f"## {escaped(name)}", "", *_escaped(table.head, table.rows)]
     return "\n".join(lines).rstrip() + "\n"
 
 

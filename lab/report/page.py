@@ -40,12 +40,13 @@ from lab.report.html import (
     join,
     library,
     paragraphs,
+    shown,
     table,
     tag,
 )
 from lab.report.predictions import agreements
 from lab.report.problems import problem_sections
-from lab.report.sections import SECTIONS, first, render, shown
+from lab.report.sections import SECTIONS, first, render
 from lab.report.sweeps import ReportedSweep, read_sweeps, sweep_section
 from lab.trace.manifest import Manifest, now
 

@@ -15,8 +15,8 @@ from lab.compare.agreement import (
 )
 from lab.figures.training import overlay
 from lab.report.digest import ReportedComparison, file_names, slugs
-from lab.report.html import Html, join, tag
-from lab.report.sections import BANDS, Drawing, shown, small_table
+from lab.report.html import Drawing, Html, join, shown, tag
+from lab.report.sections import BANDS, small_table
 
 _HOW = (
     "The simulator's policy measured is the start model linearised over its token tree, trained "

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from lab import figures
 from lab.base.arms import BASELINE, GUARD, title
@@ -34,37 +33,9 @@ from lab.report.digest import (
     windows,
     with_fates,
 )
-from lab.report.html import Child, Html, absent, join, plot, table, tag
+from lab.report.html import Absent, Child, Drawing, Html, Piece, absent, join, shown, table, tag
 
 BANDS = "Lines are means over the replicates, bands one standard deviation of single replicates."
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """A figure with what belongs to it."""
-
-    figure: go.Figure
-    alt: str
-    """Description of the drawing, for readers who cannot see it; the comparison's name is added."""
-    caption: str = ""
-    heading: str = ""
-    """Above the figure, where a section has several."""
-    key: str = ""
-    """What the names of the figures of a section differ in."""
-    below: Html | None = None
-    """A small table with the numbers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """In place of a figure that cannot be drawn."""
-
-    why: str
-    heading: str = ""
-    key: str = ""
-
-
-Piece = Drawing | Absent
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +90,6 @@ def render(section: Section, worlds: Sequence[ReportedComparison]) -> Html:
     ]
     how = tag("p", section.how, class_="how") if drawn else None
     return join([how, tag("div", *columns, class_="worlds")])
-
-
-def shown(piece: Piece, name: str, world: str) -> Html:
-    """A figure under its heading, or the reason why there is none."""
-    heading = tag("h4", piece.heading) if piece.heading else None
-    if isinstance(piece, Absent):
-        return tag("div", heading, absent(piece.why))
-    drawn = plot(piece.figure, name, f"{piece.alt}, {world}", piece.caption)
-    return tag("div", heading, drawn, piece.below)
 
 
 NO_PAIR = "Nothing to pair: no two arms share a seed, or their scores were not measured."

@@ -17,8 +17,7 @@ from lab.compare.collection import Skipped, find_sweeps, read_sweep
 from lab.figures.outcomes import swept
 from lab.measures import BY_NAME, Metric
 from lab.report.digest import estimate_text, file_names
-from lab.report.html import Html, join, table, tag
-from lab.report.sections import Drawing, shown
+from lab.report.html import Drawing, Html, join, shown, table, tag
 
 MOST_PANELS = 8
 """Panels of a figure; a larger grid shows its first settings, and its table all of them."""

@@ -17,7 +17,6 @@ from real.engines.rollouts import Rollouts
 from real.model.machine import in_phase
 from real.record.journal import Journal, Visited
 from real.record.terminal import show_numbers, unread
-from real.speed import peak_flops
 from real.update.optimizer import Step
 
 Progress = bool | Callable[[float], None]
@@ -46,12 +45,12 @@ class Clock:
         self.seconds[column] = self.seconds.get(column, 0.0) + time.perf_counter() - start
 
     def columns(
-        self, n_sampled: float, n_trained: float, flops: float, world: int
+        self, n_sampled: float, n_trained: float, flops: float, peak: float, world: int
     ) -> dict[str, float]:
         """Seconds per phase and of the whole step, tokens per second, and the use of a GPU.
 
         The phases `rollout` and `further` sampled `n_sampled` tokens; `update` trained `n_trained`,
-        with `flops` operations. Each of `world` ranks has a GPU.
+        with `flops` operations. Each of `world` ranks has a GPU of at most `peak` a second.
         """
         seconds, further = self.seconds, self.seconds.get("seconds_further", 0.0)
         whole = time.perf_counter() - self._start
@@ -62,11 +61,10 @@ class Clock:
             "trained_per_second": n_trained / seconds["seconds_update"],
         }
         if self._device.type == "cuda":
-            peak = peak_flops(self._device) * world
             columns |= {
                 "gpu_memory_gb": torch.cuda.max_memory_allocated(self._device) / 1e9,
                 "tokens_per_gpu_second": n_sampled / (whole * world),
-                "share_of_peak": flops / (seconds["seconds_update"] * peak),
+                "share_of_peak": flops / (seconds["seconds_update"] * peak * world),
             }
         return columns
 

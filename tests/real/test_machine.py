@@ -94,7 +94,7 @@ def test_steps_on_a_gpu_tell_its_memory_and_the_use_of_its_speed(monkeypatch: py
         for phase in ("rollout", "update"):
             with clock.phase(phase):
                 pass
-        return clock.columns(100.0, 1.0, flops=1e15, world=4)
+        return clock.columns(100.0, 1.0, 1e15, peak=peak_flops(torch.device(kind)), world=4)
 
     on_gpu, on_cpu = measured("cuda"), measured("cpu")
     assert on_gpu["gpu_memory_gb"] == 3.0 and reset == [torch.device("cuda")]

@@ -10,10 +10,10 @@ from page_parts import PER_WORLD, figures_of, outline, without_scripts
 from lab.compare.tables import headline
 from lab.report.digest import read
 from lab.report.export import figures
-from lab.report.html import library
+from lab.report.html import Absent, library
 from lab.report.page import page
 from lab.report.problems import BUDGET
-from lab.report.sections import Absent, Section, render
+from lab.report.sections import Section, render
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"></script><script>alert(1)</script>"
 
