@@ -106,6 +106,13 @@ def test_verl_takes_the_trainer_for_a_synchronous_one():
     assert made.trainer_mode == "sync"
 
 
+def test_verl_finds_the_plugin_by_itself():
+    base = "verl.trainer.ppo.v1.trainer_base"
+    code = f"from {base} import get_trainer_cls; print(get_trainer_cls('ttrl_guard'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=PROCESS)
+    assert "real.verl.plugin.trainer.GuardTrainer" in done.stdout, done.stderr
+
+
 def test_another_version_of_verl_is_refused_on_stderr():
     """verl itself says nothing of a plugin that fails."""
     code = (

@@ -1,9 +1,6 @@
 """The guard fed by key: problems and sessions, never positions."""
 
 import random
-import time
-import timeit
-from collections import Counter
 from itertools import chain
 
 import numpy as np
@@ -157,38 +154,7 @@ def test_votes_before_training_are_taken_by_problem():
     assert (visited.answers_PV[2] == -1).all()
 
 
-def test_visits_are_counted_by_problem_and_restored():
-    problems = Problems(config(), [4, 9, 2], [None] * 3)
-    rng = random.Random(0)
-    for given in ([4, 9], [2, 9], [9, 4]):
-        problems.visit(read(problems, *batch(rng, given)))
-    assert problems.visits_N.tolist() == [2, 3, 1]
-    again = Problems(config(), [4, 9, 2], [None] * 3)
-    again.restore(problems.state())
-    given = batch(rng, [2, 4])
-    (one, _), (two, _) = (p.visit(read(p, *given)) for p in (problems, again))
-    for name, column in one.rows.items():
-        np.testing.assert_array_equal(two.rows[name], column)
-    with pytest.raises(UserError, match="problems: others than the checkpoint"):
-        Problems(config(), [4, 9, 3], [None] * 3).restore(problems.state())
-
-
 @pytest.mark.parametrize("ids", [[1, None, 2], [1, 2, 1]])
 def test_an_index_that_is_missing_or_stands_twice_is_refused(ids):
     with pytest.raises(UserError, match=r"extra_info\.index: (missing|1 occurs 2 times) in "):
         places_of(ids)
-
-
-def test_a_visit_costs_a_few_times_what_finding_each_problems_majority_does():
-    """512 problems of 64 votes; CPU time of both, at best of several."""
-    problems = Problems(config(n_votes=64, n_samples=32), list(range(512)), [None] * 512)
-    voted = read(problems, *batch(random.Random(0), range(512), n_votes=64, answers=8))
-
-    def majorities():
-        for votes in voted.answers_PV:
-            Counter(votes.tolist())
-            (votes[:, None] == votes).sum(axis=1).argmax()
-
-    works, once = (majorities, lambda: problems.visit(voted)), {"number": 1, "repeat": 20}
-    plain, visit = (min(timeit.repeat(work, timer=time.process_time, **once)) for work in works)
-    assert visit < 7 * plain, f"{1e3 * visit:.1f} ms, of {1e3 * plain:.1f} ms"
