@@ -5,8 +5,6 @@ python docs/tools/trl_runs.py runs/trl
 Adds one row a finished run to docs/data/trl-tiny.csv; a run that has a row is not made again.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 import sys
@@ -23,19 +21,11 @@ from real.tiny import CHECKPOINT, problems
 from real.trl import GuardGRPOConfig, GuardGRPOTrainer
 
 FILE = Path(__file__).parents[1] / "data" / "trl-tiny.csv"
-SEEDS, ARMS = ("0", "1", "2"), ("ttrl", "guard", "memory")
 OWN = TrainConfig(n_votes=16, n_samples=8, epochs=6).settled()
 
 
-def by_guard_train(out: Path, arm: str, seed: str) -> None:
-    """Make one run by guard-train."""
-    sizes = f"--n-votes {OWN.n_votes} --n-samples {OWN.n_samples} --epochs {OWN.epochs} --quiet"
-    if real.__main__.main(f"run --arm {arm} --seed {seed} {sizes} --out {out}".split()):
-        sys.exit(f"{out}: failed")
-
-
 def in_trl(out: Path, arm: str, seed: str) -> None:
-    """Make one run in TRL, which has the cosine one step later and decays no norms."""
+    """Make one run in TRL, whose cosine comes one step later, and which decays no norms."""
     data = Dataset.from_list([{"prompt": p.prompt, "answer": p.answer} for p in problems(64)])
     n_updates = len(data) // OWN.mini_batch * OWN.epochs
     args = GuardGRPOConfig(
@@ -46,25 +36,27 @@ def in_trl(out: Path, arm: str, seed: str) -> None:
         warmup_steps=math.ceil(OWN.warmup_ratio * n_updates), num_train_epochs=OWN.epochs,
         per_device_train_batch_size=OWN.mini_batch * OWN.n_votes, disable_tqdm=True,
         steps_per_generation=OWN.batch_size // OWN.mini_batch, gradient_checkpointing=False,
-        use_cpu=True, bf16=False, report_to="none", save_strategy="no", logging_steps=n_updates,
-        eval_on_start=True, eval_strategy="steps", eval_steps=n_updates,
-        num_generations_eval=16, per_device_eval_batch_size=128,
+        use_cpu=True, bf16=False, report_to="none", save_strategy="no", eval_on_start=True,
+        eval_strategy="steps", eval_steps=n_updates, num_generations_eval=16,
+        per_device_eval_batch_size=128,
     )  # fmt: skip
-    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT)
-    tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
-    GuardGRPOTrainer(model, args, data, data, processing_class=tokenizer).train()
+    model, tokens = (c.from_pretrained(CHECKPOINT) for c in (AutoModelForCausalLM, AutoTokenizer))
+    GuardGRPOTrainer(model, args, data, data, processing_class=tokens).train()
 
 
 def main(folder: Path) -> None:
     """Make the runs that are missing, seed by seed."""
-    kinds = {"guard-train": by_guard_train, "TRL": in_trl}
-    for seed, arm, (name, run) in product(SEEDS, ARMS, kinds.items()):
+    sizes = f"--n-votes {OWN.n_votes} --n-samples {OWN.n_samples} --epochs {OWN.epochs} --quiet"
+    for seed, arm, name in product("012", ("ttrl", "guard", "memory"), ("guard-train", "TRL")):
         done = known(FILE).reindex(columns=["task", "arm", "seed"]).astype(str)
+        out = folder / f"{name}-{arm}-{seed}"
         if (done == [name, arm, seed]).all(axis=1).any():
             continue
-        out = folder / f"{name}-{arm}-{seed}"
         shutil.rmtree(out, ignore_errors=True)  # of a run that was stopped
-        run(out, arm, seed)
+        if name == "TRL":
+            in_trl(out, arm, seed)
+        elif real.__main__.main(f"run --arm {arm} --seed {seed} {sizes} --out {out}".split()):
+            sys.exit(f"{out}: failed")
         add(FILE, rows([out]).assign(task=name))
 
 

@@ -7,8 +7,7 @@ import pytest
 from hydra import compose, initialize_config_module
 
 from lab.base.errors import UserError
-from real.other_trainers import Problems, load, opened
-from real.settings.presets import manifest_of
+from real.other_trainers import Problems, load
 from real.verl import main
 from real.verl.plugin.trainer import GuardTrainer, SeededAgentLoop
 from real.verl.plugin.votes import settings_of
@@ -42,17 +41,6 @@ def test_another_trainer_is_refused_by_the_agent_loop(mode, composed, monkeypatc
     with pytest.raises(UserError, match=rf"trainer_mode = {mode}: .*; set ttrl_guard"):
         SeededAgentLoop(composed(f"trainer.v1.trainer_mode={mode}"))
     SeededAgentLoop(composed())
-
-
-def test_a_run_folder_that_exists_is_left_alone(composed, tmp_path):
-    settings, folder = settings_of(composed())[0], tmp_path / "run"
-    manifest, problems = manifest_of(settings, 8, "task", "verl"), Problems(settings, [0], [None])
-    with opened(folder, manifest, problems, None):
-        pass
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    with pytest.raises(UserError, match="exists"), opened(folder, manifest, problems, None):
-        pass
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
 def test_a_run_folder_that_exists_is_refused_before_anything_starts(composed, tmp_path):

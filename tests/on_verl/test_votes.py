@@ -3,7 +3,6 @@
 import random
 from itertools import chain
 
-import numpy as np
 import pytest
 
 from guard_core import GuardConfig
@@ -11,7 +10,6 @@ from lab.base.errors import UserError
 from real.other_trainers import VISITS, Problems
 from real.settings.config import TrainConfig
 from real.verl.plugin.votes import dealt, places_of, votes_of
-from real.vote.decide import Supervisor, pay
 
 GUARD = GuardConfig().set(W=2, tau_FR=0.1, tau_MR=0.3, theta_MR=0.2, p_skip=0.9, skip_share=0.5)
 
@@ -70,51 +68,6 @@ def test_every_rank_has_its_share_of_every_mini_batch(ranks):
 def test_ranks_that_cannot_share_a_mini_batch_evenly_are_refused():
     with pytest.raises(UserError, match="3 ranks cannot share the 8 rows of a mini-batch evenly"):
         dealt([list(range(8))], 3, [1] * 8, 8)
-
-
-def test_decisions_are_the_supervisors_whatever_the_order_of_rows():
-    """The same votes without keys, to a supervisor that nobody gave an order of rows."""
-    rng, ids = random.Random(3), [40, 7, 100, 3, 55]
-    settings = config()
-    problems = Problems(settings, ids, ["0"] * 5)
-    plain = Supervisor(settings, ["0"] * 5)
-    seen = set()
-    for _ in range(6):
-        given = rng.sample(ids, 4)
-        texts, numbers = batch(rng, given)
-        voted = read(problems, texts, numbers)
-        decided, trained = problems.visit(voted)
-        places = np.array(sorted(ids.index(number) for number in given))
-        by_problem = [
-            [texts[f"{ids[p]}x{given.index(ids[p])}_{s}_0"] for s in range(8)] for p in places
-        ]
-        answers = np.stack(
-            [plain.answer_ids.ids(p, t) for p, t in zip(places, by_problem, strict=True)]
-        )
-        assert voted.problems_P.tolist() == places.tolist()
-        assert voted.answers_PV.tolist() == answers.tolist()
-        expected = plain.decide(places, answers, problems.visits_N[places], {})
-        streams = pay(plain.rule, expected, settings.guard)
-        for name, column in expected.rows.items():
-            np.testing.assert_array_equal(decided.rows[name], column, name)
-        kept = [row for row in range(4) if not streams.drop[row]]
-        keys = [
-            f"{ids[places[r]]}x{given.index(ids[places[r]])}_{s}_0" for r in kept for s in range(4)
-        ]
-        assert trained.keys == keys
-        weight = streams.weight[kept][:, None]
-        for column, stream in enumerate((streams.majority, streams.minority)):
-            np.testing.assert_array_equal(
-                trained.columns[:, column], (weight * stream[kept]).ravel()
-            )
-        assert trained.minis == [range(4 * i, 4 * i + 4) for i in range(len(kept))]
-        occurs = streams.drop, streams.weight < 1, expected.rows["beta"] > 0
-        seen |= {
-            name
-            for name, mask in zip(("skip", "weight", "beta"), occurs, strict=True)
-            if mask.any()
-        }
-    assert seen == {"skip", "weight", "beta"}
 
 
 def test_mini_batches_are_those_of_the_trainer_also_where_a_problem_is_skipped():
