@@ -21,7 +21,7 @@ help:
 	@echo "make test-vllm  install vLLM for CPUs, and its tests"
 	@echo "make test-verl  install verl and Ray for CPUs in an environment of their own, and the plugin's tests"
 	@echo "make test-verl-vllm  the plugin with verl's own vLLM server, on vLLM's build for CPUs"
-	@echo "make newest-verl  the same tests on the newest verl, and what moved since the locked one"
+	@echo "make newest-verl  the same tests on the newest verl"
 	@echo "make test-trl  install TRL for CPUs in an environment of its own, and its tests"
 	@echo "make bench   the measured targets of benchmarks/"
 	@echo "make format  let ruff rewrite the code"
@@ -85,7 +85,10 @@ test-verl-vllm: .venv-verl-vllm/stamp
 	.venv-verl-vllm/bin/python -m pytest tests/on_verl/on_vllm
 
 newest-verl: .venv-verl/stamp
-	.venv-verl/bin/python tests/on_verl/newest.py
+	rm -rf build/newest-verl && .venv-verl/bin/python -m venv build/newest-verl
+	build/newest-verl/bin/$(PIP) -U -e '.[verl]' torch==2.13.0 pytest psutil
+	build/newest-verl/bin/$(PIP) -U verl TransferQueue
+	GUARD_VERL_ANY=1 build/newest-verl/bin/python -m pytest tests/on_verl
 
 trl: .venv-trl/stamp
 

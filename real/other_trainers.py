@@ -1,8 +1,8 @@
 """The guard inside another project's trainer, such as verl's or TRL's.
 
 Such a trainer samples, and updates the weights. `Problems` takes its votes and says which rows it
-trains on, with the advantages of both streams; `opened` writes the run folder of this project, and
-what `Problems.state` returns goes into the trainer's own checkpoints.
+trains on, with the advantages of both streams. `GuardedRun` does so beside the run folder of this
+project, and puts the guard's state into the trainer's own checkpoints.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from lab.trace.manifest import Manifest, locked, read_manifest
 from lab.trace.trace import RunFolder
 from real.answers import UNPARSEABLE
 from real.problems.problem import check_answers
-from real.record.checkpoint import Checkpoint, read_checkpoint, read_file
-from real.record.journal import Ints, Visited
+from real.record.alarms import watch_labels
+from real.record.checkpoint import Checkpoint, read_checkpoint, read_file, write_checkpoint
+from real.record.journal import Ints, Journal, Visited, VoteRows, metrics_of
 from real.record.resuming import cut_back
 from real.settings.config import TrainConfig
 from real.settings.presets import check_same
@@ -184,18 +185,82 @@ _STARTED = "started"
 """Fact of a run, by which its checkpoints know its folder."""
 
 
+class GuardedRun:
+    """A run in progress: the votes of its problems, and the record of them and of the training."""
+
+    def __init__(self, folder: RunFolder, problems: Problems) -> None:
+        self.folder, self.log, self._problems = folder, Journal(folder), problems
+        supervisor = problems.supervisor
+        self._votes = VoteRows(supervisor.answer_ids) if supervisor.config.keep_votes else None
+
+    def prime(self, batches: Iterable[Voted]) -> None:
+        """Take in the votes of all problems before training, visit 0."""
+        for notice in self._problems.notices:
+            self.log.notice(notice)
+        visited = self._problems.prime(batches)
+        self.log.note(n_labels_before=self._problems.supervisor.n_labels())
+        self.log.write_visited(visited, {"step": 0, "epoch": 0}, self._votes)
+
+    def visit(
+        self, voted: Voted, tokens: Mapping[Any, int], place: Mapping[str, int]
+    ) -> tuple[Decided, Trained, dict[str, float]]:
+        """Record a visit of a batch's problems; returns also metrics for the trainer's own log.
+
+        Args:
+            voted: votes of the batch.
+            tokens: key of a row to the length of its response.
+            place: step and epoch of the trace.
+        """
+        decided, trained = self._problems.visit(voted)
+        visited = Visited(voted.problems_P, voted.answers_PV, decided.rows)
+        self.log.write_visited(visited, place, self._votes)
+        self._row = {
+            **decided.step_columns,
+            **place,
+            "replicate": 0,
+            "n_uniform": trained.n_uniform,
+            "n_updates": len(trained.minis),
+            "tokens": sum(tokens[key] for key in trained.keys),
+            "tokens_sampled": sum(tokens.values()),
+            "mean_length": float(np.mean(list(tokens.values()))),
+        }
+        return decided, trained, metrics_of("guard", {**self._row, **decided.rows})
+
+    def end_step(self, measured: Mapping[str, float], progress: float) -> Mapping[str, Any]:
+        """Write the row of the batch that was visited last, with what its training measured."""
+        row, supervisor = {**self._row, **measured}, self._problems.supervisor
+        self.log.write_steps(row)
+        if supervisor.config.labels != "truth":
+            watch_labels(self.log, row, len(self._problems.visits_N))
+        self.log.note(progress=progress, answers_given_up=supervisor.answers_given_up)
+        return row
+
+    def evaluated(
+        self, scores: NDArray[np.float64], n_problems: int, place: Mapping[str, int]
+    ) -> None:
+        """Write an evaluation; pass@1 only of scores from 0 to 1."""
+        is_share = scores.size and scores.min() >= 0 and scores.max() <= 1
+        row = {"replicate": 0, "pass_at_1": float(scores.mean()) if is_share else np.nan}
+        row |= {"maj_accuracy": np.nan, "n_responses": len(scores) / max(1, n_problems)}
+        self.log.write_evals({**row, **place})
+
+    def save(self, checkpoint: Path, step: int) -> None:
+        """Write the guard's part of a checkpoint, before the trainer makes it its latest."""
+        write_checkpoint(checkpoint / FOLDER, self.folder, self._problems.state(), step)
+
+
 @contextlib.contextmanager
 def opened(
-    path: Path, manifest: Manifest, config: TrainConfig, saved: Checkpoint | None
-) -> Iterator[RunFolder]:
+    path: Path, manifest: Manifest, problems: Problems, saved: Checkpoint | None
+) -> Iterator[GuardedRun]:
     """Make the run folder, or go on with it where a checkpoint left it."""
     if saved is None:
         manifest.extra[_STARTED] = manifest.started
     elif saved.extra.get(_STARTED) != read_manifest(path).started:
         raise UserError(f"{path}: not the run of the checkpoint; name that run's folder")
     new = None if saved else RunFolder.create(path, manifest)
-    with locked(path), new or cut_back(path, saved, config) as folder:
-        yield folder
+    with locked(path), new or cut_back(path, saved, problems.supervisor.config) as folder:
+        yield GuardedRun(folder, problems)
 
 
 def load(checkpoint: Path, problems: Problems) -> Checkpoint:
@@ -210,17 +275,6 @@ def load(checkpoint: Path, problems: Problems) -> Checkpoint:
     check_same(saved.config, problems.supervisor.config, folder)
     problems.restore({name: read_file(folder / name) for name in saved.files})
     return saved
-
-
-def evaluated(scores: NDArray[np.float64], n_problems: int) -> dict[str, float]:
-    """Return the columns of an evaluation; pass@1 only of scores from 0 to 1."""
-    is_share = scores.size and scores.min() >= 0 and scores.max() <= 1
-    return {
-        "replicate": 0,
-        "pass_at_1": float(scores.mean()) if is_share else np.nan,
-        "maj_accuracy": np.nan,
-        "n_responses": len(scores) / max(1, n_problems),
-    }
 
 
 @torch.no_grad()

@@ -322,6 +322,23 @@ def ladder() -> TextTable:
     return TextTable([*head, "held-out change", "leak"], rows)
 
 
+def trl() -> TextTable:
+    """One row per arm of the tiny task: pass@1 in TRL and by guard-train on the same seeds."""
+    runs = pd.read_csv(DATA / "trl-tiny.csv").pivot(index=["arm", "seed"], columns="task")
+    runs = runs[["pass_start", "pass_final"]].dropna().swaplevel(axis=1)
+    rows = []
+    for name in ("ttrl", "guard", "memory"):
+        own = runs.loc[name]
+        cells = [title(name), str(len(own))]
+        for trainer in ("TRL", "guard-train"):
+            final = own[trainer]["pass_final"]
+            shown = f"{final.mean():.1f} ({final.min():.1f} to {final.max():.1f})"
+            cells += [f"{own[trainer]['pass_start'].mean():.1f}", shown]
+        rows.append(cells)
+    head = ["arm", "seeds", "TRL: before", "final pass@1, %", "guard-train: before", "final"]
+    return TextTable(head, rows)
+
+
 CHOSEN, HELD_OUT, COMPARED, DEVELOPMENT = "other seeds", "none", "earlier laws", "law of growth"
 SETS = {HELD_OUT: (23, 24, 25), COMPARED: (4, 5, 20, 21, 22), DEVELOPMENT: (6,)}
 """Choices, and the problem seeds on whose data they were made."""
@@ -401,6 +418,7 @@ MAKERS: dict[str, Callable[..., TextTable]] = {
     "simulated": simulated,
     "summary": summary,
     "language-vote": vote,
+    "trl": trl,
 }
 """Name of a table to its function, which takes the other words of the comment."""
 

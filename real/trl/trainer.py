@@ -21,22 +21,19 @@ from torch import Tensor
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 from trl import GRPOTrainer
-from trl.trainer.utils import RepeatSampler, split_tensor_dict
+from trl.trainer.utils import split_tensor_dict
 
 from lab.base.errors import UserError
 from real.answers import AnswerIds
 from real.other_trainers import (
-    FOLDER,
+    GuardedRun,
     Problems,
     Voted,
-    evaluated,
     load,
     opened,
     problem_ids,
     update_norm,
 )
-from real.record.checkpoint import write_checkpoint
-from real.record.journal import Journal, Visited, VoteRows, metrics_of
 from real.settings.presets import manifest_of
 from real.trl.config import GuardGRPOConfig
 from real.update.grpo import denominator, kl_estimate, row_sums, token_loss
@@ -83,7 +80,7 @@ class GuardGRPOTrainer(GRPOTrainer):
         rows: Any = train_dataset.select_columns(sorted(names & {"prompt", "answer"}))
         truths = list(rows["answer"]) if "answer" in names else [None] * n_problems
         self.problems = Problems(self.settings, problem_ids(rows), truths)
-        self._log_of_run: Journal | None = None
+        self._run: GuardedRun | None = None  # of the main process
         self._scores: list[bool] = []
         self.add_callback(_Steps(self))
 
@@ -95,24 +92,16 @@ class GuardGRPOTrainer(GRPOTrainer):
         saved = load(Path(str(found)), self.problems) if found else None
         backend = f"trl {trl.__version__} on {self.accelerator.num_processes} x {self.args.device}"
         manifest = manifest_of(settings, len(self.problems.visits_N), "train_dataset", backend)
-        answer_ids = self.problems.supervisor.answer_ids
-        self._votes = VoteRows(answer_ids) if settings.keep_votes else None
-        run = opened(self.args.folder, manifest, settings, saved) if main else None
-        with contextlib.ExitStack() as stack:
-            if run:
-                self._run = stack.enter_context(run)
-                self._log_of_run = Journal(self._run)
+        run = opened(self.args.folder, manifest, self.problems, saved)
+        with run if main else contextlib.nullcontext() as self._run:
             return super().train(resume_from_checkpoint=found or None, **more)
 
     def sample_first_votes(self) -> None:
         """Sample the votes of all problems before training, visit 0."""
         self.model.train()
         batches = self._first_votes()
-        if self._log_of_run:
-            for notice in self.problems.notices:
-                self._log_of_run.notice(notice)
-            visited = self.problems.prime(batches)
-            self._log_of_run.write_visited(visited, {"step": 0, "epoch": 0}, self._votes)
+        if self._run:
+            self._run.prime(batches)
         for _ in batches:  # the other processes only sample
             pass
         self._metrics["train"].clear()
@@ -131,7 +120,7 @@ class GuardGRPOTrainer(GRPOTrainer):
             yield self._read(texts, [p for p in places for _ in range(n_votes)])
 
     def _read(self, texts: list[str], places: list[int]) -> Voted | None:
-        if not self._log_of_run:
+        if not self._run:
             return None
         rows: dict[int, list[int]] = {}
         for row, place in enumerate(places):
@@ -140,9 +129,9 @@ class GuardGRPOTrainer(GRPOTrainer):
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         """TRL's order of problems, drawn anew by seed and epoch, so that a resumed run has it."""
-        plain = super()._get_train_sampler(dataset)
-        sampler = _Order(*(getattr(plain, name) for name in _ORDER))
-        sampler.epoch = lambda: int(self.state.epoch or 0)
+        sampler = super()._get_train_sampler(dataset)
+        if sampler.shuffle:
+            sampler.set_epoch = lambda n: sampler.generator.manual_seed(sampler.seed + n)
         return sampler
 
     def _calculate_rewards(
@@ -168,28 +157,18 @@ class GuardGRPOTrainer(GRPOTrainer):
         """Return (rows, 3) majority and minority advantage and reward; (rows,) rows trained on."""
         started = time.perf_counter()
         voted = self._read(texts, places)
-        assert voted is not None and self._log_of_run is not None
-        decided, trained = self.problems.visit(voted)
-        visited = Visited(voted.problems_P, voted.answers_PV, decided.rows)
-        self._log_of_run.write_visited(visited, self.position(1), self._votes)
+        assert voted is not None and self._run is not None
+        tokens = dict(enumerate(lengths))
+        decided, trained, found = self._run.visit(voted, tokens, self.position(1))
         columns, kept = np.zeros((len(texts), 3)), np.zeros(len(texts), bool)
         for keys, answers_V, label in zip(
             voted.keys, voted.answers_PV, decided.decision.label, strict=True
         ):
             columns[keys, 2] = (answers_V >= 0) & (answers_V == label)
         columns[trained.keys], kept[trained.keys] = trained.columns, True
-        self._row = {
-            **decided.step_columns,
-            **self.position(1),
-            "replicate": 0,
-            "n_uniform": trained.n_uniform,
-            "n_updates": len(trained.minis) * self.num_iterations,
-            "tokens": int(np.array(lengths)[kept].sum()),
-            "tokens_sampled": sum(lengths),
-            "mean_length": float(np.mean(lengths)),
-            "seconds_guard": time.perf_counter() - started,
-        }
-        for name, value in metrics_of("guard", {**self._row, **decided.rows}).items():
+        self._n_updates = len(trained.minis) * self.num_iterations
+        self._seconds_guard = time.perf_counter() - started
+        for name, value in found.items():
             self._metrics["train"][name].append(value)
         return columns, kept
 
@@ -306,18 +285,19 @@ class GuardGRPOTrainer(GRPOTrainer):
         means = {name: total / n_tokens for name, total in sums.items()}
         for name, mean in means.items():
             self._metrics["train"][name].append(mean)
-        if self._log_of_run:
+        if self._run:
             found = {n: float(np.mean(v)) if v else np.nan for n, v in self._measured.items()}
-            seconds = time.perf_counter() - self._started
-            loss /= max(1, self._row["n_updates"])
-            row = {**found, **means, "loss": loss, "seconds_step": seconds, **self._row}
             if not self.beta:
-                del row["kl"]
-            self._log_of_run.write_steps(row)
-            self._log_of_run.note(
-                progress=self.state.global_step / self.state.max_steps,
-                answers_given_up=self.problems.supervisor.answers_given_up,
-            )
+                del means["kl"]
+            row = {
+                **found,
+                **means,
+                "loss": loss / max(1, self._n_updates),
+                "n_updates": self._n_updates,
+                "seconds_guard": self._seconds_guard,
+                "seconds_step": time.perf_counter() - self._started,
+            }
+            self._run.end_step(row, self.state.global_step / self.state.max_steps)
 
     def position(self, begun: int = 0) -> dict[str, int]:
         """Return step and epoch of the trace: batches of votes, with `begun` that have no end."""
@@ -329,18 +309,16 @@ class GuardGRPOTrainer(GRPOTrainer):
         """Evaluate by the true answers; see TRL's."""
         self._scores = []
         metrics = super().evaluate(*args, **more)
-        if self._log_of_run and self._scores:
+        if self._run and self._scores:
             scores, size = np.array(self._scores, float), self.settings.eval_samples
-            row = evaluated(scores, len(scores) // size)
-            self._log_of_run.write_evals({**row, **self.position()})
+            self._run.evaluated(scores, len(scores) // size, self.position())
         return metrics
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Write the guard's part before TRL's, at the end of which the checkpoint is the latest."""
-        if self._log_of_run:
+        if self._run:
             name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            folder, step = Path(self.args.output_dir) / name / FOLDER, self.position()["step"]
-            write_checkpoint(folder, self._run, self.problems.state(), step)
+            self._run.save(Path(self.args.output_dir) / name, self.position()["step"])
         super()._save_checkpoint(model, trial)
 
 
@@ -368,18 +346,6 @@ class _Steps(TrainerCallback):
         wanted = control.should_save or self._saves_later
         control.should_save, self._saves_later = wanted and ends, wanted and not ends
         return control
-
-
-_ORDER = ("data_source", "mini_repeat_count", "batch_size", "repeat_count", "shuffle", "seed")
-
-
-class _Order(RepeatSampler):
-    epoch: Any
-
-    def __iter__(self) -> Iterator[int]:
-        if self.shuffle:
-            self.generator.manual_seed(self.seed + self.epoch())
-        return super().__iter__()
 
 
 def votes(completions: list[Any], **_: Any) -> list[float]:

@@ -26,6 +26,10 @@ def response(prompt, visit, vote):
     return f"{rng.randrange(10)}+1=\\boxed{{{rng.choice((3, 3, 4, 5))}}}"
 
 
+def tokens_of(text):
+    return [*TOKENIZER(text, add_special_tokens=False).input_ids, 1]
+
+
 def settings(out, **changed):
     given = {"num_generations": V, "n_samples": K, "guard": GUARD, "steps_per_generation": 4}
     fixed = {"use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True}
@@ -57,8 +61,7 @@ class Given(GuardGRPOTrainer):
         for ids in prompt_ids:
             prompt = TOKENIZER.decode(ids, skip_special_tokens=True)
             vote = numbers[prompt] = numbers.get(prompt, -1) + 1
-            text = response(prompt, visit, vote)
-            rows.append([*TOKENIZER(text, add_special_tokens=False).input_ids, 1])
+            rows.append(tokens_of(response(prompt, visit, vote)))
         self.batches.append(list(numbers))
         return rows, None
 

@@ -18,7 +18,8 @@ def step_again(done: Done, step: int):
     """The model after the optimizer steps of one of verl's steps, and the norms of its changes."""
     rows = done.dumped(f"step{step}")
     model = AutoModelForCausalLM.from_pretrained(MODEL, attn_implementation="eager").eval()
-    adamw = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.01)
+    rate = float(done.trace.steps.set_index("step")["lr"][step])
+    adamw = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01)
     if step > 1:
         _restore(model, adamw, done, step - 1)
     place = {key: i for i, key in enumerate(rows["keys"])}

@@ -10,34 +10,32 @@ from test_votes import batch, config, read
 from lab.base.errors import UserError
 from lab.trace.trace import load as load_trace
 from real.other_trainers import FOLDER, Problems, load, opened
-from real.record.checkpoint import write_checkpoint
 from real.settings.presets import manifest_of
 
 
-def opened_run(tmp_path, saved=None, **facts):
-    settings = config()
-    manifest = replace(manifest_of(settings, 3, "tiny", "verl"), **facts)
-    return opened(tmp_path / "run", manifest, settings, saved)
+def opened_run(tmp_path, problems, saved=None, **facts):
+    manifest = replace(manifest_of(config(), 3, "tiny", "verl"), **facts)
+    return opened(tmp_path / "run", manifest, problems, saved)
 
 
 def visit(problems, run, step):
     texts, numbers = batch(random.Random(step), [4, 9])
-    decided, _ = problems.visit(read(problems, texts, numbers))
-    run.write("visits", {**decided.rows, "step": step, "epoch": step})
+    place = {"step": step, "epoch": step}
+    run.visit(read(problems, texts, numbers), dict.fromkeys(texts, 2), place)
 
 
 def test_a_resumed_run_goes_on_where_the_checkpoint_was(tmp_path):
     first = Problems(config(), [4, 9, 2], ["1", None, "0"])
-    with opened_run(tmp_path) as run:
+    with opened_run(tmp_path, first) as run:
         for step in (1, 2, 3):
             visit(first, run, step)
             if step == 2:
-                run.note(marked=True)
-                write_checkpoint(tmp_path / "global_step_2" / FOLDER, run, first.state(), step)
+                run.log.note(marked=True)
+                run.save(tmp_path / "global_step_2", step)
     second = Problems(config(), [4, 9, 2], ["1", None, "0"])
     saved = load(tmp_path / "global_step_2", second)
     assert second.visits_N.tolist() == [2, 2, 0]
-    with opened_run(tmp_path, saved) as run:
+    with opened_run(tmp_path, second, saved) as run:
         visit(second, run, 3)
     for name, tensor in first.supervisor.tensors().items():
         assert torch.equal(second.supervisor.tensors()[name], tensor)
@@ -50,25 +48,25 @@ def test_a_resumed_run_goes_on_where_the_checkpoint_was(tmp_path):
 
 def test_a_checkpoint_touches_no_other_runs_folder(tmp_path):
     problems = Problems(config(), [4, 9, 2], [None] * 3)
-    with opened_run(tmp_path) as run:
-        write_checkpoint(tmp_path / FOLDER, run, problems.state(), 0)
+    with opened_run(tmp_path, problems) as run:
+        run.save(tmp_path, 0)
     (tmp_path / "run").rename(tmp_path / "moved")
-    with opened_run(tmp_path, started="2026-01-01T00:00:00+00:00") as other:
+    with opened_run(tmp_path, problems, started="2026-01-01T00:00:00+00:00") as other:
         visit(problems, other, 1)
     saved = load(tmp_path, problems)
     with pytest.raises(UserError, match=r"run: not the run of the checkpoint; name that run"):
-        opened_run(tmp_path, saved).__enter__()
+        opened_run(tmp_path, problems, saved).__enter__()
     assert len(load_trace(tmp_path / "run").visits) == 2
     (tmp_path / "run").rename(tmp_path / "other")
     (tmp_path / "moved").rename(tmp_path / "run")
-    with opened_run(tmp_path, saved) as run:
-        assert len(run.manifest.extra["resumed"]) == 1
+    with opened_run(tmp_path, problems, saved) as run:
+        assert len(run.folder.manifest.extra["resumed"]) == 1
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     problems = Problems(config(), [4, 9, 2], [None] * 3)
-    with opened_run(tmp_path) as run:
-        write_checkpoint(tmp_path / FOLDER, run, problems.state(), 0)
+    with opened_run(tmp_path, problems) as run:
+        run.save(tmp_path, 0)
     with pytest.raises(UserError, match=r"settings differ .* n_votes = 16 \(was 8\)"):
         load(tmp_path, Problems(config(n_votes=16), [4, 9, 2], [None] * 3))
     with pytest.raises(UserError, match="problems: others than the checkpoint"):

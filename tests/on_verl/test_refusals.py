@@ -7,8 +7,7 @@ import pytest
 from hydra import compose, initialize_config_module
 
 from lab.base.errors import UserError
-from real.other_trainers import Problems, load, opened
-from real.settings.presets import manifest_of
+from real.other_trainers import Problems, load
 from real.verl import main
 from real.verl.plugin.trainer import GuardTrainer, SeededAgentLoop
 from real.verl.plugin.votes import settings_of
@@ -44,17 +43,6 @@ def test_another_trainer_is_refused_by_the_agent_loop(mode, composed, monkeypatc
     SeededAgentLoop(composed())
 
 
-def test_a_run_folder_that_exists_is_left_alone(composed, tmp_path):
-    settings, folder = settings_of(composed())[0], tmp_path / "run"
-    manifest = manifest_of(settings, 8, "task", "verl")
-    with opened(folder, manifest, settings, None):
-        pass
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    with pytest.raises(UserError, match="exists"), opened(folder, manifest, settings, None):
-        pass
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-
-
 def test_a_run_folder_that_exists_is_refused_before_anything_starts(composed, tmp_path):
     saved = tmp_path / "checkpoints" / "global_step_4"
     saved.mkdir(parents=True)
@@ -79,7 +67,7 @@ def test_a_checkpoint_without_guard_is_refused(composed, tmp_path):
 def test_weights_of_the_rollout_that_nobody_compared_end_the_run():
     notes = []
     log = SimpleNamespace(note_faults=lambda *given: notes.append(given))
-    trainer = SimpleNamespace(probs_diff_limit=0.02, log=log, global_steps=3)
+    trainer = SimpleNamespace(probs_diff_limit=0.02, run=SimpleNamespace(log=log), global_steps=3)
     with pytest.raises(UserError, match="rollout_probs_diff: missing"):
         GuardTrainer.check_weights(trainer, {})
     GuardTrainer.check_weights(trainer, {"training/rollout_probs_diff_mean": 1e-3})

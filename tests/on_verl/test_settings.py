@@ -106,16 +106,22 @@ def test_verl_takes_the_trainer_for_a_synchronous_one():
     assert made.trainer_mode == "sync"
 
 
-def test_another_version_of_verl_is_refused_on_stderr():
+def test_verl_finds_the_plugin_and_another_version_is_refused_on_stderr():
     """verl itself says nothing of a plugin that fails."""
-    code = (
-        "import os; os.environ['VERL_USE_EXTERNAL_PLUGINS'] = 'none'; import sys, verl\n"
-        "for verl.__version__ in ('0.9.0', '0.10.0', '0.9.4'):\n"
-        "    try:\n        import real.verl.plugin\n"
-        "    except ImportError:\n        print('refused', verl.__version__)"
-    )
+    code = """
+import sys, verl
+from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
+print(get_trainer_cls("ttrl_guard").__module__)
+for verl.__version__ in ("0.9.0", "0.10.0", "0.9.4"):
+    del sys.modules["real.verl.plugin"]
+    try:
+        import real.verl.plugin
+    except ImportError:
+        sys.modules["real.verl.plugin"] = print("refused", verl.__version__)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=PROCESS)
-    assert done.stdout.split("\n") == ["refused 0.9.0", "refused 0.10.0", ""], done.stderr
+    said = ["real.verl.plugin.trainer", "refused 0.9.0", "refused 0.10.0", ""]
+    assert done.stdout.split("\n") == said, done.stderr
     said = re.findall(r"ttrl_guard: not loaded: ImportError: verl (\S+): needs (.*?);", done.stderr)
     assert said == [(version, "0.9.1 or a later 0.9") for version in ("0.9.0", "0.10.0")]
 

@@ -1,12 +1,8 @@
 """The guard fed by key: problems and sessions, never positions."""
 
 import random
-import time
-import timeit
-from collections import Counter
 from itertools import chain
 
-import numpy as np
 import pytest
 
 from guard_core import GuardConfig
@@ -14,7 +10,6 @@ from lab.base.errors import UserError
 from real.other_trainers import VISITS, Problems
 from real.settings.config import TrainConfig
 from real.verl.plugin.votes import dealt, places_of, votes_of
-from real.vote.decide import Supervisor, pay
 
 GUARD = GuardConfig().set(W=2, tau_FR=0.1, tau_MR=0.3, theta_MR=0.2, p_skip=0.9, skip_share=0.5)
 
@@ -75,51 +70,6 @@ def test_ranks_that_cannot_share_a_mini_batch_evenly_are_refused():
         dealt([list(range(8))], 3, [1] * 8, 8)
 
 
-def test_decisions_are_the_supervisors_whatever_the_order_of_rows():
-    """The same votes without keys, to a supervisor that nobody gave an order of rows."""
-    rng, ids = random.Random(3), [40, 7, 100, 3, 55]
-    settings = config()
-    problems = Problems(settings, ids, ["0"] * 5)
-    plain = Supervisor(settings, ["0"] * 5)
-    seen = set()
-    for _ in range(6):
-        given = rng.sample(ids, 4)
-        texts, numbers = batch(rng, given)
-        voted = read(problems, texts, numbers)
-        decided, trained = problems.visit(voted)
-        places = np.array(sorted(ids.index(number) for number in given))
-        by_problem = [
-            [texts[f"{ids[p]}x{given.index(ids[p])}_{s}_0"] for s in range(8)] for p in places
-        ]
-        answers = np.stack(
-            [plain.answer_ids.ids(p, t) for p, t in zip(places, by_problem, strict=True)]
-        )
-        assert voted.problems_P.tolist() == places.tolist()
-        assert voted.answers_PV.tolist() == answers.tolist()
-        expected = plain.decide(places, answers, problems.visits_N[places], {})
-        streams = pay(plain.rule, expected, settings.guard)
-        for name, column in expected.rows.items():
-            np.testing.assert_array_equal(decided.rows[name], column, name)
-        kept = [row for row in range(4) if not streams.drop[row]]
-        keys = [
-            f"{ids[places[r]]}x{given.index(ids[places[r]])}_{s}_0" for r in kept for s in range(4)
-        ]
-        assert trained.keys == keys
-        weight = streams.weight[kept][:, None]
-        for column, stream in enumerate((streams.majority, streams.minority)):
-            np.testing.assert_array_equal(
-                trained.columns[:, column], (weight * stream[kept]).ravel()
-            )
-        assert trained.minis == [range(4 * i, 4 * i + 4) for i in range(len(kept))]
-        occurs = streams.drop, streams.weight < 1, expected.rows["beta"] > 0
-        seen |= {
-            name
-            for name, mask in zip(("skip", "weight", "beta"), occurs, strict=True)
-            if mask.any()
-        }
-    assert seen == {"skip", "weight", "beta"}
-
-
 def test_mini_batches_are_those_of_the_trainer_also_where_a_problem_is_skipped():
     problems = Problems(config(mini_batch=2), list(range(6)), [None] * 6)
     rng, sizes = random.Random(0), set()
@@ -157,38 +107,7 @@ def test_votes_before_training_are_taken_by_problem():
     assert (visited.answers_PV[2] == -1).all()
 
 
-def test_visits_are_counted_by_problem_and_restored():
-    problems = Problems(config(), [4, 9, 2], [None] * 3)
-    rng = random.Random(0)
-    for given in ([4, 9], [2, 9], [9, 4]):
-        problems.visit(read(problems, *batch(rng, given)))
-    assert problems.visits_N.tolist() == [2, 3, 1]
-    again = Problems(config(), [4, 9, 2], [None] * 3)
-    again.restore(problems.state())
-    given = batch(rng, [2, 4])
-    (one, _), (two, _) = (p.visit(read(p, *given)) for p in (problems, again))
-    for name, column in one.rows.items():
-        np.testing.assert_array_equal(two.rows[name], column)
-    with pytest.raises(UserError, match="problems: others than the checkpoint"):
-        Problems(config(), [4, 9, 3], [None] * 3).restore(problems.state())
-
-
 @pytest.mark.parametrize("ids", [[1, None, 2], [1, 2, 1]])
 def test_an_index_that_is_missing_or_stands_twice_is_refused(ids):
     with pytest.raises(UserError, match=r"extra_info\.index: (missing|1 occurs 2 times) in "):
         places_of(ids)
-
-
-def test_a_visit_costs_a_few_times_what_finding_each_problems_majority_does():
-    """512 problems of 64 votes; CPU time of both, at best of several."""
-    problems = Problems(config(n_votes=64, n_samples=32), list(range(512)), [None] * 512)
-    voted = read(problems, *batch(random.Random(0), range(512), n_votes=64, answers=8))
-
-    def majorities():
-        for votes in voted.answers_PV:
-            Counter(votes.tolist())
-            (votes[:, None] == votes).sum(axis=1).argmax()
-
-    works, once = (majorities, lambda: problems.visit(voted)), {"number": 1, "repeat": 20}
-    plain, visit = (min(timeit.repeat(work, timer=time.process_time, **once)) for work in works)
-    assert visit < 7 * plain, f"{1e3 * visit:.1f} ms, of {1e3 * plain:.1f} ms"

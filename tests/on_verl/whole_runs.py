@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import psutil
 import torch
-from run_verl import ENVIRONMENT, HERE, settings
+from run_verl import ENVIRONMENT, HERE
 
 from lab.trace.trace import Trace, load
 from real.problems.problem import Problem, ProblemSet
@@ -21,7 +21,7 @@ from real.verl.commands import write_problems
 
 N_PROBLEMS = 9
 """One more than two batches, so that verl leaves another one out of every epoch."""
-LIMIT = 900.0
+LIMIT = 3600.0
 """Seconds after which a run counts as hung; a usual one takes one minute on two idle cores."""
 
 
@@ -40,33 +40,29 @@ class Done(NamedTuple):
         """What the run wrote down of a step."""
         return torch.load(self.out / "dump" / f"{name}.pt", weights_only=False)
 
-    def shards(self, kind: str, step: int, ranks: int = 2) -> list[dict[str, Any]]:
+    def shards(self, kind: str, step: int) -> list[dict[str, Any]]:
         """A file of a checkpoint's actor, rank by rank."""
         actor = self.out / "checkpoints" / f"global_step_{step}" / "actor"
-        names = [f"{kind}_world_size_{ranks}_rank_{rank}.pt" for rank in range(ranks)]
-        return [torch.load(actor / name, weights_only=False) for name in names]
+        names = sorted(actor.glob(f"{kind}_world_size_*_rank_*.pt"))
+        return [torch.load(name, weights_only=False) for name in names]
 
 
-def run(out: Path, *overrides: str, by_user: bool = False, **environment: str) -> Done:
+def run(out: Path, *overrides: str, **environment: str) -> Done:
     """Run verl; all processes that it started are gone afterwards.
 
     Args:
         out: folder of the run, made on the first call.
         overrides: of `run_verl.settings`.
-        by_user: run verl's own command, whose runner is an actor of Ray.
         environment: of the processes.
     """
     if not out.exists():
         out.mkdir(parents=True)
         tiny = [Problem(p.id, p.prompt, p.answer) for p in problems(N_PROBLEMS)]
         write_problems(out / "problems.parquet", [ProblemSet("tiny", tiny)], "")
-    program = ["-m", "verl.trainer.main_ppo", *settings(out)] if by_user else [
-        str(HERE / "run_verl.py"), str(out)
-    ]  # fmt: skip
     own = {**os.environ, **ENVIRONMENT, "VERL_CPU_DUMP": str(out / "dump"), **environment}
     start = time.monotonic()
     with (out / "output.txt").open("w") as log:
-        command = [sys.executable, *program, *overrides]
+        command = [sys.executable, HERE / "run_verl.py", out, *overrides]
         process = subprocess.Popen(command, env=own, stdout=log, stderr=subprocess.STDOUT, cwd=out)
         started: set[psutil.Process] = set()
         while process.poll() is None and time.monotonic() - start < LIMIT:

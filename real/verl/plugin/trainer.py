@@ -35,19 +35,8 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from lab.base.errors import UserError, first_line
 from lab.trace.manifest import check_new
-from real.other_trainers import (
-    FOLDER,
-    Problems,
-    Trained,
-    Voted,
-    evaluated,
-    load,
-    opened,
-    update_norm,
-)
-from real.record.alarms import check_mismatch, watch_labels
-from real.record.checkpoint import write_checkpoint
-from real.record.journal import Journal, Visited, VoteRows, metrics_of
+from real.other_trainers import Problems, Trained, Voted, load, opened, update_norm
+from real.record.alarms import check_mismatch
 from real.settings.presets import manifest_of
 from real.settings.seeds import Stream, request_seed
 from real.verl.plugin.votes import (
@@ -184,10 +173,7 @@ class GuardTrainer(PPOTrainerSync):
         devices = f"{trainer.nnodes * trainer.n_gpus_per_node} x {trainer.device}"
         backend = f"verl {verl.__version__}, {name} on {devices}"
         manifest = manifest_of(self.settings, len(self.problems.visits_N), self.task, backend)
-        with opened(self.out, manifest, self.settings, self._saved) as folder:
-            self.run, self.log = folder, Journal(folder)
-            keeps, answer_ids = self.settings.keep_votes, self.problems.supervisor.answer_ids
-            self._votes = VoteRows(answer_ids) if keeps else None
+        with opened(self.out, manifest, self.problems, self._saved) as self.run:
             try:
                 super().fit(agent_loop_manager)
             except (RuntimeError, RayError):
@@ -198,11 +184,7 @@ class GuardTrainer(PPOTrainerSync):
         """Sample the votes of all problems before training, visit 0."""
         super().on_train_begin()
         if self._saved is None:
-            for notice in self.problems.notices:
-                self.log.notice(notice)
-            visited = self.problems.prime(self._sampled())
-            self.log.note(n_labels_before=self.problems.supervisor.n_labels())
-            self.log.write_visited(visited, {"step": 0, "epoch": 0}, self._votes)
+            self.run.prime(self._sampled())
 
     def _sampled(self) -> Iterator[Voted]:
         """Yield the votes of all problems, in batches that leave the queue again."""
@@ -228,22 +210,10 @@ class GuardTrainer(PPOTrainerSync):
         """Vote, and keep the rows to train on; in place of verl's order, which mixes problems."""
         with marked_timer("grade", self.timing_raw):
             voted = self._read(batch)
-        with marked_timer("guard", self.timing_raw):
-            decided, trained = self.problems.visit(voted)
-        visited = Visited(voted.problems_P, voted.answers_PV, decided.rows)
-        self.log.write_visited(visited, self._place, self._votes)
         tokens = {k: t["response_len"] for k, t in zip(batch.keys, batch.tags, strict=True)}
-        self._row = {
-            **decided.step_columns,
-            **self._place,
-            "replicate": 0,
-            "n_uniform": trained.n_uniform,
-            "n_updates": len(trained.minis),
-            "tokens": sum(tokens[key] for key in trained.keys),
-            "tokens_sampled": sum(tokens.values()),
-            "mean_length": float(np.mean(list(tokens.values()))),
-        }
-        metrics.update(metrics_of("guard", {**self._row, **decided.rows}))
+        with marked_timer("guard", self.timing_raw):
+            trained, found = self.run.visit(voted, tokens, self._place)[1:]
+        metrics.update(found)
         self._streams = dict(zip(trained.keys, trained.columns.tolist(), strict=True))
         return self._kept(batch, trained)
 
@@ -257,7 +227,7 @@ class GuardTrainer(PPOTrainerSync):
         lost = sum(self.settings.n_votes - len(keys) for keys in voted.keys)
         if lost:
             self._require_servers()
-            self.log.note_faults(0, {"votes that verl lost": lost}, self.global_steps)
+            self.run.log.note_faults(0, {"votes that verl lost": lost}, self.global_steps)
         return voted
 
     def _require_servers(self) -> None:
@@ -301,15 +271,9 @@ class GuardTrainer(PPOTrainerSync):
         with marked_timer("guarded_step", timing_raw):
             batch = super().step(metrics, timing_raw)
         self.check_weights(metrics)
-        row = {**measured(metrics, timing_raw), **self._row}
-        self.log.write_steps(row)
-        check_mismatch(self.log, row, torch.bfloat16, self.settings.max_mismatch)
-        if self.settings.labels != "truth":
-            watch_labels(self.log, row, len(self.problems.visits_N))
-        self.log.note(
-            progress=self.global_steps / self.total_training_steps,
-            answers_given_up=self.problems.supervisor.answers_given_up,
-        )
+        progress = self.global_steps / self.total_training_steps
+        row = self.run.end_step(measured(metrics, timing_raw), progress)
+        check_mismatch(self.run.log, row, torch.bfloat16, self.settings.max_mismatch)
         return batch
 
     def check_weights(self, metrics: dict[str, Any]) -> None:
@@ -331,7 +295,7 @@ class GuardTrainer(PPOTrainerSync):
             )
         if found > limit:
             text = f"rollout_probs_diff_mean was above {limit:g}: stale weights?"
-            self.log.note_faults(0, {text: 1}, self.global_steps)
+            self.run.log.note_faults(0, {text: 1}, self.global_steps)
 
     @property
     def _place(self) -> dict[str, int]:
@@ -342,14 +306,13 @@ class GuardTrainer(PPOTrainerSync):
         """Verl's metrics of an evaluation; its row of the trace is written here."""
         _, uids, infos, *_ = given
         scores = np.array(infos.get("acc") or infos["reward"], float)
-        self.log.write_evals({**evaluated(scores, len(set(uids))), **self._place})
+        self.run.evaluated(scores, len(set(uids)), self._place)
         return super()._val_metrics_update(*given, **more)
 
     def _save_checkpoint(self) -> None:
         """Before verl's own, at the end of which the checkpoint becomes the latest."""
         step, root = self.global_steps, Path(self.config.trainer.default_local_dir)
-        folder = root / f"global_step_{step}" / FOLDER
-        write_checkpoint(folder, self.run, self.problems.state(), step)
+        self.run.save(root / f"global_step_{step}", step)
         super()._save_checkpoint()
 
 
