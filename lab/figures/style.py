@@ -29,6 +29,9 @@ GREY, PALE, INK, GRID = "#8A8F98", "#C4C8CE", "#1F2328", "#E3E6EA"
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
+BANDS = "Lines are means over the replicates, bands one standard deviation of single replicates."
+"""Words below a figure of curves."""
+
 COLUMN = {"width": 420, "scale": 0.8}
 """Size in pixels of a figure in a file: 3.5 inches wide, a column of a paper, its text 8 pt."""
 

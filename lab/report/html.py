@@ -78,6 +78,11 @@ def table(
     return tag("div", inner, class_="scroll", tabindex="0")
 
 
+def small_table(how: str, head: Sequence[Child], rows: Iterable[Sequence[Child]]) -> Html:
+    """A small table below a figure, and above it what its numbers are."""
+    return join([tag("p", how, class_="small-how"), table(head, rows, class_="small")])
+
+
 def definitions(pairs: Iterable[tuple[Child, Child]]) -> Html:
     """A list of names and what they hold."""
     return tag("dl", *(join((tag("dt", name), tag("dd", value))) for name, value in pairs))

@@ -13,10 +13,10 @@ from lab.compare.agreement import (
     mean_table,
     predicts,
 )
+from lab.figures.style import BANDS
 from lab.figures.training import overlay
 from lab.report.digest import ReportedComparison, file_names, slugs
-from lab.report.html import Drawing, Html, join, shown, tag
-from lab.report.sections import BANDS, small_table
+from lab.report.html import Drawing, Html, join, shown, small_table, tag
 
 _HOW = (
     "The simulator's policy measured is the start model linearised over its token tree, trained "

@@ -8,13 +8,22 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lab import figures
 from lab.base.arms import BASELINE, GUARD, title
 from lab.base.columns import floats, group_mean, ints, select, where
 from lab.base.errors import UserError
 from lab.base.stats import estimate, mean_sd
+from lab.figures.outcomes import fate_bars, overhead_bars, paired_differences
 from lab.figures.problems import auroc_curves, scissor_panels
-from lab.figures.training import PROGRESS_PANELS, arm_curves, has_data, training_window
+from lab.figures.style import BANDS
+from lab.figures.training import (
+    PROGRESS_PANELS,
+    arm_curves,
+    guard_action,
+    has_data,
+    lost_votes,
+    training_progress,
+    training_window,
+)
 from lab.measures import BY_NAME, WINDOW
 from lab.measures.dynamics import WARM_UP, step_seconds, window_share, window_width
 from lab.measures.fate import of_fate
@@ -33,9 +42,17 @@ from lab.report.digest import (
     windows,
     with_fates,
 )
-from lab.report.html import Absent, Child, Drawing, Html, Piece, absent, join, shown, table, tag
-
-BANDS = "Lines are means over the replicates, bands one standard deviation of single replicates."
+from lab.report.html import (
+    Absent,
+    Drawing,
+    Html,
+    Piece,
+    absent,
+    join,
+    shown,
+    small_table,
+    tag,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +75,6 @@ class Section:
         """The drawings of one comparison, or the reason why there is none."""
         reason = no_fates(world) if self.needs_fates else None
         return list(self.draw(world)) if reason is None else [Absent(reason)]
-
-
-def small_table(how: str, head: Sequence[Child], rows: Iterable[Sequence[Child]]) -> Html:
-    """A small table below a figure, and above it what its numbers are."""
-    return join([tag("p", how, class_="small-how"), table(head, rows, class_="small")])
 
 
 def named(section: Section, world: ReportedComparison, slug: str) -> list[tuple[str, Piece]]:
@@ -97,7 +109,7 @@ PAIR_METRICS = ("pass_final", "TotalDeg")
 
 
 def _fates(world: ReportedComparison) -> Iterator[Piece]:
-    figure = figures.fate_bars(world.metrics, world.titles)
+    figure = fate_bars(world.metrics, world.titles)
     yield Drawing(figure, "Stacked bars of fates per arm")
 
 
@@ -111,7 +123,7 @@ def _paired(world: ReportedComparison) -> Iterator[Piece]:
         if not shown:
             yield Absent(NO_PAIR, heading, reference)
             continue
-        figure = figures.paired_differences(pairs, shown, world.titles)
+        figure = paired_differences(pairs, shown, world.titles)
         alt = f"Paired differences {heading.lower()} with intervals"
         yield Drawing(figure, alt, heading=heading, key=reference)
 
@@ -123,7 +135,7 @@ def first(world: ReportedComparison) -> Drawing:
 
 
 def _progress(world: ReportedComparison) -> Iterator[Piece]:
-    figure = figures.training_progress(world.dynamics, world.titles)
+    figure = training_progress(world.dynamics, world.titles)
     yield Drawing(figure, "FR, MR and pass@1 of all arms over training")
 
 
@@ -152,7 +164,7 @@ def _lost(world: ReportedComparison) -> Iterator[Piece]:
     if not has_data(world.dynamics, ["correct_vote_rate_lost"]):
         yield Absent("No problem was lost.")
         return
-    figure = figures.lost_votes(world.dynamics, world.titles)
+    figure = lost_votes(world.dynamics, world.titles)
     # A curve of few problems is noisy.
     lost = world.summary["TotalDeg", "mean"].to_numpy(np.float64)
     numbers = [
@@ -217,7 +229,7 @@ def _guard(world: ReportedComparison) -> Iterator[Piece]:
                 f"1, {minority} % a minority candidate, and {skipped} % were skipped."
             )
             alt = f"Weights, touched visits and minority share over training, {name}"
-            yield Drawing(figures.guard_action(own), alt, caption, key=arm)
+            yield Drawing(guard_action(own), alt, caption, key=arm)
 
 
 def _mean(own: pd.DataFrame, column: str, factor: float) -> str:
@@ -243,7 +255,7 @@ def _overhead(world: ReportedComparison) -> Iterator[Piece]:
         return
     try:
         steps = {arm: trace.steps for arm, trace in world.comparison.traces.items()}
-        figure = figures.overhead_bars(step_seconds(steps), titles=world.titles)
+        figure = overhead_bars(step_seconds(steps), titles=world.titles)
     except UserError as error:
         yield Absent(f"Not measured: {error}.")
     else:

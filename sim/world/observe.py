@@ -49,6 +49,7 @@ from numpy.typing import NDArray
 from guard_core import Votes
 from guard_core.rules import Need, Observations, Rule, make_rule
 from sim.settings.config import SimConfig
+from sim.world.policies import sample_votes
 from sim.world.sampling import (
     CONFIDENCE,
     ODDNESS,
@@ -61,7 +62,6 @@ from sim.world.sampling import (
     Floats,
     Ints,
     Shorts,
-    draw_votes,
     fill_lanes,
     fold,
     stream,
@@ -79,17 +79,6 @@ MOST = MIDDLE / WIDTH
 _BYTES = np.uint64(0x00FF00FF00FF00FF)
 _LAST = np.uint64(0xFFFF)
 _S8, _S16, _S32 = np.uint64(8), np.uint64(16), np.uint64(32)
-
-
-def sample_votes(
-    config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats, parseable: float
-) -> Votes:
-    """Return the votes of a batch; rows of `p_RPA` sum to 1, see `draw_votes`."""
-    counts_RPA = np.empty(p_RPA.shape, np.int64)
-    samples_RPA = np.empty_like(counts_RPA)
-    where, out = (config.seed, config.first_replicate, epoch), (counts_RPA, samples_RPA)
-    draw_votes(*where, problems_RP, p_RPA, parseable, config.n_votes, *out, config.n_samples)
-    return Votes(counts_RPA, samples_RPA, config.n_votes, config.n_samples)
 
 
 def sample_all(config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats) -> Votes:

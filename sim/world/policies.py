@@ -55,11 +55,21 @@ from numpy.typing import NDArray
 
 from guard_core import Votes
 from sim.settings.config import SimConfig
-from sim.world.observe import sample_votes
-from sim.world.sampling import Bools, Floats, Ints, Population, generator, softmax_rows
+from sim.world.sampling import Bools, Floats, Ints, Population, draw_votes, generator, softmax_rows
 
 ADAM = (0.9, 0.999, 1e-8)
 """The trainer's decays of the mean gradient and of its mean square, and the addend to the root."""
+
+
+def sample_votes(
+    config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats, parseable: float
+) -> Votes:
+    """Return the votes of a batch; rows of `p_RPA` sum to 1, see `draw_votes`."""
+    counts_RPA = np.empty(p_RPA.shape, np.int64)
+    samples_RPA = np.empty_like(counts_RPA)
+    where, out = (config.seed, config.first_replicate, epoch), (counts_RPA, samples_RPA)
+    draw_votes(*where, problems_RP, p_RPA, parseable, config.n_votes, *out, config.n_samples)
+    return Votes(counts_RPA, samples_RPA, config.n_votes, config.n_samples)
 
 
 class Optimizer(NamedTuple):
