@@ -27,11 +27,15 @@ from lab.base.errors import UserError
 from lab.base.named_arms import (
     BASELINE,
     CEILING,
+    CONTROLS,
+    CUSTOM,
     GUARD,
     MATCHED,
     NAMED_ARMS,
     OWN,
+    RANDOM_SKIP,
     REPLAYED,
+    VOTE,
 )
 from lab.base.settings import hint, readings
 
@@ -153,14 +157,6 @@ class Arm:
     """Other settings of the run that the arm has values of its own for, such as `kl_coef`."""
 
 
-RANDOM_SKIP = "random_skip"
-"""Control that skips as many visits as a guard, at random; only in the simulator."""
-CONTROLS = (MATCHED, RANDOM_SKIP)
-VOTE = "vote"
-"""No training: the majority of V votes of the start model. It is no arm that runs, but a row of
-every table of arms: what TTRL has to beat."""
-CUSTOM = "custom"
-"""An arm that none of the names stands for; under a rule `RULE+custom`."""
 DEMO_ARMS = ("ttrl", "guard", "matched", "frozen", "memory")
 ALL_ARMS = (*DEMO_ARMS, "memory_guard", "truth")
 

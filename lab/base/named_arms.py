@@ -18,6 +18,14 @@ BASELINE = "ttrl"
 """Name of the rule, and of the arm, that others are compared with."""
 GUARD = "guard"
 MATCHED = "matched"
+RANDOM_SKIP = "random_skip"
+"""Control that skips as many visits as a guard, at random; only in the simulator."""
+CONTROLS = (MATCHED, RANDOM_SKIP)
+VOTE = "vote"
+"""No training: the majority of V votes of the start model. It is no arm that runs, but a row of
+every table of arms: what TTRL has to beat."""
+CUSTOM = "custom"
+"""An arm that none of the names stands for; under a rule `RULE+custom`."""
 CEILING = "truth"
 """Arm that trains on the true answers, an upper bound for label-free arms and no rival."""
 
