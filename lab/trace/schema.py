@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from guard_core import Decision, Votes
-from guard_core.decision import Route
+from guard_core.decision import Decision, Route
+from guard_core.votes import Votes
 
 if TYPE_CHECKING:
     import pandas as pd
