@@ -356,7 +356,9 @@ class ForecastCommand(MeasureCommand):
         if not response.exists():
             self.out.mkdir(parents=True, exist_ok=True)
             self.measure(response)
-        elif read_response(response).facts.run != msgspec.to_builtins(settings):
+        elif read_response(response).facts.run != msgspec.json.decode(
+            msgspec.json.encode(settings)
+        ):
             raise UserError(f"{response}: was measured with other settings; choose another --out")
         for lr in self.lrs:
             print(f"learning rate {lr:g}", flush=True)
@@ -390,8 +392,7 @@ class PlanCommand:
     Examples:
         guard-train plan --preset qwen2.5-7b/math500 --gpus 8
         guard-train plan --preset qwen3-4b/amc --gpu a100 --gpu-memory 40 --lora-rank 16
-        guard-train plan --model path/to/model --gpus 2 --mean-tokens 1000
-        guard-train plan --preset qwen2.5-7b/amc --nodes 2 --gpus 8 --network 100 --fsdp-size 8
+            guard-train plan --preset qwen2.5-7b/amc --nodes 2 --gpus 8 --network 100 --fsdp-size 8
     """
 
     gpus: int = 1
@@ -405,7 +406,7 @@ class PlanCommand:
     gpu_memory: float | None = None
     """GiB of each GPU."""
     mean_tokens: int = 700
-    """Mean length of a response, for the estimate of the time."""
+    """Mean tokens of a response."""
     measured: Path | None = None
     """results.jsonl of benchmarks/gpu/prove.py, in place of assumed speeds."""
     settings: TrainConfig = field(default_factory=TrainConfig)

@@ -72,6 +72,8 @@ def _combined(keeps: Callable[[int, int], int], one: Cuts, other: Cuts) -> Cuts:
 
 def _cut(number: Any, is_behind: bool) -> Cut:
     text = digits(number)
+    if "&" in text:
+        raise NoValueError  # a complex number ends no interval
     return Cut(number if isinstance(number, Fraction) else Fraction(text), is_behind, text)
 
 

@@ -65,7 +65,7 @@ def folded(text: str) -> str:
     for mark in ("**", "__", "*"):
         if len(text) > 2 * len(mark) and text.startswith(mark) and text.endswith(mark):
             return folded(text[len(mark) : -len(mark)])
-    return text.strip()
+    return " ".join(text.split())
 
 
 def _plain(text: str) -> str:

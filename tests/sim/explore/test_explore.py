@@ -193,7 +193,7 @@ def served():
 def opened(browser, served, width):
     page = browser.new_page(viewport={"width": width, "height": 900})
     page.goto(f"{served}/?step=0.1")
-    page.wait_for_function("document.querySelector('#command').innerText.includes('step 0.1')")
+    page.wait_for_function("document.querySelector('#command')?.innerText.includes('step 0.1')")
     page.wait_for_function("document.querySelectorAll('#figure-fates .trace').length > 0")
     return page
 
@@ -206,12 +206,14 @@ def test_the_page_redraws_and_its_link_and_reset_hold_the_state(browser, served)
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.locator("#guard-W input").fill("3")
     page.locator("#guard-W input").press("Tab")
-    page.wait_for_function("document.querySelector('#command').innerText.includes('guard.W 3')")
+    page.wait_for_function("document.querySelector('#command')?.innerText.includes('guard.W 3')")
     page.locator("#reading label").nth(1).click()
-    page.wait_for_function("document.querySelector('#command').innerText.includes('instant')")
+    page.wait_for_function("document.querySelector('#command')?.innerText.includes('instant')")
     assert "step=0.1" in page.get_attribute("#link", "href")
     page.get_by_text("Reset").click()
-    page.wait_for_function("document.querySelector('#command').innerText.includes('runs/explored')")
+    page.wait_for_function(
+        "document.querySelector('#command')?.innerText.includes('runs/explored')"
+    )
     assert "--step" not in page.inner_text("#command")
     assert [text for text in troubles if not text.startswith(("log", "info", "debug"))] == []
     assert [url for url in requests if not url.startswith((served, "data:"))] == []
