@@ -42,7 +42,7 @@ from real.vote.decide import Decided, Supervisor, pay
 
 OF_RUN = frozenset(
     {
-        "answer_check", "keep_votes", "labels", "n_votes", "rule", "rule_options",
+        "answer_check", "keep_votes", "labels", "max_mismatch", "n_votes", "rule", "rule_options",
         "seed", "step_factor",
     }
 )  # fmt: skip

@@ -42,7 +42,7 @@ def check_mismatch(
     if kl > allowed:
         raise UserError(
             f"mismatch_kl = {found}: the engine samples from another distribution than the trainer "
-            "scores; take another engine, or go on with a larger --max-mismatch"
+            "scores; take another engine, or go on with a larger max_mismatch"
         )
     if kl > explained:
         log.alarm(

@@ -281,7 +281,7 @@ def test_a_mismatch_is_told_above_rounding_and_ends_the_run_far_above_it():
     assert not log.said
     check_mismatch(log, {"mismatch_kl": 1e-3, "step": 1}, torch.float32, 0.1)
     assert "batch 1, and rounding explains 1e-06" in log.said["mismatch_kl"]
-    with pytest.raises(UserError, match=r"mismatch_kl = 1 nats a token in batch 2.*--max-mismatch"):
+    with pytest.raises(UserError, match=r"mismatch_kl = 1 nats a token in batch 2.*max_mismatch"):
         check_mismatch(log, {"mismatch_kl": 1.0, "step": 2}, torch.bfloat16, 0.1)
     check_mismatch(log, {"mismatch_kl": 1.0, "step": 2}, torch.bfloat16, 2.0)
 
