@@ -52,7 +52,7 @@ prove.main(["--part", "A", "--dry", "--out", str(folder / "whole")])
 for part in "DE":
     prove.main(["--part", part, "--dry", "--out", str(folder / "whole")])
 failing = ("broken", "outside", "endless")
-prove.SECTIONS = {name: prove.Listed(name, "A", 9, "__main__", "") for name in failing}
+prove.SECTIONS = {name: prove.Listed(name, "A", 9, "__main__", 0, 1, "") for name in failing}
 prove.DRY_SECONDS = 2.0
 print("FAILING")
 sys.exit(prove.main([*failing, "--dry", "--out", str(folder / "failing")]))
