@@ -244,7 +244,8 @@ def run(study: str, model: str, out: Path) -> int:
                 continue
             if code := real.__main__.main([*words.split(), "--arms", arm]):
                 return code
-            add_finished(table, folder, task)
+            # Rows of other runs stay, also where this version would name other settings in them.
+            add_finished(table, folder / f"lr-{lr:g}" / arm / f"seed-{seed}", task)
         if study not in TABLES:
             how = model, problems, out / f"start-{task}.json", START_VOTES, START_SEED
             kept(START, "set", task, partial(sampled, *how))

@@ -71,6 +71,15 @@ def test_a_study_goes_on_behind_its_rows_and_ends_with_a_failed_command(
     assert [words[words.index("--arms") + 1] for words in asked] == ["ttrl", "frozen"]
     for name, value in (("--dtype", "float32"), ("--lrs", "1e-05"), ("--n-held-out", "12")):
         assert asked[1][asked[1].index(name) + 1] == value
+    # A command that works adds the row of its own run alone.
+    codes, added = [7, 0], []
+    monkeypatch.setattr(script.real.__main__, "main", lambda words: codes.pop())
+    start = pd.DataFrame({"id": ["3*4"], "right": [0.5], "majority": [1.0]})
+    monkeypatch.setattr(script, "sampled", lambda *_: start)
+    monkeypatch.setattr(script, "add_finished", lambda table, folder, task: added.append(folder))
+    assert script.main(["run", "vote", "model", str(tmp_path / "runs")]) == 7
+    own = tmp_path / "runs" / "vote" / "set-1-float32" / "lr-1e-05" / "frozen" / "seed-1"
+    assert added == [own]
 
 
 def test_start_votes_are_made_once(script, tmp_path):
