@@ -221,7 +221,7 @@ CPU_START = 0.55
 def smollm2(setup: Setup, report: Report) -> None:
     """A pretrained model learns products by vLLM, from the accuracy that it has on a CPU.
 
-    Its folder, SmolLM2-135M-Instruct, is named by SMOLLM2; `bring.sh` carries it in parts.
+    SMOLLM2 names the folder of SmolLM2-135M-Instruct; `bring.sh` does not carry it.
     """
     folder = os.environ.get("SMOLLM2", "")
     if not (folder or setup.dry):
