@@ -119,7 +119,15 @@ def plan_lines(
     if not plan.fits:
         return [*lines, f"does not fit; {remedy(model, config, gpus, card)}"], False
     speed = Speed(
-        size, plan, config, gpus, CARDS[kind], mean_tokens, nodes, network, measured or {}
+        size,
+        plan,
+        config,
+        world=gpus,
+        card=CARDS[kind],
+        mean=mean_tokens,
+        nodes=nodes,
+        network=network,
+        measured=measured or {},
     )
     times = ", ".join(f"{phase} {value:.1f}" for phase, value in speed.step().items())
     span = f"{speed.at(FAST).seconds():.0f} to {speed.at(SLOW).seconds():.0f}"
