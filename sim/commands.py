@@ -272,6 +272,7 @@ class SearchCommand(StudyCommand):
         guard-sim search --policy measured --response response.npz --lr 3e-4 --out runs/search
         guard-sim search --config measured.toml --arms ttrl memory --budget 300 --out runs/small
         guard-sim search --config measured.toml --vary guard.W=3,5,8 kl_coef=0,.05 --out runs/w
+        guard-sim search --config measured.toml --sets set-2.npz set-3.npz --out runs/sets
     """
 
     SHORT: ClassVar[tuple[str, ...]] = ("policy", "response", "lr", "epochs", "replicates", "seed")
@@ -285,10 +286,12 @@ class SearchCommand(StudyCommand):
     advantages, hysteresis and discount."""
     lrs: tuple[float, ...] = SEARCH_LRS
     """Learning rates that a candidate is judged over."""
+    sets: tuple[str, ...] = ()
+    """Further response files that it is judged over, of other problem sets or start models."""
     objective: Objective = "mean"
     """Mean over the learning rates of the final pass@1, or its minimum."""
     budget: int = 1000
-    """Most runs: one candidate at one learning rate in one replicate each."""
+    """Most runs: one candidate at one learning rate on one set in one replicate each."""
     settings: SimConfig = field(default_factory=lambda: SimConfig(replicates=5))
 
     def run(self) -> None:
@@ -301,7 +304,8 @@ class SearchCommand(StudyCommand):
         from sim.studies.jobs import parse_all
         from sim.studies.search import AXES, Search, report, run_search
 
-        own: dict[str, Any] = {n: getattr(self, n) for n in ("arms", "lrs", "objective", "budget")}
+        names = ("arms", "lrs", "sets", "objective", "budget")
+        own: dict[str, Any] = {name: getattr(self, name) for name in names}
         search = Search(base=self.settings, axes=parse_all(self.vary) or AXES, **own)
         rows = run_search(search, self.out, self.workers, progress=not self.quiet)
         report(search, rows, self.out)

@@ -33,7 +33,7 @@ AXES: Mapping[str, tuple[Value, ...]] = {
 }
 """Settings that are combined with every arm."""
 TABLE = "search.csv"
-_COLUMNS = ["mean", "minimum", "replicates", "gain", "low", "high"]
+_COLUMNS = ["mean", "minimum", "minus_vote", "replicates", "gain", "low", "high"]
 _SHOWN = 20
 
 
@@ -59,10 +59,12 @@ class Search:
     arms: tuple[str, ...] = SEARCH_ARMS
     axes: Mapping[str, tuple[Value, ...]] = field(default_factory=lambda: dict(AXES))
     lrs: tuple[float, ...] = SEARCH_LRS
+    sets: tuple[str, ...] = ()
+    """Further response files, of other problem sets or start models than that of `base`."""
     objective: Objective = "mean"
     """Over the learning rates, of the final pass@1: its mean, or its lowest mean over seeds."""
     budget: int = 1000
-    """Most runs, of one candidate at one learning rate in one replicate each."""
+    """Most runs, of one candidate at one learning rate on one set in one replicate each."""
 
     def __post_init__(self) -> None:
         for name, values in self.axes.items():
@@ -71,8 +73,16 @@ class Search:
                 raise UserError("vary lr: give learning rates by --lrs")
         if not self.lrs or len(set(self.lrs)) < len(self.lrs):
             raise UserError("lrs: give learning rates, each once")
+        if len({self.base.response, *self.sets}) <= len(self.sets):
+            raise UserError("sets: give response files other than --response, each once")
         if (least := self.n_runs(len(self.arms))) > self.budget:
             raise UserError(f"budget = {self.budget}: the plain arms alone need {least} runs")
+
+    @property
+    def cells(self) -> list[dict[str, Value]]:
+        """What every candidate is run at: learning rate and response file."""
+        files = (self.base.response, *self.sets)
+        return [{"lr": lr, "response": file} for lr, file in itertools.product(self.lrs, files)]
 
     @property
     def ends(self) -> list[int]:
@@ -86,7 +96,7 @@ class Search:
 
     def n_runs(self, n: int) -> int:
         """Runs of a search that begins with n candidates."""
-        return len(self.lrs) * int(np.dot(self.sizes(n), np.diff([0, *self.ends])))
+        return len(self.cells) * int(np.dot(self.sizes(n), np.diff([0, *self.ends])))
 
     def candidates(self, files: Mapping[str, str] | None = None) -> list[Candidate]:
         """Return the candidates of the first round, as many as the budget allows.
@@ -103,7 +113,7 @@ class Search:
         made = [*map(Candidate, self.arms), *sorted(made, key=lambda c: len(c.values))]
         found: dict[str, Candidate] = {}
         for candidate in made:
-            values = {**dict(candidate.values), "lr": self.lrs[0]}
+            values = {**dict(candidate.values), **self.cells[0]}
             job = job_of(self.base, values, candidate.arm, files)
             if not job.reason:
                 found.setdefault(job.key, candidate)
@@ -124,12 +134,14 @@ def run_search(
     """Run a search, or what is left of it in its folder.
 
     Returns:
-        One row per run: round, candidate (its title), arm, lr and the columns of `run_sweep` from
-        replicate on.
+        One row per run: round, candidate (its title), arm, lr, response and the columns of
+        `run_sweep` from replicate on.
     """
-    files = contents((name, getattr(search.base, name)) for name in FILES)
+    bases = [search.base, *(replace(search.base, response=file) for file in search.sets)]
+    files = contents((name, getattr(base, name)) for base in bases for name in FILES)
     left = search.candidates(files)
-    check_files([search.base])
+    for base in bases:
+        check_files([base])
     own = to_values(search)
     definition = {"settings": own.pop("base"), "search": own, "files": files}
     pairs, rows, start = [], pd.DataFrame(), 0
@@ -145,33 +157,40 @@ def run_search(
             base = replace(search.base, first_replicate=first, replicates=end - start)
             pairs += [
                 (
-                    {"round": number, "candidate": c.title, "arm": c.arm, "lr": lr},
-                    job_of(base, {**dict(c.values), "lr": lr}, c.arm, files),
+                    {"round": number, "candidate": c.title, "arm": c.arm, **cell},
+                    job_of(base, {**dict(c.values), **cell}, c.arm, files),
                 )
-                for c, lr in itertools.product(left, search.lrs)
+                for c, cell in itertools.product(left, search.cells)
             ]
             rows, start = run_jobs(pairs, place, workers, progress), end
     return rows
 
 
 def scores(rows: pd.DataFrame, lrs: Sequence[float]) -> pd.DataFrame:
-    """The scores of candidates that were run at every learning rate.
+    """The scores of candidates that were run at every learning rate on every set.
 
     Returns:
         One row per candidate, by its title: final pass@1 in percent at every learning rate (mean
-        over its replicates), mean and minimum of them, and replicates.
+        over sets and replicates), mean and minimum of them, the mean minus that of the vote before
+        training, and replicates.
     """
-    table = rows.pivot_table(index="candidate", columns="lr", values="pass_final", sort=False)
-    table = table.reindex(columns=list(lrs)).dropna()
-    counts = rows.groupby("candidate")["replicate"].nunique()
-    means = {"mean": table.mean(axis=1), "minimum": table.min(axis=1)}
-    return table.assign(**means, replicates=counts[table.index])
+    means = rows.pivot_table(
+        index="candidate",
+        columns=["lr", "response"],
+        values=["pass_final", "maj_start"],
+        sort=False,
+    ).dropna()
+    table = means["pass_final"].T.groupby(level="lr").mean().T.reindex(columns=list(lrs)).dropna()
+    mean, vote = table.mean(axis=1), means["maj_start"].mean(axis=1)[table.index]
+    counts = rows.groupby("candidate")["replicate"].nunique()[table.index]
+    own = {"mean": mean, "minimum": table.min(axis=1), "minus_vote": mean - vote}
+    return table.assign(**own, replicates=counts)
 
 
 def results(rows: pd.DataFrame, lrs: Sequence[float], objective: str) -> pd.DataFrame:
     """Return the table of a search, those of the most replicates and the best score first.
 
-    `gain` is the mean over the learning rates minus that of the first candidate, paired by
+    `gain` is the mean over learning rates and sets minus that of the first candidate, paired by
     replicate. Its t-interval `low` to `high` holds for all candidates at once with 95 %
     (Bonferroni's correction), also for those that were chosen because they were best.
     """
@@ -191,12 +210,16 @@ def report(search: Search, rows: pd.DataFrame, out: Path) -> None:
     with whole(out / TABLE) as file:
         table.to_csv(file, float_format="%.3f")
     lines = []
-    for name, (mean, low, n, *gain) in table[_COLUMNS].head(_SHOWN).iterrows():
+    for name, (mean, low, over_vote, n, *gain) in table[_COLUMNS].head(_SHOWN).iterrows():
         over = "" if math.isnan(gain[1]) else with_interval(*gain)
-        lines.append([str(name), f"{mean:.1f}", f"{low:.1f}", f"{n:.0f}", over])
-    head = ["candidate", "mean", "minimum", "replicates", f"mean - {first}"]
+        lines.append(
+            [str(name), f"{mean:.1f}", f"{low:.1f}", f"{over_vote:+.1f}", f"{n:.0f}", over]
+        )
+    head = ["candidate", "mean", "minimum", "- vote", "replicates", f"mean - {first}"]
     print(f"{len(rows)} runs of {rows['candidate'].nunique()} candidates, final pass@1 in %")
     print("\n".join(TextTable(head, lines).lines()))
-    print("mean and minimum over the learning rates, which the file has one by one; the intervals")
-    print("hold for all candidates at once with 95 %")
+    print(
+        "mean and minimum over the learning rates, which the file has one by one; vote: the majority"
+    )
+    print("before training; the intervals hold for all candidates at once with 95 %")
     print(out / TABLE)

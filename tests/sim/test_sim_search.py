@@ -87,6 +87,7 @@ def test_intervals_are_corrected_for_the_number_of_candidates():
     many = [f"c{k}" for k in range(40)]
     rows = pd.DataFrame(
         {"candidate": name, "lr": lr, "replicate": r, "pass_final": 50 + lr + shift}
+        | {"response": "a.npz", "maj_start": 51.5}
         for name, own in [("ttrl", 0 * gains), ("best", gains), *((c, -gains) for c in many)]
         for r, shift in enumerate(own)
         for lr in (1.0, 3.0)
@@ -98,7 +99,11 @@ def test_intervals_are_corrected_for_the_number_of_candidates():
     for table in (few, all_of_them):
         best = table.loc["best"]
         assert table.index[0] == "best" and (best["mean"], best["minimum"]) == (54.5, 53.5)
-        assert best["gain"] == 2.5 and best["low"] + best["high"] == pytest.approx(5)
+        assert (
+            best["minus_vote"] == 3
+            and best["gain"] == 2.5
+            and best["low"] + best["high"] == pytest.approx(5)
+        )
     width = [table.loc["best", "high"] - 2.5 for table in (few, all_of_them)]
     # One difference at 95 %, and 41 of them together.
     quantiles = [stats.t.ppf(1 - 0.025 / n, 3) for n in (1, 41)]
@@ -126,7 +131,27 @@ def test_what_cannot_be_searched_is_refused(search):
         replace(search, budget=5)
     with pytest.raises(UserError, match="vary lr: give learning rates by --lrs"):
         replace(search, axes={"lr": (0.1,)})
+    with pytest.raises(UserError, match="sets: give response files other than --response"):
+        replace(search, sets=(search.base.response,))
     assert Candidate("ttrl", (("guard.W", 3),)).title == "ttrl W=3"
+
+
+def test_candidates_are_judged_over_all_sets(search, tmp_path):
+    other = tmp_path / "other.npz"
+    write_response(other, small_response(truths=(2, 1, 0, 0, 1, 2)))
+    both = replace(search, sets=(str(other),), budget=120)
+    rows = run_search(both, tmp_path / "both")
+    alone = run_search(search, tmp_path / "alone")
+    first = rows[rows["response"] == search.base.response]
+    plain = first[first["candidate"] == "ttrl"].reset_index(drop=True)
+    kept = alone[alone["candidate"] == "ttrl"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(plain, kept)
+    table, ttrl = scores(rows, both.lrs), where(rows, candidate="ttrl")
+    assert table.loc["ttrl", "mean"] == pytest.approx(ttrl["pass_final"].mean())
+    gain = ttrl["pass_final"].mean() - ttrl["maj_start"].mean()
+    assert table.loc["ttrl", "minus_vote"] == pytest.approx(gain)
+    with pytest.raises(UserError, match=r"response: .*missing"):
+        run_search(replace(both, sets=(str(tmp_path / "missing.npz"),)), tmp_path / "no")
 
 
 TINY = {"n_votes": 16, "n_samples": 8, "batch_size": 4, "mini_batch": 2, "epochs": 6, "lr": 0.02}
