@@ -218,8 +218,6 @@ def report(search: Search, rows: pd.DataFrame, out: Path) -> None:
     head = ["candidate", "mean", "minimum", "- vote", "replicates", f"mean - {first}"]
     print(f"{len(rows)} runs of {rows['candidate'].nunique()} candidates, final pass@1 in %")
     print("\n".join(TextTable(head, lines).lines()))
-    print(
-        "mean and minimum over the learning rates, which the file has one by one; vote: the majority"
-    )
+    print("mean and minimum over the learning rates, which the file has one by one; vote: majority")
     print("before training; the intervals hold for all candidates at once with 95 %")
     print(out / TABLE)
