@@ -22,6 +22,7 @@ from lab.base.files import whole
 from lab.base.settings import to_values
 from lab.base.stats import LEVEL, estimate, with_interval
 from sim.settings.config import SEARCH_ARMS, SEARCH_LRS, Objective, SimConfig
+from sim.settings.populations import sizes
 from sim.studies.jobs import FILES, Value, check_axis, check_files, contents, job_of, read
 from sim.studies.sweep import claimed, run_jobs
 
@@ -80,9 +81,12 @@ class Search:
 
     @property
     def cells(self) -> list[dict[str, Value]]:
-        """What every candidate is run at: learning rate and response file."""
-        files = (self.base.response, *self.sets)
-        return [{"lr": lr, "response": file} for lr, file in itertools.product(self.lrs, files)]
+        """What every candidate is run at: learning rate, and response file with its sizes."""
+        own = [(f, sizes(self.base.population, f)) for f in (self.base.response, *self.sets)]
+        return [
+            {"lr": lr, "response": file, **{name: of[name] for name in ("n_problems", "n_answers")}}
+            for (file, of), lr in itertools.product(own, self.lrs)
+        ]
 
     @property
     def ends(self) -> list[int]:
@@ -96,7 +100,11 @@ class Search:
 
     def n_runs(self, n: int) -> int:
         """Runs of a search that begins with n candidates."""
-        return len(self.cells) * int(np.dot(self.sizes(n), np.diff([0, *self.ends])))
+        return (
+            len(self.lrs)
+            * (1 + len(self.sets))
+            * int(np.dot(self.sizes(n), np.diff([0, *self.ends])))
+        )
 
     def candidates(self, files: Mapping[str, str] | None = None) -> list[Candidate]:
         """Return the candidates of the first round, as many as the budget allows.
@@ -111,9 +119,9 @@ class Search:
         ]
         # Few settings first: of candidates with the same runs the simplest name stays.
         made = [*map(Candidate, self.arms), *sorted(made, key=lambda c: len(c.values))]
-        found: dict[str, Candidate] = {}
+        found, cell = dict[str, Candidate](), self.cells[0]
         for candidate in made:
-            values = {**dict(candidate.values), **self.cells[0]}
+            values = {**dict(candidate.values), **cell}
             job = job_of(self.base, values, candidate.arm, files)
             if not job.reason:
                 found.setdefault(job.key, candidate)
@@ -137,7 +145,7 @@ def run_search(
         One row per run: round, candidate (its title), arm, lr, response and the columns of
         `run_sweep` from replicate on.
     """
-    bases = [search.base, *(replace(search.base, response=file) for file in search.sets)]
+    bases = [replace(search.base, **cell) for cell in search.cells[:: len(search.lrs)]]
     files = contents((name, getattr(base, name)) for base in bases for name in FILES)
     left = search.candidates(files)
     for base in bases:
@@ -146,6 +154,7 @@ def run_search(
     definition = {"settings": own.pop("base"), "search": own, "files": files}
     pairs, rows, start = [], pd.DataFrame(), 0
     with claimed(folder, definition, workers) as place:
+        cells = search.cells
         rounds = zip(search.ends, search.sizes(len(left)), strict=True)
         for number, (end, size) in enumerate(rounds):
             if number:
@@ -157,10 +166,11 @@ def run_search(
             base = replace(search.base, first_replicate=first, replicates=end - start)
             pairs += [
                 (
-                    {"round": number, "candidate": c.title, "arm": c.arm, **cell},
+                    {"round": number, "candidate": c.title, "arm": c.arm}
+                    | {name: cell[name] for name in ("lr", "response")},
                     job_of(base, {**dict(c.values), **cell}, c.arm, files),
                 )
-                for c, cell in itertools.product(left, search.cells)
+                for c, cell in itertools.product(left, cells)
             ]
             rows, start = run_jobs(pairs, place, workers, progress), end
     return rows
