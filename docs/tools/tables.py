@@ -249,6 +249,33 @@ def tiny_pairs() -> TextTable:
     return TextTable(["task, rate", "vote before training, %", *heads], rows)
 
 
+_JUDGED = {
+    "memory,hysteresis=0.25": ("memory hysteresis=0.25 epochs=24", "Winner of the search"),
+    "recommended": ("recommended", ""),
+    "memory": ("memory", ""),
+    "ttrl": ("ttrl", ""),
+}
+"""Arm of the judgement: its name in the search, and its title where that is not the arm's own."""
+
+
+def above_vote() -> TextTable:
+    """Final pass@1 minus the vote before training: simulated where chosen, real where judged."""
+    searched, runs = pd.read_csv(DATA / "vote-search.csv"), run_rows.known(DATA / "vote-judged.csv")
+    gains = (searched["pass_final"] - searched["maj_start"]).groupby(searched["candidate"]).mean()
+    runs = runs.assign(gap=runs["pass_final"] - runs["maj_start"])
+    sets, rows = runs.groupby(["arm", "task", "problem_seed"])[["pass_final", "gap"]].mean(), []
+    base = sets.loc["recommended", "gap"]
+    for name, (candidate, words) in _JUDGED.items():
+        own, final = sets.loc[name], estimate(sets.loc[name, "pass_final"])
+        cells = [f"{gains[candidate]:+.1f}", mean_sd(final.mean, final.sd)]
+        cells += [f"{difference(estimate(own['gap']))}, {_p(own['gap'])}"]
+        over = differences(own["gap"], base)
+        cells += ["" if name == "recommended" else difference(estimate(over))]
+        rows.append([words or title(name), *cells, _points(own["gap"])])
+    head = ["arm", "minus vote, simulated", "real, final pass@1, %", "minus vote, p"]
+    return TextTable([*head, "minus recommended", "sets, minus vote"], rows)
+
+
 def vote_error(cells: pd.DataFrame, vote: float) -> float:
     """Mean error of a prediction without a model: final pass@1 is the vote, 100 with true labels.
 
@@ -418,6 +445,7 @@ MAKERS: dict[str, Callable[..., TextTable]] = {
     "simulated": simulated,
     "summary": summary,
     "language-vote": vote,
+    "above-vote": above_vote,
     "trl": trl,
 }
 """Name of a table to its function, which takes the other words of the comment."""
