@@ -29,7 +29,7 @@ from lab.base.columns import TextTable, floats, select, where
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.stats import LEVEL, difference, differences, estimate, mean_sd, sign_flip
-from lab.compare.agreement import MEASURED, OTHER_HALF, mean_errors, mean_table
+from lab.compare.agreement import MEASURED, OTHER_HALF, mean_errors
 from lab.compare.tables import with_vote
 
 ROOT = Path(__file__).parents[2]
@@ -434,7 +434,7 @@ def _own(table: pd.DataFrame, prediction: str, column: str) -> np.ndarray:
 
 
 MAKERS: dict[str, Callable[..., TextTable]] = {
-    "agreement": lambda name, *_: bars() if name == "bars" else mean_table(read(name)),
+    "agreement": lambda *_: bars(),
     "ladder": ladder,
     "language": language,
     "language-pairs": language_pairs,

@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 from lab.base.arms import VOTE
 from lab.base.columns import where
 from lab.base.stats import differences, estimate
-from lab.compare.agreement import MEASURED, OTHER_HALF
+from lab.compare.agreement import COPY, MEASURED, OTHER_HALF
 from lab.compare.tables import with_vote
 from sim.theory import lock_in
 
@@ -219,6 +219,10 @@ def test_the_measured_model(tool):
     start = pd.read_csv(DATA / "tiny-arms.csv").drop_duplicates("seed")["maj_start"].mean()
     cells = page.read("seed0").query("prediction == @MEASURED")
     assert f"errs by {page.vote_error(cells, start):.1f} on the 15 cells" in text
+    finals = page.mean_errors(page.read("seed0")).set_index("prediction")["final"]
+    others = (finals[name] for name in ("independent", "attractor", COPY))
+    said = "by {:.1f} (`independent`) and {:.1f} (`attractor`), and TTRL's runs as a prediction"
+    assert f"{said} of every arm by {{:.1f}}".format(*others) in text
 
 
 def test_the_language_model(tool, study, single):

@@ -16,6 +16,9 @@ assert state.visits.tolist() == [EPOCHS] * N
 start = AutoModelForCausalLM.from_pretrained({str(CHECKPOINT)!r})
 assert any(not torch.equal(p, q) for p, q in zip(model.parameters(), start.parameters()))
 assert state.match_rates[:, -1].mean() > state.match_rates[:, 1].mean() + 0.02
+plain = decision.beta == 0  # no minority stream: the advantages are those of the majority
+assert plain.any() and np.allclose(advantages[plain], both[0][plain])
+assert np.any(advantages[plain]) and np.array_equal(streams.weight, decision.weight)
 old, ids = state, reader.ids(0, ["\\\\boxed{{77}}"]).tolist()
 STATE
 for name, array in asdict(old).items():
