@@ -144,18 +144,6 @@ def test_true_labels_teach_the_task():
     assert trace.evals["pass_at_1"].iloc[-1] > 0.95
 
 
-@pytest.mark.slow
-def test_votes_make_flips_rise_and_collapse():
-    """Plain TTRL: labels flip early, then hardly ever; consensus grows whatever is right."""
-    config = TrainConfig(n_problems=32, epochs=8, eval_every=0, guard=GuardConfig.off(), seed=1)
-    visits = train(config, progress=False).visits
-    flips = visits.groupby("visit")["flipped"].mean()
-    assert flips.loc[1:3].max() > 0.1
-    assert flips.loc[6:].max() < 0.5 * flips.max()
-    agreement = visits.groupby("visit")["match_rate"].mean()
-    assert agreement.loc[8] > agreement.loc[0] + 0.2
-
-
 SHORT = TrainConfig(
     n_problems=8, n_votes=4, n_samples=2, epochs=8, eval_every=0, max_bad_steps=6, max_unread=1.0
 )

@@ -50,7 +50,6 @@ STATES = {
 } | {"n_groups": 1, "chunk_size": 8}  # fmt: skip
 MORE: dict[str, dict[str, Any]] = {
     "bamba": STATES | {"attn_layer_indices": [1]},
-    "deepseek_v2": LATENT,
     "deepseek_v3": LATENT,
     "deepseek_v32": LATENT | {"index_topk": 8, "index_n_heads": 2, "index_head_dim": 8},
     "falcon_h1": STATES,
@@ -64,26 +63,12 @@ MORE: dict[str, dict[str, Any]] = {
 }
 """Sizes of layers that few architectures have."""
 RIGHT = (
-    *(
-        "bamba",
-        "ctrl",
-        "deepseek_v2",
-        "deepseek_v3",
-        "doge",
-        "falcon_h1",
-        "gpt_neo",
-        "hunyuan_v1_moe",
-    ),
-    *("granitemoehybrid", "jamba", "llama4_text", "minimax_m2", "modernbert-decoder", "nemotron_h"),
-    *("olmo_hybrid", "qwen3_next", "solar_open"),
-    *("afmoe", "apertus", "arcee", "aria_text", "bert", "bert-generation", "big_bird", "biogpt"),
-    *("bitnet", "bloom", "cohere", "cohere2", "ernie4_5", "exaone4", "cwm"),
-    *("gemma", "gemma2", "gemma3_text", "glm", "glm4", "gpt2", "gpt_bigcode", "xglm"),
-    *("gpt_neox", "gptj", "granite", "granitemoe", "helium", "hunyuan_v1_dense", "llama"),
-    *("mistral", "mixtral", "mpt", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "opt"),
-    *("persimmon", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss"),
-    *("smollm3", "stablelm", "starcoder2", "flex_olmo", "gpt_oss", "jetmoe", "lfm2", "ministral"),
+    *("bamba", "bert", "bloom", "cohere2", "deepseek_v3", "falcon_h1", "gemma3_text", "glm4"),
+    *("gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granitemoehybrid", "jamba"),
+    *("lfm2", "llama4_text", "mixtral", "modernbert-decoder", "mpt", "nemotron_h", "olmo2", "opt"),
+    *("phi3", "qwen2", "qwen3_moe", "qwen3_next", "starcoder2", "xglm"),
 )
+"""One of each kind of layers, positions and caches."""
 REFUSED = (
     *("camembert", "deepseek_v32", "falcon_mamba", "mamba", "mamba2", "minimax", "recurrent_gemma"),
     *("roberta", "rwkv", "xlstm"),
@@ -117,7 +102,6 @@ def test_architectures_are_sampled_as_they_are_scored_or_refused_by_name():
     assert sorted(said) == sorted(REFUSED), said
     for message in said.values():
         assert "ForCausalLM" in message and "\n" not in message
-    assert len(RIGHT) + len(REFUSED) >= 50
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -187,10 +171,11 @@ SHORT: dict[str, Any] = {
     ],
     ids=" ".join,
 )
-@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
 def test_generation_settings_change_no_sample_and_are_saved_as_they_came(
-    settings: Any, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    """One of them in the model's `config.json`."""
+    file = "config.json" if "top_k" in settings else "generation_config.json"
     plain, folder = (save_model(tmp_path / name) for name in ("plain", "model"))
     if file == "config.json":
         (folder / "generation_config.json").unlink()
