@@ -23,7 +23,7 @@ from sim.theory import (
 from sim.theory import chain as forms
 from sim.theory.chain import single_flip_share, smooth_moves, solve_lock_in
 from sim.theory.flow import plurality
-from sim.theory.tables import Runs, average, draw, proportion
+from sim.theory.tables import COLUMNS, Runs, as_text, average, draw, drawn_table, proportion
 
 
 def _grpo_move(votes: tuple[int, ...], label: int, n_samples: int, step: float, p: float) -> float:
@@ -278,6 +278,21 @@ def test_the_chart_covers_all_regimes():
     assert set(slow["form"]) == {"diffusion"}
     assert (slow["visits"] >= 5).all()
     assert (chart.loc[chart["regime"] == "sudden", "visits"] < 5).all()
+
+
+def test_the_table_agrees_with_itself():
+    table = drawn_table((0.45, 0.55), (0.3,), 16, 8, n_runs=4000, seed=1)
+    assert tuple(table.columns) == COLUMNS
+    assert len(table) == 14
+    within = (table["low"] <= table["exact"]) & (table["exact"] <= table["high"])
+    assert (within == table["inside"]).all()
+    # Of 14 intervals of 95 % fewer than ten hold the truth with a chance of one in two thousand.
+    assert within.sum() >= 10
+    again = drawn_table((0.45, 0.55), (0.3,), 16, 8, n_runs=4000, seed=1)
+    assert np.array_equal(table["drawn"], again["drawn"])
+    text = as_text(table)
+    assert f"in {int(within.sum())} of 14 rows" in text
+    assert text.count("P(ends wrong)") == 2
 
 
 def test_the_command_prints_draws_or_the_chart(capsys: pytest.CaptureFixture[str]):
