@@ -161,8 +161,8 @@ def test_a_value_that_does_not_fit(value: Any, kind: Any, message: str):
 
 
 def test_a_value_fits_any_part_of_a_union_and_entries_their_own():
-    fitting = (("a", int | float | str), ((0.5, 1), tuple[Share, Count]), (3, float), (None, Any))
-    assert [fault("x", value, kind) for value, kind in fitting] == [None] * 4
+    fitting = (("a", int | float | str), ((0.5, 1), tuple[Share, Count]), (3, float))
+    assert [fault("x", value, kind) for value, kind in fitting] == [None] * 3
 
 
 FLIPPED = np.array([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]])

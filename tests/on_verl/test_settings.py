@@ -117,13 +117,15 @@ class Broken:
         if name == "real.verl.plugin.votes":
             raise ImportError("no such library here")
 for verl.__version__ in ("0.9.0", "0.10.0", "0.9.4", "0.9.4"):
-    for name in [name for name in sys.modules if name.startswith("real.verl.plugin")]:
-        del sys.modules[name]
+    del sys.modules["real.verl.plugin"]
     try:
         import real.verl.plugin
-        sys.meta_path.insert(0, Broken)
     except ImportError:
-        print("refused", verl.__version__)
+        sys.modules["real.verl.plugin"] = print("refused", verl.__version__)
+    else:
+        sys.meta_path.insert(0, Broken)
+        for name in ("trainer", "votes"):
+            del sys.modules[f"real.verl.plugin.{name}"]
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=PROCESS)
     said = ["real.verl.plugin.trainer", *(f"refused 0.{n}" for n in ("9.0", "10.0", "9.4")), ""]
