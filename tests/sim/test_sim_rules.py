@@ -1,17 +1,14 @@
 """Rules of the field in the simulator: what they may know, and what they observe."""
 
-import json
 from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from guard_core import GuardConfig, Votes
 from guard_core.rules import RULES, make_rule
 from guard_core.rules.confidence import Scope
-from lab.__main__ import main as report
 from lab.arm_settings import with_arm
 from lab.base.arms import arm, with_rule
 from lab.base.stats import auroc_of_runs
@@ -285,23 +282,6 @@ def test_settings_of_a_rule_belong_to_its_arms_alone():
     assert with_arm(base, arm("srt+memory")).rule_options == {"keep": 0.5}
     assert with_arm(base, arm("scope")).rule_options == {}
     assert with_arm(base, arm("ttrl")).rule == "ttrl"
-
-
-def test_many_rules_side_by_side_and_in_the_report(tmp_path, capsys):
-    arms = ["ttrl", "srt", "srt+guard", "matched_srt+guard", "scope", "intuitor", "maj_at_n"]
-    out, page = tmp_path / "c", tmp_path / "report.html"
-    assert main(["compare", "--out", str(out), "--arms", *arms, *FEW]) == 0
-    assert {p.name for p in out.iterdir() if p.is_dir()} == set(arms)
-    table = pd.read_parquet(out / "comparison.parquet")
-    assert {"scope", "matched_srt+guard"} <= set(table["arm"]) | set(table["against"])
-    facts = json.loads((out / "matched_srt+guard" / "run.json").read_text())
-    assert facts["extra"]["achieved_ratio"] == pytest.approx(1, abs=0.02)
-    capsys.readouterr()
-    folders = [str(out / name) for name in arms]
-    assert report([*folders, "-o", str(page)]) == 0
-    html = page.read_text(encoding="utf-8")
-    for title in ("SCOPE", "SRT + TTRL-Guard", "maj@n, no training", "Intuitor"):
-        assert title in html
 
 
 def test_a_sweep_shares_runs_that_the_signal_cannot_reach():
