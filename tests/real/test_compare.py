@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_runs import QUICK, WORDS, run_folder
+from tiny_runs import QUICK, WORDS, held, run_folder
 
 from guard_core import GuardConfig
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.base.errors import UserError
-from lab.base.settings import from_values
+from lab.base.settings import from_values, to_values
 from lab.study import Job
-from lab.trace.manifest import read_manifest
-from lab.trace.trace import load
+from lab.trace.manifest import Manifest, read_manifest
+from lab.trace.trace import RunFolder, load
 from real import train
 from real.__main__ import main
 from real.compare import CLOSE, MAX_TRIES, compare, run_one
@@ -60,6 +60,17 @@ def test_the_same_comparison_goes_on(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["compare", "--arms", "ttrl", *other]) == 2
     err = capsys.readouterr().err
     assert "ttrl/seed-0: settings differ" in err and "epochs = 3 (was 1);" in err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX locks")
+def test_a_run_that_another_process_writes_is_refused_at_once(tmp_path: Path):
+    folder = run_folder(tmp_path, "ttrl", 0)
+    config = replace(QUICK, guard=GuardConfig.off()).settled()
+    size = {"n_problems": 8, "n_votes": 8}
+    manifest = Manifest.new("real", "ttrl", "", config=to_values(config), seeds=[0], **size)
+    RunFolder.create(folder, manifest)
+    with held(folder), pytest.raises(UserError, match="another process writes this run"):
+        compare(QUICK, tmp_path, ("ttrl",), (0,), 1)
 
 
 def test_learning_rates_are_compared_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

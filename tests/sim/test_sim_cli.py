@@ -71,6 +71,14 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, options, messag
     assert len(lines) == 1 and message in lines[0] and "Traceback" not in lines[0]
 
 
+def test_an_existing_folder_is_refused(tmp_path, capsys):
+    (tmp_path / "mine.txt").write_text("x")
+    for command in ("run", "compare"):
+        assert main([command, "--out", str(tmp_path), *FEW]) == 2
+        assert str(tmp_path) in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
 def test_compare_writes_every_difference_over_steps_and_the_null_model(tmp_path, capsys):
     out = tmp_path / "all"
     line = ["compare", "--out", str(out), "--replicates", "3", *FEW, "--null"]

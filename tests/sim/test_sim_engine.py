@@ -268,3 +268,11 @@ def test_keeping_votes_changes_nothing_else():
     columns = ["visit", "problem", "answer", "count"]
     one, all_three = (run.votes.sort_values(["replicate", *columns]) for run in runs[1:])
     assert one_replicate(all_three, 0).equals(one_replicate(one, 0))
+
+
+def test_the_first_replicate_of_a_later_part_has_its_own_number():
+    trace = simulate(replace(VOTED, first_replicate=5, vote_replicates=1))
+    assert trace.votes["replicate"].unique().tolist() == [5]
+    whole = simulate(replace(VOTED, replicates=6, vote_replicates=6)).votes
+    expected = whole[whole["replicate"] == 5].reset_index(drop=True)
+    pd.testing.assert_frame_equal(trace.votes, expected, check_exact=True)

@@ -136,6 +136,18 @@ def test_the_first_logit_that_is_not_finite_is_found(policy):
     assert made.probabilities(ALL, np.empty((2, 6, 4))) == 6 + 3
 
 
+def test_one_problem_per_step_is_the_same_with_and_without_the_fast_path():
+    config, population, plain = small("attractor")
+    general = POLICIES[config.policy](replace(config, max_grad_norm=1e9), population)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        problems = np.stack([rng.permutation(6)[:4] for _ in range(2)])
+        g = rng.normal(size=(2, 4, 4))
+        norm = update(general, problems, 0.1, g)
+        assert norm == pytest.approx(update(plain, problems, 0.1, g), rel=1e-12)
+    assert probabilities(general, ALL) == pytest.approx(probabilities(plain, ALL), rel=1e-12)
+
+
 def features_of(**changes):
     config, population, policy = small("features", feature_dim=40, **changes)
     assert isinstance(policy, Features)

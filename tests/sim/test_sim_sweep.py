@@ -23,6 +23,7 @@ from lab.compare.effort import CLOSE
 from lab.compare.tables import facts, metrics
 from lab.measures import MEASURES
 from sim import SimConfig, simulate
+from sim.cli import main
 from sim.engine.run import measure
 from sim.studies import sweep as module
 from sim.studies.jobs import assign, job_of, names, parse, read
@@ -315,6 +316,19 @@ def test_a_file_may_be_an_axis_and_one_bad_file_is_one_failed_cell(tmp_path):
     rows = run_sweep(Sweep(base=base, groups=({"histogram": paths},)), tmp_path / "s")
     assert rows["status"].tolist() == ["done", "failed"]
     assert "p0 = '2', must be a number in [0, 1]" in rows["reason"].iloc[1]
+
+
+@pytest.mark.parametrize(
+    "command", [["run"], ["compare", "--arms", "ttrl"], ["sweep", "--vary", "step=.1,.2"]]
+)
+def test_bad_files_are_refused_before_anything_is_written(tmp_path, capsys, command):
+    (tmp_path / "h.csv").write_text("p0,weight\n0.5,0.7\n")
+    for name, message in (("h.csv", "the weights sum to 0.7"), ("none.csv", "cannot be read")):
+        options = ["--population", "histogram", "--histogram", str(tmp_path / name), "--quiet"]
+        assert main([*command, "--out", str(tmp_path / "out"), *options]) == 2
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert len(lines) == 1 and message in lines[0]
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
