@@ -66,12 +66,12 @@ ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPAT
 class Installed:
     """An environment with nothing but a part of the wheel."""
 
-    def __init__(self, folder, wheel, part=""):
+    def __init__(self, folder, wheel):
         venv.create(folder)
         self.bin, self._wheel = folder / "bin", wheel
-        self.add(part)
+        self.add()
 
-    def add(self, part):
+    def add(self, part=""):
         pip = [sys.executable, "-m", "pip", "-q", "--python", self.bin / "python", "install"]
         limits = ["--no-compile", "-c", ROOT / "constraints.txt"]
         wanted = f"{self._wheel}[{part}]" if part else self._wheel
@@ -104,31 +104,28 @@ def wheel(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_guard_alone_and_the_answer_reader_run_in_an_empty_environment(wheel, tmp_path):
-    plain = Installed(tmp_path / "plain", wheel)
-    assert plain.megabytes() < 110
+def test_parts_of_the_wheel_run_one_after_another_in_an_empty_environment(wheel, tmp_path):
+    """The guard alone, then the answer reader, then simulator and report without PyTorch."""
+    made = Installed(tmp_path / "made", wheel)
+    assert made.megabytes() < 110
     # Beside NumPy's own import, at best of several on a machine that does other work.
-    assert min(float(plain.run("python", "-c", FIRST)) for _ in range(5)) < 0.3
+    assert min(float(made.run("python", "-c", FIRST)) for _ in range(5)) < 0.3
     for program, part in [("sim", "sim"), ("train", "real"), ("report", "sim"), ("verl", "verl")]:
-        said = plain.run(f"guard-{program}", "--help", code=2)
+        said = made.run(f"guard-{program}", "--help", code=2)
         assert re.fullmatch(
             rf"guard-{program}: \w+ not installed; install with pip install -e '\.\[{part}]'\n",
             said,
         )
-    plain.add("answers")
-    plain.run("python", "-c", READER)
-    assert "No module named 'pandas'" in plain.run("python", "-c", "import pandas", code=1)
-
-
-@pytest.mark.slow
-def test_simulator_and_report_run_without_pytorch(wheel, tmp_path):
-    part = Installed(tmp_path / "sim", wheel, "sim")
-    part.run("python", "-c", "import sim.engine.run, sim.studies.agree, lab.report.page")
+    made.add("answers")
+    made.run("python", "-c", READER)
+    assert "No module named 'pandas'" in made.run("python", "-c", "import pandas", code=1)
+    made.add("sim")
+    made.run("python", "-c", "import sim.engine.run, sim.studies.agree, lab.report.page")
     for program in ("guard-sim", "guard-report", "guard-train"):
-        assert "usage" in part.run(program, "--help").lower()
-    said = part.run("guard-train", "run", "--out", tmp_path / "real", code=2)
+        assert "usage" in made.run(program, "--help").lower()
+    said = made.run("guard-train", "run", "--out", tmp_path / "real", code=2)
     assert "torch" in said and said.endswith("install with pip install -e '.[real]'\n")
-    assert "No module named 'torch'" in part.run("python", "-c", "import torch", code=1)
+    assert "No module named 'torch'" in made.run("python", "-c", "import torch", code=1)
 
 
 def test_ci_runs_the_readme_s_commands_before_anything_else_is_installed():

@@ -1,12 +1,7 @@
 """The further studies of the language model: their problems, their order, their table."""
 
-import math
-
-import numpy as np
 import pandas as pd
 import pytest
-
-from lab.base.stats import estimate
 
 
 @pytest.fixture
@@ -93,54 +88,6 @@ def test_start_votes_are_made_once(script, tmp_path):
         assert list(script.kept(script.START, "set", task, make)["id"]) == ["3*4"]
     assert len(made) == 2
     assert list(pd.read_csv(script.START)["set"]) == ["set-1", "set-2"]
-
-
-@pytest.fixture
-def table(tool, tmp_path, monkeypatch):
-    """Makes the table of the first study from invented runs, TTRL 20 points below the vote."""
-    page, rng = tool("tables"), np.random.default_rng(0)
-    above = {"ttrl": -20, "memory": 0, "recommended": 1, "frozen": 30}
-    rows = [
-        {"task": f"set-{k}", "seed": seed, "arm": arm, "lr": 1e-5, "maj_start": 60.0}
-        | {"pass_final": 60 + above[arm] + rng.normal(), "held_out_pass_at_1_final": 50.0}
-        for seed in (1, 2, 3)
-        for k in (1, 2, 3, 4)
-        for arm in above
-    ]
-    start = [{"set": f"set-{k}", "majority": i % 2} for k in (1, 2, 3, 4) for i in range(36)]
-    monkeypatch.setattr(page, "DATA", tmp_path)
-    monkeypatch.setattr(page, "START", tmp_path / "start.csv")
-    pd.DataFrame(start).to_csv(page.START, index=False)
-
-    def make(n_runs=48):
-        pd.DataFrame(rows[:n_runs]).to_csv(tmp_path / "language-vote.csv", index=False)
-        return {row[0]: row for row in page.vote("1e-05").rows}, pd.DataFrame(rows)
-
-    return make
-
-
-def test_the_table_against_the_vote_concludes_from_a_complete_study(table):
-    lines, rows = table()
-    of_16 = {name: row[3] for name, row in lines.items()}
-    assert of_16["TTRL"].endswith("falls below") and of_16["Frozen labels"].endswith("beats it")
-    assert of_16["Vote memory"].endswith("no difference")
-    own = rows[rows["arm"] == "ttrl"]
-    found = estimate(own["pass_final"] - 60, 1 - 0.05 / 8)
-    assert of_16["TTRL"].startswith(f"**{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]**")
-    assert "p < .001" in of_16["TTRL"]
-    assert lines["TTRL"][4].startswith(f"**{found.mean + 10:+.1f} [")
-    assert lines["TTRL"][5] == "+0.0"
-    points, mean = lines["TTRL"][6].split("; ")[0].rstrip(")").split(" (")
-    assert np.mean([float(x) for x in points.split()]) == pytest.approx(float(mean), abs=0.5)
-
-
-def test_the_table_against_the_vote_says_no_more_than_means_before_that(table):
-    lines, rows = table(9)
-    assert [row[1] for row in lines.values()] == ["3", "2", "2", "2"]
-    own = rows[:9]
-    for arm, row in zip(("ttrl", "memory"), lines.values(), strict=False):
-        gap = (own[own["arm"] == arm]["pass_final"] - 60).mean()
-        assert row[3] == f"{gap:+.1f}" and math.isclose(float(row[4]), gap + 10, abs_tol=0.06)
 
 
 def test_the_page_says_how_many_runs_are_made(tool):

@@ -68,10 +68,3 @@ def test_a_page_needs_no_network_and_its_links_work(built, browser):
     wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert opened.evaluate(wide) <= 0
     opened.close()
-
-
-def test_a_failing_notebook_is_an_error(built):
-    path = built / "notebooks" / "one.ipynb"
-    nbformat.write(new_notebook(cells=[new_code_cell("raise KeyError('x')")]), path)
-    done = build(built)
-    assert done.returncode != 0 and "KeyError" in done.stderr

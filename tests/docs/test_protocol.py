@@ -9,8 +9,10 @@ import pandas as pd
 import pytest
 
 import lab.measures.fate
-import real.__main__
 import sim
+from lab.arm_settings import with_arm
+from lab.base.arms import arm
+from real import TrainConfig, train
 from sim.settings.config import SEARCH_LRS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -43,26 +45,26 @@ def test_choosing_steps_read_no_held_out_data(path):
         assert not set(table[column]) & set(PROTOCOL["held_out"][name])
 
 
-SMALL = "--epochs 1 --n-problems 4 --n-votes 8 --n-samples 4 --quiet"
-ARMS = ("recommended", "ttrl", "truth")
+ARMS, LRS = ("ttrl", "truth"), (3e-4, 1e-3)
 
 
 @pytest.fixture(scope="module")
 def few(tool, tmp_path_factory):
-    """Three small arms at two learning rates and two seeds, and the file of their rows."""
+    """Two small arms at two learning rates, and the file of their rows."""
     out = tmp_path_factory.mktemp("protocol")
-    words = f"compare --arms {' '.join(ARMS)} --lrs 3e-4 1e-3 --seeds 0 1 {SMALL}".split()
-    assert real.__main__.main([*words, "--jobs", "1", "--out", str(out / "runs")]) == 0
+    sizes = {"epochs": 1, "n_problems": 4, "n_votes": 8, "n_samples": 4}
+    for lr, name in itertools.product(LRS, ARMS):
+        config = with_arm(TrainConfig(lr=lr, seed=1, **sizes), arm(name))
+        train(config, out / "runs" / f"lr-{lr}" / name / "seed-1", progress=False)
     assert tool("run_rows").main([str(out / "table.csv"), str(out / "runs")]) == 0
     return out
 
 
 def test_a_table_has_the_numbers_of_its_runs(few, tool):
     table = tool("run_rows").known(few / "table.csv")
-    assert len(table) == 12 and table.groupby("arm").size().eq(4).all()
-    (folder,) = (few / "runs").glob("*0.0003/recommended/seed-1")
-    trace = lab.load(folder)
-    row = table[(table.arm == "recommended") & (table.lr == 3e-4) & (table.seed == 1)].iloc[0]
+    assert len(table) == 4 and table.groupby("arm").size().eq(2).all()
+    trace = lab.load(few / "runs" / "lr-0.0003" / "ttrl" / "seed-1")
+    row = table[(table.arm == "ttrl") & (table.lr == 3e-4) & (table.seed == 1)].iloc[0]
     assert row.pass_final == pytest.approx(100 * trace.evals.pass_at_1.iloc[-1], rel=1e-5)
     last = trace.visits[trace.visits.epoch == 1].sort_values("problem").label_correct
     assert row.right_final == "".join(last.astype(int).astype(str)) and len(last) == 4
@@ -71,17 +73,17 @@ def test_a_table_has_the_numbers_of_its_runs(few, tool):
 
 def test_rows_are_added_once_and_never_replaced_by_other_settings(few, tool, tmp_path, capsys):
     script, file = tool("run_rows"), tmp_path / "rows.csv"
-    truth = sorted(map(str, few.glob("runs/*/truth")))
+    truth = [str(few / "runs" / f"lr-{lr}" / "truth") for lr in LRS]
     assert script.main([str(file), truth[0]]) == 0
     assert script.main([str(file), *truth]) == 0 and script.main([str(file), *truth]) == 0
     added = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
     rows = script.known(file)
-    assert added == ["2", "2", "0"] and rows.lr.tolist() == [3e-4, 3e-4, 1e-3, 1e-3]
+    assert added == ["1", "1", "0"] and rows.lr.tolist() == [*LRS]
     assert rows.digest.nunique() == 1 and len(rows.digest[0]) == 8
     file.write_text(file.read_text().replace(rows.digest[0], "0" * 8, 1))
     before = file.read_text()
     assert script.main([str(file), *truth]) == 2 and file.read_text() == before
-    assert "arm truth, lr 0.0003, seed 0, place 0 with other settings" in capsys.readouterr().err
+    assert "arm truth, lr 0.0003, seed 1, place 0 with other settings" in capsys.readouterr().err
 
 
 def test_rows_of_a_simulation_are_its_replicates(tool, tmp_path):
@@ -93,36 +95,6 @@ def test_rows_of_a_simulation_are_its_replicates(tool, tmp_path):
     shares = lab.measures.fate.fate_shares(lab.fates(trace.visits))
     for name in ("TotalDeg", "Degraded", "Always Wrong"):
         assert rows[name].tolist() == shares[name].tolist()
-
-
-def test_the_pages_tables_are_those_of_the_runs(few, tool, monkeypatch):
-    page = tool("protocol_page")
-    monkeypatch.setattr(page, "DATA", few)
-    table = page.read("table")
-    means = {row[0]: row[1:] for row in page.means(table).rows}
-    own = table[(table.arm == "ttrl") & (table.lr == 3e-4)].pass_final
-    assert means["TTRL"][0] == f"{own.mean():.1f} ± {own.std():.1f}" and len(means) == 4
-    gains = {row[0]: row[1:] for row in page.over_ttrl(table).rows}
-    pairs = table[table.lr == 3e-4].pivot(index="seed", columns="arm", values="pass_final")
-    assert f"{(pairs.recommended - pairs.ttrl).mean():+.1f} [" in gains["Recommended"][0]
-    # An oracle between labels is right wherever one of them is, and true labels are none of them.
-    shares = {row[0]: float(row[1]) for row in page.oracle(table).rows}
-    assert len(shares) == 3 and max(shares.values()) == shares[list(shares)[-1]] <= 100
-    sure = table.assign(pass_final=table.arm.map({"recommended": 3.0, "truth": 2.0, "ttrl": 1.0}))
-    for predict, tau in ((lambda real: real, "1.00"), (lambda real: -real, "-1.00")):
-        found = page.ranks(sure, agreed(sure, predict)).rows
-        assert found == [["0.0003", tau, "1.00"], ["0.001", tau, "1.00"]]
-    assert [row[2] for row in page.conditions(sure).rows] == ["yes", "no", "yes", "yes"]
-    worse = sure.assign(pass_final=-sure.pass_final)
-    assert [row[2] for row in page.conditions(worse).rows] == ["no"] * 4
-    assert page.protocol("table", "means").rows[0][0] in means
-
-
-def agreed(table, predict):
-    """Rows as of `lab.agreement`, with a prediction made from the real mean."""
-    cells = table.groupby(["lr", "arm"], as_index=False)["pass_final"].agg(["mean", "size"])
-    cells = cells.rename(columns={"mean": "real", "size": "seeds"})
-    return cells.assign(prediction="measured", predicted=predict(cells["real"]))
 
 
 def commands(text, what):
@@ -158,15 +130,6 @@ def test_the_commands_are_those_of_the_protocol():
     assert {float(lr) for lr in given(words, "--lrs")} == {lr for _, lr in study["cells"]}
 
 
-def test_the_study_of_readings_is_complete(tool):
-    rows, study = tool("protocol_page").read("readings-tiny"), PROTOCOL["readings"]
-    assert len(rows) == 1728 and not rows.duplicated(["task", "lr", "arm", "seed"]).any()
-    assert {(task, lr) for task, lr in study["cells"]} == set(zip(rows.task, rows.lr, strict=True))
-    assert set(rows.problem_seed) == set(study["problem_seeds"])
-    assert not set(rows.problem_seed) & set(PROTOCOL["chosen"]["problem_seeds"])
-    assert (rows.seed - 10 * rows.problem_seed).isin(range(study["seeds_per_set"])).all()
-
-
 def test_the_file_of_means_is_that_of_the_rows(tool):
     page = tool("protocol_page")
     kept = pd.read_csv(DOCS / "data" / "confirm-means.csv", dtype=str)
@@ -174,26 +137,3 @@ def test_the_file_of_means_is_that_of_the_rows(tool):
         made = page.means(page.read(f"confirm-{task}")).rows
         made = [[cell.replace("\\[", "[") for cell in row] for row in made]
         assert part.drop(columns="task").to_numpy().tolist() == made
-
-
-def test_the_bound_is_that_of_the_rows(tool):
-    page, text = tool("protocol_page"), " ".join((DOCS / "protocol.md").read_text().split())
-    first, second = (
-        page.oracle(page.read(f"confirm-{task}")).rows for task in ("arithmetic", "collatz")
-    )
-    assert f"corrected {float(first[-1][2]):.0f} and {float(second[-1][2]):.0f} %" in text
-    most = [max(float(row[2]) for row in rows[:-1]) for rows in (first, second)]
-    assert "corrects at most {:.0f} and {:.0f} %".format(*most) in text
-
-
-def test_the_secondary_outcomes_are_those_of_the_page(tool):
-    page, text = tool("protocol_page"), " ".join((DOCS / "protocol.md").read_text().split())
-    rows = page.read("readings-tiny")
-    degraded, labels = (page.comparisons(rows, name) for name in ("Degraded", "label_final"))
-    beyond = degraded[(degraded.low > 0) | (degraded.high < 0)]
-    assert len(degraded) == 36 and len(beyond) == 4
-    for row in beyond.itertuples():
-        assert f"{-(row.low + row.high) / 2:.1f} " in text
-        assert f"[{-row.high:.1f}, {-row.low:.1f}]" in text
-    middle = page.comparisons(rows)[["low", "high"]].mean(axis=1)
-    assert (labels[["low", "high"]].mean(axis=1) - middle).abs().max() < 0.15

@@ -7,12 +7,8 @@ import numpy as np
 import pytest
 from guard_histories import arrays, checked, configs, vote_histories, walk
 from hypothesis import given
-from hypothesis import strategies as st
 
 from guard_core import Draws, Guard, GuardConfig, Votes, machine_code
-from guard_core.decision import SKIPPED
-from guard_core.rcsu import NO_CANDIDATE, choose_skips
-from guard_core.visit import VisitRecord
 
 
 @checked(40)
@@ -68,18 +64,3 @@ guard.step(guard.init(2), votes, Draws(*np.zeros((3, 2))))
 assert "numba" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@given(
-    keys=st.lists(
-        st.one_of(st.sampled_from([NO_CANDIDATE, 0.0, 0.5, 1.0]), st.floats(0, 1)), max_size=30
-    ),
-    cap=st.integers(1, 8),
-)
-def test_the_smallest_keys_are_skipped_and_equal_ones_in_batch_order(keys, cap):
-    visits = [VisitRecord() for _ in keys]
-    choose_skips(keys, cap, visits)
-    candidates = [p for p, key in enumerate(keys) if key != NO_CANDIDATE]
-    wanted = sorted(candidates, key=lambda p: keys[p])[:cap]
-    assert [p for p, visit in enumerate(visits) if visit.skipped] == sorted(wanted)
-    assert all(visits[p].route == SKIPPED for p in wanted)

@@ -5,9 +5,6 @@ from guard_core.rules import RULES, make_rule
 from lab.base.arms import (
     ALL_ARMS,
     BASELINE,
-    DEMO_ARMS,
-    GUARD,
-    MATCHED,
     UNGUARDED,
     WITH_RULES,
     arm,
@@ -18,14 +15,6 @@ from lab.base.arms import (
     unguarded,
 )
 from lab.base.errors import UserError
-
-
-def test_the_arms_of_every_comparison():
-    assert DEMO_ARMS == ("ttrl", "guard", "matched", "frozen", "memory")
-    assert (*DEMO_ARMS, "memory_guard", "truth") == ALL_ARMS
-    assert {BASELINE, GUARD, MATCHED} < set(DEMO_ARMS)
-    for name in ALL_ARMS:
-        assert (arm(name).name, arm(name).title) == (name, title(name))
 
 
 def test_what_each_arm_trains_on():

@@ -119,16 +119,6 @@ def test_public_functions_are_listed_and_one_folder_is_one_path(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_comparison_of_trainings_runs_a_rule_of_a_file(file, tmp_path, capsys):
-    line = ["compare", "--rules", str(file), "--arms", "ttrl", "shares", "--seeds", "0"]
-    size = ["--n-problems", "4", "--n-votes", "4", "--n-samples", "4", "--epochs", "1"]
-    assert train_main([*line, *size, "--out", str(tmp_path / "all"), "--quiet"]) == 0
-    assert "Shares: pass@1" in capsys.readouterr().out
-    run = lab.load(tmp_path / "all" / "shares" / "seed-0").run
-    assert run.status == "finished" and run.config["rule"] == "shares"
-
-
-@pytest.mark.slow
 def test_training_with_a_rule_of_a_file_is_resumed(file, tmp_path, monkeypatch):
     size = {"n_problems": 4, "n_votes": 4, "n_samples": 4, "epochs": 2, "eval_every": 0}
     config = TrainConfig(rules=(str(file),), rule="shares", checkpoint_every=1, **size)

@@ -251,13 +251,6 @@ def test_what_would_train_on_something_else_is_refused(changed, message, tmp_pat
         settings(tmp_path, **changed).settled("model", N)
 
 
-def test_vllm_is_trl_s_to_refuse(tmp_path):
-    """Its vLLM is none for a CPU; the page says that it was not run."""
-    with pytest.raises(ImportError, match="vLLM is not available and `use_vllm` is set to True"):
-        trainer(settings(tmp_path, use_vllm=True, vllm_mode="server"))
-    assert "vLLM modes and FSDP were not run" in PAGE
-
-
 def test_a_guard_is_an_arm_a_rule_or_settings(tmp_path):
     assert settings(tmp_path, guard="empo").settled("m", N).rule == "empo"
     assert settings(tmp_path, guard="truth").settled("m", N).labels == "truth"

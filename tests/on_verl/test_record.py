@@ -4,7 +4,6 @@ import random
 from dataclasses import replace
 
 import pytest
-import torch
 from test_votes import batch, config, read
 
 from lab.base.errors import UserError
@@ -22,28 +21,6 @@ def visit(problems, run, step):
     texts, numbers = batch(random.Random(step), [4, 9])
     place = {"step": step, "epoch": step}
     run.visit(read(problems, texts, numbers), dict.fromkeys(texts, 2), place)
-
-
-def test_a_resumed_run_goes_on_where_the_checkpoint_was(tmp_path):
-    first = Problems(config(), [4, 9, 2], ["1", None, "0"])
-    with opened_run(tmp_path, first) as run:
-        for step in (1, 2, 3):
-            visit(first, run, step)
-            if step == 2:
-                run.log.note(marked=True)
-                run.save(tmp_path / "global_step_2", step)
-    second = Problems(config(), [4, 9, 2], ["1", None, "0"])
-    saved = load(tmp_path / "global_step_2", second)
-    assert second.visits_N.tolist() == [2, 2, 0]
-    with opened_run(tmp_path, second, saved) as run:
-        visit(second, run, 3)
-    for name, tensor in first.supervisor.tensors().items():
-        assert torch.equal(second.supervisor.tensors()[name], tensor)
-    trace = load_trace(tmp_path / "run")
-    assert trace.visits["step"].tolist() == [1, 1, 2, 2, 3, 3]
-    assert trace.visits["visit"].tolist() == [1, 1, 2, 2, 3, 3]
-    assert trace.run.extra["marked"]
-    assert [note["step"] for note in trace.run.extra["resumed"]] == [2]
 
 
 def test_a_checkpoint_touches_no_other_runs_folder(tmp_path):

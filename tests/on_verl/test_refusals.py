@@ -1,10 +1,13 @@
 """What the plugin refuses beside wrong settings: other trainers, old folders, stale weights."""
 
 import subprocess
+from contextlib import redirect_stdout
+from io import StringIO
 from types import SimpleNamespace
 
 import pytest
 from hydra import compose, initialize_config_module
+from omegaconf import open_dict
 
 from lab.base.errors import UserError
 from real.other_trainers import Problems, load
@@ -12,34 +15,41 @@ from real.verl import main
 from real.verl.plugin.trainer import GuardTrainer, SeededAgentLoop
 from real.verl.plugin.votes import settings_of
 
-SCRIPT = ("config", "--preset", "qwen2.5-7b/math500")
+
+@pytest.fixture(scope="module")
+def cell():
+    """verl's configuration from the script of a cell."""
+    with redirect_stdout(StringIO()) as script:
+        assert main(("config", "--preset", "qwen2.5-7b/math500")) == 0
+    fake = "python() { printf '%s\\0' \"$@\"; }\n" + script.getvalue()
+    done = subprocess.run(["bash", "-c", fake], capture_output=True, text=True, check=True)
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", done.stdout.split("\0")[2:-1])
 
 
 @pytest.fixture
-def composed(capsys):
-    """verl's configuration from the script of a cell, with further words."""
+def composed(cell):
+    """The same with further words."""
 
     def made(*more):
-        assert main(SCRIPT) == 0
-        fake = "python() { printf '%s\\0' \"$@\"; }\n" + capsys.readouterr().out
-        done = subprocess.run(["bash", "-c", fake], capture_output=True, text=True, check=True)
-        words = done.stdout.split("\0")[2:-1]
-        with initialize_config_module("verl.trainer.config", version_base=None):
-            return compose("ppo_trainer", [*words, *more])
+        config = cell.copy()
+        with open_dict(config):
+            config.merge_with_dotlist(list(more))
+        return config
 
     return made
 
 
-@pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
-def test_another_trainer_is_refused_by_the_agent_loop(mode, composed, monkeypatch):
+def test_another_trainer_is_refused_by_the_agent_loop(composed, monkeypatch):
     """verl's own trainers would run the votes unguarded."""
     monkeypatch.setattr(
         SeededAgentLoop.__mro__[1],
         "__init__",
         lambda self, config: vars(self).update(config=config),
     )
-    with pytest.raises(UserError, match=rf"trainer_mode = {mode}: .*; set ttrl_guard"):
-        SeededAgentLoop(composed(f"trainer.v1.trainer_mode={mode}"))
+    for mode in ("sync", "colocate_async", "separate_async"):
+        with pytest.raises(UserError, match=rf"trainer_mode = {mode}: .*; set ttrl_guard"):
+            SeededAgentLoop(composed(f"trainer.v1.trainer_mode={mode}"))
     SeededAgentLoop(composed())
 
 

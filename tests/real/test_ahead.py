@@ -13,7 +13,7 @@ import pytest
 import torch
 from copied_engine import CopiedEngine, copied, lagging
 from scripted_child import TinyModel
-from tiny_runs import Stopped, check_same, stop_at
+from tiny_runs import check_same
 
 import real.run
 from lab.trace.trace import Trace
@@ -70,15 +70,6 @@ def test_steps_tell_the_version_and_the_time_beside_the_update(whole: Trace):
     np.testing.assert_allclose(steps["sampled_per_second"][1:], speed)
 
 
-def test_resumed_runs_are_equal_to_the_bit(whole: Trace, beside: None, tmp_path: Path):
-    with pytest.raises(Stopped):
-        train(AHEAD, tmp_path / "run", progress=stop_at(0.5))
-    check_same(resume(tmp_path / "run", progress=False), whole)
-    assert not (tmp_path / "run/checkpoints/step-000006/votes.safetensors").exists()
-    kept = json.loads((tmp_path / "run/checkpoints/step-000004/votes.json").read_text())
-    assert kept["version"] == 3
-
-
 def test_an_engine_that_fails_meanwhile_ends_the_run_and_a_resumed_one_goes_on(
     whole: Trace, beside: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -91,6 +82,9 @@ def test_an_engine_that_fails_meanwhile_ends_the_run_and_a_resumed_one_goes_on(
     trace = resume(tmp_path / "run", progress=False)
     assert [entry["step"] for entry in trace.run.extra["resumed"]] == [2]
     check_same(trace, whole)
+    assert not (tmp_path / "run/checkpoints/step-000006/votes.safetensors").exists()
+    kept = json.loads((tmp_path / "run/checkpoints/step-000004/votes.json").read_text())
+    assert kept["version"] == 3
 
 
 def logprobs(scorer: Scorer, group: Group) -> torch.Tensor:

@@ -120,16 +120,6 @@ def test_lora_and_gradient_checkpointing():
     assert_close(Scorer(model), UpdateSettings(temperature=0.6))
 
 
-@pytest.mark.parametrize("world", [3])
-def test_ranks_together_are_one_rank(world: int):
-    scorer, config = Scorer(gpt2()), UpdateSettings(temperature=0.6)
-    whole = both_ways(scorer, config)[1]
-    parts = [both_ways(scorer, config, share=(rank, world))[0] for rank in range(world)]
-    assert sum(loss for loss, _ in parts) == pytest.approx(whole[0], rel=1e-9)
-    mean = torch.stack([grad for _, grad in parts]).mean(dim=0)
-    torch.testing.assert_close(mean, whole[1], rtol=1e-9, atol=1e-12)
-
-
 def test_a_broken_response_is_left_out_without_those_behind_its_prompt():
     model, batch = gpt2(), groups()
     word = VOCABULARY - 1

@@ -11,12 +11,12 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
-from scripted_child import COMMAND, ScriptedHost, TinyModel
+from scripted_child import COMMAND, TinyModel
 from small_models import seeded
 
 from lab.base.errors import UserError
@@ -25,8 +25,7 @@ from lab.trace.schema import names
 from real.engines import exchange, weights
 from real.engines.child_engine import ChildEngine
 from real.engines.exchange import REQUEST
-from real.engines.make import RestartingEngine
-from real.engines.rollouts import EngineDied, EngineError, Sampling, request_seeds
+from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.weights import named_weights
 from real.model.policy import load_policy
 from real.model.prepare import add_lora
@@ -67,12 +66,6 @@ def until(condition: Any, seconds: float = 10.0) -> bool:
     return condition()
 
 
-def test_an_engines_process_starts_without_what_it_does_not_need() -> None:
-    code = "import sys, real.engines.child; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"transformers", "torch.distributed.tensor"} & set(done.stdout.split())
-
-
 def test_samples_weights_and_versions_cross_over(start: Any) -> None:
     engine = start()
     with pytest.raises(EngineError, match="no weights"):  # a refusal leaves it running
@@ -97,7 +90,6 @@ def test_samples_weights_and_versions_cross_over(start: Any) -> None:
     ("settings", "message"),
     [
         ({"sample": "kill"}, r"died during sample \(signal SIGKILL\), its last line: scripted eng"),
-        ({"load": "exit"}, r"died during load \(exit code 3\), its last line: scripted engine"),
         ({"start": "died"}, r"^scripted engine: it has died$"),
     ],
 )
@@ -161,40 +153,6 @@ time.sleep(600)
     parent.wait()
     assert until(lambda: not running(engine))
     assert until(lambda: not list(tmp_path.glob("guard-engine-*")))
-
-
-@pytest.fixture(scope="module")
-def undisturbed() -> Any:
-    """Two steps of a scripted engine, drawn by its host in this process."""
-    host, generator = ScriptedHost({}), seeded(5)
-    draws = []
-    for version, total in ((1, 8.0), (2, 12.0)):
-        host.load(named_weights(TinyModel(total)), version)
-        seeds = request_seeds(generator, len(PROMPTS), 4)
-        draws.append(host.sample(PROMPTS, 4, TWO, seeds, lambda: None))
-    return draws, generator.get_state()
-
-
-@pytest.mark.parametrize(
-    ("doing", "how"), [("mid-load", "died"), ("sample", "kill"), ("asleep", "kill")]
-)
-def test_a_restarted_engine_goes_on_as_if_nothing_happened(
-    start: Any, undisturbed: Any, tmp_path: Path, doing: str, how: str
-) -> None:
-    once = str(tmp_path / "misbehaved")
-    engine = RestartingEngine(lambda: start(**{"once": once, doing: how}), restarts=1)
-    generator, (draws, state) = seeded(5), undisturbed
-    with pytest.warns(UserWarning, match="starting another engine, 0 more allowed"):
-        for expected, version, total in zip(draws, (1, 2), (8.0, 12.0), strict=True):
-            engine.update_weights(TinyModel(total), version)
-            found = engine.sample(PROMPTS, 4, TWO, generator)
-            engine.release()
-            if doing == "asleep" and version == 1:
-                os.kill(cast(ChildEngine, engine.engine).pid, signal.SIGKILL)
-            assert torch.equal(found.tokens_PNT, expected.tokens_PNT)
-            assert found.version == version
-    assert Path(once).exists() or doing == "asleep"
-    assert torch.equal(generator.get_state(), state)
 
 
 class ThreeWeights(TinyModel):

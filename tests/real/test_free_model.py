@@ -16,15 +16,13 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lab.base.errors import UserError
-from lab.trace.trace import Trace, load
+from lab.trace.trace import load
 from real import TrainConfig, train
 from real.__main__ import main
 from real.model import policy
 from real.model.policy import load_policy
 from real.run import prepare
 from real.tiny import CHECKPOINT, problems
-
-MATH500 = Path(__file__).parents[3] / "shared" / "data" / "math500.json"
 
 
 @pytest.fixture(scope="module")
@@ -46,24 +44,6 @@ def settings(model: Path, problems: str, **changes: Any) -> TrainConfig:
         max_response_tokens=12, max_unread=1.0, eval_samples=2, lr=1e-3, threads=1,
     )  # fmt: skip
     return replace(config, **changes)
-
-
-def check_learned(trace: Trace, n_problems: int) -> None:
-    visits = trace.visits
-    assert trace.run.n_problems == n_problems
-    assert len(visits) == n_problems * 3
-    # Random text of this vocabulary holds some boxes: there were votes, and something to learn.
-    assert (visits["n_unparseable"] < visits["n_votes"]).any()
-    assert (trace.steps["tokens"] > 0).any() and (trace.steps["update_norm"] > 0).any()
-
-
-@pytest.mark.skipif(not MATH500.exists(), reason="the MATH-500 file is not next to the repository")
-def test_math500_loads_samples_votes_trains_and_logs(model: Path, tmp_path: Path):
-    config = settings(model, str(MATH500), n_problems=5)
-    trace = train(config, tmp_path / "run", progress=False)
-    check_learned(trace, 5)
-    assert trace.run.task == "math500 with model"
-    assert trace.evals["pass_at_1"].notna().all()
 
 
 def test_problems_without_answers_have_no_truth_columns(model: Path, tmp_path: Path):

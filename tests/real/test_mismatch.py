@@ -13,7 +13,7 @@ from small_models import decoder_sizes
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from guard_core import PolicyStreams
-from real import TrainConfig, train
+from real import TrainConfig
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.settings.groups import UpdateSettings
@@ -198,11 +198,3 @@ def test_truncated_responses_leave_the_loss(scorer: Scorer) -> None:
     assert first.majority_K.tolist() == [1.0, 3.0] and first.minority_K.tolist() == [-1.0, -3.0]
     assert torch.equal(first.tokens_KT, rollouts.tokens_PNT[0, ::2])
     assert second.dropped and not first.dropped
-
-
-@pytest.mark.parametrize("masked", [True, False])
-def test_a_run_of_truncated_responses_learns_only_if_they_count(masked: bool) -> None:
-    config = TrainConfig(n_problems=8, epochs=1, n_votes=16, n_samples=8, eval_every=0)
-    config = replace(config, max_response_tokens=16, max_unread=1.0, kl_coef=0.1)
-    steps = train(replace(config, mask_truncated=masked), progress=False).steps
-    assert steps["truncated"][0] == 1 and (steps["tokens"][0] == 0) == masked

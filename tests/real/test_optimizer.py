@@ -91,6 +91,15 @@ def test_a_broken_step_is_refused(bad):
     assert after.taken and torch.isfinite(weights(optimizer.model)).all()
 
 
+def test_a_model_of_nan_has_no_step():
+    optimizer = make_optimizer()
+    with torch.no_grad():
+        for parameter in optimizer.model.parameters():
+            parameter.fill_(torch.nan)
+    done = optimizer.step([make_group(1)])
+    assert done.fault == Fault.LOG_PROBS and not done.taken
+
+
 def broken_group(seed: int, bad: float = torch.nan) -> Group:
     group = make_group(seed)
     group.majority_K[0] = bad

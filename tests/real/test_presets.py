@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -11,11 +9,7 @@ import pytest
 import real.verl
 from guard_core import GuardConfig
 from lab.base.errors import UserError
-from lab.trace.trace import load
-from real.__main__ import main
 from real.commands import CompareCommand, RunCommand
-from real.settings.config import TrainConfig
-from real.settings.groups import CheckpointSettings, OptimSettings, VoteSettings
 from real.settings.presets import NAMES, preset, table
 from real.tiny import problems_of
 
@@ -58,26 +52,6 @@ def test_options_beat_the_file_and_the_file_beats_the_preset(tmp_path):
         RunCommand.defaults({"config": file})
 
 
-def test_a_preset_runs_and_its_values_are_in_run_json(tmp_path):
-    """With the tiny model in place of the paper's, and few of everything."""
-    from real.tiny import CHECKPOINT
-
-    rows = [{"id": str(i), "prompt": f"{i}+0-1*6+0=", "answer": "7"} for i in range(30)]
-    (tmp_path / "aime24.json").write_text(json.dumps(rows))
-    words = ["run", "--preset", "qwen2.5-7b/aime24", "--model", str(CHECKPOINT), "--quiet"]
-    words += ["--out", str(tmp_path / "run"), "--data-dir", str(tmp_path), "--n-problems", "5"]
-    words += ["--chat-template", "off", "--prompt-suffix", "", "--max-response-tokens", "22"]
-    words += ["--n-votes", "8", "--n-samples", "4", "--epochs", "5"]
-    words += ["--dtype", "float32", "--engine", "transformers", "--threads", "1", "--lr", "1e-4"]
-    words += ["--save-model", "False"]
-    assert main(words) == 0
-    trace = load(tmp_path / "run")
-    assert trace.run.task == f"aime24 with {CHECKPOINT.name}"
-    assert trace.run.config["eval_top_p"] == 0.95 and trace.run.config["lr"] == 1e-4
-    assert trace.evals["step"].tolist() == [0, 5] and len(trace.steps) == 5
-    assert trace.run.extra["problem_ids"] == ["0", "1", "2", "3", "4"]
-
-
 def test_a_study_has_its_problems_arms_and_seed(capsys: pytest.CaptureFixture[str]) -> None:
     name = "smollm2/multiplication"
     config = preset(name, model="model", lr=1e-5)
@@ -95,14 +69,3 @@ def test_a_study_has_its_problems_arms_and_seed(capsys: pytest.CaptureFixture[st
     assert name in "\n".join(table())
     assert real.verl.main(["config", "--preset", name]) == 2
     assert "run it with guard-train" in capsys.readouterr().err
-
-
-def test_each_group_holds_and_checks_its_own_settings():
-    groups = [kind for kind in reversed(TrainConfig.__mro__) if getattr(kind, "group", None)]
-    own = [field.name for kind in groups for field in fields(kind)]
-    assert own == [field.name for field in fields(TrainConfig)] and len(groups) == 11
-    assert OptimSettings(lr=0.1).lr == 0.1 and CheckpointSettings().log == ()
-    with pytest.raises(UserError, match=r"lr = -1\.0: must be above 0"):
-        OptimSettings(lr=-1.0)
-    with pytest.raises(UserError, match="n_samples = 8: must be at most n_votes = 4"):
-        VoteSettings(n_votes=4, n_samples=8)

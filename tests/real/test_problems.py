@@ -19,6 +19,7 @@ from real.model.folder import model_folder
 from real.other_trainers import Problems
 from real.problems import NAMED, Problem, ProblemSet, Turn, fingerprint, load_problems
 from real.problems.load import read_problems
+from real.problems.problem import check_answers
 from real.settings.config import TrainConfig
 from real.settings.groups import FieldMap
 from real.tiny import problems_of
@@ -244,6 +245,8 @@ def test_references_that_no_response_can_equal_are_counted_and_refused_as_labels
     with pytest.raises(UserError, match=r"'p1' of the data set.*longer"):
         Problems(settings, ["p0", "p1"], truths)
     assert len(Problems(TrainConfig().settled(), ["p0", "p1"], truths).notices) == 1
+    with pytest.raises(UserError, match="problem 'p1' of the set has no answer"):
+        check_answers([("p0", "7"), ("p1", None)], "the set")
 
 
 def test_worked_solutions_end_in_the_answer(tmp_path):

@@ -19,14 +19,16 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from lab.base.errors import UserError
-from lab.trace.trace import load
+from lab.study import Job
+from lab.trace.manifest import Manifest
+from lab.trace.trace import RunFolder, load
 from real.__main__ import main
-from real.compare import compare
+from real.compare import check_sources
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.model.folder import check_folder
+from real.model.folder import check_folder, model_digests
 from real.model.policy import load_policy
-from real.problems import Problem, ProblemSet, Turn
+from real.problems import Problem, ProblemSet, Turn, fingerprint
 from real.problems.problem import PromptSet
 from real.problems.prompts import FIXED_DATE, build_prompts, encode
 from real.settings.config import TrainConfig
@@ -183,36 +185,22 @@ def test_what_was_found_is_said_and_written_down(base, tmp_path, capfd):
     assert len(extra["problems_sha256"]) == 64
 
 
-def test_a_comparison_says_each_thing_once_and_goes_on_with_the_same_content(base, tmp_path, capfd):
-    """Its runs say the same, in processes of their own, whose logs stay empty."""
-    model, file = shutil.copytree(base, tmp_path / "model"), tmp_path / "set.json"
-    rows = [{"prompt": f"1+{i}?", "answer": f"{1 + i}"} for i in (1, 2)]
-    rows.append({"prompt": "x" * 400, "answer": "0"})
-    config = TrainConfig(
-        model=str(model), problems=str(file), max_prompt_tokens=300, max_response_tokens=4,
-        n_votes=4, n_samples=2, epochs=8, threads=1, save_model=False, eval_every=0, max_unread=1.0,
-    )  # fmt: skip
-    said: list[str] = []
-
-    def compared(prompts: list[dict[str, str]], seeds: tuple[int, ...]) -> None:
-        file.write_text(json.dumps(prompts))
-        report = lambda done: said.extend(capfd.readouterr().err.splitlines())  # noqa: E731
-        assert not compare(config, tmp_path / "all", ("ttrl",), seeds, 1, report).failed
-
-    compared(rows, (0, 1))
-    runs = [load(tmp_path / "all" / "ttrl" / f"seed-{seed}").run for seed in (0, 1)]
-    assert runs[0].extra["notices"] == runs[1].extra["notices"]
-    shown = [f"guard-train: notice: ttrl, seed 0: {line}" for line in runs[0].extra["notices"]]
-    assert said == shown and "no chat template" in said[0] and "left out: 1" in said[1]
-    assert capfd.readouterr().err == "" and not list(tmp_path.rglob("*.log"))
-    compared(rows, (0, 1))
-    with pytest.raises(UserError, match=r"seed-0: the content has changed.*problems = .*set"):
-        compared([rows[0], {**rows[1], "answer": "4"}, rows[2]], (0, 2))
-    with pytest.raises(UserError, match=r"the content has changed.*problems = "):
-        compared(rows[1:], (0, 2))
+def test_a_comparison_goes_on_with_the_content_that_its_runs_began_with(base, tmp_path):
+    model = shutil.copytree(base, tmp_path / "model")
+    config = TrainConfig(model=str(model), problems="set.json")
+    problems = [Problem(str(i), f"1+{i}?", f"{1 + i}") for i in range(3)]
+    extra = {"sources": {"model": model_digests(model)}, "prompts_left_out": ["2"]}
+    extra["problems_sha256"] = fingerprint(problems[:2])
+    manifest = Manifest.new("real", "ttrl", "", n_problems=2, n_votes=4, seeds=[0], extra=extra)
+    RunFolder.create(tmp_path / "run", manifest).finish()
+    job = Job("ttrl", config, tmp_path / "run")
+    check_sources(job, ProblemSet("set", problems), model)
+    for other in (problems[1:], [replace(problems[0], answer="7"), *problems[1:]]):
+        with pytest.raises(UserError, match=r"run: the content has changed.*problems = 'set"):
+            check_sources(job, ProblemSet("set", other), model)
     (model / "generation_config.json").write_text("{}")
     with pytest.raises(UserError, match=r"model = '.*model' \(generation_config.json\); put"):
-        compared(rows, (0, 2))
+        check_sources(job, ProblemSet("set", problems), model)
 
 
 DATED = (

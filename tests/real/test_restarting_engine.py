@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_runs import check_same
 
 import real.run
+from lab.trace.trace import Trace
 from real import TrainConfig, train
 from real.engines.make import RestartingEngine
 from real.engines.rollouts import EngineDied, EngineError, Sampling
@@ -39,6 +41,14 @@ class Fake:
 
     def close(self) -> None:
         self.seen.append("close")
+
+
+SMALL = TrainConfig(n_problems=2, n_votes=4, n_samples=2, epochs=1, eval_samples=1)
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> Trace:
+    return train(SMALL, progress=False)
 
 
 def recorded(*errors: Exception) -> tuple[list[Fake], Callable[[], Any]]:
@@ -79,13 +89,34 @@ def test_refusals_are_no_reason_to_restart():
     assert engine.left == 2
 
 
-def test_a_run_goes_on_with_another_engine_and_says_so(tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("place", [0, 1, 2, 4])
+def test_a_run_goes_on_with_another_engine_as_if_nothing_happened(
+    undisturbed, place, tmp_path, monkeypatch, capfd
+):
+    """The engine dies at that call: in an update, or in a draw once it has drawn."""
+
+    class Dying(TransformersEngine):
+        calls = 0
+
+        def dies(self) -> None:
+            self.calls += 1
+            if self.calls > place:
+                raise EngineDied("gone")
+
+        def sample(self, *arguments: Any, **options: Any) -> Any:
+            found = super().sample(*arguments, **options)
+            self.dies()
+            return found
+
+        def update_weights(self, *arguments: Any) -> Any:
+            self.dies()
+            return super().update_weights(*arguments)
+
     def make(config: TrainConfig, policy: Policy, *_: Any) -> Any:
-        sound = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id)
-        engines = iter([Fake([EngineDied("gone")]), sound])
+        one = policy.model, policy.eos_token_ids, policy.pad_token_id
+        engines = iter([Dying(*one), TransformersEngine(*one)])
         return RestartingEngine(lambda: next(engines), 1)
 
     monkeypatch.setattr(real.run, "make_engine", make)
-    config = TrainConfig(n_problems=2, n_votes=4, n_samples=2, epochs=1, eval_samples=1)
-    assert train(config, tmp_path / "run", progress=False).run.status == "finished"
+    check_same(train(SMALL, tmp_path / "run", progress=False), undisturbed)
     assert "notice: gone; starting another engine, 0 more allowed" in capfd.readouterr().err

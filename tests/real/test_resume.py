@@ -55,6 +55,9 @@ def broken(broken_run: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+BRAKED = GuardConfig.off().set(brake=0.5, brake_on="match_rate", brake_above=0.1)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -62,8 +65,7 @@ def broken(broken_run: Path, tmp_path: Path) -> Path:
         {"dtype": "bfloat16", "ema_decay": 0.9},
         # The reference is the model before training, not the checkpoint's.
         {"kl_coef": 0.1, "mini_batch": 2, "batch_size": 3},
-        {"guard": GuardConfig.off().set(label_from="memory", margin_power=1, min_share=0.3)},
-        {"guard": GuardConfig.off().set(brake=0.5, brake_on="match_rate", brake_above=0.1)},
+        {"guard": BRAKED.set(label_from="memory", margin_power=1, min_share=0.3)},
     ],
     ids=str,
 )

@@ -12,16 +12,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lab.base.errors import UserError
-from lab.trace.trace import load
 from real import TrainConfig, train
-from real.__main__ import main
 from real.tiny import ARITHMETIC, CLOSED, COLLATZ, Task, problems_of, tasks
 from real.tiny.pretrain import RECIPES, measure
 from real.tiny.tasks import closed, collatz_solution, encode, is_held_out, lead
 from real.vote.tool import tool_verdicts
 
-QUICK = ["--tiny-task", "collatz", "--n-problems", "2", "--n-votes", "4", "--n-samples", "4"]
-QUICK += ["--epochs", "1"]
 DIGITS = [tasks.IDS[str(digit)] for digit in range(10)]
 RIGHT, WRONG = "733377377333", "737377377773"
 
@@ -49,19 +45,6 @@ def test_the_start_of_collatz_is_as_stated():
     assert record["recipe"] == asdict(RECIPES["collatz"]) and record["task"] == "collatz"
     tokenizers = [AutoTokenizer.from_pretrained(t.checkpoint) for t in (ARITHMETIC, COLLATZ)]
     assert len({tokenizer.backend_tokenizer.to_str() for tokenizer in tokenizers}) == 1
-
-
-def test_every_command_takes_the_task(tmp_path, capsys):
-    words = ["--rule", "self_harmony", "--quiet", "--out", str(tmp_path / "run")]
-    assert main(["run", *QUICK, *words]) == 0
-    trace = load(tmp_path / "run")
-    assert trace.run.task == "tiny-collatz" and trace.run.config["tiny_task"] == "collatz"
-    for task in ("collatz", "closed"):
-        assert main(["plan", "--tiny-task", task]) == 0
-    file = tmp_path / "response.safetensors"
-    words = ["--responses", "4", "--weights", "64", "--quiet", "--out", str(file)]
-    assert main(["measure", *QUICK, *words]) == 0
-    assert "2 problems" in capsys.readouterr().out and file.is_file()
 
 
 @pytest.fixture(scope="module")

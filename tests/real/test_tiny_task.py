@@ -37,15 +37,6 @@ def test_problem_sets_are_fixed_distinct_true_and_held_out_of_pretraining():
     assert not any(is_held_out(expression) for expression in trained_on)
 
 
-def test_a_tokenizer_built_and_saved_again_is_the_shipped_one(tmp_path):
-    build_tokenizer().save_pretrained(tmp_path)
-    again = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
-    assert isinstance(again, PreTrainedTokenizerFast)
-    assert (tmp_path / "tokenizer.json").read_text() == (CHECKPOINT / "tokenizer.json").read_text()
-    assert (again.pad_token_id, again.eos_token_id) == (tasks.PAD_ID, tasks.EOS_ID)
-    assert again.chat_template is None and again.padding_side == "left"
-
-
 def test_every_tokenizer_gives_the_ids_of_the_code():
     # AutoTokenizer takes the class from the model's type; other readers use the generic one.
     shipped = AutoTokenizer.from_pretrained(CHECKPOINT, local_files_only=True)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from tiny_runs import check_same, timeless
 
 from guard_core import GuardConfig
 from lab.base.arms import arm
 from lab.base.errors import UserError
-from lab.trace.manifest import Manifest, read_manifest
+from lab.trace.manifest import read_manifest
 from lab.trace.schema import TABLES, missing
 from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
@@ -90,15 +87,6 @@ def test_same_seed_gives_the_same_bits_in_memory_and_on_disk(ttrl, tmp_path):
     assert manifest["status"] == "finished" and manifest["progress"] == 1.0
 
 
-def test_arms_of_one_seed_share_votes_order_and_first_evaluation(ttrl):
-    other = train(small("frozen"), progress=False)
-    for column in ("label", "match_rate", "tie", "label_accuracy"):
-        first, second = (t.visits.loc[t.visits["visit"] == 0, column] for t in (ttrl, other))
-        np.testing.assert_array_equal(first, second)
-    np.testing.assert_array_equal(ttrl.visits["problem"], other.visits["problem"])
-    assert ttrl.evals.iloc[0].equals(other.evals.iloc[0])
-
-
 def test_skipped_problems_cost_no_update():
     """Every problem that ever flipped is skipped from then on, and only those."""
     eager = GuardConfig().set(
@@ -156,61 +144,20 @@ def test_true_labels_teach_the_task():
     assert trace.evals["pass_at_1"].iloc[-1] > 0.95
 
 
-@pytest.mark.slow
-def test_votes_make_flips_rise_and_collapse():
-    """Plain TTRL: labels flip early, then hardly ever; consensus grows whatever is right."""
-    config = TrainConfig(n_problems=32, epochs=8, eval_every=0, guard=GuardConfig.off(), seed=1)
-    visits = train(config, progress=False).visits
-    flips = visits.groupby("visit")["flipped"].mean()
-    assert flips.loc[1:3].max() > 0.1
-    assert flips.loc[6:].max() < 0.5 * flips.max()
-    agreement = visits.groupby("visit")["match_rate"].mean()
-    assert agreement.loc[8] > agreement.loc[0] + 0.2
-
-
 SHORT = TrainConfig(
     n_problems=8, n_votes=4, n_samples=2, epochs=8, eval_every=0, max_bad_steps=6, max_unread=1.0
 )
 """8 optimizer steps a batch."""
 
 
-@pytest.fixture
-def nan_model(tmp_path: Path) -> Path:
-    """The tiny checkpoint with NaN for every weight."""
-    folder = tmp_path / "nan"
-    shutil.copytree(CHECKPOINT, folder)
-    (file,) = folder.glob("*.safetensors")
-    weights = {name: torch.full_like(value, torch.nan) for name, value in load_file(file).items()}
-    save_file(weights, file, {"format": "pt"})
-    return folder
-
-
-def ended(config: TrainConfig, folder: Path) -> Manifest:
+def test_an_update_that_overflows_is_noted_and_ends_the_run(tmp_path, capsys):
     with pytest.raises(UserError, match=r"was not finite, 6 times in a row; lower lr"):
-        train(config, folder, progress=False)
-    run = read_manifest(folder)
+        train(replace(SHORT, lr=1e10), tmp_path / "run", progress=False)
+    run = read_manifest(tmp_path / "run")
     assert run.status == "failed" and "6 times in a row" in (run.error or "")
-    return run
-
-
-@pytest.mark.parametrize("drop_uniform", [False, True])
-def test_a_model_of_nan_ends_the_run_in_its_first_batch(nan_model, tmp_path, drop_uniform, capsys):
-    config = replace(SHORT, model=str(nan_model), drop_uniform=drop_uniform)
-    run = ended(config, tmp_path / "run")
-    (notice,) = run.extra["notices"][-1:]
-    refused = "optimizer steps refused since the log-prob of every response token was not finite"
-    assert notice == f"{refused}: 6 in batches 1 to 1"
-    assert run.extra["refused_steps"] == 6
-    assert f"{refused}: 6 in batch 1" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "changes", [{"lr": 1e10}, {"lr": 1e36, "dtype": "bfloat16"}], ids=["float32", "bfloat16"]
-)
-def test_an_update_that_overflows_is_noted_and_ends_the_run(tmp_path, changes):
-    run = ended(replace(SHORT, **changes), tmp_path / "run")
-    notices = [line.partition(": ")[0] for line in run.extra["notices"]]
-    assert "optimizer steps refused since the norm of the update was not finite" in notices
+    refused = "optimizer steps refused since the norm of the update was not finite"
+    assert refused in [line.partition(": ")[0] for line in run.extra["notices"]]
+    assert f"{refused}: " in capsys.readouterr().err
     assert run.extra["refused_steps"] == sum(
         number for text, (number, _, _) in run.extra["faults"].items() if "refused" in text
     )

@@ -1,7 +1,6 @@
 """Properties of every simulated trace and its votes."""
 
 import json
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -15,10 +14,8 @@ from lab import Trace, UserError, load
 from lab.__main__ import main as report_main
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
-from lab.measures.problems import vote_areas
 from lab.trace.schema import names
 from sim import SimConfig, simulate
-from sim.cli import main
 from sim.engine.rows import majority_right
 from sim.engine.run import Simulation
 
@@ -279,20 +276,3 @@ def test_the_first_replicate_of_a_later_part_has_its_own_number():
     whole = simulate(replace(VOTED, replicates=6, vote_replicates=6)).votes
     expected = whole[whole["replicate"] == 5].reset_index(drop=True)
     pd.testing.assert_frame_equal(trace.votes, expected, check_exact=True)
-
-
-def test_one_replicate_is_kept_unless_asked_and_shown_answer_by_answer(tmp_path):
-    few = ["--n-problems", "6", "--epochs", "8", "--quiet"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        line = ["compare", "--out", str(tmp_path / "all"), "--arms", "ttrl", "guard", *few]
-        assert main([*line, "--replicates", "2"]) == 0
-        assert main(["run", "--out", str(tmp_path / "none"), "--vote-replicates", "0", *few]) == 0
-    for name in ("ttrl", "guard"):
-        trace = load(tmp_path / "all" / name)
-        assert trace.votes["replicate"].unique().tolist() == [0]
-        areas = vote_areas(trace, 0, 3)
-        assert areas["area"].str.startswith("answer ").any()
-        np.testing.assert_allclose(areas.groupby("visit")["share"].sum(), 1)
-    assert load(tmp_path / "none").votes.empty
-    assert trace.answers.empty and trace.answer_texts(0, 3) == {}

@@ -55,25 +55,11 @@ def test_a_replicate_does_not_depend_on_the_others(response_file):
     assert not rows(both, 0).label_accuracy.equals(rows(both, 1).label_accuracy)
 
 
-def test_growth(response_file):
-    fast = simulate(settings(response_file))
-    linear = simulate(settings(response_file, growth=0.0))
-    assert not linear.evals.pass_at_1.equals(fast.evals.pass_at_1)
-    # The trust of a linear run is that of the measured growth too.
-    assert linear.run.extra["trust"]["growth"] > 0
-
-
 def test_weights_in_bfloat16_stay_until_a_change_is_half_of_the_gap(response_file):
     small = {"lr": 1e-6, "guard": GuardConfig.off()}
     for dtype, n_values in (("float32", 4), ("bfloat16", 1)):
         evals = simulate(settings(response_file, dtype=dtype, **small)).evals
         assert (evals.groupby("replicate").pass_at_1.nunique() == n_values).all()
-
-
-def test_a_penalty_holds_the_policy_near_the_start(response_file):
-    config = settings(response_file, guard=GuardConfig.off(), growth=0.0)
-    runs = [simulate(replace(config, kl_coef=kl)).run for kl in (0.0, 3.0)]
-    assert runs[1].extra["trust"]["growth"] < 0.7 * runs[0].extra["trust"]["growth"]
 
 
 def test_evaluations_are_those_of_averaged_weights_and_training_goes_on(response_file):
@@ -124,22 +110,6 @@ def test_the_command_takes_sizes_from_the_file_and_prints_trust(response_file, t
     assert (config["n_problems"], config["n_answers"], config["epochs"]) == (N, A, 12)
     assert shown.count("measured policy: mass on unseen responses 0.") == 1
     assert load(out).run.extra["trust"].keys() == {"unseen", "growth"}
-
-
-@pytest.mark.parametrize(
-    ("named", "setting", "value"), [("kl", "kl_coef", 0.2), ("averaged", "ema_decay", 0.95)]
-)
-def test_an_arm_brings_its_settings(named, setting, value, response_file, tmp_path, capsys):
-    words = ["--policy", "measured", "--response", response_file, "--lr", "0.05", "--arm", named]
-    for name, more in (("arm", []), ("own", [f"--{setting.replace('_', '-')}", "0.5"])):
-        out = str(tmp_path / name)
-        assert main(["run", "--out", out, *words, *more, "--epochs", "1", "--quiet"]) == 0
-    arm, own = (load(tmp_path / name).run for name in ("arm", "own"))
-    assert (arm.arm, arm.config[setting]) == (named, value)
-    assert (own.arm, own.config[setting]) == ("ttrl", 0.5)
-    capsys.readouterr()
-    assert main(["run", "--out", str(tmp_path / "no"), "--arm", named]) == 2
-    assert f"{setting}: only policy = measured reads it" in capsys.readouterr().err
 
 
 def test_trust_says_where_it_ends():

@@ -87,18 +87,6 @@ def test_memory_and_ttrl_cross_where_the_step_is_about_one_by_the_root_of_the_vo
     assert ends[-1] == pytest.approx(lock_in(p0, step, n_votes, n_votes), abs=1e-3)
 
 
-@pytest.mark.parametrize(("factor", "sign"), [(0.4, 1), (2.5, -1)])
-def test_below_the_crossing_memory_is_worse_and_above_it_better(factor: float, sign: int):
-    """In the engine, four standard errors from 0; exact: .067 and -.034."""
-    step = factor * memory_crossing(0.55, 16)
-    own = {"n_votes": 16, "n_samples": 16, "step": step, "epochs": 40, "seed": 3}
-    wrong = []
-    for guard in (arm("memory").guard, GuardConfig.off()):
-        table = _visits(0.55, guard=guard, **SIZE, **own)
-        wrong.append(1 - table[table["visit"] == 40]["label_correct"].mean())
-    assert sign * (wrong[0] - wrong[1]) > 4 * math.sqrt(2 * 0.25 * 0.75 / N_RUNS)
-
-
 def test_where_memory_and_ttrl_do_not_cross_it_is_said():
     with pytest.raises(UserError, match=r"p0 = 0.999, V = 8: no crossing is resolved"):
         memory_crossing(0.999, 8)

@@ -68,6 +68,7 @@ def test_the_table_has_every_arm_with_its_replicates(content, worlds):
     plain = without_scripts(content)
     mean, sd = (worlds[0].summary.loc["ttrl", ("pass_final", what)] for what in ("mean", "sd"))
     assert f'{mean:.1f}<span class="spread"> ± {sd:.1f}</span>' in plain
+    assert '<th scope="col">' in plain and '<th scope="row"' in plain
     row = plain.split(">L/D<")[1].split("</tr>")[0]
     assert worlds[0].metrics.loc["frozen", "L/D"].isna().all() and "nothing degraded" in row
     assert plain.count(">n = 4<") == 5 and plain.count(">n = 3<") == 5

@@ -49,12 +49,6 @@ def test_a_run_without_them_has_empty_tables(make_trace, save, tmp_path):
         assert one.votes.empty and one.votes["count"].dtype == np.int32
 
 
-def test_one_text_can_stand_for_all_rows(make_manifest):
-    run = MemoryRun(make_manifest())
-    run.write("answers", ANSWERS | {"text": "same text"})
-    assert Trace.of(run).answers["text"].tolist() == ["same text"] * 4
-
-
 def test_texts_are_texts_and_ids_are_not(make_manifest):
     run = MemoryRun(make_manifest())
     with pytest.raises(ValueError, match="answers: text: int64"):

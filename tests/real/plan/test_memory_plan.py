@@ -52,12 +52,8 @@ from real.update.logprobs import Head, Scorer
 from real.update.packing import PackedRows
 
 TINY: dict[str, Any] = {"n_problems": 8, "n_votes": 8, "n_samples": 4, "epochs": 1}
-PUBLISHED = {
-    "Llama-3.2-3B-Instruct": 3_212_749_824,
-    "Qwen2.5-7B-Instruct": 7_615_616_512,
-    "Qwen3-4B": 4_022_468_096,
-}
-"""Weights by the models' cards."""
+
+
 QWEN = PlannedModel(read_config("Qwen2.5-7B-Instruct"))
 
 
@@ -137,9 +133,10 @@ def test_two_ranks_hold_the_planned_bytes(ranks, dtype):
         assert sum(one[name] for one in held) / 2 == pytest.approx(n_bytes, rel=0.05)
 
 
-@pytest.mark.parametrize("shape", [LlamaConfig, Qwen3Config])
-@pytest.mark.parametrize("kept", [0, 2, 6])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kept", [0, 6])
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [(LlamaConfig, torch.float32), (Qwen3Config, torch.bfloat16)]
+)
 def test_a_pass_makes_the_planned_tensors(shape, kept, dtype):
     sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 6}
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
@@ -177,21 +174,6 @@ def test_responses_behind_one_prompt_make_the_planned_tensors(kept, monkeypatch)
     with LiveTensors(model.parameters()) as live:
         scorer(batch.rows, 1.0).logprobs_n.sum().backward()
     assert live.peak == pytest.approx(expected, rel=0.15)
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_models_of_the_presets_have_the_published_numbers_of_weights(name):
-    assert PlannedModel(read_config(name)).size().n_weights == PUBLISHED[name]
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("math500")])
-def test_every_preset_fits_on_eight_gpus_of_80(name):
-    config = preset(name, "folder").settled()
-    model = PlannedModel(read_config(next(n for n in SHAPES if n.lower().startswith(name[:5]))))
-    plan = plan_memory(model.size(), config, 8, 80 * GIB)
-    assert plan.fits and plan.sampling <= plan.usable < plan.card
-    less = plan_memory(model.size(), replace(config, max_tokens_per_microbatch=4096), 8, 80 * GIB)
-    assert less.update < plan.update
 
 
 @pytest.mark.parametrize("card", [79.18, 139.8])
