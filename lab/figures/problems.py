@@ -94,19 +94,16 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
+Line = tuple[int, tuple[str, str] | None, Bools | None, Floats | None, Any]
+"""What a trace of a life shows: place of its look, in `AREA_KINDS` or behind them; name (escaped)
+and kind of an area; (visits,) where marks stand; (visits,) share of an area (0 to 1) or a rate;
+text (escaped) or weight of each mark. None where a trace has none."""
+
+
 def life_lines(
     life: pd.DataFrame, areas: Iterable[tuple[str, str, Floats]], names: Mapping[int, str]
-) -> Iterator[tuple[int, tuple[str, str] | None, Bools | None, Floats | None, Any]]:
-    """What the traces of a life show, without those that would be empty.
-
-    Args:
-        areas: name, kind and (visits,) shares, from `lab.measures.problems.areas`.
-
-    Returns:
-        Place of the look, which is one of `AREA_KINDS` or behind them; name (escaped) and kind of
-        an area; (visits,) where marks stand; (visits,) share of an area (0 to 1) or a rate; text
-        (escaped) or weight of each mark. None where a trace has none.
-    """
+) -> Iterator[Line]:
+    """The traces of a life but empty ones; areas are those of `lab.measures.problems.areas`."""
     spare = iter(_ANSWERS)
     for area, kind, share in areas:
         if (share > ROUNDING).any():

@@ -11,10 +11,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from lab.base.columns import Bools, Floats, Ints, flags, floats, group_mean, ints, where
+from lab.base.columns import Floats, Ints, flags, floats, group_mean, ints, where
 from lab.base.stats import mean_sd
 from lab.compare.collection import Comparison
-from lab.figures.problems import AREA_KINDS, life_figure, life_lines
+from lab.figures.problems import AREA_KINDS, Line, life_figure, life_lines
 from lab.figures.style import FATE_COLOURS
 from lab.measures.fate import FATES, FIRST, LAST, Histories, fate_codes, histories
 from lab.measures.problems import areas
@@ -324,7 +324,7 @@ def replicate_lives(trace: Trace, replicate: int) -> dict[int, dict[str, Any]]:
             "visit": life["visit"].tolist(),
             "votes": life["n_votes"].tolist(),
             "flips": int(flips.sum()),
-            "traces": [_packed(life, *line) for line in lines],
+            "traces": [_packed(life, line) for line in lines],
         }
     return lives
 
@@ -334,15 +334,9 @@ def _of_problem(table: pd.DataFrame, problem: int) -> pd.DataFrame:
     return table.iloc[start:end]
 
 
-def _packed(
-    life: pd.DataFrame,
-    place: int,
-    area: tuple[str, str] | None,
-    chosen: Bools | None,
-    y: Floats | None,
-    custom: NDArray[Any] | None,
-) -> list[Any]:
-    """A trace of `life_lines` as its page stores it."""
+def _packed(life: pd.DataFrame, line: Line) -> list[Any]:
+    """A trace of `life_lines` as the page stores it."""
+    place, area, chosen, y, custom = line
     x = None if chosen is None else ints(life, "visit")[chosen].tolist()
     if area is not None and y is not None:
         return [place, area[0], x, _letters(y, floats(life, "n_votes")), None]
