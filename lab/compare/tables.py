@@ -316,7 +316,7 @@ def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str) -> dict[str, object]
         "arm": arm,
         "n": len(own),
         "steps": ", ".join(f"{step:g}" for step in steps if trains(arm)),
-        "edge": ", ".join(edge.side for edge in edges(own, "step", grid) if trains(arm)),
+        "edge": ", ".join(side for *_, side in edges(own, "step", grid) if trains(arm)),
         **{name: found[name] for name in SHOWN},
         "update": float(floats(own, "update_norm").mean()) / moved if moved else np.nan,
         "seconds": estimate(floats(own, "seconds")).mean,

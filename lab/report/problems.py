@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,21 +54,17 @@ Key = tuple[int, int]
 _SHARE_DIGITS = 3
 
 
-def _mean_rate(visits: pd.DataFrame, found: Histories, first: Ints, length: int) -> Floats:
-    """(histories,) mean match rate over a window from `first` on, or what there is of it."""
+def _mean_rate(visits: pd.DataFrame, found: Histories, first: int = 0, last: int = 0) -> Floats:
+    """(histories,) mean match rate of the first or the last visits, or what there is of them."""
     values = floats(visits, "match_rate")[found.order]
-    place = first[:, None] + np.arange(length)
+    start = np.maximum(found.start, found.last - last + 1) if last else found.start
+    place = start[:, None] + np.arange(first or last)
     there = place <= found.last[:, None]
     sums = np.where(there, values[np.minimum(place, found.last[:, None])], 0.0).sum(axis=1)
     return sums / there.sum(axis=1)
 
 
-def _first_rate(visits: pd.DataFrame, found: Histories) -> Floats:
-    return _mean_rate(visits, found, found.start, FIRST)
-
-
-def _last_rate(visits: pd.DataFrame, found: Histories) -> Floats:
-    return _mean_rate(visits, found, np.maximum(found.start, found.last - LAST + 1), LAST)
+_first_rate, _last_rate = partial(_mean_rate, first=FIRST), partial(_mean_rate, last=LAST)
 
 
 def _flips(visits: pd.DataFrame, found: Histories) -> Floats:
