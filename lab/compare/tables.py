@@ -131,8 +131,8 @@ def headline(comparison: Comparison, table: pd.DataFrame | None = None) -> list[
 
 def _damage(table: pd.DataFrame) -> Finding:
     name = f"Problems that {title(BASELINE)} makes worse"
-    if BASELINE not in _arms(table):
-        return Finding("damage", name, (), f"no run of {title(BASELINE)}")
+    if lacking := _lacking(table, BASELINE):
+        return Finding("damage", name, (), lacking)
     value = estimate(floats(metrics_of(table, BASELINE), "TotalDeg"))
     text = f"TotalDeg {value.mean:.1f} % [{interval_of(value, 'replicate', signed=False)}]"
     part = Quantity("TotalDeg", value, text)
