@@ -206,14 +206,11 @@ def for_cell(name: str, cell: str | None) -> str:
     return joined(base, {"frs": False, **own})
 
 
-def _treatment(name: str) -> float | str:
-    return NAMED_ARMS[name].settings.get("treatment", OWN) if name in NAMED_ARMS else OWN
-
-
 def replayed_target(name: str) -> str | None:
     """The guarded arm whose decisions an arm replays; None where it makes its own."""
     base, own = own_of(name)
-    if own.pop("treatment", _treatment(base)) != REPLAYED:
+    usual = NAMED_ARMS[base].settings.get("treatment", OWN) if base in NAMED_ARMS else OWN
+    if own.pop("treatment", usual) != REPLAYED:
         return None
     return joined(GUARD if base == REPLAYED else base, own)
 

@@ -182,10 +182,6 @@ def _scissor(world: ReportedComparison) -> Iterator[Piece]:
     yield Drawing(figure, "Wrong labels, survival space, wins and window of degraded problems")
 
 
-def _predicted(world: ReportedComparison) -> Iterator[Piece]:
-    return (_prediction(world, a) for a in (BASELINE, GUARD) if a in world.comparison.arms)
-
-
 def _prediction(world: ReportedComparison, arm: str) -> Piece:
     heading, visits = world.titles[arm], world.comparison.traces[arm].visits
     fates = world.comparison.fates(arm)
@@ -342,7 +338,7 @@ SECTIONS = (
         "that a lost problem of a run scores above a kept one, .5 for a score without information. "
         "All votes so far: a logistic regression, fitted on other replicates; it reads no true "
         "answer when it scores. Bands are 95 % bootstraps over replicates.",
-        _predicted,
+        lambda own: (_prediction(own, a) for a in (BASELINE, GUARD) if a in own.comparison.arms),
         needs_fates=True,
     ),
     Section(
