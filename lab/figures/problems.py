@@ -54,35 +54,32 @@ LONGEST = 40
 def _looks() -> Iterator[tuple[int, dict[str, Any]]]:
     """Row and look of every trace that a life can have, in the order of `life_lines`."""
 
-    def look(hover: str, line: Mapping[str, Any], **others: Any) -> dict[str, Any]:
+    def look(hover: str, mode: str = "lines", **others: Any) -> dict[str, Any]:
         hover = f"visit %{{x}}: {hover}<extra>%{{fullData.name}}</extra>"
-        return {"mode": "lines", "line": line, "hovertemplate": hover, **others}
+        return {"mode": mode, "hovertemplate": hover, **others}
 
     def mark(meta: str, name: str, hover: str, symbol: str, colour: str, size: int = 8) -> Any:
         marker = {"symbol": symbol, "size": size, "color": colour}
-        marker["line"] = {"width": 1.5, "color": colour}
-        return look(hover, {}, mode="markers", name=name, meta=meta, marker=marker)
+        ring = {"line": {"width": 1.5, "color": colour}}
+        return look(hover, "markers", name=name, meta=meta, marker=marker | ring)
 
     for kind, colour in _AREAS:
+        line = {"width": 0.8, "color": colour}
         filled = {"stackgroup": "votes", "fillcolor": translucent(colour, 0.75)}
-        yield 1, look("%{y:.1f} % of votes", {"width": 0.8, "color": colour}, meta=kind, **filled)
+        yield 1, look("%{y:.1f} % of votes", meta=kind, line=line, **filled)
     # Filled where the label is the true answer, ringed where it just changed.
     label = "label %{customdata}"
     yield 2, mark("right", "label is right", label, "square", GREEN)
     yield 2, mark("wrong", "label is wrong or unknown", label, "x-thin", VERMILLION)
     yield 2, mark("changed", "label changed", label, "diamond-tall-open", GREY, 13)
-    rate = "%{y:.3g}"
-    yield (
-        3,
-        look(rate, {"color": VERMILLION, "width": 2, "dash": "solid"}, name="FR", meta="flip_rate"),
-    )
-    yield 3, look(rate, {"color": BLUE, "width": 2, "dash": "dash"}, name="weight", meta="weight")
+    rates = (("FR", "flip_rate", VERMILLION, "solid"), ("weight", "weight", BLUE, "dash"))
+    for name, column, colour, dash in rates:
+        line = {"color": colour, "width": 2, "dash": dash}
+        yield 3, look("%{y:.3g}", name=name, meta=column, line=line)
     for (code, name), symbol in zip(ROUTES.items(), _ROUTE_SYMBOLS, strict=True):
         colour = GREY if name == "Stable" else ROUTE_COLOURS[name]
-        yield (
-            4,
-            mark(f"route {code:d}", name, f"{name}, weight %{{customdata:.3g}}", symbol, colour),
-        )
+        hover = f"{name}, weight %{{customdata:.3g}}"
+        yield 4, mark(f"route {code:d}", name, hover, symbol, colour)
 
 
 _ROUTE_SYMBOLS = ("circle-open", "diamond", "square", "x")
@@ -150,7 +147,8 @@ def life_figure(
     for place, area, chosen, y, custom in life_lines(life, parts, names or {}):
         row, look = _LOOKS[place]
         x = visit if chosen is None else visit[chosen]
-        own = {"x": x, "y": np.zeros(len(x)) if y is None else y, "customdata": custom}
+        flat = np.zeros(len(x))
+        own: dict[str, Any] = {"x": x, "y": flat if y is None else y, "customdata": custom}
         if area is not None:
             own |= {"name": area[0], "meta": area[1], "y": 100 * own["y"]}
         figure.add_trace(go.Scatter(**look | own), row=row, col=1)
