@@ -139,7 +139,7 @@ def setting_of(task: str) -> Setting | None:
 
 def published_fate(setting: Setting, method: str, fate: str) -> float | None:
     """Printed percent of a fate of `CELLS`, or of `TOTAL`; None where nothing is printed."""
-    key = (*setting, method)
+    key = (setting.model, setting.data, method)
     if fate == TOTAL:
         return TOTAL_DEG.get(key)
     if key not in FATES or fate not in CELLS:
@@ -178,14 +178,14 @@ def most_accuracy(shares: Shares, always_wrong: float = 0.5) -> float:
 
 def note_on_pass(setting: Setting, method: str) -> str:
     """Footnote on a printed pass@1; empty if there is none."""
-    value = PASS_AT_1.get((*setting, method))
+    value = PASS_AT_1.get((setting.model, setting.data, method))
     if value is None:
         return ""
     if setting.data == AVERAGE:
         mean = sum(PASS_AT_1[setting.model, data, method] for data in DATA_SETS) / len(DATA_SETS)
         wrong = abs(mean - value) > _PRINTED
         return f"the four printed cells have the mean {mean:.3f}" if wrong else ""
-    shares = FATES.get((*setting, method))
+    shares = FATES.get((setting.model, setting.data, method))
     if shares is None:
         return ""
     stayed, allowed = most_accuracy(shares, 0.15), most_accuracy(shares)
@@ -231,7 +231,8 @@ def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         ours |= {arm: floats(metrics_of(found, arm), "pass_final") for arm in comparison.arms}
         printed = [m for model, data, m in PASS_AT_1 if Setting(model, data) == setting]
         for method in dict.fromkeys([*ours, *printed]):
-            value, note = PASS_AT_1.get((*setting, method)), note_on_pass(setting, method)
+            value = PASS_AT_1.get((setting.model, setting.data, method))
+            note = note_on_pass(setting, method)
             rows.append(_row(comparison, method, ours.get(method, np.empty(0)), value, note))
     return pd.DataFrame(rows, columns=["world", "task", "model", "data", "method", *NUMBERS])
 
