@@ -16,21 +16,15 @@ if TYPE_CHECKING:
     from lab.trace.trace import MemoryRun, Recorder, RunFolder, Trace, load
 
 # Reading needs pandas and pyarrow, which take a second to import: only when first asked for.
-_HOMES = {
-    "__version__": "guard_core",
-    "Collection": "lab.compare.collection",
-    "Comparison": "lab.compare.collection",
-    "Manifest": "lab.trace.manifest",
-    "MemoryRun": "lab.trace.trace",
-    "Recorder": "lab.trace.trace",
-    "RunFolder": "lab.trace.trace",
-    "Trace": "lab.trace.trace",
-    "agreement": "lab.compare.agreement",
-    "collect": "lab.compare.collection",
-    "fate_shares": "lab.measures.fate",
-    "fates": "lab.measures.fate",
-    "load": "lab.trace.trace",
+_NAMES = {
+    "guard_core": "__version__",
+    "lab.compare.agreement": "agreement",
+    "lab.compare.collection": "Collection Comparison collect",
+    "lab.measures.fate": "fate_shares fates",
+    "lab.trace.manifest": "Manifest",
+    "lab.trace.trace": "MemoryRun Recorder RunFolder Trace load",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "Collection",

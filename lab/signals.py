@@ -12,7 +12,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -57,14 +58,18 @@ def end_at_once(prog: str) -> dict[signal.Signals, Any]:
 
 
 @contextlib.contextmanager
-def ends_at_once(prog: str) -> Iterator[None]:
-    """Let stop signals end the process in one line; those that are ignored stay ignored."""
-    before = end_at_once(prog)
+def _restored(before: Mapping[signal.Signals, Any]) -> Iterator[None]:
+    """Set these handlers again at the end."""
     try:
         yield
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+def ends_at_once(prog: str) -> AbstractContextManager[None]:
+    """Let stop signals end the process in one line; those that are ignored stay ignored."""
+    return _restored(end_at_once(prog))
 
 
 _CALLED_BACK, _AGAIN = "llvmlite", 0.05
@@ -94,8 +99,7 @@ def stop(number: int) -> NoReturn:
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
 
-@contextlib.contextmanager
-def stops_raised() -> Iterator[None]:
+def stops_raised() -> AbstractContextManager[None]:
     """Let SIGTERM and SIGHUP raise `Terminated`, and Ctrl-C KeyboardInterrupt.
 
     Signals that are ignored, as SIGHUP is under nohup, stay ignored.
@@ -105,11 +109,7 @@ def stops_raised() -> Iterator[None]:
     before = {n: old for n, old in found if old in usual or type(old) is EndsAtOnce}
     for number in before:
         signal.signal(number, handle_stop)
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+    return _restored(before)
 
 
 @contextlib.contextmanager

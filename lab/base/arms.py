@@ -36,6 +36,7 @@ from lab.base.named_arms import (
     RANDOM_SKIP,
     REPLAYED,
     VOTE,
+    NamedArm,
 )
 from lab.base.settings import hint, readings
 
@@ -164,16 +165,18 @@ UNGUARDED = {name: one.unguarded for name, one in NAMED_ARMS.items() if one.ungu
 """Guarded arm to the same arm without a guard."""
 WITH_RULES = (*UNGUARDED, "frozen", "memory")
 """Arms that a rule with a label can be combined with, as `RULE+ARM`."""
-_OTHERS = {
-    RANDOM_SKIP: (
+_KNOWN = NAMED_ARMS | {
+    RANDOM_SKIP: NamedArm(
         "TTRL at random skips",
         "TTRL that skips visits at random, as many as the guard skips: what skipping does by "
         "itself.",
     ),
-    CUSTOM: ("Custom guard", "An arm with settings of its own, which stand with the runs below."),
-    VOTE: ("Vote before training", "No training: the majority of the start model's votes."),
+    CUSTOM: NamedArm(
+        "Custom guard", "An arm with settings of its own, which stand with the runs below."
+    ),
+    VOTE: NamedArm("Vote before training", "No training: the majority of the start model's votes."),
 }
-"""Name of what is no arm of the table to its title and its description."""
+"""The named arms, and what else has a title and a description under a name."""
 
 
 def with_rule(name: str, rule: str) -> str:
@@ -203,14 +206,11 @@ def for_cell(name: str, cell: str | None) -> str:
     return joined(base, {"frs": False, **own})
 
 
-def _treatment(name: str) -> float | str:
-    return NAMED_ARMS[name].settings.get("treatment", OWN) if name in NAMED_ARMS else OWN
-
-
 def replayed_target(name: str) -> str | None:
     """The guarded arm whose decisions an arm replays; None where it makes its own."""
     base, own = own_of(name)
-    if own.pop("treatment", _treatment(base)) != REPLAYED:
+    usual = NAMED_ARMS[base].settings.get("treatment", OWN) if base in NAMED_ARMS else OWN
+    if own.pop("treatment", usual) != REPLAYED:
         return None
     return joined(GUARD if base == REPLAYED else base, own)
 
@@ -262,8 +262,8 @@ def _with_own(found: Arm, name: str, own: Mapping[str, Any]) -> Arm:
 
 def title(name: str) -> str:
     """The name shown to readers; unknown names are shown as they are."""
-    if name in NAMED_ARMS:
-        return NAMED_ARMS[name].title
+    if name in _KNOWN:
+        return _KNOWN[name].title
     target = matched_target(name)
     if target is not None:
         return f"{title(str(unguarded(target)))} at matched effort of {title(target)}"
@@ -273,25 +273,23 @@ def title(name: str) -> str:
     rule, other = _split(name)
     of_rule, plus, last = name.partition("+")
     if plus and last == CUSTOM and of_rule in RULES:
-        return f"{RULES[of_rule].title} + {_OTHERS[CUSTOM][0].lower()}"
+        return f"{RULES[of_rule].title} + {_KNOWN[CUSTOM].title.lower()}"
     if rule is None:
-        return _OTHERS[name][0] if name in _OTHERS else name
+        return name
     return rule.title if other == BASELINE else f"{rule.title} + {NAMED_ARMS[other].title}"
 
 
 def about(name: str) -> str:
     """What an arm is trained on, in a sentence or two; settings of its own are not read."""
-    if name in NAMED_ARMS:
-        return NAMED_ARMS[name].about
-    if name in _OTHERS:
-        return _OTHERS[name][1]
+    if name in _KNOWN:
+        return _KNOWN[name].about
     if (target := matched_target(name)) is not None:
         return f"Moves as far per step as {title(target)}, without its guard: a control of effort."
     if name.startswith(f"{RANDOM_SKIP}_"):
         return "Skips visits at random, as many as the guard that it is named after: a control."
     rule = rule_of(name)
     if rule is None:
-        return _OTHERS[CUSTOM][1]
+        return _KNOWN[CUSTOM].about
     doc = (RULES[rule].__doc__ or "").split("\n\n")[0].replace("`", "")
     return f"{title(name)}. {' '.join(doc.split())}"
 

@@ -62,6 +62,11 @@ def check_new_file(target: Path) -> None:
     """Refuse a file that exists or that no folder is for, before the work that would fill it."""
     if target.exists():
         raise UserError(f"{target}: exists; give another name")
+    check_parent(target)
+
+
+def check_parent(target: Path) -> None:
+    """Refuse a file or folder that no folder is for."""
     if not target.absolute().parent.is_dir():
         raise UserError(f"{target}: its folder does not exist; make it or choose another")
 
@@ -71,13 +76,11 @@ def check_new_folder(target: Path) -> None:
     try:
         if target.is_dir() and any(target.iterdir()):
             raise UserError(f"{target}: is not empty; choose a new folder")
-        is_file, homeless = target.is_file(), not target.absolute().parent.is_dir()
+        if target.is_file():
+            raise UserError(f"{target}: is a file; choose a new folder")
+        check_parent(target)
     except OSError as error:
         raise unwritable(target, error) from error
-    if is_file:
-        raise UserError(f"{target}: is a file; choose a new folder")
-    if homeless:
-        raise UserError(f"{target}: its folder does not exist; make it or choose another")
 
 
 def make_folder(folder: Path, is_own: Callable[[Path], bool]) -> None:

@@ -98,24 +98,14 @@ NAMED_ARMS = {
         guard=GuardConfig.release_scripts("qwen-math500"),
         unguarded=BASELINE,
     ),
-    "frs": NamedArm(
-        "FRS only",
-        "Only the guard's weights.",
-        guard=GuardConfig.only("frs"),
-        unguarded=BASELINE,
-    ),
-    "mps": NamedArm(
-        "MPS only",
-        "Only the guard's minority share.",
-        guard=GuardConfig.only("mps"),
-        unguarded=BASELINE,
-    ),
-    "rcsu": NamedArm(
-        "RCSU only",
-        "Only the guard's skipping.",
-        guard=GuardConfig.only("rcsu"),
-        unguarded=BASELINE,
-    ),
+    **{
+        part: NamedArm(f"{part.upper()} only", about, GuardConfig.only(part), unguarded=BASELINE)
+        for part, about in (
+            ("frs", "Only the guard's weights."),
+            ("mps", "Only the guard's minority share."),
+            ("rcsu", "Only the guard's skipping."),
+        )
+    },
     "positive": NamedArm(
         "Positive only",
         "TTRL that only rewards answers equal to the label and never punishes others.",

@@ -323,7 +323,7 @@ def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) 
         own.update(dict.fromkeys(keys, trace))
         kept.setdefault(arm, []).append(trace)
     pairs = sorted({key for own in by_arm.values() for key in own})
-    arms = sorted(kept, key=_place)
+    arms = [arm for arm in ALL_ARMS if arm in kept] + sorted(kept.keys() - set(ALL_ARMS))
     traces = {arm: together(kept[arm], pairs) for arm in arms}
     unfinished = [note for arm in arms for trace in kept[arm] for note in _unfinished(trace)]
     base = dict(zip(names, base_arms(manifests), strict=True))
@@ -378,7 +378,3 @@ def _lengths(traces: dict[str, Trace]) -> list[str]:
         return []
     named = ", ".join(f"{title(arm)} {last} epochs" for arm, last in epochs.items())
     return [f"the arms differ in length: {named}"]
-
-
-def _place(arm: str) -> tuple[int, str]:
-    return (ALL_ARMS.index(arm) if arm in ALL_ARMS else len(ALL_ARMS), arm)

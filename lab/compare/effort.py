@@ -14,8 +14,7 @@ best of several rivals is chosen in the same way, arm and setting at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -146,16 +145,6 @@ def _curves(baseline: pd.DataFrame, metric: str) -> dict[object, tuple[Floats, F
     return curves
 
 
-@dataclass(frozen=True, slots=True)
-class GridEdge:
-    """A best setting at the end of the grid: a better one may lie beyond it."""
-
-    arm: str
-    value: float
-    side: str
-    """`smallest` or `largest`."""
-
-
 def own_best(rows: pd.DataFrame, over: Sequence[str], metric: str = "pass_final") -> pd.DataFrame:
     """The rows of every arm at its best settings.
 
@@ -186,11 +175,15 @@ def best_among(
     return _judged(candidates, ["arm", *over], metric)
 
 
-def edges(best: pd.DataFrame, name: str, grid: Sequence[float]) -> list[GridEdge]:
-    """The best settings, of a column of `own_best`, that lie at an end of the grid."""
+def edges(best: pd.DataFrame, name: str, grid: Sequence[float]) -> list[tuple[str, float, str]]:
+    """The best settings, of a column of `own_best`, beyond which a better one may lie.
+
+    Returns:
+        Arm, value, and the end of the grid that it is: `smallest` or `largest`.
+    """
     ends = {min(grid): "smallest", max(grid): "largest"}
     return [
-        GridEdge(str(arm), value, ends[value])
+        (str(arm), value, ends[value])
         for (arm,), part in groups(best, ["arm"])
         for value in sorted(unique(part, name))
         if value in ends and len(ends) > 1
@@ -262,21 +255,12 @@ def own_best_words(rows: pd.DataFrame) -> list[str]:
             f"no step of the grid is better than no training at all, "
             f"{finite_mean(best, 'pass_start'):.1f}, for: {', '.join(scores)}"
         )
-    return lines + edge_words(edges(best, "step", unique(rows, "step")), useless)
-
-
-def edge_words(at_ends: Iterable[GridEdge], useless: Collection[str] = ()) -> list[str]:
-    """Return warnings where a best step lies at an end of the grid.
-
-    Useless arms, which no step improves, are the better the less they train: the smallest step of
-    any grid is their best.
-    """
     by_side: dict[tuple[float, str], list[str]] = {}
-    for edge in at_ends:
-        if edge.arm == CEILING or (edge.side == "smallest" and edge.arm in useless):
-            continue
-        by_side.setdefault((edge.value, edge.side), []).append(title(edge.arm))
-    return [
+    for arm, value, side in edges(best, "step", unique(rows, "step")):
+        # Arms that no step improves are the better the less they train.
+        if arm != CEILING and not (side == "smallest" and arm in useless):
+            by_side.setdefault((value, side), []).append(title(arm))
+    return lines + [
         f"warning: the best step of {', '.join(arms)} is the {side} of the grid, {value:g}: "
         f"a {'smaller' if side == 'smallest' else 'larger'} one may be better still"
         for (value, side), arms in by_side.items()

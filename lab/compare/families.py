@@ -110,11 +110,8 @@ def distinction(family: Family, others: Sequence[Family]) -> str:
         parts.append(f"{run.n_problems} problems, {run.n_votes} votes")
     names = sorted(set().union(*(other.settings for other in same)))
     differing = [name for name in names if len(_values(name, same)) > 1]
-    shown = [
-        name
-        for name in differing
-        if name in family.settings and _RECORDED.get(name) not in differing
-    ]
+    own = [name for name in differing if name in family.settings]
+    shown = [name for name in own if _RECORDED.get(name) not in differing]
     parts += [f"{name} {_short(family.settings[name])}" for name in shown[:_MOST_NAMED]]
     if len(shown) > _MOST_NAMED:
         parts.append(f"and {len(shown) - _MOST_NAMED} more settings")
@@ -178,13 +175,12 @@ def _noted(run: Manifest, name: str) -> Mapping[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
+_USUAL = {"labels": "votes", "kl_coef": 0.0, "ema_decay": 0.0, "step_factor": 1.0}
+"""Settings of an arm beside its guard and its rule, with their usual values."""
+
+
 def _settings(run: Manifest) -> Mapping[str, Any]:
-    names = (
-        "labels",
-        "kl_coef",
-        "ema_decay",
-        *(() if matched_target(run.arm) else ("step_factor",)),
-    )
+    names = [name for name in _USUAL if name != "step_factor" or not matched_target(run.arm)]
     others = {name: run.config[name] for name in names if name in run.config}
     rule = {**_rule_defaults(run), **_noted(run, "rule_options")}
     return {**short_names(_noted(run, "guard")), **rule, **others}
@@ -200,8 +196,7 @@ def _name(base: str, run: Manifest, of_arm: Sequence[Mapping[str, Any]]) -> str:
     own = _settings(run)
     shared = [key for key in of_arm[0] if all(key in other for other in of_arm)]
     differing = [key for key in shared if any(o[key] != of_arm[0][key] for o in of_arm)]
-    defaults = {**USUAL, **_rule_defaults(run)}
-    defaults |= {"labels": "votes", "kl_coef": 0.0, "ema_decay": 0.0, "step_factor": 1.0}
+    defaults = {**USUAL, **_rule_defaults(run), **_USUAL}
     if all(key in defaults and own[key] == defaults[key] for key in differing):
         return base
     return f"{base} ({', '.join(f'{key}={own[key]}' for key in differing)})"

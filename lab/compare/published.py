@@ -123,6 +123,8 @@ class Setting(NamedTuple):
     data: str
 
 
+_OTHER = Setting("", "")
+"""Of a task for which nothing is printed."""
 _MODELS = {"llama": LLAMA, "qwen": QWEN, "qwen3": QWEN3}
 _DATA = {"math500": MATH, "amc": AMC, "aime24": AIME24, "aime25": AIME25}
 
@@ -222,17 +224,15 @@ def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """
     rows = []
     for comparison in comparisons:
-        setting, found = setting_of(comparison.task), metrics(comparison)
+        setting, found = setting_of(comparison.task) or _OTHER, metrics(comparison)
         # All arms of a seed start from one model, so their mean is the seed's start.
         _, seed = np.unique(found.index.get_level_values("replicate"), return_inverse=True)
         ours = {BASE: group_mean(floats(found, "pass_start"), seed, 1 + int(seed.max()))}
         ours |= {arm: floats(metrics_of(found, arm), "pass_final") for arm in comparison.arms}
         printed = [m for model, data, m in PASS_AT_1 if Setting(model, data) == setting]
         for method in dict.fromkeys([*ours, *printed]):
-            value, note = None, ""
-            if setting is not None:
-                value = PASS_AT_1.get((setting.model, setting.data, method))
-                note = note_on_pass(setting, method)
+            value = PASS_AT_1.get((setting.model, setting.data, method))
+            note = note_on_pass(setting, method)
             rows.append(_row(comparison, method, ours.get(method, np.empty(0)), value, note))
     return pd.DataFrame(rows, columns=["world", "task", "model", "data", "method", *NUMBERS])
 
@@ -246,15 +246,13 @@ def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """
     rows = []
     for comparison in comparisons:
-        setting, found = setting_of(comparison.task), metrics(comparison)
+        setting, found = setting_of(comparison.task) or _OTHER, metrics(comparison)
         if not np.isfinite(floats(found, TOTAL)).any():
             continue
         for method, fate in itertools.product(comparison.arms, (*CELLS, TOTAL)):
-            value, note = None, ""
-            if setting is not None:
-                value = published_fate(setting, method, fate)
-                note = note_on_fate(setting, method, fate)
             ours = floats(metrics_of(found, method), fate)
+            value = published_fate(setting, method, fate)
+            note = note_on_fate(setting, method, fate)
             rows.append(_row(comparison, method, ours, value, note) | {"fate": fate})
     keys = ["world", "task", "model", "data", "method", "fate"]
     return pd.DataFrame(rows, columns=[*keys, *NUMBERS])
@@ -267,8 +265,8 @@ def _row(
     value: float | None,
     note: str,
 ) -> dict[str, object]:
-    model, data = setting_of(comparison.task) or ("", "")
-    place = {"world": comparison.world, "task": comparison.task, "model": model, "data": data}
+    place = {"world": comparison.world, "task": comparison.task}
+    place |= (setting_of(comparison.task) or _OTHER)._asdict()
     found, published = estimate(ours), math.nan if value is None else value
     numbers = (found.mean, found.sd, found.n, published, note)
     return {**place, "method": method, **dict(zip(NUMBERS, numbers, strict=True))}

@@ -131,8 +131,8 @@ def headline(comparison: Comparison, table: pd.DataFrame | None = None) -> list[
 
 def _damage(table: pd.DataFrame) -> Finding:
     name = f"Problems that {title(BASELINE)} makes worse"
-    if BASELINE not in _arms(table):
-        return Finding("damage", name, (), f"no run of {title(BASELINE)}")
+    if lacking := _lacking(table, BASELINE):
+        return Finding("damage", name, (), lacking)
     value = estimate(floats(metrics_of(table, BASELINE), "TotalDeg"))
     text = f"TotalDeg {value.mean:.1f} % [{interval_of(value, 'replicate', signed=False)}]"
     part = Quantity("TotalDeg", value, text)
@@ -316,7 +316,7 @@ def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str) -> dict[str, object]
         "arm": arm,
         "n": len(own),
         "steps": ", ".join(f"{step:g}" for step in steps if trains(arm)),
-        "edge": ", ".join(edge.side for edge in edges(own, "step", grid) if trains(arm)),
+        "edge": ", ".join(side for *_, side in edges(own, "step", grid) if trains(arm)),
         **{name: found[name] for name in SHOWN},
         "update": float(floats(own, "update_norm").mean()) / moved if moved else np.nan,
         "seconds": estimate(floats(own, "seconds")).mean,

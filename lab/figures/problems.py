@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from lab.base.columns import flags, floats, groups, ints, where
+from lab.base.columns import ROUNDING, Bools, Floats, flags, floats, groups, ints, where
 from lab.base.stats import estimate
 from lab.figures.style import (
     BLACK,
@@ -36,12 +37,53 @@ from lab.figures.style import (
 from lab.measures.problems import SCORES, THIRDS
 from lab.trace.schema import ROUTES
 
-_KIND_COLOURS = {"correct": GREEN, "other": PALE, "unparseable": GREY}
-_ANSWER_COLOURS = (VERMILLION, ORANGE, PURPLE, SKY, BLUE, BLACK)
-"""Of answers that are not known to be right, those with most votes first."""
-_ROUTE_SYMBOLS = dict(zip(ROUTES.values(), ("circle-open", "diamond", "square", "x"), strict=True))
+_AREAS = (
+    ("correct", GREEN),
+    *(("answer", colour) for colour in (VERMILLION, ORANGE, PURPLE, SKY, BLUE, BLACK)),
+    ("other", PALE),
+    ("unparseable", GREY),
+)
+"""Kind and colour of the areas of votes from the bottom up, answers with most votes first. The
+wrong label of a trace without votes is drawn as an answer."""
+AREA_KINDS = tuple(kind for kind, _ in _AREAS)
+_ANSWERS = [place for place, kind in enumerate(AREA_KINDS) if kind == "answer"]
 LONGEST = 40
 """Characters of an answer in a legend."""
+
+
+def _looks() -> Iterator[tuple[int, dict[str, Any]]]:
+    """Row and look of every trace that a life can have, in the order of `life_lines`."""
+
+    def look(hover: str, mode: str = "lines", **others: Any) -> dict[str, Any]:
+        hover = f"visit %{{x}}: {hover}<extra>%{{fullData.name}}</extra>"
+        return {"mode": mode, "hovertemplate": hover, **others}
+
+    def mark(meta: str, name: str, hover: str, symbol: str, colour: str, size: int = 8) -> Any:
+        marker = {"symbol": symbol, "size": size, "color": colour}
+        ring = {"line": {"width": 1.5, "color": colour}}
+        return look(hover, "markers", name=name, meta=meta, marker=marker | ring)
+
+    for kind, colour in _AREAS:
+        line = {"width": 0.8, "color": colour}
+        filled = {"stackgroup": "votes", "fillcolor": translucent(colour, 0.75)}
+        yield 1, look("%{y:.1f} % of votes", meta=kind, line=line, **filled)
+    # Filled where the label is the true answer, ringed where it just changed.
+    label = "label %{customdata}"
+    yield 2, mark("right", "label is right", label, "square", GREEN)
+    yield 2, mark("wrong", "label is wrong or unknown", label, "x-thin", VERMILLION)
+    yield 2, mark("changed", "label changed", label, "diamond-tall-open", GREY, 13)
+    rates = (("FR", "flip_rate", VERMILLION, "solid"), ("weight", "weight", BLUE, "dash"))
+    for name, column, colour, dash in rates:
+        line = {"color": colour, "width": 2, "dash": dash}
+        yield 3, look("%{y:.3g}", name=name, meta=column, line=line)
+    for (code, name), symbol in zip(ROUTES.items(), _ROUTE_SYMBOLS, strict=True):
+        colour = GREY if name == "Stable" else ROUTE_COLOURS[name]
+        hover = f"{name}, weight %{{customdata:.3g}}"
+        yield 4, mark(f"route {code:d}", name, hover, symbol, colour)
+
+
+_ROUTE_SYMBOLS = ("circle-open", "diamond", "square", "x")
+_LOOKS = list(_looks())
 
 
 def shortened(text: str) -> str:
@@ -49,10 +91,35 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def area_title(area: str, kind: str) -> str:
-    """The name of an area of votes in a legend (not escaped)."""
-    known = kind == "correct" and area != "true answer"
-    return shortened(area) + " (correct)" * known
+Line = tuple[int, tuple[str, str] | None, Bools | None, Floats | None, Any]
+"""What a trace of a life shows: place of its look, in `AREA_KINDS` or behind them; name (escaped)
+and kind of an area; (visits,) where marks stand; (visits,) share of an area (0 to 1) or a rate;
+text (escaped) or weight of each mark. None where a trace has none."""
+
+
+def life_lines(
+    life: pd.DataFrame, areas: Iterable[tuple[str, str, Floats]], names: Mapping[int, str]
+) -> Iterator[Line]:
+    """The traces of a life but empty ones; areas are those of `lab.measures.problems.areas`."""
+    spare = iter(_ANSWERS)
+    for area, kind, share in areas:
+        if (share > ROUNDING).any():
+            fixed = kind in AREA_KINDS and kind != "answer"
+            place = AREA_KINDS.index(kind) if fixed else next(spare, _ANSWERS[-1])
+            mark = " (correct)" * (kind == "correct" and area != "true answer")
+            yield place, (safe(shortened(area) + mark), kind), None, share, None
+    training, weight = ints(life, "visit") > 0, floats(life, "weight")
+    right, label = flags(life, "label_correct"), ints(life, "label")
+    texts = np.array([safe(shortened(names.get(i) or f"answer {i}")) for i in label.tolist()])
+    marks = [(own, texts) for own in (right, ~right & (label >= 0), flags(life, "flipped"))]
+    # No value before training, where no guard has spoken.
+    rates = [np.where(training, floats(life, name), np.nan) for name in ("flip_rate", "weight")]
+    routes = [(training & (ints(life, "route") == code), weight) for code in ROUTES]
+    for place, shown in enumerate([*marks, *rates, *routes], len(AREA_KINDS)):
+        if isinstance(shown, np.ndarray):
+            yield place, None, None, shown, None
+        elif shown[0].any():
+            yield place, None, shown[0], None, shown[1][shown[0]]
 
 
 def life_figure(
@@ -61,7 +128,7 @@ def life_figure(
     """One problem over its visits.
 
     Every trace says in `meta` what it draws: the kind of an area, `right`, `wrong`, `changed`, a
-    column of the life, or `route` and its code. The report's script fills in other lives by it.
+    column of the life, or `route` and its code.
 
     Args:
         life: from `lab.measures.problems.problem_life`.
@@ -75,105 +142,27 @@ def life_figure(
         row_heights=(0.5, 0.09, 0.28, 0.13),
         vertical_spacing=0.035,
     )
-    for row, traces in enumerate(
-        (_areas(areas), _labels(life, names or {}), _rates(life), _routes(life)), start=1
-    ):
-        for trace in traces:
-            figure.add_trace(trace, row=row, col=1)
+    visit = ints(life, "visit")
+    parts = [(*key, floats(own, "share")) for key, own in groups(areas, ["area", "kind"])]
+    for place, area, chosen, y, custom in life_lines(life, parts, names or {}):
+        row, look = _LOOKS[place]
+        x = visit if chosen is None else visit[chosen]
+        flat = np.zeros(len(x))
+        own: dict[str, Any] = {"x": x, "y": flat if y is None else y, "customdata": custom}
+        if area is not None:
+            own |= {"name": area[0], "meta": area[1], "y": 100 * own["y"]}
+        figure.add_trace(go.Scatter(**look | own), row=row, col=1)
     figure.update_yaxes(title_text="% of votes", range=[0, 100], row=1)
     figure.update_yaxes(title_text="FR, weight", range=[-0.06, 1.06], tickvals=[0, 0.5, 1], row=3)
     for row, name in ((2, "label"), (4, "route")):
         figure.update_yaxes(
             tickvals=[0], ticktext=[name], range=[-1, 1], showgrid=False, ticks="", row=row
         )
-    figure.update_xaxes(range=[-0.5, float(ints(life, "visit").max()) + 0.5])
+    figure.update_xaxes(range=[-0.5, float(visit.max()) + 0.5])
     figure.update_xaxes(title_text="visit (0: before training)", row=4)
     legend = {"y": 1.02, "traceorder": "normal"}
     modebar = {"bgcolor": "rgba(0,0,0,0)", "color": GREY, "activecolor": INK}
     return styled(figure, 600, legend=legend, hovermode="closest", modebar=modebar)
-
-
-def _areas(areas: pd.DataFrame) -> Iterator[go.Scatter]:
-    spare = iter(_ANSWER_COLOURS)
-    for (area, kind), own in groups(areas, ["area", "kind"]):
-        if not floats(own, "share").any():
-            continue
-        colour = _KIND_COLOURS.get(kind) or next(spare, BLACK)
-        yield go.Scatter(
-            x=ints(own, "visit"),
-            y=100 * floats(own, "share"),
-            name=safe(area_title(area, kind)),
-            meta=kind,
-            stackgroup="votes",
-            mode="lines",
-            line={"width": 0.8, "color": colour},
-            fillcolor=translucent(colour, 0.75),
-            hovertemplate="visit %{x}: %{y:.1f} % of votes<extra>%{fullData.name}</extra>",
-        )
-
-
-def _labels(life: pd.DataFrame, names: Mapping[int, str]) -> Iterator[go.Scatter]:
-    """A mark per visit, filled where the label is the true answer, ringed where it just changed."""
-    right, label = flags(life, "label_correct"), ints(life, "label")
-    shown = np.array([safe(shortened(names.get(i) or f"answer {i}")) for i in label.tolist()])
-    for chosen, meta, name, symbol, colour, size in (
-        (right, "right", "label is right", "square", GREEN, 8),
-        (~right & (label >= 0), "wrong", "label is wrong or unknown", "x-thin", VERMILLION, 8),
-        (flags(life, "flipped"), "changed", "label changed", "diamond-tall-open", GREY, 13),
-    ):
-        hover = "label %{customdata}"
-        yield from _marks(life, chosen, meta, name, hover, shown, symbol, colour, size)
-
-
-def _routes(life: pd.DataFrame) -> Iterator[go.Scatter]:
-    training, weight = ints(life, "visit") > 0, floats(life, "weight")
-    for code, name in ROUTES.items():
-        chosen = training & (ints(life, "route") == code)
-        colour = GREY if name == "Stable" else ROUTE_COLOURS[name]
-        hover = f"{safe(name)}, weight %{{customdata:.3g}}"
-        look = (_ROUTE_SYMBOLS[name], colour)
-        yield from _marks(life, chosen, f"route {code:d}", safe(name), hover, weight, *look)
-
-
-def _marks(
-    life: pd.DataFrame,
-    chosen: np.ndarray,
-    meta: str,
-    name: str,
-    hover: str,
-    custom: np.ndarray,
-    symbol: str,
-    colour: str,
-    size: int = 8,
-) -> Iterator[go.Scatter]:
-    if chosen.any():
-        yield go.Scatter(
-            x=ints(life, "visit")[chosen],
-            y=np.zeros(int(chosen.sum())),
-            customdata=custom[chosen],
-            mode="markers",
-            name=name,
-            meta=meta,
-            marker={"symbol": symbol, "size": size, "color": colour}
-            | {"line": {"width": 1.5, "color": colour}},
-            hovertemplate=f"visit %{{x}}: {hover}<extra>%{{fullData.name}}</extra>",
-        )
-
-
-def _rates(life: pd.DataFrame) -> Iterator[go.Scatter]:
-    """FR and weight; no value before training, where no guard has spoken."""
-    visit = ints(life, "visit")
-    looks = (("FR", "flip_rate", VERMILLION, "solid"), ("weight", "weight", BLUE, "dash"))
-    for name, column, colour, dash in looks:
-        yield go.Scatter(
-            x=visit,
-            y=np.where(visit > 0, floats(life, column), np.nan),
-            mode="lines",
-            name=name,
-            meta=column,
-            line={"color": colour, "width": 2, "dash": dash},
-            hovertemplate="visit %{x}: %{y:.3g}<extra>%{fullData.name}</extra>",
-        )
 
 
 PANELS = (

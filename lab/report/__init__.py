@@ -76,15 +76,10 @@ class Report:
 
         path, worlds, sweeps, skipped = write_report(self.folders, self.output, force=self.force)
         _tell(skipped)
-        for world in worlds:
-            print(one_line(world.name))
-            found = [finding.text for finding in world.findings if finding.parts]
-            for line in (*world.notes, *found):
-                print(f"  {one_line(line)}")
-        for study in step_studies(worlds):
-            print(one_line(f"{HEADING}: {study.name}"))
-            for line in study.words():
-                print(f"  {one_line(line)}")
+        said = [(w.name, [*w.notes, *(f.text for f in w.findings if f.parts)]) for w in worlds]
+        said += [(f"{HEADING}: {study.name}", study.words()) for study in step_studies(worlds)]
+        for name, lines in said:
+            print(one_line(name), *(f"  {one_line(line)}" for line in lines), sep="\n")
         print(path)
         return worlds, sweeps
 

@@ -17,7 +17,7 @@ from guard_core.config import PARTS
 from lab.base import arms
 from lab.base.arms import BASELINE, DEMO_ARMS, GUARD, MATCHED, VOTE, title
 from lab.base.columns import TextTable, finite_mean, floats, ints, select, unique, where
-from lab.base.stats import Estimate, counted, estimate, mean_sd, paired, paired_table
+from lab.base.stats import Estimate, counted, estimate, mean_sd, paired_table
 from lab.base.stats import difference as difference_text
 from lab.compare.collection import Comparison, Grid, Skipped, collect
 from lab.compare.effort import METRIC, own_best, own_best_words
@@ -219,16 +219,15 @@ def overview(world: ReportedComparison) -> pd.DataFrame:
     minus TTRL's (`against`) and minus the vote before training (`over_vote`), in points. The first
     row is this vote, where it was measured.
     """
-    table = with_vote(world.metrics.reset_index(), ["replicate"]).set_index(["arm", "replicate"])
-    counts = Counter(table.index.get_level_values("arm"))
-    bases = {name: metrics_of(table, arm)["pass_final"] for name, arm in _BASES.items()}
-    rows = []
+    table = with_vote(world.metrics.reset_index(), ["replicate"])
+    counts, rows = Counter(table["arm"]), []
     for arm in (*[VOTE] * (counts[VOTE] > 0), *world.comparison.arms):
-        own = metrics_of(table, arm)
-        means = {name: estimate(floats(own, name)) for name in _COLUMNS if name not in bases}
+        own = where(table, arm=arm)
+        means = {name: estimate(floats(own, name)) for name in _COLUMNS if name not in _BASES}
         gaps = {
-            name: paired(pd.Series(own["pass_final"]), base.head(len(base) * (_BASES[name] != arm)))
-            for name, base in bases.items()
+            # Nothing of an arm minus itself.
+            name: difference(table.head(len(table) * (arm != base)), arm, base, METRIC)
+            for name, base in _BASES.items()
         }
         facts = {"arm": arm, "title": world.titles.get(arm, title(arm)), "seeds": counts[arm]}
         rows.append(facts | means | gaps)

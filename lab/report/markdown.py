@@ -75,8 +75,8 @@ def escaped(text: str) -> str:
     return one_line(text)
 
 
-def _escaped(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    head, *rows = [[escaped(cell) for cell in row] for row in (head, *rows)]
+def _escaped(table: TextTable) -> Iterator[str]:
+    head, *rows = [[escaped(cell) for cell in row] for row in (table.head, *table.rows)]
     return TextTable(head, rows).markdown()
 
 
@@ -92,8 +92,7 @@ def markdown(
     """
     lines: list[str] = []
     for world in worlds:
-        table = overview_table(world)
-        lines += [f"## {escaped(world.name)}", "", *_escaped(table.head, table.rows), ""]
+        lines += [f"## {escaped(world.name)}", "", *_escaped(overview_table(world)), ""]
         lines += [f"* {escaped(finding.text)}" for finding in world.findings if finding.parts]
         lines += [f"* {escaped(note)}" for note in world.notes]
         if (lacking := missing(world)) is not None:
@@ -101,14 +100,12 @@ def markdown(
         rows = with_vote(over_steps([world.comparison]), ["replicate"])
         lines += ["", *_metric_table(rows), "", *_difference_table(rows), ""]
     for study in step_studies(worlds):
-        table = study.table()
-        lines += [f"## {escaped(f'{HEADING}: {study.name}')}", ""]
-        lines += [*_escaped(table.head, table.rows), ""]
+        lines += [f"## {escaped(f'{HEADING}: {study.name}')}", "", *_escaped(study.table()), ""]
         lines += [*(f"* {escaped(line)}" for line in study.words()), "", study.how(), ""]
     for found in families(worlds):
         lines += _rules(found)
     for name, table in sweeps:
-        lines += ["", f"## {escaped(name)}", "", *_escaped(table.head, table.rows)]
+        lines += ["", f"## {escaped(name)}", "", *_escaped(table)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -120,7 +117,7 @@ def _metric_table(rows: pd.DataFrame) -> list[str]:
         if any(texts):
             found.append([metric.label, *texts])
     how = "Mean ± standard deviation over the seeds (number of seeds)."
-    return [how, "", *_escaped(["", *map(title, names)], found)]
+    return [how, "", *_escaped(TextTable(["", *map(title, names)], found))]
 
 
 def _difference_table(rows: pd.DataFrame) -> list[str]:
@@ -141,7 +138,7 @@ def _difference_table(rows: pd.DataFrame) -> list[str]:
     ]
     how = "Paired differences in points, 95 % t-interval; **bold** where it leaves zero out."
     head = ["", *(f"{metric.called} - {title(base)}" for base, metric in pairs)]
-    return [how, "", *_escaped(head, cells)]
+    return [how, "", *_escaped(TextTable(head, cells))]
 
 
 def _rules(found: Sequence[Comparison]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from lab.base.arms import GUARD, MATCHED, about, title
 from lab.base.columns import TextTable, finite_mean
 from lab.base.errors import UserError
-from lab.base.files import unwritable, whole
+from lab.base.files import check_parent, unwritable, whole
 from lab.base.settings import flattened
 from lab.base.stats import interval, mean_sd, plus_minus
 from lab.compare.agreement import MEASURED
@@ -436,14 +436,12 @@ def write_report(
 
 def _check(target: Path, force: bool) -> None:
     try:
-        folder, homeless = target.is_dir(), not target.parent.is_dir()
-        foreign = not folder and target.exists() and not is_made_by(target, GENERATOR)
+        if target.is_dir():
+            raise UserError(f"{target}: is a folder; give the name of an HTML file")
+        check_parent(target)
+        foreign = target.exists() and not is_made_by(target, GENERATOR)
     except OSError as error:
         raise unwritable(target, error) from error
-    if folder:
-        raise UserError(f"{target}: is a folder; give the name of an HTML file")
-    if homeless:
-        raise UserError(f"{target}: its folder does not exist; make it or choose another")
     if foreign and not force:
         raise UserError(
             f"{target}: exists and is not a report; choose another -o or add --force to replace it"

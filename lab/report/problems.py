@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +12,11 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from lab.base.columns import ROUNDING, Bools, Floats, Ints, flags, floats, group_mean, ints, where
+from lab.base.columns import Floats, Ints, flags, floats, group_mean, ints, where
 from lab.base.stats import mean_sd
 from lab.compare.collection import Comparison
-from lab.figures.problems import area_title, life_figure, shortened
-from lab.figures.style import FATE_COLOURS, safe
+from lab.figures.problems import AREA_KINDS, Line, life_figure, life_lines
+from lab.figures.style import FATE_COLOURS
 from lab.measures.fate import FATES, FIRST, LAST, Histories, fate_codes, histories
 from lab.measures.problems import areas
 from lab.report.digest import ReportedComparison, slugs
@@ -51,32 +51,20 @@ TOP = 5
 """Answers of a problem that keep an area of their own where a trace has votes."""
 Key = tuple[int, int]
 """Place of the arm, and replicate."""
-_Line = list[Any]
-_KINDS = ("correct", *["answer"] * (1 + TOP), "other", "unparseable")
-"""Areas of `life_template`, from the bottom up; the wrong label of a trace without votes is drawn
-as the first answer."""
-_FIXED = ("correct", "other", "unparseable")
-_SPARE = [place for place, kind in enumerate(_KINDS) if kind not in _FIXED]
-
-
 _SHARE_DIGITS = 3
 
 
-def _mean_rate(visits: pd.DataFrame, found: Histories, first: Ints, length: int) -> Floats:
-    """(histories,) mean match rate over a window from `first` on, or what there is of it."""
+def _mean_rate(visits: pd.DataFrame, found: Histories, first: int = 0, last: int = 0) -> Floats:
+    """(histories,) mean match rate of the first or the last visits, or what there is of them."""
     values = floats(visits, "match_rate")[found.order]
-    place = first[:, None] + np.arange(length)
+    start = np.maximum(found.start, found.last - last + 1) if last else found.start
+    place = start[:, None] + np.arange(first or last)
     there = place <= found.last[:, None]
     sums = np.where(there, values[np.minimum(place, found.last[:, None])], 0.0).sum(axis=1)
     return sums / there.sum(axis=1)
 
 
-def _first_rate(visits: pd.DataFrame, found: Histories) -> Floats:
-    return _mean_rate(visits, found, found.start, FIRST)
-
-
-def _last_rate(visits: pd.DataFrame, found: Histories) -> Floats:
-    return _mean_rate(visits, found, np.maximum(found.start, found.last - LAST + 1), LAST)
+_first_rate, _last_rate = partial(_mean_rate, first=FIRST), partial(_mean_rate, last=LAST)
 
 
 def _flips(visits: pd.DataFrame, found: Histories) -> Floats:
@@ -327,12 +315,13 @@ def replicate_lives(trace: Trace, replicate: int) -> dict[int, dict[str, Any]]:
         names = dict(zip(known["answer"].tolist(), known["text"].astype(str), strict=True))
         life, own = _of_problem(visits, problem), _of_problem(votes, problem)
         own = own.take(np.flatnonzero(np.isin(own["visit"], life["visit"])))
-        training = ints(life, "visit") > 0
+        flips = flags(life, "flipped") & (ints(life, "visit") > 0)
+        lines = life_lines(life, areas(life, own, names, TOP), names)
         lives[problem] = {
             "visit": life["visit"].tolist(),
             "votes": life["n_votes"].tolist(),
-            "flips": int((flags(life, "flipped") & training).sum()),
-            "traces": [*_areas(life, own, names), *_marks(life, training, names)],
+            "flips": int(flips.sum()),
+            "traces": [_packed(life, line) for line in lines],
         }
     return lives
 
@@ -342,12 +331,16 @@ def _of_problem(table: pd.DataFrame, problem: int) -> pd.DataFrame:
     return table.iloc[start:end]
 
 
-def _areas(life: pd.DataFrame, votes: pd.DataFrame, names: Mapping[int, str]) -> Iterator[_Line]:
-    spare, votes_of = iter(_SPARE), floats(life, "n_votes")
-    for name, kind, share in areas(life, votes, names, TOP):
-        if (share > ROUNDING).any():
-            place = _KINDS.index(kind) if kind in _FIXED else next(spare)
-            yield [place, safe(area_title(name, kind)), None, _letters(share, votes_of), None]
+def _packed(life: pd.DataFrame, line: Line) -> list[Any]:
+    """A trace of `life_lines` as the page stores it."""
+    place, area, chosen, y, custom = line
+    x = None if chosen is None else ints(life, "visit")[chosen].tolist()
+    if area is not None and y is not None:
+        return [place, area[0], x, _letters(y, floats(life, "n_votes")), None]
+    numbers = None if y is None else plain(y.round(3))
+    if custom is not None:
+        custom = custom.tolist() if custom.dtype.kind == "U" else plain(custom.round(3))
+    return [place, None, x, numbers, custom]
 
 
 _ZERO, _MOST_VOTES = "0", 10_000
@@ -361,28 +354,6 @@ def _letters(share: Floats, votes: Floats) -> str | list[float]:
     return "".join(chr(ord(_ZERO) + count) for count in counts.astype(int).tolist())
 
 
-def _marks(life: pd.DataFrame, training: Bools, names: Mapping[int, str]) -> Iterator[_Line]:
-    """Label, flip rate, weight and route under the areas, as `life_figure` draws them."""
-    visit, label, route = (ints(life, name) for name in ("visit", "label", "route"))
-    right, flipped = flags(life, "label_correct"), flags(life, "flipped")
-    texts = [safe(shortened(names.get(answer) or f"answer {answer}")) for answer in label.tolist()]
-    weights = plain(floats(life, "weight").round(3))
-    places = itertools.count(len(_KINDS))
-    for chosen in (right, ~right & (label >= 0), flipped):
-        yield from _chosen(next(places), chosen, visit, texts)
-    for name in ("flip_rate", "weight"):
-        values = np.where(training, floats(life, name), np.nan)
-        yield [next(places), None, None, plain(values.round(3)), None]
-    for code in ROUTES:
-        yield from _chosen(next(places), training & (route == code), visit, weights)
-
-
-def _chosen(place: int, chosen: Bools, visit: Ints, texts: Sequence[object]) -> Iterator[_Line]:
-    rows = np.flatnonzero(chosen)
-    if len(rows):
-        yield [place, None, visit[rows].tolist(), None, [texts[row] for row in rows.tolist()]]
-
-
 def life_template() -> go.Figure:
     """`life_figure` of a life with every kind of area, label and route."""
     visit = np.arange(1 + len(ROUTES))
@@ -390,6 +361,6 @@ def life_template() -> go.Figure:
     life = life.assign(label_correct=visit % 2 == 0, flipped=visit > 1, flip_rate=0.0, weight=1.0)
     parts = [
         pd.DataFrame({"visit": visit, "area": f"{place}", "kind": kind, "share": 0.1})
-        for place, kind in enumerate(_KINDS)
+        for place, kind in enumerate(AREA_KINDS)
     ]
     return life_figure(life, pd.concat(parts, ignore_index=True))

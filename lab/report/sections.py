@@ -108,11 +108,6 @@ NO_PAIR = "Nothing to pair: no two arms share a seed, or their scores were not m
 PAIR_METRICS = ("pass_final", "TotalDeg")
 
 
-def _fates(world: ReportedComparison) -> Iterator[Piece]:
-    figure = fate_bars(world.metrics, world.titles)
-    yield Drawing(figure, "Stacked bars of fates per arm")
-
-
 def _paired(world: ReportedComparison) -> Iterator[Piece]:
     if not world.pairs:
         yield Absent("No reference: neither TTRL with another arm nor a vote before training.")
@@ -132,11 +127,6 @@ def first(world: ReportedComparison) -> Drawing:
     """The one figure of the first screen."""
     figure = arm_curves(world.dynamics, PROGRESS_PANELS[-1:], world.titles, 215)
     return Drawing(figure, "pass@1 of all arms over training")
-
-
-def _progress(world: ReportedComparison) -> Iterator[Piece]:
-    figure = training_progress(world.dynamics, world.titles)
-    yield Drawing(figure, "FR, MR and pass@1 of all arms over training")
 
 
 def _window(world: ReportedComparison) -> Iterator[Piece]:
@@ -190,10 +180,6 @@ def _scissor(world: ReportedComparison) -> Iterator[Piece]:
     widths = with_fates(world, lambda arm: window_width(*degraded(arm)))
     figure = scissor_panels(thirds, widths, world.titles)
     yield Drawing(figure, "Wrong labels, survival space, wins and window of degraded problems")
-
-
-def _predicted(world: ReportedComparison) -> Iterator[Piece]:
-    return (_prediction(world, a) for a in (BASELINE, GUARD) if a in world.comparison.arms)
 
 
 def _prediction(world: ReportedComparison, arm: str) -> Piece:
@@ -288,7 +274,7 @@ SECTIONS = (
         "right (left) to lost or always wrong (right). A fate compares a problem's label "
         "accuracy, the share of votes for the true answer, over its first three visits with that "
         "over its last five. L/D, at the end of the bar, is Learned by Degraded.",
-        _fates,
+        lambda own: [Drawing(fate_bars(own.metrics, own.titles), "Stacked bars of fates per arm")],
         needs_fates=True,
     ),
     Section(
@@ -306,7 +292,12 @@ SECTIONS = (
         "FR is the share of problems whose label changed since their last visit, MR the share of "
         "votes that the label got, pass@1 the chance that one response is right. A flip rate that "
         "falls while pass@1 falls too means that wrong answers have won. " + BANDS,
-        _progress,
+        lambda own: [
+            Drawing(
+                training_progress(own.dynamics, own.titles),
+                "FR, MR and pass@1 of all arms over training",
+            )
+        ],
     ),
     Section(
         "window",
@@ -347,7 +338,7 @@ SECTIONS = (
         "that a lost problem of a run scores above a kept one, .5 for a score without information. "
         "All votes so far: a logistic regression, fitted on other replicates; it reads no true "
         "answer when it scores. Bands are 95 % bootstraps over replicates.",
-        _predicted,
+        lambda own: (_prediction(own, a) for a in (BASELINE, GUARD) if a in own.comparison.arms),
         needs_fates=True,
     ),
     Section(
