@@ -16,14 +16,14 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from lab.base.columns import TextTable, floats, unique
+from lab.base.columns import TextTable, floats, select, unique
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.settings import to_values
 from lab.base.stats import LEVEL, estimate, with_interval
 from sim.settings.config import SEARCH_ARMS, SEARCH_LRS, Objective, SimConfig
 from sim.settings.populations import sizes
-from sim.studies.jobs import FILES, Value, check_axis, check_files, contents, job_of, read
+from sim.studies.jobs import FILES, Value, assign, check_axis, check_files, contents, job_of, read
 from sim.studies.sweep import claimed, run_jobs
 
 AXES: Mapping[str, tuple[Value, ...]] = {
@@ -145,7 +145,7 @@ def run_search(
         One row per run: round, candidate (its title), arm, lr, response and the columns of
         `run_sweep` from replicate on.
     """
-    bases = [replace(search.base, **cell) for cell in search.cells[:: len(search.lrs)]]
+    bases = [assign(search.base, cell) for cell in search.cells[:: len(search.lrs)]]
     files = contents((name, getattr(base, name)) for base in bases for name in FILES)
     left = search.candidates(files)
     for base in bases:
@@ -184,17 +184,14 @@ def scores(rows: pd.DataFrame, lrs: Sequence[float]) -> pd.DataFrame:
         over sets and replicates), mean and minimum of them, the mean minus that of the vote before
         training, and replicates.
     """
-    means = rows.pivot_table(
-        index="candidate",
-        columns=["lr", "response"],
-        values=["pass_final", "maj_start"],
-        sort=False,
-    ).dropna()
-    table = means["pass_final"].T.groupby(level="lr").mean().T.reindex(columns=list(lrs)).dropna()
-    mean, vote = table.mean(axis=1), means["maj_start"].mean(axis=1)[table.index]
-    counts = rows.groupby("candidate")["replicate"].nunique()[table.index]
-    own = {"mean": mean, "minimum": table.min(axis=1), "minus_vote": mean - vote}
-    return table.assign(**own, replicates=counts)
+    cells = rows.pivot_table(index="candidate", columns=["lr", "response"], values="pass_final")
+    rows = select(rows, rows["candidate"].isin(cells.dropna().index))
+    table = rows.pivot_table(index="candidate", columns="lr", values="pass_final", sort=False)
+    table = table.reindex(columns=list(lrs)).dropna()
+    of = rows.groupby("candidate")
+    mean, vote, counts = table.mean(axis=1), of["maj_start"].mean(), of["replicate"].nunique()
+    own = {"mean": mean, "minimum": table.min(axis=1), "minus_vote": mean - vote[table.index]}
+    return table.assign(**own, replicates=counts[table.index])
 
 
 def results(rows: pd.DataFrame, lrs: Sequence[float], objective: str) -> pd.DataFrame:
