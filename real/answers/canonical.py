@@ -58,17 +58,24 @@ def _item(node: Node) -> Node:
         node = plain
     if node.kind not in _HELD:
         return node
-    names = {p.parts[0] for p in node.parts if (p.kind, p.text) == ("rel", "=")}
+    names = {p.parts[0] for p in node.parts if p.text == "=" or _is_label(p)}
     # Of several equations the names say which is which, and beside conditions that they are some.
     are_conditions = any(part.kind == "rel" and part.text != "=" for part in node.parts)
     keeps = (len(names) > 1 or are_conditions) and node.kind in ("list", r"\{\}", "()")
     kept = [p for p in node.parts if p.kind != "rel" or p.text != r"\in" or p.parts[1] != REALS]
     kept = kept if kept and node.kind == "list" else node.parts
-    parts = tuple(_sides(p) if keeps and p.kind == "rel" else _item(p) for p in kept)
+    parts = tuple(
+        _sides(p) if keeps and (p.kind == "rel" or _is_label(p)) else _item(p) for p in kept
+    )
     is_plain = node.kind == "list" and not any(part.kind == "rel" for part in parts)
+    is_plain = is_plain and not (node.text == "or" and all(p.kind == "name" for p in parts))
     if node.kind == "list" and len(parts) == 1:
         return parts[0]
     return node._replace(parts=parts, text="," if is_plain else node.text)
+
+
+def _is_label(node: Node) -> bool:
+    return node.text == ":" and node.parts[0].kind == "word"
 
 
 def _sides(node: Node) -> Node:
@@ -96,7 +103,7 @@ def _without(node: Node) -> Node:
         return first.parts[0] if len(first.parts) == 1 else node
     if kind == "sum" and first == REALS and len(parts) == 2 and parts[1].kind == "neg":
         return Node("setop", r"\setminus", (first, parts[1].parts[0]))
-    if kind == "setop" and text == ":" and first.kind == "word":
+    if _is_label(node):
         return parts[-1]
     if kind == "rel" and _asks(node):
         return parts[-1]

@@ -64,6 +64,10 @@ class Equality:
         if known is None:
             writer = _Writer()
             tree = tree_of(text)
+            if tree and tree.kind == r"\{\}" and len(tree.parts) == 1:
+                # The set of one number is the number.
+                is_nested = tree.parts[0].kind == r"\{\}" or tree.parts[0] in EMPTY
+                tree = tree if is_nested else tree.parts[0]
             known = f"text {text}" if tree is None else writer.key(tree)
             self._keys[text] = known
             if writer.is_beyond:
@@ -95,7 +99,7 @@ class _Writer:
         if kind == "env" and text == "matrix":
             return self.key(node._replace(text="pmatrix"))
         if len(_signed(node)) > 1:
-            return self.listed(Node("list", ",", _signed(node)))
+            return self.key(Node("list", ",", _signed(node)))
         is_set = text != "=" and (kind in ("rel", "setop", "list") or node in NAMED)
         is_set = is_set or (kind == r"\{\}" and parts[0].kind == "rel")
         for written in (set_key,) * is_set + (_WRITTEN.get(kind, _scalar),):
@@ -122,8 +126,7 @@ class _Writer:
                 labels[i], parts[i] = f"{write(part.parts[0])}=", part.parts[1]
         is_told = len(set(labels)) > 1
         keys = [label * is_told + self.key(p) for label, p in zip(labels, parts, strict=True)]
-        is_nested = node.kind == r"\{\}" and (parts[0].kind == r"\{\}" or parts[0] in EMPTY)
-        return keys[0] if len(keys) == 1 and not is_nested else f"set<{'|'.join(sorted(keys))}>"
+        return f"{'or ' * (node.text == 'or')}set<{'|'.join(sorted(keys))}>"
 
 
 def _scalar(node: Node) -> str:

@@ -219,8 +219,8 @@ class _Reader:
                 self.at += 1
                 exponent = self.script()
                 n_powers += 1
-                if exponent.text == r"\circ" or exponent.text[:1] == "'":
-                    mark = DEGREE if exponent.text == r"\circ" else exponent.text
+                if exponent.text in (r"\circ", "o") or exponent.text[:1] == "'":
+                    mark = exponent.text if exponent.text[0] == "'" else DEGREE
                     node, n_powers = Node("post", mark, (node,)), n_powers - 1
                 else:
                     node = Node("pow", parts=(node, exponent))

@@ -91,7 +91,8 @@ def _set(node: Node, names: Point) -> Cuts:
             return ends
     if kind == r"\{\}" and parts[0].kind == "rel":
         return _set(Node("list", ",", parts), names)
-    if kind == r"\{\}":
+    if kind in (r"\{\}", "num", "neg", "div"):  # `\mathbb{R}\setminus {2}` lost its braces
+        parts = parts if kind == r"\{\}" else (node,)
         points = ([_end(part, False), _end(part, True)] for part in parts)
         return reduce(_union, points)
     if kind == "setop" and text in _COMBINED:

@@ -47,7 +47,8 @@ _HIDDEN = re.compile(
     r"|\\(?:boxed|fbox)\s*\{\s*\}|\\m?(?:left|right)\s*\."
 )
 _UNION = re.compile(r"(?<=[)\]])\s*U\s*(?=[(\[])")
-_COMMAND = re.compile(r"\\(?:\\|([A-Za-z]+)\*?(\s*\{)?)")
+_POWER_OF_TEN = re.compile(r"(?<=\d) ?x ?(?=10 ?\^)")
+_COMMAND = re.compile(r"\\(?!times\s*\\(?:vec|hat|over))(?:\\|([A-Za-z]+)\*?(\s*\{)?)")
 
 
 def folded(text: str) -> str:
@@ -61,6 +62,7 @@ def folded(text: str) -> str:
     text = _DOUBLED.sub(
         r"\\", " ".join(_UNION.sub(r"\\cup ", text.replace("...", r"\ldots ")).split())
     )
+    text = _POWER_OF_TEN.sub(r"\\cdot ", text)
     text = _MARKS_BEHIND.sub("", _COMMAND.sub(_rewritten, _HIDDEN.sub("", text)))
     for mark in ("**", "__", "*"):
         if len(text) > 2 * len(mark) and text.startswith(mark) and text.endswith(mark):
@@ -92,7 +94,8 @@ _TOKEN = re.compile(
         |[1-9]\d{{0,2}}(?:{_BETWEEN}\d{{3}}(?!\d))+(?:\.\d+)?
         |\d+\.\d{{3}}(?:\\,\d{{3}})*\\,\d{{1,3}}(?!\d))
     |(?P<period>\d*\.\d*\ ?(?:\\overline\ ?\{{?\ ?\d+\ ?\}}?|\(\d+\)|{_DOT}(?:\d*{_DOT})?))
-    |(?P<odd>\d+(?:\.\d+){{2,}})
+    |(?P<odd>\d+(?:\.\d+){{2,}}|\d\d?\ ?:\ ?0\d(?:\ ?:\ ?\d\d)?
+        |\d{{4}}-\d\d-\d\d(?!\d)|\d\d?/\d\d?/\d{{4}}(?!\d))
     |(?P<num>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{{1,3}}(?![\d.A-Za-z]))?)
     |(?P<env>\\(?:begin|end)\s*\{{\s*[A-Za-z]+\*?\s*\}})
     |(?P<text>\\(?:{"|".join(sorted(TEXTS))})\s*\{{)
@@ -122,13 +125,13 @@ def tokens(text: str, depth: int = 0, in_text: bool = False) -> list[Token]:
         if kind == "space":
             spaced = spaced or piece.strip(r"\!") != ""
             continue
-        if kind == "grouped" and depth and re.search(",[1-9]", piece):  # (1,234) is a pair
+        if kind == "grouped" and depth and re.search(r"(?<!\\),[1-9]", piece):  # (1,234) is a pair
             kind, piece = "num", piece.partition(",")[0]
             position = match.start() + len(piece)
         if kind in ("grouped", "period", "num"):
             made = [Token("num", _number(kind, piece))]
         elif kind == "odd":
-            made = [Token("word", piece)]
+            made = [Token("word", piece.replace(" ", ""))]
         elif kind == "env":
             made = [Token("op", re.sub(r"[\s*]", "", piece))]
         elif kind == "text":

@@ -63,8 +63,8 @@ class Point(dict[str, Value]):
         code = ord(name[-1])
         is_negative = (0, code, ~code, code >> 1, 0, 1)[self._salt] & 1
         size = 300 + zlib.crc32(f"{name} {self._salt}".encode()) % 3001
-        # Also far from 0, where `|x-9|` is not `9-x`.
-        size = Fraction(size, 1009) + (size if self._salt >= N_NEAR else 0)
+        # Also whole and far from 0, where `|x-9|` is not `9-x` and a floor may be the ceiling.
+        size = Fraction(size // 6 * 6) if self._salt >= N_NEAR else Fraction(size, 1009)
         self[name] = -size if is_negative else size
         return self[name]
 
@@ -74,12 +74,12 @@ N_POINTS, N_NEAR = 6, 4
 
 
 def at_points(function: Callable[[Point], Any]) -> list[Any]:
-    """What a function gives at all points; None where that is beyond the limits far from 0."""
+    """What a function gives at all points; None where they are far from 0 and there is none."""
     found: list[Any] = []
     for salt in range(N_POINTS):
         try:
             found.append(function(Point(salt)))
-        except LimitError:
+        except NoValueError:
             if salt < N_NEAR:
                 raise
             found.append(None)
@@ -122,9 +122,10 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
 
 
 def _is_ordered(factors: tuple[Node, ...]) -> bool:
-    """`f(2)`, which is no product, and `AB`, which may be one of matrices or no product at all."""
+    """`f(2)`, which is no product, and those of matrices as `AB` or vectors, or none at all."""
     return all(node.kind == "name" and node.text.isupper() for node in factors) or any(
-        left.text in ("f", "g", "h") and right.kind == "()" for left, right in pairwise(factors)
+        (left.text in ("f", "g", "h") and right.kind == "()") or right.text == r"\times"
+        for left, right in pairwise(factors)
     )
 
 
@@ -237,7 +238,7 @@ _OPERATIONS: dict[str, Callable[..., Value]] = {
     "mixed": add, "neg": lambda a: -a, "div": ratio, "pow": _power, "root": _root, "post": _marked,
     "func": lambda *inner: _function(inner[-1][1:], *inner[:-1]), "binom": _binomial, "||": abs,
     r"\lfloor\rfloor": lambda a: a - a % 1, r"\lceil\rceil": lambda a: a + -a % 1,
-    **dict.fromkeys(("()", "[]", r"\{\}"), lambda a: a),
+    "()": lambda a: a, "[]": lambda a: a,
 }  # fmt: skip
 
 
