@@ -155,7 +155,7 @@ def _names(node: Node, value: Node) -> bool:
             return True
         points = parts[1:] if parts[0].text == "m" else parts
         return all(part.kind == "cmd" or part.text.isupper() for part in points)
-    if kind in ("()", r"\{\}") or (kind == "setop" and text == ":") or kind == "post":
+    if kind in ("()", r"\{\}") or (kind == "setop" and not text.strip(": ")) or kind == "post":
         return all(_names(part, value) for part in parts)
     # `x+y=1` and `|x|=2` are equations, and so is `a+b=0`.
     is_free = kind == "prod" or (not names_in(node) & _COORDINATES and value.text != "0")

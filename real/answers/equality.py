@@ -42,7 +42,7 @@ from real.answers.values import (
 )
 
 _TURNED = {">": "<", r"\ge": r"\le", r"\supset": r"\subset", r"\supseteq": r"\subseteq"}
-_SYMMETRIC = ("=", r"\ne", r"\approx", r"\cap", r"\cup")
+_SYMMETRIC = ({"="}, {r"\ne"}, {r"\approx"}, {r"\cap"}, {r"\cup"})
 
 
 class Equality:
@@ -112,7 +112,7 @@ class _Writer:
         if kind in ("list", r"\{\}"):
             return self.listed(node)
         keys = [self.key(part) for part in parts]
-        if text in _SYMMETRIC:
+        if set(text.split()) in _SYMMETRIC:
             keys.sort()
         inside = f"<{'|'.join(keys)}>" if keys else ""
         return f"{kind}{text if keys else ' ' + text}{inside}"

@@ -12,7 +12,7 @@ def words(text: str) -> frozenset[str]:
 
 _SIGNS = {
     "-": "\u2212\u2012\u2013\u2014\u2010\u2011", "'": "\u2032\u2019\u2018\u00b4",
-    "|": "\u2223\u01c0\u2502", "": "\u20ac\u00a3\u00a5\u20b9\u201c\u201d\"`", "/": "\u00f7\u2215\u2044",
+    "|": "\u2223\u01c0\u2502", "": "\u20ac\u00a3\u00a5\u20b9\u201c\u201d", "/": "\u00f7\u2215\u2044",
     ":": "\u2236", r"\|": "\u2016", r"\cdot ": "\u00d7\u00b7\u22c5\u2219\u2022\u2217",
     r"\emptyset ": "\u2205\u2300\u00d8", r"^{\circ}": "\u00b0\u00ba", r"\le ": "\u2264\u2a7d",
     r"\ge ": "\u2265\u2a7e", r"\ne ": "\u2260", r"\approx ": "\u2248", r"\equiv ": "\u2261",
@@ -70,22 +70,18 @@ _BARE = words("""sqrt infinity infty inf cup union cap cdot choose asin acos ata
 BARE = _BARE | (FUNCTIONS - {"sec"})
 """Commands that are known without their backslash, too."""
 SHORT_WORDS = words("or no if of is to it on am pm")
-_UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph kmh m cm mm km dm nm
+UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph kmh m cm mm km dm nm
     meter metre centimeter centimetre millimeter millimetre kilometer kilometre g gram kg mg
     kilogram milligram lb pound ounce oz ton tonne s sec second min minute h hr hour day week
     month year yr ms l liter litre ml milliliter millilitre gallon gal quart pint acre hectare
-    ha dollar cent usd euro rupee yen yuan peso newton joule watt volt kw kwh hz hertz ampere ohm pascal
-    kelvin knot bit byte way person people L N J W V percent pct degree deg""")  # fmt: skip
+    ha dollar cent usd euro rupee yen yuan peso newton joule watt volt kw kwh hz hertz ampere
+    ohm pascal kelvin knot bit byte way person people L N J W V percent pct degree deg""")  # fmt: skip
 _LINKS = words("square squared cubic cubed sq cu fl per / *")
-RAW_UNITS = words("cm mm km kg ft lb hr ml yd oz")
-"""Units of two letters that are known behind a number and a space outside of text, too."""
-TEXT_UNITS = words("m s h g L N J W V")
-"""Units of one letter that are known behind a number in text."""
 
 
 def is_unit(text: str) -> bool:
     """A unit that answers have or lack by chance, in any number: `square inches`, `km / h`."""
     named = [word for word in text.split() if word[0] != "^" and word.lower() not in _LINKS]
     return bool(named) and all(
-        not _UNITS.isdisjoint((one, one.lower(), one.lower().removesuffix("s"))) for one in named
+        not UNITS.isdisjoint((one, one.lower(), one.lower().removesuffix("s"))) for one in named
     )

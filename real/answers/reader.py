@@ -22,7 +22,7 @@ Brackets that only group stay in the tree, so its text needs no rule for when to
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from functools import partial
 from typing import NamedTuple
 
 from real.answers.notation import FUNCTIONS, GREEK, words
@@ -50,6 +50,7 @@ _RELATIONS = words(r"""= < > \le \ge \ne \in \notin \to \approx \equiv \sim \sim
     \subseteq \supset \supseteq \perp \parallel \propto \Rightarrow \implies \iff | \mid \mod
     \bmod \ll \gg""")  # fmt: skip
 _SET_SIGNS = words(r"\cup \cap \setminus :")
+_CHAINED = {"rel": _RELATIONS, "setop": _SET_SIGNS}
 _SIGNS = {"+": "", "-": "neg", r"\pm": "pm", r"\mp": "mp"}
 _PAIRS = {"(": ")", "[": "]", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil",
           r"\langle": r"\rangle"}  # fmt: skip
@@ -58,13 +59,12 @@ _SEPARATORS = {",": ",", ";": ",", "or": "or", "and": "and"}
 _INFIX = {r"\choose": "binom", r"\over": "div"}
 _NO_FACTOR = _RELATIONS | _SET_SIGNS | _CLOSERS | {*_SIGNS, r"\cdot", "/", *_INFIX}
 _OPENERS = frozenset(("{", *_PAIRS))
-_BASES = dict(
-    zip(
-        ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"],
-        "23456789",
-        strict=False,
+_BASES = {
+    name: Node("num", str(base))
+    for base, name in enumerate(
+        ("two", "three", "four", "five", "six", "seven", "eight", "nine"), 2
     )
-)
+}
 """Bases of numbers that are written in words."""
 _ONE_ARGUMENT = words(r"""\overline \vec \hat \widehat \tilde \overrightarrow \dot \ddot \pmod \not
     \mathbb""")  # fmt: skip
@@ -99,45 +99,40 @@ class _Reader:
         self.at += 1
         return token.text
 
-    def items(self, closers: Collection[str] = _CLOSERS) -> Node:
+    def items(self) -> Node:
         """Items between separators up to a closing token, which is left there."""
         outer = self.bars, self.in_braces
         self.bars, self.in_braces = 0, self.tokens[self.at - 1].text == r"\{"
-        items, signs = [self.relation()], set()
+        items, signs = [self.chain("rel")], set()
         if self.next.text in _INFIX:
             kind = _INFIX[self.take()]
-            items = [Node(kind, parts=(bare(items[0]), bare(self.relation())))]
-        while self.next.text not in closers:
-            if not _separator(self.next):
-                raise UnreadableError
-            signs.add(_separator(self.next))
-            self.at += 1
-            if _separator(self.next) in ("or", "and"):  # `1, 2, and 3`
-                signs.add(self.take())
-            if self.next.text not in closers:
-                items.append(self.relation())
+            items = [Node(kind, parts=(bare(items[0]), bare(self.chain("rel"))))]
+        while _separator(self.next):
+            while separator := _separator(self.next):  # also two of them: `1, 2, and 3`
+                signs.add(separator)
+                self.at += 1
+            if self.next.text not in _CLOSERS and not self.next.text.startswith(r"\end"):
+                items.append(self.chain("rel"))
         self.bars, self.in_braces = outer
         if len(items) == 1:
             return items[0]
         return Node("list", signs.pop() if len(signs) == 1 else ",", tuple(items))
 
-    def relation(self) -> Node:
+    def chain(self, kind: str) -> Node:
         """Sides and the signs between them; the first side may be missing, as in `= 5`."""
-        sides, signs = [ZERO_WIDTH if self.next.text in _RELATIONS - {"|"} else self.sets()], []
-        while (self.next.text in _RELATIONS and not (self.next.text == "|" and self.bars)) or (
-            self.next.text == ":" and self.in_braces
-        ):
+        side = self.sum if kind == "setop" else partial(self.chain, "setop")
+        is_missing = self.next.text in _RELATIONS and self.next.text != "|"
+        sides, signs = [ZERO_WIDTH if is_missing else side()], []
+        while self.is_sign(kind):
             signs.append(self.take())
-            sides.append(self.sets())
-        return Node("rel", " ".join(signs), tuple(sides)) if signs else sides[0]
+            sides.append(side())
+        return Node(kind, " ".join(signs), tuple(sides)) if signs else sides[0]
 
-    def sets(self) -> Node:
-        left = self.sum()
-        while self.next.text in _SET_SIGNS and not (self.next.text == ":" and self.in_braces):
-            sign, right = self.take(), self.sum()
-            is_longer = (left.kind, left.text) == ("setop", sign) and sign != r"\setminus"
-            left = Node("setop", sign, (*(left.parts if is_longer else (left,)), right))
-        return left
+    def is_sign(self, kind: str) -> bool:
+        text = self.next.text
+        if text == ":":
+            return self.in_braces == (kind == "rel")
+        return text in _CHAINED[kind] and not (text == "|" and self.bars)
 
     def sum(self) -> Node:
         terms: list[Node] = []
@@ -149,18 +144,23 @@ class _Reader:
 
     def term(self) -> Node:
         """Factors and quotients; `row` or `over` where no sign says how they are tied."""
-        kind, factors = "prod", [self.factor()]
-        is_slashed = False
+        kind, factors, is_slashed = "prod", [self.factor()], False
         while True:
             token, before = self.next, factors[-1]
             if token.text in (r"\cdot", "/"):
                 is_closed = self.tokens[self.at - 1].text == ")"
                 is_slashed = self.take() == "/"
-                right = self.signed_factor()
+                is_negative = self.next.text == "-" and self.take()
+                right = self.factor()
+                if is_negative:
+                    right = Node("()", parts=(Node("neg", parts=(right,)),))
                 if not is_slashed:
                     factors.append(right)
                 elif kind == "row":  # `3 4/5`
-                    factors, kind = [_mixed(factors, right)], "prod"
+                    fraction = Node("div", parts=(before, right))
+                    if not _mixes(factors[:-1], fraction):
+                        raise UnreadableError
+                    factors, kind = [Node("mixed", parts=(factors[0], fraction))], "prod"
                 elif before.kind == "func" and not is_closed:
                     raise UnreadableError  # the slash of `\sin x/2` may stand within the argument
                 else:
@@ -173,7 +173,7 @@ class _Reader:
                     factors, kind = [self.unit(_tied(kind, factors))], "prod"
             elif self.starts_factor():
                 right = self.base()
-                if len(factors) == 1 and before.kind == "num" and _is_proper(right):
+                if _mixes(factors, right):
                     factors = [self.marked(Node("mixed", parts=(before, right)))]
                     continue
                 factors.append(self.marked(right))
@@ -201,43 +201,32 @@ class _Reader:
             n_bars += token.text == bar and level == 0
         return n_bars
 
-    def signed_factor(self) -> Node:
-        if self.next.text == "-":
-            self.at += 1
-            return Node("()", parts=(Node("neg", parts=(self.factor(),)),))
-        return self.factor()
-
     def factor(self) -> Node:
         return self.marked(self.base())
 
     def marked(self, node: Node) -> Node:
         """The node with what stands behind it: powers, an index, `!`, `'`, a percent sign."""
         n_powers = 0
-        while True:
-            token = self.next
-            if token.text == "^":
-                self.at += 1
-                exponent = self.script()
-                n_powers += 1
-                if exponent.text in (r"\circ", "o") or exponent.text[:1] == "'":
-                    mark = exponent.text if exponent.text[0] == "'" else DEGREE
-                    node, n_powers = Node("post", mark, (node,)), n_powers - 1
-                else:
-                    node = Node("pow", parts=(node, exponent))
-            elif token.text == "_":
-                self.at += 1
-                index = self.script()
-                if node.kind == "num" and index.text in _BASES:
-                    index = Node("num", _BASES[index.text])
+        while (mark := self.next.text) in ("^", "_", "!", "'", "%"):
+            if mark not in ("^", "_"):
+                node = Node("post", self.run(mark), (node,))
+                continue
+            self.at += 1
+            shifted = self.script()
+            if mark == "_":
+                if node.kind == "num":
+                    shifted = _BASES.get(shifted.text, shifted)
                 base, *powers = node.parts if node.kind == "pow" else (node,)  # `x^2_1`
-                node = Node("sub", parts=(base, index))
+                node = Node("sub", parts=(base, shifted))
                 node = Node("pow", parts=(node, *powers)) if powers else node
-            elif token.type == "op" and token.text in ("!", "'", "%"):
-                node = Node("post", self.run(token.text), (node,))
-            elif n_powers > 1:
-                raise UnreadableError
+            elif shifted.text in (r"\circ", "o") or shifted.text[:1] == "'":
+                primes = shifted.text if shifted.text[0] == "'" else DEGREE
+                node = Node("post", primes, (node,))
             else:
-                return node
+                node, n_powers = Node("pow", parts=(node, shifted)), n_powers + 1
+        if n_powers > 1:
+            raise UnreadableError
+        return node
 
     def run(self, sign: str) -> str:
         text = ""
@@ -272,10 +261,8 @@ class _Reader:
         if self.depth > MAX_DEPTH:
             raise UnreadableError
         token = self.next
-        if token.type == "num":
-            node = Node("num", self.take())
-        elif token.type == "let":
-            node = Node("name", self.take())
+        if token.type in ("num", "let"):
+            node = Node("num" if token.type == "num" else "name", self.take())
         elif token.type == "word" and not _separator(token):
             words = []
             while self.next.type == "word" and not _separator(self.next):
@@ -378,20 +365,20 @@ class _Reader:
         return Node("pow", parts=(node, shifts["^"])) if "^" in shifts else node
 
     def environment(self) -> Node:
+        """Rows of cells; an array or a matrix in round or square brackets are one."""
         name = self.take()[len(r"\begin{") : -1]
         if name == "array" and self.next.text == "{":
             while self.take() != "}":
                 pass
-        end = rf"\end{{{name}}}"
+        ends = ("&", r"\\", rf"\end{{{name}}}")
         rows: list[Node] = []
         cells: list[Node] = []
         sign = ""
-        while sign != end:
-            is_empty = self.next.text in ("&", r"\\", end)
-            cells.append(ZERO_WIDTH if is_empty else self.items(("&", r"\\", end)))
-            sign = self.take("&", r"\\", end)
+        while sign != ends[-1]:
+            cells.append(ZERO_WIDTH if self.next.text in ends else self.items())
+            sign = self.take(*ends)
             if sign != "&":
-                if sign != end or cells != [ZERO_WIDTH]:
+                if sign == r"\\" or cells != [ZERO_WIDTH]:
                     rows.append(Node("cells", parts=tuple(cells)))
                 cells = []
         return Node("env", _SAME_ENVIRONMENT.get(name, name), tuple(rows))
@@ -419,17 +406,13 @@ def _separator(token: Token) -> str:
     return _SEPARATORS[token.text] if is_one else ""
 
 
-def _is_proper(node: Node) -> bool:
-    """A fraction of two whole numbers that is less than one."""
-    is_whole = all(part.kind == "num" and part.text.isdigit() for part in node.parts)
-    return node.kind == "div" and is_whole and int(node.parts[0].text) < int(node.parts[1].text)
-
-
-def _mixed(factors: list[Node], bottom: Node) -> Node:
-    whole, fraction = factors[0], Node("div", parts=(factors[-1], bottom))
-    if len(factors) != 2 or whole.kind != "num" or not _is_proper(fraction):
-        raise UnreadableError
-    return Node("mixed", parts=(whole, fraction))
+def _mixes(before: list[Node], fraction: Node) -> bool:
+    """A whole number, and behind it a fraction of two that is less than one."""
+    numbers = [*before, *fraction.parts]
+    is_whole = all(node.kind == "num" and node.text.isdigit() for node in numbers)
+    if len(before) != 1 or fraction.kind != "div" or not is_whole:
+        return False
+    return int(fraction.parts[0].text) < int(fraction.parts[1].text)
 
 
 def _tied(kind: str, factors: list[Node]) -> Node:
@@ -462,7 +445,7 @@ def bare(node: Node) -> Node:
 def read(folded_text: str) -> Node:
     """The tree of a folded text; UnreadableError where it follows no grammar."""
     reader = _Reader(tokens(folded_text))
-    node = ZERO_WIDTH if reader.next is _END else reader.items(("",))
+    node = ZERO_WIDTH if reader.next is _END else reader.items()
     if reader.next is not _END:
         raise UnreadableError
     return node
@@ -501,10 +484,8 @@ def write(node: Node) -> str:
     if kind == "list":
         return (", " if text == "," else rf"\text{{ {text} }}").join(inner)
     if kind in ("rel", "setop"):
-        signs = text.split() if kind == "rel" else [text] * (len(parts) - 1)
-        return inner[0] + "".join(
-            f"{sign} {part}" for sign, part in zip(signs, inner[1:], strict=True)
-        )
+        sides = zip(text.split(), inner[1:], strict=True)
+        return inner[0] + "".join(f"{sign} {side}" for sign, side in sides)
     if kind == "env":
         return rf"\begin{{{text}}}" + r"\\".join(inner) + rf"\end{{{text}}}"
     half = len(kind) // 2

@@ -95,9 +95,11 @@ def _set(node: Node, names: Point) -> Cuts:
         parts = parts if kind == r"\{\}" else (node,)
         points = ([_end(part, False), _end(part, True)] for part in parts)
         return reduce(_union, points)
-    if kind == "setop" and text in _COMBINED:
-        sets = (_set(part, names) for part in parts)
-        return reduce(lambda one, other: _combined(_COMBINED[text], one, other), sets)
+    if kind == "setop" and _COMBINED.keys() >= set(text.split()):
+        found = _set(parts[0], names)
+        for sign, part in zip(text.split(), parts[1:], strict=True):
+            found = _combined(_COMBINED[sign], found, _set(part, names))
+        return found
     if kind == "rel":
         return _where(text.split(), parts, names)
     if kind == "list" and all(part.kind == "rel" for part in parts):
