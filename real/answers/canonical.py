@@ -10,9 +10,8 @@ import re
 from contextlib import suppress
 from functools import lru_cache
 
-from real.answers.notation import is_unit
+from real.answers.notation import folded, is_unit
 from real.answers.reader import DEGREE, ZERO_WIDTH, Node, UnreadableError, is_name, read, write
-from real.answers.tokens import folded
 
 MAX_LENGTH = 1_000
 """Characters. A longer answer is none: it counts as unparseable. Bounds the cost of every rule."""

@@ -55,8 +55,9 @@ _SIGNS = {"+": "", "-": "neg", r"\pm": "pm", r"\mp": "mp"}
 _PAIRS = {"(": ")", "[": "]", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil",
           r"\langle": r"\rangle"}  # fmt: skip
 _CLOSERS = frozenset((*_PAIRS.values(), "}", "", "&", r"\\"))
-_SEPARATORS = {",": ",", ";": ",", "or": "or", "and": "and"}
+_BARS = ("|", r"\|")
 _INFIX = {r"\choose": "binom", r"\over": "div"}
+_TWO_ARGUMENTS = {r"\frac": "div", r"\binom": "binom"}
 _NO_FACTOR = _RELATIONS | _SET_SIGNS | _CLOSERS | {*_SIGNS, r"\cdot", "/", *_INFIX}
 _OPENERS = frozenset(("{", *_PAIRS))
 _BASES = {
@@ -73,6 +74,7 @@ _PLAIN_NAMES = GREEK | words("infty emptyset circ ldots ell vartheta varphi")
 _SAME_ENVIRONMENT = {"bmatrix": "pmatrix", "array": "matrix", "smallmatrix": "matrix"}
 _SPELT = {r"\abs": "||", r"\floor": r"\lfloor\rfloor", r"\ceil": r"\lceil\rceil"}
 _LOOSE = words("sum neg pm mp prod over list rel setop mixed pow sub row unit")
+_MINUS_ONE = Node("neg", parts=(Node("num", "1"),))
 ZERO_WIDTH = Node("row")
 """What stands between two separators, or in `{}`: nothing."""
 
@@ -107,10 +109,9 @@ class _Reader:
         if self.next.text in _INFIX:
             kind = _INFIX[self.take()]
             items = [Node(kind, parts=(bare(items[0]), bare(self.chain("rel"))))]
-        while _separator(self.next):
-            while separator := _separator(self.next):  # also two of them: `1, 2, and 3`
-                signs.add(separator)
-                self.at += 1
+        while self.next.type == "sep":
+            while self.next.type == "sep":  # also two of them: `1, 2, and 3`
+                signs.add(self.take())
             if self.next.text not in _CLOSERS and not self.next.text.startswith(r"\end"):
                 items.append(self.chain("rel"))
         self.bars, self.in_braces = outer
@@ -165,7 +166,7 @@ class _Reader:
                     raise UnreadableError  # the slash of `\sin x/2` may stand within the argument
                 else:
                     factors = [Node("div", parts=(bare(_tied(kind, factors)), bare(right)))]
-            elif token.type == "word" and not _separator(token) and before.kind != "word":
+            elif token.type == "word" and before.kind != "word":
                 is_slashed = False
                 if kind == "row":
                     factors[-1] = self.unit(before)
@@ -185,9 +186,9 @@ class _Reader:
 
     def starts_factor(self) -> bool:
         token = self.next
-        if token.text in ("|", r"\|"):
+        if token.text in _BARS:
             return not self.bars and self.n_bars(token.text) % 2 == 0
-        if token.text in _NO_FACTOR or _separator(token):
+        if token.text in _NO_FACTOR or token.type == "sep":
             return False
         return token.type != "op" or token.text in _OPENERS or token.text.startswith(r"\begin")
 
@@ -263,19 +264,17 @@ class _Reader:
         token = self.next
         if token.type in ("num", "let"):
             node = Node("num" if token.type == "num" else "name", self.take())
-        elif token.type == "word" and not _separator(token):
+        elif token.type == "word":
             words = []
-            while self.next.type == "word" and not _separator(self.next):
+            while self.next.type == "word":
                 words.append(self.take())
             joined = " ".join(words)
             node = Node("word" if len(joined) > 1 else "name", joined)
         elif token.text == "{":
             inner = self.group()
             node = Node("()", parts=(inner,)) if inner.kind in _LOOSE else inner
-        elif token.text in _PAIRS:
+        elif token.text in _PAIRS or token.text in _BARS:
             node = self.bracket()
-        elif token.text in ("|", r"\|"):
-            node = self.between_bars()
         elif token.text.startswith(r"\begin"):
             node = self.environment()
         elif token.type == "cmd" and token.text not in _NO_FACTOR:
@@ -287,20 +286,18 @@ class _Reader:
 
     def bracket(self) -> Node:
         opener = self.take()
-        inner = ZERO_WIDTH if self.next.text in _PAIRS.values() else self.items()
-        closer = self.take(_PAIRS[opener], *((")", "]") if opener in ("(", "[") else ()))
+        if opener in _BARS:
+            self.bars += 1
+            inner = self.sum()
+            self.bars -= 1
+        else:
+            inner = ZERO_WIDTH if self.next.text in _PAIRS.values() else self.items()
+        closers = (")", "]") if opener in ("(", "[") else (_PAIRS.get(opener, opener),)
+        closer = self.take(*closers)
         parts = inner.parts if (inner.kind, inner.text) == ("list", ",") else (inner,)
         if opener + closer in ("(]", "[)") and len(parts) != 2:
             raise UnreadableError
         return Node(opener + closer, parts=() if inner == ZERO_WIDTH else parts)
-
-    def between_bars(self) -> Node:
-        bar = self.take()
-        self.bars += 1
-        inner = self.sum()
-        self.bars -= 1
-        self.take(bar)
-        return Node(bar + bar, parts=(inner,))
 
     def argument(self) -> Node:
         """One argument of a command: a group, or the next digit, letter, word or command."""
@@ -312,15 +309,12 @@ class _Reader:
 
     def command(self) -> Node:
         name = self.take()
-        if name in (r"\frac", r"\binom"):
-            kind = "div" if name == r"\frac" else "binom"
-            return Node(kind, parts=(self.argument(), self.argument()))
+        if name in _TWO_ARGUMENTS:
+            return Node(_TWO_ARGUMENTS[name], parts=(self.argument(), self.argument()))
         if name in (r"\sqrt", r"\cbrt"):
             index = Node("num", "2" if name == r"\sqrt" else "3")
             if self.next.text == "[":
-                self.at += 1
-                index = self.items()
-                self.take("]")
+                index = bare(self.bracket()._replace(kind="()"))
             return Node("root", parts=(self.argument(), index))
         if name[1:] in FUNCTIONS:
             return self.function(name)
@@ -340,15 +334,16 @@ class _Reader:
 
     def function(self, name: str) -> Node:
         r"""`\sin^2 2x`, `\log_2(x)`, `\ln x`; the name alone where no argument follows."""
-        shifts: dict[str, Node] = {}
-        while self.next.text in ("^", "_"):
-            mark = self.take()
-            shifts[mark] = self.script()
-        index = (shifts["_"],) if "_" in shifts else ()
-        if "^" in shifts and write(shifts["^"]) == "-1" and name in (r"\sin", r"\cos", r"\tan"):
-            name = rf"\arc{name[1:]}"
-            del shifts["^"]
-        node = Node("name", name)
+        node, power, index = self.marked(Node("name", name)), [], []
+        if node.kind == "pow":
+            node, *power = node.parts
+        if node.kind == "sub":
+            node, *index = node.parts
+        if node.kind == "post":
+            return node
+        if power == [_MINUS_ONE] and name in (r"\sin", r"\cos", r"\tan"):
+            name, power = rf"\arc{name[1:]}", []
+            node = Node("name", name)
         if self.next.text == "(":
             node = Node("func", name, (bare(self.base()), *index))
             if node.parts[0].kind == "()":
@@ -362,7 +357,7 @@ class _Reader:
             node = Node("func", name, (bare(_tied("prod", factors)), *index))
         elif index:
             node = Node("sub", parts=(node, *index))
-        return Node("pow", parts=(node, shifts["^"])) if "^" in shifts else node
+        return Node("pow", parts=(node, *power)) if power else node
 
     def environment(self) -> Node:
         """Rows of cells; an array or a matrix in round or square brackets are one."""
@@ -388,9 +383,8 @@ class _Reader:
         words: list[str] = []
         while True:
             token = self.next
-            if (token.type == "word" and not _separator(token)) or (
-                token.type == "let" and (words[-1] in "/*" or token.is_text)
-            ):
+            is_letter = token.type == "let" and (token.is_text or words[-1] in "/*")
+            if token.type == "word" or is_letter:
                 words.append(self.take())
             elif token.text in ("/", r"\cdot") and self.tokens[self.at + 1].type in ("word", "let"):
                 words.append("/" if self.take() == "/" else "*")
@@ -399,11 +393,6 @@ class _Reader:
                 words.append("^" + write(self.script()))
             else:
                 return Node("unit", " ".join(words), (quantity,))
-
-
-def _separator(token: Token) -> str:
-    is_one = token.type in ("op", "word") and token.text in _SEPARATORS
-    return _SEPARATORS[token.text] if is_one else ""
 
 
 def _mixes(before: list[Node], fraction: Node) -> bool:

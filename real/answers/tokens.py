@@ -1,24 +1,15 @@
 r"""Tokens of an answer's text: Unicode folded, commands spelt one way, digits of a number joined.
 
-Types: `num`, `let` (one letter), `word` (letters of text, which are no product), `cmd`, `op`.
+Types: `num`, `let` (one letter), `word` (letters of text, which are no product), `cmd`, `sep` (a
+comma, `or`, `and`), `op`.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from typing import NamedTuple
 
-from real.answers.notation import (
-    BARE,
-    FUNCTIONS,
-    REWRITTEN,
-    SHORT_WORDS,
-    SIGNS,
-    TEXTS,
-    UNITS,
-    WITH_ARGUMENT,
-)
+from real.answers.notation import BARE, REWRITTEN, SHORT_WORDS, TEXTS, UNITS
 
 
 class Token(NamedTuple):
@@ -28,63 +19,6 @@ class Token(NamedTuple):
     text: str
     is_text: bool = False
     r"""It stands in `\text{...}`."""
-
-
-def _rewritten(match: re.Match[str]) -> str:
-    name, brace = match[1], match[2] or ""
-    if name in TEXTS and not brace:
-        return ""
-    return REWRITTEN.get(name, f"\\{name}") + brace if name else match[0]
-
-
-def _plain(text: str) -> str:
-    """What Unicode calls compatible with the text, without marks and invisible characters."""
-    plain = unicodedata.normalize("NFKC", text.translate(SIGNS)).translate(SIGNS)
-    return "".join(c for c in plain if unicodedata.category(c) not in ("Cf", "Mn"))
-
-
-_UNICODE = (
-    (re.compile("([\u221a\u221b]) ?(\\d+)"), r"\1{\2}"),  # such a root is over all digits
-    (
-        re.compile("[\u00bc-\u00be\u2150-\u215e]"),
-        lambda m: r"\frac{{{}}}{{{}}}".format(*_plain(m[0]).split("/")),
-    ),
-    (re.compile("[\u00b2\u00b3\u00b9\u2070-\u207f]+"), lambda m: f"^{{{_plain(m[0])}}}"),
-    (re.compile("[\u2080-\u208e]+"), lambda m: f"_{{{_plain(m[0])}}}"),
-    (re.compile(".+", re.DOTALL), lambda m: _plain(m[0])),
-)
-_LATEX = (
-    (re.compile(r"\s+"), " "),
-    (re.compile(r"\.\.\."), r"\\ldots "),
-    (re.compile(r"(?<=[)\]]) ?U ?(?=[(\[])"), r"\\cup "),
-    (re.compile(r"(?<=\d) ?x ?(?=10 ?\^)"), r"\\cdot "),
-    (  # models sometimes escape their LaTeX once more
-        re.compile(
-            rf"(?<!\\)\\\\(?=(?:[dt]?frac|sqrt|text|mathrm|left|right|cdot|times|pi|boxed|le|ge"
-            rf"|infty|cup|{'|'.join(sorted(FUNCTIONS))})(?![A-Za-z]))"
-        ),
-        r"\\",
-    ),
-    (
-        re.compile(
-            rf"\\(?:{WITH_ARGUMENT.replace(' ', '|')})\s*\{{[^{{}}]*\}}"
-            r"|\\(?:boxed|fbox)\s*\{\s*\}|\\m?(?:left|right)\s*\.|[\"`]"
-        ),
-        "",
-    ),
-    (re.compile(r"\\(?!times\s*\\(?:vec|hat|over))(?:\\|([A-Za-z]+)\*?(\s*\{)?)"), _rewritten),
-    (re.compile(r"(?:\\[,;:!. ]|[\s.,;:~]|(?<!\\)\\)+$"), ""),
-    (re.compile(r"^\s*(\*{1,3}|__)(?=\S)(.+?)[\s.,;:]*\1$"), r"\2"),
-)
-
-
-def folded(text: str) -> str:
-    """Text in which variants of a sign or command are one, without Markdown's marks around it."""
-    steps = _LATEX if text.isascii() else (*_UNICODE, *_LATEX)
-    text = unicodedata.normalize("NFC", text).strip()
-    for pattern, new in steps:
-        text = pattern.sub(new, text)
-    return " ".join(text.split())
 
 
 _SPACES = "quad|qquad|enspace|thinspace|space"
@@ -108,7 +42,15 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _LETTERS = re.compile(r"(?:[.'-]?[^\W\d_])*\.?")
-_AS_COMMANDS = {"<=": r"\le", ">=": r"\ge", "!=": r"\ne", "**": "^", "*": r"\cdot", r"\%": "%"}
+_AS_COMMANDS = {
+    "<=": r"\le",
+    ">=": r"\ge",
+    "!=": r"\ne",
+    "**": "^",
+    "*": r"\cdot",
+    r"\%": "%",
+    ";": ",",
+}
 _SHIFTS = ("$", r"\$", r"\(", r"\)", r"\[", r"\]")
 _BEHIND_UNIT = re.compile(r"\s*(?:$|[\^,/)}]|\\text|\\\})")
 
@@ -152,7 +94,9 @@ def tokens(text: str) -> list[Token]:
             depth += (piece in ("(", "[", r"\{")) - (piece in (")", "]", r"\}"))
             braces += (piece == "{") - (piece == "}")
             sign = _AS_COMMANDS.get(piece, piece)
-            found.append(Token("cmd" if sign[1:].isalpha() else "op", sign))
+            found.append(
+                Token("sep" if sign == "," else "cmd" if sign[1:].isalpha() else "op", sign)
+            )
         spaced = False
     return found
 
@@ -181,12 +125,13 @@ def _letters(run: str, in_text: bool) -> list[Token]:
     in_text = in_text or is_word(run) or run.lower() in SHORT_WORDS or not run.isascii()
     if len(run) == 1 or not in_text:
         return [Token("let", letter, in_text) for letter in run]
-    return [Token("word", run.lower() if run in ("AM", "PM") else run)]
+    kind = "sep" if run in ("or", "and") else "word"
+    return [Token(kind, run.lower() if run in ("AM", "PM") else run)]
 
 
 def _of_text(found: list[Token], is_behind: bool) -> list[Token]:
     """Only a letter that stands alone is one: the `a` of `a cat` is a word."""
     is_unit = is_behind and bool(found) and found[0].text in UNITS
-    if is_unit or any(t.type == "word" and t.text not in ("and", "or") for t in found):
+    if is_unit or any(t.type == "word" for t in found):
         return [t._replace(type="word") if t.type == "let" else t for t in found]
     return found

@@ -252,19 +252,12 @@ def snapped(number: Value) -> Value:
         return _context.mpc(real, imaginary) if imaginary else snapped(_context.mpf(real))
     if not _context.isfinite(number):
         raise NoValueError
-    sign, top, exponent, _ = number._mpf_
-    if not top or abs(exponent + top.bit_length()) > _SNAP_BITS:
-        return number if top else Fraction(0)
-    # Its continued fraction, until that has too many bits or what is left is rounding.
-    top, rest = (top << exponent, 1) if exponent > 0 else (top, 1 << -exponent)
-    a, b, c, d = 0, 1, 1, 0
-    while max(c.bit_length(), d.bit_length()) < _SNAP_BITS:
-        whole, left = divmod(top, rest)
-        a, b, c, d = c, d, whole * c + a, whole * d + b
-        if left << -_NOISE <= rest * c * d:
-            return Fraction(-c if sign else c, d)
-        top, rest = rest, left
-    return number
+    if abs(_bits(number)) > _SNAP_BITS:
+        return number
+    exact = Fraction(*mpmath.libmp.to_rational(number._mpf_))
+    near = exact.limit_denominator(2**_SNAP_BITS)
+    is_near = abs(near - exact) <= abs(exact) / 2**-_NOISE
+    return near if is_near and _bits(near) < _SNAP_BITS else number
 
 
 def digits(number: Value) -> str:
