@@ -41,12 +41,14 @@ _MAX_FACTORIAL = 2_000
 _MAX_DEGREE = 1_000
 """Of a root; letters stand for fractions with a larger denominator."""
 
+_FAULTS = (ArithmeticError, TypeError, ValueError, LookupError, mpmath.libmp.NoConvergence)
 _context: Any = mpmath.MPContext()
 _context.prec = _PRECISION
 _number: Any = _context.convert
 Value = Any
 """A `Fraction`, or a real or complex number of `_context`."""
 
+_DEGREES = {DEGREE: _context.pi / 180}
 _CONSTANTS = dict(zip(CONSTANTS, (+_context.pi, +_context.e, _context.mpc(0, 1)), strict=True))
 
 
@@ -92,13 +94,7 @@ def value(node: Node, at: Mapping[str, Value]) -> Value:
         return snapped(_value(node, at))
     except NoValueError:
         raise
-    except (
-        ArithmeticError,
-        TypeError,
-        ValueError,
-        LookupError,
-        mpmath.libmp.NoConvergence,
-    ) as error:
+    except _FAULTS as error:
         raise NoValueError from error
 
 
@@ -113,7 +109,7 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
         return _CONSTANTS[text]
     if is_name(node):
         return at[write(node)]
-    if kind not in _OPERATIONS or text == "%" or (kind == "prod" and _is_ordered(parts)):
+    if kind not in _OPERATIONS or (kind == "prod" and _is_ordered(parts)):
         raise NoValueError
     inner = [snapped(_value(part, at)) for part in parts]
     if kind == "pow" and parts[0].text == "e":
@@ -164,37 +160,33 @@ def _times(a: Value, b: Value) -> Value:
 
 def ratio(a: Value, b: Value) -> Value:
     """The quotient; NoValueError where it divides by 0."""
-    return _times(a, 1 / snapped(b)) if b else _raise()
-
-
-def _raise(*_: Value) -> Value:
-    raise NoValueError
+    if not b:
+        raise NoValueError
+    return _times(a, 1 / snapped(b))
 
 
 def _power(base: Value, exponent: Value) -> Value:
-    if not base and isinstance(exponent, Fraction) and exponent > 0:
+    if not base and exponent > 0:
         return Fraction(0)
     if isinstance(exponent, Fraction) and exponent.denominator < _MAX_DEGREE and base:
-        root, times = _root(base, Fraction(exponent.denominator)), exponent.numerator
+        root, times = _root(base, exponent.denominator), exponent.numerator
         if abs(times) * max(abs(_bits(root)) - 1, root not in (1, -1)) > MAX_BITS:
             raise LimitError
         return root ** (times % 2) if root in (1, -1) else _checked(root**times)
     return _function("exp", _times(_function("ln", base), exponent))
 
 
-def _root(base: Value, index: Value) -> Value:
+def _root(base: Value, index: int) -> Value:
     """The real root where there is one, else the first."""
-    if not base or index == 1:
+    if index == 1:
         return base
-    if not isinstance(index, Fraction) or index.denominator != 1 or not 1 < index < _MAX_DEGREE:
-        return _power(base, ratio(Fraction(1), index))
     if isinstance(base, Fraction) and base < 0 and index % 2:
         return -_root(-base, index)
     if isinstance(base, Fraction) and base > 0 and index == 2:
         exact = Fraction(math.isqrt(base.numerator), math.isqrt(base.denominator))
         if exact * exact == base:
             return exact
-    return snapped(_context.root(_number(base), index.numerator))
+    return snapped(_context.root(_number(base), index))
 
 
 def _function(name: str, argument: Value, base: Value = None) -> Value:
@@ -210,12 +202,6 @@ def _function(name: str, argument: Value, base: Value = None) -> Value:
     if name != "exp" and _bits(found) > _LOST:  # a pole that rounding hides
         raise NoValueError
     return found if _bits(found) > _NOISE or name == "exp" else Fraction(0)
-
-
-def _marked(argument: Value, marks: str) -> Value:
-    if marks == DEGREE:
-        return _times(argument, _context.pi / 180)
-    return _factorial(argument) if marks == "!" else _raise()
 
 
 def _factorial(argument: Value) -> Value:
@@ -235,7 +221,9 @@ def _binomial(n: Value, k: Value) -> Value:
 
 _OPERATIONS: dict[str, Callable[..., Value]] = {
     "sum": lambda *terms: reduce(add, terms), "prod": lambda *factors: reduce(_times, factors),
-    "mixed": add, "neg": lambda a: -a, "div": ratio, "pow": _power, "root": _root, "post": _marked,
+    "mixed": add, "neg": lambda a: -a, "div": ratio, "pow": _power,
+    "root": lambda a, index: _power(a, ratio(Fraction(1), index)),
+    "post": lambda a, mark: _factorial(a) if mark == "!" else _times(a, _DEGREES[mark]),
     "func": lambda *inner: _function(inner[-1][1:], *inner[:-1]), "binom": _binomial, "||": abs,
     r"\lfloor\rfloor": lambda a: a - a % 1, r"\lceil\rceil": lambda a: a + -a % 1,
     "()": lambda a: a, "[]": lambda a: a,
