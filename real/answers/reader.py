@@ -71,7 +71,7 @@ _ONE_ARGUMENT = words(r"""\overline \vec \hat \widehat \tilde \overrightarrow \d
     \mathbb""")  # fmt: skip
 _BIG = words(r"\int \iint \oint \sum \prod \lim \partial \sup")
 _PLAIN_NAMES = GREEK | words("infty emptyset circ ldots ell vartheta varphi")
-_SAME_ENVIRONMENT = {"bmatrix": "pmatrix", "array": "matrix", "smallmatrix": "matrix"}
+_MATRICES = ("matrix", "bmatrix", "array", "smallmatrix")
 _SPELT = {r"\abs": "||", r"\floor": r"\lfloor\rfloor", r"\ceil": r"\lceil\rceil"}
 _LOOSE = words("sum neg pm mp prod over list rel setop mixed pow sub row unit")
 _MINUS_ONE = Node("neg", parts=(Node("num", "1"),))
@@ -376,7 +376,7 @@ class _Reader:
                 if sign == r"\\" or cells != [ZERO_WIDTH]:
                     rows.append(Node("cells", parts=tuple(cells)))
                 cells = []
-        return Node("env", _SAME_ENVIRONMENT.get(name, name), tuple(rows))
+        return Node("env", "pmatrix" if name in _MATRICES else name, tuple(rows))
 
     def unit(self, quantity: Node) -> Node:
         """Words behind a quantity, with their powers and slashes."""

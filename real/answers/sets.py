@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from real.answers.canonical import REALS
 from real.answers.reader import Node, is_name, write
-from real.answers.values import NoValueError, Point, at_points, digits, isolated, value
+from real.answers.values import NoValueError, Point, digits, isolated, value
 
 
 class Cut(NamedTuple):
@@ -143,9 +143,8 @@ def _side(left: Node, sign: str, right: Node, names: Point) -> Cuts:
     value(gap, names)
     if len(names) != 1:
         raise NoValueError
-    found = at_points(lambda at: isolated(gap, at, *names))
-    slope, place = found[0]
-    if not all(one and one[0] for one in found) or len({digits(one[1]) for one in found}) > 1:
+    slope, place, text = isolated(gap, *names)
+    if text != digits(place):
         raise NoValueError
     before, behind = _cut(place, False), _cut(place, True)
     sides = [[_START, before], [before, behind], [behind, _END]][:: -1 if slope[0] == "-" else 1]

@@ -11,7 +11,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any
 
@@ -73,19 +73,6 @@ class Point(dict[str, Value]):
 
 N_POINTS, N_NEAR = 6, 4
 """Points at which formulas with letters are compared; those near 0, which come first."""
-
-
-def at_points(function: Callable[[Point], Any]) -> list[Any]:
-    """What a function gives at all points; None where they are far from 0 and there is none."""
-    found: list[Any] = []
-    for salt in range(N_POINTS):
-        try:
-            found.append(function(Point(salt)))
-        except NoValueError:
-            if salt < N_NEAR:
-                raise
-            found.append(None)
-    return found
 
 
 def value(node: Node, at: Mapping[str, Value]) -> Value:
@@ -259,11 +246,48 @@ def digits(number: Value) -> str:
     return text if len(text) < 60 else hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def isolated(gap: Node, at: Mapping[str, Value], name: str) -> tuple[str, Value]:
-    """The gap's slope in a letter, empty unless it is linear, and the letter where it is 0."""
-    start = value(gap, at)
-    moved = [value(gap, {**at, name: at[name] + step}) for step in (1, 3)]
-    slopes = [ratio(add(end, -start), Fraction(n)) for end, n in zip(moved, (1, 3), strict=True)]
-    if not slopes[0] or digits(slopes[0]) != digits(slopes[1]):
-        return "", None
-    return digits(slopes[0]), add(at[name], -ratio(start, slopes[0]))
+def _at_points(function: Callable[[Point], Any]) -> list[Any]:
+    """What a function gives at all points; None where they are far from 0 and there is none."""
+    found: list[Any] = []
+    for salt in range(N_POINTS):
+        at = Point(salt)
+        try:
+            found.append(function(at))
+        except NoValueError:
+            if salt < N_NEAR:
+                raise
+            found.append(None)
+        if not at:  # a constant
+            break
+    return found
+
+
+def everywhere(node: Node, function: Callable[[Node, Point], Value] = value) -> str:
+    """One text for a node's values, or a function of it, at all points; of a constant its own."""
+    return _joined(_at_points(partial(function, node)))
+
+
+def _joined(found: list[Value]) -> str:
+    texts = ["" if one is None else digits(one) for one in found]
+    if len(set(texts)) == 1:
+        return texts[0]
+    return hashlib.blake2b(" ".join(texts).encode(), digest_size=16).hexdigest()
+
+
+def isolated(gap: Node, name: str) -> tuple[str, Value, str]:
+    """The gap's slope in a letter; that letter where it is 0, at the first point and everywhere.
+
+    NoValueError unless the gap is linear, with the same slope everywhere.
+    """
+
+    def at_point(at: Point) -> tuple[str, Value]:
+        start = value(gap, at)
+        one, three = (add(value(gap, {**at, name: at[name] + n}), -start) for n in (1, 3))
+        is_linear = one and digits(_times(one, Fraction(3))) == digits(three)
+        return (digits(one), add(at[name], -ratio(start, one))) if is_linear else ("", None)
+
+    found = _at_points(at_point)
+    slope, place = found[0]
+    if not slope or {one[0] for one in found if one} != {slope}:
+        raise NoValueError
+    return slope, place, _joined([one and one[1] for one in found])
