@@ -51,9 +51,9 @@ _PREAMBLE = re.compile(r"(?:final )?answer|rs|(?!.*\bnot\b).* (?:is|are|equals)"
 REALS = Node("cmd", r"\mathbb", (Node("name", "R"),))
 
 
-def _item(node: Node) -> Node:
+def _item(node: Node, keeps_name: bool = False) -> Node:
     """A whole answer, or a part of a list, without what it has or lacks by chance."""
-    while (plain := _without(node)) != node:
+    while not keeps_name and (plain := _without(node)) != node:
         node = plain
     if node.kind not in _HELD:
         return node
@@ -63,9 +63,7 @@ def _item(node: Node) -> Node:
     keeps = (len(names) > 1 or are_conditions) and node.kind in ("list", r"\{\}", "()")
     kept = [p for p in node.parts if p.kind != "rel" or p.text != r"\in" or p.parts[1] != REALS]
     kept = kept if kept and node.kind == "list" else node.parts
-    parts = tuple(
-        _sides(p) if keeps and (p.kind == "rel" or _is_label(p)) else _item(p) for p in kept
-    )
+    parts = tuple(_item(p, keeps and (p.kind == "rel" or _is_label(p))) for p in kept)
     is_plain = node.kind == "list" and not any(part.kind == "rel" for part in parts)
     is_plain = is_plain and not (node.text == "or" and all(p.kind == "name" for p in parts))
     if node.kind == "list" and len(parts) == 1:
@@ -75,10 +73,6 @@ def _item(node: Node) -> Node:
 
 def _is_label(node: Node) -> bool:
     return node.text == ":" and node.parts[0].kind == "word"
-
-
-def _sides(node: Node) -> Node:
-    return node._replace(parts=tuple(map(_item, node.parts)))
 
 
 def _without(node: Node) -> Node:
@@ -157,13 +151,10 @@ def _names(node: Node, value: Node) -> bool:
     if kind in ("()", r"\{\}") or (kind == "setop" and not text.strip(": ")) or kind == "post":
         return all(_names(part, value) for part in parts)
     # `x+y=1` and `|x|=2` are equations, and so is `a+b=0`.
-    is_free = kind == "prod" or (not names_in(node) & _COORDINATES and value.text != "0")
+    is_free = not names_in(node) & _COORDINATES and value.text != "0"
     inner = [part.parts[0] if part.kind == "neg" else part for part in parts]
-    return (
-        is_free
-        and (kind == "prod" or kind in ("sum", "div", "[]", "||", r"\|\|"))
-        and (kind == "prod" or all(_names(part, value) for part in inner))
-    )
+    are_names = kind in ("sum", "div", "[]", "||", r"\|\|") and is_free
+    return kind == "prod" or (are_names and all(_names(part, value) for part in inner))
 
 
 def names_in(node: Node) -> frozenset[str]:

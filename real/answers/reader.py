@@ -22,6 +22,7 @@ Brackets that only group stay in the tree, so its text needs no rule for when to
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -60,15 +61,11 @@ _INFIX = {r"\choose": "binom", r"\over": "div"}
 _TWO_ARGUMENTS = {r"\frac": "div", r"\binom": "binom"}
 _NO_FACTOR = _RELATIONS | _SET_SIGNS | _CLOSERS | {*_SIGNS, r"\cdot", "/", *_INFIX}
 _OPENERS = frozenset(("{", *_PAIRS))
-_BASES = {
-    name: Node("num", str(base))
-    for base, name in enumerate(
-        ("two", "three", "four", "five", "six", "seven", "eight", "nine"), 2
-    )
-}
+_BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7",
+          "eight": "8", "nine": "9"}  # fmt: skip
 """Bases of numbers that are written in words."""
 _ONE_ARGUMENT = words(r"""\overline \vec \hat \widehat \tilde \overrightarrow \dot \ddot \pmod \not
-    \mathbb""")  # fmt: skip
+    \mathbb \angle \triangle""")  # fmt: skip
 _BIG = words(r"\int \iint \oint \sum \prod \lim \partial \sup")
 _PLAIN_NAMES = GREEK | words("infty emptyset circ ldots ell vartheta varphi")
 _MATRICES = ("matrix", "bmatrix", "array", "smallmatrix")
@@ -215,8 +212,8 @@ class _Reader:
             self.at += 1
             shifted = self.script()
             if mark == "_":
-                if node.kind == "num":
-                    shifted = _BASES.get(shifted.text, shifted)
+                if node.kind == "num" and shifted.text in _BASES:
+                    shifted = Node("num", _BASES[shifted.text])
                 base, *powers = node.parts if node.kind == "pow" else (node,)  # `x^2_1`
                 node = Node("sub", parts=(base, shifted))
                 node = Node("pow", parts=(node, *powers)) if powers else node
@@ -320,11 +317,6 @@ class _Reader:
             return self.function(name)
         if name in _SPELT and self.next.text == "(":
             return Node(_SPELT[name], parts=(self.argument(),))
-        if name in (r"\angle", r"\triangle") and self.next.type in ("let", "word"):
-            corners = ""
-            while self.next.type in ("let", "word"):
-                corners += self.take()
-            return Node("cmd", name, (Node("word", corners),))
         if name in _ONE_ARGUMENT:
             return Node("cmd", name, (self.argument(),))
         arguments = []
@@ -362,21 +354,17 @@ class _Reader:
     def environment(self) -> Node:
         """Rows of cells; an array or a matrix in round or square brackets are one."""
         name = self.take()[len(r"\begin{") : -1]
-        if name == "array" and self.next.text == "{":
-            while self.take() != "}":
-                pass
-        ends = ("&", r"\\", rf"\end{{{name}}}")
-        rows: list[Node] = []
-        cells: list[Node] = []
-        sign = ""
+        sign, ends = "&", ("&", r"\\", rf"\end{{{name}}}")
+        rows: list[list[Node]] = [[]]
         while sign != ends[-1]:
-            cells.append(ZERO_WIDTH if self.next.text in ends else self.items())
+            if sign == r"\\":
+                rows.append([])
+            rows[-1].append(ZERO_WIDTH if self.next.text in ends else self.items())
             sign = self.take(*ends)
-            if sign != "&":
-                if sign == r"\\" or cells != [ZERO_WIDTH]:
-                    rows.append(Node("cells", parts=tuple(cells)))
-                cells = []
-        return Node("env", "pmatrix" if name in _MATRICES else name, tuple(rows))
+        if rows[-1] == [ZERO_WIDTH]:
+            rows.pop()
+        cells = tuple(Node("cells", parts=tuple(row)) for row in rows)
+        return Node("env", "pmatrix" if name in _MATRICES else name, cells)
 
     def unit(self, quantity: Node) -> Node:
         """Words behind a quantity, with their powers and slashes."""
@@ -440,12 +428,37 @@ def read(folded_text: str) -> Node:
     return node
 
 
+def _behind(before: str, factor: str) -> str:
+    """A factor behind another one, with a sign where it would be read as part of something else."""
+    is_tied = factor[0].isdigit() or factor.startswith(r"\frac") or "text{" in before + factor
+    return (r"\cdot " if is_tied else " ") + factor
+
+
+def _chained(text: str, sides: list[str]) -> str:
+    signed = zip(text.split(), sides[1:], strict=True)
+    return sides[0] + "".join(f"{sign} {side}" for sign, side in signed)
+
+
 _FORMS = {
     "num": "{text}", "name": "{text}", "neg": "-{0}", "pm": r"\pm {0}", "mp": r"\mp {0}",
     "div": r"\frac{{{0}}}{{{1}}}", "binom": r"\binom{{{0}}}{{{1}}}", "mixed": "{0}{1}",
     "pow": "{0}^{{{1}}}", "sub": "{0}_{{{1}}}", "post": "{0}{text}", "unit": r"{0}\text{{ {text}}}",
 }  # fmt: skip
-_JOINTS = {"row": r"\quad ", "cells": "&"}
+_LONGER_FORMS: dict[str, Callable[[str, list[str]], str]] = {
+    "word": lambda text, _: text if is_word(text) else rf"\text{{{text}}}",
+    "sum": lambda _, terms: re.sub(r"\+(?=-|\\[pm]{2} )", "", "+".join(terms)),
+    "prod": lambda _, factors: factors[0] + "".join(map(_behind, factors, factors[1:])),
+    "over": lambda _, factors: f"{factors[0]}/{' '.join(factors[1:])}",
+    "row": lambda _, parts: r"\quad ".join(parts),
+    "root": lambda _, of: rf"\sqrt{'' if of[1] == '2' else f'[{of[1]}]'}{{{of[0]}}}",
+    "func": lambda name, of: name + "".join(f"_{{{index}}}" for index in of[1:]) + f"({of[0]})",
+    "cmd": lambda name, arguments: name + "".join(f"{{{one}}}" for one in arguments),
+    "list": lambda sign, of: (", " if sign == "," else rf"\text{{ {sign} }}").join(of),
+    "rel": _chained,
+    "setop": _chained,
+    "env": lambda name, rows: rf"\begin{{{name}}}" + r"\\".join(rows) + rf"\end{{{name}}}",
+    "cells": lambda _, cells: "&".join(cells),
+}
 
 
 def write(node: Node) -> str:
@@ -454,34 +467,7 @@ def write(node: Node) -> str:
     inner = [write(part) for part in parts]
     if kind in _FORMS:
         return _FORMS[kind].format(*inner, text=text)
-    if kind in _JOINTS:
-        return _JOINTS[kind].join(inner)
-    if kind == "word":
-        return text if is_word(text) else rf"\text{{{text}}}"
-    if kind == "sum":
-        return re.sub(r"\+(?=-|\\[pm]{2} )", "", "+".join(inner))
-    if kind == "prod":
-        return inner[0] + "".join(map(_behind, inner, inner[1:]))
-    if kind == "over":
-        return f"{inner[0]}/{' '.join(inner[1:])}"
-    if kind == "root":
-        return rf"\sqrt{'' if inner[1] == '2' else f'[{inner[1]}]'}{{{inner[0]}}}"
-    if kind == "func":
-        return text + "".join(f"_{{{index}}}" for index in inner[1:]) + f"({inner[0]})"
-    if kind == "cmd":
-        return text + "".join(f"{{{part}}}" for part in inner)
-    if kind == "list":
-        return (", " if text == "," else rf"\text{{ {text} }}").join(inner)
-    if kind in ("rel", "setop"):
-        sides = zip(text.split(), inner[1:], strict=True)
-        return inner[0] + "".join(f"{sign} {side}" for sign, side in sides)
-    if kind == "env":
-        return rf"\begin{{{text}}}" + r"\\".join(inner) + rf"\end{{{text}}}"
+    if kind in _LONGER_FORMS:
+        return _LONGER_FORMS[kind](text, inner)
     half = len(kind) // 2
     return kind[:half] + (" " if half > 2 else "") + ",".join(inner) + kind[half:]
-
-
-def _behind(before: str, factor: str) -> str:
-    """A factor behind another one, with a sign where it would be read as part of something else."""
-    is_tied = factor[0].isdigit() or factor.startswith(r"\frac") or "text{" in before + factor
-    return (r"\cdot " if is_tied else " ") + factor

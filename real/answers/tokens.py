@@ -33,7 +33,7 @@ _TOKEN = re.compile(
     |(?P<word>\d+(?:\.\d+){{2,}}|\d\d?\ ?:\ ?0\d(?:\ ?:\ ?\d\d)?
         |\d{{4}}-\d\d-\d\d(?!\d)|\d\d?/\d\d?/\d{{4}}(?!\d))
     |(?P<num>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{{1,3}}(?![\d.A-Za-z]))?)
-    |(?P<env>\\(?:begin|end)\s*\{{\s*[A-Za-z]+\*?\s*\}})
+    |(?P<env>\\(?:begin|end)\s*\{{\s*[A-Za-z]+\*?\s*\}})(?:\s*\{{[lcr|\s]+\}})?
     |(?P<text>\\(?:{"|".join(sorted(TEXTS))})\s*\{{)
     |(?P<cmd>\\[A-Za-z]+)
     |(?P<let>(?:[ap]\.\ ?m\b\.?)|[A-Za-z]+)
@@ -76,7 +76,8 @@ def tokens(text: str) -> list[Token]:
         if kind in ("grouped", "period", "num"):
             found.append(Token("num", _number(kind, piece)))
         elif kind in ("word", "env", "cmd"):
-            found.append(Token("op" if kind == "env" else kind, re.sub(r"[\s*]", "", piece)))
+            made = re.sub(r"[\s*]", "", match[kind])
+            found.append(Token("op" if kind == "env" else kind, made))
         elif kind == "text":
             texts.append((len(found), braces, is_behind))
         elif kind == "let" or piece.isalpha():
