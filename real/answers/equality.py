@@ -131,13 +131,11 @@ def _preference(name: str) -> tuple[int, str]:
 
 def _signed(node: Node) -> tuple[Node, ...]:
     r"""Both values of a node with one `\pm`; else the node."""
-    if _count(node, "pm") != 1 or _count(node, "mp") > 1 or node.kind in ("list", r"\{\}", "()"):
+    text = write(node)
+    n_signs, n_turned = text.count(r"\pm "), text.count(r"\mp ")
+    if n_signs != 1 or n_turned > 1 or node.kind in ("list", r"\{\}", "()"):
         return (node,)
     return _with_sign(node, "pm"), _with_sign(node, "mp")
-
-
-def _count(node: Node, kind: str) -> int:
-    return (node.kind == kind) + sum(_count(part, kind) for part in node.parts)
 
 
 def _with_sign(node: Node, upper: str) -> Node:

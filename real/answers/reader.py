@@ -370,12 +370,11 @@ class _Reader:
         """Words behind a quantity, with their powers and slashes."""
         words: list[str] = []
         while True:
-            token = self.next
+            token, behind = self.tokens[self.at : self.at + 2]
             is_letter = token.type == "let" and (token.is_text or words[-1] in "/*")
-            if token.type == "word" or is_letter:
-                words.append(self.take())
-            elif token.text in ("/", r"\cdot") and self.tokens[self.at + 1].type in ("word", "let"):
-                words.append("/" if self.take() == "/" else "*")
+            is_joint = token.text in ("/", r"\cdot") and behind.type in ("word", "let")
+            if token.type == "word" or is_letter or is_joint:
+                words.append(self.take().replace(r"\cdot", "*"))
             elif token.text == "^":
                 self.at += 1
                 words.append("^" + write(self.script()))

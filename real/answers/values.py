@@ -20,7 +20,7 @@ import mpmath
 from real.answers.reader import CONSTANTS, DEGREE, Node, is_name, write
 
 
-class NoValueError(ValueError):
+class NoValueError(Exception):
     """The node is no scalar formula, or has no finite value there."""
 
 
@@ -79,8 +79,6 @@ def value(node: Node, at: Mapping[str, Value]) -> Value:
     """The value where letters have values; NoValueError where it has none."""
     try:
         return snapped(_value(node, at))
-    except NoValueError:
-        raise
     except _FAULTS as error:
         raise NoValueError from error
 
