@@ -10,9 +10,8 @@ import re
 from contextlib import suppress
 from functools import lru_cache
 
-from real.answers.notation import is_unit
+from real.answers.notation import folded, is_unit
 from real.answers.reader import DEGREE, ZERO_WIDTH, Node, UnreadableError, is_name, read, write
-from real.answers.tokens import folded
 
 MAX_LENGTH = 1_000
 """Characters. A longer answer is none: it counts as unparseable. Bounds the cost of every rule."""
@@ -52,27 +51,28 @@ _PREAMBLE = re.compile(r"(?:final )?answer|rs|(?!.*\bnot\b).* (?:is|are|equals)"
 REALS = Node("cmd", r"\mathbb", (Node("name", "R"),))
 
 
-def _item(node: Node) -> Node:
+def _item(node: Node, keeps_name: bool = False) -> Node:
     """A whole answer, or a part of a list, without what it has or lacks by chance."""
-    while (plain := _without(node)) != node:
+    while not keeps_name and (plain := _without(node)) != node:
         node = plain
     if node.kind not in _HELD:
         return node
-    names = {p.parts[0] for p in node.parts if (p.kind, p.text) == ("rel", "=")}
+    names = {p.parts[0] for p in node.parts if p.text == "=" or _is_label(p)}
     # Of several equations the names say which is which, and beside conditions that they are some.
     are_conditions = any(part.kind == "rel" and part.text != "=" for part in node.parts)
     keeps = (len(names) > 1 or are_conditions) and node.kind in ("list", r"\{\}", "()")
     kept = [p for p in node.parts if p.kind != "rel" or p.text != r"\in" or p.parts[1] != REALS]
     kept = kept if kept and node.kind == "list" else node.parts
-    parts = tuple(_sides(p) if keeps and p.kind == "rel" else _item(p) for p in kept)
+    parts = tuple(_item(p, keeps and (p.kind == "rel" or _is_label(p))) for p in kept)
     is_plain = node.kind == "list" and not any(part.kind == "rel" for part in parts)
+    is_plain = is_plain and not (node.text == "or" and all(p.kind == "name" for p in parts))
     if node.kind == "list" and len(parts) == 1:
         return parts[0]
     return node._replace(parts=parts, text="," if is_plain else node.text)
 
 
-def _sides(node: Node) -> Node:
-    return node._replace(parts=tuple(map(_item, node.parts)))
+def _is_label(node: Node) -> bool:
+    return node.text == ":" and node.parts[0].kind == "word"
 
 
 def _without(node: Node) -> Node:
@@ -96,7 +96,7 @@ def _without(node: Node) -> Node:
         return first.parts[0] if len(first.parts) == 1 else node
     if kind == "sum" and first == REALS and len(parts) == 2 and parts[1].kind == "neg":
         return Node("setop", r"\setminus", (first, parts[1].parts[0]))
-    if kind == "setop" and text == ":" and first.kind == "word":
+    if _is_label(node):
         return parts[-1]
     if kind == "rel" and _asks(node):
         return parts[-1]
@@ -148,16 +148,13 @@ def _names(node: Node, value: Node) -> bool:
             return True
         points = parts[1:] if parts[0].text == "m" else parts
         return all(part.kind == "cmd" or part.text.isupper() for part in points)
-    if kind in ("()", r"\{\}") or (kind == "setop" and text == ":") or kind == "post":
+    if kind in ("()", r"\{\}") or (kind == "setop" and not text.strip(": ")) or kind == "post":
         return all(_names(part, value) for part in parts)
     # `x+y=1` and `|x|=2` are equations, and so is `a+b=0`.
-    is_free = kind == "prod" or (not names_in(node) & _COORDINATES and value.text != "0")
+    is_free = not names_in(node) & _COORDINATES and value.text != "0"
     inner = [part.parts[0] if part.kind == "neg" else part for part in parts]
-    return (
-        is_free
-        and (kind == "prod" or kind in ("sum", "div", "[]", "||", r"\|\|"))
-        and (kind == "prod" or all(_names(part, value) for part in inner))
-    )
+    are_names = kind in ("sum", "div", "[]", "||", r"\|\|") and is_free
+    return kind == "prod" or (are_names and all(_names(part, value) for part in inner))
 
 
 def names_in(node: Node) -> frozenset[str]:

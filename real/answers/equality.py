@@ -23,26 +23,16 @@ has a say. The key of an answer is written from its canonical tree:
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from contextlib import suppress
 
 from real.answers.canonical import names_in, tree_of
 from real.answers.reader import Node, is_name, write
 from real.answers.sets import EMPTY, INFINITE, NAMED, set_key
-from real.answers.values import (
-    LimitError,
-    NoValueError,
-    Point,
-    at_points,
-    digits,
-    isolated,
-    ratio,
-    value,
-)
+from real.answers.values import LimitError, NoValueError, Point, everywhere, isolated, ratio, value
 
 _TURNED = {">": "<", r"\ge": r"\le", r"\supset": r"\subset", r"\supseteq": r"\subseteq"}
-_SYMMETRIC = ("=", r"\ne", r"\approx", r"\cap", r"\cup")
+_SYMMETRIC = ({"="}, {r"\ne"}, {r"\approx"}, {r"\cap"}, {r"\cup"})
 
 
 class Equality:
@@ -60,60 +50,49 @@ class Equality:
 
     def key(self, text: str) -> str:
         """The string that equal answers share, and only they, of a canonical string."""
-        known = self._keys.get(text)
-        if known is None:
-            writer = _Writer()
+        if text not in self._keys:
             tree = tree_of(text)
-            known = f"text {text}" if tree is None else writer.key(tree)
-            self._keys[text] = known
-            if writer.is_beyond:
-                self._given_up[text] = None
-        return known
+            if tree and tree.kind == r"\{\}" and len(tree.parts) == 1:
+                # The set of one number is the number.
+                is_nested = tree.parts[0].kind == r"\{\}" or tree.parts[0] in EMPTY
+                tree = tree if is_nested else tree.parts[0]
+            self._keys[text] = f"text {text}" if tree is None else self._key(tree, text)
+        return self._keys[text]
 
     def restore(self, given_up: Sequence[str]) -> None:
         """Take over the answers that were given up before."""
         self._given_up.update(dict.fromkeys(given_up))
 
-
-class _Writer:
-    """Writes the key of one answer."""
-
-    def __init__(self) -> None:
-        self.is_beyond = False
-
-    def key(self, node: Node) -> str:
+    def _key(self, node: Node, answer: str) -> str:
         kind, text, parts = node
         if node in INFINITE:
             return INFINITE[node].text
         if kind == "rel" and all(sign in _TURNED for sign in text.split()):
             signs = (_TURNED[sign] for sign in text.split()[::-1])
-            return self.key(Node("rel", " ".join(signs), parts[::-1]))
-        if len(parts) == 1 and parts[0].kind == "env" and kind in ("()", "[]", "||"):
-            around = "vmatrix" if kind == "||" else "pmatrix"
-            is_bare = parts[0].text == "matrix"
-            return self.key(parts[0]._replace(text=around) if is_bare else parts[0])
-        if kind == "env" and text == "matrix":
-            return self.key(node._replace(text="pmatrix"))
+            return self._key(Node("rel", " ".join(signs), parts[::-1]), answer)
+        if len(parts) == 1 and parts[0].kind == "env" and kind in ("[]", "||"):
+            return self._key(
+                parts[0]._replace(text="vmatrix" if kind == "||" else parts[0].text), answer
+            )
         if len(_signed(node)) > 1:
-            return self.listed(Node("list", ",", _signed(node)))
+            return self._key(Node("list", ",", _signed(node)), answer)
         is_set = text != "=" and (kind in ("rel", "setop", "list") or node in NAMED)
         is_set = is_set or (kind == r"\{\}" and parts[0].kind == "rel")
-        for written in (set_key,) * is_set + (_WRITTEN.get(kind, _scalar),):
+        for written in (set_key,) * is_set + (_relation if kind == "rel" else everywhere,):
             try:
                 return written(node)
             except LimitError:
-                self.is_beyond = True
+                self._given_up[answer] = None
             except NoValueError:
                 pass
         if kind in ("list", r"\{\}"):
-            return self.listed(node)
-        keys = [self.key(part) for part in parts]
-        if text in _SYMMETRIC:
+            return self._listed(node, answer)
+        keys = [self._key(part, answer) for part in parts]
+        if set(text.split()) in _SYMMETRIC:
             keys.sort()
-        inside = f"<{'|'.join(keys)}>" if keys else ""
-        return f"{kind}{text if keys else ' ' + text}{inside}"
+        return f"{kind}{text}<{'|'.join(keys)}>" if keys else f"{kind} {text}"
 
-    def listed(self, node: Node) -> str:
+    def _listed(self, node: Node, answer: str) -> str:
         """A set of items, which have their letters before them where these differ."""
         parts = [sign for part in node.parts for sign in _signed(part)]
         labels = ["|".join(sorted(names_in(p))) if p.kind == "rel" else "" for p in parts]
@@ -121,15 +100,10 @@ class _Writer:
             if part.kind == "rel" and part.text == "=" and is_name(part.parts[0]):
                 labels[i], parts[i] = f"{write(part.parts[0])}=", part.parts[1]
         is_told = len(set(labels)) > 1
-        keys = [label * is_told + self.key(p) for label, p in zip(labels, parts, strict=True)]
-        is_nested = node.kind == r"\{\}" and (parts[0].kind == r"\{\}" or parts[0] in EMPTY)
-        return keys[0] if len(keys) == 1 and not is_nested else f"set<{'|'.join(sorted(keys))}>"
-
-
-def _scalar(node: Node) -> str:
-    names = Point(0)
-    constant = value(node, names)
-    return _digits(at_points(lambda at: value(node, at)) if names else [constant])
+        keys = [
+            label * is_told + self._key(p, answer) for label, p in zip(labels, parts, strict=True)
+        ]
+        return f"{'or ' * (node.text == 'or')}set<{'|'.join(sorted(keys))}>"
 
 
 def _relation(node: Node) -> str:
@@ -138,18 +112,14 @@ def _relation(node: Node) -> str:
     if sign not in ("=", "<", r"\le"):
         raise NoValueError
     if sign == "=" and parts[0].text in names_in(parts[1]):  # `x=x^2+1` names an expression
-        return _scalar(parts[1])
+        return everywhere(parts[1])
     gap, names = Node("sum", parts=(parts[0], Node("neg", parts=(parts[1],)))), Point(0)
     scale = value(gap, names)
     for name in sorted(names, key=_preference) if sign == "=" and len(names) > 1 else ():
-        found = at_points(lambda at, name=name: isolated(gap, at, name))
-        if len({one[0] for one in found if one}) == 1 and found[0][0]:
-            return _digits([one and one[1] for one in found])
+        with suppress(NoValueError):
+            return isolated(gap, name)[2]
     scale = scale if sign == "=" else abs(scale)
-    return f"{sign} {_digits(at_points(lambda at: ratio(value(gap, at), scale)))}"
-
-
-_WRITTEN: dict[str, Callable[[Node], str]] = {"rel": _relation}
+    return f"{sign} {everywhere(gap, lambda node, at: ratio(value(node, at), scale))}"
 
 
 def _preference(name: str) -> tuple[int, str]:
@@ -159,23 +129,13 @@ def _preference(name: str) -> tuple[int, str]:
     return "yxz".index(name) if is_coordinate else 3 - 4 * is_named, name
 
 
-def _digits(values: Sequence[Any]) -> str:
-    """One text for values at all points; of a constant its own."""
-    texts = ["" if one is None else digits(one) for one in values]
-    if len(set(texts)) == 1:
-        return texts[0]
-    return hashlib.blake2b(" ".join(texts).encode(), digest_size=16).hexdigest()
-
-
 def _signed(node: Node) -> tuple[Node, ...]:
     r"""Both values of a node with one `\pm`; else the node."""
-    if _count(node, "pm") != 1 or _count(node, "mp") > 1 or node.kind in ("list", r"\{\}", "()"):
+    text = write(node)
+    n_signs, n_turned = text.count(r"\pm "), text.count(r"\mp ")
+    if n_signs != 1 or n_turned > 1 or node.kind in ("list", r"\{\}", "()"):
         return (node,)
     return _with_sign(node, "pm"), _with_sign(node, "mp")
-
-
-def _count(node: Node, kind: str) -> int:
-    return (node.kind == kind) + sum(_count(part, kind) for part in node.parts)
 
 
 def _with_sign(node: Node, upper: str) -> Node:

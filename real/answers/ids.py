@@ -86,8 +86,7 @@ class AnswerIds:
                 found = last_number(response)
             answer = "" if found is None else canonical(found)
             if answer:
-                seen = known.ids.get(answer)
-                ids_V[vote] = self._new_writing(known, answer) if seen is None else seen
+                ids_V[vote] = self._id(known, answer, opens=True)
         return ids_V
 
     def has_truth(self, problem: int) -> bool:
@@ -100,9 +99,7 @@ class AnswerIds:
         Check `has_truth` before comparing: -1 is also the id of unparseable responses.
         """
         known = self._problems[problem]
-        if not known.truth:
-            return NO_TRUTH
-        return self._find(known, known.truth)[0]
+        return self._id(known, known.truth) if known.truth else NO_TRUTH
 
     def text(self, problem: int, answer: int) -> str:
         """Canonical text of an answer id, at least 0, as it was written first."""
@@ -134,22 +131,19 @@ class AnswerIds:
             equality.restore([text for text in values["given_up"] if isinstance(text, str)])
         return made
 
-    def _new_writing(self, known: _Problem, answer: str) -> int:
-        found, key = self._find(known, answer)
-        if found == UNSEEN:
-            found = known.by_key[key] = len(known.writings)
-            known.writings.append([])
-        known.writings[found].append(answer)
-        known.ids[answer] = found
-        return found
-
-    def _find(self, known: _Problem, answer: str) -> tuple[int, str]:
-        """The id that an answer equals, or `UNSEEN`, and its key."""
-        seen = known.ids.get(answer)
-        if seen is not None:
-            return seen, ""
+    def _id(self, known: _Problem, answer: str, opens: bool = False) -> int:
+        """The id that an answer equals; else `UNSEEN`, or a new one if it opens one."""
+        if answer in known.ids:
+            return known.ids[answer]
         key = self._key(answer)
-        return known.by_key.get(key, UNSEEN), key
+        found = known.by_key.get(key, UNSEEN)
+        if opens:
+            if found == UNSEEN:
+                found = known.by_key[key] = len(known.writings)
+                known.writings.append([])
+            known.writings[found].append(answer)
+            known.ids[answer] = found
+        return found
 
     def _key(self, answer: str) -> str:
         return answer if self._equality is None else self._equality.key(answer)

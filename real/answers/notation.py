@@ -1,7 +1,8 @@
-"""Tables of notation: what is a sign, a synonym, a matter of looks, a function, a unit."""
+"""One notation: what is a sign, a synonym, a matter of looks, a function, a unit."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 
@@ -12,8 +13,8 @@ def words(text: str) -> frozenset[str]:
 
 _SIGNS = {
     "-": "\u2212\u2012\u2013\u2014\u2010\u2011", "'": "\u2032\u2019\u2018\u00b4",
-    "|": "\u2223\u01c0\u2502", "": "\u20ac\u00a3\u00a5\u201c\u201d\"`", "/": "\u00f7\u2215\u2044",
-    ":": "\u2236", r"\|": "\u2016", r"\cdot ": "\u00d7\u00b7\u22c5\u2219\u2022\u2217",
+    "|": "\u2223\u01c0\u2502", "": "\u20ac\u00a3\u00a5\u20b9\u201c\u201d", ":": "\u2236",
+    "/": "\u00f7\u2215\u2044", r"\|": "\u2016", r"\cdot ": "\u00d7\u00b7\u22c5\u2219\u2022\u2217",
     r"\emptyset ": "\u2205\u2300\u00d8", r"^{\circ}": "\u00b0\u00ba", r"\le ": "\u2264\u2a7d",
     r"\ge ": "\u2265\u2a7e", r"\ne ": "\u2260", r"\approx ": "\u2248", r"\equiv ": "\u2261",
     r"\sqrt ": "\u221a", r"\sqrt[3]": "\u221b", r"\infty ": "\u221e", r"\cup ": "\u222a",
@@ -33,7 +34,7 @@ _LETTERS = {
     for name in sorted(GREEK)
     for size, form in (("SMALL", str), ("CAPITAL", str.capitalize))
 }
-SIGNS = str.maketrans(
+_TABLE = str.maketrans(
     {one: sign for sign, others in _SIGNS.items() for one in others}
     | {letter: f"\\{name} " for letter, name in _LETTERS.items()}
 )
@@ -59,7 +60,7 @@ _REWRITTEN = {
 }  # fmt: skip
 REWRITTEN = {name: new for new, names in _REWRITTEN.items() for name in names.split()}
 """What is written for commands: their synonyms, and nothing for those of looks."""
-WITH_ARGUMENT = "color textcolor colorbox phantom hspace vspace label tag"
+_WITH_ARGUMENT = "color|textcolor|colorbox|phantom|hspace|vspace|label|tag"
 """Looks whose first argument is no part of the answer."""
 TEXTS = words("""text mbox textbf textit textrm textsf texttt textnormal textup hbox mathrm
     operatorname""")  # fmt: skip
@@ -70,22 +71,61 @@ _BARE = words("""sqrt infinity infty inf cup union cap cdot choose asin acos ata
 BARE = _BARE | (FUNCTIONS - {"sec"})
 """Commands that are known without their backslash, too."""
 SHORT_WORDS = words("or no if of is to it on am pm")
-_UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph kmh m cm mm km dm nm
-    meter metre centimeter centimetre millimeter millimetre kilometer kilometre g gram kg mg
-    kilogram milligram lb pound ounce oz ton tonne s sec second min minute h hr hour day week
-    month year yr ms l liter litre ml milliliter millilitre gallon gal quart pint acre hectare
-    ha dollar cent usd euro rupee newton joule watt volt kw kwh hz hertz ampere ohm pascal
-    kelvin knot bit byte way person people L N J W V percent pct degree deg""")  # fmt: skip
-_LINKS = words("square squared cubic cubed sq cu per / *")
-RAW_UNITS = words("cm mm km kg ft lb hr ml yd oz")
-"""Units of two letters that are known behind a number and a space outside of text, too."""
-TEXT_UNITS = words("m s h g L N J W V")
-"""Units of one letter that are known behind a number in text."""
+UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph kmh m cm mm km dm nm meter
+    metre centimeter centimetre millimeter millimetre kilometer kilometre g gram kg mg kilogram
+    milligram lb pound ounce oz ton tonne s sec second min minute h hr hour day week month year yr
+    ms l liter litre ml milliliter millilitre gallon gal quart pint acre hectare ha dollar cent usd
+    euro rupee yen yuan peso newton joule watt volt kw kwh hz hertz ampere ohm pascal kelvin knot
+    bit byte way person people L N J W V percent pct degree deg""")  # fmt: skip
+_LINKS = words("square squared cubic cubed sq cu fl per / *")
 
 
 def is_unit(text: str) -> bool:
     """A unit that answers have or lack by chance, in any number: `square inches`, `km / h`."""
     named = [word for word in text.split() if word[0] != "^" and word.lower() not in _LINKS]
     return bool(named) and all(
-        not _UNITS.isdisjoint((one, one.lower(), one.lower().removesuffix("s"))) for one in named
+        not UNITS.isdisjoint((one, one.lower(), one.lower().removesuffix("s"))) for one in named
     )
+
+
+def _plain(text: str) -> str:
+    """What Unicode calls compatible with the text, without marks and invisible characters."""
+    plain = unicodedata.normalize("NFKC", text.translate(_TABLE)).translate(_TABLE)
+    return "".join(c for c in plain if unicodedata.category(c) not in ("Cf", "Mn"))
+
+
+def _rewritten(match: re.Match[str]) -> str:
+    name, brace = match[1], match[2] or ""
+    if name in TEXTS and not brace:
+        return ""
+    return REWRITTEN.get(name, f"\\{name}") + brace if name else match[0]
+
+
+_UNICODE = (
+    ("([\u221a\u221b]) ?(\\d+)", r"\1{\2}"),  # such a root is over all digits
+    ("[\u00bc-\u00be\u2150-\u215e]", lambda m: rf"\frac{{{_plain(m[0]).replace('/', '}{')}}}"),
+    ("[\u00b2\u00b3\u00b9\u2070-\u207f]+", lambda m: f"^{{{_plain(m[0])}}}"),
+    ("[\u2080-\u208e]+", lambda m: f"_{{{_plain(m[0])}}}"),
+    ("(?s).+", lambda m: _plain(m[0])),
+)
+_ESCAPED_TWICE = "[dt]?frac|sqrt|text|mathrm|left|right|cdot|times|pi|boxed|le|ge|infty|cup"
+_LATEX = (
+    (r"\s+", " "),
+    (r"\.\.\.", r"\\ldots "),
+    (r"(?<=[)\]]) ?U ?(?=[(\[])", r"\\cup "),
+    (r"(?<=\d) ?x ?(?=10 ?\^)", r"\\cdot "),
+    (rf"(?<!\\)\\\\(?=(?:{_ESCAPED_TWICE}|{'|'.join(sorted(FUNCTIONS))})(?![A-Za-z]))", r"\\"),
+    (rf"\\(?:{_WITH_ARGUMENT})\s*\{{[^{{}}]*\}}|\\(?:boxed|fbox)\s*\{{\s*\}}", ""),
+    (r"\\m?(?:left|right)\s*\.|[\"`]", ""),
+    (r"\\(?!times\s*\\(?:vec|hat|over))(?:\\|([A-Za-z]+)\*?(\s*\{)?)", _rewritten),
+    (r"(?:\\[,;:!. ]|[\s.,;:~]|(?<!\\)\\)+$", ""),
+    (r"^\s*(\*{1,3}|__)(?=\S)(.+?)[\s.,;:]*\1$", r"\2"),
+)
+
+
+def folded(text: str) -> str:
+    """Text in which variants of a sign or command are one, without Markdown's marks around it."""
+    text = unicodedata.normalize("NFC", text).strip()
+    for pattern, new in _LATEX if text.isascii() else (*_UNICODE, *_LATEX):
+        text = re.sub(pattern, new, text)
+    return " ".join(text.split())

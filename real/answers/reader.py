@@ -22,7 +22,8 @@ Brackets that only group stay in the tree, so its text needs no rule for when to
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from real.answers.notation import FUNCTIONS, GREEK, words
@@ -50,29 +51,27 @@ _RELATIONS = words(r"""= < > \le \ge \ne \in \notin \to \approx \equiv \sim \sim
     \subseteq \supset \supseteq \perp \parallel \propto \Rightarrow \implies \iff | \mid \mod
     \bmod \ll \gg""")  # fmt: skip
 _SET_SIGNS = words(r"\cup \cap \setminus :")
+_CHAINED = {"rel": _RELATIONS, "setop": _SET_SIGNS}
 _SIGNS = {"+": "", "-": "neg", r"\pm": "pm", r"\mp": "mp"}
 _PAIRS = {"(": ")", "[": "]", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil",
           r"\langle": r"\rangle"}  # fmt: skip
 _CLOSERS = frozenset((*_PAIRS.values(), "}", "", "&", r"\\"))
-_SEPARATORS = {",": ",", ";": ",", "or": "or", "and": "and"}
+_BARS = ("|", r"\|")
 _INFIX = {r"\choose": "binom", r"\over": "div"}
+_TWO_ARGUMENTS = {r"\frac": "div", r"\binom": "binom"}
 _NO_FACTOR = _RELATIONS | _SET_SIGNS | _CLOSERS | {*_SIGNS, r"\cdot", "/", *_INFIX}
 _OPENERS = frozenset(("{", *_PAIRS))
-_BASES = dict(
-    zip(
-        ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"],
-        "23456789",
-        strict=False,
-    )
-)
+_BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7",
+          "eight": "8", "nine": "9"}  # fmt: skip
 """Bases of numbers that are written in words."""
 _ONE_ARGUMENT = words(r"""\overline \vec \hat \widehat \tilde \overrightarrow \dot \ddot \pmod \not
-    \mathbb""")  # fmt: skip
+    \mathbb \angle \triangle""")  # fmt: skip
 _BIG = words(r"\int \iint \oint \sum \prod \lim \partial \sup")
 _PLAIN_NAMES = GREEK | words("infty emptyset circ ldots ell vartheta varphi")
-_SAME_ENVIRONMENT = {"bmatrix": "pmatrix", "array": "matrix", "smallmatrix": "matrix"}
+_MATRICES = ("matrix", "bmatrix", "array", "smallmatrix")
 _SPELT = {r"\abs": "||", r"\floor": r"\lfloor\rfloor", r"\ceil": r"\lceil\rceil"}
 _LOOSE = words("sum neg pm mp prod over list rel setop mixed pow sub row unit")
+_MINUS_ONE = Node("neg", parts=(Node("num", "1"),))
 ZERO_WIDTH = Node("row")
 """What stands between two separators, or in `{}`: nothing."""
 
@@ -99,45 +98,39 @@ class _Reader:
         self.at += 1
         return token.text
 
-    def items(self, closers: Collection[str] = _CLOSERS) -> Node:
+    def items(self) -> Node:
         """Items between separators up to a closing token, which is left there."""
         outer = self.bars, self.in_braces
         self.bars, self.in_braces = 0, self.tokens[self.at - 1].text == r"\{"
-        items, signs = [self.relation()], set()
+        items, signs = [self.chain("rel")], set()
         if self.next.text in _INFIX:
             kind = _INFIX[self.take()]
-            items = [Node(kind, parts=(bare(items[0]), bare(self.relation())))]
-        while self.next.text not in closers:
-            if not _separator(self.next):
-                raise UnreadableError
-            signs.add(_separator(self.next))
-            self.at += 1
-            if _separator(self.next) in ("or", "and"):  # `1, 2, and 3`
+            items = [Node(kind, parts=(bare(items[0]), bare(self.chain("rel"))))]
+        while self.next.type == "sep":
+            while self.next.type == "sep":  # also two of them: `1, 2, and 3`
                 signs.add(self.take())
-            if self.next.text not in closers:
-                items.append(self.relation())
+            if self.next.text not in _CLOSERS and not self.next.text.startswith(r"\end"):
+                items.append(self.chain("rel"))
         self.bars, self.in_braces = outer
         if len(items) == 1:
             return items[0]
         return Node("list", signs.pop() if len(signs) == 1 else ",", tuple(items))
 
-    def relation(self) -> Node:
+    def chain(self, kind: str) -> Node:
         """Sides and the signs between them; the first side may be missing, as in `= 5`."""
-        sides, signs = [ZERO_WIDTH if self.next.text in _RELATIONS - {"|"} else self.sets()], []
-        while (self.next.text in _RELATIONS and not (self.next.text == "|" and self.bars)) or (
-            self.next.text == ":" and self.in_braces
-        ):
+        side = self.sum if kind == "setop" else partial(self.chain, "setop")
+        is_missing = self.next.text in _RELATIONS and self.next.text != "|"
+        sides, signs = [ZERO_WIDTH if is_missing else side()], []
+        while self.is_sign(kind):
             signs.append(self.take())
-            sides.append(self.sets())
-        return Node("rel", " ".join(signs), tuple(sides)) if signs else sides[0]
+            sides.append(side())
+        return Node(kind, " ".join(signs), tuple(sides)) if signs else sides[0]
 
-    def sets(self) -> Node:
-        left = self.sum()
-        while self.next.text in _SET_SIGNS and not (self.next.text == ":" and self.in_braces):
-            sign, right = self.take(), self.sum()
-            is_longer = (left.kind, left.text) == ("setop", sign) and sign != r"\setminus"
-            left = Node("setop", sign, (*(left.parts if is_longer else (left,)), right))
-        return left
+    def is_sign(self, kind: str) -> bool:
+        text = self.next.text
+        if text == ":":
+            return self.in_braces == (kind == "rel")
+        return text in _CHAINED[kind] and not (text == "|" and self.bars)
 
     def sum(self) -> Node:
         terms: list[Node] = []
@@ -149,23 +142,28 @@ class _Reader:
 
     def term(self) -> Node:
         """Factors and quotients; `row` or `over` where no sign says how they are tied."""
-        kind, factors = "prod", [self.factor()]
-        is_slashed = False
+        kind, factors, is_slashed = "prod", [self.factor()], False
         while True:
             token, before = self.next, factors[-1]
             if token.text in (r"\cdot", "/"):
                 is_closed = self.tokens[self.at - 1].text == ")"
                 is_slashed = self.take() == "/"
-                right = self.signed_factor()
+                is_negative = self.next.text == "-" and self.take()
+                right = self.factor()
+                if is_negative:
+                    right = Node("()", parts=(Node("neg", parts=(right,)),))
                 if not is_slashed:
                     factors.append(right)
                 elif kind == "row":  # `3 4/5`
-                    factors, kind = [_mixed(factors, right)], "prod"
+                    fraction = Node("div", parts=(before, right))
+                    if not _mixes(factors[:-1], fraction):
+                        raise UnreadableError
+                    factors, kind = [Node("mixed", parts=(factors[0], fraction))], "prod"
                 elif before.kind == "func" and not is_closed:
                     raise UnreadableError  # the slash of `\sin x/2` may stand within the argument
                 else:
                     factors = [Node("div", parts=(bare(_tied(kind, factors)), bare(right)))]
-            elif token.type == "word" and not _separator(token) and before.kind != "word":
+            elif token.type == "word" and before.kind != "word":
                 is_slashed = False
                 if kind == "row":
                     factors[-1] = self.unit(before)
@@ -173,7 +171,7 @@ class _Reader:
                     factors, kind = [self.unit(_tied(kind, factors))], "prod"
             elif self.starts_factor():
                 right = self.base()
-                if len(factors) == 1 and before.kind == "num" and _is_proper(right):
+                if _mixes(factors, right):
                     factors = [self.marked(Node("mixed", parts=(before, right)))]
                     continue
                 factors.append(self.marked(right))
@@ -185,9 +183,9 @@ class _Reader:
 
     def starts_factor(self) -> bool:
         token = self.next
-        if token.text in ("|", r"\|"):
+        if token.text in _BARS:
             return not self.bars and self.n_bars(token.text) % 2 == 0
-        if token.text in _NO_FACTOR or _separator(token):
+        if token.text in _NO_FACTOR or token.type == "sep":
             return False
         return token.type != "op" or token.text in _OPENERS or token.text.startswith(r"\begin")
 
@@ -201,43 +199,32 @@ class _Reader:
             n_bars += token.text == bar and level == 0
         return n_bars
 
-    def signed_factor(self) -> Node:
-        if self.next.text == "-":
-            self.at += 1
-            return Node("()", parts=(Node("neg", parts=(self.factor(),)),))
-        return self.factor()
-
     def factor(self) -> Node:
         return self.marked(self.base())
 
     def marked(self, node: Node) -> Node:
         """The node with what stands behind it: powers, an index, `!`, `'`, a percent sign."""
         n_powers = 0
-        while True:
-            token = self.next
-            if token.text == "^":
-                self.at += 1
-                exponent = self.script()
-                n_powers += 1
-                if exponent.text == r"\circ" or exponent.text[:1] == "'":
-                    mark = DEGREE if exponent.text == r"\circ" else exponent.text
-                    node, n_powers = Node("post", mark, (node,)), n_powers - 1
-                else:
-                    node = Node("pow", parts=(node, exponent))
-            elif token.text == "_":
-                self.at += 1
-                index = self.script()
-                if node.kind == "num" and index.text in _BASES:
-                    index = Node("num", _BASES[index.text])
+        while (mark := self.next.text) in ("^", "_", "!", "'", "%"):
+            if mark not in ("^", "_"):
+                node = Node("post", self.run(mark), (node,))
+                continue
+            self.at += 1
+            shifted = self.script()
+            if mark == "_":
+                if node.kind == "num" and shifted.text in _BASES:
+                    shifted = Node("num", _BASES[shifted.text])
                 base, *powers = node.parts if node.kind == "pow" else (node,)  # `x^2_1`
-                node = Node("sub", parts=(base, index))
+                node = Node("sub", parts=(base, shifted))
                 node = Node("pow", parts=(node, *powers)) if powers else node
-            elif token.type == "op" and token.text in ("!", "'", "%"):
-                node = Node("post", self.run(token.text), (node,))
-            elif n_powers > 1:
-                raise UnreadableError
+            elif shifted.text in (r"\circ", "o") or shifted.text[:1] == "'":
+                primes = shifted.text if shifted.text[0] == "'" else DEGREE
+                node = Node("post", primes, (node,))
             else:
-                return node
+                node, n_powers = Node("pow", parts=(node, shifted)), n_powers + 1
+        if n_powers > 1:
+            raise UnreadableError
+        return node
 
     def run(self, sign: str) -> str:
         text = ""
@@ -272,23 +259,19 @@ class _Reader:
         if self.depth > MAX_DEPTH:
             raise UnreadableError
         token = self.next
-        if token.type == "num":
-            node = Node("num", self.take())
-        elif token.type == "let":
-            node = Node("name", self.take())
-        elif token.type == "word" and not _separator(token):
+        if token.type in ("num", "let"):
+            node = Node("num" if token.type == "num" else "name", self.take())
+        elif token.type == "word":
             words = []
-            while self.next.type == "word" and not _separator(self.next):
+            while self.next.type == "word":
                 words.append(self.take())
             joined = " ".join(words)
             node = Node("word" if len(joined) > 1 else "name", joined)
         elif token.text == "{":
             inner = self.group()
             node = Node("()", parts=(inner,)) if inner.kind in _LOOSE else inner
-        elif token.text in _PAIRS:
+        elif token.text in _PAIRS or token.text in _BARS:
             node = self.bracket()
-        elif token.text in ("|", r"\|"):
-            node = self.between_bars()
         elif token.text.startswith(r"\begin"):
             node = self.environment()
         elif token.type == "cmd" and token.text not in _NO_FACTOR:
@@ -300,20 +283,18 @@ class _Reader:
 
     def bracket(self) -> Node:
         opener = self.take()
-        inner = ZERO_WIDTH if self.next.text in _PAIRS.values() else self.items()
-        closer = self.take(_PAIRS[opener], *((")", "]") if opener in ("(", "[") else ()))
+        if opener in _BARS:
+            self.bars += 1
+            inner = self.sum()
+            self.bars -= 1
+        else:
+            inner = ZERO_WIDTH if self.next.text in _PAIRS.values() else self.items()
+        closers = (")", "]") if opener in ("(", "[") else (_PAIRS.get(opener, opener),)
+        closer = self.take(*closers)
         parts = inner.parts if (inner.kind, inner.text) == ("list", ",") else (inner,)
         if opener + closer in ("(]", "[)") and len(parts) != 2:
             raise UnreadableError
         return Node(opener + closer, parts=() if inner == ZERO_WIDTH else parts)
-
-    def between_bars(self) -> Node:
-        bar = self.take()
-        self.bars += 1
-        inner = self.sum()
-        self.bars -= 1
-        self.take(bar)
-        return Node(bar + bar, parts=(inner,))
 
     def argument(self) -> Node:
         """One argument of a command: a group, or the next digit, letter, word or command."""
@@ -325,25 +306,17 @@ class _Reader:
 
     def command(self) -> Node:
         name = self.take()
-        if name in (r"\frac", r"\binom"):
-            kind = "div" if name == r"\frac" else "binom"
-            return Node(kind, parts=(self.argument(), self.argument()))
+        if name in _TWO_ARGUMENTS:
+            return Node(_TWO_ARGUMENTS[name], parts=(self.argument(), self.argument()))
         if name in (r"\sqrt", r"\cbrt"):
             index = Node("num", "2" if name == r"\sqrt" else "3")
             if self.next.text == "[":
-                self.at += 1
-                index = self.items()
-                self.take("]")
+                index = bare(self.bracket()._replace(kind="()"))
             return Node("root", parts=(self.argument(), index))
         if name[1:] in FUNCTIONS:
             return self.function(name)
         if name in _SPELT and self.next.text == "(":
             return Node(_SPELT[name], parts=(self.argument(),))
-        if name in (r"\angle", r"\triangle") and self.next.type in ("let", "word"):
-            corners = ""
-            while self.next.type in ("let", "word"):
-                corners += self.take()
-            return Node("cmd", name, (Node("word", corners),))
         if name in _ONE_ARGUMENT:
             return Node("cmd", name, (self.argument(),))
         arguments = []
@@ -353,15 +326,16 @@ class _Reader:
 
     def function(self, name: str) -> Node:
         r"""`\sin^2 2x`, `\log_2(x)`, `\ln x`; the name alone where no argument follows."""
-        shifts: dict[str, Node] = {}
-        while self.next.text in ("^", "_"):
-            mark = self.take()
-            shifts[mark] = self.script()
-        index = (shifts["_"],) if "_" in shifts else ()
-        if "^" in shifts and write(shifts["^"]) == "-1" and name in (r"\sin", r"\cos", r"\tan"):
-            name = rf"\arc{name[1:]}"
-            del shifts["^"]
-        node = Node("name", name)
+        node, power, index = self.marked(Node("name", name)), [], []
+        if node.kind == "pow":
+            node, *power = node.parts
+        if node.kind == "sub":
+            node, *index = node.parts
+        if node.kind == "post":
+            return node
+        if power == [_MINUS_ONE] and name in (r"\sin", r"\cos", r"\tan"):
+            name, power = rf"\arc{name[1:]}", []
+            node = Node("name", name)
         if self.next.text == "(":
             node = Node("func", name, (bare(self.base()), *index))
             if node.parts[0].kind == "()":
@@ -375,38 +349,32 @@ class _Reader:
             node = Node("func", name, (bare(_tied("prod", factors)), *index))
         elif index:
             node = Node("sub", parts=(node, *index))
-        return Node("pow", parts=(node, shifts["^"])) if "^" in shifts else node
+        return Node("pow", parts=(node, *power)) if power else node
 
     def environment(self) -> Node:
+        """Rows of cells; an array or a matrix in round or square brackets are one."""
         name = self.take()[len(r"\begin{") : -1]
-        if name == "array" and self.next.text == "{":
-            while self.take() != "}":
-                pass
-        end = rf"\end{{{name}}}"
-        rows: list[Node] = []
-        cells: list[Node] = []
-        sign = ""
-        while sign != end:
-            is_empty = self.next.text in ("&", r"\\", end)
-            cells.append(ZERO_WIDTH if is_empty else self.items(("&", r"\\", end)))
-            sign = self.take("&", r"\\", end)
-            if sign != "&":
-                if sign != end or cells != [ZERO_WIDTH]:
-                    rows.append(Node("cells", parts=tuple(cells)))
-                cells = []
-        return Node("env", _SAME_ENVIRONMENT.get(name, name), tuple(rows))
+        sign, ends = "&", ("&", r"\\", rf"\end{{{name}}}")
+        rows: list[list[Node]] = [[]]
+        while sign != ends[-1]:
+            if sign == r"\\":
+                rows.append([])
+            rows[-1].append(ZERO_WIDTH if self.next.text in ends else self.items())
+            sign = self.take(*ends)
+        if rows[-1] == [ZERO_WIDTH]:
+            rows.pop()
+        cells = tuple(Node("cells", parts=tuple(row)) for row in rows)
+        return Node("env", "pmatrix" if name in _MATRICES else name, cells)
 
     def unit(self, quantity: Node) -> Node:
         """Words behind a quantity, with their powers and slashes."""
         words: list[str] = []
         while True:
-            token = self.next
-            if (token.type == "word" and not _separator(token)) or (
-                token.type == "let" and (words[-1] in "/*" or token.is_text)
-            ):
-                words.append(self.take())
-            elif token.text in ("/", r"\cdot") and self.tokens[self.at + 1].type in ("word", "let"):
-                words.append("/" if self.take() == "/" else "*")
+            token, behind = self.tokens[self.at : self.at + 2]
+            is_letter = token.type == "let" and (token.is_text or words[-1] in "/*")
+            is_joint = token.text in ("/", r"\cdot") and behind.type in ("word", "let")
+            if token.type == "word" or is_letter or is_joint:
+                words.append(self.take().replace(r"\cdot", "*"))
             elif token.text == "^":
                 self.at += 1
                 words.append("^" + write(self.script()))
@@ -414,22 +382,13 @@ class _Reader:
                 return Node("unit", " ".join(words), (quantity,))
 
 
-def _separator(token: Token) -> str:
-    is_one = token.type in ("op", "word") and token.text in _SEPARATORS
-    return _SEPARATORS[token.text] if is_one else ""
-
-
-def _is_proper(node: Node) -> bool:
-    """A fraction of two whole numbers that is less than one."""
-    is_whole = all(part.kind == "num" and part.text.isdigit() for part in node.parts)
-    return node.kind == "div" and is_whole and int(node.parts[0].text) < int(node.parts[1].text)
-
-
-def _mixed(factors: list[Node], bottom: Node) -> Node:
-    whole, fraction = factors[0], Node("div", parts=(factors[-1], bottom))
-    if len(factors) != 2 or whole.kind != "num" or not _is_proper(fraction):
-        raise UnreadableError
-    return Node("mixed", parts=(whole, fraction))
+def _mixes(before: list[Node], fraction: Node) -> bool:
+    """A whole number, and behind it a fraction of two that is less than one."""
+    numbers = [*before, *fraction.parts]
+    is_whole = all(node.kind == "num" and node.text.isdigit() for node in numbers)
+    if len(before) != 1 or fraction.kind != "div" or not is_whole:
+        return False
+    return int(fraction.parts[0].text) < int(fraction.parts[1].text)
 
 
 def _tied(kind: str, factors: list[Node]) -> Node:
@@ -462,10 +421,21 @@ def bare(node: Node) -> Node:
 def read(folded_text: str) -> Node:
     """The tree of a folded text; UnreadableError where it follows no grammar."""
     reader = _Reader(tokens(folded_text))
-    node = ZERO_WIDTH if reader.next is _END else reader.items(("",))
+    node = ZERO_WIDTH if reader.next is _END else reader.items()
     if reader.next is not _END:
         raise UnreadableError
     return node
+
+
+def _behind(before: str, factor: str) -> str:
+    """A factor behind another one, with a sign where it would be read as part of something else."""
+    is_tied = factor[0].isdigit() or factor.startswith(r"\frac") or "text{" in before + factor
+    return (r"\cdot " if is_tied else " ") + factor
+
+
+def _chained(text: str, sides: list[str]) -> str:
+    signed = zip(text.split(), sides[1:], strict=True)
+    return sides[0] + "".join(f"{sign} {side}" for sign, side in signed)
 
 
 _FORMS = {
@@ -473,7 +443,21 @@ _FORMS = {
     "div": r"\frac{{{0}}}{{{1}}}", "binom": r"\binom{{{0}}}{{{1}}}", "mixed": "{0}{1}",
     "pow": "{0}^{{{1}}}", "sub": "{0}_{{{1}}}", "post": "{0}{text}", "unit": r"{0}\text{{ {text}}}",
 }  # fmt: skip
-_JOINTS = {"row": r"\quad ", "cells": "&"}
+_LONGER_FORMS: dict[str, Callable[[str, list[str]], str]] = {
+    "word": lambda text, _: text if is_word(text) else rf"\text{{{text}}}",
+    "sum": lambda _, terms: re.sub(r"\+(?=-|\\[pm]{2} )", "", "+".join(terms)),
+    "prod": lambda _, factors: factors[0] + "".join(map(_behind, factors, factors[1:])),
+    "over": lambda _, factors: f"{factors[0]}/{' '.join(factors[1:])}",
+    "row": lambda _, parts: r"\quad ".join(parts),
+    "root": lambda _, of: rf"\sqrt{'' if of[1] == '2' else f'[{of[1]}]'}{{{of[0]}}}",
+    "func": lambda name, of: name + "".join(f"_{{{index}}}" for index in of[1:]) + f"({of[0]})",
+    "cmd": lambda name, arguments: name + "".join(f"{{{one}}}" for one in arguments),
+    "list": lambda sign, of: (", " if sign == "," else rf"\text{{ {sign} }}").join(of),
+    "rel": _chained,
+    "setop": _chained,
+    "env": lambda name, rows: rf"\begin{{{name}}}" + r"\\".join(rows) + rf"\end{{{name}}}",
+    "cells": lambda _, cells: "&".join(cells),
+}
 
 
 def write(node: Node) -> str:
@@ -482,36 +466,7 @@ def write(node: Node) -> str:
     inner = [write(part) for part in parts]
     if kind in _FORMS:
         return _FORMS[kind].format(*inner, text=text)
-    if kind in _JOINTS:
-        return _JOINTS[kind].join(inner)
-    if kind == "word":
-        return text if is_word(text) else rf"\text{{{text}}}"
-    if kind == "sum":
-        return re.sub(r"\+(?=-|\\[pm]{2} )", "", "+".join(inner))
-    if kind == "prod":
-        return inner[0] + "".join(map(_behind, inner, inner[1:]))
-    if kind == "over":
-        return f"{inner[0]}/{' '.join(inner[1:])}"
-    if kind == "root":
-        return rf"\sqrt{'' if inner[1] == '2' else f'[{inner[1]}]'}{{{inner[0]}}}"
-    if kind == "func":
-        return text + "".join(f"_{{{index}}}" for index in inner[1:]) + f"({inner[0]})"
-    if kind == "cmd":
-        return text + "".join(f"{{{part}}}" for part in inner)
-    if kind == "list":
-        return (", " if text == "," else rf"\text{{ {text} }}").join(inner)
-    if kind in ("rel", "setop"):
-        signs = text.split() if kind == "rel" else [text] * (len(parts) - 1)
-        return inner[0] + "".join(
-            f"{sign} {part}" for sign, part in zip(signs, inner[1:], strict=True)
-        )
-    if kind == "env":
-        return rf"\begin{{{text}}}" + r"\\".join(inner) + rf"\end{{{text}}}"
+    if kind in _LONGER_FORMS:
+        return _LONGER_FORMS[kind](text, inner)
     half = len(kind) // 2
     return kind[:half] + (" " if half > 2 else "") + ",".join(inner) + kind[half:]
-
-
-def _behind(before: str, factor: str) -> str:
-    """A factor behind another one, with a sign where it would be read as part of something else."""
-    is_tied = factor[0].isdigit() or factor.startswith(r"\frac") or "text{" in before + factor
-    return (r"\cdot " if is_tied else " ") + factor

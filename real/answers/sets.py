@@ -9,13 +9,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from fractions import Fraction
-from functools import reduce
 from operator import and_, gt, or_
 from typing import Any, NamedTuple
 
 from real.answers.canonical import REALS
 from real.answers.reader import Node, is_name, write
-from real.answers.values import NoValueError, Point, at_points, digits, isolated, value
+from real.answers.values import NoValueError, Point, digits, isolated, value
 
 
 class Cut(NamedTuple):
@@ -61,24 +60,27 @@ def set_key(node: Node) -> str:
     return " u ".join(spans + [f"set<{'|'.join(points)}>"] * bool(points or not spans))
 
 
-def _combined(keeps: Callable[[int, int], int], one: Cuts, other: Cuts) -> Cuts:
-    """The set of what the rule keeps, by whether it is in the one and in the other."""
-    found: Cuts = []
-    for cut in sorted({*one, *other}):
-        if keeps(bisect_right(one, cut) % 2, bisect_right(other, cut) % 2) != len(found) % 2:
-            found.append(cut)
-    return found
+def _combined(keeps: Callable[[int, int], int], one: Cuts, *others: Cuts) -> Cuts:
+    """The set of what the rule keeps, by whether it is in the one and in the other; in turn."""
+    for other in others:
+        found: Cuts = []
+        for cut in sorted({*one, *other}):
+            if keeps(bisect_right(one, cut) % 2, bisect_right(other, cut) % 2) != len(found) % 2:
+                found.append(cut)
+        one = found
+    return one
 
 
-def _cut(number: Any, is_behind: bool) -> Cut:
+def _point(number: Any) -> Cuts:
     text = digits(number)
     if "&" in text:
         raise NoValueError  # a complex number ends no interval
-    return Cut(number if isinstance(number, Fraction) else Fraction(text), is_behind, text)
+    place = number if isinstance(number, Fraction) else Fraction(text)
+    return [Cut(place, False, text), Cut(place, True, text)]
 
 
-def _end(node: Node, is_behind: bool) -> Cut:
-    return INFINITE[node] if node in INFINITE else _cut(value(node, {}), is_behind)
+def _end(node: Node) -> Cuts:
+    return [INFINITE[node]] * 2 if node in INFINITE else _point(value(node, {}))
 
 
 def _set(node: Node, names: Point) -> Cuts:
@@ -86,32 +88,30 @@ def _set(node: Node, names: Point) -> Cuts:
     if node in NAMED:
         return NAMED[node]
     if kind in ("()", "[]", "(]", "[)") and len(parts) == 2:
-        ends = [_end(parts[0], kind[0] == "("), _end(parts[1], kind[1] == "]")]
+        ends = [_end(parts[0])[kind[0] == "("], _end(parts[1])[kind[1] == "]"]]
         if ends[0].number < ends[1].number:
             return ends
-    if kind == r"\{\}" and parts[0].kind == "rel":
-        return _set(Node("list", ",", parts), names)
-    if kind == r"\{\}":
-        points = ([_end(part, False), _end(part, True)] for part in parts)
-        return reduce(_union, points)
-    if kind == "setop" and text in _COMBINED:
-        sets = (_set(part, names) for part in parts)
-        return reduce(lambda one, other: _combined(_COMBINED[text], one, other), sets)
+    if kind in ("list", r"\{\}") and all(part.kind == "rel" for part in parts):
+        return _all_or_any(text, parts, names)
+    if kind in (r"\{\}", "num", "neg", "div"):  # `\mathbb{R}\setminus {2}` lost its braces
+        return _combined(or_, *map(_end, parts if kind == r"\{\}" else (node,)))
+    if kind == "setop" and _COMBINED.keys() >= set(text.split()):
+        found = _set(parts[0], names)
+        for sign, part in zip(text.split(), parts[1:], strict=True):
+            found = _combined(_COMBINED[sign], found, _set(part, names))
+        return found
     if kind == "rel":
         return _where(text.split(), parts, names)
-    if kind == "list" and all(part.kind == "rel" for part in parts):
-        return _all_or_any(text, parts, names)
     raise NoValueError
 
 
 def _all_or_any(sign: str, parts: tuple[Node, ...], names: Point) -> Cuts:
     """Where all conditions hold, or one of them: `or`, and where a comma cannot mean `and`."""
     sets = [_set(part, names) for part in parts]
-    both = reduce(lambda one, other: _combined(and_, one, other), sets)
-    if sign != "or" and (any(part.text == "=" for part in parts) or not (both or sign == ",")):
+    both = _combined(and_, *sets)
+    if sign != "or" and (any(part.text == "=" for part in parts) or (not both and sign == "and")):
         raise NoValueError
-    is_any = sign == "or" or not both
-    return reduce(_union, sets) if is_any else both
+    return both if both and sign != "or" else _combined(or_, *sets)
 
 
 def _where(signs: list[str], sides: tuple[Node, ...], names: Point) -> Cuts:
@@ -140,14 +140,9 @@ def _side(left: Node, sign: str, right: Node, names: Point) -> Cuts:
     value(gap, names)
     if len(names) != 1:
         raise NoValueError
-    found = at_points(lambda at: isolated(gap, at, *names))
-    slope, place = found[0]
-    if not all(one and one[0] for one in found) or len({digits(one[1]) for one in found}) > 1:
+    slope, place, text = isolated(gap, *names)
+    if text != digits(place):
         raise NoValueError
-    before, behind = _cut(place, False), _cut(place, True)
+    before, behind = _point(place)
     sides = [[_START, before], [before, behind], [behind, _END]][:: -1 if slope[0] == "-" else 1]
-    return reduce(_union, [sides[int(n)] for n in _SIDES[sign]])
-
-
-def _union(one: Cuts, other: Cuts) -> Cuts:
-    return _combined(or_, one, other)
+    return _combined(or_, *[sides[int(n)] for n in _SIDES[sign]])

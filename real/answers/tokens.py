@@ -1,25 +1,15 @@
 r"""Tokens of an answer's text: Unicode folded, commands spelt one way, digits of a number joined.
 
-Types: `num`, `let` (one letter), `word` (letters of text, which are no product), `cmd`, `op`.
+Types: `num`, `let` (one letter), `word` (letters of text, which are no product), `cmd`, `sep` (a
+comma, `or`, `and`), `op`.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from typing import NamedTuple
 
-from real.answers.notation import (
-    BARE,
-    FUNCTIONS,
-    RAW_UNITS,
-    REWRITTEN,
-    SHORT_WORDS,
-    SIGNS,
-    TEXT_UNITS,
-    TEXTS,
-    WITH_ARGUMENT,
-)
+from real.answers.notation import BARE, REWRITTEN, SHORT_WORDS, TEXTS, UNITS
 
 
 class Token(NamedTuple):
@@ -27,60 +17,8 @@ class Token(NamedTuple):
 
     type: str
     text: str
-    spaced: bool = False
-    """A space stands before it."""
     is_text: bool = False
     r"""It stands in `\text{...}`."""
-
-
-_ROOT = re.compile("([\u221a\u221b]) ?(\\d+)")
-"""A root of Unicode, which is over all digits behind it."""
-_SHIFTED = {"^": "[\u00b2\u00b3\u00b9\u2070-\u207f]+", "_": "[\u2080-\u208e]+"}
-_FRACTION = re.compile("[\u00bc-\u00be\u2150-\u215e]")
-_MARKS_BEHIND = re.compile(r"(?:\\[,;:!. ]|[\s.,;:~]|(?<!\\)\\)+$")
-_DOUBLED = re.compile(
-    rf"(?<!\\)\\\\(?=(?:[dt]?frac|sqrt|text|mathrm|left|right|cdot|times|pi|boxed|le|ge|infty|cup"
-    rf"|{'|'.join(sorted(FUNCTIONS))})(?![A-Za-z]))"
-)
-_HIDDEN = re.compile(
-    rf"\\(?:{WITH_ARGUMENT.replace(' ', '|')})\s*\{{[^{{}}]*\}}"
-    r"|\\(?:boxed|fbox)\s*\{\s*\}|\\m?(?:left|right)\s*\."
-)
-_UNION = re.compile(r"(?<=[)\]])\s*U\s*(?=[(\[])")
-_COMMAND = re.compile(r"\\(?:\\|([A-Za-z]+)\*?(\s*\{)?)")
-
-
-def folded(text: str) -> str:
-    """Text in which variants of a sign or command are one, without Markdown's marks around it."""
-    if not text.isascii() or '"' in text or "`" in text:
-        text = _ROOT.sub(r"\1{\2}", unicodedata.normalize("NFC", text))
-        text = _FRACTION.sub(lambda m: r"\frac{{{}}}{{{}}}".format(*_plain(m[0]).split("/")), text)
-        for mark, shifted in _SHIFTED.items():
-            text = re.sub(shifted, lambda m, mark=mark: f"{mark}{{{_plain(m[0])}}}", text)
-        text = _plain(text.translate(SIGNS))
-    text = _DOUBLED.sub(
-        r"\\", " ".join(_UNION.sub(r"\\cup ", text.replace("...", r"\ldots ")).split())
-    )
-    text = _MARKS_BEHIND.sub("", _COMMAND.sub(_rewritten, _HIDDEN.sub("", text)))
-    for mark in ("**", "__", "*"):
-        if len(text) > 2 * len(mark) and text.startswith(mark) and text.endswith(mark):
-            return folded(text[len(mark) : -len(mark)])
-    return " ".join(text.split())
-
-
-def _plain(text: str) -> str:
-    """What Unicode calls compatible with the text, without marks and invisible characters."""
-    plain = unicodedata.normalize("NFKC", text).translate(SIGNS)
-    return "".join(c for c in plain if unicodedata.category(c) not in ("Cf", "Mn"))
-
-
-def _rewritten(match: re.Match[str]) -> str:
-    name, brace = match[1], match[2] or ""
-    if name is None:  # the end of a row
-        return match[0]
-    if name in TEXTS and not brace:
-        return ""
-    return REWRITTEN.get(name, f"\\{name}") + brace
 
 
 _SPACES = "quad|qquad|enspace|thinspace|space"
@@ -92,9 +30,10 @@ _TOKEN = re.compile(
         |[1-9]\d{{0,2}}(?:{_BETWEEN}\d{{3}}(?!\d))+(?:\.\d+)?
         |\d+\.\d{{3}}(?:\\,\d{{3}})*\\,\d{{1,3}}(?!\d))
     |(?P<period>\d*\.\d*\ ?(?:\\overline\ ?\{{?\ ?\d+\ ?\}}?|\(\d+\)|{_DOT}(?:\d*{_DOT})?))
-    |(?P<odd>\d+(?:\.\d+){{2,}})
+    |(?P<word>\d+(?:\.\d+){{2,}}|\d\d?\ ?:\ ?0\d(?:\ ?:\ ?\d\d)?
+        |\d{{4}}-\d\d-\d\d(?!\d)|\d\d?/\d\d?/\d{{4}}(?!\d))
     |(?P<num>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{{1,3}}(?![\d.A-Za-z]))?)
-    |(?P<env>\\(?:begin|end)\s*\{{\s*[A-Za-z]+\*?\s*\}})
+    |(?P<env>\\(?:begin|end)\s*\{{\s*[A-Za-z]+\*?\s*\}})(?:\s*\{{[lcr|\s]+\}})?
     |(?P<text>\\(?:{"|".join(sorted(TEXTS))})\s*\{{)
     |(?P<cmd>\\[A-Za-z]+)
     |(?P<let>(?:[ap]\.\ ?m\b\.?)|[A-Za-z]+)
@@ -103,58 +42,63 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _LETTERS = re.compile(r"(?:[.'-]?[^\W\d_])*\.?")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_AS_COMMANDS = {"<=": r"\le", ">=": r"\ge", "!=": r"\ne", "**": "^", "*": r"\cdot", r"\%": "%"}
+_AS_COMMANDS = {
+    "<=": r"\le",
+    ">=": r"\ge",
+    "!=": r"\ne",
+    "**": "^",
+    "*": r"\cdot",
+    r"\%": "%",
+    ";": ",",
+}
 _SHIFTS = ("$", r"\$", r"\(", r"\)", r"\[", r"\]")
 _BEHIND_UNIT = re.compile(r"\s*(?:$|[\^,/)}]|\\text|\\\})")
 
 
-def tokens(text: str, depth: int = 0, in_text: bool = False) -> list[Token]:
-    """The tokens of a folded text within so many brackets; linear in the text."""
+def tokens(text: str) -> list[Token]:
+    """The tokens of a folded text; linear in it."""
     found: list[Token] = []
-    position, spaced = 0, False
+    position = depth = braces = 0
+    spaced = False
+    texts: list[tuple[int, int, bool]] = []
+    """Of texts that are open: their first token, braces around them, whether a number is before."""
     while position < len(text):
         match = _TOKEN.match(text, position)
         assert match is not None
         kind, piece, position = str(match.lastgroup), match.group(), match.end()
-        is_behind = bool(found) and (found[-1].type in ("num", "cmd") or found[-1].text in ")}")
-        made: list[Token] = []
         if kind == "space":
             spaced = spaced or piece.strip(r"\!") != ""
             continue
-        if kind == "grouped" and depth and re.search(",[1-9]", piece):  # (1,234) is a pair
-            kind, piece = "num", piece.partition(",")[0]
+        is_behind = bool(found) and (found[-1].type in ("num", "cmd") or found[-1].text in ")}")
+        if kind == "grouped" and depth and re.search(r"(?<!\\),[1-9]", piece):  # (1,234) is a pair
+            piece = piece.partition(",")[0]
             position = match.start() + len(piece)
         if kind in ("grouped", "period", "num"):
-            made = [Token("num", _number(kind, piece))]
-        elif kind == "odd":
-            made = [Token("word", piece)]
-        elif kind == "env":
-            made = [Token("op", re.sub(r"[\s*]", "", piece))]
+            found.append(Token("num", _number(kind, piece)))
+        elif kind in ("word", "env", "cmd"):
+            made = re.sub(r"[\s*]", "", match[kind])
+            found.append(Token("op" if kind == "env" else kind, made))
         elif kind == "text":
-            end = _closing(text, position)
-            made = _text(text[position:end], depth, is_behind)
-            position = end + 1
-        elif kind == "cmd":
-            made = [Token("cmd", piece)]
-        elif piece.isalpha() or len(piece) > 2:
-            rest = _LETTERS.match(text, position) if in_text or not piece.isascii() else None
+            texts.append((len(found), braces, is_behind))
+        elif kind == "let" or piece.isalpha():
+            rest = _LETTERS.match(text, position) if texts or not piece.isascii() else None
             if rest is not None:
                 piece, position = piece + rest[0], rest.end()
-            is_unit = (
-                piece in RAW_UNITS and spaced and is_behind and _BEHIND_UNIT.match(text, position)
-            )
-            made = (
-                [Token("word", piece)] if is_unit else _letters(re.sub("[. ]", "", piece), in_text)
-            )
+            is_unit = len(piece) == 2 and piece in UNITS and spaced and is_behind
+            is_unit = is_unit and _BEHIND_UNIT.match(text, position) is not None
+            run = re.sub("[. ]", "", piece)
+            found += [Token("word", run)] if is_unit else _letters(run, bool(texts))
+        elif piece == "}" and texts and texts[-1][1] == braces:
+            start, _, is_behind = texts.pop()
+            found[start:] = _of_text(found[start:], is_behind)
         elif piece not in _SHIFTS:
             depth += (piece in ("(", "[", r"\{")) - (piece in (")", "]", r"\}"))
+            braces += (piece == "{") - (piece == "}")
             sign = _AS_COMMANDS.get(piece, piece)
-            made = [Token("cmd" if sign[1:].isalpha() else "op", sign)]
-        if made:
-            found.append(made[0]._replace(spaced=spaced or made[0].spaced))
-            found.extend(made[1:])
-            spaced = False
+            found.append(
+                Token("sep" if sign == "," else "cmd" if sign[1:].isalpha() else "op", sign)
+            )
+        spaced = False
     return found
 
 
@@ -181,26 +125,14 @@ def _letters(run: str, in_text: bool) -> list[Token]:
         return [Token("cmd", REWRITTEN.get(run.lower(), "\\" + run.lower()))]
     in_text = in_text or is_word(run) or run.lower() in SHORT_WORDS or not run.isascii()
     if len(run) == 1 or not in_text:
-        return [Token("let", letter, is_text=in_text) for letter in run]
-    return [Token("word", run.lower() if run in ("AM", "PM") else run)]
+        return [Token("let", letter, in_text) for letter in run]
+    kind = "sep" if run in ("or", "and") else "word"
+    return [Token(kind, run.lower() if run in ("AM", "PM") else run)]
 
 
-def _text(inside: str, depth: int, is_behind: bool) -> list[Token]:
-    made = tokens(inside, depth, in_text=True)
-    if made and inside[0] == " ":
-        made[0] = made[0]._replace(spaced=True)
-    is_unit = is_behind and made and made[0].text in TEXT_UNITS
-    # Only a letter that stands alone is one: the `a` of `a cat` is a word.
-    if is_unit or any(t.type == "word" and t.text not in ("and", "or") for t in made):
-        made = [t._replace(type="word") if t.type == "let" else t for t in made]
-    return made
-
-
-def _closing(text: str, start: int) -> int:
-    """Where the brace closes that opened before `start`; the end of the text if nowhere."""
-    level = 1
-    for match in _BRACE.finditer(text, start):
-        level += {"{": 1, "}": -1}.get(match.group(), 0)
-        if level == 0:
-            return match.start()
-    return len(text)
+def _of_text(found: list[Token], is_behind: bool) -> list[Token]:
+    """Only a letter that stands alone is one: the `a` of `a cat` is a word."""
+    is_unit = is_behind and bool(found) and found[0].text in UNITS
+    if is_unit or any(t.type == "word" for t in found):
+        return [t._replace(type="word") if t.type == "let" else t for t in found]
+    return found

@@ -11,7 +11,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +20,7 @@ import mpmath
 from real.answers.reader import CONSTANTS, DEGREE, Node, is_name, write
 
 
-class NoValueError(ValueError):
+class NoValueError(Exception):
     """The node is no scalar formula, or has no finite value there."""
 
 
@@ -41,12 +41,14 @@ _MAX_FACTORIAL = 2_000
 _MAX_DEGREE = 1_000
 """Of a root; letters stand for fractions with a larger denominator."""
 
+_FAULTS = (ArithmeticError, TypeError, ValueError, LookupError, mpmath.libmp.NoConvergence)
 _context: Any = mpmath.MPContext()
 _context.prec = _PRECISION
 _number: Any = _context.convert
 Value = Any
 """A `Fraction`, or a real or complex number of `_context`."""
 
+_DEGREES = {DEGREE: _context.pi / 180}
 _CONSTANTS = dict(zip(CONSTANTS, (+_context.pi, +_context.e, _context.mpc(0, 1)), strict=True))
 
 
@@ -63,8 +65,8 @@ class Point(dict[str, Value]):
         code = ord(name[-1])
         is_negative = (0, code, ~code, code >> 1, 0, 1)[self._salt] & 1
         size = 300 + zlib.crc32(f"{name} {self._salt}".encode()) % 3001
-        # Also far from 0, where `|x-9|` is not `9-x`.
-        size = Fraction(size, 1009) + (size if self._salt >= N_NEAR else 0)
+        # Also whole and far from 0, where `|x-9|` is not `9-x` and a floor may be the ceiling.
+        size = Fraction(size // 6 * 6) if self._salt >= N_NEAR else Fraction(size, 1009)
         self[name] = -size if is_negative else size
         return self[name]
 
@@ -73,32 +75,11 @@ N_POINTS, N_NEAR = 6, 4
 """Points at which formulas with letters are compared; those near 0, which come first."""
 
 
-def at_points(function: Callable[[Point], Any]) -> list[Any]:
-    """What a function gives at all points; None where that is beyond the limits far from 0."""
-    found: list[Any] = []
-    for salt in range(N_POINTS):
-        try:
-            found.append(function(Point(salt)))
-        except LimitError:
-            if salt < N_NEAR:
-                raise
-            found.append(None)
-    return found
-
-
 def value(node: Node, at: Mapping[str, Value]) -> Value:
     """The value where letters have values; NoValueError where it has none."""
     try:
         return snapped(_value(node, at))
-    except NoValueError:
-        raise
-    except (
-        ArithmeticError,
-        TypeError,
-        ValueError,
-        LookupError,
-        mpmath.libmp.NoConvergence,
-    ) as error:
+    except _FAULTS as error:
         raise NoValueError from error
 
 
@@ -113,7 +94,7 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
         return _CONSTANTS[text]
     if is_name(node):
         return at[write(node)]
-    if kind not in _OPERATIONS or text == "%" or (kind == "prod" and _is_ordered(parts)):
+    if kind not in _OPERATIONS or (kind == "prod" and _is_ordered(parts)):
         raise NoValueError
     inner = [snapped(_value(part, at)) for part in parts]
     if kind == "pow" and parts[0].text == "e":
@@ -122,9 +103,10 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
 
 
 def _is_ordered(factors: tuple[Node, ...]) -> bool:
-    """`f(2)`, which is no product, and `AB`, which may be one of matrices or no product at all."""
+    """`f(2)`, which is no product, and those of matrices as `AB` or vectors, or none at all."""
     return all(node.kind == "name" and node.text.isupper() for node in factors) or any(
-        left.text in ("f", "g", "h") and right.kind == "()" for left, right in pairwise(factors)
+        (left.text in ("f", "g", "h") and right.kind == "()") or right.text == r"\times"
+        for left, right in pairwise(factors)
     )
 
 
@@ -163,37 +145,33 @@ def _times(a: Value, b: Value) -> Value:
 
 def ratio(a: Value, b: Value) -> Value:
     """The quotient; NoValueError where it divides by 0."""
-    return _times(a, 1 / snapped(b)) if b else _raise()
-
-
-def _raise(*_: Value) -> Value:
-    raise NoValueError
+    if not b:
+        raise NoValueError
+    return _times(a, 1 / snapped(b))
 
 
 def _power(base: Value, exponent: Value) -> Value:
-    if not base and isinstance(exponent, Fraction) and exponent > 0:
+    if not base and exponent > 0:
         return Fraction(0)
     if isinstance(exponent, Fraction) and exponent.denominator < _MAX_DEGREE and base:
-        root, times = _root(base, Fraction(exponent.denominator)), exponent.numerator
+        root, times = _root(base, exponent.denominator), exponent.numerator
         if abs(times) * max(abs(_bits(root)) - 1, root not in (1, -1)) > MAX_BITS:
             raise LimitError
         return root ** (times % 2) if root in (1, -1) else _checked(root**times)
     return _function("exp", _times(_function("ln", base), exponent))
 
 
-def _root(base: Value, index: Value) -> Value:
+def _root(base: Value, index: int) -> Value:
     """The real root where there is one, else the first."""
-    if not base or index == 1:
+    if index == 1:
         return base
-    if not isinstance(index, Fraction) or index.denominator != 1 or not 1 < index < _MAX_DEGREE:
-        return _power(base, ratio(Fraction(1), index))
     if isinstance(base, Fraction) and base < 0 and index % 2:
         return -_root(-base, index)
     if isinstance(base, Fraction) and base > 0 and index == 2:
         exact = Fraction(math.isqrt(base.numerator), math.isqrt(base.denominator))
         if exact * exact == base:
             return exact
-    return snapped(_context.root(_number(base), index.numerator))
+    return snapped(_context.root(_number(base), index))
 
 
 def _function(name: str, argument: Value, base: Value = None) -> Value:
@@ -209,12 +187,6 @@ def _function(name: str, argument: Value, base: Value = None) -> Value:
     if name != "exp" and _bits(found) > _LOST:  # a pole that rounding hides
         raise NoValueError
     return found if _bits(found) > _NOISE or name == "exp" else Fraction(0)
-
-
-def _marked(argument: Value, marks: str) -> Value:
-    if marks == DEGREE:
-        return _times(argument, _context.pi / 180)
-    return _factorial(argument) if marks == "!" else _raise()
 
 
 def _factorial(argument: Value) -> Value:
@@ -234,10 +206,12 @@ def _binomial(n: Value, k: Value) -> Value:
 
 _OPERATIONS: dict[str, Callable[..., Value]] = {
     "sum": lambda *terms: reduce(add, terms), "prod": lambda *factors: reduce(_times, factors),
-    "mixed": add, "neg": lambda a: -a, "div": ratio, "pow": _power, "root": _root, "post": _marked,
+    "mixed": add, "neg": lambda a: -a, "div": ratio, "pow": _power,
+    "root": lambda a, index: _power(a, ratio(Fraction(1), index)),
+    "post": lambda a, mark: _factorial(a) if mark == "!" else _times(a, _DEGREES[mark]),
     "func": lambda *inner: _function(inner[-1][1:], *inner[:-1]), "binom": _binomial, "||": abs,
     r"\lfloor\rfloor": lambda a: a - a % 1, r"\lceil\rceil": lambda a: a + -a % 1,
-    **dict.fromkeys(("()", "[]", r"\{\}"), lambda a: a),
+    "()": lambda a: a, "[]": lambda a: a,
 }  # fmt: skip
 
 
@@ -251,19 +225,12 @@ def snapped(number: Value) -> Value:
         return _context.mpc(real, imaginary) if imaginary else snapped(_context.mpf(real))
     if not _context.isfinite(number):
         raise NoValueError
-    sign, top, exponent, _ = number._mpf_
-    if not top or abs(exponent + top.bit_length()) > _SNAP_BITS:
-        return number if top else Fraction(0)
-    # Its continued fraction, until that has too many bits or what is left is rounding.
-    top, rest = (top << exponent, 1) if exponent > 0 else (top, 1 << -exponent)
-    a, b, c, d = 0, 1, 1, 0
-    while max(c.bit_length(), d.bit_length()) < _SNAP_BITS:
-        whole, left = divmod(top, rest)
-        a, b, c, d = c, d, whole * c + a, whole * d + b
-        if left << -_NOISE <= rest * c * d:
-            return Fraction(-c if sign else c, d)
-        top, rest = rest, left
-    return number
+    if abs(_bits(number)) > _SNAP_BITS:
+        return number
+    exact = Fraction(*mpmath.libmp.to_rational(number._mpf_))
+    near = exact.limit_denominator(2**_SNAP_BITS)
+    is_near = abs(near - exact) <= abs(exact) / 2**-_NOISE
+    return near if is_near and _bits(near) < _SNAP_BITS else number
 
 
 def digits(number: Value) -> str:
@@ -277,11 +244,48 @@ def digits(number: Value) -> str:
     return text if len(text) < 60 else hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def isolated(gap: Node, at: Mapping[str, Value], name: str) -> tuple[str, Value]:
-    """The gap's slope in a letter, empty unless it is linear, and the letter where it is 0."""
-    start = value(gap, at)
-    moved = [value(gap, {**at, name: at[name] + step}) for step in (1, 3)]
-    slopes = [ratio(add(end, -start), Fraction(n)) for end, n in zip(moved, (1, 3), strict=True)]
-    if not slopes[0] or digits(slopes[0]) != digits(slopes[1]):
-        return "", None
-    return digits(slopes[0]), add(at[name], -ratio(start, slopes[0]))
+def _at_points(function: Callable[[Point], Any]) -> list[Any]:
+    """What a function gives at all points; None where they are far from 0 and there is none."""
+    found: list[Any] = []
+    for salt in range(N_POINTS):
+        at = Point(salt)
+        try:
+            found.append(function(at))
+        except NoValueError:
+            if salt < N_NEAR:
+                raise
+            found.append(None)
+        if not at:  # a constant
+            break
+    return found
+
+
+def everywhere(node: Node, function: Callable[[Node, Point], Value] = value) -> str:
+    """One text for a node's values, or a function of it, at all points; of a constant its own."""
+    return _joined(_at_points(partial(function, node)))
+
+
+def _joined(found: list[Value]) -> str:
+    texts = ["" if one is None else digits(one) for one in found]
+    if len(set(texts)) == 1:
+        return texts[0]
+    return hashlib.blake2b(" ".join(texts).encode(), digest_size=16).hexdigest()
+
+
+def isolated(gap: Node, name: str) -> tuple[str, Value, str]:
+    """The gap's slope in a letter; that letter where it is 0, at the first point and everywhere.
+
+    NoValueError unless the gap is linear, with the same slope everywhere.
+    """
+
+    def at_point(at: Point) -> tuple[str, Value]:
+        start = value(gap, at)
+        one, three = (add(value(gap, {**at, name: at[name] + n}), -start) for n in (1, 3))
+        is_linear = one and digits(_times(one, Fraction(3))) == digits(three)
+        return (digits(one), add(at[name], -ratio(start, one))) if is_linear else ("", None)
+
+    found = _at_points(at_point)
+    slope, place = found[0]
+    if not slope or {one[0] for one in found if one} != {slope}:
+        raise NoValueError
+    return slope, place, _joined([one and one[1] for one in found])
