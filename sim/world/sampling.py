@@ -184,17 +184,34 @@ def exp_below_zero(x: Any) -> Any:
     x = k ln 2 + r with |r| <= ln 2 / 2; Taylor's series of r to the 13th power, times 2**k.
     """
     x = x if x > _LOWEST else _LOWEST
-    k = (x * _LOG2_E + _ROUND) - _ROUND
+    rounded = np.float64(x * _LOG2_E + _ROUND)
+    k = rounded - _ROUND
     r = (x - k * _LN2_HIGH) - k * _LN2_LOW
     q = _C8 + r * (_C9 + r * (_C10 + r * (_C11 + r * (_C12 + r * _C13))))
     q = _C2 + r * (_C3 + r * (_C4 + r * (_C5 + r * (_C6 + r * (_C7 + r * q)))))
-    power = np.int64((np.int64(k) + 1023) << 52).view(np.float64)
+    # The last bits of `rounded` are those of the whole number k; vectors have no conversion of it.
+    power = np.int64((rounded.view(np.int64) + 1023) << 52).view(np.float64)
     return (1.0 + (r + r * r * q)) * power
 
 
 @njit(cache=True, nogil=True)
 def softmax_rows(z_RPA: Floats) -> int:
-    """Turn logits into probabilities, in place.
+    """Turn logits into probabilities, in place; returns as `exp_rows`."""
+    R, P, A = z_RPA.shape
+    bad = exp_rows(z_RPA)
+    for r in range(R):
+        for p in range(P):
+            total = 0.0
+            for a in range(A):
+                total += z_RPA[r, p, a]
+            for a in range(A):
+                z_RPA[r, p, a] /= total
+    return bad
+
+
+@njit(cache=True, nogil=True)
+def exp_rows(z_RPA: Floats) -> int:
+    """Turn logits into probabilities that are not normalised, the largest of a row 1, in place.
 
     Returns:
         -1, or the flat place r * P + p of the first row with a logit that is not finite; what is
@@ -217,12 +234,6 @@ def softmax_rows(z_RPA: Floats) -> int:
         z_K = z_RPA[r].reshape(P * A)
         for k in range(P * A):
             z_K[k] = exp_below_zero(z_K[k])
-        for p in range(P):
-            total = 0.0
-            for a in range(A):
-                total += z_RPA[r, p, a]
-            for a in range(A):
-                z_RPA[r, p, a] /= total
     return bad
 
 
