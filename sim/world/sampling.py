@@ -277,16 +277,14 @@ def read_bit(found: Any, digits: Any, zeros: Any) -> Any:
 
 
 @njit(inline="always")
-def compare(
-    leaf: Any, block: Any, lanes: Any, limit_C: Ints, below_C: Ints, undecided_C: Ints
-) -> None:
-    """Write which numbers of a block are below each limit, a bit for each number.
+def compare(leaf: Any, block: Any, lanes: Any, room_3C: Ints) -> None:
+    """Write which numbers of a block are below each limit into the second row of `room_3C`.
 
     Args:
         lanes: the numbers that are needed, a bit for each.
-        limit_C: bounds times 2 ** `DIGITS`.
-        undecided_C: working memory.
+        room_3C: limits, bounds times 2 ** `DIGITS`; output; working memory.
     """
+    limit_C, below_C, undecided_C = room_3C[0], room_3C[1], room_3C[2]
     for c in range(limit_C.shape[0]):
         below_C[c] = -(limit_C[c] >> DIGITS)  # All where the bound is 1.
         undecided_C[c] = lanes & ~below_C[c]
@@ -308,6 +306,44 @@ def compare(
         bit += 6
 
 
+@njit
+def room_for(n_answers: int) -> Ints:
+    """Working memory of `draw_row`: whole vectors, whose last limits may be of no answer."""
+    return np.zeros((3, -(-n_answers // _WIDTH) * _WIDTH), np.int64)
+
+
+@njit
+def draw_row(
+    leaf: Any,
+    p_A: Floats,
+    parseable: float,
+    n_votes: int,
+    n_samples: int,
+    room_3C: Ints,
+    counts_A: Ints,
+    samples_A: Ints,
+) -> None:
+    """Draw the votes on one problem with the numbers of this key; see `draw_votes`."""
+    A, bound = p_A.shape[0], 0.0
+    for a in range(A):
+        # At last not the rounded sum, which may fall short of all that can be parsed.
+        bound = bound + parseable * p_A[a] if a < A - 1 else parseable
+        room_3C[0, a] = np.int64(np.ceil(min(bound, 1.0) * 2.0**DIGITS))
+        counts_A[a] = samples_A[a] = 0
+    for block in range(-(-n_votes // LANES)):
+        drawn, trained = (
+            first_lanes(n_votes - block * LANES),
+            first_lanes(n_samples - block * LANES),
+        )
+        compare(leaf, block, drawn, room_3C)
+        n_before, n_trained_before = 0, 0
+        for a in range(A):
+            n, n_trained = ones(room_3C[1, a] & drawn), ones(room_3C[1, a] & trained)
+            counts_A[a] += n - n_before
+            samples_A[a] += n_trained - n_trained_before
+            n_before, n_trained_before = n, n_trained
+
+
 @njit(cache=True, nogil=True)
 def draw_votes(
     seed: int,
@@ -327,24 +363,10 @@ def draw_votes(
         parseable: chance that a response holds an answer.
     """
     R, P, A = p_RPA.shape
-    room_3C = np.zeros((3, -(-A // _WIDTH) * _WIDTH), np.int64)
-    limit_C, below_C, undecided_C = room_3C[0], room_3C[1], room_3C[2]
+    room_3C = room_for(A)
     for r in range(R):
         key = stream(seed, first + r, VOTES, epoch)
         for p in range(P):
-            leaf, bound = fold(key, problems_RP[r, p]), 0.0
-            for a in range(A):
-                # At last not the rounded sum, which may fall short of all that can be parsed.
-                bound = bound + parseable * p_RPA[r, p, a] if a < A - 1 else parseable
-                limit_C[a] = np.int64(np.ceil(min(bound, 1.0) * 2.0**DIGITS))
-                counts_RPA[r, p, a] = samples_RPA[r, p, a] = 0
-            for block in range(-(-n_votes // LANES)):
-                drawn = first_lanes(n_votes - block * LANES)
-                trained = first_lanes(n_samples - block * LANES)
-                compare(leaf, block, drawn, limit_C, below_C, undecided_C)
-                n_before, n_trained_before = 0, 0
-                for a in range(A):
-                    n, n_trained = ones(below_C[a] & drawn), ones(below_C[a] & trained)
-                    counts_RPA[r, p, a] += n - n_before
-                    samples_RPA[r, p, a] += n_trained - n_trained_before
-                    n_before, n_trained_before = n, n_trained
+            leaf, p_A = fold(key, problems_RP[r, p]), p_RPA[r, p]
+            counts_A, samples_A = counts_RPA[r, p], samples_RPA[r, p]
+            draw_row(leaf, p_A, parseable, n_votes, n_samples, room_3C, counts_A, samples_A)
