@@ -312,7 +312,7 @@ def room_for(n_answers: int) -> Ints:
     return np.zeros((3, -(-n_answers // _WIDTH) * _WIDTH), np.int64)
 
 
-@njit
+@njit(inline="always")
 def draw_row(
     leaf: Any,
     p_A: Floats,
