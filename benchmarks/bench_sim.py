@@ -3,9 +3,9 @@
 The run is MATH-500: 500 problems, 30 epochs, V = 64, K = 32, 10 answers, batch 8, attractor policy.
 A run is held against drawing its votes alone, in batches of the same shape, in the same process and
 in turn with it. Times are CPU seconds of all threads, the best of a few repetitions, each held
-against the best drawing; on a shared machine the clock would measure the neighbours. Targets, where
-drawing takes 112 ns a visit: 64 replicates without a trace 350 ns a visit, with a trace in memory
-420 ns, and one replicate alone 15 ms.
+against the best drawing; on a shared machine the clock would measure the neighbours. Targets, as
+shares of commit 27bea8ec's time on the same machine: 64 replicates without a trace 0.73, with a
+trace in memory 0.87.
 """
 
 from __future__ import annotations

@@ -36,7 +36,16 @@ from guard_core.visit import Memory
 from sim.engine.rows import tally
 from sim.settings.config import SimConfig
 from sim.world.policies import Directions, update_plain, write_logits
-from sim.world.sampling import Bools, Floats, Ints, Records, Shorts, draw_votes, softmax_rows
+from sim.world.sampling import (
+    Bools,
+    Floats,
+    Ints,
+    Records,
+    Shorts,
+    draw_votes,
+    exp_rows,
+    softmax_rows,
+)
 
 
 @njit(cache=True, nogil=True)
@@ -142,6 +151,10 @@ class Plain(NamedTuple):
     """Memory for the last batch, which may be smaller."""
     memory: Memory
     policy: Directions
+    problems_N: Ints
+    """All problems in order."""
+    right_RN: Floats
+    """Output; chance that a response to each problem is right after the latest epoch."""
 
 
 class Visits(NamedTuple):
@@ -219,6 +232,23 @@ def visit_all(run: Plain, visits: Visits, bad_R: Ints) -> None:
                     for a in range(visits.counts_SNA.shape[2]):
                         visits.counts_SNA[r, start + p, a] = batch.counts_1PA[0, p, a]
         bad_R[r] = bad
+        _evaluate(run, model, run.right_RN[r])
+
+
+@_njit()
+def _evaluate(run: Plain, model: Directions, right_N: Floats) -> None:
+    """Write the chance of the truth in every problem, while the parameters are in the cache."""
+    N, size = right_N.shape[0], run.batch.key_P.shape[0]
+    for start in range(0, N, size):
+        n_problems = min(size, N - start)
+        p_1PA = run.batch.p_1PA if n_problems == size else run.last.p_1PA
+        write_logits(model, run.problems_N[start : start + size].reshape(1, n_problems), p_1PA)
+        exp_rows(p_1PA)
+        for p in range(n_problems):
+            total = 0.0
+            for a in range(p_1PA.shape[2]):
+                total += p_1PA[0, p, a]
+            right_N[start + p] = p_1PA[0, p, model.place_RN2[0, start + p, 0]] / total
 
 
 @_njit()

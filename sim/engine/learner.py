@@ -84,7 +84,7 @@ class Learner:
             )
         return np.concatenate(scores, axis=1)
 
-    def plain(self, policy: Directions) -> Plain:
+    def plain(self, policy: Directions, right_RN: Floats) -> Plain:
         """Return what epochs of plain visits share, with the guard's memory."""
         c, size = self._config, self._config.batch_size
         return Plain(
@@ -97,6 +97,8 @@ class Learner:
             last=Batch.of_size(c.n_problems - (c.n_batches - 1) * size, c),
             memory=self._memory,
             policy=policy,
+            problems_N=np.arange(c.n_problems),
+            right_RN=right_RN,
         )
 
     def step(self, epoch: Epoch, start: int, votes: Votes, p_RPA: Floats) -> Update:

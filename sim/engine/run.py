@@ -45,6 +45,7 @@ from sim.world.sampling import (
     Ints,
     Population,
     Records,
+    Shorts,
     orders,
     uniforms,
 )
@@ -94,8 +95,8 @@ class Simulation:
             self.population = population or draw_population(config)
             self.policy = POLICIES[config.policy](config, self.population)
         self.truth_RN = self.population.truth_RN.astype(np.int32)
-        size = max(_AT_ONCE // config.replicates, 1)
-        self._chunks = [self._chunk(at, size) for at in range(0, config.n_problems, size)]
+        self._right_RN = np.empty(self.truth_RN.shape)
+        """Chance that a response to each problem is right, at the end of the latest epoch."""
         self._batch = 0
         self._steps = config.steps()
         self._brake = Brake(config)
@@ -115,14 +116,16 @@ class Simulation:
         tie_RN = self._uniforms(TIE, 0)
         epoch = self._epoch(0, problems_RN, Draws(tie_RN, tie_RN, tie_RN))
         self.learner = Learner(c, epoch, votes, p_RNA)
-        policy = self.policy.plain
-        self._plain = self.learner.plain(policy) if policy is not None and self.is_plain() else None
+        policy, self._plain = self.policy.plain, None
+        if policy is not None and self.is_plain():
+            self._plain = self.learner.plain(policy, self._right_RN)
         records_RN = epoch.records_RN
         tally(votes.counts, self.truth_RN, c.n_votes, 0, records_RN)
         records_RN["mean_match_rate"] = np.nan
         records_RN["weight"] = 1
         epoch.counts_SNA[:] = votes.counts[: self._n_kept]
         right_R = majority_right(votes.counts, self.truth_RN).mean(axis=1)
+        self._evaluate()
         return Tables(c, epoch, self.pass_at_1(), right_R)
 
     def epoch(self, number: int) -> Tables:
@@ -136,6 +139,7 @@ class Simulation:
         else:
             for start in range(0, c.n_problems, c.batch_size):
                 self._visit(epoch, start)
+            self._evaluate()
         majority_R = np.full(c.replicates, np.nan)
         if number == c.epochs:
             majority_R = self.majority_accuracy()
@@ -201,29 +205,31 @@ class Simulation:
 
     def majority_accuracy(self) -> Floats:
         """(R,) share of problems whose majority of V new votes, drawn after training, is right."""
-        right_RN = []
-        for problems_RP, _ in self._chunks:
+        right_RN = np.empty(self.truth_RN.shape)
+        for at, problems_RP, truth_RP in self._chunks():
             # The random numbers of the epoch after the last, which no visit uses.
             votes, _ = self._vote(problems_RP, self.config.epochs + 1, evaluated=True)
-            truth_RP = np.take_along_axis(self.truth_RN, problems_RP, axis=1)
-            right_RN.append(majority_right(votes.counts, truth_RP))
+            right_RN[:, at] = majority_right(votes.counts, truth_RP)
         return _summed(right_RN) / self.config.n_problems
 
     def pass_at_1(self) -> Floats:
         """(R,) chance that one response to a problem is right, mean over all problems."""
-        c, right_RN = self.config, []
-        for problems_RP, right_RP in self._chunks:
-            p_RPA = self._probabilities(problems_RP, self._batch // c.n_batches, evaluated=True)
-            right_RN.append(p_RPA.reshape(-1).take(right_RP))
-        return (1 - c.unparseable) * _summed(right_RN) / c.n_problems
+        return (1 - self.config.unparseable) * _summed(self._right_RN) / self.config.n_problems
 
-    def _chunk(self, start: int, size: int) -> tuple[Ints, Ints]:
-        """Some problems, and the flat places of their true answers among the probabilities."""
-        c = self.config
-        truth_RP = self.population.truth_RN[:, start : start + size]
-        problems_P = np.arange(start, start + truth_RP.shape[1])
-        rows_RP = np.arange(truth_RP.size).reshape(truth_RP.shape)
-        return np.tile(problems_P, (c.replicates, 1)), rows_RP * c.n_answers + truth_RP
+    def _evaluate(self) -> None:
+        epoch = self._batch // self.config.n_batches
+        for at, problems_RP, truth_RP in self._chunks():
+            p_RPA = self._probabilities(problems_RP, epoch, evaluated=True)
+            right_RP1 = np.take_along_axis(p_RPA, truth_RP[..., None], axis=-1)
+            self._right_RN[:, at] = right_RP1[..., 0]
+
+    def _chunks(self) -> Iterator[tuple[slice, Ints, Shorts]]:
+        """Some problems after others: their place, numbers and truths."""
+        R, N = self.truth_RN.shape
+        size = max(_AT_ONCE // R, 1)
+        for start in range(0, N, size):
+            at = slice(start, min(start + size, N))
+            yield at, np.tile(np.arange(N)[at], (R, 1)), self.truth_RN[:, at]
 
     def _update(self, problems_RP: Ints, votes: Votes, update: Update, epoch: int) -> Floats:
         place = (epoch, self._batch)
@@ -260,13 +266,11 @@ class Simulation:
         )
 
 
-def _summed(chances_RN: list[Floats]) -> Floats:
-    """(R,) sums of chances in chunks."""
-    joined_RN = np.concatenate(chances_RN, axis=1)
-    parts = range(0, joined_RN.shape[1], _SUMMED)
-    return sum(
-        (joined_RN[:, n : n + _SUMMED].sum(axis=1) for n in parts), start=np.zeros(len(joined_RN))
-    )
+def _summed(chances_RN: Floats) -> Floats:
+    """(R,) sums of chances over the problems."""
+    R, N = chances_RN.shape
+    parts = (chances_RN[:, n : n + _SUMMED].sum(axis=1) for n in range(0, N, _SUMMED))
+    return sum(parts, start=np.zeros(R))
 
 
 def simulate(

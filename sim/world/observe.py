@@ -62,8 +62,10 @@ from sim.world.sampling import (
     Floats,
     Ints,
     Shorts,
+    draw_row,
     fill_lanes,
     fold,
+    room_for,
     stream,
     unit,
     word,
@@ -218,9 +220,6 @@ def draw_verdicts(
 FIRST_RATE, LAST_RATE = 0.01, 1e-5
 """Rates of the teacher's average at the first and the last batch."""
 
-_HALF = np.uint64(0xFFFFFFFF)
-_MOST = 2.0**32 - 1
-
 
 @njit(cache=True, nogil=True)
 def draw_second(
@@ -237,8 +236,7 @@ def draw_second(
 ) -> None:
     """Draw the votes of a second set."""
     R, P, A = p_RPA.shape
-    # Half a word a response is enough, and twice as many of them are compared at once.
-    half_V, q_A, other_A = np.empty(n_votes + 1, np.uint32), np.empty(A), np.empty(A)
+    room_3C, trained_A, q_A, other_A = room_for(A), np.empty(A, np.int64), np.empty(A), np.empty(A)
     for r in range(R):
         key = stream(seed, first + r, SECOND, epoch)
         order_key = stream(seed, first + r, SECOND_ORDER, 0)
@@ -249,21 +247,7 @@ def draw_second(
                 leaf = fold(order_key, problems_RP[r, p])
                 _mix_in_permuted(leaf, truth_RP[r, p], independence, q_A, other_A)
             leaf = fold(key, problems_RP[r, p])
-            for pair in range((n_votes + 1) // 2):
-                both = word(leaf, pair)
-                half_V[2 * pair] = np.uint32(both & _HALF)
-                half_V[2 * pair + 1] = np.uint32(both >> _S32)
-            bound, below = 0.0, 0
-            for a in range(A):
-                # Not the rounded sum at last, which may fall short of all that can be parsed.
-                bound = bound + parseable * q_A[a] if a < A - 1 else parseable
-                limit, found = np.uint32(min(bound * 2.0**32, _MOST)), np.uint32(0)
-                for v in range(n_votes):
-                    found = np.uint32(found + np.uint32(half_V[v] < limit))
-                if bound >= 1:
-                    found = np.uint32(n_votes)
-                counts_RPA[r, p, a] = np.int64(found) - below
-                below = np.int64(found)
+            draw_row(leaf, q_A, parseable, n_votes, 0, room_3C, counts_RPA[r, p], trained_A)
 
 
 @njit

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from numba import njit
 from scipy.special import softmax
-from scipy.stats import chi2, kstest
+from scipy.stats import binom, chi2, kstest, poisson
 
 from sim import SimConfig
 from sim.world.observe import MIDDLE, MOST, WIDTH, bell
 from sim.world.populations import draw_population
 from sim.world.sampling import (
+    DIGITS,
     LANES,
     ORDER,
     PLANES,
@@ -23,7 +24,6 @@ from sim.world.sampling import (
     softmax_rows,
     stream,
     uniforms,
-    unit,
     word,
 )
 
@@ -40,8 +40,18 @@ def pearson(observed, expected):
     return chi2.sf(((observed - expected) ** 2 / expected).sum(), len(observed) - 1)
 
 
+def numbers(leaf, n_votes):
+    """The uniform numbers of V responses, whose bits are those of 64 lanes' words."""
+    blocks = -(-n_votes // LANES)
+    words = np.empty(blocks * LANES, np.uint64)
+    _words(leaf, words)
+    planes = words.reshape(blocks, LANES)[:, :DIGITS]
+    bits = (planes[..., None] >> np.arange(LANES, dtype=np.uint64)) & np.uint64(1)
+    return (0.5 ** np.arange(1, DIGITS + 1) @ bits.astype(float)).reshape(-1)[:n_votes]
+
+
 @pytest.mark.parametrize("parseable", [1.0, 0.6])
-@pytest.mark.parametrize(("n_votes", "n_samples"), [(1, 1), (9, 4), (70, 70)])
+@pytest.mark.parametrize(("n_votes", "n_samples"), [(1, 1), (9, 4), (70, 70), (130, 66)])
 def test_a_response_is_the_answer_whose_interval_its_number_falls_into(
     n_votes, n_samples, parseable
 ):
@@ -50,12 +60,37 @@ def test_a_response_is_the_answer_whose_interval_its_number_falls_into(
     bounds_A = np.append(np.cumsum(parseable * p_A)[:-1], parseable)
     for n in range(5):
         leaf = np.uint64(fold(np.uint64(stream(3, 0, VOTES, 2)), n))
-        answers_V = np.searchsorted(
-            bounds_A, [unit(leaf, np.uint64(v)) for v in range(n_votes)], "right"
-        )
+        answers_V = np.searchsorted(bounds_A, numbers(leaf, n_votes), "right")
         assert np.bincount(answers_V, minlength=7)[:6].tolist() == counts[0, n].tolist()
         first_K = np.bincount(answers_V[:n_samples], minlength=7)[:6]
         assert first_K.tolist() == samples[0, n].tolist()
+
+
+@pytest.mark.parametrize(
+    "p_A",
+    [
+        [0.5, 0.5],
+        [0.45, 0.35, 0.2],
+        [1e-4, 0.9998, 1e-4],
+        [0.0, 1 - 1e-3, 0.0, 1e-3],
+        [0.3, *[0.02] * 10, 0.25, 0.25],
+    ],
+)
+@pytest.mark.parametrize(("n_votes", "n_samples"), [(3, 1), (64, 32), (100, 70)])
+def test_trained_and_other_votes_are_independent_binomials(p_A, n_votes, n_samples):
+    rows = 20_000
+    counts, samples = draw(p_A, rows, n_votes, n_samples, parseable=0.9)
+    sizes = (n_samples + 1, n_votes - n_samples + 1)
+    for a, p in enumerate(0.9 * np.array(p_A)):
+        trained, other = samples[0, :, a], (counts - samples)[0, :, a]
+        seen = np.bincount(trained * sizes[1] + other, minlength=sizes[0] * sizes[1])
+        laws = [binom.pmf(np.arange(size), size - 1, p) for size in sizes]
+        expected = rows * np.outer(*laws).ravel()
+        rare = expected < 5
+        pooled = [np.append(x[~rare], x[rare].sum()) for x in (seen, expected)]
+        assert pooled[0][-1] <= poisson.ppf(1 - 1e-5, pooled[1][-1])
+        common = [x[:-1] for x in pooled] if pooled[1][-1] < 5 else pooled
+        assert len(common[0]) == 1 or pearson(*common) > 1e-4
 
 
 def test_each_row_varies_as_a_multinomial():
