@@ -1,42 +1,39 @@
 """The run folder, and the guard's part of verl's checkpoints."""
 
 import random
-from dataclasses import replace
 
 import pytest
 import torch
-from test_votes import batch, config, read
+from test_votes import batch, config, visit
 
 from lab.base.errors import UserError
 from lab.trace.trace import load as load_trace
-from real.other_trainers import FOLDER, Problems, load, opened
-from real.settings.presets import manifest_of
+from real.other_trainers import FOLDER, GuardedRun
+
+IDS = [4, 9, 2]
 
 
-def opened_run(tmp_path, problems, saved=None, **facts):
-    manifest = replace(manifest_of(config(), 3, "tiny", "verl"), **facts)
-    return opened(tmp_path / "run", manifest, problems, saved)
+def opened_run(tmp_path, run):
+    return run.opened(tmp_path / "run", "tiny", "verl")
 
 
-def visit(problems, run, step):
-    texts, numbers = batch(random.Random(step), [4, 9])
-    place = {"step": step, "epoch": step}
-    run.visit(read(problems, texts, numbers), dict.fromkeys(texts, 2), place)
+def made(**changed):
+    return GuardedRun(config(**changed), IDS, ["1", None, "0"])
 
 
 def test_a_resumed_run_goes_on_where_the_checkpoint_was(tmp_path):
-    first = Problems(config(), [4, 9, 2], ["1", None, "0"])
-    with opened_run(tmp_path, first) as run:
+    first = made()
+    with opened_run(tmp_path, first):
         for step in (1, 2, 3):
-            visit(first, run, step)
+            visit(first, IDS, batch(random.Random(step), [4, 9]), step)
             if step == 2:
-                run.log.note(marked=True)
-                run.save(tmp_path / "global_step_2", step)
-    second = Problems(config(), [4, 9, 2], ["1", None, "0"])
-    saved = load(tmp_path / "global_step_2", second)
+                first.log.note(marked=True)
+                first.save(tmp_path / "global_step_2", step)
+    second = made()
+    second.load(tmp_path / "global_step_2")
     assert second.visits_N.tolist() == [2, 2, 0]
-    with opened_run(tmp_path, second, saved) as run:
-        visit(second, run, 3)
+    with opened_run(tmp_path, second):
+        visit(second, IDS, batch(random.Random(3), [4, 9]), 3)
     for name, tensor in first.supervisor.tensors().items():
         assert torch.equal(second.supervisor.tensors()[name], tensor)
     trace = load_trace(tmp_path / "run")
@@ -46,31 +43,34 @@ def test_a_resumed_run_goes_on_where_the_checkpoint_was(tmp_path):
     assert [note["step"] for note in trace.run.extra["resumed"]] == [2]
 
 
-def test_a_checkpoint_touches_no_other_runs_folder(tmp_path):
-    problems = Problems(config(), [4, 9, 2], [None] * 3)
-    with opened_run(tmp_path, problems) as run:
+def test_a_checkpoint_touches_no_other_runs_folder(tmp_path, monkeypatch):
+    run = made()
+    with opened_run(tmp_path, run):
         run.save(tmp_path, 0)
     (tmp_path / "run").rename(tmp_path / "moved")
-    with opened_run(tmp_path, problems, started="2026-01-01T00:00:00+00:00") as other:
-        visit(problems, other, 1)
-    saved = load(tmp_path, problems)
+    started = "2026-01-01T00:00:00+00:00"
+    monkeypatch.setattr("lab.trace.manifest.now", lambda: started)
+    with opened_run(tmp_path, other := made()):
+        visit(other, IDS, batch(random.Random(1), [4, 9]), 1)
+    monkeypatch.undo()
+    run.load(tmp_path)
     with pytest.raises(UserError, match=r"run: not the run of the checkpoint; name that run"):
-        opened_run(tmp_path, problems, saved).__enter__()
+        opened_run(tmp_path, run).__enter__()
     assert len(load_trace(tmp_path / "run").visits) == 2
     (tmp_path / "run").rename(tmp_path / "other")
     (tmp_path / "moved").rename(tmp_path / "run")
-    with opened_run(tmp_path, problems, saved) as run:
+    with opened_run(tmp_path, run):
         assert len(run.folder.manifest.extra["resumed"]) == 1
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    problems = Problems(config(), [4, 9, 2], [None] * 3)
-    with opened_run(tmp_path, problems) as run:
+    run = made()
+    with opened_run(tmp_path, run):
         run.save(tmp_path, 0)
     with pytest.raises(UserError, match=r"settings differ .* n_votes = 16 \(was 8\)"):
-        load(tmp_path, Problems(config(n_votes=16), [4, 9, 2], [None] * 3))
+        made(n_votes=16).load(tmp_path)
     with pytest.raises(UserError, match="problems: others than the checkpoint"):
-        load(tmp_path, Problems(config(), [4, 9, 5], [None] * 3))
+        GuardedRun(config(), [4, 9, 5], [None] * 3).load(tmp_path)
     (tmp_path / FOLDER / "visits.json").write_bytes(b"{}")
     with pytest.raises(UserError, match=r"visits\.json is damaged"):
-        load(tmp_path, problems)
+        run.load(tmp_path)

@@ -16,7 +16,7 @@ import pytest
 
 from lab.base.errors import UserError
 from real.model.folder import model_folder
-from real.other_trainers import Problems
+from real.other_trainers import GuardedRun
 from real.problems import NAMED, Problem, ProblemSet, Turn, fingerprint, load_problems
 from real.problems.load import read_problems
 from real.settings.config import TrainConfig
@@ -242,8 +242,8 @@ def test_references_that_no_response_can_equal_are_counted_and_refused_as_labels
         read_problems(config, with_answers=True)
     truths, settings = answers[:2], TrainConfig(labels="truth").settled()
     with pytest.raises(UserError, match=r"'p1' of the data set.*longer"):
-        Problems(settings, ["p0", "p1"], truths)
-    assert len(Problems(TrainConfig().settled(), ["p0", "p1"], truths).notices) == 1
+        GuardedRun(settings, ["p0", "p1"], truths)
+    assert len(GuardedRun(TrainConfig().settled(), ["p0", "p1"], truths).notices) == 1
 
 
 def test_worked_solutions_end_in_the_answer(tmp_path):
