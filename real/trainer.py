@@ -34,7 +34,7 @@ from real.record.terminal import say
 from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
 from real.settings.presets import require_loggers, settled_for, stored_config
-from real.settings.seeds import Batch, batches, checkpoint_interval
+from real.settings.seeds import Batch, Stream, batches, checkpoint_interval
 from real.speed import peak_flops
 from real.trial import check_saving
 from real.update.correction import rescore
@@ -234,7 +234,7 @@ def prime(run: Run) -> Visited:
     needs = run.rule.needs & OF_LABELS
     answers: list[NDArray[np.int64]] = []
     observed: list[Fields] = []
-    for responses in run.votes.before_training(run.config.max_rows * run.ranks.world):
+    for responses in run.first_votes(run.prompts, Stream.VOTES):
         answers.append(run.supervisor.read(responses))
         observed.append(run.observer.observe(responses, needs))
     fields = {name: np.concatenate([part[name] for part in observed]) for name in observed[0]}

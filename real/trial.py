@@ -22,7 +22,7 @@ from real.model.prepare import merged_weights
 from real.record.checkpoint import model_bytes, save_model
 from real.settings.config import TrainConfig
 from real.update.logprobs import Scorer, group_scores
-from real.update.packing import Group
+from real.update.packing import unpaid
 
 _WHOLE = 2**26
 """Bytes of weights up to which a model is written whole in the trial."""
@@ -140,19 +140,11 @@ def _widened(model: Any, attention: str) -> Iterator[None]:
 
 def _gap(policy: Policy, prompts: Sequence[list[int]], n_tokens: int, config: TrainConfig) -> float:
     """Return how far engine and scorer are apart, in nats a token, in the worst response."""
-    device = policy.model.device
     engine = TransformersEngine(policy.model, (), policy.pad_token_id, config.max_rows)
-    generator = torch.Generator(device).manual_seed(0)
+    generator = torch.Generator(policy.model.device).manual_seed(0)
     drawn = engine.sample(prompts, _EACH, Sampling(n_tokens, config.temperature), generator)
-    nothing_K = torch.zeros(_EACH, device=device)
-    groups = [
-        Group(
-            torch.tensor(prompt, device=device), tokens_KT, old_KT, lengths_K, nothing_K, nothing_K
-        )
-        for prompt, tokens_KT, old_KT, lengths_K in zip(
-            prompts, drawn.tokens_PNT, drawn.logprobs_PNT, drawn.lengths_PN, strict=True
-        )
-    ]
+    rows = zip(prompts, drawn.tokens_PNT, drawn.logprobs_PNT, drawn.lengths_PN, strict=True)
+    groups = [unpaid(*row) for row in rows]
     scores = group_scores(Scorer(policy.model), groups, config)
     gaps = [(s[0] - g.old_KT).abs().mean(-1) for s, g in zip(scores, groups, strict=True)]
     return float(torch.cat(gaps).max())

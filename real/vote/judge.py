@@ -25,8 +25,8 @@ from real.settings.seeds import Stream
 from real.tiny import judging
 from real.update.packing import Group
 from real.vote.decide import Decided
-from real.vote.extra_rollouts import ExtraRollouts, Ints, Parts
-from real.vote.sample import Responses
+from real.vote.extra_rollouts import ExtraRollouts, Ints
+from real.vote.sample import Parts, Responses
 
 Floats = NDArray[np.float64]
 

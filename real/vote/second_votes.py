@@ -15,13 +15,13 @@ from guard_core import PolicyStreams, group_advantages, policy_streams
 from guard_core.labels import choose_majority
 from real.problems.problem import PromptSet
 from real.ranks.distributed import shard_of
-from real.settings.seeds import Stream, batches_per_epoch
+from real.settings.seeds import Stream
 from real.tiny import TASKS
 from real.update.ema import WeightAverage
 from real.update.packing import Group
 from real.vote.decide import Decided, Fields, shared_streams
-from real.vote.extra_rollouts import ExtraRollouts, Ints, Parts
-from real.vote.sample import Responses
+from real.vote.extra_rollouts import ExtraRollouts, Ints
+from real.vote.sample import Parts, Responses
 
 REQUEST = (
     "Rewrite the problem below in other words. Keep every number, every condition and the question "
@@ -47,16 +47,8 @@ class SecondVotes(ExtraRollouts):
 
     def first(self) -> Fields:
         """The second voter is the model itself before training."""
-        parts, config = self.parts, self.parts.config
-        drawn = parts.sampler.sample_all(
-            self.prompts,
-            config.n_votes,
-            parts.sampling,
-            version=0,
-            generator=parts.sampler.generator(Stream.SECOND, 0),
-            max_rows=config.max_rows * parts.ranks.world,
-        )
-        return {"second": np.concatenate([parts.read(responses) for responses in drawn])}
+        drawn = self.parts.first_votes(self.prompts, Stream.SECOND)
+        return {"second": np.concatenate([self.parts.read(responses) for responses in drawn])}
 
     def before(self, problems_P: Ints, step: int) -> Fields:
         parts, problems = self.parts, problems_P.tolist()
@@ -166,8 +158,6 @@ class Teacher(SecondVotes):
         """Start at the model as it is now, before training and before a checkpoint is loaded."""
         super().__init__(parts)
         self._model: Any = parts.sampler.policy.model
-        config = parts.config
-        self._n_steps = config.epochs * batches_per_epoch(config, len(parts.prompts))
         self._average = WeightAverage(self._trained())
         self.weights = self._average.weights
         self.moved = False
@@ -184,7 +174,7 @@ class Teacher(SecondVotes):
             yield other
 
     def after_step(self, step: int) -> None:
-        self._average.follow(self._trained(), ema_rate(step - 1, self._n_steps))
+        self._average.follow(self._trained(), ema_rate(step - 1, self.parts.n_steps))
         self.moved = True
 
     def tensors(self) -> dict[str, Tensor]:
