@@ -135,7 +135,7 @@ class PlannedModel:
             n_head=math.prod(model.get_output_embeddings().weight.shape),
             tied=_is_tied(model),
             stored=self._stored,
-            n_adapters=sum(rank * (a.in_features + a.out_features) for a in adapted),
+            n_adapters=sum(rank * sum(a.weight.shape) for a in adapted),
         )
 
 

@@ -101,9 +101,6 @@ def train(
                 written = RunFolder.create(folder, manifest)
                 say([*notices, *few_epochs(config)])
                 with locked(written.path), written:
-                    if config.save_model and ranks.world == 1:
-                        with in_phase("save"):
-                            check_saving(run.policy, written.path)
                     run_in_folder(run, written, written.path, progress)
             else:
                 run_in_folder(run, None, Path(folder))
@@ -167,6 +164,9 @@ def run_in_folder(
         made = [(kind, LOGGERS[kind](*where)) for kind in run.config.log]
         journal = Journal(written, written.path, made, kept)
     with lost_ranks_named():
+        if run.config.save_model and done is None:
+            with in_phase("save"):
+                check_saving(run.policy, written.path if written else None)
         with journal as log, advised(path, log.keeps_checkpoints):
             run_loop(run, log, progress if written else False, done)
         if run.config.save_model:

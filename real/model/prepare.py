@@ -17,6 +17,7 @@ from real.settings.groups import MemorySettings
 _ADAPTER = "default"
 _BASE = ".base_layer"
 """Infix that peft adds to the names of weights that it wraps."""
+_LINEAR = (torch.nn.Linear, Conv1D)  # the latter in GPT-2 and its like
 
 
 def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
@@ -40,7 +41,7 @@ def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
             "give names of its layers, or all-linear"
         ) from error
     for name, module in model.named_modules():
-        if _is_adapted(module) and not isinstance(module.base_layer, torch.nn.Linear | Conv1D):
+        if _is_adapted(module) and not isinstance(module.base_layer, _LINEAR):
             raise UserError(
                 f"lora_targets = {targets}: {name} is no linear layer; leave it out, or give "
                 "all-linear"
@@ -64,13 +65,13 @@ def _check_ties(model: Any, targets: str) -> None:
             )
 
 
-def adapted_layers(model: Any, targets: str) -> list[torch.nn.Linear]:
+def adapted_layers(model: Any, targets: str) -> list[Any]:
     """Return the linear layers of a model that `add_lora` would adapt."""
     head, ends = model.get_output_embeddings(), tuple(f".{n.strip()}" for n in targets.split(","))
     return [
         module
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear)
+        if isinstance(module, _LINEAR)
         and (module is not head if targets == "all-linear" else f".{name}".endswith(ends))
     ]
 

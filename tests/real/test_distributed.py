@@ -253,9 +253,10 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 SAID = "guard-train: "
 PLACES = {"load": ("start", 1), "evaluation": ("evaluation", 2), "save": ("save", 1)}
-PLACES |= {"update": ("update", 1)}
+PLACES |= {"update": ("update", 1), "trial": ("save", 1)}
 """Of each place the phase that the line names, and the call that fails:
-shards are also written before training, and the model is evaluated."""
+shards are also written before training, and the model is evaluated. The first rank tries its save.
+"""
 
 
 def options(folder: Path, **settings: Any) -> list[str]:
