@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -137,9 +137,10 @@ def _is_adapted(module: Any) -> bool:
 
 
 def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
-    """Make a loaded model trainable as the settings say: adapters, gradient checkpointing."""
+    """Make a loaded model trainable as the settings say: adapters, which layers keep what."""
     if config.lora_rank:
         add_lora(model, config, seed)
+    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if config.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise UserError(
@@ -147,7 +148,21 @@ def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
                 "leave it out and lower max_tokens_per_microbatch"
             )
         model.gradient_checkpointing_enable({"use_reentrant": False})
-        layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
         # Of the last ones, whose activations the backward pass frees first.
         for layer in layers[max(0, len(layers) - config.kept_layers) :]:
             layer.gradient_checkpointing = False
+    if config.compile_layers:
+        for layer in layers:
+            layer.compile(dynamic=True)
+        # Not where the model decodes: each token would find a cache of a new size.
+        model.register_forward_pre_hook(_eager_with_cache, with_kwargs=True)
+        model.register_forward_hook(_compiled_again, always_call=True)
+
+
+def _eager_with_cache(model: Any, arguments: Any, named: Mapping[str, Any]) -> None:
+    if named.get("past_key_values") is not None:
+        torch.compiler.set_stance("force_eager")
+
+
+def _compiled_again(*_: Any) -> None:
+    torch.compiler.set_stance("default")
