@@ -381,6 +381,11 @@ class MachineSettings(Settings, group="machine"):
 class TaskSettings(VoteSettings, ProblemSettings):
     """The groups that prompts and responses follow from."""
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with its response."""
+        return self.max_prompt_tokens + (self.max_response_tokens or 1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateSettings(MemorySettings, LossSettings, OptimSettings, SamplingSettings, VoteSettings):
