@@ -21,8 +21,7 @@ from real.engines.ranked import RankedEngine
 from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling
 from real.model.machine import in_phase
 from real.model.policy import Policy
-from real.problems.problem import Problem, PromptSet
-from real.problems.prompts import longest_prompt, prompt_tokens
+from real.problems.problem import PromptSet
 from real.ranks.distributed import Ranks
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream, batches_per_epoch, torch_generator
@@ -155,15 +154,6 @@ class Parts:
     def n_steps(self) -> int:
         """Batches of the whole run."""
         return self.config.epochs * batches_per_epoch(self.config, len(self.prompts))
-
-    @property
-    def limit(self) -> int:
-        """Most tokens of a prompt, which neither the engine nor the model may exceed."""
-        return longest_prompt(self.config, self.sampler.policy)
-
-    def encode(self, problem: Problem, suffix: str | None = None) -> list[int]:
-        """Return a prompt's tokens."""
-        return prompt_tokens(problem, self.config, self.sampler.policy, suffix)
 
     @property
     def max_rows(self) -> int:

@@ -20,7 +20,7 @@ from real.tiny import TASKS
 from real.update.ema import WeightAverage
 from real.update.packing import Group
 from real.vote.decide import Decided, Fields, shared_streams
-from real.vote.extra_rollouts import ExtraRollouts, Ints
+from real.vote.extra_rollouts import ExtraRollouts, Ints, encode, limit
 from real.vote.sample import Parts, Responses
 
 REQUEST = (
@@ -114,11 +114,11 @@ class Paraphrases(SecondVotes):
 
     def _take(self, texts_N: list[str | None]) -> None:
         """Encode the rewordings; one that is too long is left out."""
-        prompts, limit = self.parts.prompts, self.parts.limit
+        prompts, most = self.parts.prompts, limit(self.parts)
         tokens, kept = [], []
         for problem, old, text in zip(prompts.problems, prompts.tokens, texts_N, strict=True):
-            new = [] if text is None else self.parts.encode(replace(problem, prompt=text))
-            fits = 0 < len(new) <= limit
+            new = [] if text is None else encode(self.parts, replace(problem, prompt=text))
+            fits = 0 < len(new) <= most
             tokens.append(new if fits else old)
             kept.append(text if fits else None)
         self.texts_N = kept
@@ -128,9 +128,9 @@ class Paraphrases(SecondVotes):
         """Return the model's own rewordings; None where it gave none, or none that ended."""
         parts = self.parts
         requests = [replace(p, prompt=REQUEST + p.prompt) for p in parts.prompts.problems]
-        encoded = [parts.encode(request, suffix="") for request in requests]
-        limit, generator = parts.limit, parts.sampler.generator(Stream.REWORDING)
-        fits = [problem for problem, tokens in enumerate(encoded) if len(tokens) <= limit]
+        encoded = [encode(parts, request, suffix="") for request in requests]
+        most, generator = limit(parts), parts.sampler.generator(Stream.REWORDING)
+        fits = [problem for problem, tokens in enumerate(encoded) if len(tokens) <= most]
         texts: list[str | None] = [None] * len(encoded)
         for start in range(0, len(fits), _AT_ONCE):
             chosen = fits[start : start + _AT_ONCE]
