@@ -19,7 +19,7 @@ from real.model.policy import loading, widen_head
 from real.model.prepare import adapted_layers
 from real.ranks import model_copies
 from real.settings.config import TrainConfig, rule_of
-from real.settings.groups import MemorySettings, TaskSettings
+from real.settings.groups import MemorySettings
 from real.update.logprobs import GPU_CHUNK_ELEMENTS
 from real.update.optimizer import BLOCK_ELEMENTS
 
@@ -135,7 +135,7 @@ class PlannedModel:
             n_head=math.prod(model.get_output_embeddings().weight.shape),
             tied=_is_tied(model),
             stored=self._stored,
-            n_adapters=sum(rank * (a.in_features + a.out_features) for a in adapted),
+            n_adapters=sum(rank * sum(a.weight.shape) for a in adapted),
         )
 
 
@@ -227,7 +227,7 @@ def plan_memory(
         parts=tuple(part for part in (*parts, *of_engine) if part.update or part.sampling),
         card=card,
         cache_tokens=tokens,
-        least_tokens=LEAST_ROWS * longest(config),
+        least_tokens=LEAST_ROWS * config.longest,
         cache=cache,
         engine_share=share,
         engine_weights=_engine_weights(size, config),
@@ -284,11 +284,6 @@ def trained_and_frozen(size: ModelSize) -> tuple[int, int]:
     return (size.n_adapters, size.n_weights) if size.n_adapters else (size.n_weights, 0)
 
 
-def longest(config: TaskSettings) -> int:
-    """Return the tokens of the longest prompt with its response."""
-    return config.max_prompt_tokens + (config.max_response_tokens or 1)
-
-
 def widths(config: TrainConfig) -> tuple[int, int]:
     """Bytes of a number of the weights, and of gradients and moments."""
     return getattr(torch, config.dtype).itemsize, 4
@@ -340,7 +335,7 @@ def pass_bytes(
 
 def _pass_part(size: ModelSize, config: TrainConfig) -> MemoryPart:
     """Activations and logits, or the optimizer's copies where these are larger."""
-    tokens = max(config.max_tokens_per_microbatch, longest(config))
+    tokens = max(config.max_tokens_per_microbatch, config.longest)
     narrow, wide = widths(config)
     n_bytes = pass_bytes(
         size,
@@ -373,7 +368,7 @@ def _engine(
 ) -> tuple[list[MemoryPart], int, int, float]:
     """Return what an engine takes of a GPU, tokens and bytes of its cache, and the whole share."""
     if config.engine_kind.remote:
-        return [], LEAST_ROWS * longest(config), 0, 0.0
+        return [], LEAST_ROWS * config.longest, 0, 0.0
     if config.engine_kind.native:
         return *_transformers(size, config, world), 0, 0.0
     narrow, n_gpus = widths(config)[0], config.engine_tp
@@ -387,7 +382,7 @@ def _engine(
     taken = usable - needed if config.engine_memory is None else int(config.engine_memory * card)
     cache = taken - fixed
     tokens = cache // per_token
-    note = f"{max(0, tokens):,} tokens, {max(0, tokens) // longest(config)} whole responses"
+    note = f"{max(0, tokens):,} tokens, {max(0, tokens) // config.longest} whole responses"
     asleep = "" if config.async_level else "asleep in the update"
     split = f"of {n_gpus} GPUs" if n_gpus > 1 else ""
     parts = [
@@ -421,7 +416,7 @@ def _transformers(size: ModelSize, config: TrainConfig, world: int) -> tuple[lis
     """Return what an engine takes whose cache is allocated row by row, and the cache's tokens."""
     narrow = widths(config)[0]
     rows = config.max_rows  # of evaluations, which have more problems than a batch
-    tokens = rows * longest(config)
+    tokens = rows * config.longest
     # Prompts of unequal lengths need a mask, with which attention on a GPU copies a layer's keys
     # and values to every head of the queries. Else a layer that grows needs less than that.
     layer = size.n_kv // size.n_layers * size.n_heads // size.n_kv_heads
@@ -430,10 +425,10 @@ def _transformers(size: ModelSize, config: TrainConfig, world: int) -> tuple[lis
     cache = tokens * (size.n_kv + layer) * narrow + rows * size.vocabulary * 4 * copies
     copy = size.n_weights * narrow if world > 1 or config.async_level else 0
     context = CONTEXT if config.async_level else 0
-    note = f"{rows} responses, {longest(config)} tokens each"
+    note = f"{rows} responses, {config.longest} tokens each"
     parts = [MemoryPart("engine: weights", copy, copy), MemoryPart("engine: cache", 0, cache, note)]
     parts.append(MemoryPart("engine: libraries", context, context))
-    return parts, max(tokens, LEAST_ROWS * longest(config))
+    return parts, max(tokens, LEAST_ROWS * config.longest)
 
 
 def _host(size: ModelSize, config: TrainConfig, world: int, nodes: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from guard_core.rules import Need, Rule
+from guard_core.rules import Need
 from guard_core.rules.evidence import CoVerRL
 from guard_core.schedule import scheduled_steps
 from lab.measures.fate import MIN_VISITS
@@ -40,7 +40,7 @@ from real.record.checkpoint import (
 from real.record.evaluation import Evaluator
 from real.settings.config import TrainConfig, rule_of
 from real.settings.presets import check_engine_tp, manifest_of
-from real.settings.seeds import batches_per_epoch, checkpoint_interval
+from real.settings.seeds import checkpoint_interval
 from real.speed import update_flops
 from real.tiny import model_of, problems_of
 from real.tiny.tasks import VOCABULARY_SIZE
@@ -50,10 +50,10 @@ from real.update.logprobs import EntropyScorer, Scorer
 from real.update.optimizer import PolicyOptimizer
 from real.vote.decide import Supervisor
 from real.vote.dynamic_sampling import DynamicSampler
-from real.vote.extra_rollouts import ExtraRollouts, Parts
+from real.vote.extra_rollouts import ExtraRollouts
 from real.vote.judge import Judge
 from real.vote.observe import Observer
-from real.vote.sample import Sampler, VoteSampler
+from real.vote.sample import Parts, Sampler, VoteSampler
 from real.vote.second_votes import Paraphrases, Teacher
 
 GUARD, ANSWERS = "guard.safetensors", "answers.json"
@@ -61,19 +61,11 @@ RULE, RULE_VALUES = "rule.safetensors", "rule.json"
 VOTES, VOTES_VALUES = "votes.safetensors", "votes.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+@dataclass(frozen=True)
+class Run(Parts):
     """The parts of one run."""
 
-    config: TrainConfig
-    policy: Policy
-    prompts: PromptSet
-    engine: Engine
-    sampler: Sampler
-    sampling: Sampling
-    """Of the votes."""
     votes: VoteSampler
-    rule: Rule
     observer: Observer
     supervisor: Supervisor
     extra_rollouts: ExtraRollouts
@@ -83,17 +75,21 @@ class Run:
     evaluator: Evaluator
     token_flops: float
     """Operations of an update per token, see `update_flops`."""
-    ranks: Ranks = ALONE
+
+    @property
+    def policy(self) -> Policy:
+        """The model that is trained."""
+        return self.sampler.policy
+
+    @property
+    def engine(self) -> Engine:
+        """What samples its responses."""
+        return self.sampler.engine
 
     @property
     def prompt_sets(self) -> list[PromptSet]:
         """The prompts that are trained on and, if there are any, those held out."""
         return [self.prompts, *([self.evaluator.held_out] if self.evaluator.held_out else [])]
-
-    @property
-    def n_steps(self) -> int:
-        """Batches of the whole run."""
-        return self.config.epochs * batches_per_epoch(self.config, len(self.prompts))
 
 
 def state_of(run: Run) -> State:
@@ -240,39 +236,15 @@ def _assemble(
     optimizer = _optimizer(config, policy, len(prompts), ranks)
     parts = Parts(config, rule, prompts, sampler, sampling, supervisor.read, ranks)
     return Run(
-        config=config,
-        policy=policy,
-        prompts=prompts,
-        engine=engine,
-        sampler=sampler,
-        sampling=sampling,
-        votes=VoteSampler(config.n_votes, bool(config.async_level), sampler, prompts, sampling),
-        rule=rule,
-        observer=Observer(rule, config, prompts, optimizer.scorer, ranks.share),
+        **vars(parts),
+        votes=VoteSampler(parts),
+        observer=Observer(parts, optimizer.scorer),
         supervisor=supervisor,
         extra_rollouts=_extra_rollouts(parts),
         dynamic_sampler=DynamicSampler(config),
         optimizer=optimizer,
-        evaluator=Evaluator(
-            config=config,
-            sampler=sampler,
-            prompts=prompts,
-            held_out=held_out,
-            equality=supervisor.equality,
-            sampling=replace(
-                sampling,
-                temperature=config.eval_temperature,
-                top_p=config.eval_top_p,
-                stats=False,
-                logprobs=False,
-                everywhere=False,
-            ),
-            max_rows=config.max_rows * ranks.world,
-            reads=supervisor.reads,
-            average=optimizer.average,
-        ),
+        evaluator=Evaluator(parts, supervisor.equality, optimizer.average, held_out),
         token_flops=update_flops(multiplied(policy.model), config),
-        ranks=ranks,
     )
 
 

@@ -34,7 +34,7 @@ from real.record.terminal import say
 from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
 from real.settings.presets import require_loggers, settled_for, stored_config
-from real.settings.seeds import Batch, batches, checkpoint_interval
+from real.settings.seeds import Batch, Stream, batches, checkpoint_interval
 from real.speed import peak_flops
 from real.trial import check_saving
 from real.update.correction import rescore
@@ -101,9 +101,6 @@ def train(
                 written = RunFolder.create(folder, manifest)
                 say([*notices, *few_epochs(config)])
                 with locked(written.path), written:
-                    if config.save_model and ranks.world == 1:
-                        with in_phase("save"):
-                            check_saving(run.policy, written.path)
                     run_in_folder(run, written, written.path, progress)
             else:
                 run_in_folder(run, None, Path(folder))
@@ -167,6 +164,9 @@ def run_in_folder(
         made = [(kind, LOGGERS[kind](*where)) for kind in run.config.log]
         journal = Journal(written, written.path, made, kept)
     with lost_ranks_named():
+        if run.config.save_model and done is None:
+            with in_phase("save"):
+                check_saving(run.policy, written.path if written else None)
         with journal as log, advised(path, log.keeps_checkpoints):
             run_loop(run, log, progress if written else False, done)
         if run.config.save_model:
@@ -234,7 +234,7 @@ def prime(run: Run) -> Visited:
     needs = run.rule.needs & OF_LABELS
     answers: list[NDArray[np.int64]] = []
     observed: list[Fields] = []
-    for responses in run.votes.before_training(run.config.max_rows * run.ranks.world):
+    for responses in run.first_votes(run.prompts, Stream.VOTES):
         answers.append(run.supervisor.read(responses))
         observed.append(run.observer.observe(responses, needs))
     fields = {name: np.concatenate([part[name] for part in observed]) for name in observed[0]}

@@ -19,10 +19,11 @@ from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy, load_policy, loading, max_positions, write_model
 from real.model.prepare import merged_weights
+from real.ranks.distributed import computed_with, whole_tensor
 from real.record.checkpoint import model_bytes, save_model
 from real.settings.config import TrainConfig
 from real.update.logprobs import Scorer, group_scores
-from real.update.packing import Group
+from real.update.packing import unpaid
 
 _WHOLE = 2**26
 """Bytes of weights up to which a model is written whole in the trial."""
@@ -88,12 +89,20 @@ def check_sampling(policy: Policy, prompts: Sequence[list[int]], config: TrainCo
             )
 
 
-def check_saving(policy: Policy, run_folder: Path) -> None:
+def check_saving(policy: Policy, run_folder: Path | None) -> None:
     """Write the model as at the end of a run and read it again, or refuse it before the training.
 
-    Of a large model all but the values of the weights: files, names and shapes.
+    Of a large model all but the values of the weights: files, names and shapes. All ranks must call
+    this, with a folder on one alone.
     """
-    model = policy.model
+    model, whole = policy.model, model_bytes(policy.model) <= _WHOLE
+    ours = dict(merged_weights(model, merge=whole))
+    if whole:
+        ours = {n: whole_tensor(w.to(computed_with(w, model))).cpu() for n, w in ours.items()}
+    if run_folder is None:
+        if whole:
+            save_model(policy, None)
+        return
     fault = f"model {policy.folder}: {type(model).__name__} could not be saved"
     remedy = "train with save_model false"
     try:
@@ -102,21 +111,18 @@ def check_saving(policy: Policy, run_folder: Path) -> None:
         raise unwritable(run_folder, error) from error
     with folder as name, loading(fault, remedy):
         place = Path(name)
-        if model_bytes(model) <= _WHOLE:
+        if whole:
             save_model(policy, place)
-            read = load_policy(place / "model", "cpu", str(model.dtype).removeprefix("torch."))
-            theirs = dict(read.model.named_parameters())
-            ours = dict(merged_weights(model))
-            same = all(torch.equal(w.cpu(), theirs[n]) for n, w in ours.items() if n in theirs)
+            dtype = str(next(iter(ours.values())).dtype).removeprefix("torch.")
+            read = load_policy(place / "model", "cpu", dtype).model
         else:
             write_model(model, policy.tokenizer, place, policy.folder, weights={})
             with torch.device("meta"):
                 loader: Any = AutoModelForCausalLM
                 read = loader.from_config(AutoConfig.from_pretrained(place))
-            theirs = dict(read.named_parameters())
-            ours = dict(merged_weights(model, merge=False))
-            same = all(w.shape == theirs[n].shape for n, w in ours.items() if n in theirs)
-        if ours.keys() != theirs.keys() or not same:
+        theirs = dict(read.named_parameters())
+        same: Any = torch.equal if whole else lambda one, two: one.shape == two.shape
+        if ours.keys() != theirs.keys() or not all(same(w, theirs[n]) for n, w in ours.items()):
             raise Unfit(f"{fault}: read again it has other weights; {remedy}")
 
 
@@ -140,19 +146,11 @@ def _widened(model: Any, attention: str) -> Iterator[None]:
 
 def _gap(policy: Policy, prompts: Sequence[list[int]], n_tokens: int, config: TrainConfig) -> float:
     """Return how far engine and scorer are apart, in nats a token, in the worst response."""
-    device = policy.model.device
     engine = TransformersEngine(policy.model, (), policy.pad_token_id, config.max_rows)
-    generator = torch.Generator(device).manual_seed(0)
+    generator = torch.Generator(policy.model.device).manual_seed(0)
     drawn = engine.sample(prompts, _EACH, Sampling(n_tokens, config.temperature), generator)
-    nothing_K = torch.zeros(_EACH, device=device)
-    groups = [
-        Group(
-            torch.tensor(prompt, device=device), tokens_KT, old_KT, lengths_K, nothing_K, nothing_K
-        )
-        for prompt, tokens_KT, old_KT, lengths_K in zip(
-            prompts, drawn.tokens_PNT, drawn.logprobs_PNT, drawn.lengths_PN, strict=True
-        )
-    ]
+    rows = zip(prompts, drawn.tokens_PNT, drawn.logprobs_PNT, drawn.lengths_PN, strict=True)
+    groups = [unpaid(*row) for row in rows]
     scores = group_scores(Scorer(policy.model), groups, config)
     gaps = [(s[0] - g.old_KT).abs().mean(-1) for s, g in zip(scores, groups, strict=True)]
     return float(torch.cat(gaps).max())

@@ -20,7 +20,7 @@ from shapes import (
     update_bytes,
 )
 
-from real.plan import longest, multiplied
+from real.plan import multiplied
 from real.ranks.distributed import whole_tensor
 from real.settings.config import TrainConfig
 from real.speed import update_flops
@@ -71,12 +71,12 @@ def memory(setup: Setup, report: Report) -> None:
 
 def step_tokens(config: TrainConfig) -> int:
     """Return the tokens of a step of two passes of full size."""
-    return 2 * max(1, config.max_tokens_per_microbatch // longest(config)) * longest(config)
+    return 2 * max(1, config.max_tokens_per_microbatch // config.longest) * config.longest
 
 
 def _step(setup: Setup, shape: str, config: TrainConfig) -> bool:
     optimizer = make_optimizer(setup, shape, config)
-    rows = step_tokens(config) // longest(config)
+    rows = step_tokens(config) // config.longest
     lengths = torch.full((1, rows), config.max_response_tokens or 1)
     vocabulary = optimizer.model.config.vocab_size
     groups = scripted_groups(setup, lengths, vocabulary, config.max_prompt_tokens)

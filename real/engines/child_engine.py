@@ -30,9 +30,9 @@ from real.engines.rollouts import (
     Stages,
     seeded_request,
 )
-from real.engines.weights import NO_WEIGHTS, Room, WeightSender, exchange_folder
-from real.ranks.distributed import ALONE, Ranks
+from real.engines.weights import NO_WEIGHTS, Room, Route, WeightSender, exchange_folder
 
+LOCAL = Route()
 COMMAND = (sys.executable, "-m", "real.engines.child")
 _CLOSE_SECONDS = 5.0
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC", "GROUP_", "LOCAL_")
@@ -50,32 +50,27 @@ class ChildEngine:
         self,
         settings: Mapping[str, Any],
         timeout: float,
-        device: torch.device | str = "cpu",
-        weights_dtype: torch.dtype | None = None,
+        route: Route = LOCAL,
         room: Room = NO_WEIGHTS,
         exchange: str | None = None,
-        ranks: Ranks = ALONE,
         command: Sequence[str] = (*COMMAND, "vllm"),
         log: Path | None = None,
         request: Callable[..., Any] = seeded_request,
-        queues: bool = True,
     ) -> None:
         """Start the process and wait until the engine is ready.
 
         `timeout` is the most seconds without a sign of life; the longest intervals without one are
-        the start, falling asleep, and one step of decoding. Weights are sent in `weights_dtype`,
-        unchanged if None. The output is appended to `log`, a temporary file if None.
+        the start, falling asleep, and one step of decoding. `room` and the folder `exchange` are
+        those of `exchange_folder`. The output is appended to `log`, a temporary file if None.
         """
         self.timeout = timeout
-        self.queues, self._request = queues, request
+        self.queues, self._request = request is seeded_request, request
         self._log_path, self._log = log, _opened(log)
         self._folder = exchange_folder(room, exchange)
         self._pad_token_id = int(settings.get("pad_token_id", 0))
-        device, n_gpus = torch.device(device), int(settings.get("n_gpus", 1))
-        adapters = bool(settings.get("adapter_rank"))
-        self.sender = WeightSender(
-            self._folder, device, weights_dtype, ranks, n_gpus, adapters, self._hand
-        )
+        n_gpus, adapters = int(settings.get("n_gpus", 1)), bool(settings.get("adapter_rank"))
+        route = route._replace(n_gpus=n_gpus, adapters=adapters)
+        self.sender = WeightSender(self._folder, route, self._hand)
         self._ended = False
         self._pipe, theirs = Pipe()
         self._process = subprocess.Popen(
@@ -84,7 +79,7 @@ class ChildEngine:
             stdout=self._log,
             stderr=self._log,
             pass_fds=[theirs.fileno()],
-            env=_environment(device, n_gpus),
+            env=_environment(route.device, n_gpus),
             # Ctrl-C reaches the trainer alone, and the whole group can be killed at once.
             start_new_session=True,
         )

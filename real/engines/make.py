@@ -28,7 +28,7 @@ from real.engines.rollouts import (
 from real.engines.transformers_engine import TransformersEngine, stated_request
 from real.engines.vllm_engine import EngineMemory, VllmEngine, VllmSettings
 from real.engines.vllm_server import VllmServerEngine
-from real.engines.weights import GroupMember, Room
+from real.engines.weights import GroupMember, Room, Route
 from real.model.policy import Policy, max_positions
 from real.ranks.distributed import ALONE, Ranks
 from real.settings.config import TrainConfig, rule_of
@@ -75,7 +75,8 @@ def _ranked(
     if ranks.rank % config.engine_tp:
         # No folder: the first rank of a machine, whose folder counts, has an engine.
         dtype, adapters = getattr(torch, config.dtype), bool(config.engine_adapters)
-        engine = GroupMember(Path(), policy.device, dtype, ranks, config.engine_tp, adapters)
+        route = Route(policy.device, dtype, ranks, config.engine_tp, adapters)
+        engine = GroupMember(Path(), route)
     elif config.engine_kind.remote:
         engine = _server(config, policy, ranks)
     elif config.engine_kind.native and not config.async_level:
@@ -143,16 +144,14 @@ def make_child(
             "pad_token_id": policy.pad_token_id,
         }
         request = partial(stated_request, config.max_rows)
-        own = {"command": (*COMMAND, "transformers"), "request": request, "queues": False}
+        own = {"command": (*COMMAND, "transformers"), "request": request}
     dtype = getattr(torch, config.dtype)
     return ChildEngine(
         settings,
         config.engine_timeout,
-        policy.device,
-        dtype,
+        Route(policy.device, dtype, ranks),
         Room.of(policy.model, dtype),
         config.engine_exchange,
-        ranks,
         log=logs and logs / f"engine-rank{ranks.rank}.log",
         **own,
     )
@@ -161,10 +160,9 @@ def make_child(
 def _vllm_settings(
     config: TrainConfig, policy: Policy, folder: str | Path, memory: EngineMemory | None
 ) -> VllmSettings:
-    longest = config.max_prompt_tokens + (config.max_response_tokens or 1)
     return VllmSettings(
         model=str(folder),
-        max_model_len=min(longest, max_positions(policy.model) or longest),
+        max_model_len=min(config.longest, max_positions(policy.model) or config.longest),
         eos_token_ids=policy.eos_token_ids,
         pad_token_id=policy.pad_token_id,
         dtype=config.dtype,

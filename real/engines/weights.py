@@ -202,28 +202,25 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED
 
 
+class Route(NamedTuple):
+    """The way of weights from a trainer to an engine."""
+
+    device: torch.device = torch.device("cpu")
+    dtype: torch.dtype | None = None
+    """Precision in which they are sent; unchanged if None."""
+    ranks: Ranks = ALONE
+    n_gpus: int = 1
+    """GPUs of an engine, each with a rank of the group that shares it."""
+    adapters: bool = False
+    """Weights are sent without adapters once, and then these alone, unless the engine refuses."""
+
+
 class WeightSender:
     """Sends weights to an engine; of the ranks that share one all fill buckets, the first asks."""
 
-    def __init__(
-        self,
-        folder: Path,
-        device: torch.device,
-        dtype: torch.dtype | None,
-        ranks: Ranks,
-        n_gpus: int,
-        adapters: bool,
-        ask: Ask | None = None,
-    ) -> None:
-        """Send nothing yet, later weights in `dtype`, unchanged if None.
-
-        An engine has `n_gpus`, each with a rank of the group that shares it; `ask` is None for all
-        but its first rank. With `adapters` weights are sent without them once, and then adapters
-        alone, unless the engine `refused` them.
-        """
-        self._folder, self._device, self._dtype = folder, device, dtype
-        self._ranks, self._n_gpus, self._ask = ranks, n_gpus, ask
-        self._adapters = adapters
+    def __init__(self, folder: Path, route: Route, ask: Ask | None = None) -> None:
+        """Send nothing yet; `ask` is None for all but the first rank of an engine."""
+        self._folder, self._route, self._ask = folder, route, ask
         self.refused: str | None = None
         self._bucket: Bucket | None = None
         self._has_base = False
@@ -248,13 +245,13 @@ class WeightSender:
 
     @cached_property
     def _sends_adapters(self) -> bool:
-        if not self._adapters:
+        if not self._route.adapters:
             return False
         if self.refused is not None:
             warnings.warn(
                 f"engine_adapters: {self.refused}; the merged weights are sent", stacklevel=5
             )
-        return not self._ranks.highest(self.refused is not None)
+        return not self._route.ranks.highest(self.refused is not None)
 
     def _write_adapters(self, model: Any) -> None:
         # Gathered by all ranks, for the engines of some.
@@ -265,17 +262,19 @@ class WeightSender:
         with writing(folder):
             folder.mkdir(exist_ok=True)
             (folder / "adapter_config.json").write_text(json.dumps(adapter_config(model)))
-            sent = {n: value.to("cpu", self._dtype).contiguous() for n, value in weights.items()}
+            sent = {
+                n: value.to("cpu", self._route.dtype).contiguous() for n, value in weights.items()
+            }
             save_file(sent, folder / "adapter_model.safetensors")
 
     def send_weights(self, model: Any, version: int, merge: bool = True) -> Stages:
         stages = {COPY: -time.perf_counter(), LOAD: 0.0}
-        room = Room.of(model, self._dtype)
+        room = Room.of(model, self._route.dtype)
         bucket = self._bucket = self._bucket or self._make_bucket(room)
-        if self._device.type == "cuda":
+        if self._route.device.type == "cuda":
             torch.cuda.empty_cache()  # the engine needs the memory again
         message = {"do": "load", "version": version, "buckets": self._handles(bucket)}
-        for entries, last in fill(bucket, stored_weights(model, self._dtype, merge)):
+        for entries, last in fill(bucket, stored_weights(model, self._route.dtype, merge)):
             started = time.perf_counter()
             if self._ask is not None:
                 answer = self._ask({**message, "last": last}, entries)
@@ -289,19 +288,21 @@ class WeightSender:
         return stages
 
     def _make_bucket(self, room: Room) -> Bucket:
-        if self._device.type == "cuda" and self._opens_gpu:
+        if self._route.device.type == "cuda" and self._opens_gpu:
             # A rank with an engine of its own waits for none.
-            group = self._ranks if self._n_gpus > 1 else ALONE
-            return CudaBucket(room.bucket, self._device, group)
+            group = self._route.ranks if self._route.n_gpus > 1 else ALONE
+            return CudaBucket(room.bucket, self._route.device, group)
         # The first rank of each machine decides for those that fill the bucket together.
-        process = _launched(self._ranks)
+        process = _launched(self._route.ranks)
         first = process.rank - process.local_rank
-        path = Path(os.fsdecode(gathered_bytes(os.fsencode(self._folder), self._ranks)[first]))
+        path = Path(
+            os.fsdecode(gathered_bytes(os.fsencode(self._folder), self._route.ranks)[first])
+        )
         free = shutil.disk_usage(path).free - SPARE
         size = room.total if room.total <= free else max(room.largest, min(BUCKET, free))
-        size = int(self._ranks.gather(torch.tensor(size))[first])
+        size = int(self._route.ranks.gather(torch.tensor(size))[first])
         try:
-            return HostBucket(path / "weights", size, self._ranks)
+            return HostBucket(path / "weights", size, self._route.ranks)
         except OSError as error:
             raise UserError(
                 f"weights for the engine: {path} has no room for {size >> 20} MiB "
@@ -310,19 +311,19 @@ class WeightSender:
 
     def _handles(self, bucket: Bucket) -> list[Handle]:
         """Return the handles of the group's buckets; of one for memory of the host."""
-        if self._n_gpus == 1 or not isinstance(bucket, CudaBucket):
+        if self._route.n_gpus == 1 or not isinstance(bucket, CudaBucket):
             return [bucket.handle()]
-        texts = gathered_bytes(json.dumps(bucket.handle()).encode(), self._ranks)
-        first = self._ranks.rank - self._ranks.rank % self._n_gpus
-        return [json.loads(text) for text in texts[first : first + self._n_gpus]]
+        texts = gathered_bytes(json.dumps(bucket.handle()).encode(), self._route.ranks)
+        first = self._route.ranks.rank - self._route.ranks.rank % self._route.n_gpus
+        return [json.loads(text) for text in texts[first : first + self._route.n_gpus]]
 
     @cached_property
     def _opens_gpu(self) -> bool:
-        probe, refusal = CudaBucket(1, self._device), None
+        probe, refusal = CudaBucket(1, self._route.device), None
         handles = self._handles(probe)
         if self._ask is not None:
             refusal = self._ask({"do": "open", "buckets": handles}, [])["refusal"]
-        refused = self._ranks.highest(refusal is not None)
+        refused = self._route.ranks.highest(refusal is not None)
         probe.close()
         if refusal is not None:
             warnings.warn(

@@ -223,7 +223,7 @@ def write_model(
     transformers writes no settings that contradict each other, though it reads them. `weights`
     take the place of the model's own if not None.
     """
-    config, generation = model.config, model.generation_config
+    config, generation, dtype = model.config, model.generation_config, model.config.dtype
     for name in config._get_generation_parameters():
         delattr(config, name)  # they were read into the generation settings, and stop the writing
     name, model.generation_config = "generation_config.json", GenerationConfig()
@@ -232,7 +232,8 @@ def write_model(
             model.save_pretrained(str(folder), state_dict=weights)
             tokenizer.save_pretrained(str(folder))
     finally:
-        model.generation_config = generation
+        # The library sets the precision of the parameters, which may be masters.
+        model.generation_config, config.dtype = generation, dtype
     if (source / name).is_file():
         shutil.copyfile(source / name, folder / name)
     elif generation is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from real.settings.groups import MemorySettings
 _ADAPTER = "default"
 _BASE = ".base_layer"
 """Infix that peft adds to the names of weights that it wraps."""
+_LINEAR = (torch.nn.Linear, Conv1D)  # the latter in GPT-2 and its like
 
 
 def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
@@ -40,7 +41,7 @@ def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
             "give names of its layers, or all-linear"
         ) from error
     for name, module in model.named_modules():
-        if _is_adapted(module) and not isinstance(module.base_layer, torch.nn.Linear | Conv1D):
+        if _is_adapted(module) and not isinstance(module.base_layer, _LINEAR):
             raise UserError(
                 f"lora_targets = {targets}: {name} is no linear layer; leave it out, or give "
                 "all-linear"
@@ -64,13 +65,13 @@ def _check_ties(model: Any, targets: str) -> None:
             )
 
 
-def adapted_layers(model: Any, targets: str) -> list[torch.nn.Linear]:
+def adapted_layers(model: Any, targets: str) -> list[Any]:
     """Return the linear layers of a model that `add_lora` would adapt."""
     head, ends = model.get_output_embeddings(), tuple(f".{n.strip()}" for n in targets.split(","))
     return [
         module
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear)
+        if isinstance(module, _LINEAR)
         and (module is not head if targets == "all-linear" else f".{name}".endswith(ends))
     ]
 
@@ -136,9 +137,10 @@ def _is_adapted(module: Any) -> bool:
 
 
 def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
-    """Make a loaded model trainable as the settings say: adapters, gradient checkpointing."""
+    """Make a loaded model trainable as the settings say: adapters, which layers keep what."""
     if config.lora_rank:
         add_lora(model, config, seed)
+    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if config.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise UserError(
@@ -146,7 +148,21 @@ def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
                 "leave it out and lower max_tokens_per_microbatch"
             )
         model.gradient_checkpointing_enable({"use_reentrant": False})
-        layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
         # Of the last ones, whose activations the backward pass frees first.
         for layer in layers[max(0, len(layers) - config.kept_layers) :]:
             layer.gradient_checkpointing = False
+    if config.compile_layers:
+        for layer in layers:
+            layer.compile(dynamic=True)
+        # Not where the model decodes: each token would find a cache of a new size.
+        model.register_forward_pre_hook(_eager_with_cache, with_kwargs=True)
+        model.register_forward_hook(_compiled_again, always_call=True)
+
+
+def _eager_with_cache(model: Any, arguments: Any, named: Mapping[str, Any]) -> None:
+    if named.get("past_key_values") is not None:
+        torch.compiler.set_stance("force_eager")
+
+
+def _compiled_again(*_: Any) -> None:
+    torch.compiler.set_stance("default")

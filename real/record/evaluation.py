@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, get_args
 
@@ -14,14 +14,12 @@ from torch import Generator
 
 from lab.trace.schema import PassAt
 from real.answers import UNPARSEABLE, AnswerIds, Equality, Extract
-from real.engines.rollouts import Sampling
 from real.problems.problem import PromptSet
 from real.record.journal import Journal
 from real.record.terminal import summary
-from real.settings.config import TrainConfig
 from real.settings.seeds import Stream
 from real.update.ema import WeightAverage
-from real.vote.sample import Sampler
+from real.vote.sample import Parts
 
 PASS_AT: tuple[PassAt, ...] = (4, 16, 64)
 """k of pass@k, as far as there are so many votes."""
@@ -80,22 +78,15 @@ def majority_right(answers_V: NDArray[np.int64], truth: int) -> float:
 class Evaluator:
     """Evaluates the policy of one run."""
 
-    config: TrainConfig
-    sampler: Sampler
-    prompts: PromptSet
+    parts: Parts
     equality: Equality | None
     """Of answers; None compares their canonical strings."""
-    sampling: Sampling
-    max_rows: int
-    """Responses that are held at once, on all ranks together."""
-    reads: bool = True
-    """False on ranks that only sample: their rows are not written."""
     average: WeightAverage | None = None
     held_out: PromptSet | None = None
 
     def log(self, log: Journal, step: int, epoch: int, full: bool) -> None:
         """Evaluate, write the row, and note the summary of the curve of evaluations so far."""
-        config, sampler = self.config, self.sampler
+        config, sampler = self.parts.config, self.parts.sampler
         n = config.n_votes if full else config.eval_samples
         chosen = config.eval_extract or config.extract
         answering = nullcontext(step)
@@ -107,7 +98,7 @@ class Evaluator:
             judged = partial(
                 self._judged, n=n, version=version, generator=generator, with_majority=full
             )
-            columns, completions = judged(self.prompts)
+            columns, completions = judged(self.parts.prompts)
             row |= columns[chosen]
             row |= {f"{extract}_pass_at_1": one["pass_at_1"] for extract, one in columns.items()}
             if self.held_out:
@@ -120,17 +111,26 @@ class Evaluator:
         self, prompts: PromptSet, n: int, version: int, generator: Generator, with_majority: bool
     ) -> tuple[dict[Extract, dict[str, float]], list[dict[str, Any]]]:
         """Return the columns by way of extraction, and rows of responses to a few problems."""
-        config, answer_ids = self.config, AnswerIds(prompts.truths, self.equality)
+        parts, answer_ids = self.parts, AnswerIds(prompts.truths, self.equality)
+        config = parts.config
+        sampling = replace(
+            parts.sampling,
+            temperature=config.eval_temperature,
+            top_p=config.eval_top_p,
+            stats=False,
+            logprobs=False,
+            everywhere=False,
+        )
         read: dict[Extract, NDArray[np.int64]] = {
             extract: np.full((len(prompts), n), UNPARSEABLE) for extract in get_args(Extract)
         }
         n_written = min(WRITTEN_PROBLEMS, len(prompts))
         written = {int(i) for i in np.linspace(0, len(prompts) - 1, n_written).round()}
         rows: list[dict[str, Any]] = []
-        for part in self.sampler.sample_all(
-            prompts, n, self.sampling, version, generator, self.max_rows
+        for part in parts.sampler.sample_all(
+            prompts, n, sampling, version, generator, parts.max_rows
         ):
-            if not self.reads:
+            if not parts.ranks.first:
                 continue
             finished = part.rollouts.finished_PN.tolist()
             for problem, texts, ended in zip(part.problems, part.texts, finished, strict=True):

@@ -300,6 +300,9 @@ class MemorySettings(Settings, group="memory"):
     """Keep no activations of the layers but compute them again: a third slower, far smaller."""
     kept_layers: Annotated[Natural, Role.OPERATIONAL] = 0
     """Layers that keep their activations all the same; `guard-train plan` names how many fit."""
+    compile_layers: Annotated[bool, Role.OPERATIONAL] = False
+    """Compile the layers by torch, which fuses what lies between products; needs a C++ compiler.
+    Sampling stays as it is. Not measured."""
     attention: Annotated[
         Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"], Role.OPERATIONAL
     ] = "auto"
@@ -377,6 +380,11 @@ class MachineSettings(Settings, group="machine"):
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings(VoteSettings, ProblemSettings):
     """The groups that prompts and responses follow from."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with its response."""
+        return self.max_prompt_tokens + (self.max_response_tokens or 1)
 
 
 @dataclass(frozen=True, kw_only=True)

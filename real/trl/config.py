@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from trl import GRPOConfig
 from guard_core import GuardConfig
 from lab.base.arms import arm
 from lab.base.errors import UserError
-from real.other_trainers import OF_RUN, settings_from
+from real.other_trainers import OF_RUN, Refusals, check_given, check_trainer, settings_from
 from real.settings.config import TrainConfig, check_other_trainer
 
 _READ = {
@@ -24,17 +25,20 @@ _READ = {
     "weight_decay": "weight_decay",
 }  # fmt: skip
 """Settings of the trainer that TRL's decide, under the same meaning."""
-_RULED_OUT: dict[str, tuple[Any, str]] = {
-    "delta": (None, "the loss of two streams has no second bound"),
-    "deepspeed": (None, "an optimizer step whose problems are all skipped could not be left out"),
-    "entropy_coef": (0.0, "the loss of two streams has no such term"),
-    "importance_sampling_level": ("token", "the loss of two streams is clipped by token"),
-    "off_policy_mask_threshold": (None, "it reads one advantage, and there are two"),
-    "scale_rewards": ("group", "set advantage_scale of the guard instead"),
-    "top_entropy_quantile": (1.0, "the loss of two streams takes all tokens"),
-    "use_adaptive_entropy": (False, "the loss of two streams has no such term"),
-    "use_bias_correction_kl": (False, "the loss of two streams has no such factor"),
-    "use_liger_kernel": (False, "its kernel computes the loss of one stream"),
+_RULED_OUT: Refusals = {
+    "delta": ((None,), "the loss of two streams has no second bound"),
+    "deepspeed": (
+        (None,),
+        "an optimizer step whose problems are all skipped could not be left out",
+    ),
+    "entropy_coef": ((0.0,), "the loss of two streams has no such term"),
+    "importance_sampling_level": (("token",), "the loss of two streams is clipped by token"),
+    "off_policy_mask_threshold": ((None,), "it reads one advantage, and there are two"),
+    "scale_rewards": (("group",), "set advantage_scale of the guard instead"),
+    "top_entropy_quantile": ((1.0,), "the loss of two streams takes all tokens"),
+    "use_adaptive_entropy": ((False,), "the loss of two streams has no such term"),
+    "use_bias_correction_kl": ((False,), "the loss of two streams has no such factor"),
+    "use_liger_kernel": ((False,), "its kernel computes the loss of one stream"),
 }
 
 
@@ -76,9 +80,7 @@ class GuardGRPOConfig(GRPOConfig):
         Raises:
             UserError: settings of TRL and of the guard do not fit each other.
         """
-        for name, (allowed, reason) in _RULED_OUT.items():
-            if (value := getattr(self, name)) != allowed:
-                raise UserError(f"{name} = {value}: {reason}; set {allowed}")
+        check_trainer(_RULED_OUT, partial(getattr, self))
         votes, rows = self.num_generations, self.per_device_train_batch_size
         window = rows * self.gradient_accumulation_steps
         if window % votes or rows * self.n_samples % votes:
@@ -87,16 +89,13 @@ class GuardGRPOConfig(GRPOConfig):
                 f"whole problems of num_generations = {votes}, and their n_samples = "
                 f"{self.n_samples} must fill each of its passes evenly"
             )
-        if self.steps_per_generation % self.gradient_accumulation_steps:
-            raise UserError(
-                f"steps_per_generation = {self.steps_per_generation}: must be a multiple of "
-                f"gradient_accumulation_steps = {self.gradient_accumulation_steps}"
-            )
-        if self.max_steps > 0 and self.max_steps % self.n_updates:
-            raise UserError(
-                f"max_steps = {self.max_steps}: must be a multiple of the {self.n_updates} "
-                "optimizer steps on a batch of votes"
-            )
+        of = {
+            "steps_per_generation": (self.gradient_accumulation_steps, "passes of such a step"),
+            "max_steps": (self.n_updates, "optimizer steps on a batch of votes"),
+        }
+        for name, (size, what) in of.items():
+            if (number := getattr(self, name)) > 0 and number % size:
+                raise UserError(f"{name} = {number}: must be a multiple of the {size} {what}")
         size = self.generation_batch_size // votes
         if n_problems < size:
             raise UserError(f"train_dataset: {n_problems} problems are no batch of {size}")
@@ -110,22 +109,16 @@ class GuardGRPOConfig(GRPOConfig):
             "mini_batch": window * self.world_size // votes,
             "model": model,
             "problems": "train_dataset",
-            "prompt_suffix": "",
             "warmup_ratio": 0.0,
-            # TRL writes the checkpoints; the trainer's own `resume` must not take such a folder.
-            "checkpoint_every": 0,
         }
-        settings = settings_from(lambda: self._of_guard(values), lambda name: _READ.get(name, name))
+        settings = settings_from(lambda: self._of_guard(values), _READ)
         check_other_trainer(settings, "TRL")
         return settings
 
     def _of_guard(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return all values with those of the guard, which may not contradict TRL's."""
-        if wrong := self.guard_settings.keys() - (OF_RUN | {"extract"}) | (
-            self.guard_settings.keys() & _READ.keys()
-        ):
-            known = ", ".join(sorted((OF_RUN | {"extract"}) - _READ.keys()))
-            raise UserError(f"guard_settings: {', '.join(sorted(wrong))}: there are {known}")
+        known = (OF_RUN | {"extract"}) - _READ.keys()
+        check_given(self.guard_settings, known, "guard_settings.")
         own: dict[str, Any] = {"guard": self.guard}
         if isinstance(self.guard, str):
             chosen = arm(self.guard)

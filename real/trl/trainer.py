@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 import trl
 from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
@@ -24,17 +26,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from lab.base.errors import UserError
-from real.answers import AnswerIds
-from real.other_trainers import (
-    GuardedRun,
-    Problems,
-    Voted,
-    load,
-    opened,
-    problem_ids,
-    update_norm,
-)
-from real.settings.presets import manifest_of
+from real.other_trainers import GuardedRun, Voted, is_right, problem_ids, update_norm
 from real.trl.config import GuardGRPOConfig
 from real.update.grpo import denominator, kl_estimate, row_sums, token_loss
 
@@ -42,10 +34,10 @@ PLACE = "guard_place"
 """Column that the data set gets: the place of the problem in it."""
 MINORITY = "minority_advantages"
 """The second stream of the trained rows; the first one is TRL's `advantages`."""
-_SUMS = ("loss", "clip_fraction", "entropy", "kl")
+_MEANS = ("clip_fraction", "entropy", "kl")
 
 
-class GuardGRPOTrainer(GRPOTrainer):
+class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
     """TRL's trainer, paid by the guard. Reward functions, tools and images have no place in it.
 
     The data sets have the column `prompt`. A column `answer` with the true answer is never trained
@@ -71,7 +63,7 @@ class GuardGRPOTrainer(GRPOTrainer):
         if eval_dataset is not None and "answer" not in eval_dataset.column_names:
             raise UserError("eval_dataset: needs the true answers in a column answer")
         train_dataset = train_dataset.add_column(PLACE, range(len(train_dataset)))
-        super().__init__(model, [votes], args, train_dataset, eval_dataset, **more)
+        super().__init__(model, [self.votes], args, train_dataset, eval_dataset, **more)
         if self.aux_loss_enabled:
             raise UserError("router_aux_loss_coef: the loss of two streams has no such term; set 0")
         n_problems, name = len(train_dataset), self.model.config.name_or_path or "model"
@@ -79,29 +71,31 @@ class GuardGRPOTrainer(GRPOTrainer):
         args.learning_rate *= self.settings.step_factor
         rows: Any = train_dataset.select_columns(sorted(names & {"prompt", "answer"}))
         truths = list(rows["answer"]) if "answer" in names else [None] * n_problems
-        self.problems = Problems(self.settings, problem_ids(rows), truths)
-        self._run: GuardedRun | None = None  # of the main process
-        self._scores: list[bool] = []
-        self.add_callback(_Steps(self))
+        self.run = GuardedRun(self.settings, problem_ids(rows), truths)
+        self._scores: list[float] = []
+        self._saves_later = False
+        self.add_callback(self)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **more: Any) -> Any:
         """Train, with all that the run leaves in its folder; see TRL's."""
-        found, settings, main = resume_from_checkpoint, self.settings, self.is_world_process_zero()
+        found, main = resume_from_checkpoint, self.is_world_process_zero()
         if found is True and (found := get_last_checkpoint(self.args.output_dir)) is None:
             raise UserError(f"{self.args.output_dir}: holds no checkpoint to go on from")
-        saved = load(Path(str(found)), self.problems) if found else None
+        if found:
+            self.run.load(Path(str(found)))
         backend = f"trl {trl.__version__} on {self.accelerator.num_processes} x {self.args.device}"
-        manifest = manifest_of(settings, len(self.problems.visits_N), "train_dataset", backend)
-        run = opened(self.args.folder, manifest, self.problems, saved)
-        with run if main else contextlib.nullcontext() as self._run:
+        opened = self.run.opened(self.args.folder, "train_dataset", backend)
+        with opened if main else contextlib.nullcontext():
             return super().train(resume_from_checkpoint=found or None, **more)
 
-    def sample_first_votes(self) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Sample the votes of all problems before training, visit 0."""
+        if state.global_step:
+            return
         self.model.train()
         batches = self._first_votes()
-        if self._run:
-            self._run.prime(batches)
+        if self.is_world_process_zero():
+            self.run.prime(batches)
         for _ in batches:  # the other processes only sample
             pass
         self._metrics["train"].clear()
@@ -110,22 +104,21 @@ class GuardGRPOTrainer(GRPOTrainer):
     def _first_votes(self) -> Iterator[Any]:
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         size, n_votes = self.settings.batch_size, self.num_generations
-        last = len(self.problems.visits_N) - 1
+        last = len(self.run.visits_N) - 1
         for start in range(0, last + 1, size):
             # Every process has its share; the last problem fills a last batch up.
             places = [min(place, last) for place in range(start, start + size)]
             own = places[rank * size // world : (rank + 1) * size // world]
             prompts = [self.train_dataset[p]["prompt"] for p in own for _ in range(n_votes)]
             texts = gather_object([_text(c) for c in self._generate(prompts)[3]])
-            yield self._read(texts, [p for p in places for _ in range(n_votes)])
+            voters = [p for p in places for _ in range(n_votes)]
+            yield self._read(texts, voters) if self.is_world_process_zero() else None
 
-    def _read(self, texts: list[str], places: list[int]) -> Voted | None:
-        if not self._run:
-            return None
+    def _read(self, texts: Sequence[str], places: Sequence[int]) -> Voted:
         rows: dict[int, list[int]] = {}
         for row, place in enumerate(places):
             rows.setdefault(place, []).append(row)
-        return self.problems.read(dict(enumerate(texts)), rows)
+        return self.run.read(dict(enumerate(texts)), rows)
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         """TRL's order of problems, drawn anew by seed and epoch, so that a resumed run has it."""
@@ -138,62 +131,51 @@ class GuardGRPOTrainer(GRPOTrainer):
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Tensor:
         """Vote and decide on the main process; returns rewards for TRL's log alone."""
-        texts = gather_object([_text(completion) for completion in completions])
-        lengths = gather_object([len(ids) for ids in completion_ids_list])
-        training = self.model.training
-        column = PLACE if training else "answer"
-        values = gather_object([row[column] for row in inputs])
-        found: list[Any] = [None]
-        if self.is_world_process_zero():
-            graded = None if training else self._graded(texts, values)
-            found = [graded or self._decided(texts, values, lengths)]
+        if not self.model.training:
+            rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            self._scores += rewards[:, 0].tolist()
+            return rewards
+        own = zip(completions, inputs, completion_ids_list, strict=True)
+        rows = gather_object([(_text(said), row[PLACE], len(ids)) for said, row, ids in own])
+        found = [self._decided(*zip(*rows, strict=True)) if self.is_world_process_zero() else None]
         broadcast_object_list(found)
-        columns, kept = (torch.as_tensor(v, device=self.accelerator.device) for v in found[0])
-        own = slice(self.accelerator.process_index * len(prompts), None)
-        self._streams = columns[own][: len(prompts)], kept[own][: len(prompts)]
-        return columns[:, 2:].float()
+        self._columns = torch.as_tensor(found[0], device=self.accelerator.device)
+        return self._columns[:, 2:3].float()
 
-    def _decided(self, texts: list[str], places: list[int], lengths: list[int]) -> Any:
-        """Return (rows, 3) majority and minority advantage and reward; (rows,) rows trained on."""
+    def _decided(
+        self, texts: Sequence[str], places: Sequence[int], lengths: Sequence[int]
+    ) -> NDArray[np.float64]:
+        """(rows, 4) majority and minority advantage, reward, and whether the row is trained on."""
         started = time.perf_counter()
-        voted = self._read(texts, places)
-        assert voted is not None and self._run is not None
-        tokens = dict(enumerate(lengths))
-        decided, trained, found = self._run.visit(voted, tokens, self.position(1))
-        columns, kept = np.zeros((len(texts), 3)), np.zeros(len(texts), bool)
-        for keys, answers_V, label in zip(
-            voted.keys, voted.answers_PV, decided.decision.label, strict=True
-        ):
+        voted, tokens = self._read(texts, places), dict(enumerate(lengths))
+        decided, trained, found = self.run.visit(voted, tokens, self.position(1))
+        columns, labels = np.zeros((len(texts), 4)), decided.decision.label
+        for keys, answers_V, label in zip(voted.keys, voted.answers_PV, labels, strict=True):
             columns[keys, 2] = (answers_V >= 0) & (answers_V == label)
-        columns[trained.keys], kept[trained.keys] = trained.columns, True
+        columns[trained.keys, :3], columns[trained.keys, 3] = trained.columns, 1
         self._n_updates = len(trained.minis) * self.num_iterations
         self._seconds_guard = time.perf_counter() - started
         for name, value in found.items():
             self._metrics["train"][name].append(value)
-        return columns, kept
+        return columns
 
-    def _graded(self, texts: list[str], truths: list[str]) -> Any:
-        """Return as `_decided` does, with the rewards by the true answers."""
-        supervisor = self.problems.supervisor
-        ids = AnswerIds(truths, supervisor.equality)
-        answers = [ids.ids(n, [text], self.settings.extract)[0] for n, text in enumerate(texts)]
-        right = [a >= 0 and a == ids.truth_id(n) for n, a in enumerate(answers)]
-        self._scores += right
-        columns = np.zeros((len(texts), 3))
-        columns[:, 2] = right
-        return columns, np.zeros(len(texts), bool)
+    def votes(self, completions: list[Any], answer: list[str], **_: Any) -> list[float]:
+        """Return TRL's rewards of responses in an evaluation, 1 where the answer is true."""
+        how = self.run.supervisor.equality, self.settings.extract
+        pairs = zip(completions, answer, strict=True)
+        return [float(is_right(_text(said), truth, *how)) for said, truth in pairs]
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if not self.model.training:
             return output
-        columns, kept = self._streams
-        advantages = self.accelerator.gather(columns[:, :2].sum(1))
         self._logs["advantages"].clear()
-        self._logs["advantages"].extend(advantages.tolist())
-        output |= {"advantages": columns[:, 0], MINORITY: columns[:, 1], "trained": kept}
-        voters = torch.arange(len(inputs)) % self.num_generations < self.settings.n_samples
-        voters = voters.to(kept.device)
+        self._logs["advantages"].extend(self._columns[:, :2].sum(1).tolist())
+        start = self.accelerator.process_index * len(inputs)
+        majority, minority, _, trained = self._columns[start : start + len(inputs)].T
+        output |= {"advantages": majority, MINORITY: minority, "trained": trained.bool()}
+        numbers = torch.arange(len(inputs), device=trained.device) % self.num_generations
+        voters = numbers < self.settings.n_samples
         return {
             name: value[voters] if isinstance(value, Tensor) and value.ndim else value
             for name, value in output.items()
@@ -209,7 +191,8 @@ class GuardGRPOTrainer(GRPOTrainer):
             batch = self._generate_and_score_completions(generation_batch)
             self._buffered_inputs = split_tensor_dict(batch, n_passes)
             self._divide(self._buffered_inputs)
-            self._begin_batch()
+            self._sums = torch.zeros(5, dtype=torch.float64, device=self.accelerator.device)
+            self._measured = defaultdict[str, list[float]](list)
         return self._buffered_inputs[self._step % n_passes]
 
     def _divide(self, passes: list[dict[str, Any]]) -> None:
@@ -259,98 +242,70 @@ class GuardGRPOTrainer(GRPOTrainer):
             self._measured["grad_norm"].append(float(norm))
         return norm
 
-    def _begin_batch(self) -> None:
-        self._sums = torch.zeros(5, dtype=torch.float64, device=self.accelerator.device)
-        names = ("lr", "update_norm", "grad_norm")
-        self._measured: dict[str, list[float]] = {name: [] for name in names}
-
-    def leave_out_empty_step(self) -> None:
-        """Before an optimizer step: let nothing move where all its problems are skipped."""
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+        """Let nothing move where all problems of the step are skipped."""
         if self._is_empty:
             self.model.zero_grad(set_to_none=True)
 
-    def measure_step(self) -> None:
-        """After an optimizer step: how far it went."""
+    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+        """Measure how far the step went."""
         optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
         rates = [group["lr"] for group in optimizer.param_groups]
         norm = 0.0 if self._is_empty else update_norm(optimizer, rates)
         self._measured["lr"].append(rates[0])
         self._measured["update_norm"].append(norm)
 
-    def end_batch(self) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """Put a checkpoint off to the end of the batch, whose votes are in no checkpoint."""
+        ends = state.global_step % args.n_updates == 0
+        if ends:
+            self._end_batch()
+        wanted = control.should_save or self._saves_later
+        control.should_save, self._saves_later = wanted and ends, wanted and not ends
+        return control
+
+    def _end_batch(self) -> None:
         """Write the row of a batch after its last optimizer step."""
-        totals = self.accelerator.reduce(self._sums, reduction="sum").tolist()
-        sums = dict(zip(_SUMS, totals, strict=False))
-        loss, n_tokens = sums.pop("loss"), max(1.0, totals[-1])
-        means = {name: total / n_tokens for name, total in sums.items()}
+        loss, *sums, n_tokens = self.accelerator.reduce(self._sums, reduction="sum").tolist()
+        pairs = zip(_MEANS, sums, strict=True)
+        means = {name: total / max(1.0, n_tokens) for name, total in pairs}
         for name, mean in means.items():
             self._metrics["train"][name].append(mean)
-        if self._run:
-            found = {n: float(np.mean(v)) if v else np.nan for n, v in self._measured.items()}
+        if self.is_world_process_zero():
             if not self.beta:
                 del means["kl"]
             row = {
-                **found,
+                "grad_norm": np.nan,  # without any step that moved
+                **{name: float(np.mean(values)) for name, values in self._measured.items()},
                 **means,
                 "loss": loss / max(1, self._n_updates),
                 "n_updates": self._n_updates,
                 "seconds_guard": self._seconds_guard,
                 "seconds_step": time.perf_counter() - self._started,
             }
-            self._run.end_step(row, self.state.global_step / self.state.max_steps)
+            self.run.end_step(row, self.state.global_step / self.state.max_steps)
 
     def position(self, begun: int = 0) -> dict[str, int]:
         """Return step and epoch of the trace: batches of votes, with `begun` that have no end."""
         step = self.state.global_step // self.args.n_updates + begun
-        n_batches = len(self.problems.visits_N) // self.settings.batch_size
+        n_batches = len(self.run.visits_N) // self.settings.batch_size
         return {"step": step, "epoch": -(-step // n_batches)}
 
     def evaluate(self, *args: Any, **more: Any) -> Any:
         """Evaluate by the true answers; see TRL's."""
         self._scores = []
         metrics = super().evaluate(*args, **more)
-        if self._run and self._scores:
+        if self._scores and self.is_in_train and self.is_world_process_zero():
             scores, size = np.array(self._scores, float), self.settings.eval_samples
-            self._run.evaluated(scores, len(scores) // size, self.position())
+            self.run.evaluated(scores, len(scores) // size, self.position())
         return metrics
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Write the guard's part before TRL's, at the end of which the checkpoint is the latest."""
-        if self._run:
+        if self.is_world_process_zero():
             name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            self._run.save(Path(self.args.output_dir) / name, self.position()["step"])
+            self.run.save(Path(self.args.output_dir) / name, self.position()["step"])
         super()._save_checkpoint(model, trial)
-
-
-class _Steps(TrainerCallback):
-    """Calls the trainer where TRL's loop has no method of its own to override."""
-
-    def __init__(self, trainer: GuardGRPOTrainer) -> None:
-        self._trainer, self._saves_later = trainer, False
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == 0:
-            self._trainer.sample_first_votes()
-
-    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-        self._trainer.leave_out_empty_step()
-
-    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
-        self._trainer.measure_step()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """Put a checkpoint off to the end of the batch, whose votes are in no checkpoint."""
-        ends = state.global_step % args.n_updates == 0
-        if ends:
-            self._trainer.end_batch()
-        wanted = control.should_save or self._saves_later
-        control.should_save, self._saves_later = wanted and ends, wanted and not ends
-        return control
-
-
-def votes(completions: list[Any], **_: Any) -> list[float]:
-    """Name the reward in TRL's log; the trainer computes it."""
-    return [0.0] * len(completions)
 
 
 def _text(completion: Any) -> str:

@@ -66,6 +66,14 @@ class Group:
         return self.real_KT & self.old_KT.isfinite()
 
 
+def unpaid(prompt: Sequence[int], tokens_KT: Tensor, old_KT: Tensor, lengths_K: Tensor) -> Group:
+    """Return responses that are scored alone, without advantages."""
+    device = tokens_KT.device
+    prompt_L = torch.tensor(prompt, dtype=torch.long, device=device)
+    nothing_K = torch.zeros(len(lengths_K), device=device)
+    return Group(prompt_L, tokens_KT, old_KT, lengths_K, nothing_K, nothing_K)
+
+
 def kept(groups: Sequence[Group], drop_uniform: bool) -> list[Group]:
     """The groups that stay in the mini-batch and in its denominator."""
     return [g for g in groups if not g.dropped and not (drop_uniform and g.silent)]

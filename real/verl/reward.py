@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from real.answers import classes
-from real.answers.equality import Equality
+from real.answers import Equality
+from real.other_trainers import is_right
 
 _EQUALITY = Equality()
 """Of each of verl's reward workers, with the keys of the answers that it has seen."""
@@ -15,6 +15,5 @@ def compute_score(
     data_source: str, solution_str: str, ground_truth: str | None, extra_info: Any = None, **_: Any
 ) -> dict[str, float]:
     """Return verl's reward of a response, and as `acc` what its evaluations show."""
-    ids, truth_id = classes([solution_str], ground_truth, _EQUALITY)
-    right = float(ids[0] >= 0 and ids[0] == truth_id)
+    right = float(is_right(solution_str, ground_truth, _EQUALITY))
     return {"score": right, "acc": right}

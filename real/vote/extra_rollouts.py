@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,41 +9,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from guard_core import PolicyStreams
-from guard_core.rules import Rule
-from real.engines.rollouts import Sampling
-from real.problems.problem import Problem, PromptSet
+from real.problems.problem import Problem
 from real.problems.prompts import longest_prompt, prompt_tokens
-from real.ranks.distributed import Ranks
-from real.settings.config import TrainConfig
 from real.update.packing import Group
 from real.vote.decide import Decided, Fields
-from real.vote.sample import Responses, Sampler
+from real.vote.sample import Parts, Responses
 
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts of a run that a rule's own generation needs."""
+def limit(parts: Parts) -> int:
+    """Return the most tokens of a prompt, which neither the engine nor the model may exceed."""
+    return longest_prompt(parts.config, parts.sampler.policy)
 
-    config: TrainConfig
-    rule: Rule
-    prompts: PromptSet
-    sampler: Sampler
-    sampling: Sampling
-    """Of the votes."""
-    read: Callable[[Responses], Ints]
-    """Responses to (P, V) answer ids, see `Supervisor.read`."""
-    ranks: Ranks
 
-    @property
-    def limit(self) -> int:
-        """Most tokens of a prompt, which neither the engine nor the model may exceed."""
-        return longest_prompt(self.config, self.sampler.policy)
-
-    def encode(self, problem: Problem, suffix: str | None = None) -> list[int]:
-        """Return a prompt's tokens."""
-        return prompt_tokens(problem, self.config, self.sampler.policy, suffix)
+def encode(parts: Parts, problem: Problem, suffix: str | None = None) -> list[int]:
+    """Return a prompt's tokens."""
+    return prompt_tokens(problem, parts.config, parts.sampler.policy, suffix)
 
 
 class ExtraRollouts:

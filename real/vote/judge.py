@@ -25,8 +25,8 @@ from real.settings.seeds import Stream
 from real.tiny import judging
 from real.update.packing import Group
 from real.vote.decide import Decided
-from real.vote.extra_rollouts import ExtraRollouts, Ints, Parts
-from real.vote.sample import Responses
+from real.vote.extra_rollouts import ExtraRollouts, Ints, encode, limit
+from real.vote.sample import Parts, Responses
 
 Floats = NDArray[np.float64]
 
@@ -185,8 +185,8 @@ class Judge(ExtraRollouts):
             if key not in encoded:
                 text = responses.texts[row][key[1]]
                 question = self.wording.question(self._problem(responses, row), text)
-                encoded[key] = self._parts.encode(question, "")
-            if len(encoded[key]) <= self._parts.limit:
+                encoded[key] = encode(self._parts, question, "")
+            if len(encoded[key]) <= limit(self._parts):
                 questions_PQ[row, column] = len(prompts)
                 prompts.append(encoded[key])
                 rows.append(row)
@@ -210,8 +210,8 @@ class Judge(ExtraRollouts):
             (verification,) = verified.responses.texts[verified.questions_PQ[row, column]]
             response = responses.texts[row][int(chosen_PQ[row, column])]
             asks = self.wording.request(self._problem(responses, row), response, verification)
-            prompt = self._parts.encode(asks, "")
-            if len(prompt) <= self._parts.limit:
+            prompt = encode(self._parts, asks, "")
+            if len(prompt) <= limit(self._parts):
                 rows.append(row)
                 prompts.append(prompt)
         if not prompts:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,14 +23,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from guard_core.rules import Need, Rule
+from guard_core.rules import Need
 from real.engines.rollouts import Prompts, Rollouts
-from real.problems.problem import PromptSet
 from real.settings.groups import UpdateSettings
 from real.update.logprobs import Scorer, group_scores
-from real.update.packing import Group
+from real.update.packing import unpaid
 from real.vote.decide import Fields
-from real.vote.sample import Responses
+from real.vote.sample import Parts, Responses
 from real.vote.similarity import similarities
 from real.vote.tool import tool_verdicts
 
@@ -120,8 +119,10 @@ def token_stats(
     Logits exist for a chunk of tokens at a time. The scorer has the weights that drew the rollouts.
     Ranks divide the passes and get all values.
     """
-    triples = zip(prompts, rollouts.tokens_PNT, rollouts.lengths_PN, strict=True)
-    groups = [_group(*triple) for triple in triples]
+    # All tokens count, whatever log-prob the engine gave them.
+    nothing_PNT = torch.zeros_like(rollouts.logprobs_PNT)
+    rows = zip(prompts, rollouts.tokens_PNT, nothing_PNT, rollouts.lengths_PN, strict=True)
+    groups = [unpaid(*row) for row in rows]
     stats = group_scores(scorer, groups, config, share, stats=True)
     means = [
         torch.where(group.real_KT, values_CKT[1:].double(), 0.0).sum(2) / group.lengths_K
@@ -132,55 +133,34 @@ def token_stats(
     return entropy_PV, certainty_PV - math.log(linear.weight.shape[0])
 
 
-def _group(prompt: Sequence[int], tokens_KT: Tensor, lengths_K: Tensor) -> Group:
-    """Responses to be scored; all their tokens count, whatever log-prob the engine gave them."""
-    zeros_K = torch.zeros(len(lengths_K), device=tokens_KT.device)
-    return Group(
-        prompt_L=torch.tensor(prompt, dtype=torch.long, device=tokens_KT.device),
-        tokens_KT=tokens_KT,
-        old_KT=torch.zeros(tokens_KT.shape, device=tokens_KT.device),
-        lengths_K=lengths_K,
-        majority_K=zeros_K,
-        minority_K=zeros_K,
-    )
-
-
 OF_LABELS = frozenset({Need.STEP_LOGPROB, Need.TOOL})
 """Observations that decide labels; the others matter to rewards alone."""
 
 
 class Observer:
-    """Makes the observations that a rule reads; `share` is rank and number of ranks."""
+    """Makes the observations that a rule reads."""
 
-    def __init__(
-        self,
-        rule: Rule,
-        config: UpdateSettings,
-        prompts: PromptSet,
-        scorer: Scorer,
-        share: tuple[int, int] = (0, 1),
-    ) -> None:
-        self.needs = rule.needs
-        self._config, self._prompts, self._scorer, self._share = config, prompts, scorer, share
+    def __init__(self, parts: Parts, scorer: Scorer) -> None:
+        self._parts, self._scorer = parts, scorer
 
     def observe(self, responses: Responses, needs: frozenset[Need] | None = None) -> Fields:
         """Return observations by name, while the model is the one that sampled, on all ranks."""
-        needs = self.needs if needs is None else needs
-        rollouts = responses.rollouts
+        parts, rollouts = self._parts, responses.rollouts
+        needs = parts.rule.needs if needs is None else needs
         observed: dict[Need, Any] = {}
         if Need.STEP_LOGPROB in needs:
             observed[Need.STEP_LOGPROB] = step_logprobs(rollouts, responses.policy.tokenizer)
         if Need.TOOL in needs:
-            prompts = [self._prompts.problems[problem].prompt for problem in responses.problems]
+            prompts = [parts.prompts.problems[problem].prompt for problem in responses.problems]
             observed[Need.TOOL] = list(map(tool_verdicts, responses.texts, prompts))
         if Need.SIMILARITY in needs:
-            trained = [texts[: self._config.n_samples] for texts in responses.texts]
+            trained = [texts[: parts.config.n_samples] for texts in responses.texts]
             observed[Need.SIMILARITY] = similarities(trained)
         if needs & {Need.ENTROPY, Need.CERTAINTY}:
             entropy_PV, certainty_PV = rollouts.entropy_PV, rollouts.certainty_PV
             if entropy_PV is None or certainty_PV is None:  # the engine gives none
                 entropy_PV, certainty_PV = token_stats(
-                    self._scorer, responses.prompts, rollouts, self._config, self._share
+                    self._scorer, responses.prompts, rollouts, parts.config, parts.ranks.share
                 )
             observed |= {Need.ENTROPY: entropy_PV, Need.CERTAINTY: certainty_PV}
         return {str(need): _array(values) for need, values in observed.items() if need in needs}

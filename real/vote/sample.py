@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from guard_core import PolicyStreams
+from guard_core.rules import Rule
 from real.engines.ranked import RankedEngine
 from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling
 from real.model.machine import in_phase
 from real.model.policy import Policy
 from real.problems.problem import PromptSet
-from real.settings.seeds import Stream, torch_generator
+from real.ranks.distributed import Ranks
+from real.settings.config import TrainConfig
+from real.settings.seeds import Stream, batches_per_epoch, torch_generator
 from real.update.packing import Group
 
 Ints = NDArray[np.int64]
@@ -133,6 +136,36 @@ class Sampler:
         return torch_generator(self.seed, stream, *position, device=self.policy.device)
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What a run samples, how, and what for."""
+
+    config: TrainConfig
+    rule: Rule
+    prompts: PromptSet
+    sampler: Sampler
+    sampling: Sampling
+    """Of the votes."""
+    read: Callable[[Responses], Ints]
+    """Responses to (P, V) answer ids, see `Supervisor.read`."""
+    ranks: Ranks
+
+    @property
+    def n_steps(self) -> int:
+        """Batches of the whole run."""
+        return self.config.epochs * batches_per_epoch(self.config, len(self.prompts))
+
+    @property
+    def max_rows(self) -> int:
+        """Responses that all ranks together may hold at once."""
+        return self.config.max_rows * self.ranks.world
+
+    def first_votes(self, prompts: PromptSet, stream: Stream) -> Iterator[Responses]:
+        """Sample votes on all problems before training; yield some problems at a time, in order."""
+        n, generator = self.config.n_votes, self.sampler.generator(stream, 0)
+        return self.sampler.sample_all(prompts, n, self.sampling, 0, generator, self.max_rows)
+
+
 class _DrawnVotes(NamedTuple):
     rollouts: Rollouts
     seconds: float
@@ -148,26 +181,13 @@ class VoteSampler:
     or a checkpoint is written: none of these can change a vote.
     """
 
-    def __init__(
-        self, n_votes: int, ahead: bool, sampler: Sampler, prompts: PromptSet, sampling: Sampling
-    ) -> None:
-        self._n_votes, self._ahead, self._sampler = n_votes, ahead, sampler
-        self._prompts, self._sampling = prompts, sampling
+    def __init__(self, parts: Parts) -> None:
+        self._n_votes, self._ahead = parts.config.n_votes, bool(parts.config.async_level)
+        self._sampler, self._prompts, self._sampling = parts.sampler, parts.prompts, parts.sampling
         self._pending: tuple[Future[_DrawnVotes], int] | None = None
         """Votes to come, and their problems; until they are there the engine may only be closed."""
         self._drawn: _DrawnVotes | None = None
         self._columns: dict[str, float] = {}
-
-    def before_training(self, max_rows: int) -> Iterator[Responses]:
-        """Sample votes on all problems before training; yield some problems at a time, in order."""
-        return self._sampler.sample_all(
-            self._prompts,
-            self._n_votes,
-            self._sampling,
-            version=0,
-            generator=self._sampler.generator(Stream.VOTES, 0),
-            max_rows=max_rows,
-        )
 
     def sample(self, problems_P: Ints, step: int) -> Responses:
         """Return the votes of batch `step`, sampled now unless they were before."""
@@ -179,14 +199,8 @@ class VoteSampler:
             rollouts = drawn.rollouts.of_version(step - 2)
             return Responses(problems_P.tolist(), prompts, rollouts.to(policy.device), policy)
         self._columns = {"staleness": 0.0, "seconds_ahead": 0.0} if self._ahead else {}
-        return self._sampler.sample(
-            problems_P.tolist(),
-            prompts,
-            self._n_votes,
-            self._sampling,
-            version=step - 1,
-            generator=self._sampler.generator(Stream.VOTES, step),
-        )
+        how = self._n_votes, self._sampling, step - 1, self._sampler.generator(Stream.VOTES, step)
+        return self._sampler.sample(problems_P.tolist(), prompts, *how)
 
     def begin(self, problems_P: Ints, step: int) -> None:
         """Begin to sample the votes of batch `step` with the weights that the engine has."""

@@ -15,13 +15,13 @@ from guard_core import PolicyStreams, group_advantages, policy_streams
 from guard_core.labels import choose_majority
 from real.problems.problem import PromptSet
 from real.ranks.distributed import shard_of
-from real.settings.seeds import Stream, batches_per_epoch
+from real.settings.seeds import Stream
 from real.tiny import TASKS
 from real.update.ema import WeightAverage
 from real.update.packing import Group
 from real.vote.decide import Decided, Fields, shared_streams
-from real.vote.extra_rollouts import ExtraRollouts, Ints, Parts
-from real.vote.sample import Responses
+from real.vote.extra_rollouts import ExtraRollouts, Ints, encode, limit
+from real.vote.sample import Parts, Responses
 
 REQUEST = (
     "Rewrite the problem below in other words. Keep every number, every condition and the question "
@@ -47,16 +47,8 @@ class SecondVotes(ExtraRollouts):
 
     def first(self) -> Fields:
         """The second voter is the model itself before training."""
-        parts, config = self.parts, self.parts.config
-        drawn = parts.sampler.sample_all(
-            self.prompts,
-            config.n_votes,
-            parts.sampling,
-            version=0,
-            generator=parts.sampler.generator(Stream.SECOND, 0),
-            max_rows=config.max_rows * parts.ranks.world,
-        )
-        return {"second": np.concatenate([parts.read(responses) for responses in drawn])}
+        drawn = self.parts.first_votes(self.prompts, Stream.SECOND)
+        return {"second": np.concatenate([self.parts.read(responses) for responses in drawn])}
 
     def before(self, problems_P: Ints, step: int) -> Fields:
         parts, problems = self.parts, problems_P.tolist()
@@ -122,11 +114,11 @@ class Paraphrases(SecondVotes):
 
     def _take(self, texts_N: list[str | None]) -> None:
         """Encode the rewordings; one that is too long is left out."""
-        prompts, limit = self.parts.prompts, self.parts.limit
+        prompts, most = self.parts.prompts, limit(self.parts)
         tokens, kept = [], []
         for problem, old, text in zip(prompts.problems, prompts.tokens, texts_N, strict=True):
-            new = [] if text is None else self.parts.encode(replace(problem, prompt=text))
-            fits = 0 < len(new) <= limit
+            new = [] if text is None else encode(self.parts, replace(problem, prompt=text))
+            fits = 0 < len(new) <= most
             tokens.append(new if fits else old)
             kept.append(text if fits else None)
         self.texts_N = kept
@@ -136,9 +128,9 @@ class Paraphrases(SecondVotes):
         """Return the model's own rewordings; None where it gave none, or none that ended."""
         parts = self.parts
         requests = [replace(p, prompt=REQUEST + p.prompt) for p in parts.prompts.problems]
-        encoded = [parts.encode(request, suffix="") for request in requests]
-        limit, generator = parts.limit, parts.sampler.generator(Stream.REWORDING)
-        fits = [problem for problem, tokens in enumerate(encoded) if len(tokens) <= limit]
+        encoded = [encode(parts, request, suffix="") for request in requests]
+        most, generator = limit(parts), parts.sampler.generator(Stream.REWORDING)
+        fits = [problem for problem, tokens in enumerate(encoded) if len(tokens) <= most]
         texts: list[str | None] = [None] * len(encoded)
         for start in range(0, len(fits), _AT_ONCE):
             chosen = fits[start : start + _AT_ONCE]
@@ -166,8 +158,6 @@ class Teacher(SecondVotes):
         """Start at the model as it is now, before training and before a checkpoint is loaded."""
         super().__init__(parts)
         self._model: Any = parts.sampler.policy.model
-        config = parts.config
-        self._n_steps = config.epochs * batches_per_epoch(config, len(parts.prompts))
         self._average = WeightAverage(self._trained())
         self.weights = self._average.weights
         self.moved = False
@@ -184,7 +174,7 @@ class Teacher(SecondVotes):
             yield other
 
     def after_step(self, step: int) -> None:
-        self._average.follow(self._trained(), ema_rate(step - 1, self._n_steps))
+        self._average.follow(self._trained(), ema_rate(step - 1, self.parts.n_steps))
         self.moved = True
 
     def tensors(self) -> dict[str, Tensor]:

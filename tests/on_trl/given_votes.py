@@ -65,15 +65,15 @@ class Given(GuardGRPOTrainer):
         self.batches.append(list(numbers))
         return rows, None
 
-    def sample_first_votes(self):
+    def on_train_begin(self, *given, **more):
         self.first = True
-        super().sample_first_votes()
+        super().on_train_begin(*given, **more)
         self.first = False
 
-    def measure_step(self):
+    def on_optimizer_step(self, *given, **more):
         grads = [p.grad for p in self.model.parameters() if p.requires_grad]
         self.gradients.append([None if g is None else g.clone() for g in grads])
-        super().measure_step()
+        super().on_optimizer_step(*given, **more)
 
 
 def train(out, n_processes):

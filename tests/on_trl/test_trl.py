@@ -186,7 +186,7 @@ def test_a_resumed_run_ends_equal(whole, tmp_path):
     names = sorted(path.name for path in out.glob("checkpoint-*"))
     assert names == ["checkpoint-24", "checkpoint-44", "checkpoint-64"]
     again = trained(out, resume=str(out / "checkpoint-44"))
-    parts = [(r.problems.supervisor.tensors(), r.model.state_dict()) for r in (run, again)]
+    parts = [(r.run.supervisor.tensors(), r.model.state_dict()) for r in (run, again)]
     torch.testing.assert_close(*parts, rtol=0, atol=0)
     trace = lab.load(f"{out}-guard")
     assert trace.steps["step"].tolist() == list(range(1, 17))
@@ -241,7 +241,7 @@ def test_accumulated_passes_give_the_gradient_of_one_and_adapters_train_alone(tm
         ({"guard": "scope"}, "rule = scope: works on step_logprob"),
         ({"guard": "averaged"}, "ema_decay = 0.95: TRL has no such thing"),
         ({"max_steps": 6}, "max_steps = 6: must be a multiple of the 4"),
-        ({"guard_settings": {"lr": 1.0}}, "guard_settings: lr"),
+        ({"guard_settings": {"lr": 1.0}}, "guard_settings.lr: no such setting"),
         ({"use_liger_kernel": True}, "use_liger_kernel = True"),
         ({"n_samples": 9}, "n_samples = 9"),
     ],

@@ -1,16 +1,15 @@
-"""What the plugin refuses beside wrong settings: other trainers, old folders, stale weights."""
+"""What the plugin refuses beside wrong settings: other trainers and old folders."""
 
 import subprocess
 from contextlib import redirect_stdout
 from io import StringIO
-from types import SimpleNamespace
 
 import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import open_dict
 
 from lab.base.errors import UserError
-from real.other_trainers import Problems, load
+from real.other_trainers import GuardedRun
 from real.verl import main
 from real.verl.plugin.trainer import GuardTrainer, SeededAgentLoop
 from real.verl.plugin.votes import settings_of
@@ -69,21 +68,6 @@ def test_a_run_folder_that_exists_is_refused_before_anything_starts(composed, tm
 
 
 def test_a_checkpoint_without_guard_is_refused(composed, tmp_path):
-    problems = Problems(settings_of(composed())[0], [0, 1], [None, None])
+    run = GuardedRun(settings_of(composed())[0], [0, 1], [None, None])
     with pytest.raises(UserError, match="guard: missing"):
-        load(tmp_path, problems)
-
-
-def test_weights_of_the_rollout_that_nobody_compared_end_the_run():
-    notes = []
-    log = SimpleNamespace(note_faults=lambda *given: notes.append(given))
-    trainer = SimpleNamespace(probs_diff_limit=0.02, run=SimpleNamespace(log=log), global_steps=3)
-    with pytest.raises(UserError, match="rollout_probs_diff: missing"):
-        GuardTrainer.check_weights(trainer, {})
-    GuardTrainer.check_weights(trainer, {"training/rollout_probs_diff_mean": 1e-3})
-    assert not notes
-    GuardTrainer.check_weights(trainer, {"training/rollout_probs_diff_mean": 0.05})
-    (note,) = notes
-    assert "stale weights?" in str(note)
-    with pytest.raises(UserError, match=r"diff_mean = 0\.3: five times guard\.probs_diff_limit"):
-        GuardTrainer.check_weights(trainer, {"training/rollout_probs_diff_mean": 0.3})
+        run.load(tmp_path)

@@ -5,6 +5,7 @@ Every run is shared by the tests that look at it: most of its time is the start 
 
 import random
 import re
+from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from whole_runs import Done, run
 from lab.__main__ import main as report
 from lab.base.settings import from_values
 from lab.trace.trace import load
-from real.other_trainers import Problems
+from real.other_trainers import GuardedRun
 from real.settings.config import TrainConfig
 from real.tiny import problems
 from real.verl.plugin.trainer import MINORITY
@@ -120,12 +121,12 @@ def test_a_step_of_verl_is_the_trainers(name, request):
 @pytest.mark.parametrize(
     ("name", "ranks", "n_steps"), [("paper", 2, N_STEPS), ("truth", 1, UNTIL_DEATH)]
 )
-def test_decisions_are_the_supervisors_outside_of_verl(name, ranks, n_steps, request):
+def test_decisions_are_the_supervisors_outside_of_verl(name, ranks, n_steps, request, tmp_path):
     """The responses of every step, in another order of rows, to a guard that verl never saw."""
     done: Done = request.getfixturevalue(name)
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     settings = from_values(done.trace.run.config, TrainConfig, "run.json").settled()
-    made = Problems(settings, list(range(9)), [p.answer for p in problems(9)])
+    made = GuardedRun(settings, list(range(9)), [p.answer for p in problems(9)])
     rng = random.Random(0)
 
     def read(number):
@@ -136,11 +137,16 @@ def test_decisions_are_the_supervisors_outside_of_verl(name, ranks, n_steps, req
         texts, places = {k: text for k, text, _ in rows}, {k: i for k, _, i in rows}
         return made.read(texts, votes_of(texts, places))
 
-    made.prime(map(read, range(3)))
+    with made.opened(tmp_path / "again", "tiny", "verl"):
+        made.prime(map(read, range(3)))
+        steps = []
+        for step in range(1, n_steps + 1):
+            voted = read(step + 2)
+            tokens, place = dict.fromkeys(chain(*voted.keys), 1), {"step": step, "epoch": 1}
+            steps.append(made.visit(voted, tokens, place)[:2])
     visits = done.trace.visits
     assert visits["step"].max() == n_steps
-    for step in range(1, n_steps + 1):
-        decided, trained = made.visit(read(step + 2))
+    for step, (decided, trained) in enumerate(steps, 1):
         own = visits[visits["step"] == step]
         for key, column in decided.rows.items():
             if key != "replicate":

@@ -1,13 +1,15 @@
 """The guard fed by key: problems and sessions, never positions."""
 
 import random
+from collections import Counter
 from itertools import chain
 
 import pytest
 
 from guard_core import GuardConfig
 from lab.base.errors import UserError
-from real.other_trainers import VISITS, Problems
+from lab.trace.trace import load
+from real.other_trainers import GuardedRun
 from real.settings.config import TrainConfig
 from real.verl.plugin.votes import dealt, places_of, votes_of
 
@@ -34,10 +36,16 @@ def batch(rng, ids, n_votes=8, answers=3):
     return {k: texts[k] for k in keys}, {k: numbers[k] for k in keys}
 
 
-def read(problems, texts, numbers):
-    place_of = places_of(problems.state()[VISITS]["ids"])
+def read(run, ids, texts, numbers):
+    place_of = places_of(ids)
     rows = votes_of(texts, {key: place_of[number] for key, number in numbers.items()})
-    return problems.read(texts, rows)
+    return run.read(texts, rows)
+
+
+def visit(run, ids, drawn, step=1):
+    texts, _ = drawn
+    place = {"step": step, "epoch": step}
+    return run.visit(read(run, ids, *drawn), dict.fromkeys(texts, 2), place)[:2]
 
 
 def test_votes_follow_sessions_and_their_last_turn():
@@ -70,41 +78,49 @@ def test_ranks_that_cannot_share_a_mini_batch_evenly_are_refused():
         dealt([list(range(8))], 3, [1] * 8, 8)
 
 
-def test_mini_batches_are_those_of_the_trainer_also_where_a_problem_is_skipped():
-    problems = Problems(config(mini_batch=2), list(range(6)), [None] * 6)
+def test_mini_batches_are_those_of_the_trainer_also_where_a_problem_is_skipped(tmp_path):
+    ids = list(range(6))
+    run = GuardedRun(config(mini_batch=2), ids, [None] * 6)
     rng, sizes = random.Random(0), set()
-    for _ in range(8):
-        _, trained = problems.visit(read(problems, *batch(rng, range(6))))
-        sizes |= set(map(len, trained.minis))
-        assert sorted(chain(*trained.minis)) == list(range(len(trained.keys)))
+    with run.opened(tmp_path / "run", "tiny", "verl"):
+        for step in range(1, 9):
+            _, trained = visit(run, ids, batch(rng, ids), step)
+            sizes |= set(map(len, trained.minis))
+            assert sorted(chain(*trained.minis)) == list(range(len(trained.keys)))
     assert sizes == {4, 8}
 
 
-def test_a_session_that_failed_is_a_vote_for_nothing():
-    problems = Problems(config(), [5, 6], [None, None])
+def test_a_session_that_failed_is_a_vote_for_nothing(tmp_path):
+    run = GuardedRun(config(), [5, 6], [None, None])
     texts, numbers = batch(random.Random(1), [5, 6])
     lost = [key for key in texts if key.startswith("6x1_") and key[4] in "034567"]
     for key in lost:
         del texts[key], numbers[key]
-    voted = read(problems, texts, numbers)
+    voted = read(run, [5, 6], texts, numbers)
     assert (voted.answers_PV >= 0).sum(axis=1).tolist() == [8, 2]
-    decided, trained = problems.visit(voted)
+    with run.opened(tmp_path / "run", "tiny", "verl"):
+        decided, trained = visit(run, [5, 6], (texts, numbers))
     assert decided.rows["n_unparseable"].tolist() == [0, 6]
     assert [len(mini) for mini in trained.minis] == [4, 2]
 
 
-def test_votes_before_training_are_taken_by_problem():
+def test_votes_before_training_are_taken_by_problem(tmp_path):
     """Also where verl lost all votes of one problem, here 2, in a batch before the others'."""
-    problems, others = (Problems(config(), [4, 9, 2, 7], [None] * 4) for _ in range(2))
+    ids = [4, 9, 2, 7]
+    run, other = (GuardedRun(config(), ids, [None] * 4) for _ in range(2))
     texts, numbers = batch(random.Random(0), [4, 2, 9, 7])
     parts = [[key for key in texts if numbers[key] in part] for part in ([4], [9, 7])]
-    visited = problems.prime(
-        read(problems, {k: texts[k] for k in part}, {k: numbers[k] for k in part}) for part in parts
-    )
-    expected = read(others, texts, numbers).answers_PV
-    assert visited.problems_P.tolist() == [0, 1, 2, 3]
-    assert visited.answers_PV[[0, 1, 3]].tolist() == expected[[0, 1, 3]].tolist()
-    assert (visited.answers_PV[2] == -1).all()
+    with run.opened(tmp_path / "run", "tiny", "verl"):
+        run.prime(
+            read(run, ids, {k: texts[k] for k in part}, {k: numbers[k] for k in part})
+            for part in parts
+        )
+    expected = read(other, ids, texts, numbers).answers_PV
+    trace = load(tmp_path / "run")
+    assert trace.visits["problem"].tolist() == [0, 1, 2, 3]
+    assert trace.visits["n_unparseable"].tolist() == [0, 0, 8, 0]
+    counts = {(v.problem, v.answer): v.count for v in trace.votes.itertuples(index=False)}
+    assert counts == Counter((p, a) for p in (0, 1, 3) for a in expected[p].tolist())
 
 
 @pytest.mark.parametrize("ids", [[1, None, 2], [1, 2, 1]])

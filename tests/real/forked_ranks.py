@@ -31,13 +31,14 @@ def sample_scripted(config: Any) -> None:
     import real.engines.make
     from real.engines.child_engine import ChildEngine
     from real.engines.rollouts import Sampling
+    from real.engines.weights import Route
     from real.ranks.distributed import joined_ranks
     from real.run import prepare
 
     adapted = config.lora_rank if config.engine_adapters else 0
     groups = {"n_gpus": config.engine_tp, "adapter_rank": adapted}
     real.engines.make.make_child = lambda *a: ChildEngine(
-        groups, 60.0, weights_dtype=torch.float32, ranks=a[3], command=COMMAND
+        groups, 60.0, Route(dtype=torch.float32, ranks=a[3]), command=COMMAND
     )
     with joined_ranks(config.device, config.rank_timeout) as ranks:
         run = prepare(config.settled(), ranks)

@@ -75,6 +75,7 @@ PHASES = {
     "evaluation": "real.record.evaluation:evaluate",
     "checkpoint": "real.record.checkpoint:Checkpoints.save",
     "save": "real.trainer:save_model",
+    "trial": "real.trial:load_policy",
 }
 
 

@@ -251,9 +251,9 @@ SMALL: dict[str, Any] = {
     "max_response_tokens": 2, "eval_samples": 1, "checkpoint_every": 1, "save_model": True,
 }  # fmt: skip
 SAID = "guard-train: "
-PLACES = {"load": ("start", 1), "evaluation": ("evaluation", 2)}
+PLACES = {"load": ("start", 1), "evaluation": ("evaluation", 2), "trial": ("save", 1)}
 """Of each place the phase that the line names, and the call that fails: the model is also
-evaluated before training."""
+evaluated before training. The first rank tries its save."""
 
 
 def options(folder: Path, **settings: Any) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -12,9 +13,12 @@ from live_tensors import LiveTensors
 from random_groups import logprobs_of
 from small_models import decoder_sizes
 from torch import Tensor
+from torch._dynamo.utils import counters
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lab.base.errors import UserError
+from real.engines.rollouts import Sampling
+from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import WideHead, load_policy, wide_product
 from real.model.prepare import prepare_training
 from real.settings.groups import MemorySettings
@@ -247,6 +251,25 @@ def test_a_kept_layer_runs_once_and_the_gradient_is_the_same():
     assert torch.equal(*found)
     with pytest.raises(UserError, match="kept_layers = 1: without gradient_checkpointing"):
         MemorySettings(kept_layers=1)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_layers_give_the_same_gradient_and_decode_as_they_are(backend, monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    counted = counters["frames"]
+    model, frames = make("plain"), []
+    engine, scorer = TransformersEngine(model, pad_token_id=0), Scorer(model)
+    gradients, drawn = [], []
+    for compiles in (False, True):
+        prepare_training(model, MemorySettings(compile_layers=compiles))
+        gradients.append(gradient(model, scorer(ROWS, 0.6).logprobs_n).clone())
+        frames.append(counted["total"])
+        sampled = engine.sample([[1, 2, 3], [4]], 2, Sampling(6), torch.manual_seed(0))
+        drawn.append(sampled.tokens_PNT)
+        assert counted["total"] == frames[-1]
+    assert frames[1] > frames[0]
+    torch.testing.assert_close(*gradients)
+    assert torch.equal(*drawn)
 
 
 def test_logits_follow_weights_that_change():

@@ -12,7 +12,7 @@ import torch
 from peft import PeftModel
 from random_groups import random_rows
 from small_models import decoder_sizes, save_model
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from lab.base.errors import UserError
 from real.model.policy import load_policy
@@ -24,6 +24,7 @@ from real.model.prepare import (
     merged_weights,
     prepare_training,
 )
+from real.plan import PlannedModel
 from real.record.checkpoint import save_model as save_run
 from real.settings.groups import MemorySettings, UpdateSettings
 from real.update.grpo import initial_reference
@@ -106,6 +107,16 @@ def test_the_reloaded_model_is_the_trained_one_for_every_choice_of_layers(
     assert {name.removeprefix("base_model.model.") for name in sent} == expected
     ends = {name.rpartition(".")[2] for name in expected}
     assert adapter_config(policy.model)["target_modules"] == sorted(ends)
+
+
+@pytest.mark.parametrize("targets", ["all-linear", "c_attn,c_proj"])
+def test_the_plan_counts_the_adapters_of_gpt2_s_transposed_layers(targets: str):
+    config = replace(LORA, lora_targets=targets)
+    sizes: Any = {"vocab_size": 30, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
+    planned = PlannedModel(GPT2Config(**sizes)).size(config)
+    model = GPT2LMHeadModel(GPT2Config(**sizes))
+    add_lora(model, config)
+    assert planned.n_adapters == sum(p.numel() for p in model.parameters() if p.requires_grad) > 0
 
 
 def test_reference_is_the_model_with_its_adapters_off():

@@ -57,14 +57,14 @@ def test_by_default_the_trainers_own_model_samples(policy: Any) -> None:
 def test_vllm_gets_the_settings_of_the_run(policy: Any, made: list[Any]) -> None:
     config = replace(CONFIG, engine="vllm", engine_timeout=77.0, dtype="bfloat16", max_rows=128)
     assert make.make_engine(config, policy, CHECKPOINT) == "engine 1"
-    settings, timeout, device, dtype, room, *_ = made[0]
+    settings, timeout, route, room, *_ = made[0]
     assert settings == {
         "model": str(CHECKPOINT), "max_model_len": 64, "eos_token_ids": policy.eos_token_ids,
         "pad_token_id": policy.pad_token_id, "dtype": "bfloat16", "max_rows": 128, "memory": 0.5,
         "device": "cpu", "threads": 1, "head_dtype": "float32", "reads_text": False, "cache": None,
         "n_gpus": 1, "adapter_rank": 0, "quantization": None,
     }  # fmt: skip
-    assert (timeout, device, dtype) == (77.0, torch.device("cpu"), torch.bfloat16)
+    assert (timeout, route.device, route.dtype) == (77.0, torch.device("cpu"), torch.bfloat16)
     assert room.total >= 2 * 100_000
 
 

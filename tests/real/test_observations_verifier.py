@@ -25,9 +25,8 @@ from real.problems.prompts import encode
 from real.ranks.distributed import ALONE
 from real.settings.config import TrainConfig
 from real.vote.decide import Decided
-from real.vote.extra_rollouts import Parts
 from real.vote.judge import Judge, Wording
-from real.vote.sample import Sampler
+from real.vote.sample import Parts, Sampler
 
 SUM = Problem("sum", "What is {2} + 3?", "5", (Turn("system", "Be {brief}."),))
 PRODUCT = Problem("product", "What is 2 * 3?", "6")

@@ -16,7 +16,7 @@ import pytest
 
 from lab.base.errors import UserError
 from real.model.folder import model_folder
-from real.other_trainers import Problems
+from real.other_trainers import GuardedRun
 from real.problems import NAMED, Problem, ProblemSet, Turn, fingerprint, load_problems
 from real.problems.load import read_problems
 from real.problems.problem import check_answers
@@ -243,8 +243,8 @@ def test_references_that_no_response_can_equal_are_counted_and_refused_as_labels
         read_problems(config, with_answers=True)
     truths, settings = answers[:2], TrainConfig(labels="truth").settled()
     with pytest.raises(UserError, match=r"'p1' of the data set.*longer"):
-        Problems(settings, ["p0", "p1"], truths)
-    assert len(Problems(TrainConfig().settled(), ["p0", "p1"], truths).notices) == 1
+        GuardedRun(settings, ["p0", "p1"], truths)
+    assert len(GuardedRun(TrainConfig().settled(), ["p0", "p1"], truths).notices) == 1
     with pytest.raises(UserError, match="problem 'p1' of the set has no answer"):
         check_answers([("p0", "7"), ("p1", None)], "the set")
 

@@ -256,7 +256,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_training(
 ):
     """As the system refuses it; an administrator may write anywhere."""
     refused = PermissionError(errno.EACCES, "Permission denied")
-    monkeypatch.setattr("real.trainer.run_in_folder", Mock(side_effect=AssertionError))
+    monkeypatch.setattr("real.trainer.run_loop", Mock(side_effect=AssertionError))
     for place in ("pathlib.Path.mkdir", "tempfile.mkdtemp"):
         with monkeypatch.context() as patch:
             patch.setattr(place, Mock(side_effect=refused))

@@ -35,9 +35,8 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from lab.base.errors import UserError, first_line
 from lab.trace.manifest import check_new
-from real.other_trainers import Problems, Trained, Voted, load, opened, update_norm
+from real.other_trainers import GuardedRun, Trained, Voted, update_norm
 from real.record.alarms import check_mismatch
-from real.settings.presets import manifest_of
 from real.settings.seeds import Stream, request_seed
 from real.verl.plugin.votes import (
     AGENT,
@@ -117,7 +116,6 @@ class GuardWorker(ActorRolloutRefWorker):
 
 
 _QUEUE = "train"
-_STALE = "training/rollout_probs_diff"
 
 
 @register_trainer("ttrl_guard")
@@ -130,7 +128,7 @@ class GuardTrainer(PPOTrainerSync):
     actor_rollout_wg: Any  # Ray gives it the methods of its workers
 
     def __init__(self, config: Any) -> None:
-        self.settings, self.out, self.probs_diff_limit = settings_of(config)
+        self.settings, self.out = settings_of(config)
         self.resumed = resumed_from(config.trainer)
         if self.resumed is None:
             check_new(self.out)
@@ -144,8 +142,9 @@ class GuardTrainer(PPOTrainerSync):
         truths = [(given or {}).get("ground_truth") for given in rows["reward_model"]]
         ids = [(info or {}).get("index") for info in rows["extra_info"]]
         self._place_of = places_of(ids)
-        self.problems = Problems(self.settings, list(self._place_of), truths)
-        self._saved = load(self.resumed, self.problems) if self.resumed else None
+        self.run = GuardedRun(self.settings, list(self._place_of), truths)
+        if self.resumed:
+            self.run.load(self.resumed)
         self.task = ", ".join(sorted({str(name) for name in rows["data_source"]}))
 
     def _init_resource_pool_mgr(self) -> None:
@@ -172,8 +171,7 @@ class GuardTrainer(PPOTrainerSync):
         trainer, name = self.config.trainer, self.config.actor_rollout_ref.rollout.name
         devices = f"{trainer.nnodes * trainer.n_gpus_per_node} x {trainer.device}"
         backend = f"verl {verl.__version__}, {name} on {devices}"
-        manifest = manifest_of(self.settings, len(self.problems.visits_N), self.task, backend)
-        with opened(self.out, manifest, self.problems, self._saved) as self.run:
+        with self.run.opened(self.out, self.task, backend):
             try:
                 super().fit(agent_loop_manager)
             except (RuntimeError, RayError):
@@ -183,7 +181,7 @@ class GuardTrainer(PPOTrainerSync):
     def on_train_begin(self) -> None:
         """Sample the votes of all problems before training, visit 0."""
         super().on_train_begin()
-        if self._saved is None:
+        if self.run.saved is None:
             self.run.prime(self._sampled())
 
     def _sampled(self) -> Iterator[Voted]:
@@ -223,7 +221,7 @@ class GuardTrainer(PPOTrainerSync):
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         pairs = zip(batch.keys, data["index"], strict=True)
         rows = votes_of(batch.keys, {key: self._place_of[int(index)] for key, index in pairs})
-        voted = self.problems.read(dict(zip(batch.keys, texts, strict=True)), rows)
+        voted = self.run.read(dict(zip(batch.keys, texts, strict=True)), rows)
         lost = sum(self.settings.n_votes - len(keys) for keys in voted.keys)
         if lost:
             self._require_servers()
@@ -270,32 +268,10 @@ class GuardTrainer(PPOTrainerSync):
         """Do verl's step, and write its row of the trace."""
         with marked_timer("guarded_step", timing_raw):
             batch = super().step(metrics, timing_raw)
-        self.check_weights(metrics)
         progress = self.global_steps / self.total_training_steps
         row = self.run.end_step(measured(metrics, timing_raw), progress)
         check_mismatch(self.run.log, row, torch.bfloat16, self.settings.max_mismatch)
         return batch
-
-    def check_weights(self, metrics: dict[str, Any]) -> None:
-        """Note a fault where the rollout's probabilities are far from those of the trainer.
-
-        Raises:
-            UserError: they are five times as far, or verl's metrics do not say how far they are.
-        """
-        if f"{_STALE}_mean" not in metrics:
-            raise UserError(
-                f"{_STALE}: missing from verl's metrics, so that stale weights of the rollout stay "
-                "unseen; set actor_rollout_ref.rollout.calculate_log_probs=True"
-            )
-        found, limit = metrics[f"{_STALE}_mean"], self.probs_diff_limit
-        if found > 5 * limit:
-            raise UserError(
-                f"{_STALE}_mean = {found:.2g}: five times guard.probs_diff_limit = {limit:g}; the "
-                "rollout has stale weights or another kernel; mend that, or raise the limit"
-            )
-        if found > limit:
-            text = f"rollout_probs_diff_mean was above {limit:g}: stale weights?"
-            self.run.log.note_faults(0, {text: 1}, self.global_steps)
 
     @property
     def _place(self) -> dict[str, int]:

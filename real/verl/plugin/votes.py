@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from guard_core.config import KINDS, GuardConfig
 from lab.base.errors import UserError
-from real.other_trainers import OF_RUN, settings_from
+from real.other_trainers import OF_RUN, Refusals, check_given, check_trainer, settings_from
 from real.settings.config import TrainConfig
 from real.verl.commands import LOSSES, VERL_NAMES, check_plugin
 
@@ -37,45 +38,35 @@ _READ = (
 """Settings of the trainer that verl's configuration decides, under the same meaning."""
 _LOSS_OF = {average: loss for loss, average in LOSSES.items()}
 _OFF = (False, None)
-_RULED_OUT: tuple[tuple[str, tuple[Any, ...], str], ...] = (
-    ("algorithm.adv_estimator", ("grpo",), "the guard's two streams would replace it unseen"),
-    ("algorithm.norm_adv_by_std_in_grpo", (True, None), "set +guard.advantage_scale=none instead"),
-    ("algorithm.use_kl_in_reward", _OFF, "the guard pays by votes alone; take actor.use_kl_loss"),
-    ("algorithm.filter_groups.enable", _OFF, "verl filters by rewards, which no vote has yet"),
-    ("algorithm.rollout_correction.bypass_mode", _OFF, "leaves stale weights unseen"),
-    ("actor_rollout_ref.rollout.calculate_log_probs", (True,), "else stale weights stay unseen"),
-    ("actor_rollout_ref.hybrid_engine", (True, None), "asynchronous modes mix versions of weights"),
-    ("actor_rollout_ref.actor.policy_loss.loss_mode", ("vanilla", "gspo", None),
+_RULED_OUT: Refusals = {
+    "algorithm.adv_estimator": (("grpo",), "the guard's two streams would replace it unseen"),
+    "algorithm.norm_adv_by_std_in_grpo": ((True, None), "set +guard.advantage_scale=none instead"),
+    "algorithm.use_kl_in_reward": (_OFF, "the guard pays by votes alone; take actor.use_kl_loss"),
+    "algorithm.filter_groups.enable": (_OFF, "verl filters by rewards, which no vote has yet"),
+    "algorithm.rollout_correction.bypass_mode": (_OFF, "leaves stale weights unseen"),
+    "actor_rollout_ref.rollout.calculate_log_probs": ((True,), "else stale weights stay unseen"),
+    "actor_rollout_ref.hybrid_engine": ((True, None), "asynchronous modes mix versions of weights"),
+    "actor_rollout_ref.actor.policy_loss.loss_mode": (("vanilla", "gspo", None),
      "its loss is no sum of two streams"),
-    ("reward.reward_model.enable", _OFF, "the votes would replace its scores unseen"),
-    ("distillation.enabled", _OFF, "the guard's loss would replace that of the teacher unseen"),
-    ("trainer.critic_warmup", (0, None), "there is no critic to warm up"),
-)  # fmt: skip
+    "reward.reward_model.enable": (_OFF, "the votes would replace its scores unseen"),
+    "distillation.enabled": (_OFF, "the guard's loss would replace that of the teacher unseen"),
+    "trainer.critic_warmup": ((0, None), "there is no critic to warm up"),
+}  # fmt: skip
 
 
-def settings_of(config: DictConfig) -> tuple[TrainConfig, Path, float]:
-    """Return the run's settings, its folder, and the difference that makes weights stale."""
-    for name, allowed, reason in _RULED_OUT:
-        value = OmegaConf.select(config, name)
-        if value not in allowed:
-            raise UserError(f"{name} = {value}: {reason}; set {allowed[0]}")
+def settings_of(config: DictConfig) -> tuple[TrainConfig, Path]:
+    """Return the run's settings, and its folder."""
+    check_trainer(_RULED_OUT, partial(OmegaConf.select, config))
     _check_sequences(config)
     section = OmegaConf.select(config, "guard")
     if not isinstance(section, DictConfig | None):
         raise UserError(f"guard = {section}: must be a section, such as +guard.profile=paper")
     own: Any = OmegaConf.to_container(section, resolve=True) if section else {}
-    known = {"profile", "out", "probs_diff_limit"} | OF_RUN | KINDS.keys()
-    for name in own.keys() - known:
-        raise UserError(f"guard.{name}: no such setting; there are {', '.join(sorted(known))}")
-    limit = own.get("probs_diff_limit", 0.02)
-    if not isinstance(limit, int | float) or not limit > 0:
-        raise UserError(f"guard.probs_diff_limit = {limit}: must be a number above 0")
+    check_given(own, {"profile", "out"} | OF_RUN | KINDS.keys(), "guard.")
     names = {name: VERL_NAMES[name] for name in _READ}
-    settings = settings_from(
-        lambda: _of_verl(config) | _of_guard(own), lambda name: names.get(name, f"guard.{name}")
-    )
+    settings = settings_from(lambda: _of_verl(config) | _of_guard(own), names, "guard.")
     check_plugin(settings)
-    return settings, Path(own.get("out") or f"{config.trainer.default_local_dir}-guard"), limit
+    return settings, Path(own.get("out") or f"{config.trainer.default_local_dir}-guard")
 
 
 def _check_sequences(config: DictConfig) -> None:
@@ -112,9 +103,6 @@ def _of_verl(config: DictConfig) -> dict[str, Any]:
         "problems": str(config.data.train_files),
         "loss": _LOSS_OF.get(actor.loss_agg_mode, "dapo"),
         "kl_coef": actor.kl_loss_coef if actor.use_kl_loss else 0.0,
-        "prompt_suffix": "",
-        # verl writes the checkpoints; the trainer's own `resume` must not take such a folder.
-        "checkpoint_every": 0,
     }
 
 
