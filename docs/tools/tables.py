@@ -261,6 +261,7 @@ _JUDGED = {
 def above_vote() -> TextTable:
     """Final pass@1 minus the vote before training: simulated where chosen, real where judged."""
     searched, runs = pd.read_csv(DATA / "vote-search.csv"), run_rows.known(DATA / "vote-judged.csv")
+    searched = where(searched, lr=2.5e-4)
     gains = (searched["pass_final"] - searched["maj_start"]).groupby(searched["candidate"]).mean()
     runs = runs.assign(gap=runs["pass_final"] - runs["maj_start"])
     sets, rows = runs.groupby(["arm", "task", "problem_seed"])[["pass_final", "gap"]].mean(), []

@@ -102,7 +102,7 @@ def collapse(p0: float, n_problems: int, process: Process, coupling: Coupling = 
     x0. Every update moves all problems, so drift and variance both grow with N: the noise of
     finite V and K does not average out in a large population, and the population falls or rises as
     a whole. Valid for small steps and where the coupling dominates, N kappa >> 2, so that the
-    problems move together.
+    problems move together; .08 below the engine at 1.1 times the critical coupling.
     """
     check_count("n_problems", n_problems, 1)
     x0, edge = logit(p0), process.barrier()
