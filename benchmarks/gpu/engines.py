@@ -25,7 +25,7 @@ from real.engines.child_engine import ChildEngine
 from real.engines.make import RestartingEngine
 from real.engines.rollouts import Engine, EngineError, Prompts, Rollouts, Sampling
 from real.engines.vllm_engine import VllmEngine, VllmSettings
-from real.engines.weights import Room
+from real.engines.weights import Room, Route
 from real.model.prepare import adapter_config, adapter_weights, add_lora
 from real.plan import PlannedModel
 from real.settings.groups import MemorySettings, UpdateSettings
@@ -211,8 +211,7 @@ def _child(setup: Setup, shape: str, memory: float, dtype: str | None = None) ->
     return ChildEngine(
         asdict(_settings(setup, shape, dtype, memory)),
         300.0,
-        setup.device,
-        kind,
+        Route(setup.device, kind),
         Room.of(weights, kind),
         command=command,
         log=setup.folder / "engine.log",
