@@ -268,7 +268,8 @@ def test_compiled_layers_give_the_same_gradient_and_decode_as_they_are(backend, 
         drawn.append(sampled.tokens_PNT)
         assert counted["total"] == frames[-1]
     assert frames[1] > frames[0]
-    torch.testing.assert_close(*gradients)
+    eager, compiled = gradients
+    assert (eager - compiled).norm() <= 1e-4 * eager.norm()  # inductor adds in another order
     assert torch.equal(*drawn)
 
 
