@@ -119,9 +119,9 @@ class Search:
         ]
         # Few settings first: of candidates with the same runs the simplest name stays.
         made = [*map(Candidate, self.arms), *sorted(made, key=lambda c: len(c.values))]
-        found, cell = dict[str, Candidate](), self.cells[0]
+        found: dict[str, Candidate] = {}
         for candidate in made:
-            values = {**dict(candidate.values), **cell}
+            values = {**dict(candidate.values), "lr": self.lrs[0]}
             job = job_of(self.base, values, candidate.arm, files)
             if not job.reason:
                 found.setdefault(job.key, candidate)
@@ -145,7 +145,8 @@ def run_search(
         One row per run: round, candidate (its title), arm, lr, response and the columns of
         `run_sweep` from replicate on.
     """
-    bases = [assign(search.base, cell) for cell in search.cells[:: len(search.lrs)]]
+    cells = search.cells
+    bases = [assign(search.base, cell) for cell in cells[:: len(search.lrs)]]
     files = contents((name, getattr(base, name)) for base in bases for name in FILES)
     left = search.candidates(files)
     for base in bases:
@@ -154,7 +155,6 @@ def run_search(
     definition = {"settings": own.pop("base"), "search": own, "files": files}
     pairs, rows, start = [], pd.DataFrame(), 0
     with claimed(folder, definition, workers) as place:
-        cells = search.cells
         rounds = zip(search.ends, search.sizes(len(left)), strict=True)
         for number, (end, size) in enumerate(rounds):
             if number:

@@ -258,9 +258,9 @@ def first_lanes(n: Any) -> Any:
 
 
 @njit(inline="always")
-def zeros(key: Any, draw: Any) -> Any:
-    """A word inverted: as a `plane`, its bits are set for the numbers that have a 0."""
-    return ~np.int64(word(key, draw))
+def zeros(key: Any, block: Any, bit: Any) -> Any:
+    """A `plane` inverted: its bits are set for the numbers that have a 0."""
+    return ~np.int64(plane(key, block, bit))
 
 
 @njit(inline="always")
@@ -290,9 +290,9 @@ def compare(leaf: Any, block: Any, lanes: Any, room_3C: Ints) -> None:
         undecided_C[c] = lanes & ~below_C[c]
     left, bit = lanes, 0
     while left != 0 and bit < DIGITS:
-        at = block * LANES + bit
-        z0, z1, z2 = zeros(leaf, at), zeros(leaf, at + 1), zeros(leaf, at + 2)
-        z3, z4, z5 = zeros(leaf, at + 3), zeros(leaf, at + 4), zeros(leaf, at + 5)
+        z0, z1 = zeros(leaf, block, bit), zeros(leaf, block, bit + 1)
+        z2, z3 = zeros(leaf, block, bit + 2), zeros(leaf, block, bit + 3)
+        z4, z5 = zeros(leaf, block, bit + 4), zeros(leaf, block, bit + 5)
         left = np.int64(0)
         for c in range(limit_C.shape[0]):
             digits, found = limit_C[c] << (LANES - DIGITS + bit), (below_C[c], undecided_C[c])
