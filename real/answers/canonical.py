@@ -47,7 +47,7 @@ def _normal(answer: str) -> tuple[str, Node | None]:
 
 
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
-_PREAMBLE = re.compile(r"(?:final )?answer|rs|(?!.*\bnot\b).* (?:is|are|equals)")
+_PREAMBLE = re.compile(r"(?:final )?answer|option|choice|rs|(?!.*\bnot\b).* (?:is|are|equals)")
 REALS = Node("cmd", r"\mathbb", (Node("name", "R"),))
 
 
@@ -80,7 +80,9 @@ def _without(node: Node) -> Node:
     first = parts[0] if parts else node
     if kind == "()" and len(parts) == 1:
         return first
-    if (kind == "unit" and is_unit(text)) or (kind == "post" and text in ("%", DEGREE)):
+    if kind == "unit" and (is_unit(text) or (text.startswith("rad") and r"\pi" in write(first))):
+        return first
+    if kind == "post" and text in ("%", DEGREE):
         return first
     if kind in ("neg", "pm") and first.kind in ("unit", "post"):
         return node._replace(parts=(_without(first),))
@@ -92,6 +94,8 @@ def _without(node: Node) -> Node:
         return Node("neg", parts=(node._replace(parts=(first.parts[0], parts[1])),))
     if kind == "row" and len(parts) == 2 and _PREAMBLE.fullmatch(first.text.lower()):
         return parts[1]
+    if kind == "env" and text == "cases" and all(len(row.parts) == 1 for row in parts):
+        return Node("list", ",", tuple(row.parts[0] for row in parts))
     if kind == "env" and text in ("aligned", "align", "gathered") and len(parts) == 1:
         return first.parts[0] if len(first.parts) == 1 else node
     if kind == "sum" and first == REALS and len(parts) == 2 and parts[1].kind == "neg":
@@ -100,6 +104,8 @@ def _without(node: Node) -> Node:
         return parts[-1]
     if kind == "rel" and _asks(node):
         return parts[-1]
+    if kind == "word" and re.fullmatch("(?i:option|choice) [A-J]", text):
+        return Node("name", text[-1])
     return Node("word", text.lower()) if kind == "word" else node
 
 
@@ -126,7 +132,7 @@ def _is_application(node: Node) -> bool:
     if node.kind != "prod" or len(node.parts) != 2 or node.parts[1].kind not in ("()", "[]"):
         return False
     name = node.parts[0]
-    while name.kind in ("sub", "post", "pow"):
+    while name.kind in ("sub", "post", "pow") or name.text == r"\mathbb":
         name = name.parts[0]
     return name.kind == "name" and (name.text in _ASKED_FUNCTIONS or name.text[0] == "\\")
 

@@ -117,7 +117,9 @@ def _relation(node: Node) -> str:
     scale = value(gap, names)
     for name in sorted(names, key=_preference) if sign == "=" and len(names) > 1 else ():
         with suppress(NoValueError):
-            return isolated(gap, name)[2]
+            found = isolated(gap, name)[2]
+            if all(found != everywhere(Node("name", other)) for other in names):  # `y=x`
+                return found
     scale = scale if sign == "=" else abs(scale)
     return f"{sign} {everywhere(gap, lambda node, at: ratio(value(node, at), scale))}"
 

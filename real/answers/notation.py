@@ -13,7 +13,7 @@ def words(text: str) -> frozenset[str]:
 
 _SIGNS = {
     "-": "\u2212\u2012\u2013\u2014\u2010\u2011", "'": "\u2032\u2019\u2018\u00b4",
-    "|": "\u2223\u01c0\u2502", "": "\u20ac\u00a3\u00a5\u20b9\u201c\u201d", ":": "\u2236",
+    "|": "\u2223\u01c0\u2502", "": "\u20ac\u00a3\u00a5\u00a2\u20b9\u201c\u201d", ":": "\u2236",
     "/": "\u00f7\u2215\u2044", r"\|": "\u2016", r"\cdot ": "\u00d7\u00b7\u22c5\u2219\u2022\u2217",
     r"\emptyset ": "\u2205\u2300\u00d8", r"^{\circ}": "\u00b0\u00ba", r"\le ": "\u2264\u2a7d",
     r"\ge ": "\u2265\u2a7e", r"\ne ": "\u2260", r"\approx ": "\u2248", r"\equiv ": "\u2261",
@@ -45,7 +45,8 @@ _REWRITTEN = {
     r"\cdot": "times ast cdotp bullet", r"\emptyset": "varnothing empty", r"\overline": "bar",
     r"\ldots": "dots cdots dotsc dotsb", r"\infty": "infinity infin inf",
     r"\cap": "bigcap intersection", r"\cup": "bigcup union", r"\angle": "measuredangle",
-    r"\setminus": "backslash smallsetminus", r"\arcsin": "asin", r"\arccos": "acos",
+    r"\setminus": "backslash smallsetminus", r"\vec": "overrightarrow",
+    r"\hat": "widehat", r"\tilde": "widetilde", r"\arcsin": "asin", r"\arccos": "acos",
     r"\arctan": "atan arctg", r"\tan": "tg", r"\cot": "ctg", r"\csc": "cosec",
     r"\epsilon": "varepsilon", "|": "lvert rvert vert", r"\|": "lVert rVert Vert",
     r"\{": "lbrace", r"\}": "rbrace", "[": "lbrack", "]": "rbrack", "/": "div", "<": "lt",
@@ -56,7 +57,7 @@ _REWRITTEN = {
     bf it sf tt cal em mathstrut strut boldmath tiny small normalsize large Large LARGE huge Huge
     boxed fbox boldsymbol mathbf mathit mathsf mathtt bm pmb mathnormal mathcal mathscr mathfrak
     underline emph ensuremath mathop mathrel mathbin mathord big Big bigg Bigg bigl bigr Bigl Bigr
-    biggl biggr Biggl Biggr bigm Bigm pounds euro textdollar rmfamily bfseries itshape""",
+    biggl biggr Biggl Biggr bigm Bigm pounds euro textdollar textcent rmfamily bfseries itshape""",
 }  # fmt: skip
 REWRITTEN = {name: new for new, names in _REWRITTEN.items() for name in names.split()}
 """What is written for commands: their synonyms, and nothing for those of looks."""
@@ -118,6 +119,8 @@ _LATEX = (
     (rf"\\(?:{_WITH_ARGUMENT})\s*\{{[^{{}}]*\}}|\\(?:boxed|fbox)\s*\{{\s*\}}", ""),
     (r"\\m?(?:left|right)\s*\.|[\"`]", ""),
     (r"\\(?!times\s*\\(?:vec|hat|over))(?:\\|([A-Za-z]+)\*?(\s*\{)?)", _rewritten),
+    (r"\\text\s*\{\s*\(?(?:in )?base[ -]?(\d+)\)?\s*\}$", r"_{\1}"),
+    (r"^([A-J])\)$", r"\1"),
     (r"(?:\\[,;:!. ]|[\s.,;:~]|(?<!\\)\\)+$", ""),
     (r"^\s*(\*{1,3}|__)(?=\S)(.+?)[\s.,;:]*\1$", r"\2"),
 )

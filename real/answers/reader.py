@@ -64,7 +64,7 @@ _OPENERS = frozenset(("{", *_PAIRS))
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7",
           "eight": "8", "nine": "9"}  # fmt: skip
 """Bases of numbers that are written in words."""
-_ONE_ARGUMENT = words(r"""\overline \vec \hat \widehat \tilde \overrightarrow \dot \ddot \pmod \not
+_ONE_ARGUMENT = words(r"""\overline \vec \hat \tilde \dot \ddot \pmod \not
     \mathbb \angle \triangle""")  # fmt: skip
 _BIG = words(r"\int \iint \oint \sum \prod \lim \partial \sup")
 _PLAIN_NAMES = GREEK | words("infty emptyset circ ldots ell vartheta varphi")
@@ -212,11 +212,15 @@ class _Reader:
             self.at += 1
             shifted = self.script()
             if mark == "_":
+                if shifted.kind == "row" and shifted.parts and shifted.parts[0].text == "base":
+                    shifted = shifted.parts[-1]
                 if node.kind == "num" and shifted.text in _BASES:
                     shifted = Node("num", _BASES[shifted.text])
                 base, *powers = node.parts if node.kind == "pow" else (node,)  # `x^2_1`
                 node = Node("sub", parts=(base, shifted))
                 node = Node("pow", parts=(node, *powers)) if powers else node
+            elif shifted.kind == "word" and shifted.text in ("th", "st", "nd", "rd"):
+                node = Node("unit", shifted.text, (node,))
             elif shifted.text in (r"\circ", "o") or shifted.text[:1] == "'":
                 primes = shifted.text if shifted.text[0] == "'" else DEGREE
                 node = Node("post", primes, (node,))

@@ -31,7 +31,8 @@ _REALS = [_START, _END]
 _INFINITY = Node("name", r"\infty")
 INFINITE = {_INFINITY: _END, Node("neg", parts=(_INFINITY,)): _START}
 """Cuts of infinite ends of intervals."""
-EMPTY = (Node(r"\{\}"), Node("name", r"\emptyset"), Node("word", "empty set"))
+_IN_WORDS = ("empty set", "no solution", "no solutions")
+EMPTY = (Node(r"\{\}"), Node("name", r"\emptyset"), *(Node("word", one) for one in _IN_WORDS))
 NAMED: dict[Node, Cuts] = {
     **{node: [] for node in EMPTY}, REALS: _REALS,
     Node("word", "all real numbers"): _REALS, Node("word", "all reals"): _REALS,
@@ -134,6 +135,13 @@ def _side(left: Node, sign: str, right: Node, names: Point) -> Cuts:
         return inside if sign == r"\in" else _combined(gt, _REALS, inside)
     if sign not in _SIDES:
         raise NoValueError
+    if "||" in (left.kind, right.kind) and sign not in ("=", r"\ne"):
+        is_left, (inner, *_) = left.kind == "||", (left if left.kind == "||" else right).parts
+        signed = (inner, Node("neg", parts=(inner,)))
+        sides = ((one, right) if is_left else (left, one) for one in signed)
+        is_within = is_left == (sign in ("<", r"\le"))
+        both = (_side(lower, sign, upper, names) for lower, upper in sides)
+        return _combined(and_ if is_within else or_, *both)
     if left in INFINITE or right in INFINITE:
         return _REALS
     gap = Node("sum", parts=(left, Node("neg", parts=(right,))))

@@ -97,6 +97,8 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
     if kind not in _OPERATIONS or (kind == "prod" and _is_ordered(parts)):
         raise NoValueError
     inner = [snapped(_value(part, at)) for part in parts]
+    if kind == "||" and isinstance(inner[0], _context.mpc):
+        _value(parts[0], {})  # raises with letters: for real ones `|z-i|` is `|z+i|`
     if kind == "pow" and parts[0].text == "e":
         return _function("exp", inner[1])
     return _OPERATIONS[kind](*inner, *((text,) if kind in ("func", "post") else ()))
