@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import importlib
-import importlib.util
 import signal
 import sys
 from collections.abc import Sequence
 
-from lab.base.errors import EXIT_USER_ERROR, install
+from lab.base.errors import EXIT_USER_ERROR, install, installed
 from lab.signals import end_at_once
 
 
@@ -32,7 +31,7 @@ def enter(prog: str, commands: str, part: str, argv: Sequence[str] | None = None
         return run_cli(prog, module.COMMANDS, argv, module.ABOUT)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if not package or importlib.util.find_spec(package) is not None:
+        if not package or installed(package):
             raise
         print(f"{prog}: {package} not installed; install with {install(part)}", file=sys.stderr)
         return EXIT_USER_ERROR

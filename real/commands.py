@@ -35,15 +35,9 @@ from real.record.terminal import (
 from real.record.terminal import lines as curve_lines
 from real.settings.config import TrainConfig
 from real.settings.groups import ProblemSettings, TinyTask
-from real.settings.presets import (
-    STUDIES,
-    STUDY,
-    require_torch,
-    settings_of,
-    settled_for,
-    stored_config,
-    table,
-)
+from real.settings.presets import STUDIES, STUDY, table
+from real.settings.resolve import require_torch, settings_of, settled_for
+from real.settings.stored import stored_config
 
 if TYPE_CHECKING:
     from lab.trace.trace import Trace

@@ -30,7 +30,7 @@ from real.model.folder import changed_files, model_digests
 from real.problems.problem import ProblemSet, fingerprint
 from real.record.terminal import numbers_shown, said_once, say, unread_shares
 from real.settings.config import TrainConfig
-from real.settings.presets import check_same, stored_config
+from real.settings.stored import check_same, stored_config
 
 CLOSE = 0.1
 """Relative error of the matched effort above which another factor is tried: each try trains on all

@@ -15,7 +15,7 @@ from real.model.machine import pick_device
 from real.plan import GIB, RESERVE, MemoryPlan, PlannedModel, plan_memory, read_config
 from real.problems.load import NAMED
 from real.settings.config import TrainConfig
-from real.settings.presets import check_engine_tp, settled_for
+from real.settings.resolve import check_engine_tp, settled_for
 from real.speed import CARDS, FAST, SLOW, Speed
 from real.tiny import model_of
 

@@ -36,7 +36,7 @@ from real.record.checkpoint import Checkpoint, read_checkpoint, read_file, write
 from real.record.journal import Ints, Journal, Visited, VoteRows, metrics_of
 from real.record.resuming import cut_back
 from real.settings.config import TrainConfig
-from real.settings.presets import check_same, manifest_of
+from real.settings.stored import check_same, manifest_of
 from real.vote.decide import Decided, Supervisor, pay
 
 OF_RUN = frozenset(

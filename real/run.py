@@ -39,8 +39,9 @@ from real.record.checkpoint import (
 )
 from real.record.evaluation import Evaluator
 from real.settings.config import TrainConfig, rule_of
-from real.settings.presets import check_engine_tp, manifest_of
+from real.settings.resolve import check_engine_tp
 from real.settings.seeds import checkpoint_interval
+from real.settings.stored import manifest_of
 from real.speed import update_flops
 from real.tiny import model_of, problems_of
 from real.tiny.tasks import VOCABULARY_SIZE

@@ -33,8 +33,9 @@ from real.record.resuming import advised, fingerprint, reopened, resume_point, s
 from real.record.terminal import say
 from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
-from real.settings.presets import require_loggers, settled_for, stored_config
+from real.settings.resolve import require_loggers, settled_for
 from real.settings.seeds import Batch, Stream, batches, checkpoint_interval
+from real.settings.stored import stored_config
 from real.speed import peak_flops
 from real.trial import check_saving
 from real.update.correction import rescore

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import socket
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from lab.arm_settings import arm_of
 from lab.base.arms import DEMO_ARMS, GUARD, for_cell, with_rule
-from lab.base.errors import UserError, install
+from lab.base.errors import UserError, require_packages
 from lab.base.files import whole
 from lab.base.settings import from_values, toml_values
 from lab.cli import arms_of, with_arm_options
@@ -509,8 +508,7 @@ class Explore(SettingsCommand):
 
     def run(self) -> None:
         """Serve the page."""
-        if importlib.util.find_spec("dash") is None:
-            raise UserError(f"dash not installed; install with {install('explore')}")
+        require_packages("explore", "dash")
         if not 0 < self.port < 65536:
             raise UserError(f"port = {self.port}: must lie in 1 to 65535")
         host = "127.0.0.1"  # never reachable from another machine

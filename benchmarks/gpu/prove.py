@@ -163,7 +163,7 @@ def inside(name: str, folder: Path, dry: bool) -> int:
     """Run a section in this process; returns 3 if a measure is outside its bound, 4 if left out."""
     from shapes import Setup
 
-    from real.settings.presets import installed
+    from lab.base.errors import installed
 
     setup = Setup(dry, folder)
     if not dry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 EXIT_USER_ERROR = 2
@@ -61,3 +62,20 @@ def install(extra: str) -> str:
     clone = Path(__file__).resolve().parents[2]
     away = (clone / "pyproject.toml").is_file() and clone != Path.cwd()
     return f"pip install -e '{clone if away else '.'}[{extra}]'"
+
+
+def installed(package: str) -> bool:
+    """Return whether a package can be imported; a mere folder of its name does not count."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
+def require_packages(extra: str, *packages: str, name: str = "") -> None:
+    """Refuse where packages are missing, with the command that installs the extra of them.
+
+    Args:
+        name: the option or setting that needs them.
+    """
+    if missing := ", ".join(package for package in packages if not installed(package)):
+        words = f"{missing} not installed; install with {install(extra)}"
+        raise UserError(f"{name}: {words}" if name else words)

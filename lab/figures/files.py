@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lab.base.columns import write_csv
-from lab.base.errors import UserError, first_line, install
+from lab.base.errors import UserError, first_line, require_packages
 from lab.base.files import whole_folder
 from lab.figures.style import BAND, COLUMN
 
@@ -77,8 +76,7 @@ def _plain(value: Any) -> Any:
 
 def check_exporter() -> None:
     """Refuse where the package that writes figures is not installed."""
-    if importlib.util.find_spec("kaleido") is None:
-        raise UserError(f"--figures: kaleido not installed; install with {install('png')}")
+    require_packages("png", "kaleido", name="--figures")
 
 
 def write_figures(figures: Mapping[str, go.Figure], folder: Path) -> list[Path]:

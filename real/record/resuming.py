@@ -30,7 +30,7 @@ from real.ranks.distributed import ALONE, Ranks
 from real.record.checkpoint import FOLDER, Checkpoint, latest
 from real.record.terminal import say
 from real.settings.config import TrainConfig
-from real.settings.presets import check_same, stored_config
+from real.settings.stored import check_same, stored_config
 
 _NOTICE = (
     b"\nstopping after this batch, with a checkpoint; press Ctrl-C again to stop without waiting\n"

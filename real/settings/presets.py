@@ -1,24 +1,16 @@
-"""Where settings come from: presets, files, options, the machine, a run folder; without torch."""
+"""Named settings: the paper's experiments and this project's own studies."""
 
 from __future__ import annotations
 
-import importlib.util
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from lab.arm_settings import arm_of
-from lab.base.arms import title
-from lab.base.errors import UserError, install
-from lab.base.roles import CHANGEABLE, having, roles_of
-from lab.base.settings import check_unchanged, from_values, to_values, toml_values
-from lab.cli import with_arm_options
-from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
+from lab.base.errors import UserError
+from lab.base.settings import from_values
 from real.settings.config import TrainConfig
-from real.settings.engines import named
-from real.settings.groups import BOX_REQUEST, EngineSettings
+from real.settings.groups import BOX_REQUEST
 
 _WIDTH = 100
 
@@ -171,129 +163,3 @@ def _lines(text: str, indent: str = "    ") -> list[str]:
 
 def _shown(value: Any) -> str:
     return repr(value) if isinstance(value, str) and not value.isidentifier() else str(value)
-
-
-def settings_of(
-    given: Mapping[str, Any], with_model: bool = False, has_arms: bool = False
-) -> TrainConfig:
-    """Return the settings of the preset, with those of the file and of the arm over them.
-
-    Of the options given `--config`, `--preset`, `--arm`, `--profile` and `--rule` are read, and the
-    options that these settings are checked against. `with_model` names the preset's model where
-    none is given; with `has_arms` the file may list arms, which `lab.cli.arms_of` reads.
-    """
-    path, name = given.get("config"), given.get("preset")
-    values = with_arm_options(given, {} if path is None else toml_values(path), name)
-    if has_arms:
-        values.pop("arms", None)
-    # Read before the other options: problems without a model are refused, rules without a judge.
-    early = ("model", "problems", "tiny_task", "tiny_verifies")
-    values |= {name: given[name] for name in early if name in given}
-    if name is not None:
-        if with_model and name in NAMES:
-            values.setdefault("model", model_of(name))
-        return preset(name, **values)
-    return from_values(values, TrainConfig, str(path or ""))
-
-
-def settled_for(
-    config: TrainConfig, device: str, vllm: bool | None = None
-) -> tuple[TrainConfig, list[str]]:
-    """Return settled settings, chosen for `cuda` unless the model is tiny, and a notice of it."""
-    vllm = installed("vllm") if vllm is None else vllm
-    choices: Any = {"dtype": "bfloat16", "engine": "vllm" if vllm else "transformers"}
-    chosen = {name: value for name, value in choices.items() if getattr(config, name) == "auto"}
-    if device != "cuda" or config.own_model is None or not chosen:
-        return config.settled(), []
-    words = ", ".join(f"{name} {value}" for name, value in chosen.items())
-    lacks = "engine" in chosen and not vllm
-    hint = "; vLLM, which is not installed, samples many times faster" if lacks else ""
-    return replace(config, **chosen).settled(), [f"chosen for this GPU: {words}{hint}"]
-
-
-def check_engine_tp(config: EngineSettings, ranks: int) -> None:
-    """Refuse engines that cannot be dealt over the ranks of a machine."""
-    if config.engine_tp == 1:
-        return
-    if not config.engine_kind.splits:
-        raise UserError(
-            f"engine_tp = {config.engine_tp}: belongs to engine = {named('splits')}, not to "
-            f"{config.engine!r}; leave it out"
-        )
-    if ranks % config.engine_tp:
-        raise UserError(
-            f"engine_tp = {config.engine_tp}: does not divide the {ranks} ranks of a machine; take "
-            "a divisor of them, or start as many ranks with torchrun --nproc-per-node"
-        )
-
-
-NEEDED = ("torch", "transformers", "safetensors")
-
-
-def installed(package: str) -> bool:
-    """Return whether a package can be imported; a mere folder of its name does not count."""
-    spec = importlib.util.find_spec(package)
-    return spec is not None and spec.origin is not None
-
-
-def require_torch() -> None:
-    """Say what to install where the trainer's libraries are missing."""
-    if missing := ", ".join(name for name in NEEDED if not installed(name)):
-        raise UserError(f"{missing} not installed; install with {install('real')}")
-
-
-_EXTRAS = {"tensorboard": "log", "wandb": "wandb"}
-"""Logger to the extra of this package that installs it."""
-
-
-def require_loggers(kinds: Sequence[str]) -> None:
-    """Refuse loggers whose library is missing, before anything is loaded."""
-    for kind in kinds:
-        if not installed(kind):
-            raise UserError(f"log = {kind!r}: not installed; install with {install(_EXTRAS[kind])}")
-
-
-def manifest_of(
-    config: TrainConfig,
-    n_problems: int,
-    task: str,
-    backend: str,
-    arm: str | None = None,
-    **facts: Any,
-) -> Manifest:
-    """Return the `run.json` of a run that starts now."""
-    name = arm or arm_of(config).name
-    return Manifest.new(
-        "real",
-        name,
-        title(name),
-        n_problems=n_problems,
-        n_votes=config.n_votes,
-        config=to_values(config),
-        roles=roles_of(config),
-        seeds=[config.seed],
-        task=task,
-        backend=backend,
-        extra={"step_factor": config.step_factor, **facts},
-    )
-
-
-def stored_config(folder: Path) -> TrainConfig:
-    """Return the settings of a run folder."""
-    manifest = read_manifest(folder)
-    if manifest.world != "real":
-        raise UserError(f"{folder}: a run of the simulator; give a run of the trainer")
-    return _config(manifest.config, folder)
-
-
-def check_same(before: Mapping[str, Any], config: TrainConfig, folder: Path, *fixed: str) -> None:
-    """Refuse settings that would make it another run."""
-    old = to_values(_config(before, folder))
-    free = having(roles_of(config), *CHANGEABLE).difference(fixed)
-    check_unchanged(folder, old, to_values(config), free)
-
-
-def _config(values: Mapping[str, Any], folder: Path) -> TrainConfig:
-    # `answer_timeout` was a setting of earlier versions, without effect now.
-    kept = {name: value for name, value in values.items() if name != "answer_timeout"}
-    return from_values(kept, TrainConfig, f"{folder}/{FILE_NAME}").settled()

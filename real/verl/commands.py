@@ -23,7 +23,8 @@ from real.problems.load import suffix_of
 from real.problems.problem import ProblemSet
 from real.settings.config import TrainConfig, check_other_trainer
 from real.settings.groups import BOX_REQUEST, FieldMap
-from real.settings.presets import STUDIES, model_of, require_torch, settings_of
+from real.settings.presets import STUDIES, model_of
+from real.settings.resolve import require_torch, settings_of
 
 TEMPLATE = Path(__file__).with_name("cell.sh").read_text(encoding="utf-8")
 """The script of `guard-verl config`, with names in braces for values."""

@@ -10,7 +10,7 @@ from lab.base.arms import UNGUARDED, WITH_RULES, arm, title
 from lab.base.errors import UserError
 from lab.base.settings import from_values, to_values
 from real import TrainConfig
-from real.settings.presets import settings_of as train_settings
+from real.settings.resolve import settings_of as train_settings
 from sim import SimConfig
 from sim.commands import settings_of as sim_settings
 

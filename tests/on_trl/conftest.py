@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from real.settings.presets import installed
+from lab.base.errors import installed
 
 collect_ignore_glob = [] if installed("trl") else ["test_*.py"]
 sys.path.insert(0, str(Path(__file__).parent))

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from real.settings.presets import installed
+from lab.base.errors import installed
 
 collect_ignore_glob = [] if installed("verl") else ["test_*.py"]
 sys.path.insert(0, str(Path(__file__).parent))

@@ -92,7 +92,7 @@ def test_a_missing_library_is_told_before_anything_is_made(
     out = tmp_path / "run"
     assert main(["run", "--out", str(out), "--log", "tensorboard", "--epochs", "1"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert "'tensorboard': not installed; install with pip install -e '.[log]'" in line
+    assert "log: tensorboard not installed; install with pip install -e '.[log]'" in line
     assert not out.exists()
 
 

@@ -23,7 +23,8 @@ from real.model.machine import in_phase, phase_of
 from real.model.policy import load_policy
 from real.plan import multiplied
 from real.record.metrics import Clock
-from real.settings.presets import preset, settled_for
+from real.settings.presets import preset
+from real.settings.resolve import settled_for
 from real.speed import CARDS, card_named, peak_flops, update_flops
 from real.tiny import CHECKPOINT
 

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-import real.settings.presets
+import real.settings.resolve
 from lab.trace.trace import RunFolder, load
 from real.__main__ import main
 from real.settings.config import TrainConfig
-from real.settings.presets import manifest_of
+from real.settings.stored import manifest_of
 
 QUICK = ["--n-problems", "4", "--n-votes", "8", "--n-samples", "4", "--epochs", "1", "--quiet"]
 
@@ -73,7 +73,7 @@ def test_comparison_refuses_a_folder_that_it_would_write_into(tmp_path, capsys):
 
 
 def test_missing_torch_says_what_to_install(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(real.settings.presets, "NEEDED", ("no_such_library", "json"))
+    monkeypatch.setattr(real.settings.resolve, "NEEDED", ("no_such_library", "json"))
     assert run("run", "--out", tmp_path / "run") == 2
     check_refused(capsys, "no_such_library not installed; install with pip install -e '")
 

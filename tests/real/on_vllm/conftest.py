@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from vllm_models import make_model
 
-from real.settings.presets import installed
+from lab.base.errors import installed
 
 
 @pytest.fixture(scope="session", autouse=True)
