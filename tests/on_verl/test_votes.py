@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from itertools import chain
 
+import numpy as np
 import pytest
 
 from guard_core import GuardConfig
@@ -101,6 +102,14 @@ def test_a_session_that_failed_is_a_vote_for_nothing(tmp_path):
         paid = visit(run, [5, 6], (texts, numbers))
     assert load(tmp_path / "run").visits["n_unparseable"].tolist() == [0, 6]
     assert [len(mini) for mini in paid.minis] == [4, 2]
+
+
+def test_a_batch_may_be_skipped_whole(tmp_path):
+    run = GuardedRun(config(guard=GUARD.set(min_share=1.0)), [5, 6], [None, None])
+    with run.opened(tmp_path / "run", "tiny", "TRL"):
+        paid = visit(run, [5, 6], batch(random.Random(0), [5, 6]))
+    assert paid.keys == paid.minis == [] and len(paid.columns) == 16
+    assert not np.any([row[:2] for row in paid.columns.values()])
 
 
 def test_votes_before_training_are_taken_by_problem(tmp_path):
