@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
@@ -37,7 +38,7 @@ from real.record.journal import Ints, Journal, Visited, VoteRows, metrics_of
 from real.record.resuming import cut_back
 from real.settings.config import TrainConfig
 from real.settings.stored import check_same, manifest_of
-from real.vote.decide import Decided, Supervisor, pay
+from real.vote.decide import Supervisor, pay
 
 OF_RUN = frozenset(
     {
@@ -50,18 +51,34 @@ OF_RUN = frozenset(
 _SETTING = re.compile(r"(?<=\$\.)\w+|(?<![.\w])[A-Za-z]\w*(?= = )")
 """A setting that a message of `TrainConfig` names."""
 
+Refusals = dict[str, tuple[tuple[Any, ...], str]]
+"""Settings of a trainer to the values that the guard can stand beside, and why no others."""
+
 
 def settings_from(
-    values: Callable[[], Mapping[str, Any]], names: Mapping[str, str], prefix: str = ""
+    value_of: Callable[[str], Any],
+    refusals: Refusals,
+    names: Mapping[str, str],
+    others: Callable[[], Mapping[str, Any]],
+    prefix: str = "",
 ) -> TrainConfig:
-    """Return settings of the run; messages, also those of `values`, have the trainer's names.
+    """Return settings of the run, or refuse those of a trainer that the guard cannot stand beside.
 
-    `names` are those of the trainer's own settings; others stand under the `prefix`.
+    Args:
+        value_of: name of a setting of the trainer to its value.
+        names: our settings that the trainer's decide, to its names for them.
+        others: returns other settings, under our names, which win.
+        prefix: of our names in messages, also in those of `others`.
     """
+    for name, (allowed, reason) in refusals.items():
+        if (value := value_of(name)) not in allowed:
+            raise UserError(f"{name} = {value}: {reason}; set {allowed[0]}")
+    read = {own: value_of(theirs) for own, theirs in names.items()}
+    values = {own: value for own, value in read.items() if value is not None}
     # The trainer writes the checkpoints; this project's `resume` must not take such a folder.
     fixed = {"prompt_suffix": "", "checkpoint_every": 0}
     try:
-        return from_values({**values(), **fixed}, TrainConfig, "").settled()
+        return from_values({**values, **others(), **fixed}, TrainConfig, "").settled()
     except (UserError, ConfigError) as error:
         named = re.sub(_SETTING, lambda m: names.get(m[0], f"{prefix}{m[0]}"), str(error))
         raise UserError(named) from error
@@ -73,23 +90,6 @@ def check_given(given: Iterable[str], known: Collection[str], prefix: str) -> No
         raise UserError(f"{prefix}{name}: no such setting; there are {', '.join(sorted(known))}")
 
 
-Refusals = Mapping[str, tuple[tuple[Any, ...], str]]
-"""Settings of a trainer to the values that the guard can stand beside, and why no others."""
-
-
-def check_trainer(refusals: Refusals, value_of: Callable[[str], Any]) -> None:
-    """Refuse settings of a trainer that the guard cannot stand beside."""
-    for name, (allowed, reason) in refusals.items():
-        if (value := value_of(name)) not in allowed:
-            raise UserError(f"{name} = {value}: {reason}; set {allowed[0]}")
-
-
-def problem_ids(rows: Sequence[Any]) -> list[str]:
-    """Return an id of every row, by its place and content."""
-    digests = [hashlib.sha256(msgspec.json.encode(row)).hexdigest()[:12] for row in rows]
-    return [f"{place}:{digest}" for place, digest in enumerate(digests)]
-
-
 def is_right(
     text: str, truth: str | None, equality: Equality | None, extract: Extract = "strict"
 ) -> bool:
@@ -99,10 +99,10 @@ def is_right(
     return bool(answer >= 0 and answer == ids.truth_id(0))
 
 
-GUARD, ANSWERS, VISITS = "guard.safetensors", "answers.json", "visits.json"
 FOLDER = "guard"
-_STARTED = "started"
-"""Fact of a run, by which its checkpoints know its folder."""
+_FILES = "guard.safetensors", "answers.json"
+_STARTED, _PROBLEMS = "started", "problem_digest"
+"""Facts of a run, by which its checkpoints know its folder and its problems."""
 
 
 class Voted(NamedTuple):
@@ -116,17 +116,17 @@ class Voted(NamedTuple):
     """(P, up to V) keys of the rows, in the order of the answers."""
 
 
-class Trained(NamedTuple):
-    """Rows that stay in the batch."""
+class Paid(NamedTuple):
+    """A visit of a batch, as its trainer needs it."""
 
+    columns: dict[Any, NDArray[np.float64]]
+    """Key of every vote to majority and minority advantage, times the problem's weight and 0 where
+    it is not trained on, and its reward, 0 or 1."""
     keys: list[Any]
-    """Of the K responses of every problem that is not skipped."""
-    columns: NDArray[np.float64]
-    """(rows, 3) majority and minority advantage, times the problem's weight; reward, 0 or 1."""
+    """Rows to train on: the K responses of every problem that is not skipped."""
     minis: list[range]
     """Places in `keys` of the rows of every optimizer step."""
-    n_uniform: int
-    """Problems of these whose advantages are all 0."""
+    metrics: dict[str, float]
 
 
 class GuardedRun:
@@ -136,19 +136,22 @@ class GuardedRun:
     log: Journal
 
     def __init__(
-        self, config: TrainConfig, ids: Sequence[int | str], truths: Sequence[str | None]
+        self, config: TrainConfig, problems: Sequence[Any], truths: Sequence[str | None]
     ) -> None:
-        """Start before any vote, with (N,) ids of the problems and reference answers, if any.
+        """Start before any vote, with (N,) names of the problems and reference answers, if any.
 
         UserError where one is no label, and the labels are the reference answers.
         """
         source = "the data set" if config.labels == "truth" else ""
-        self.notices = check_answers(list(zip(ids, truths, strict=True)), source)
-        self.config, self._ids = config, list(ids)
+        self.notices = check_answers(list(zip(problems, truths, strict=True)), source)
+        known = msgspec.json.encode([list(problems), list(truths)])
+        self._facts = {_PROBLEMS: hashlib.sha256(known).hexdigest()}
+        self.config, self._n_problems = config, len(truths)
         self.supervisor = Supervisor(config, list(truths))
-        self.visits_N = np.zeros(len(ids), np.int64)
         self.saved: Checkpoint | None = None
         """What it goes on from, if anything."""
+        self.step = 0
+        """Batches that ended."""
 
     def load(self, checkpoint: Path) -> None:
         """Go back to where the trainer wrote a checkpoint."""
@@ -158,144 +161,137 @@ class GuardedRun:
                 f"{folder}: missing; the checkpoint holds no guard, so start from its model "
                 "instead, with checkpoints in another folder"
             )
-        saved = read_checkpoint(folder)
+        self.saved = saved = read_checkpoint(folder)
         check_same(saved.config, self.config, folder)
-        state = {name: read_file(folder / name) for name in saved.files}
-        if state[VISITS]["ids"] != self._ids:
+        if saved.extra.get(_PROBLEMS) != self._facts[_PROBLEMS]:
             raise UserError(
                 "problems: others than the checkpoint's; give the old file, or start a new run"
             )
-        self.supervisor.restore(state[GUARD], state[ANSWERS])
-        self.visits_N = np.array(state[VISITS]["visits"], np.int64)
-        self.saved = saved
+        self.supervisor.restore(*(read_file(folder / name) for name in _FILES))
+        self.step = saved.step
 
     @contextlib.contextmanager
     def opened(self, path: Path, task: str, backend: str) -> Iterator[None]:
         """Make the run folder, or go on with it where the loaded checkpoint left it."""
-        manifest, saved = manifest_of(self.config, len(self._ids), task, backend), self.saved
+        new, saved = None, self.saved
         if saved is None:
+            manifest = manifest_of(self.config, self._n_problems, task, backend, **self._facts)
             manifest.extra[_STARTED] = manifest.started
+            new = RunFolder.create(path, manifest)
         elif saved.extra.get(_STARTED) != read_manifest(path).started:
             raise UserError(f"{path}: not the run of the checkpoint; name that run's folder")
-        new = None if saved else RunFolder.create(path, manifest)
         with locked(path), new or cut_back(path, saved, self.config) as self.folder:
             self.log = Journal(self.folder)
             answer_ids = self.supervisor.answer_ids
             self._votes = VoteRows(answer_ids) if self.config.keep_votes else None
             yield
 
-    def read(self, texts: Mapping[Any, str], rows: Mapping[int, Sequence[Any]]) -> Voted:
+    def read(self, texts: Mapping[Any, str], problem_of: Mapping[Any, int]) -> Voted:
         """Return the votes of a batch.
 
         Args:
             texts: key of a row to the text of its response.
-            rows: place of a problem to the keys of its votes, in their order.
+            problem_of: key of every vote to the place of its problem, in the order of the votes.
         """
+        rows = defaultdict[int, list[Any]](list)
+        for key, problem in problem_of.items():
+            rows[problem].append(key)
         places = sorted(rows)
         answers_PV = np.full((len(places), self.config.n_votes), UNPARSEABLE, np.int64)
-        for row, problem in enumerate(places):
+        for answers_V, problem in zip(answers_PV, places, strict=True):
             # A vote that was never given counts as a vote for nothing, at the end.
             given = [texts[key] for key in rows[problem][: self.config.n_votes]]
             found = self.supervisor.answer_ids.ids(problem, given, self.config.extract)
-            answers_PV[row, : len(found)] = found
-        return Voted(np.array(places, np.int64), answers_PV, [list(rows[p]) for p in places])
+            answers_V[: len(found)] = found
+        return Voted(np.array(places, np.int64), answers_PV, [rows[p] for p in places])
 
     def prime(self, batches: Iterable[Voted]) -> None:
         """Take in the votes of all problems before training, visit 0, in batches of any order."""
         for notice in self.notices:
             self.log.notice(notice)
-        answers_NV = np.full((len(self._ids), self.config.n_votes), UNPARSEABLE, np.int64)
+        answers_NV = np.full((self._n_problems, self.config.n_votes), UNPARSEABLE, np.int64)
         for voted in batches:
             answers_NV[voted.problems_P] = voted.answers_PV
         columns = self.supervisor.prime(answers_NV, {})
         self.log.note(n_labels_before=self.supervisor.n_labels())
         visited = Visited(np.arange(len(answers_NV)), answers_NV, columns)
-        self.log.write_visited(visited, {"step": 0, "epoch": 0}, self._votes)
+        self.log.write_visited(visited, self._place(0), self._votes)
 
-    def visit(
-        self, voted: Voted, tokens: Mapping[Any, int], place: Mapping[str, int]
-    ) -> tuple[Decided, Trained, dict[str, float]]:
-        """Record a visit of a batch's problems; returns decision, rows to train on, and metrics.
+    def _place(self, step: int) -> dict[str, int]:
+        n_batches = max(1, self._n_problems // self.config.batch_size)
+        return {"step": step, "epoch": -(-step // n_batches)}
 
-        Args:
-            voted: votes of the batch.
-            tokens: key of a row to the length of its response.
-            place: step and epoch of the trace.
-        """
-        self.visits_N[voted.problems_P] += 1
-        visit_P = self.visits_N[voted.problems_P]
-        decided = self.supervisor.decide(voted.problems_P, voted.answers_PV, visit_P, {})
+    def visit(self, voted: Voted, tokens: Mapping[Any, int]) -> Paid:
+        """Record a visit of the next batch's problems, with the tokens of every row's response."""
+        (problems_P, answers_PV, keys_P), place = voted, self._place(self.step + 1)
+        visit_P = 1 + self.supervisor.state.visits[problems_P].astype(np.int64)
+        decided = self.supervisor.decide(problems_P, answers_PV, visit_P, {})
         assert decided is not None  # only ranks that read no answers get none
-        trained = self._trained(voted, decided)
-        visited = Visited(voted.problems_P, voted.answers_PV, decided.rows)
-        self.log.write_visited(visited, place, self._votes)
+        self.log.write_visited(Visited(problems_P, answers_PV, decided.rows), place, self._votes)
+        streams = pay(self.supervisor.rule, decided, self.config.guard)
+        weight_P = np.where(streams.drop, 0.0, streams.weight)
+        both_2PK = np.stack([streams.majority, streams.minority]) * weight_P[:, None]
+        columns_PV3 = np.zeros((*answers_PV.shape, 3))
+        columns_PV3[:, : both_2PK.shape[2], :2] = np.moveaxis(both_2PK, 0, 2)
+        columns_PV3[..., 2] = (answers_PV >= 0) & (answers_PV == decided.decision.label[:, None])
+        kept = np.flatnonzero(~streams.drop)
+        own = [keys_P[row][: self.config.n_samples] for row in kept.tolist()]
+        mini_of_row = np.repeat(kept // self.config.mini_batch, [len(keys) for keys in own])
+        ends = np.cumsum(np.unique(mini_of_row, return_counts=True)[1]).tolist()
+        minis = [range(*part) for part in pairwise([0, *ends])]
+        trained = list(chain(*own))
         self._row = {
             **decided.step_columns,
             **place,
             "replicate": 0,
-            "n_uniform": trained.n_uniform,
-            "n_updates": len(trained.minis),
-            "tokens": sum(tokens[key] for key in trained.keys),
+            "n_uniform": int(np.count_nonzero(~both_2PK[:, kept].any(axis=(0, 2)))),
+            "n_updates": len(minis),
+            "tokens": sum(tokens[key] for key in trained),
             "tokens_sampled": sum(tokens.values()),
             "mean_length": float(np.mean(list(tokens.values()))),
         }
-        return decided, trained, metrics_of("guard", {**self._row, **decided.rows})
-
-    def _trained(self, voted: Voted, decided: Decided) -> Trained:
-        streams = pay(self.supervisor.rule, decided, self.config.guard)
-        n_samples = self.config.n_samples
-        answers_PK = voted.answers_PV[:, :n_samples]
-        rewarded_PK = (answers_PK >= 0) & (answers_PK == decided.decision.label[:, None])
-        both = np.stack([streams.majority, streams.minority]) * streams.weight[:, None]
-        columns_PK3 = np.stack([*both, rewarded_PK], axis=-1)
-        kept = np.flatnonzero(~streams.drop)
-        n_uniform = int(np.count_nonzero(~np.any(columns_PK3[kept, :, :2], axis=(1, 2))))
-        own = [voted.keys[row][:n_samples] for row in kept.tolist()]
-        n_rows = np.array([len(keys) for keys in own])
-        given = np.arange(n_samples) < n_rows[:, None]
-        mini_of_row = np.repeat(kept // self.config.mini_batch, n_rows)
-        starts = np.flatnonzero(np.diff(mini_of_row, prepend=-1)).tolist()
-        minis = [range(*part) for part in pairwise([*starts, len(mini_of_row)])]
-        return Trained(list(chain(*own)), columns_PK3[kept][given], minis, n_uniform)
+        pairs = zip(keys_P, columns_PV3, strict=True)
+        columns = {key: row for keys, rows in pairs for key, row in zip(keys, rows, strict=False)}
+        metrics = metrics_of("guard", {**self._row, **decided.rows})
+        return Paid(columns, trained, minis, metrics)
 
     def end_step(self, measured: Mapping[str, float], progress: float) -> Mapping[str, Any]:
         """Write the row of the batch that was visited last, with what its training measured."""
         row = {**self._row, **measured}
+        self.step += 1
         self.log.write_steps(row)
         if self.config.labels != "truth":
-            watch_labels(self.log, row, len(self._ids))
+            watch_labels(self.log, row, self._n_problems)
         self.log.note(progress=progress, answers_given_up=self.supervisor.answers_given_up)
         return row
 
-    def evaluated(
-        self, scores: NDArray[np.float64], n_problems: int, place: Mapping[str, int]
-    ) -> None:
-        """Write an evaluation; pass@1 only of scores from 0 to 1."""
+    def evaluated(self, scores: NDArray[np.float64], n_responses: float) -> None:
+        """Write an evaluation, of responses to each problem; pass@1 only of scores from 0 to 1."""
         is_share = scores.size and scores.min() >= 0 and scores.max() <= 1
         row = {"replicate": 0, "pass_at_1": float(scores.mean()) if is_share else np.nan}
-        row |= {"maj_accuracy": np.nan, "n_responses": len(scores) / max(1, n_problems)}
-        self.log.write_evals({**row, **place})
+        row |= {"maj_accuracy": np.nan, "n_responses": n_responses, **self._place(self.step)}
+        self.log.write_evals(row)
 
-    def save(self, checkpoint: Path, step: int) -> None:
+    def save(self, checkpoint: Path) -> None:
         """Write the guard's part of a checkpoint, before the trainer makes it its latest."""
-        visits = {"ids": self._ids, "visits": self.visits_N.tolist()}
-        answers = self.supervisor.answer_ids.to_values()
-        state = {GUARD: self.supervisor.tensors(), ANSWERS: answers, VISITS: visits}
-        write_checkpoint(checkpoint / FOLDER, self.folder, state, step)
+        state = self.supervisor.tensors(), self.supervisor.answer_ids.to_values()
+        files = dict(zip(_FILES, state, strict=True))
+        write_checkpoint(checkpoint / FOLDER, self.folder, files, self.step)
 
 
 @torch.no_grad()
-def update_norm(optimizer: Any, rates: list[float]) -> float:
+def update_norm(optimizer: Any) -> float:
     """Return the L2 norm of the change of all parameters by the last step, over all ranks.
 
-    It follows from AdamW's state and the learning rates of its groups at the step, without a second
-    copy of the weights. NaN for other optimizers.
+    It follows from AdamW's state and the learning rates, before a schedule changes them, without a
+    second copy of the weights. NaN for other optimizers.
     """
     if not isinstance(optimizer, torch.optim.AdamW):
         return math.nan
     norms: list[torch.Tensor] = []
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        decay, (beta1, beta2) = rate * group["weight_decay"], group["betas"]
+    for group in optimizer.param_groups:
+        rate, (beta1, beta2) = group["lr"], group["betas"]
+        decay = rate * group["weight_decay"]
         for parameter in group["params"]:
             if state := optimizer.state.get(parameter):
                 n = float(state["step"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from trl import GRPOConfig
@@ -13,7 +12,7 @@ from trl import GRPOConfig
 from guard_core import GuardConfig
 from lab.base.arms import arm
 from lab.base.errors import UserError
-from real.other_trainers import OF_RUN, Refusals, check_given, check_trainer, settings_from
+from real.other_trainers import OF_RUN, Refusals, check_given, settings_from
 from real.settings.config import TrainConfig, check_other_trainer
 
 _READ = {
@@ -64,11 +63,6 @@ class GuardGRPOConfig(GRPOConfig):
         super().__post_init__()
 
     @property
-    def folder(self) -> Path:
-        """Folder of the run."""
-        return Path(self.guard_folder or f"{self.output_dir}-guard")
-
-    @property
     def n_updates(self) -> int:
         """Optimizer steps on the votes of one batch."""
         passes = self.steps_per_generation * self.num_iterations
@@ -80,7 +74,6 @@ class GuardGRPOConfig(GRPOConfig):
         Raises:
             UserError: settings of TRL and of the guard do not fit each other.
         """
-        check_trainer(_RULED_OUT, partial(getattr, self))
         votes, rows = self.num_generations, self.per_device_train_batch_size
         window = rows * self.gradient_accumulation_steps
         if window % votes or rows * self.n_samples % votes:
@@ -100,8 +93,7 @@ class GuardGRPOConfig(GRPOConfig):
         if n_problems < size:
             raise UserError(f"train_dataset: {n_problems} problems are no batch of {size}")
         epochs = self.max_steps / self.n_updates / (n_problems // size)
-        values = {
-            **{own: getattr(self, theirs) for own, theirs in _READ.items()},
+        computed = {
             "clip_high": self.epsilon if self.epsilon_high is None else self.epsilon_high,
             "eval_samples": self.num_generations_eval or votes,
             "epochs": math.ceil(epochs if self.max_steps > 0 else self.num_train_epochs),
@@ -111,22 +103,22 @@ class GuardGRPOConfig(GRPOConfig):
             "problems": "train_dataset",
             "warmup_ratio": 0.0,
         }
-        settings = settings_from(lambda: self._of_guard(values), _READ)
+        of_guard = partial(self._of_guard, computed)
+        settings = settings_from(partial(getattr, self), _RULED_OUT, _READ, of_guard)
         check_other_trainer(settings, "TRL")
         return settings
 
-    def _of_guard(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return all values with those of the guard, which may not contradict TRL's."""
+    def _of_guard(self, computed: dict[str, Any]) -> dict[str, Any]:
+        """Return these settings with those of the guard, which may not contradict TRL's."""
         known = (OF_RUN | {"extract"}) - _READ.keys()
         check_given(self.guard_settings, known, "guard_settings.")
         own: dict[str, Any] = {"guard": self.guard}
         if isinstance(self.guard, str):
             chosen = arm(self.guard)
             own = {"guard": chosen.guard.to_dict(), "labels": chosen.labels, "rule": chosen.rule}
-            own |= dict(chosen.settings)
+            own |= chosen.settings
         for name in own.keys() & _READ.keys():
-            if values[name] != own[name]:
-                raise UserError(
-                    f"{_READ[name]} = {values[name]}: arm {self.guard!r} needs {own[name]}"
-                )
-        return values | own | self.guard_settings
+            if (value := getattr(self, _READ[name])) != own[name]:
+                needed = f"arm {self.guard!r} needs {own[name]}"
+                raise UserError(f"{_READ[name]} = {value}: {needed}")
+        return computed | own | self.guard_settings

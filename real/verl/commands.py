@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from guard_core import GuardConfig
-from guard_core.config import PARTS, Count, Natural, Positive, check_fields
+from guard_core.config import GROUP_OF, Count, Natural, Positive, check_fields
 from guard_core.rcsu import skip_cap
 from lab.base.errors import UserError
 from lab.base.files import check_new_file, whole
@@ -55,13 +55,13 @@ def write_problems(
     import pyarrow.parquet as pq
 
     # The columns that verl's `RLHFDataset` and its reward loop read, and the problem's id.
-    turn = pa.struct([("role", pa.string()), ("content", pa.string())])
+    text = pa.string()
     schema = pa.schema(
         {
-            "data_source": pa.string(),
-            "prompt": pa.list_(turn),
-            "reward_model": pa.struct([("style", pa.string()), ("ground_truth", pa.string())]),
-            "extra_info": pa.struct([("index", pa.int64()), ("id", pa.string())]),
+            "data_source": text,
+            "prompt": pa.list_(pa.struct({"role": text, "content": text})),
+            "reward_model": pa.struct({"style": text, "ground_truth": text}),
+            "extra_info": pa.struct({"index": pa.int64(), "id": text}),
         }
     )
     if path.suffix != ".parquet":
@@ -119,44 +119,39 @@ class ConfigCommand:
     def run(self) -> None:
         """Print the script."""
         require_torch()
-        print(cell_script(self), end="")
+        if self.preset in STUDIES:
+            raise UserError(f"preset = {self.preset!r}: a study for a CPU; run it with guard-train")
+        from real.plan import PlannedModel, read_config  # imports torch
 
-
-def cell_script(cell: ConfigCommand) -> str:
-    """Return a script that reproduces a cell of the paper on verl."""
-    if cell.preset in STUDIES:
-        raise UserError(f"preset = {cell.preset!r}: a study for a CPU; run it with guard-train")
-    from real.plan import PlannedModel, read_config  # imports torch
-
-    given = {name: getattr(cell, name) for name in ("preset", "arm", "step_factor")}
-    config = replace(settings_of(given, with_model=True), step_factor=cell.step_factor or 1.0)
-    check_plugin(config)
-    out = Path(os.path.abspath(cell.out))
-    if not (out / "checkpoints" / "latest_checkpointed_iteration.txt").exists():
-        check_new(out)
-    model, data = model_of(cell.preset), config.problems or ""
-    size, rows = PlannedModel(read_config(model)).size(), config.mini_batch * config.n_samples
-    n_batches, left_out = divmod(NAMED[data].n_problems, config.batch_size)
-    values: dict[str, Any] = {
-        **asdict(cell),
-        **to_values(config),
-        **_spread(size.n_weights, size.n_heads, rows, cell),
-        "rows": rows,
-        "seed": cell.seed,
-        "model": cell.model or f"path/to/{model}",
-        "model_name": model,
-        "problem_file": os.path.abspath(cell.problems or f"{data}.parquet"),
-        "out": out,
-        "checkpoints": out / "checkpoints",
-        "loss": LOSSES[config.loss],
-        "uses_kl": config.kl_coef > 0,
-        "n_batches": n_batches,
-        "left_out": left_out,
-    }
-    shown = {name: shlex.quote(_written(value)) for name, value in values.items()}
-    shown["guard"] = "\n  ".join(f"+guard.{name}={_written(v)}" for name, v in _guard(config))
-    shown["address"] = "RAY_ADDRESS=auto " if cell.nodes > 1 else ""
-    return TEMPLATE.format_map(shown)
+        given = {name: getattr(self, name) for name in ("preset", "arm", "step_factor")}
+        config = replace(settings_of(given, with_model=True), step_factor=self.step_factor or 1.0)
+        check_plugin(config)
+        out = Path(os.path.abspath(self.out))
+        if not (out / "checkpoints" / "latest_checkpointed_iteration.txt").exists():
+            check_new(out)
+        model, data = model_of(self.preset), config.problems or ""
+        size, rows = PlannedModel(read_config(model)).size(), config.mini_batch * config.n_samples
+        n_batches, left_out = divmod(NAMED[data].n_problems, config.batch_size)
+        values: dict[str, Any] = {
+            **asdict(self),
+            **to_values(config),
+            **_spread(size.n_weights, size.n_heads, rows, self),
+            "rows": rows,
+            "seed": self.seed,
+            "model": self.model or f"path/to/{model}",
+            "model_name": model,
+            "problem_file": os.path.abspath(self.problems or f"{data}.parquet"),
+            "out": out,
+            "checkpoints": out / "checkpoints",
+            "loss": LOSSES[config.loss],
+            "uses_kl": config.kl_coef > 0,
+            "n_batches": n_batches,
+            "left_out": left_out,
+        }
+        shown = {name: shlex.quote(_written(value)) for name, value in values.items()}
+        shown["guard"] = "\n  ".join(f"+guard.{name}={_written(v)}" for name, v in _guard(config))
+        shown["address"] = "RAY_ADDRESS=auto " if self.nodes > 1 else ""
+        print(TEMPLATE.format_map(shown), end="")
 
 
 def _spread(n_weights: int, n_heads: int, rows: int, cell: ConfigCommand) -> dict[str, Any]:
@@ -186,12 +181,12 @@ def _spread(n_weights: int, n_heads: int, rows: int, cell: ConfigCommand) -> dic
 def _guard(config: TrainConfig) -> list[tuple[str, Any]]:
     """Return the profile closest to the run's guard, what differs from it, and other settings."""
     wanted, usual = config.guard.flat(), TrainConfig()
-    parts = {part: wanted[part] for part in PARTS}
 
     def beside(name: str) -> list[tuple[str, Any]]:
-        profile = GuardConfig.profile(name)
-        others = wanted.items() - profile.set(**parts).flat().items()
-        return [("profile", name), *sorted(others | (parts.items() - profile.flat().items()))]
+        others = wanted.items() - GuardConfig.profile(name).flat().items()
+        # A part that is off has no settings.
+        on = [(n, value) for n, value in others if wanted.get(GROUP_OF.get(n, ""), True)]
+        return [("profile", name), *sorted(on)]
 
     guards = map(beside, ("paper", "release", "off", "recommended"))
     others = ((name, getattr(config, name)) for name in ("labels", "rule", "step_factor"))

@@ -9,6 +9,7 @@ from tensordict import TensorDict
 from torch.nn.utils.rnn import pad_sequence
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.utils.losses import ppo_loss
 
 from real.settings.config import TrainConfig
 from real.update.grpo import token_loss
@@ -54,7 +55,8 @@ def test_both_streams_cost_what_they_cost_in_the_trainer(tmp_path):
     data = TensorDict(rows, batch_size=n)
     numbers = {"batch_num_tokens": sum(LENGTHS), "global_batch_size": n, "max_response_len": 6}
     tu.assign_non_tensor(data, dp_size=1, **numbers)
-    loss, _ = partial(two_stream_loss, config)(model_output={"log_probs": nested(whole)}, data=data)
+    own = partial(ppo_loss, config=config)
+    loss, _ = two_stream_loss(own, model_output={"log_probs": nested(whole)}, data=data)
     loss.backward()
     found = [p.grad.clone() for p in logp]
 

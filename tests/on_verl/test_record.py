@@ -23,12 +23,12 @@ def made(**changed):
 def test_a_checkpoint_touches_no_other_runs_folder(tmp_path, monkeypatch):
     run = made()
     with opened_run(tmp_path, run):
-        run.save(tmp_path, 0)
+        run.save(tmp_path)
     (tmp_path / "run").rename(tmp_path / "moved")
     started = "2026-01-01T00:00:00+00:00"
     monkeypatch.setattr("lab.trace.manifest.now", lambda: started)
     with opened_run(tmp_path, other := made()):
-        visit(other, IDS, batch(random.Random(1), [4, 9]), 1)
+        visit(other, IDS, batch(random.Random(1), [4, 9]))
     monkeypatch.undo()
     run.load(tmp_path)
     with pytest.raises(UserError, match=r"run: not the run of the checkpoint; name that run"):
@@ -43,11 +43,11 @@ def test_a_checkpoint_touches_no_other_runs_folder(tmp_path, monkeypatch):
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     run = made()
     with opened_run(tmp_path, run):
-        run.save(tmp_path, 0)
+        run.save(tmp_path)
     with pytest.raises(UserError, match=r"settings differ .* n_votes = 16 \(was 8\)"):
         made(n_votes=16).load(tmp_path)
     with pytest.raises(UserError, match="problems: others than the checkpoint"):
         GuardedRun(config(), [4, 9, 5], [None] * 3).load(tmp_path)
-    (tmp_path / FOLDER / "visits.json").write_bytes(b"{}")
-    with pytest.raises(UserError, match=r"visits\.json is damaged"):
+    (tmp_path / FOLDER / "answers.json").write_bytes(b"{}")
+    with pytest.raises(UserError, match=r"answers\.json is damaged"):
         run.load(tmp_path)

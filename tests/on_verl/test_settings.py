@@ -14,7 +14,7 @@ from run_verl import ENVIRONMENT, settings
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from real.verl.plugin.trainer import GuardTrainer
-from real.verl.plugin.votes import adjust, settings_of
+from real.verl.plugin.votes import settings_of
 
 PROCESS = {**os.environ, **ENVIRONMENT}
 
@@ -48,15 +48,16 @@ def test_the_settings_are_the_trainers_own(changed):
     assert made.checkpoint_every == 0  # else `guard-train resume` would begin it anew
 
 
-def test_verls_defaults_give_way_to_the_guards_parts(changed):
+def test_verls_defaults_give_way_to_the_guards_parts(changed, tmp_path):
     config = changed(
         guard__step_factor=0.5,
+        guard__out=str(tmp_path / "run"),
         actor_rollout_ref__rollout__agent__default_agent_loop="single_turn_agent",
     )
-    adjust(config, settings_of(config)[0])
+    GuardTrainer(config)
     assert config.actor_rollout_ref.actor.optim.lr == pytest.approx(1.5e-4)
     assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "guard_single_turn"
-    assert config.reward.custom_reward_function.path == "pkg://real.verl.reward"
+    assert config.reward.custom_reward_function.path == "pkg://real.verl.plugin.votes"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from itertools import chain
 
+import numpy as np
 import pytest
 
 from guard_core import GuardConfig
@@ -38,22 +39,21 @@ def batch(rng, ids, n_votes=8, answers=3):
 
 def read(run, ids, texts, numbers):
     place_of = places_of(ids)
-    rows = votes_of(texts, {key: place_of[number] for key, number in numbers.items()})
-    return run.read(texts, rows)
+    votes = votes_of(texts, {key: place_of[number] for key, number in numbers.items()})
+    return run.read(texts, votes)
 
 
-def visit(run, ids, drawn, step=1):
-    texts, _ = drawn
-    place = {"step": step, "epoch": step}
-    return run.visit(read(run, ids, *drawn), dict.fromkeys(texts, 2), place)[:2]
+def visit(run, ids, drawn):
+    return run.visit(read(run, ids, *drawn), dict.fromkeys(drawn[0], 2))
 
 
 def test_votes_follow_sessions_and_their_last_turn():
     keys = [f"u{u}_{s}_0" for u in range(3) for s in range(12)] + ["u1_3_1"]
     random.Random(0).shuffle(keys)
     found = votes_of(keys, {key: 7 - int(key[1]) for key in keys})
-    assert list(found) == [5, 6, 7]
-    assert found[6] == [f"u1_{s}_{int(s == 3)}" for s in range(12)]
+    votes = ([key for key in found if found[key] == problem] for problem in (5, 6, 7))
+    expected = ([f"u{u}_{s}_{int((u, s) == (1, 3))}" for s in range(12)] for u in (2, 1, 0))
+    assert list(votes) == list(expected)
     with pytest.raises(UserError, match="twice in one batch"):
         votes_of(keys, dict.fromkeys(keys, 1))
 
@@ -83,10 +83,10 @@ def test_mini_batches_are_those_of_the_trainer_also_where_a_problem_is_skipped(t
     run = GuardedRun(config(mini_batch=2), ids, [None] * 6)
     rng, sizes = random.Random(0), set()
     with run.opened(tmp_path / "run", "tiny", "verl"):
-        for step in range(1, 9):
-            _, trained = visit(run, ids, batch(rng, ids), step)
-            sizes |= set(map(len, trained.minis))
-            assert sorted(chain(*trained.minis)) == list(range(len(trained.keys)))
+        for _ in range(8):
+            paid = visit(run, ids, batch(rng, ids))
+            sizes |= set(map(len, paid.minis))
+            assert list(chain(*paid.minis)) == list(range(len(paid.keys)))
     assert sizes == {4, 8}
 
 
@@ -99,9 +99,17 @@ def test_a_session_that_failed_is_a_vote_for_nothing(tmp_path):
     voted = read(run, [5, 6], texts, numbers)
     assert (voted.answers_PV >= 0).sum(axis=1).tolist() == [8, 2]
     with run.opened(tmp_path / "run", "tiny", "verl"):
-        decided, trained = visit(run, [5, 6], (texts, numbers))
-    assert decided.rows["n_unparseable"].tolist() == [0, 6]
-    assert [len(mini) for mini in trained.minis] == [4, 2]
+        paid = visit(run, [5, 6], (texts, numbers))
+    assert load(tmp_path / "run").visits["n_unparseable"].tolist() == [0, 6]
+    assert [len(mini) for mini in paid.minis] == [4, 2]
+
+
+def test_a_batch_may_be_skipped_whole(tmp_path):
+    run = GuardedRun(config(guard=GUARD.set(min_share=1.0)), [5, 6], [None, None])
+    with run.opened(tmp_path / "run", "tiny", "TRL"):
+        paid = visit(run, [5, 6], batch(random.Random(0), [5, 6]))
+    assert paid.keys == paid.minis == [] and len(paid.columns) == 16
+    assert not np.any([row[:2] for row in paid.columns.values()])
 
 
 def test_votes_before_training_are_taken_by_problem(tmp_path):

@@ -11,18 +11,13 @@ import sys
 
 from packaging.specifiers import SpecifierSet
 
-
-def _load() -> None:
+try:
     import verl  # first: it loads this package while it is imported, whoever comes first
 
     known = SpecifierSet("~=0.9.1").contains(verl.__version__, prereleases=True)
     if not known and not os.environ.get("GUARD_VERL_ANY"):
         raise ImportError(f"verl {verl.__version__}: needs 0.9.1 or a later 0.9; install that")
     import real.verl.plugin.trainer  # noqa: F401
-
-
-try:
-    _load()
 except Exception as error:
     reason = str(error).partition("\n")[0]
     print(f"ttrl_guard: not loaded: {type(error).__name__}: {reason}", file=sys.stderr)

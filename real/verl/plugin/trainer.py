@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ import ray
 import torch
 import transfer_queue as tq
 import verl
+from omegaconf import open_dict
 from ray.exceptions import RayActorError, RayError
 from tensordict import TensorDict
-from torch import Tensor
 from torch.nn.functional import pad
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, register
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
@@ -26,45 +26,33 @@ from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls, register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
-from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.dataset.rl_dataset import collate_fn
 from verl.utils.debug import marked_timer
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
-from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
 from lab.base.errors import UserError, first_line
 from lab.trace.manifest import check_new
-from real.other_trainers import GuardedRun, Trained, Voted, update_norm
+from real.other_trainers import GuardedRun, Voted, update_norm
 from real.record.alarms import check_mismatch
 from real.settings.seeds import Stream, request_seed
-from real.verl.plugin.votes import (
-    AGENT,
-    STREAM,
-    adjust,
-    dealt,
-    measured,
-    places_of,
-    resumed_from,
-    settings_of,
-    votes_of,
-)
+from real.verl.plugin.votes import AGENT, STEPS, STREAM, dealt, places_of, settings_of, votes_of
 
 MINORITY = "minority_advantages"
 """Column of the second stream; the first one is verl's `advantages`."""
-PADDING = (0.0, 0.0, 0.0)
-"""Both advantages and the reward of a row that only fills a mini-batch up."""
 
 
 def two_stream_loss(
-    config: Any, model_output: Any, data: Any, dp_group: Any = None
+    ppo_loss: partial[Any], model_output: Any, data: Any, dp_group: Any = None
 ) -> tuple[Any, dict[str, Any]]:
     """Return verl's loss plus its policy term of the minority stream (paper, section 3.3).
 
     The clipped loss is positively homogeneous in the advantage, so that a problem's weight and
-    beta sit inside both streams. Arguments and result are those of verl's `ppo_loss`.
+    beta sit inside both streams. `ppo_loss` is verl's, with its config; so is the result.
     """
-    loss, metrics = ppo_loss(config, model_output, data, dp_group)
+    config = ppo_loss.keywords["config"]
+    loss, metrics = ppo_loss(model_output=model_output, data=data, dp_group=dp_group)
     names = "response_mask", "old_log_probs", MINORITY, "rollout_is_weights"
     rows = data.select(*names, strict=False).to_padded_tensor()
     policy_loss: Any = get_policy_loss_fn(config.policy_loss.get("loss_mode", "vanilla"))
@@ -80,32 +68,22 @@ def two_stream_loss(
     return loss + second, metrics
 
 
-def stream_fields(masks: Sequence[Tensor], columns: Sequence[Sequence[float]]) -> TensorDict:
-    """Return the advantages of both streams at all tokens of a response, the reward at its last."""
-    pairs = list(zip(masks, columns, strict=True))
-    rows = {
-        "advantages": [mask * majority for mask, (majority, _, _) in pairs],
-        MINORITY: [mask * minority for mask, (_, minority, _) in pairs],
-        "rm_scores": [pad(mask.new_tensor([r]), (len(mask) - 1, 0)) for mask, (_, _, r) in pairs],
-    }
-    made = {n: torch.nested.as_nested_tensor(r, layout=torch.jagged) for n, r in rows.items()}
-    return TensorDict({**made, "returns": made["advantages"]}, batch_size=len(pairs))
-
-
 class MeasuringWorker(TrainingWorker):
-    """Adds `update_norm` to the metrics of every optimizer step."""
+    """Has the loss of both streams, and `update_norm` in the metrics of every optimizer step."""
+
+    def set_loss_fn(self, loss_fn: Any) -> None:
+        """Take verl's loss."""
+        super().set_loss_fn(partial(two_stream_loss, loss_fn))
 
     def train_batch(self, data: Any) -> Any:
         """Do one optimizer step."""
-        optimizer = getattr(self.engine, "optimizer", None)
-        rates = [group["lr"] for group in getattr(optimizer, "param_groups", [])]
-        output = super().train_batch(data)
-        norm = update_norm(optimizer, rates)
+        norms: list[float] = []
+        with register_optimizer_step_post_hook(lambda done, *_: norms.append(update_norm(done))):
+            output = super().train_batch(data)
         if output is not None:
-            metrics = tu.get(output, "metrics")
             # verl leaves a step out whose gradient is not finite.
-            moved = norm if math.isfinite(metrics["grad_norm"]) else 0.0
-            tu.assign_non_tensor_data(output, "metrics", {**metrics, "update_norm": moved})
+            metrics = {**tu.get(output, "metrics"), "update_norm": sum(norms)}
+            tu.assign_non_tensor_data(output, "metrics", metrics)
         return output
 
 
@@ -129,10 +107,20 @@ class GuardTrainer(PPOTrainerSync):
 
     def __init__(self, config: Any) -> None:
         self.settings, self.out = settings_of(config)
-        self.resumed = resumed_from(config.trainer)
+        trainer = config.trainer
+        latest = trainer.resume_mode == "auto" and find_latest_ckpt_path(trainer.default_local_dir)
+        given = trainer.resume_mode == "resume_path" and trainer.resume_from_path
+        self.resumed = Path(found) if (found := given or latest) else None
         if self.resumed is None:
             check_new(self.out)
-        adjust(config, self.settings)
+        rollout, reward = config.actor_rollout_ref.rollout, config.reward
+        with open_dict(config):  # verl's defaults give way to the guard's parts
+            config.actor_rollout_ref.actor.optim.lr *= self.settings.step_factor
+            if rollout.agent.default_agent_loop == "single_turn_agent":
+                rollout.agent.default_agent_loop = AGENT
+            if not reward.custom_reward_function.path:
+                reward.custom_reward_function.path = "pkg://real.verl.plugin.votes"
+                reward.custom_reward_function.name = "compute_score"
         super().__init__(config)
 
     def _init_dataloader(self) -> None:
@@ -160,12 +148,6 @@ class GuardTrainer(PPOTrainerSync):
             is_last, every = step >= self.total_training_steps, trainer.test_freq
             trainer.val_before_train = every > 0 and (is_last or step % every == 0)
 
-    def on_init_end(self) -> None:
-        """Give the workers the loss of both streams."""
-        config = omega_conf_to_dataclass(self.config.actor_rollout_ref.actor)
-        self.actor_rollout_wg.set_loss_fn(partial(two_stream_loss, config))
-        super().on_init_end()
-
     def fit(self, agent_loop_manager: Any) -> None:
         """Train, with all that the run leaves in its folder."""
         trainer, name = self.config.trainer, self.config.actor_rollout_ref.rollout.name
@@ -181,7 +163,7 @@ class GuardTrainer(PPOTrainerSync):
     def on_train_begin(self) -> None:
         """Sample the votes of all problems before training, visit 0."""
         super().on_train_begin()
-        if self.run.saved is None:
+        if not self.resumed:
             self.run.prime(self._sampled())
 
     def _sampled(self) -> Iterator[Voted]:
@@ -210,20 +192,28 @@ class GuardTrainer(PPOTrainerSync):
             voted = self._read(batch)
         tokens = {k: t["response_len"] for k, t in zip(batch.keys, batch.tags, strict=True)}
         with marked_timer("guard", self.timing_raw):
-            trained, found = self.run.visit(voted, tokens, self._place)[1:]
-        metrics.update(found)
-        self._streams = dict(zip(trained.keys, trained.columns.tolist(), strict=True))
-        return self._kept(batch, trained)
+            self._paid = paid = self.run.visit(voted, tokens)
+        metrics.update(paid.metrics)
+        gone = list(set(batch.keys) - set(paid.keys))
+        if gone:
+            tq.kv_clear(keys=gone, partition_id=_QUEUE)
+        size = self.settings.n_samples * self.settings.mini_batch
+        # A multiple of the whole length, so that it pads to that length.
+        whole: Any = upsample_batch_to_divisible_size(
+            batch.select_keys(paid.keys), size * len(paid.minis), self.tokenizer.eos_token_id
+        )
+        ranks = max(self.actor_rollout_wg._query_dispatch_info("actor")) + 1
+        whole.reorder(dealt(paid.minis, ranks, [tag["seq_len"] for tag in whole.tags], size))
+        return whole
 
     def _read(self, batch: tq.KVBatchMeta) -> Voted:
         data = tq.kv_batch_get(batch.keys, _QUEUE, select_fields=["responses", "index"])
         tokens = [row.tolist() for row in data["responses"].unbind(0)]
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         pairs = zip(batch.keys, data["index"], strict=True)
-        rows = votes_of(batch.keys, {key: self._place_of[int(index)] for key, index in pairs})
-        voted = self.run.read(dict(zip(batch.keys, texts, strict=True)), rows)
-        lost = sum(self.settings.n_votes - len(keys) for keys in voted.keys)
-        if lost:
+        votes = votes_of(batch.keys, {key: self._place_of[int(index)] for key, index in pairs})
+        voted = self.run.read(dict(zip(batch.keys, texts, strict=True)), votes)
+        if lost := voted.answers_PV.shape[0] * self.settings.n_votes - len(votes):
             self._require_servers()
             self.run.log.note_faults(0, {"votes that verl lost": lost}, self.global_steps)
         return voted
@@ -240,55 +230,45 @@ class GuardTrainer(PPOTrainerSync):
                         "see its log in Ray's, then resume the run"
                     ) from error
 
-    def _kept(self, batch: tq.KVBatchMeta, trained: Trained) -> tq.KVBatchMeta:
-        """Clear all other rows from the queue, fill the mini-batches up and deal them to ranks."""
-        gone = list(set(batch.keys) - set(trained.keys))
-        if gone:
-            tq.kv_clear(keys=gone, partition_id=_QUEUE)
-        batch = batch.select_keys(list(trained.keys))
-        size = self.settings.n_samples * self.settings.mini_batch
-        # A multiple of the whole length, so that it pads to that length.
-        whole: Any = upsample_batch_to_divisible_size(
-            batch, size * len(trained.minis), self.tokenizer.eos_token_id
-        )
-        ranks = max(self.actor_rollout_wg._query_dispatch_info("actor")) + 1
-        whole.reorder(dealt(trained.minis, ranks, [tag["seq_len"] for tag in whole.tags], size))
-        return whole
-
     def _compute_advantage(self, batch: tq.KVBatchMeta, metrics: dict[str, Any]) -> tq.KVBatchMeta:
         """Verl's own first, for its correction of the rollout; then both streams in its place."""
         super()._compute_advantage(batch, metrics)
         data = tq.kv_batch_get(batch.keys, _QUEUE, select_fields=["response_mask"])
         masks = [mask.float() for mask in data["response_mask"].unbind(0)]
-        columns = [self._streams.get(key, PADDING) for key in batch.keys]
+        # A row without columns only fills a mini-batch up.
+        rows = [self._paid.columns.get(key, np.zeros(3)).tolist() for key in batch.keys]
+        last = [pad(mask.new_ones(1), (len(mask) - 1, 0)) for mask in masks]
+        fields: dict[Any, Any] = {}
+        places = {"advantages": masks, MINORITY: masks, "rm_scores": last}
+        for (name, tokens), column in zip(places.items(), zip(*rows, strict=True), strict=True):
+            values = [at * value for at, value in zip(tokens, column, strict=True)]
+            fields[name] = torch.nested.as_nested_tensor(values, layout=torch.jagged)
+        fields["returns"] = fields["advantages"]
         # Workers get the fields that the last `put` names.
-        return tq.kv_batch_put(batch.keys, _QUEUE, fields=stream_fields(masks, columns))
+        return tq.kv_batch_put(batch.keys, _QUEUE, fields=TensorDict(fields, batch_size=len(rows)))
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> tq.KVBatchMeta:
         """Do verl's step, and write its row of the trace."""
         with marked_timer("guarded_step", timing_raw):
             batch = super().step(metrics, timing_raw)
         progress = self.global_steps / self.total_training_steps
-        row = self.run.end_step(measured(metrics, timing_raw), progress)
+        found = {**metrics, **timing_raw}
+        measured = {name: float(found.get(key, np.nan)) for name, key in STEPS.items()}
+        row = self.run.end_step(measured, progress)
         check_mismatch(self.run.log, row, torch.bfloat16, self.settings.max_mismatch)
         return batch
-
-    @property
-    def _place(self) -> dict[str, int]:
-        step = self.global_steps
-        return {"step": step, "epoch": -(-step // self.steps_per_epoch)}
 
     def _val_metrics_update(self, *given: Any, **more: Any) -> dict[str, Any]:
         """Verl's metrics of an evaluation; its row of the trace is written here."""
         _, uids, infos, *_ = given
         scores = np.array(infos.get("acc") or infos["reward"], float)
-        self.run.evaluated(scores, len(set(uids)), self._place)
+        self.run.evaluated(scores, len(scores) / max(1, len(set(uids))))
         return super()._val_metrics_update(*given, **more)
 
     def _save_checkpoint(self) -> None:
         """Before verl's own, at the end of which the checkpoint becomes the latest."""
-        step, root = self.global_steps, Path(self.config.trainer.default_local_dir)
-        self.run.save(root / f"global_step_{step}", step)
+        root = Path(self.config.trainer.default_local_dir)
+        self.run.save(root / f"global_step_{self.global_steps}")
         super()._save_checkpoint()
 
 

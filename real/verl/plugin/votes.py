@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf, open_dict
-from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
+from omegaconf import DictConfig, OmegaConf
 
 from guard_core.config import KINDS, GuardConfig
 from lab.base.errors import UserError
-from real.other_trainers import OF_RUN, Refusals, check_given, check_trainer, settings_from
+from real.answers import Equality
+from real.other_trainers import OF_RUN, Refusals, check_given, is_right, settings_from
 from real.settings.config import TrainConfig
 from real.verl.commands import LOSSES, VERL_NAMES, check_plugin
 
@@ -52,67 +52,46 @@ _RULED_OUT: Refusals = {
     "distillation.enabled": (_OFF, "the guard's loss would replace that of the teacher unseen"),
     "trainer.critic_warmup": ((0, None), "there is no critic to warm up"),
 }  # fmt: skip
+_KERNEL = "actor_rollout_ref.model.override_config.attn_implementation"
+_SHARED_ROWS: Refusals = {
+    f"actor_rollout_ref.{part}.ulysses_sequence_parallel_size": (
+        (1, None),
+        "each GPU would attend to its own part of a row alone; install flash-attn and set "
+        f"{_KERNEL} = flash_attention_2, or take fewer GPUs",
+    )
+    for part in ("actor", "actor.fsdp_config")
+}
+"""Only under flash attention verl lets GPUs that share a row attend to all of it."""
 
 
 def settings_of(config: DictConfig) -> tuple[TrainConfig, Path]:
     """Return the run's settings, and its folder."""
-    check_trainer(_RULED_OUT, partial(OmegaConf.select, config))
-    _check_sequences(config)
-    section = OmegaConf.select(config, "guard")
+    value_of = partial(OmegaConf.select, config)
+    kernel = OmegaConf.select(config, _KERNEL, default="flash_attention_2")
+    refusals = _RULED_OUT | ({} if "flash" in kernel else _SHARED_ROWS)
+    section = value_of("guard")
     if not isinstance(section, DictConfig | None):
         raise UserError(f"guard = {section}: must be a section, such as +guard.profile=paper")
     own: Any = OmegaConf.to_container(section, resolve=True) if section else {}
     check_given(own, {"profile", "out"} | OF_RUN | KINDS.keys(), "guard.")
+    actor = config.actor_rollout_ref.actor
+
+    def others() -> dict[str, Any]:
+        values, guard = ({n: own[n] for n in own.keys() & names} for names in (OF_RUN, KINDS))
+        if "profile" in own or guard:  # else that of the rule
+            base = GuardConfig.profile(own.get("profile", "paper"))
+            values["guard"] = base.set(**guard).to_dict()
+        return {
+            "problems": str(config.data.train_files),
+            "loss": _LOSS_OF.get(actor.loss_agg_mode, "dapo"),
+            "kl_coef": actor.kl_loss_coef if actor.use_kl_loss else 0.0,
+            **values,
+        }
+
     names = {name: VERL_NAMES[name] for name in _READ}
-    settings = settings_from(lambda: _of_verl(config) | _of_guard(own), names, "guard.")
+    settings = settings_from(value_of, refusals, names, others, "guard.")
     check_plugin(settings)
     return settings, Path(own.get("out") or f"{config.trainer.default_local_dir}-guard")
-
-
-def _check_sequences(config: DictConfig) -> None:
-    """Refuse GPUs that share a row without the one kernel that verl lets attend to all of it."""
-    kernel = "actor_rollout_ref.model.override_config.attn_implementation"
-    found = OmegaConf.select(config, kernel, default="flash_attention_2")
-    for part in ("actor", "actor.fsdp_config"):
-        name = f"actor_rollout_ref.{part}.ulysses_sequence_parallel_size"
-        if (OmegaConf.select(config, name) or 1) > 1 and "flash" not in found:
-            raise UserError(
-                f"{name} > 1: under {kernel} = {found} each GPU would attend to its own part of a "
-                "row alone; install flash-attn and set flash_attention_2, or take fewer GPUs"
-            )
-
-
-def adjust(config: DictConfig, settings: TrainConfig) -> None:
-    """Put the guard's parts in place of verl's defaults, and `step_factor` on the learning rate."""
-    rollout, reward = config.actor_rollout_ref.rollout, config.reward
-    with open_dict(config):
-        config.actor_rollout_ref.actor.optim.lr *= settings.step_factor
-        if rollout.agent.default_agent_loop == "single_turn_agent":
-            rollout.agent.default_agent_loop = AGENT
-        if not reward.custom_reward_function.path:
-            reward.custom_reward_function.path = "pkg://real.verl.reward"
-            reward.custom_reward_function.name = "compute_score"
-
-
-def _of_verl(config: DictConfig) -> dict[str, Any]:
-    """Return what verl sets, under the trainer's names; the trace tells readers of it."""
-    actor = config.actor_rollout_ref.actor
-    found = {name: OmegaConf.select(config, VERL_NAMES[name]) for name in _READ}
-    return {
-        **{name: value for name, value in found.items() if value is not None},
-        "problems": str(config.data.train_files),
-        "loss": _LOSS_OF.get(actor.loss_agg_mode, "dapo"),
-        "kl_coef": actor.kl_loss_coef if actor.use_kl_loss else 0.0,
-    }
-
-
-def _of_guard(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the section sets, under the trainer's names; no guard for that of the rule."""
-    values, guard = ({n: own[n] for n in own.keys() & names} for names in (OF_RUN, KINDS))
-    if "profile" in own or guard:
-        base = GuardConfig.profile(own.get("profile", "paper"))
-        values["guard"] = base.set(**guard).to_dict()
-    return values
 
 
 def places_of(ids: Sequence[int | None]) -> dict[int, int]:
@@ -133,18 +112,14 @@ def place_of(key: str) -> tuple[str, int, int]:
     return uid, int(session), int(turn)
 
 
-def votes_of(keys: Iterable[str], problem_of: Mapping[str, int]) -> dict[int, list[str]]:
-    """Return the keys of every problem's votes: the last turn of each session, in their order."""
+def votes_of(keys: Iterable[str], problem_of: Mapping[str, int]) -> dict[str, int]:
+    """Return the problem of every vote: of the last turn of each session, in their order."""
     last = {place_of(key)[:2]: key for key in sorted(keys, key=place_of)}
-    groups: dict[str, list[str]] = {}
-    for (uid, _), key in last.items():
-        groups.setdefault(uid, []).append(key)
-    by_problem = {problem_of[votes[0]]: votes for votes in groups.values()}
-    if len(by_problem) < len(groups):
+    if len({problem_of[key] for key in last.values()}) < len({uid for uid, _ in last}):
         raise UserError(
             "data.gen_batch_size: a problem came twice in one batch; leave the setting out"
         )
-    return dict(sorted(by_problem.items()))
+    return {key: problem_of[key] for key in last.values()}
 
 
 def dealt(
@@ -163,16 +138,12 @@ def dealt(
             "several GPUs share a row"
         )
     padding = count(sum(map(len, minis)))
-    slices: list[list[int]] = [[] for _ in range(ranks)]
-    for mini in minis:
-        rows = [*mini, *islice(padding, size - len(mini))]
-        rows.sort(key=lambda row: -lengths[row])
-        for rank, part in enumerate(slices):
-            part += rows[rank::ranks]
-    return [row for part in slices for row in part]
+    rows = ([*mini, *islice(padding, size - len(mini))] for mini in minis)
+    order = np.array([sorted(mini, key=lambda row: -lengths[row]) for mini in rows])
+    return order.reshape(len(minis), -1, ranks).transpose(2, 0, 1).ravel().tolist()
 
 
-_STEPS = {
+STEPS = {
     "lr": "actor/lr",
     "update_norm": "actor/update_norm",
     "loss": "actor/loss",
@@ -189,15 +160,13 @@ _STEPS = {
 """Columns of the trace's steps, and the metric or timer of verl that measures them."""
 
 
-def resumed_from(trainer: Any) -> Path | None:
-    """Return the checkpoint that verl goes on from; None for a new run."""
-    if trainer.resume_mode == "resume_path":
-        return Path(trainer.resume_from_path)
-    found = trainer.resume_mode == "auto" and find_latest_ckpt_path(trainer.default_local_dir)
-    return Path(found) if found else None
+_EQUALITY = Equality()
+"""Of each of verl's reward workers, with the keys of the answers that it has seen."""
 
 
-def measured(metrics: Mapping[str, Any], timers: Mapping[str, float]) -> dict[str, float]:
-    """Return the columns of a step that verl measures; NaN where it did not."""
-    found = {**metrics, **timers}
-    return {name: float(found.get(key, np.nan)) for name, key in _STEPS.items()}
+def compute_score(
+    data_source: str, solution_str: str, ground_truth: str | None, extra_info: Any = None, **_: Any
+) -> dict[str, float]:
+    """Return verl's reward of a response in an evaluation, and as `acc` what it shows."""
+    right = float(is_right(solution_str, ground_truth, _EQUALITY))
+    return {"score": right, "acc": right}
