@@ -145,17 +145,22 @@ def _unread(table: pd.DataFrame, titles: dict[str, str]) -> Iterator[str]:
 
 
 def _too_short(comparison: Comparison, titles: dict[str, str]) -> Iterator[str]:
+    """Yield what lacks fates, one line for all arms that lack them alike."""
+    lacking: dict[tuple[str, str], list[str]] = {}
     for arm, trace in comparison.traces.items():
         known = np.isfinite(floats(trace.visits, "label_accuracy"))
         replicate = ints(trace.visits, "replicate")
         short = np.setdiff1d(replicate[known], ints(comparison.fates(arm), "replicate"))
         if len(short):
             fewest = fewest_visits(select(trace.visits, known & np.isin(replicate, short)))
-            seeds = dict.fromkeys(comparison.pairs[place][0] for place in short)
-            yield (
-                f"{titles[arm]}, seed {', '.join(map(str, seeds))}: a problem has "
-                f"{counted(fewest, 'visit')} so far; {NEED_FATES} need {MIN_VISITS}"
-            )
+            seeds = dict.fromkeys(str(comparison.pairs[place][0]) for place in short)
+            alike = ", ".join(seeds), counted(fewest, "visit")
+            lacking.setdefault(alike, []).append(titles[arm])
+    for (seeds, visits), names in lacking.items():
+        yield (
+            f"{', '.join(names)}, seed {seeds}: a problem has {visits} so far; {NEED_FATES} need "
+            f"{MIN_VISITS}"
+        )
 
 
 def _dynamics(comparison: Comparison) -> pd.DataFrame:
