@@ -212,7 +212,8 @@ def _points(value: Estimate) -> str:
 _FIGURES = ("progress", "fates", "lost")
 _CONFIG: Any = {"displaylogo": False, "responsive": True, "displayModeBar": False}
 _STYLE, _SCRIPT = (
-    Path(__file__).with_name(f"explore.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")
+    Path(__file__).with_name(name).read_text(encoding="utf-8")
+    for name in ("explore.css", "explore.js")
 )
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>

@@ -278,14 +278,13 @@ def figure_page(title: str, words: Sequence[str], parts: Sequence[HtmlPart]) -> 
     return document(title, GENERATOR, body)
 
 
-def write_page(path: Path, content: str) -> None:
-    """Put a page of figures on disk, whole; refusals as of `check_page`."""
-    check_page(path)
-    with whole(path) as temporary:
-        temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
-
-
 def check_page(path: Path) -> None:
     """Refuse a place that holds something else than a page of figures."""
     if path.exists() and (path.is_dir() or not is_made_by(path, GENERATOR)):
         raise UserError(f"{path}: exists and is no page of this program; move it away")
+
+
+def write_page(path: Path, content: str) -> None:
+    """Put a page on disk, whole; what is not UTF-8 as escapes."""
+    with whole(path) as temporary:
+        temporary.write_text(content, encoding="utf-8", errors="backslashreplace")

@@ -229,7 +229,9 @@ def test_a_typed_number_counts_on_enter_and_after_a_pause(browser, served):
     page.wait_for_function("document.querySelector('#command')?.innerText.includes('guard.W 3')")
     assert sum(asked) == 1
     box.press("ControlOrMeta+a")
-    box.press_sequentially("12", delay=100)  # the box keeps the cursor, and 1 alone is not asked for
+    box.press_sequentially(
+        "12", delay=100
+    )  # the box keeps the cursor, and 1 alone is not asked for
     page.wait_for_function("document.querySelector('#command')?.innerText.includes('guard.W 12')")
     assert box.evaluate("box => box === document.activeElement") and sum(asked) == 2
     page.locator("#guard-W [role=slider]").press("ArrowLeft")
