@@ -211,8 +211,7 @@ def window_width(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     require(visits, needed, "extinction window")
     known = np.isfinite(floats(visits, "label_accuracy"))
     found = histories(visits, known & of_fate(visits, fates, PAPER_FATES))
-    within = np.arange(len(found.order)) - np.repeat(found.start, found.length)
-    place = np.where(flags(visits, "correct_competitive")[found.order], within + 1, 0)
+    place = np.where(flags(visits, "correct_competitive")[found.order], found.visit + 1, 0)
     last = np.maximum.reduceat(place, found.start) if len(found.start) else place
     replicate = visits["replicate"].to_numpy()[found.order[found.start]]
     own = pd.DataFrame({"replicate": replicate, "window": last / found.length})

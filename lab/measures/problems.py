@@ -184,10 +184,8 @@ def scissor(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     known = np.isfinite(floats(visits, "label_accuracy"))
     found = histories(visits, known & of_fate(visits, fates, PAPER_FATES))
     rows, n_histories = found.order, len(found.start)
-    history = np.repeat(np.arange(n_histories), found.length)
-    place = np.arange(len(rows)) - np.repeat(found.start, found.length)
     # One cell per history and third, in that order.
-    cell = history * THIRDS + place * THIRDS // np.repeat(found.length, found.length)
+    cell = found.number * THIRDS + found.visit * THIRDS // found.length[found.number]
     replicates = np.unique(ints(visits, "replicate"))
     own = np.searchsorted(replicates, ints(visits, "replicate")[rows[found.start]])
     group = np.repeat(own * THIRDS, THIRDS) + np.tile(np.arange(THIRDS), n_histories)

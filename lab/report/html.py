@@ -248,33 +248,22 @@ GENERATOR = "ttrl-guard-lab figures"
 """Marks a page of figures as ours, so that it may be overwritten."""
 
 
-@dataclass(frozen=True, slots=True)
-class HtmlPart:
-    """A figure under its heading."""
+def figure_page(title: str, words: Sequence[str], drawing: Drawing, how: Sequence[str]) -> str:
+    """A page of one figure as HTML; it needs nothing from outside.
 
-    heading: str
-    words: Sequence[str]
-    """Paragraphs above the figure, not escaped."""
-    figure: go.Figure | None
-    """None where there is nothing to draw, which the words must say."""
-    alt: str = ""
-    """Description of the drawing, for readers who cannot see it."""
-
-
-def figure_page(title: str, words: Sequence[str], parts: Sequence[HtmlPart]) -> str:
-    """A page of figures as HTML, with paragraphs on top; it needs nothing from outside."""
-    sections = [
-        tag(
-            "section",
-            tag("h2", part.heading),
-            *(tag("p", line, class_="how") for line in part.words),
-            None if part.figure is None else plot(part.figure, f"figure-{place}", part.alt),
-        )
-        for place, part in enumerate(parts)
-    ]
+    Args:
+        words: paragraphs below the title.
+        how: paragraphs above the figure.
+    """
+    section = tag(
+        "section",
+        tag("h2", drawing.heading),
+        *(tag("p", line, class_="how") for line in how),
+        plot(drawing.figure, "figure-0", drawing.alt),
+    )
     header = tag("header", tag("h1", title), *(tag("p", line) for line in words))
     footer = tag("footer", tag("p", f"Made {now()}; nothing on this page is fetched."))
-    body = tag("body", header, tag("main", *sections), footer, library())
+    body = tag("body", header, tag("main", section), footer, library())
     return document(title, GENERATOR, body)
 
 
