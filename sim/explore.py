@@ -22,7 +22,8 @@ from lab.base.errors import UserError
 from lab.base.settings import flattened, to_values
 from lab.base.stats import Estimate, estimate, paired, with_interval
 from lab.compare.published import GUARDS
-from lab.figures import fate_bars, lost_votes, training_progress
+from lab.figures.outcomes import fate_bars
+from lab.figures.training import lost_votes, training_progress
 from lab.measures import measured, update_by_replicate
 from lab.measures.dynamics import dynamics, run_windows
 from lab.measures.fate import fates

@@ -259,22 +259,6 @@ def _correlation(first_N: NDArray[np.float64], second_N: NDArray[np.float64]) ->
     return float(np.corrcoef(first_N, second_N)[0, 1])
 
 
-def rankings(table: pd.DataFrame) -> pd.DataFrame:
-    """Return how well each prediction ranks the arms by final pass@1, at each learning rate.
-
-    Returns:
-        One row per task, learning rate and prediction with numbers of its own: task, lr,
-        prediction, arms (their number) and tau (Kendall's tau-b between predicted and real final
-        pass@1: 1 for the same order, -1 for the opposite one, NaN for fewer than two arms).
-    """
-    both = np.isfinite(floats(table, "real") + floats(table, "predicted"))
-    rows = []
-    for key, part in groups(select(table, both), ["task", "lr", "prediction"]):
-        tau = kendall_tau(floats(part, "predicted"), floats(part, "real"))
-        rows.append([*key, len(part), tau])
-    return pd.DataFrame(rows, columns=["task", "lr", "prediction", "arms", "tau"])
-
-
 def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
     """Return Kendall's tau-b of two series; NaN where one is constant or has fewer than two."""
     if np.size(first) < 2:
@@ -323,9 +307,13 @@ def mean_table(table: pd.DataFrame) -> TextTable:
 def ranking_table(table: pd.DataFrame) -> TextTable:
     """Kendall's tau of the arms by predicted and real final pass@1, means over the problem sets.
 
-    A dash is where all arms end alike.
+    1 is the same order, -1 the opposite one; a dash is where all arms end alike.
     """
-    found = rankings(table)
+    both = np.isfinite(floats(table, "real") + floats(table, "predicted"))
+    keys, taus_of = ["task", "lr", "prediction"], []
+    for key, part in groups(select(table, both), keys):
+        taus_of.append((*key, kendall_tau(floats(part, "predicted"), floats(part, "real"))))
+    found = pd.DataFrame(taus_of, columns=[*keys, "tau"])
     lrs = sorted(unique(found, "lr"))
     rows = []
     for (name,), part in groups(found, ["prediction"]):

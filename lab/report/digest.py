@@ -204,10 +204,12 @@ def windows(world: ReportedComparison) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-_AGAINST = f"minus {title(BASELINE)} (points)"
-_OVER_VOTE = f"minus the {title(VOTE).lower()} (points)"
-_COLUMNS = {"pass_start": "", "pass_final": "", "against": _AGAINST, "over_vote": _OVER_VOTE}
-_COLUMNS |= {metric.name: metric.brief for metric in METRICS if metric.brief}
+_BASES = {"against": BASELINE, "over_vote": VOTE}
+_COLUMNS = {
+    **{"pass_start": "", "pass_final": "", "against": f"minus {title(BASELINE)} (points)"},
+    "over_vote": f"minus the {title(VOTE).lower()} (points)",
+    **{metric.name: metric.brief for metric in METRICS if metric.brief},
+}
 """Column of `overview` to its heading."""
 HOW = (
     "Mean ± standard deviation over the seeds. Square brackets: 95 % t-interval of the difference "
@@ -237,9 +239,6 @@ def overview(world: ReportedComparison) -> pd.DataFrame:
         facts = {"arm": arm, "title": world.titles.get(arm, title(arm)), "seeds": counts[arm]}
         rows.append(facts | means | gaps)
     return pd.DataFrame(rows)
-
-
-_BASES = {"against": BASELINE, "over_vote": VOTE}
 
 
 def overview_table(world: ReportedComparison) -> TextTable:
@@ -337,14 +336,11 @@ class StepStudy:
         """Final pass@1 of every arm at every step size and at its own best, the null model last."""
         steps = sorted(unique(self.grid.rows, "step"))
         head = ["", *(f"step {step:g}" for step in steps), *_AT_BEST * self.several]
-        starts = {"No training": "pass_start", title(VOTE): "maj_start"}
-        scores = {
-            n: finite_mean(self.grid.rows, c) for n, c in starts.items() if c in self.grid.rows
-        }
-        rows = [
-            [name, *[mean_sd(score)] * len(steps), *["", mean_sd(score), "", ""] * self.several]
-            for name, score in scores.items()
-        ]
+        rows = []
+        for name, column in (("No training", "pass_start"), (title(VOTE), "maj_start")):
+            if column in self.grid.rows:
+                score = mean_sd(finite_mean(self.grid.rows, column))
+                rows.append([name, *[score] * len(steps), *["", score, "", ""] * self.several])
         rows += _lines(self.grid.rows, steps, "")
         rows += _lines(self.grid.null, steps, ", uncoupled problems")
         return TextTable(head, rows)

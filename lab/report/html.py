@@ -207,13 +207,8 @@ def library() -> Html:
     """The plotting library and the script that draws with it, to stand once below all figures."""
     # What a file of a figure looks like is said once, for the button and for `guard-report`.
     look = {"template": TEMPLATE.to_plotly_json(), "image": {"format": "svg", **COLUMN}}
-    return join(
-        [
-            packed(json.dumps(look), "plotly-look"),
-            stored(_plotly(), "plotly"),
-            tag("script", asset("report.js")),
-        ]
-    )
+    data = packed(json.dumps(look), "plotly-look"), stored(_plotly(), "plotly")
+    return join([*data, tag("script", asset("report.js"))])
 
 
 _POLICY = (

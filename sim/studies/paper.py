@@ -16,7 +16,7 @@ from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.settings import flattened, to_values
 from lab.compare.published import CELLS, GUARDS, PASS_AT_1, published_fate, setting_of
-from lab.figures import calibration_errors
+from lab.figures.outcomes import calibration_errors
 from lab.report.html import Drawing, check_page, figure_page, write_page
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED

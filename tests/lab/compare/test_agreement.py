@@ -14,7 +14,6 @@ from lab.compare.agreement import (
     mean_errors,
     mean_table,
     ranking_table,
-    rankings,
 )
 
 N, E = 5, 9
@@ -142,9 +141,7 @@ def test_arms_are_ranked_at_each_learning_rate(real, make_trace):
         run for arm, level in levels.items() for run in runs(make_trace, "sim", arm, level)
     ]
     table = lab.agreement(real + third, simulated)
-    (row,) = rankings(table).to_dict("records")
-    assert (row["lr"], row["prediction"], row["arms"]) == (1e-4, "measured", 3)
-    assert row["tau"] == pytest.approx(1 / 3)
-    assert list(ranking_table(table).lines())[1].split() == ["measured", "0.33"]
+    head, *rows = (line.split() for line in ranking_table(table).lines())
+    assert head[-1] == "0.0001" and rows == [["measured", "0.33"]]
     alone = ranking_table(lab.agreement(third, simulated))
     assert list(alone.lines())[1].split() == ["measured", "-"]
