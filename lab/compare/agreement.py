@@ -236,7 +236,10 @@ def _errors(
     own, other = predicted.get(source), real.get(arm)
     if own is None or other is None:
         return {}
-    gap = own - other
+    # Without a known fate there is no column of the accuracy.
+    own_N, other_N = (mean.get("accuracy", pd.Series(dtype=float)) for mean in (own, other))
+    shared = [*_CURVES, "fates"]
+    gap = own.loc[shared] - other.loc[shared]
     curve, match_rate, flip_rate = (float(np.sqrt((gap[name] ** 2).mean())) for name in _CURVES)
     values = {
         "final": abs(_final(gap)),
@@ -244,12 +247,12 @@ def _errors(
         "match_rate": match_rate,
         "flip_rate": flip_rate,
         "fates": float(gap["fates"].abs().mean()),
-        "r": _correlation(own["accuracy"].to_numpy(), other["accuracy"].to_numpy()),
+        "r": _correlation(np.asarray(own_N), np.asarray(other_N)),
     }
     base, real_base = predicted.get(BASELINE), real.get(BASELINE)
     if arm != BASELINE and base is not None and real_base is not None:
-        values["gain_predicted"] = _final(own - base)
-        values["gain"] = abs(values["gain_predicted"] - _final(other - real_base))
+        values["gain_predicted"] = _final(own) - _final(base)
+        values["gain"] = abs(values["gain_predicted"] - (_final(other) - _final(real_base)))
     return values
 
 

@@ -131,6 +131,15 @@ def test_mean_errors_and_text(real, make_trace):
 
 
 @pytest.mark.filterwarnings("error")
+def test_runs_too_short_for_fates_have_the_errors_of_their_curves(make_trace, monkeypatch):
+    monkeypatch.setitem(globals(), "E", 2)
+    real, simulated = runs(make_trace, "real", "ttrl", 0.5), runs(make_trace, "sim", "ttrl", 0.53)
+    own = cell(lab.agreement(real, simulated), "ttrl", "measured")
+    assert [own[n] for n in ("final", "curve", "flip_rate")] == pytest.approx([3, 3, 0])
+    assert np.isnan([own["fates"], own["r"]]).all()
+
+
+@pytest.mark.filterwarnings("error")
 def test_one_arm_has_no_rank():
     assert np.isnan(kendall_tau([0.5], [0.6]))
 
