@@ -82,10 +82,9 @@ class Report:
             print(f"left out: {one_line(item.reason)}", file=sys.stderr)
         if self.format == "html":
             _tell(worlds)
+        print(*written, sep="\n", end="\n" * bool(written))
         if self.figures is not None:
-            written += write_figures(figures(worlds, sweeps), self.figures)
-        for path in written:
-            print(path)
+            print(*write_figures(figures(worlds, sweeps), self.figures), sep="\n")
 
     def _target(self) -> Path | None:
         """Where the report goes, checked before the work; None for standard output."""
