@@ -15,9 +15,7 @@ from lab.base.arms import (
     BASELINE,
     CUSTOM,
     MATCHED,
-    NAMED_ARMS,
     OWN,
-    PERMUTED,
     WITH_RULES,
     Arm,
     arm,
@@ -26,6 +24,7 @@ from lab.base.arms import (
     title,
 )
 from lab.base.errors import UserError
+from lab.base.named_arms import NAMED_ARMS, PERMUTED
 
 Settings = TypeVar("Settings")
 """Those of a run, in either world: a dataclass with guard, labels, rule, `rule_options`,

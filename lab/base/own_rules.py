@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from guard_core.rules import RULES, Rule
-from lab.base.arms import CONTROLS, CUSTOM, NAMED_ARMS, VOTE
 from lab.base.errors import UserError, first_line
+from lab.base.named_arms import CONTROLS, CUSTOM, NAMED_ARMS, VOTE
 
 _LOADED: set[str] = set()
 

@@ -18,8 +18,9 @@ import pandas as pd
 from guard_core import Draws, Votes
 from guard_core.schedule import brake_factor, signal
 from lab.arm_settings import arm_of
-from lab.base.arms import BASELINE, OWN, PERMUTED, Arm
+from lab.base.arms import BASELINE, OWN, Arm
 from lab.base.errors import UserError
+from lab.base.named_arms import PERMUTED
 from lab.base.roles import roles_of
 from lab.base.settings import to_values
 from lab.measures import MEASURES

@@ -30,7 +30,6 @@ from lab.base.arms import (
     BASELINE,
     GUARD,
     MATCHED,
-    PERMUTED,
     REPLAYED,
     Arm,
     arm,
@@ -39,6 +38,7 @@ from lab.base.arms import (
 )
 from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
+from lab.base.named_arms import PERMUTED
 from lab.base.own_rules import load_rules
 from lab.base.settings import hint, readings, to_values
 from lab.measures import MEASURES
