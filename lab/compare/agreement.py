@@ -24,7 +24,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from lab.base.arms import BASELINE, title
-from lab.base.columns import TextTable, finite_mean, floats, groups, select, unique, where
+from lab.base.columns import Floats, TextTable, finite_mean, floats, groups, select, unique, where
 from lab.base.errors import UserError
 from lab.base.stats import Estimate, mean_sd, paired, with_interval
 from lab.compare.collection import MEASURED, Comparison, gather
@@ -146,59 +146,59 @@ def _name(simulated: Comparison) -> str:
     return MEASURED if growth is None else f"{MEASURED}, growth {growth:g}"
 
 
-def _runs(trace: Trace) -> pd.DataFrame:
-    """The finished runs of a cell, one row per replicate, in percent.
+Cell = dict[str, Floats]
+"""The finished runs of a cell, or their means, in percent: `replicate` (S,), each of `_CURVES`
+(S, epochs), `fates` (S, F) and `accuracy` (S, problems), the final label accuracy. The last two are
+NaN or without columns in runs that are too short for them."""
 
-    Columns are the epochs of each curve of `_CURVES`, `FATES` under `fates`, and the problems'
-    final label accuracy under `accuracy`; the last two are NaN in runs that are too short for them.
-    """
+
+def _runs(trace: Trace) -> Cell:
     table, found = dynamics(trace.visits, trace.evals), fates(trace.visits, partial=True)
-    curves = {
-        name: 100 * table.pivot(index="replicate", columns="epoch", values=name).iloc[:, 1:]
-        for name in _CURVES
-    }
-    final = 100 * found.pivot(index="replicate", columns="problem", values="fla")
-    shares = fate_shares(found)[list(FATES)]
-    runs = pd.concat(curves | {"fates": shares, "accuracy": final}, axis=1)
-    return runs[np.isfinite(sum(curve.iloc[:, -1] for curve in curves.values()))]
+    parts = {n: 100 * table.pivot(index="replicate", columns="epoch", values=n) for n in _CURVES}
+    replicate = parts[_CURVES[0]].index
+    parts = {name: curve.iloc[:, 1:] for name, curve in parts.items()}
+    parts["fates"] = fate_shares(found)[list(FATES)]
+    parts["accuracy"] = 100 * found.pivot(index="replicate", columns="problem", values="fla")
+    runs = {name: part.reindex(replicate).to_numpy(np.float64) for name, part in parts.items()}
+    complete = np.isfinite(sum(runs[name][:, -1] for name in _CURVES))
+    runs["replicate"] = replicate.to_numpy(np.float64)
+    return {name: values[complete] for name, values in runs.items()}
 
 
-def _mean(runs: pd.DataFrame, half: Sequence[int] | None = None) -> pd.Series | None:
+def _mean(runs: Cell, half: Sequence[int] | None = None) -> Cell | None:
     """The means over some replicates, over all if left out; None where there are none."""
-    own = runs if half is None else runs[runs.index.isin(half)]
-    return own.mean(skipna=False) if len(own) else None
+    own = np.isin(runs["replicate"], runs["replicate"] if half is None else half)
+    return {name: values[own].mean(axis=0) for name, values in runs.items()} if own.any() else None
 
 
-def _final(mean: pd.Series) -> float:
-    return float(mean["pass_at_1"].iloc[-1])
+def _final(mean: Cell) -> float:
+    return float(mean["pass_at_1"][-1])
 
 
-def _row(real: Comparison, runs: Mapping[str, pd.DataFrame], arm: str) -> dict[str, Any]:
+def _row(real: Comparison, runs: Mapping[str, Cell], arm: str) -> dict[str, Any]:
     """The columns that all predictions of a cell share."""
     task = real.task.removesuffix(f", step size {real.step_size or 0:g}")
     row: dict[str, Any] = {"task": task, "lr": real.step_size, "arm": arm}
-    row |= {"seeds": len(runs[arm]), "real": float(_finals(runs[arm]).mean())}
+    row |= {"seeds": len(runs[arm]["replicate"]), "real": float(_finals(runs[arm]).mean())}
     if (gain := _gain(runs, arm)) is not None:
         row |= {"gain_real": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
     return row
 
 
-def _gain(runs: Mapping[str, pd.DataFrame], arm: str) -> Estimate | None:
+def _gain(runs: Mapping[str, Cell], arm: str) -> Estimate | None:
     """The final pass@1 of an arm minus that of TTRL, over paired seeds; None without a pair."""
     if arm == BASELINE or BASELINE not in runs:
         return None
     return paired(_finals(runs[arm]), _finals(runs[BASELINE]))
 
 
-def _finals(runs: pd.DataFrame) -> pd.Series:
-    return pd.DataFrame(runs["pass_at_1"]).iloc[:, -1]
+def _finals(runs: Cell) -> pd.Series:
+    return pd.Series(runs["pass_at_1"][:, -1], runs["replicate"])
 
 
-def _compared(
-    real: Mapping[str, pd.DataFrame], predicted: Mapping[str, pd.DataFrame], arm: str
-) -> dict[str, Any]:
+def _compared(real: Mapping[str, Cell], predicted: Mapping[str, Cell], arm: str) -> dict[str, Any]:
     own, target = ({a: _mean(runs) for a, runs in both.items()} for both in (predicted, real))
-    values: dict[str, Any] = {"replicates": len(predicted[arm])}
+    values: dict[str, Any] = {"replicates": len(predicted[arm]["replicate"])}
     if (mean := own[arm]) is not None:
         values["predicted"] = _final(mean)
     values |= _errors(own, target, arm, arm)
@@ -209,10 +209,10 @@ def _compared(
 
 
 def _references(
-    runs: Mapping[str, pd.DataFrame], arms: Sequence[str]
+    runs: Mapping[str, Cell], arms: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     rng = np.random.default_rng(0)
-    replicates = sorted({int(r) for own in runs.values() for r in own.index})
+    replicates = sorted({int(r) for own in runs.values() for r in own["replicate"]})
     lines: dict[tuple[str, str], list[dict[str, float]]] = {}
     for _ in range(_SPLITS if len(replicates) > 1 else 0):
         halves = np.array_split(rng.permutation(replicates), 2)
@@ -228,26 +228,21 @@ def _references(
 
 
 def _errors(
-    predicted: Mapping[str, pd.Series | None],
-    real: Mapping[str, pd.Series | None],
-    source: str,
-    arm: str,
+    predicted: Mapping[str, Cell | None], real: Mapping[str, Cell | None], source: str, arm: str
 ) -> dict[str, float]:
     own, other = predicted.get(source), real.get(arm)
     if own is None or other is None:
         return {}
-    # Without a known fate there is no column of the accuracy.
-    own_N, other_N = (mean.get("accuracy", pd.Series(dtype=float)) for mean in (own, other))
-    shared = [*_CURVES, "fates"]
-    gap = own.loc[shared] - other.loc[shared]
-    curve, match_rate, flip_rate = (float(np.sqrt((gap[name] ** 2).mean())) for name in _CURVES)
+    curve, match_rate, flip_rate = (
+        float(np.sqrt(np.nanmean((own[name] - other[name]) ** 2))) for name in _CURVES
+    )
     values = {
-        "final": abs(_final(gap)),
+        "final": abs(_final(own) - _final(other)),
         "curve": curve,
         "match_rate": match_rate,
         "flip_rate": flip_rate,
-        "fates": float(gap["fates"].abs().mean()),
-        "r": _correlation(np.asarray(own_N), np.asarray(other_N)),
+        "fates": float(np.abs(own["fates"] - other["fates"]).mean()),
+        "r": _correlation(own["accuracy"], other["accuracy"]),
     }
     base, real_base = predicted.get(BASELINE), real.get(BASELINE)
     if arm != BASELINE and base is not None and real_base is not None:
