@@ -22,7 +22,8 @@ from lab.base.errors import UserError
 from lab.base.settings import flattened, to_values
 from lab.base.stats import Estimate, estimate, paired, with_interval
 from lab.compare.published import GUARDS
-from lab.figures import fate_bars, lost_votes, training_progress
+from lab.figures.outcomes import fate_bars
+from lab.figures.training import lost_votes, training_progress
 from lab.measures import measured, update_by_replicate
 from lab.measures.dynamics import dynamics, run_windows
 from lab.measures.fate import fates
@@ -211,12 +212,16 @@ def _points(value: Estimate) -> str:
 
 _FIGURES = ("progress", "fates", "lost")
 _CONFIG: Any = {"displaylogo": False, "responsive": True, "displayModeBar": False}
-_STYLE = Path(__file__).with_name("explore.css").read_text(encoding="utf-8")
+_STYLE, _SCRIPT = (
+    Path(__file__).with_name(name).read_text(encoding="utf-8")
+    for name in ("explore.css", "explore.js")
+)
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="data:,">{%css%}<style>STYLE</style></head>
-<body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>"""
+<body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}
+<script>SCRIPT</script></footer></body></html>"""
 _LONGEST = 100_000
 """Bytes of a request; those of the page have a few thousand."""
 
@@ -226,7 +231,7 @@ def make_app(base: SimConfig) -> Dash:
     app = Dash(
         "guard-sim explore", title="TTRL-Guard explorer", update_title="", serve_locally=True
     )
-    app.index_string = _PAGE.replace("STYLE", _STYLE)
+    app.index_string = _PAGE.replace("STYLE", _STYLE).replace("SCRIPT", _SCRIPT)
     app.layout = _layout(base)
     app.server.config["MAX_CONTENT_LENGTH"] = _LONGEST
     names = [*CHOICES, *(slider.element for slider in SLIDERS)]
@@ -305,8 +310,7 @@ def _layout(base: SimConfig) -> html.Div:
     populations = dcc.Dropdown(known, base.population, id="population", clearable=False)
     controls = [
         html.P(
-            f"Policy {base.policy}, {base.replicates} replicates. Move a slider, or type a number "
-            "and leave its box."
+            f"Policy {base.policy}, {base.replicates} replicates. Move a slider, or type a number."
         ),
         html.Div([html.Label("population", htmlFor="population"), populations]),
         html.Div(["guard as in ", switch], className="control"),

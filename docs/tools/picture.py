@@ -20,7 +20,7 @@ import plotly.graph_objects as go
 from lab.base.columns import where
 from lab.compare.collection import Comparison, gather
 from lab.compare.tables import metrics
-from lab.figures import fate_bars
+from lab.figures.outcomes import fate_bars
 from lab.figures.style import GREY, PURPLE, arm_style, arm_title, styled, translucent
 from lab.figures.training import training_window
 from lab.measures.dynamics import dynamics, run_windows, window_share

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,39 +40,6 @@ _CURVES = ("pass_at_1", "match_rate", "flip_rate")
 _SHARED = ("n_votes", "n_samples", "batch_size", "mini_batch", "epochs")
 """Settings in which a simulated run must agree with the real run that it predicts."""
 _SPLITS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """The finished runs of one cell: S seeds, E epochs, N problems; all in percent."""
-
-    replicates: list[int]
-    curves_SCE: Floats
-    fates_SF: Floats
-    accuracy_SN: Floats
-    """Final label accuracy of every problem; NaN, as the fates, in runs too short for them."""
-
-    def mean(self, half: Sequence[int] | None = None) -> _Mean | None:
-        """The means over some replicates, over all if left out; None where there are none."""
-        own = [s for s, r in enumerate(self.replicates) if half is None or r in half]
-        if not own:
-            return None
-        parts = (self.curves_SCE, self.fates_SF, self.accuracy_SN)
-        return _Mean(*(part[own].mean(axis=0) for part in parts))
-
-
-@dataclass(frozen=True, slots=True)
-class _Mean:
-    """The means of a cell over its seeds."""
-
-    curves_CE: Floats
-    fates_F: Floats
-    accuracy_N: Floats
-
-    @property
-    def final(self) -> float:
-        """The last pass@1."""
-        return float(self.curves_CE[0, -1])
 
 
 def agreement(real: Sequence[Trace], simulated: Sequence[Trace] | Trace) -> pd.DataFrame:
@@ -180,53 +146,61 @@ def _name(simulated: Comparison) -> str:
     return MEASURED if growth is None else f"{MEASURED}, growth {growth:g}"
 
 
-def _runs(trace: Trace) -> _Runs:
-    table = dynamics(trace.visits, trace.evals)
-    curves = [table.pivot(index="replicate", columns="epoch", values=name) for name in _CURVES]
-    curves_SCE = 100 * np.stack([curve.to_numpy(np.float64) for curve in curves], axis=1)[:, :, 1:]
-    complete = np.flatnonzero(np.isfinite(curves_SCE[:, :, -1].sum(axis=1)))
-    replicates, found = curves[0].index[complete], fates(trace.visits, partial=True)
-    final = found.pivot(index="replicate", columns="problem", values="fla").reindex(replicates)
-    shares = fate_shares(found).reindex(replicates)[list(FATES)]
-    return _Runs(
-        [int(replicate) for replicate in replicates],
-        curves_SCE[complete],
-        shares.to_numpy(np.float64),
-        100 * final.to_numpy(np.float64),
-    )
+Cell = dict[str, Floats]
+"""The finished runs of a cell, or their means, in percent: `replicate` (S,), each of `_CURVES`
+(S, epochs), `fates` (S, F) and `accuracy` (S, problems), the final label accuracy. The last two are
+NaN or without columns in runs that are too short for them."""
 
 
-def _row(real: Comparison, runs: Mapping[str, _Runs], arm: str) -> dict[str, Any]:
+def _runs(trace: Trace) -> Cell:
+    table, found = dynamics(trace.visits, trace.evals), fates(trace.visits, partial=True)
+    parts = {n: 100 * table.pivot(index="replicate", columns="epoch", values=n) for n in _CURVES}
+    replicate = parts[_CURVES[0]].index
+    parts = {name: curve.iloc[:, 1:] for name, curve in parts.items()}
+    parts["fates"] = fate_shares(found)[list(FATES)]
+    parts["accuracy"] = 100 * found.pivot(index="replicate", columns="problem", values="fla")
+    runs = {name: part.reindex(replicate).to_numpy(np.float64) for name, part in parts.items()}
+    complete = np.isfinite(sum(runs[name][:, -1] for name in _CURVES))
+    runs["replicate"] = replicate.to_numpy(np.float64)
+    return {name: values[complete] for name, values in runs.items()}
+
+
+def _mean(runs: Cell, half: Sequence[int] | None = None) -> Cell | None:
+    """The means over some replicates, over all if left out; None where there are none."""
+    own = np.isin(runs["replicate"], runs["replicate"] if half is None else half)
+    return {name: values[own].mean(axis=0) for name, values in runs.items()} if own.any() else None
+
+
+def _final(mean: Cell) -> float:
+    return float(mean["pass_at_1"][-1])
+
+
+def _row(real: Comparison, runs: Mapping[str, Cell], arm: str) -> dict[str, Any]:
     """The columns that all predictions of a cell share."""
-    own = runs[arm]
     task = real.task.removesuffix(f", step size {real.step_size or 0:g}")
     row: dict[str, Any] = {"task": task, "lr": real.step_size, "arm": arm}
-    row["seeds"] = len(own.replicates)
-    row["real"] = float(own.curves_SCE[:, 0, -1].mean()) if own.replicates else np.nan
+    row |= {"seeds": len(runs[arm]["replicate"]), "real": float(_finals(runs[arm]).mean())}
     if (gain := _gain(runs, arm)) is not None:
         row |= {"gain_real": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
     return row
 
 
-def _gain(runs: Mapping[str, _Runs], arm: str) -> Estimate | None:
+def _gain(runs: Mapping[str, Cell], arm: str) -> Estimate | None:
     """The final pass@1 of an arm minus that of TTRL, over paired seeds; None without a pair."""
     if arm == BASELINE or BASELINE not in runs:
         return None
     return paired(_finals(runs[arm]), _finals(runs[BASELINE]))
 
 
-def _finals(runs: _Runs) -> pd.Series:
-    return pd.Series(runs.curves_SCE[:, 0, -1], runs.replicates)
+def _finals(runs: Cell) -> pd.Series:
+    return pd.Series(runs["pass_at_1"][:, -1], runs["replicate"])
 
 
-def _compared(
-    real: Mapping[str, _Runs], predicted: Mapping[str, _Runs], arm: str
-) -> dict[str, Any]:
-    own = {name: runs.mean() for name, runs in predicted.items()}
-    target = {name: runs.mean() for name, runs in real.items()}
-    values: dict[str, Any] = {"replicates": len(predicted[arm].replicates)}
+def _compared(real: Mapping[str, Cell], predicted: Mapping[str, Cell], arm: str) -> dict[str, Any]:
+    own, target = ({a: _mean(runs) for a, runs in both.items()} for both in (predicted, real))
+    values: dict[str, Any] = {"replicates": len(predicted[arm]["replicate"])}
     if (mean := own[arm]) is not None:
-        values |= {"predicted": mean.final}
+        values["predicted"] = _final(mean)
     values |= _errors(own, target, arm, arm)
     gain = _gain(real, arm) if "gain_predicted" in values else None
     if gain is not None and not gain.within_noise:
@@ -235,45 +209,45 @@ def _compared(
 
 
 def _references(
-    runs: Mapping[str, _Runs], arms: Sequence[str]
+    runs: Mapping[str, Cell], arms: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     rng = np.random.default_rng(0)
-    replicates = sorted({r for own in runs.values() for r in own.replicates})
-    splits = [rng.permutation(replicates) for _ in range(_SPLITS if len(replicates) > 1 else 0)]
+    replicates = sorted({int(r) for own in runs.values() for r in own["replicate"]})
     lines: dict[tuple[str, str], list[dict[str, float]]] = {}
-    for order in splits:
-        halves = [half.tolist() for half in np.array_split(order, 2)]
-        own, other = ({a: r.mean(half) for a, r in runs.items()} for half in halves)
+    for _ in range(_SPLITS if len(replicates) > 1 else 0):
+        halves = np.array_split(rng.permutation(replicates), 2)
+        own, other = ({a: _mean(r, half.tolist()) for a, r in runs.items()} for half in halves)
         for arm in arms:
             for name, source in ((OTHER_HALF, arm), (COPY, BASELINE)):
                 lines.setdefault((arm, name), []).append(_errors(own, other, source, arm))
     for (arm, name), found in lines.items():
         table = pd.DataFrame(found)
-        if len(means := {str(column): finite_mean(table, str(column)) for column in table}):
+        if means := {str(column): finite_mean(table, str(column)) for column in table}:
             means.pop("gain_predicted", None)
             yield arm, {"prediction": name, **means}
 
 
 def _errors(
-    predicted: Mapping[str, _Mean | None], real: Mapping[str, _Mean | None], source: str, arm: str
+    predicted: Mapping[str, Cell | None], real: Mapping[str, Cell | None], source: str, arm: str
 ) -> dict[str, float]:
     own, other = predicted.get(source), real.get(arm)
     if own is None or other is None:
         return {}
-    squared_C = np.nanmean((own.curves_CE - other.curves_CE) ** 2, axis=1)
-    curve, match_rate, flip_rate = np.sqrt(squared_C).tolist()
+    curve, match_rate, flip_rate = (
+        float(np.sqrt(np.nanmean((own[name] - other[name]) ** 2))) for name in _CURVES
+    )
     values = {
-        "final": abs(own.final - other.final),
+        "final": abs(_final(own) - _final(other)),
         "curve": curve,
         "match_rate": match_rate,
         "flip_rate": flip_rate,
-        "fates": float(np.abs(own.fates_F - other.fates_F).mean()),
-        "r": _correlation(own.accuracy_N, other.accuracy_N),
+        "fates": float(np.abs(own["fates"] - other["fates"]).mean()),
+        "r": _correlation(own["accuracy"], other["accuracy"]),
     }
     base, real_base = predicted.get(BASELINE), real.get(BASELINE)
     if arm != BASELINE and base is not None and real_base is not None:
-        values["gain_predicted"] = own.final - base.final
-        values["gain"] = abs(values["gain_predicted"] - (other.final - real_base.final))
+        values["gain_predicted"] = _final(own) - _final(base)
+        values["gain"] = abs(values["gain_predicted"] - (_final(other) - _final(real_base)))
     return values
 
 
@@ -281,22 +255,6 @@ def _correlation(first_N: NDArray[np.float64], second_N: NDArray[np.float64]) ->
     if not min(first_N.size, second_N.size) or not min(first_N.std(), second_N.std()) > 0:
         return float("nan")
     return float(np.corrcoef(first_N, second_N)[0, 1])
-
-
-def rankings(table: pd.DataFrame) -> pd.DataFrame:
-    """Return how well each prediction ranks the arms by final pass@1, at each learning rate.
-
-    Returns:
-        One row per task, learning rate and prediction with numbers of its own: task, lr,
-        prediction, arms (their number) and tau (Kendall's tau-b between predicted and real final
-        pass@1: 1 for the same order, -1 for the opposite one, NaN for fewer than two arms).
-    """
-    both = np.isfinite(floats(table, "real") + floats(table, "predicted"))
-    rows = []
-    for key, part in groups(select(table, both), ["task", "lr", "prediction"]):
-        tau = kendall_tau(floats(part, "predicted"), floats(part, "real"))
-        rows.append([*key, len(part), tau])
-    return pd.DataFrame(rows, columns=["task", "lr", "prediction", "arms", "tau"])
 
 
 def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
@@ -347,9 +305,13 @@ def mean_table(table: pd.DataFrame) -> TextTable:
 def ranking_table(table: pd.DataFrame) -> TextTable:
     """Kendall's tau of the arms by predicted and real final pass@1, means over the problem sets.
 
-    A dash is where all arms end alike.
+    1 is the same order, -1 the opposite one; a dash is where all arms end alike.
     """
-    found = rankings(table)
+    both = np.isfinite(floats(table, "real") + floats(table, "predicted"))
+    keys, taus_of = ["task", "lr", "prediction"], []
+    for key, part in groups(select(table, both), keys):
+        taus_of.append((*key, kendall_tau(floats(part, "predicted"), floats(part, "real"))))
+    found = pd.DataFrame(taus_of, columns=[*keys, "tau"])
     lrs = sorted(unique(found, "lr"))
     rows = []
     for (name,), part in groups(found, ["prediction"]):

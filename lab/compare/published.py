@@ -105,12 +105,8 @@ FATES: dict[tuple[str, str, str], Shares] = {
     (QWEN, AIME25, "ttrl"): (3.3, 0.0, 0.0, 13.3, 76.7),
     (QWEN, AIME25, "guard"): (0.0, 3.3, 3.3, 20.0, 73.3),
 }
-"""(model, data set, method) to the printed shares, `tab:full_fates`."""
-
-TOTAL_DEG: dict[tuple[str, str, str], float] = {
-    key: round(shares[0] + shares[1], 1) for key, shares in FATES.items()
-}
-"""The printed TotalDeg, which everywhere is the sum of its two printed parts."""
+"""(model, data set, method) to the printed shares, `tab:full_fates`. The printed TotalDeg is
+everywhere the sum of its two printed parts."""
 
 _PRINTED = 0.05 + ROUNDING
 """Largest error of a number that is printed with one digit."""
@@ -139,12 +135,9 @@ def setting_of(task: str) -> Setting | None:
 
 def published_fate(setting: Setting, method: str, fate: str) -> float | None:
     """Printed percent of a fate of `CELLS`, or of `TOTAL`; None where nothing is printed."""
-    key = (setting.model, setting.data, method)
-    if fate == TOTAL:
-        return TOTAL_DEG.get(key)
-    if key not in FATES or fate not in CELLS:
-        return None
-    return FATES[key][CELLS.index(fate)]
+    shares = FATES.get((*setting, method), ())
+    known = dict(zip(CELLS, shares, strict=False))
+    return known.get(fate) if fate != TOTAL or not shares else round(sum(shares[:2]), 1)
 
 
 def is_whole(share: float, n_problems: int) -> bool:
@@ -178,14 +171,14 @@ def most_accuracy(shares: Shares, always_wrong: float = 0.5) -> float:
 
 def note_on_pass(setting: Setting, method: str) -> str:
     """Footnote on a printed pass@1; empty if there is none."""
-    value = PASS_AT_1.get((setting.model, setting.data, method))
+    value = PASS_AT_1.get((*setting, method))
     if value is None:
         return ""
     if setting.data == AVERAGE:
         mean = sum(PASS_AT_1[setting.model, data, method] for data in DATA_SETS) / len(DATA_SETS)
         wrong = abs(mean - value) > _PRINTED
         return f"the four printed cells have the mean {mean:.3f}" if wrong else ""
-    shares = FATES.get((setting.model, setting.data, method))
+    shares = FATES.get((*setting, method))
     if shares is None:
         return ""
     stayed, allowed = most_accuracy(shares, 0.15), most_accuracy(shares)
@@ -231,7 +224,7 @@ def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         ours |= {arm: floats(metrics_of(found, arm), "pass_final") for arm in comparison.arms}
         printed = [m for model, data, m in PASS_AT_1 if Setting(model, data) == setting]
         for method in dict.fromkeys([*ours, *printed]):
-            value = PASS_AT_1.get((setting.model, setting.data, method))
+            value = PASS_AT_1.get((*setting, method))
             note = note_on_pass(setting, method)
             rows.append(_row(comparison, method, ours.get(method, np.empty(0)), value, note))
     return pd.DataFrame(rows, columns=["world", "task", "model", "data", "method", *NUMBERS])

@@ -155,7 +155,7 @@ def _guard(comparison: Comparison, table: pd.DataFrame) -> Finding:
 
 def _rival(table: pd.DataFrame) -> Finding:
     name = f"What the best simple rival saves beyond {title(GUARD)}"
-    there = [arm for arm in RIVALS if arm in _arms(table)]
+    there = [arm for arm in RIVALS if arm in table.index.unique("arm")]
     if lacking := _lacking(table, GUARD) or ("" if there else _lacking(table, *RIVALS)):
         return Finding("rival", name, (), lacking)
     guard = metrics_of(table, GUARD)
@@ -183,10 +183,7 @@ def _saved(first: pd.DataFrame, against: pd.DataFrame) -> tuple[Quantity, ...]:
     """Return how much less an arm degrades and how much more it scores; above zero is better."""
     fewer = paired(pd.Series(against["TotalDeg"]), pd.Series(first["TotalDeg"]))
     higher = paired(pd.Series(first["pass_final"]), pd.Series(against["pass_final"]))
-    return (
-        _quantity("TotalDeg saved", fewer),
-        _quantity("final pass@1 gained", higher),
-    )
+    return _quantity("TotalDeg saved", fewer), _quantity("final pass@1 gained", higher)
 
 
 def _quantity(label: str, value: Estimate) -> Quantity:
@@ -197,12 +194,8 @@ def _quantity(label: str, value: Estimate) -> Quantity:
     return Quantity(label, value, f"{label} {numbers}, {shown}")
 
 
-def _arms(table: pd.DataFrame) -> list[str]:
-    return list(table.index.unique("arm"))
-
-
 def _lacking(table: pd.DataFrame, *arms: str) -> str:
-    missing = [title(arm) for arm in arms if arm not in _arms(table)]
+    missing = [title(arm) for arm in arms if arm not in table.index.unique("arm")]
     return f"no run of {' or '.join(missing)}" if missing else ""
 
 
@@ -305,11 +298,8 @@ def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str) -> dict[str, object]
     own = where(best, arm=arm)
     grid = unique(where(rows, arm=arm), "step")
     steps = sorted(unique(own, "step"))
-    found: dict[str, Estimate] = {
-        name: estimate(floats(own, name)) for name in SHOWN if name not in ("against", "vote")
-    }
-    found["against"] = difference(best, arm, BASELINE, METRIC)
-    found["vote"] = difference(best, arm, VOTE, METRIC)
+    bases = {"against": BASELINE, "vote": VOTE}
+    gaps = {name: difference(best, arm, base, METRIC) for name, base in bases.items()}
     norm = floats(where(best, arm=BASELINE), "update_norm")
     moved = float(norm.mean()) if len(norm) else np.nan
     return {
@@ -317,7 +307,7 @@ def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str) -> dict[str, object]
         "n": len(own),
         "steps": ", ".join(f"{step:g}" for step in steps if trains(arm)),
         "edge": ", ".join(side for *_, side in edges(own, "step", grid) if trains(arm)),
-        **{name: found[name] for name in SHOWN},
+        **{name: gaps.get(name) or estimate(floats(own, name)) for name in SHOWN},
         "update": float(floats(own, "update_norm").mean()) / moved if moved else np.nan,
         "seconds": estimate(floats(own, "seconds")).mean,
     }

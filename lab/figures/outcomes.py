@@ -243,13 +243,8 @@ def swept(rows: pd.DataFrame, axis: str, metric: Metric) -> go.Figure:
 WIDE = 20
 """Largest by smallest value of a setting from which on its axis is logarithmic."""
 
-_PHASE_COLOURS = dict(
-    zip(
-        (*PHASES.values(), OTHER),
-        (SKY, VERMILLION, GREEN, ORANGE, BLUE, PURPLE, PALE),
-        strict=True,
-    )
-)
+_COLOURS = (SKY, VERMILLION, GREEN, ORANGE, BLUE, PURPLE, PALE)
+_PHASE_COLOURS = dict(zip((*PHASES.values(), OTHER), _COLOURS, strict=True))
 _PHASE_PATTERNS = {"Reading answers": "/", "Guard": "x", "Handing over weights": "."}
 
 

@@ -13,7 +13,6 @@ from lab.base.columns import (
     Bools,
     Floats,
     Ints,
-    finite_mean,
     flags,
     floats,
     group_mean,
@@ -24,7 +23,7 @@ from lab.base.columns import (
 from lab.base.errors import UserError
 from lab.measures.fate import LOST, histories, of_fate
 from lab.measures.problems import PAPER_FATES
-from lab.trace.schema import ROUTES
+from lab.trace.schema import ROUTES, names
 
 ROUTE_COLUMNS = {code: f"route_{name.lower().replace(' ', '_')}" for code, name in ROUTES.items()}
 """Route code to the column of its share."""
@@ -36,10 +35,6 @@ _GUARD_COLUMNS = (
     "minority_share", *ROUTE_COLUMNS.values(),
 )  # fmt: skip
 """Undefined before training: no visit has been made, so no guard has spoken."""
-_NEEDED = (
-    "replicate", "epoch", "visit", "problem", "flipped", "flip_rate", "match_rate", "route",
-    "weight", "beta", "n_minority", "skipped", "label_accuracy", "label_correct",
-)  # fmt: skip
 
 
 def dynamics(
@@ -68,7 +63,7 @@ def dynamics(
     Raises:
         UserError: a column is missing, or there are no visits.
     """
-    require(visits, _NEEDED, "dynamics")
+    require(visits, names("visits", required=True), "dynamics")
     if visits.empty:
         raise UserError("dynamics: there are no visits; give a run that has trained")
     tables = [visits]
@@ -204,20 +199,17 @@ def window_width(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     It is competitive while it holds a quarter of the votes.
 
     Returns:
-        One row per replicate that has such problems: replicate, window (mean over them, 0 to 1),
-        n_problems.
+        One row per replicate that has such problems: replicate, window (mean over them, 0 to 1).
     """
     needed = ("replicate", "problem", "visit", "label_accuracy", "correct_competitive")
     require(visits, needed, "extinction window")
     known = np.isfinite(floats(visits, "label_accuracy"))
     found = histories(visits, known & of_fate(visits, fates, PAPER_FATES))
-    within = np.arange(len(found.order)) - np.repeat(found.start, found.length)
-    place = np.where(flags(visits, "correct_competitive")[found.order], within + 1, 0)
+    place = np.where(flags(visits, "correct_competitive")[found.order], found.visit + 1, 0)
     last = np.maximum.reduceat(place, found.start) if len(found.start) else place
     replicate = visits["replicate"].to_numpy()[found.order[found.start]]
     own = pd.DataFrame({"replicate": replicate, "window": last / found.length})
-    grouped = own.groupby("replicate", as_index=False)
-    return grouped.agg(window=("window", "mean"), n_problems=("window", "count"))
+    return own.groupby("replicate", as_index=False).mean()
 
 
 PHASES = {
@@ -278,12 +270,8 @@ def _seconds(steps: pd.DataFrame, arm: str) -> pd.DataFrame | None:
             f"overhead: {arm}, replicate {one} has no step after {WARM_UP} of warm-up; train longer"
         )
     names = PHASES | {"seconds_step": STEP}
-    runs = list(warm.reindex(columns=["replicate", *names]).groupby("replicate"))
-    means = pd.DataFrame(
-        {name: [finite_mean(own, column) for _, own in runs] for column, name in names.items()},
-        pd.Index([replicate for replicate, _ in runs], name="replicate"),
-    )
-    means = means.fillna(0.0)  # a phase that was not there at all took no time
+    means = warm.reindex(columns=["replicate", *names]).groupby("replicate").mean()
+    means = means.rename(columns=names).fillna(0.0)  # a phase that was not there took no time
     # Phases may overlap by a rounding of the clock: the rest is never negative.
     rest = means[STEP] - sum(means[name] for name in PHASES.values())
     means.insert(len(PHASES), OTHER, rest.clip(lower=0.0))

@@ -50,6 +50,16 @@ class Histories(NamedTuple):
         """(histories,) last place of each history."""
         return self.start + self.length - 1
 
+    @property
+    def number(self) -> NDArray[np.intp]:
+        """(rows,) number of the history at each place, from 0."""
+        return np.repeat(np.arange(len(self.start)), self.length)
+
+    @property
+    def visit(self) -> NDArray[np.intp]:
+        """(rows,) visits of the history before each place."""
+        return np.arange(len(self.order)) - np.repeat(self.start, self.length)
+
 
 def fates(visits: pd.DataFrame, *, partial: bool = False) -> pd.DataFrame:
     """The fate of every problem in every replicate.

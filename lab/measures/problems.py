@@ -29,15 +29,12 @@ from lab.base.columns import (
 from lab.base.errors import UserError
 from lab.base.stats import auroc_of_runs, percentile_interval, resample_counts
 from lab.measures.fate import LOST, histories, of_fate
+from lab.trace.schema import names as columns_of
 from lab.trace.trace import Trace
 
 Kind = Literal["correct", "label", "answer", "other", "unparseable"]
 TOP = 6
 """Answers that get an area of their own if nothing else is asked for."""
-_NEEDED = (
-    "replicate", "problem", "visit", "n_votes", "n_unparseable", "label", "match_rate",
-    "label_accuracy", "label_correct", "flip_rate", "weight", "route", "flipped",
-)  # fmt: skip
 
 
 def problem_life(visits: pd.DataFrame, replicate: int, problem: int) -> pd.DataFrame:
@@ -46,7 +43,7 @@ def problem_life(visits: pd.DataFrame, replicate: int, problem: int) -> pd.DataF
     Raises:
         UserError: the problem was never visited.
     """
-    require(visits, _NEEDED, "problem's life")
+    require(visits, columns_of("visits", required=True), "problem's life")
     own = where(visits, replicate=replicate, problem=problem)
     if own.empty:
         raise UserError(
@@ -173,21 +170,18 @@ def scissor(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     Problems without a known true answer are left out.
 
     Returns:
-        One row per replicate and third (1, 2, 3): `n_problems`; `n_wrong`, those of them with a
-        wrong label in this third; `below_half`, the share of these whose wrong label's mean match
-        rate is below 0.5; `survival`, 1 - the mean of these match rates; `visits` and `wins`,
-        visits per problem and those at which the correct answer is the label. All as shares or
-        counts of visits, NaN where no problem is left to take a mean of.
+        One row per replicate and third (1, 2, 3): `below_half`, the share of the problems with a
+        wrong label in this third whose wrong label's mean match rate is below 0.5; `survival`, 1 -
+        the mean of these match rates; `wins`, visits per problem at which the correct answer is the
+        label. NaN where no problem is left to take a mean of.
     """
     require(visits, NEEDED, "scissor")
     require(fates, ("replicate", "problem", "fate"), "scissor")
     known = np.isfinite(floats(visits, "label_accuracy"))
     found = histories(visits, known & of_fate(visits, fates, PAPER_FATES))
     rows, n_histories = found.order, len(found.start)
-    history = np.repeat(np.arange(n_histories), found.length)
-    place = np.arange(len(rows)) - np.repeat(found.start, found.length)
     # One cell per history and third, in that order.
-    cell = history * THIRDS + place * THIRDS // np.repeat(found.length, found.length)
+    cell = found.number * THIRDS + found.visit * THIRDS // found.length[found.number]
     replicates = np.unique(ints(visits, "replicate"))
     own = np.searchsorted(replicates, ints(visits, "replicate")[rows[found.start]])
     group = np.repeat(own * THIRDS, THIRDS) + np.tile(np.arange(THIRDS), n_histories)
@@ -198,22 +192,15 @@ def scissor(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     is_wrong = ~correct & (ints(sorted_visits, "label") >= 0)
     rate = np.where(is_wrong, floats(sorted_visits, "match_rate"), np.nan)
     wrong = group_mean(rate, cell, n_cells)
-    has_wrong = np.isfinite(wrong)
-
-    def mean(values: Floats | Ints) -> Floats:
-        """Over the problems of each replicate and third."""
-        return group_mean(values.astype(np.float64), group, n_groups)
-
+    low = np.where(np.isfinite(wrong), wrong < 0.5 - ROUNDING, np.nan)
+    wins = np.bincount(cell[correct], minlength=n_cells).astype(np.float64)
     return pd.DataFrame(
         {
             "replicate": np.repeat(replicates, THIRDS),
             "third": np.tile(np.arange(1, THIRDS + 1), len(replicates)),
-            "n_problems": np.bincount(group, minlength=n_groups),
-            "n_wrong": np.bincount(group[has_wrong], minlength=n_groups),
-            "below_half": mean(np.where(has_wrong, wrong < 0.5 - ROUNDING, np.nan)),
-            "survival": 1 - mean(wrong),
-            "visits": mean(np.bincount(cell, minlength=n_cells)),
-            "wins": mean(np.bincount(cell[correct], minlength=n_cells)),
+            "below_half": group_mean(low, group, n_groups),
+            "survival": 1 - group_mean(wrong, group, n_groups),
+            "wins": group_mean(wins, group, n_groups),
         }
     )
 
@@ -244,10 +231,7 @@ class AtStake(NamedTuple):
 
 
 def lost_problem_auroc(
-    visits: pd.DataFrame,
-    fates: pd.DataFrame,
-    rng: np.random.Generator,
-    at: Sequence[int] = (),
+    visits: pd.DataFrame, fates: pd.DataFrame, rng: np.random.Generator
 ) -> pd.DataFrame:
     """AUROC of scores of votes alone, for lost against kept problems of one run.
 
@@ -258,25 +242,20 @@ def lost_problem_auroc(
     Args:
         visits: a trace's visits, visit 0 included.
         rng: deals the folds and draws the bootstrap.
-        at: visits; those of `VISITS` that the run has if left out.
 
     Returns:
-        One row per visit and score of `SCORES`: visit, score, auroc, low, high; `gain`, `gain_low`,
-        `gain_high`, the predictor's AUROC minus this score's; n_lost, n_kept. NaN without both.
+        One row per visit of `VISITS` that the run has, and score of `SCORES`: visit, score, auroc,
+        low, high, n_lost, n_kept. NaN without both.
 
     Raises:
-        UserError: no problem is at stake, a visit lies outside the run, or there are fewer than
-            two replicates.
+        UserError: no problem is at stake, or there are fewer than two replicates.
 
     Example:
         >>> trace = sim.simulate(sim.SimConfig(replicates=4))
         >>> lost_problem_auroc(trace.visits, lab.fates(trace.visits), np.random.default_rng(0))
     """
     stake = at_stake(visits, fates)
-    last = stake.votes["label"].shape[1] - 1
-    at = tuple(at) or tuple(t for t in VISITS if t <= last)
-    if outside := [t for t in at if not 1 <= t <= last]:
-        raise UserError(f"prediction: visit {outside[0]}: the run has visits 1 to {last}")
+    at = [t for t in VISITS if t < stake.votes["label"].shape[1]]
     numbers, run_S = np.unique(stake.replicate_S, return_inverse=True)
     scores_TS = _scores(stake, at, list(_deal(len(numbers), run_S, rng)))
     draws_BR = resample_counts(len(numbers), _RESAMPLES, rng)
@@ -286,19 +265,12 @@ def lost_problem_auroc(
     for place, t in enumerate(at):
         there = np.isfinite(scores_TS["mr"][place])
         lost, run = stake.lost_S[there], run_S[there]
-        found = {
-            name: auroc_of_runs(score_TS[place, there], lost, run, weights_BR)
-            for name, score_TS in scores_TS.items()
-        }
-        counts = {"n_lost": int(lost.sum()), "n_kept": int((~lost).sum())}
-        for name, values in found.items():
-            gains = found["votes"] - values
-            row = {"visit": t, "score": name, "auroc": float(values[0])}
-            row["low"], row["high"] = percentile_interval(values[1:])
-            row["gain"] = float(gains[0])
-            row["gain_low"], row["gain_high"] = percentile_interval(gains[1:])
-            rows.append(row | counts)
-    return pd.DataFrame(rows)
+        counts = int(lost.sum()), int((~lost).sum())
+        for name, score_TS in scores_TS.items():
+            values = auroc_of_runs(score_TS[place, there], lost, run, weights_BR)
+            rows.append((t, name, float(values[0]), *percentile_interval(values[1:]), *counts))
+    columns = ["visit", "score", "auroc", "low", "high", "n_lost", "n_kept"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def flip_rate_in_time(visits: pd.DataFrame, fates: pd.DataFrame) -> float:

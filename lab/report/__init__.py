@@ -5,21 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from lab.base.errors import UserError, one_line
-from lab.base.files import check_folders, check_new_folder, whole
+from lab.base.files import check_folders, check_new_folder, check_parent, unwritable
 from lab.options import POSITIONAL
 
 if TYPE_CHECKING:
-    from lab.compare.collection import Skipped
     from lab.report.digest import ReportedComparison
-    from lab.report.sweeps import ReportedSweep
-
-    _Found = tuple[list[ReportedComparison], list[ReportedSweep]]
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ class Report:
     """Overwrite a file that is not a report."""
 
     def run(self) -> None:
-        """Write the page; print its path and the numbers that matter."""
+        """Write the report; print where it is and, with the page, the numbers that matter."""
         check_folders(self.folders)  # before the imports, which take most of a second
         # Reading and drawing need pandas and plotly, which --help does not.
         # The matrices are small: threads of a linear-algebra library only wait for each other.
@@ -56,72 +52,76 @@ class Report:
             os.environ.setdefault(f"{library}_NUM_THREADS", "1")
         # Figures are many small objects and no garbage: looking for it takes a tenth of the time.
         gc.set_threshold(100_000, 50, 100)
-        if self.figures is not None:
-            from lab.figures.files import check_exporter
-
-            check_exporter()
-            check_new_folder(self.figures)
-        write = {"html": self._page, "md": self._markdown, "csv": self._tables}
-        worlds, sweeps = write[self.format]()
-        if self.figures is not None:
-            from lab.figures.files import write_figures
-            from lab.report.export import figures
-
-            for path in write_figures(figures(worlds, sweeps), self.figures):
-                print(path)
-
-    def _page(self) -> _Found:
-        from lab.report.digest import HEADING, step_studies
-        from lab.report.page import write_report
-
-        path, worlds, sweeps, skipped = write_report(self.folders, self.output, force=self.force)
-        _tell(skipped)
-        said = [(w.name, [*w.notes, *(f.text for f in w.findings if f.parts)]) for w in worlds]
-        said += [(f"{HEADING}: {study.name}", study.words()) for study in step_studies(worlds)]
-        for name, lines in said:
-            print(one_line(name), *(f"  {one_line(line)}" for line in lines), sep="\n")
-        print(path)
-        return worlds, sweeps
-
-    def _markdown(self) -> _Found:
-        from lab.report.markdown import markdown
-
-        worlds, sweeps = self._read()
-        text = markdown(worlds, [(sweep.name, sweep.table) for sweep in sweeps])
-        if self.output is None:
-            print(text, end="")
-            return worlds, sweeps
-        if self.output.exists() and not self.force:
-            raise UserError(f"{self.output}: exists already; choose another -o or add --force")
-        with whole(self.output) as temporary:
-            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-        print(self.output)
-        return worlds, sweeps
-
-    def _tables(self) -> _Found:
-        from lab.report.export import write_tables
-
-        if self.output is None:
-            raise UserError("--format csv writes several files; add -o FOLDER, a new folder")
-        check_new_folder(self.output)
-        worlds, sweeps = self._read()
-        for path in write_tables(worlds, sweeps, self.output):
-            print(path)
-        return worlds, sweeps
-
-    def _read(self) -> _Found:
+        from lab.figures.files import check_exporter, write_figures
         from lab.report.digest import read
+        from lab.report.export import figures, write_tables
+        from lab.report.html import write_page
+        from lab.report.markdown import markdown
+        from lab.report.page import page
         from lab.report.sweeps import read_sweeps
 
+        if self.figures is not None:
+            check_exporter()
+            check_new_folder(self.figures)
+        target = self._target()
         worlds, skipped = read(self.folders)
         sweeps, damaged = read_sweeps(self.folders)
-        _tell([*skipped, *damaged])
-        return worlds, sweeps
+        skipped += damaged
+        written = [] if target is None else [target]
+        if target is not None and self.format == "csv":
+            written = write_tables(worlds, sweeps, target)
+        else:
+            tables = [(sweep.name, sweep.table) for sweep in sweeps]
+            is_page = self.format == "html"
+            text = page(worlds, skipped, sweeps) if is_page else markdown(worlds, tables)
+            if target is None:
+                print(text, end="")
+            else:
+                write_page(target, text)
+        for item in skipped:
+            print(f"left out: {one_line(item.reason)}", file=sys.stderr)
+        if self.format == "html":
+            _tell(worlds)
+        print(*written, sep="\n", end="\n" * bool(written))
+        if self.figures is not None:
+            print(*write_figures(figures(worlds, sweeps), self.figures), sep="\n")
+
+    def _target(self) -> Path | None:
+        """Where the report goes, checked before the work; None for standard output."""
+        from lab.report.html import is_made_by
+        from lab.report.page import GENERATOR
+
+        if self.format == "csv":
+            if self.output is None:
+                raise UserError("--format csv writes several files; add -o FOLDER, a new folder")
+            check_new_folder(self.output)
+            return self.output
+        if self.format == "md" and self.output is None:
+            return None
+        target = self.output or self.folders[0] / "report.html"
+        try:
+            if target.is_dir():
+                raise UserError(f"{target}: is a folder; give the name of a file")
+            check_parent(target)
+            there = target.exists()
+            own = there and self.format == "html" and is_made_by(target, GENERATOR)
+            if there and not (own or self.force):
+                raise UserError(
+                    f"{target}: exists and is not a report; choose another -o or add --force to "
+                    "replace it"
+                )
+        except OSError as error:
+            raise unwritable(target, error) from error
+        return target
 
 
-def _tell(skipped: Iterable[Skipped]) -> None:
-    for item in skipped:
-        print(f"left out: {one_line(item.reason)}", file=sys.stderr)
+def _tell(worlds: Sequence[ReportedComparison]) -> None:
+    from lab.report.digest import HEADING, step_studies
+
+    said = [(w.name, [*w.notes, *(f.text for f in w.findings if f.parts)]) for w in worlds]
+    said += [(f"{HEADING}: {study.name}", study.words()) for study in step_studies(worlds)]
+    for name, lines in said:
+        print(one_line(name), *(f"  {one_line(line)}" for line in lines), sep="\n")
 
 
 COMMANDS, ABOUT = {"": Report}, ""

@@ -145,17 +145,22 @@ def _unread(table: pd.DataFrame, titles: dict[str, str]) -> Iterator[str]:
 
 
 def _too_short(comparison: Comparison, titles: dict[str, str]) -> Iterator[str]:
+    """Yield what lacks fates, one line for all arms that lack them alike."""
+    lacking: dict[tuple[str, str], list[str]] = {}
     for arm, trace in comparison.traces.items():
         known = np.isfinite(floats(trace.visits, "label_accuracy"))
         replicate = ints(trace.visits, "replicate")
         short = np.setdiff1d(replicate[known], ints(comparison.fates(arm), "replicate"))
         if len(short):
             fewest = fewest_visits(select(trace.visits, known & np.isin(replicate, short)))
-            seeds = dict.fromkeys(comparison.pairs[place][0] for place in short)
-            yield (
-                f"{titles[arm]}, seed {', '.join(map(str, seeds))}: a problem has "
-                f"{counted(fewest, 'visit')} so far; {NEED_FATES} need {MIN_VISITS}"
-            )
+            seeds = dict.fromkeys(str(comparison.pairs[place][0]) for place in short)
+            alike = ", ".join(seeds), counted(fewest, "visit")
+            lacking.setdefault(alike, []).append(titles[arm])
+    for (seeds, visits), names in lacking.items():
+        yield (
+            f"{', '.join(names)}, seed {seeds}: a problem has {visits} so far; {NEED_FATES} need "
+            f"{MIN_VISITS}"
+        )
 
 
 def _dynamics(comparison: Comparison) -> pd.DataFrame:
@@ -199,10 +204,12 @@ def windows(world: ReportedComparison) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-_AGAINST = f"minus {title(BASELINE)} (points)"
-_OVER_VOTE = f"minus the {title(VOTE).lower()} (points)"
-_COLUMNS = {"pass_start": "", "pass_final": "", "against": _AGAINST, "over_vote": _OVER_VOTE}
-_COLUMNS |= {metric.name: metric.brief for metric in METRICS if metric.brief}
+_BASES = {"against": BASELINE, "over_vote": VOTE}
+_COLUMNS = {
+    **{"pass_start": "", "pass_final": "", "against": f"minus {title(BASELINE)} (points)"},
+    "over_vote": f"minus the {title(VOTE).lower()} (points)",
+    **{metric.name: metric.brief for metric in METRICS if metric.brief},
+}
 """Column of `overview` to its heading."""
 HOW = (
     "Mean ± standard deviation over the seeds. Square brackets: 95 % t-interval of the difference "
@@ -232,9 +239,6 @@ def overview(world: ReportedComparison) -> pd.DataFrame:
         facts = {"arm": arm, "title": world.titles.get(arm, title(arm)), "seeds": counts[arm]}
         rows.append(facts | means | gaps)
     return pd.DataFrame(rows)
-
-
-_BASES = {"against": BASELINE, "over_vote": VOTE}
 
 
 def overview_table(world: ReportedComparison) -> TextTable:
@@ -332,14 +336,11 @@ class StepStudy:
         """Final pass@1 of every arm at every step size and at its own best, the null model last."""
         steps = sorted(unique(self.grid.rows, "step"))
         head = ["", *(f"step {step:g}" for step in steps), *_AT_BEST * self.several]
-        starts = {"No training": "pass_start", title(VOTE): "maj_start"}
-        scores = {
-            n: finite_mean(self.grid.rows, c) for n, c in starts.items() if c in self.grid.rows
-        }
-        rows = [
-            [name, *[mean_sd(score)] * len(steps), *["", mean_sd(score), "", ""] * self.several]
-            for name, score in scores.items()
-        ]
+        rows = []
+        for name, column in (("No training", "pass_start"), (title(VOTE), "maj_start")):
+            if column in self.grid.rows:
+                score = mean_sd(finite_mean(self.grid.rows, column))
+                rows.append([name, *[score] * len(steps), *["", score, "", ""] * self.several])
         rows += _lines(self.grid.rows, steps, "")
         rows += _lines(self.grid.null, steps, ", uncoupled problems")
         return TextTable(head, rows)

@@ -23,7 +23,7 @@ from lab.report.digest import (
 )
 from lab.report.html import Drawing
 from lab.report.predictions import predictions
-from lab.report.sections import SECTIONS, first, named
+from lab.report.sections import SECTIONS, first
 from lab.report.sweeps import ReportedSweep
 
 
@@ -53,7 +53,7 @@ def figures(
         for world, slug in zip(worlds, slugs(worlds), strict=True)
         for name, piece in [
             (f"{slug}-first", first(world)),
-            *(own for section in SECTIONS for own in named(section, world, slug)),
+            *(own for section in SECTIONS for own in section.named(world, slug)),
         ]
     }
     found |= {name: drawing for name, (_, drawing) in predictions(worlds).items()}

@@ -207,13 +207,8 @@ def library() -> Html:
     """The plotting library and the script that draws with it, to stand once below all figures."""
     # What a file of a figure looks like is said once, for the button and for `guard-report`.
     look = {"template": TEMPLATE.to_plotly_json(), "image": {"format": "svg", **COLUMN}}
-    return join(
-        [
-            packed(json.dumps(look), "plotly-look"),
-            stored(_plotly(), "plotly"),
-            tag("script", asset("report.js")),
-        ]
-    )
+    data = packed(json.dumps(look), "plotly-look"), stored(_plotly(), "plotly")
+    return join([*data, tag("script", asset("report.js"))])
 
 
 _POLICY = (
@@ -248,44 +243,32 @@ GENERATOR = "ttrl-guard-lab figures"
 """Marks a page of figures as ours, so that it may be overwritten."""
 
 
-@dataclass(frozen=True, slots=True)
-class HtmlPart:
-    """A figure under its heading."""
+def figure_page(title: str, words: Sequence[str], drawing: Drawing, how: Sequence[str]) -> str:
+    """A page of one figure as HTML; it needs nothing from outside.
 
-    heading: str
-    words: Sequence[str]
-    """Paragraphs above the figure, not escaped."""
-    figure: go.Figure | None
-    """None where there is nothing to draw, which the words must say."""
-    alt: str = ""
-    """Description of the drawing, for readers who cannot see it."""
-
-
-def figure_page(title: str, words: Sequence[str], parts: Sequence[HtmlPart]) -> str:
-    """A page of figures as HTML, with paragraphs on top; it needs nothing from outside."""
-    sections = [
-        tag(
-            "section",
-            tag("h2", part.heading),
-            *(tag("p", line, class_="how") for line in part.words),
-            None if part.figure is None else plot(part.figure, f"figure-{place}", part.alt),
-        )
-        for place, part in enumerate(parts)
-    ]
+    Args:
+        words: paragraphs below the title.
+        how: paragraphs above the figure.
+    """
+    section = tag(
+        "section",
+        tag("h2", drawing.heading),
+        *(tag("p", line, class_="how") for line in how),
+        plot(drawing.figure, "figure-0", drawing.alt),
+    )
     header = tag("header", tag("h1", title), *(tag("p", line) for line in words))
     footer = tag("footer", tag("p", f"Made {now()}; nothing on this page is fetched."))
-    body = tag("body", header, tag("main", *sections), footer, library())
+    body = tag("body", header, tag("main", section), footer, library())
     return document(title, GENERATOR, body)
-
-
-def write_page(path: Path, content: str) -> None:
-    """Put a page of figures on disk, whole; refusals as of `check_page`."""
-    check_page(path)
-    with whole(path) as temporary:
-        temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
 
 
 def check_page(path: Path) -> None:
     """Refuse a place that holds something else than a page of figures."""
     if path.exists() and (path.is_dir() or not is_made_by(path, GENERATOR)):
         raise UserError(f"{path}: exists and is no page of this program; move it away")
+
+
+def write_page(path: Path, content: str) -> None:
+    """Put a page on disk, whole; what is not UTF-8 as escapes."""
+    with whole(path) as temporary:
+        temporary.write_text(content, encoding="utf-8", errors="backslashreplace")

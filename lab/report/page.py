@@ -6,13 +6,10 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from lab.base.arms import GUARD, MATCHED, about, title
 from lab.base.columns import TextTable, finite_mean
-from lab.base.errors import UserError
-from lab.base.files import check_parent, unwritable, whole
 from lab.base.settings import flattened
 from lab.base.stats import interval, mean_sd, plus_minus
 from lab.compare.agreement import MEASURED
@@ -26,7 +23,6 @@ from lab.report.digest import (
     StepStudy,
     missing,
     overview_table,
-    read,
     slugs,
     step_studies,
 )
@@ -36,7 +32,6 @@ from lab.report.html import (
     asset,
     definitions,
     document,
-    is_made_by,
     join,
     library,
     paragraphs,
@@ -47,7 +42,7 @@ from lab.report.html import (
 from lab.report.predictions import agreements
 from lab.report.problems import problem_sections
 from lab.report.sections import SECTIONS, first, render
-from lab.report.sweeps import ReportedSweep, read_sweeps, sweep_section
+from lab.report.sweeps import ReportedSweep, sweep_section
 from lab.trace.manifest import Manifest, now
 
 NOISE = (
@@ -401,48 +396,3 @@ def _contents(parts: Sequence[tuple[str, str, str, Html]]) -> Html:
     lists = [tag("div", tag("p", g), tag("ul", *links)) for g, links in groups.items()]
     folded = _folded("Contents", tag("div", *lists, class_="contents"), id="contents")
     return tag("nav", folded, aria_label="Contents")
-
-
-def write_report(
-    folders: Path | str | Sequence[Path | str],
-    output: Path | str | None = None,
-    *,
-    force: bool = False,
-) -> tuple[Path, list[ReportedComparison], list[ReportedSweep], list[Skipped]]:
-    """Read the runs under some folders and write their report, see `lab.report.Report`.
-
-    Returns:
-        The page's path, the comparisons and sweeps on it, and the folders that were left out.
-
-    Raises:
-        UserError: no run can be used, or the page cannot be written or would overwrite another
-            file; in that case nothing is changed.
-    """
-    folders = [folders] if isinstance(folders, str | Path) else folders
-    if not folders:
-        raise UserError("no folder given; name folders that a run was written to")
-    target = Path(folders[0]) / "report.html" if output is None else Path(output)
-    # Before the work, which takes seconds: the answer does not depend on it.
-    if output is not None or target.exists():
-        _check(target, force)
-    worlds, skipped = read(folders)
-    sweeps, damaged = read_sweeps(folders)
-    skipped += damaged
-    content = page(worlds, skipped, sweeps)
-    with whole(target) as temporary:
-        temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
-    return target, worlds, sweeps, skipped
-
-
-def _check(target: Path, force: bool) -> None:
-    try:
-        if target.is_dir():
-            raise UserError(f"{target}: is a folder; give the name of an HTML file")
-        check_parent(target)
-        foreign = target.exists() and not is_made_by(target, GENERATOR)
-    except OSError as error:
-        raise unwritable(target, error) from error
-    if foreign and not force:
-        raise UserError(
-            f"{target}: exists and is not a report; choose another -o or add --force to replace it"
-        )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from lab.base.stats import mean_sd
 from lab.compare.collection import Comparison
 from lab.figures.problems import AREA_KINDS, Line, life_figure, life_lines
 from lab.figures.style import FATE_COLOURS
-from lab.measures.fate import FATES, FIRST, LAST, Histories, fate_codes, histories
+from lab.measures.fate import FATES, FIRST, LAST, fate_codes, histories
 from lab.measures.problems import areas
 from lab.report.digest import ReportedComparison, slugs
 from lab.report.html import Html, deflated, figure_json, join, packed, plain, stored, table, tag
@@ -54,32 +53,12 @@ Key = tuple[int, int]
 _SHARE_DIGITS = 3
 
 
-def _mean_rate(visits: pd.DataFrame, found: Histories, first: int = 0, last: int = 0) -> Floats:
-    """(histories,) mean match rate of the first or the last visits, or what there is of them."""
-    values = floats(visits, "match_rate")[found.order]
-    start = np.maximum(found.start, found.last - last + 1) if last else found.start
-    place = start[:, None] + np.arange(first or last)
-    there = place <= found.last[:, None]
-    sums = np.where(there, values[np.minimum(place, found.last[:, None])], 0.0).sum(axis=1)
-    return sums / there.sum(axis=1)
-
-
-_first_rate, _last_rate = partial(_mean_rate, first=FIRST), partial(_mean_rate, last=LAST)
-
-
-def _flips(visits: pd.DataFrame, found: Histories) -> Floats:
-    flipped = floats(visits, "flipped")[found.order]
-    return np.add.reduceat(flipped, found.start) if len(flipped) else flipped
-
-
 class _Number(NamedTuple):
     """A number of a problem, a column of the table under every arm."""
 
     key: str
     name: str
     meaning: str
-    of: Callable[[pd.DataFrame, Histories], Floats] | None = None
-    """From visits to (histories,) numbers; None for what `lab.fates` tells."""
     with_fates: bool | None = None
     """Shown where some problem has a fate, where some problem has none, or always."""
     percent: bool = True
@@ -93,12 +72,13 @@ _NUMBERS = (
         "ila", "ILA", "initial label accuracy in percent (first three visits)", with_fates=True
     ),
     _Number("fla", "FLA", "final label accuracy in percent (last five visits)", with_fates=True),
-    _Number("first", "first MR", "match rate in percent (first three visits)", _first_rate, False),
-    _Number("last", "last MR", "match rate in percent (last five visits)", _last_rate, False),
-    _Number("flips", "flips", "label changes in training", _flips, percent=False, digits=1),
+    _Number("first", "first MR", "match rate in percent (first three visits)", False),
+    _Number("last", "last MR", "match rate in percent (last five visits)", False),
+    _Number("flips", "flips", "label changes in training", percent=False, digits=1),
 )
 """In the order of the columns; the page, its script and `problem_columns` read nothing else."""
-_COUNTED = {n.key: (n.of, n.digits) for n in _NUMBERS if n.of is not None}
+_COUNTED = {number.key: number.digits for number in _NUMBERS[3:]}
+"""Those that the visits alone tell, without fates."""
 
 
 def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET) -> Html:
@@ -246,14 +226,21 @@ def _rows(visits: pd.DataFrame) -> pd.DataFrame:
     found = histories(visits)
     first = found.order[found.start]
     keys = {name: ints(visits, name)[first] for name in ("replicate", "problem")}
-    return pd.DataFrame(keys | {name: of(visits, found) for name, (of, _) in _COUNTED.items()})
+    rate, flipped = (floats(visits, name)[found.order] for name in ("match_rate", "flipped"))
+    early, late = found.visit < FIRST, found.visit >= found.length[found.number] - LAST
+    mean_first, mean_last = (
+        group_mean(np.where(chosen, rate, np.nan), found.number, len(first))
+        for chosen in (early, late)
+    )
+    flips = np.bincount(found.number, flipped, len(first))
+    return pd.DataFrame(keys | {"first": mean_first, "last": mean_last, "flips": flips})
 
 
 def _summary(rows: pd.DataFrame, fates: pd.DataFrame | None, problem: Ints) -> dict[str, Any]:
     n, place = len(problem), np.searchsorted(problem, ints(rows, "problem"))
     columns: dict[str, NDArray[Any]] = {
         name: group_mean(floats(rows, name), place, n).round(digits)
-        for name, (_, digits) in _COUNTED.items()
+        for name, digits in _COUNTED.items()
     }
     if fates is None:
         return columns | {"fate": np.zeros(n, np.int64)}

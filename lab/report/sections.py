@@ -71,18 +71,12 @@ class Section:
     needs_fates: bool = False
     """Is drawn only where a replicate has fates."""
 
-    def pieces(self, world: ReportedComparison) -> list[Piece]:
-        """The drawings of one comparison, or the reason why there is none."""
+    def named(self, world: ReportedComparison, slug: str) -> list[tuple[str, Piece]]:
+        """The drawings of one comparison by their names, or the reason why there is none."""
         reason = no_fates(world) if self.needs_fates else None
-        return list(self.draw(world)) if reason is None else [Absent(reason)]
-
-
-def named(section: Section, world: ReportedComparison, slug: str) -> list[tuple[str, Piece]]:
-    """The pieces of one comparison, each with the name of its figure."""
-    pieces = section.pieces(world)
-    keys = file_names(piece.key for piece in pieces)
-    own = (f"-{key}" if piece.key else "" for piece, key in zip(pieces, keys, strict=True))
-    return list(zip((f"{slug}-{section.name}{key}" for key in own), pieces, strict=True))
+        pieces = list(self.draw(world)) if reason is None else [Absent(reason)]
+        keys = zip(pieces, file_names(piece.key for piece in pieces), strict=True)
+        return [(f"{slug}-{self.name}{f'-{k}' * bool(piece.key)}", piece) for piece, k in keys]
 
 
 def render(section: Section, worlds: Sequence[ReportedComparison]) -> Html:
@@ -90,7 +84,7 @@ def render(section: Section, worlds: Sequence[ReportedComparison]) -> Html:
 
     Where no comparison has the data, the reasons stand alone: there is nothing to read.
     """
-    found = [named(section, *own) for own in zip(worlds, slugs(worlds), strict=True)]
+    found = [section.named(*own) for own in zip(worlds, slugs(worlds), strict=True)]
     pieces = [piece for own in found for _, piece in own]
     reasons = {piece.why for piece in pieces if isinstance(piece, Absent)}
     drawn = any(isinstance(piece, Drawing) for piece in pieces)

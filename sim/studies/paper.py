@@ -16,8 +16,8 @@ from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.settings import flattened, to_values
 from lab.compare.published import CELLS, GUARDS, PASS_AT_1, published_fate, setting_of
-from lab.figures import calibration_errors
-from lab.report.html import HtmlPart, check_page, figure_page, write_page
+from lab.figures.outcomes import calibration_errors
+from lab.report.html import Drawing, check_page, figure_page, write_page
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
 from sim.studies.jobs import job_of
@@ -109,7 +109,7 @@ def run_paper(config: SimConfig, out: Path, workers: int, progress: bool = False
     errors = paper_errors(table)
     titles = dict(zip(table["row"], table["title"], strict=True))
     figure = calibration_errors(table.assign(kind=table["kind"].map(title)), titles)
-    parts = [HtmlPart("Every printed cell", _WORDS, figure, "Errors by cell")]
+    drawing = Drawing(figure, "Errors by cell", heading="Every printed cell")
     words = []
     for row in errors.to_dict("records"):
         fates = f"fates {row['fates']:.2f} points over {row['n_fates']} cells"
@@ -117,6 +117,6 @@ def run_paper(config: SimConfig, out: Path, workers: int, progress: bool = False
         scores = f"pass@1 {row['pass_at_1']:.1f} points over {row['n_pass']} cells"
         of_fates = f"{fates}, {change}; " if row["n_fates"] else ""
         words.append(f"{title(row['arm'])}: {of_fates}{scores}")
-    write_page(out / PAGE, figure_page("The paper's cells, simulated", words, parts))
+    write_page(out / PAGE, figure_page("The paper's cells, simulated", words, drawing, _WORDS))
     n_fates, n_pass = errors["n_fates"].sum(), errors["n_pass"].sum()
     return [f"{n_fates} printed fates, {n_pass} printed pass@1", *words]

@@ -1,6 +1,7 @@
 """Agreement of simulated runs with real ones on runs whose errors are known."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import lab
@@ -14,7 +15,6 @@ from lab.compare.agreement import (
     mean_errors,
     mean_table,
     ranking_table,
-    rankings,
 )
 
 N, E = 5, 9
@@ -131,6 +131,15 @@ def test_mean_errors_and_text(real, make_trace):
 
 
 @pytest.mark.filterwarnings("error")
+def test_runs_too_short_for_fates_have_the_errors_of_their_curves(make_trace, monkeypatch):
+    monkeypatch.setitem(globals(), "E", 2)
+    real, simulated = runs(make_trace, "real", "ttrl", 0.5), runs(make_trace, "sim", "ttrl", 0.53)
+    own = cell(lab.agreement(real, simulated), "ttrl", "measured")
+    assert [own[n] for n in ("final", "curve", "flip_rate")] == pytest.approx([3, 3, 0])
+    assert np.isnan([own["fates"], own["r"]]).all()
+
+
+@pytest.mark.filterwarnings("error")
 def test_one_arm_has_no_rank():
     assert np.isnan(kendall_tau([0.5], [0.6]))
 
@@ -142,9 +151,9 @@ def test_arms_are_ranked_at_each_learning_rate(real, make_trace):
         run for arm, level in levels.items() for run in runs(make_trace, "sim", arm, level)
     ]
     table = lab.agreement(real + third, simulated)
-    (row,) = rankings(table).to_dict("records")
-    assert (row["lr"], row["prediction"], row["arms"]) == (1e-4, "measured", 3)
-    assert row["tau"] == pytest.approx(1 / 3)
-    assert list(ranking_table(table).lines())[1].split() == ["measured", "0.33"]
+    own = table[table["prediction"] == "measured"]
+    right = own.assign(lr=1e-5, predicted=own["real"])
+    head, *rows = (line.split() for line in ranking_table(pd.concat([table, right])).lines())
+    assert head[-2:] == ["1e-05", "0.0001"] and rows == [["measured", "1.00", "0.33"]]
     alone = ranking_table(lab.agreement(third, simulated))
     assert list(alone.lines())[1].split() == ["measured", "-"]

@@ -7,8 +7,9 @@ import pytest
 
 from lab.base.errors import UserError
 from lab.base.stats import paired_table
-from lab.figures import fate_bars, paired_differences, training_progress
 from lab.figures.files import check_exporter, numbers
+from lab.figures.outcomes import fate_bars, paired_differences
+from lab.figures.training import training_progress
 from lab.measures import BY_NAME
 from lab.measures.fate import FATES
 

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from lab.base.errors import UserError
-from lab.figures import calibration_errors, overhead_bars, regime_map
-from lab.figures.theory import REGIMES
+from lab.figures.outcomes import calibration_errors, overhead_bars
+from lab.figures.theory import REGIMES, regime_map
 from lab.measures.dynamics import STEP, step_seconds
 
 

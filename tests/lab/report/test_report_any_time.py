@@ -102,6 +102,20 @@ def test_a_replicate_without_fates_does_not_cost_the_others_theirs(write, tmp_pa
     ]
 
 
+def test_arms_that_are_short_alike_share_one_notice(write, tmp_path, capsys):
+    for arm, n_visits in (("ttrl", 3), ("guard", 3), ("memory", 4)):
+        write(arm, arm, n_visits=n_visits)
+    out = report(tmp_path, "html", tmp_path / "page.html", capsys)
+    page = (tmp_path / "page.html").read_text()
+    needs = "so far; fates, TotalDeg, L/D, lost problems and the scissor need 8"
+    for note in (
+        f"TTRL, TTRL-Guard, seed 0: a problem has 2 visits {needs}",
+        f"Vote memory, seed 0: a problem has 3 visits {needs}",
+    ):
+        assert out.count(note) == 1 and page.count(note) == 2  # on top, and with the runs
+    assert out.count(needs) == 2 and page.count(needs) == 4
+
+
 def test_a_run_in_the_midst_of_its_eighth_pass_has_no_fates_yet(write, tmp_path):
     write(n_visits=9, lacking=2)
     ((world,), _) = read([tmp_path])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.report.page import write_report
+from lab.__main__ import main
 
 WIDTHS = {"desk": 1280, "phone": 390}
 
@@ -22,7 +22,9 @@ def open_page(browser, path, width):
 
 @pytest.fixture(scope="module")
 def report(runs, tmp_path_factory):
-    return write_report([runs.sim, runs.real], tmp_path_factory.mktemp("page") / "r.html")[0]
+    path = tmp_path_factory.mktemp("page") / "r.html"
+    assert main([str(runs.sim), str(runs.real), "-o", str(path)]) == 0
+    return path
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
@@ -64,7 +66,8 @@ def test_all_figures_are_drawn_without_errors_or_requests(browser, report, width
 def test_long_words_wrap_on_a_phone(browser, add_run, tmp_path):
     long = "x" * 300
     add_run(tmp_path / "run", "ttrl", title=long, task=long, config={"x": long})
-    page, _, _ = open_page(browser, write_report([tmp_path])[0], WIDTHS["phone"])
+    assert main([str(tmp_path)]) == 0
+    page, _, _ = open_page(browser, tmp_path / "report.html", WIDTHS["phone"])
     for details in page.locator("details").all():
         details.evaluate("details => { details.open = true }")
     assert long in page.locator("h2").first.inner_text()

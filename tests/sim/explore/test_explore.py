@@ -220,6 +220,30 @@ def test_the_page_redraws_and_its_link_and_reset_hold_the_state(browser, served)
     page.close()
 
 
+def test_a_typed_number_counts_on_enter_and_after_a_pause(browser, served):
+    page = opened(browser, served, 1280)
+    box, asked = page.locator("#guard-W input"), []
+    page.on("request", lambda request: asked.append(request.method == "POST"))
+    box.fill("3")
+    box.press("Enter")
+    page.wait_for_function("document.querySelector('#command')?.innerText.includes('guard.W 3')")
+    assert sum(asked) == 1
+    box.press("ControlOrMeta+a")
+    box.press_sequentially(
+        "12", delay=100
+    )  # the box keeps the cursor, and 1 alone is not asked for
+    page.wait_for_function("document.querySelector('#command')?.innerText.includes('guard.W 12')")
+    assert box.evaluate("box => box === document.activeElement") and sum(asked) == 2
+    page.locator("#guard-W [role=slider]").press("ArrowLeft")
+    page.wait_for_function("document.querySelector('#command')?.innerText.includes('guard.W 11')")
+    assert box.input_value() == "11"
+    seen = len(asked)
+    box.fill("")  # whoever empties a box is about to type
+    page.wait_for_timeout(1000)
+    assert box.input_value() == "" and len(asked) == seen
+    page.close()
+
+
 def test_the_headline_stays_in_sight_on_a_phone(browser, served):
     page = opened(browser, served, 390)
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
