@@ -263,9 +263,10 @@ def needs(kind: str) -> list[Need]:
     from updates import ADAPTERS, CASES, UPDATES, step_tokens
 
     from real.plan import CONTEXT, GIB, PlannedModel, plan_memory
+    from real.settings.machines import Machines
     from real.speed import CARDS, Speed, assumed_rates, update_flops
 
-    card = CARDS[kind]
+    card, machines = CARDS[kind], Machines(gpu=kind, mean_tokens=MEAN_TOKENS)
     total = int(card.memory * GIB * 0.99)  # CUDA shows about one per cent less than the data sheet
 
     def need(section: str, name: str, shape: str, config: Any, tokens: int, times: int) -> Need:
@@ -291,7 +292,7 @@ def needs(kind: str) -> list[Need]:
             config = train_config(setup, engine="vllm", n_problems=N_PROBLEMS, **changes)
             size = PlannedModel(model_config(setup, shape)).size()
             plan = plan_memory(size, config, 1, total)
-            phases = Speed(size, plan, config, 1, card, MEAN_TOKENS).step()
+            phases = Speed(size, plan, config, machines).step()
             sampled = phases if section == "step" else {**phases, "rollout": 0.0, "sync": 0.0}
             seconds = MADE + steps * sum(sampled.values())
             n_bytes = max(plan.update, plan.sampling)
