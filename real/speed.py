@@ -107,12 +107,10 @@ class Rates:
     """Bytes per second between a GPU and main memory, in one direction at a time."""
 
 
-_SHARES = {
+_ASSUMED = {
     "train_flops": (0.3, 0.4, 0.5),
     "sample_flops": (0.3, 0.4, 0.6),
     "bandwidth": (0.5, 0.7, 0.85),
-}
-_ASSUMED = {
     "decode_overhead": (0.006, 0.003, 0.001),
     "adapters": (1.35, 1.25, 1.1),
     "overlap": (0.0, 0.5, 1.0),
@@ -120,14 +118,14 @@ _ASSUMED = {
     "host_link": (25e9, 50e9, 55e9),
 }
 SLOW, USUAL, FAST = range(3)
-"""Places in the tables above: shares of the data sheet, and numbers. No card has confirmed them."""
+"""Places in the table above: three shares of the data sheet, then numbers. No card confirmed them.
+"""
 
 
 def assumed_rates(card: Card, pace: int = USUAL) -> Rates:
     """Return the rates of a GPU by what is assumed of all."""
-    values = {name: numbers[pace] for name, numbers in _ASSUMED.items()}
-    sheet = {name: card.bandwidth if name == "bandwidth" else card.flops for name in _SHARES}
-    return Rates(**values, **{name: sheet[name] * shares[pace] for name, shares in _SHARES.items()})
+    sheet = {"train_flops": card.flops, "sample_flops": card.flops, "bandwidth": card.bandwidth}
+    return Rates(**{n: numbers[pace] * sheet.get(n, 1.0) for n, numbers in _ASSUMED.items()})
 
 
 def read_measured(path: Path) -> dict[str, float]:
@@ -253,8 +251,8 @@ class Speed:
 
     def sources(self) -> str:
         """Return where the rates come from."""
-        numbers, given = {**_SHARES, **_ASSUMED}, self.measured
-        left = [f"{n} {x[SLOW]:g} to {x[FAST]:g}" for n, x in numbers.items() if n not in given]
+        given = self.measured
+        left = [f"{n} {x[SLOW]:g} to {x[FAST]:g}" for n, x in _ASSUMED.items() if n not in given]
         words = f"measured: {', '.join(f'{n} {x:.3g}' for n, x in given.items())}"
         words = words if given else "no speed was measured"
         return f"{words}; assumed: {', '.join(left)}" if left else words
