@@ -55,18 +55,19 @@ def make_engine(
     """
     _check(config, ranks.world)
     kind, dtype = config.engine_kind, getattr(torch, config.dtype)
+    adapters = bool(config.engine_adapters)
+    route = Route(policy.device, dtype, ranks, config.engine_tp, adapters)
 
     def made() -> Any:
         if ranks.rank % config.engine_tp:
             # No folder: the first rank of a machine, whose folder counts, has an engine.
-            group, adapters = config.engine_tp, bool(config.engine_adapters)
-            return GroupMember(Path(), Route(policy.device, dtype, ranks, group, adapters))
+            return GroupMember(Path(), route)
         if kind.remote:
-            return _server(config, policy, ranks)
+            return _server(config, policy, route)
         if kind.in_trainer:
             return VllmEngine(_vllm_settings(config, policy, folder, memory))
         if not kind.native or config.async_level:
-            return make_child(config, policy, folder, ranks, logs, memory)
+            return make_child(config, policy, folder, route, logs, memory)
         # Ranks decode different numbers of steps, and each pass of a sharded model needs all.
         model = policy.model
         if ranks.world > 1:
@@ -79,19 +80,17 @@ def make_engine(
     return RestartingEngine(made, config.restart_engine) if config.restart_engine else made()
 
 
-def _server(config: TrainConfig, policy: Policy, ranks: Ranks) -> VllmServerEngine:
+def _server(config: TrainConfig, policy: Policy, route: Route) -> VllmServerEngine:
     """The client of this rank's server; the first rank of each sends it the weights."""
-    urls = (config.engine_url or "").split(",")
+    urls, rank = (config.engine_url or "").split(","), route.ranks.rank
     return VllmServerEngine(
-        urls[ranks.rank % len(urls)],
+        urls[rank % len(urls)],
         config.engine_timeout,
         policy.eos_token_ids,
         policy.pad_token_id,
-        policy.device,
+        route,
         config.head_dtype,
-        getattr(torch, config.dtype),
-        ranks,
-        sends=ranks.rank < len(urls),
+        sends=rank < len(urls),
     )
 
 
@@ -99,7 +98,7 @@ def make_child(
     config: TrainConfig,
     policy: Policy,
     folder: str | Path,
-    ranks: Ranks,
+    route: Route,
     logs: Path | None,
     memory: EngineMemory | None,
 ) -> ChildEngine:
@@ -132,14 +131,13 @@ def make_child(
         }
         request = partial(stated_request, config.max_rows)
         own = {"command": (*COMMAND, "transformers"), "request": request}
-    dtype = getattr(torch, config.dtype)
     return ChildEngine(
         settings,
         config.engine_timeout,
-        Route(policy.device, dtype, ranks),
-        Room.of(policy.model, dtype),
+        route,
+        Room.of(policy.model, route.dtype),
         config.engine_exchange,
-        log=logs and logs / f"engine-rank{ranks.rank}.log",
+        log=logs and logs / f"engine-rank{route.ranks.rank}.log",
         **own,
     )
 
