@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ from real.record.terminal import (
 from real.record.terminal import lines as curve_lines
 from real.settings.config import TrainConfig
 from real.settings.groups import ProblemSettings, TinyTask
+from real.settings.machines import Machines
 from real.settings.presets import STUDIES, STUDY, table
 from real.settings.resolve import require_torch, settings_of, settled_for
 from real.settings.stored import stored_config
@@ -380,7 +381,7 @@ class PresetsCommand:
 
 
 @dataclass(kw_only=True)
-class PlanCommand:
+class PlanCommand(Machines):
     """Plan a run on GPUs: memory, disk, seconds a step. Needs no GPU.
 
     Examples:
@@ -389,18 +390,6 @@ class PlanCommand:
             guard-train plan --preset qwen2.5-7b/amc --nodes 2 --gpus 8 --network 100 --fsdp-size 8
     """
 
-    gpus: int = 1
-    """GPUs of one machine, each with a rank of torchrun."""
-    nodes: int = 1
-    """Machines, each with so many GPUs."""
-    network: float = 400.0
-    """Gb/s that a machine sends to the others, all its links together."""
-    gpu: Literal["a100", "h100", "h200"] = "h100"
-    """Kind of GPU: its speed, and its memory unless that is given."""
-    gpu_memory: float | None = None
-    """GiB of each GPU."""
-    mean_tokens: int = 700
-    """Mean tokens of a response."""
     measured: Path | None = None
     """results.jsonl of benchmarks/gpu/prove.py, in place of assumed speeds."""
     settings: TrainConfig = field(default_factory=TrainConfig)
@@ -420,20 +409,8 @@ class PlanCommand:
         from real.fit import plan_lines
         from real.speed import read_measured
 
-        for name in ("gpus", "nodes", "network", "gpu_memory", "mean_tokens"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < 10**6:
-                raise UserError(f"{name} = {value:g}: must be more than 0 and less than a million")
-        lines, fits = plan_lines(
-            self.settings,
-            self.gpu,
-            self.gpu_memory,
-            gpus=self.gpus * self.nodes,
-            nodes=self.nodes,
-            network=self.network,
-            mean_tokens=self.mean_tokens,
-            measured=read_measured(self.measured) if self.measured else None,
-        )
+        measured = read_measured(self.measured) if self.measured else {}
+        lines, fits = plan_lines(self.settings, self, measured)
         print("\n".join(lines))
         return int(not fits)
 

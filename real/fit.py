@@ -15,6 +15,7 @@ from real.model.machine import pick_device
 from real.plan import GIB, RESERVE, MemoryPlan, PlannedModel, plan_memory, read_config
 from real.problems.load import NAMED
 from real.settings.config import TrainConfig
+from real.settings.machines import Machines
 from real.settings.resolve import check_engine_tp, settled_for
 from real.speed import CARDS, FAST, SLOW, Speed
 from real.tiny import model_of
@@ -93,22 +94,15 @@ def remedy(model: PlannedModel, config: TrainConfig, world: int, card: int) -> s
 
 
 def plan_lines(
-    config: TrainConfig,
-    kind: str,
-    memory: float | None = None,
-    gpus: int = 1,
-    nodes: int = 1,
-    network: float = 400.0,
-    mean_tokens: int = 700,
-    measured: Mapping[str, float] | None = None,
+    config: TrainConfig, machines: Machines, measured: Mapping[str, float]
 ) -> tuple[list[str], bool]:
-    """Return a plan for readers, and whether the run fits `gpus` of all `nodes` together."""
-    config = settled_for(config, "cuda", vllm=True)[0]
+    """Return a plan for readers, and whether the run fits; `measured` as `Speed` has it."""
+    config, gpus = settled_for(config, "cuda", vllm=True)[0], machines.world
     check_engine_tp(config, gpus)
     model = PlannedModel(read_config(config.own_model or str(model_of(config))))
-    size, memory = model.size(config), memory or CARDS[kind].memory
+    size, memory = model.size(config), machines.gpu_memory or CARDS[machines.gpu].memory
     card = int(memory * GIB)
-    plan = plan_memory(size, config, gpus, card, nodes)
+    plan = plan_memory(size, config, gpus, card, machines.nodes)
     what = f"adapters of {size.n_adapters / 1e6:.0f} M" if size.n_adapters else "all"
     title = (
         f"{config.model or 'tiny task'}: {size.n_weights / 1e9:.3g} billion weights, {what} "
@@ -118,17 +112,7 @@ def plan_lines(
     lines = [title, *_table(plan)]
     if not plan.fits:
         return [*lines, f"does not fit; {remedy(model, config, gpus, card)}"], False
-    speed = Speed(
-        size,
-        plan,
-        config,
-        world=gpus,
-        card=CARDS[kind],
-        mean=mean_tokens,
-        nodes=nodes,
-        network=network,
-        measured=measured or {},
-    )
+    speed = Speed(size, plan, config, machines, measured)
     times = ", ".join(f"{phase} {value:.1f}" for phase, value in speed.step().items())
     span = f"{speed.at(FAST).seconds():.0f} to {speed.at(SLOW).seconds():.0f}"
     lines += [f"fits; about {speed.seconds():.0f} s a step ({span}) without evaluations: {times}"]
@@ -142,7 +126,7 @@ def plan_lines(
 
 def _others(speed: Speed, card: int) -> Iterator[str]:
     """Yield single settings that fit and change the speed, with the seconds of a step."""
-    config, size, world = speed.config, speed.size, speed.world
+    config, size, world = speed.config, speed.size, speed.machines.world
     changes: dict[str, dict[str, Any]] = {}
     if config.engine_kind.splits:
         tp = (n for n in (1, 2, 4) if world % n == size.n_heads % n == 0)
@@ -156,7 +140,7 @@ def _others(speed: Speed, card: int) -> Iterator[str]:
         changes |= {f"--kept-layers {n}": {"kept_layers": n} for n in counts}
     for words, changed in changes.items():
         other = replace(config, **changed)
-        plan = plan_memory(size, other, world, card, speed.nodes)
+        plan = plan_memory(size, other, world, card, speed.machines.nodes)
         if other != config and plan.fits:
             yield f"{words} {replace(speed, config=other, plan=plan).seconds():.0f}"
             if "kept_layers" in changed:

@@ -296,21 +296,15 @@ def recomputed(size: ModelSize, config: MemorySettings) -> float:
     return 1 - min(1.0, config.kept_layers / size.n_layers)
 
 
-def pass_bytes(
-    size: ModelSize,
-    itemsize: int,
-    tokens: int,
-    recomputes: float,
-    trains_head: bool,
-    chunk: int,
-    bundled: bool = False,
-) -> int:
+def pass_bytes(size: ModelSize, config: TrainConfig, chunk: int = GPU_CHUNK_ELEMENTS) -> int:
     """Return the most bytes of a pass besides parameters and their gradients, within a tenth.
 
     Counted for decoders as Llama and Qwen; attention is fused. Tests hold it against passes.
-    `itemsize` is that of the weights, `recomputes` a share of the layers. `bundled` adds the mask
-    of responses behind one prompt, and the keys and values that are copied under it.
+    `chunk` logits exist at once. Without flash attention responses may stand behind one prompt: so
+    with their mask, and the keys and values that are copied under it.
     """
+    itemsize, tokens = widths(config)[0], max(config.max_tokens_per_microbatch, config.longest)
+    bundled = "flash" not in config.attention
     per_head = size.n_query // size.n_heads
     kv = 2 * size.n_kv_heads * per_head
     # Norms compute in single precision: two copies of their input, where weights are narrower.
@@ -321,10 +315,10 @@ def pass_bytes(
         layer += (wide + itemsize) * (size.n_query + kv // 2)
     if bundled and size.n_kv_heads < size.n_heads:
         layer += itemsize * 2 * size.n_query
-    again = round(size.n_layers * recomputes)
+    again = round(size.n_layers * recomputed(size, config))
     inputs = tokens * again * itemsize * size.width
     held = inputs + tokens * (size.n_layers - again) * layer
-    head_gradient = 4 * size.n_head * trains_head
+    head_gradient = 0 if size.n_adapters else 4 * size.n_head
     logits = 10 * min(chunk, tokens * size.vocabulary)  # with their gradients and a rounded copy
     tied = head_gradient * size.tied  # it stays until the embeddings' own is added
     last_layer = held + tokens * layer // 2 + tied
@@ -335,22 +329,10 @@ def pass_bytes(
 
 def _pass_part(size: ModelSize, config: TrainConfig) -> MemoryPart:
     """Activations and logits, or the optimizer's copies where these are larger."""
-    tokens = max(config.max_tokens_per_microbatch, config.longest)
-    narrow, wide = widths(config)
-    n_bytes = pass_bytes(
-        size,
-        narrow,
-        tokens,
-        recomputes=recomputed(size, config),
-        trains_head=not size.n_adapters,
-        chunk=GPU_CHUNK_ELEMENTS,
-        bundled="flash" not in config.attention,
-    )
     block = min(BLOCK_ELEMENTS, trained_and_frozen(size)[0])
-    copies = wide * block * (4 if config.offload_optimizer else 1)
-    return MemoryPart(
-        "activations", max(n_bytes, copies), 0, f"{config.max_tokens_per_microbatch} tokens"
-    )
+    copies = widths(config)[1] * block * (4 if config.offload_optimizer else 1)
+    n_bytes, note = pass_bytes(size, config), f"{config.max_tokens_per_microbatch} tokens"
+    return MemoryPart("activations", max(n_bytes, copies), 0, note)
 
 
 def _gathered(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPart]:

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from lab.base.errors import UserError
 from real.plan import MemoryPlan, ModelSize, recomputed, trained_and_frozen, widths
 from real.ranks import model_copies
 from real.settings.config import TrainConfig
+from real.settings.machines import Machines
 
 
 class Card(NamedTuple):
@@ -106,12 +107,10 @@ class Rates:
     """Bytes per second between a GPU and main memory, in one direction at a time."""
 
 
-_SHARES = {
+_ASSUMED = {
     "train_flops": (0.3, 0.4, 0.5),
     "sample_flops": (0.3, 0.4, 0.6),
     "bandwidth": (0.5, 0.7, 0.85),
-}
-_ASSUMED = {
     "decode_overhead": (0.006, 0.003, 0.001),
     "adapters": (1.35, 1.25, 1.1),
     "overlap": (0.0, 0.5, 1.0),
@@ -119,14 +118,14 @@ _ASSUMED = {
     "host_link": (25e9, 50e9, 55e9),
 }
 SLOW, USUAL, FAST = range(3)
-"""Places in the tables above: shares of the data sheet, and numbers. No card has confirmed them."""
+"""Places in the table above: three shares of the data sheet, then numbers. No card confirmed them.
+"""
 
 
 def assumed_rates(card: Card, pace: int = USUAL) -> Rates:
     """Return the rates of a GPU by what is assumed of all."""
-    values = {name: numbers[pace] for name, numbers in _ASSUMED.items()}
-    sheet = {name: card.bandwidth if name == "bandwidth" else card.flops for name in _SHARES}
-    return Rates(**values, **{name: sheet[name] * shares[pace] for name, shares in _SHARES.items()})
+    sheet = {"train_flops": card.flops, "sample_flops": card.flops, "bandwidth": card.bandwidth}
+    return Rates(**{n: numbers[pace] * sheet.get(n, 1.0) for n, numbers in _ASSUMED.items()})
 
 
 def read_measured(path: Path) -> dict[str, float]:
@@ -152,15 +151,7 @@ class Speed:
     size: ModelSize
     plan: MemoryPlan
     config: TrainConfig
-    world: int
-    """GPUs, each with a rank and a share of an engine."""
-    card: Card
-    mean: int
-    """Mean length of a response in tokens, of which one in a batch reaches the limit."""
-    nodes: int = 1
-    """Machines, each with as many GPUs."""
-    network: float = 400.0
-    """10^9 bits per second that a machine sends to others, over all its links."""
+    machines: Machines
     measured: Mapping[str, float] = field(default_factory=dict)
     """Rates that take the place of assumed ones."""
     pace: int = USUAL
@@ -168,18 +159,19 @@ class Speed:
     @property
     def rates(self) -> Rates:
         """What was measured, and what is assumed of the rest."""
-        return Rates(**{**asdict(assumed_rates(self.card, self.pace)), **self.measured})
+        return replace(assumed_rates(CARDS[self.machines.gpu], self.pace), **self.measured)
 
     def step(self) -> dict[str, float]:
         """Return the seconds of each phase of one batch, evaluations left out."""
-        size, config, world, rates = self.size, self.config, self.world, self.rates
+        size, config, rates = self.size, self.config, self.rates
+        machines, world = self.machines, self.machines.world
         per_token = update_flops(size.n_multiplied, config)
         per_token += 2 * size.n_multiplied * recomputed(size, config)
         trained = trained_and_frozen(size)[0] * model_copies(world, config.fsdp_size) / world
         moved = 24 * trained / rates.host_link if config.offload_optimizer else 0.0
         # AdamW reads and writes weights, gradients and moments; copies measure the change.
         adamw = moved + 50 * trained / rates.bandwidth
-        tokens = config.batch_size * config.n_samples * (self.mean + PROMPT_TOKENS)
+        tokens = config.batch_size * config.n_samples * (machines.mean_tokens + PROMPT_TOKENS)
         n_steps = -(-config.batch_size // config.mini_batch)
         network = {"network": self.between_nodes(tokens / n_steps) * n_steps}
         return {
@@ -187,7 +179,7 @@ class Speed:
             "update": tokens / world * per_token / rates.train_flops,
             "optimizer": n_steps * adamw,
             "sync": 0.0 if config.engine_kind.native else 2 * size.n_weights / rates.hand_over,
-            **(network if self.nodes > 1 else {}),
+            **(network if machines.nodes > 1 else {}),
         }
 
     def seconds(self) -> float:
@@ -206,29 +198,30 @@ class Speed:
         groups within a machine only add their gradients up.
         """
         (trained, frozen), config = trained_and_frozen(self.size), self.config
-        copies = model_copies(self.world, config.fsdp_size)
-        passes = math.ceil(tokens / self.world / config.max_tokens_per_microbatch)
+        machines = self.machines
+        copies = model_copies(machines.world, config.fsdp_size)
+        passes = math.ceil(tokens / machines.world / config.max_tokens_per_microbatch)
         narrow, wide = widths(config)
         gradients = wide * trained * passes
-        if copies % self.nodes == 0:
+        if copies % machines.nodes == 0:
             n_bytes = 2 * (1 - 1 / copies) * gradients
         else:
             n_bytes = gradients + 2 * narrow * passes * (trained + frozen)
-        return n_bytes / (self.network * 1e9 / 8)
+        return n_bytes / (machines.network * 1e9 / 8)
 
     def sampling(self, n_responses: int) -> float:
         """Return the seconds in which all engines together sample some responses."""
         size, config, rates = self.size, self.config, self.rates
-        group = config.engine_tp
+        group, mean = config.engine_tp, self.machines.mean_tokens
         # Each step of decoding reads the weights; each token reads the cache before it.
-        rows = -(-n_responses * group // self.world)
-        before = PROMPT_TOKENS + self.mean / 2
+        rows = -(-n_responses * group // self.machines.world)
+        before = PROMPT_TOKENS + mean / 2
         waves = max(1.0, rows / max(1.0, self.plan.cache_tokens / before))
         steps = (config.max_response_tokens or 1) * waves
         weights = self.plan.engine_weights / rates.bandwidth
         seconds = steps * (weights + rates.decode_overhead)
-        seconds += rows * self.mean * before * 2 * size.n_kv / (group * rates.bandwidth)
-        multiplied = rows * (self.mean + PROMPT_TOKENS) * 2 * size.n_multiplied
+        seconds += rows * mean * before * 2 * size.n_kv / (group * rates.bandwidth)
+        multiplied = rows * (mean + PROMPT_TOKENS) * 2 * size.n_multiplied
         seconds += multiplied / (group * rates.sample_flops)
         return seconds * (rates.adapters if config.engine_adapters else 1.0)
 
@@ -258,8 +251,8 @@ class Speed:
 
     def sources(self) -> str:
         """Return where the rates come from."""
-        numbers, given = {**_SHARES, **_ASSUMED}, self.measured
-        left = [f"{n} {x[SLOW]:g} to {x[FAST]:g}" for n, x in numbers.items() if n not in given]
+        given = self.measured
+        left = [f"{n} {x[SLOW]:g} to {x[FAST]:g}" for n, x in _ASSUMED.items() if n not in given]
         words = f"measured: {', '.join(f'{n} {x:.3g}' for n, x in given.items())}"
         words = words if given else "no speed was measured"
         return f"{words}; assumed: {', '.join(left)}" if left else words

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from record import Report
 from safetensors.torch import save_file
-from shapes import Setup, end_tokens, groups_of, make_model, model_config, model_folder
+from shapes import Setup, end_tokens, make_model, model_config, model_folder
 
 from real.engines.child_engine import ChildEngine
 from real.engines.make import RestartingEngine
@@ -30,6 +30,7 @@ from real.model.prepare import adapter_config, adapter_weights, add_lora
 from real.plan import PlannedModel
 from real.settings.groups import MemorySettings, UpdateSettings
 from real.update.logprobs import Scorer, group_scores
+from real.update.packing import unpaid
 
 EAGER = """
 import functools, runpy, vllm
@@ -266,7 +267,9 @@ def _change(model: Any) -> None:
 
 def _gap(setup: Setup, model: Any, drawn: Rollouts) -> float:
     """Largest difference of log-probs from those of the trainer."""
-    groups = groups_of(PROMPTS, drawn, setup.device)
+    drawn = drawn.to(setup.device)
+    rows = zip(PROMPTS, drawn.tokens_PNT, drawn.logprobs_PNT, drawn.lengths_PN, strict=True)
+    groups = [unpaid(*row) for row in rows]
     ours = group_scores(Scorer(model), groups, SCORED)
     pairs = zip(ours, groups, strict=True)
     return max(float((a - g.old_KT)[g.counted_KT].abs().max()) for (a,), g in pairs)

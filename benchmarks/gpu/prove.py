@@ -7,7 +7,8 @@ Every section is a process with a limit of its own. Its record is appended to FO
 as soon as it ends, and the end of its output to FOLDER/log.txt; a failure stops no other section.
 `--dry` runs the same code with tiny models on the CPU, and judges no speed. `--dry-run` prints what
 sections need by the plan. Parts stand in the order of their worth; each takes at most ten minutes,
-all together thirty. A needs no vLLM. `guard-train plan --measured` reads speeds from results.jsonl.
+all together thirty, and longer in proportion where a plain product, measured in part A, is slower
+than an H100's. A needs no vLLM. `guard-train plan --measured` reads speeds from results.jsonl.
 """
 
 from __future__ import annotations
@@ -34,11 +35,15 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from record import Record, Report, read_lines, table  # noqa: E402
+from record import PRODUCT, Record, Report, read_lines, table  # noqa: E402
 
 STARTED, MADE, ENGINE, SMALL, EAGER = 15.0, 3.0, 75.0, 45.0, 30.0
 """Seconds for a process with CUDA, for a model with random weights; and for vLLM: a large model, a
 tiny one, one without CUDA graphs. Assumed."""
+FAST = 6e14
+"""Operations per second of a plain product with which all limits hold; slower GPUs have longer."""
+SHARE = 0.8
+"""Of its data sheet that a plain product is assumed to reach."""
 
 
 class Listed(NamedTuple):
@@ -60,11 +65,15 @@ class Listed(NamedTuple):
         """Seconds without those of `needs`."""
         return STARTED + self.engines + self.work
 
+    def limit(self, slower: float) -> float:
+        """Most seconds on a GPU that computes so many times slower."""
+        return self.planned + (self.seconds - self.planned) * slower
+
 
 _ROWS = (
     ("numbers", "A", 35, "correct", 0, 15, "log-probs and gradients against double precision"),
     ("ceiling", "A", 25, "updates", 0, 8, "products of matrices, copies"),
-    ("batch", "A", 65, "steps", 0, 5, "whole batches at the 3B shape without sampling"),
+    ("batch", "A", 75, "steps", 0, 5, "whole batches at the 3B shape without sampling"),
     ("memory", "A", 50, "updates", 0, 0, "the memory plan against the measured peak"),
     ("ends", "A", 35, "correct", 0, 15, "a rank that fails while NCCL and the GPU are busy"),
     ("fsdp", "A", 50, "updates", 0, 30, "FSDP2 over NCCL on one GPU against no shards"),
@@ -203,11 +212,12 @@ def run_sections(names: Sequence[str], folder: Path, dry: bool, seconds: float) 
     """
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["PYTHONPATH"] = os.pathsep.join(map(str, sys.path))  # of engines' processes
-    deadline = time.monotonic() + seconds
-    work = _work_folder()
+    began, work = time.monotonic(), _work_folder()
     records: list[Record] = []
     for name in names:
-        limit = DRY_SECONDS if dry else min(SECTIONS[name].seconds, deadline - time.monotonic())
+        slower = slowness(folder / "results.jsonl")
+        left = seconds * slower - (time.monotonic() - began)
+        limit = DRY_SECONDS if dry else min(SECTIONS[name].limit(slower), left)
         if limit >= 1:
             record = run_section(name, work, dry, limit)
         else:
@@ -219,6 +229,13 @@ def run_sections(names: Sequence[str], folder: Path, dry: bool, seconds: float) 
     shutil.rmtree(work, ignore_errors=True)
     print("\n".join(["", *table(records)]))
     return int(any(record["status"] != "done" for record in records))
+
+
+def slowness(results: Path) -> float:
+    """Return the factor on limits by the last plain product in a file; 1 if none was measured."""
+    rows = [row for one in read_lines(results) if not one["dry"] for row in one["measures"]]
+    found = [row["value"] for row in rows if row["name"] == PRODUCT and row["value"]]
+    return max(1.0, FAST / found[-1]) if found else 1.0
 
 
 class Need(NamedTuple):
@@ -246,9 +263,10 @@ def needs(kind: str) -> list[Need]:
     from updates import ADAPTERS, CASES, UPDATES, step_tokens
 
     from real.plan import CONTEXT, GIB, PlannedModel, plan_memory
+    from real.settings.machines import Machines
     from real.speed import CARDS, Speed, assumed_rates, update_flops
 
-    card = CARDS[kind]
+    card, machines = CARDS[kind], Machines(gpu=kind, mean_tokens=MEAN_TOKENS)
     total = int(card.memory * GIB * 0.99)  # CUDA shows about one per cent less than the data sheet
 
     def need(section: str, name: str, shape: str, config: Any, tokens: int, times: int) -> Need:
@@ -274,7 +292,7 @@ def needs(kind: str) -> list[Need]:
             config = train_config(setup, engine="vllm", n_problems=N_PROBLEMS, **changes)
             size = PlannedModel(model_config(setup, shape)).size()
             plan = plan_memory(size, config, 1, total)
-            phases = Speed(size, plan, config, 1, card, MEAN_TOKENS).step()
+            phases = Speed(size, plan, config, machines).step()
             sampled = phases if section == "step" else {**phases, "rollout": 0.0, "sync": 0.0}
             seconds = MADE + steps * sum(sampled.values())
             n_bytes = max(plan.update, plan.sampling)
@@ -284,11 +302,17 @@ def needs(kind: str) -> list[Need]:
 
 def dry_run(kind: str) -> Iterator[str]:
     """Yield the plan of all sections for one GPU, line by line."""
-    of, whole = needs(kind), sum(one.seconds for one in SECTIONS.values())
+    from real.speed import CARDS
+
+    of, slower = needs(kind), max(1.0, FAST / (SHARE * CARDS[kind].flops))
+    whole = sum(one.limit(slower) for one in SECTIONS.values())
     for one in SECTIONS.values():
         own = [n for n in of if n.section == one.name]
         seconds = one.planned + sum(n.seconds for n in own if n.fits)
-        yield f"{one.part} {one.name:10} about {seconds:.0f} of {one.seconds} s: {one.about}"
+        of_limit = f"about {seconds:.0f} of {one.limit(slower):.0f} s"
+        yield f"{one.part} {one.name:10} {of_limit}: {one.about}"
+        if one.name == "smollm2":
+            yield f"    SMOLLM2: {os.environ.get('SMOLLM2', 'not set, left out; see bring.sh')}"
         for n in own:
             note = "" if n.fits else ", left out"
             yield f"    {n.setting}: {n.n_bytes / 2**30:.0f} GiB{note}"

@@ -10,6 +10,8 @@ from typing import Any
 
 from lab.base.columns import TextTable
 
+PRODUCT = "product, 8192^3"
+"""Measure of the speed of a plain product, on which limits and targets depend."""
 Record = dict[str, Any]
 """One section that ran: `section`, `part`, `status`, `seconds`, `dry`, `facts`, `measures`,
 `error`."""

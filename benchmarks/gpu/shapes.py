@@ -23,7 +23,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from real import plan
-from real.engines.rollouts import Prompts, Rollouts
 from real.model.policy import widen_head
 from real.model.prepare import prepare_training
 from real.plan import CONTEXT, GIB, RESERVE, PlannedModel, plan_memory
@@ -291,15 +290,4 @@ def scripted_groups(
             minority_K=0.2 * advantages_K.flip(0),
         )
         for lengths_K in lengths_PK
-    ]
-
-
-def groups_of(prompts: Prompts, rollouts: Rollouts, device: torch.device) -> list[Group]:
-    """Return responses of an engine as groups without advantages."""
-    drawn = rollouts.to(device)
-    none_K = torch.zeros(drawn.lengths_PN.shape[1], device=device)
-    each = zip(prompts, drawn.tokens_PNT, drawn.logprobs_PNT, drawn.lengths_PN, strict=True)
-    return [
-        Group(torch.tensor(prompt, device=device), tokens, logprobs, lengths, none_K, none_K)
-        for prompt, tokens, logprobs, lengths in each
     ]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from record import Report
+from record import PRODUCT, Report
 from shapes import (
     Setup,
     attempt,
@@ -37,7 +37,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def ceiling(setup: Setup, report: Report) -> None:
     """Products of bfloat16 matrices, of 16,384 tokens with the largest weights; and copies."""
-    report.add("product, 8192^3", setup.ceiling(), "1/s")
+    report.add(PRODUCT, setup.ceiling(), "1/s")
     for shape in ("3B", "7B"):
         config = model_config(setup, shape)
         for name, n in (("inner", config.intermediate_size), ("head", config.vocab_size)):

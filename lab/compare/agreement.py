@@ -159,7 +159,7 @@ def _runs(trace: Trace) -> Cell:
     parts = {name: curve.iloc[:, 1:] for name, curve in parts.items()}
     parts["fates"] = fate_shares(found)[list(FATES)]
     parts["accuracy"] = 100 * found.pivot(index="replicate", columns="problem", values="fla")
-    runs = {name: part.reindex(replicate).to_numpy(np.float64) for name, part in parts.items()}
+    runs: Cell = {n: part.reindex(replicate).to_numpy(np.float64) for n, part in parts.items()}
     complete = np.isfinite(sum(runs[name][:, -1] for name in _CURVES))
     runs["replicate"] = replicate.to_numpy(np.float64)
     return {name: values[complete] for name, values in runs.items()}

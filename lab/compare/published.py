@@ -135,7 +135,7 @@ def setting_of(task: str) -> Setting | None:
 
 def published_fate(setting: Setting, method: str, fate: str) -> float | None:
     """Printed percent of a fate of `CELLS`, or of `TOTAL`; None where nothing is printed."""
-    shares = FATES.get((*setting, method), ())
+    shares = FATES.get((setting.model, setting.data, method), ())
     known = dict(zip(CELLS, shares, strict=False))
     return known.get(fate) if fate != TOTAL or not shares else round(sum(shares[:2]), 1)
 
@@ -171,14 +171,14 @@ def most_accuracy(shares: Shares, always_wrong: float = 0.5) -> float:
 
 def note_on_pass(setting: Setting, method: str) -> str:
     """Footnote on a printed pass@1; empty if there is none."""
-    value = PASS_AT_1.get((*setting, method))
+    value = PASS_AT_1.get((setting.model, setting.data, method))
     if value is None:
         return ""
     if setting.data == AVERAGE:
         mean = sum(PASS_AT_1[setting.model, data, method] for data in DATA_SETS) / len(DATA_SETS)
         wrong = abs(mean - value) > _PRINTED
         return f"the four printed cells have the mean {mean:.3f}" if wrong else ""
-    shares = FATES.get((*setting, method))
+    shares = FATES.get((setting.model, setting.data, method))
     if shares is None:
         return ""
     stayed, allowed = most_accuracy(shares, 0.15), most_accuracy(shares)
@@ -224,7 +224,7 @@ def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         ours |= {arm: floats(metrics_of(found, arm), "pass_final") for arm in comparison.arms}
         printed = [m for model, data, m in PASS_AT_1 if Setting(model, data) == setting]
         for method in dict.fromkeys([*ours, *printed]):
-            value = PASS_AT_1.get((*setting, method))
+            value = PASS_AT_1.get((setting.model, setting.data, method))
             note = note_on_pass(setting, method)
             rows.append(_row(comparison, method, ours.get(method, np.empty(0)), value, note))
     return pd.DataFrame(rows, columns=["world", "task", "model", "data", "method", *NUMBERS])

@@ -30,9 +30,8 @@ from real.engines.rollouts import (
     Stages,
     seeded_request,
 )
-from real.engines.weights import NO_WEIGHTS, Room, Route, WeightSender, exchange_folder
+from real.engines.weights import LOCAL, NO_WEIGHTS, Room, Route, WeightSender, exchange_folder
 
-LOCAL = Route()
 COMMAND = (sys.executable, "-m", "real.engines.child")
 _CLOSE_SECONDS = 5.0
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC", "GROUP_", "LOCAL_")

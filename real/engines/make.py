@@ -54,65 +54,51 @@ def make_engine(
     settings if None.
     """
     _check(config, ranks.world)
-    child = partial(make_child, config, policy, folder, ranks, logs, memory)
+    kind, dtype = config.engine_kind, getattr(torch, config.dtype)
+    adapters = bool(config.engine_adapters)
+    route = Route(policy.device, dtype, ranks, config.engine_tp, adapters)
+
+    def made() -> Any:
+        if ranks.rank % config.engine_tp:
+            # No folder: the first rank of a machine, whose folder counts, has an engine.
+            return GroupMember(Path(), route)
+        if kind.remote:
+            return _server(config, policy, route)
+        if kind.in_trainer:
+            return VllmEngine(_vllm_settings(config, policy, folder, memory))
+        if not kind.native or config.async_level:
+            return make_child(config, policy, folder, route, logs, memory)
+        # Ranks decode different numbers of steps, and each pass of a sharded model needs all.
+        model = policy.model
+        if ranks.world > 1:
+            model = copy.deepcopy(model).requires_grad_(False)
+        ends, pad = policy.eos_token_ids, policy.pad_token_id
+        return TransformersEngine(model, ends, pad, config.max_rows, tokenizer=policy.tokenizer)
+
     if ranks.world > 1:
-        return _ranked(config, policy, ranks, child)
-    here = partial(_transformers, config.max_rows, policy, policy.model)
-    kinds: dict[str, Callable[[], Engine]] = {
-        "transformers": child if config.async_level else here,
-        "vllm": child,
-        "vllm_inprocess": lambda: VllmEngine(_vllm_settings(config, policy, folder, memory)),
-        "vllm_server": lambda: _server(config, policy, ranks),
-    }
-    make = kinds[config.engine]
-    return RestartingEngine(make, config.restart_engine) if config.restart_engine else make()
+        return RankedEngine(made(), ranks, policy.pad_token_id, config.engine_tp)
+    return RestartingEngine(made, config.restart_engine) if config.restart_engine else made()
 
 
-def _ranked(
-    config: TrainConfig, policy: Policy, ranks: Ranks, child: Callable[[], ChildEngine]
-) -> Engine:
-    copied = None
-    if ranks.rank % config.engine_tp:
-        # No folder: the first rank of a machine, whose folder counts, has an engine.
-        dtype, adapters = getattr(torch, config.dtype), bool(config.engine_adapters)
-        route = Route(policy.device, dtype, ranks, config.engine_tp, adapters)
-        engine = GroupMember(Path(), route)
-    elif config.engine_kind.remote:
-        engine = _server(config, policy, ranks)
-    elif config.engine_kind.native and not config.async_level:
-        copied = copy.deepcopy(policy.model).requires_grad_(False)
-        engine = _transformers(config.max_rows, policy, copied)
-    else:
-        engine = child()
-    return RankedEngine(engine, ranks, policy.pad_token_id, copied, config.engine_tp)
-
-
-def _server(config: TrainConfig, policy: Policy, ranks: Ranks) -> VllmServerEngine:
+def _server(config: TrainConfig, policy: Policy, route: Route) -> VllmServerEngine:
     """The client of this rank's server; the first rank of each sends it the weights."""
-    urls = (config.engine_url or "").split(",")
+    urls, rank = (config.engine_url or "").split(","), route.ranks.rank
     return VllmServerEngine(
-        urls[ranks.rank % len(urls)],
+        urls[rank % len(urls)],
         config.engine_timeout,
         policy.eos_token_ids,
         policy.pad_token_id,
-        policy.device,
+        route,
         config.head_dtype,
-        getattr(torch, config.dtype),
-        ranks,
-        sends=ranks.rank < len(urls),
+        sends=rank < len(urls),
     )
-
-
-def _transformers(max_rows: int, policy: Policy, model: Any) -> TransformersEngine:
-    ends, pad = policy.eos_token_ids, policy.pad_token_id
-    return TransformersEngine(model, ends, pad, max_rows, tokenizer=policy.tokenizer)
 
 
 def make_child(
     config: TrainConfig,
     policy: Policy,
     folder: str | Path,
-    ranks: Ranks,
+    route: Route,
     logs: Path | None,
     memory: EngineMemory | None,
 ) -> ChildEngine:
@@ -145,14 +131,13 @@ def make_child(
         }
         request = partial(stated_request, config.max_rows)
         own = {"command": (*COMMAND, "transformers"), "request": request}
-    dtype = getattr(torch, config.dtype)
     return ChildEngine(
         settings,
         config.engine_timeout,
-        Route(policy.device, dtype, ranks),
-        Room.of(policy.model, dtype),
+        route,
+        Room.of(policy.model, route.dtype),
         config.engine_exchange,
-        log=logs and logs / f"engine-rank{ranks.rank}.log",
+        log=logs and logs / f"engine-rank{route.ranks.rank}.log",
         **own,
     )
 

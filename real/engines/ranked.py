@@ -16,7 +16,7 @@ from real.engines.rollouts import (
     Stages,
     shard_requests,
 )
-from real.ranks.distributed import Ranks, whole_tensor
+from real.ranks.distributed import Ranks
 
 _NO_VERSION = -(2**31)
 
@@ -24,17 +24,12 @@ _NO_VERSION = -(2**31)
 class RankedEngine:
     """One engine a rank, or on the first of each group: each samples the responses dealt to it."""
 
-    def __init__(
-        self, engine: Any, ranks: Ranks, pad_token_id: int, copy: Any | None = None, group: int = 1
-    ) -> None:
+    def __init__(self, engine: Any, ranks: Ranks, pad_token_id: int, group: int = 1) -> None:
         """Take this rank's engine, whose `sample` takes rank and number of ranks as last argument.
 
-        If it samples with a model of this process, `copy` is an unsharded copy of the trained one:
-        ranks decode different numbers of steps, and each pass of a sharded model needs all of them.
         `group` ranks, a divisor of all, share an engine.
         """
-        self.engine, self._ranks, self._copy = engine, ranks, copy
-        self._group = group
+        self.engine, self._ranks, self._group = engine, ranks, group
         self._pad_token_id = pad_token_id
 
     @property
@@ -86,14 +81,8 @@ class RankedEngine:
         if self._group > 1:
             self._ranks.wait()  # until the engine has left the GPUs of the whole group
 
-    @torch.no_grad()
     def update_weights(self, model: Any, version: int) -> Stages:
-        if self._copy is None:
-            return self.engine.update_weights(model, version)
-        for trained, sampled in zip(model.parameters(), self._copy.parameters(), strict=True):
-            if trained.requires_grad:
-                sampled.copy_(whole_tensor(trained))
-        return self.engine.update_weights(self._copy, version)
+        return self.engine.update_weights(model, version)
 
     def close(self) -> None:
         self.engine.close()

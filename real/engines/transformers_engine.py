@@ -23,6 +23,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from real.engines.rollouts import Prompts, Rollouts, Sampling, Stages, check_prompts, shard_requests
 from real.model.policy import WideHead, max_positions
+from real.ranks.distributed import whole_tensor
 
 _COMPACT_AT = 0.75
 """Ended rows leave the batch once the share of live rows falls to this; changes speed only."""
@@ -272,10 +273,13 @@ class TransformersEngine:
     def release(self) -> None:
         """Do nothing: the model is the trainer's."""
 
+    @torch.no_grad()
     def update_weights(self, model: Any, version: int) -> Stages:
-        """Name the weights; the model has them already."""
+        """Name the weights; a model of its own gets those that are trained, gathered."""
         if model is not self.model:
-            raise ValueError("the transformers engine samples with the model it was made with")
+            for trained, own in zip(model.parameters(), self.model.parameters(), strict=True):
+                if trained.requires_grad:
+                    own.copy_(whole_tensor(trained))
         self.version = version
         return {}
 

@@ -162,27 +162,22 @@ def check_version(version: str, where: str) -> None:
         )
 
 
-def start_loading(worker: Any) -> None:
-    """Prepare a worker for new weights, as its `reload_weights` does."""
-    reload, config = _reload()
+def load_part(worker: Any, part: Sent, first: bool) -> None:
+    """Load the weights of one bucket into a worker, in the steps of its `reload_weights`."""
+    # vLLM need not be installed where this module is imported.
+    from vllm import config
+    from vllm.model_executor.model_loader import reload
+
+    model = worker.model_runner.get_model()
     with config.set_current_vllm_config(worker.vllm_config):
-        reload.initialize_layerwise_reload(worker.model_runner.get_model())
-
-
-def load_part(worker: Any, part: Sent) -> None:
-    """Load the weights of one bucket."""
-    _, config = _reload()
-    with config.set_current_vllm_config(worker.vllm_config):
-        worker.model_runner.get_model().load_weights(part.weights(worker.rank))
-
-
-def end_loading(worker: Any) -> None:
-    """Finish, after all weights have come."""
-    reload, config = _reload()
-    with config.set_current_vllm_config(worker.vllm_config):
-        reload.finalize_layerwise_reload(worker.model_runner.get_model(), worker.model_config)
-    repack_tied_head(worker)
-    collect_buckets(worker)
+        if first:
+            reload.initialize_layerwise_reload(model)
+        model.load_weights(part.weights(worker.rank))
+        if part.last:
+            reload.finalize_layerwise_reload(model, worker.model_config)
+    if part.last:
+        repack_tied_head(worker)
+        collect_buckets(worker)
 
 
 def collect_buckets(worker: Any) -> None:
@@ -206,14 +201,6 @@ def repack_tied_head(worker: Any) -> None:
     head: Any = getattr(worker.model_runner.get_model(), "lm_head", None)
     if hasattr(head, "cpu_linear"):
         head.quant_method.process_weights_after_loading(head)
-
-
-def _reload() -> tuple[Any, Any]:
-    """Import vLLM's modules, which need not be installed where this one is imported."""
-    from vllm import config
-    from vllm.model_executor.model_loader import reload
-
-    return reload, config
 
 
 Weights = Iterable[tuple[str, torch.Tensor]]
@@ -337,10 +324,8 @@ class VllmHost:
             return
         # Tensors do not cross over to vLLM's own processes: each of them opens the buckets.
         assert isinstance(weights, Delivery)
-        rpc(start_loading)
-        for part in weights.parts:
-            rpc(load_part, args=(part,))
-        rpc(end_loading)
+        for number, part in enumerate(weights.parts):
+            rpc(load_part, args=(part, number == 0))
 
     def _generate(
         self, prompts: Prompts, params: list[Any], progress: Callable[[], None]

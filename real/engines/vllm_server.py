@@ -43,8 +43,8 @@ from real.engines.rollouts import (
     to_rollouts,
 )
 from real.engines.vllm_engine import check_drawn, check_version
-from real.engines.weights import named_weights, stored_weights
-from real.ranks.distributed import ALONE, Ranks, write_tensors
+from real.engines.weights import LOCAL, Route, named_weights, stored_weights
+from real.ranks.distributed import write_tensors
 
 _SHORT_SECONDS = 30.0
 
@@ -217,27 +217,24 @@ class VllmServerEngine:
         timeout: float,
         eos_token_ids: Sequence[int],
         pad_token_id: int = 0,
-        device: torch.device | str = "cpu",
+        route: Route = LOCAL,
         head_dtype: str = "model",
-        dtype: torch.dtype | None = None,
-        ranks: Ranks = ALONE,
         sends: bool = True,
     ) -> None:
         """Wait until the server is ready and check how it was started.
 
         Each answer, with all responses to one prompt, may take `timeout` seconds. Weights go over
-        NCCL from a trainer on a GPU, else through a file, in `dtype`, unchanged if None; of the
-        ranks of a server one `sends` them.
+        NCCL from a trainer on a GPU, else through a file; of the ranks of a server one `sends`
+        them.
         """
-        self._dtype, self._ranks = dtype, ranks
+        self._route = route
         self.http = Http(url, timeout)
         self.eos_token_ids = [*eos_token_ids]
         self.pad_token_id = pad_token_id
         self.version: int | None = None
         self.max_model_len = self._check_server(head_dtype)
-        on_gpu = torch.device(device).type == "cuda"
-        kind = NcclTransfer if on_gpu else FileTransfer
-        self.transfer = kind(self.http, dtype) if sends else None
+        kind = NcclTransfer if route.device.type == "cuda" else FileTransfer
+        self.transfer = kind(self.http, route.dtype) if sends else None
 
     def sample(
         self,
@@ -274,7 +271,7 @@ class VllmServerEngine:
         """Send all weights, empty the prefix cache of the old ones, and name the new ones."""
         self.version = None
         if self.transfer is None:
-            for _ in named_weights(model, self._dtype):
+            for _ in named_weights(model, self._route.dtype):
                 pass  # sharded weights are gathered by all ranks
         else:
             self.transfer.send(model)
@@ -283,7 +280,7 @@ class VllmServerEngine:
                     "vLLM server: the prefix cache was not emptied, requests are running"
                 )
             self.http.post("/update_weight_version", {"new_version": str(version)})
-        self._ranks.wait()  # until all servers have the weights
+        self._route.ranks.wait()  # until all servers have the weights
         self.version = version
         return {}
 

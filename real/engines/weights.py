@@ -215,6 +215,9 @@ class Route(NamedTuple):
     """Weights are sent without adapters once, and then these alone, unless the engine refuses."""
 
 
+LOCAL = Route()
+
+
 class WeightSender:
     """Sends weights to an engine; of the ranks that share one all fill buckets, the first asks."""
 

@@ -240,11 +240,6 @@ def computed_with(parameter: Tensor, model: Any) -> torch.dtype:
     return loaded if shard_is_wider and loaded is torch.bfloat16 else parameter.dtype
 
 
-def is_split(tensors: Iterable[Tensor]) -> bool:
-    """True if some of the tensors are sharded."""
-    return any(isinstance(tensor, DTensor) for tensor in tensors)
-
-
 def whole_tensor(tensor: Tensor) -> Tensor:
     """The tensor itself, gathered where it is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

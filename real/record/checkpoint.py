@@ -39,9 +39,9 @@ from real.ranks.distributed import (
     Pieces,
     Ranks,
     computed_with,
-    is_split,
     local_tensors,
     read_tensors,
+    shard_group,
     shard_path,
     whole_tensor,
     write_tensors,
@@ -226,7 +226,7 @@ def _write_shards(folder: Path, state: State, ranks: Ranks) -> dict[str, str]:
 
 
 def _is_sharded(name: str, content: Any) -> bool:
-    return name.endswith(TENSORS) and is_split(content.values())
+    return name.endswith(TENSORS) and shard_group(content.values()) is not None
 
 
 def _write(path: Path, content: Any) -> str:
@@ -295,7 +295,7 @@ def model_bytes(model: Any) -> int:
 
 def _weights(model: Any, writes: bool) -> dict[str, Any] | None:
     """Return the weights to write, gathered one by one, in place of the model's own if not None."""
-    if not has_adapters(model) and not is_split(model.parameters()):
+    if not has_adapters(model) and shard_group(model.parameters()) is None:
         return None
     kept = model.state_dict()
     weights = {name: value for name, value in model.named_buffers() if name in kept}

@@ -22,7 +22,7 @@ from torch import Tensor
 from real.model.prepare import adapters_off, has_adapters
 from real.settings.groups import LossSettings, UpdateSettings
 from real.update.logprobs import EntropyScorer, Scorer, group_scores
-from real.update.packing import Group, MicroBatch, PackedRows, Place, RowCounts, row_counts
+from real.update.packing import Group, MicroBatch, PackedRows, Place, RowCounts, plan, row_counts
 
 Reference = Callable[[PackedRows, float], Tensor]
 """Packed rows and temperature to (n,) log-probs of the reference policy, without gradient."""
@@ -84,7 +84,8 @@ def backward(
     # Rows without tokens of the loss are not computed.
     pairs = zip(groups, counts, strict=True)
     active = [row if all_cost or not g.silent else [0] * len(row) for g, row in pairs]
-    passes, bundle, n_inputs = scorer.plan(groups, active, config, world)
+    most, width = config.max_tokens_per_microbatch, scorer.bundle_width
+    passes, bundle, n_inputs = plan(groups, active, most, scorer.layout, width, world)
     own_passes = passes[rank::world]
     # All are laid out before the first runs, so that a GPU is never waited for in between.
     batches = [scorer.micro_batch(groups, places or passes[0][:1], bundle) for places in own_passes]

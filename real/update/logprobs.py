@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -23,15 +23,13 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from real.model.policy import WideHead, add_product, wide_product
-from real.settings.groups import LossSettings, UpdateSettings
+from real.settings.groups import UpdateSettings
 from real.update.packing import (
     Group,
     Layout,
     MicroBatch,
     PackedRows,
     Place,
-    Plan,
-    RowCounts,
     micro_batch,
     plan,
     row_counts,
@@ -248,43 +246,29 @@ def head_entropies(
         no_targets_n,
         temperature,
         values=lambda logits, _, temperature: (entropies(logits, temperature),),
-        gradient=lambda logits, _, grad, temperature: _entropy_gradient(logits, grad, temperature),
+        gradient=_entropy_gradient,
         chunk_elements=chunk_elements,
     )[0]
 
 
 def entropies(logits_nV: Tensor, temperature: float) -> Tensor:
     """(n,) entropies of (n, V) logits in nats, with gradient; impossible tokens add nothing."""
-    return _Entropy.apply(logits_nV, temperature)
+    p_nV, logp_nV = _distribution(logits_nV, temperature)
+    return -(p_nV * logp_nV).sum(-1)
 
 
-class _Entropy(torch.autograd.Function):
-    """Closed-form gradient: automatic differentiation would make NaN of impossible tokens."""
-
-    @staticmethod
-    def forward(ctx: Any, logits_nV: Tensor, temperature: float) -> Tensor:
-        ctx.save_for_backward(logits_nV)
-        ctx.temperature = temperature
-        return torch.special.entr(_logp(logits_nV, temperature).exp()).sum(-1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
-        (logits_nV,) = ctx.saved_tensors
-        return _entropy_gradient(logits_nV, grads[0], ctx.temperature).to(logits_nV.dtype), None
-
-
-def _logp(logits_nV: Tensor, temperature: float) -> Tensor:
+def _distribution(logits_nV: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Probabilities and their logarithms; 0 for those of 0, whose gradient would be NaN."""
     wide = torch.promote_types(logits_nV.dtype, torch.float32)
-    return torch.log_softmax(logits_nV.to(wide) / temperature, dim=-1)
-
-
-def _entropy_gradient(logits_nV: Tensor, grad_n: Tensor, temperature: float) -> Tensor:
-    """(n, V) gradient of the raw logits: `-g p_v (log p_v + H) / temperature`."""
-    logp_nV = _logp(logits_nV, temperature)
+    logp_nV = torch.log_softmax(logits_nV.to(wide) / temperature, dim=-1)
     p_nV = logp_nV.exp()
-    entropy_n1 = torch.special.entr(p_nV).sum(-1, keepdim=True)
-    surprise_nV = torch.where(p_nV > 0, logp_nV, 0.0).add_(entropy_n1)
+    return p_nV, logp_nV.masked_fill(p_nV == 0, 0.0)
+
+
+def _entropy_gradient(logits_nV: Tensor, _: Tensor, grad_n: Tensor, temperature: float) -> Tensor:
+    """(n, V) gradient of the raw logits: `-g p_v (log p_v + H) / temperature`."""
+    p_nV, logp_nV = _distribution(logits_nV, temperature)
+    surprise_nV = logp_nV.sub_((p_nV * logp_nV).sum(-1, keepdim=True))
     return p_nV.mul_(surprise_nV).mul_((-grad_n / temperature)[:, None])
 
 
@@ -336,18 +320,6 @@ class Scorer(nn.Module):
             if self.head is None:
                 return _pick(self.model(**inputs).logits, rows.index_n)
             return _pick(self.model.base_model(**inputs).last_hidden_state, rows.index_n)
-
-    def plan(
-        self,
-        groups: Sequence[Group],
-        counts: Sequence[RowCounts],
-        config: LossSettings,
-        world: int = 1,
-        bundled: bool = True,
-    ) -> Plan:
-        """The cheapest passes of a mini-batch, see `packing.plan`."""
-        width = self.bundle_width if bundled else None
-        return plan(groups, counts, config.max_tokens_per_microbatch, self.layout, width, world)
 
     def micro_batch(
         self, groups: Sequence[Group], places: Sequence[Place], bundle: int = 1
@@ -426,7 +398,9 @@ def group_scores(
     Without `bundled` no responses share a sequence, in which a NaN would spread.
     """
     rank, world = share
-    passes, bundle, _ = scorer.plan(groups, list(map(row_counts, groups)), config, world, bundled)
+    counts, most = [row_counts(group) for group in groups], config.max_tokens_per_microbatch
+    width = scorer.bundle_width if bundled else None
+    passes, bundle, _ = plan(groups, counts, most, scorer.layout, width, world)
     shapes = [(3 if stats else 1, *group.old_KT.shape) for group in groups]
     pairs = list(zip(groups, shapes, strict=True))
     scored = [group.old_KT.new_zeros(shape, dtype=torch.float32) for group, shape in pairs]
@@ -508,16 +482,12 @@ def checkpointed(model: Any) -> Iterator[None]:
     transformers does it in training mode only, in which dropout would be at work too; so the mark
     is set on the layers alone, and not on what is inside of them.
     """
-    if not (torch.is_grad_enabled() and getattr(model, "is_gradient_checkpointing", False)):
-        yield
-        return
     every = (m for m in model.modules() if isinstance(m, GradientCheckpointingLayer))
-    layers = [layer for layer in every if layer.gradient_checkpointing]
-    before = [layer.training for layer in layers]
+    layers = [m for m in every if m.gradient_checkpointing and torch.is_grad_enabled()]
     for layer in layers:
         layer.training = True
     try:
         yield
     finally:
-        for layer, was in zip(layers, before, strict=True):
-            cast(nn.Module, layer).training = was
+        for layer in layers:
+            layer.training = False

@@ -5,18 +5,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from real.speed import Rates
+from real.speed import CARDS, Rates
 
 ROOT = Path(__file__).parents[2]
 GPU = ROOT / "benchmarks" / "gpu"
 sys.path.insert(0, str(GPU))
 
 import prove  # noqa: E402
-from record import Report, read_lines, table  # noqa: E402
+import steps  # noqa: E402
+from correct import cpu_curve  # noqa: E402
+from record import PRODUCT, Report, read_lines, table  # noqa: E402
 from shapes import Setup, attempt  # noqa: E402
 
 WITHOUT = ("plotly", "vllm")
@@ -115,20 +118,76 @@ def test_each_part_takes_at_most_ten_minutes_and_all_thirty():
         assert sum(limits) <= prove.PART_SECONDS < 600
 
 
-@pytest.mark.parametrize("kind", ["h100", "h200"])
-def test_every_section_is_within_its_limit_by_the_plan(kind, capsys):
-    found = prove.needs(kind)
+@pytest.mark.parametrize("kind", ["h100", "h200", "a100"])
+def test_every_section_is_within_its_limit_by_the_plan(kind, capsys, monkeypatch):
+    monkeypatch.delenv("SMOLLM2", raising=False)
+    found, slower = prove.needs(kind), max(1.0, prove.FAST / (0.8 * CARDS[kind].flops))
+    assert (slower == 1) is (kind != "a100")
     assert {need.section for need in found if need.fits} == {need.section for need in found}
     for section, one in prove.SECTIONS.items():
         own = [need for need in found if need.section == section and need.fits]
         planned = one.planned + sum(need.seconds for need in own)
         assert own or one.work, section
-        assert planned <= one.seconds, section
+        assert planned <= one.limit(slower), section
     layers = next(n for n in found if n.setting == "3B, 3,072 tokens, 8k a pass, kept layers")
     assert layers.fits is (kind == "h200")
     assert prove.main(["--dry-run", "--gpu", kind]) == 0
     said = capsys.readouterr().out
-    assert ("left out" in said) is (kind == "h100") and "limits of all sections" in said
+    assert ("GiB, left out" in said) is (kind != "h200") and "limits of all sections" in said
+    assert "SMOLLM2: not set, left out; see bring.sh" in said
+    monkeypatch.setenv("SMOLLM2", "/site/smollm2")
+    assert "SMOLLM2: /site/smollm2" in "\n".join(prove.dry_run(kind))
+
+
+def product(value):
+    measures = [] if value is None else [{"name": PRODUCT, "value": value, "unit": "1/s"}]
+    return {"dry": False, "measures": measures}
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "slower"), [(7e14, 1.0), (2.5e14, 2.4), (None, 1.0), (0.0, 1.0)]
+)
+def test_limits_are_longer_where_a_plain_product_is_slower(ceiling, slower, tmp_path, monkeypatch):
+    """Stand-ins of an H100 and an A100; the product is known from its section on."""
+    limits = {}
+
+    def section(name, folder, dry, limit):
+        limits[name] = limit
+        own = product(ceiling if name == "ceiling" else None)
+        return {**own, "section": name, "status": "done", "seconds": 0.0}
+
+    monkeypatch.setattr(prove, "run_section", section)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    for part in "AC":
+        prove.main(["--part", part, "--out", str(tmp_path)])
+    assert limits["numbers"] == pytest.approx(35, abs=0.1)
+    for name, planned, seconds in (("batch", 20, 75), ("memory", 15, 50), ("step", 175, 355)):
+        assert limits[name] == pytest.approx(planned + (seconds - planned) * slower)
+
+
+@pytest.mark.parametrize(
+    ("sheet", "ceiling", "share", "reached"),
+    [(312e12, 250e12, 0.25, True), (312e12, 250e12, 0.23, False), (989e12, 700e12, 0.2, False)],
+)
+def test_a_step_is_judged_by_the_card_s_own_product(
+    sheet, ceiling, share, reached, tmp_path, monkeypatch
+):
+    run = SimpleNamespace(engine=SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(steps, "_config", lambda *_, **__: None)
+    monkeypatch.setattr(steps, "_scripted", lambda *_, **__: run)
+    monkeypatch.setattr(steps, "_measure", lambda *_: share)
+    monkeypatch.setattr(steps, "peak_flops", lambda _: sheet)
+    monkeypatch.setattr(Setup, "ceiling", lambda _: ceiling)
+    report = Report(tmp_path / "one.jsonl", dry=False)
+    steps.step(Setup(True, tmp_path), report)
+    assert bool(report.missed) is not reached
+    assert read_lines(tmp_path / "one.jsonl")[-1]["value"] == pytest.approx(share * sheet / ceiling)
+
+
+def test_the_curve_of_the_cpu_starts_and_ends_where_its_runs_do():
+    curve = cpu_curve()
+    assert len(curve) == 9 and curve[0] == pytest.approx(0.53, abs=0.01)
+    assert curve[-1] == pytest.approx((0.8568 + 0.8802) / 2)
 
 
 def test_a_setting_without_memory_is_a_row_and_not_the_end(tmp_path):

@@ -38,7 +38,7 @@ def sample_scripted(config: Any) -> None:
     adapted = config.lora_rank if config.engine_adapters else 0
     groups = {"n_gpus": config.engine_tp, "adapter_rank": adapted}
     real.engines.make.make_child = lambda *a: ChildEngine(
-        groups, 60.0, Route(dtype=torch.float32, ranks=a[3]), command=COMMAND
+        groups, 60.0, Route(dtype=torch.float32, ranks=a[3].ranks), command=COMMAND
     )
     with joined_ranks(config.device, config.rank_timeout) as ranks:
         run = prepare(config.settled(), ranks)

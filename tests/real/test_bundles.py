@@ -79,10 +79,14 @@ def both_ways(scorer: Scorer, config: UpdateSettings, **options: Any) -> list[tu
     return found
 
 
+def bundle_of(scorer: Scorer, config: UpdateSettings) -> int:
+    counts, most = [row_counts(group) for group in groups()], config.max_tokens_per_microbatch
+    return plan(groups(), counts, most, scorer.layout, scorer.bundle_width)[1]
+
+
 def assert_close(scorer: Scorer, config: UpdateSettings, **options: Any) -> None:
     assert scorer.bundle_width == 16
-    counts = [row_counts(group) for group in groups()]
-    assert scorer.plan(groups(), counts, config)[1] > 1
+    assert bundle_of(scorer, config) > 1
     bundled, alone = both_ways(scorer, config, **options)
     exact = next(scorer.parameters()).dtype == torch.float64
     near = {"rtol": 1e-9, "atol": 1e-12} if exact else {"rtol": 1e-4, "atol": 1e-5}
@@ -139,7 +143,7 @@ def test_a_broken_response_is_left_out_without_those_behind_its_prompt():
 def test_other_attention_goes_on_row_by_row(make: Any):
     scorer = Scorer(make())
     assert scorer.bundle_width is None
-    assert scorer.plan(groups(), [row_counts(g) for g in groups()], UpdateSettings())[1] == 1
+    assert bundle_of(scorer, UpdateSettings()) == 1
 
 
 @pytest.mark.parametrize("width", [64, 576, 3584])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +95,31 @@ def test_what_cannot_be_converted_is_one_line(
         import_gguf(tmp_path / "small.gguf", tmp_path / "made")
     assert "\n" not in str(caught.value)
     assert len(list(tmp_path.glob("made*"))) == (content == b"made")
+
+
+@pytest.mark.slow
+def test_a_model_is_carried_in_halves_and_joined(tiny: Any, tmp_path: Path):
+    """As SmolLM2 to a GPU without a network; an import without its first half is refused."""
+    root = Path(__file__).parents[2]
+    file, halves = write(tmp_path / "tiny.gguf", tiny, "F32"), tmp_path / "halves"
+    paths = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": paths}
+
+    def bring(*words: Any) -> Any:
+        command = ["bash", str(root / "benchmarks/gpu/bring.sh"), *map(str, words)]
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+
+    assert bring("divide", file, halves).returncode == 0
+    sizes = [(halves / name).stat().st_size for name in ("E1/model.gguf.0", "E2/model.gguf.1")]
+    assert sum(sizes) == file.stat().st_size and max(sizes) < 0.6 * sum(sizes)
+    alone = bring("unpack", halves / "E2", tmp_path / "lacking")
+    assert alone.returncode and not (tmp_path / "lacking/smollm2").exists(), alone.stderr
+    site = tmp_path / "site"
+    done = [bring("unpack", halves / name, site) for name in ("E1", "E2")][1]
+    assert f"export SMOLLM2={site}/smollm2" in done.stdout, done.stderr
+    assert (site / "model.gguf").read_bytes() == file.read_bytes()
+    import_gguf(file, tmp_path / "here")
+    weights = [folder / "model.safetensors" for folder in (site / "smollm2", tmp_path / "here")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()

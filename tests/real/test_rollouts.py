@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import itertools
 from types import SimpleNamespace
 from typing import Any
@@ -165,8 +166,19 @@ def test_samples_name_the_weights_that_drew_them(qwen):
     assert new.of_version(7) is new
     with pytest.raises(EngineError, match=r"drawn by version 0 of the weights in place of 7"):
         old.of_version(7)
-    with pytest.raises(ValueError, match="the model it was made with"):
-        engine.update_weights(make("qwen2"), version=8)
+
+
+def test_a_model_of_its_own_gets_the_trained_weights(qwen):
+    """As on several ranks; those that are not trained stay."""
+    trained, own = make("qwen2"), copy.deepcopy(qwen)
+    frozen = own.model.norm.weight.detach().clone().fill_(3.0)
+    with torch.no_grad():
+        own.model.norm.weight.copy_(frozen)
+        trained.lm_head.weight.add_(0.5)
+    trained.model.norm.requires_grad_(False)
+    TransformersEngine(own).update_weights(trained, version=8)
+    assert torch.equal(own.model.norm.weight, frozen)
+    assert torch.equal(own.lm_head.weight, trained.lm_head.weight)
 
 
 def test_a_response_ends_with_the_token_that_completes_a_text():

@@ -48,20 +48,33 @@ STATES = {
     {"n_heads": 4, "num_heads": 4, "d_head": 8, "head_dim": 8, "d_state": 4, "n_groups": 1,
      "chunk_size": 8, "d_ssm": 32, "dt_rank": 2}.items()
 } | {"n_groups": 1, "chunk_size": 8}  # fmt: skip
+SHARED = {
+    "num_hidden_layers": 4, "layers_block_type": ["linear_attention"] * 2 + ["hybrid"] * 2,
+    "head_dim": 16, "num_key_value_heads": 2, "mamba_d_state": 4,
+}  # fmt: skip
 MORE: dict[str, dict[str, Any]] = {
     "bamba": STATES | {"attn_layer_indices": [1]},
     "deepseek_v2": LATENT,
     "deepseek_v3": LATENT,
     "deepseek_v32": LATENT | {"index_topk": 8, "index_n_heads": 2, "index_head_dim": 8},
     "falcon_h1": STATES,
+    "gemma3n_text": {
+        "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3,
+        "num_kv_shared_layers": 2, "laurel_rank": 4, "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": 60,
+    },
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
     "granitemoehybrid": STATES
     | {"layer_types": ["mamba", "attention"], "shared_intermediate_size": 8},
     "jamba": STATES | {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "kimi_linear": LATENT
+    | {"num_hidden_layers": 6, "linear_head_dim": 8, "linear_num_heads": 2},
     "mamba2": STATES | {"head_dim": 8},
     "nemotron_h": STATES | {"layer_types": ["mamba", "attention"], "ssm_state_size": 4},
     "qwen3_next": {"num_hidden_layers": 4, "shared_expert_intermediate_size": 8},
-}
+    "zamba": SHARED | {"mamba_dt_rank": 2},
+    "zamba2": SHARED | {"n_mamba_heads": 4, "chunk_size": 8, "adapter_rank": 4},
+}  # fmt: skip
 """Sizes of layers that few architectures have."""
 RIGHT = (
     *(
@@ -75,7 +88,7 @@ RIGHT = (
         "hunyuan_v1_moe",
     ),
     *("granitemoehybrid", "jamba", "llama4_text", "minimax_m2", "modernbert-decoder", "nemotron_h"),
-    *("olmo_hybrid", "qwen3_next", "solar_open"),
+    *("gemma3n_text", "kimi_linear", "olmo_hybrid", "qwen3_next", "solar_open", "zamba"),
     *("afmoe", "apertus", "arcee", "aria_text", "bert", "bert-generation", "big_bird", "biogpt"),
     *("bitnet", "bloom", "cohere", "cohere2", "ernie4_5", "exaone4", "cwm"),
     *("gemma", "gemma2", "gemma3_text", "glm", "glm4", "gpt2", "gpt_bigcode", "xglm"),
@@ -86,7 +99,8 @@ RIGHT = (
 )
 REFUSED = (
     *("camembert", "deepseek_v32", "falcon_mamba", "mamba", "mamba2", "minimax", "recurrent_gemma"),
-    *("roberta", "rwkv", "xlstm"),
+    # Zamba2 bounds its time steps in the forward pass, and not where it decodes.
+    *("roberta", "rwkv", "xlstm", "zamba2"),
 )
 
 

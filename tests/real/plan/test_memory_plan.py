@@ -133,6 +133,13 @@ def test_two_ranks_hold_the_planned_bytes(ranks, dtype):
         assert sum(one[name] for one in held) / 2 == pytest.approx(n_bytes, rel=0.05)
 
 
+def passes_of(kept: int, dtype: torch.dtype, **changes: Any) -> TrainConfig:
+    """Settings of passes of 1,024 tokens."""
+    memory: Any = {"gradient_checkpointing": True, "kept_layers": kept, "dtype": str(dtype)[6:]}
+    tokens: Any = {"max_prompt_tokens": 704, "max_response_tokens": 11}
+    return TrainConfig(max_tokens_per_microbatch=1024, **memory, **tokens, **changes)
+
+
 @pytest.mark.parametrize("kept", [0, 6])
 @pytest.mark.parametrize(
     ("shape", "dtype"), [(LlamaConfig, torch.float32), (Qwen3Config, torch.bfloat16)]
@@ -142,7 +149,7 @@ def test_a_pass_makes_the_planned_tensors(shape, kept, dtype):
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
     config = shape(**sizes, **heads, vocab_size=3000)
     chunk, size = 64 * 3000, PlannedModel(config).size()
-    expected = pass_bytes(size, dtype.itemsize, 1024, 1 - kept / 6, True, chunk)
+    expected = pass_bytes(size, passes_of(kept, dtype, attention="flash_attention_2"), chunk)
     model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     prepare_training(model, MemorySettings(gradient_checkpointing=True, kept_layers=kept))
     ids = torch.randint(0, 3000, (8, 128))
@@ -163,7 +170,7 @@ def test_responses_behind_one_prompt_make_the_planned_tensors(kept, monkeypatch)
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
     config = LlamaConfig(**sizes, **heads, vocab_size=3000)
     size, chunk = PlannedModel(config).size(), 64 * 3000
-    expected = pass_bytes(size, 4, 1024, 1 - kept / 6, True, chunk, bundled=True)
+    expected = pass_bytes(size, passes_of(kept, torch.float32), chunk)
     model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     prepare_training(model, MemorySettings(gradient_checkpointing=True, kept_layers=kept))
     for parameter in model.parameters():

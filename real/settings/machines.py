@@ -1,0 +1,35 @@
+"""The machines that a run is planned for. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from guard_core.config import Count, Positive, check_fields
+from lab.base.errors import UserError
+
+
+@dataclass(kw_only=True)
+class Machines:
+    """GPUs and what connects them, for responses of some length."""
+
+    gpus: Count = 1
+    """GPUs of one machine, each with a rank of torchrun."""
+    nodes: Count = 1
+    """Machines, each with so many GPUs."""
+    network: Positive = 400.0
+    """Gb/s that a machine sends to the others, all its links together."""
+    gpu: Literal["a100", "h100", "h200"] = "h100"
+    """Kind of GPU: its speed, and its memory unless that is given."""
+    gpu_memory: Positive | None = None
+    """GiB of each GPU."""
+    mean_tokens: Count = 700
+    """Mean tokens of a response, of which one in a batch reaches the limit."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, error=UserError)
+
+    @property
+    def world(self) -> int:
+        """All GPUs, each with a rank and a share of an engine."""
+        return self.gpus * self.nodes
