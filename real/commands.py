@@ -387,7 +387,7 @@ class PlanCommand(Machines):
     Examples:
         guard-train plan --preset qwen2.5-7b/math500 --gpus 8
         guard-train plan --preset qwen3-4b/amc --gpu a100 --gpu-memory 40 --lora-rank 16
-            guard-train plan --preset qwen2.5-7b/amc --nodes 2 --gpus 8 --network 100 --fsdp-size 8
+        guard-train plan --preset qwen2.5-7b/amc --nodes 2 --gpus 8 --network 100 --fsdp-size 8
     """
 
     measured: Path | None = None

@@ -14,11 +14,11 @@ class Machines:
     """GPUs and what connects them, for responses of some length."""
 
     gpus: Count = 1
-    """GPUs of one machine, each with a rank of torchrun."""
+    """GPUs of a machine, a rank each."""
     nodes: Count = 1
     """Machines, each with so many GPUs."""
     network: Positive = 400.0
-    """Gb/s that a machine sends to the others, all its links together."""
+    """Gb/s from a machine to the others over all links."""
     gpu: Literal["a100", "h100", "h200"] = "h100"
     """Kind of GPU: its speed, and its memory unless that is given."""
     gpu_memory: Positive | None = None
