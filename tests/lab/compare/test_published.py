@@ -25,6 +25,8 @@ def test_spot_checks_against_the_paper():
     assert published_fate(Setting(LLAMA, MATH), "guard", "Stable Always Right") == 32.0
     assert published_fate(Setting(QWEN3, MATH), "ttrl", "Degraded") is None
     assert published_fate(Setting(LLAMA, MATH), "frs", TOTAL) is None
+    totals = [published_fate(Setting(LLAMA, MATH), arm, TOTAL) for arm in ("ttrl", "guard")]
+    assert totals == [60.2, 28.0]
     for _, _, method in PASS_AT_1:
         assert METHOD_TITLES.get(method, title(method)) != method
 
