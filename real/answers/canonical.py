@@ -48,6 +48,7 @@ def _normal(answer: str) -> tuple[str, Node | None]:
 
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
 _PREAMBLE = re.compile(r"(?:final )?answer|option|choice|rs|(?!.*\bnot\b).* (?:is|are|equals)")
+_RADIANS = ("rad", "radian", "radians")
 REALS = Node("cmd", r"\mathbb", (Node("name", "R"),))
 
 
@@ -80,7 +81,7 @@ def _without(node: Node) -> Node:
     first = parts[0] if parts else node
     if kind == "()" and len(parts) == 1:
         return first
-    if kind == "unit" and (is_unit(text) or (text.startswith("rad") and r"\pi" in write(first))):
+    if kind == "unit" and (is_unit(text) or (text in _RADIANS and r"\pi" in write(first))):
         return first
     if kind == "post" and text in ("%", DEGREE):
         return first
@@ -104,9 +105,11 @@ def _without(node: Node) -> Node:
         return parts[-1]
     if kind == "rel" and _asks(node):
         return parts[-1]
-    if kind == "word" and re.fullmatch("(?i:option|choice) [A-J]", text):
-        return Node("name", text[-1])
-    return Node("word", text.lower()) if kind == "word" else node
+    if kind == "word":
+        before, _, last = text.rpartition(" ")
+        is_choice = re.fullmatch("[A-J]", last) and _PREAMBLE.fullmatch(before.lower())
+        return Node("name", last) if is_choice else Node("word", text.lower())
+    return node
 
 
 _ASKED_FUNCTIONS = frozenset("fghFGHPEVNTSQqpADLC")

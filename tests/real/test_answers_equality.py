@@ -25,6 +25,7 @@ from real.tiny import problems as tiny_problems
 @pytest.mark.parametrize(
     "group",
     [
+        ("C", r"\text{Option C}", r"\text{The answer is C}", r"\text{The answer is } C"),
         ("025", "25", "25.0", "50/2", r"\frac{50}{2}", r"5^2", r"\sqrt{625}", r"2.5\times10^{1}"),
         (r"\dfrac12", "1/2", "0.5", ".50", "2/4", r"\frac{-1}{-2}", r"2^{-1}", r"5\cdot10^{-1}"),
         (r"10\%", "10", "10 percent"),
@@ -93,6 +94,8 @@ def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> N
 @pytest.mark.parametrize(
     "group",
     [
+        (r"2\pi", r"2\pi\text{ radius}"),
+        ("C", r"\text{Vitamin C}", r"\text{Option D}"),
         ("(1,2)", "(2,1)", "1,2", "[1,2]", "[1,2)", "1,2,2", "(1,2,2)", "x=1,y=2", "12", "1.2"),
         ("1/3", "0.33", "0.333333333", "3", r"\frac{1}{3}x"),
         (r"\sqrt{2}", "1.41", "1.4142135", "2", r"-\sqrt2"),
