@@ -48,6 +48,7 @@ def _normal(answer: str) -> tuple[str, Node | None]:
 
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
 _PREAMBLE = re.compile(r"(?:final )?answer|option|choice|rs|(?!.*\bnot\b).* (?:is|are|equals)")
+_ARTICLE = re.compile("^(?:an?|the) ")
 _RADIANS = ("rad", "radian", "radians")
 REALS = Node("cmd", r"\mathbb", (Node("name", "R"),))
 
@@ -95,6 +96,9 @@ def _without(node: Node) -> Node:
         return Node("neg", parts=(node._replace(parts=(first.parts[0], parts[1])),))
     if kind == "row" and len(parts) == 2 and _PREAMBLE.fullmatch(first.text.lower()):
         return parts[1]
+    if kind == "row":
+        lowered = (p._replace(text=p.text.lower()) if p.kind == "word" else p for p in parts)
+        return node._replace(parts=tuple(lowered))
     if kind == "env" and text == "cases" and all(len(row.parts) == 1 for row in parts):
         return Node("list", ",", tuple(row.parts[0] for row in parts))
     if kind == "env" and text in ("aligned", "align", "gathered") and len(parts) == 1:
@@ -108,7 +112,7 @@ def _without(node: Node) -> Node:
     if kind == "word":
         before, _, last = text.rpartition(" ")
         is_choice = re.fullmatch("[A-J]", last) and _PREAMBLE.fullmatch(before.lower())
-        return Node("name", last) if is_choice else Node("word", text.lower())
+        return Node("name", last) if is_choice else Node("word", _ARTICLE.sub("", text.lower()))
     return node
 
 

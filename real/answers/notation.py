@@ -52,6 +52,7 @@ _REWRITTEN = {
     r"\{": "lbrace", r"\}": "rbrace", "[": "lbrack", "]": "rbrack", "/": "div", "<": "lt",
     ">": "gt", "'": "prime", ":": "colon ratio", r"^{\circ}": "degree",
     r"\text{ or }": "lor vee", r"\text{ and }": "land wedge", r"\mathbb{R}": "R reals Reals",
+    r"\mod": "bmod pmod pod", "T": "top intercal",
     r"\mathbb{Z}": "Z", r"\mathbb{N}": "N", r"\mathbb{Q}": "Q", r"\mathbb{C}": "C",
     "": """displaystyle textstyle scriptstyle limits nolimits left right middle mleft mright rm
     bf it sf tt cal em mathstrut strut boldmath tiny small normalsize large Large LARGE huge Huge
@@ -68,7 +69,7 @@ TEXTS = words("""text mbox textbf textit textrm textsf texttt textnormal textup 
 FUNCTIONS = words("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lg")
 _BARE = words("""sqrt infinity infty inf cup union cap cdot choose asin acos atan leq geq neq
     cbrt abs floor ceil emptyset frac binom pi alpha beta gamma delta epsilon theta lambda rho
-    sigma tau phi psi omega setminus""")  # fmt: skip
+    sigma tau phi psi omega setminus mod""")  # fmt: skip
 BARE = _BARE | (FUNCTIONS - {"sec"})
 """Commands that are known without their backslash, too."""
 SHORT_WORDS = words("or no if of is to it on am pm")
@@ -77,7 +78,7 @@ UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph kmh m c
     milligram lb pound ounce oz ton tonne s sec second min minute h hr hour day week month year yr
     ms l liter litre ml milliliter millilitre gallon gal quart pint acre hectare ha dollar cent usd
     euro rupee yen yuan peso newton joule watt volt kw kwh hz hertz ampere ohm pascal kelvin knot
-    bit byte way person people L N J W V percent pct degree deg""")  # fmt: skip
+    point pt bit byte way person people L N J W V percent pct degree deg""")  # fmt: skip
 _LINKS = words("square squared cubic cubed sq cu fl per / *")
 
 
@@ -121,7 +122,7 @@ _LATEX = (
     (r"\\(?!times\s*\\(?:vec|hat|over))(?:\\|([A-Za-z]+)\*?(\s*\{)?)", _rewritten),
     (r"\\text\s*\{\s*\(?(?:in )?base[ -]?(\d+)\)?\s*\}$", r"_{\1}"),
     (r"^([A-J])\)$", r"\1"),
-    (r"(?:\\[,;:!. ]|[\s.,;:~]|(?<!\\)\\)+$", ""),
+    (r"(?:\\[,;:!. ]|\\text\s*\{[\s.,;]*\}|[\s.,;:~\\])+$", ""),
     (r"^\s*(\*{1,3}|__)(?=\S)(.+?)[\s.,;:]*\1$", r"\2"),
 )
 

@@ -49,7 +49,7 @@ DEGREE = r"^{\circ}"
 _END = Token("end", "")
 _RELATIONS = words(r"""= < > \le \ge \ne \in \notin \to \approx \equiv \sim \simeq \cong \subset
     \subseteq \supset \supseteq \perp \parallel \propto \Rightarrow \implies \iff | \mid \mod
-    \bmod \ll \gg""")  # fmt: skip
+    \ll \gg""")  # fmt: skip
 _SET_SIGNS = words(r"\cup \cap \setminus :")
 _CHAINED = {"rel": _RELATIONS, "setop": _SET_SIGNS}
 _SIGNS = {"+": "", "-": "neg", r"\pm": "pm", r"\mp": "mp"}
@@ -64,7 +64,7 @@ _OPENERS = frozenset(("{", *_PAIRS))
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7",
           "eight": "8", "nine": "9"}  # fmt: skip
 """Bases of numbers that are written in words."""
-_ONE_ARGUMENT = words(r"""\overline \vec \hat \tilde \dot \ddot \pmod \not
+_ONE_ARGUMENT = words(r"""\overline \vec \hat \tilde \dot \ddot \not
     \mathbb \angle \triangle""")  # fmt: skip
 _BIG = words(r"\int \iint \oint \sum \prod \lim \partial \sup")
 _PLAIN_NAMES = GREEK | words("infty emptyset circ ldots ell vartheta varphi")
@@ -122,15 +122,24 @@ class _Reader:
         is_missing = self.next.text in _RELATIONS and self.next.text != "|"
         sides, signs = [ZERO_WIDTH if is_missing else side()], []
         while self.is_sign(kind):
+            is_enclosed = self.next.text == "(" and self.take()
             signs.append(self.take())
-            sides.append(side())
+            sides.append(bare(side()))
+            if is_enclosed:
+                self.take(")")
         return Node(kind, " ".join(signs), tuple(sides)) if signs else sides[0]
 
     def is_sign(self, kind: str) -> bool:
         text = self.next.text
         if text == ":":
             return self.in_braces == (kind == "rel")
+        if self.is_modulus():
+            return kind == "rel"
         return text in _CHAINED[kind] and not (text == "|" and self.bars)
+
+    def is_modulus(self) -> bool:
+        r"""`(\mod 5)` behind the sides of a congruence."""
+        return self.next.text == "(" and self.tokens[self.at + 1].text == r"\mod"
 
     def sum(self) -> Node:
         terms: list[Node] = []
@@ -185,7 +194,7 @@ class _Reader:
         token = self.next
         if token.text in _BARS:
             return not self.bars and self.n_bars(token.text) % 2 == 0
-        if token.text in _NO_FACTOR or token.type == "sep":
+        if token.text in _NO_FACTOR or token.type == "sep" or self.is_modulus():
             return False
         return token.type != "op" or token.text in _OPENERS or token.text.startswith(r"\begin")
 

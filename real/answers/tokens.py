@@ -7,6 +7,7 @@ comma, `or`, `and`), `op`.
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from typing import NamedTuple
 
 from real.answers.notation import BARE, REWRITTEN, SHORT_WORDS, TEXTS, UNITS
@@ -131,8 +132,14 @@ def _letters(run: str, in_text: bool) -> list[Token]:
 
 
 def _of_text(found: list[Token], is_behind: bool) -> list[Token]:
-    """Only a letter that stands alone is one: the `a` of `a cat` is a word."""
-    is_unit = is_behind and bool(found) and found[0].text in UNITS
-    if is_unit or any(t.type == "word" for t in found):
-        return [t._replace(type="word") if t.type == "let" else t for t in found]
-    return found
+    """Only a letter that stands alone is one: the `a` of `a cat` is a word; `II` are two."""
+    items: list[Token] = []
+    for _, group in groupby(found, lambda token: token.type == "sep"):
+        item = list(group)
+        if len(item) == 1 and re.fullmatch("[A-Z]{2}", item[0].text) and not is_behind:
+            item = _letters(item[0].text, False)
+        elif any(t.type == "word" for t in item) or (is_behind and item[0].text in UNITS):
+            item = [t._replace(type="word") if t.type == "let" else t for t in item]
+        items += item
+        is_behind = False
+    return items

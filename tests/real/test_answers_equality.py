@@ -26,6 +26,9 @@ from real.tiny import problems as tiny_problems
     "group",
     [
         ("C", r"\text{Option C}", r"\text{The answer is C}", r"\text{The answer is } C"),
+        (r"x\equiv 2 \pmod{5}", r"x \equiv 2\ (\mathrm{mod}\ 5)", r"x\equiv2\mod 5", "x≡2 (mod 5)"),
+        (r"\text{I and II}", r"I \text{ and } II", "I, II", r"I, \text{II}"),
+        (r"\text{a parabola.}", r"\text{Parabola}\\\\", r"\text{the parabola}\text{.}"),
         ("025", "25", "25.0", "50/2", r"\frac{50}{2}", r"5^2", r"\sqrt{625}", r"2.5\times10^{1}"),
         (r"\dfrac12", "1/2", "0.5", ".50", "2/4", r"\frac{-1}{-2}", r"2^{-1}", r"5\cdot10^{-1}"),
         (r"10\%", "10", "10 percent"),
@@ -131,6 +134,7 @@ def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> N
         ("x<2 or x>3", "2<x<3", "x<2, y>3", r"x\le2 or x\ge3"),
         (r"\mathbb{R}", r"\mathbb{Z}", r"\emptyset", "0", "1"),
         ("2:3", "3:2", "2/3", "4:6"),
+        (r"x\equiv 2 \pmod{5}", r"x\equiv 2 \pmod{15}", r"x\equiv5\pmod{2}", "2"),
         (r"20^\circ C", r"20^\circ F", "20"),
         (r"\overline{AB}", "AB", "BA", r"\vec{AB}"),
         ("|x-90|", "90-x", "x-90"),
