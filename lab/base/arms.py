@@ -279,6 +279,12 @@ def title(name: str) -> str:
     return rule.title if other == BASELINE else f"{rule.title} + {NAMED_ARMS[other].title}"
 
 
+def arm_order(names: Iterable[str]) -> list[str]:
+    """The distinct arms in the order of their table, in which they are shown; others last."""
+    found = set(names)
+    return [name for name in _KNOWN if name in found] + sorted(found - _KNOWN.keys())
+
+
 def about(name: str) -> str:
     """What an arm is trained on, in a sentence or two; settings of its own are not read."""
     if name in _KNOWN:

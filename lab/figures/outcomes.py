@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from lab.base.arms import BASELINE
+from lab.base.arms import BASELINE, arm_order
 from lab.base.columns import floats, groups, require, unique, where
 from lab.base.stats import Estimate, estimate, interval, mean_sd, plus_minus
 from lab.figures.style import (
@@ -26,7 +26,6 @@ from lab.figures.style import (
     PURPLE,
     SKY,
     VERMILLION,
-    arm_order,
     arm_style,
     arm_title,
     hover_sd,

@@ -10,6 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from lab.base.arms import arm_order
 from lab.base.columns import ROUNDING, Bools, Floats, flags, floats, groups, ints, where
 from lab.base.stats import estimate
 from lab.figures.style import (
@@ -25,7 +26,6 @@ from lab.figures.style import (
     SKY,
     VERMILLION,
     ArmStyle,
-    arm_order,
     arm_title,
     band,
     multiples,

@@ -88,12 +88,6 @@ def arm_style(name: str) -> ArmStyle:
     return ArmStyle(colour, "longdashdot", _SPARE_SYMBOLS[code // 7 % len(_SPARE_SYMBOLS)])
 
 
-def arm_order(names: Iterable[str]) -> list[str]:
-    """The distinct arms in the order in which they are always shown; unknown ones last."""
-    found = set(names)
-    return [name for name in _ARM_STYLES if name in found] + sorted(found - set(_ARM_STYLES))
-
-
 def arm_title(name: str, titles: Mapping[str, str] | None = None) -> str:
     """The title of an arm (not escaped): that in `titles`, or else that of `lab.base.arms`."""
     return (titles or {}).get(name, arms.title(name))

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from lab.base.arms import arm_order
 from lab.base.columns import floats, ints, where
 from lab.figures.style import (
     BLACK,
@@ -17,7 +18,6 @@ from lab.figures.style import (
     PURPLE,
     VERMILLION,
     Place,
-    arm_order,
     arm_style,
     arm_title,
     band,

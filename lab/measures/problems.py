@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import minimize
 from scipy.special import expit
 
 from lab.base.columns import (
@@ -370,6 +369,8 @@ def _scores(stake: AtStake, at: Sequence[int], folds: list[Bools]) -> dict[str, 
 
 def _risk(fitted_NF: Floats, lost_N: Bools, asked_SF: Floats) -> Floats:
     """(S,) risk by a logistic regression with a small ridge; NaN where it saw one class only."""
+    from scipy.optimize import minimize  # too slow for runs, of which it measures none
+
     if lost_N.all() or not lost_N.any():
         return np.full(len(asked_SF), np.nan)
     mean_F, sd_F = fitted_NF.mean(axis=0), fitted_NF.std(axis=0)

@@ -15,7 +15,7 @@ import pandas as pd
 
 from guard_core.config import PARTS
 from lab.base import arms
-from lab.base.arms import BASELINE, DEMO_ARMS, GUARD, MATCHED, VOTE, title
+from lab.base.arms import BASELINE, DEMO_ARMS, GUARD, MATCHED, VOTE, arm_order, title
 from lab.base.columns import TextTable, finite_mean, floats, ints, select, unique, where
 from lab.base.stats import Estimate, counted, estimate, mean_sd, paired_table
 from lab.base.stats import difference as difference_text
@@ -31,7 +31,6 @@ from lab.compare.tables import (
     over_steps,
     with_vote,
 )
-from lab.figures.style import arm_order
 from lab.measures import METRICS
 from lab.measures.dynamics import dynamics, run_windows
 from lab.measures.fate import MIN_VISITS, fewest_visits

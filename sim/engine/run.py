@@ -145,6 +145,11 @@ class Simulation:
             majority_R = self.majority_accuracy()
         return Tables(c, epoch, self.pass_at_1(), majority_R)
 
+    def probabilities(self) -> Floats:
+        """(R, N, A) probability of every answer now; what a row lacks of 1 is unparseable."""
+        problems_RN = np.tile(np.arange(self.config.n_problems), (self.config.replicates, 1))
+        return self._probabilities(problems_RN, self._batch // self.config.n_batches)
+
     def is_plain(self) -> bool:
         """Nothing between a visit's votes and its update needs more than compiled code."""
         c = self.config

@@ -53,7 +53,6 @@ from sim.engine.run import Simulation, simulate
 from sim.settings.config import SimConfig
 from sim.studies.jobs import named
 from sim.studies.sweep import check_workers, pooled
-from sim.theory.tables import answer_chances
 from sim.world.populations import ability_sampler
 
 EQUAL, BEST = "equal step", "own best step"
@@ -260,7 +259,7 @@ def untrained_vote(config: SimConfig, n_votes: int) -> Floats:
     The votes have random numbers of their own; a tie counts by its share.
     """
     simulation = Simulation(config)
-    truth_RN, p_RNA = simulation.population.truth_RN, answer_chances(simulation)
+    truth_RN, p_RNA = simulation.population.truth_RN, simulation.probabilities()
     rng = np.random.default_rng([config.seed, n_votes])
     total_RN1 = p_RNA.sum(axis=-1, keepdims=True)  # what it lacks of 1 is unparseable
     parsed = np.minimum(total_RN1[..., 0] * (1.0 - config.unparseable), 1.0)

@@ -134,20 +134,11 @@ def draw(
 
 def _logits(simulation: Simulation) -> Floats:
     """(R,) logits of the correct answer."""
-    p_1NA, truth_1N = answer_chances(simulation), simulation.population.truth_RN
+    p_1NA, truth_1N = simulation.probabilities(), simulation.population.truth_RN
     right_N = np.take_along_axis(p_1NA, truth_1N[..., None], axis=-1)[0, :, 0]
     wrong_N = np.take_along_axis(p_1NA, 1 - truth_1N[..., None], axis=-1)[0, :, 0]
     with np.errstate(divide="ignore"):
         return np.log(right_N / wrong_N)
-
-
-def answer_chances(simulation: Simulation) -> Floats:
-    """(R, N, A) probability of every answer now; what a row lacks of 1 is unparseable."""
-    shape_RN = simulation.population.truth_RN.shape
-    p_RNA = np.empty((*shape_RN, simulation.config.n_answers))
-    problems_RN = np.broadcast_to(np.arange(shape_RN[1]), shape_RN)
-    simulation.policy.probabilities(np.ascontiguousarray(problems_RN), p_RNA)
-    return p_RNA
 
 
 _EVEN = 0.1
@@ -168,13 +159,13 @@ def own_steps(config: SimConfig) -> Floats:
     alone |= {"guard": GuardConfig.off(), "epochs": 1, "schedule": "constant"}
     simulation = Simulation(replace(config, **alone))
     simulation.before()
-    before_RNA = answer_chances(simulation)
+    before_RNA = simulation.probabilities()
     visits = simulation.epoch(1).visits
     shape_RN = before_RNA.shape[:2]
     label_RN = np.empty(shape_RN, np.int64)
     problem_RN = np.asarray(visits["problem"], np.int64).reshape(shape_RN)
     np.put_along_axis(label_RN, problem_RN, np.asarray(visits["label"]).reshape(shape_RN), axis=1)
-    chances = (before_RNA, answer_chances(simulation))
+    chances = (before_RNA, simulation.probabilities())
     p_RN, after_RN = (
         np.take_along_axis(p_RNA, np.maximum(label_RN, 0)[..., None], axis=-1)[..., 0]
         for p_RNA in chances

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from lab.base.arms import ALL_ARMS
+from lab.base.arms import ALL_ARMS, arm_order
 from lab.figures import style
 from lab.measures.fate import FATES
 from lab.trace.schema import ROUTES
@@ -25,7 +25,7 @@ def test_arms_differ_in_colour_and_in_symbol():
 
 def test_order_is_fixed_and_unknown_arms_come_last():
     names = ["zeta", "memory", "alpha", "guard", "ttrl", "guard"]
-    assert style.arm_order(names) == ["ttrl", "guard", "memory", "alpha", "zeta"]
+    assert arm_order(names) == ["ttrl", "guard", "memory", "alpha", "zeta"]
 
 
 @pytest.mark.parametrize("text", ["<b>x</b>", "a & b", '<a href="http://x.y">z</a>'])
