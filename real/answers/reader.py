@@ -124,7 +124,7 @@ class _Reader:
         while self.is_sign(kind):
             is_enclosed = self.next.text == "(" and self.take()
             signs.append(self.take())
-            sides.append(bare(side()))
+            sides.append(side())
             if is_enclosed:
                 self.take(")")
         return Node(kind, " ".join(signs), tuple(sides)) if signs else sides[0]

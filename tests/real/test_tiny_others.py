@@ -76,7 +76,7 @@ def test_problem_sets_are_what_the_settings_ask(wrong, rival_lead):
 
 
 def test_more_problems_than_there_are_end_at_once():
-    config = TrainConfig(tiny_task="closed", tiny_wrong=0.6, tiny_lead=20, n_problems=742)
+    config = TrainConfig(tiny_task="closed", tiny_wrong=0.6, tiny_lead=60, n_problems=742)
     assert len(problems_of(config)) == 742
     with pytest.raises(UserError, match="743 different questions: the task closed has 742"):
         problems_of(TrainConfig(tiny_task="closed", n_problems=743))

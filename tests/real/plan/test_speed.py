@@ -92,6 +92,4 @@ def test_a_product_of_matrices_tells_the_speed(monkeypatch):
 def test_a_gpu_without_a_data_sheet_has_the_peak_of_a_product(name, peak, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
     monkeypatch.setattr("real.speed.product_flops", lambda *_: 4e14)
-    peak_flops.cache_clear()
-    assert peak_flops(torch.device("cuda", 0)) == peak
-    peak_flops.cache_clear()
+    assert peak_flops.__wrapped__(torch.device("cuda", 0)) == peak
