@@ -48,6 +48,7 @@ def build(folder):
     )
 
 
+@pytest.mark.slow
 def test_a_page_needs_no_network_and_its_links_work(built, browser):
     done = build(built)
     assert done.returncode == 0, done.stderr

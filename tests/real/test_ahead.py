@@ -127,6 +127,7 @@ def child() -> Iterator[ChildEngine]:
     engine.close()
 
 
+@pytest.mark.slow
 def test_a_model_in_its_own_process_draws_what_it_would_draw_in_this_one(child: ChildEngine):
     policy = load_policy(CHECKPOINT, "cpu", head_dtype="float32")
     prompts, sampling = [[3, 4, 5], [6, 7], [8, 9, 10]], Sampling(9, 0.8, stats=True)

@@ -253,7 +253,8 @@ def test_a_kept_layer_runs_once_and_the_gradient_is_the_same():
         MemorySettings(kept_layers=1)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_layers_give_the_same_gradient_and_decode_as_they_are(backend, monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     counted = counters["frames"]

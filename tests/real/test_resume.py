@@ -175,6 +175,7 @@ def test_a_run_that_is_being_written_cannot_be_resumed(broken):
         pass
 
 
+@pytest.mark.slow
 def test_a_stopped_run_writes_a_checkpoint_where_it_is(tmp_path):
     """Only each epoch's end has a checkpoint by itself, and the epoch here never ends."""
     out = tmp_path / "run"

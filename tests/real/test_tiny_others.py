@@ -84,6 +84,7 @@ def test_more_problems_than_there_are_end_at_once():
         problems_of(TrainConfig(tiny_task="collatz", n_problems=20000))
 
 
+@pytest.mark.slow
 def test_the_start_of_closed_answers_is_as_stated(start):
     stated = ((0.2, 60, 50, 0.03), (0.4, 40, 38, 0.03), (0.6, 20, 20, 0.08))
     for wrong, rival_lead, made, error in stated:

@@ -26,6 +26,7 @@ def pilot(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_the_tiny_task_is_measured_with_its_growth(pilot, tmp_path, capsys, monkeypatch):
     loaded = []
     monkeypatch.setattr(
@@ -94,6 +95,7 @@ def test_a_run_of_another_model_gives_no_growth(pilot, tmp_path, capsys):
         changed.write_text(text)
 
 
+@pytest.mark.slow
 def test_a_forecast_simulates_every_arm_with_the_settings_of_the_run(tmp_path, capfd):
     out = tmp_path / "forecast"
     run = ["--n-votes", "8", "--n-samples", "4", "--epochs", "2", "--batch-size", "3"]
