@@ -2,6 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # pip compiles nothing, and Python keeps what it does: of these packages most files are never read.
 PIP := python -m pip install -q --no-compile
+# With the newest pip, which takes half as long as the one that comes with Python 3.11.
+VENV := -m venv --upgrade-deps
 export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
 RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
@@ -85,7 +87,7 @@ test-verl-vllm: .venv-verl-vllm/stamp
 	.venv-verl-vllm/bin/python -m pytest tests/on_verl/on_vllm
 
 newest-verl: .venv-verl/stamp
-	rm -rf build/newest-verl && .venv-verl/bin/python -m venv build/newest-verl
+	rm -rf build/newest-verl && .venv-verl/bin/python $(VENV) build/newest-verl
 	build/newest-verl/bin/$(PIP) -U -e '.[verl]' torch==2.13.0 pytest psutil
 	build/newest-verl/bin/$(PIP) -U verl TransferQueue
 	GUARD_VERL_ANY=1 build/newest-verl/bin/python -m pytest tests/on_verl
@@ -114,7 +116,7 @@ clean:
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
-	$(PYTHON) -m venv .venv
+	$(PYTHON) $(VENV) .venv
 
 .venv/real.stamp: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing into .venv: a few minutes, on first use only"
@@ -127,14 +129,14 @@ clean:
 	touch $@ .venv/real.stamp
 
 .venv-verl/stamp: requirements-verl.txt pyproject.toml | .venv/bin/python
-	.venv/bin/python -m venv .venv-verl
+	.venv/bin/python $(VENV) .venv-verl
 	.venv-verl/bin/$(PIP) --no-deps -r requirements-verl.txt
 	.venv-verl/bin/$(PIP) --no-deps -e .
 	.venv-verl/bin/python -m pip check
 	touch $@
 
 .venv-trl/stamp: requirements-trl.txt pyproject.toml | .venv/bin/python
-	.venv/bin/python -m venv .venv-trl
+	.venv/bin/python $(VENV) .venv-trl
 	.venv-trl/bin/$(PIP) --no-deps -r requirements-trl.txt
 	.venv-trl/bin/$(PIP) --no-deps -e .
 	.venv-trl/bin/python -m pip check
@@ -143,7 +145,7 @@ clean:
 # vLLM, torch and a transformers newer than verl asks for come from .venv; here is what .venv lacks
 # of the locked environment, and the older antlr4 that Hydra needs.
 .venv-verl-vllm/stamp: requirements-verl.txt constraints.txt .venv/vllm.stamp
-	$(BIN)/python -m venv .venv-verl-vllm
+	$(BIN)/python $(VENV) .venv-verl-vllm
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 		> "$$(.venv-verl-vllm/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"
 	names=$$(sed -n 's/==.*//p' constraints.txt | grep -v antlr4 | tr _ - | paste -sd'|'); \
