@@ -4,7 +4,7 @@ Two answers are equal if their keys are, so equality is an equivalence and no or
 has a say. The key of an answer is written from its canonical tree:
 
 1. A scalar formula has the key of its value: exact where it is rational, so `0.33` is not `1/3`,
-   else 30 digits. With letters it is the values at four points (`values`).
+   else 30 digits. With letters it is the values at six points (`values`).
 2. A set of real numbers, however it is written, has the key of its intervals and points (`sets`).
 3. Other sets, tuples and matrices have the keys of their parts. So an interval never equals a point
    or a set by accident, and the order counts in tuples but not in sets.
