@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -149,6 +150,7 @@ def _problem(source: str, row: int, values: dict[str, Any], fields: dict[str, st
     with _at(source, row, identity):
         prompt, before = _prompt(values, fields["prompt"])
         answer = _answer(values, fields["answer"]) if "answer" in fields else None
+        _check_choices(values, "\n".join([*(turn.content for turn in before), prompt]), answer)
     # Without an id, 16 hexadecimal digits that depend on the prompt alone, not on its row.
     return Problem(identity or _digest([*_pairs(before), prompt])[:16], prompt, answer, before)
 
@@ -205,6 +207,33 @@ def _answer(values: dict[str, Any], name: str) -> str | None:
     _, mark, text = str(value).rpartition(_WORKED_SOLUTION_MARK)
     text = _text(name, text, "write it or leave the field out")
     return text.strip() if mark else text
+
+
+_CHOICES = ("choices", "options", "endings")
+"""Usual names of the answers that a question offers: texts, letters to texts, or `text`."""
+
+
+def _check_choices(values: dict[str, Any], said: str, answer: str | None) -> None:
+    """Refuse an answer that is the letter or place of a choice where the prompt does not say it."""
+    for name in _CHOICES:
+        found = values.get(name)
+        if isinstance(found, dict):
+            found = found.get("text", list(found.values()))
+        if not isinstance(found, list) or len(found) < 2 or answer in (texts := [*map(str, found)]):
+            continue
+        place = (answer or "0").strip(" ().").upper()
+        if place not in {*"ABCDEFGHIJ"[: len(texts)], *map(str, range(len(texts) + 1))}:
+            continue
+        if missing := [text for text in texts if text.strip() not in said]:
+            raise UserError(
+                f"{name}: {missing[0][:60]!r} is not in the prompt, so that no response can choose "
+                f"it; write the {name} into the prompt, and as the answer what stands before one"
+            )
+        if answer and not re.search(rf"(?<!\w){place}(?!\w)", said, re.IGNORECASE):
+            raise UserError(
+                f"answer {answer!r}: the prompt gives none of the {name} this letter or number; "
+                "write what stands before the right one"
+            )
 
 
 def _text(name: str, text: str, remedy: str | None = None) -> str:
@@ -279,7 +308,7 @@ def _notices(problems: list[Problem]) -> Iterable[str]:
 _VERL = "reward_model.ground_truth"
 _USUAL = {
     "prompt": ("prompt", "problem", "question", "input"),
-    "answer": ("answer", "solution", "ground_truth", "target", "label", _VERL),
+    "answer": ("answer", "solution", "ground_truth", "target", "label", "answerKey", _VERL),
     "id": ("id", "unique_id", "idx"),
 }
 """Usual names of the fields. The first is this project's and wins; only one other may occur."""

@@ -148,8 +148,41 @@ def test_unreadable_files_are_refused(tmp_path, name, make, expected):
     assert expected in message(path)
 
 
+LETTERED = "2+2?\nA) 3\nB) 4"
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"prompt": "2+2?", "choices": ["3", "4"], "answer": 0}, "choices: '3' is not in the prom"),
+        ({"prompt": "2+2?", "options": {"A": "x", "B": "y"}, "answer": "b"}, "options: 'x' is not"),
+        ({"prompt": "2+2?", "choices": {"text": ["x", "y"], "label": ["A", "B"]}}, "choices: 'x'"),
+        ({"prompt": "A bird", "endings": ["flies", "swims"], "label": "1"}, "endings: 'flies' is"),
+        (
+            {"prompt": LETTERED, "choices": ["3", "4"], "answer": 1},
+            "answer '1': the prompt gives n",
+        ),
+        ({"prompt": LETTERED, "choices": ["3", "4"], "answer": "(B)"}, ""),
+        ({"prompt": LETTERED, "choices": ["3", "4"]}, ""),
+        ({"prompt": LETTERED, "choices": ["3", "4"], "answerKey": "B"}, ""),
+        ({"prompt": "2+2?", "choices": ["3", "4"], "answer": "4"}, ""),
+        ({"prompt": "2+2?", "options": ["easy", "short"], "answer": "17"}, ""),
+        ({"prompt": "2+2?", "choices": ["4"], "answer": "A"}, ""),
+        ({"prompt": "2+2?", "options": "easy", "answer": "A"}, ""),
+    ],
+)
+def test_choices_stand_in_the_prompt_where_the_answer_is_one_s_letter_or_place(
+    row: dict[str, Any], said: str, tmp_path: Path
+):
+    path = write(tmp_path, json.dumps([row]))
+    if said:
+        assert said in message(path) and "row 1" in message(path)
+    else:
+        assert len(load_problems(path)) == 1
+
+
 @pytest.mark.parametrize("prompt", ["prompt", "problem", "question", "input"])
-@pytest.mark.parametrize("answer", ["answer", "solution", "ground_truth", "target", "label"])
+@pytest.mark.parametrize("answer", ["answer", "solution", "ground_truth", "target", "answerKey"])
 @pytest.mark.parametrize("identity", ["id", "unique_id", "idx"])
 def test_usual_names_are_found(tmp_path, prompt, answer, identity):
     row = {"level": 3, prompt: "1+1?", answer: "2", identity: "a"}
