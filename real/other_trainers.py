@@ -31,7 +31,7 @@ from lab.base.settings import from_values
 from lab.trace.manifest import locked, read_manifest
 from lab.trace.trace import RunFolder
 from real.answers import UNPARSEABLE, AnswerIds, Equality, Extract
-from real.problems.problem import check_answers
+from real.problems.problem import check_answers, reference
 from real.record.alarms import watch_labels
 from real.record.checkpoint import Checkpoint, read_checkpoint, read_file, write_checkpoint
 from real.record.journal import Ints, Journal, Visited, VoteRows, metrics_of
@@ -91,10 +91,10 @@ def check_given(given: Iterable[str], known: Collection[str], prefix: str) -> No
 
 
 def is_right(
-    text: str, truth: str | None, equality: Equality | None, extract: Extract = "strict"
+    text: str, truth: object, equality: Equality | None, extract: Extract = "strict"
 ) -> bool:
     """Return whether the answer of a response is the true one, as evaluations reward it."""
-    ids = AnswerIds([truth], equality)
+    ids = AnswerIds([reference(truth)], equality)
     answer = ids.ids(0, [text], extract)[0]
     return bool(answer >= 0 and answer == ids.truth_id(0))
 
@@ -136,18 +136,19 @@ class GuardedRun:
     log: Journal
 
     def __init__(
-        self, config: TrainConfig, problems: Sequence[Any], truths: Sequence[str | None]
+        self, config: TrainConfig, problems: Sequence[Any], answers: Sequence[object]
     ) -> None:
         """Start before any vote, with (N,) names of the problems and reference answers, if any.
 
-        UserError where one is no label, and the labels are the reference answers.
+        UserError where one is neither text nor a number, or is no label, and the labels are these.
         """
         source = "the data set" if config.labels == "truth" else ""
+        truths = [reference(given, f"the answer in row {n}") for n, given in enumerate(answers)]
         self.notices = check_answers(list(zip(problems, truths, strict=True)), source)
-        known = msgspec.json.encode([list(problems), list(truths)])
+        known = msgspec.json.encode([list(problems), truths])
         self._facts = {_PROBLEMS: hashlib.sha256(known).hexdigest()}
         self.config, self._n_problems = config, len(truths)
-        self.supervisor = Supervisor(config, list(truths))
+        self.supervisor = Supervisor(config, truths)
         self.saved: Checkpoint | None = None
         """What it goes on from, if anything."""
         self.step = 0

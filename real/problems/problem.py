@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
+from numbers import Real
 from typing import Any, Literal
 
 import msgspec
@@ -197,15 +198,22 @@ def _identity(values: dict[str, Any], name: str) -> str:
 
 
 def _answer(values: dict[str, Any], name: str) -> str | None:
-    value = _value_at(values, name)
+    text = reference(_value_at(values, name), name)
+    return None if text is None else _text(name, text, "write it or leave the field out")
+
+
+def reference(value: object, name: str = "answer") -> str | None:
+    """Return a reference answer, text or a number, as text: of a worked solution what it ends in.
+
+    UserError, with the name, if it is neither.
+    """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (str, int, float, Decimal)):
+    if isinstance(value, bool) or not isinstance(value, (str, Real, Decimal)):
         raise UserError(f"{name} is {kind(value)}, write text or a number")
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{name} is {value}, write a finite number or text")
     _, mark, text = str(value).rpartition(_WORKED_SOLUTION_MARK)
-    text = _text(name, text, "write it or leave the field out")
     return text.strip() if mark else text
 
 

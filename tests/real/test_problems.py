@@ -10,13 +10,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from lab.base.errors import UserError
+from real.answers import Equality
 from real.model.folder import model_folder
-from real.other_trainers import GuardedRun
+from real.other_trainers import GuardedRun, is_right
 from real.problems import NAMED, Problem, ProblemSet, Turn, fingerprint, load_problems
 from real.problems.load import read_problems
 from real.problems.problem import check_answers
@@ -285,6 +287,20 @@ def test_references_that_no_response_can_equal_are_counted_and_refused_as_labels
 def test_worked_solutions_end_in_the_answer(tmp_path):
     worked = {"question": "1+1?", "answer": "One and one\n#### 1,002"}
     assert load(tmp_path, [worked]).problems[0].answer == "1,002"
+
+
+def test_other_trainers_read_references_as_problem_files_do():
+    answers = ["so\n#### 1,002", 7, np.int64(8), 0.5, np.float32(0.5), None, " 9 "]
+    run = GuardedRun(TrainConfig(answer_check="math").settled(), range(7), answers)
+    texts = [rf"\boxed{{{n}}}" for n in ("1002", 7, 8, "1/2", ".50", 3, 9)]
+    found = [is_right(text, a, Equality()) for text, a in zip(texts, answers, strict=True)]
+    assert found == [True] * 5 + [False, True]
+    ids = run.supervisor.answer_ids
+    for problem, text in enumerate(texts):
+        assert (ids.ids(problem, [text])[0] == ids.truth_id(problem)) == found[problem]
+    for wrong in (["7", "8"], {"value": 7}, True, float("nan")):
+        with pytest.raises(UserError, match="the answer in row 1 is "):
+            GuardedRun(TrainConfig().settled(), range(2), ["7", wrong])
 
 
 def test_fingerprint_tells_sets_apart(tmp_path):
