@@ -33,6 +33,7 @@ _RULED_OUT: Refusals = {
     "entropy_coef": ((0.0,), "the loss of two streams has no such term"),
     "importance_sampling_level": (("token",), "the loss of two streams is clipped by token"),
     "off_policy_mask_threshold": ((None,), "it reads one advantage, and there are two"),
+    "remove_unused_columns": ((False,), "the guard knows a row's problem by a column"),
     "scale_rewards": (("group",), "set advantage_scale of the guard instead"),
     "top_entropy_quantile": ((1.0,), "the loss of two streams takes all tokens"),
     "use_adaptive_entropy": ((False,), "the loss of two streams has no such term"),

@@ -58,8 +58,8 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
         names, n_problems = set(train_dataset.column_names), len(train_dataset)
         if wrong := names & {"image", "images", PLACE}:
             raise UserError(f"train_dataset: has no use for the column {wrong.pop()}; leave it out")
-        if eval_dataset is not None and "answer" not in eval_dataset.column_names:
-            raise UserError("eval_dataset: needs the true answers in a column answer")
+        if eval_dataset is not None and "answer" not in getattr(eval_dataset, "column_names", ()):
+            raise UserError("eval_dataset: must be one set, with true answers in a column answer")
         placed = train_dataset.add_column(PLACE, range(n_problems))
         super().__init__(model, [self.votes], args, placed, eval_dataset, **more)
         if self.aux_loss_enabled:

@@ -43,9 +43,9 @@ def data():
     return Dataset.from_list([{"prompt": p.prompt, "answer": p.answer} for p in PROBLEMS])
 
 
-def trainer(args, kind=GuardGRPOTrainer, dtype=torch.float32, **more):
+def trainer(args, kind=GuardGRPOTrainer, dtype=torch.float32, rows=None, **more):
     model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=dtype)
-    return kind(model, args, data(), processing_class=TOKENIZER, **more)
+    return kind(model, args, rows or data(), processing_class=TOKENIZER, **more)
 
 
 class Given(GuardGRPOTrainer):

@@ -242,6 +242,7 @@ def test_accumulated_passes_give_the_gradient_of_one_and_adapters_train_alone(tm
         ({"guard": "averaged"}, "ema_decay = 0.95: TRL has no such thing"),
         ({"max_steps": 6}, "max_steps = 6: must be a multiple of the 4"),
         ({"guard_settings": {"lr": 1.0}}, "guard_settings.lr: no such setting"),
+        ({"remove_unused_columns": True}, "remove_unused_columns = True: the guard knows a row's"),
         ({"use_liger_kernel": True}, "use_liger_kernel = True"),
         ({"n_samples": 9}, "n_samples = 9"),
     ],
@@ -249,6 +250,17 @@ def test_accumulated_passes_give_the_gradient_of_one_and_adapters_train_alone(tm
 def test_what_would_train_on_something_else_is_refused(changed, message, tmp_path):
     with pytest.raises(UserError, match=re.escape(message)):
         settings(tmp_path, **changed).settled("model", N)
+
+
+def test_answers_are_text_or_numbers_in_one_set_of_each_kind(tmp_path):
+    rows = data()
+    numbers = rows.remove_columns("answer").add_column("answer", list(map(int, rows["answer"])))
+    run = trainer(settings(tmp_path), rows=numbers, eval_dataset=numbers)
+    ids = run.run.supervisor.answer_ids
+    assert ids.ids(0, [rf"\boxed{{{numbers[0]['answer']}}}"])[0] == ids.truth_id(0)
+    assert run.votes([rf"\boxed{{{n}}}" for n in (7, 8)], [7, 7]) == [1.0, 0.0]
+    with pytest.raises(UserError, match="eval_dataset: must be one set"):
+        trainer(settings(tmp_path), eval_dataset={"tiny": rows})
 
 
 def test_a_guard_is_an_arm_a_rule_or_settings(tmp_path):
