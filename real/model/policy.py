@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import shutil
 import struct
@@ -110,6 +111,11 @@ def load_policy(
 def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
     loader: Any = AutoModelForCausalLM
     kernel = {} if attention == "auto" else {"attn_implementation": attention}
+    if how := json.loads((folder / "config.json").read_text()).get("quantization_config"):
+        raise UserError(
+            f"model {folder}: its weights are quantized ({how.get('quant_method')}), which cannot "
+            "be trained; give a folder that holds them in bfloat16 or wider"
+        )
     with in_phase("load"):
         model, info = loader.from_pretrained(
             str(folder),
@@ -124,6 +130,9 @@ def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
     wrong = {
         "are missing": sorted(info["missing_keys"]),
         "have another shape than config.json says": sorted(n[0] for n in info["mismatched_keys"]),
+        "are none of the model of config.json": sorted(
+            name for name in info["unexpected_keys"] if _is_inside(name, model)
+        ),
     }
     for fault, names in wrong.items():
         if names:
@@ -132,6 +141,20 @@ def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
                 "that holds a whole causal language model"
             )
     return model
+
+
+def _is_inside(name: str, model: Any) -> bool:
+    """A weight that the model has no place for is one of its layers', and no further head's.
+
+    Tables of positions and masks, which earlier versions of a model saved, count as none.
+    """
+    modules, prefix = dict(model.named_modules()), model.base_model_prefix
+    owner, _, last = name.rpartition(".")
+    if last in ("inv_freq", "masked_bias") or (last == "bias" and owner.endswith("attn")):
+        return False
+    while owner and not {owner, f"{prefix}.{owner}"} & modules.keys():
+        owner = owner.rpartition(".")[0]
+    return owner not in ("", prefix)
 
 
 def grouped_attention(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from small_models import decoder_sizes, gpt2, save_model
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -88,6 +89,15 @@ def index_with(name: object) -> Callable[[Path], object]:
     return spoil
 
 
+def weight_named(*names: str) -> Callable[[Path], object]:
+    def add(folder: Path) -> None:
+        path = folder / "model.safetensors"
+        weights = load_file(path) | {name: torch.ones(8) for name in names}
+        save_file(weights, path, {"format": "pt"})
+
+    return add
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -102,6 +112,11 @@ def index_with(name: object) -> Callable[[Path], object]:
         (config_with(vocab_size=50), "weights have another shape than config.json says"),
         (index_with("../../../etc/passwd"), "could not be loaded"),
         (index_with("gone.safetensors"), "could not be loaded"),
+        (weight_named("model.layers.1.mlp.up_proj.weight"), "layers.1.mlp.up_proj.weight for one"),
+        (weight_named("model.layers.0.self_attn.q_proj.bias"), "1 weights are none of the model"),
+        (weight_named("model.layers.0.self_attn.q_norm.weight"), "q_norm.weight for one"),
+        (weight_named("lm_head.weight_scale"), "lm_head.weight_scale for one"),
+        (config_with(quantization_config={"quant_method": "fp8"}), r"are quantized \(fp8\)"),
         (lambda f: (f / "config.json").unlink(), "lacks config.json"),
         (lambda f: [p.unlink() for p in f.glob("tokenizer*")], "tokenizer"),
     ],
@@ -114,6 +129,13 @@ def test_incomplete_model_folder_is_named(
     with pytest.raises(UserError, match=message) as found:
         load_policy(folder, "cpu")
     assert str(folder) in str(found.value) and "\n" not in str(found.value)
+
+
+def test_weights_beside_those_of_the_model_are_left(tmp_path: Path):
+    folder = save_model(tmp_path / "model")
+    name = "model.layers.0.self_attn"
+    weight_named("v_head.summary.weight", "mtp.0.bias", f"{name}.inv_freq", f"{name}.bias")(folder)
+    load_policy(folder, "cpu")
 
 
 def test_foreign_tokenizer_is_refused(tmp_path: Path):
