@@ -49,6 +49,11 @@ def changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> list[s
 
 def check_folder(folder: Path) -> None:
     """Refuse a folder that is missing or holds no model, before anything is loaded."""
+    if (folder / "adapter_config.json").is_file():
+        raise UserError(
+            f"model {folder}: holds adapters; give the folder of the model that has them merged, as "
+            "merge_and_unload() and save_pretrained() of peft write it"
+        )
     if (folder / "config.json").is_file():
         return
     for file in [folder] if folder.suffix == ".gguf" else sorted(folder.glob("*.gguf")):

@@ -118,6 +118,7 @@ def weight_named(*names: str) -> Callable[[Path], object]:
         (weight_named("lm_head.weight_scale"), "lm_head.weight_scale for one"),
         (config_with(quantization_config={"quant_method": "fp8"}), r"are quantized \(fp8\)"),
         (lambda f: (f / "config.json").unlink(), "lacks config.json"),
+        (file_with("adapter_config.json", "{}"), "holds adapters; give .* has them merged"),
         (lambda f: [p.unlink() for p in f.glob("tokenizer*")], "tokenizer"),
     ],
 )
