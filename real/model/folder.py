@@ -51,8 +51,8 @@ def check_folder(folder: Path) -> None:
     """Refuse a folder that is missing or holds no model, before anything is loaded."""
     if (folder / "adapter_config.json").is_file():
         raise UserError(
-            f"model {folder}: holds adapters; give the folder of the model that has them merged, as "
-            "merge_and_unload() and save_pretrained() of peft write it"
+            f"model {folder}: holds adapters; give the folder of a model that has them merged, "
+            "as merge_and_unload() and save_pretrained() of peft write it"
         )
     if (folder / "config.json").is_file():
         return
