@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +93,16 @@ def prompt_tokens(
     problem: Problem, config: TaskSettings, policy: Policy, suffix: str | None = None
 ) -> list[int]:
     """Return the token ids of a prompt of any length, with the settings' suffix if None."""
-    suffix = suffix_of(problem, config.prompt_suffix) if suffix is None else suffix
-    if config.system_prompt is not None:
-        problem = problem.under_system(config.system_prompt)
-    in_template = _uses_template(config, policy)
-    return encode(policy.tokenizer, problem, suffix, in_template, config.template_options)
+    asked, usual = _as_asked(problem, config)
+    suffix, in_template = usual if suffix is None else suffix, _uses_template(config, policy)
+    return encode(policy.tokenizer, asked, suffix, in_template, config.template_options)
+
+
+def _as_asked(problem: Problem, config: TaskSettings) -> tuple[Problem, str]:
+    """Return the problem under the settings' system prompt, and its suffix."""
+    suffix = suffix_of(problem, config.prompt_suffix)
+    system = config.system_prompt
+    return problem if system is None else problem.under_system(system), suffix
 
 
 def encode(
@@ -203,6 +209,7 @@ def _notices(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> I
                 f"the chat template ends a turn with {text!r}, which is no end token of the model: "
                 f"responses may go on behind it; end them by --stop {shlex.quote(text)}"
             )
+        yield from islice(_unseen(problem_set, config, policy), 1)
     n_tokens = len(policy.tokenizer)
     n_embeddings = policy.model.get_input_embeddings().weight.shape[0]
     if n_tokens < _OWN_SHARE * n_embeddings:
@@ -210,6 +217,18 @@ def _notices(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> I
             f"the tokenizer has {n_tokens} tokens, the model {n_embeddings}; "
             "check that it is the model's own"
         )
+
+
+def _unseen(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> Iterator[str]:
+    """Yield notices of messages that do not stand in the prompt as they are written."""
+    for asked, suffix in (_as_asked(problem, config) for problem in problem_set):
+        text = _chat_text(policy.tokenizer, asked, suffix, config.template_options)
+        for turn in asked.messages(suffix):
+            if turn["content"].strip() not in text:
+                yield (
+                    f"the chat template leaves out or changes the {turn['role']} message of "
+                    f"problem {asked.id!r}; see its text in {PROMPTS}"
+                )
 
 
 def _closing_token(tokenizer: Any) -> int | None:

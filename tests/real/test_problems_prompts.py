@@ -88,6 +88,17 @@ def test_templates_can_be_required_or_switched_off(base, chat):
     assert text(chat, SYSTEM, chat_template="off", prompt_suffix="") == "Bebrief.\n\n1+1?"
 
 
+def test_messages_that_a_template_leaves_out_or_changes_are_told(tmp_path):
+    template = CHAT.replace("in messages", "in messages if m.role != 'system'")
+    template = template.replace("m.content", "m.content.split('</think>')[-1] | trim")
+    folder = save_model(tmp_path / "model", chat_template=template)
+    (notice,) = prompts(folder, SYSTEM, SYSTEM).notices
+    assert "leaves out or changes the system message of problem 's'" in notice
+    worked = Problem("w", " 1+1?\n", "2", (Turn("assistant", "<think>2</think>2"),))
+    assert "the assistant message of problem 'w'" in prompts(folder, worked).notices[-1]
+    assert not prompts(folder, Problem("p", " 1+1?\n", "2")).notices
+
+
 def test_a_template_that_refuses_the_messages_names_the_problem():
     with pytest.raises(UserError, match=r"problem 's': .* refuses its messages \(no system role"):
         encode(tokenizer(NO_SYSTEM), SYSTEM, "", in_template=True)
