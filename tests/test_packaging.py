@@ -131,7 +131,7 @@ def test_parts_of_the_wheel_run_one_after_another_in_an_empty_environment(wheel,
 def test_ci_runs_the_readme_s_commands_before_anything_else_is_installed():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    steps = re.findall(r"^ *part ([\w-]+)", script.read_text(), re.MULTILINE)
+    steps = re.findall(r"^ *part ([\w-]+)[^&\n]*$", script.read_text(), re.MULTILINE)
     readme = re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert steps[: len(readme)] == readme == ["demo", "test"]
 

@@ -68,7 +68,7 @@ def url(untied_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def test_logprobs_weights_and_versions_through_a_server(url: str) -> None:
     model = make_model(tied=False)
-    engine = VllmServerEngine(url, 240.0, (5, 6), head_dtype="float32")
+    engine = VllmServerEngine(url, 600.0, (5, 6), head_dtype="float32")
     assert engine.max_model_len == 256
     for version in range(3):
         engine.update_weights(model, version)
@@ -83,7 +83,7 @@ def test_logprobs_weights_and_versions_through_a_server(url: str) -> None:
 
 
 def test_tied_embeddings_are_refused_without_a_gpu(url: str) -> None:
-    engine = VllmServerEngine(url, 240.0, (5, 6))
+    engine = VllmServerEngine(url, 600.0, (5, 6))
     with pytest.raises(UserError, match="keeps the old output head"):
         engine.update_weights(make_model(tied=True), 0)
     engine.close()
