@@ -140,6 +140,13 @@ def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
                 f"model {folder}: {len(names)} weights {fault}, {names[0]} for one; give a folder "
                 "that holds a whole causal language model"
             )
+    head = model.get_output_embeddings()
+    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+    if tied and head is not None and head.weight is not model.get_input_embeddings().weight:
+        raise UserError(
+            f"model {folder}: its output head is another matrix than its embeddings, though "
+            "config.json ties them; set tie_word_embeddings to false there"
+        )
     return model
 
 

@@ -116,6 +116,7 @@ def weight_named(*names: str) -> Callable[[Path], object]:
         (weight_named("model.layers.0.self_attn.q_proj.bias"), "1 weights are none of the model"),
         (weight_named("model.layers.0.self_attn.q_norm.weight"), "q_norm.weight for one"),
         (weight_named("lm_head.weight_scale"), "lm_head.weight_scale for one"),
+        (config_with(tie_word_embeddings=True), "head is another .* set tie_word_embeddings to f"),
         (config_with(quantization_config={"quant_method": "fp8"}), r"are quantized \(fp8\)"),
         (lambda f: (f / "config.json").unlink(), "lacks config.json"),
         (file_with("adapter_config.json", "{}"), "holds adapters; give .* has them merged"),
