@@ -62,6 +62,7 @@ from real.tiny import problems as tiny_problems
         ("1/2", r"P(A|B)=\frac12", r"\sin x=\frac12", r"\frac{a}{b}=\frac12", "AB=0.5", "½"),
         ("(1,2)", "(a,b)=(1,2)", r"(1\text{ cm}, 2\text{ cm})", r"\left(1,\;2\right)"),
         ("2:3", "a:b=2:3", "2 : 3"),
+        ("(B) 5", r"\textbf{(B)}\ 5", "B) 5", "B)5"),
         ("1,2", r"x=1 \lor x=2", r"\{1\}\cup\{2\}"),
         ("10^{50}", r"\sqrt{10^{100}}"),
         ("y=-2x+3", "2x+y=3", "4x=6-2y", "y-1=-2(x-1)"),
