@@ -63,6 +63,7 @@ from real.tiny import problems as tiny_problems
         ("(1,2)", "(a,b)=(1,2)", r"(1\text{ cm}, 2\text{ cm})", r"\left(1,\;2\right)"),
         ("2:3", "a:b=2:3", "2 : 3"),
         ("(B) 5", r"\textbf{(B)}\ 5", "B) 5", "B)5"),
+        ("1st", "1^{st}", r"1^{\text{ st}}", r"\text{1st}", "1^{ st }"),
         ("1,2", r"x=1 \lor x=2", r"\{1\}\cup\{2\}"),
         ("10^{50}", r"\sqrt{10^{100}}"),
         ("y=-2x+3", "2x+y=3", "4x=6-2y", "y-1=-2(x-1)"),
@@ -115,6 +116,7 @@ def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> N
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}", "(1,2)", "1,2"),
         ("(x+1,2y)", "(1+x,3y)", "(x+2,y+y)"),  # some parts agree
         (r"2^{10}", r"2^10", "1023", "20"),
+        ("1^{st}", "1", "2^{nd}", "2^{n}", "21st"),
         (r"10^{20}+1", r"10^{20}", r"10^{20}-1"),
         (str(10**30), str(10**30 + 1)),
         ("C", "c", "D"),
