@@ -134,6 +134,8 @@ def test_ci_runs_the_readme_s_commands_before_anything_else_is_installed():
     steps = re.findall(r"^ *part ([\w-]+)[^&\n]*$", script.read_text(), re.MULTILINE)
     readme = re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert steps[: len(readme)] == readme == ["demo", "test"]
+    assert {"test-slow", "test-browser", "test-vllm"} <= set(steps)
+    assert "{ part test-verl; part test-trl; } &" in script.read_text()
 
 
 PARTS = {"demo", "test", "test-slow", "test-vllm", "test-verl", "test-trl"}

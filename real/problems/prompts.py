@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -51,10 +51,13 @@ def build_prompts(
     file = None if run_folder is None else run_folder / PROMPTS
     rows = msgspec.json.decode(file.read_bytes()) if file and file.is_file() else []
     made = {(row["id"], msgspec.json.encode(row["messages"])): row["ids"] for row in rows}
-    encoded = []
+    encoded, new = [], []
     for problem in problem_set:
         key = problem.id, msgspec.json.encode(problem.messages(""))
-        encoded.append((problem, made.get(key) or prompt_tokens(problem, config, policy)))
+        if not (ids := made.get(key)):
+            ids = prompt_tokens(problem, config, policy)
+            new.append(problem)
+        encoded.append((problem, ids))
     kept = [(problem, ids) for problem, ids in encoded if len(ids) <= limit]
     left_out = [problem.id for problem, ids in encoded if len(ids) > limit]
     if not kept:
@@ -63,6 +66,7 @@ def build_prompts(
             "raise max_prompt_tokens or take a model with more positions"
         )
     notices = [*problem_set.notices, *_notices(problem_set, config, policy)]
+    notices += islice(_unseen(new, config, policy), 1)
     if left_out:
         notices.append(
             f"left out: {len(left_out)} overlong prompts, of more than {limit} tokens; "
@@ -209,7 +213,6 @@ def _notices(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> I
                 f"the chat template ends a turn with {text!r}, which is no end token of the model: "
                 f"responses may go on behind it; end them by --stop {shlex.quote(text)}"
             )
-        yield from islice(_unseen(problem_set, config, policy), 1)
     n_tokens = len(policy.tokenizer)
     n_embeddings = policy.model.get_input_embeddings().weight.shape[0]
     if n_tokens < _OWN_SHARE * n_embeddings:
@@ -219,9 +222,10 @@ def _notices(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> I
         )
 
 
-def _unseen(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> Iterator[str]:
-    """Yield notices of messages that do not stand in the prompt as they are written."""
-    for asked, suffix in (_as_asked(problem, config) for problem in problem_set):
+def _unseen(problems: Sequence[Problem], config: TaskSettings, policy: Policy) -> Iterator[str]:
+    """Yield notices of messages that the template does not give as they are written."""
+    in_template = problems if _uses_template(config, policy) else ()
+    for asked, suffix in (_as_asked(problem, config) for problem in in_template):
         text = _chat_text(policy.tokenizer, asked, suffix, config.template_options)
         for turn in asked.messages(suffix):
             if turn["content"].strip() not in text:

@@ -184,7 +184,9 @@ def test_choices_stand_in_the_prompt_where_the_answer_is_one_s_letter_or_place(
 
 
 @pytest.mark.parametrize("prompt", ["prompt", "problem", "question", "input"])
-@pytest.mark.parametrize("answer", ["answer", "solution", "ground_truth", "target", "answerKey"])
+@pytest.mark.parametrize(
+    "answer", ["answer", "solution", "ground_truth", "target", "label", "answerKey"]
+)
 @pytest.mark.parametrize("identity", ["id", "unique_id", "idx"])
 def test_usual_names_are_found(tmp_path, prompt, answer, identity):
     row = {"level": 3, prompt: "1+1?", answer: "2", identity: "a"}
