@@ -57,7 +57,7 @@ def last_box(text: str) -> str | None:
     return None if best < 0 else text[best:end]
 
 
-_NUMBER = re.compile(r"-?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
+_NUMBER = re.compile(r"-?\$?(?:\d[\d,]*(?:\.\d+)*|\.\d+)")
 
 
 def last_number(text: str) -> str | None:

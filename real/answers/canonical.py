@@ -10,7 +10,7 @@ import re
 from contextlib import suppress
 from functools import lru_cache
 
-from real.answers.notation import folded, is_unit
+from real.answers.notation import folded, is_unit, words
 from real.answers.reader import DEGREE, ZERO_WIDTH, Node, UnreadableError, is_name, read, write
 
 MAX_LENGTH = 1_000
@@ -109,6 +109,8 @@ def _without(node: Node) -> Node:
         return parts[-1]
     if kind == "rel" and _asks(node):
         return parts[-1]
+    if kind == "rel" and text == "=" and is_name(parts[-1]) and not names_in(first):  # `3=x`
+        return first
     if kind == "word":
         before, _, last = text.rpartition(" ")
         is_choice = re.fullmatch("[A-J]", last) and _PREAMBLE.fullmatch(before.lower())
@@ -117,7 +119,7 @@ def _without(node: Node) -> Node:
 
 
 _ASKED_FUNCTIONS = frozenset("fghFGHPEVNTSQqpADLC")
-_OPERATORS = (r"\max", r"\min", r"\det", r"\lim", r"\gcd", r"\dim")
+_OPERATORS = words(r"\max \min \det \lim \gcd \dim \sum \prod \int")
 _COORDINATES = frozenset("xyz")
 
 
@@ -153,12 +155,14 @@ def _names(node: Node, value: Node) -> bool:
         return value.text != "0"  # `\sin x=0` is an equation
     if kind in ("word", "cmd"):
         return True
+    head = parts[0] if kind in ("prod", "row") else node
+    while head.kind in ("sub", "pow"):
+        head = head.parts[0]
+    if head.text in _OPERATORS:
+        return True
     if kind == "row":
         return any(part.kind == "word" for part in parts)
     if kind == "prod" and not _is_application(node):
-        head = parts[0].parts[0] if parts[0].kind == "sub" else parts[0]
-        if head.text in _OPERATORS:
-            return True
         points = parts[1:] if parts[0].text == "m" else parts
         return all(part.kind == "cmd" or part.text.isupper() for part in points)
     if kind in ("()", r"\{\}") or (kind == "setop" and not text.strip(": ")) or kind == "post":

@@ -111,6 +111,7 @@ _UNICODE = (
     ("(?s).+", lambda m: _plain(m[0])),
 )
 _ESCAPED_TWICE = "[dt]?frac|sqrt|text|mathrm|left|right|cdot|times|pi|boxed|le|ge|infty|cup"
+_BEFORE_SET = "cup|cap|in|setminus"
 _LATEX = (
     (r"\s+", " "),
     (r"\.\.\.", r"\\ldots "),
@@ -121,10 +122,15 @@ _LATEX = (
     (r"\\m?(?:left|right)\s*\.|[\"`]", ""),
     (r"\\(?!times\s*\\(?:vec|hat|over))(?:\\|([A-Za-z]+)\*?(\s*\{)?)", _rewritten),
     (r"\\text\s*\{\s*\(?(?:in )?base[ -]?(\d+)\)?\s*\}$", r"_{\1}"),
+    (r"\\text\s*\{\s*(?:in )?base\s*\}[\\ ]*(\d+)$", r"_{\1}"),
+    (r"(?:\{ ?\}|(?<![^-(+*={,/])) ?_ ?\{? ?(\w+) ?\}? ?C ?_ ?\{? ?(\w+) ?\}?", r"\\binom{\1}{\2}"),
     (r"(?<=\d)(?:(st|nd|rd|th)(?![A-Za-z])|\^ ?\{ ?(st|nd|rd|th) ?\})", r"^{\\text{\1\2}}"),
+    (rf"((?:^|=|\\(?:{_BEFORE_SET})(?![A-Za-z])) ?)\](?=.*[,;])", r"\1("),  # `]1,2[`
+    (rf"(?<=\S)\[(?= ?(?:$|\\(?:{_BEFORE_SET})(?![A-Za-z])))", ")"),
+    (r"^(?:\\(?:therefore|implies|Rightarrow)(?![A-Za-z])|[& ])+", ""),
     (r"^([A-J])\)$", r"\1"),
     (r"^([A-J])\)(?= ?\S)", r"(\1)"),
-    (r"(?:\\[,;:!. ]|\\text\s*\{[\s.,;]*\}|[\s.,;:~\\])+$", ""),
+    (r"(?:\\[,;:!. ]|\\text\s*\{[\s.,;]*\}|\\(?:checkmark|blacksquare)|[\s.,;:~\\])+$", ""),
     (r"^\s*(\*{1,3}|__)(?=\S)(.+?)[\s.,;:]*\1$", r"\2"),
 )
 

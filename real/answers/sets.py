@@ -31,8 +31,12 @@ _REALS = [_START, _END]
 _INFINITY = Node("name", r"\infty")
 INFINITE = {_INFINITY: _END, Node("neg", parts=(_INFINITY,)): _START}
 """Cuts of infinite ends of intervals."""
-_IN_WORDS = ("empty set", "no solution", "no solutions")
-EMPTY = (Node(r"\{\}"), Node("name", r"\emptyset"), *(Node("word", one) for one in _IN_WORDS))
+_NO = [f"no {kind}solution{s}" for kind in ("", "real ") for s in ("", "s")]
+EMPTY = (
+    Node(r"\{\}"),
+    Node("name", r"\emptyset"),
+    *(Node("word", one) for one in ("empty set", *_NO)),
+)
 NAMED: dict[Node, Cuts] = {
     **{node: [] for node in EMPTY}, REALS: _REALS,
     Node("word", "all real numbers"): _REALS, Node("word", "all reals"): _REALS,

@@ -23,11 +23,11 @@ class Token(NamedTuple):
 
 
 _SPACES = "quad|qquad|enspace|thinspace|space"
-_BETWEEN = r"(?:\{,\}|,\\!\ ?|\\(?:[,!:;>\ ]|thinspace\ ?)|[\ ~])"
+_BETWEEN = r"(?:'|\{,\}|,\\!\ ?|\\(?:[,!:;>\ ]|thinspace\ ?)|[\ ~])"
 _DOT = r"\\dot\ ?\{?\d\}?"
 _TOKEN = re.compile(
     rf"""(?P<space>(?:\s|~|\\[,!;:>\ ]|\\(?:{_SPACES})(?![A-Za-z]))+)
-    |(?P<grouped>(?<![\d,])(?<!\d\ )[1-9]\d{{0,2}}(?:,\d{{3}})+(?![\d,]|\.\d+\.)(?:\.\d+)?
+    |(?P<grouped>(?<![\d,])(?<!\d\ )[1-9]\d{{0,2}}(?:,\d{{3}})+(?!,?\d|\.\d+\.)(?:\.\d+)?
         |[1-9]\d{{0,2}}(?:{_BETWEEN}\d{{3}}(?!\d))+(?:\.\d+)?
         |\d+\.\d{{3}}(?:\\,\d{{3}})*\\,\d{{1,3}}(?!\d))
     |(?P<period>\d*\.\d*\ ?(?:\\overline\ ?\{{?\ ?\d+\ ?\}}?|\(\d+\)|{_DOT}(?:\d*{_DOT})?))

@@ -159,6 +159,7 @@ def test_book_keeps_ids_over_visits() -> None:
     [
         (r"so \boxed{32}, not 7", "32", "32"), (r"so \box{32}", "", "32"), ("no idea", "", ""),
         ("it is 1,234.", "", "1234"), ("$5.50 each", "", "5.50"), ("x = -3, as asked", "", "-3"),
+        ("1.000.000", "", "1.000.000"),
     ],
 )  # fmt: skip
 def test_flexible_extraction_reads_the_last_number_where_there_is_no_box(
