@@ -115,6 +115,8 @@ _BEFORE_SET = "cup|cap|in|setminus"
 _LATEX = (
     (r"\s+", " "),
     (r"\.\.\.", r"\\ldots "),
+    (r"\\not ?=", r"\\ne "),
+    (r"\\not ?\\in(?![A-Za-z])", r"\\notin "),
     (r"(?<=[)\]]) ?U ?(?=[(\[])", r"\\cup "),
     (r"(?<=\d) ?x ?(?=10 ?\^)", r"\\cdot "),
     (rf"(?<!\\)\\\\(?=(?:{_ESCAPED_TWICE}|{'|'.join(sorted(FUNCTIONS))})(?![A-Za-z]))", r"\\"),
