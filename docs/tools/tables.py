@@ -154,7 +154,6 @@ def simulated() -> TextTable:
 _LEAST_PAIRS = 4
 """Pairs from which on the protocol gives an interval."""
 _SHOWN = {
-    "pass@16": "pass_at_16_final",
     "held-out pass@1": "held_out_pass_at_1_final",
     "false consensus": "false_consensus",
     "leak": "leak",
