@@ -183,7 +183,7 @@ def _made_there(real: Any) -> Any:
             return real(data, *args, **({} if device is None else {"device": device}), **options)
         if isinstance(data, GpuTensor):
             return data.to(**options) if options else data
-        return GpuTensor(real(data, *args, **options).clone())
+        return real(data, *args, **options).to(DEVICE)
 
     return made
 
