@@ -111,6 +111,10 @@ def _without(node: Node) -> Node:
         return parts[-1]
     if kind == "rel" and text == "=" and is_name(parts[-1]) and not names_in(first):  # `3=x`
         return first
+    if kind == "rel" and set(text.split()) == {"="} and not names_in(node):
+        numbers = [part for part in parts if part.kind == "num"]  # `3*4=12`, but not `1=2`
+        is_told = len(numbers) < len(parts) and parts[-1].text != "0"
+        return (numbers or parts)[-1] if is_told else node
     if kind == "word":
         before, _, last = text.rpartition(" ")
         is_choice = re.fullmatch("[A-J]", last) and _PREAMBLE.fullmatch(before.lower())

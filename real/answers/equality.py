@@ -109,7 +109,7 @@ class Equality:
 def _relation(node: Node) -> str:
     """Of an equation, or an inequality between two formulas, its difference up to a factor."""
     sign, parts = node.text, node.parts
-    if sign not in ("=", "<", r"\le"):
+    if sign not in ("=", "<", r"\le") or not names_in(node):  # `1<2` and `1<3` are both true
         raise NoValueError
     if sign == "=" and parts[0].text in names_in(parts[1]):  # `x=x^2+1` names an expression
         return everywhere(parts[1])
