@@ -121,7 +121,10 @@ def _relation(node: Node) -> str:
             if all(found != everywhere(Node("name", other)) for other in names):  # `y=x`
                 return found
     scale = scale if sign == "=" else abs(scale)
-    return f"{sign} {everywhere(gap, lambda node, at: ratio(value(node, at), scale))}"
+    found = everywhere(gap, lambda node, at: ratio(value(node, at), scale))
+    if found in ("1", "-1"):  # `x+1=x`: no letter is left
+        raise NoValueError
+    return f"{sign} {found}"
 
 
 def _preference(name: str) -> tuple[int, str]:

@@ -105,8 +105,10 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
 
 
 def _is_ordered(factors: tuple[Node, ...]) -> bool:
-    """`f(2)`, which is no product, and those of matrices as `AB` or vectors, or none at all."""
-    return all(node.kind == "name" and node.text.isupper() for node in factors) or any(
+    r"""`f(2)`, which is no product, and those of matrices as `AB^{-1}`, or vectors, or nothing."""
+    turned = (node.kind == "pow" and write(node.parts[1]) in ("-1", "T") for node in factors)
+    bases = (n.parts[0] if is_turned else n for n, is_turned in zip(factors, turned, strict=True))
+    return all(node.kind == "name" and node.text.isupper() for node in bases) or any(
         (left.text in ("f", "g", "h") and right.kind == "()") or right.text == r"\times"
         for left, right in pairwise(factors)
     )
