@@ -58,7 +58,11 @@ class AnswerIds:
     """
 
     def __init__(self, truths: Sequence[str | None], equality: Equality | None = None) -> None:
-        """Start with no answers to problems with (N,) reference answers, bare or boxed, or None."""
+        """Start with no answers to problems with (N,) reference answers, bare or boxed, or None.
+
+        Raises:
+            TypeError: a reference answer is no text.
+        """
         self._problems = [_Problem(None if t is None else _read_truth(t)) for t in truths]
         self._equality = equality
 
@@ -77,7 +81,13 @@ class AnswerIds:
     def ids(
         self, problem: int, responses: Sequence[str], extract: Extract = "strict"
     ) -> np.ndarray:
-        """Ids of one problem's responses, int64 (V,); -1 unparseable. New answers get new ids."""
+        """Ids of one problem's responses, int64 (V,); -1 unparseable. New answers get new ids.
+
+        Raises:
+            TypeError: the responses are one text.
+        """
+        if isinstance(responses, str):
+            raise TypeError("responses: several texts of one problem, not one; give [text]")
         known = self._problems[problem]
         ids_V = np.full(len(responses), UNPARSEABLE, dtype=np.int64)
         for vote, response in enumerate(responses):
@@ -166,5 +176,7 @@ def unusable(reference: str) -> str:
 
 
 def _read_truth(truth: str) -> str:
+    if not isinstance(truth, str):
+        raise TypeError(f"truths: texts or None, not {truth!r}; give str(...) of a number")
     box = last_box(truth)
     return "" if unusable(truth) else canonical(truth if box is None else box)

@@ -154,6 +154,13 @@ def test_book_keeps_ids_over_visits() -> None:
     assert answer_ids.text(0, 2) == "7"
 
 
+def test_what_is_no_list_of_texts_is_refused():
+    with pytest.raises(TypeError, match=r"several texts of one problem.*\[text\]"):
+        AnswerIds([None]).ids(0, box("5"))
+    with pytest.raises(TypeError, match="texts or None, not 5"):
+        AnswerIds([None, 5])  # pyrefly: ignore[bad-argument-type]
+
+
 @pytest.mark.parametrize(
     ("response", "strict", "flexible"),
     [
