@@ -111,7 +111,7 @@ _UNICODE = (
     ("(?s).+", lambda m: _plain(m[0])),
 )
 _ESCAPED_TWICE = "[dt]?frac|sqrt|text|mathrm|left|right|cdot|times|pi|boxed|le|ge|infty|cup"
-_BEFORE_SET = "cup|cap|in|setminus"
+_BEFORE_SET = r"\\(?:cup|cap|in|setminus)(?![A-Za-z])"
 _LATEX = (
     (r"\s+", " "),
     (r"\.\.\.", r"\\ldots "),
@@ -123,12 +123,11 @@ _LATEX = (
     (rf"\\(?:{_WITH_ARGUMENT})\s*\{{[^{{}}]*\}}|\\(?:boxed|fbox)\s*\{{\s*\}}", ""),
     (r"\\m?(?:left|right)\s*\.|[\"`]", ""),
     (r"\\(?!times\s*\\(?:vec|hat|over))(?:\\|([A-Za-z]+)\*?(\s*\{)?)", _rewritten),
-    (r"\\text\s*\{\s*\(?(?:in )?base[ -]?(\d+)\)?\s*\}$", r"_{\1}"),
-    (r"\\text\s*\{\s*(?:in )?base\s*\}[\\ ]*(\d+)$", r"_{\1}"),
+    (r"\\text\s*\{\s*\(?(?:in )?base(?:[ -]?(\d+)\)?\s*\}|\s*\}[\\ ]*(\d+))$", r"_{\1\2}"),
     (r"(?:\{ ?\}|(?<![^-(+*={,/])) ?_ ?\{? ?(\w+) ?\}? ?C ?_ ?\{? ?(\w+) ?\}?", r"\\binom{\1}{\2}"),
     (r"(?<=\d)(?:(st|nd|rd|th)(?![A-Za-z])|\^ ?\{ ?(st|nd|rd|th) ?\})", r"^{\\text{\1\2}}"),
-    (rf"((?:^|=|\\(?:{_BEFORE_SET})(?![A-Za-z])) ?)\](?=.*[,;])", r"\1("),  # `]1,2[`
-    (rf"(?<=\S)\[(?= ?(?:$|\\(?:{_BEFORE_SET})(?![A-Za-z])))", ")"),
+    (rf"((?:^|=|{_BEFORE_SET}) ?)\](?=.*[,;])", r"\1("),  # `]1,2[`
+    (rf"(?<=\S)\[(?= ?(?:$|{_BEFORE_SET}))", ")"),
     (r"^(?:\\(?:therefore|implies|Rightarrow)(?![A-Za-z])|[& ])+", ""),
     (r"^([A-J])\)$", r"\1"),
     (r"^([A-J])\)(?= ?\S)", r"(\1)"),

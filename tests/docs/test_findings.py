@@ -56,7 +56,7 @@ def single(study):
 
 
 def computed(page, study, single):
-    """Intervals of the text that no table has: TTRL's rivals at 1e-5, precision, later arms."""
+    """Intervals of the text that no table has: rivals at 1e-5, precision, later arms, the search."""
     slow = study["pass_final"].loc[1e-5]
     for name in ("guard", "memory", "recommended"):
         yield estimate(differences(slow[name], slow["ttrl"]), 1 - 0.05 / 6)
@@ -69,10 +69,16 @@ def computed(page, study, single):
         yield estimate(differences(finals["recommended"], finals[base]), 1 - 0.05 / 2)
     rows = pd.concat([page.read("confirm-arithmetic"), page.read("confirm-others")])
     finals = where(rows, lr=3e-4).set_index(["problem_seed", "seed", "arm"])["pass_final"].unstack()
-    yield estimate(differences(finals["braked"], finals["ttrl"]))
+    for name in ("braked", "early_stop"):
+        yield estimate(differences(finals[name], finals["ttrl"]))
+    searched = pd.read_csv(DATA / "choice-search.csv").groupby(["candidate", "seed"])["pass_final"]
+    best = "memory kl_coef=0.05 hysteresis=0.25"
+    yield estimate(differences(searched.mean()[best], searched.mean()["memory"]))
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/findings.md", "docs/language-model.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/findings.md", "docs/language-model.md", "docs/protocol.md"]
+)
 def test_every_interval_of_the_text_is_in_a_table_or_follows_from_rows(name, page, study, single):
     known = {rounded(found) for found in computed(page, study, single)}
     known |= intervals((DATA / "confirm-means.csv").read_text())
