@@ -56,7 +56,7 @@ def single(study):
 
 
 def computed(page, study, single):
-    """Intervals of the text that no table has: rivals at 1e-5, precision, later arms, the search."""
+    """Intervals of the text that no table has: rivals at 1e-5, precision, later arms, search."""
     slow = study["pass_final"].loc[1e-5]
     for name in ("guard", "memory", "recommended"):
         yield estimate(differences(slow[name], slow["ttrl"]), 1 - 0.05 / 6)
