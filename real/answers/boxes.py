@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from real.answers.notation import REWRITTEN, TEXTS
+
 Extract = Literal["strict", "flexible"]
 """An answer is the last box, or else also the last number."""
 
@@ -17,17 +19,23 @@ _BRACES = re.compile(
 _ARGUMENTS = re.compile(r"\s{0,8}(?:\{[^{}]{0,200}\}|[0-9A-Za-z])")
 _TWO, _ONE = ("frac", "dfrac", "tfrac", "binom"), ("sqrt", "text", "mathrm", "mathbf")
 _N_ARGUMENTS = dict.fromkeys(_TWO, 2) | dict.fromkeys(_ONE, 1)
-_NOTHING = " \n\t$~.,;:!?\\"
+_SPACES_AND_LOOKS = {name for name, new in REWRITTEN.items() if new in ("", r"\ldots")} | TEXTS
+_NAMES = "|".join(sorted(_SPACES_AND_LOOKS | {"ldots", "quad", "qquad", "square", "Box"}))
+_NOTHING = re.compile(
+    rf"(?:\\(?:{_NAMES})(?![A-Za-z])|[\s$~.,;:!?\\_\u2026()\[\]]"
+    r"|<?\b(?i:your|the|final|answer|here)\b>?|\u7b54\u6848)*+"
+)
+"""What a request leaves in a box that is to be filled: blanks, and words for the answer."""
 
 
 def last_box(text: str) -> str | None:
     r"""Content of the last `\boxed{...}` or `\fbox{...}` that holds something; None without a box.
 
     "Last" is the box that opens last among those that close, so of nested boxes it is the inner
-    one, unless that is empty; where all boxes are empty, the first one's content is. Dots and
-    spaces alone are nothing. `\boxed 5` and `\boxed\frac12` hold one digit, letter or command, as
-    TeX reads them. Boxes that never close and escaped braces (`\{`) are passed over. Linear in the
-    text.
+    one, unless that is empty. Blanks, dots, brackets and "your answer" are nothing, as base models
+    repeat the request for a box; where all boxes hold nothing, the result is empty. `\boxed 5` and
+    `\boxed\frac12` hold one digit, letter or command, as TeX reads them. Boxes that never close and
+    escaped braces (`\{`) are passed over. Linear in the text.
 
     Several boxes of one sentence are no list: the last counts, as in TTRL's grader and in verl's
     `last_boxed_only_string`. math-verify joins boxes with a comma where fewer than ten characters
@@ -40,7 +48,8 @@ def last_box(text: str) -> str | None:
     open_braces: list[int] = []  # where a box's content starts; -1 for an ordinary brace
     for match in _BRACES.finditer(text):
         token, position = match.group(), match.start()
-        if (token[0] == "\\" and not match["open"]) or text[read:position].strip(_NOTHING):
+        brace = token in (r"\{", r"\}")
+        if brace or match["bare"] or not _NOTHING.fullmatch(text, read, position):
             filled = position
         read = match.end()
         if match["open"] or token == "{":
@@ -54,7 +63,7 @@ def last_box(text: str) -> str | None:
             for _ in range(_N_ARGUMENTS.get(match["bare"].lstrip("\\"), 0)):
                 argument = _ARGUMENTS.match(text, end)
                 end = end if argument is None else argument.end()
-    return None if best < 0 else text[best:end]
+    return None if best < 0 else text[best:end] if holds else ""
 
 
 _NUMBER = re.compile(r"-?\$?(?:\d[\d,]*(?:\.\d+)*|\.\d+)")
