@@ -50,6 +50,11 @@ _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)
 _PREAMBLE = re.compile(r"(?:final )?answer|option|choice|rs|(?!.*\bnot\b).* (?:is|are|equals)")
 _ARTICLE = re.compile("^(?:an?|the) ")
 _RADIANS = ("rad", "radian", "radians")
+_COUNTS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+_FACTORS = {
+    name: Node("pow", parts=(Node("num", "10"), Node("num", digits)))
+    for name, digits in (("thousand", "3"), ("million", "6"), ("billion", "9"), ("trillion", "12"))
+} | {"dozen": Node("num", "12"), "hundred": Node("num", "100")}
 REALS = Node("cmd", r"\mathbb", (Node("name", "R"),))
 
 
@@ -82,6 +87,10 @@ def _without(node: Node) -> Node:
     first = parts[0] if parts else node
     if kind == "()" and len(parts) == 1:
         return first
+    factor, _, counted = text.partition(" ")
+    if kind == "unit" and factor in _FACTORS and counted[:1] != "^":
+        number = Node("prod", parts=(first, _FACTORS[factor]))
+        return Node("unit", counted, (number,)) if counted else number
     if kind == "unit" and (is_unit(text) or (text in _RADIANS and r"\pi" in write(first))):
         return first
     if kind == "post" and text in ("%", DEGREE):
@@ -115,6 +124,8 @@ def _without(node: Node) -> Node:
         numbers = [part for part in parts if part.kind == "num"]  # `3*4=12`, but not `1=2`
         is_told = len(numbers) < len(parts) and parts[-1].text != "0"
         return (numbers or parts)[-1] if is_told else node
+    if kind == "word" and text.lower() in _COUNTS:
+        return Node("num", str(_COUNTS.index(text.lower())))
     if kind == "word":
         before, _, last = text.rpartition(" ")
         is_choice = re.fullmatch("[A-J]", last) and _PREAMBLE.fullmatch(before.lower())
