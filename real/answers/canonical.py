@@ -50,7 +50,10 @@ _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)
 _PREAMBLE = re.compile(r"(?:final )?answer|option|choice|rs|(?!.*\bnot\b).* (?:is|are|equals)")
 _ARTICLE = re.compile("^(?:an?|the) ")
 _RADIANS = ("rad", "radian", "radians")
-_COUNTS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+_COUNTS = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+    "eleven", "twelve",
+]  # fmt: skip
 _FACTORS = {
     name: Node("pow", parts=(Node("num", "10"), Node("num", digits)))
     for name, digits in (("thousand", "3"), ("million", "6"), ("billion", "9"), ("trillion", "12"))
