@@ -16,6 +16,8 @@ from real.answers.reader import DEGREE, ZERO_WIDTH, Node, UnreadableError, is_na
 MAX_LENGTH = 1_000
 """Characters. A longer answer is none: it counts as unparseable. Bounds the cost of every rule."""
 
+_PASSES = 8
+"""After which an answer that still changes counts as unparseable; most come to rest in one."""
 _PLAIN_INTEGER = re.compile(r"-?[1-9][0-9]{0,30}|0")
 
 
@@ -39,11 +41,15 @@ def tree_of(text: str) -> Node | None:
 
 @lru_cache(maxsize=8192)
 def _normal(answer: str) -> tuple[str, Node | None]:
-    text, tree = folded(answer), None
-    with suppress(UnreadableError):
-        tree = _item(read(text))
-        text = write(tree)
-    return (text if len(text) <= MAX_LENGTH else ""), tree
+    for _ in range(_PASSES):
+        text, tree = folded(answer), None
+        with suppress(UnreadableError):
+            tree = _item(read(text))
+            text = write(tree)
+        if text == answer or len(text) > MAX_LENGTH:
+            break
+        answer = text
+    return (text if text == answer else ""), tree
 
 
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))

@@ -161,13 +161,13 @@ class _Reader:
                 right = self.factor()
                 if is_negative:
                     right = Node("()", parts=(Node("neg", parts=(right,)),))
-                if not is_slashed:
-                    factors.append(right)
-                elif kind == "row":  # `3 4/5`
-                    fraction = Node("div", parts=(before, right))
-                    if not _mixes(factors[:-1], fraction):
+                fraction = Node("div", parts=(before, right))
+                if kind == "row":  # `3 4/5`, but not `3 4*5`
+                    if not (is_slashed and _mixes(factors[:-1], fraction)):
                         raise UnreadableError
                     factors, kind = [Node("mixed", parts=(factors[0], fraction))], "prod"
+                elif not is_slashed:
+                    factors.append(right)
                 elif before.kind == "func" and not is_closed:
                     raise UnreadableError  # the slash of `\sin x/2` may stand within the argument
                 else:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from real.answers import NO_TRUTH, UNSEEN, AnswerIds, Extract, canonical, classes, last_box
@@ -108,6 +108,9 @@ def test_different_answers_stay_different(pair: tuple[str, str]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(anything)
+@example(r"***\overline**x").via("loses a mark in every pass")
+@example(".0*CCx")
+@example("\u00bc0\u00b7\u00c0A")
 def test_canonical_comes_to_rest(text: str) -> None:
     once = canonical(text)
     assert canonical(once) == once
