@@ -371,7 +371,7 @@ class MachineSettings(Settings, group="machine"):
     """Precision of the weights; `auto` is bfloat16 for a model on a GPU, else float32."""
     head_dtype: Annotated[Literal["float32", "model"], Role.UNSIMULATED] = "float32"
     """Precision of the logits in trainer and engine; bfloat16 rounds log-probs by up to 0.1."""
-    threads: Annotated[Count | None, Role.OPERATIONAL] = None
+    threads: Annotated[Annotated[int, Interval("[1, 1024]")] | None, Role.OPERATIONAL] = None
     """Threads of torch; if None 1 for the tiny task (more only wait for each other), else all."""
     rank_timeout: Annotated[Positive, Role.OPERATIONAL] = 1800.0
     """Seconds that a process of `torchrun` waits for the others before the run ends."""

@@ -43,6 +43,7 @@ def test_the_bar_shows_phases_and_numbers(tmp_path, capsys, monkeypatch):
 
 BAD_OPTIONS = [
     (["--n-samples", "65"], "n_samples = 65: must be at most n_votes = 64"),
+    (["--threads", "1000000000"], "threads = 1000000000: must lie in [1, 1024]"),
     (["--preset", "best"], "preset = 'best': unknown; one of llama"),
     (["--model", "nowhere"], "model nowhere: no such folder"),
     (["--problems", "nowhere.json"], "needs a model"),
