@@ -22,8 +22,8 @@ _N_ARGUMENTS = dict.fromkeys(_TWO, 2) | dict.fromkeys(_ONE, 1)
 _SPACES_AND_LOOKS = {name for name, new in REWRITTEN.items() if new in ("", r"\ldots")} | TEXTS
 _NAMES = "|".join(sorted(_SPACES_AND_LOOKS | {"ldots", "quad", "qquad", "square", "Box"}))
 _NOTHING = re.compile(
-    rf"(?:\\(?:{_NAMES})(?![A-Za-z])|[\s$~.,;:!?\\_\u2026()\[\]]"
-    r"|<?\b(?i:your|the|final|answer|here)\b>?|\u7b54\u6848)*+"
+    rf"(?:\\(?:{_NAMES})(?![A-Za-z])|[\s$~.,;:!?\\_\u2026\u25a1]"
+    r"|[<(\[]?\b(?i:your|the|final|answer|here)\b[>)\]]?|\u7b54\u6848)*+"
 )
 """What a request leaves in a box that is to be filled: blanks, and words for the answer."""
 
@@ -32,8 +32,8 @@ def last_box(text: str) -> str | None:
     r"""Content of the last `\boxed{...}` or `\fbox{...}` that holds something; None without a box.
 
     "Last" is the box that opens last among those that close, so of nested boxes it is the inner
-    one, unless that is empty. Blanks, dots, brackets and "your answer" are nothing, as base models
-    repeat the request for a box; where all boxes hold nothing, the result is empty. `\boxed 5` and
+    one, unless that is empty. Blanks, dots and "your answer" are nothing, as base models repeat the
+    request for a box; where all boxes hold nothing, the result is empty. `\boxed 5` and
     `\boxed\frac12` hold one digit, letter or command, as TeX reads them. Boxes that never close and
     escaped braces (`\{`) are passed over. Linear in the text.
 
@@ -48,8 +48,8 @@ def last_box(text: str) -> str | None:
     open_braces: list[int] = []  # where a box's content starts; -1 for an ordinary brace
     for match in _BRACES.finditer(text):
         token, position = match.group(), match.start()
-        brace = token in (r"\{", r"\}")
-        if brace or match["bare"] or not _NOTHING.fullmatch(text, read, position):
+        is_sign = token in (r"\{", r"\}")
+        if is_sign or match["bare"] or not _NOTHING.fullmatch(text, read, position):
             filled = position
         read = match.end()
         if match["open"] or token == "{":

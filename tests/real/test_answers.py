@@ -37,11 +37,12 @@ def box(answer: str) -> str:
         (r"\boxed{1}, \boxed{2} and \boxed{3}", "3"), (r"\boxed\pi", r"\pi"),
         (r"\boxed{\boxed{5}}", "5"), (r"\boxed{1} and \boxed{2", "1"), (r"\boxed{a\boxed{b}}", "b"),
         (r"\boxed{5\boxed{}}", r"5\boxed{}"), (r"\boxed{5} \boxed{..}", "5"), (r"\boxed{{}}", ""),
-        (r"\boxed{(\ldots)} \boxed{\text{Answer}}", ""), (r"\boxed{<} \boxed{ your answer }", "<"),
+        (r"\boxed{\ldots} \boxed{\text{[Answer]}}", ""), (r"\boxed{<} \boxed{ your answer }", "<"),
         (r"\boxed{\times} \boxed{\underline{\qquad}} \boxed{___}", r"\times"),
         (r"\boxed{\{\}} \boxed{\square} \boxed{\mathbf{}}", r"\{\}"), (r"\boxed{the}x", ""),
         (r"\boxed{7} \boxed{theory}", "theory"), (r"\boxed{7} \boxed{\textbf{n}}", r"\textbf{n}"),
-        (r"\boxed{7} \boxed{<final answer>} \boxed{答案}", "7"), (r"\boxed{\textx}", r"\textx"),
+        (r"\boxed{7} \boxed{<final answer>} \boxed{答案}", "7"), (r"\boxed{7} \boxed{[]}", "[]"),
+        (r"\boxed{\textx}", r"\textx"),
     ],
 )  # fmt: skip
 def test_last_box(text: str, expected: str | None) -> None:
