@@ -19,10 +19,10 @@ _BRACES = re.compile(
 _ARGUMENTS = re.compile(r"\s{0,8}(?:\{[^{}]{0,200}\}|[0-9A-Za-z])")
 _TWO, _ONE = ("frac", "dfrac", "tfrac", "binom"), ("sqrt", "text", "mathrm", "mathbf")
 _N_ARGUMENTS = dict.fromkeys(_TWO, 2) | dict.fromkeys(_ONE, 1)
-_SPACES_AND_LOOKS = {name for name, new in REWRITTEN.items() if new in ("", r"\ldots")} | TEXTS
-_NAMES = "|".join(sorted(_SPACES_AND_LOOKS | {"ldots", "quad", "qquad", "square", "Box"}))
+_LOOKS = TEXTS | {name for name, new in REWRITTEN.items() if new in ("", r"\ldots")}
+_BLANKS = "|".join(sorted(_LOOKS | {"ldots", "quad", "qquad", "square", "Box"}))
 _NOTHING = re.compile(
-    rf"(?:\\(?:{_NAMES})(?![A-Za-z])|[\s$~.,;:!?\\_\u2026\u25a1]"
+    rf"(?:\\(?:{_BLANKS})(?![A-Za-z])|[\s$~.,;:!?\\_\u2026\u25a1]"
     r"|[<(\[]?\b(?i:your|the|final|answer|here)\b[>)\]]?|\u7b54\u6848)*+"
 )
 """What a request leaves in a box that is to be filled: blanks, and words for the answer."""

@@ -96,12 +96,13 @@ def _without(node: Node) -> Node:
     first = parts[0] if parts else node
     if kind == "()" and len(parts) == 1:
         return first
-    factor, _, counted = text.partition(" ")
-    if kind == "unit" and factor in _FACTORS and counted[:1] != "^":
-        number = Node("prod", parts=(first, _FACTORS[factor]))
-        return Node("unit", counted, (number,)) if counted else number
-    if kind == "unit" and (is_unit(text) or (text in _RADIANS and r"\pi" in write(first))):
-        return first
+    if kind == "unit":
+        factor, _, counted = text.partition(" ")
+        if factor in _FACTORS and counted[:1] != "^":
+            number = Node("prod", parts=(first, _FACTORS[factor]))
+            return Node("unit", counted, (number,)) if counted else number
+        if is_unit(text) or (text in _RADIANS and r"\pi" in write(first)):
+            return first
     if kind == "post" and text in ("%", DEGREE):
         return first
     if kind in ("neg", "pm") and first.kind in ("unit", "post"):

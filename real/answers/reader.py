@@ -161,8 +161,8 @@ class _Reader:
                 right = self.factor()
                 if is_negative:
                     right = Node("()", parts=(Node("neg", parts=(right,)),))
-                fraction = Node("div", parts=(before, right))
                 if kind == "row":  # `3 4/5`, but not `3 4*5`
+                    fraction = Node("div", parts=(before, right))
                     if not (is_slashed and _mixes(factors[:-1], fraction)):
                         raise UnreadableError
                     factors, kind = [Node("mixed", parts=(factors[0], fraction))], "prod"

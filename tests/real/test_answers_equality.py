@@ -47,6 +47,8 @@ from real.tiny import problems as tiny_problems
         (r"(-\infty,2]\cup(3,4)", r"]-\infty;2]\cup]3;4[", r"\left]-\infty,2\right] \cup ]3,4["),
         ("12", "12=x", r"\therefore x=12", "&=12", r"12\checkmark", r"\sum_{k=1}^{3}2k=12"),
         ("(1000,2000)", "(1,000, 2,000)", "(1'000, 2'000)"),
+        ("2500000", r"2.5\text{ million}", r"\$2.5\text{ million dollars}", "25 hundred thousand"),
+        (r"36\text{ eggs}", "3 dozen eggs"), ("7", r"\text{Seven}"), ("12:30", "12{:}30"),
         ("108", "36 * 3 = 108", r"108=36\times3", r"100+8=\frac{216}{2}=108"),
         ("3, 5, 7", "7,5,3", r"\{5, 3, 7\}", "3, 5 and 7", r"3, 5, \text{ and } 7"),
         ("x=1,x=2", "1,2", "x = 2 or x = 1", r"\{1,2\}"),
