@@ -139,7 +139,7 @@ def test_response_without_finite_log_probs_is_left_out_and_the_step_is_taken():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_state_goes_on_to_the_bit(dtype):
     """The model's weights and these tensors are all that a resumed run needs."""
-    one, other = taken(1, 2, 3, dtype=dtype), taken(9, dtype=dtype)
+    one, other = (taken(*seeds, dtype=dtype, ema_decay=0.75) for seeds in ((1, 2, 3), (9,)))
     saved = {name: value.clone() for name, value in one.state_tensors().items()}
     assert any(name.startswith("master/") for name in saved) == (dtype == torch.bfloat16)
     other.model.load_state_dict(copy.deepcopy(one.model.state_dict()))
@@ -148,6 +148,8 @@ def test_state_goes_on_to_the_bit(dtype):
     for seed in (4, 5):
         assert one.step([make_group(seed)]) == other.step([make_group(seed)])
     assert torch.equal(weights(one.model), weights(other.model))
+    found = other.state_tensors()
+    assert all(torch.equal(found[name], value) for name, value in one.state_tensors().items())
 
 
 def test_masters_keep_what_low_precision_would_lose():
@@ -181,29 +183,22 @@ def test_gradients_begin_at_zero(dtype: torch.dtype):
 
 
 @pytest.mark.parametrize("block", [256, 64])
-def test_update_is_measured_block_by_block(block):
-    """Also where a large weight is moved in parts."""
-    one, many = make_optimizer(), make_optimizer()
-    many.adamw = MeasuredAdamW(many.masters, 0.01, block_elements=block)
-    assert max(p.numel() for p in many.parameters) > 64
-    for seed in (1, 2):
-        first, second = one.step([make_group(seed)]), many.step([make_group(seed)])
-        assert first.update_norm == pytest.approx(second.update_norm, rel=1e-6)
-    assert torch.equal(weights(one.model), weights(many.model))
-    assert len(many.state_tensors()) == len(one.state_tensors()) > 2
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_offloaded_state_gives_the_same_bits(dtype):
-    near, far = (make_optimizer(dtype=dtype, offload_optimizer=on) for on in (False, True))
+def test_weights_moved_in_blocks_and_offloaded_have_the_same_bits(dtype, block):
+    """Also where a large weight is moved in parts."""
+    whole, near, far = (make_optimizer(dtype=dtype, offload_optimizer=n == 2) for n in range(3))
     for optimizer in (near, far):
-        optimizer.adamw = MeasuredAdamW(optimizer.masters, 0.01, optimizer is far, 256)
+        optimizer.adamw = MeasuredAdamW(optimizer.masters, 0.01, optimizer is far, block)
+    assert max(p.numel() for p in near.parameters) > 64
     for seed in (1, 2, 3):
-        assert near.step([make_group(seed)]) == far.step([make_group(seed)])
-    assert torch.equal(weights(near.model), weights(far.model))
-    kept, moved = near.state_tensors(), far.state_tensors()
-    assert kept.keys() == moved.keys()
-    assert all(torch.equal(kept[name], value) for name, value in moved.items())
+        first, second, third = (o.step([make_group(seed)]) for o in (whole, near, far))
+        assert first.update_norm == pytest.approx(second.update_norm, rel=1e-6)
+        assert second == third
+    for optimizer in (near, far):
+        assert torch.equal(weights(whole.model), weights(optimizer.model))
+        kept, moved = whole.state_tensors(), optimizer.state_tensors()
+        assert kept.keys() == moved.keys()
+        assert all(torch.equal(kept[name], value) for name, value in moved.items())
 
 
 def test_gradient_is_clipped():
@@ -232,12 +227,6 @@ def test_the_average_follows_the_steps_that_were_taken(dtype):
         held = torch.cat([m.flatten() for m in mean]).to(dtype)
         torch.testing.assert_close(weights(one.model), held)
     assert torch.equal(weights(one.model), before)
-    saved = {name: value.clone() for name, value in one.state_tensors().items()}
-    other = make_optimizer(dtype=dtype, ema_decay=0.75)
-    other.load_state_tensors(saved)
-    assert other.average
-    for name, value in one.average.weights.items():
-        assert torch.equal(other.average.weights[name], value)
 
 
 @pytest.mark.parametrize(("numel", "code", "expected"), [(3, 0, True), (3, 2, False), (0, 2, True)])
