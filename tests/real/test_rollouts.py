@@ -23,6 +23,7 @@ from real.engines.rollouts import (
     to_rollouts,
 )
 from real.engines.transformers_engine import TransformersEngine, draw
+from real.problems.problem import Problem, PromptSet
 from real.settings.seeds import Stream, generator, torch_generator
 from real.vote.sample import Sampler
 
@@ -48,6 +49,19 @@ def make(kind: str) -> Any:
 @pytest.fixture(scope="module")
 def qwen() -> Any:
     return make("qwen2")
+
+
+@pytest.fixture
+def passes(qwen: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bool]]:
+    """Rows and columns of the model's forward passes, and whether they have a mask."""
+    seen, forward = [], qwen.forward
+
+    def recording(**arguments: Any) -> Any:
+        seen.append((*arguments["input_ids"].shape, "attention_mask" in arguments))
+        return forward(**arguments)
+
+    monkeypatch.setattr(qwen, "forward", recording)
+    return seen
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "mistral", "gpt2"])
@@ -92,23 +106,17 @@ def test_batching_does_not_change_the_samples(qwen, max_rows):
 
 
 @pytest.mark.parametrize(("end_ids", "top_p"), [([], 1.0), ([5], 0.7), ([5, 6, 7, 8], 1.0)])
-def test_responses_alike_so_far_are_one_row(qwen, monkeypatch, end_ids, top_p):
+def test_responses_alike_so_far_are_one_row(qwen, passes, end_ids, top_p):
     """Up to a quarter of the rows may be left over from responses that ended."""
     how = Sampling(12, 0.3, top_p, stats=True)
     own, shared = (TransformersEngine(qwen, end_ids) for _ in range(2))
     shared.shares_rows = True
     expected = own.sample(PROMPTS, 32, how, seeded())
-    sizes, forward = [], qwen.forward
-
-    def recording(**arguments: Any) -> Any:
-        sizes.append(len(arguments["input_ids"]))
-        return forward(**arguments)
-
-    monkeypatch.setattr(qwen, "forward", recording)
+    passes.clear()
     found = shared.sample(PROMPTS, 32, how, seeded())
     torch.testing.assert_close(found.tensors(), expected.tensors(), atol=1e-5, rtol=1e-5)
     tokens_PNT, lengths_PN = found.tokens_PNT.tolist(), found.lengths_PN.tolist()
-    for size, t in zip(sizes, range(len(tokens_PNT[0][0])), strict=True):
+    for (size, *_), t in zip(passes, range(len(tokens_PNT[0][0])), strict=True):
         alike = {
             (p, tuple(tokens[:t]))
             for p, rows in enumerate(tokens_PNT)
@@ -125,16 +133,8 @@ def test_a_large_model_on_a_cpu_computes_a_row_for_responses_that_are_alike():
     assert TransformersEngine(large).shares_rows
 
 
-def test_prompts_are_read_once_with_a_mask_only_for_unequal_lengths(qwen, monkeypatch):
-    passes: list[Any] = []
-    forward = qwen.forward
-
-    def recording(**arguments: Any) -> Any:
-        passes.append((*arguments["input_ids"].shape, "attention_mask" in arguments))
-        return forward(**arguments)
-
+def test_prompts_are_read_once_with_a_mask_only_for_unequal_lengths(qwen, passes):
     engine = TransformersEngine(qwen, max_rows=20)
-    monkeypatch.setattr(qwen, "forward", recording)
     engine.sample([[1, 2, 3], [4] * 7, [11], [3, 2, 1], [5] * 7], 6, Sampling(2), seeded())
     # Prompts of 1, 3, 3, 7 and 7 tokens, by their lengths.
     first, second = [(3, 3, True), (18, 1, True)], [(2, 7, False), (12, 1, False)]
@@ -243,13 +243,6 @@ def test_nan_logits_are_seen_in_the_logprobs():
 N = 3
 
 
-class Prompts:
-    tokens = tuple([number] for number in range(1, 8))
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-
 class Echo:
     """Response i to prompt [p] is p, p + i times."""
 
@@ -272,7 +265,9 @@ class Echo:
 def test_an_engine_with_a_queue_gets_all_prompts_at_once(queues, calls):
     engine, policy = Echo(queues), SimpleNamespace(device="cpu")
     sampler: Any = Sampler(engine, policy, 0)
-    parts = list(sampler.sample_all(Prompts(), N, Sampling(20), 4, torch.Generator(), 2 * N))
+    problems = [Problem(f"{number}", "", None) for number in range(1, 8)]
+    prompts = PromptSet("seven", problems, tokens=[[number] for number in range(1, 8)])
+    parts = list(sampler.sample_all(prompts, N, Sampling(20), 4, torch.Generator(), 2 * N))
     assert engine.calls == calls
     assert [list(part.problems) for part in parts] == [[0, 1], [2, 3], [4, 5], [6]]
     for part in parts:
