@@ -94,15 +94,12 @@ def within(max_tokens: int) -> UpdateSettings:
     return UpdateSettings(temperature=0.6, max_tokens_per_microbatch=max_tokens)
 
 
-def two_groups() -> list[Group]:
-    return [make_group(4, [9, 3, 1, 12, 7], 1), make_group(11, [2, 20, 6], 2)]
-
-
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("kind", list(MODELS))
 def test_packed_rows_have_the_log_probs_of_padded_rows(kind, attention):
     """Rows see nothing of their neighbours, whichever way they lie: each is as if alone."""
-    groups, scorer = two_groups(), Scorer(decoder(kind, attn_implementation=attention))
+    groups = [make_group(4, [9, 3, 1, 12, 7], 1), make_group(11, [2, 20, 6], 2)]
+    scorer = Scorer(decoder(kind, attn_implementation=attention))
     alone = [group_scores(scorer, [g], within(1))[0][0] for g in groups]
     assert len(passes_of(groups, budget=1)) == 8
     for layout in ("padded", "packed"):
