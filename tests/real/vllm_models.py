@@ -5,28 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from small_models import decoder_sizes
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 
 def make_model(tied: bool = True) -> Any:
     """Head width 32, which vLLM's attention on a CPU can do; long enough for many cache blocks."""
     torch.manual_seed(0)
-    return Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=32,
-            hidden_size=64,
-            intermediate_size=96,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=256,
-            initializer_range=0.3,
-            tie_word_embeddings=tied,
-            bos_token_id=None,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-    ).eval()
+    sizes = decoder_sizes(
+        32, hidden_size=64, intermediate_size=96, max_position_embeddings=256, pad_token_id=0
+    )
+    config = Qwen2Config(**sizes, tie_word_embeddings=tied, bos_token_id=None, eos_token_id=None)
+    return Qwen2ForCausalLM(config).eval()
 
 
 def change(model: Any) -> None:
