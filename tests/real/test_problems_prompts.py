@@ -6,17 +6,14 @@ import json
 import logging
 import shutil
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from small_models import make_tokenizer, save_model, seeded
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast
 
 from lab.base.errors import UserError
 from lab.study import Job
@@ -38,10 +35,6 @@ CHAT = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<bot>{% endif %}"
 )
-NO_SYSTEM = (
-    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role here') }}{% endif %}"
-    + CHAT
-)
 SYSTEM = Problem("s", "1+1?", "2", (Turn("system", "Be brief."),))
 
 
@@ -58,11 +51,14 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("chat") / "chat", chat_template=CHAT)
 
 
+policy_of = cache(partial(load_policy, device="cpu"))
+
+
 def prompts(folder: Path, *problems: Problem, **changes: Any) -> PromptSet:
     config = TrainConfig(
         model=str(folder), problems="p.json", max_response_tokens=8, **changes
     ).settled()
-    return build_prompts(ProblemSet("p", list(problems)), config, load_policy(folder, "cpu"))
+    return build_prompts(ProblemSet("p", list(problems)), config, policy_of(folder))
 
 
 def squeezed(wanted: str) -> str:
@@ -71,7 +67,7 @@ def squeezed(wanted: str) -> str:
 
 def text(folder: Path, problem: Problem, **changes: Any) -> str:
     found = prompts(folder, problem, **changes)
-    return squeezed(load_policy(folder, "cpu").tokenizer.decode(found.tokens[0]))
+    return squeezed(policy_of(folder).tokenizer.decode(found.tokens[0]))
 
 
 def test_chats_are_put_into_the_template(chat):
@@ -97,13 +93,6 @@ def test_messages_that_a_template_leaves_out_or_changes_are_told(tmp_path):
     worked = Problem("w", " 1+1?\n", "2", (Turn("assistant", "<think>2</think>2"),))
     assert "the assistant message of problem 'w'" in prompts(folder, worked).notices[-1]
     assert not prompts(folder, Problem("p", " 1+1?\n", "2")).notices
-
-
-def test_a_template_that_refuses_the_messages_names_the_problem():
-    with pytest.raises(UserError, match=r"problem 's': .* refuses its messages \(no system role"):
-        encode(tokenizer(NO_SYSTEM), SYSTEM, "", in_template=True)
-    plain = Problem("p", "1+1?", None)
-    assert encode(tokenizer(NO_SYSTEM), plain, "", in_template=True)
 
 
 def test_options_reach_the_template_and_others_are_refused(tmp_path):
@@ -166,22 +155,15 @@ def test_prompts_without_tokens_and_sets_of_overlong_ones_are_refused(base):
         encode(tokenizer(), empty, "", in_template=False)
 
 
-def run(folder: Path, base: Path, *words: str) -> int:
-    rows = [
-        {"question": "1+1?", "target": "2"},
-        {"question": "x" * 400, "target": "0"},
-        {"question": "1+2?", "target": "3"},
-    ]
-    (folder / "set.json").write_text(json.dumps(rows))
-    given = ["run", "--model", str(base), "--problems", str(folder / "set.json"), "--quiet"]
-    given += ["--out", str(folder / "run"), "--max-response-tokens", "4", "--n-votes", "4"]
-    given += ["--max-unread", "1", "--n-samples", "2", "--epochs", "8", "--threads", "1"]
-    given += ["--max-prompt-tokens", "300"]
-    return main([*given, "--save-model", "False", *words])
-
-
 def test_what_was_found_is_said_and_written_down(base, tmp_path, capfd):
-    assert run(tmp_path, base) == 0
+    pairs = {"1+1?": "2", "x" * 400: "0", "1+2?": "3"}
+    rows = [{"question": question, "target": target} for question, target in pairs.items()]
+    (tmp_path / "set.json").write_text(json.dumps(rows))
+    words = ["run", "--model", str(base), "--problems", str(tmp_path / "set.json"), "--quiet"]
+    words += ["--out", str(tmp_path / "run"), "--max-response-tokens", "4", "--n-votes", "4"]
+    words += ["--max-unread", "1", "--n-samples", "2", "--epochs", "8", "--threads", "1"]
+    words += ["--max-prompt-tokens", "300", "--save-model", "False"]
+    assert main(words) == 0
     said = capfd.readouterr()
     heard = [line for line in said.err.splitlines() if line.startswith("guard-train: notice: ")]
     assert len(heard) == 2 and len(said.err.splitlines()) == 2, said.err
@@ -206,7 +188,7 @@ def test_a_comparison_goes_on_with_the_content_that_its_runs_began_with(base, tm
     RunFolder.create(tmp_path / "run", manifest).finish()
     job = Job("ttrl", config, tmp_path / "run")
     check_sources(job, ProblemSet("set", problems), model)
-    for other in (problems[1:], [replace(problems[0], answer="7"), *problems[1:]]):
+    for other in (problems[1:], problems[1::-1], [replace(problems[0], answer="7"), *problems[1:]]):
         with pytest.raises(UserError, match=r"run: the content has changed.*problems = 'set"):
             check_sources(job, ProblemSet("set", other), model)
     (model / "generation_config.json").write_text("{}")
@@ -219,12 +201,6 @@ DATED = (
 {{ date_string }}: """
     + CHAT
 )
-
-
-def test_base_models_get_plain_text_and_it_is_said(base):
-    (notice,) = prompts(base, SYSTEM, prompt_suffix="!").notices
-    assert "the tokenizer has no chat template: prompts are plain text" in notice
-    assert text(base, SYSTEM, prompt_suffix="!") == "Bebrief.\n\n1+1?!"
 
 
 @pytest.mark.parametrize(
@@ -260,7 +236,7 @@ def test_a_turn_without_an_end_token_is_told_and_its_stop_text_ends_responses(tm
     (notice,) = prompts(folder, SYSTEM).notices
     assert "ends a turn with '<turn>', which is no end token" in notice
     assert "--stop '<turn>'" in notice
-    policy = load_policy(folder, "cpu")
+    policy = policy_of(folder)
     stop = policy.tokenizer.convert_tokens_to_ids("<turn>")
     assert not prompts(folder, SYSTEM, stop=("<turn>",)).notices
     assert not build_prompts(
@@ -277,13 +253,6 @@ def test_a_turn_without_an_end_token_is_told_and_its_stop_text_ends_responses(tm
     assert torch.equal(last_PN == stop, ended)
 
 
-def tokenizer_of_templates(template: str) -> Any:
-    backend = Tokenizer(WordLevel({"<unk>": 0}, unk_token="<unk>"))
-    made = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
-    made.chat_template = template
-    return made
-
-
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
@@ -291,11 +260,12 @@ def tokenizer_of_templates(template: str) -> Any:
         ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "fails .RecursionError"),
         ("{% for i in range(10**9) %}{% endfor %}", "fails .OverflowError: Range too big"),
         ("{{ messages.append(1) }}", "refuses its messages"),
+        ("{{ raise_exception('no system role') }}", r"refuses its messages \(no system role"),
     ],
 )
 def test_a_template_that_fails_is_one_line(template, reason):
-    with pytest.raises(UserError, match=rf"^problem 'p': the chat template {reason}") as caught:
-        encode(tokenizer_of_templates(template), Problem("p", "1+1?", "2"), "", True)
+    with pytest.raises(UserError, match=rf"^problem 's': the chat template {reason}") as caught:
+        encode(tokenizer(template), SYSTEM, "", in_template=True)
     assert "\n" not in str(caught.value) and "--chat-template off" in str(caught.value)
 
 
