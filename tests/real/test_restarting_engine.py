@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -17,32 +18,6 @@ from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy
 
-
-class Fake:
-    """Fails as configured, and records its arguments."""
-
-    def __init__(self, errors: list[Exception]) -> None:
-        self.errors = errors
-        self.seen: list[Any] = []
-
-    def do(self, what: Any) -> None:
-        self.seen.append(what)
-        if self.errors:
-            raise self.errors.pop(0)
-
-    def sample(self, *arguments: Any) -> None:
-        self.do("sample")
-
-    def release(self) -> None:
-        self.do("release")
-
-    def update_weights(self, model: Any, version: int) -> None:
-        self.do(version)
-
-    def close(self) -> None:
-        self.seen.append("close")
-
-
 SMALL = TrainConfig(n_problems=2, n_votes=4, n_samples=2, epochs=1, eval_samples=1)
 
 
@@ -51,12 +26,15 @@ def undisturbed() -> Trace:
     return train(SMALL, progress=False)
 
 
-def recorded(*errors: Exception) -> tuple[list[Fake], Callable[[], Any]]:
-    """Engines as they are made, and what makes them."""
-    made: list[Fake] = []
+UPDATE = call.update_weights(None, 7)
+
+
+def recorded(error: Exception | None = None) -> tuple[list[Mock], Callable[[], Any]]:
+    """Engines as they are made, which fail with that error, and what makes them."""
+    made: list[Mock] = []
 
     def make() -> Any:
-        made.append(Fake([*errors]))
+        made.append(Mock(**{"sample.side_effect": error, "update_weights.side_effect": error}))
         return made[-1]
 
     return made, make
@@ -69,17 +47,18 @@ def test_no_more_restarts_than_allowed():
     with pytest.raises(EngineDied, match="gone"):
         engine.update_weights(None, 7)
     assert heard == [f"gone; starting another engine, {left} more allowed" for left in (1, 0)]
-    assert [fake.seen for fake in made] == [[7, "close"], [7, "close"], [7]]
+    assert [fake.mock_calls for fake in made] == [*[[UPDATE, call.close()]] * 2, [UPDATE]]
 
 
 def test_a_restart_in_a_release_gives_the_new_engine_the_weights():
     made, make = recorded()
     engine = RestartingEngine(make, restarts=1)
     engine.update_weights(None, 7)
-    made[0].errors.append(EngineDied("gone"))
+    made[0].release.side_effect = EngineDied("gone")
     with pytest.warns(UserWarning, match="gone"):
         engine.release()
-    assert [fake.seen for fake in made] == [[7, "release", "close"], [7, "release"]]
+    calls = [UPDATE, call.release()]
+    assert [fake.mock_calls for fake in made] == [[*calls, call.close()], calls]
 
 
 def test_refusals_are_no_reason_to_restart():

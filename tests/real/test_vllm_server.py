@@ -7,25 +7,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import pandas as pd
 import pytest
-import torch
-from small_models import seeded
+from small_models import save_model, seeded
 
 from lab.base.errors import UserError
 from real.engines import vllm_server
 from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.vllm_server import Http, VllmServerEngine
-from real.model.policy import load_policy
-from real.tiny import CHECKPOINT
-from real.tiny.tasks import VOCABULARY_SIZE
 
 PROMPTS = [[1, 2, 3], [4]]
 SAMPLING = Sampling(4, 0.7, 0.9)
-
+VOCABULARY = 97
 
 USUAL: dict[str, Any] = {
     "/version": {"version": "0.32.0"},
@@ -42,8 +38,7 @@ class Listener(ThreadingHTTPServer):
 class Server:
     """Answers like vLLM 0.32, unless `replies` says otherwise for a path."""
 
-    def __init__(self, vocabulary: int = 97) -> None:
-        self.vocabulary = vocabulary
+    def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
         self.replies: dict[str, Callable[[Any], Any]] = {}
         self.version = "default"
@@ -85,13 +80,15 @@ class Server:
         return USUAL.get(path, {})
 
     def choice(self, index: int, seed: int) -> dict[str, Any]:
-        tokens = [(seed + index) % self.vocabulary, 5][: 2 - index % 2]
+        """Every second response is cut before its last token, a boxed digit of `small_models`."""
+        number, is_whole = seed + index, (seed + index) % 2
+        tokens = [number % VOCABULARY, 3 + number % 4][: 1 + is_whole]
         content = [{"token_id": token, "logprob": -0.5} for token in tokens]
         return {
             "index": index,
             "token_ids": tokens,
             "logprobs": {"content": content},
-            "finish_reason": "length" if index % 2 else "stop",
+            "finish_reason": "stop" if is_whole else "length",
             "weight_versions": [{"version": self.version, "start": 0, "end": len(tokens)}],
         }
 
@@ -99,18 +96,9 @@ class Server:
         return [path for path, _ in self.calls]
 
 
-class NoTransfer:
-    def __init__(self, http: Http, dtype: Any = None) -> None:
-        self.sent: list[Any] = []
-        self.send = self.sent.append
-
-    def close(self) -> None:
-        self.sent.append("closed")
-
-
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(vllm_server, "FileTransfer", NoTransfer)
+    monkeypatch.setattr(vllm_server, "FileTransfer", Mock())
     made = Server()
     yield made
     made.http.shutdown()
@@ -119,18 +107,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def connect(server: Server, timeout: float = 5.0, **more: Any) -> VllmServerEngine:
     return VllmServerEngine(server.url, timeout, (5, 6), **more)
-
-
-@pytest.fixture
-def untied_checkpoint(tmp_path: Path) -> str:
-    """The tiny model with an output head of its own, which a server without a GPU needs."""
-    policy = load_policy(CHECKPOINT, "cpu")
-    model = policy.model
-    model.config.tie_word_embeddings = False
-    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
-    model.save_pretrained(tmp_path / "untied")
-    policy.tokenizer.save_pretrained(tmp_path / "untied")
-    return str(tmp_path / "untied")
 
 
 @pytest.fixture
@@ -146,7 +122,8 @@ def test_a_sample_asks_for_just_what_it_needs(server, engine):
     assert rollouts.lengths_PN.tolist() == [[2, 1, 2, 1]] * 2
     assert rollouts.finished_PN.tolist() == [[True, False] * 2] * 2
     first = rollouts.tokens_PNT[..., 0].flatten()
-    assert ((first - first[0]) % 97).tolist() == list(range(8))  # in the order of the prompts
+    # In the order of the prompts.
+    assert ((first - first[0]) % VOCABULARY).tolist() == list(range(8))
     bodies = [body for path, body in server.calls if path == "/inference/v1/generate"]
     assert sorted(body["token_ids"] for body in bodies) == sorted(PROMPTS)
     params = bodies[0]["sampling_params"]
@@ -166,7 +143,7 @@ def test_new_weights_come_before_the_reset_and_the_version(server):
     transfer: Any = engine.transfer
     engine.update_weights("weights", 2)
     engine.close()
-    assert transfer.sent == ["weights", "weights", "closed"]
+    assert transfer.mock_calls == [call.send("weights"), call.send("weights"), call.close()]
 
 
 def test_a_cache_that_is_not_emptied_is_an_error(server, engine):
@@ -253,16 +230,20 @@ def test_the_server_s_logits_must_be_as_precise_as_the_trainer_s(server):
     connect(server, head_dtype="float32")
 
 
-def test_two_ranks_share_servers_and_see_the_votes_of_one(ranks, tmp_path, untied_checkpoint):
-    """Answers follow from seeds alone, so the visits do not depend on who asks which server."""
+def test_two_ranks_share_servers_and_see_the_votes_of_one(ranks, tmp_path):
+    """Answers follow from seeds alone, so the visits do not depend on who asks which server.
+
+    The model has an output head of its own, which a server without a GPU needs.
+    """
+    model = str(save_model(tmp_path / "untied", positions=64))
 
     def run(name: str, world: int, n_servers: int) -> tuple[list[Server], Any]:
-        servers = [Server(VOCABULARY_SIZE) for _ in range(n_servers)]
+        servers = [Server() for _ in range(n_servers)]
         for one in servers:
             one.replies |= {"/v1/models": lambda _: {"data": [{"max_model_len": 64}]}}
             one.replies |= {"/server_info": lambda _: {"vllm_config": {"model_config": PRECISE}}}
         config = {
-            "model": untied_checkpoint, "n_problems": 4, "n_votes": 8, "n_samples": 4, "epochs": 1,
+            "model": model, "n_problems": 4, "n_votes": 8, "n_samples": 4, "epochs": 1,
             "batch_size": 2, "engine": "vllm_server", "max_unread": 1.0, "tis_cap": 0.0,
             "max_mismatch": 1e3,  # these servers answer at random
             "engine_url": ",".join(one.url for one in servers),
@@ -272,6 +253,7 @@ def test_two_ranks_share_servers_and_see_the_votes_of_one(ranks, tmp_path, untie
         return servers, ended.trace.visits
 
     (alone,), expected = run("served-1", 1, 1)
+    assert expected["label"].nunique() > 1
     servers, visits = run("served-2", 2, 2)
     pd.testing.assert_frame_equal(visits, expected)
     n_updates = alone.paths().count("/update_weight_version")
