@@ -28,6 +28,16 @@ def ranks(rank_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return partial(rank_server, tmp_path_factory.mktemp("ranks"))
 
 
+@pytest.fixture
+def few_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accuracy of a tiny model that has learnt nothing needs no 4096 responses."""
+    from real.tiny import pretrain
+
+    for name, size in (("measure", 4), ("measure_judging", 8)):
+        measured = partial(getattr(pretrain, name), n_problems=size, n_votes=size)
+        monkeypatch.setattr(pretrain, name, measured)
+
+
 @pytest.fixture(scope="module")
 def equality() -> Any:
     """Of answers, by their values."""

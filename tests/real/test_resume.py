@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 from rank_runs import Ended
-from tiny_runs import Stopped, check_same, held, stop_at
+from tiny_runs import Stopped, check_same, held, of_file, stop_at
 
 from guard_core import GuardConfig
 from lab.base.errors import UserError
@@ -28,7 +28,7 @@ from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
 from real.__main__ import main
 from real.model.policy import load_policy
-from real.tiny import ARITHMETIC, CHECKPOINT
+from real.tiny import CHECKPOINT
 
 SMALL = TrainConfig(
     n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=2, eval_samples=2, checkpoint_every=1
@@ -88,16 +88,7 @@ def test_other_ways_to_train_go_on_to_the_bit_too(changes, tmp_path):
     assert any(not torch.equal(trained[name].float(), start[name].float()) for name in start)
 
 
-def test_a_finished_run_is_left_alone(tmp_path, capsys):
-    train(replace(SMALL, epochs=1), tmp_path / "run", progress=False)
-    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*.*") if p.is_file()}
-    assert main(["resume", str(tmp_path / "run")]) == 0
-    assert "the run is finished, nothing is left to do" in capsys.readouterr().out
-    after = {p: p.stat().st_mtime_ns for p in before}
-    assert {p.name for p in before if after[p] != before[p]} <= {".lock"}
-
-
-def test_the_command_goes_on(broken, whole, capsys):
+def test_the_command_goes_on_and_leaves_a_finished_run_alone(broken, whole, capsys):
     text = (broken / "run.json").read_text()
     (broken / "run.json").write_text(re.sub('"torch": ".*"', '"torch": "1.0"', text))
     assert main(["resume", str(broken), "--quiet", "--max-rows", "16"]) == 0
@@ -105,7 +96,13 @@ def test_the_command_goes_on(broken, whole, capsys):
     assert "pass@1 0." in said.out and said.err.count("\n") == 1
     assert " goes on with torch " in said.err and " (was 1.0); the numbers may" in said.err
     check_same(load(broken), whole)
-    assert load(broken).run.config["max_rows"] == 16
+    run = load(broken).run
+    assert (run.status, run.progress, run.config["max_rows"]) == ("finished", 1.0, 16)
+    before = {p: p.stat().st_mtime_ns for p in broken.rglob("*.*") if p.is_file()}
+    assert main(["resume", str(broken)]) == 0
+    assert "the run is finished, nothing is left to do" in capsys.readouterr().out
+    after = {p: p.stat().st_mtime_ns for p in before}
+    assert {p.name for p in before if after[p] != before[p]} <= {".lock"}
 
 
 def test_settings_of_another_run_are_refused_with_their_names(broken, capsys):
@@ -125,19 +122,10 @@ def test_settings_of_another_run_are_refused_with_their_names(broken, capsys):
         resume(broken, progress=False)
 
 
-def from_files(folder: Path) -> TrainConfig:
-    """A run on a problem file and a model folder of its own."""
-    shutil.copytree(CHECKPOINT, folder / "model")
-    rows = [{"id": p.id, "prompt": p.prompt, "answer": p.answer} for p in ARITHMETIC.problems(4)]
-    (folder / "set.json").write_text(json.dumps(rows))
-    return replace(
-        SMALL, model=str(folder / "model"), problems=str(folder / "set.json"), prompt_suffix="",
-        max_response_tokens=22, lr=3e-4, threads=1, save_model=False,
-    )  # fmt: skip
-
-
 def test_changed_problems_and_models_are_refused_moved_ones_are_not(tmp_path):
-    config, out = from_files(tmp_path), tmp_path / "run"
+    shutil.copytree(CHECKPOINT, tmp_path / "model")
+    settings = of_file(tmp_path) | {"model": str(tmp_path / "model")}
+    config, out = replace(SMALL, **settings), tmp_path / "run"
     with pytest.raises(Stopped):
         train(config, out, progress=stop_at(0.5))
     files = sorted(p.relative_to(out) for p in out.rglob("*") if p.is_file())
@@ -147,12 +135,12 @@ def test_changed_problems_and_models_are_refused_moved_ones_are_not(tmp_path):
     with pytest.raises(UserError, match="problems: changed since the run was started"):
         resume(out, progress=False)
     (tmp_path / "set.json").write_text(json.dumps(rows))
-    settings = tmp_path / "model" / "generation_config.json"
-    old = settings.read_text()
-    settings.write_text(old + " ")
+    generation = tmp_path / "model" / "generation_config.json"
+    old = generation.read_text()
+    generation.write_text(old + " ")
     with pytest.raises(UserError, match=r"model .*changed .*\(generation_config.json\)"):
         resume(out, progress=False)
-    settings.write_text(old)
+    generation.write_text(old)
     left = {p.relative_to(out) for p in out.rglob("*") if p.is_file()}
     assert left == {*files, Path(".lock")}
     (tmp_path / "model").rename(tmp_path / "moved")

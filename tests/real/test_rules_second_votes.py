@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_runs import Stopped, check_same, stop_at
+from tiny_runs import Stopped, check_same, of_file, stop_at
 
 from guard_core import Draws, Guard, GuardConfig, PolicyStreams, Votes
 from guard_core.rules import Observations, make_rule
+from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.run import Run, prepare
-from real.tiny import ARITHMETIC, CHECKPOINT
+from real.tiny import ARITHMETIC
 from real.tiny.arithmetic import evaluate, is_expression, reworded
 from real.vote.decide import Decided, pay
 from real.vote.second_votes import (
@@ -38,8 +39,7 @@ SMALL = TrainConfig(
 
 
 def of_rule(name: str, **changes: Any) -> TrainConfig:
-    chosen = arm(name)
-    return replace(SMALL, guard=chosen.guard, rule=chosen.rule, **changes)
+    return replace(with_arm(SMALL, arm(name)), **changes)
 
 
 def test_rewordings_keep_value_and_form():
@@ -55,17 +55,15 @@ def test_rewordings_keep_value_and_form():
     assert 0 < n_same < 30
 
 
-@pytest.mark.parametrize("name", ["co_rewarding_2", "co_rewarding_1"])
-def test_a_killed_run_goes_on_to_the_bit(name, tmp_path):
-    config = of_rule(name)
+def test_a_run_with_paraphrases_goes_on_to_the_bit(tmp_path):
+    config = of_rule("co_rewarding_1")
     whole = train(config, tmp_path / "whole", progress=False)
     with pytest.raises(Stopped):
         train(config, tmp_path / "run", progress=stop_at(0.75))
     check_same(resume(tmp_path / "run", progress=False), whole)
-    if name == "co_rewarding_1":
-        texts = json.loads((tmp_path / "run" / "paraphrases.json").read_text())["paraphrases"]
-        assert texts == [reworded(p.prompt) for p in ARITHMETIC.problems(4)]
-        assert load(tmp_path / "run").run.extra["paraphrases_missing"] == texts.count(None)
+    texts = json.loads((tmp_path / "run" / "paraphrases.json").read_text())["paraphrases"]
+    assert texts == [reworded(p.prompt) for p in ARITHMETIC.problems(4)]
+    assert load(tmp_path / "run").run.extra["paraphrases_missing"] == texts.count(None)
 
 
 def weights(run: Run) -> dict[str, torch.Tensor]:
@@ -142,14 +140,8 @@ def test_the_twin_is_trained_on_the_guards_choice_among_equal_votes(tie_break, t
 
 
 def test_a_language_model_rewords_its_own_problems(tmp_path, monkeypatch):
-    path = tmp_path / "problems.json"
-    rows = [{"prompt": p.prompt, "answer": p.answer} for p in ARITHMETIC.problems(4)]
-    path.write_text(json.dumps(rows))
-    config = of_rule(
-        "self_harmony", problems=str(path), model=str(CHECKPOINT), prompt_suffix="",
-        max_response_tokens=22, answer_check="strings", lr=1e-4, save_model=False,
-    )  # fmt: skip
-    run = prepare(config.settled())
+    settings = of_file(tmp_path) | {"answer_check": "strings"}
+    run = prepare(of_rule("self_harmony", **settings).settled())
     written = ["<think>hm</think> 1+1=", "2+2=", "", "1" * 3000]
     texts = run.policy.texts
     monkeypatch.setattr(

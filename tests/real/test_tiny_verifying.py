@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -12,31 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_runs import Stopped, check_same, stop_at
+from tiny_runs import Stopped, check_same, of_file, stop_at
 from transformers import AutoModelForCausalLM
 
-import real.run
-import real.trainer
-import real.update.optimizer
 from lab.base.arms import arm
 from lab.base.errors import UserError
 from real import TrainConfig, resume, train
 from real.__main__ import main
-from real.model.policy import max_positions
 from real.problems import Problem
 from real.problems.problem import Turn
-from real.run import prepare
-from real.tiny import (
-    ARITHMETIC,
-    CHECKPOINT,
-    VERIFYING,
-    arithmetic,
-    judging,
-    pretrain,
-)
+from real.tiny import VERIFYING, arithmetic, judging, pretrain
 from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS, EvaluationRule
-from real.tiny.pretrain import VerifyingRecipe, build_verifying, measure, measure_judging
+from real.tiny.pretrain import VerifyingRecipe, measure, measure_judging
 from real.tiny.tasks import encode
+from real.update.optimizer import PolicyOptimizer
 from real.update.packing import Group
 from real.vote import judge
 from real.vote.judge import TinyWording, Wording
@@ -62,38 +50,25 @@ def test_it_judges_imperfectly(model):
         assert getattr(found, name) == pytest.approx(RECORD["judging"][name], abs=0.07)
     assert 0.55 < found.true_positive_rate < 0.8 and 0.15 < found.false_positive_rate < 0.4
     assert found.readable > 0.95 and found.own_agrees > 0.95
-    again = measure_judging(model, n_votes=8, seed=1)
-    assert again == found != measure_judging(model, n_votes=8, seed=2)
-
-
-@pytest.fixture
-def few_votes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrain, "measure", partial(measure, n_problems=4, n_votes=4))
-    judged = partial(measure_judging, n_problems=8, n_votes=8)
-    monkeypatch.setattr(pretrain, "measure_judging", judged)
+    few, others = (measure_judging(model, n_problems=8, n_votes=8, seed=n) for n in (1, 2))
+    assert few != others
 
 
 @pytest.mark.usefixtures("few_votes")
-def test_the_same_seed_gives_the_same_bits(tmp_path):
-    for name, seed in [("a", 3), ("b", 3), ("c", 4)]:
-        build_verifying(tmp_path / name, seed=seed, progress=False, recipe=SHORT)
+def test_make_tiny_gives_the_same_bits_for_the_same_seed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(pretrain, "VerifyingRecipe", lambda: SHORT)
+    words = ["make-tiny", "--verifies", "--quiet"]
+    for name, seed in [("a", "3"), ("b", "3"), ("c", "4")]:
+        assert main([*words, "--out", str(tmp_path / name), "--seed", seed]) == 0
     weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
     assert weights["a"] == weights["b"] != weights["c"]
-    record = json.loads((tmp_path / "a" / "recipe.json").read_text())
-    assert record["recipe"] == asdict(SHORT) and record["seed"] == 3
-    with pytest.raises(UserError, match="exists already"):
-        build_verifying(tmp_path / "a", progress=False, recipe=SHORT)
-
-
-def test_make_tiny(tmp_path, monkeypatch, capsys):
-    asked: list[Any] = []
-    judged = pretrain.Judgement(0.7, 0.3, 1, 0.5, 1, 4, 4)
-    made = pretrain.Accuracy(0.5, 0.6, 1, 0.4, 4, 4), judged
-    monkeypatch.setattr(pretrain, "build_verifying", lambda *given: asked.append(given) or made)
-    out = tmp_path / "m"
-    assert main(["make-tiny", "--out", str(out), "--verifies", "--seed", "2", "--quiet"]) == 0
-    assert asked == [(out, 2, False)]
-    assert "0.700 of right responses judged right, 0.300 of wrong" in capsys.readouterr().out
+    record, again = (json.loads((tmp_path / n / "recipe.json").read_text()) for n in "ab")
+    assert record == again and record["recipe"] == asdict(SHORT) and record["seed"] == 3
+    rates = [record["judging"][f"{truth}_positive_rate"] for truth in ("true", "false")]
+    said = "{:.3f} of right responses judged right, {:.3f} of wrong".format(*rates)
+    assert capsys.readouterr().out.count(said) >= 2
+    assert main([*words, "--out", str(tmp_path / "a")]) == 2
+    assert "exists already" in capsys.readouterr().err
 
 
 SMALL = TrainConfig(
@@ -127,19 +102,12 @@ def test_the_real_verifier_is_trained_and_a_stopped_run_goes_on_to_the_bit(steps
 def test_only_the_verifying_model_judges(tmp_path, capsys):
     with pytest.raises(UserError, match="--tiny-verifies"):
         replace(SMALL, tiny_verifies=False)
-    with pytest.raises(UserError, match="tiny_verifies = true: problems = math500 are not"):
-        TrainConfig(tiny_verifies=True, problems="math500", model="folder")
     words = ["run", "--arm", "coverrl", "--out", str(tmp_path / "a"), "--engine-url", "u"]
     assert main(words) == 2
     assert "--tiny-verifies" in capsys.readouterr().err
     # With the flag the arm stands, and it is the address that is wrong.
     assert main([*words, "--tiny-verifies"]) == 2
     assert "engine_url = 'u'" in capsys.readouterr().err
-
-
-def test_other_runs_keep_the_ordinary_checkpoint():
-    for config, positions in ((TrainConfig(), 64), (TrainConfig(tiny_verifies=True), 96)):
-        assert max_positions(prepare(config.settled()).policy.model) == positions
 
 
 PROMPT = "3+0-1*6+0="
@@ -193,14 +161,9 @@ Q = 2
 
 @pytest.fixture
 def config(tmp_path: Path) -> TrainConfig:
-    path = tmp_path / "problems.json"
-    rows = [{"prompt": p.prompt, "answer": p.answer} for p in ARITHMETIC.problems(4)]
-    path.write_text(json.dumps(rows))
     return TrainConfig(
-        guard=arm("coverrl").guard, rule="coverrl",
-        rule_options={"verifications": Q, "regenerations": 0},
-        problems=str(path), model=str(CHECKPOINT), prompt_suffix="", answer_check="strings",
-        max_response_tokens=22, lr=3e-4, save_model=False, threads=1, temperature=1.5,
+        guard=arm("coverrl").guard, rule="coverrl", **of_file(tmp_path), answer_check="strings",
+        rule_options={"verifications": Q, "regenerations": 0}, temperature=1.5,
         batch_size=4, n_votes=8, n_samples=4, epochs=2, eval_samples=1, eval_every=0,
     )  # fmt: skip
 
@@ -208,13 +171,13 @@ def config(tmp_path: Path) -> TrainConfig:
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[Group]]:
     seen: list[list[Group]] = []
-    step = real.update.optimizer.PolicyOptimizer.step
+    step = PolicyOptimizer.step
 
     def watched(self: Any, groups: Any) -> Any:
         seen.append(list(groups))
         return step(self, groups)
 
-    monkeypatch.setattr(real.update.optimizer.PolicyOptimizer, "step", watched)
+    monkeypatch.setattr(PolicyOptimizer, "step", watched)
     # The tiny model's tokenizer knows no words: a question is then the attempt's own digits.
     monkeypatch.setattr(judge, "QUESTION", "{attempt}=")
     return seen

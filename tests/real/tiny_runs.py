@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from lab.trace.trace import Trace
 from real.settings.config import TrainConfig
+from real.tiny import ARITHMETIC, CHECKPOINT
 
 QUICK = TrainConfig(n_problems=8, n_votes=8, n_samples=4, epochs=2, eval_every=0, lr=1e-3)
 """Settings of a short comparison."""
 WORDS = ["--n-problems", "8", "--n-votes", "8", "--n-samples", "4", "--eval-every", "0"]
 """The same for a command line, apart from the length and the rate."""
+
+
+def of_file(folder: Path) -> dict[str, Any]:
+    """Settings of a run on four problems of the tiny task, as on those of any file."""
+    rows = [{"id": p.id, "prompt": p.prompt, "answer": p.answer} for p in ARITHMETIC.problems(4)]
+    (folder / "set.json").write_text(json.dumps(rows))
+    return {
+        "problems": str(folder / "set.json"), "model": str(CHECKPOINT), "prompt_suffix": "",
+        "max_response_tokens": 22, "lr": 3e-4, "threads": 1, "save_model": False,
+    }  # fmt: skip
 
 
 def run_folder(folder: Path, arm: str, seed: int) -> Path:
