@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -87,8 +88,6 @@ def test_the_truth_says_nothing(name, monkeypatch):
 def test_settings_of_a_rule_reach_it():
     kept = train(of_arm("srt", rule_options={"keep": 0.5}), progress=False)
     assert (kept.steps["n_updates"] == 2).all() and kept.run.arm == "srt"
-    none = train(of_arm("random", rule_options={"chance": 0.0}), progress=False)
-    assert (none.steps["n_uniform"] == 4).all()
 
 
 def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(monkeypatch):
@@ -108,17 +107,13 @@ def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(monkeypatch):
     assert matched and all(matched)
 
 
-def test_a_guarded_rule_under_memory_and_true_labels():
-    both = train(of_arm("scope+memory_guard"), progress=False)
-    assert both.run.arm == "scope+memory_guard" and (both.steps["update_norm"] > 0).all()
+def test_a_rule_under_true_labels():
     by_truth = train(replace(of_arm("srt"), labels="truth"), progress=False)
     assert (by_truth.steps["reward_correct"] == 1).all()
 
 
 def test_nobody_gives_an_answer(monkeypatch):
-    def none(self: AnswerIds, problem: int, responses: Any, extract: str = "strict") -> np.ndarray:
-        return np.full(len(responses), -1)
-
+    none = Mock(side_effect=lambda problem, responses, *_: np.full(len(responses), -1))
     monkeypatch.setattr(AnswerIds, "ids", none)
     with pytest.raises(UserError, match="no vote holds an answer in 100% of a batch's problems"):
         train(of_arm("self_harmony"), progress=False)
