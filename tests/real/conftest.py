@@ -33,9 +33,7 @@ def few_votes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accuracy of a tiny model that has learnt nothing needs no 4096 responses."""
     from real.tiny import pretrain
 
-    for name, size in (("measure", 4), ("measure_judging", 8)):
-        measured = partial(getattr(pretrain, name), n_problems=size, n_votes=size)
-        monkeypatch.setattr(pretrain, name, measured)
+    monkeypatch.setattr(pretrain, "measure", partial(pretrain.measure, n_problems=4, n_votes=4))
 
 
 @pytest.fixture(scope="module")

@@ -50,23 +50,24 @@ def test_it_judges_imperfectly(model):
         assert getattr(found, name) == pytest.approx(RECORD["judging"][name], abs=0.07)
     assert 0.55 < found.true_positive_rate < 0.8 and 0.15 < found.false_positive_rate < 0.4
     assert found.readable > 0.95 and found.own_agrees > 0.95
-    few, others = (measure_judging(model, n_problems=8, n_votes=8, seed=n) for n in (1, 2))
-    assert few != others
+    one, same, other = (measure_judging(model, n_problems=8, n_votes=8, seed=n) for n in (1, 1, 2))
+    assert one == same != other
 
 
 @pytest.mark.usefixtures("few_votes")
 def test_make_tiny_gives_the_same_bits_for_the_same_seed(tmp_path, monkeypatch, capsys):
+    judged = pretrain.Judgement(0.7, 0.3, 1, 0.5, 1, 4, 4)
     monkeypatch.setattr(pretrain, "VerifyingRecipe", lambda: SHORT)
+    monkeypatch.setattr(pretrain, "measure_judging", lambda model: judged)
     words = ["make-tiny", "--verifies", "--quiet"]
     for name, seed in [("a", "3"), ("b", "3"), ("c", "4")]:
         assert main([*words, "--out", str(tmp_path / name), "--seed", seed]) == 0
     weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
     assert weights["a"] == weights["b"] != weights["c"]
-    record, again = (json.loads((tmp_path / n / "recipe.json").read_text()) for n in "ab")
-    assert record == again and record["recipe"] == asdict(SHORT) and record["seed"] == 3
-    rates = [record["judging"][f"{truth}_positive_rate"] for truth in ("true", "false")]
-    said = "{:.3f} of right responses judged right, {:.3f} of wrong".format(*rates)
-    assert capsys.readouterr().out.count(said) >= 2
+    record = json.loads((tmp_path / "a" / "recipe.json").read_text())
+    assert record["recipe"] == asdict(SHORT) and record["seed"] == 3
+    assert record["judging"] == asdict(judged)
+    assert "0.700 of right responses judged right, 0.300 of wrong" in capsys.readouterr().out
     assert main([*words, "--out", str(tmp_path / "a")]) == 2
     assert "exists already" in capsys.readouterr().err
 
