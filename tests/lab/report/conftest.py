@@ -10,6 +10,7 @@ import pytest
 from guard_core import GuardConfig
 from lab.base.arms import DEMO_ARMS, arm
 from lab.base.settings import to_values
+from lab.report.digest import read
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests share what others have built
 
@@ -68,3 +69,33 @@ def runs(tmp_path_factory, add_run):
         for seed in range(3):
             add_run(top / "real" / name / f"seed-{seed}", name, seed, world="real", task="tiny")
     return SimpleNamespace(sim=top / "sim", real=top / "real")
+
+
+@pytest.fixture(scope="session")
+def worlds(runs):
+    """What a report reads from `runs`: the simulated comparison and the real one."""
+    return read([runs.sim, runs.real])[0]
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a page; at the end nothing went wrong and nothing was asked from outside."""
+    opened, requests, troubles = [], [], []
+
+    def go(path, width=1280):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("dialog", lambda dialog: (troubles.append(dialog.message), dialog.dismiss()))
+        page.goto(path.as_uri())
+        opened.append(page)
+        return page
+
+    yield go
+    for page in opened:
+        assert "owned" not in page.title()
+        page.close()
+    assert troubles == []
+    assert requests[0].startswith("file:")
+    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []

@@ -54,15 +54,15 @@ def studied(add_run, tmp_path):
     return tmp_path
 
 
-def test_one_row_per_arm_on_the_page_in_markdown_and_in_tables(runs):
-    worlds, _ = read([runs.real])
-    content = page(worlds, [])
+def test_one_row_per_arm_on_the_page_in_markdown_and_in_tables(worlds):
+    world = worlds[1]
+    content = page([world], [])
     shown = first_of(content)
     found = {row[0]: row for row in rows_of(shown)}
-    text = markdown(worlds)
-    csv = dict(tables(worlds[0]))["arms"].set_index("arm")
-    vote, *arms = overview(worlds[0]).to_dict("records")
-    start = worlds[0].metrics["maj_start"].groupby("replicate").first()
+    text = markdown([world])
+    csv = dict(tables(world))["arms"].set_index("arm")
+    vote, *arms = overview(world).to_dict("records")
+    start = world.metrics["maj_start"].groupby("replicate").first()
     assert vote["arm"] == "vote" and vote["pass_final"].mean == pytest.approx(start.mean())
     assert found[vote["title"]][2].startswith(f"{start.mean():.1f} ± ")
     for row in arms:
@@ -70,7 +70,7 @@ def test_one_row_per_arm_on_the_page_in_markdown_and_in_tables(runs):
         assert cells[1].startswith(f"{row['pass_start'].mean:.1f} ± ")
         assert cells[2].startswith(f"{row['pass_final'].mean:.1f} ± ") and cells[-1] == "3"
         gap = cells[3].replace("[", "\\[")
-        over = worlds[0].metrics.loc[row["arm"], "pass_final"] - start
+        over = world.metrics.loc[row["arm"], "pass_final"] - start
         assert row["over_vote"].mean == pytest.approx(over.mean())
         assert cells[4].startswith(f"{over.mean():+.1f} [")
         assert any(cells[2] in line and gap in line for line in text.splitlines()[:10])

@@ -1,7 +1,7 @@
 import numpy as np
 
 from lab.compare.collection import gather
-from lab.report.digest import digest, read
+from lab.report.digest import digest
 from lab.report.markdown import markdown
 
 
@@ -11,17 +11,15 @@ def cells_of(text, label):
     return [cell.strip() for cell in line.strip("|").split(" | ")]
 
 
-def test_every_number_is_the_mean_with_its_spread(runs):
-    worlds, _ = read([runs.real])
-    text = markdown(worlds)
-    finals = worlds[0].metrics["pass_final"].groupby("arm", sort=False)
+def test_every_number_is_the_mean_with_its_spread(worlds):
+    text = markdown(worlds[1:])
+    finals = worlds[1].metrics["pass_final"].groupby("arm", sort=False)
     expected = [f"{own.mean():.1f} ± {own.std():.1f} ({len(own)})" for _, own in finals]
     assert cells_of(text, "pass@1 at the end (%)")[2:] == expected and "Step sizes" not in text
 
 
-def test_differences_beyond_noise_are_bold(runs):
-    worlds, _ = read([runs.sim])
-    line = cells_of(markdown(worlds).split("Paired differences")[1], "Frozen labels")
+def test_differences_beyond_noise_are_bold(worlds):
+    line = cells_of(markdown(worlds[:1]).split("Paired differences")[1], "Frozen labels")
     pair = worlds[0].pairs["ttrl"].set_index(["arm", "metric"]).loc[("frozen", "pass_final")]
     assert line[1] == f"**{pair['mean']:+.1f} \\[{pair['low']:+.1f}, {pair['high']:+.1f}]**"
 

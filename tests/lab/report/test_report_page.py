@@ -19,11 +19,6 @@ EVIL = "<img src=x onerror=\"document.title='owned'\"></script><script>alert(1)<
 
 
 @pytest.fixture(scope="module")
-def worlds(runs):
-    return read([runs.sim, runs.real])[0]
-
-
-@pytest.fixture(scope="module")
 def content(worlds):
     return page(worlds, [])
 
@@ -74,9 +69,9 @@ def test_the_table_has_every_arm_with_its_replicates(content, worlds):
     assert plain.count(">n = 4<") == 5 and plain.count(">n = 3<") == 5
 
 
-def test_planted_rivals_are_declared_where_the_tiny_task_is_shown(runs, content):
+def test_planted_rivals_are_declared_where_the_tiny_task_is_shown(content, worlds):
     assert "wrong rivals are planted" in content
-    assert not read([runs.sim])[0][0].planted
+    assert not worlds[0].planted
 
 
 def test_nothing_comes_from_outside(content):

@@ -13,11 +13,6 @@ NAMES = (*NAMES, "dynamics", "windows")
 
 
 @pytest.fixture(scope="module")
-def worlds(runs):
-    return read([runs.sim, runs.real])[0]
-
-
-@pytest.fixture(scope="module")
 def folder(worlds, tmp_path_factory):
     target = tmp_path_factory.mktemp("csv") / "tables"
     write_tables(worlds, [], target)

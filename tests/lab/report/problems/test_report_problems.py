@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from lab.measures.problems import problem_life
-from lab.report.digest import read
 from lab.report.problems import WORST_FIRST, problem_columns, problem_ids, problem_sections, redrawn
 
 
@@ -59,10 +58,10 @@ def test_match_rates_and_flips_are_those_of_training(without_votes):
     assert columns["0.flips"][4] == pytest.approx(np.mean(flips))
 
 
-def test_match_rates_are_shown_only_where_a_truth_is_unknown(without_votes, runs):
+def test_match_rates_are_shown_only_where_a_truth_is_unknown(without_votes, worlds):
     keys = [kind["key"] for kind in about(problem_sections([without_votes]))["kinds"]]
     assert keys == ["fate", "ila", "fla", "first", "last", "flips"]
-    known = about(problem_sections(read([runs.real])[0]))
+    known = about(problem_sections(worlds[1:]))
     assert [kind["key"] for kind in known["kinds"]] == ["fate", "ila", "fla", "flips"]
     assert known["replicates"] == ["seed 0", "seed 1", "seed 2"] and known["ids"] is None
 
@@ -92,13 +91,12 @@ def test_the_page_says_which_lives_it_holds(with_texts):
     assert 'id="life-0-1-0"' in content and 'id="life-0-1-1"' not in content
 
 
-def test_paper_has_the_first_problems_and_says_so(runs, without_votes):
-    content = problem_sections(read([runs.real])[0])
+def test_paper_has_the_first_problems_and_says_so(worlds):
+    content = problem_sections(worlds[1:])
     paper = content.split('class="on-paper"')[1]
     assert "12 of 12 problems; the page itself lists all of them" in paper
     assert paper.count("<tr>") == 13
-    world = read([runs.real])[0][0]
-    code = problem_columns(world, [])["0.fate"][0]
+    code = problem_columns(worlds[1], [])["0.fate"][0]
     assert re.search('row">0</th><td>(.*?)</td>', paper)[1] == WORST_FIRST[code - 1]
 
 

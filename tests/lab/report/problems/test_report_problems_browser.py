@@ -26,29 +26,6 @@ def report(with_texts, without_votes, tmp_path_factory):
     return path
 
 
-@pytest.fixture
-def visit(browser, report):
-    """Open the report; at the end nothing went wrong and nothing was asked from outside."""
-    opened, requests, troubles = [], [], []
-
-    def go(width=1280, path=report):
-        page = browser.new_page(viewport={"width": width, "height": 900})
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("console", lambda message: troubles.append(message.text))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("dialog", lambda dialog: (troubles.append(dialog.message), dialog.dismiss()))
-        page.goto(path.as_uri())
-        opened.append(page)
-        return page
-
-    yield go
-    for page in opened:
-        assert "owned" not in page.title()
-        page.close()
-    assert troubles == []
-    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
-
-
 def table_of(page, table=TABLE):
     page.locator(table).scroll_into_view_if_needed()
     page.wait_for_selector(f"{table} tbody tr")
@@ -81,8 +58,8 @@ def expected(trace, replicate, problem):
     return life_figure(life, vote_areas(trace, replicate, problem, top=5), names).data
 
 
-def test_search_finds_numbers_and_ids_and_the_fates_of_an_arm(visit, with_texts):
-    page = visit()
+def test_search_finds_numbers_and_ids_and_the_fates_of_an_arm(visit, report, with_texts):
+    page = visit(report)
     table = table_of(page)
     count = table.locator("output")
     assert count.inner_text() == "shown 10 of 10"
@@ -103,8 +80,8 @@ def test_search_finds_numbers_and_ids_and_the_fates_of_an_arm(visit, with_texts)
     assert count.inner_text() == f"shown {len(wanted)} of 10"
 
 
-def test_columns_are_sorted_by_keyboard_and_the_unknown_is_last(visit, with_texts):
-    page = visit()
+def test_columns_are_sorted_by_keyboard_and_the_unknown_is_last(visit, report, with_texts):
+    page = visit(report)
     table = table_of(page)
     table.get_by_role("button", name="initial label accuracy").first.focus()
     page.keyboard.press("Enter")
@@ -121,8 +98,8 @@ def test_columns_are_sorted_by_keyboard_and_the_unknown_is_last(visit, with_text
 
 
 @pytest.mark.parametrize("world", [0, 1], ids=["votes", "shares"])
-def test_a_life_is_drawn_as_life_figure_draws_it(visit, world, with_texts, without_votes):
-    found = opened(visit(), 4, world)
+def test_a_life_is_drawn_as_life_figure_draws_it(visit, report, world, with_texts, without_votes):
+    found = opened(visit(report), 4, world)
     wanted = expected((with_texts, without_votes)[world].comparison.traces["ttrl"], 0, 4)
     assert [t["name"] for t in found] == [t.name for t in wanted]
     for drawn, other in zip(found, wanted, strict=True):
@@ -130,8 +107,8 @@ def test_a_life_is_drawn_as_life_figure_draws_it(visit, world, with_texts, witho
         np.testing.assert_allclose(np.array(drawn["y"], float), other.y, atol=6e-3)
 
 
-def test_the_keyboard_alone_opens_and_closes_a_life(visit):
-    page = visit()
+def test_the_keyboard_alone_opens_and_closes_a_life(visit, report):
+    page = visit(report)
     table_of(page).locator("tbody button").first.focus()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
@@ -142,8 +119,8 @@ def test_the_keyboard_alone_opens_and_closes_a_life(visit):
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_markup_in_answers_and_ids_is_shown_as_text(visit, width, evil):
-    page = visit(width)
+def test_markup_in_answers_and_ids_is_shown_as_text(visit, report, width, evil):
+    page = visit(report, width)
     names = [trace["name"] for trace in opened(page, 3)]
     assert any(name.startswith("&lt;img src=x") for name in names)
     legend = page.locator(".life-plot .legendtext").all_text_contents()
