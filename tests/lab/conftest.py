@@ -3,8 +3,10 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from guard_core import Route
 from lab.trace.manifest import Manifest
 from lab.trace.schema import TABLES, VISITS
 from lab.trace.trace import MemoryRun, RunFolder, Trace
@@ -84,6 +86,45 @@ def _in_memory(manifest, **tables):
     return Trace.of(memory)
 
 
+LIFE = {4: [40, 30, 10], 9: [20, 30, 50], 2: [3, 3, 3]}
+"""Votes of each answer at visits 0 to 2; the last of 64 responses cannot be read."""
+
+
+def _lived(*, votes=True, **columns):
+    """A run whose problem 1 goes from answer 4, the true one, to answer 9, see `LIFE`."""
+    counts, label = np.array(list(LIFE.values())), np.array([4, 9, 9])
+    own = {
+        "label": label,
+        "label_correct": label == 4,
+        "match_rate": counts.max(axis=0) / 64,
+        "n_unparseable": np.ones(3, int),
+        "flipped": np.array([False, True, False]),
+        "flip_rate": np.array([0, 0.2, 0.4]),
+        "weight": np.array([1, 0.9, 0.7]),
+        "route": np.array([Route.STABLE, Route.STABLE, Route.AT_RISK]),
+    }
+    both = {name: np.concatenate([np.zeros_like(values), values]) for name, values in own.items()}
+    tables = {
+        "visits": _visits([[[0.5] * 3, counts[0] / 64]], **(both | columns)),
+        "steps": _steps([0], 2),
+        "evals": _evals([[0.5] * 3]),
+    }
+    if votes:
+        times = dict.fromkeys(("step", "epoch", "visit"), np.tile(range(3), len(LIFE)))
+        ids = {"replicate": 0, "problem": 1, "answer": np.repeat(list(LIFE), 3)}
+        tables["votes"] = {**times, **ids, "count": counts.ravel()}
+    return _in_memory(_manifest(), **tables)
+
+
+def _timed(seconds, update, replicates=2):
+    """Three timed steps of each replicate; the first is ten times slower."""
+    slow = np.tile([10.0, 1.0, 1.0], replicates)
+    factor = slow * np.repeat(1.0 + np.arange(replicates), 3)
+    parts = {"rollout": 2.0, "guard": 0.5, "update": update, "step": seconds}
+    times = {f"seconds_{name}": own * factor for name, own in parts.items()}
+    return pd.DataFrame(_steps(range(replicates), 3) | times)
+
+
 def _trace(arm, accuracy, pass_at_1, norm=1.0, **changes):
     """A trace in memory from label accuracies (R, N, 1 + E) and scores (R, 1 + E)."""
     accuracy_RNE = np.asarray(accuracy, float)
@@ -108,9 +149,9 @@ def _save(trace, folder):
 
 make_manifest = pytest.fixture(lambda: _manifest, scope="session")
 make_visits = pytest.fixture(lambda: _visits, scope="session")
-make_steps = pytest.fixture(lambda: _steps, scope="session")
 make_evals = pytest.fixture(lambda: _evals, scope="session")
-in_memory = pytest.fixture(lambda: _in_memory, scope="session")
+lived = pytest.fixture(lambda: _lived, scope="session")
+timed = pytest.fixture(lambda: _timed, scope="session")
 make_trace = pytest.fixture(lambda: _trace, scope="session")
 write_tables = pytest.fixture(lambda: _write_tables, scope="session")
 save = pytest.fixture(lambda: _save, scope="session")

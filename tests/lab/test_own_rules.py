@@ -114,8 +114,6 @@ def test_public_functions_are_listed_and_one_folder_is_one_path(tmp_path):
     assert {"compare", "simulate", "run_sweep"} <= set(dir(sim)) and "collect" in dir(lab)
     sim.compare(sim.SimConfig(n_problems=6, epochs=2), ["ttrl"], tmp_path / "tiny")
     assert lab.collect(str(tmp_path / "tiny")).comparisons[0].arms == ["ttrl"]
-    with pytest.raises(UserError, match="nowhere: no such folder"):
-        lab.collect("nowhere")
 
 
 @pytest.mark.slow

@@ -155,14 +155,10 @@ def test_every_guarded_arm_has_its_controls():
         (("matched_frozen",), "frozen is no guard"),
         (("replayed",), "replayed needs guard; add them"),
         (("nothing",), "unknown"),
+        (("guard", "replayed"), "replayed needs two seeds, since each replays another one"),
     ],
 )
-def test_wrong_lists_of_arms(names, message, world):
+def test_arms_that_cannot_be_run_on_one_seed(names, message, world):
     with pytest.raises(UserError, match=message):
-        world.study(*names)
+        world.study(*names, seeds=(0,))
     assert not world.folder.exists()
-
-
-def test_one_seed_has_no_other_to_replay(world):
-    with pytest.raises(UserError, match="needs two seeds, since each replays another one"):
-        world.study("guard", "replayed", seeds=(0,))

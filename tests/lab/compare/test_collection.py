@@ -1,4 +1,3 @@
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -94,22 +93,11 @@ def test_a_repeated_seed_is_skipped_with_its_reason(tmp_path, write):
     assert set(found.comparisons[0].traces["ttrl"].visits["label_accuracy"]) == {0.5}
 
 
-def test_nothing_good_is_an_error(tmp_path, write):
-    with pytest.raises(UserError, match="no such folder"):
-        collect([tmp_path / "nowhere"])
-    with pytest.raises(UserError, match="no run in it"):
-        collect([tmp_path])
+def test_nothing_good_is_an_error(write):
     with pytest.raises(UserError, match="no folder: no run in it"):
         collect([])
-    folder = write("only")
     with pytest.raises(UserError, match="not a folder"):
-        collect([folder / "run.json"])
-    (folder / "visits" / "part-00000.parquet").write_bytes(b"x")
-    with pytest.raises(UserError, match="is damaged"):
-        collect([folder])
-    shutil.rmtree(folder / "visits")
-    with pytest.raises(UserError, match="visits has 0 of 18 rows"):
-        collect([folder])
+        collect([write("only") / "run.json"])
 
 
 def test_unfinished_runs_are_told(tmp_path, make):

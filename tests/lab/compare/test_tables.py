@@ -14,22 +14,6 @@ WRONG = [0.0] * 9
 
 
 @pytest.fixture
-def compare(make_trace):
-    """A comparison from {arm: (problem histories per replicate, final pass@1, update norm)}."""
-
-    def compare(arms, **changes):
-        traces = []
-        for arm, (problems, finals, norm) in arms.items():
-            scores = [[0.5, 0.75, *[final] * 7] for final in finals]
-            traces.append(make_trace(arm, problems, scores, norm, **changes))
-        ((comparison,), skipped) = gather(traces)
-        assert not skipped
-        return comparison
-
-    return compare
-
-
-@pytest.fixture
 def five(compare):
     """Two replicates of two problems for each arm of the demo."""
     return compare(
@@ -73,12 +57,6 @@ def test_the_table_has_mean_spread_and_count(five):
     assert total[["mean", "sd", "n"]].tolist() == pytest.approx([75, np.sqrt(1250), 2])
     assert table.loc["frozen", ("L/D", "n")] == 1
     assert np.isnan(table.loc["frozen", ("L/D", "sd")])
-
-
-def test_without_true_answers_there_are_no_fates(compare):
-    unknown = [[[np.nan] * 9] * 2]
-    table = metrics(compare({"ttrl": (unknown, [0.5], 1.0), "guard": (unknown, [0.5], 1.0)}))
-    assert table["TotalDeg"].isna().all() and table["pass_final"].notna().all()
 
 
 def test_the_three_numbers(five):

@@ -8,36 +8,12 @@ from lab.measures.problems import problem_life, vote_areas
 
 
 @pytest.fixture(params=[True, False], ids=["votes", "shares"])
-def trace(request, in_memory, make_manifest, make_visits, make_steps, make_evals):
-    """One problem that goes from answer 4, the true one, to answer 9."""
-    correct = np.array([40, 30, 10])
-    columns = {
-        "label": [4, 9, 9],
-        "label_correct": [True, False, False],
-        "match_rate": np.array([40, 34, 54]) / 64,
-        "flipped": [False, True, False],
-        "flip_rate": [0, 0.2, 0.4],
-        "weight": [1, 0.9, 0.7],
-        "route": [Route.STABLE, Route.STABLE, Route.AT_RISK],
-    }
-    votes = {
-        "replicate": 0,
-        "problem": 0,
-        **dict.fromkeys(("step", "epoch", "visit"), np.repeat([0, 1, 2], 2)),
-        "answer": np.tile([4, 9], 3),
-        "count": np.stack([correct, 64 - correct], axis=1).ravel(),
-    }
-    tables = {
-        "visits": make_visits([[correct / 64]], **columns),
-        "steps": make_steps([0], 2),
-        "evals": make_evals([[0.5] * 3]),
-    }
-    given = {"votes": votes} if request.param else {}
-    return in_memory(make_manifest(world="real"), **tables, **given)
+def trace(request, lived):
+    return lived(votes=request.param)
 
 
 def drawn(trace):
-    return life_figure(problem_life(trace.visits, 0, 0), vote_areas(trace, 0, 0))
+    return life_figure(problem_life(trace.visits, 0, 1), vote_areas(trace, 0, 1))
 
 
 def test_votes_fill_the_visit_and_the_true_answer_is_green(trace):
@@ -66,8 +42,8 @@ def test_label_rate_weight_and_route_stand_under_it(trace):
 
 def test_answers_and_labels_with_markup_are_shown_as_text(trace):
     names = {4: "<img src=x onerror=alert(1)>", 9: ""}
-    life = problem_life(trace.visits, 0, 0)
-    by_name = {t.name: t for t in life_figure(life, vote_areas(trace, 0, 0, names), names).data}
+    life = problem_life(trace.visits, 0, 1)
+    by_name = {t.name: t for t in life_figure(life, vote_areas(trace, 0, 1, names), names).data}
     assert not any("<" in name for name in by_name)
     assert list(by_name["label is right"].customdata) == ["&lt;img src=x onerror=alert(1)&gt;"]
     assert list(by_name["label is wrong or unknown"].customdata) == ["answer 9"] * 2
@@ -77,7 +53,7 @@ def test_answers_and_labels_with_markup_are_shown_as_text(trace):
 
 def test_every_trace_says_what_it_draws_and_axes_have_units(trace):
     figure = drawn(trace)
-    areas = ["correct", "label"] + (["other"] if trace.votes.empty else [])
+    areas = ["correct", "label", "other" if trace.votes.empty else "answer", "unparseable"]
     marks = ["right", "wrong", "changed", "flip_rate", "weight"]
     routes = [f"route {Route.STABLE:d}", f"route {Route.AT_RISK:d}"]
     assert [t.meta for t in figure.data] == [*areas, *marks, *routes]

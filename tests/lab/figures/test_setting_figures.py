@@ -10,19 +10,11 @@ from lab.figures.theory import REGIMES, regime_map
 from lab.measures.dynamics import STEP, step_seconds
 
 
-def timed(seconds, replicates=2):
-    step = np.tile([1, 2, 3], replicates)
-    factor = np.repeat(1 + 0.1 * np.arange(replicates), 3)
-    table = pd.DataFrame({"replicate": np.repeat(np.arange(replicates), 3), "step": step})
-    whole = seconds * factor
-    return table.assign(seconds_rollout=1.0, seconds_update=whole - 1.5, seconds_step=whole)
-
-
-def test_overhead_bars_stack_to_the_step():
-    table = step_seconds({"ttrl": timed(4.0), "guard": timed(5.0)})
+def test_overhead_bars_stack_to_the_step(timed):
+    table = step_seconds({"ttrl": timed(4.0, 1.0), "guard": timed(5.0, 2.0)})
     figure = overhead_bars(table, titles={"guard": "<i>mine</i>"})
     bars = [t for t in figure.data if t.type == "bar"]
-    assert [t.name for t in bars] == ["Sampling", "Update", "Other"]
+    assert [t.name for t in bars] == ["Sampling", "Guard", "Update", "Other"]
     total = np.sum([t.x for t in bars], axis=0)
     np.testing.assert_allclose(total, [100, 125])
     whole, change = figure.data[-2:]
@@ -31,7 +23,7 @@ def test_overhead_bars_stack_to_the_step():
     assert [text.strip() for text in change.text] == ["+0.0 ± 0.0 %", "+25.0 ± 0.0 %"]
     assert list(whole.y) == ["TTRL", "&lt;i&gt;mine&lt;/i&gt;"]
     assert figure.layout.xaxis.title.text == "% of the step of TTRL"
-    assert whole.customdata[1][0] == pytest.approx(5.25) and whole.customdata[1][2] == 2
+    assert whole.customdata[1][0] == pytest.approx(7.5) and whole.customdata[1][2] == 2
 
 
 @pytest.fixture

@@ -25,8 +25,12 @@ def visits(make_visits):
     )
 
 
+GUARDED = ("flip_rate", "weight", "beta", "skipped", "route_stable", "minority_share")
+
+
 def test_means_over_the_problems_of_each_epoch(visits):
     table = dynamics(visits).set_index("epoch")
+    assert table.loc[0, list(GUARDED)].isna().all(), "before training the guard has said nothing"
     assert table["progress"].tolist() == [0, 0.5, 1]
     first, second = table.loc[1], table.loc[2]
     assert first["flip_rate"] == 1.0
@@ -40,13 +44,6 @@ def test_means_over_the_problems_of_each_epoch(visits):
     assert (first["minority_share"], second["skipped"]) == (0.5, 0.5)
     assert (first["route_stable"], first["route_at_risk"]) == (0.5, 0.5)
     assert (second["route_skipped"], second["route_high_risk"]) == (0.5, 0.0)
-
-
-def test_before_training_the_guard_has_said_nothing(visits):
-    start = dynamics(visits).iloc[0]
-    for name in ("flip_rate", "weight", "beta", "skipped", "route_stable", "minority_share"):
-        assert np.isnan(start[name]), name
-    assert start["match_rate"] == pytest.approx(0.7) and start["correct_vote_rate"] == 0.5
 
 
 def test_the_last_measured_score_of_an_epoch_counts(visits):
@@ -70,7 +67,7 @@ def test_lost_problems_are_those_that_training_made_worse(make_visits):
     assert dynamics(visits, fates=kept)["correct_vote_rate_lost"].isna().all()
 
 
-def test_replicates_are_kept_apart_and_may_differ_in_length(make_visits, make_evals):
+def test_replicates_are_kept_apart_and_may_differ_in_length(make_visits):
     long = pd.DataFrame(make_visits([[[0.5] * 5]], replicates=[0]))
     short = pd.DataFrame(make_visits([[[1.0] * 3]], replicates=[2]))
     table = dynamics(pd.concat([short, long]))

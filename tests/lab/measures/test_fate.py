@@ -134,6 +134,3 @@ def test_fates_select_their_visits_with_visit_zero(make_visits):
     assert set(zip(chosen["replicate"], chosen["problem"], strict=True)) == {(1, 0)}
     assert len(chosen) == 9
     assert not of_fate(visits, found, ()).any()
-
-
-LOST, RIGHT = "Degraded", "Stable Always Right"

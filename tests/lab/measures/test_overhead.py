@@ -1,4 +1,3 @@
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -6,18 +5,8 @@ from lab.base.errors import UserError
 from lab.measures.dynamics import OTHER, STEP, step_seconds
 
 
-def steps(seconds, update, replicates=2):
-    """Three steps of a replicate; the first is ten times slower."""
-    slow = np.tile([10.0, 1.0, 1.0], replicates)
-    factor = slow * np.repeat(1.0 + np.arange(replicates), 3)
-    parts = {"rollout": 2.0, "guard": 0.5, "update": update, "step": seconds}
-    times = {f"seconds_{name}": own * factor for name, own in parts.items()}
-    replicate, step = np.repeat(np.arange(replicates), 3), np.tile([1, 2, 3], replicates)
-    return pd.DataFrame({"replicate": replicate, "step": step, **times})
-
-
-def test_phases_add_up_to_the_step_and_the_baseline_is_100():
-    table = step_seconds({"ttrl": steps(5.0, 2.0), "guard": steps(4.0, 1.0)})
+def test_phases_add_up_to_the_step_and_the_baseline_is_100(timed):
+    table = step_seconds({"ttrl": timed(5.0, 2.0), "guard": timed(4.0, 1.0)})
     own = table[table["replicate"] == 1].set_index(["arm", "phase"])
     assert own.loc[("ttrl", STEP), "seconds"] == pytest.approx(10)
     assert own.loc[("ttrl", STEP), "relative"] == pytest.approx(100)
@@ -29,18 +18,18 @@ def test_phases_add_up_to_the_step_and_the_baseline_is_100():
     pd.testing.assert_series_equal(parts.sort_index(), whole.sort_index())
 
 
-def test_a_seed_that_the_baseline_lacks_has_no_relative_time():
-    table = step_seconds({"ttrl": steps(5.0, 2.0, 1), "guard": steps(4.0, 1.0, 2)})
+def test_a_seed_that_the_baseline_lacks_has_no_relative_time(timed):
+    table = step_seconds({"ttrl": timed(5.0, 2.0, 1), "guard": timed(4.0, 1.0, 2)})
     missing = table[(table["arm"] == "guard") & (table["replicate"] == 1)]
     assert missing["relative"].isna().all() and missing["seconds"].notna().all()
 
 
-def test_untimed_runs_are_refused_or_left_out():
-    plain = steps(5.0, 2.0)[["replicate", "step"]]
+def test_untimed_runs_are_refused_or_left_out(timed):
+    plain = timed(5.0, 2.0)[["replicate", "step"]]
     with pytest.raises(UserError, match="no run of ttrl"):
         step_seconds({"guard": plain})
     with pytest.raises(UserError, match="only real runs are timed"):
         step_seconds({"ttrl": plain})
-    assert set(step_seconds({"ttrl": steps(5.0, 2.0), "guard": plain})["arm"]) == {"ttrl"}
+    assert set(step_seconds({"ttrl": timed(5.0, 2.0), "guard": plain})["arm"]) == {"ttrl"}
     with pytest.raises(UserError, match="ttrl, replicate 0 has no step after 1 of warm-up"):
-        step_seconds({"ttrl": steps(5.0, 2.0).query("step == 1")})
+        step_seconds({"ttrl": timed(5.0, 2.0).query("step == 1")})

@@ -76,7 +76,7 @@ def test_at_stake_was_right_twice_at_first(voted):
     assert found.last_win_S.tolist() == [3, 9, 9, 9, 9, 3]
 
 
-def test_the_table_is_the_mean_auroc_of_the_runs(world):
+def test_the_table_is_the_mean_auroc_of_the_runs_and_is_drawn(world):
     visits, found = world
     table = judged(visits, found)
     assert table.index.tolist() == [(t, name) for t in (1, 3, 5, 8, 12) for name in SCORES]
@@ -92,6 +92,10 @@ def test_the_table_is_the_mean_auroc_of_the_runs(world):
     assert row["auroc"] == pytest.approx(pairs @ each / pairs.sum())
     assert row["low"] <= row["auroc"] <= row["high"]
     assert (row["n_lost"], row["n_kept"]) == (stake.lost_S.sum(), (~stake.lost_S).sum())
+    curves = [c for c in auroc_curves(table.reset_index()).data if c.mode == "lines+markers"]
+    assert {c.name: list(c.x) for c in curves} == {
+        title: [1, 3, 5, 8, 12] for title in SCORES.values()
+    }
 
 
 def test_other_outcomes_change_the_table_and_later_visits_do_not(world):
@@ -139,9 +143,3 @@ def test_what_cannot_be_done_is_said(world, voted):
         options = {"visits": visits, "fates": found, "rng": np.random.default_rng(0), **changes}
         with pytest.raises(UserError, match=said):
             lost_problem_auroc(**options)
-
-
-def test_the_figure_has_a_curve_of_each_score(world):
-    figure = auroc_curves(lost_problem_auroc(*world, np.random.default_rng(0)))
-    drawn = {trace.name: list(trace.x) for trace in figure.data if trace.mode == "lines+markers"}
-    assert drawn == {title: [1, 3, 5, 8, 12] for title in SCORES.values()}

@@ -143,31 +143,25 @@ def full(_, target, **options):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_is_a_user_error_and_what_was_written_stays(
-    tmp_path, make_manifest, make_visits, monkeypatch
-):
-    run = RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1)
-    run.write("visits", make_visits([[[0.5, 0.25]]]))
-
-    monkeypatch.setattr(pq, "write_table", full)
-    with pytest.raises(UserError, match="No space left on device"), run:
-        run.write("visits", make_visits([[[0.5, 0.25]]]))
-    trace = load(tmp_path / "run")
-    assert len(trace.visits) == 2 and trace.run.status == "running"
-
-
-def test_what_failed_is_written_once_there_is_room(
-    tmp_path, make_manifest, make_visits, monkeypatch
+@pytest.mark.parametrize(
+    ("room", "kept", "status"),
+    [(False, [0.5, 0.25], "running"), (True, [0.5, 0.25, 1.0, 0.75], "failed")],
+    ids=["stays full", "room at the end"],
+)
+def test_a_full_disk_is_a_user_error_and_loses_only_what_found_no_room(
+    tmp_path, make_manifest, make_visits, monkeypatch, room, kept, status
 ):
     write = pq.write_table
     run = RunFolder.create(tmp_path / "run", make_manifest(), flush_rows=1)
+    run.write("visits", make_visits([[[0.5, 0.25]]]))
     monkeypatch.setattr(pq, "write_table", full)
-    with pytest.raises(UserError, match="No space left"), run:
+    with pytest.raises(UserError, match="No space left on device"), run:
         try:
-            run.write("visits", make_visits([[[0.5, 0.25]]]))
+            run.write("visits", make_visits([[[1.0, 0.75]]], replicates=[1]))
         finally:
-            monkeypatch.setattr(pq, "write_table", write)
-    assert len(load(tmp_path / "run").visits) == 2 and load(tmp_path / "run").run.status == "failed"
+            monkeypatch.setattr(pq, "write_table", write if room else full)
+    trace = load(tmp_path / "run")
+    assert trace.visits["label_accuracy"].tolist() == kept and trace.run.status == status
 
 
 WRITER = """

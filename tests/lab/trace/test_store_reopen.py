@@ -35,26 +35,20 @@ def steps(folder):
     return pd.read_parquet(folder / "steps")["step"].tolist()
 
 
-def test_later_rows_go_and_new_ones_follow(folder):
+def test_later_rows_go_new_ones_follow_and_all_that_are_kept_are_noted(folder):
     assert steps(folder) == [1, 2, 3, 4, 5]
+    assert read_manifest(folder).tables["steps"] == Extent(3, 5)
     (folder / "steps" / "part-00003.parquet.99.tmp").write_text("half a part")
     with RunFolder.reopen(folder, {"steps": 2}) as run:
         assert run.manifest.status == "running" and run.manifest.error is None
         assert steps(folder) == [1, 2, 3]
-        run.write("steps", row(7))
-    assert steps(folder) == [1, 2, 3, 7]
-    assert sorted(p.name for p in (folder / "steps").iterdir()) == [
-        f"part-{n:05d}.parquet" for n in range(3)
-    ]
-
-
-def test_a_resumed_run_notes_the_rows_that_it_kept_too(folder):
-    assert read_manifest(folder).tables["steps"] == Extent(3, 5)
-    with RunFolder.reopen(folder, {"steps": 2}) as run:
         assert read_manifest(folder).tables["steps"] == Extent(2, 3)
         run.write("steps", row(7))
         run.flush()
         run.write("steps", row(8))
+    assert steps(folder) == [1, 2, 3, 7, 8]
+    parts = sorted(path.name for path in (folder / "steps").iterdir())
+    assert parts == [f"part-{n:05d}.parquet" for n in range(4)]
     assert read_manifest(folder).tables["steps"] == Extent(4, 5)
     assert read_manifest(folder).tables["evals"] == Extent(0, 0)
 
