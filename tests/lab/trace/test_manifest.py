@@ -71,8 +71,6 @@ def test_json_round_trip_of_awkward_values(tmp_path, make_manifest):
     (tmp_path / "run.json").write_bytes(encode(run))
     back = read_manifest(tmp_path)
     assert back.extra == {"nan": None, "n": 3} and back.title == "<b>µ</b>"
-    with pytest.raises(TypeError, match=r"cannot stand in JSON"):
-        encode(make_manifest(extra={"what": object()}))
 
 
 def test_unknown_fields_of_a_later_version_are_passed_over(tmp_path, make_manifest):

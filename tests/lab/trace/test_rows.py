@@ -23,10 +23,7 @@ def test_every_column_of_a_visit_is_there(batch):
     assert columns["n_unparseable"].tolist() == [1] * 4 and columns["label"].tolist() == [0] * 4
     assert columns["match_rate"].tolist() == columns["mean_match_rate"].tolist() == [0.5] * 4
     assert columns["flip_rate"].tolist() == [0] * 4 and columns["weight"].tolist() == [1] * 4
-
-
-def test_columns_that_need_the_truth(batch):
-    columns = visit_columns(*batch, truth=[0, 1, 2, -2])
+    # Those that need the truth.
     assert columns["label_accuracy"].tolist() == [0.5, 0.25, 0.125, 0]
     assert columns["label_correct"].tolist() == [True, False, False, False]
     assert columns["correct_competitive"].tolist() == [True, True, False, False]

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from lab.base.errors import UserError
-from lab.trace.manifest import LOCK_NAME, Extent, Manifest, locked, read_manifest
+from lab.trace.manifest import LOCK_NAME, Extent, locked, read_manifest
 from lab.trace.trace import RunFolder
 
 STEP = {"replicate": 0, "epoch": 1, "lr": 0.1, "update_norm": 1.0, "n_problems": 1, "n_skipped": 0}
@@ -15,10 +15,9 @@ def row(step):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, make_manifest):
     """Five steps in three parts, of which the first two parts hold steps 1 to 3; failed."""
-    manifest = Manifest.new("real", "a", "A", n_problems=1, n_votes=1, config={}, seeds=[0])
-    run = RunFolder.create(tmp_path / "run", manifest)
+    run = RunFolder.create(tmp_path / "run", make_manifest())
     with pytest.raises(OSError), run:
         for rows, parts in (((1,), 1), ((2, 3), 2)):
             for step in rows:

@@ -19,11 +19,6 @@ def folder(tmp_path, make_trace, save):
     return save(trace, tmp_path / "run")
 
 
-def edit_manifest(folder, **changes):
-    path = folder / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 def refused(folder):
     with pytest.raises(UserError) as caught:
         load(folder)
@@ -75,10 +70,11 @@ def test_a_finished_run_that_lacks_rows_is_refused_and_an_unfinished_one_is_read
     folder, table, cut
 ):
     cut(folder / table / "part-00000.parquet")
-    noted = json.loads((folder / "run.json").read_text())["tables"][table]
+    run = json.loads((folder / "run.json").read_text())
+    noted = run["tables"][table]
     left = 0 if cut == Path.unlink else noted["rows"] - 1
     assert f"{table} has {left} of {noted['rows']} rows" in refused(folder)
-    edit_manifest(folder, status="interrupted")
+    (folder / "run.json").write_text(json.dumps(run | {"status": "interrupted"}))
     if left == 0 and table == "visits":
         assert "holds no visits" in refused(folder)
         return
