@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import lab
 from lab.base.errors import UserError
-from lab.measures.fate import FATES, classify, fate_shares, fates, of_fate
+from lab.measures.fate import FATES, classify, fate_shares, fates
 
 
 def reference(votes, n_votes=64):
@@ -68,18 +68,15 @@ histories_of_votes = st.lists(st.integers(0, 64), min_size=8, max_size=14)
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(histories_of_votes, min_size=1, max_size=6), st.randoms(use_true_random=False))
-def test_fates_agree_with_the_scalar_reference(make_visits, problems, random):
-    tables = []
+def test_fates_agree_with_the_scalar_reference(problems, random):
+    rows = []
     for problem, votes in enumerate(problems):
         # Visit 0 is set to the opposite, so that reading it would show.
-        start = 1.0 - votes[0] / 64
-        accuracy = [start, *(vote / 64 for vote in votes)]
-        own = make_visits([[accuracy]], replicates=[problem % 2])
-        tables.append(pd.DataFrame(own).assign(problem=problem))
-    visits = pd.concat(tables)
-    order = list(range(len(visits)))
-    random.shuffle(order)
-    found = lab.fates(visits.iloc[order])
+        accuracy = [1.0 - votes[0] / 64, *(vote / 64 for vote in votes)]
+        rows += [(problem % 2, problem, visit, own) for visit, own in enumerate(accuracy)]
+    random.shuffle(rows)
+    columns = ["replicate", "problem", "visit", "label_accuracy"]
+    found = lab.fates(pd.DataFrame(rows, columns=columns))
     assert len(found) == len(problems)
     for row in found.itertuples():
         votes = problems[row.problem]
@@ -123,14 +120,3 @@ def test_shares_are_percent_of_the_problems_of_each_replicate():
     assert shares.loc[3, "Unclassified"] == 25
     assert np.isnan(shares.loc[3, "L/D"]), "nothing degraded: undefined, never infinite"
     assert shares[list(FATES)].sum(axis=1).tolist() == [100, 100]
-
-
-def test_fates_select_their_visits_with_visit_zero(make_visits):
-    accuracy = np.full((2, 2, 9), 0.0)
-    accuracy[1, 0] = np.linspace(1, 0, 9)
-    visits = pd.DataFrame(make_visits(accuracy))
-    found = fates(visits)
-    chosen = visits[of_fate(visits, found, ("Degraded",))]
-    assert set(zip(chosen["replicate"], chosen["problem"], strict=True)) == {(1, 0)}
-    assert len(chosen) == 9
-    assert not of_fate(visits, found, ()).any()
