@@ -1,11 +1,8 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from lab.base.errors import UserError
 from lab.compare.collection import collect, find_runs, gather
-from lab.trace.trace import RunFolder
 
 
 @pytest.fixture
@@ -98,19 +95,6 @@ def test_nothing_good_is_an_error(write):
         collect([])
     with pytest.raises(UserError, match="not a folder"):
         collect([write("only") / "run.json"])
-
-
-def test_unfinished_runs_are_told(tmp_path, make):
-    trace = make(seeds=[3])
-    run = RunFolder.create(tmp_path / "run", trace.run)
-    run.write("visits", {name: trace.visits[name].to_numpy() for name in trace.visits})
-    run.note(progress=0.4)
-    run.finish("interrupted")
-    (comparison,) = collect([tmp_path]).comparisons
-    assert comparison.notes == ["TTRL, seed 3: interrupted at 40% of its steps"]
-    running = replace(trace, run=replace(trace.run, status="running", progress=0.25))
-    ((comparison,), _) = gather([running])
-    assert comparison.notes == ["TTRL, seed 3: running or killed at 25% of its steps"]
 
 
 def test_arms_of_different_length_are_told(make):

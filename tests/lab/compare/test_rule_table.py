@@ -39,18 +39,13 @@ def test_a_row_per_run_with_labels_and_norms(rows):
     assert own["replicate"].tolist() == [0, 1] and rows["drop"].notna().any()
 
 
-def srt_over_vote(rows):
-    own = rows[(rows["arm"] == "srt") & (rows["step"] == 0.2)]
-    return (own["pass_final"] - own["maj_start"]).mean()
-
-
 def test_every_arm_at_its_own_best_against_the_baseline(rows):
     table = rule_table(rows).set_index("arm")
     assert table.index.tolist() == ["srt", "ttrl", "vote"]
     vote = table.loc["vote"]
     assert (vote["steps"], vote["edge"], vote["vote"].n) == ("", "", 2)
-    assert srt_over_vote(rows) == pytest.approx(table.loc["srt"]["vote"].mean)
-    srt = table.loc["srt"]
+    srt, own = table.loc["srt"], rows[(rows["arm"] == "srt") & (rows["step"] == 0.2)]
+    assert srt["vote"].mean == pytest.approx((own["pass_final"] - own["maj_start"]).mean())
     assert (srt["steps"], srt["edge"], srt["n"]) == ("0.2", "largest", 2)
     assert srt["pass_final"].mean == pytest.approx(80) and srt["gain"].mean == pytest.approx(30)
     # TTRL is best at 0.1: 50 and 60; the pairs are 70 - 50 and 90 - 60.

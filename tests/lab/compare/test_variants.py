@@ -21,16 +21,6 @@ def make(make_trace):
     return make
 
 
-@pytest.fixture
-def world(make):
-    traces = [make("ttrl", 0.3)]
-    traces += [make("guard", 0.4 + tau, tau_FR=tau) for tau in (0.1, 0.2, 0.3)]
-    traces += [make("guard", 0.2, W=3)]
-    (comparison,), skipped = gather(traces)
-    assert skipped == []
-    return digest(comparison)
-
-
 def test_settings_that_differ_name_the_arm(make):
     runs = [make("guard", 0.4).run, make("guard", 0.4, W=3).run, make("ttrl", 0.4, W=3).run]
     assert arm_names(runs) == ["guard", "guard (W=3)", "ttrl"]
@@ -69,12 +59,16 @@ def test_labels_and_step_factor_name_a_custom_arm(make):
     assert arm_names(matched) == ["matched", "matched"]  # found for each set of seeds
 
 
-def test_variants_stand_beside_each_other(world):
-    assert world.comparison.arms[:2] == ["ttrl", "guard"]
-    assert set(world.comparison.arms[2:]) == {
+def test_variants_stand_beside_each_other(make):
+    traces = [make("ttrl", 0.3), make("guard", 0.2, W=3)]
+    traces += [make("guard", 0.4 + tau, tau_FR=tau) for tau in (0.1, 0.2, 0.3)]
+    (comparison,), skipped = gather(traces)
+    assert not skipped and comparison.arms[:2] == ["ttrl", "guard"]
+    assert set(comparison.arms[2:]) == {
         "guard (W=5, tau_FR=0.1)",
         "guard (W=5, tau_FR=0.2)",
         "guard (W=3, tau_FR=0.3)",
     }
+    world = digest(comparison)
     assert world.titles["guard (W=5, tau_FR=0.1)"] == "TTRL-Guard (W=5, tau_FR=0.1)"
     assert world.metrics.loc["guard (W=5, tau_FR=0.1)", "pass_final"].mean() == pytest.approx(50.5)
