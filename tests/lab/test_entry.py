@@ -48,6 +48,16 @@ def test_help_imports_no_library_of_the_work(prog):
     assert not {"numpy", "dataclasses", "lab.cli"} & set(seen["light"])
 
 
+def test_reading_and_comparing_needs_neither_torch_nor_a_figure():
+    loaded = say(
+        "import json, sys, lab, lab.compare.tables\n"
+        "lab.load, lab.fates, lab.collect\n"
+        "print(json.dumps(list(sys.modules)))"
+    )
+    assert "pandas" in loaded
+    assert not {"torch", "transformers", "plotly", "sim", "real"} & set(loaded)
+
+
 @pytest.mark.parametrize(("prog", "name", "kind"), COMMANDS)
 def test_short_help_is_short_and_the_long_one_is_whole(prog, name, kind, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")

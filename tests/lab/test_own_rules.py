@@ -107,12 +107,12 @@ def test_a_file_that_is_no_rule_is_refused_in_one_line(file, text, said):
         load_rules(file.with_name("none.py"))
 
 
-def test_public_functions_are_listed_and_one_folder_is_one_path(tmp_path):
+def test_public_functions_are_listed_and_one_folder_is_one_path(tmp_path, make_trace, save):
     for package in (lab, sim, real):
         assert set(package.__all__) <= set(dir(package))
         assert all(hasattr(package, name) for name in package.__all__)
     assert {"compare", "simulate", "run_sweep"} <= set(dir(sim)) and "collect" in dir(lab)
-    sim.compare(sim.SimConfig(n_problems=6, epochs=2), ["ttrl"], tmp_path / "tiny")
+    save(make_trace("ttrl", [[[0.5, 0.5]]], [[0.5, 0.5]]), tmp_path / "tiny" / "ttrl")
     assert lab.collect(str(tmp_path / "tiny")).comparisons[0].arms == ["ttrl"]
 
 

@@ -30,13 +30,9 @@ NONE = part(math.nan, math.nan, math.nan, n=0)
         ((WORSE, ONE_PAIR), "worse in one number, with the other within noise, than"),
         ((BETTER, WORSE), "better in one number and worse in the other than"),
         ((BETTER, NONE), "TTRL-Guard does better than"),
+        ((BETTER, NOISE), "TotalDeg saved +2.0 points (95 % interval +1.0 to +3.0)"),
+        ((BETTER, NOISE), "+0.5 points (95 % interval -1.0 to +2.0, within noise)"),
     ],
 )
-def test_outcome(parts, expected):
+def test_outcome_with_its_numbers(parts, expected):
     assert expected in words.sentence(Finding("guard", "What", parts))
-
-
-def test_numbers_come_with_their_interval():
-    said = words.sentence(Finding("guard", "What", (BETTER, NOISE)))
-    assert "TotalDeg saved +2.0 points (95 % interval +1.0 to +3.0)" in said
-    assert "+0.5 points (95 % interval -1.0 to +2.0, within noise)" in said
