@@ -147,8 +147,8 @@ def test_files_that_do_not_fit_are_refused(response_file, tmp_path):
         simulate(settings(response_file, n_problems=5))
     with pytest.raises(UserError, match=f"n_answers = 4: .* has {A}"):
         simulate(settings(response_file, n_answers=4))
-    with pytest.raises(UserError, match="no such file"):
-        simulate(settings(str(tmp_path / "none.npz")))
+    with pytest.raises(UserError, match="no such file; make one with guard-train measure"):
+        SimConfig(policy="measured", response=str(tmp_path / "none.npz"), lr=1e-4)
     old = small_response()
     old.facts.version = 99
     write_response(tmp_path / "old.npz", old)
@@ -360,24 +360,22 @@ class Plain:
 
 @pytest.mark.parametrize("kl_coef", [0.0, 0.7])
 def test_compiled_training_equals_numpy(kl_coef):
-    response, rng = small_response(), np.random.default_rng(5)
-    tree, features = tree_of(response), response.features
-    weights = draw_weights(response, features, CURVED, SAMPLING, np.random.default_rng(1))
+    rng, weights = np.random.default_rng(5), weights_of()
     assert len(weights.w) == 7 * D // 8 and weights.curvature.any()
-    plain, taken = Plain(response, weights), 0
-    adam, drop = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 2, kl_coef), np.array([0, 1, 0, 0, 1, 1], bool)
+    plain, taken = Plain(small_response(), weights), 0
+    adam, drop = Adam(*ADAM[:5], 2, kl_coef), np.array([0, 1, 0, 0, 1, 1], bool)
     for batch in range(4):
         problems, rates = rng.permutation(N), np.repeat(rng.uniform(0.02, 0.08, 3), 2)
         samples, streams = rng.integers(1, 6, (N, A + 1)), rng.normal(size=(2, N, A + 1))
         key, norm = np.uint64(fold(KEY, batch)), np.empty(N)
-        leaves = [drawn(tree, weights, n, samples[p], key) for p, n in enumerate(problems)]
+        leaves = [drawn(weights, n, samples[p], key) for p, n in enumerate(problems)]
         given = TrainedBatch(problems, rates, samples, streams, drop)
-        taken = train_batch(tree, weights, adam, taken, given, key, norm)
+        taken = train_batch(WHOLE, weights, adam, taken, given, key, norm)
         expected = plain.train(problems, rates, leaves, streams, drop, 2, kl_coef)
         assert norm == pytest.approx(expected, rel=1e-9) and norm[4] == 0 < norm[1]
         assert weights.w == pytest.approx(plain.w, rel=1e-9, abs=1e-14)
         out, unseen = np.empty((N, A + 1)), np.empty(N)
-        batch_probs(tree, weights, np.arange(N), out, unseen)
+        batch_probs(WHOLE, weights, np.arange(N), out, unseen)
         assert out == pytest.approx(np.array([plain.answers(n) for n in range(N)]), rel=1e-9)
         assert ((unseen > 0) & (unseen < 1)).all()
     assert taken == plain.taken == 8 and plain.clipped > 10 and plain.turning > 0.3
@@ -395,11 +393,10 @@ def test_curvature_keeps_the_laws_of_gradients():
     assert drawn_V == pytest.approx(np.bincount(nodes, p_E * response.norm2), rel=1e-5)
 
 
-def drawn(tree, weights, n, samples_B, key):
-    log_p, p, counts = np.empty(99), np.empty(99), np.empty(99, np.int64)
-    edge_log_probs(tree, weights, n, log_p)
-    leaves = leaf_probs(tree, log_p, n, p)
-    draw_leaves(tree, p, n, samples_B, np.uint64(fold(key, n)), counts)
-    answers = tree.leaf_answer[tree.leaf_start[n] : tree.leaf_start[n + 1]] % (A + 1)
-    assert (np.bincount(answers, counts[:leaves], A + 1) == samples_B).all()
-    return counts[:leaves]
+def drawn(weights, n, samples_B, key):
+    p_L = leaves_of(WHOLE, weights, n)
+    counts_L = np.empty(len(p_L), np.int64)
+    draw_leaves(WHOLE, p_L, n, samples_B, np.uint64(fold(key, n)), counts_L)
+    answers = WHOLE.leaf_answer[WHOLE.leaf_start[n] : WHOLE.leaf_start[n + 1]] % (A + 1)
+    assert (np.bincount(answers, counts_L, A + 1) == samples_B).all()
+    return counts_L
