@@ -4,14 +4,42 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from one_visit import decided, gradient
 
-from guard_core import GuardConfig, group_advantages, policy_streams
+from guard_core import (
+    Draws,
+    Guard,
+    GuardConfig,
+    Votes,
+    answer_advantages,
+    group_advantages,
+    policy_streams,
+)
 from sim import SimConfig
+from sim.engine.kernel import sums_gradient
 from sim.engine.learner import expected_samples
 from sim.world.policies import POLICIES, Attractor, Features, Independent
 from sim.world.populations import draw_population
 from sim.world.sampling import Population
+
+
+def gradient(votes, decision, p_RPA, config):
+    """(R, P, A) the decision as a gradient in the logits, see `sim.engine.kernel`."""
+    pair = answer_advantages(votes.samples, votes.n_samples, decision, config)
+    streams = policy_streams(*pair, decision, config)
+    both_RPA = (streams.majority + streams.minority)[..., :-1]
+    to = (p_RPA, streams.weight, streams.drop)
+    out_RPA = np.empty_like(p_RPA)
+    sums_gradient(votes.samples * both_RPA, votes.n_samples, *to, out_RPA)
+    return out_RPA
+
+
+def decided(counts_A, samples_A, n_votes, n_samples, config):
+    """Votes of one problem and the guard's first decision on them."""
+    counts, samples = (np.array([[row]], np.int64) for row in (counts_A, samples_A))
+    votes = Votes(counts, samples, n_votes, n_samples)
+    guard, half = Guard(config), np.full((1, 1), 0.5)
+    rows = guard.init(1, leading=(1,), n_answers=len(counts_A))
+    return votes, guard.step(rows, votes, Draws(half, half, half))[1]
 
 
 @pytest.mark.parametrize("profile", ["paper", "release", "off", "mps"])
@@ -48,9 +76,10 @@ def test_a_dropped_problem_has_no_gradient():
 
 
 def small(policy, **changes):
-    config = SimConfig(policy=policy, n_problems=6, n_answers=4, replicates=2, **changes)
+    sizes = {"n_problems": 6, "n_answers": 4, "replicates": 2}
+    config = SimConfig(policy=policy, **sizes | changes)
     population = draw_population(config)
-    return config, population, POLICIES[config.policy](config, population)
+    return config, population, POLICIES[policy](config, population)
 
 
 def update(policy, problems_RP, step, gradient_RPA, drop_RP=None):
@@ -67,7 +96,7 @@ def probabilities(policy, problems_RP, n_answers=4):
 ALL = np.tile(np.arange(6), (2, 1))
 
 
-@pytest.mark.parametrize("policy", ["independent", "attractor", "features"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_policies_begin_at_the_population(policy):
     _, population, made = small(policy)
     p_RPA = probabilities(made, ALL)
@@ -77,7 +106,6 @@ def test_policies_begin_at_the_population(policy):
 
 def test_independent_moves_the_visited_problem_alone():
     _, population, policy = small("independent")
-    assert isinstance(policy, Independent)
     problems = np.array([[2], [5]])
     g = np.zeros((2, 1, 4))
     g[:, 0, 1] = 0.5
@@ -93,7 +121,6 @@ def test_independent_moves_the_visited_problem_alone():
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_attractor_moves_every_problem_along_the_shared_directions(sign):
     config, population, policy = small("attractor", load_sd=0.0, neg_transfer=0.25)
-    assert isinstance(policy, Attractor)
     truth, attractor = population.truth_RN[0, 0], population.attractor_RN[0, 0]
     g = np.zeros((2, 1, 4))
     g[0, 0, attractor] = sign * 0.4
@@ -126,13 +153,11 @@ def test_loadings_vary_around_one_and_follow_the_population():
     assert (Attractor(alone, draw_population(alone)).parameters.load_RN2[0] == loads[1]).all()
 
 
-@pytest.mark.parametrize("policy", ["independent", "attractor", "features"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_the_first_logit_that_is_not_finite_is_found(policy):
-    config = SimConfig(policy=policy, n_problems=6, n_answers=4, replicates=2)
-    ids = np.zeros((2, 6), np.int64)
-    population = Population(np.full((2, 6, 4), 0.25), ids, ids + 1)
+    config, population, _ = small(policy)
     population.p0_RNA[1, 3, 0] = np.inf
-    made = POLICIES[config.policy](config, population)
+    made = POLICIES[policy](config, population)
     assert made.probabilities(ALL, np.empty((2, 6, 4))) == 6 + 3
 
 
@@ -148,14 +173,8 @@ def test_one_problem_per_step_is_the_same_with_and_without_the_fast_path():
     assert probabilities(general, ALL) == pytest.approx(probabilities(plain, ALL), rel=1e-12)
 
 
-def features_of(**changes):
-    config, population, policy = small("features", feature_dim=40, **changes)
-    assert isinstance(policy, Features)
-    return config, population, policy
-
-
 def test_features_move_theta_along_the_gradient_and_all_logits_with_it():
-    _, population, policy = features_of()
+    _, population, policy = small("features", feature_dim=40)
     phi = policy.phi_RNDA.astype(float)
     problems = np.array([[4, 1], [0, 5]])
     g = np.random.default_rng(1).normal(size=(2, 2, 4))
@@ -189,8 +208,8 @@ def test_features_interfere_without_a_direction():
 
 
 def test_features_belong_to_the_replicate_or_to_the_fixed_population():
-    config = SimConfig(policy="features", n_problems=6, n_answers=4, replicates=2)
-    own = Features(config, draw_population(config)).phi_RNDA
+    config, _, drawn = small("features")
+    own = drawn.phi_RNDA
     assert own.shape == (2, 6, 64, 4) and (own[0] != own[1]).any()
     alone = replace(config, replicates=1, first_replicate=1)
     assert (Features(alone, draw_population(alone)).phi_RNDA[0] == own[1]).all()
@@ -205,21 +224,15 @@ def test_features_belong_to_the_replicate_or_to_the_fixed_population():
     assert np.abs(after[1] - after[0]).max() > 0.01
 
 
-def one_coordinate(**changes):
-    """One problem with two equal answers: a single logit."""
-    config = SimConfig(policy="independent", n_problems=1, n_answers=2, **changes)
-    zero = np.zeros((1, 1), np.int64)
-    return Independent(config, Population(np.full((1, 1, 2), 0.5), zero, zero + 1))
-
-
-def path(policy, gradients, step=0.05):
-    """Logit of answer 0 after each update along `gradients`."""
-    zero, p = np.zeros((1, 1), np.int64), np.empty((1, 1, 2))
-    found = []
+def path(gradients):
+    """Logit of answer 0 of two that start equal, after each update by Adam along `gradients`."""
+    config = SimConfig(policy="independent", n_problems=1, n_answers=2, optimizer="adam")
+    zero, found = np.zeros((1, 1), np.int64), []
+    policy = Independent(config, Population(np.full((1, 1, 2), 0.5), zero, zero + 1))
     for g in gradients:
-        update(policy, zero, step, np.array([[[g, -g]]]))
-        assert policy.probabilities(zero, p) == -1
-        found.append(0.5 * np.log(p[0, 0, 0] / p[0, 0, 1]))
+        update(policy, zero, 0.05, np.array([[[g, -g]]]))
+        p_A = probabilities(policy, zero, n_answers=2)[0, 0]
+        found.append(0.5 * np.log(p_A[0] / p_A[1]))
     return np.array(found)
 
 
@@ -237,10 +250,9 @@ def adam(gradients, step, beta_1=0.9, beta_2=0.999, eps=1e-8):
 
 
 def test_adam_is_the_published_algorithm():
-    found = path(one_coordinate(optimizer="adam"), GRADIENTS)
-    assert found == pytest.approx(list(adam(GRADIENTS, 0.05)))
+    assert path(GRADIENTS) == pytest.approx(list(adam(GRADIENTS, 0.05)))
     # The first step is one of full size, whatever the gradient.
-    assert path(one_coordinate(optimizer="adam"), [1e-3])[0] == pytest.approx(0.05, rel=1e-4)
+    assert path([1e-3])[0] == pytest.approx(0.05, rel=1e-4)
 
 
 def test_a_problem_has_its_own_moments_and_shared_directions_theirs():
@@ -264,17 +276,10 @@ def test_a_problem_has_its_own_moments_and_shared_directions_theirs():
 
 
 def made(policy, **changes):
-    config = SimConfig(policy=policy, n_problems=8, n_answers=4, **changes)
-    return POLICIES[config.policy](config, draw_population(config))
+    return small(policy, n_problems=8, replicates=1, **changes)[2]
 
 
 BATCH = np.arange(8)[None]
-
-
-def all_eight(policy):
-    out = np.empty((1, 8, 4))
-    assert policy.probabilities(BATCH, out) == -1
-    return out
 
 
 def gradients(seed=5):
@@ -293,7 +298,8 @@ def test_a_mini_batch_takes_one_step_along_the_mean(policy, optimizer):
         single = made(policy, neg_transfer=1.0)
         size = np.array([3, 3, 3, 3, 3, 3, 2, 2])
         update(single, BATCH, 0.1, g / size[None, :, None])
-        assert all_eight(batched) == pytest.approx(all_eight(single), rel=1e-12)
+        expected = probabilities(single, BATCH)
+        assert probabilities(batched, BATCH) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -307,7 +313,8 @@ def test_dropped_problems_leave_the_denominator(policy):
     assert (norm[0, :4] > 0).all() and not norm[0, 4:].any()
     three = made(policy, mini_batch=3)
     update(three, np.array([[0, 2, 3]]), 0.1, g[:, [0, 2, 3]].copy())
-    assert all_eight(left) == pytest.approx(all_eight(three), rel=1e-12)
+    expected = probabilities(three, BATCH)
+    assert probabilities(left, BATCH) == pytest.approx(expected, rel=1e-12)
     # A gradient of 0 alone does not leave it.
     stays = made(policy, mini_batch=4)
     assert update(stays, BATCH, 0.1, g)[0, 0] == pytest.approx(0.75 * norm[0, 0])
