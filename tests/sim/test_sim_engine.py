@@ -51,15 +51,16 @@ def test_tables_have_the_schema_and_every_visit():
 @pytest.mark.parametrize("policy", ["independent", "attractor"])
 @pytest.mark.parametrize("name", ["guard", "memory"])
 def test_a_replicate_is_the_same_run_alone(policy, name):
-    config = with_arm(replace(SMALL, policy=policy, step=0.3), arm(name))
+    small = replace(SMALL, policy=policy, step=0.3, vote_replicates=3)
+    config = with_arm(small, arm(name))
     together = simulate(config)
     alone = simulate(replace(config, replicates=1, first_replicate=2))
-    for table in ("visits", "steps", "evals"):
+    for table in ("visits", "steps", "evals", "votes"):
         whole = one_replicate(getattr(together, table), 2)
         assert whole.equals(getattr(alone, table))
 
 
-def test_a_folder_holds_the_same_trace(tmp_path):
+def test_a_folder_holds_the_same_trace_whatever_settings_it_has_that_no_longer_exist(tmp_path):
     written = simulate(SMALL, tmp_path / "run")
     assert written.folder == tmp_path / "run"
     assert same(written, simulate(SMALL))
@@ -67,16 +68,12 @@ def test_a_folder_holds_the_same_trace(tmp_path):
     manifest = load(tmp_path / "run").run
     assert manifest.world == "sim" and manifest.status == "finished"
     assert manifest.config["n_problems"] == 21 and manifest.progress == 1.0
-
-
-def test_a_folder_with_settings_that_no_longer_exist_is_readable(tmp_path):
-    trace = simulate(SMALL, tmp_path / "run")
     path = tmp_path / "run" / "run.json"
     facts = json.loads(path.read_text())
     facts["config"] |= {"engine": "torch", "device": "cuda", "cuda_graph": True}
     path.write_text(json.dumps(facts | {"backend": "torch on cuda"}))
     old = load(tmp_path / "run")
-    assert same(old, trace) and old.run.config["engine"] == "torch"
+    assert same(old, written) and old.run.config["engine"] == "torch"
     assert report_main([str(tmp_path / "run"), "--format", "md"]) == 0
 
 
@@ -98,7 +95,6 @@ def test_majority_accuracy_is_that_of_new_votes_after_training():
     config = SimConfig(n_problems=400, epochs=3, replicates=8, guard=GuardConfig.off(), step=0.0)
     trace = simulate(config)
     accuracy = trace.evals.pivot(index="replicate", columns="epoch", values="maj_accuracy")
-    assert accuracy[[1, 2]].isna().all(axis=None)
     assert (accuracy[0] != accuracy[3]).any()
     assert accuracy[3].mean() == pytest.approx(accuracy[0].mean(), abs=0.02)
 
@@ -112,10 +108,9 @@ def test_a_majority_without_any_answer_is_wrong():
 def test_majority_accuracy_is_of_the_votes_whatever_the_labels():
     off = replace(SMALL, guard=GuardConfig.off(), step=0.0)
     plain = simulate(off)
-    for name in ("frozen", "memory", "truth"):
-        still = simulate(with_arm(off, arm(name)))
-        assert still.evals.equals(plain.evals)
-    frozen = simulate(with_arm(off, arm("frozen"))).visits
+    still = {name: simulate(with_arm(off, arm(name))) for name in ("frozen", "memory", "truth")}
+    assert all(trace.evals.equals(plain.evals) for trace in still.values())
+    frozen = still["frozen"].visits
     assert not frozen["flipped"].any()
     assert (frozen.groupby(["replicate", "problem"])["label"].nunique() == 1).all()
 
@@ -268,11 +263,3 @@ def test_keeping_votes_changes_nothing_else():
     columns = ["visit", "problem", "answer", "count"]
     one, all_three = (run.votes.sort_values(["replicate", *columns]) for run in runs[1:])
     assert one_replicate(all_three, 0).equals(one_replicate(one, 0))
-
-
-def test_the_first_replicate_of_a_later_part_has_its_own_number():
-    trace = simulate(replace(VOTED, first_replicate=5, vote_replicates=1))
-    assert trace.votes["replicate"].unique().tolist() == [5]
-    whole = simulate(replace(VOTED, replicates=6, vote_replicates=6)).votes
-    expected = whole[whole["replicate"] == 5].reset_index(drop=True)
-    pd.testing.assert_frame_equal(trace.votes, expected, check_exact=True)
