@@ -35,6 +35,12 @@ def search(tmp_path_factory):
     return Search(base=base, arms=arms, axes=AXES, lrs=(0.01, 0.02), budget=60)
 
 
+@pytest.fixture(scope="module")
+def searched(search, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("searched") / "whole"
+    return folder, run_search(search, folder)
+
+
 def test_candidates_differ_in_their_runs(search):
     titles = [c.title for c in replace(search, budget=1000).candidates()]
     assert titles[:3] == ["ttrl", "memory", "frozen"] and len(set(titles)) == len(titles)
@@ -45,12 +51,11 @@ def test_candidates_differ_in_their_runs(search):
     assert [c.title for c in search.candidates()][:3] == titles[:3]
 
 
-def test_rounds_add_replicates_and_keep_the_better_half(search, tmp_path):
-    assert search.ends == [1, 2, 3] and replace(
-        search, base=replace(search.base, replicates=5), budget=99
-    ).ends == [1, 2, 4, 5]
+def test_rounds_add_replicates_and_keep_the_better_half(search, searched):
+    five = replace(search, base=replace(search.base, replicates=5), budget=99)
+    assert search.ends == [1, 2, 3] and five.ends == [1, 2, 4, 5]
     assert search.sizes(8) == [8, 4, 3] and search.n_runs(8) == 2 * 15
-    rows = run_search(search, tmp_path / "a")
+    folder, rows = searched
     n = len(search.candidates())
     assert search.n_runs(n) == len(rows) <= 60
     assert rows.groupby("round")["candidate"].nunique().tolist() == [n, -(-n // 2), 3]
@@ -58,14 +63,12 @@ def test_rounds_add_replicates_and_keep_the_better_half(search, tmp_path):
     others = pd.Series(first.drop(["ttrl", "memory", "frozen"])).sort_values(ascending=False)
     second = set(rows[rows["round"] == 1]["candidate"])
     assert second == {"ttrl", "memory", "frozen", *others.index[: -(-n // 2) - 3]}
-    again = run_search(search, tmp_path / "a")
-    assert again.equals(rows)
+    assert run_search(search, folder).equals(rows)
     with pytest.raises(UserError, match=r"search\.budget = 59 \(was 60\)"):
-        run_search(replace(search, budget=59), tmp_path / "a")
+        run_search(replace(search, budget=59), folder)
 
 
-def test_a_stopped_search_goes_on_to_the_same_rows(search, tmp_path, monkeypatch):
-    whole = run_search(search, tmp_path / "whole")
+def test_a_stopped_search_goes_on_to_the_same_rows(search, searched, tmp_path, monkeypatch):
     calls = []
 
     def stop(*args, **options):
@@ -79,7 +82,7 @@ def test_a_stopped_search_goes_on_to_the_same_rows(search, tmp_path, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         run_search(search, tmp_path / "parts")
     monkeypatch.undo()
-    pd.testing.assert_frame_equal(run_search(search, tmp_path / "parts"), whole)
+    pd.testing.assert_frame_equal(run_search(search, tmp_path / "parts"), searched[1])
 
 
 def test_intervals_are_corrected_for_the_number_of_candidates():
@@ -99,11 +102,8 @@ def test_intervals_are_corrected_for_the_number_of_candidates():
     for table in (few, all_of_them):
         best = table.loc["best"]
         assert table.index[0] == "best" and (best["mean"], best["minimum"]) == (54.5, 53.5)
-        assert (
-            best["minus_vote"] == 3
-            and best["gain"] == 2.5
-            and best["low"] + best["high"] == pytest.approx(5)
-        )
+        assert (best["minus_vote"], best["gain"]) == (3, 2.5)
+        assert best["low"] + best["high"] == pytest.approx(5)
     width = [table.loc["best", "high"] - 2.5 for table in (few, all_of_them)]
     # One difference at 95 %, and 41 of them together.
     quantiles = [stats.t.ppf(1 - 0.025 / n, 3) for n in (1, 41)]
@@ -136,12 +136,12 @@ def test_what_cannot_be_searched_is_refused(search):
     assert Candidate("ttrl", (("guard.W", 3),)).title == "ttrl W=3"
 
 
-def test_candidates_are_judged_over_all_sets(search, tmp_path):
+def test_candidates_are_judged_over_all_sets(search, searched, tmp_path):
     other = tmp_path / "other.npz"
     write_response(other, small_response(truths=(2, 1, 0, 0, 1, 2)))
     both = replace(search, sets=(str(other),), budget=120)
     rows = run_search(both, tmp_path / "both")
-    alone = run_search(search, tmp_path / "alone")
+    _, alone = searched
     first = rows[rows["response"] == search.base.response]
     plain = first[first["candidate"] == "ttrl"].reset_index(drop=True)
     kept = alone[alone["candidate"] == "ttrl"].reset_index(drop=True)
@@ -163,11 +163,10 @@ def real(response_file, tmp_path_factory):
     """Folder with two runs of six epochs as if by the trainer: TTRL, and under a KL penalty."""
     folder = tmp_path_factory.mktemp("real")
     for name, kl_coef in (("ttrl", 0.0), ("kl", 0.3)):
-        made = TrainConfig(guard=GuardConfig.off(), kl_coef=kl_coef, **TINY)
+        made = TrainConfig(guard=GuardConfig.off(), kl_coef=kl_coef, **TINY).settled()
         shared = {"epochs": 6, "replicates": 1, "guard": GuardConfig.off(), "kl_coef": kl_coef}
         simulate(settings(response_file, **shared), folder / name, arm=arm(name))
         path = folder / name / "run.json"
-        made = made.settled()
         changes = {"world": "real", "backend": "cpu"}
         changes |= {"config": to_values(made), "roles": roles_of(made)}
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -191,9 +190,12 @@ def test_short_runs_and_penalties_are_compared_as_far_as_they_can_be(
     assert {*table[table.arm == "kl"].prediction} & {*policies} == {"measured"}
 
 
-def test_the_trainers_defaults_are_modelled():
+def test_the_trainers_defaults_are_modelled_and_a_setting_without_a_role_is_refused():
     config = TrainConfig().settled()
-    check_settings(to_values(config), roles_of(config), "real: here")
+    values, roles = to_values(config), roles_of(config)
+    check_settings(values, roles, "here")
+    with pytest.raises(UserError, match="here has shape = constant, which the measured policy"):
+        check_settings(values | {"shape": "constant"}, roles, "here")
 
 
 @pytest.mark.parametrize(
@@ -208,10 +210,3 @@ def test_a_setting_that_the_policy_lacks_is_refused(changes, message):
     config = TrainConfig(**changes)
     with pytest.raises(UserError, match=message):
         check_settings(to_values(config), roles_of(config), "here")
-
-
-def test_a_setting_that_the_trainer_noted_no_role_of_is_refused():
-    config = TrainConfig()
-    values = to_values(config) | {"shape": "constant"}
-    with pytest.raises(UserError, match="here has shape = constant, which the measured policy"):
-        check_settings(values, roles_of(config), "here")
