@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from functools import cache
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from sim.theory import (
 from sim.theory import chain as forms
 from sim.theory.chain import single_flip_share, smooth_moves, solve_lock_in
 from sim.theory.flow import plurality
-from sim.theory.tables import COLUMNS, Runs, as_text, average, draw, drawn_table, proportion
+from sim.theory.tables import COLUMNS, as_text, average, draw, drawn_table, proportion
 
 
 def _grpo_move(votes: tuple[int, ...], label: int, n_samples: int, step: float, p: float) -> float:
@@ -98,6 +97,8 @@ def test_beyond_the_barrier_nothing_is_left_to_happen():
     right, wrong = windows(process).at(0.9), windows(process).at(0.1)
     assert (right.visits, right.lost, math.isnan(right.visits_lost)) == (0.0, 0.0, True)
     assert tuple(wrong) == (0.0, 0.0, 1.0)
+    runs = draw(1e-6, process, 50)
+    assert np.all(runs.lost_R & runs.extinct_wrong_R & (runs.extinct_at_R == 0))
 
 
 GOOD = {"p0": 0.55, "step": 0.1, "n_votes": 64, "n_samples": 32}
@@ -176,20 +177,19 @@ CELLS = [
 ]
 
 
-@cache
-def _drawn(n_votes: int, n_samples: int, step: float, p0: float) -> Runs:
-    return draw(p0, Process(step, n_votes, n_samples), N_RUNS, seed=3, max_visits=600)
-
-
 def _share_error(share: float, n: int = N_RUNS) -> float:
     # Ten hits are the least for which a normal error says anything.
     return math.sqrt(max(share * (1 - share), 10 / n) / n)
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_mean_time_to_lock_in(cell: tuple[int, int, float, float]):
+def test_mean_time_to_lock_in_and_the_law_of_the_number_of_flips(
+    cell: tuple[int, int, float, float],
+):
     n_votes, n_samples, step, p0 = cell
-    near, runs = windows(Process(step, n_votes, n_samples)).at(p0), _drawn(*cell)
+    process = Process(step, n_votes, n_samples)
+    runs = draw(p0, process, N_RUNS, seed=3, max_visits=600)
+    near, law = windows(process).at(p0), flip_law(p0, process)
     assert np.all(runs.extinct_at_R >= 0)
     lost_R = runs.extinct_wrong_R
     assert abs(lost_R.mean() - near.lost) < 3 * _share_error(near.lost)
@@ -199,13 +199,6 @@ def test_mean_time_to_lock_in(cell: tuple[int, int, float, float]):
     ):
         error = drawn.std() / math.sqrt(drawn.size)
         assert abs(drawn.mean() - exact) < 3 * error + 0.002 * exact
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_law_of_the_number_of_flips(cell: tuple[int, int, float, float]):
-    n_votes, n_samples, step, p0 = cell
-    process, runs = Process(step, n_votes, n_samples), _drawn(*cell)
-    law = flip_law(p0, process)
     for table_F, ends_R in ((law.lost_F, runs.lost_R), (law.kept_F, ~runs.lost_R)):
         drawn_F = np.bincount(runs.flips_R[ends_R], minlength=3)[:3] / N_RUNS
         for drawn, exact in zip(drawn_F, table_F[:3], strict=True):
@@ -215,11 +208,6 @@ def test_law_of_the_number_of_flips(cell: tuple[int, int, float, float]):
         law.single_share, once_R.size
     )
     assert float(single_flip_share(p0, process)) == pytest.approx(law.single_share, abs=1e-6)
-
-
-def test_a_start_beyond_the_barrier_is_settled():
-    runs = draw(1e-6, Process(0.1, 64, 32), 50)
-    assert np.all(runs.lost_R & runs.extinct_wrong_R & (runs.extinct_at_R == 0))
 
 
 def test_intervals():
