@@ -1,6 +1,7 @@
 """Short hand-written histories: one guard, all of its problems in every batch."""
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -29,14 +30,13 @@ class Play:
         self.state = self.guard.init(n_problems)
         self.problems = np.arange(n_problems)
 
-    def prime(self, votes: Votes, **draws: object) -> None:
-        self.state = self.guard.prime(self.state, votes, chance(votes.counts.shape[:-1], **draws))
+    def prime(self, votes: Votes, scores: Any = None) -> None:
+        self.state = self.guard.prime(self.state, votes, chance(votes.counts.shape[:-1]), scores)
 
-    def see(self, votes: Votes, **draws: object) -> Decision:
+    def see(self, votes: Votes, scores: Any = None, **draws: object) -> Decision:
         """One visit of all problems."""
-        rows, decision = self.guard.step(
-            self.state.take(self.problems), votes, chance(votes.counts.shape[:-1], **draws)
-        )
+        given = votes, chance(votes.counts.shape[:-1], **draws), scores
+        rows, decision = self.guard.step(self.state.take(self.problems), *given)
         self.state = self.state.put(self.problems, rows)
         return decision
 

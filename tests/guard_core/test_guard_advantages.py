@@ -119,15 +119,6 @@ def test_epsilon_cancels_with_standardisation_and_not_without(scale: str):
         np.testing.assert_allclose(ratio * small, large, rtol=3e-4)
 
 
-def test_without_a_candidate_the_factor_on_the_majority_stays():
-    answers = [[0] * 16 + [-1] * 16]
-    plain = net_advantages(answers, GuardConfig.off())
-    np.testing.assert_allclose(net_advantages(answers, ALERT), 0.7 * plain, rtol=1e-15)
-    np.testing.assert_allclose(
-        net_advantages(answers, ALERT.set(empty_minority="plain")), plain, rtol=1e-15
-    )
-
-
 def test_bonus_of_the_release():
     """16 for the label, 10 and 6 for two candidates: means in closed form."""
     answers = [0] * 16 + [1] * 10 + [2] * 6 + [-1] * 8

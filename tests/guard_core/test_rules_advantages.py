@@ -1,11 +1,12 @@
 """From scores to labels and from rewards to streams."""
 
 from dataclasses import replace
+from itertools import cycle, product
 
 import numpy as np
 import pytest
 from guard_histories import checked, configs
-from guard_plays import as_votes, chance
+from guard_plays import Play, as_votes, chance
 from hypothesis import given
 from hypothesis import strategies as st
 from rule_sights import Sight, by_hand, labels, sights
@@ -66,74 +67,17 @@ def test_plain_ttrl_is_equal_to_the_bit(shown: Sight, config: GuardConfig, seed:
 @given(shown=sights(), config=configs(), seed=st.integers(0, 999))
 def test_closed_form_and_standardised_rewards_agree(shown, config, seed):
     """Of a problem's group, of the batch, of nothing; with every way to weight, skip and mix."""
-    seen = shown.seen()
-    for rule in LABELLED:
-        decision = decided(shown, config, rule, seed)
-        closed = response_streams(rule, seen, decision, config)
-        general = response_streams(ByResponse(), seen, decision, config)
+    seen, ways = shown.seen(), cycle(product(["batch", "group", "none"], ["drop", "mask"]))
+    for rule, (scale, skip_by) in zip(LABELLED, ways, strict=False):
+        own = config.set(advantage_scale=scale, skip_by=skip_by)
+        decision = decided(shown, own, rule, seed)
+        skip = np.random.default_rng(seed).random(decision.skip.shape) < 0.4
+        decision = replace(decision, skip=skip)
+        closed = response_streams(rule, seen, decision, own)
+        general = response_streams(ByResponse(), seen, decision, own)
         for one, two in zip(closed, general, strict=True):
             # The floor of 1e-6 under a tiny std amplifies nothing: rewards are 0 or one weight.
             np.testing.assert_allclose(two, one, rtol=1e-12, atol=1e-12)
-
-
-def paying(rewards: list[list[float]], config: GuardConfig = OFF, **changes) -> np.ndarray:
-    """Majority stream of responses with these rewards."""
-    answers = [[0] * len(rewards[0])] * len(rewards)
-    seen = by_hand(answers, len(rewards[0]), 1, certainty=rewards)
-    decision = replace(decided(seen, config, Certain()), **changes)
-    return response_streams(Certain(), seen, decision, config)[0]
-
-
-def test_rewards_are_standardised_over_the_batch():
-    # Centred within the groups: -1, 1 and -3, 3. All rewards 0, 2, 1, 7 have the mean 2.5 and
-    # squares 6.25 + .25 + 2.25 + 20.25 = 29 over 3.
-    config = OFF.set(advantage_scale="batch")
-    rewards = [[0.0, 2.0], [1.0, 7.0]]
-    want = np.array([[-1, 1], [-3, 3]]) / (np.sqrt(29 / 3) + 1e-6)
-    np.testing.assert_allclose(paying(rewards, config), want, rtol=1e-14)
-    # A dropped problem leaves the deviation: 0, 2 have squares 2 over 1.
-    skip = np.array([False, True])
-    want = np.array([[-1, 1], [0, 0]]) / (np.sqrt(2) + 1e-6)
-    np.testing.assert_allclose(paying(rewards, config, skip=skip), want, rtol=1e-14)
-
-
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
-def test_equal_rewards_give_exactly_nothing(scale):
-    """A tenth is no binary number, and neither is the mean of many of them."""
-    config = OFF.set(advantage_scale=scale)
-    for K in range(1, 12):
-        assert (paying([[0.1] * K, [-1 / 3] * K], config) == 0).all()
-    seen = by_hand([[0, 0, 0, 1, 2, 2, 2]], 3, 3)
-    soft = response_streams(make_rule("srt_soft"), seen, decided(seen, config, Certain()), config)
-    assert soft[0].tolist() == [[0, 0, 0]]
-
-
-def test_weights_stand_where_the_guard_puts_them():
-    rewards = [[0.0, 4.0]]
-    weight = np.array([0.5])
-    plain = OFF.set(advantage_scale="none")
-    assert paying(rewards, plain, weight=weight).tolist() == [[-2, 2]]
-    for where in ("advantage", "reward"):
-        config = plain.set(weight_on=where)
-        assert paying(rewards, config, weight=weight).tolist() == [[-1, 1]]
-    assert paying(rewards, plain, skip=np.array([True])).tolist() == [[0, 0]]
-
-
-def test_the_bonus_lands_on_the_candidates():
-    # Rewards 0, 4 in three of four responses: centred -3, 1, 1, 1, mean size 1.5, beta .2.
-    # The two candidates' 1 and 3 votes share .3 as .075 and .225; unparseable ones get 5 % of half.
-    config = OFF.set(mps=True, mix="bonus", advantage_scale="none")
-    seen = by_hand([[1, 2, -1, 0]], 4, 3, certainty=[[0.0, 4.0, 4.0, 4.0]])
-    decision = replace(
-        decided(seen, config, Certain()),
-        beta=np.array([0.2]),
-        minority=np.array([[False, True, True]]),
-        candidate_votes=np.array([[9, 1, 3]]),
-    )
-    majority, minority = response_streams(Certain(), seen, decision, config)
-    want = [[-3 + 0.075, 1 + 0.225, 1 + 0.3 * 0.05 / 2, 1]]
-    np.testing.assert_allclose(majority, want, rtol=1e-12)
-    assert minority.tolist() == [[0, 0, 0, 0]]
 
 
 def test_supervised_problems_are_not_standardised():
@@ -177,63 +121,49 @@ def test_a_problem_that_a_rule_leaves_out_leaves_the_batch():
     assert (kept.weight.tolist(), kept.drop.tolist()) == ([0.5, 0.5], [False, False])
 
 
-OFF = GuardConfig.off()
 MEMORY = OFF.set(label_from="memory")
 
 
-def play(config, *visits, prime=None):
-    """Visits of the same problems, each with votes and scores."""
-    guard, decisions = Guard(config), []
-    state = guard.init(visits[0][0].counts.shape[0])
-    if prime:
-        votes, scores = prime
-        state = guard.prime(state, votes, chance(votes.counts.shape[:-1]), np.array(scores))
-    for votes, scores in visits:
-        draws = chance(votes.counts.shape[:-1])
-        state, decision = guard.step(state, votes, draws, np.array(scores))
-        decisions.append(decision)
-    return state, decisions
-
-
 def test_the_label_has_most_scores_and_its_share_of_the_votes():
-    _, (decision,) = play(OFF, (as_votes([[5, 3, 0]], 10), [[0.1, 0.2, 0.0]]))
+    decision = Play(OFF, 1).see(as_votes([[5, 3, 0]], 10), [[0.1, 0.2, 0.0]])
     assert decision.label.tolist() == [1]
     assert decision.match_rate.tolist() == [0.3]
     # An answer that nobody gave can have scores, as from a second vote set: its share is 0.
-    _, (decision,) = play(OFF, (as_votes([[5, 3, 0]], 10), [[1.0, 2.0, 9.0]]))
+    decision = Play(OFF, 1).see(as_votes([[5, 3, 0]], 10), [[1.0, 2.0, 9.0]])
     assert (decision.label.tolist(), decision.match_rate.tolist()) == ([2], [0])
 
 
 def test_the_label_stays_where_no_score_is_positive():
-    first = (as_votes([[1, 4]], 8), [[0.0, 1.0]])
-    silent = (as_votes([[6, 1]], 8), [[0.0, 0.0]])
-    _, (_, decision) = play(OFF, first, silent)
+    silent = as_votes([[6, 1]], 8), [[0.0, 0.0]]
+    play = Play(OFF, 1)
+    play.see(as_votes([[1, 4]], 8), [[0.0, 1.0]])
+    decision = play.see(*silent)
     assert (decision.label.tolist(), decision.flipped.tolist()) == ([1], [False])
     assert (decision.match_rate.tolist(), decision.tied.tolist()) == ([1 / 8], [False])
-    _, (decision,) = play(OFF, silent)
+    decision = Play(OFF, 1).see(*silent)
     assert decision.label.tolist() == [-1]
     assert decision.match_rate.tolist() == [0]
 
 
-def test_a_memory_sums_scores_and_not_votes():
-    one = (as_votes([[5, 3]], 8), [[0.5, 2.0]])
-    two = (as_votes([[7, 1]], 8), [[1.0, 0.0]])
-    state, (first, second) = play(MEMORY, one, two)
-    assert state.memory.tolist() == [[1.5, 2.0]]
-    assert (first.label.tolist(), second.label.tolist()) == ([1], [1])
-    assert second.match_rate.tolist() == [1 / 8]
+@pytest.mark.parametrize(
+    ("discount", "memory", "label"),
     # A quarter of the first visit's 2.0 is less than the 1 + .125 of the other answer.
-    state, (_, second) = play(MEMORY.set(discount=0.25), one, two)
-    assert state.memory.tolist() == [[1.125, 0.5]]
-    assert (second.label.tolist(), second.flipped.tolist()) == ([0], [True])
+    [(1.0, [1.5, 2.0], 1), (0.25, [1.125, 0.5], 0)],
+)
+def test_a_memory_sums_scores_and_not_votes(discount, memory, label):
+    play = Play(MEMORY.set(discount=discount), 1)
+    assert play.see(as_votes([[5, 3]], 8), [[0.5, 2.0]]).label.tolist() == [1]
+    decision = play.see(as_votes([[7, 1]], 8), [[1.0, 0.0]])
+    assert play.state.memory.tolist() == [memory]
+    assert (decision.label.tolist(), decision.flipped.tolist()) == ([label], [label == 0])
+    assert decision.match_rate.tolist() == [[7 / 8, 1 / 8][label]]
 
 
 def test_scores_before_training_set_label_and_memory():
-    prime = (as_votes([[5, 3]], 8), [[0.0, 3.0]])
-    visit = (as_votes([[8, 0]], 8), [[2.0, 0.0]])
-    state, (decision,) = play(MEMORY, visit, prime=prime)
-    assert (state.memory.tolist(), decision.label.tolist()) == ([[2, 3]], [1])
+    play, frozen = Play(MEMORY, 1), Play(OFF.set(label_from="frozen"), 1)
+    for own in (play, frozen):
+        own.prime(as_votes([[5, 3]], 8), [[0.0, 3.0]])
+    decision, kept = (own.see(as_votes([[8, 0]], 8), [[2.0, 0.0]]) for own in (play, frozen))
+    assert (play.state.memory.tolist(), decision.label.tolist()) == ([[2, 3]], [1])
     assert decision.visits.tolist() == [1]
-    frozen = OFF.set(label_from="frozen")
-    _, (decision,) = play(frozen, visit, prime=prime)
-    assert (decision.label.tolist(), decision.match_rate.tolist()) == ([1], [0])
+    assert (kept.label.tolist(), kept.match_rate.tolist()) == ([1], [0])
