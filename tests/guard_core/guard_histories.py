@@ -199,6 +199,22 @@ def streams(answers, votes, decision, config):
     return named
 
 
+def same_walks(one: tuple[list[Walked], GuardState], two: tuple[list[Walked], GuardState]) -> None:
+    """All decisions, streams and the last state have the same bits."""
+    for (decision, made), (other, others) in zip(one[0], two[0], strict=True):
+        same(decision, other)
+        same(made, others)
+    same(arrays(one[1]), arrays(two[1]))
+
+
+def same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        assert isinstance(two[name], np.ndarray), name
+        assert (value.dtype, value.shape) == (two[name].dtype, two[name].shape), name
+        assert value.tobytes() == two[name].tobytes(), f"{name}: also signs of zero count"
+
+
 def arrays(record: Decision | GuardState) -> dict[str, np.ndarray]:
     """A record's fields as copies in NumPy."""
     return {f.name: np.asarray(getattr(record, f.name)).copy() for f in fields(record)}

@@ -84,7 +84,6 @@ def test_settings_come_from_tables_and_from_short_names():
     tables = {"labels": {"tie_break": "first"}, "mps": False, "brake": {"brake": 0.5}, "frs": {}}
     assert GuardConfig.from_dict(tables) == config
     assert GuardConfig.from_dict({"tie_break": "first", "mps": False, "brake": 0.5}) == config
-    assert GuardConfig.from_dict(config.flat()) == config
     assert config.to_dict()["mps"] is False and config.to_dict()["frs"]["l1"] == 0.5
 
 

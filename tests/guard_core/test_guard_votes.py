@@ -5,7 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from guard_histories import History, arrays, checked, configs, vote_histories, walk
+from guard_histories import (
+    History,
+    arrays,
+    checked,
+    configs,
+    same,
+    same_walks,
+    vote_histories,
+    walk,
+)
 from hypothesis import given
 
 from guard_core import Draws, Guard, GuardConfig, Votes, group_advantages
@@ -72,20 +81,7 @@ def test_a_guard_needs_problems(n_problems: int):
 @checked(20)
 @given(history=vote_histories(max_visits=8), config=configs())
 def test_tensors_go_in_and_the_same_bits_come_out(history: History, config: GuardConfig):
-    (base, last), (other, other_last) = (
-        walk(history, config, asarray) for asarray in (np.array, torch.tensor)
-    )
-    same(arrays(last), arrays(other_last))
-    for one, two in zip(base, other, strict=True):
-        same(one.decision, two.decision)
-        same(one.streams, two.streams)
-
-
-def same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
-    assert one.keys() == two.keys()
-    for name, value in one.items():
-        assert isinstance(two[name], np.ndarray) and value.dtype == two[name].dtype, name
-        assert value.tobytes() == two[name].tobytes(), f"{name}: signs of zero differ"
+    same_walks(*(walk(history, config, asarray) for asarray in (np.array, torch.tensor)))
 
 
 def test_rows_are_a_copy_so_that_a_step_can_be_thrown_away():

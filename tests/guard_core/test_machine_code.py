@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from guard_histories import arrays, checked, configs, vote_histories, walk
+from guard_histories import arrays, checked, configs, same, same_walks, vote_histories, walk
 from hypothesis import given
 
 from guard_core import Draws, Guard, GuardConfig, Votes, machine_code
@@ -14,24 +14,10 @@ from guard_core import Draws, Guard, GuardConfig, Votes, machine_code
 @checked(40)
 @given(history=vote_histories(max_visits=8), config=configs())
 def test_states_decisions_and_streams_have_the_bits_of_plain_python(history, config):
-    (plain, last), (compiled, compiled_last) = walk(history, config), compiled_walk(history, config)
-    same(arrays(last), arrays(compiled_last))
-    for one, two in zip(plain, compiled, strict=True):
-        same(one.decision, two.decision)
-        same(one.streams, two.streams)
-
-
-def compiled_walk(history, config):
+    plain = walk(history, config)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine_code, "COMPILED_FROM", 1)
-        return walk(history, config)
-
-
-def same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
-    assert one.keys() == two.keys()
-    for name, value in one.items():
-        assert (value.dtype, value.shape) == (two[name].dtype, two[name].shape), name
-        assert value.tobytes() == two[name].tobytes(), name
+        same_walks(plain, walk(history, config))
 
 
 def large_step(monkeypatch, hidden: bool):
