@@ -15,7 +15,7 @@ from tiny_runs import Stopped, stop_at
 
 from lab.base.errors import UserError
 from lab.trace.manifest import Manifest
-from lab.trace.trace import MemoryRun, load
+from lab.trace.trace import MemoryRun, Trace, load
 from real import TrainConfig, resume, train
 from real.__main__ import main
 from real.record.journal import Journal
@@ -50,37 +50,38 @@ class Fake(ModuleType):
         return [(step, values[name]) for step, values in self.logged if name in values]
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
-    made = Fake("wandb")
-    monkeypatch.setitem(sys.modules, "wandb", made)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    return made
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Fake, Path]:
+    """A run with all loggers there are, which was stopped in its third batch of four."""
+    fake, folder = Fake("wandb"), tmp_path_factory.mktemp("resumed") / "run"
+    has_tensorboard = importlib.util.find_spec("tensorboard") is not None
+    log: Any = ("wandb", "tensorboard") if has_tensorboard else ("wandb",)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "wandb", fake)
+        patch.delenv("WANDB_MODE", raising=False)
+        with pytest.raises(Stopped):
+            train(replace(SMALL, log=log), folder, progress=stop_at(0.75))
+        assert fake.closed == 1
+        return resume(folder, progress=False), fake, folder
 
 
-def test_they_get_the_numbers_of_the_trace(fake: Fake, tmp_path: Path):
-    trace = train(replace(SMALL, log=("wandb",)), tmp_path / "run", progress=False)
-    steps = fake.scalars("train/update_norm")
-    assert steps == list(zip(trace.steps["step"], trace.steps["update_norm"], strict=True))
-    evals = fake.scalars("eval/pass_at_1")
-    assert evals == list(zip(trace.evals["step"], trace.evals["pass_at_1"], strict=True))
+def test_they_get_the_numbers_of_the_trace(resumed: tuple[Trace, Fake, Path]):
+    trace, fake, folder = resumed
+    for kind, column, known in (
+        ("train", "update_norm", trace.steps),
+        ("eval", "pass_at_1", trace.evals),
+    ):
+        logged = dict(fake.scalars(f"{kind}/{column}"))
+        assert logged == dict(zip(known["step"], known[column], strict=True))
+    assert [step for step, _ in fake.scalars("train/loss")] == [1, 2, 3, 3, 4]
     rates = trace.visits.groupby("step")["match_rate"].mean()
     votes = dict(fake.scalars("votes/match_rate"))
     np.testing.assert_allclose([votes[step] for step in rates.index], rates)
     assert not any("problem" in name.split("/") for _, values in fake.logged for name in values)
-    assert fake.closed == 1 and len(fake.started) == 1
-    assert fake.started[0]["config"]["n_votes"] == 8
-    assert fake.started[0]["mode"] == "offline" and fake.started[0]["dir"] == str(tmp_path / "run")
-
-
-def test_a_resumed_run_goes_on_in_the_same_place(fake: Fake, tmp_path: Path):
-    with pytest.raises(Stopped):
-        train(replace(SMALL, log=("wandb",)), tmp_path / "run", progress=stop_at(0.75))
-    assert fake.closed == 1
-    resume(tmp_path / "run", progress=False)
     first, second = fake.started
+    assert fake.closed == 2 and first["config"]["n_votes"] == 8
+    assert first["mode"] == "offline" and first["dir"] == str(folder)
     assert first["id"] == second["id"] and second["resume"] == "allow"
-    assert [step for step, _ in fake.scalars("train/loss")] == [1, 2, 3, 3, 4]
 
 
 def test_a_missing_library_is_told_before_anything_is_made(
@@ -132,15 +133,12 @@ def test_a_logger_that_fails_is_left_out_and_the_others_go_on(capsys: pytest.Cap
     assert broken.calls == 2 and sound.calls == -1
 
 
-def test_tensorboard_writes_real_event_files(tmp_path: Path):
+def test_tensorboard_writes_real_event_files(resumed: tuple[Trace, Fake, Path]):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    config = replace(SMALL, log=("tensorboard",))
-    with pytest.raises(Stopped):
-        train(config, tmp_path / "run", progress=stop_at(0.75))
-    trace = resume(tmp_path / "run", progress=False)
-    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"), {"scalars": 0})
+    trace, _, folder = resumed
+    events = EventAccumulator(str(folder / "tensorboard"), {"scalars": 0})
     events.Reload()
     columns = ("train/update_norm", "train/seconds_update", "eval/pass_at_1")
     for name, table in zip(columns, (trace.steps, trace.steps, trace.evals), strict=True):
@@ -150,4 +148,4 @@ def test_tensorboard_writes_real_event_files(tmp_path: Path):
         np.testing.assert_allclose([e.value for e in found], table[column], rtol=1e-6)
     shown = events.Tensors("config/text_summary")
     assert len(shown) == 1 and "n_votes" in shown[0].tensor_proto.string_val[0].decode()
-    assert load(tmp_path / "run").run.status == "finished"
+    assert load(folder).run.status == "finished"
