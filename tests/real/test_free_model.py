@@ -80,13 +80,10 @@ def config_with(**changes: Any) -> Callable[[Path], object]:
     return spoil
 
 
-def index_with(name: object) -> Callable[[Path], object]:
-    def spoil(folder: Path) -> None:
-        (folder / "model.safetensors").unlink()
-        index = json.dumps({"metadata": {}, "weight_map": {"weight": name}})
-        (folder / "model.safetensors.index.json").write_text(index)
-
-    return spoil
+def index_with_a_way_out(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    index = json.dumps({"metadata": {}, "weight_map": {"weight": "../../../etc/passwd"}})
+    (folder / "model.safetensors.index.json").write_text(index)
 
 
 def weight_named(*names: str) -> Callable[[Path], object]:
@@ -103,15 +100,12 @@ def weight_named(*names: str) -> Callable[[Path], object]:
     [
         (lambda f: (f / "model.safetensors").unlink(), "could not be loaded"),
         (file_with("model.safetensors", "no"), "could not be loaded"),
-        (file_with("config.json", "{"), "could not be loaded"),
         (file_with("tokenizer.json", '{"model": {"type": "no"}}'), "loaded"),
         (file_with("generation_config.json", "[]"), "could not be loaded"),
         (file_with("generation_config.json", '{"eos_token_id": 1000000}'), "1000000: no token of"),
         (config_with(num_attention_heads=0), "could not be loaded"),
-        (config_with(model_type="no"), "could not be loaded"),
         (config_with(vocab_size=50), "weights have another shape than config.json says"),
-        (index_with("../../../etc/passwd"), "could not be loaded"),
-        (index_with("gone.safetensors"), "could not be loaded"),
+        (index_with_a_way_out, "could not be loaded"),
         (weight_named("model.layers.1.mlp.up_proj.weight"), "layers.1.mlp.up_proj.weight for one"),
         (weight_named("model.layers.0.self_attn.q_proj.bias"), "1 weights are none of the model"),
         (weight_named("model.layers.0.self_attn.q_norm.weight"), "q_norm.weight for one"),
@@ -121,9 +115,10 @@ def weight_named(*names: str) -> Callable[[Path], object]:
         (lambda f: (f / "config.json").unlink(), "lacks config.json"),
         (file_with("adapter_config.json", "{}"), "holds adapters; give .* has them merged"),
         (lambda f: [p.unlink() for p in f.glob("tokenizer*")], "tokenizer"),
+        (lambda f: save_model(f, spare=-5), "the tokenizer has 103 tokens, the model 98"),
     ],
 )
-def test_incomplete_model_folder_is_named(
+def test_a_folder_that_holds_no_whole_model_is_named(
     tmp_path: Path, spoil: Callable[[Path], object], message: str
 ):
     folder = save_model(tmp_path / "model")
@@ -138,12 +133,6 @@ def test_weights_beside_those_of_the_model_are_left(tmp_path: Path):
     name = "model.layers.0.self_attn"
     weight_named("v_head.summary.weight", "mtp.0.bias", f"{name}.inv_freq", f"{name}.bias")(folder)
     load_policy(folder, "cpu")
-
-
-def test_foreign_tokenizer_is_refused(tmp_path: Path):
-    folder = save_model(tmp_path / "model", spare=-5)
-    with pytest.raises(UserError, match="the tokenizer has 103 tokens, the model 98"):
-        load_policy(folder, "cpu")
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs the system's memory map")
@@ -200,9 +189,8 @@ WORDS = ["--n-votes", "8", "--n-samples", "4", "--epochs", "1", "--max-response-
 @pytest.fixture
 def own(tmp_path: Path) -> str:
     """A file of eight last-digit sums."""
-    rows = [{"prompt": p.prompt, "answer": p.answer} for p in problems(8, 3)]
-    (tmp_path / "own.json").write_text(json.dumps(rows))
-    return str(tmp_path / "own.json")
+    sums = problems(8, 3)
+    return write_problems(tmp_path, [p.prompt for p in sums], [p.answer for p in sums])
 
 
 def test_a_comparison_whose_model_gives_no_answers_is_refused_once(
