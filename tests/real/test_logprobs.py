@@ -125,21 +125,18 @@ def test_chunks_hold_an_eighth_of_the_memory(softcap: float | None):
     hidden = torch.randn(n_tokens, width, generator=g, requires_grad=True)
     targets = torch.randint(0, vocabulary, (n_tokens,), generator=g)
 
-    def peak(chunk_elements: int) -> tuple[int, Tensor, Tensor]:
+    def peak(chunk_elements: int) -> int:
         linear.zero_grad()
         hidden.grad = None
         with LiveTensors() as live:
             head = Head(linear, softcap=softcap)
             scores = head_scores(head, hidden, targets, 0.6, chunk_elements=chunk_elements)
             (scores.logprobs_n * torch.linspace(-1, 1, n_tokens)).sum().backward()
-        assert hidden.grad is not None and linear.weight.grad is not None
-        return live.peak, hidden.grad, linear.weight.grad
+        return live.peak
 
     whole, chunked = peak(n_tokens * vocabulary), peak(CHUNK_ELEMENTS // 64)
-    assert whole[0] > 2 * n_tokens * vocabulary * 4
-    assert chunked[0] <= whole[0] / 8
-    for one, other in zip(whole[1:], chunked[1:], strict=True):
-        assert (one - other).norm() / one.norm() < 1e-5
+    assert whole > 2 * n_tokens * vocabulary * 4
+    assert chunked <= whole / 8
 
 
 @pytest.mark.parametrize("chunk_elements", [2**20, 7 * VOCABULARY])
@@ -208,17 +205,14 @@ def test_checkpointed_layers_run_twice_without_dropout_and_sampling_keeps_its_ca
     assert cached.get_seq_length() == len(PROMPT)
 
 
-VOCABULARY_WIDE_HEAD = 40
-
-
 def draws(bias: bool) -> tuple[Tensor, Any, Tensor]:
     """Hidden states and a head in bfloat16 with logits of about 16, and target tokens."""
     g = torch.Generator().manual_seed(0)
-    head = torch.nn.Linear(64, VOCABULARY_WIDE_HEAD, bias=bias)
+    head = torch.nn.Linear(64, VOCABULARY, bias=bias)
     with torch.no_grad():
-        head.weight.copy_(2 * torch.randn(VOCABULARY_WIDE_HEAD, 64, generator=g))
+        head.weight.copy_(2 * torch.randn(VOCABULARY, 64, generator=g))
     hidden = torch.randn(300, 64, generator=g).bfloat16()
-    return hidden, head.bfloat16(), torch.randint(0, VOCABULARY_WIDE_HEAD, (300,), generator=g)
+    return hidden, head.bfloat16(), torch.randint(0, VOCABULARY, (300,), generator=g)
 
 
 def widened(head: Any) -> Any:
@@ -274,8 +268,18 @@ def test_compiled_layers_give_the_same_gradient_and_decode_as_they_are(backend, 
     assert torch.equal(*drawn)
 
 
-def test_logits_follow_weights_that_change():
-    """By an optimizer, and by FSDP2, which fills weights without moving their version counter."""
+def test_logits_follow_weights_that_change(monkeypatch: pytest.MonkeyPatch):
+    """By an optimizer, and by FSDP2, which fills weights without moving their version counter.
+
+    A head that is constant meanwhile widens its weights once, others at no time.
+    """
+    used: list[Tensor] = []
+
+    def noting(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        used.append(weight)
+        return wide_product(hidden, weight, bias)
+
+    monkeypatch.setattr("real.model.policy.wide_product", noting)
     hidden, head, _ = draws(bias=False)
     wide = widened(head)
     before = wide(hidden)
@@ -285,32 +289,18 @@ def test_logits_follow_weights_that_change():
         wide.weight.detach().mul_(2)
     torch.testing.assert_close(wide(hidden), 4 * before, rtol=0, atol=0)
     for factor in (4, 8):
+        used.clear()
         with torch.no_grad(), WideHead.constant(wide):
             for _ in range(2):
                 torch.testing.assert_close(wide(hidden), factor * before, rtol=0, atol=0)
+        assert used[0] is used[1] and used[0].dtype == torch.float32
         wide.weight.detach().mul_(2)
-
-
-def test_a_constant_head_widens_its_weights_once(monkeypatch: pytest.MonkeyPatch):
-    hidden, head, _ = draws(bias=False)
-    wide = widened(head)
-    used: list[Tensor] = []
-
-    def noting(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        used.append(weight)
-        return wide_product(hidden, weight, bias)
-
-    monkeypatch.setattr("real.model.policy.wide_product", noting)
-    with torch.no_grad(), WideHead.constant(wide):
-        for _ in range(2):
-            wide(hidden)
     wide(hidden)
-    assert used[0] is used[1] and used[0].dtype == torch.float32
     assert used[2].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("chunk", [2**20, 16 * VOCABULARY_WIDE_HEAD])
+@pytest.mark.parametrize("chunk", [2**20, 16 * VOCABULARY])
 def test_log_probs_are_those_of_double_precision(bias: bool, chunk: int) -> None:
     hidden, head, targets = draws(bias)
     exact = scored(copy.deepcopy(head).double(), hidden.double(), targets, chunk)
