@@ -33,13 +33,8 @@ def names(parts: list[list[Group]]) -> list[list[int]]:
     return [[int(group.prompt_L) for group in part] for part in parts]
 
 
-def refill(most: int = 3, size: int = 4, mini: int = 2) -> DynamicSampler:
-    sizes = {"max_num_gen_batches": most, "batch_size": size, "mini_batch": mini}
-    return DynamicSampler(replace(CONFIG, **sizes))
-
-
 def test_groups_wait_until_a_batch_is_full_and_surplus_ones_are_let_go():
-    made = refill()
+    made = DynamicSampler(CONFIG)
     first = [group(0), group(1, silent=True), group(2, dropped=True), group(3)]
     assert names(made.mini_batches(first, [], False)) == [[], []] and made.waits
     assert made.columns == {"n_gen_batches": 0, "n_trained": 0}
@@ -51,7 +46,7 @@ def test_groups_wait_until_a_batch_is_full_and_surplus_ones_are_let_go():
 
 @pytest.mark.parametrize("last", [False, True])
 def test_at_the_limit_and_at_the_end_what_is_there_trains(last):
-    made = refill(most=2 if not last else 9)
+    made = DynamicSampler(replace(CONFIG, max_num_gen_batches=9 if last else 2))
     few = [group(0), *(group(n, silent=True) for n in (1, 2, 3))]
     assert names(made.mini_batches(few, [], False)) == [[], []]
     assert names(made.mini_batches(few, [], last)) == [[], [0, 0]]
@@ -59,14 +54,14 @@ def test_at_the_limit_and_at_the_end_what_is_there_trains(last):
 
 
 def test_a_short_batch_trains_as_many_problems_as_it_has():
-    made, short = refill(), [group(4), group(5)]
+    made, short = DynamicSampler(CONFIG), [group(4), group(5)]
     made.mini_batches([*map(group, range(3)), group(3, silent=True)], [], False)
     assert names(made.mini_batches(short, [], False)) == [[]] and made.waits
     assert names(made.mini_batches(short, [], True)) == [[0, 1]]
 
 
 def test_extra_groups_go_with_their_problem():
-    made = refill(mini=1)
+    made = DynamicSampler(replace(CONFIG, mini_batch=1))
     mine = [group(0), group(1, silent=True), group(2, silent=True), group(3)]
     more = [[group(10)], [group(11)], [], []]
     made.mini_batches(mine, more, False)
