@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Split
+from tokenizers import AddedToken, Regex, Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE, WordLevel
+from tokenizers.pre_tokenizers import ByteLevel, Split
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -36,6 +37,25 @@ def make_tokenizer(chat_template: str | None = None, **options: Any) -> PreTrain
         eos_token="<eos>",
         chat_template=chat_template,
         **options,
+    )
+
+
+def byte_level(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer of these tokens, spelled as byte-level vocabularies do."""
+    backend = Tokenizer(BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=[]))
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = ByteLevelDecoder()
+    return with_ends(backend)
+
+
+def with_ends(backend: Tokenizer) -> PreTrainedTokenizerFast:
+    """With <pad> and <eos>, and no blank of a text taken away."""
+    backend.add_special_tokens([AddedToken("<pad>"), AddedToken("<eos>")])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        clean_up_tokenization_spaces=False,
     )
 
 

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer
+from small_models import byte_level, with_ends
+from tokenizers import Tokenizer
 from tokenizers.decoders import ByteFallback, Fuse, Metaspace, Sequence, Strip
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
-from transformers import PreTrainedTokenizerFast
 
 from real.engines.rollouts import Rollouts
 from real.vote.observe import step_logprobs, steps_of, token_texts
@@ -24,27 +22,12 @@ BYTES = ["<pad>", "<eos>", "a", "b", ".", "Ċ", "ĊĊ", ".ĊĊ", "Ġ", "Ã", "©
 PIECES = ["<pad>", "<eos>", "a", "b", ".", "<0x0A>", "▁a", "▁b", "▁", "<0xC3>", "<0xA9>"]
 
 
-def byte_level() -> Any:
-    backend = Tokenizer(BPE(vocab={t: i for i, t in enumerate(BYTES)}, merges=[]))
-    backend.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = ByteLevelDecoder()
-    return wrapped(backend)
-
-
 def pieces() -> Any:
     """As Llama 2 has it: spaces in front of words, line feeds as bytes."""
     vocab = {t: i for i, t in enumerate(PIECES)}
     backend = Tokenizer(BPE(vocab=vocab, merges=[], byte_fallback=True))
     backend.decoder = Sequence([ByteFallback(), Metaspace(), Fuse(), Strip(" ", 1, 0)])
-    return wrapped(backend)
-
-
-def wrapped(backend: Any) -> Any:
-    backend.add_special_tokens([AddedToken("<pad>"), AddedToken("<eos>")])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", eos_token="<eos>",
-        clean_up_tokenization_spaces=False,
-    )  # fmt: skip
+    return with_ends(backend)
 
 
 def rollouts_of(rows: list[list[int]], logprobs: list[list[float]]) -> Rollouts:
@@ -76,7 +59,7 @@ def rollouts_of(rows: list[list[int]], logprobs: list[list[float]]) -> Rollouts:
     ],
 )
 def test_steps_of_tokens(tokens, expected):
-    tokenizer, names = (pieces(), PIECES) if "<0x0A>" in tokens else (byte_level(), BYTES)
+    tokenizer, names = (pieces(), PIECES) if "<0x0A>" in tokens else (byte_level(BYTES), BYTES)
     ids = [names.index(token) for token in tokens]
     text_of = token_texts(tokenizer, set(ids))
     assert steps_of([text_of[i] for i in ids]).tolist() == expected
@@ -92,7 +75,7 @@ def test_mean_over_steps_of_the_mean_over_tokens():
         [nan, -float("inf"), -4.0],  # the first step has nothing
         [nan, nan],
     ]
-    found = step_logprobs(rollouts_of(rows, logprobs), byte_level())
+    found = step_logprobs(rollouts_of(rows, logprobs), byte_level(BYTES))
     assert found.shape == (1, 5) and found.dtype == np.float64
     np.testing.assert_allclose(found[0], [-4.0, -3.0, -2.5, -4.0, nan])
 

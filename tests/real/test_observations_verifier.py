@@ -9,11 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE
+from small_models import byte_level
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import PreTrainedTokenizerFast
 
 from guard_core import Draws, Guard, GuardConfig, Votes
 from guard_core.rules import Observations, make_rule
@@ -55,11 +52,7 @@ def test_verdicts_are_read_from_the_last_box(text, verdict):
 @pytest.fixture(scope="module")
 def letters() -> Any:
     """A tokenizer of bytes."""
-    vocab = {text: place for place, text in enumerate(["<eos>", *sorted(ByteLevel.alphabet())])}
-    backend = Tokenizer(BPE(vocab=vocab, merges=[]))
-    backend.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = ByteLevelDecoder()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
+    return byte_level(["<eos>", "<pad>", *sorted(ByteLevel.alphabet())])
 
 
 class Answering:
