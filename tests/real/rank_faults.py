@@ -74,7 +74,6 @@ PHASES = {
     "update": "real.update.optimizer:PolicyOptimizer.step",
     "evaluation": "real.record.evaluation:evaluate",
     "checkpoint": "real.record.checkpoint:Checkpoints.save",
-    "save": "real.trainer:save_model",
     "trial": "real.trial:load_policy",
 }
 

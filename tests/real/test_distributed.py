@@ -28,8 +28,7 @@ from rank_runs import (
 from lab.trace.manifest import read_manifest
 from lab.trace.trace import load
 from real import TrainConfig, train
-from real.engines.rollouts import Sampling, request_seeds, shard_requests
-from real.engines.transformers_engine import TransformersEngine
+from real.engines.rollouts import request_seeds, shard_requests
 from real.engines.weights import named_weights
 from real.model.policy import load_policy
 from real.model.prepare import adapter_weights, prepare_training
@@ -49,8 +48,15 @@ CONFIG: dict[str, Any] = {
 def start(ranks: Start) -> Start:
     """Two ranks by default, with `CONFIG` and changes of it."""
 
-    def run(name: str, world: int = 2, do: str = "train", fault: Any = None, **changes: Any) -> Any:
-        return ranks(name, {**CONFIG, **changes}, world, do, fault)
+    def run(
+        name: str,
+        world: int = 2,
+        do: str = "train",
+        fault: Any = None,
+        parts: tuple[str, ...] = (),
+        **changes: Any,
+    ) -> Ended:
+        return ranks(name, {**CONFIG, **changes}, world, do, fault, parts)
 
     return run
 
@@ -135,19 +141,6 @@ def test_every_option_of_the_loss_and_adapters(start: Start) -> None:
     assert_close(*merged)
 
 
-def test_low_precision_weights_have_masters_on_every_rank(start: Start) -> None:
-    two = start("low", dtype="bfloat16", kl_coef=0.1, save_model=True)
-    assert two.codes == [0, 0]
-    named = dict(load_policy(CHECKPOINT, "cpu").model.named_parameters())
-    for step in (0, 2):
-        assert two.tensors(step) == {}, "weights are rounded from masters"
-        masters = trained_weights(two.folder / f"checkpoints/step-{step:06d}")
-        assert masters.keys() == named.keys()
-        assert all(master.dtype == torch.float32 for master in masters.values())
-    saved = load_policy(two.folder / "model", "cpu", "bfloat16").model.state_dict()
-    assert all(torch.equal(saved[n], master.bfloat16()) for n, master in masters.items())
-
-
 def test_two_copies_of_the_model_make_the_update_of_one(start: Start, alone: Ended) -> None:
     """Their state is in main memory between the steps."""
     settings = {"fsdp_size": 2, "offload_optimizer": True}
@@ -190,8 +183,8 @@ def test_engine_processes_get_whole_weights_or_adapters_and_their_own_prompts_se
     assert np.all(tokens[:, :, 1] == round(total))
 
 
-def test_each_rank_writes_and_checks_its_own_shards(start: Start) -> None:
-    changes = {"dtype": "bfloat16", "save_model": True}
+def test_each_rank_writes_and_checks_its_own_shards_which_are_masters(start: Start) -> None:
+    changes = {"dtype": "bfloat16", "kl_coef": 0.1, "save_model": True}
     fault = {"rank": 1, "phase": "checkpoint", "what": "error", "call": 3}
     ended = start("shards", fault=fault, **changes)
     last, before = (ended.folder / f"checkpoints/step-00000{step}" for step in (1, 0))
@@ -208,6 +201,14 @@ def test_each_rank_writes_and_checks_its_own_shards(start: Start) -> None:
     assert resumed.lines == [[f"guard-train: notice: {notice}"], []]
     assert resumed.codes == [0, 0] and before.is_dir()
     assert resumed.trace.steps["step"].tolist() == [1, 2]
+    named = dict(load_policy(CHECKPOINT, "cpu").model.named_parameters())
+    for step in (0, 2):
+        assert resumed.tensors(step) == {}, "weights are rounded from masters"
+        masters = trained_weights(resumed.folder / f"checkpoints/step-{step:06d}")
+        assert masters.keys() == named.keys()
+        assert all(master.dtype == torch.float32 for master in masters.values())
+    saved = load_policy(resumed.folder / "model", "cpu", "bfloat16").model.state_dict()
+    assert all(torch.equal(saved[n], master.bfloat16()) for n, master in masters.items())
 
 
 @pytest.mark.parametrize(("n_prompts", "n", "world"), [(8, 64, 8), (5, 4, 8), (3, 2, 2), (1, 1, 3)])
@@ -223,24 +224,8 @@ def test_every_response_is_dealt_once_and_each_prompt_to_all_ranks(
     assert max(map(len, parts)) - min(map(len, parts)) <= min(n_prompts, world)
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_ranks_share_has_the_random_numbers_of_the_whole(place: int) -> None:
-    policy = load_policy(CHECKPOINT, "cpu")
-    # Three responses at once: no share begins where a chunk of the whole begins.
-    engine = TransformersEngine(policy.model, max_rows=3)
-    prompts, draws = [[1, 2, 3 + i] for i in range(7)], torch.Generator()
-    whole = engine.sample(prompts, 2, Sampling(6), draws.manual_seed(5))
-    state = draws.get_state()
-    part = engine.sample(prompts, 2, Sampling(6), draws.manual_seed(5), (place, 3))
-    pairs = shard_requests(7, 2, (place, 3))
-    assert torch.equal(part.tokens_PNT[:, 0], torch.stack([whole.tokens_PNT[p] for p in pairs]))
-    assert torch.equal(draws.get_state(), state)
-
-
-def test_votes_sampled_during_the_update_are_the_same_on_two_ranks(ranks: Start) -> None:
-    config = {**CONFIG, "async_level": 1}
-    two, one = (ranks(f"ahead-{n}", config, n, parts=("beside",)) for n in (2, 1))
-    assert two.codes == [0, 0]
+def test_votes_sampled_during_the_update_are_the_same_on_two_ranks(start: Start) -> None:
+    two, one = pair(start, "ahead", async_level=1, parts=("beside",))
     assert two.trace.steps["staleness"].tolist() == [0, 1]
     assert_frame_equal(two.trace.visits, one.trace.visits)
     assert_close(two.tensors(2), one.tensors(2))
@@ -271,21 +256,17 @@ def torchrun(words: list[str], *places: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, **pipes)
 
 
-def failed(folder: Path, fault: dict[str, Any], **settings: Any) -> list[str]:
-    """What guard-train says in two ranks that torchrun ends for a fault of one."""
-    program = [str(Path(__file__).with_name("rank_faults.py")), json.dumps(fault)]
-    settings |= {"checkpoint_every": 0, "save_model": False}
-    agent = torchrun(program + options(folder, **settings), "--standalone", "--nproc-per-node", "2")
-    words = agent.communicate(timeout=200)[1]
-    assert agent.returncode == 1, words
-    lines = [line for line in words.splitlines() if line.startswith(SAID)]
-    return [line for line in lines if not line.startswith(f"{SAID}notice: ")]
-
-
 @pytest.mark.slow  # torchrun and two processes start from nothing, for which the limit has room
 def test_a_hang_ends_by_the_timeout_of_the_process_group(tmp_path: Path) -> None:
+    """Torchrun then ends the rank that hangs, which says nothing."""
     fault = {"rank": 1, "phase": "update", "what": "sleep", "call": 1}
-    (said,) = failed(tmp_path / "run", fault, rank_timeout=20)
+    words = [str(Path(__file__).with_name("rank_faults.py")), json.dumps(fault)]
+    words += options(tmp_path / "run", rank_timeout=20, checkpoint_every=0, save_model=False)
+    agent = torchrun(words, "--standalone", "--nproc-per-node", "2")
+    errors = agent.communicate(timeout=200)[1]
+    assert agent.returncode == 1, errors
+    lines = [line for line in errors.splitlines() if line.startswith(SAID)]
+    (said,) = (line for line in lines if not line.startswith(f"{SAID}notice: "))
     assert said.startswith(f"{SAID}rank 0: update: lost the other ranks (Timed out waiting 20000ms")
     assert said.endswith("with a larger rank_timeout if a rank only needs longer")
     run = read_manifest(tmp_path / "run")

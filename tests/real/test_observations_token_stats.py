@@ -37,12 +37,6 @@ def sample(policy: Policy, stats: bool, temperature: float = 0.6, **options: Any
     return engine.sample(PROMPTS, N, Sampling(22, temperature, stats=stats), seeded(3))
 
 
-def settings(temperature: float, max_tokens_per_microbatch: int = 4096) -> UpdateSettings:
-    return UpdateSettings(
-        temperature=temperature, max_tokens_per_microbatch=max_tokens_per_microbatch
-    )
-
-
 def close(found: Tensor | None, expected: Tensor | None) -> bool:
     assert found is not None and expected is not None
     assert found.dtype == torch.float64
@@ -69,7 +63,8 @@ def test_impossible_tokens_leave_the_entropy_and_no_certainty():
 def test_sampling_and_a_pass_of_the_trainer_agree(policy, temperature):
     rollouts = sample(policy, True, temperature)
     rollouts.logprobs_PNT[:, :, 1] = torch.nan  # the pass needs none of the engine's
-    found = token_stats(Scorer(policy.model), PROMPTS, rollouts, settings(temperature, 256))
+    settings = UpdateSettings(temperature=temperature, max_tokens_per_microbatch=256)
+    found = token_stats(Scorer(policy.model), PROMPTS, rollouts, settings)
     assert close(rollouts.entropy_PV, found[0])
     assert close(rollouts.certainty_PV, found[1])
     assert rollouts.entropy_PV is not None and rollouts.entropy_PV.std() > 0.01
@@ -123,15 +118,20 @@ def on_ranks(
     call = PROMPTS[:n_prompts], N, Sampling(22, 0.6, stats=stats, everywhere=everywhere)
 
     def engine() -> Recording:
-        return Recording(policy.model, policy.eos_token_ids, policy.pad_token_id)
+        # 25 responses at once: the chunks of a share are not those of the whole.
+        return Recording(policy.model, policy.eos_token_ids, policy.pad_token_id, max_rows=25)
 
-    def one(rank: int) -> Rollouts:
+    def one(rank: int) -> tuple[Rollouts, Tensor]:
         ranked = RankedEngine(engine(), Threads(rank, world), policy.pad_token_id, group=group)
-        return ranked.sample(*call, seeded(3))
+        generator = seeded(3)
+        return ranked.sample(*call, generator), generator.get_state()
 
     with ThreadPoolExecutor(world) as pool:
-        found = list(pool.map(one, range(world)))
-    return engine().sample(*call, seeded(3)), found
+        found, states = zip(*pool.map(one, range(world)), strict=True)
+    generator = seeded(3)
+    expected = engine().sample(*call, generator)
+    assert all(torch.equal(state, generator.get_state()) for state in states[::group])
+    return expected, list(found)
 
 
 @pytest.mark.parametrize("n_prompts", [5, 1])
