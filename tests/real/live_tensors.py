@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveTensors(TorchDispatchMode):
-    """Bytes of the largest tensor made meanwhile, and most that were alive at once.
+    """Most bytes of tensors made meanwhile that were alive at once.
 
     Storages of `known` tensors, which exist before, are not counted.
     """
@@ -20,7 +20,7 @@ class LiveTensors(TorchDispatchMode):
     def __init__(self, known: Iterable[Tensor] = ()) -> None:
         super().__init__()
         self.known = {StorageWeakRef(tensor.untyped_storage()) for tensor in known}
-        self.largest = self.peak = 0
+        self.peak = 0
         self.live: dict[StorageWeakRef, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -32,7 +32,6 @@ class LiveTensors(TorchDispatchMode):
                 if ref in self.known:
                     continue
                 self.live[ref] = storage.nbytes()
-                self.largest = max(self.largest, storage.nbytes())
         self.live = {ref: size for ref, size in self.live.items() if not ref.expired()}
         self.peak = max(self.peak, sum(self.live.values()))
         return found
