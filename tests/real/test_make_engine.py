@@ -55,7 +55,7 @@ def test_by_default_the_trainers_own_model_samples(policy: Any) -> None:
 
 
 def test_vllm_gets_the_settings_of_the_run(policy: Any, made: list[Any]) -> None:
-    config = replace(CONFIG, engine="vllm", engine_timeout=77.0, dtype="bfloat16", max_rows=128)
+    config = replace(CONFIG_VLLM, engine_timeout=77.0, max_rows=128)
     assert make.make_engine(config, policy, CHECKPOINT) == "engine 1"
     settings, timeout, route, room, *_ = made[0]
     assert settings == {
@@ -79,8 +79,7 @@ def test_the_plans_bytes_reach_vllm(policy: Any, made: list[Any]) -> None:
 
 
 def test_fp8_reaches_vllm_and_halves_the_planned_bytes_of_its_layers(policy, made) -> None:
-    config = replace(CONFIG, engine="vllm", dtype="bfloat16", tis_cap=2.0)
-    config = replace(config, engine_quantization="fp8")
+    config = replace(CONFIG_VLLM, tis_cap=2.0, engine_quantization="fp8")
     make.make_engine(config, policy, CHECKPOINT)
     assert vllm_arguments(VllmSettings(**made[0][0]))["quantization"] == "fp8"
     size = PlannedModel(policy.model.config).size()
@@ -120,7 +119,7 @@ def test_adapters_are_applied_by_vllm_in_its_own_process(policy: Any, made: list
     ],
 )  # fmt: skip
 def test_vllm_applies_adapters_where_a_merge_would_round(changed: Any, expected: bool) -> None:
-    config = replace(CONFIG, engine="vllm", dtype="bfloat16", lora_rank=4, engine_adapters=None)
+    config = replace(CONFIG_VLLM, lora_rank=4, engine_adapters=None)
     assert replace(config, **changed).settled().engine_adapters is expected
 
 
