@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lab.base.arms import ALL_ARMS, title
+from lab.base.arms import arm_order, title
 from lab.base.columns import floats, ints, select, where
 from lab.base.errors import UserError
 from lab.base.files import check_folders
@@ -323,7 +323,7 @@ def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) 
         own.update(dict.fromkeys(keys, trace))
         kept.setdefault(arm, []).append(trace)
     pairs = sorted({key for own in by_arm.values() for key in own})
-    arms = [arm for arm in ALL_ARMS if arm in kept] + sorted(kept.keys() - set(ALL_ARMS))
+    arms = arm_order(kept)
     traces = {arm: together(kept[arm], pairs) for arm in arms}
     unfinished = [note for arm in arms for trace in kept[arm] for note in _unfinished(trace)]
     base = dict(zip(names, base_arms(manifests), strict=True))

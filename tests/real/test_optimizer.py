@@ -203,7 +203,6 @@ def test_weights_moved_in_blocks_and_offloaded_have_the_same_bits(dtype, block):
 
 
 def test_gradient_is_clipped():
-    """The largest gradient that enters AdamW's first moment is the limit times (1 - beta1)."""
     optimizer = make_optimizer(max_grad_norm=1e-3)
     before = copy.deepcopy(optimizer.model)
     done = optimizer.step([make_group(1)])

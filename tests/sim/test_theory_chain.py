@@ -69,7 +69,7 @@ def test_the_law_of_a_visit_is_that_of_all_vote_sequences(n_votes: int, n_sample
     ("n_votes", "n_samples", "step"),
     [(64, 64, 0.01), (64, 32, 0.1), (64, 16, 1.0), (8, 8, 0.3), (3, 2, 0.2), (9, 4, 5.0)],
 )
-def test_halving_the_grid_changes_less_than_1e_4(n_votes: int, n_samples: int, step: float):
+def test_halving_the_grid_changes_less_than_1e_6(n_votes: int, n_samples: int, step: float):
     process = Process(step, n_votes, n_samples)
     p0 = np.linspace(0.3, 0.7, 41)
     once, twice = (solve_lock_in(smooth_moves(process, refine)).at(p0) for refine in (1, 2))
