@@ -54,11 +54,8 @@ class ScriptedHost:
 
     def misbehave(self, doing: str) -> None:
         how = self.settings.get(doing)
-        marker = self.settings.get("once")
-        if how is None or (marker and Path(marker).exists()):
+        if how is None:
             return
-        if marker:
-            Path(marker).touch()
         print(f"scripted engine: {how} in {doing}", flush=True)
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -94,10 +91,7 @@ class ScriptedHost:
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         self.misbehave("load")
-        self.total = 0.0
-        for _, weight in weights:
-            self.total += float(weight.float().sum())
-            self.misbehave("mid-load")
+        self.total = sum(float(weight.float().sum()) for _, weight in weights)
         self.version = version
 
     def adapt(self, adapters: Path, version: int) -> None:
@@ -109,7 +103,6 @@ class ScriptedHost:
         return None
 
     def release(self) -> None:
-        self.misbehave("release")
         self.version = -1
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -41,8 +41,10 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(weights, "MEMORY", tmp_path)
     engines: list[ChildEngine] = []
 
-    def make(timeout: float = 60.0, **settings: Any) -> ChildEngine:
-        engines.append(ChildEngine(settings, timeout, command=COMMAND))
+    def make(is_loaded: bool = False, **settings: Any) -> ChildEngine:
+        engines.append(ChildEngine(settings, 60.0, command=COMMAND))
+        if is_loaded:
+            engines[-1].update_weights(TinyModel(8.0), version=1)
         return engines[-1]
 
     yield make
@@ -86,23 +88,15 @@ def test_samples_weights_and_versions_cross_over(start: Any) -> None:
     assert engine.sample(PROMPTS, 4, TWO, seeded(1)).tokens_PNT[0, 0, 1] == 12
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"sample": "kill"}, r"died during sample \(signal SIGKILL\), its last line: scripted eng"),
-        ({"start": "died"}, r"^scripted engine: it has died$"),
-    ],
-)
-def test_death_is_an_error_that_says_how(start: Any, settings: Any, message: str) -> None:
-    with pytest.raises(EngineDied, match=message):
-        engine = start(**settings)
-        engine.update_weights(TinyModel(8.0), version=1)
-        engine.sample(PROMPTS, 4, TWO, seeded())
+def test_an_engine_says_itself_that_it_has_died(start: Any) -> None:
+    with pytest.raises(EngineDied, match=r"^scripted engine: it has died$"):
+        start(start="died")
 
 
-def test_a_hang_ends_within_the_time_limit(start: Any) -> None:
-    engine = start()
-    engine.update_weights(TinyModel(8.0), version=1)
+def test_signs_of_life_keep_a_slow_engine_alive_and_a_hang_ends_within_the_limit(start: Any):
+    engine = start(is_loaded=True, steps=14)
+    engine.timeout = 3.0
+    assert engine.sample(PROMPTS, 1, TWO, seeded()).version == 1
     os.kill(engine.pid, signal.SIGSTOP)
     engine.timeout = 2.0
     began = time.monotonic()
@@ -116,16 +110,8 @@ def test_a_hang_ends_within_the_time_limit(start: Any) -> None:
         engine.sample(PROMPTS, 4, TWO, seeded())
 
 
-def test_signs_of_life_keep_a_slow_engine_alive(start: Any) -> None:
-    engine = start(steps=14)
-    engine.timeout = 3.0
-    engine.update_weights(TinyModel(8.0), version=1)
-    assert engine.sample(PROMPTS, 1, TWO, seeded()).version == 1
-
-
 def test_what_the_engine_started_dies_with_it(start: Any) -> None:
-    engine = start(sample="grandchild")
-    engine.update_weights(TinyModel(8.0), version=1)
+    engine = start(is_loaded=True, sample="grandchild")
     engine.timeout = 2.0
     with pytest.raises(EngineDied, match=r"its last line: grandchild \d+") as caught:
         engine.sample(PROMPTS, 1, TWO, seeded())
@@ -133,24 +119,23 @@ def test_what_the_engine_started_dies_with_it(start: Any) -> None:
     assert until(lambda: not running(grandchild))
 
 
-def test_an_orphaned_engine_ends_and_cleans_up(tmp_path: Path) -> None:
-    script = f"""
-import sys, time
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from pathlib import Path
-from real.engines import weights
-from real.engines.child_engine import ChildEngine
-weights.MEMORY = Path({str(tmp_path)!r})
-engine = ChildEngine({{"once": {str(tmp_path / "x")!r}}}, 20.0, command={COMMAND!r})
-print(engine.pid, flush=True)
-time.sleep(600)
-"""
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    engine = int(parent.stdout.readline())
+def hold_an_engine(pipe: Any) -> None:
+    pipe.send(ChildEngine({}, 60.0, command=COMMAND).pid)
+    time.sleep(600)
+
+
+def test_an_orphaned_engine_ends_and_cleans_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "MEMORY", tmp_path)
+    forked = multiprocessing.get_context("fork")
+    here, there = forked.Pipe()
+    parent = forked.Process(target=hold_an_engine, args=(there,))
+    parent.start()
+    engine = here.recv()
     assert running(engine)
     parent.kill()
-    parent.wait()
+    parent.join()
     assert until(lambda: not running(engine))
     assert until(lambda: not list(tmp_path.glob("guard-engine-*")))
 
@@ -217,12 +202,17 @@ def test_the_log_is_a_file_that_messages_name_and_an_empty_one_is_removed(tmp_pa
         silent = (sys.executable, "-c", "raise SystemExit(3)")
         ChildEngine({}, 20.0, command=silent, log=log)
     assert not log.parent.exists()
-    for _ in range(2):  # the one of an earlier start stays
-        engine = ChildEngine({"load": "exit"}, 20.0, command=COMMAND, log=log)
-        with pytest.raises(EngineDied, match=rf"its last line: .*; log: {re.escape(str(log))}$"):
+    ways = {"load": ("exit", "exit code 3"), "sample": ("kill", "signal SIGKILL")}
+    for doing, (how, words) in ways.items():
+        engine = ChildEngine({doing: how}, 60.0, command=COMMAND, log=log)
+        said = rf"\({words}\), its last line: scripted engine: {how} in {doing}"
+        named = re.escape(str(log))
+        with pytest.raises(EngineDied, match=rf"died during {doing} {said}; log: {named}$"):
             engine.update_weights(TinyModel(1.0), version=0)
+            engine.sample(PROMPTS, 1, TWO, seeded())
         engine.close()
-    assert log.read_text().count("exit in load") == 2
+    # The one of an earlier start stays.
+    assert log.read_text().count("scripted engine: ready") == 2
     assert is_unused(log.parent)  # a run can still be made there
     log = log / "below-a-file" / "log"
     with pytest.raises(UserError, match=r"log: cannot be written"):
