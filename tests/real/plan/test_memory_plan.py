@@ -86,19 +86,9 @@ def test_state_has_the_planned_bytes(settings):
     assert before["weights"] == after["weights"]
 
 
-def test_offloaded_state_is_counted_in_main_memory():
-    size = QWEN.size()
-    near = cell()
-    far = replace(near, offload_optimizer=True)
-    kept, moved = (plan_memory(size, config, 1, 141 * GIB) for config in (near, far))
-    assert not kept.fits and moved.fits
-    assert kept.update - moved.update == moved.host - kept.host == 12 * size.n_weights
-
-
 def test_engines_of_several_gpus_have_room_for_more_tokens():
-    config = cell()
-    size = QWEN.size()
-    plans = [plan_memory(size, replace(config, engine_tp=n), 8, 80 * GIB) for n in (1, 4, 8)]
+    configs = [cell(engine_tp=n) for n in (1, 4, 8)]
+    plans = [plan_memory(QWEN.size(), config, 8, 80 * GIB) for config in configs]
     weights = [next(p.sampling for p in plan.parts if "weights" in p[0][7:]) for plan in plans]
     assert weights == [weights[0], weights[0] // 4, weights[0] // 8]
     # Four heads of keys and values: eight GPUs hold two copies of each.
@@ -142,44 +132,38 @@ def passes_of(kept: int, dtype: torch.dtype, **changes: Any) -> TrainConfig:
 
 @pytest.mark.parametrize("kept", [0, 6])
 @pytest.mark.parametrize(
-    ("shape", "dtype"), [(LlamaConfig, torch.float32), (Qwen3Config, torch.bfloat16)]
+    ("shape", "dtype", "shares_prompt"),
+    [
+        (LlamaConfig, torch.float32, False),
+        (Qwen3Config, torch.bfloat16, False),
+        (LlamaConfig, torch.float32, True),
+    ],
 )
-def test_a_pass_makes_the_planned_tensors(shape, kept, dtype):
+def test_a_pass_makes_the_planned_tensors(shape, dtype, shares_prompt, kept, monkeypatch):
+    """Behind one prompt with keys and values copied under a mask, as on a GPU."""
+    if shares_prompt:
+        monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", sdpa_attention_forward)
+    attention: dict[str, Any] = {} if shares_prompt else {"attention": "flash_attention_2"}
     sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 6}
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
     config = shape(**sizes, **heads, vocab_size=3000)
-    chunk, size = 64 * 3000, PlannedModel(config).size()
-    expected = pass_bytes(size, passes_of(kept, dtype, attention="flash_attention_2"), chunk)
+    size, chunk = PlannedModel(config).size(), 64 * 3000
+    expected = pass_bytes(size, passes_of(kept, dtype, **attention), chunk)
     model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     prepare_training(model, MemorySettings(gradient_checkpointing=True, kept_layers=kept))
-    ids = torch.randint(0, 3000, (8, 128))
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
     scorer = Scorer(model, chunk)
     assert isinstance(scorer.head, Head)
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+    if shares_prompt:
+        groups, places = [random_rows(704, [11] * 32, 3000, 1)], [(0, row) for row in range(32)]
+        rows = scorer.micro_batch(groups, places, bundle=32).rows
+        assert rows.input_ids_BS.shape == (1, 1024)
+    else:
+        ids = torch.randint(0, 3000, (8, 128))
+        rows = PackedRows(ids, None, 128, ids.flatten())
     with LiveTensors(model.parameters()) as live:
-        scorer(PackedRows(ids, None, 128, ids.flatten()), 1.0).logprobs_n.sum().backward()
-    assert live.peak == pytest.approx(expected, rel=0.15)
-
-
-@pytest.mark.parametrize("kept", [0, 6])
-def test_responses_behind_one_prompt_make_the_planned_tensors(kept, monkeypatch):
-    """With keys and values copied under a mask, as on a GPU."""
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", sdpa_attention_forward)
-    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 6}
-    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
-    config = LlamaConfig(**sizes, **heads, vocab_size=3000)
-    size, chunk = PlannedModel(config).size(), 64 * 3000
-    expected = pass_bytes(size, passes_of(kept, torch.float32), chunk)
-    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    prepare_training(model, MemorySettings(gradient_checkpointing=True, kept_layers=kept))
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
-    scorer, groups = Scorer(model, chunk), [random_rows(704, [11] * 32, 3000, 1)]
-    batch = scorer.micro_batch(groups, [(0, row) for row in range(32)], bundle=32)
-    assert batch.rows.input_ids_BS.shape == (1, 1024)
-    with LiveTensors(model.parameters()) as live:
-        scorer(batch.rows, 1.0).logprobs_n.sum().backward()
+        scorer(rows, 1.0).logprobs_n.sum().backward()
     assert live.peak == pytest.approx(expected, rel=0.15)
 
 
@@ -246,10 +230,17 @@ def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch, world, ur
     assert places == ["cpu", "released", "meta" if world == 1 else "cpu"]
 
 
+EIGHT = ["--preset", "qwen2.5-7b/math500", "--gpus", "8"]
+
+
+def said_by(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    """What a plan says that fits, or with code 1 one that does not."""
+    assert main(["plan", *words]) == code
+    return capsys.readouterr().out
+
+
 def test_the_plan_compares_engines_split_over_several_gpus(capsys):
-    words = ["plan", "--preset", "qwen2.5-7b/math500", "--engine", "vllm", "--gpus"]
-    assert main([*words, "8"]) == 0
-    said = capsys.readouterr().out
+    said = said_by(capsys, *EIGHT, "--engine", "vllm")
     one = re.search(r"about (\d+) s a step", said)
     # With this few responses per engine, decoding waits for the weights, which are read in parts.
     two, four = (int(n) for n in re.findall(r"--engine-tp [24] (\d+)", said))
@@ -257,9 +248,9 @@ def test_the_plan_compares_engines_split_over_several_gpus(capsys):
     # No batch is scored before its update; and the layers that memory is left for.
     assert int(one[1]) > int(re.findall(r"--tis-cap 0 (\d+)", said)[0])
     kept = re.findall(r"--kept-layers (\d+)", said)[0]
-    assert main([*words, "8", "--kept-layers", kept]) == 0
-    assert main([*words, "8", "--kept-layers", str(int(kept) + 1)]) == 1
-    assert "these would fit: --kept-layers 0" in capsys.readouterr().out
+    said_by(capsys, *EIGHT, "--engine", "vllm", "--kept-layers", kept)
+    more = ["--engine", "vllm", "--kept-layers", str(int(kept) + 1)]
+    assert "these would fit: --kept-layers 0" in said_by(capsys, *EIGHT, *more, code=1)
 
 
 @pytest.mark.parametrize(
@@ -269,29 +260,19 @@ def test_the_plan_compares_engines_split_over_several_gpus(capsys):
     [(3200, 0, 1.2), (100, 0, 39.0), (100, 8, 19.5)],
 )
 def test_the_plan_counts_the_network_between_nodes(capsys, network, groups, seconds):
-    words = "plan --preset qwen2.5-7b/math500 --nodes 2 --gpus 8 --network"
-    assert main([*words.split(), str(network), "--fsdp-size", str(groups)]) == 0
-    assert f"network {seconds}\n" in capsys.readouterr().out
-
-
-def test_a_group_of_ranks_that_does_not_divide_them_is_refused(capsys):
-    words = "plan --preset qwen2.5-7b/math500 --gpus 8 --fsdp-size 3"
-    assert main(words.split()) == 2
-    assert "fsdp_size = 3: does not divide 8 ranks" in capsys.readouterr().err
+    words = ["--nodes", "2", "--network", str(network), "--fsdp-size", str(groups)]
+    assert f"network {seconds}\n" in said_by(capsys, *EIGHT, *words)
 
 
 def test_the_plan_counts_evaluations(capsys):
-    words = ["plan", "--preset", "qwen2.5-7b/math500", "--gpus", "8"]
-    assert main([*words, "--eval-steps", "5"]) == 0
-    often = capsys.readouterr().out
+    often = said_by(capsys, *EIGHT, "--eval-steps", "5")
     # 1,890 / 5 evaluations of 500 problems with 4 responses, and three times 64.
     assert "1,890 steps, 960,000 votes, 852,000 responses of evaluations" in often
-    assert main(words) == 0
-    usual = capsys.readouterr().out
+    usual = said_by(capsys, *EIGHT)
     assert "8 GPUs of 80 GiB" in usual and "checkpoint: 91.4 GB" in usual
     assert "fits; about" in usual and "no speed was measured" in usual
-    assert main([*words[:3], "--gpu", "h200"]) == 1
-    assert "does not fit; these would fit: --offload-optimizer" in capsys.readouterr().out
+    alone = said_by(capsys, *EIGHT[:2], "--gpu", "h200", code=1)
+    assert "does not fit; these would fit: --offload-optimizer" in alone
     assert "156,000 responses of evaluations" in usual
     step = re.search(r"about (\d+) s a", usual)
     hours = [int(m[1]) for text in (usual, often) if (m := re.search(r"about (\d+) hours", text))]
@@ -308,8 +289,7 @@ def test_the_guide_has_the_numbers_of_the_plan(capsys):
         words += ["--nodes", nodes[0], "--network", "3200"] if nodes else []
         words += ["--gpu", "h200"] if memory == "141" else ["--gpu-memory", "24"] * (memory == "24")
         options = re.sub(r"torchrun( --nnodes \d)?", "", " ".join(re.findall(r"`(.*?)`", what)))
-        assert main(["plan", *words, *options.split()]) == 0
-        said = capsys.readouterr().out
+        said = said_by(capsys, *words, *options.split())
         forms = [r"^sum +([\d.]+)", r"^engine: cache +[\d.]+ +([\d.]+)", r"^main memory: (\d+)"]
         forms += [r"about (\d+) s a step", r"about (\d+) hours"]
         found = [re.search(one, said, re.MULTILINE) for one in forms]
@@ -322,7 +302,8 @@ def test_the_guide_has_the_numbers_of_the_plan(capsys):
     ("words", "message"),
     [
         (["--gpus", "0"], "gpus = 0"),
-        (["--preset", "qwen2.5-7b/math500", "--gpus", "8", "--engine-tp", "3"], "engine_tp = 3"),
+        ([*EIGHT, "--engine-tp", "3"], "engine_tp = 3"),
+        ([*EIGHT, "--fsdp-size", "3"], "fsdp_size = 3: does not divide 8 ranks"),
         (["--gpu-memory", "-3"], "gpu_memory = -3"),
         (["--model", "nowhere"], "no such folder"),
         (["--preset", "gpt-9/math500"], "unknown"),
@@ -416,41 +397,37 @@ def test_an_engine_holds_at_most_the_planned_bytes(
 
 
 @pytest.fixture
-def qwen_folder(tmp_path: Path) -> Path:
+def on_a_card(tmp_path: Path) -> Callable[[TrainConfig], tuple[EngineMemory, list[str]]]:
+    """Plans a run of Qwen2.5-7B on one GPU of 140 GiB."""
     read_config("Qwen2.5-7B-Instruct").save_pretrained(tmp_path)
-    return tmp_path
+    return lambda config: engine_memory(config, tmp_path, 1, 140 * GIB, 140 * GIB)
 
 
-def test_a_run_that_does_not_fit_is_refused_before_it_is_loaded(qwen_folder):
-    config = cell()
-    total = 140 * GIB
+def test_a_run_that_does_not_fit_is_refused_before_it_is_loaded(on_a_card):
     words = r"^memory: the update needs 140 GiB.*--offload-optimizer \| --lora-rank 16"
     with pytest.raises(UserError, match=words) as e:
-        engine_memory(config, qwen_folder, 1, total, total)
+        on_a_card(cell())
     assert "\n" not in str(e.value)
-    adapted = replace(config, lora_rank=16)
-    memory, (notice,) = engine_memory(adapted, qwen_folder, 1, total, total)
+    adapted = cell(lora_rank=16)
+    memory, (notice,) = on_a_card(adapted)
     assert notice.startswith("memory of each GPU in GiB: update 27, sampling 132 of 132 (weights ")
     assert notice.count("\n") == 0 and "engine: cache" in notice
     assert 0.7 < memory.share < 0.9
-    plan = plan_memory(QWEN.size(MemorySettings(lora_rank=16)), adapted, 1, total)
+    plan = plan_memory(QWEN.size(MemorySettings(lora_rank=16)), adapted, 1, 140 * GIB)
     assert memory.cache == plan.cache > 0
     assert plan.sampling <= plan.usable
 
 
-def test_rows_whose_cache_does_not_fit_are_refused(qwen_folder):
+def test_rows_whose_cache_does_not_fit_are_refused(on_a_card):
     config = cell(lora_rank=16, engine="transformers")
-    total = 140 * GIB
     words = r"sampling 1\d\d, of 132 GiB.*these would fit: --max-rows 64"
     with pytest.raises(UserError, match=words):
-        engine_memory(config, qwen_folder, 1, total, total)
-    few = replace(config, max_rows=64)
-    assert engine_memory(few, qwen_folder, 1, total, total)[0].cache is None
+        on_a_card(config)
+    assert on_a_card(replace(config, max_rows=64))[0].cache is None
 
 
-def test_an_asked_share_is_taken_as_it_is(qwen_folder):
-    config = cell(lora_rank=16, engine_memory=0.4)
-    memory = engine_memory(config, qwen_folder, 1, 140 * GIB, 140 * GIB)[0]
+def test_an_asked_share_is_taken_as_it_is(on_a_card):
+    memory = on_a_card(cell(lora_rank=16, engine_memory=0.4))[0]
     assert memory.share == pytest.approx(0.4, abs=1e-6) and memory.cache is None
     with pytest.raises(UserError, match="no --engine-memory"):
-        engine_memory(replace(config, engine_memory=0.95), qwen_folder, 1, 140 * GIB, 140 * GIB)
+        on_a_card(cell(lora_rank=16, engine_memory=0.95))

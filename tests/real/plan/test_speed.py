@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from real.__main__ import main
-from real.speed import CARDS, FAST, SLOW, Rates, assumed_rates, peak_flops, product_flops
+from real.speed import CARDS, FAST, SLOW, Rates, assumed_rates, product_flops
 
 WORDS = ("plan", "--preset", "qwen2.5-7b/math500", "--gpus", "8")
 
@@ -84,12 +84,3 @@ def test_a_product_of_matrices_tells_the_speed(monkeypatch):
     ticks = (0.25 * n for n in count())
     monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
     assert product_flops(torch.device("cpu"), 2, 3, 5) == 2 * 2 * 3 * 5 / 0.25
-
-
-@pytest.mark.parametrize(
-    ("name", "peak"), [("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 PCIe", 4e14), ("L4", 4e14)]
-)
-def test_a_gpu_without_a_data_sheet_has_the_peak_of_a_product(name, peak, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
-    monkeypatch.setattr("real.speed.product_flops", lambda *_: 4e14)
-    assert peak_flops.__wrapped__(torch.device("cuda", 0)) == peak
