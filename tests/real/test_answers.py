@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hostile_answers import box
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -17,10 +18,6 @@ PIECES = [
 ]  # fmt: skip
 latex = st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
 anything = st.one_of(latex, st.text(max_size=60))
-
-
-def box(answer: str) -> str:
-    return rf"So the answer is $\boxed{{{answer}}}$."
 
 
 @pytest.mark.parametrize(
@@ -92,18 +89,10 @@ def test_writings_of_one_answer_are_one(writings: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "pair",
-    [
-        ("1/2", "2/1"), ("1/2", "2/4"), ("1/2", "12"), (r"1\frac{4}{5}", r"\frac{14}{5}"),
-        (r"2\frac12", "21/2"), ("1,234", "1, 234"), ("(1,000)", "(1,0)"), ("100", "1"),
-        ("10", "1"), ("0.1", "1"), ("-5", "5"), ("1,-2", "-2,1"), ("(2,4)", "[2,4]"),
-        ("C", "c"), ("6-5i", "6-5"), (r"6-5\text{i}", "6-5"), ("204_5", "204"),
-        (r"\sqrt{51}", r"\sqrt{5}1"), ("x=1,y=2", "2"), (r"0.1\overline{0}", "0.1"),
-        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}12\end{pmatrix}"),
-        (r"3\text{ and }5", "3"), ("5x=0", "0"),
-    ],
-)  # fmt: skip
-def test_different_answers_stay_different(pair: tuple[str, str]) -> None:
+    "pair", [("1/2", "2/4"), ("1,-2", "-2,1"), ("0.1", r"0.1\overline{0}"), ("1.8", r"1\frac45")]
+)
+def test_what_only_arithmetic_calls_equal_stays_different(pair: tuple[str, str]) -> None:
+    """`test_different_answers` has answers that are different by every equality."""
     assert canonical(pair[0]) != canonical(pair[1])
 
 

@@ -32,7 +32,6 @@ from real.tiny import problems as tiny_problems
         ("025", "25", "25.0", "50/2", r"\frac{50}{2}", r"5^2", r"\sqrt{625}", r"2.5\times10^{1}"),
         (r"\dfrac12", "1/2", "0.5", ".50", "2/4", r"\frac{-1}{-2}", r"2^{-1}", r"5\cdot10^{-1}"),
         (r"10\%", "10", "10 percent"),
-        ("x=5", "5", "x = 5.0", r"\frac{10}{2}"),
         (r"0.\overline{3}", r"\frac13", r"0.3\overline{3}", "3/9"),
         (r"1\frac{4}{5}", "9/5", "1.8", "1 4/5", r"\tfrac{9}{5}"),
         ("1e3", "1000", "1,000", "1E+3", "\uff11\uff0c\uff10\uff10\uff10", r"10^3"),
@@ -40,7 +39,7 @@ from real.tiny import problems as tiny_problems
         (r"0.0000672", r"6.72\times10^{-5}", r"6.72 \cdot 10^{-5}"),
         (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt3}", r"1/\sqrt{3}", r"\frac13\sqrt3"),
         ("2(k+1)", "2k+2", "2+2k", r"k+k+2"),
-        ("6-5i", "-5i+6", r"6 - 5\mathrm{i}"),
+        ("6-5i", "-5i+6", r"6 - 5\mathrm{i}", r"6-5\text{i}"),
         (r"i\sqrt3", r"\sqrt{-3}"),
         (r"\log_2 3", r"\frac{\ln 3}{\ln 2}"),
         (r"1\pm\sqrt{19}", r"1-\sqrt{19}, 1+\sqrt{19}", r"\{1\pm\sqrt{19}\}", r"x=1\pm\sqrt{19}"),
@@ -51,7 +50,6 @@ from real.tiny import problems as tiny_problems
         (r"36\text{ eggs}", "3 dozen eggs"), ("7", r"\text{Seven}"), ("12:30", "12{:}30"),
         ("108", "36 * 3 = 108", r"108=36\times3", r"100+8=\frac{216}{2}=108"),
         ("3, 5, 7", "7,5,3", r"\{5, 3, 7\}", "3, 5 and 7", r"3, 5, \text{ and } 7"),
-        ("x=1,x=2", "1,2", "x = 2 or x = 1", r"\{1,2\}"),
         ("x=1,y=2", "y=2, x=1"),
         (r"x \in [-2,7]", "[-2,7]", r"-2\le x\le 7", r"7 \ge x \ge -2"),
         (r"(5,\infty)", "x>5", "5<x", r"\left(\frac{10}{2},\infty\right)"),
@@ -62,7 +60,7 @@ from real.tiny import problems as tiny_problems
         ("1000", r"1\,000", "1{,}000", "1 000", "(1,000)"),
         ("15", r"{15\text{ cm}^2}", r"15\ \text{square inches}", r"15\,\mathrm{m/s^2}", "15 mph"),
         ("5", r"5\text{ km}/\text{h}", r"5^\circ", r"\text{The answer is }5", "5 %",
-         r"5\text{ Hours}"),
+         r"5\text{ Hours}", "x=5", "x = 5.0", r"\frac{10}{2}"),
         (r"7\text{ a.m.}", "7 a.m.", r"7\text{ am}"),
         ("116", "m+n=116", r"S_{10}=116", r"\text{Area}=116", "f(3)=116", r"\angle ABC=116^\circ"),
         ("1/2", r"P(A|B)=\frac12", r"\sin x=\frac12", r"\frac{a}{b}=\frac12", "AB=0.5", "½"),
@@ -70,7 +68,7 @@ from real.tiny import problems as tiny_problems
         ("2:3", "a:b=2:3", "2 : 3"),
         ("(B) 5", r"\textbf{(B)}\ 5", "B) 5", "B)5"),
         ("1st", "1^{st}", r"1^{\text{ st}}", r"\text{1st}", "1^{ st }"),
-        ("1,2", r"x=1 \lor x=2", r"\{1\}\cup\{2\}"),
+        ("1,2", r"x=1 \lor x=2", r"\{1\}\cup\{2\}", "x=1,x=2", "x = 2 or x = 1", r"\{1,2\}"),
         ("10^{50}", r"\sqrt{10^{100}}"),
         ("y=-2x+3", "2x+y=3", "4x=6-2y", "y-1=-2(x-1)"),
         ("73", "**73**", r"\boldsymbol{73}", r"\color{red}{73}", r"{\bf 73}", r"\underline{73}",
@@ -109,8 +107,11 @@ def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> N
         (r"2\pi", r"2\pi\text{ radius}"),
         ("C", r"\text{Vitamin C}", r"\text{Option D}"),
         ("(1,2)", "(2,1)", "1,2", "[1,2]", "[1,2)", "1,2,2", "(1,2,2)", "x=1,y=2", "12", "1.2"),
-        ("1/3", "0.33", "0.333333333", "3", r"\frac{1}{3}x"),
-        (r"\sqrt{2}", "1.41", "1.4142135", "2", r"-\sqrt2"),
+        ("1/3", "0.33", "0.333333333", "3", r"\frac{1}{3}x", r"3\text{ and }5"),
+        ("1/2", "2/1", "12", r"2\frac12", "21/2"),
+        ("100", "10", "1", "0.1", "5", "-5"),
+        ("1,234", "1, 234", "(1,000)", "(1,0)"),
+        (r"\sqrt{2}", "1.41", "1.4142135", "2", r"-\sqrt2", r"\sqrt{51}", r"\sqrt{5}1"),
         ("0.0000672", "0.0000671", "0.0000673", r"10^{-12}", r"10^{-13}", r"2\cdot10^{-13}"),
         ("east", "seat", "west", "teas"),
         ("52_8", "52", "52_9", "52_{10}"),
@@ -120,7 +121,8 @@ def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> N
         (r"1\frac45", r"\frac{14}{5}", r"\frac45", "14/5x"),
         ("x+y=1", "x-y=1", "x+y=2", "x+y", "1"),
         (r"(0,9)\cup(9,36)", "(0,36)", r"[0,9)\cup(9,36)", "0,9,9,36"),
-        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}", "(1,2)", "1,2"),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}", "(1,2)", "1,2",
+         r"\begin{pmatrix}12\end{pmatrix}"),
         ("(x+1,2y)", "(1+x,3y)", "(x+2,y+y)"),  # some parts agree
         (r"2^{10}", r"2^10", "1023", "20"),
         ("1^{st}", "1", "2^{nd}", "2^{n}", "21st"),
@@ -144,13 +146,13 @@ def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> N
         ("xy=0", "x=0", "x+y=0"),
         ("x^2=4", "x=2", "4"),
         ("y=2x+3", "x=2y+3", "y=2x-3"),
-        ("x=1,y=2", "x=2,y=1"),
+        ("x=1,y=2", "x=2,y=1", "2"),
         ("1.000.000", "1", "1000000"),
         (r"\approx 5", "5"),
         (r"2^{2023}", "2^{2023}+1", "2^{2024}"),
         (r"2^{2023}x", "2^{2023}x+1"),
         ("x<2 or x>3", "2<x<3", "x<2, y>3", r"x\le2 or x\ge3"),
-        (r"\mathbb{R}", r"\mathbb{Z}", r"\emptyset", "0", "1"),
+        (r"\mathbb{R}", r"\mathbb{Z}", r"\emptyset", "0", "1", "5x=0"),
         ("2:3", "3:2", "2/3", "4:6"),
         (r"x\equiv 2 \pmod{5}", r"x\equiv 2 \pmod{15}", r"x\equiv5\pmod{2}", "2"),
         (r"20^\circ C", r"20^\circ F", "20"),
@@ -207,10 +209,8 @@ def test_reading_what_is_written_is_the_identity_and_brackets_balance(tree: Node
     assert read(text) == tree
     once = canonical(text)
     assert canonical(once) == once
-    for opening, closing in ("()", "{}"):
-        assert once.count(opening) + once.count("[") == once.count(closing) + once.count("]") or (
-            opening == "{" and once.count(opening) == once.count(closing)
-        )
+    assert once.count("(") + once.count("[") == once.count(")") + once.count("]")
+    assert once.count("{") == once.count("}")
 
 
 def rewritten(tree: Node, rng: Any) -> Node:
