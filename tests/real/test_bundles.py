@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from random_groups import random_rows
+from random_groups import CONFIG, gradient, random_rows
 from small_models import decoder_sizes
-from torch import Tensor
 
 from real.model.prepare import add_lora
 from real.settings.groups import MemorySettings, UpdateSettings
@@ -66,28 +64,17 @@ def any_saving_is_enough(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(packing, "PASS_TOKENS", 0)
 
 
-def both_ways(scorer: Scorer, config: UpdateSettings, **options: Any) -> list[tuple[float, Tensor]]:
-    found = []
-    for width in (scorer.bundle_width, None):
-        way = copy.copy(scorer)
-        way.bundle_width = width
-        for parameter in scorer.parameters():
-            parameter.grad = None
-        done = backward(way, groups(), config, **options)
-        grads = [p.grad.flatten() for p in scorer.parameters() if p.grad is not None]
-        found.append((done.loss, torch.cat(grads)))
-    return found
-
-
 def bundle_of(scorer: Scorer, config: UpdateSettings) -> int:
     counts, most = [row_counts(group) for group in groups()], config.max_tokens_per_microbatch
     return plan(groups(), counts, most, scorer.layout, scorer.bundle_width)[1]
 
 
-def assert_close(scorer: Scorer, config: UpdateSettings, **options: Any) -> None:
+def assert_close(scorer: Scorer, config: UpdateSettings) -> None:
     assert scorer.bundle_width == 16
     assert bundle_of(scorer, config) > 1
-    bundled, alone = both_ways(scorer, config, **options)
+    bundled = gradient(scorer, groups(), config)
+    scorer.bundle_width = None
+    alone = gradient(scorer, groups(), config)
     exact = next(scorer.parameters()).dtype == torch.float64
     near = {"rtol": 1e-9, "atol": 1e-12} if exact else {"rtol": 1e-4, "atol": 1e-5}
     assert bundled[0] == pytest.approx(alone[0], rel=near["rtol"], abs=near["atol"])
@@ -101,16 +88,14 @@ def assert_close(scorer: Scorer, config: UpdateSettings, **options: Any) -> None
 def test_loss_and_gradient_are_those_of_rows_alone(
     make: Any, attention: str, max_tokens_per_microbatch: int
 ):
-    scorer = Scorer(make(attn_implementation=attention))
-    assert_close(
-        scorer, UpdateSettings(temperature=0.6, max_tokens_per_microbatch=max_tokens_per_microbatch)
-    )
+    config = replace(CONFIG, max_tokens_per_microbatch=max_tokens_per_microbatch)
+    assert_close(Scorer(make(attn_implementation=attention)), config)
 
 
 @pytest.mark.parametrize("scorer", [Scorer, EntropyScorer])
 @pytest.mark.parametrize("kind", ["dapo", "grpo", "dr_grpo"])
 def test_every_mean(kind: Any, scorer: Any):
-    assert_close(scorer(gpt2()), UpdateSettings(loss=kind, temperature=0.6, max_response_tokens=6))
+    assert_close(scorer(gpt2()), replace(CONFIG, loss=kind, max_response_tokens=6))
 
 
 def test_lora_and_gradient_checkpointing():
@@ -121,7 +106,7 @@ def test_lora_and_gradient_checkpointing():
             if "lora_B" in name:
                 parameter.normal_(0, 0.1)
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    assert_close(Scorer(model), UpdateSettings(temperature=0.6))
+    assert_close(Scorer(model), CONFIG)
 
 
 def test_a_broken_response_is_left_out_without_those_behind_its_prompt():
@@ -135,7 +120,7 @@ def test_a_broken_response_is_left_out_without_those_behind_its_prompt():
     model.get_input_embeddings().register_forward_hook(
         lambda _, given, found: torch.where((given[0] == word)[..., None], torch.nan, found)
     )
-    done = backward(Scorer(model), [group], UpdateSettings(temperature=0.6))
+    done = backward(Scorer(model), [group], CONFIG)
     assert done.broken == ((0, 2),)
 
 
@@ -143,7 +128,7 @@ def test_a_broken_response_is_left_out_without_those_behind_its_prompt():
 def test_other_attention_goes_on_row_by_row(make: Any):
     scorer = Scorer(make())
     assert scorer.bundle_width is None
-    assert bundle_of(scorer, UpdateSettings()) == 1
+    assert bundle_of(scorer, CONFIG) == 1
 
 
 @pytest.mark.parametrize("width", [64, 576, 3584])
