@@ -3,33 +3,88 @@
 import numpy as np
 import pytest
 import torch
-from measured_models import LONGEST, PROMPTS, TEMPERATURE, measured, small_model
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from lab.base.errors import UserError
+from real.engines.rollouts import Sampling
+from real.engines.transformers_engine import TransformersEngine
+from real.measure import MeasureSettings
 from real.measure.gradients import Gradients, Growth, next_log_probs, sampling_error
-from real.measure.measuring import choose_weights
+from real.measure.measuring import Subject, choose_weights, measure
 from real.settings.config import TrainConfig
 from real.update.grpo import token_loss
 from sim.world.sampling import fold
 from sim.world.training import Adam, TrainedBatch, draw_leaves, train_batch
 from sim.world.tree import draw_weights, edge_log_probs, leaf_probs, tree_of
 
+PROMPTS = [[1, 2], [3, 1, 4]]
+END, LONGEST, TEMPERATURE = 0, 3, 0.8
+FACTS = {"task": "test", "model": {}, "problems": "", "problem_ids": ["a", "b"]}
+
+
+def small_model():
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=6, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True,
+        attn_implementation="eager",
+    )  # fmt: skip
+    model = Qwen2ForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def answer_ids(problem, responses):
+    ids = np.array([tokens[0] - 1 for tokens in responses])  # the end token is unparseable
+    return ids, 0, [str(a) for a in range(5)]
+
+
+def measured(model, checkpoints=(), sampled=None, **settings):
+    """The response of a model; `sampled` is another one that the responses are drawn from."""
+    config = MeasureSettings(**{"responses": 40, "min_p": 1e-6, "min_novel": 1e-6, **settings})
+    engine = TransformersEngine(sampled or model, (END,), END)
+    subject = Subject(
+        model=model, prompts=PROMPTS, engine=engine, sampling=Sampling(LONGEST, TEMPERATURE),
+        read=answer_ids, seed=0,
+    )  # fmt: skip
+    return measure(subject, config, FACTS, checkpoints)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """Measured on all weights."""
+    return measured(small_model(), weights=10**6)
+
+
+@pytest.fixture(scope="module")
+def part():
+    """Measured on a sample of the weights."""
+    return measured(small_model(), weights=16)
+
+
+CONTEXTS, TOKENS = [[1, 2], [3, 1, 4, 2], [1, 2]], [(5,), (0,), (3, 1, 0)]
+
+
+def every_weight(model):
+    gradients = Gradients(model, TEMPERATURE)
+    return gradients, np.arange(gradients.n_weights)
+
 
 def test_gradients_equal_finite_differences():
     model = small_model().double()
-    gradients = Gradients(model, TEMPERATURE)
-    contexts, tokens = [[1, 2], [3, 1, 4, 2], [1, 2]], [(5,), (0,), (3, 1, 0)]
-    every = np.arange(gradients.n_weights)
-    features, norm2, _ = gradients(contexts, tokens, every)
+    gradients, every = every_weight(model)
+    features, norm2, _ = gradients(CONTEXTS, TOKENS, every)
     assert norm2 == pytest.approx((features.astype(float) ** 2).sum(1), rel=1e-5)
     # The norms of the model compute in single precision, so a smaller step drowns in rounding.
     places = np.random.default_rng(0).permutation(every)[:15]
     for place in places:
-        up, down = (shifted(model, place, h, contexts, tokens) for h in (1e-3, -1e-3))
+        up, down = (shifted(model, place, h) for h in (1e-3, -1e-3))
         assert features[:, place] == pytest.approx((up - down) / 2e-3, abs=5e-4)
 
 
-def shifted(model, place, h, contexts, tokens):
+def shifted(model, place, h):
     for parameter in model.parameters():
         if place < parameter.numel():
             break
@@ -37,32 +92,25 @@ def shifted(model, place, h, contexts, tokens):
     with torch.no_grad():
         parameter.view(-1)[place] += h
         log_p = []
-        for context, response in zip(contexts, tokens, strict=True):
+        for context, response in zip(CONTEXTS, TOKENS, strict=True):
             read = [[*context, *response[:t]] for t in range(len(response))]
             log_p.append(next_log_probs(model, read, response, TEMPERATURE).sum())
         parameter.view(-1)[place] -= h
     return np.array(log_p)
 
 
-def test_the_tree_holds_the_probabilities_of_the_model():
-    r = measured(small_model(), weights=16)
+def test_the_tree_holds_the_probabilities_of_the_model(part):
     for n in range(len(PROMPTS)):
-        total = 0.0
-        for leaf in range(r.leaf_start[n], r.leaf_start[n + 1]):
-            path = r.path_edge[r.path_start[leaf] : r.path_start[leaf + 1]] + r.edge_start[n]
-            total += np.exp(r.log_p0[path].sum())
         # Every token of every prefix that was sampled is in the tree, unseen ones as leaves.
-        assert total == pytest.approx(1.0, abs=1e-4)
-        nodes = r.edge_node[r.edge_start[n] : r.edge_start[n + 1]]
-        p_E = np.exp(r.log_p0[r.edge_start[n] : r.edge_start[n + 1]])
-        assert np.bincount(nodes, p_E) == pytest.approx(1.0, abs=1e-3)
-    assert r.leaf_unseen.any() and not r.leaf_unseen.all()
-    assert (r.leaf_length <= LONGEST).all()
+        assert np.exp(paths_of(part, n)[0]).sum() == pytest.approx(1.0, abs=1e-4)
+        edges = slice(*part.edge_start[n : n + 2])
+        p_V = np.bincount(part.edge_node[edges], np.exp(part.log_p0[edges]))
+        assert p_V == pytest.approx(1.0, abs=1e-3)
+    assert part.leaf_unseen.any() and not part.leaf_unseen.all()
+    assert (part.leaf_length <= LONGEST).all()
 
 
-def test_all_weights_are_kept_exactly_and_a_sample_in_half_precision():
-    model = small_model()
-    whole, part = measured(model, weights=10**6), measured(model, weights=16)
+def test_all_weights_are_kept_exactly_and_a_sample_in_half_precision(whole, part):
     assert whole.features.dtype == np.float32
     assert whole.features.shape[1] == whole.facts.n_weights
     assert part.features.dtype == np.float16 and part.features.shape[1] == 16
@@ -101,24 +149,23 @@ def test_edges_can_be_responses_or_answers():
         assert by_answer.features[joined_own] == pytest.approx(means, abs=1e-4)
 
 
-def test_unseen_tokens_are_leaves_where_these_are_likely_enough():
-    whole, few = (measured(small_model(), weights=16, min_novel=p) for p in (1e-6, 3e-3))
+def test_unseen_tokens_are_leaves_where_these_are_likely_enough(part):
     unseen = []
-    for response in (whole, few):
+    for response in (part, measured(small_model(), weights=16, min_novel=3e-3)):
         log_p = np.concatenate([paths_of(response, n)[0] for n in range(len(PROMPTS))])
         unseen.append(np.sort(np.exp(log_p[response.leaf_unseen])))
     assert 0 < len(unseen[1]) < len(unseen[0])
     assert unseen[1] == pytest.approx(unseen[0][unseen[0] > 3e-3], rel=1e-3)
 
 
-def test_a_tree_is_cut_at_its_most_edges_and_the_cut_is_counted():
-    whole, cut = (measured(small_model(), weights=16, max_edges=n) for n in (4096, 9))
-    assert whole.facts.capped == 0 and np.diff(whole.edge_start).min() > 9
+def test_a_tree_is_cut_at_its_most_edges_and_the_cut_is_counted(part):
+    cut = measured(small_model(), weights=16, max_edges=9)
+    assert part.facts.capped == 0 and np.diff(part.edge_start).min() > 9
     assert cut.facts.capped == 2 and np.diff(cut.edge_start).max() <= 9
-    assert cut.facts.left_out > whole.facts.left_out
+    assert cut.facts.left_out > part.facts.left_out
     for n in range(len(PROMPTS)):
         # The likeliest response is kept.
-        assert paths_of(cut, n)[0].max() == pytest.approx(paths_of(whole, n)[0].max())
+        assert paths_of(cut, n)[0].max() == pytest.approx(paths_of(part, n)[0].max())
 
 
 def test_what_cannot_be_measured_is_refused_in_one_line(monkeypatch):
@@ -142,18 +189,17 @@ def test_what_cannot_be_measured_is_refused_in_one_line(monkeypatch):
 
 
 def test_weights_are_drawn_by_the_size_of_their_gradients():
-    model = small_model()
-    gradients = Gradients(model, TEMPERATURE)
+    gradients, every = every_weight(small_model())
     contexts, tokens = [[1, 2], [3, 1, 4]], [(5,), (2,)]
-    every, norm2, _ = gradients(contexts, tokens, np.arange(gradients.n_weights))
-    size = np.sqrt((every.astype(float) ** 2 / norm2[:, None]).mean(0))
+    features, norm2, _ = gradients(contexts, tokens, every)
+    size = np.sqrt((features.astype(float) ** 2 / norm2[:, None]).mean(0))
     assert gradients.sizes(contexts, tokens) == pytest.approx(size, rel=1e-4)
     norms, large = [], []
     for seed in range(40):
         rng = np.random.default_rng(seed)
         drawn, scale = choose_weights(gradients, contexts, tokens, 200, rng)
         assert len(set(drawn)) == len(drawn) == 200
-        norms.append(every[0, drawn].astype(float) ** 2 @ scale)
+        norms.append(features[0, drawn].astype(float) ** 2 @ scale)
         large.append(size[drawn].mean())
     # Sums over the drawn weights estimate those over all.
     assert np.mean(norms) == pytest.approx(norm2[0], abs=4 * np.std(norms) / np.sqrt(40))
@@ -163,8 +209,8 @@ def test_weights_are_drawn_by_the_size_of_their_gradients():
 def test_growth_is_zero_without_training_and_weighs_what_each_weight_stands_for():
     model = small_model()
     edges = [[1, 2]] * 6, range(6), [0] * 6
-    gradients = Gradients(model, TEMPERATURE)
-    every, ones = np.arange(gradients.n_weights), np.ones(gradients.n_weights, np.float32)
+    gradients, every = every_weight(model)
+    ones = np.ones(len(every), np.float32)
     growth = Growth(gradients, edges, every, ones)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     assert growth.at(before) == pytest.approx(0.0, abs=1e-8)
@@ -223,9 +269,7 @@ def test_growth_is_measured_at_the_likeliest_nodes_whatever_weights_are_drawn(mo
 
 def test_first_order_changes_are_those_of_all_weights():
     model = small_model()
-    gradients = Gradients(model, TEMPERATURE)
-    contexts, tokens = [[1, 2], [3, 1, 4, 2]], [(5,), (0,)]
-    every = np.arange(gradients.n_weights)
+    gradients, every = every_weight(model)
     named = {name: p.detach() for name, p in model.named_parameters()}
     moved = {name: p + 0.1 * torch.randn_like(p) for name, p in named.items()}
     left_out = next(iter(moved))
@@ -235,7 +279,7 @@ def test_first_order_changes_are_those_of_all_weights():
     assert change.square().sum() == pytest.approx(
         sum(float((moved[n] - named[n]).square().sum()) for n in moved), rel=1e-5
     )
-    features, _, moved_KE = gradients(contexts, tokens, every, [change, 0 * change])
+    features, _, moved_KE = gradients(CONTEXTS, TOKENS, every, [change, 0 * change])
     assert moved_KE[0] == pytest.approx(features @ change.numpy(), rel=1e-4, abs=1e-6)
     assert (moved_KE[1] == 0).all()
 
@@ -249,8 +293,6 @@ def test_the_sampling_error_is_that_of_unit_gradients():
 
 SAMPLES = np.array([[3, 2, 1, 1, 1, 0], [0, 4, 2, 0, 2, 0]])
 """Trained samples per problem and answer, the last place for unparseable ones."""
-
-
 KEY = np.uint64(5)
 
 
@@ -262,22 +304,24 @@ def all_log_probs(tree, weights):
     return np.concatenate(rows)
 
 
-@pytest.mark.parametrize("rounded", [False, True])
-def test_the_linear_simulator_is_the_linearised_trainer(rounded):
-    """All weights measured: torch's autograd, loss, clip and AdamW give the same probabilities."""
-    response = measured(small_model(), weights=10**6)
-    tree, features = tree_of(response), response.features
-    weights = draw_weights(response, features, 0, 0, np.random.default_rng(0), rounded=rounded)
+def test_the_linear_simulator_is_the_linearised_trainer(whole):
+    """All weights measured: torch's autograd, loss, clip and AdamW give the same probabilities.
+
+    Logits read the weights rounded to bfloat16; `test_compiled_training_equals_numpy` reads them
+    as they are.
+    """
+    response, features = whole, whole.features
+    tree = tree_of(response)
+    weights = draw_weights(response, features, 0, 0, np.random.default_rng(0), rounded=True)
     places = [slice(*response.edge_start[n : n + 2]) for n in range(2)]
-    start = torch.tensor(response.start)
-    start = (start.bfloat16() if rounded else start).double()
+    start = torch.tensor(response.start).bfloat16().double()
     theta = start.clone().requires_grad_()
     optimizer = torch.optim.AdamW([theta], lr=1.0, weight_decay=0.01)
     adam, norm, taken = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 1), np.empty(2), 0
     config = TrainConfig(temperature=1.0, clip_low=0.2, clip_high=0.2)
 
     def linear(n):
-        read = theta + rounded * (theta.bfloat16() - theta).detach()
+        read = theta + (theta.bfloat16() - theta).detach()
         z = torch.tensor(features[places[n]], dtype=torch.float64) @ (read - start)
         z = z + torch.tensor(response.log_p0[places[n]])
         nodes = torch.tensor(response.edge_node[places[n]])

@@ -17,6 +17,12 @@ FEW += ["--quiet"]
 RUN = ["--n-problems", "3", "--n-votes", "8", "--n-samples", "4", "--epochs", "10", "--quiet"]
 
 
+def measured(out, *words, code=0):
+    """What `guard-train measure` leaves, or None where it refuses with a code."""
+    assert main(["measure", "--out", str(out), *FEW, *words]) == code
+    return None if code else read_response(out)
+
+
 @pytest.fixture(scope="module")
 def pilot(tmp_path_factory):
     out = tmp_path_factory.mktemp("pilot") / "run"
@@ -33,10 +39,8 @@ def test_the_tiny_task_is_measured_with_its_growth(pilot, tmp_path, capsys, monk
         "real.measure.measuring.trained_weights",
         lambda path: loaded.append(path) or trained_weights(path),
     )
-    out = tmp_path / "response.npz"
-    assert main(["measure", "--out", str(out), *FEW, "--growth", str(pilot)]) == 0
+    response = measured(tmp_path / "response.npz", "--growth", str(pilot))
     shown = capsys.readouterr()
-    response = read_response(out)
     assert shown.out.count("\n") == 2 and not shown.err
     edges, leaves = len(response.log_p0), len(response.leaf_answer)
     assert f"3 problems, {edges} edges, {leaves} leaves, mass left out 0." in shown.out
@@ -51,8 +55,7 @@ def test_the_tiny_task_is_measured_with_its_growth(pilot, tmp_path, capsys, monk
 )
 def test_answers_adapters_and_the_verifying_model_are_measured(tmp_path, words):
     out = tmp_path / "response.npz"
-    assert main(["measure", "--out", str(out), *FEW, *words]) == 0
-    response = read_response(out)
+    response = measured(out, *words)
     assert response.n_problems == 3 and response.features.any()
     if words[0] == "--unit":
         assert response.facts.unit == "answer" and (response.edge_node == 0).all()
@@ -64,11 +67,11 @@ def test_answers_adapters_and_the_verifying_model_are_measured(tmp_path, words):
 
 def test_a_missing_run_and_a_file_that_exists_are_one_line(tmp_path, capsys):
     out = tmp_path / "response.npz"
-    assert main(["measure", "--out", str(out), *FEW, "--growth", "nowhere"]) == 2
+    measured(out, "--growth", "nowhere", code=2)
     said = capsys.readouterr().err
     assert "nowhere" in said and said.count("\n") == 1 and not out.exists()
     out.write_text("mine")
-    assert main(["measure", "--out", str(out), *FEW]) == 2
+    measured(out, code=2)
     assert "exists" in capsys.readouterr().err and out.read_text() == "mine"
 
 
@@ -88,8 +91,7 @@ def test_a_run_of_another_model_gives_no_growth(pilot, tmp_path, capsys):
     text = changed.read_text()
     changed.write_text(text.replace('"model": {', '"model": {"other": "0", ', 1))
     try:
-        out = tmp_path / "response.npz"
-        assert main(["measure", "--out", str(out), *FEW, "--growth", str(pilot)]) == 2
+        measured(tmp_path / "response.npz", "--growth", str(pilot), code=2)
         assert "started from another model" in capsys.readouterr().err
     finally:
         changed.write_text(text)
@@ -119,7 +121,7 @@ def test_a_forecast_simulates_every_arm_with_the_settings_of_the_run(tmp_path, c
 
 def test_a_simulation_refuses_what_the_measured_run_has_and_the_policy_lacks(tmp_path, capsys):
     out = tmp_path / "response.npz"
-    assert main(["measure", "--out", str(out), *FEW, "--loss", "grpo"]) == 0
+    measured(out, "--loss", "grpo")
     asked = ["run", "--policy", "measured", "--response", str(out), "--out", str(tmp_path / "run")]
     file = tmp_path / "settings.toml"
     file.write_text(f'policy = "measured"\nresponse = "{out}"\n')
