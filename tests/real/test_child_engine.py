@@ -132,6 +132,7 @@ def test_an_orphaned_engine_ends_and_cleans_up(
     here, there = forked.Pipe()
     parent = forked.Process(target=hold_an_engine, args=(there,))
     parent.start()
+    there.close()
     engine = here.recv()
     assert running(engine)
     parent.kill()
