@@ -408,7 +408,7 @@ def test_a_run_that_does_not_fit_is_refused_before_it_is_loaded(on_a_card):
     with pytest.raises(UserError, match=words) as e:
         on_a_card(cell())
     assert "\n" not in str(e.value)
-    adapted = cell(lora_rank=16)
+    adapted = replace(cell(), lora_rank=16)
     memory, (notice,) = on_a_card(adapted)
     assert notice.startswith("memory of each GPU in GiB: update 27, sampling 132 of 132 (weights ")
     assert notice.count("\n") == 0 and "engine: cache" in notice
