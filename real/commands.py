@@ -268,7 +268,7 @@ class ImportGgufCommand:
     file: Annotated[Path, POSITIONAL]
     """The GGUF file."""
     out: Annotated[Path, POSITIONAL]
-    """Folder to make; must not exist yet."""
+    """Folder to make: new or empty."""
 
     def run(self) -> None:
         """Convert, and say what was read."""

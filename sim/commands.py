@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, get_args
 from lab.arm_settings import arm_of
 from lab.base.arms import DEMO_ARMS, GUARD, for_cell, with_rule
 from lab.base.errors import UserError, require_packages
-from lab.base.files import whole
+from lab.base.files import check_new_folder, whole
 from lab.base.settings import from_values, toml_values
 from lab.cli import arms_of, with_arm_options
 from lab.trace.manifest import check_new
@@ -348,8 +348,8 @@ class Agree:
         """Simulate, compare and print the tables."""
         if self.replicates < 1:
             raise UserError(f"replicates = {self.replicates}: must be at least 1")
-        if self.out is not None and self.out.exists() and any(self.out.iterdir()):
-            raise UserError(f"out: {self.out} exists and is not empty; give another name")
+        if self.out is not None:
+            check_new_folder(self.out)
         from lab.base.columns import groups
         from lab.compare.agreement import cell_table, mean_table, ranking_table
         from lab.compare.collection import collect

@@ -33,13 +33,16 @@ def whole(target: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def whole_folder(target: Path) -> Iterator[Path]:
-    """A temporary folder that replaces `target` once its files are complete and on disk.
+def whole_folder(target: Path, replaces: bool = False) -> Iterator[Path]:
+    """A temporary folder that becomes `target` once its files are complete and on disk.
 
+    Only with `replaces` it may take the place of a folder that holds something.
     A process killed within leaves a name that ends in `TEMPORARY`; only one process may write.
     What was written of the new folder is removed where the disk cannot be written.
     """
     temporary = target.with_name(f"{target.name}{TEMPORARY}")
+    if not replaces:
+        check_new_folder(target)
     try:
         remove_folder(temporary)
         temporary.mkdir(parents=True)
@@ -66,19 +69,19 @@ def check_new_file(target: Path) -> None:
 
 
 def check_parent(target: Path) -> None:
-    """Refuse a file or folder that no folder is for."""
+    """Refuse a file that no folder is for."""
     if not target.absolute().parent.is_dir():
         raise UserError(f"{target}: its folder does not exist; make it or choose another")
 
 
 def check_new_folder(target: Path) -> None:
-    """Refuse a folder that holds something or has no place, before the work that would fill it."""
+    """Refuse what is no new or empty folder, before the work that would fill it; make parents."""
     try:
         if target.is_dir() and any(target.iterdir()):
             raise UserError(f"{target}: is not empty; choose a new folder")
-        if target.is_file():
+        if os.path.lexists(target) and not target.is_dir():
             raise UserError(f"{target}: is a file; choose a new folder")
-        check_parent(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(target, error) from error
 
@@ -112,7 +115,7 @@ def unwritable(target: Path, error: OSError) -> UserError:
 
 def remove_folder(folder: Path) -> None:
     """Delete a folder, if it is there, so that half of it never stands under its name."""
-    if not folder.exists():
+    if not folder.is_dir():
         return
     if not folder.name.endswith(TEMPORARY):
         folder = folder.rename(folder.with_name(f"{folder.name}.old{TEMPORARY}"))

@@ -230,7 +230,6 @@ def quiet() -> Iterator[None]:
 def import_gguf(file: Path, out: Path) -> Any:
     """Write a GGUF file as a model folder, whole or not at all, in float32; returns the model."""
     wrong = {
-        f"{out}: exists already; give a folder that does not": out.exists(),
         f"{file}: no such file; give a GGUF file": not file.is_file(),
         f"gguf not installed, which reads {file.name}; install with "
         f"{install('gguf')}": not is_gguf_available(),

@@ -125,7 +125,7 @@ def write_checkpoint(
 ) -> None:
     """Write one checkpoint, on the rank that holds the trace; the others write their shards."""
     manifest, parts = run_folder.manifest, run_folder.parts()
-    with whole_folder(target) as folder:
+    with whole_folder(target, replaces=True) as folder:
         ranks.wait()
         files = _write_shards(folder, state, ranks)
         files |= {n: _write(folder / n, c) for n, c in state.items() if not _is_sharded(n, c)}
@@ -278,10 +278,10 @@ def save_model(
             return
         if adapters:
             facts = adapter_config(policy.model) | {"base_model_name_or_path": str(policy.folder)}
-            with whole_folder(run_folder / "adapters") as folder:
+            with whole_folder(run_folder / "adapters", replaces=True) as folder:
                 write_tensors(folder / "adapter_model.safetensors", adapters)
                 (folder / "adapter_config.json").write_text(json.dumps(facts), encoding="utf-8")
-        with whole_folder(run_folder / "model") as folder:
+        with whole_folder(run_folder / "model", replaces=True) as folder:
             try:
                 write_model(policy.model, policy.tokenizer, folder, policy.folder, weights)
             except SafetensorError as error:  # the way in which it reports a full disk

@@ -23,7 +23,6 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from lab.base.errors import UserError
 from lab.base.files import whole_folder
 from lab.progress import Bar
 from real.model.machine import torch_threads
@@ -91,8 +90,8 @@ def build(
     """Train the checkpoint of a task and write it to ``folder`` as a local Hugging Face model.
 
     Leaves config.json, generation_config.json, model.safetensors (float32), the tokenizer and
-    recipe.json (task, recipe, seed, accuracy). The folder, which must not exist, appears whole or
-    not at all.
+    recipe.json (task, recipe, seed, accuracy). The folder, which must be new or empty, appears
+    whole or not at all.
     """
     recipe = recipe or RECIPES[task]
     with _made(folder) as made:
@@ -122,8 +121,6 @@ def build_verifying(
 @contextmanager
 def _made(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """A new folder, and one torch thread: at this size more only wait, and change the rounding."""
-    if os.path.lexists(folder):
-        raise UserError(f"{folder}: exists already; give a folder that does not")
     with whole_folder(Path(folder)) as made, torch_threads(1), quiet():
         yield made
 

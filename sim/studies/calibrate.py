@@ -388,7 +388,6 @@ def run_calibration(c: Calibration, out: Path, progress: bool = False) -> str:
         out: a new or empty folder, which is written at the end: predictions, cells, summary and
             parameters (those of the mechanism without a row) as Parquet, and the table of errors.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
     check_new_folder(out)
     tables: dict[str, list[pd.DataFrame]] = {name: [] for name in _FILES}
     jobs = [(n, m, r) for n in range(c.fits) for m in c.mechanisms for r in c.readings]

@@ -79,7 +79,7 @@ def test_weights_come_back(kind: str, error: float, tiny: Any, tmp_path: Path, c
         (None, r"small.gguf: no such file"),
         (b"GGUF\x03\x00\x00\x00", "small.gguf: transformers cannot read it .*; give a whole file"),
         (b"GGUF", r"gguf not installed.*pip install -e '.*\[gguf\]'"),
-        (b"made", "made: exists already"),
+        (b"made", "made: is not empty"),
     ],
 )
 def test_what_cannot_be_converted_is_one_line(
@@ -90,7 +90,7 @@ def test_what_cannot_be_converted_is_one_line(
     if content == b"GGUF":
         monkeypatch.setattr(real.model.policy, "is_gguf_available", lambda: False)
     if content == b"made":
-        (tmp_path / "made").mkdir()
+        (tmp_path / "made" / "own").mkdir(parents=True)
     with pytest.raises(UserError, match=message) as caught:
         import_gguf(tmp_path / "small.gguf", tmp_path / "made")
     assert "\n" not in str(caught.value)

@@ -43,7 +43,7 @@ def test_a_built_folder_loads_and_is_never_replaced(tmp_path, monkeypatch, capsy
     assert not any(torch.equal(weight, trained[name]) for name, weight in other.items())
     before = (target / "model.safetensors").read_bytes()
     assert main([*words, "4"]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "tiny: is not empty" in capsys.readouterr().err
     assert (target / "model.safetensors").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 

@@ -69,7 +69,7 @@ def test_make_tiny_gives_the_same_bits_for_the_same_seed(tmp_path, monkeypatch, 
     assert record["judging"] == asdict(judged)
     assert "0.700 of right responses judged right, 0.300 of wrong" in capsys.readouterr().out
     assert main([*words, "--out", str(tmp_path / "a")]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "a: is not empty" in capsys.readouterr().err
 
 
 SMALL = TrainConfig(

@@ -188,6 +188,9 @@ def test_short_runs_and_penalties_are_compared_as_far_as_they_can_be(
     assert ttrl.loc[policies, ["real", "predicted", "final", "curve"]].notna().all(axis=None)
     assert ttrl[["fates", "r"]].isna().all(axis=None)
     assert {*table[table.arm == "kl"].prediction} & {*policies} == {"measured"}
+    for taken, words in (("all", "is not empty"), ("all/agreement.csv", "is a file")):
+        assert main(["agree", *data, "--out", str(tmp_path / taken)]) == 2
+        assert f"{words}; choose a new folder\n" in capsys.readouterr().err
 
 
 def test_the_trainers_defaults_are_modelled_and_a_setting_without_a_role_is_refused():

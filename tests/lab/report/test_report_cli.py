@@ -80,7 +80,8 @@ def test_foreign_files_are_kept(runs, tmp_path, capsys):
         ("{run} --format csv", "add -o FOLDER"),
         ("{run} --format csv -o {run}", "is not empty; choose a new folder"),
         ("{run} --format csv -o {run}/run.json", "is a file"),
-        ("{run} --format csv -o {t}/no/where", "its folder does not exist"),
+        ("{run} --format csv -o {run}/run.json/where", "cannot be written"),
+        ("{run} --figures {run}/run.json", "is a file"),
     ],
 )
 def test_wrong_lines_are_refused_and_nothing_is_written(runs, tmp_path, capsys, words, said):

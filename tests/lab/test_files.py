@@ -1,0 +1,41 @@
+"""Files and folders that are whole or absent."""
+
+import os
+
+import pytest
+
+from lab.base.errors import UserError
+from lab.base.files import whole_folder
+
+TAKEN = {
+    "file": lambda place: place.write_text("x"),
+    "device": os.mkfifo,
+    "dangling-link": lambda place: place.symlink_to("nowhere"),
+    "folder": lambda place: (place / "own").mkdir(parents=True),
+}
+
+
+@pytest.mark.parametrize("make", TAKEN.values(), ids=TAKEN)
+def test_what_is_there_is_refused_and_stays(make, tmp_path):
+    place = tmp_path / "taken"
+    make(place)
+    before = place.lstat()
+    words = r"taken: is (a file|not empty); choose a new folder"
+    with pytest.raises(UserError, match=words), whole_folder(place):
+        pytest.fail("it was to be filled")
+    assert place.lstat() == before and list(tmp_path.iterdir()) == [place]
+
+
+def test_a_new_folder_gets_its_parents_and_a_replaced_one_is_no_file(tmp_path):
+    place = tmp_path / "new" / "model"
+    for name in ("first", "second"):
+        with whole_folder(place, replaces=name == "second") as made:
+            (made / name).touch()
+        assert [*place.rglob("*")] == [place / name]
+    words = r"second: cannot be written \(Not a directory\)"
+    with pytest.raises(UserError, match=words), whole_folder(place / "second", replaces=True):
+        pass
+    assert [*(tmp_path / "new").rglob("*")] == [place, place / "second"]
+    below = place / "second" / "below"
+    with pytest.raises(UserError, match="below: cannot be written"), whole_folder(below):
+        pytest.fail("it was to be filled")
