@@ -40,9 +40,10 @@ def whole_folder(target: Path, replaces: bool = False) -> Iterator[Path]:
     A process killed within leaves a name that ends in `TEMPORARY`; only one process may write.
     What was written of the new folder is removed where the disk cannot be written.
     """
-    temporary = target.with_name(f"{target.name}{TEMPORARY}")
     if not replaces:
         check_new_folder(target)
+    target = target.absolute()  # the current folder has no name of its own
+    temporary = target.with_name(f"{target.name}{TEMPORARY}")
     try:
         remove_folder(temporary)
         temporary.mkdir(parents=True)

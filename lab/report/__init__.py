@@ -103,9 +103,8 @@ class Report:
             if target.is_dir():
                 raise UserError(f"{target}: is a folder; give the name of a file")
             check_parent(target)
-            there = target.exists()
-            own = there and self.format == "html" and is_made_by(target, GENERATOR)
-            if there and not (own or self.force):
+            own = self.format == "html" and target.is_file() and is_made_by(target, GENERATOR)
+            if target.exists() and not (own or self.force):
                 raise UserError(
                     f"{target}: exists and is not a report; choose another -o or add --force to "
                     "replace it"

@@ -1,6 +1,7 @@
 """Files and folders that are whole or absent."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,17 @@ def test_what_is_there_is_refused_and_stays(make, tmp_path):
     with pytest.raises(UserError, match=words), whole_folder(place):
         pytest.fail("it was to be filled")
     assert place.lstat() == before and list(tmp_path.iterdir()) == [place]
+
+
+def test_the_current_folder_is_filled_or_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with whole_folder(Path(".")) as made:
+        (made / "own").touch()
+    assert [*tmp_path.iterdir()] == [tmp_path / "own"]
+    monkeypatch.chdir(tmp_path)
+    for place in (".", "/"):
+        with pytest.raises(UserError, match="is not empty"), whole_folder(Path(place)):
+            pytest.fail("it was to be filled")
 
 
 def test_a_new_folder_gets_its_parents_and_a_replaced_one_is_no_file(tmp_path):
