@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,47 +11,10 @@ from lab.arm_settings import arm_of
 from lab.base.arms import DEMO_ARMS, GUARD, for_cell, with_rule
 from lab.base.errors import UserError, require_packages
 from lab.base.files import check_new_folder, whole
-from lab.base.settings import from_values, toml_values
-from lab.cli import arms_of, with_arm_options
+from lab.cli import arms_of
 from lab.trace.manifest import check_new
-from sim.settings import populations
-from sim.settings.config import (
-    SEARCH_ARMS,
-    SEARCH_LRS,
-    Classical,
-    Objective,
-    Preset,
-    SimConfig,
-)
-from sim.settings.populations import NAMED
-
-
-def settings_of(given: Mapping[str, Any], has_arms: bool = False, **base: Any) -> SimConfig:
-    """Return the settings of the file, or else `base`, with those of the options over them.
-
-    A measured policy begins with the settings of the run in its response file. Options are read
-    here as far as they decide the values of others: `--population`, `--policy`, `--response`,
-    `--lr`, and those of `lab.cli.with_arm_options`. With `has_arms` the file
-    may list arms, which `lab.cli.arms_of` reads.
-    """
-    path = given.get("config")
-    values = base if path is None else toml_values(path)
-    values = {name: values[name] for name in values if name != "arms" or not has_arms}
-    usual = values.get("population", SimConfig.__dataclass_fields__["population"].default)
-    asked = {name: given[name] for name in ("response", "lr") if name in given}
-    if given.get("population") in NAMED:
-        asked["population"] = given["population"]
-    if given.get("policy") == "measured":
-        asked["policy"] = "measured"
-    both = {**values, **asked}
-    if both.get("policy") == "measured" and isinstance(response := both.get("response"), str):
-        from sim.settings.trainer import taken
-
-        facts = populations.response_at(response).facts
-        own = taken(facts.run, facts.roles, f"response: {response}") if facts.run else {}
-        values = own | values
-    values = with_arm_options(given, values, given.get("population", usual))
-    return from_values(values | asked, SimConfig, str(path or ""))
+from sim.settings.config import SEARCH_ARMS, SEARCH_LRS, Classical, Objective, Preset, SimConfig
+from sim.settings.resolve import settings_of
 
 
 @dataclass(kw_only=True)
@@ -511,21 +472,9 @@ class Explore(SettingsCommand):
         require_packages("explore", "dash")
         if not 0 < self.port < 65536:
             raise UserError(f"port = {self.port}: must lie in 1 to 65535")
-        host = "127.0.0.1"  # never reachable from another machine
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, self.port))
-            except OSError as error:
-                raise UserError(
-                    f"port = {self.port}: cannot be used ({error.strerror}); choose another --port"
-                ) from error
-        from sim.explore import make_app
+        from sim.explore import serve
 
-        app = make_app(self.settings)
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        print(f"explorer: http://{host}:{self.port} (Ctrl-C ends it)", flush=True)
-        app.run(host=host, port=str(self.port), debug=False)
+        serve(self.settings, self.port)
 
 
 COMMANDS = {

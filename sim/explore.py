@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -224,6 +226,23 @@ _PAGE = """<!DOCTYPE html>
 <script>SCRIPT</script></footer></body></html>"""
 _LONGEST = 100_000
 """Bytes of a request; those of the page have a few thousand."""
+
+
+def serve(base: SimConfig, port: int) -> None:
+    """Serve the page on 127.0.0.1 until Ctrl-C; UserError where the port cannot be used."""
+    host = "127.0.0.1"  # never reachable from another machine
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise UserError(
+                f"port = {port}: cannot be used ({error.strerror}); choose another --port"
+            ) from error
+    app = make_app(base)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    print(f"explorer: http://{host}:{port} (Ctrl-C ends it)", flush=True)
+    app.run(host=host, port=str(port), debug=False)
 
 
 def make_app(base: SimConfig) -> Dash:

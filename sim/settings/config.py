@@ -171,7 +171,7 @@ class SimConfig:
     warmup_ratio: Share = 0.03
     """Share of all optimizer steps that the warm-up of the cosine schedule takes."""
     optimizer: Literal["sgd", "adam"] = "sgd"
-    """Plain gradient steps, or Adam, see `sim.world.policies`."""
+    """Plain gradient steps, or Adam, see `sim.world.optimizer`."""
     max_grad_norm: Positive | None = None
     """Gradients of an optimizer step are scaled down to this L2 norm; not at all by default."""
     mini_batch: Size = 1

@@ -28,7 +28,8 @@ from numba import njit
 from guard_core import Votes
 from sim.settings.config import SimConfig
 from sim.world.observe import sample_all, with_unparseable
-from sim.world.policies import ADAM, Update
+from sim.world.optimizer import ADAM
+from sim.world.policies import Update
 from sim.world.populations import P_MIN
 from sim.world.sampling import Bools, Floats, Ints, generator
 from sim.world.training import (

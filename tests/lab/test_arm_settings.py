@@ -12,7 +12,7 @@ from lab.base.settings import from_values, to_values
 from real import TrainConfig
 from real.settings.resolve import settings_of as train_settings
 from sim import SimConfig
-from sim.commands import settings_of as sim_settings
+from sim.settings.resolve import settings_of as sim_settings
 
 OFF = GuardConfig.off()
 GUARD = GuardConfig.paper()

@@ -10,7 +10,7 @@ from lab.trace.response import read_response
 from real.__main__ import main
 from real.record.checkpoint import trained_weights
 from sim.cli import main as guard_sim
-from sim.commands import settings_of
+from sim.settings.resolve import settings_of
 
 FEW = ["--n-problems", "3", "--responses", "24", "--weights", "64", "--min-novel", "1e-3"]
 FEW += ["--quiet"]

@@ -1,0 +1,39 @@
+"""Settings of a simulation from a file, a population, a response file, an arm and options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lab.base.settings import from_values, toml_values
+from lab.cli import with_arm_options
+from sim.settings import populations
+from sim.settings.config import SimConfig
+from sim.settings.populations import NAMED
+from sim.settings.trainer import taken
+
+
+def settings_of(given: Mapping[str, Any], has_arms: bool = False, **base: Any) -> SimConfig:
+    """Return the settings of the file, or else `base`, with those of the options over them.
+
+    A measured policy begins with the settings of the run in its response file. Options are read
+    here as far as they decide the values of others: `--population`, `--policy`, `--response`,
+    `--lr`, and those of `lab.cli.with_arm_options`. With `has_arms` the file may list arms, which
+    `lab.cli.arms_of` reads.
+    """
+    path = given.get("config")
+    values = base if path is None else toml_values(path)
+    values = {name: values[name] for name in values if name != "arms" or not has_arms}
+    usual = values.get("population", SimConfig.__dataclass_fields__["population"].default)
+    asked = {name: given[name] for name in ("response", "lr") if name in given}
+    if given.get("population") in NAMED:
+        asked["population"] = given["population"]
+    if given.get("policy") == "measured":
+        asked["policy"] = "measured"
+    both = {**values, **asked}
+    if both.get("policy") == "measured" and isinstance(response := both.get("response"), str):
+        facts = populations.response_at(response).facts
+        own = taken(facts.run, facts.roles, f"response: {response}") if facts.run else {}
+        values = own | values
+    values = with_arm_options(given, values, given.get("population", usual))
+    return from_values(values | asked, SimConfig, str(path or ""))
