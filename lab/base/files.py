@@ -42,8 +42,9 @@ def whole_folder(target: Path, replaces: bool = False) -> Iterator[Path]:
     """
     if not replaces:
         check_new_folder(target)
-    target = target.absolute()  # the current folder has no name of its own
-    temporary = target.with_name(f"{target.name}{TEMPORARY}")
+    # The folder behind a link, and the current one under its name.
+    place = target.resolve()
+    temporary = place.with_name(f"{place.name}{TEMPORARY}")
     try:
         remove_folder(temporary)
         temporary.mkdir(parents=True)
@@ -52,9 +53,9 @@ def whole_folder(target: Path, replaces: bool = False) -> Iterator[Path]:
             with path.open("rb+") as file:
                 os.fsync(file.fileno())
         sync_folder(temporary)
-        remove_folder(target)
-        temporary.rename(target)
-        sync_folder(target.parent)
+        remove_folder(place)
+        temporary.rename(place)
+        sync_folder(place.parent)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if not isinstance(error, OSError):

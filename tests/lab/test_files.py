@@ -38,6 +38,17 @@ def test_the_current_folder_is_filled_or_refused(tmp_path, monkeypatch):
             pytest.fail("it was to be filled")
 
 
+def test_the_folder_behind_a_link_is_filled(tmp_path):
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("disk")
+    for name in ("first", "second"):
+        with whole_folder(link, replaces=name == "second") as made:
+            (made / name).touch()
+        assert {*tmp_path.iterdir()} == {link, tmp_path / "disk"} and link.is_symlink()
+        assert [*link.iterdir()] == [link / name]
+
+
 def test_a_new_folder_gets_its_parents_and_a_replaced_one_is_no_file(tmp_path):
     place = tmp_path / "new" / "model"
     for name in ("first", "second"):
