@@ -77,13 +77,15 @@ def check_parent(target: Path) -> None:
 
 
 def check_new_folder(target: Path) -> None:
-    """Refuse what is no new or empty folder, before the work that would fill it; make parents."""
+    """Refuse what is no new or empty folder, before the work that would fill it."""
     try:
         if target.is_dir() and any(target.iterdir()):
             raise UserError(f"{target}: is not empty; choose a new folder")
         if os.path.lexists(target) and not target.is_dir():
             raise UserError(f"{target}: is a file; choose a new folder")
-        target.parent.mkdir(parents=True, exist_ok=True)
+        above = next(path for path in target.absolute().parents if path.exists())
+        if not above.is_dir():
+            raise UserError(f"{target}: cannot be written ({above} is a file); choose a new folder")
     except OSError as error:
         raise unwritable(target, error) from error
 

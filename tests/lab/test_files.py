@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lab.base.errors import UserError
-from lab.base.files import whole_folder
+from lab.base.files import check_new_folder, whole_folder
 
 TAKEN = {
     "file": lambda place: place.write_text("x"),
@@ -51,6 +51,8 @@ def test_the_folder_behind_a_link_is_filled(tmp_path):
 
 def test_a_new_folder_gets_its_parents_and_a_replaced_one_is_no_file(tmp_path):
     place = tmp_path / "new" / "model"
+    check_new_folder(place)
+    assert not [*tmp_path.iterdir()]  # a run that is refused later leaves nothing
     for name in ("first", "second"):
         with whole_folder(place, replaces=name == "second") as made:
             (made / name).touch()
