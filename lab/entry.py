@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import importlib
-import signal
 import sys
 from collections.abc import Sequence
 
 from lab.base.errors import EXIT_USER_ERROR, install, installed
-from lab.signals import end_at_once
+from lab.signals import ends_at_once
 
 
 def enter(prog: str, commands: str, part: str, argv: Sequence[str] | None = None) -> int:
@@ -23,19 +22,15 @@ def enter(prog: str, commands: str, part: str, argv: Sequence[str] | None = None
     """
     if argv is None:
         gc.set_threshold(10_000)  # the usual 700 takes a tenth of the imports, which free nothing
-    before = end_at_once(prog)
-    try:
-        from lab.cli import run_cli
+    with ends_at_once(prog, last=argv is None):
+        try:
+            from lab.cli import run_cli
 
-        module = importlib.import_module(commands)
-        return run_cli(prog, module.COMMANDS, argv, module.ABOUT)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if not package or installed(package):
-            raise
-        print(f"{prog}: {package} not installed; install with {install(part)}", file=sys.stderr)
-        return EXIT_USER_ERROR
-    finally:
-        for number, old in before.items():
-            # Python resets its own handlers at its end, and a signal would then kill it.
-            signal.signal(number, signal.SIG_IGN if argv is None else old)
+            module = importlib.import_module(commands)
+            return run_cli(prog, module.COMMANDS, argv, module.ABOUT)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if not package or installed(package):
+                raise
+            print(f"{prog}: {package} not installed; install with {install(part)}", file=sys.stderr)
+            return EXIT_USER_ERROR

@@ -49,27 +49,27 @@ def handlers() -> dict[signal.Signals, Any]:
     return {number: signal.getsignal(number) for number in STOP_SIGNALS}
 
 
-def end_at_once(prog: str) -> dict[signal.Signals, Any]:
-    """Set the handlers of `ends_at_once`; returns those that were there before."""
-    before = {n: old for n, old in handlers().items() if old not in (signal.SIG_IGN, None)}
-    for number in before:
-        signal.signal(number, EndsAtOnce(prog))
-    return before
-
-
 @contextlib.contextmanager
-def _restored(before: Mapping[signal.Signals, Any]) -> Iterator[None]:
-    """Set these handlers again at the end."""
+def handled(handle: Any, after: Mapping[signal.Signals, Any]) -> Iterator[None]:
+    """Let signals be handled by `handle`, and then by the handlers that they have in `after`."""
+    for number in after:
+        signal.signal(number, handle)
     try:
         yield
     finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+        for number, old in after.items():
+            signal.signal(number, old or signal.SIG_DFL)
 
 
-def ends_at_once(prog: str) -> AbstractContextManager[None]:
-    """Let stop signals end the process in one line; those that are ignored stay ignored."""
-    return _restored(end_at_once(prog))
+def ends_at_once(prog: str, last: bool = False) -> AbstractContextManager[None]:
+    """Let stop signals end the process in one line; those that are ignored stay ignored.
+
+    Args:
+        last: ignore them afterwards: Python resets its own handlers at its end, and a signal would
+            then kill it.
+    """
+    before = {n: old for n, old in handlers().items() if old not in (signal.SIG_IGN, None)}
+    return handled(EndsAtOnce(prog), dict.fromkeys(before, signal.SIG_IGN) if last else before)
 
 
 _CALLED_BACK, _AGAIN = "llvmlite", 0.05
@@ -107,9 +107,7 @@ def stops_raised() -> AbstractContextManager[None]:
     usual = (signal.SIG_DFL, signal.default_int_handler)
     found = handlers().items()
     before = {n: old for n, old in found if old in usual or type(old) is EndsAtOnce}
-    for number in before:
-        signal.signal(number, handle_stop)
-    return _restored(before)
+    return handled(handle_stop, before)
 
 
 @contextlib.contextmanager

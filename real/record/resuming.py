@@ -20,7 +20,7 @@ import msgspec
 from lab.base.errors import UserError
 from lab.base.files import TEMPORARY, remove_folder
 from lab.base.settings import to_values
-from lab.signals import handlers, stop
+from lab.signals import handled, handlers, stop
 from lab.trace.manifest import Manifest, commit, now, read_manifest, versions
 from lab.trace.trace import RunFolder
 from real.engines.rollouts import EngineDied
@@ -71,14 +71,9 @@ def stop_requests() -> Iterator[StopRequest]:
     """Catch the signals that ask a process to stop; possible in the main thread only."""
     request = StopRequest()
     # Signals that are ignored, as under nohup, stay ignored.
-    handled = {n: old for n, old in handlers().items() if old is not signal.SIG_IGN}
-    for number in handled:
-        signal.signal(number, request.handle)
-    try:
+    before = {n: old for n, old in handlers().items() if old is not signal.SIG_IGN}
+    with handled(request.handle, before):
         yield request
-    finally:
-        for number, old in handled.items():
-            signal.signal(number, old or signal.SIG_DFL)
 
 
 @contextlib.contextmanager
