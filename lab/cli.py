@@ -25,11 +25,7 @@ EXIT_CLOSED_PIPE = 141
 
 
 class Command(Protocol):
-    """A dataclass whose fields are the options and whose `run` does the work.
-
-    A command may also have a class method `defaults(given)`: from the values of the options that
-    are given, by name, it returns values of fields for those that are not, for example from a file.
-    """
+    """A dataclass whose fields are the options (`lab.options`) and whose `run` does the work."""
 
     def run(self) -> int | None:
         """Do the work; the return value is the exit code."""
@@ -197,12 +193,8 @@ def _page(prog: str, commands: Mapping[str, type[Command]], argv: list[str], abo
 
 def parse(prog: str, commands: Mapping[str, type[Command]], argv: list[str]) -> Command:
     """Return the command of a command line, whose name is taken off `argv`."""
-    if "" in commands:
-        name = ""
-    else:
-        name = argv.pop(0) if argv else ""
-        names = ", ".join(commands)
-        if name not in commands:
-            wrong = f"unknown command {name}{hint(name, commands)}" if name else "no command given"
-            raise UserError(f"{wrong}; the commands are {names}; see {prog} --help")
+    name = argv.pop(0) if argv and "" not in commands else ""
+    if name not in commands:
+        wrong = f"unknown command {name}{hint(name, commands)}" if name else "no command given"
+        raise UserError(f"{wrong}; the commands are {', '.join(commands)}; see {prog} --help")
     return make(f"{prog} {name}".rstrip(), commands[name], argv)

@@ -43,9 +43,9 @@ _COLUMN, _SHORT_TEXT = 30, 84
 def make(prog: str, command: type, argv: Sequence[str]) -> Any:
     """Make a command from the words of its command line.
 
-    A class method `defaults` of the command gets the values given, by the names of their options,
-    and returns values of fields in place of their defaults. A UserError where an option is unknown,
-    missing or wrong.
+    A command may have a class method `defaults`, which gets the values given, by the names of their
+    options, and returns values of fields in place of their defaults, for example from a file. A
+    UserError where an option is unknown, missing or wrong.
     """
     parser = _parser(prog)
     actions = list(_added(parser, command, "", lambda *_: ""))

@@ -33,15 +33,14 @@ def toml_values(path: Path) -> dict[str, Any]:
 
 def from_values(values: Mapping[str, Any], kind: type[T], source: str) -> T:
     """Fill a dataclass from nested plain values; a UserError names the source and the setting."""
-    origin = f"{source}: " if source else ""
-    _refuse_unknown(values, kind, origin, "", _names(kind))
     made, guard = dict(values), values.get("guard")
     try:
+        _refuse_unknown(values, kind, _names(kind))
         if isinstance(guard, Mapping):
             made["guard"] = GuardConfig.from_dict(guard)
         return msgspec.convert(made, kind)
     except (msgspec.ValidationError, ValueError, UserError) as error:
-        raise UserError(f"{origin}{error}") from error
+        raise UserError(f"{source}: {error}" if source else str(error)) from error
 
 
 def to_values(config: Any) -> dict[str, Any]:
@@ -104,7 +103,7 @@ def check_unchanged(
 
 
 def _refuse_unknown(
-    values: Mapping[str, Any], kind: Any, origin: str, prefix: str, known: list[str]
+    values: Mapping[str, Any], kind: Any, known: list[str], prefix: str = ""
 ) -> None:
     fields = {f.name: f for f in dataclasses.fields(kind)}
     hints = get_type_hints(kind)
@@ -114,14 +113,14 @@ def _refuse_unknown(
         if name not in fields:
             near = nearest(prefix + name, known)
             remedy = _remedy(prefix + name, near, isinstance(value, Mapping))
-            raise UserError(f"{origin}{prefix}{name}: no such setting; {remedy}")
+            raise UserError(f"{prefix}{name}: no such setting; {remedy}")
         # Checked here, since the converter does not name the values that a choice has.
         chooses = get_origin(hints[name]) is Literal
         if chooses and (message := fault(prefix + name, value, hints[name])):
-            raise UserError(f"{origin}{message}")
+            raise UserError(message)
         nested = _nested(fields[name])
         if nested is not None and isinstance(value, Mapping):
-            _refuse_unknown(value, nested, origin, f"{prefix}{name}.", known)
+            _refuse_unknown(value, nested, known, f"{prefix}{name}.")
 
 
 def _names(kind: Any, prefix: str = "") -> list[str]:
