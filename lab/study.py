@@ -45,10 +45,10 @@ from lab.base.arms import (
 )
 from lab.base.columns import floats
 from lab.base.errors import UserError
-from lab.base.files import remove_folder, whole
+from lab.base.files import remove_folder
 from lab.base.settings import to_values
 from lab.compare.effort import CLOSE, MAX_TRIES, achieved_ratio, mean_update, search
-from lab.trace.manifest import FILE_NAME, encode, read_manifest
+from lab.trace.manifest import FILE_NAME, read_manifest, write_manifest
 from lab.trace.trace import Trace, load
 
 Report = Callable[[float], None]
@@ -434,5 +434,4 @@ def _note(folder: Path, found: Found) -> None:
     manifest = read_manifest(folder)
     manifest.extra |= {"achieved_ratio": found.achieved_ratio, "matched_tries": found.tries}
     manifest.extra[found.control.setting] = found.number
-    with whole(folder / FILE_NAME) as temporary:
-        temporary.write_bytes(encode(manifest))
+    write_manifest(folder, manifest)

@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from lab.base.errors import UserError
-from lab.base.files import TEMPORARY
+from lab.base.files import TEMPORARY, whole
 from lab.base.settings import plain
 from lab.trace.schema import MOST, SCHEMA_VERSION, TABLES, Table
 
@@ -95,10 +95,8 @@ class Manifest:
     @classmethod
     def new(cls, world: World, arm: str, title: str, **others: Any) -> Manifest:
         """The manifest of a run that starts now, provenance filled in, with some other fields."""
-        made = cls(world, arm, title, **others)
-        made.versions, made.commit = versions(), commit()
-        made.machine, made.command = machine(), command()
-        made.started = made.updated = now()
+        made = cls(world, arm, title, **provenance(), **others)
+        made.updated = made.started
         return made
 
     def end(self, status: Status, error: str | None = None) -> None:
@@ -123,6 +121,13 @@ def encode(manifest: Manifest) -> bytes:
     """The manifest as indented JSON; NaN becomes null, a byte that is not UTF-8 an escape."""
     values = _utf8(msgspec.to_builtins(manifest, enc_hook=plain))
     return msgspec.json.format(msgspec.json.encode(values), indent=2) + b"\n"
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write a run folder's `run.json`, whole or not at all."""
+    content = encode(manifest)
+    with whole(folder / FILE_NAME) as temporary:
+        temporary.write_bytes(content)
 
 
 def _utf8(value: Any) -> Any:
@@ -208,6 +213,12 @@ _PACKAGES = (
 """Distributions that a run may have used, as the presence of their module shows."""
 
 
+def provenance() -> dict[str, Any]:
+    """The time, the command, the code and the machine of work that starts now."""
+    made = {"started": now(), "command": command(), "commit": commit()}
+    return made | {"versions": versions(), "machine": machine()}
+
+
 def now() -> str:
     """The time as ISO 8601 in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
@@ -218,18 +229,13 @@ def versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         module = "guard_core" if package == "ttrl-guard-lab" else package.replace("-", "_")
-        if module in sys.modules and (version := _version(package)):
-            found[package] = version
+        if module in sys.modules:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                found[package] = _version(package)
     return found
 
 
-@functools.cache
-def _version(package: str) -> str | None:
-    """None where it was not installed as a package."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+_version = functools.cache(importlib.metadata.version)
 
 
 @functools.cache

@@ -31,17 +31,16 @@ from lab.base.columns import ints
 from lab.base.errors import UserError, first_line
 from lab.base.files import sync_folder, whole
 from lab.trace.manifest import (
-    FILE_NAME,
     Extent,
     Manifest,
     Status,
     cut_back,
-    encode,
     make_tables,
     now,
     part_name,
     parts_of,
     read_manifest,
+    write_manifest,
 )
 from lab.trace.schema import (
     SCHEMA_VERSION,
@@ -163,9 +162,8 @@ class RunFolder(Recorder):
             UserError: the folder exists with something in it, or cannot be made.
         """
         make_tables(Path(path))
-        folder = cls(Path(path), manifest, flush_rows)
-        folder._write_manifest()
-        return folder
+        write_manifest(Path(path), manifest)
+        return cls(Path(path), manifest, flush_rows)
 
     @classmethod
     def reopen(cls, path: Path | str, parts: Mapping[str, int]) -> RunFolder:
@@ -185,7 +183,7 @@ class RunFolder(Recorder):
             run.tables[table] = kept
         for table in TABLES:
             cut_back(path, table, parts.get(table, 0))
-        folder._write_manifest()
+        write_manifest(path, run)
         return folder
 
     def parts(self) -> dict[str, int]:
@@ -214,7 +212,7 @@ class RunFolder(Recorder):
         self.manifest.tables = {table: part.before for table, part in self._parts.items()}
         self.manifest.updated = now()
         self._flushed = time.monotonic()
-        self._write_manifest()
+        write_manifest(self.path, self.manifest)
 
     def write(self, table: Table, columns: Columns, *, copy: bool = True) -> None:
         """Add rows to a table, and put all rows on disk where they are many or have waited long."""
@@ -222,11 +220,6 @@ class RunFolder(Recorder):
         old = time.monotonic() - self._flushed >= FLUSH_SECONDS
         if old or self._parts[table].rows >= self._flush_rows:
             self.flush()
-
-    def _write_manifest(self) -> None:
-        content = encode(self.manifest)
-        with whole(self.path / FILE_NAME) as temporary:
-            temporary.write_bytes(content)
 
 
 def _joined(table: Table, chunks: list[Arrays]) -> Arrays:

@@ -37,7 +37,7 @@ from lab.measures import MEASURES
 from lab.progress import Bar
 from lab.signals import stop_with_parent, stops_held
 from lab.study import check_arms
-from lab.trace.manifest import LOCK_NAME, command, commit, locked, machine, now, versions
+from lab.trace.manifest import LOCK_NAME, locked, provenance
 from sim.settings.config import Preset, SimConfig
 from sim.settings.machine_code import compilation_shown, nothing_compiled
 from sim.studies.jobs import (
@@ -201,9 +201,7 @@ def claimed(
         check_unchanged(folder, there, msgspec.json.decode(msgspec.json.encode(definition)))
     else:
         make_folder(folder, lambda entry: entry.name == LOCK_NAME)
-        made = {"started": now(), "command": command(), "commit": commit()}
-        made |= {"versions": versions(), "machine": machine()}
-        facts = msgspec.json.encode({"definition": definition, **made})
+        facts = msgspec.json.encode({"definition": definition, **provenance()})
         with whole(path) as temporary:
             temporary.write_bytes(msgspec.json.format(facts, indent=2) + b"\n")
     with locked(folder):
