@@ -10,6 +10,7 @@ page differs from what this writes.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -21,14 +22,15 @@ import pandas as pd
 import readings
 import run_rows
 from language_runs import N_TRAINED, START, STUDIES
+from numpy.typing import NDArray
 from protocol_page import DATA, conclusion, over_sets, protocol
 
 from guard_core.rules import RULES, Rule
 from lab.base.arms import VOTE, arm, title
-from lab.base.columns import TextTable, floats, select, where
+from lab.base.columns import ROUNDING, TextTable, floats, select, where
 from lab.base.errors import UserError
 from lab.base.files import whole
-from lab.base.stats import LEVEL, difference, differences, estimate, mean_sd, sign_flip
+from lab.base.stats import LEVEL, difference, differences, estimate, mean_sd
 from lab.compare.agreement import MEASURED, OTHER_HALF, mean_errors
 from lab.compare.tables import with_vote
 
@@ -219,6 +221,27 @@ _PAIRED = (
 def _gaps(runs: pd.DataFrame, own: str, base: str, metric: str = "pass_final") -> pd.Series:
     first, second = (runs[runs["arm"] == name].set_index("seed")[metric] for name in (own, base))
     return differences(first, second)
+
+
+MOST_FLIPPED = 20
+"""Values whose signs are all flipped: a million patterns."""
+
+
+def sign_flip(values: pd.Series | NDArray[np.float64]) -> float:
+    """Return the p-value of a mean of 0: the share of sign patterns with as large a mean, or more.
+
+    Exact and two-sided, for paired differences that are symmetric around 0 where nothing differs,
+    whatever their distribution. With n values it is at least 2 / 2^n: four seeds cannot reach .1.
+    NaN for no values, or more than `MOST_FLIPPED`.
+    """
+    numbers = np.asarray(values, np.float64)
+    numbers = numbers[np.isfinite(numbers)]
+    if not 0 < len(numbers) <= MOST_FLIPPED:
+        return math.nan
+    sums = np.zeros(1)
+    for number in numbers:
+        sums = np.concatenate([sums + number, sums - number])
+    return float(np.mean(np.abs(sums) >= abs(numbers.sum()) - ROUNDING))
 
 
 def _p(gaps: pd.Series) -> str:

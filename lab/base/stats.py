@@ -86,27 +86,6 @@ def differences(first: pd.Series, second: pd.Series) -> pd.Series:
     return pd.Series(numbers[measured], common[measured])
 
 
-MOST_FLIPPED = 20
-"""Values whose signs are all flipped: a million patterns."""
-
-
-def sign_flip(values: pd.Series | NDArray[np.float64]) -> float:
-    """Return the p-value of a mean of 0: the share of sign patterns with as large a mean, or more.
-
-    Exact and two-sided, for paired differences that are symmetric around 0 where nothing differs,
-    whatever their distribution. With n values it is at least 2 / 2^n: four seeds cannot reach .1.
-    NaN for no values, or more than `MOST_FLIPPED`.
-    """
-    numbers = np.asarray(values, np.float64)
-    numbers = numbers[np.isfinite(numbers)]
-    if not 0 < len(numbers) <= MOST_FLIPPED:
-        return math.nan
-    sums = np.zeros(1)
-    for number in numbers:
-        sums = np.concatenate([sums + number, sums - number])
-    return float(np.mean(np.abs(sums) >= abs(numbers.sum()) - ROUNDING))
-
-
 def paired_table(metrics: pd.DataFrame, against: str) -> pd.DataFrame:
     """Every arm minus one arm, for every metric: a column of a row per (arm, replicate).
 
@@ -160,12 +139,12 @@ def plus_minus(sd: float, digits: int = 1) -> str:
     return "" if math.isnan(sd) else f" ± {sd:.{digits}f}"
 
 
-def with_interval(mean: float, low: float, high: float, digits: int = 1) -> str:
+def with_interval(mean: float, low: float, high: float) -> str:
     """Return `+1.0 [+0.2, +1.8]`, a difference and its interval.
 
     An interval that excludes zero has as many more digits as it takes to show that.
     """
-    digits = _digits(low, high, digits)
+    digits = _digits(low, high)
     return f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
 
 
@@ -202,10 +181,10 @@ def difference(value: Estimate, *, starred: bool = False) -> str:
     return f"{text}*" if starred else f"**{text}**"
 
 
-def _digits(low: float, high: float, digits: int = 1) -> int:
-    """Digits with which no bound of an interval that excludes zero reads as zero."""
+def _digits(low: float, high: float) -> int:
+    """Digits with which no bound of an interval that excludes zero reads as zero; usually 1."""
     nearest = min(abs(low), abs(high)) if low * high > 0 else 0.0
-    return next((more for more in range(digits, _MOST_DIGITS) if round(nearest, more)), digits)
+    return next((digits for digits in range(1, _MOST_DIGITS) if round(nearest, digits)), 1)
 
 
 def counted(count: int, noun: str) -> str:

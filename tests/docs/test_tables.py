@@ -1,7 +1,10 @@
 """Tables stand in the pages as text, and are those that the data and the code give."""
 
+import itertools
 import re
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from guard_core.rules import RULES
@@ -59,3 +62,14 @@ def test_every_rule_has_a_row(tables):
         )
         assert len(re.findall(r"(?<!\\)\|", row)) == columns
     assert any("`threshold = 0.0`, `keep = 1.0`" in row for row in rows)
+
+
+def test_p_by_sign_flips_is_the_share_of_patterns_as_far_from_zero(tables):
+    sign_flip = tables.sign_flip
+    values = [3.0, 1.0, 2.0, np.nan]
+    patterns = [abs(sum(s)) for s in itertools.product((3, -3), (1, -1), (2, -2))]
+    assert sign_flip(np.array(values)) == np.mean(np.array(patterns) >= 6) == 0.25
+    assert sign_flip(np.array([3.0, -1.0, 2.0])) == np.mean(np.array(patterns) >= 4) == 0.5
+    assert sign_flip(pd.Series([1.0, 2.0, 3.0, 4.0])) == 0.125  # the best that four pairs can do
+    assert sign_flip(np.zeros(3)) == 1 and np.isnan(sign_flip(np.ones(21)))
+    assert np.isnan(sign_flip(np.array([])))

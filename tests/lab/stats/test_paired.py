@@ -1,11 +1,9 @@
-import itertools
-
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from lab.base.stats import differences, estimate, paired, paired_table, sign_flip
+from lab.base.stats import differences, estimate, paired, paired_table
 
 
 def series(values, index=None):
@@ -62,13 +60,3 @@ def test_the_table_has_every_other_arm_and_metric():
     assert table.loc[("guard", "TotalDeg"), "mean"] == -2.5
     assert table.loc[("guard", "L/D"), ["mean", "n"]].tolist() == [-1, 1]
     assert table.loc[("frozen", "L/D"), "verdict"] == "not measured"
-
-
-def test_p_by_sign_flips_is_the_share_of_patterns_as_far_from_zero():
-    values = [3.0, 1.0, 2.0, np.nan]
-    patterns = [abs(sum(s)) for s in itertools.product((3, -3), (1, -1), (2, -2))]
-    assert sign_flip(np.array(values)) == np.mean(np.array(patterns) >= 6) == 0.25
-    assert sign_flip(np.array([3.0, -1.0, 2.0])) == np.mean(np.array(patterns) >= 4) == 0.5
-    assert sign_flip(pd.Series([1.0, 2.0, 3.0, 4.0])) == 0.125  # the best that four pairs can do
-    assert sign_flip(np.zeros(3)) == 1 and np.isnan(sign_flip(np.ones(21)))
-    assert np.isnan(sign_flip(np.array([])))
