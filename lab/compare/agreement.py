@@ -266,7 +266,7 @@ def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
     return float(np.asarray(kendalltau(first, second))[0])
 
 
-_ERROR_HEADS = dict(zip(ERRORS, ("final", "curve", "MR", "FR", "fates"), strict=True))
+_ERROR_HEADS = ("final", "curve", "MR", "FR", "fates")
 CELLS = (
     "Final pass@1 in %, errors in points; curves of pass@1, MR and FR as root mean square. Noise: "
     "error of one half of the real seeds for the other; r: correlation over problems."
@@ -276,7 +276,7 @@ MEANS = "Means over the cells."
 
 def cell_table(table: pd.DataFrame) -> TextTable:
     """The measured policy's row of every cell of one task, with the noise of its final pass@1."""
-    head = ["lr", "arm", "real", "sim.", "final", "noise", *list(_ERROR_HEADS.values())[1:]]
+    head = ["lr", "arm", "real", "sim.", "final", "noise", *_ERROR_HEADS[1:]]
     head += ["r", "arm - TTRL", "sim."]
     rows = []
     for (lr, arm), part in groups(table, ["lr", "arm"]):
@@ -292,7 +292,7 @@ def cell_table(table: pd.DataFrame) -> TextTable:
 
 def mean_table(table: pd.DataFrame) -> TextTable:
     """The mean errors over the cells of every prediction, the real noise last."""
-    head = ["mean error, points", "cells", *_ERROR_HEADS.values(), "r", "arm - TTRL", "right signs"]
+    head = ["mean error, points", "cells", *_ERROR_HEADS, "r", "arm - TTRL", "right signs"]
     rows = []
     for row in mean_errors(table).to_dict("records"):
         cells = [mean_sd(row[name]) for name in ERRORS] + [mean_sd(row["r"], digits=2)]

@@ -120,12 +120,12 @@ class Finding:
         return f"{self.title}: {numbers}" + (f" ({self.note})" if self.note else "")
 
 
-def headline(comparison: Comparison, table: pd.DataFrame | None = None) -> list[Finding]:
+def headline(comparison: Comparison) -> list[Finding]:
     """TTRL's degradation, the guard's gain over matched effort, and a rival's over the guard.
 
-    A finding whose arms are missing says so; the table is that of `metrics`, if at hand.
+    A finding whose arms are missing says so.
     """
-    table = metrics(comparison) if table is None else table
+    table = metrics(comparison)
     return [_damage(table), _guard(comparison, table), _rival(table)]
 
 

@@ -116,7 +116,7 @@ def digest(comparison: Comparison) -> ReportedComparison:
         metrics=table,
         summary=comparison_table(table),
         dynamics=_dynamics(comparison),
-        findings=headline(comparison, table),
+        findings=headline(comparison),
         pairs={arm: paired_table(voted, arm) for arm in present},
         notes=[*_unread(table, titles), *comparison.notes, *_too_short(comparison, titles)],
     )
