@@ -14,7 +14,6 @@ from guard_core.decision import Treatment
 from lab.base.arms import (
     BASELINE,
     CUSTOM,
-    MATCHED,
     OWN,
     WITH_RULES,
     Arm,
@@ -57,10 +56,12 @@ def arm_of(settings: Any, asked: str | None = None) -> Arm:
     Args:
         asked: name of the arm that was asked for; it is kept where the settings are still its own.
     """
-    factor = settings.step_factor
-    own = (settings.rule, settings.guard, settings.labels)
-    for name in (asked, *_names(settings.rule, factor)):
-        known = None if name is None else _known(name, factor)
+    rule, factor = settings.rule, settings.step_factor
+    own = (rule, settings.guard, settings.labels)
+    # The most usual first.
+    names = [*NAMED_ARMS] if rule == BASELINE else [rule, *(f"{rule}+{n}" for n in WITH_RULES)]
+    for name in names if asked is None else [asked, *names]:
+        known = _known(name, factor)
         if known is None or (known.rule, known.guard, known.labels) != own:
             continue
         expected = {"treatment": OWN, **known.settings}
@@ -68,17 +69,8 @@ def arm_of(settings: Any, asked: str | None = None) -> Arm:
             expected["treatment"] = settings.treatment if replayed_target(known.name) else OWN
         if all(getattr(settings, field) == value for field, value in expected.items()):
             return known
-    name = CUSTOM if settings.rule == BASELINE else f"{settings.rule}+{CUSTOM}"
-    return Arm(name, title(name), settings.guard, settings.labels, factor, settings.rule)
-
-
-def _names(rule: str, factor: float) -> tuple[str, ...]:
-    """Names that the arms with a rule can have, the most usual first."""
-    if factor != 1:
-        return (MATCHED,) if rule == BASELINE else ()
-    if rule == BASELINE:
-        return tuple(NAMED_ARMS)
-    return (rule, *(f"{rule}+{other}" for other in WITH_RULES))
+    name = CUSTOM if rule == BASELINE else f"{rule}+{CUSTOM}"
+    return Arm(name, title(name), settings.guard, settings.labels, factor, rule)
 
 
 def _known(name: str, factor: float) -> Arm | None:

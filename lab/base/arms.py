@@ -241,9 +241,10 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
     reason = misfit(rule, guard, labels)
     if rule.loss != "rewards":
         reason = f"has no rewards that {other} could work on"
-    if reason and other != BASELINE:
+    if other == BASELINE:
+        guard = guard_alone(rule)
+    elif reason:
         raise UserError(f"arm {name!r}: {rule.title} {reason}")
-    guard = guard_alone(rule) if other == BASELINE else guard
     settings = NAMED_ARMS[name].settings if name in NAMED_ARMS else {}
     return Arm(name, title(name), guard, labels, step_factor, rule.name, settings)
 

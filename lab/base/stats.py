@@ -98,8 +98,8 @@ def paired_table(metrics: pd.DataFrame, against: str) -> pd.DataFrame:
     for arm, own in by_arm.items():
         for metric in metrics.columns:
             result = paired(pd.Series(own[metric]), pd.Series(base[metric]))
-            rows.append({"arm": arm, "metric": metric} | asdict(result))
-            rows[-1]["verdict"] = result.verdict
+            row = {"arm": arm, "metric": metric, **asdict(result), "verdict": result.verdict}
+            rows.append(row)
     columns = ["arm", "metric", "mean", "sd", "low", "high", "n", "verdict"]
     return pd.DataFrame(rows, columns=columns)
 

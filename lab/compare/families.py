@@ -13,9 +13,9 @@ from lab.base.roles import NOT_COMPARED, having
 from lab.base.settings import flattened
 from lab.trace.manifest import Manifest
 
-STEP_SIZES = {"real": ("lr",), "sim": ("lr", "step")}
-"""World to the settings of its step size, of which the first that is noted counts; runs at several
-of them make one family."""
+_STEP_SIZES = ("lr", "step")
+"""Settings of the step size, of which the first that is noted counts: the trainer has the first,
+the simulator both. Runs at several step sizes make one family."""
 
 _EARLIER = """
 guard labels rule rule_options kl_coef skip_rate step_factor seed ema_decay treatment replicates
@@ -97,7 +97,7 @@ def shared_settings(run: Manifest) -> dict[str, Any]:
 
 def step_size(run: Manifest) -> float | None:
     """Return the peak learning rate, or the simulator's step; None if it was not noted."""
-    noted = (run.config.get(name) for name in STEP_SIZES[run.world])
+    noted = (run.config.get(name) for name in _STEP_SIZES)
     return next((float(size) for size in noted if isinstance(size, (int, float)) and size), None)
 
 

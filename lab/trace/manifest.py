@@ -206,10 +206,7 @@ def _check_sizes(values: Any) -> None:
         raise ValueError(f"{n_names} names, at most {_MOST_NAMES} are read")
 
 
-_PACKAGES = (
-    *("ttrl-guard-lab", "numpy", "pandas", "pyarrow", "scipy", "numba"),
-    *("torch", "transformers", "mpmath", "vllm"),
-)
+_PACKAGES = "ttrl-guard-lab numpy pandas pyarrow scipy numba torch transformers mpmath vllm"
 """Distributions that a run may have used, as the presence of their module shows."""
 
 
@@ -227,8 +224,8 @@ def now() -> str:
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that this process has loaded."""
     found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        module = "guard_core" if package == "ttrl-guard-lab" else package.replace("-", "_")
+    for package in _PACKAGES.split():
+        module = "guard_core" if package == "ttrl-guard-lab" else package
         if module in sys.modules:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 found[package] = _version(package)

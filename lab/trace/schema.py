@@ -243,13 +243,8 @@ def missing(table: Table, columns: Container[str]) -> list[str]:
     return [name for name in names(table, required=True) if name not in columns]
 
 
-DECIDED = {"tie": "tied", "skipped": "skip"} | {
-    name: name
-    for name in (
-        *("label", "flipped", "match_rate", "flip_rate", "mean_match_rate", "had_competition"),
-        *("route", "weight", "beta"),
-    )
-}
+_SAME = "label flipped match_rate flip_rate mean_match_rate had_competition route weight beta"
+DECIDED = {"tie": "tied", "skipped": "skip", **{name: name for name in _SAME.split()}}
 """Column of the visits to the field of `guard_core.Decision` that it holds."""
 _BEFORE_TRAINING = {
     **dict.fromkeys(("flipped", "had_competition", "skipped"), False),
