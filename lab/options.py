@@ -141,12 +141,10 @@ def _option(group: Any, name: str, wanted: Any, value: Any, text: str) -> Action
         return group.add_argument(name, nargs=nargs, metavar=name.upper(), help=text, **how)
     names = [mark for mark in marks if str(mark).startswith("-")]
     flag = "--" + name.removeprefix(_FLAT).replace("_", "-")
-    how |= {"dest": name, "help": text, "metavar": getattr(one, "__name__", "").upper()}
-    how["action"] = _Pairs if get_origin(kind) is dict else _Given
-    if several:
-        how["nargs"] = "*"
+    how |= {"dest": name, "help": text, "action": _Given, "nargs": "*" if several else None}
+    how["metavar"] = getattr(one, "__name__", "").upper()
     if get_origin(kind) is dict:
-        how["metavar"] = "NAME VALUE"
+        how |= {"metavar": "NAME VALUE", "action": _Pairs}
     if get_origin(one) is Literal:
         how["metavar"] = f"{{{','.join(map(str, get_args(one)))}}}"
     if kind is not bool:

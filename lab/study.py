@@ -222,8 +222,7 @@ class Found:
     number: float
     """Factor on the step size, or chance to sit a visit out."""
     achieved_ratio: float
-    """Mean update norm, or share of skipped visits, divided by the target's; NaN where the target
-    skipped nothing."""
+    """As `Control.ratio`."""
     tries: int
     """Factors that were tried; the closest one's runs are kept."""
 

@@ -199,11 +199,11 @@ def _finals(runs: Cell) -> pd.Series:
 def _compared(real: Mapping[str, Cell], predicted: Mapping[str, Cell], arm: str) -> dict[str, Any]:
     own, target = ({a: _mean(runs) for a, runs in both.items()} for both in (predicted, real))
     values: dict[str, Any] = {"replicates": len(predicted[arm]["replicate"])}
+    values |= _errors(own, target, arm, arm)
     if (mean := own[arm]) is not None:
         values["predicted"] = _final(mean)
-    values |= _errors(own, target, arm, arm)
-    gain = _gain(real, arm) if "gain_predicted" in values else None
-    if gain is not None and not gain.within_noise:
+    gain = _gain(real, arm)
+    if "gain_predicted" in values and gain is not None and not gain.within_noise:
         values["sign"] = float(np.sign(gain.mean) == np.sign(values["gain_predicted"]))
     return values
 

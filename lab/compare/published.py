@@ -33,7 +33,6 @@ METHOD_TITLES = {BASE: "Base model", "coverrl": "CoVerRL", "scope": "SCOPE"}
 """Methods of the paper that are no arm of this project (`lab.base.arms` names the others)."""
 
 _MAIN = (BASE, "ttrl", "coverrl", "scope", "frs", "mps", "rcsu", "guard")
-_COLUMNS = (*DATA_SETS, AVERAGE)
 _PASS: dict[str, tuple[tuple[float, ...], ...]] = {
     LLAMA: (
         (4.7, 0.0, 20.6, 43.9, 17.3),
@@ -71,19 +70,13 @@ PASS_AT_1: dict[tuple[str, str, str], float] = {
     (model, data, method): value
     for model, rows in _PASS.items()
     for method, row in zip(_MAIN, rows, strict=True)
-    for data, value in zip(_COLUMNS, row, strict=True)
+    for data, value in zip((*DATA_SETS, AVERAGE), row, strict=True)
 }
 """(model, data set or `AVERAGE`, method) to pass@1 in percent, `tab:main`."""
 
 GUARDS = ("guard", "guard: flip_rate=instant", "guard_release")
 """The guard as the text has it, with the one-step flip rate, and as the authors' scripts set it."""
-CELLS = (
-    "Degraded",
-    "Marginal Degraded",
-    "Learned",
-    "Stable Always Right",
-    "Always Wrong",
-)
+CELLS = ("Degraded", "Marginal Degraded", "Learned", "Stable Always Right", "Always Wrong")
 """Printed fates that are no sum of others. Marginal Stable is not printed; with what matches no
 fate it is what the cells leave of 100, so it is no further number."""
 TOTAL = "TotalDeg"
@@ -171,21 +164,17 @@ def most_accuracy(shares: Shares, always_wrong: float = 0.5) -> float:
 
 def note_on_pass(setting: Setting, method: str) -> str:
     """Footnote on a printed pass@1; empty if there is none."""
-    value = PASS_AT_1.get((setting.model, setting.data, method))
-    if value is None:
-        return ""
-    if setting.data == AVERAGE:
+    key = (setting.model, setting.data, method)
+    value, shares = PASS_AT_1.get(key), FATES.get(key)
+    if value is not None and setting.data == AVERAGE:
         mean = sum(PASS_AT_1[setting.model, data, method] for data in DATA_SETS) / len(DATA_SETS)
         wrong = abs(mean - value) > _PRINTED
         return f"the four printed cells have the mean {mean:.3f}" if wrong else ""
-    shares = FATES.get((setting.model, setting.data, method))
-    if shares is None:
+    if value is None or shares is None:
         return ""
     stayed, allowed = most_accuracy(shares, 0.15), most_accuracy(shares)
     if value <= stayed:
         return ""
-    if value > allowed:
-        return f"the printed fates allow a final label accuracy of at most {allowed:.1f} %"
     return (
         f"the printed fates cap the final label accuracy at {stayed:.1f} % if all Always Wrong "
         f"problems ended below .15; their definition alone would allow {allowed:.1f} %"
@@ -194,9 +183,9 @@ def note_on_pass(setting: Setting, method: str) -> str:
 
 def note_on_fate(setting: Setting, method: str, fate: str) -> str:
     """Footnote on a printed share; empty if there is none."""
-    value, n_problems = published_fate(setting, method, fate), N_PROBLEMS.get(setting.data)
-    if value is None or n_problems is None:
+    if (value := published_fate(setting, method, fate)) is None:
         return ""
+    n_problems = N_PROBLEMS[setting.data]
     if fate == TOTAL:
         odd = [part for part in CELLS[:2] if note_on_fate(setting, method, part)]
         return f"of {' and '.join(odd)}, no multiple of 1/{n_problems}" if odd else ""
@@ -222,7 +211,7 @@ def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         _, seed = np.unique(found.index.get_level_values("replicate"), return_inverse=True)
         ours = {BASE: group_mean(floats(found, "pass_start"), seed, 1 + int(seed.max()))}
         ours |= {arm: floats(metrics_of(found, arm), "pass_final") for arm in comparison.arms}
-        printed = [m for model, data, m in PASS_AT_1 if Setting(model, data) == setting]
+        printed = [m for model, data, m in PASS_AT_1 if (model, data) == setting]
         for method in dict.fromkeys([*ours, *printed]):
             value = PASS_AT_1.get((setting.model, setting.data, method))
             note = note_on_pass(setting, method)

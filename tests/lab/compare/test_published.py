@@ -13,6 +13,7 @@ from lab.compare.published import (
     QWEN3,
     TOTAL,
     Setting,
+    most_accuracy,
     note_on_fate,
     note_on_pass,
     published_fate,
@@ -36,6 +37,7 @@ def test_an_average_that_is_no_mean_and_scores_above_what_the_fates_allow_are_no
     assert {key for key in noted if key[1] == AVERAGE} == {(LLAMA, AVERAGE, "ttrl")}
     assert "24.175" in note_on_pass(Setting(LLAMA, AVERAGE), "ttrl")
     assert {(m, d) for m, d, _ in noted if d != AVERAGE} == {(LLAMA, MATH), (QWEN, MATH)}
+    assert all(PASS_AT_1[key] <= most_accuracy(FATES[key]) for key in FATES)
     note = note_on_pass(Setting(LLAMA, MATH), "ttrl")
     assert "44.7 %" in note and "57.4 %" in note
     assert not note_on_pass(Setting(LLAMA, MATH), "frs")
