@@ -312,12 +312,11 @@ class Study:
 
     def _stored(self, name: str) -> dict[str, float]:
         """The number of a control by its setting; empty where no run has one."""
-        found = control(name)
-        paths = [self.folder_of(name, seed) for seed in self.seeds if found is not None]
-        begun = next((path for path in paths if (path / FILE_NAME).is_file()), None)
-        if found is None or begun is None:
+        if (found := control(name)) is None:
             return {}
-        return {found.setting: read_manifest(begun).config[found.setting]}
+        paths = [self.folder_of(name, seed) for seed in self.seeds]
+        begun = next((path for path in paths if (path / FILE_NAME).is_file()), None)
+        return {} if begun is None else {found.setting: read_manifest(begun).config[found.setting]}
 
     def run(self, report: Report = lambda _: None) -> Done:
         """Run what is left of the study."""

@@ -208,13 +208,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     where it stands, `guard.W`.
     """
     names = {_plain(each): each for each in reversed(list(known))}
-    last = {each.rpartition(".")[2]: whole for each, whole in names.items()}
+    found = {each.rpartition(".")[2]: whole for each, whole in names.items()} | names
     wanted = _plain(name)
     for word in (wanted, wanted.rpartition(".")[2]):
         meant = _plain(_MEANT.get(word, word))
-        for table in (names, last):
-            if meant in table:
-                return table[meant]
+        if meant in found:
+            return found[meant]
     close = difflib.get_close_matches(wanted, names, 1)
     return names[close[0]] if close else None
 
