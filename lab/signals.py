@@ -90,12 +90,7 @@ def handle_stop(number: int, frame: FrameType | None) -> None:
 
 
 def stop(number: int) -> NoReturn:
-    """Raise what a stop signal means.
-
-    Raises:
-        KeyboardInterrupt: of SIGINT.
-        Terminated: of every other signal.
-    """
+    """Raise KeyboardInterrupt for SIGINT, and `Terminated` for every other stop signal."""
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
 

@@ -199,9 +199,6 @@ def check_arms(names: Sequence[str], there: Callable[[str], bool] = lambda _: Fa
 
     Args:
         there: whether all runs of an arm that is not given are finished.
-
-    Raises:
-        UserError: the first of these.
     """
     if not names:
         raise UserError("arms: give at least one")

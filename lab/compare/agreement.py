@@ -55,10 +55,9 @@ def agreement(real: Sequence[Trace], simulated: Sequence[Trace] | Trace) -> pd.D
         `COPY`), seeds (real), replicates, real and predicted (final pass@1, %), the errors in
         points `final`, `curve` (pass@1), `match_rate`, `flip_rate` and `fates` (mean over the
         categories), `r` (correlation over problems of the final label accuracy; both NaN for runs
-        that are too short for fates), and of the arm
-        minus TTRL in final pass@1: `gain_real`, `gain_low`, `gain_high` (95 % interval over paired
-        seeds), `gain_predicted`, `gain` (error in points) and `sign` (1 right, 0 wrong; NaN where
-        the real difference is within noise).
+        that are too short for fates), and of the arm minus TTRL in final pass@1: `gain_real`,
+        `gain_low`, `gain_high` (95 % interval over paired seeds), `gain_predicted`, `gain` (error
+        in points) and `sign` (1 right, 0 wrong; NaN where the real difference is within noise).
 
     Raises:
         UserError: no simulated run predicts one of the real runs.

@@ -1,7 +1,7 @@
 """The paper's printed numbers as data, and its tables made from our traces beside them.
 
-`tab:main`, `tab:full_fates` and `tab:overhead` are facts to be held against ours, and some
-contradict each other: the notes say where.
+`tab:main` and `tab:full_fates` are facts to be held against ours, and some contradict each other:
+the notes say where.
 """
 
 from __future__ import annotations
