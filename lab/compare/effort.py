@@ -23,6 +23,7 @@ from lab.base.arms import BASELINE, CEILING, is_guarded, rivals, title
 from lab.base.columns import (
     Floats,
     Ints,
+    equals,
     finite_mean,
     floats,
     groups,
@@ -123,26 +124,18 @@ def beyond_effort(rows: pd.DataFrame, metric: str) -> Floats:
         did not move: nothing is extrapolated.
     """
     require(rows, ("arm", "replicate", "update_norm", metric), "equal effort")
-    curves = _curves(where(rows, arm=BASELINE), metric)
+    norms, values = floats(rows, "update_norm"), floats(rows, metric)
     with np.errstate(divide="ignore"):
-        log_norms = np.log(floats(rows, "update_norm"))
-    expected = [
-        np.interp(norm, *curves[number], left=np.nan, right=np.nan) if number in curves else np.nan
-        for number, norm in zip(rows["replicate"], log_norms, strict=True)
-    ]
-    return floats(rows, metric) - np.array(expected, np.float64)
-
-
-def _curves(baseline: pd.DataFrame, metric: str) -> dict[object, tuple[Floats, Floats]]:
-    """Replicate to the baseline's log norms, ascending, and its metric there."""
-    curves = {}
-    for (number,), part in groups(baseline, ["replicate"]):
-        norm, value = floats(part, "update_norm"), floats(part, metric)
-        kept = np.isfinite(value) & (norm > 0)
-        order = np.argsort(norm[kept], kind="stable")
-        if len(order):
-            curves[number] = (np.log(norm[kept])[order], value[kept][order])
-    return curves
+        logs = np.log(norms)
+    expected = np.full(len(rows), np.nan)
+    is_baseline = equals(rows, "arm", BASELINE) & np.isfinite(values) & (norms > 0)
+    for number in unique(select(rows, is_baseline), "replicate"):
+        own = equals(rows, "replicate", number)
+        curve = np.flatnonzero(own & is_baseline)
+        curve = curve[np.argsort(norms[curve], kind="stable")]
+        x, y = logs[curve], values[curve]
+        expected[own] = np.interp(logs[own], x, y, left=np.nan, right=np.nan)
+    return values - expected
 
 
 def own_best(rows: pd.DataFrame, over: Sequence[str], metric: str = "pass_final") -> pd.DataFrame:

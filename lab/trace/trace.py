@@ -27,7 +27,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lab.base.columns import ints
+from lab.base.columns import ints, where
 from lab.base.errors import UserError, first_line
 from lab.base.files import sync_folder, whole
 from lab.trace.manifest import (
@@ -302,10 +302,8 @@ class Trace:
 
     def answer_texts(self, replicate: int, problem: int) -> dict[int, str]:
         """Answer id to text, of one problem's answers; empty where the run wrote none."""
-        rows = self.answers
-        own = (ints(rows, "replicate") == replicate) & (ints(rows, "problem") == problem)
-        texts = rows["text"][own].astype(str)
-        return dict(zip(ints(rows, "answer")[own].tolist(), texts, strict=True))
+        own = where(self.answers, replicate=replicate, problem=problem)
+        return dict(zip(ints(own, "answer").tolist(), own["text"].astype(str), strict=True))
 
 
 def load(folder: Path | str) -> Trace:
