@@ -125,9 +125,8 @@ class TextTable:
         """Yield the lines of a table for a terminal, without columns that have no value."""
         columns = zip(self.head, *self.rows, strict=True)
         kept = [column for column in columns if not self.rows or any(column[1:])]
-        every = list(zip(*kept, strict=True))
         width = [max(map(len, column)) for column in kept]
-        for row in every:
+        for row in zip(*kept, strict=True):
             cells = [row[0].ljust(width[0]), *map(str.rjust, row[1:], width[1:])]
             yield "  ".join(cells).rstrip()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from lab.base.settings import default_of
 
@@ -47,8 +47,7 @@ def roles_of(config: Any) -> dict[str, list[str]]:
     hints = get_type_hints(type(config), include_extras=True)
     found: dict[str, list[str]] = {role: [] for role in (*Role, DEFAULT)}
     for setting in dataclasses.fields(config):
-        kind = hints[setting.name]
-        marks = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+        marks = getattr(hints[setting.name], "__metadata__", ())
         roles: list[str] = [mark for mark in marks if isinstance(mark, Role)]
         if getattr(config, setting.name) == default_of(setting):
             roles.append(DEFAULT)

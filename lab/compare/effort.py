@@ -205,13 +205,10 @@ def _judged(rows: pd.DataFrame, over: Sequence[str], metric: str) -> pd.DataFram
 
 def _complete(rows: pd.DataFrame, over: Sequence[str]) -> tuple[pd.DataFrame, Ints]:
     """The rows of replicates that have every setting, and (rows,) number of the replicate."""
-    replicate = rows.groupby("replicate").ngroup().to_numpy()
-    setting = rows.groupby(list(over), dropna=False).ngroup().to_numpy()
-    present = np.zeros((replicate.max(initial=-1) + 1, setting.max(initial=-1) + 1), bool)
-    present[replicate, setting] = True
-    complete = np.asarray(present.all(axis=1))
-    number = np.cumsum(complete) - 1
-    return select(rows, complete[replicate]), number[replicate[complete[replicate]]]
+    setting = rows.groupby(list(over), dropna=False).ngroup()
+    n_settings = setting.groupby(rows["replicate"]).transform("nunique")
+    complete = select(rows, n_settings == setting.nunique())
+    return complete, complete.groupby("replicate").ngroup().to_numpy(np.int64)
 
 
 METRIC = "pass_final"

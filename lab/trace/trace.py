@@ -226,15 +226,12 @@ def _joined(table: Table, chunks: list[Arrays]) -> Arrays:
     """Chunks of rows as one; an optional column that a chunk lacks is NaN in its rows."""
     found = {name for chunk in chunks for name in chunk}
     columns = [c for c in TABLES[table] if c.required or c.name in found]
-    if not chunks:
-        return {c.name: np.empty(0, c.dtype) for c in columns}
     absent = [np.full(len(chunk["step"]), np.nan) for chunk in chunks]
-    return {
-        c.name: np.concatenate(
-            [chunk.get(c.name, nan) for chunk, nan in zip(chunks, absent, strict=True)]
-        )
-        for c in columns
-    }
+    made: Arrays = {}
+    for c in columns:
+        parts = [chunk.get(c.name, nan) for chunk, nan in zip(chunks, absent, strict=True)]
+        made[c.name] = np.concatenate([np.empty(0, c.dtype), *parts])
+    return made
 
 
 @cache
