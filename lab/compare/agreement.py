@@ -212,18 +212,16 @@ def _references(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     rng = np.random.default_rng(0)
     replicates = sorted({int(r) for own in runs.values() for r in own["replicate"]})
-    lines: dict[tuple[str, str], list[dict[str, float]]] = {}
+    splits = []
     for _ in range(_SPLITS if len(replicates) > 1 else 0):
         halves = np.array_split(rng.permutation(replicates), 2)
-        own, other = ({a: _mean(r, half.tolist()) for a, r in runs.items()} for half in halves)
-        for arm in arms:
-            for name, source in ((OTHER_HALF, arm), (COPY, BASELINE)):
-                lines.setdefault((arm, name), []).append(_errors(own, other, source, arm))
-    for (arm, name), found in lines.items():
-        table = pd.DataFrame(found)
-        if means := {str(column): finite_mean(table, str(column)) for column in table}:
-            means.pop("gain_predicted", None)
-            yield arm, {"prediction": name, **means}
+        splits.append([{a: _mean(r, half.tolist()) for a, r in runs.items()} for half in halves])
+    for arm in arms:
+        for name, source in ((OTHER_HALF, arm), (COPY, BASELINE)):
+            table = pd.DataFrame([_errors(own, other, source, arm) for own, other in splits])
+            if means := {str(column): finite_mean(table, str(column)) for column in table}:
+                means.pop("gain_predicted", None)
+                yield arm, {"prediction": name, **means}
 
 
 def _errors(

@@ -22,7 +22,6 @@ import pandas as pd
 from lab.base.arms import BASELINE, CEILING, is_guarded, rivals, title
 from lab.base.columns import (
     Floats,
-    Ints,
     equals,
     finite_mean,
     floats,
@@ -184,10 +183,12 @@ def edges(best: pd.DataFrame, name: str, grid: Sequence[float]) -> list[tuple[st
 
 
 def _judged(rows: pd.DataFrame, over: Sequence[str], metric: str) -> pd.DataFrame:
-    """One row per replicate, at the best setting of the other half."""
-    rows, number = _complete(rows, over)
+    """One row per replicate that has every setting, at the best setting of the other half."""
+    setting = rows.groupby(list(over), dropna=False).ngroup()
+    n_settings = setting.groupby(rows["replicate"]).transform("nunique")
+    rows = select(rows, n_settings == setting.nunique())
     # Neighbours go to different halves, so that any trend in the replicates is shared out.
-    half = number % 2
+    half = rows.groupby("replicate").ngroup().to_numpy() % 2
     parts = []
     for judged in np.unique(half):
         others = select(rows, half != judged)
@@ -201,14 +202,6 @@ def _judged(rows: pd.DataFrame, over: Sequence[str], metric: str) -> pd.DataFram
         parts.append(where(select(rows, half == judged), **chosen))
     together = pd.concat(parts, ignore_index=True) if parts else rows
     return together.sort_values("replicate", kind="stable", ignore_index=True)
-
-
-def _complete(rows: pd.DataFrame, over: Sequence[str]) -> tuple[pd.DataFrame, Ints]:
-    """The rows of replicates that have every setting, and (rows,) number of the replicate."""
-    setting = rows.groupby(list(over), dropna=False).ngroup()
-    n_settings = setting.groupby(rows["replicate"]).transform("nunique")
-    complete = select(rows, n_settings == setting.nunique())
-    return complete, complete.groupby("replicate").ngroup().to_numpy(np.int64)
 
 
 METRIC = "pass_final"

@@ -285,12 +285,11 @@ def flat(table: pd.DataFrame) -> pd.DataFrame:
     columns: dict[str, list[object]] = {}
     for name in table.columns:
         values = table[name].tolist()
-        if not values or not isinstance(values[0], Estimate):
+        if values and isinstance(values[0], Estimate):
+            for end, part in (("", "mean"), ("_sd", "sd"), ("_low", "low"), ("_high", "high")):
+                columns[f"{name}{end}"] = [getattr(value, part) for value in values]
+        else:
             columns[str(name)] = values
-            continue
-        columns[str(name)] = [value.mean for value in values]
-        for part in ("sd", "low", "high"):
-            columns[f"{name}_{part}"] = [getattr(value, part) for value in values]
     return pd.DataFrame(columns)
 
 
