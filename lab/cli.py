@@ -117,8 +117,7 @@ def arms_of(path: Path | None, usual: Sequence[str]) -> tuple[str, ...]:
     listed = list(usual) if path is None else toml_values(path).get("arms", list(usual))
     try:
         entries = msgspec.convert(listed, list[str | dict[str, Any]])
-        tables = [{"arm": entry} if isinstance(entry, str) else entry for entry in entries]
-        return tuple(joined(table.pop("arm"), table) for table in tables)
+        return tuple(e if isinstance(e, str) else joined(e.pop("arm"), e) for e in entries)
     except (msgspec.ValidationError, KeyError, TypeError):
         raise UserError(
             f"{path}: arms: give a list of names and of tables with a name as `arm`"

@@ -52,7 +52,7 @@ def _load(name: str) -> str:
         raise UserError(f"rules: {path} is no Python file; give one that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # where dataclasses look up their types
-    before = dict(RULES)
+    taken = {*RULES, *NAMED_ARMS, CUSTOM, VOTE}
     try:
         spec.loader.exec_module(module)
     except (ImportError, SyntaxError) as error:  # others show the line of the file by themselves
@@ -62,7 +62,6 @@ def _load(name: str) -> str:
     own = dict.fromkeys(k for k in kinds if issubclass(k, Rule) and k.__module__ == module_name)
     if not own:
         raise UserError(f"rules: {path} holds no subclass of guard_core.rules.Rule")
-    taken = {*before, *NAMED_ARMS, CUSTOM, VOTE}
     for kind in own:
         rule = str(getattr(kind, "name", ""))
         if rule in taken or not rule.isidentifier() or rule.startswith(CONTROLS):

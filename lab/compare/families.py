@@ -109,17 +109,14 @@ def distinction(family: Family, others: Sequence[Family]) -> str:
     if len({(other.run.n_problems, other.run.n_votes) for other in same}) > 1:
         parts.append(f"{run.n_problems} problems, {run.n_votes} votes")
     names = sorted(set().union(*(other.settings for other in same)))
-    differing = [name for name in names if len(_values(name, same)) > 1]
+    noted = {n: {repr(o.settings[n]) for o in same if n in o.settings} for n in names}
+    differing = [name for name, values in noted.items() if len(values) > 1]
     own = [name for name in differing if name in family.settings]
     shown = [name for name in own if _RECORDED.get(name) not in differing]
     parts += [f"{name} {_short(family.settings[name])}" for name in shown[:_MOST_NAMED]]
     if len(shown) > _MOST_NAMED:
         parts.append(f"and {len(shown) - _MOST_NAMED} more settings")
     return ", ".join(parts)
-
-
-def _values(name: str, together: Sequence[Family]) -> set[str]:
-    return {repr(family.settings[name]) for family in together if name in family.settings}
 
 
 def _fingerprints(sources: object) -> Iterator[tuple[str, str]]:
