@@ -274,9 +274,8 @@ def rule_table(rows: pd.DataFrame) -> pd.DataFrame:
     )
     rows = with_vote(rows, ["step", "replicate"])
     best = own_best(rows, ["step"], METRIC)
-    arms = unique(best, "arm")
-    scores = {arm: floats(where(best, arm=arm), METRIC).mean() for arm in arms}
-    ranked = sorted(arms, key=lambda arm: -scores[arm])
+    scores = {arm: floats(own, METRIC).mean() for (arm,), own in groups(best, ["arm"])}
+    ranked = sorted(scores, key=lambda arm: -scores[arm])
     return pd.DataFrame([_line(rows, best, arm) for arm in ranked])
 
 
