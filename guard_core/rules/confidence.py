@@ -8,7 +8,15 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from guard_core.config import Interval, NotNegative, Share, floor_share
-from guard_core.rules.rule import Need, Observations, Rule, at_label, filled, per_response
+from guard_core.rules.rule import (
+    Need,
+    Observations,
+    Rule,
+    at_label,
+    filled,
+    per_response,
+    scaled,
+)
 from guard_core.votes import Array, sum_by_id, widen
 
 
@@ -54,7 +62,7 @@ class Rent(Rule):
     def pay(self, obs: Observations, label: Array) -> Array:
         entropy = obs.of("entropy")[..., : obs.votes.n_samples]
         reward = -np.astype(filled(entropy), obs.real)
-        return np.where(obs.trained >= 0, reward, np.full_like(reward, self.unparseable))
+        return np.where(obs.trained >= 0, reward, self.unparseable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,23 +92,29 @@ class Dare(Rule):
     """Probability p below which an answer is pruned."""
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        answers, entropy = obs.of("answers"), filled(obs.of("entropy"))
-        n = obs.votes.counts.astype(obs.real)
-        total = sum_by_id(answers, n.shape[-1], entropy.astype(obs.real))
-        u = total / np.clip(n, min=1.0)
+        n, u = obs.votes.counts.astype(obs.real), _by_answer(obs, _entropy(obs))
         certain = n / (u + 1e-8)
         kept = (n > 0) & (_normalised(certain) >= self.threshold)
-        none = np.zeros_like(n)
-        votes = np.where(kept, n, none)
-        bonus = (1 - _normalised(votes)) * (1 - u)
-        reward = _normalised(np.where(kept, certain, none)) + self.alpha * bonus
-        return per_response(np.where(kept, reward, none), answers[..., : obs.votes.n_samples])
+        bonus = (1 - _normalised(np.where(kept, n, 0.0))) * (1 - u)
+        reward = _normalised(np.where(kept, certain, 0.0)) + self.alpha * bonus
+        return per_response(np.where(kept, reward, 0.0), obs.trained)
+
+
+def _entropy(obs: Observations) -> Array:
+    """(..., P, V) entropies of the responses."""
+    return np.astype(filled(obs.of("entropy")), obs.real)
+
+
+def _by_answer(obs: Observations, values: Array) -> Array:
+    """(..., P, A) means of (..., P, V) values over the responses of an answer, 0 without any."""
+    n = obs.votes.counts.astype(obs.real)
+    return sum_by_id(obs.of("answers"), n.shape[-1], values) / np.clip(n, min=1.0)
 
 
 def _normalised(values: Array) -> Array:
     """(..., A) divided by their sum, 0 where it is 0."""
     total = np.sum(values, axis=-1, keepdims=True)
-    return values / np.where(total > 0, total, np.ones_like(total))
+    return values / np.where(total > 0, total, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +163,8 @@ class SCRL(Rule):
     """Share below which an answer may be negative."""
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        positive, negative, excess = self._kinds(obs, label)
-        return per_response(
-            self._rewards(obs, positive, negative, excess), obs.trained, unparseable=-1.0
-        )
+        rewards = self._rewards(obs, *self._kinds(obs, label))
+        return per_response(rewards, obs.trained, unparseable=-1.0)
 
     def _rewards(self, obs: Observations, positive: Array, negative: Array, excess: Array) -> Array:
         return np.astype(positive, obs.real) - np.astype(negative, obs.real)
@@ -162,7 +174,7 @@ class SCRL(Rule):
         share = obs.shares
         is_label = np.arange(share.shape[-1]) == label[..., None]
         first = at_label(share, label)
-        second = np.max(np.where(is_label, np.zeros_like(share), share), axis=-1)
+        second = np.max(np.where(is_label, 0.0, share), axis=-1)
         leads = (first - second > self.t_margin) | (second == 0)
         clear = (first >= self.t_pos) & (first > 0) & leads
         positive = is_label & clear[..., None]
@@ -192,24 +204,18 @@ class SCRLContinuous(SCRL):
     """Baseline that the share of a positive answer is counted from."""
 
     def _rewards(self, obs: Observations, positive: Array, negative: Array, excess: Array) -> Array:
-        share = obs.shares
-        none = np.zeros_like(share)
-        start = self.t_pos if self.positive_from == "t_pos" else 0.0
-        gain = np.where(positive, share - start, none)
-        loss = np.where(negative, self.t_low - share, none)
+        share, start = obs.shares, self.t_pos if self.positive_from == "t_pos" else 0.0
+        gain = np.where(positive, share - start, 0.0)
+        loss = np.where(negative, self.t_low - share, 0.0)
         return gain - loss - self.entropy_weight * excess
 
 
 def _excess_entropy(obs: Observations) -> Array:
     """(..., P, A) mean entropy of an answer's responses minus that of all V, 0 without any."""
-    answers, entropy = obs.of("answers"), filled(obs.of("entropy"))
-    entropy = np.astype(entropy, obs.real)
-    mean = np.mean(entropy, axis=-1, keepdims=True)
-    counts = obs.votes.counts
-    total = sum_by_id(answers, counts.shape[-1], entropy - mean)
-    excess = total / np.clip(np.astype(counts, obs.real), min=1.0)
+    entropy = _entropy(obs)
+    excess = _by_answer(obs, entropy - np.mean(entropy, axis=-1, keepdims=True))
     # Equal entropies may differ by rounding, which must not decide on which side of 0 they lie.
-    return np.where(np.abs(excess) > 1e-6, excess, np.zeros_like(excess))
+    return np.where(np.abs(excess) > 1e-6, excess, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,10 +274,10 @@ class Scope(Rule):
     def _weights(self, obs: Observations) -> Array:
         """(..., P, V) confidences of the responses, in their order."""
         logprob = obs.of("step_logprob")
-        known, none = np.isfinite(logprob), np.zeros_like(logprob)
-        logprob = np.clip(np.where(known, logprob, none), max=0.0)
+        known = np.isfinite(logprob)
+        logprob = np.clip(np.where(known, logprob, 0.0), max=0.0)
         weights = np.exp(logprob) if self.confidence == "logprob" else -logprob
-        return np.astype(np.where(known, weights, none), obs.real)
+        return np.astype(np.where(known, weights, 0.0), obs.real)
 
     def _sums(self, obs: Observations, answers: Array, weights: Array) -> Array:
         """(..., A) confidences that each answer of (..., M) responses got."""
@@ -307,8 +313,7 @@ class Scope(Rule):
         if obs.prior is not None:
             prior = n_drawn / V * widen(obs.prior, scores.shape[-1])[..., None, :]
             scores = widen(scores, prior.shape[-1]) + prior
-        best = np.astype(np.argmax(scores, axis=-1), np.int64)
-        return np.where(np.max(scores, axis=-1) > 0, best, np.full_like(best, -2))
+        return np.where(np.max(scores, axis=-1) > 0, np.argmax(scores, axis=-1), -2)
 
 
 class Cut(NamedTuple):
@@ -333,9 +338,7 @@ def cut_by(obs: Observations, labels: Array, size: int, count_none: bool) -> Cut
     `count_none`: "no label" is one of the distinct labels.
     """
     answers = obs.of("answers")
-    member = np.arange(obs.votes.n_votes) // size
-    of_member = np.take(labels, np.astype(member, np.int64), axis=-1)
-    rewards = np.astype((answers == of_member) & (answers >= 0), obs.real)
+    rewards = np.astype((answers == np.repeat(labels, size, axis=-1)) & (answers >= 0), obs.real)
     ordered = np.sort(labels, axis=-1)
     new = ordered[..., 1:] != ordered[..., :-1]
     distinct = 1 + np.sum(np.astype(new, obs.real), axis=-1)
@@ -349,13 +352,11 @@ def choose_cut(cuts: list[Cut], balance: float) -> Array:
     R = np.stack([cut.mean_reward for cut in cuts], axis=-1)
     D = np.stack([cut.diversity for cut in cuts], axis=-1)
     front = _front(R, D)
-    away = balance * (1 - _scaled(R, front)) ** 2 + (1 - balance) * (1 - _scaled(D, front)) ** 2
-    # No distance exceeds 1, so 2 leaves out what others beat.
-    chosen = np.argmin(np.where(front, away, np.full_like(away, 2.0)), axis=-1)
-    rewards = cuts[0].rewards
-    for i, cut in enumerate(cuts):
-        rewards = np.where((chosen == i)[..., None, None], cut.rewards, rewards)
-    return rewards
+    # What is equal on all of the front is 1, and decides nothing.
+    of_R, of_D = ((1 - scaled(values, front, 1.0)) ** 2 for values in (R, D))
+    away = np.where(front, balance * of_R + (1 - balance) * of_D, np.inf)
+    chosen = np.argmin(away, axis=-1)[None, ..., None, None]
+    return np.take_along_axis(np.stack([cut.rewards for cut in cuts]), chosen, axis=0)[0]
 
 
 def _front(R: Array, D: Array) -> Array:
@@ -363,11 +364,3 @@ def _front(R: Array, D: Array) -> Array:
     more_R, more_D = R[..., None, :] > R[..., None], D[..., None, :] > D[..., None]
     not_less = (R[..., None, :] >= R[..., None]) & (D[..., None, :] >= D[..., None])
     return ~np.any(not_less & (more_R | more_D), axis=-1)
-
-
-def _scaled(values: Array, front: Array) -> Array:
-    """To [0, 1] over the front; 1 where all of it is equal, which then decides nothing."""
-    high = np.max(values, axis=-1, keepdims=True)
-    low = np.min(np.where(front, values, high), axis=-1, keepdims=True)
-    width, ones = high - low, np.ones_like(values)
-    return np.where(width > 0, (values - low) / np.where(width > 0, width, ones), ones)

@@ -15,6 +15,7 @@ from guard_core.rules.rule import (
     count_second,
     masked_mean,
     per_response,
+    scaled,
 )
 from guard_core.votes import Array, sum_by_id, widen
 
@@ -79,7 +80,7 @@ class SelfHarmony(Rule):
         first = obs.shares
         second = count_second(obs) / max(1, obs.of("second").shape[-1])
         total = first + second
-        return 2 * first * second / np.where(total > 0, total, np.ones_like(total))
+        return 2 * first * second / np.where(total > 0, total, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,20 +144,14 @@ class CoVerRL(Rule):
 
     def questions(self, obs: Observations, label: Array) -> Array:
         """As `Rule.questions`: half about the majority's first responses, half about its rival."""
-        answers, V = obs.of("answers"), obs.votes.n_votes
-        wins = (answers == label[..., None]) & (label >= 0)[..., None]
-        n_wins = np.sum(np.astype(wins, np.int64), axis=-1, keepdims=True)
-        # The majority's places in order, and behind them V for everybody else.
-        order = np.arange(V + self.verifications, dtype=np.int16)
-        places = np.where(wins, order[:V], np.full_like(order[:V], V))
-        places = np.sort(places, axis=-1)[..., : min(V, self.verifications)]
-        most = self.verifications
+        wins = (obs.of("answers") == label[..., None]) & (label >= 0)[..., None]
+        n_wins, most = wins.sum(axis=-1, keepdims=True), self.verifications
         n_asked = np.where(n_wins >= most, most, n_wins - n_wins % 2)
-        asked = order[:most] < np.where(n_wins < V, n_asked, 0)
-        nothing = np.full((*n_wins.shape[:-1], self.verifications), -1, dtype=np.int64)
-        places = np.astype(widen(places, self.verifications), np.int64)
-        rival = np.where(asked, _rival(obs, wins)[..., None], nothing)
-        return np.concatenate([np.where(asked, places, nothing), rival], axis=-1)
+        asked = np.arange(most) < np.where(n_wins < obs.votes.n_votes, n_asked, 0)
+        # Those of the majority come first, in their order.
+        places = widen(np.argsort(~wins, axis=-1, stable=True)[..., :most], most)
+        rival = np.where(asked, _rival(obs, wins)[..., None], -1)
+        return np.concatenate([np.where(asked, places, -1), rival], axis=-1)
 
     def weigh(self, obs: Observations, label: Array) -> Array:
         return np.astype(self.trusts(obs.of("verdicts")), obs.real)
@@ -164,8 +159,7 @@ class CoVerRL(Rule):
     def trusts(self, verdicts: Array) -> Array:
         """(..., P) bool of (..., P, 2 * verifications) verdicts: the problem stays in the batch."""
         majority = verdicts[..., : self.verifications]
-        right = np.sum(np.astype(majority == 1, np.int64), axis=-1)
-        wrong = np.sum(np.astype(majority == 0, np.int64), axis=-1)
+        right, wrong = (np.sum(majority == verdict, axis=-1) for verdict in (1, 0))
         return (right > wrong) | (right + wrong == 0)
 
     def pay(self, obs: Observations, label: Array) -> Array:
@@ -196,7 +190,7 @@ def _rival(obs: Observations, wins: Array) -> Array:
     """(..., P) index of the representative response that is not of the majority."""
     answers, V = obs.of("answers"), obs.votes.n_votes
     votes = per_response(obs.votes.counts, answers, unparseable=V + 1)
-    return np.argmin(np.where(wins, np.full_like(votes, V + 2), votes), axis=-1)
+    return np.argmin(np.where(wins, V + 2, votes), axis=-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,40 +221,26 @@ class EvolRL(Rule):
         parsed = obs.trained >= 0
         loses = parsed & ~wins
         novelty = self._novelty(obs, wins, parsed)
-        won = np.where(_lone(wins), np.ones_like(novelty), 0.5 + 0.5 * _scaled(novelty, wins))
-        lost = -1 + 0.5 * _scaled(novelty, loses)
-        lost = np.where(_lone(loses), np.full_like(lost, -0.5), lost)
-        rewards = np.where(wins, won, lost)
-        return np.where(parsed, rewards, np.full_like(rewards, -1.0))
+        # Differences of rounding must not be blown up to the whole range.
+        of_wins, of_loses = (scaled(novelty, side, 0.5, least=1e-6) for side in (wins, loses))
+        won = np.where(_lone(wins), 1.0, 0.5 + 0.5 * of_wins)
+        lost = np.where(_lone(loses), -0.5, -1 + 0.5 * of_loses)
+        return np.where(parsed, np.where(wins, won, lost), -1.0)
 
     @staticmethod
     def _novelty(obs: Observations, wins: Array, parsed: Array) -> Array:
         """(..., P, K) how little a response resembles others."""
         similarity = obs.of("similarity")
-        known = np.where(np.isfinite(similarity), similarity, np.zeros_like(similarity))
+        known = np.where(np.isfinite(similarity), similarity, 0.0)
         known = np.clip(np.astype(known, obs.real), min=0.0, max=1.0)
         response = np.arange(obs.votes.n_samples)
         other = (response[:, None] != response) & parsed[..., None, :]
         same = wins[..., :, None] == wins[..., None, :]
         mean = masked_mean(known, same & other)
         # Similarities are at least 0, which is also the largest of none.
-        most = np.max(np.where(other, known, np.zeros_like(known)), axis=-1)
+        most = np.max(np.where(other, known, 0.0), axis=-1)
         return 1 - (mean + most) / 2
 
 
 def _lone(side: Array) -> Array:
-    return np.sum(np.astype(side, np.int64), axis=-1, keepdims=True) == 1
-
-
-def _scaled(values: Array, side: Array) -> Array:
-    """(..., P, K) novelties of a side scaled to [0, 1], .5 where all are equal.
-
-    Novelties lie in [0, 1], so 2 and -1 stand outside of every side.
-    """
-    low = np.min(np.where(side, values, np.full_like(values, 2.0)), axis=-1, keepdims=True)
-    high = np.max(np.where(side, values, np.full_like(values, -1.0)), axis=-1, keepdims=True)
-    width = high - low
-    # Differences of rounding must not be blown up to the whole range.
-    differ = width > 1e-6
-    safe = np.where(differ, width, np.ones_like(width))
-    return np.where(differ & side, (values - low) / safe, np.full_like(values, 0.5))
+    return np.sum(side, axis=-1, keepdims=True) == 1

@@ -32,7 +32,7 @@ from guard_core.advantages import (
 )
 from guard_core.config import ConfigError, GuardConfig, check_fields, settings
 from guard_core.decision import Decision
-from guard_core.votes import Array, Votes, as_numpy, sum_by_id
+from guard_core.votes import Array, Votes, as_numpy, count_answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +77,17 @@ class Observations:
         object.__setattr__(self, "votes", self.votes.wide(1))
         names = [f.name for f in fields(self) if f.name != "votes"]
         as_numpy(self, *names)
-        front, V = tuple(self.votes.counts.shape[:-1]), self.votes.n_votes
+        front, V = self.votes.counts.shape[:-1], self.votes.n_votes
         by_response = ("answers", "step_logprob", "entropy", "certainty", "tool")
         last: dict[str, tuple[int, ...]] = dict.fromkeys(by_response, (V,))
         last["similarity"] = (self.votes.n_samples,) * 2
         for name in names:
             if (array := getattr(self, name)) is None:
                 continue
-            shape = tuple(array.shape)
-            needs = (*front, *last.get(name, shape[-1:]))
-            if shape != needs:
+            needs = (*front, *last.get(name, array.shape[-1:]))
+            if array.shape != needs:
                 wanted = needs if name in last else f"({', '.join(map(str, front))}, any)"
-                raise ValueError(f"{name}: shape {shape}, needs {wanted}")
+                raise ValueError(f"{name}: shape {array.shape}, needs {wanted}")
 
     @property
     def real(self) -> Any:
@@ -136,33 +135,36 @@ def per_response(by_answer: Array, answers: Array, unparseable: float = 0.0) -> 
 
 def count_second(obs: Observations) -> Array:
     """(..., P, A) votes of the second set."""
-    second = obs.of("second")
-    ones = np.ones(second.shape, dtype=obs.real)
-    return sum_by_id(second, obs.votes.counts.shape[-1], ones)
+    return count_answers(obs.of("second"), obs.votes.counts.shape[-1]).astype(obs.real)
 
 
 def at_label(by_answer: Array, label: Array) -> Array:
     """(..., P) entries of (..., P, A) at the label, 0 where there is none."""
-    known = (label >= 0) & (label < by_answer.shape[-1])
-    index = np.astype(np.where(known, label, 0), np.int64)
-    values = np.take_along_axis(by_answer, index[..., None], axis=-1)[..., 0]
-    return np.where(known, values, np.zeros_like(values))
+    seen = np.where(label < by_answer.shape[-1], label, -1)  # others were remembered
+    return per_response(by_answer, seen[..., None])[..., 0]
 
 
 def masked_mean(values: Array, mask: Array) -> Array:
     """Mean over the last axis of what `mask` keeps, 0 where it keeps nothing."""
-    total = np.sum(np.where(mask, values, np.zeros_like(values)), axis=-1)
-    count = np.sum(np.astype(mask, values.dtype), axis=-1)
-    return total / np.clip(count, min=1.0)
+    count = np.sum(mask, axis=-1, dtype=values.dtype)
+    return np.sum(np.where(mask, values, 0.0), axis=-1) / np.clip(count, min=1.0)
+
+
+def scaled(values: Array, mask: Array, equal: float, least: float = 0.0) -> Array:
+    """Values scaled to [0, 1] over what `mask` keeps of the last axis; others may lie outside.
+
+    Where these differ by no more than `least`, all are `equal`.
+    """
+    low = np.min(values, axis=-1, keepdims=True, where=mask, initial=np.inf)
+    width = np.max(values, axis=-1, keepdims=True, where=mask, initial=-np.inf) - low
+    differ = width > least
+    return np.where(differ, (values - low) / np.where(differ, width, 1.0), equal)
 
 
 def filled(values: Array) -> Array:
     """Replace values that are not finite by the mean of the problem's others, 0 without any."""
     finite = np.isfinite(values)
-    if finite.all():
-        return values
-    mean = masked_mean(np.where(finite, values, np.zeros_like(values)), finite)
-    return np.where(finite, values, mean[..., None])
+    return np.where(finite, values, masked_mean(values, finite)[..., None])
 
 
 class Need(StrEnum):

@@ -169,7 +169,7 @@ class EMPO(Rule):
             return per_response(share, obs.trained, 1 / obs.votes.n_votes)
         # The entropy of V classes of one response each is ln V; any pair makes it smaller.
         agrees = np.any(obs.votes.counts > 1, axis=-1, keepdims=True)
-        return per_response(np.where(agrees, share, np.zeros_like(share)), obs.trained)
+        return per_response(np.where(agrees, share, 0.0), obs.trained)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,16 +194,13 @@ class DiSCTT(Rule):
     diversity: NotNegative = 0.5
     """Size of the diversity reward; not stated."""
 
-    def is_direct(self, obs: Observations, label: Array) -> Array | None:
-        share = np.astype(at_label(obs.votes.counts, label), obs.real) / obs.votes.n_votes
-        return (share >= self.agreement) & (label >= 0)
+    def is_direct(self, obs: Observations, label: Array) -> Array:
+        return (at_label(obs.shares, label) >= self.agreement) & (label >= 0)
 
     def pay(self, obs: Observations, label: Array) -> Array:
         match = np.astype(obs.hits(label), obs.real)
         rare = per_response(self.diversity * (1 - obs.shares), obs.trained)
-        direct = self.is_direct(obs, label)
-        assert direct is not None
-        return np.where(direct[..., None], match, match + rare)
+        return np.where(self.is_direct(obs, label)[..., None], match, match + rare)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,13 +238,9 @@ class DDRL(Rule):
         votes = per_response(obs.votes.counts, obs.trained)
         # The label's responses come first, whatever else has as many votes.
         votes = np.where(wins, obs.votes.n_votes + 1, votes)
-        drawn = np.argsort(obs.drawn(K), axis=-1, stable=True)
-        votes = np.take_along_axis(votes, drawn, axis=-1)
-        order = np.argsort(-votes, axis=-1, stable=True)
-        rank = np.argsort(np.take_along_axis(drawn, order, axis=-1), axis=-1)
+        rank = np.argsort(np.lexsort((obs.drawn(K), -votes), axis=-1), axis=-1)
         n_kept = max(1, floor_share(self.keep, K))
-        n_wins = np.sum(np.astype(wins, np.int64), axis=-1, keepdims=True)
-        n_wins = np.clip(n_wins, max=n_kept // 2)
+        n_wins = np.minimum(np.sum(wins, axis=-1, keepdims=True), n_kept // 2)
         kept = ((rank < n_wins) | (rank >= K - n_kept + n_wins)) & labelled
         return np.astype(kept, obs.real) * (2 * np.astype(wins, obs.real) - 1)
 
