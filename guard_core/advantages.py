@@ -85,11 +85,10 @@ def majority_advantages(
     samples: Array, n_samples: int, decision: Decision, config: GuardConfig
 ) -> Array:
     """(..., P, A + 1) first of `answer_advantages`."""
+    s = settings(config, n_samples, n_samples)
     samples = widen(samples, decision.minority.shape[-1])
     is_label = np.arange(samples.shape[-1]) == decision.label[..., None]
-    hits, won, lost = _paid(samples, is_label, n_samples, 1.0, decision, config)
-    majority = _per_answer(is_label, won, lost)
-    s = settings(config, n_samples, n_samples)
+    majority, hits, won, lost = _paid(s, samples, is_label, 1.0, decision)
     if s.mix_bonus:
         size = bonus_size(s, decision.beta, hits, won, lost)
         majority = majority + size[..., None] * bonus_shares(decision)
@@ -100,34 +99,31 @@ def minority_advantages(
     samples: Array, n_samples: int, decision: Decision, config: GuardConfig
 ) -> Array:
     """(..., P, A + 1) second of `answer_advantages`."""
-    samples = widen(samples, decision.minority.shape[-1])
     s = settings(config, n_samples, n_samples)
+    samples = widen(samples, decision.minority.shape[-1])
     if s.mix_bonus:
         return np.zeros((*samples.shape[:-1], samples.shape[-1] + 1))
-    hit, size = decision.minority, s.minority_reward
-    _, won, lost = _paid(samples, hit, n_samples, size, decision, config)
-    minority = _per_answer(decision.minority, won, lost)
+    minority, *_ = _paid(s, samples, decision.minority, s.minority_reward, decision)
     return minority * kept_factor(decision, config)[..., None]
 
 
 def _paid(
-    samples: Array, hit: Array, n_samples: int, size: float, decision: Decision, config: GuardConfig
-) -> tuple[Array, Array, Array]:
-    """(..., P) hits, and the advantages of a sample with and without a reward of this size."""
-    s = settings(config, n_samples, n_samples)
+    s: Settings, samples: Array, hit: Array, size: float, decision: Decision
+) -> tuple[Array, Array, Array, Array]:
+    """(..., P, A + 1) advantages where answers that hit get a reward of this size.
+
+    The unparseable answer in the last column never does. Behind them, (..., P) each, are the hits,
+    and the advantages of a sample with and without the reward.
+    """
     reward = size * decision.weight if s.weight_on_reward else np.full_like(decision.weight, size)
     hits = np.where(hit, samples, 0).sum(axis=-1).astype(np.float64)
     std = None
     if s.advantage_scale_batch:
         kept = ~decision.skip if s.skip_by_drop else None
-        std = _batch_std(reward * hits, reward * reward * hits, n_samples, kept)
-    return hits, *standardised(s, hits, reward, std)
-
-
-def _per_answer(hit: Array, won: Array, lost: Array) -> Array:
-    """(..., P, A + 1); the unparseable answer in the last column is never rewarded."""
-    lost = lost[..., None]
-    return np.concatenate([np.where(hit, won[..., None], lost), lost], axis=-1)
+        std = _batch_std(reward * hits, reward * reward * hits, s.n_samples, kept)
+    won, lost = standardised(s, hits, reward, std)
+    rewarded = widen(hit, hit.shape[-1] + 1)
+    return np.where(rewarded, won[..., None], lost[..., None]), hits, won, lost
 
 
 def kept_factor(decision: Decision, config: GuardConfig) -> Array:
@@ -253,7 +249,7 @@ def standardise(rewards: Array, scale: Scale = "group", *, kept: Array | None = 
     rewards = as_array(rewards, "rewards")
     mean = rewards.mean(axis=-1, keepdims=True)
     differ = rewards.max(axis=-1, keepdims=True) > rewards.min(axis=-1, keepdims=True)
-    centred = np.where(differ, rewards - mean, np.zeros_like(rewards))
+    centred = np.where(differ, rewards - mean, 0.0)
     if scale == "none":
         return centred
     if scale == "batch":
@@ -282,9 +278,8 @@ def bonus_shares(decision: Decision) -> Array:
     A candidate's share is that of its votes among all candidates'; unparseable samples get
     `UNPARSEABLE_BONUS` of the mean share.
     """
-    real = decision.weight.dtype
-    votes = np.astype(decision.candidate_votes, real) * np.astype(decision.minority, real)
-    share = votes / np.clip(np.sum(votes, axis=-1, keepdims=True), min=1.0)
-    n_candidates = np.sum(np.astype(decision.minority, real), axis=-1, keepdims=True)
-    mean_share = np.astype(n_candidates > 0, real) / np.clip(n_candidates, min=1.0)
+    votes = np.where(decision.minority, decision.candidate_votes, 0)
+    share = votes / np.maximum(votes.sum(axis=-1, keepdims=True), 1)
+    n_candidates = decision.minority.sum(axis=-1, keepdims=True)
+    mean_share = (n_candidates > 0) / np.maximum(n_candidates, 1)
     return np.concatenate([share, UNPARSEABLE_BONUS * mean_share], axis=-1)

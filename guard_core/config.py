@@ -143,8 +143,6 @@ SCRIPTS = {
 }
 """Cell of the paper, by its name as a preset or a population, to what the authors' script for it
 sets otherwise than the class in their code (docs/differences.md)."""
-Window = Annotated[int, Interval("[1, 10000]")]
-MarginPower = Annotated[int, Interval("[0, 8]")]
 
 
 class _Checked:
@@ -174,7 +172,7 @@ class Labels(_Checked):
 class Rates(_Checked):
     """Flip rate and match rate, which all parts and the trace read (docs/method.md, section 3)."""
 
-    W: Window = 5
+    W: Annotated[int, Interval("[1, 10000]")] = 5
     """History window in visits."""
     flip_rate: Literal["windowed", "instant"] = "windowed"
     """Share of the last `W` visits with a flip, or 1 when the label just flipped (release)."""
@@ -238,7 +236,7 @@ class RCSU(_Checked):
 class Margin(_Checked):
     """Weights and skips by the label's support (docs/method.md, section 16); off by default."""
 
-    margin_power: MarginPower = 0
+    margin_power: Annotated[int, Interval("[0, 8]")] = 0
     """Weights are multiplied by this power of the label's lead over the best other answer, as a
     share of the votes that it was chosen by; 0 leaves them as they are."""
     min_share: Share = 0.0

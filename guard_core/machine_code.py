@@ -14,7 +14,6 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -139,7 +138,10 @@ def use_own_cache(*packages: str) -> Path:
     import numba
 
     name = _NAME + digest(_ROOT, *packages)
-    parents = _parents(packages[-1])
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    parents = [_ROOT / packages[-1] / "__pycache__", Path(cache)]
+    if given := os.environ.get("NUMBA_CACHE_DIR"):
+        parents.insert(0, Path(given))
     folder = next((parent / name for parent in parents if _writable(parent / name)), None)
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix=_NAME))
@@ -157,13 +159,6 @@ def digest(root: Path, *packages: str) -> str:
             total.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())
             total.update(content)
     return total.hexdigest()[:16]
-
-
-def _parents(package: str) -> Iterator[Path]:
-    if given := os.environ.get("NUMBA_CACHE_DIR"):
-        yield Path(given)
-    yield _ROOT / package / "__pycache__"
-    yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
 
 
 def _writable(folder: Path) -> bool:

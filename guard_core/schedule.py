@@ -47,12 +47,11 @@ def signal(flipped: Array, match_rate: Array, visited: Array, config: GuardConfi
 
     The share of all N problems whose label changed, or the mean match rate of the visited ones.
     """
-    seen = np.astype(visited, match_rate.dtype)
     if config.brake.brake_on == "flip_rate":
-        return np.mean(np.astype(flipped, match_rate.dtype) * seen, axis=-1)
-    return np.sum(match_rate * seen, axis=-1) / np.clip(np.sum(seen, axis=-1), min=1.0)
+        return np.mean(flipped * visited, axis=-1)
+    return np.sum(match_rate * visited, axis=-1) / np.maximum(np.sum(visited, axis=-1), 1)
 
 
 def brake_factor(value: Array, config: GuardConfig) -> Array:
     """(...,) factors on the rest of the run's rate: `brake` where `signal` exceeds its limit."""
-    return np.where(value > config.brake.brake_above, config.brake.brake * np.ones_like(value), 1.0)
+    return np.where(value > config.brake.brake_above, config.brake.brake, 1.0)
