@@ -31,7 +31,7 @@ from real.settings.presets import preset
 from real.settings.seeds import Stream, batches, torch_generator
 from real.trainer import prime, train_batch
 from real.update.optimizer import PolicyOptimizer
-from real.update.packing import Group
+from real.update.packing import Group, unpaid
 
 PHASES = ("rollout", "grade", "guard", "update")
 PROBLEMS, SKIPPED, SIZE = 8, 2, 2048
@@ -71,20 +71,11 @@ def one_batch() -> tuple[list[Group], PolicyOptimizer]:
     config = run.config
     sampling = replace(run.sampling, temperature=1.0)
     draws = torch_generator(0, Stream.VOTES, 0)
-    rollouts = run.engine.sample(run.prompts.tokens, config.n_samples, sampling, draws)
+    prompts = run.prompts.tokens
+    drawn = run.engine.sample(prompts, config.n_samples, sampling, draws)
+    rows = zip(prompts, drawn.tokens_PNT, drawn.logprobs_PNT, drawn.lengths_PN, strict=True)
     advantages_K = torch.linspace(-1, 1, config.n_samples)
-    groups = [
-        Group(
-            prompt_L=torch.tensor(run.prompts.tokens[p]),
-            tokens_KT=rollouts.tokens_PNT[p],
-            old_KT=rollouts.logprobs_PNT[p],
-            lengths_K=rollouts.lengths_PN[p],
-            majority_K=advantages_K,
-            minority_K=torch.zeros_like(advantages_K),
-        )
-        for p in range(PROBLEMS)
-    ]
-    return groups, run.optimizer
+    return [replace(unpaid(*row), majority_K=advantages_K) for row in rows], run.optimizer
 
 
 def costs(rounds: int) -> None:

@@ -11,17 +11,12 @@ PACKAGES = ("guard_core", "lab", "sim", "real")
 
 def sources(root: Path, name: str) -> dict[str, Path]:
     """The files of a package's public modules by dotted name, a package before its modules."""
-    paths = sorted(root.glob(f"{name}/**/*.py"), key=lambda path: path.with_suffix("").parts)
-    kept = (
-        p
-        for p in paths
-        if p.stem == "__init__" or not any(part.startswith("_") for part in p.parts)
-    )
-    named = {
-        ".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p
-        for p in kept
-    }
-    return dict(sorted(named.items()))
+    found = {}
+    for path in root.glob(f"{name}/**/*.py"):
+        dotted = ".".join(path.relative_to(root).with_suffix("").parts)
+        if path.stem == "__init__" or "._" not in dotted:
+            found[dotted.removesuffix(".__init__")] = path
+    return dict(sorted(found.items()))
 
 
 def page_of(name: str, path: Path) -> str:
@@ -42,14 +37,12 @@ def nav_of(name: str, found: dict[str, Path]) -> list:
 
 def exported(path: Path) -> dict[str, list[str]]:
     """Names that a package imports from its modules for its users, by module."""
-    tree = ast.parse(path.read_text())
-    lists = (
-        n.value
-        for n in tree.body
-        if isinstance(n, ast.Assign) and ast.unparse(n.targets) == "__all__"
-    )
-    public = {name for found in lists for name in ast.literal_eval(found)}
-    imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module]
+    public, imports = (), []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            imports.append(node)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets) == "__all__":
+            public = ast.literal_eval(node.value)
     return {n.module or "": [a.name for a in n.names if a.name in public] for n in imports}
 
 

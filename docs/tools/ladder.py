@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from language_runs import add_finished
-from run_rows import known
+from run_rows import DATA, known
 
 from lab.base.columns import floats, select, where
 from lab.base.files import remove_folder, whole
@@ -25,7 +25,6 @@ from lab.trace.trace import load
 from real.__main__ import main as main_of_trainer
 from real.tiny.pretrain import RECIPES, build, initial_model
 
-DATA = Path(__file__).parents[1] / "data"
 RATES, TABLE = DATA / "ladder-rates.csv", DATA / "ladder.csv"
 REFERENCE, REFERENCE_LR, PILOT_SEED, MAX_PILOTS = 64, 3e-4, 100, 4
 WIDTHS = (REFERENCE, 24, 140, 276)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from run_rows import add, finished, known, rows
+from run_rows import DATA, add, finished, known, rows
 
 import real.__main__
 from lab.base.columns import ints, select, where
@@ -30,7 +30,6 @@ from lab.trace.trace import Trace, load
 from real.settings.presets import STUDIES as PRESETS
 from real.settings.presets import preset
 
-DATA = Path(__file__).parents[1] / "data"
 POOLS, START = DATA / "language-pools.csv", DATA / "language-start.csv"
 CHOOSING_SEED, N_POOL = 1000, 188
 START_SEED, START_VOTES = 1002, 144

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from protocol_page import products
 
 from lab.base.columns import where
 from lab.compare.collection import Comparison, gather
@@ -31,7 +32,6 @@ DOCS = Path(__file__).parents[1]
 ARMS = ("ttrl", "guard", "matched", "frozen", "memory")
 CONFIG = SimConfig(population="llama-math500", replicates=20, seed=0)
 REAL_ARMS = ("recommended", "memory", "guard", "ttrl")
-PICTURES = ("course", "window", "fates")
 
 
 def course(runs: pd.DataFrame) -> go.Figure:
@@ -58,12 +58,6 @@ def course(runs: pd.DataFrame) -> go.Figure:
     figure.update_xaxes(title_text="visit of every problem (0: before training)", dtick=1)
     figure.update_yaxes(title_text="right votes (%)", range=[0, 80])
     return styled(figure, 350)
-
-
-def products() -> pd.DataFrame:
-    """The runs of SmolLM2 on products at 3e-5, seeds 1 to 11."""
-    first, further = (pd.read_csv(DOCS / "data" / f"language-{n}.csv") for n in ("model", "seeds"))
-    return pd.concat([where(where(first, task="multiplication"), lr=3e-5), further])
 
 
 def simulated() -> Comparison:
@@ -93,7 +87,7 @@ def svg(name: str, figure: go.Figure) -> str:
 
 def main(names: list[str]) -> None:
     """Write the pictures with these names, or all."""
-    names = names or list(PICTURES)
+    names = names or ["course", "window", "fates"]
     figures = {"course": course(products())} if "course" in names else {}
     if {"window", "fates"} & {*names}:
         runs = simulated()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import run_rows
+from run_rows import DATA, known
 
-from lab.base.arms import ALL_ARMS, BASELINE, VOTE, own_of, title
+from lab.base.arms import ALL_ARMS, BASELINE, CEILING, VOTE, own_of, title
 from lab.base.arms import arm as named
 from lab.base.columns import TextTable, groups, select, unique, where
 from lab.base.stats import LEVEL, Estimate, difference, differences, estimate, mean_sd
@@ -18,11 +17,11 @@ from lab.compare.agreement import MEASURED, kendall_tau
 from lab.compare.effort import best_among, own_best
 from lab.compare.tables import with_vote
 
-DATA = Path(__file__).parents[1] / "data"
-RECOMMENDED, CEILING = "recommended", "truth"
+RECOMMENDED = "recommended"
 RIVALS = ("ttrl", "guard", "matched", "frozen", "memory")
 """Arms whose best the third condition of the protocol compares with."""
-_UNIT = ("problem_seed", "seed", "place")
+UNIT = ("problem_seed", "seed", "place")
+"""Columns that name the start of a run."""
 
 
 def protocol(*words: str) -> TextTable:
@@ -42,7 +41,13 @@ def protocol(*words: str) -> TextTable:
 
 def read(name: str) -> pd.DataFrame:
     """Return the rows of a file of docs/data."""
-    return run_rows.known(DATA / f"{name}.csv")
+    return known(DATA / f"{name}.csv")
+
+
+def products() -> pd.DataFrame:
+    """The runs of SmolLM2 on products at 3e-5, seeds 1 to 11."""
+    first = where(read("language-model"), task="multiplication", lr=3e-5)
+    return pd.concat([first, read("language-seeds")])
 
 
 def means(rows: pd.DataFrame) -> TextTable:
@@ -52,7 +57,7 @@ def means(rows: pd.DataFrame) -> TextTable:
     """
     lrs = sorted(unique(rows, "lr"))
     table = []
-    for (arm,), part in groups(with_vote(rows, ["lr", *_UNIT]), ["arm"]):
+    for (arm,), part in groups(with_vote(rows, ["lr", *UNIT]), ["arm"]):
         cells = {lr: estimate(_values(where(part, lr=lr))) for lr in lrs}
         measured = [cell.mean for cell in cells.values() if cell.n]
         best = estimate(_values(own_best(_numbered(part), ["lr"])))
@@ -99,7 +104,7 @@ def oracle(rows: pd.DataFrame) -> TextTable:
     """
     free = select(rows, np.array(rows["arm"] != CEILING))
     parts = {_title(arm): part for (arm,), part in groups(free, ["arm"])}
-    together = free.groupby([*_UNIT, "lr"]).agg({"right_start": "first", "right_final": _any})
+    together = free.groupby([*UNIT, "lr"]).agg({"right_start": "first", "right_final": _any})
     parts["oracle between the labels of all these arms"] = together
     head = ["labels of the last visit", "right, %", "wrong majorities corrected, %"]
     rows_of = [[name, *(f"{share:.1f}" for share in _shares(part))] for name, part in parts.items()]
@@ -132,9 +137,10 @@ def over_ttrl(rows: pd.DataFrame) -> TextTable:
     """
     lrs = sorted(unique(rows, "lr"))
     cells = [*((BASELINE, lr) for lr in lrs), (VOTE, lrs[-1])]
-    at = {lr: where(with_vote(rows, ["lr", *_UNIT]), lr=lr) for lr in lrs}
+    at = {lr: where(with_vote(rows, ["lr", *UNIT]), lr=lr) for lr in lrs}
     table = []
-    for arm in sorted({VOTE, *rows["arm"]}, key=lambda arm: (arm != VOTE, _place(arm), arm)):
+    known_arms = [VOTE, *(arm for arm in ALL_ARMS if (rows["arm"] == arm).any())]
+    for arm in [*known_arms, *sorted({*rows["arm"]} - {*known_arms})]:
         shown = ("" if arm == b else difference(over_sets(at[lr], arm, b)) for b, lr in cells)
         table.append([_title(arm), *shown])
     names = [f"{lr:g}, minus {'vote' if b == VOTE else _title(b)}" for b, lr in cells]
@@ -145,12 +151,20 @@ def over_sets(
     rows: pd.DataFrame, arm: str, base: str = BASELINE, metric: str = "pass_final"
 ) -> Estimate:
     """One arm minus another at one learning rate, with the wider interval of pairs and of sets."""
-    own, other = (_values(where(rows, arm=name), metric) for name in (arm, base))
-    pairs = differences(own, other)
-    sets = pd.Series(pairs.groupby(level="problem_seed").mean())
+    pairs, sets = gaps(rows, arm, base, metric), set_gaps(rows, arm, base, metric)
     of_pairs, of_sets = estimate(pairs), estimate(sets)
     is_wider = of_sets.high - of_sets.low > of_pairs.high - of_pairs.low  # False for one set
     return of_sets if is_wider else of_pairs
+
+
+def gaps(rows: pd.DataFrame, arm: str, base: str, metric: str = "pass_final") -> pd.Series:
+    """One arm minus another, by `UNIT`."""
+    return differences(*(_values(where(rows, arm=name), metric) for name in (arm, base)))
+
+
+def set_gaps(rows: pd.DataFrame, arm: str, base: str, metric: str = "pass_final") -> pd.Series:
+    """Means of the `gaps` of every problem set."""
+    return pd.Series(gaps(rows, arm, base, metric).groupby(level="problem_seed").mean())
 
 
 def readings(rows: pd.DataFrame) -> TextTable:
@@ -191,12 +205,11 @@ def comparisons(rows: pd.DataFrame, metric: str = "pass_final") -> pd.DataFrame:
         for name, base in pairs:
             is_primary = lr == first and base == BASELINE
             level = 1 - (1 - LEVEL) / n_primary if is_primary else LEVEL
-            own, other = (_values(where(whole, arm=a), metric) for a in (name, base))
-            sets = pd.Series(differences(own, other).groupby(level="problem_seed").mean())
-            found = estimate(sets, level)
+            found = estimate(set_gaps(whole, name, base, metric), level)
             names = f"`{name}` minus `{base}`".replace("flip_rate=instant", "instant")
             line = {"cell": f"{task}, {lr:g}", "comparison": names}
-            line |= {"pairs": len(own), "low": found.low, "high": found.high}
+            n_pairs = len(where(whole, arm=name))
+            line |= {"pairs": n_pairs, "low": found.low, "high": found.high}
             line["shown"] = difference(found) if found.n else "no whole round"
             line["conclusion"] = conclusion(found) if found.n and is_primary else ""
             lines.append(line)
@@ -235,7 +248,7 @@ def _pooled(cells: pd.DataFrame, name: str) -> pd.Series:
 
 def _halves(rows: pd.DataFrame, lr: object) -> float:
     """Mean tau between the arms' means over one random half of the seeds and over the other."""
-    finals = where(rows, lr=lr).pivot(index=list(_UNIT), columns="arm", values="pass_final")
+    finals = where(rows, lr=lr).pivot(index=list(UNIT), columns="arm", values="pass_final")
     finals_SA = finals.dropna().to_numpy(float)
     rng, taus = np.random.default_rng(0), []
     for _ in range(_SPLITS):
@@ -244,18 +257,12 @@ def _halves(rows: pd.DataFrame, lr: object) -> float:
     return float(np.mean(taus))
 
 
-def _place(arm: str) -> int:
-    """Place of an arm in the order of reports; others follow by name."""
-    known = list(ALL_ARMS)
-    return known.index(arm) if arm in known else len(known)
-
-
 def _numbered(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.assign(replicate=rows.groupby(list(_UNIT)).ngroup())
+    return rows.assign(replicate=rows.groupby(list(UNIT)).ngroup())
 
 
 def _values(rows: pd.DataFrame, metric: str = "pass_final") -> pd.Series:
-    return pd.Series(rows.set_index(list(_UNIT))[metric])
+    return pd.Series(rows.set_index(list(UNIT))[metric])
 
 
 def _shares(rows: pd.DataFrame) -> tuple[float, float, float]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from run_rows import DATA
 
 from guard_core import GuardConfig
 from lab.base.columns import TextTable, select, where
@@ -30,7 +30,6 @@ from sim.studies.paper import paper_errors
 from sim.world.populations import draw_population
 from sim.world.sampling import Population
 
-DATA = Path(__file__).parents[1] / "data"
 DRAWS, PAPER, FITS = (
     DATA / f"{name}.csv" for name in ("readings-draws", "paper-cells", "calibration-fits")
 )
@@ -55,8 +54,6 @@ _KINDS = {
     "shift": "TTRL row + model's change",
     "matched": "matched effort",
 }
-HARDEST = "llama-math500"
-"""The row in which the readings part."""
 
 
 def guard(reading: str, row: str) -> GuardConfig:

@@ -28,6 +28,7 @@ from lab.measures.fate import FATES, LOST
 from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
 from lab.trace.trace import Trace, load
 
+DATA = Path(__file__).parents[1] / "data"
 KEY = ["task", "problem_seed", "arm", "lr", "seed", "place"]
 """Columns that name a row: place numbers the replicates of one seed, 0 in real runs; problem_seed
 is 0 in the simulator, whose seed draws the problems too."""

@@ -20,10 +20,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import readings
-import run_rows
 from language_runs import N_TRAINED, START, STUDIES
 from numpy.typing import NDArray
-from protocol_page import DATA, conclusion, over_sets, protocol
+from protocol_page import UNIT, conclusion, gaps, over_sets, products, protocol, set_gaps
+from protocol_page import read as rows_of
+from run_rows import DATA
 
 from guard_core.rules import RULES, Rule
 from lab.base.arms import VOTE, arm, title
@@ -107,22 +108,12 @@ _SUMMARY = {
 
 def summary() -> TextTable:
     """README's table: arms minus TTRL at the rates where it collapses."""
-    products = with_vote(pd.read_csv(DATA / "language-seeds.csv"), ["seed"]).set_index("seed")
-    final = {
-        name: products.loc[products["arm"] == name, "pass_final"]
-        for name in products["arm"].unique()
-    }
-    columns = {
-        _falls("SmolLM2-135M", products): [
-            _gain(final[a], final["ttrl"], 1 - 0.05 / 3) for a in _SUMMARY
-        ]
-    }
+    runs, level = with_vote(rows_of("language-seeds"), UNIT), 1 - 0.05 / 3
+    columns = {_falls("SmolLM2-135M", runs): [_gain(runs, a, "ttrl", level) for a in _SUMMARY]}
     for number, task in enumerate(("arithmetic", "collatz"), 1):
-        runs = where(run_rows.known(DATA / f"confirm-{task}.csv"), lr=3e-4)
-        runs = with_vote(runs, ["problem_seed", "seed", "place"])
-        columns[_falls(f"tiny task {number}", runs)] = [
-            difference(over_sets(runs, a)) for a in _SUMMARY
-        ]
+        runs = with_vote(where(rows_of(f"confirm-{task}"), lr=3e-4), UNIT)
+        shown = [difference(over_sets(runs, a)) for a in _SUMMARY]
+        columns[_falls(f"tiny task {number}", runs)] = shown
     rows = zip(_SUMMARY.values(), *columns.values(), strict=True)
     return TextTable(["", *columns], [list(row) for row in rows])
 
@@ -132,22 +123,17 @@ def _falls(name: str, runs: pd.DataFrame) -> str:
     return f"{name} (TTRL: {own['pass_start']:.0f} to {own['pass_final']:.0f} %)"
 
 
-_SIMULATED = ("ttrl", "guard", "matched", "memory", "frozen", "truth")
-
-
 def simulated() -> TextTable:
     """The simulator's Llama population: TotalDeg at two steps, best final pass@1 of eight."""
-    runs = run_rows.known(DATA / "sim-llama.csv")
-    steps, rows = (0.03, 0.06), []
-    at = {step: where(runs, lr=step) for step in steps}
-    for name in _SIMULATED:
-        own = [where(at[step], arm=name)["TotalDeg"].mean() for step in steps]
-        gaps = [
-            "" if base == name else difference(over_sets(at[0.06], name, base, "TotalDeg"))
-            for base in ("ttrl", "matched")
-        ]
-        best = where(runs, arm=name).groupby("lr")["pass_final"].mean().max()
-        rows.append([title(name), *(f"{x:.1f}" for x in own), *gaps, f"{best:.1f}"])
+    runs, steps, rows = rows_of("sim-llama"), (0.03, 0.06), []
+    last = where(runs, lr=steps[-1])
+    for name in ("ttrl", "guard", "matched", "memory", "frozen", "truth"):
+        of_step = where(runs, arm=name).groupby("lr")
+        cells = [f"{of_step['TotalDeg'].mean()[step]:.1f}" for step in steps]
+        for base in ("ttrl", "matched"):
+            gap = over_sets(last, name, base, "TotalDeg")
+            cells.append("" if base == name else difference(gap))
+        rows.append([title(name), *cells, f"{of_step['pass_final'].mean().max():.1f}"])
     head = ["", *(f"TotalDeg at step {step:g}, %" for step in steps)]
     head += ["at .06, minus TTRL", "at .06, minus matched effort", "best final pass@1, %"]
     return TextTable(head, rows)
@@ -164,25 +150,22 @@ _SHOWN = {
 
 def language(task: str, lr: str, file: str = "language-model", compared: str = "6") -> TextTable:
     """One row per arm of a task of a language model; intervals are for so many comparisons."""
-    runs, level = pd.read_csv(DATA / f"{file}.csv"), 1 - 0.05 / int(compared)
-    own = np.isclose(runs["lr"], float(lr)) & (runs["task"] == task)
-    runs = with_vote(runs[own], ["seed"]).set_index("seed")
-    final = {str(name): own["pass_final"] for name, own in runs.groupby("arm", sort=False)}
-    rows = []
-    for name in sorted(final, key=lambda name: (name != VOTE, name != "ttrl", -final[name].mean())):
-        own = runs[runs["arm"] == name]
-        value = estimate(final[name])
+    runs = with_vote(where(rows_of(file), task=task, lr=float(lr)), UNIT)
+    final, rows = runs.groupby("arm")["pass_final"].mean(), []
+    for name in sorted(final.index, key=lambda name: (name != VOTE, name != "ttrl", -final[name])):
+        own = where(runs, arm=name)
+        value = estimate(own["pass_final"])
         cells = [title(name), str(value.n), mean_sd(value.mean, value.sd)]
-        cells += ["" if name == "ttrl" else _gain(final[name], final["ttrl"], level)]
-        cells += ["" if name == VOTE else _gain(final[name], final[VOTE], LEVEL)]
+        cells += ["" if name == "ttrl" else _gain(runs, name, "ttrl", 1 - 0.05 / int(compared))]
+        cells += ["" if name == VOTE else _gain(runs, name, VOTE)]
         rows.append([*cells, *(mean_sd(own[column].mean()) for column in _SHOWN.values())])
     head = ["arm", "seeds", "final pass@1, %", "minus TTRL", "minus vote", *_SHOWN]
     return TextTable(head, rows)
 
 
-def _gain(finals: pd.Series, others: pd.Series, level: float) -> str:
+def _gain(runs: pd.DataFrame, own: str, base: str, level: float = LEVEL) -> str:
     """The mean paired difference, with its interval where there are pairs enough."""
-    gap = estimate(differences(finals, others), level)
+    gap = estimate(gaps(runs, own, base), level)
     return difference(gap) if gap.n >= _LEAST_PAIRS else f"{gap.mean:+.1f} ({gap.n} pairs)"
 
 
@@ -191,36 +174,24 @@ def language_pairs() -> TextTable:
 
     Intervals are at 95 % without a correction, and p is of `sign_flip`.
     """
-    first, further = (pd.read_csv(DATA / f"language-{name}.csv") for name in ("model", "seeds"))
-    runs = pd.concat([first[(first["task"] == "multiplication") & (first["lr"] == 3e-5)], further])
-    reruns = pd.read_csv(DATA / "language-reruns.csv", comment="#")
-    runs, held_out = with_vote(runs, ["seed"]), "held_out_pass_at_1_final"
-    pairs = [("ttrl", VOTE), ("memory", VOTE), ("recommended", VOTE), *_PAIRED]
-    gaps = {f"{title(own)} - {title(base)}": _gaps(runs, own, base) for own, base in pairs}
-    further = pd.concat([_gaps(runs, "memory", "ttrl"), _gaps(reruns, "memory", "ttrl")])
-    gaps["Vote memory - TTRL, with four reruns"] = further
-    gaps["Recommended - Vote memory, held-out problems"] = _gaps(
-        runs, "recommended", "memory", held_out
-    )
+    reruns = pd.read_csv(DATA / "language-reruns.csv", comment="#").assign(problem_seed=0, place=0)
+    runs, held_out = with_vote(products(), UNIT), "held_out_pass_at_1_final"
+    pairs = [(own, VOTE) for own in ("ttrl", "memory", "recommended")]
+    pairs += [(own, "ttrl") for own in ("memory", "recommended", "guard")]
+    pairs += [("recommended", "memory")]
+    found = {f"{title(own)} - {title(base)}": gaps(runs, own, base) for own, base in pairs}
+    further = pd.concat([gaps(some, "memory", "ttrl") for some in (runs, reruns)])
+    found["Vote memory - TTRL, with four reruns"] = further
+    unseen = gaps(runs, "recommended", "memory", held_out)
+    found["Recommended - Vote memory, held-out problems"] = unseen
     for name in ("memory", "recommended"):
-        part = runs[runs["arm"] == name].set_index("seed")
+        part = where(runs, arm=name)
         own = part[held_out] - part["held_out_pass_at_1_start"]
-        gaps[f"{title(name)} - its start, held-out problems"] = own
-    rows = [[name, str(len(own)), difference(estimate(own)), _p(own)] for name, own in gaps.items()]
+        found[f"{title(name)} - its start, held-out problems"] = own
+    rows = [
+        [name, str(len(own)), difference(estimate(own)), _p(own)] for name, own in found.items()
+    ]
     return TextTable(["final pass@1, points", "pairs", "difference", "p"], rows)
-
-
-_PAIRED = (
-    ("memory", "ttrl"),
-    ("recommended", "ttrl"),
-    ("guard", "ttrl"),
-    ("recommended", "memory"),
-)
-
-
-def _gaps(runs: pd.DataFrame, own: str, base: str, metric: str = "pass_final") -> pd.Series:
-    first, second = (runs[runs["arm"] == name].set_index("seed")[metric] for name in (own, base))
-    return differences(first, second)
 
 
 MOST_FLIPPED = 20
@@ -255,17 +226,15 @@ def _points(gaps: pd.Series) -> str:
 
 def tiny_pairs() -> TextTable:
     """Final pass@1 on the 12 problem sets of the study of the readings; a set is one value."""
-    runs, rows = run_rows.known(DATA / "readings-tiny.csv"), []
+    runs, rows = rows_of("readings-tiny"), []
     one_step = "guard,flip_rate=instant"
     pairs = (("ttrl", VOTE), ("memory", VOTE), ("memory", "ttrl"), ("memory", one_step))
     for task, lr in itertools.product(("arithmetic", "collatz"), (2e-4, 3e-4)):
-        own = runs[(runs["task"] == task) & np.isclose(runs["lr"], lr)]
-        keys = ["problem_seed", "seed"]
-        own = with_vote(own, keys).set_index(keys)
-        final = {name: own.loc[own["arm"] == name, "pass_final"] for name in own["arm"].unique()}
-        sets = (differences(final[a], final[b]).groupby(level=0).mean() for a, b in pairs)
-        cells = [f"{difference(estimate(own))}, {_p(own)}" for own in sets]
-        rows.append([f"{task}, {lr:g}", f"{final[VOTE].mean():.1f}", *cells])
+        own = with_vote(where(runs, task=task, lr=lr), UNIT)
+        sets = (set_gaps(own, a, b) for a, b in pairs)
+        cells = [f"{difference(estimate(gap))}, {_p(gap)}" for gap in sets]
+        before = where(own, arm=VOTE)["pass_final"].mean()
+        rows.append([f"{task}, {lr:g}", f"{before:.1f}", *cells])
     names = {one_step: "guard, one-step FR"}
     heads = (f"{title(a)} - {names.get(b, title(b))}" for a, b in pairs)
     return TextTable(["task, rate", "vote before training, %", *heads], rows)
@@ -282,8 +251,8 @@ _JUDGED = {
 
 def above_vote() -> TextTable:
     """Final pass@1 minus the vote before training: simulated where chosen, real where judged."""
-    searched, runs = pd.read_csv(DATA / "vote-search.csv"), run_rows.known(DATA / "vote-judged.csv")
-    searched = where(searched, lr=2.5e-4)
+    searched = where(pd.read_csv(DATA / "vote-search.csv"), lr=2.5e-4)
+    runs = rows_of("vote-judged")
     gains = (searched["pass_final"] - searched["maj_start"]).groupby(searched["candidate"]).mean()
     runs = runs.assign(gap=runs["pass_final"] - runs["maj_start"])
     sets, rows = runs.groupby(["arm", "task", "problem_seed"])[["pass_final", "gap"]].mean(), []
@@ -314,21 +283,20 @@ def vote(lr: str) -> TextTable:
 
     Intervals, p-values and conclusions stand only where all runs of the protocol are there.
     """
-    runs = pd.read_csv(DATA / "language-vote.csv")
-    asked = [block for block in STUDIES["vote"] if np.isclose(block.lr, float(lr))]
-    runs = select(runs, np.isclose(runs["lr"], float(lr))).set_index(["task", "seed"])
+    asked = [block for block in STUDIES["vote"] if block.lr == float(lr)]
+    runs = where(rows_of("language-vote"), lr=float(lr)).set_index(["task", "seed"])
     complete = len(runs) == sum(len(block.arms) for block in asked)
     of_144 = _start_votes(runs)
     ends = {str(name): own for name, own in runs.groupby("arm", sort=False)}
     rows = []
     for name in (name for name in asked[0].arms if name in ends):
         own, value = ends[name], estimate(ends[name]["pass_final"])
-        gaps = [own["pass_final"] - own["maj_start"], own["pass_final"] - of_144["trained"]]
+        over = [own["pass_final"] - own["maj_start"], own["pass_final"] - of_144["trained"]]
         held_out = own["held_out_pass_at_1_final"] - of_144["held_out"]
         cells = [title(name), str(value.n), mean_sd(value.mean, value.sd)]
-        cells += [_against(gap.dropna(), complete) for gap in gaps]
+        cells += [_against(gap.dropna(), complete) for gap in over]
         cells += [mean_sd(estimate(held_out).mean, signed=True)]
-        by_set = (f"{_points(g)} ({g.mean():+.1f})" for _, g in gaps[0].groupby(level="task"))
+        by_set = (f"{_points(g)} ({g.mean():+.1f})" for _, g in over[0].groupby(level="task"))
         rows.append([*cells, "; ".join(by_set)])
     head = ["arm", "pairs", "final pass@1, %", "minus the vote of 16", "minus the vote of 144"]
     return TextTable([*head, "held out, of 144", "pairs (mean) by set, of 16"], rows)
@@ -337,8 +305,6 @@ def vote(lr: str) -> TextTable:
 def _start_votes(runs: pd.DataFrame) -> pd.DataFrame:
     """The start model's vote of 144, in percent, on both parts of the set of every run."""
     index, parts = runs.index.unique(), ["trained", "held_out"]
-    if not START.is_file():
-        return pd.DataFrame(np.nan, index, parts)
     table = pd.read_csv(START)
     place = np.where(table.groupby("set").cumcount() < N_TRAINED, *parts)
     means = 100 * table.assign(part=place).pivot_table("majority", "set", "part")
@@ -356,17 +322,17 @@ def _against(gap: pd.Series, complete: bool) -> str:
 
 def ladder() -> TextTable:
     """One row per size of the tiny model: final pass@1 of TTRL, and the other arms minus it."""
-    runs, rates = (pd.read_csv(DATA / f"{name}.csv") for name in ("ladder", "ladder-rates"))
+    runs, rates = rows_of("ladder"), pd.read_csv(DATA / "ladder-rates.csv")
     weights, others = rates.groupby("width")["weights"].first(), ("guard", "memory", "frozen")
     level, rows = 1 - 0.05 / (len(others) * len(weights)), []
     for width, n_weights in weights.items():
-        parts = dict([*runs[runs["task"] == f"width-{width}"].set_index("seed").groupby("arm")])
-        plain = parts["ttrl"]
+        own = where(runs, task=f"width-{width}")
+        plain = where(own, arm="ttrl")
         mean = plain.mean(numeric_only=True)
         changed = mean["held_out_pass_at_1_final"] - mean["held_out_pass_at_1_start"]
         cells = [f"{n_weights:,}", f"{mean['lr']:g}", f"{mean['pass_start']:.1f}"]
         cells += [mean_sd(mean["pass_final"], plain["pass_final"].std())]
-        cells += [_gain(parts[a]["pass_final"], plain["pass_final"], level) for a in others]
+        cells += [_gain(own, a, "ttrl", level) for a in others]
         rows.append([*cells, f"{changed:.1f}", f"{mean['leak']:.1f}"])
     head = ["parameters", "lr", "before", "TTRL", *(f"{arm(a).title} - TTRL" for a in others)]
     return TextTable([*head, "held-out change", "leak"], rows)
@@ -420,7 +386,7 @@ def _first() -> Iterator[list[str]]:
     yield ["right sign where the real difference is beyond noise", "all", signs, "", "", CHOSEN]
     calm = select(table, (floats(table, "lr") == 1e-4) | np.array(table["arm"] == "frozen"))
     yield _row("correlation over problems, frozen labels and 1e-4", ".85", calm, "r", CHOSEN, 2)
-    lowest = _own(calm, MEASURED, "r").min()
+    lowest = where(calm, prediction=MEASURED)["r"].min()
     yield ["the lowest of these cells", ".85", f"{lowest:.2f}", "", "", CHOSEN]
 
 
@@ -439,21 +405,16 @@ def _others() -> Iterator[list[str]]:
 
 def _with_linear(name: str) -> pd.DataFrame:
     """The rows of a file, and the measured policy's of the linear model as `LINEAR`."""
-    linear = read(f"linear-{name}")
-    own = select(linear, np.array(linear["prediction"] == MEASURED))
-    return pd.concat([read(name), own.assign(prediction=LINEAR)], ignore_index=True)
+    own = where(read(f"linear-{name}"), prediction=MEASURED).assign(prediction=LINEAR)
+    return pd.concat([read(name), own], ignore_index=True)
 
 
 def _row(
     name: str, bar: str, table: pd.DataFrame, column: str, choices: str, digits: int = 1
 ) -> list[str]:
-    numbers = (_own(table, prediction, column) for prediction in (MEASURED, LINEAR, OTHER_HALF))
-    means = (f"{np.nanmean(values):.{digits}f}" if len(values) else "" for values in numbers)
+    parts = (where(table, prediction=kind)[column] for kind in (MEASURED, LINEAR, OTHER_HALF))
+    means = (f"{part.mean():.{digits}f}" if len(part) else "" for part in parts)
     return [name, bar, *means, choices]
-
-
-def _own(table: pd.DataFrame, prediction: str, column: str) -> np.ndarray:
-    return floats(select(table, np.array(table["prediction"] == prediction)), column)
 
 
 MAKERS: dict[str, Callable[..., TextTable]] = {

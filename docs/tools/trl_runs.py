@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 
 from datasets import Dataset
-from run_rows import add, known, rows
+from run_rows import DATA, add, known, rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import real.__main__
@@ -20,7 +20,7 @@ from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT, problems
 from real.trl import GuardGRPOConfig, GuardGRPOTrainer
 
-FILE = Path(__file__).parents[1] / "data" / "trl-tiny.csv"
+FILE = DATA / "trl-tiny.csv"
 OWN = TrainConfig(n_votes=16, n_samples=8, epochs=6).settled()
 
 
