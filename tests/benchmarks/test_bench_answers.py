@@ -1,10 +1,5 @@
 """The pairs of answers of `bench_answers.py`: their file, and what this project makes of them."""
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
 from bench_answers import MAX_SPLIT, read_pairs, same_here, wrong
 
 PAIRS = read_pairs()

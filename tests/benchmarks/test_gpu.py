@@ -8,20 +8,17 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import prove
 import pytest
+import steps
 import torch
+from correct import cpu_curve
+from record import PRODUCT, Report, read_lines, table
+from shapes import Setup, attempt
 
 from real.speed import CARDS, Rates
 
-ROOT = Path(__file__).parents[2]
-GPU = ROOT / "benchmarks" / "gpu"
-sys.path.insert(0, str(GPU))
-
-import prove  # noqa: E402
-import steps  # noqa: E402
-from correct import cpu_curve  # noqa: E402
-from record import PRODUCT, Report, read_lines, table  # noqa: E402
-from shapes import Setup, attempt  # noqa: E402
+GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
 
 WITHOUT = ("plotly", "vllm")
 """Packages of this project that a machine with torch and transformers may lack."""

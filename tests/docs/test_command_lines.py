@@ -203,7 +203,6 @@ def users_files(folder):
 def test_the_commands_of_a_page_run_in_their_order(page, monkeypatch, tmp_path, capfd):
     """Each works on what the reader has and on what the commands above it made."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(ROOT / "tests" / "real")
     users_files(tmp_path)
     for words in RUN[page]:
         program, *argv = small(words)

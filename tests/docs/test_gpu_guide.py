@@ -13,13 +13,10 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from test_command_lines import PROGRAMS, ROOT, shell_lines, small, users_files
 from torch.distributed.run import get_args_parser
 
 from real.model.policy import load_policy
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from test_command_lines import PROGRAMS, ROOT, shell_lines, small, users_files
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 GPU_OPTIONS = {"--engine-tp", "--fsdp-size", "--engine"}
@@ -64,7 +61,6 @@ def bash(words):
 
 def prove(words, monkeypatch):
     """Plan the sections, or stand in for their results on a GPU."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks" / "gpu")
     module = importlib.import_module("prove")
 
     def measured(names, folder, dry, _):
@@ -93,7 +89,6 @@ CHECKS = {
 @pytest.mark.slow
 def test_every_command_of_the_guide_runs_with_stand_ins(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(ROOT / "tests" / "real")
     users_files(tmp_path)
     rows = [{"id": str(i), "prompt": f"{i} * 5 = ?", "answer": str(5 * i)} for i in range(83)]
     (tmp_path / "path" / "to" / "sets" / "amc.json").write_text(json.dumps(rows))

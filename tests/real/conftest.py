@@ -1,16 +1,12 @@
-"""Makes the helpers of this folder importable by its tests, and starts runs of several ranks."""
+"""Starts runs of several ranks."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from random_groups import gradient
 from small_models import decoder_sizes
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -24,7 +25,6 @@ from real.update.correction import (
     mismatch_kl,
     rescore,
 )
-from real.update.grpo import backward
 from real.update.logprobs import Scorer, group_scores
 from real.update.packing import Group
 from real.vote.sample import Responses
@@ -125,19 +125,13 @@ def test_groups_that_are_not_trained_on_are_not_corrected(scorer: Scorer) -> Non
     assert columns["mismatch_kl"] == pytest.approx(math.exp(-0.2) - 1 + 0.2, rel=1e-3)
 
 
-def gradient(scorer: Scorer, groups: list[Group]) -> torch.Tensor:
-    scorer.zero_grad()
-    backward(scorer, groups, SETTINGS)
-    return torch.cat([p.grad.flatten() for p in scorer.parameters() if p.grad is not None])
-
-
 def test_log_probs_of_the_trainer_may_replace_the_engines_without_weights(scorer: Scorer) -> None:
     groups, anew = sampled(scorer), replace(SETTINGS, old_logprobs="trainer")
     found, columns = rescore(scorer, off_by(groups, 0.5), anew)
     assert all(group.correction_KT is None for group in found) and "tis_weight" not in columns
     assert columns["mismatch_kl"] == pytest.approx(math.exp(-0.5) - 1 + 0.5, rel=1e-3)
-    expected = gradient(scorer, groups)
-    assert torch.allclose(gradient(scorer, found), expected, atol=1e-6, rtol=1e-4)
+    (_, before), (_, after) = (gradient(scorer, some, SETTINGS) for some in (groups, found))
+    assert torch.allclose(after, before, atol=1e-6, rtol=1e-4)
 
 
 def test_a_missing_log_prob_of_the_engine_stays_out_of_the_loss(scorer: Scorer) -> None:
@@ -147,7 +141,7 @@ def test_a_missing_log_prob_of_the_engine_stays_out_of_the_loss(scorer: Scorer) 
     assert not found[2].counted_KT[1, 0]
     assert found[2].counted_KT.sum() == groups[2].counted_KT.sum()
     assert math.isfinite(columns["mismatch_kl"])
-    assert gradient(scorer, found).isfinite().all()
+    assert gradient(scorer, found, SETTINGS)[1].isfinite().all()
 
 
 def test_outliers_of_an_engine_are_left_out_and_counted(scorer: Scorer) -> None:
@@ -158,7 +152,8 @@ def test_outliers_of_an_engine_are_left_out_and_counted(scorer: Scorer) -> None:
     assert found[0].correction_KT is not None and not found[0].correction_KT[1].any()
     groups[0].majority_K[1] = 7.0
     again, _ = rescore(scorer, groups, SETTINGS, 2.0)
-    torch.testing.assert_close(gradient(scorer, again), gradient(scorer, found))
+    pair = (gradient(scorer, some, SETTINGS)[1] for some in (again, found))
+    torch.testing.assert_close(*pair)
 
 
 @pytest.mark.parametrize(

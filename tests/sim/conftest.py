@@ -1,7 +1,5 @@
 """A small response file, and small runs of rules."""
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,8 +10,6 @@ from lab.base.arms import arm as named
 from lab.trace.response import write_response
 from sim import SimConfig
 from sim.engine.run import Simulation
-
-sys.path.insert(0, str(Path(__file__).parent))  # tests share what others have built
 
 
 @pytest.fixture(scope="session")

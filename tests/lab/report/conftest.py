@@ -1,7 +1,5 @@
 """Small run folders of both worlds, as the demo leaves them behind."""
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,8 +9,6 @@ from guard_core import GuardConfig
 from lab.base.arms import DEMO_ARMS, arm
 from lab.base.settings import to_values
 from lab.report.digest import read
-
-sys.path.insert(0, str(Path(__file__).parent))  # tests share what others have built
 
 PROBLEMS, EPOCHS = 12, 9
 _END = {"ttrl": 0.2, "guard": 0.3, "matched": 0.22, "frozen": 0.7, "memory": 0.6}

@@ -5,14 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "gpu"))
-
 import prove
+import pytest
 from record import read_lines
 
 NAMES = [name for name, one in prove.SECTIONS.items() if one.part in "BC"]
