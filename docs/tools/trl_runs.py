@@ -16,6 +16,7 @@ from run_rows import DATA, add, known, rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import real.__main__
+from lab.base.columns import where
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT, problems
 from real.trl import GuardGRPOConfig, GuardGRPOTrainer
@@ -24,12 +25,12 @@ FILE = DATA / "trl-tiny.csv"
 OWN = TrainConfig(n_votes=16, n_samples=8, epochs=6).settled()
 
 
-def in_trl(out: Path, arm: str, seed: str) -> None:
+def in_trl(out: Path, arm: str, seed: int) -> None:
     """Make one run in TRL, whose cosine comes one step later, and which decays no norms."""
     data = Dataset.from_list([{"prompt": p.prompt, "answer": p.answer} for p in problems(64)])
     n_updates = len(data) // OWN.mini_batch * OWN.epochs
     args = GuardGRPOConfig(
-        f"{out}-trl", guard=arm, guard_settings={"answer_check": "strings"}, seed=int(seed),
+        f"{out}-trl", guard=arm, guard_settings={"answer_check": "strings"}, seed=seed,
         guard_folder=str(out), num_generations=OWN.n_votes, n_samples=OWN.n_samples,
         temperature=OWN.temperature, max_completion_length=OWN.max_response_tokens,
         learning_rate=OWN.lr, lr_scheduler_type="cosine", weight_decay=OWN.weight_decay,
@@ -47,10 +48,9 @@ def in_trl(out: Path, arm: str, seed: str) -> None:
 def main(folder: Path) -> None:
     """Make the runs that are missing, seed by seed."""
     sizes = f"--n-votes {OWN.n_votes} --n-samples {OWN.n_samples} --epochs {OWN.epochs} --quiet"
-    for seed, arm, name in product("012", ("ttrl", "guard", "memory"), ("guard-train", "TRL")):
-        done = known(FILE).reindex(columns=["task", "arm", "seed"]).astype(str)
+    for seed, arm, name in product(range(3), ("ttrl", "guard", "memory"), ("guard-train", "TRL")):
         out = folder / f"{name}-{arm}-{seed}"
-        if (done == [name, arm, seed]).all(axis=1).any():
+        if len(where(known(FILE), task=name, arm=arm, seed=seed)):
             continue
         shutil.rmtree(out, ignore_errors=True)  # of a run that was stopped
         if name == "TRL":
