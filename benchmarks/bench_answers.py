@@ -40,10 +40,10 @@ class Pair(NamedTuple):
     other: str
 
 
-def read_pairs(path: Path = FILE) -> list[Pair]:
-    """Pairs of a file, in its order."""
+def read_pairs() -> list[Pair]:
+    """The pairs of `FILE`, in its order."""
     pairs = []
-    for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+    for line in FILE.read_text(encoding="utf-8").splitlines()[1:]:
         kind, equal, *answers = line.split("\t")
         texts = [re.sub(r"\\u([0-9a-f]{4})", lambda m: chr(int(m[1], 16)), a) for a in answers]
         one, other = texts if kind == "boxes" else map(box, texts)

@@ -128,7 +128,7 @@ def _used() -> SimpleNamespace:
 
 
 @functools.cache
-def use_own_cache(*packages: str) -> Path:
+def use_own_cache(*packages: str) -> None:
     """Point numba to the folder of the present sources, before any compiled function is defined.
 
     The folder lies in `NUMBA_CACHE_DIR` where the user set it, next to the last of the packages, or
@@ -147,7 +147,6 @@ def use_own_cache(*packages: str) -> Path:
         folder = Path(tempfile.mkdtemp(prefix=_NAME))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
-    return folder
 
 
 def digest(root: Path, *packages: str) -> str:

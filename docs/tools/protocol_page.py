@@ -168,26 +168,12 @@ def set_gaps(rows: pd.DataFrame, arm: str, base: str, metric: str = "pass_final"
 
 
 def readings(rows: pd.DataFrame) -> TextTable:
-    """The study of the guard's readings: a row per comparison, a column per cell."""
-    table = comparisons(rows)
-    cells = unique(table, "cell")
-    said = (table["shown"] + " " + table["conclusion"]).str.strip()
-    wide = table.assign(said=said).pivot(index="comparison", columns="cell", values="said")
-    lines = wide.loc[unique(table, "comparison"), cells].reset_index().to_numpy().tolist()
-    return TextTable(["final pass@1, %", *cells], lines)
-
-
-def comparisons(rows: pd.DataFrame, metric: str = "pass_final") -> pd.DataFrame:
-    """The comparisons of the study of the guard's readings, over the problem sets as clusters.
+    """The study of the guard's readings: a row per comparison, a column per cell.
 
     In each cell the paired differences of a set's seeds are averaged, and the means of the sets
     give a t-interval. Only whole rounds count: one seed of every set under every arm. The four
     guards against TTRL at the first learning rate are primary, with Bonferroni's correction: over
     the two open tasks together, and over the closed one by itself.
-
-    Returns:
-        Columns cell, comparison, pairs, low, high, shown (the difference with its interval) and
-        conclusion (empty where the interval is not corrected).
     """
     study = tomllib.loads((DATA / "protocol.toml").read_text())["readings"]
     arms = [named(name).name for name in study["arms"]]
@@ -195,25 +181,22 @@ def comparisons(rows: pd.DataFrame, metric: str = "pass_final") -> pd.DataFrame:
     guards = [name for name in arms if own_of(name)[0] in ("guard", "guard_release")]
     pairs = [(name, BASELINE) for name in guards]
     pairs += [(guards[1], name) for name in arms if own_of(name)[0] in ("permuted", "replayed")]
-    (_, first), lines = study["cells"][0], []
-    n_open = len({task for task, _ in study["cells"]} - {"closed"})
+    titles = (f"`{name}` minus `{base}`" for name, base in pairs)
+    lines = [[text.replace("flip_rate=instant", "instant")] for text in titles]
+    (_, first), n_open = study["cells"][0], len({task for task, _ in study["cells"]} - {"closed"})
     for task, lr in study["cells"]:
         n_primary = len(guards) * (1 if task == "closed" else n_open)
         cell = where(rows, task=task, lr=lr)
         place = cell["seed"] % 10  # of a round
         whole = select(cell, place.map(place.value_counts()).eq(n_round).to_numpy(bool))
-        for name, base in pairs:
+        for line, (name, base) in zip(lines, pairs, strict=True):
             is_primary = lr == first and base == BASELINE
             level = 1 - (1 - LEVEL) / n_primary if is_primary else LEVEL
-            found = estimate(set_gaps(whole, name, base, metric), level)
-            names = f"`{name}` minus `{base}`".replace("flip_rate=instant", "instant")
-            line = {"cell": f"{task}, {lr:g}", "comparison": names}
-            n_pairs = len(where(whole, arm=name))
-            line |= {"pairs": n_pairs, "low": found.low, "high": found.high}
-            line["shown"] = difference(found) if found.n else "no whole round"
-            line["conclusion"] = conclusion(found) if found.n and is_primary else ""
-            lines.append(line)
-    return pd.DataFrame(lines)
+            found = estimate(set_gaps(whole, name, base), level)
+            shown = difference(found) if found.n else "no whole round"
+            line.append(f"{shown} {conclusion(found)}" if found.n and is_primary else shown)
+    cells = (f"{task}, {lr:g}" for task, lr in study["cells"])
+    return TextTable(["final pass@1, %", *cells], lines)
 
 
 def conclusion(found: Estimate, higher: str = "helps", lower: str = "harms") -> str:

@@ -119,23 +119,19 @@ def draw(count: int) -> None:
             lines.to_csv(DRAWS, mode="a", header=new, index=False, float_format="%.5g")
 
 
-def weighted(row: str, together: bool) -> pd.DataFrame:
-    """The mechanisms that fit a row, or all six rows together, with weights that sum to 1."""
-    draws = pd.read_csv(DRAWS)
-    share = draws.assign(weight=draws["accepted"] / draws["tries"])
-    if together:
-        each = share.pivot(index="draw", columns="row", values="weight").prod(axis=1)
-        share["weight"] = share["draw"].map(each)
-    own = where(share, row=row)
-    own = select(own, (own["weight"] > 0).to_numpy())
-    return own.assign(weight=own["weight"] / own["weight"].sum())
+def weighted(row: str) -> pd.DataFrame:
+    """The mechanisms that fit a row, with weights that sum to 1."""
+    own = where(pd.read_csv(DRAWS), row=row)
+    own = select(own, own["accepted"] > 0)
+    share = own["accepted"] / own["tries"]
+    return own.assign(weight=share / share.sum())
 
 
 def predictions() -> TextTable:
     """Degraded under each reading given the TTRL row, and how often the guard row fits."""
     lines = []
     for row in ROWS.values():
-        own = weighted(row.name, False)
+        own = weighted(row.name)
         w = own["weight"].to_numpy(np.float64)
         if not len(w):
             lines.append([row.name, "0 (0)", "", f"{row.guard[0]:.1f}", *[""] * len(READINGS)])

@@ -148,7 +148,7 @@ def calibration(tool):
     guards = ("guard", "guard,flip_rate=instant", "guard_release")
     yield "err by {:.2f}, {:.2f} and {:.2f} points".format(*(errors[name] for name in guards))
     yield f"Of {pd.read_csv(tool.DRAWS)['draw'].nunique()} mechanisms"
-    yield f"{len(tool.weighted(HARDEST, False))} fit the TTRL row"
+    yield f"{len(tool.weighted(HARDEST))} fit the TTRL row"
 
 
 def measured_model(tool):
