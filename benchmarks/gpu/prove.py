@@ -260,7 +260,7 @@ def needs(kind: str) -> list[Need]:
         update_bytes,
     )
     from steps import STEPS
-    from updates import ADAPTERS, CASES, UPDATES, step_tokens
+    from updates import ADAPTERS, CASES, UPDATES, VARIED, step_tokens
 
     from real.plan import CONTEXT, GIB, PlannedModel, plan_memory
     from real.settings.machines import Machines
@@ -281,9 +281,10 @@ def needs(kind: str) -> list[Need]:
     with tempfile.TemporaryDirectory() as folder:
         setup = Setup(False, Path(folder))
         for section, updates in (("update", UPDATES), ("adapters", ADAPTERS)):
-            for one in updates:
-                tokens = 32 * ((1550 if one.varied else 3072) + 150)
-                found.append(need(section, one.name, one.shape, one.config(setup), tokens, 2))
+            for name, (shape, changes) in updates.items():
+                tokens = 32 * ((1550 if name == VARIED else 3072) + 150)
+                config = train_config(setup, **changes)
+                found.append(need(section, name, shape, config, tokens, 2))
         for name, (shape, changes) in CASES.items():
             config = train_config(setup, **changes)
             found.append(need("memory", name, shape, config, step_tokens(config), 1))

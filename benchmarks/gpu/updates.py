@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,13 +26,25 @@ from real.settings.config import TrainConfig
 from real.speed import update_flops
 from real.update.optimizer import Step
 
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
+Cases = dict[str, tuple[str, dict[str, Any]]]
+"""Name in the measures to the shape of a model and settings of training."""
+CASES: Cases = {
     "0.5B": ("0.5B", {}),
     "3B": ("3B", {}),
     "3B, layers kept": ("3B", {"gradient_checkpointing": False, "max_tokens_per_microbatch": 8192}),
     "7B, adapters": ("7B", {"lora_rank": 16}),
     "3B, state in main memory": ("3B", {"offload_optimizer": True}),
 }
+VARIED = "3B, 100 to 3,000 tokens, 8k a pass"
+UPDATES: Cases = {
+    "3B, 3,072 tokens, 16k a pass": ("3B", {"max_tokens_per_microbatch": 16_384}),
+    "3B, 3,072 tokens, 8k a pass, kept layers": CASES["3B, layers kept"],
+    "3B, 3,072 tokens, 32k a pass": ("3B", {"max_tokens_per_microbatch": 32_768}),
+    "3B, 3,072 tokens, 8k a pass": ("3B", {"max_tokens_per_microbatch": 8192}),
+    VARIED: ("3B", {"max_tokens_per_microbatch": 8192}),
+}
+_RANK_16 = {"max_tokens_per_microbatch": 16_384, "lora_rank": 16}
+ADAPTERS: Cases = {"7B, 3,072 tokens, 16k a pass": ("7B", _RANK_16)}
 
 
 def ceiling(setup: Setup, report: Report) -> None:
@@ -106,75 +118,41 @@ def fsdp(setup: Setup, report: Report) -> None:
     dist.destroy_process_group()
 
 
-class Update(NamedTuple):
-    """A setting whose update is measured."""
-
-    shape: str
-    checkpointing: bool
-    max_tokens_per_microbatch: int
-    rank: int = 0
-    """Of adapters."""
-    varied: bool = False
-    """Responses of 100 to 3,000 tokens, in place of 3,072 each."""
-
-    @property
-    def name(self) -> str:
-        """Name in the measures."""
-        lengths = "100 to 3,000 tokens" if self.varied else "3,072 tokens"
-        kept = "" if self.checkpointing else ", kept layers"
-        return f"{self.shape}, {lengths}, {self.max_tokens_per_microbatch // 1024}k a pass{kept}"
-
-    def config(self, setup: Setup) -> TrainConfig:
-        """Return the settings of training."""
-        return train_config(
-            setup,
-            gradient_checkpointing=self.checkpointing,
-            max_tokens_per_microbatch=setup.pick(self.max_tokens_per_microbatch, 128),
-            lora_rank=self.rank,
-        )
-
-
-UPDATES = (
-    Update("3B", True, 16_384),
-    Update("3B", False, 8192),
-    Update("3B", True, 32_768),
-    Update("3B", True, 8192),
-    Update("3B", True, 8192, varied=True),
-)
-ADAPTERS = (Update("7B", True, 16_384, rank=16),)
-
-
 def update(setup: Setup, report: Report) -> None:
     """Updates of the 3B shape, all weights trained, against the speed of a plain product."""
-    most, shares = setup.ceiling(), [0.0]
-    for one in setup.pick(UPDATES, (UPDATES[0], UPDATES[-1])):
-        if (done := _measured(setup, report, one)) is not None:
+    most, shares, names = setup.ceiling(), [0.0], [*UPDATES]
+    for name in setup.pick(names, [names[0], names[-1]]):
+        if (done := _measured(setup, report, name, *UPDATES[name])) is not None:
             shares.append(done[0] / most)
-            report.add(f"{one.name}: share of a plain product's speed", shares[-1])
-            if one is UPDATES[0]:
+            report.add(f"{name}: share of a plain product's speed", shares[-1])
+            if name == names[0]:
                 report.rate("train_flops", done[1], "1/s")
     report.target("share of a plain product's speed, best of these", max(shares), at_least=0.3)
 
 
 def adapters(setup: Setup, report: Report) -> None:
     """Updates of the 7B shape through adapters of rank 16."""
-    for one in ADAPTERS:
-        _measured(setup, report, one)
+    for name, case in ADAPTERS.items():
+        _measured(setup, report, name, *case)
 
 
-def _measured(setup: Setup, report: Report, one: Update) -> tuple[float, float] | None:
+def _measured(
+    setup: Setup, report: Report, name: str, shape: str, changes: dict[str, Any]
+) -> tuple[float, float] | None:
     """Report a setting, or why it was left out; returns `_update`."""
-    config = one.config(setup)
-    need = update_bytes(setup, one.shape, config)
-    return attempt(setup, report, one.name, need, partial(_update, setup, report, one, config))
+    config = train_config(setup, **changes)
+    need = update_bytes(setup, shape, config)
+    return attempt(setup, report, name, need, partial(_update, setup, report, name, shape, config))
 
 
-def _update(setup: Setup, report: Report, one: Update, config: TrainConfig) -> tuple[float, float]:
+def _update(
+    setup: Setup, report: Report, name: str, shape: str, config: TrainConfig
+) -> tuple[float, float]:
     """Report a setting; returns its operations per second, without recomputing and with it."""
     lengths = torch.full(setup.pick((1, 32), (1, 4)), setup.pick(3072, 24))
-    if one.varied:
+    if name == VARIED:
         lengths = torch.linspace(*setup.pick((100, 3000, 32), (8, 24, 4))).long()[None]
-    optimizer, words = make_optimizer(setup, one.shape, config), one.name
+    optimizer = make_optimizer(setup, shape, config)
     vocabulary = optimizer.model.config.vocab_size
     groups = scripted_groups(setup, lengths, vocabulary, setup.pick(150, 8))
     taken: list[Step] = []
@@ -185,8 +163,8 @@ def _update(setup: Setup, report: Report, one: Update, config: TrainConfig) -> t
     # A scoring pass is none of the optimizer's.
     per_token = update_flops(n_multiplied, replace(config, tis_cap=0.0))
     again = 2 * n_multiplied * config.gradient_checkpointing
-    report.check(f"{words}: steps not taken", sum(not step.taken for step in taken), 0)
-    report.add(f"{words}: update", seconds, "s")
-    report.add(f"{words}: tokens", n_inputs / seconds, "1/s")
-    report.add(f"{words}: peak memory", setup.peak() / 1e9, "GB")
+    report.check(f"{name}: steps not taken", sum(not step.taken for step in taken), 0)
+    report.add(f"{name}: update", seconds, "s")
+    report.add(f"{name}: tokens", n_inputs / seconds, "1/s")
+    report.add(f"{name}: peak memory", setup.peak() / 1e9, "GB")
     return per_token * n_inputs / seconds, (per_token + again) * n_inputs / seconds
