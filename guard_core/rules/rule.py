@@ -32,7 +32,7 @@ from guard_core.advantages import (
 )
 from guard_core.config import ConfigError, GuardConfig, check_fields, settings
 from guard_core.decision import Decision
-from guard_core.votes import Array, Votes, as_numpy, count_answers
+from guard_core.votes import Array, Votes, as_numpy, sum_by_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,8 @@ def per_response(by_answer: Array, answers: Array, unparseable: float = 0.0) -> 
 
 def count_second(obs: Observations) -> Array:
     """(..., P, A) votes of the second set."""
-    return count_answers(obs.of("second"), obs.votes.counts.shape[-1]).astype(obs.real)
+    second = obs.of("second")
+    return sum_by_id(second, obs.votes.counts.shape[-1], np.ones(second.shape, obs.real))
 
 
 def at_label(by_answer: Array, label: Array) -> Array:
