@@ -250,22 +250,15 @@ def to_rollouts(
     """Return responses as tensors, padded on the right; an EngineError unless `n` to a prompt."""
     _check(responses_PN, n)
     flat = [response for row in responses_PN for response in row]
-    lengths = torch.tensor([len(response.tokens) for response in flat])
-    inside = torch.arange(int(lengths.max())) < lengths[:, None]
-    tokens = torch.full(inside.shape, pad_token_id, dtype=torch.int64)
-    tokens[inside] = torch.from_numpy(np.concatenate([r.tokens for r in flat]).astype(np.int64))
-    logprobs = torch.where(inside, torch.nan, torch.zeros(()))
-    if all(response.logprobs is not None for response in flat):
-        found = np.concatenate([r.logprobs for r in flat if r.logprobs is not None])
-        logprobs[inside] = torch.from_numpy(found.astype(np.float32))
-    shape = (len(responses_PN), n)
-    return Rollouts(
-        tokens.view(*shape, -1),
-        logprobs.view(*shape, -1),
-        lengths.view(shape),
-        torch.tensor([r.finished for r in flat]).view(shape),
-        version,
-    )
+    packed = {
+        "tokens": torch.from_numpy(np.concatenate([r.tokens for r in flat])),
+        "lengths": torch.tensor([len(r.tokens) for r in flat]).view(-1, n),
+        "finished": torch.tensor([r.finished for r in flat]).view(-1, n),
+    }
+    logprobs = [r.logprobs for r in flat if r.logprobs is not None]
+    if len(logprobs) == len(flat):
+        packed["logprobs"] = torch.from_numpy(np.concatenate(logprobs).astype(np.float32))
+    return Rollouts.unpacked(packed, version, pad_token_id)
 
 
 def _check(responses_PN: Sequence[Sequence[SampledResponse]], n: int) -> None:
