@@ -40,8 +40,8 @@ def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
             f"lora_targets = {targets}: the model has no such linear layers; "
             "give names of its layers, or all-linear"
         ) from error
-    for name, module in model.named_modules():
-        if _is_adapted(module) and not isinstance(module.base_layer, _LINEAR):
+    for name, module in _adapted(model).items():
+        if not isinstance(module.base_layer, _LINEAR):
             raise UserError(
                 f"lora_targets = {targets}: {name} is no linear layer; leave it out, or give "
                 "all-linear"
@@ -78,13 +78,13 @@ def adapted_layers(model: Any, targets: str) -> list[Any]:
 
 def has_adapters(model: Any) -> bool:
     """The model went through `add_lora`."""
-    return any(_is_adapted(module) for module in model.modules())
+    return bool(_adapted(model))
 
 
 @contextlib.contextmanager
 def adapters_off(model: Any) -> Iterator[None]:
     """The model without its adapters, for a while."""
-    adapted = [module for module in model.modules() if _is_adapted(module)]
+    adapted = _adapted(model).values()
     for module in adapted:
         module.enable_adapters(False)
     try:
@@ -104,12 +104,12 @@ def adapter_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 def adapter_config(model: Any) -> dict[str, Any]:
     """Return the fields of peft's `adapter_config.json` that describe the adapters."""
-    adapted = {name: module for name, module in model.named_modules() if _is_adapted(module)}
-    rank = next(iter(adapted.values())).r[_ADAPTER]
+    adapted = _adapted(model)
+    first = next(iter(adapted.values()))
     return {
         "peft_type": "LORA",
-        "r": rank,
-        "lora_alpha": rank * next(iter(adapted.values())).scaling[_ADAPTER],
+        "r": first.r[_ADAPTER],
+        "lora_alpha": first.r[_ADAPTER] * first.scaling[_ADAPTER],
         "target_modules": sorted({name.rpartition(".")[2] for name in adapted}),
     }
 
@@ -120,7 +120,7 @@ def merged_weights(model: Any, merge: bool = True) -> Iterator[tuple[str, Tensor
 
     The model stays as it is. One merged matrix exists at a time. Tied weights come once.
     """
-    adapted = {name: module for name, module in model.named_modules() if _is_adapted(module)}
+    adapted = _adapted(model)
     for name, parameter in model.named_parameters():
         if ".lora_" in name:
             continue
@@ -132,8 +132,10 @@ def merged_weights(model: Any, merge: bool = True) -> Iterator[tuple[str, Tensor
         yield name.replace(_BASE, ""), value
 
 
-def _is_adapted(module: Any) -> bool:
-    return hasattr(module, "lora_A") and hasattr(module, "base_layer")  # embeddings have both too
+def _adapted(model: Any) -> dict[str, Any]:
+    """Return the layers that have adapters, and embeddings that have, by name."""
+    named = model.named_modules()
+    return {n: m for n, m in named if hasattr(m, "lora_A") and hasattr(m, "base_layer")}
 
 
 def prepare_training(model: Any, config: MemorySettings, seed: int = 0) -> None:
