@@ -109,7 +109,6 @@ def load_policy(
 
 
 def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
-    loader: Any = AutoModelForCausalLM
     kernel = {} if attention == "auto" else {"attn_implementation": attention}
     if how := json.loads((folder / "config.json").read_text()).get("quantization_config"):
         raise UserError(
@@ -117,7 +116,7 @@ def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
             "be trained; give a folder that holds them in bfloat16 or wider"
         )
     with in_phase("load"):
-        model, info = loader.from_pretrained(
+        model, info = AutoModelForCausalLM.from_pretrained(
             str(folder),
             use_safetensors=True,
             dtype=dtype,
@@ -229,14 +228,11 @@ def quiet() -> Iterator[None]:
 
 def import_gguf(file: Path, out: Path) -> Any:
     """Write a GGUF file as a model folder, whole or not at all, in float32; returns the model."""
-    wrong = {
-        f"{file}: no such file; give a GGUF file": not file.is_file(),
-        f"gguf not installed, which reads {file.name}; install with "
-        f"{install('gguf')}": not is_gguf_available(),
-    }
-    for fault, holds in wrong.items():
-        if holds:
-            raise UserError(fault)
+    if not file.is_file():
+        raise UserError(f"{file}: no such file; give a GGUF file")
+    if not is_gguf_available():
+        hint = f"install with {install('gguf')}"
+        raise UserError(f"gguf not installed, which reads {file.name}; {hint}")
     with whole_folder(out) as folder:  # made before anything is read, which takes longer
         with quiet():
             model, tokenizer = _read_gguf(file)
@@ -275,7 +271,7 @@ def _read_gguf(file: Path) -> tuple[Any, Any]:
     where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **where)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        model, info = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, output_loading_info=True, **where
         )
     except (ValueError, LookupError, NotImplementedError, OSError, struct.error) as error:
@@ -284,7 +280,6 @@ def _read_gguf(file: Path) -> tuple[Any, Any]:
             f"{file}: transformers cannot read it ({reason}); give a whole file of a causal "
             "language model that transformers knows, or the model's safetensors folder"
         ) from error
-    model, info = loaded
     if info["missing_keys"]:  # they would be random
         raise UserError(f"{file}: lacks {min(info['missing_keys'])}; give a whole file")
     model.hf_quantizer = None
