@@ -59,7 +59,10 @@ def _serve(pipe: Connection, folder: Path, make_host: Callable[[dict[str, Any]],
         answer: dict[str, Any] = {"done": message["do"]}
         try:
             if host is None:
-                host = make_host(json.loads((folder / REQUEST).read_text()))
+                settings = json.loads((folder / REQUEST).read_text())
+                if (n_threads := settings.pop("threads", None)) is not None:
+                    torch.set_num_threads(n_threads)
+                host = make_host(settings)
                 answer["refused_adapters"] = getattr(host, "refused_adapters", None)
             else:
                 answer |= _do(host, message, folder, pipe)
@@ -126,14 +129,10 @@ def _watch_parent(parent: int, folder: Path) -> None:
 class TransformersHost:
     """A Hugging Face model within its process."""
 
-    def __init__(
-        self, *, max_rows: int, threads: int | None, pad_token_id: int, **model: Any
-    ) -> None:
+    def __init__(self, *, max_rows: int, pad_token_id: int, **model: Any) -> None:
         from real.engines.transformers_engine import TransformersEngine
         from real.model.policy import load_policy
 
-        if threads is not None:
-            torch.set_num_threads(threads)
         policy = load_policy(**model)
         self._device = policy.device
         self._engine = TransformersEngine(
@@ -156,8 +155,7 @@ class TransformersHost:
         generator = torch.Generator(self._device)
         generator.set_state(torch.tensor([*bytes.fromhex(state)], dtype=torch.uint8))
         self._engine.progress = progress
-        rank, world = share
-        return self._engine.sample(prompts, n, sampling, generator, (rank, world)).to("cpu")
+        return self._engine.sample(prompts, n, sampling, generator, share).to("cpu")
 
     @torch.no_grad()
     def load(self, weights: Delivery, version: int) -> None:
@@ -183,10 +181,7 @@ class TransformersHost:
 def _vllm_host(settings: dict[str, Any]) -> Any:
     from real.engines.vllm_engine import VllmHost, VllmSettings
 
-    if settings["threads"] is not None:
-        torch.set_num_threads(settings["threads"])
-    ends = tuple(settings.pop("eos_token_ids"))
-    return VllmHost(VllmSettings(**settings, eos_token_ids=ends))
+    return VllmHost(VllmSettings(**settings))
 
 
 HOSTS = {"transformers": lambda settings: TransformersHost(**settings), "vllm": _vllm_host}

@@ -205,8 +205,6 @@ def repack_tied_head(worker: Any) -> None:
 
 Weights = Iterable[tuple[str, torch.Tensor]]
 
-_FORCED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-"""The engine core runs in this process: weights are passed as tensors."""
 DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -260,7 +258,7 @@ class VllmHost:
         responses = [[one.response for one in row] for row in drawn]
         return to_rollouts(responses, n, self.settings.pad_token_id, self.version)
 
-    def load(self, weights: Weights | Delivery, version: int) -> None:
+    def load(self, weights: Weights, version: int) -> None:
         """Replace all weights, empty the prefix cache of the old ones, and name the new ones."""
         self.version = None
         with _died("loading weights"):
@@ -315,7 +313,7 @@ class VllmHost:
         self.llm.update_weight_version(str(version))
         self.version = version
 
-    def _load(self, weights: Weights | Delivery) -> None:
+    def _load(self, weights: Weights) -> None:
         rpc = self.llm.collective_rpc
         if self.settings.n_gpus == 1:
             rpc("reload_weights", kwargs={"weights_iterator": weights})
@@ -361,7 +359,8 @@ class _DrawnResponse(NamedTuple):
 
 
 def _import_vllm() -> Any:
-    os.environ.update(_FORCED)
+    # The engine core runs in this process: weights are passed as tensors.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     try:
