@@ -134,7 +134,6 @@ class TransformersHost:
         from real.model.policy import load_policy
 
         policy = load_policy(**model)
-        self._device = policy.device
         self._engine = TransformersEngine(
             policy.model, policy.eos_token_ids, pad_token_id, max_rows, tokenizer=policy.tokenizer
         )
@@ -152,7 +151,7 @@ class TransformersHost:
         """Sample what `stated_request` asks for."""
         if not self._loaded:
             raise EngineError("engine: has no weights of the trainer's, call update_weights first")
-        generator = torch.Generator(self._device)
+        generator = torch.Generator(self._engine.model.device)
         generator.set_state(torch.tensor([*bytes.fromhex(state)], dtype=torch.uint8))
         self._engine.progress = progress
         return self._engine.sample(prompts, n, sampling, generator, share).to("cpu")

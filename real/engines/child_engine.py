@@ -67,8 +67,6 @@ class ChildEngine:
         self._log_path, self._log = log, _opened(log)
         self._folder = exchange_folder(room, exchange)
         self._pad_token_id = int(settings.get("pad_token_id", 0))
-        n_gpus, adapters = int(settings.get("n_gpus", 1)), bool(settings.get("adapter_rank"))
-        route = route._replace(n_gpus=n_gpus, adapters=adapters)
         self.sender = WeightSender(self._folder, route, self._hand)
         self._ended = False
         self._pipe, theirs = Pipe()
@@ -78,7 +76,7 @@ class ChildEngine:
             stdout=self._log,
             stderr=self._log,
             pass_fds=[theirs.fileno()],
-            env=_environment(route.device, n_gpus),
+            env=_environment(route),
             # Ctrl-C reaches the trainer alone, and the whole group can be killed at once.
             start_new_session=True,
         )
@@ -203,16 +201,16 @@ def _opened(log: Path | None) -> BinaryIO:
         ) from error
 
 
-def _environment(device: torch.device, n_gpus: int) -> dict[str, str]:
+def _environment(route: Route) -> dict[str, str]:
     """Return the process's environment; its GPUs follow the trainer's, which is the first."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(_TORCHRUN)}
     environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # into the log
     # Huge pages: on a CPU vLLM packs all weights into new memory after each update.
     environment.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
-    if device.type == "cuda":
+    if route.device.type == "cuda":
         # The engine sees only its own GPUs, this rank's as the first one.
         visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
-        index = torch.cuda.current_device() if device.index is None else device.index
-        seen = [visible[i] if visible else str(i) for i in range(index, index + n_gpus)]
+        first = torch.cuda.current_device()
+        seen = [visible[i] if visible else str(i) for i in range(first, first + route.n_gpus)]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
     return environment

@@ -31,19 +31,16 @@ def sample_scripted(config: Any) -> None:
     import real.engines.make
     from real.engines.child_engine import ChildEngine
     from real.engines.rollouts import Sampling
-    from real.engines.weights import Route
     from real.ranks.distributed import joined_ranks
     from real.run import prepare
 
-    adapted = config.lora_rank if config.engine_adapters else 0
-    groups = {"n_gpus": config.engine_tp, "adapter_rank": adapted}
     real.engines.make.make_child = lambda *a: ChildEngine(
-        groups, 60.0, Route(dtype=torch.float32, ranks=a[3].ranks), command=COMMAND
+        {}, 60.0, a[3]._replace(dtype=torch.float32), command=COMMAND
     )
     with joined_ranks(config.device, config.rank_timeout) as ranks:
         run = prepare(config.settled(), ranks)
         with closing(run.engine):
-            if adapted:
+            if config.engine_adapters:
                 run.engine.update_weights(run.policy.model, version=2)
                 for parameter in run.optimizer.parameters:
                     parameter.data.mul_(3).add_(0.5)

@@ -26,7 +26,7 @@ from real.engines import exchange, weights
 from real.engines.child_engine import ChildEngine
 from real.engines.exchange import REQUEST
 from real.engines.rollouts import EngineDied, EngineError, Sampling
-from real.engines.weights import named_weights
+from real.engines.weights import LOCAL, Route, named_weights
 from real.model.policy import load_policy
 from real.model.prepare import add_lora
 from real.settings.groups import MemorySettings
@@ -41,8 +41,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(weights, "MEMORY", tmp_path)
     engines: list[ChildEngine] = []
 
-    def make(is_loaded: bool = False, **settings: Any) -> ChildEngine:
-        engines.append(ChildEngine(settings, 60.0, command=COMMAND))
+    def make(is_loaded: bool = False, route: Route = LOCAL, **settings: Any) -> ChildEngine:
+        engines.append(ChildEngine(settings, 60.0, route, command=COMMAND))
         if is_loaded:
             engines[-1].update_weights(TinyModel(8.0), version=1)
         return engines[-1]
@@ -179,7 +179,7 @@ def adapted() -> Any:
 
 
 def test_an_engine_that_applies_no_adapters_gets_merged_weights(start: Any, adapted: Any) -> None:
-    engine = start(adapter_rank=4, refused_adapters="none for this model")
+    engine = start(route=Route(adapters=True), refused_adapters="none for this model")
     with pytest.warns(UserWarning, match="engine_adapters: none for this model; the merged"):
         engine.update_weights(adapted, 1)
     engine.update_weights(adapted, 2)  # said once

@@ -23,6 +23,7 @@ from real.engines import weights
 from real.engines.child_engine import ChildEngine
 from real.engines.rollouts import EngineDied, Rollouts, Sampling
 from real.engines.vllm_engine import VllmSettings
+from real.engines.weights import Route
 from real.model.prepare import add_lora
 from real.settings.groups import MemorySettings
 
@@ -102,7 +103,9 @@ PROMPTS = [[1, 2, 3], [(7 * i) % 30 + 1 for i in range(100)]]
 
 def start(folder: Path, **more: Any) -> ChildEngine:
     sizes = {"max_model_len": 256, "eos_token_ids": (5, 6), "threads": 1}
-    return ChildEngine(asdict(VllmSettings(model=str(folder), **sizes, **more)), 240.0)
+    settings = VllmSettings(model=str(folder), **sizes, **more)
+    route = Route(n_gpus=settings.n_gpus, adapters=settings.adapter_rank > 0)
+    return ChildEngine(asdict(settings), 240.0, route)
 
 
 def sample(engine: ChildEngine) -> Rollouts:
