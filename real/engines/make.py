@@ -17,14 +17,7 @@ from guard_core.rules.rule import Rule
 from lab.base.errors import UserError
 from real.engines.child_engine import COMMAND, ChildEngine
 from real.engines.ranked import RankedEngine
-from real.engines.rollouts import (
-    Engine,
-    EngineDied,
-    Prompts,
-    Rollouts,
-    Sampling,
-    Stages,
-)
+from real.engines.rollouts import Engine, EngineDied, Prompts, Rollouts, Sampling, Stages
 from real.engines.transformers_engine import TransformersEngine, stated_request
 from real.engines.vllm_engine import EngineMemory, VllmEngine, VllmSettings
 from real.engines.vllm_server import VllmServerEngine
@@ -34,8 +27,6 @@ from real.ranks.distributed import ALONE, Ranks
 from real.settings.config import TrainConfig, rule_of
 from real.settings.engines import named
 
-_FURTHER = frozenset({Need.PARAPHRASE, Need.TEACHER, Need.VERDICTS})
-"""Observations for which a rule has responses sampled in addition to the votes."""
 T = TypeVar("T")
 
 
@@ -224,7 +215,7 @@ def _check_ahead(config: TrainConfig) -> None:
             f"{ahead}: restart_engine = {config.restart_engine} would need weights that the "
             "trainer has left behind; leave it out, and go on with guard-train resume"
         )
-    if rule.needs & _FURTHER:
+    if rule.needs & {Need.PARAPHRASE, Need.TEACHER, Need.VERDICTS}:
         raise UserError(
             f"{ahead}: rule {rule.name} samples more than votes, while the engine is at the next "
             "batch's; leave async_level out"

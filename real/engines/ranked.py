@@ -8,14 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from real.engines.rollouts import (
-    EngineError,
-    Prompts,
-    Rollouts,
-    Sampling,
-    Stages,
-    shard_requests,
-)
+from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling, Stages, shard_requests
 from real.ranks.distributed import Ranks
 
 _NO_VERSION = -(2**31)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -359,7 +359,7 @@ class _Batch:
             child_B = parent_N[child_B]
             token_N = token_N.new_zeros(n_rows).index_copy(0, parent_N, token_N)
         else:
-            self.cache.reorder_cache(cast(torch.LongTensor, parent_N))
+            self.cache.reorder_cache(parent_N)
             self.sizes_N = self.sizes_N[parent_N]
             self.mask_NL = None if self.mask_NL is None else self.mask_NL[parent_N]
         self.source_B = child_B

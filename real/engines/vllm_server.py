@@ -147,12 +147,7 @@ class NcclTransfer:
 
     def _connect(self, model: Any) -> Any:
         try:
-            from vllm.distributed.weight_transfer import (
-                base,
-                clients,
-                factory,
-                nccl_engine,
-            )
+            from vllm.distributed.weight_transfer import base, clients, factory, nccl_engine
         except ImportError as error:
             raise UserError(
                 "engine = 'vllm_server': sending weights over NCCL needs vLLM on this side too "

@@ -16,12 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, scaled_dot_product_attention
-from transformers import (
-    AttentionInterface,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationConfig,
-)
+from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils import logging as transformers_logging
 from transformers.utils.import_utils import is_gguf_available
