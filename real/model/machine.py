@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -171,34 +171,32 @@ def card_held(config: EngineSettings, device: str) -> Iterator[None]:
     uuid = torch.cuda.get_device_properties(index).uuid
     path = Path(tempfile.gettempdir(), f"guard-train-{uuid}.lock")
     takes_all = config.engine_kind.shares_gpu and config.engine_memory is None
-    with contextlib.ExitStack() as stack:
-        descriptor = _opened(path)
-        if descriptor is not None:
-            stack.callback(os.close, descriptor)
-            _lock(descriptor, index, takes_all)
+    with _opened(path) as file:
+        if file is not None:
+            _lock(file, index, takes_all)
         yield
 
 
-def _opened(path: Path) -> int | None:
+def _opened(path: Path) -> contextlib.AbstractContextManager[TextIO | None]:
     """Open a file that all users may lock; None where that is not possible."""
     for extra in (0, os.O_CREAT):  # a folder for all may forbid to create what another has made
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | extra, 0o666)
             with contextlib.suppress(OSError):
                 os.fchmod(descriptor, 0o666)
-            return descriptor
-    return None
+            return os.fdopen(descriptor)
+    return contextlib.nullcontext()
 
 
-def _lock(descriptor: int, index: int, alone: bool) -> None:
+def _lock(file: TextIO, index: int, alone: bool) -> None:
     import fcntl
 
     try:
-        fcntl.lockf(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        fcntl.lockf(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:
         raise UserError(
             f"GPU {index}: another run is on it, and vLLM takes all memory that is left; wait for "
             "it, choose another GPU with CUDA_VISIBLE_DEVICES, or give both runs an engine_memory"
         ) from None
     except OSError:  # no locks in that folder
-        return
+        pass
