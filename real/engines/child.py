@@ -56,7 +56,7 @@ def _serve(pipe: Connection, folder: Path, make_host: Callable[[dict[str, Any]],
     """Answer requests until one says `close`; an engine that failed ends the process."""
     host: Any = None
     while (message := receive(pipe))["do"] != "close":
-        answer: dict[str, Any] = {"done": message["do"]}
+        answer: dict[str, Any] = {}
         try:
             if host is None:
                 settings = json.loads((folder / REQUEST).read_text())

@@ -321,8 +321,7 @@ class _Batch:
         self.model, self.options = engine.model, engine.last_only
         self.cache = DynamicCache(config=self.model.config)
         self.length = max(map(len, prompts))
-        self.capacity = self.length + max_tokens
-        device = self.device = self.model.device
+        capacity, device = self.length + max_tokens, self.model.device
         pad = engine.pad_token_id
         ids = [[pad] * (self.length - len(prompt)) + [*prompt] for prompt in prompts]
         self.sizes_N = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -330,14 +329,14 @@ class _Batch:
         positions_NL = None
         # Equal lengths need no mask, and attention without a mask is faster.
         if any(len(prompt) != self.length for prompt in prompts):
-            columns_L = torch.arange(self.capacity, device=device)
+            columns_L = torch.arange(capacity, device=device)
             self.mask_NL = (columns_L >= self.length - self.sizes_N[:, None]).long()
             positions_NL = (self.mask_NL[:, : self.length].cumsum(-1) - 1).clamp(min=0)
         self.logits_NA = self._forward(torch.tensor(ids, device=device), positions_NL)
         for i, layer in enumerate(self.cache.layers):
             # Other kinds than full attention (sliding windows, recurrent states) stay as they are.
             if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
-                self.cache.layers[i] = BufferedLayer(layer.keys, layer.values, self.capacity)
+                self.cache.layers[i] = BufferedLayer(layer.keys, layer.values, capacity)
 
     @property
     def sources(self) -> Tensor | None:
@@ -352,7 +351,7 @@ class _Batch:
             (parent_N, token_N), child_B = pairs_2B.unique(dim=1, return_inverse=True)
         else:
             parent_N, token_N = self.source_B, token_B
-            child_B = torch.arange(len(token_B), device=self.device)
+            child_B = torch.arange(len(token_B), device=token_B.device)
         n_rows = len(self.sizes_N)
         if len(parent_N) > _COMPACT_AT * n_rows and bool((parent_N.diff() > 0).all()):
             # No row has two children, and few have none: these go on for nothing.
@@ -368,16 +367,11 @@ class _Batch:
         self.sizes_N = self.sizes_N + 1
 
     def _forward(self, ids_NL: Tensor, positions_NL: Tensor | None) -> Tensor:
-        arguments = dict(self.options)
+        options: dict[str, Any] = {"past_key_values": self.cache, "use_cache": True, **self.options}
         if self.mask_NL is not None:
-            arguments |= {
-                "attention_mask": self.mask_NL[:, : self.length],
-                "position_ids": positions_NL,
-            }
-        output = self.model(
-            input_ids=ids_NL, past_key_values=self.cache, use_cache=True, **arguments
-        )
-        return output.logits[:, -1]
+            options["attention_mask"] = self.mask_NL[:, : self.length]
+            options["position_ids"] = positions_NL
+        return self.model(input_ids=ids_NL, **options).logits[:, -1]
 
 
 def stated_request(
