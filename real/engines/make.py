@@ -46,8 +46,7 @@ def make_engine(
     """
     _check(config, ranks.world)
     kind, dtype = config.engine_kind, getattr(torch, config.dtype)
-    adapters = bool(config.engine_adapters)
-    route = Route(policy.device, dtype, ranks, config.engine_tp, adapters)
+    route = Route(policy.device, dtype, ranks, config.engine_tp, bool(config.engine_adapters))
 
     def made() -> Any:
         if ranks.rank % config.engine_tp:
