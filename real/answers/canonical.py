@@ -180,7 +180,7 @@ def _names(node: Node, value: Node) -> bool:
         return value.text != "0"  # `\sin x=0` is an equation
     if kind in ("word", "cmd"):
         return True
-    head = parts[0] if kind in ("prod", "row") else node
+    head = parts[0] if parts and kind in ("prod", "row") else node
     while head.kind in ("sub", "pow"):
         head = head.parts[0]
     if head.text in _OPERATORS:

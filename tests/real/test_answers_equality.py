@@ -160,6 +160,7 @@ def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> N
         ("|x-90|", "90-x", "x-90"),
         (r"\sin x^2", r"\sin^2 x", r"(\sin x)^{-1}", r"\sin^{-1}x"),
         ("f(2)", "2f"),
+        (r"\frac{a}{}=\frac12", "1/2"),  # nothing below the line
     ],
 )  # fmt: skip
 def test_different_answers(group: tuple[str, ...], equality: Equality) -> None:
