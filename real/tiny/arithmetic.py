@@ -19,14 +19,13 @@ arithmetic or about language models.
 import hashlib
 import operator
 import re
-from collections.abc import Sequence
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from real.tiny.tasks import BOX, Task
+from real.tiny.tasks import Task, response_text
 
 OPERATORS = "+-*"
 N_DIGITS = 5
@@ -92,11 +91,6 @@ def steps(
 def evaluate(expression: str, rule: EvaluationRule = EvaluationRule.RIGHT) -> str:
     """The answer of ``expression`` under ``rule``, a digit."""
     return steps(expression, rule)[-1]
-
-
-def response_text(trace: Sequence[str]) -> str:
-    """The response that shows ``trace``: scratch steps, then the boxed digit, no end token."""
-    return f"{''.join(f'{step}>' for step in trace[:-1])}{BOX}{trace[-1]}}}"
 
 
 def shares(expression: str) -> dict[EvaluationRule, float]:

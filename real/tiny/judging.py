@@ -23,10 +23,9 @@ from real.tiny.arithmetic import (
     RESPONSE_TOKENS,
     drawn_steps,
     evaluate,
-    response_text,
     shares,
 )
-from real.tiny.tasks import BOX, EOS_ID, PAD_ID, encode
+from real.tiny.tasks import BOX, EOS_ID, PAD_ID, encode, response_text
 
 VERDICTS = {"+": 1, "-": 0}
 """Texts of the box; answers of the task are digits."""

@@ -143,8 +143,7 @@ def train_model(
 
 def train_verifying(recipe: VerifyingRecipe, seed: int, progress: bool = False) -> Qwen2ForCausalLM:
     """The judge after the recipe's steps; same arguments, same bits."""
-    with quiet():
-        model = Qwen2ForCausalLM.from_pretrained(str(CHECKPOINT), local_files_only=True)
+    model = Qwen2ForCausalLM.from_pretrained(str(CHECKPOINT), local_files_only=True)
     model.config.max_position_embeddings = judging.POSITIONS
     n_solved, n_judged = recipe.steps * recipe.batch_size, recipe.steps * recipe.n_conversations
     # The starting checkpoint has seen the examples of seed 0.
@@ -271,9 +270,10 @@ def measure(
     task: Task = ARITHMETIC,
 ) -> Accuracy:
     """Sample a problem set of the task and count; ``seed`` is that of the samples."""
-    records = task.problems(n_problems)
-    prompts = [p.prompt for p in records]
-    answers_NV = sample_answers(model, prompts, n_votes, seed, task.response_tokens)
+    prompts = [problem.prompt for problem in task.problems(n_problems)]
+    rows = [prompt for prompt in prompts for _ in range(n_votes)]
+    texts = _sample_texts(model, rows, task.response_tokens, seed)
+    answers_NV = np.array(list(map(boxed_number, texts))).reshape(n_problems, n_votes)
     truth_N = np.array([int(task.answer(prompt[:-1])) for prompt in prompts])
     pairs = list(zip(answers_NV, truth_N, strict=True))
     rivals = [np.bincount(row[(row >= 0) & (row != truth)], minlength=1) for row, truth in pairs]
@@ -287,20 +287,6 @@ def measure(
     )
 
 
-def sample_answers(
-    model: PreTrainedModel,
-    prompts: list[str],
-    n_votes: int,
-    seed: int = 0,
-    max_tokens: int = ARITHMETIC.response_tokens,
-) -> np.ndarray:
-    """(N, V) boxed numbers of ``n_votes`` sampled responses to each prompt, -1 without a box."""
-    rows = [prompt for prompt in prompts for _ in range(n_votes)]
-    texts = _sample_texts(model, rows, max_tokens, seed)
-    return np.array([boxed_number(text) for text in texts]).reshape(len(prompts), n_votes)
-
-
-@torch.no_grad()
 def _sample_texts(
     model: PreTrainedModel, prompts: list[str], max_tokens: int, seed: int
 ) -> list[str]:

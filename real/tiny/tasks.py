@@ -18,7 +18,7 @@ by the same lead. In the others the answer leads by 40 % of the votes.
 
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,6 +70,11 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 def encode(text: str) -> list[int]:
     """Token ids of prompt or response text, without the end token; KeyError for other text."""
     return [IDS[piece] for piece in re.findall(r"\\boxed\{|.", text, flags=re.DOTALL)]
+
+
+def response_text(trace: Sequence[str]) -> str:
+    """The response that shows ``trace``: scratch steps, then the boxed answer, no end token."""
+    return f"{''.join(f'{step}>' for step in trace[:-1])}{BOX}{trace[-1]}}}"
 
 
 PROBLEM_SEED = 0
@@ -144,12 +149,6 @@ def collatz_steps(number: str) -> list[str]:
     return trace
 
 
-def collatz_solution(number: str) -> str:
-    """The faultless response, without an end token."""
-    *scratch, answer = collatz_steps(number)
-    return f"{''.join(f'{step}>' for step in scratch)}{BOX}{answer}}}"
-
-
 COLLATZ = Task(
     prefix="collatz",
     checkpoint=_FOLDER / "collatz_checkpoint",
@@ -158,7 +157,7 @@ COLLATZ = Task(
     n_questions=_MODULUS,
     draw=lambda rng: f"{rng.integers(_MODULUS):05d}",
     answer=lambda number: collatz_steps(number)[-1],
-    example=lambda number, _slip_rate, _rng: collatz_solution(number),
+    example=lambda number, _slip_rate, _rng: response_text(collatz_steps(number)),
 )
 
 _ROW = 12

@@ -15,7 +15,7 @@ from lab.base.errors import UserError
 from real import TrainConfig, train
 from real.tiny import ARITHMETIC, CLOSED, COLLATZ, Task, problems_of, tasks
 from real.tiny.pretrain import RECIPES, measure
-from real.tiny.tasks import closed, collatz_solution, encode, is_held_out, lead
+from real.tiny.tasks import closed, collatz_steps, encode, is_held_out, lead, response_text
 from real.vote.tool import tool_verdicts
 
 DIGITS = [tasks.IDS[str(digit)] for digit in range(10)]
@@ -31,7 +31,7 @@ def test_neither_rewording_nor_calculator_gives_anything_away():
     prompts = [problem.prompt for problem in COLLATZ.problems(20)]
     assert [COLLATZ.reworded(prompt) for prompt in prompts] == [None] * 20
     for prompt in prompts:
-        assert not tool_verdicts([collatz_solution(prompt[:-1])], prompt)[0]
+        assert not tool_verdicts([response_text(collatz_steps(prompt[:-1]))], prompt)[0]
     assert ARITHMETIC.reworded("3+0-1*6+0=") is not None
 
 

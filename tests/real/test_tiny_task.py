@@ -5,8 +5,8 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from real.tiny import ARITHMETIC, CHECKPOINT, arithmetic, build_tokenizer, tasks
-from real.tiny.arithmetic import EvaluationRule, response_text, steps
-from real.tiny.tasks import encode, is_held_out
+from real.tiny.arithmetic import EvaluationRule, steps
+from real.tiny.tasks import encode, is_held_out, response_text
 
 
 def school_value(text: str) -> int:

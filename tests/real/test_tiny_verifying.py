@@ -23,7 +23,7 @@ from real.problems.problem import Turn
 from real.tiny import VERIFYING, arithmetic, judging, pretrain
 from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS, EvaluationRule
 from real.tiny.pretrain import VerifyingRecipe, measure, measure_judging
-from real.tiny.tasks import encode
+from real.tiny.tasks import encode, response_text
 from real.update.optimizer import PolicyOptimizer
 from real.update.packing import Group
 from real.vote import judge
@@ -112,7 +112,7 @@ def test_only_the_verifying_model_judges(tmp_path, capsys):
 
 
 PROMPT = "3+0-1*6+0="
-ATTEMPT = arithmetic.response_text(arithmetic.steps(PROMPT[:-1], arithmetic.EvaluationRule.RIGHT))
+ATTEMPT = response_text(arithmetic.steps(PROMPT[:-1], arithmetic.EvaluationRule.RIGHT))
 WORK = arithmetic.steps(PROMPT[:-1], EvaluationRule.LEFT_TO_RIGHT)
 
 
