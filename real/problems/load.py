@@ -121,12 +121,7 @@ def _read_named(name: str, fields: FieldMap, data_dir: str | None, hub: bool) ->
     stems = [Path(given, name), Path(given, named.folder, "test")] if given else []
     files = [Path(f"{stem}{suffix}") for stem in stems for suffix in _SUFFIXES]
     path = next(filter(Path.is_file, files), None)
-    source = named.hub if path is None else path
-    if path is not None:
-        problems = problem_set(name, str(path), _read_file(path), fields)
-    elif hub:
-        problems = problem_set(name, named.hub, _read_hub(named.hub), fields)
-    else:
+    if path is None and not hub:
         what = f"{given} holds no {name}.json" if given else "no folder with its file is named"
         home = named.home or f"github.com/PRIME-RL/TTRL, verl/data/{named.folder}/test.json"
         raise UserError(
@@ -134,6 +129,8 @@ def _read_named(name: str, fields: FieldMap, data_dir: str | None, hub: bool) ->
             f"folder with --data-dir or {ENVIRONMENT}, or allow the download of {named.hub} with "
             "--hub"
         )
+    source, rows = (named.hub, _read_hub(named.hub)) if path is None else (path, _read_file(path))
+    problems = problem_set(name, str(source), rows, fields)
     if len(problems) != named.n_problems:
         raise UserError(
             f"{source}: holds {len(problems)} problems, {named.title} has {named.n_problems}; "

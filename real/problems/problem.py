@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from decimal import Decimal
 from numbers import Real
 from typing import Any, Literal
@@ -80,11 +80,7 @@ class ProblemSet:
 
 def fingerprint(problems: Sequence[Problem]) -> str:
     """Return the SHA-256 of ids, prompts and answers in order, to compare two sets."""
-    return _digest([[p.id, p.prompt, p.answer, *_pairs(p.before)] for p in problems])
-
-
-def _pairs(turns: Iterable[Turn]) -> list[list[str]]:
-    return [[turn.role, turn.content] for turn in turns]
+    return _digest([[p.id, p.prompt, p.answer, *map(astuple, p.before)] for p in problems])
 
 
 def _digest(values: object) -> str:
@@ -153,7 +149,8 @@ def _problem(source: str, row: int, values: dict[str, Any], fields: dict[str, st
         answer = _answer(values, fields["answer"]) if "answer" in fields else None
         _check_choices(values, "\n".join([*(turn.content for turn in before), prompt]), answer)
     # Without an id, 16 hexadecimal digits that depend on the prompt alone, not on its row.
-    return Problem(identity or _digest([*_pairs(before), prompt])[:16], prompt, answer, before)
+    identity = identity or _digest([*map(astuple, before), prompt])[:16]
+    return Problem(identity, prompt, answer, before)
 
 
 @contextlib.contextmanager
