@@ -10,7 +10,7 @@ import re
 from contextlib import suppress
 from functools import lru_cache
 
-from real.answers.notation import folded, is_unit, words
+from real.answers.notation import COUNTS, folded, is_unit, words
 from real.answers.reader import DEGREE, ZERO_WIDTH, Node, UnreadableError, is_name, read, write
 
 MAX_LENGTH = 1_000
@@ -18,7 +18,6 @@ MAX_LENGTH = 1_000
 
 _PASSES = 8
 """After which an answer that still changes counts as unparseable; most come to rest in one."""
-_PLAIN_INTEGER = re.compile(r"-?[1-9][0-9]{0,30}|0")
 
 
 def canonical(answer: str) -> str:
@@ -29,9 +28,7 @@ def canonical(answer: str) -> str:
     twice changes nothing. Empty where nothing is left, or the answer is longer than `MAX_LENGTH`.
     What follows no grammar is kept as it stands but for Unicode and spaces.
     """
-    if len(answer) > MAX_LENGTH:
-        return ""
-    return answer if _PLAIN_INTEGER.fullmatch(answer) else _normal(answer)[0]
+    return "" if len(answer) > MAX_LENGTH else _normal(answer)[0]
 
 
 def tree_of(text: str) -> Node | None:
@@ -56,15 +53,10 @@ _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)
 _PREAMBLE = re.compile(r"(?:final )?answer|option|choice|rs|(?!.*\bnot\b).* (?:is|are|equals)")
 _ARTICLE = re.compile("^(?:an?|the) ")
 _RADIANS = ("rad", "radian", "radians")
-_COUNTS = [
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
-    "eleven", "twelve",
-]  # fmt: skip
-_FACTORS = {
-    name: Node("pow", parts=(Node("num", "10"), Node("num", digits)))
-    for name, digits in (("thousand", "3"), ("million", "6"), ("billion", "9"), ("trillion", "12"))
-} | {"dozen": Node("num", "12"), "hundred": Node("num", "100")}
-REALS = Node("cmd", r"\mathbb", (Node("name", "R"),))
+_FACTORS = {"dozen": "12", "hundred": "100", "thousand": "10^3", "million": "10^6",
+            "billion": "10^9", "trillion": "10^{12}"}  # fmt: skip
+_MINUS_ZERO = read("-0")
+REALS = read(r"\mathbb{R}")
 
 
 def _item(node: Node, keeps_name: bool = False) -> Node:
@@ -93,28 +85,25 @@ def _is_label(node: Node) -> bool:
 
 def _without(node: Node) -> Node:
     kind, text, parts = node
-    first = parts[0] if parts else node
-    if kind == "()" and len(parts) == 1:
+    first, last = (parts[0], parts[-1]) if parts else (node, node)
+    is_percent = kind == "post" and text in ("%", DEGREE)
+    if is_percent or (kind == "()" and len(parts) == 1) or node == _MINUS_ZERO:
         return first
     if kind == "unit":
         factor, _, counted = text.partition(" ")
         if factor in _FACTORS and counted[:1] != "^":
-            number = Node("prod", parts=(first, _FACTORS[factor]))
+            number = Node("prod", parts=(first, read(_FACTORS[factor])))
             return Node("unit", counted, (number,)) if counted else number
         if is_unit(text) or (text in _RADIANS and r"\pi" in write(first)):
             return first
-    if kind == "post" and text in ("%", DEGREE):
-        return first
-    if kind in ("neg", "pm") and first.kind in ("unit", "post"):
-        return node._replace(parts=(_without(first),))
-    if kind == "sum" and parts[-1].kind == "unit":
-        return node._replace(parts=(*parts[:-1], _without(parts[-1])))
-    if kind == "neg" and first == Node("num", "0"):
-        return first
+    is_signed = kind in ("neg", "pm") and last.kind in ("unit", "post")
+    if is_signed or (kind == "sum" and last.kind == "unit"):
+        return node._replace(parts=(*parts[:-1], _without(last)))
     if kind == "div" and first.kind == "neg":
         return Node("neg", parts=(node._replace(parts=(first.parts[0], parts[1])),))
-    if kind == "row" and len(parts) == 2 and _PREAMBLE.fullmatch(first.text.lower()):
-        return parts[1]
+    is_preamble = kind == "row" and len(parts) == 2 and _PREAMBLE.fullmatch(first.text.lower())
+    if is_preamble or _is_label(node) or (kind == "rel" and _asks(node)):
+        return last
     if kind == "row":
         lowered = (p._replace(text=p.text.lower()) if p.kind == "word" else p for p in parts)
         return node._replace(parts=tuple(lowered))
@@ -124,22 +113,18 @@ def _without(node: Node) -> Node:
         return first.parts[0] if len(first.parts) == 1 else node
     if kind == "sum" and first == REALS and len(parts) == 2 and parts[1].kind == "neg":
         return Node("setop", r"\setminus", (first, parts[1].parts[0]))
-    if _is_label(node):
-        return parts[-1]
-    if kind == "rel" and _asks(node):
-        return parts[-1]
-    if kind == "rel" and text == "=" and is_name(parts[-1]) and not names_in(first):  # `3=x`
+    if kind == "rel" and text == "=" and is_name(last) and not names_in(first):  # `3=x`
         return first
     if kind == "rel" and set(text.split()) == {"="} and not names_in(node):
         numbers = [part for part in parts if part.kind == "num"]  # `3*4=12`, but not `1=2`
-        is_told = len(numbers) < len(parts) and parts[-1].text != "0"
+        is_told = len(numbers) < len(parts) and last.text != "0"
         return (numbers or parts)[-1] if is_told else node
-    if kind == "word" and text.lower() in _COUNTS:
-        return Node("num", str(_COUNTS.index(text.lower())))
+    if kind == "word" and text.lower() in COUNTS:
+        return Node("num", str(COUNTS.index(text.lower())))
     if kind == "word":
-        before, _, last = text.rpartition(" ")
-        is_choice = re.fullmatch("[A-J]", last) and _PREAMBLE.fullmatch(before.lower())
-        return Node("name", last) if is_choice else Node("word", _ARTICLE.sub("", text.lower()))
+        before, _, choice = text.rpartition(" ")
+        is_choice = re.fullmatch("[A-J]", choice) and _PREAMBLE.fullmatch(before.lower())
+        return Node("name", choice) if is_choice else Node("word", _ARTICLE.sub("", text.lower()))
     return node
 
 
@@ -178,12 +163,10 @@ def _names(node: Node, value: Node) -> bool:
         return is_name(node)
     if kind == "func":
         return value.text != "0"  # `\sin x=0` is an equation
-    if kind in ("word", "cmd"):
-        return True
     head = parts[0] if parts and kind in ("prod", "row") else node
     while head.kind in ("sub", "pow"):
         head = head.parts[0]
-    if head.text in _OPERATORS:
+    if kind in ("word", "cmd") or head.text in _OPERATORS:
         return True
     if kind == "row":
         return any(part.kind == "word" for part in parts)

@@ -71,9 +71,8 @@ class Equality:
             signs = (_TURNED[sign] for sign in text.split()[::-1])
             return self._key(Node("rel", " ".join(signs), parts[::-1]), answer)
         if len(parts) == 1 and parts[0].kind == "env" and kind in ("[]", "||"):
-            return self._key(
-                parts[0]._replace(text="vmatrix" if kind == "||" else parts[0].text), answer
-            )
+            matrix = parts[0] if kind == "[]" else parts[0]._replace(text="vmatrix")
+            return self._key(matrix, answer)
         if len(_signed(node)) > 1:
             return self._key(Node("list", ",", _signed(node)), answer)
         is_set = text != "=" and (kind in ("rel", "setop", "list") or node in NAMED)

@@ -67,11 +67,12 @@ _WITH_ARGUMENT = "color|textcolor|colorbox|phantom|hspace|vspace|label|tag"
 TEXTS = words("""text mbox textbf textit textrm textsf texttt textnormal textup hbox mathrm
     operatorname""")  # fmt: skip
 FUNCTIONS = words("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lg")
-_BARE = words("""sqrt infinity infty inf cup union cap cdot choose asin acos atan leq geq neq
+BARE = words("""sqrt infinity infty inf cup union cap cdot choose asin acos atan leq geq neq
     cbrt abs floor ceil emptyset frac binom pi alpha beta gamma delta epsilon theta lambda rho
-    sigma tau phi psi omega setminus mod""")  # fmt: skip
-BARE = _BARE | (FUNCTIONS - {"sec"})
+    sigma tau phi psi omega setminus mod""") | (FUNCTIONS - {"sec"})  # fmt: skip
 """Commands that are known without their backslash, too."""
+COUNTS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+          "eleven", "twelve")  # fmt: skip
 SHORT_WORDS = words("or no if of is to it on am pm")
 UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph kmh m cm mm km dm nm meter
     metre centimeter centimetre millimeter millimetre kilometer kilometre g gram kg mg kilogram

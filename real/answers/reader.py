@@ -26,7 +26,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from real.answers.notation import FUNCTIONS, GREEK, words
+from real.answers.notation import COUNTS, FUNCTIONS, GREEK, words
 from real.answers.tokens import Token, is_word, tokens
 
 
@@ -61,8 +61,7 @@ _INFIX = {r"\choose": "binom", r"\over": "div"}
 _TWO_ARGUMENTS = {r"\frac": "div", r"\binom": "binom"}
 _NO_FACTOR = _RELATIONS | _SET_SIGNS | _CLOSERS | {*_SIGNS, r"\cdot", "/", *_INFIX}
 _OPENERS = frozenset(("{", *_PAIRS))
-_BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7",
-          "eight": "8", "nine": "9"}  # fmt: skip
+_BASES = COUNTS[2:10]
 """Bases of numbers that are written in words."""
 _ONE_ARGUMENT = words(r"""\overline \vec \hat \tilde \dot \ddot \not
     \mathbb \angle \triangle""")  # fmt: skip
@@ -224,7 +223,7 @@ class _Reader:
                 if shifted.kind == "row" and shifted.parts and shifted.parts[0].text == "base":
                     shifted = shifted.parts[-1]
                 if node.kind == "num" and shifted.text in _BASES:
-                    shifted = Node("num", _BASES[shifted.text])
+                    shifted = Node("num", str(COUNTS.index(shifted.text)))
                 base, *powers = node.parts if node.kind == "pow" else (node,)  # `x^2_1`
                 node = Node("sub", parts=(base, shifted))
                 node = Node("pow", parts=(node, *powers)) if powers else node

@@ -22,11 +22,10 @@ class Token(NamedTuple):
     r"""It stands in `\text{...}`."""
 
 
-_SPACES = "quad|qquad|enspace|thinspace|space"
 _BETWEEN = r"(?:'|\{,\}|,\\!\ ?|\\(?:[,!:;>\ ]|thinspace\ ?)|[\ ~])"
 _DOT = r"\\dot\ ?\{?\d\}?"
 _TOKEN = re.compile(
-    rf"""(?P<space>(?:\s|~|\\[,!;:>\ ]|\\(?:{_SPACES})(?![A-Za-z]))+)
+    rf"""(?P<space>(?:\s|~|\\[,!;:>\ ]|\\(?:quad|qquad|enspace|thinspace|space)(?![A-Za-z]))+)
     |(?P<grouped>(?<![\d,])(?<!\d\ )[1-9]\d{{0,2}}(?:,\d{{3}})+(?!,?\d|\.\d+\.)(?:\.\d+)?
         |[1-9]\d{{0,2}}(?:{_BETWEEN}\d{{3}}(?!\d))+(?:\.\d+)?
         |\d+\.\d{{3}}(?:\\,\d{{3}})*\\,\d{{1,3}}(?!\d))

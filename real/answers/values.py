@@ -180,8 +180,7 @@ def _root(base: Value, index: int) -> Value:
 
 def _function(name: str, argument: Value, base: Value = None) -> Value:
     if name in ("ln", "log", "lg"):
-        base = 10 if base is None and name != "ln" else base
-        return _context.log(_number(argument), None if base is None else _number(base))
+        return _context.log(argument, 10 if base is None and name != "ln" else base)
     size = _context.mag(_number(argument))
     if name == "exp" and size > 13:
         raise LimitError
