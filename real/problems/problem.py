@@ -128,7 +128,10 @@ def problem_set(
         numbered.append((row, values))
     if not numbered:
         raise UserError(f"{source}: no problems in it, give at least one object with a prompt")
-    fields = _settle(source, [values for _, values in numbered], names)
+    fields = {"prompt": "prompt"}  # without any the rows themselves are refused, each by name
+    for what in _USUAL:
+        if field_name := _choose(source, [values for _, values in numbered], what, names):
+            fields[what] = field_name
     problems = [_problem(source, row, values, fields) for row, values in numbered]
     if "id" not in fields:  # of equal prompts the first keeps its id, the next get -2, -3, ...
         seen: Counter[str] = Counter()
@@ -330,37 +333,23 @@ def _value_at(row: dict[str, Any], name: str) -> Any:
     return _value_at(inner, inner_path) if dot and isinstance(inner, dict) else None
 
 
-def _settle(source: str, rows: Sequence[dict[str, Any]], names: FieldMap) -> dict[str, str]:
-    """The fields to read: those in which some row has a value, by kind."""
-    chosen = {what: _choose(source, rows, what, getattr(names, what)) for what in _USUAL}
-    # Without any prompt the rows themselves are refused, each by name.
-    chosen["prompt"] = chosen["prompt"] or "prompt"
-    return {what: name for what, name in chosen.items() if name is not None}
-
-
-def _choose(
-    source: str, rows: Sequence[dict[str, Any]], what: str, named: str | None
-) -> str | None:
+def _choose(source: str, rows: Sequence[dict[str, Any]], what: str, names: FieldMap) -> str | None:
+    """The field to read: the one that is named, or has a usual name and in some row a value."""
+    named = getattr(names, what)
     if named == "":
         return None
-    preferred, *others = (named,) if named else _USUAL[what]
-    if _present(rows, preferred):
-        return preferred
-    if named:
+    usual = (named,) if named else _USUAL[what]
+    present = [one for one in usual if any(_value_at(row, one) is not None for row in rows)]
+    if named and not present:
         raise UserError(
             f"{source}: fields.{what} = {named!r}: no row has it; fields are {_names(rows)}"
         )
-    present = [other for other in others if _present(rows, other)]
-    if len(present) > 1:
+    if len(present) > 1 and present[0] != usual[0]:
         raise UserError(
             f"{source}: fields {', '.join(present)} could each be the {what}; "
             f"name one with --fields.{what}"
         )
     return present[0] if present else None
-
-
-def _present(rows: Sequence[dict[str, Any]], name: str) -> bool:
-    return any(_value_at(row, name) is not None for row in rows)
 
 
 def _names(rows: Sequence[dict[str, Any]]) -> str:
