@@ -52,11 +52,10 @@ def _normal(answer: str) -> tuple[str, Node | None]:
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
 _PREAMBLE = re.compile(r"(?:final )?answer|option|choice|rs|(?!.*\bnot\b).* (?:is|are|equals)")
 _ARTICLE = re.compile("^(?:an?|the) ")
-_RADIANS = ("rad", "radian", "radians")
 _FACTORS = {"dozen": "12", "hundred": "100", "thousand": "10^3", "million": "10^6",
             "billion": "10^9", "trillion": "10^{12}"}  # fmt: skip
 _MINUS_ZERO = read("-0")
-REALS = read(r"\mathbb{R}")
+_REALS = read(r"\mathbb{R}")
 
 
 def _item(node: Node, keeps_name: bool = False) -> Node:
@@ -69,7 +68,7 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
     # Of several equations the names say which is which, and beside conditions that they are some.
     are_conditions = any(part.kind == "rel" and part.text != "=" for part in node.parts)
     keeps = (len(names) > 1 or are_conditions) and node.kind in ("list", r"\{\}", "()")
-    kept = [p for p in node.parts if p.kind != "rel" or p.text != r"\in" or p.parts[1] != REALS]
+    kept = [p for p in node.parts if p.kind != "rel" or p.text != r"\in" or p.parts[1] != _REALS]
     kept = kept if kept and node.kind == "list" else node.parts
     parts = tuple(_item(p, keeps and (p.kind == "rel" or _is_label(p))) for p in kept)
     is_plain = node.kind == "list" and not any(part.kind == "rel" for part in parts)
@@ -94,7 +93,7 @@ def _without(node: Node) -> Node:
         if factor in _FACTORS and counted[:1] != "^":
             number = Node("prod", parts=(first, read(_FACTORS[factor])))
             return Node("unit", counted, (number,)) if counted else number
-        if is_unit(text) or (text in _RADIANS and r"\pi" in write(first)):
+        if is_unit(text) or (text in ("rad", "radian", "radians") and r"\pi" in write(first)):
             return first
     is_signed = kind in ("neg", "pm") and last.kind in ("unit", "post")
     if is_signed or (kind == "sum" and last.kind == "unit"):
@@ -111,7 +110,7 @@ def _without(node: Node) -> Node:
         return Node("list", ",", tuple(row.parts[0] for row in parts))
     if kind == "env" and text in ("aligned", "align", "gathered") and len(parts) == 1:
         return first.parts[0] if len(first.parts) == 1 else node
-    if kind == "sum" and first == REALS and len(parts) == 2 and parts[1].kind == "neg":
+    if kind == "sum" and first == _REALS and len(parts) == 2 and parts[1].kind == "neg":
         return Node("setop", r"\setminus", (first, parts[1].parts[0]))
     if kind == "rel" and text == "=" and is_name(last) and not names_in(first):  # `3=x`
         return first
@@ -130,7 +129,6 @@ def _without(node: Node) -> Node:
 
 _ASKED_FUNCTIONS = frozenset("fghFGHPEVNTSQqpADLC")
 _OPERATORS = words(r"\max \min \det \lim \gcd \dim \sum \prod \int")
-_COORDINATES = frozenset("xyz")
 
 
 def _asks(node: Node) -> bool:
@@ -166,20 +164,20 @@ def _names(node: Node, value: Node) -> bool:
     head = parts[0] if parts and kind in ("prod", "row") else node
     while head.kind in ("sub", "pow"):
         head = head.parts[0]
-    if kind in ("word", "cmd") or head.text in _OPERATORS:
+    if kind in ("word", "cmd") or head.text in _OPERATORS or _is_application(node):
         return True
     if kind == "row":
         return any(part.kind == "word" for part in parts)
-    if kind == "prod" and not _is_application(node):
+    if kind == "prod":
         points = parts[1:] if parts[0].text == "m" else parts
         return all(part.kind == "cmd" or part.text.isupper() for part in points)
     if kind in ("()", r"\{\}") or (kind == "setop" and not text.strip(": ")) or kind == "post":
         return all(_names(part, value) for part in parts)
     # `x+y=1` and `|x|=2` are equations, and so is `a+b=0`.
-    is_free = not names_in(node) & _COORDINATES and value.text != "0"
+    is_free = names_in(node).isdisjoint("xyz") and value.text != "0"
     inner = [part.parts[0] if part.kind == "neg" else part for part in parts]
-    are_names = kind in ("sum", "div", "[]", "||", r"\|\|") and is_free
-    return kind == "prod" or (are_names and all(_names(part, value) for part in inner))
+    is_made = kind in ("sum", "div", "[]", "||", r"\|\|")
+    return is_made and is_free and all(_names(part, value) for part in inner)
 
 
 def names_in(node: Node) -> frozenset[str]:

@@ -30,14 +30,11 @@ _SIGNS = {
 GREEK = words("""alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron
     pi rho sigma tau upsilon phi chi psi omega""")  # fmt: skip
 _LETTERS = {
-    unicodedata.lookup(f"GREEK {size} LETTER {name.upper().replace('LAMB', 'LAM')}"): form(name)
+    unicodedata.lookup(f"GREEK {size} LETTER {name.upper().replace('LAMB', 'LAM')}"): f"\\{shown} "
     for name in sorted(GREEK)
-    for size, form in (("SMALL", str), ("CAPITAL", str.capitalize))
+    for size, shown in (("SMALL", name), ("CAPITAL", name.capitalize()))
 }
-_TABLE = str.maketrans(
-    {one: sign for sign, others in _SIGNS.items() for one in others}
-    | {letter: f"\\{name} " for letter, name in _LETTERS.items()}
-)
+_TABLE = str.maketrans({one: sign for sign, others in _SIGNS.items() for one in others} | _LETTERS)
 """LaTeX for mathematical signs and letters of Unicode."""
 _REWRITTEN = {
     r"\le": "leq leqslant leqq", r"\ge": "geq geqslant geqq", r"\ne": "neq",
@@ -73,6 +70,7 @@ BARE = words("""sqrt infinity infty inf cup union cap cdot choose asin acos atan
 """Commands that are known without their backslash, too."""
 COUNTS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
           "eleven", "twelve")  # fmt: skip
+"""Numbers that are written in words."""
 SHORT_WORDS = words("or no if of is to it on am pm")
 UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph kmh m cm mm km dm nm meter
     metre centimeter centimetre millimeter millimetre kilometer kilometre g gram kg mg kilogram

@@ -61,8 +61,6 @@ _INFIX = {r"\choose": "binom", r"\over": "div"}
 _TWO_ARGUMENTS = {r"\frac": "div", r"\binom": "binom"}
 _NO_FACTOR = _RELATIONS | _SET_SIGNS | _CLOSERS | {*_SIGNS, r"\cdot", "/", *_INFIX}
 _OPENERS = frozenset(("{", *_PAIRS))
-_BASES = COUNTS[2:10]
-"""Bases of numbers that are written in words."""
 _ONE_ARGUMENT = words(r"""\overline \vec \hat \tilde \dot \ddot \not
     \mathbb \angle \triangle""")  # fmt: skip
 _BIG = words(r"\int \iint \oint \sum \prod \lim \partial \sup")
@@ -222,7 +220,7 @@ class _Reader:
             if mark == "_":
                 if shifted.kind == "row" and shifted.parts and shifted.parts[0].text == "base":
                     shifted = shifted.parts[-1]
-                if node.kind == "num" and shifted.text in _BASES:
+                if node.kind == "num" and shifted.text in COUNTS[2:10]:  # `101_{two}`
                     shifted = Node("num", str(COUNTS.index(shifted.text)))
                 base, *powers = node.parts if node.kind == "pow" else (node,)  # `x^2_1`
                 node = Node("sub", parts=(base, shifted))

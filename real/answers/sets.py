@@ -12,8 +12,7 @@ from fractions import Fraction
 from operator import and_, gt, or_
 from typing import Any, NamedTuple
 
-from real.answers.canonical import REALS
-from real.answers.reader import Node, is_name, write
+from real.answers.reader import Node, is_name, read, write
 from real.answers.values import NoValueError, Point, digits, isolated, value
 
 
@@ -28,19 +27,12 @@ class Cut(NamedTuple):
 Cuts = list[Cut]
 _START, _END = Cut(-float("inf"), True, "-inf"), Cut(float("inf"), False, "inf")
 _REALS = [_START, _END]
-_INFINITY = Node("name", r"\infty")
-INFINITE = {_INFINITY: _END, Node("neg", parts=(_INFINITY,)): _START}
+INFINITE = {read(r"\infty"): _END, read(r"-\infty"): _START}
 """Cuts of infinite ends of intervals."""
-_NO = [f"no {kind}solution{s}" for kind in ("", "real ") for s in ("", "s")]
-EMPTY = (
-    Node(r"\{\}"),
-    Node("name", r"\emptyset"),
-    *(Node("word", one) for one in ("empty set", *_NO)),
-)
-NAMED: dict[Node, Cuts] = {
-    **{node: [] for node in EMPTY}, REALS: _REALS,
-    Node("word", "all real numbers"): _REALS, Node("word", "all reals"): _REALS,
-}  # fmt: skip
+_NO = [rf"\text{{no {kind}solution{s}}}" for kind in ("", "real ") for s in ("", "s")]
+EMPTY = [read(text) for text in (r"\{\}", r"\emptyset", r"\text{empty set}", *_NO)]
+_ALL = (r"\mathbb{R}", r"\text{all real numbers}", r"\text{all reals}")
+NAMED: dict[Node, Cuts] = {node: [] for node in EMPTY} | {read(text): _REALS for text in _ALL}
 _COMBINED = {r"\cup": or_, r"\cap": and_, r"\setminus": gt}
 _SIDES = {"<": "0", r"\le": "01", "=": "1", r"\ge": "12", ">": "2", r"\ne": "02"}
 """Of a number: below it, itself, above it."""
