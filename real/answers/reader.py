@@ -336,13 +336,14 @@ class _Reader:
 
     def function(self, name: str) -> Node:
         r"""`\sin^2 2x`, `\log_2(x)`, `\ln x`; the name alone where no argument follows."""
-        node, power, index = self.marked(Node("name", name)), [], []
+        marked = self.marked(Node("name", name))
+        node, power, index = marked, [], []
         if node.kind == "pow":
             node, *power = node.parts
         if node.kind == "sub":
             node, *index = node.parts
         if node.kind == "post":
-            return node
+            return marked
         if power == [_MINUS_ONE] and name in (r"\sin", r"\cos", r"\tan"):
             name, power = rf"\arc{name[1:]}", []
             node = Node("name", name)

@@ -161,6 +161,7 @@ def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> N
         (r"\sin x^2", r"\sin^2 x", r"(\sin x)^{-1}", r"\sin^{-1}x"),
         ("f(2)", "2f"),
         (r"\frac{a}{}=\frac12", "1/2"),  # nothing below the line
+        (r"\sin'^2 x", r"\sin' x"),
     ],
 )  # fmt: skip
 def test_different_answers(group: tuple[str, ...], equality: Equality) -> None:
