@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from decimal import Decimal
@@ -133,13 +132,18 @@ def problem_set(
         if field_name := _choose(source, [values for _, values in numbered], what, names):
             fields[what] = field_name
     problems = [_problem(source, row, values, fields) for row, values in numbered]
-    if "id" not in fields:  # of equal prompts the first keeps its id, the next get -2, -3, ...
-        seen: Counter[str] = Counter()
-        for i, one in enumerate(problems):
-            seen[one.id] += 1
-            if seen[one.id] > 1:
-                problems[i] = replace(one, id=f"{one.id}-{seen[one.id]}")
-    _check_distinct(source, [row for row, _ in numbered], problems)
+    rows_of: dict[str, list[int]] = {}
+    for i, ((row, _), one) in enumerate(zip(numbered, problems, strict=True)):
+        same = rows_of.setdefault(one.id, [])
+        same.append(row)
+        if len(same) > 1 and "id" in fields:
+            with _at(source, row, one.id):
+                raise UserError(
+                    f"duplicate id, row {same[0]} has it too; give each row its own, or "
+                    "--fields.id '' to make ids from the prompts"
+                )
+        if len(same) > 1:  # of equal prompts the first keeps its id, the next get -2, -3, ...
+            problems[i] = replace(one, id=f"{one.id}-{len(same)}")
     by_usual_name = tuple(what for what in fields if getattr(names, what) is None)
     return ProblemSet(name, problems, fields, by_usual_name, tuple(_notices(problems)))
 
@@ -262,18 +266,6 @@ def kind(value: object) -> str:
     names: dict[type, str] = {dict: "an object", list: "a list", str: "text", bytes: "binary data"}
     names |= {bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
-
-
-def _check_distinct(source: str, rows: list[int], problems: list[Problem]) -> None:
-    first_row: dict[str, int] = {}
-    for row, problem in zip(rows, problems, strict=True):
-        first = first_row.setdefault(problem.id, row)
-        with _at(source, row, problem.id):
-            if first != row:
-                raise UserError(
-                    f"duplicate id, row {first} has it too; give each row its own, or "
-                    "--fields.id '' to make ids from the prompts"
-                )
 
 
 def check_answers(answers: Sequence[tuple[object, str | None]], labels_of: str = "") -> list[str]:
