@@ -97,8 +97,7 @@ def build(
     with _made(folder) as made:
         model = train_model(recipe, seed, progress, TASKS[task])
         accuracy = measure(model, task=TASKS[task])
-        record = {"task": task, "recipe": asdict(recipe), "seed": seed}
-        _save(model, made, **record, measured=asdict(accuracy))
+        _save(model, made, task=task, recipe=asdict(recipe), seed=seed, measured=asdict(accuracy))
     return accuracy
 
 
