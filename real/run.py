@@ -53,7 +53,6 @@ from real.vote.decide import Supervisor
 from real.vote.dynamic_sampling import DynamicSampler
 from real.vote.extra_rollouts import ExtraRollouts
 from real.vote.judge import Judge
-from real.vote.observe import Observer
 from real.vote.sample import Parts, Sampler, VoteSampler
 from real.vote.second_votes import Paraphrases, Teacher
 
@@ -67,7 +66,6 @@ class Run(Parts):
     """The parts of one run."""
 
     votes: VoteSampler
-    observer: Observer
     supervisor: Supervisor
     extra_rollouts: ExtraRollouts
     dynamic_sampler: DynamicSampler
@@ -239,7 +237,6 @@ def _assemble(
     return Run(
         **vars(parts),
         votes=VoteSampler(parts),
-        observer=Observer(parts, optimizer.scorer),
         supervisor=supervisor,
         extra_rollouts=_extra_rollouts(parts),
         dynamic_sampler=DynamicSampler(config),

@@ -41,7 +41,7 @@ from real.trial import check_saving
 from real.update.correction import rescore
 from real.update.optimizer import Fault
 from real.vote.decide import Fields, pay, shared_streams
-from real.vote.observe import OF_LABELS
+from real.vote.observe import OF_LABELS, observe
 from real.vote.pilot import check_readable
 
 
@@ -232,12 +232,12 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
 
 def prime(run: Run) -> Visited:
     """Visit 0: sample the votes of all problems before training and start the guard with them."""
-    needs = run.rule.needs & OF_LABELS
+    scorer, needs = run.optimizer.scorer, run.rule.needs & OF_LABELS
     answers: list[NDArray[np.int64]] = []
     observed: list[Fields] = []
     for responses in run.first_votes(run.prompts, Stream.VOTES):
         answers.append(run.supervisor.read(responses))
-        observed.append(run.observer.observe(responses, needs))
+        observed.append(observe(run, scorer, responses, needs))
     fields = {name: np.concatenate([part[name] for part in observed]) for name in observed[0]}
     answers_NV = np.concatenate(answers)
     columns = run.supervisor.prime(answers_NV, {**fields, **run.extra_rollouts.first()})
@@ -256,7 +256,7 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
         fields = extra.before(problems_P, batch.step)
     with clock.phase("grade"):
         answers_PV = run.supervisor.read(responses)
-        observed = {**fields, **run.observer.observe(responses)}
+        observed = {**fields, **observe(run, run.optimizer.scorer, responses, run.rule.needs)}
     with clock.phase("guard"):
         decided = run.supervisor.decide(problems_P, answers_PV, batch.epoch, observed)
     with clock.phase("further"):

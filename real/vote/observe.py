@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from guard_core.rules import Need
+from lab.base.columns import Bools, Floats, Ints, group_mean
 from real.engines.rollouts import Prompts, Rollouts
 from real.settings.groups import UpdateSettings
 from real.update.logprobs import Scorer, group_scores
@@ -38,7 +39,7 @@ _ANCHORS = 256
 """So many ids of a vocabulary are looked at for a token that is plain text."""
 
 
-def step_logprobs(rollouts: Rollouts, tokenizer: Any) -> NDArray[np.float64]:
+def step_logprobs(rollouts: Rollouts, tokenizer: Any) -> Floats:
     """(P, V) mean over a response's steps of the step's mean token log-prob, in nats.
 
     A token belongs to the step in which its text begins; blank lines to the step before them,
@@ -84,7 +85,7 @@ def _is_plain(text: str) -> bool:
     return text.isascii() and text.isprintable() and text.strip() == text != ""
 
 
-def steps_of(texts: list[str]) -> NDArray[np.int64]:
+def steps_of(texts: list[str]) -> Ints:
     """(T,) number of the step that each token belongs to, from the tokens' texts."""
     whole = "".join(texts)
     first, last = len(whole) - len(whole.lstrip()), len(whole.rstrip())
@@ -93,18 +94,14 @@ def steps_of(texts: list[str]) -> NDArray[np.int64]:
     return np.searchsorted(ends, begins_T, side="right").astype(np.int64)
 
 
-def _mean_of_means(
-    values_RT: NDArray[np.float64], steps_RT: NDArray[np.int64], inside_RT: NDArray[np.bool_]
-) -> NDArray[np.float64]:
+def _mean_of_means(values_RT: Floats, steps_RT: Ints, inside_RT: Bools) -> Floats:
     """(R,) mean over steps of the mean of a step's finite values."""
     rows, n_steps = len(values_RT), int(steps_RT.max(initial=0)) + 1
-    kept = inside_RT & np.isfinite(values_RT)
-    bins = (np.arange(rows)[:, None] * n_steps + steps_RT)[kept]
-    size = rows * n_steps
-    sums = np.bincount(bins, values_RT[kept], size).reshape(rows, n_steps)
-    counts = np.bincount(bins, minlength=size).reshape(rows, n_steps)
+    steps_RT = np.arange(rows)[:, None] * n_steps + steps_RT
+    means = group_mean(values_RT[inside_RT], steps_RT[inside_RT], rows * n_steps)
+    means_RS = means.reshape(rows, n_steps)
     with np.errstate(invalid="ignore"):  # 0 / 0 without any
-        return np.nansum(sums / counts, axis=1) / (counts > 0).sum(axis=1)
+        return np.nansum(means_RS, axis=1) / np.isfinite(means_RS).sum(axis=1)
 
 
 def token_stats(
@@ -137,33 +134,26 @@ OF_LABELS = frozenset({Need.STEP_LOGPROB, Need.TOOL})
 """Observations that decide labels; the others matter to rewards alone."""
 
 
-class Observer:
-    """Makes the observations that a rule reads."""
-
-    def __init__(self, parts: Parts, scorer: Scorer) -> None:
-        self._parts, self._scorer = parts, scorer
-
-    def observe(self, responses: Responses, needs: frozenset[Need] | None = None) -> Fields:
-        """Return observations by name, while the model is the one that sampled, on all ranks."""
-        parts, rollouts = self._parts, responses.rollouts
-        needs = parts.rule.needs if needs is None else needs
-        observed: dict[Need, Any] = {}
-        if Need.STEP_LOGPROB in needs:
-            observed[Need.STEP_LOGPROB] = step_logprobs(rollouts, responses.policy.tokenizer)
-        if Need.TOOL in needs:
-            prompts = [parts.prompts.problems[problem].prompt for problem in responses.problems]
-            observed[Need.TOOL] = list(map(tool_verdicts, responses.texts, prompts))
-        if Need.SIMILARITY in needs:
-            trained = [texts[: parts.config.n_samples] for texts in responses.texts]
-            observed[Need.SIMILARITY] = similarities(trained)
-        if needs & {Need.ENTROPY, Need.CERTAINTY}:
-            entropy_PV, certainty_PV = rollouts.entropy_PV, rollouts.certainty_PV
-            if entropy_PV is None or certainty_PV is None:  # the engine gives none
-                entropy_PV, certainty_PV = token_stats(
-                    self._scorer, responses.prompts, rollouts, parts.config, parts.ranks.share
-                )
-            observed |= {Need.ENTROPY: entropy_PV, Need.CERTAINTY: certainty_PV}
-        return {str(need): _array(values) for need, values in observed.items() if need in needs}
+def observe(parts: Parts, scorer: Scorer, responses: Responses, needs: frozenset[Need]) -> Fields:
+    """Return observations by name, while the model is the one that sampled, on all ranks."""
+    rollouts = responses.rollouts
+    observed: dict[Need, Any] = {}
+    if Need.STEP_LOGPROB in needs:
+        observed[Need.STEP_LOGPROB] = step_logprobs(rollouts, responses.policy.tokenizer)
+    if Need.TOOL in needs:
+        prompts = [parts.prompts.problems[problem].prompt for problem in responses.problems]
+        observed[Need.TOOL] = list(map(tool_verdicts, responses.texts, prompts))
+    if Need.SIMILARITY in needs:
+        trained = [texts[: parts.config.n_samples] for texts in responses.texts]
+        observed[Need.SIMILARITY] = similarities(trained)
+    if needs & {Need.ENTROPY, Need.CERTAINTY}:
+        entropy_PV, certainty_PV = rollouts.entropy_PV, rollouts.certainty_PV
+        if entropy_PV is None or certainty_PV is None:  # the engine gives none
+            entropy_PV, certainty_PV = token_stats(
+                scorer, responses.prompts, rollouts, parts.config, parts.ranks.share
+            )
+        observed |= {Need.ENTROPY: entropy_PV, Need.CERTAINTY: certainty_PV}
+    return {str(need): _array(values) for need, values in observed.items() if need in needs}
 
 
 def _array(values: Any) -> NDArray[Any]:
