@@ -45,7 +45,7 @@ class Token(NamedTuple):
     """A piece of an expression."""
 
     kind: str
-    """`number`, `operator` (one of + - * / ^), `open`, `close` or `frac`."""
+    """`number`, `operator` (one of + - * / ^), `open`, `close`, `frac` or `equal`."""
     text: str
 
 
@@ -91,10 +91,9 @@ class _Reader:
         return _power(base, self.signed()) if self._take("operator", "^") else base
 
     def atom(self) -> _Number:
-        if self._next("number"):
-            self.position += 1
-            return _number(self.tokens[self.position - 1].text)
-        if self._take("frac", "frac"):
+        if number := self._take("number"):
+            return _number(number)
+        if self._take("frac"):
             above, below = self._group("{"), self._group("{")
             return _bounded(Fraction(above) / below)
         return self._group("([{")
@@ -111,9 +110,9 @@ class _Reader:
     def _next(self, kind: str) -> bool:
         return self.position < len(self.tokens) and self.tokens[self.position].kind == kind
 
-    def _take(self, kind: str, texts: str) -> str:
-        """The next token's text if it is one of those, else nothing."""
-        if not self._next(kind) or self.tokens[self.position].text not in texts:
+    def _take(self, kind: str, texts: str = "") -> str:
+        """The next token's text if it is of that kind and one of any texts, else nothing."""
+        if not self._next(kind) or (texts and self.tokens[self.position].text not in texts):
             return ""
         self.position += 1
         return self.tokens[self.position - 1].text
@@ -182,7 +181,6 @@ _OF_SUMS = re.compile(
 """Words that make something else of the numbers next to them."""
 _MOST_UNITS = 2
 """So many words may stand between a number and an operator on it: 3 red apples + 4 red apples."""
-_EQUAL = Token("equal", "=")
 
 
 @dataclass(slots=True)
@@ -198,7 +196,7 @@ def claims(text: str) -> Iterator[tuple[Fraction, Fraction]]:
     if "=" not in text:
         return
     for run in _runs(text[:MOST_CHARACTERS]):
-        if _EQUAL not in run.tokens:
+        if all(token.kind != "equal" for token in run.tokens):
             continue
         sides = [_read(tokens) for tokens in _sides(run)]
         for (left, computes), (right, also) in pairwise(sides):
@@ -245,16 +243,15 @@ def _is_apart(text: str, match: re.Match[str], before: bool) -> bool:
 
 
 def _token(kind: str, text: str) -> Token:
-    if kind == "number":
-        return Token(kind, text if text.isdecimal() else re.sub(r"[^\d.]", "", text))
-    if kind == "operator":
-        return Token(kind, _OPERATORS.get(text, text))
-    return {"equal": _EQUAL, "frac": Token("frac", "frac")}.get(kind, Token(kind, text))
+    if kind == "number" and not text.isdecimal():
+        text = re.sub(r"[^\d.]", "", text)
+    return Token(kind, _OPERATORS.get(text, text))
 
 
 def _sides(run: _Run) -> Iterator[Sequence[Token]]:
     """Expressions between the equal signs; empty where one is not to be read."""
-    cuts = [-1, *(i for i, token in enumerate(run.tokens) if token == _EQUAL), len(run.tokens)]
+    equals = (i for i, token in enumerate(run.tokens) if token.kind == "equal")
+    cuts = [-1, *equals, len(run.tokens)]
     sides = [run.tokens[start + 1 : end] for start, end in pairwise(cuts)]
     # The brackets of a remark: (as 3 + 4 = 7).
     sides[0] = _without_excess(sides[0], "open", "close")
