@@ -61,10 +61,8 @@ def rescore(
         a cap, the mean weight and the share of responses whose weights are 0.
     """
     anew = config.scores_anew(cap)
-    if not anew:
-        scored_groups = [take(group, [0]) for group in groups[:PROBE_ROWS]]
-    else:
-        scored_groups = [take(g, [0]) if g.dropped or g.silent else g for g in groups]
+    looked_at = groups if anew else groups[:PROBE_ROWS]
+    scored_groups = [g if anew and g.trains else take(g, [0]) for g in looked_at]
     trainer_logprobs = [
         values_1KT[0] for values_1KT in group_scores(scorer, scored_groups, config, share)
     ]
@@ -72,14 +70,14 @@ def rescore(
     if not anew:
         return list(groups), columns
     trained = [
-        group
-        if group.dropped or group.silent
-        else replace(
+        replace(
             group,
             # Padding is read by nothing, but a NaN there could still spread.
             old_KT=torch.where(group.real_KT, ours, 0.0),
             correction_KT=importance_weights(ours, group.old_KT, cap) if cap else None,
         )
+        if group.trains
+        else group
         for group, ours in zip(groups, trainer_logprobs, strict=True)
     ]
     pairs = [(g.correction_KT, g.counted_KT) for g in trained if g.correction_KT is not None]

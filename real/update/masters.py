@@ -25,7 +25,11 @@ class Masters:
         self.parameters = list(parameters)
         self.tensors = [_master(p, on_host) for p in self.parameters]
         """One per parameter, the parameter itself where it needs no copy."""
-        self._sums = list(map(self._watched, self.parameters, self.tensors))
+        self._sums: list[_Sum | None] = []
+        for parameter, master in zip(self.parameters, self.tensors, strict=True):
+            if master is parameter:  # its own gradient grows in place
+                parameter.grad = torch.zeros_like(parameter)
+            self._sums.append(None if master is parameter else _Sum(parameter, master.dtype))
 
     @torch.no_grad()
     def gradients(self) -> list[Tensor]:
@@ -46,14 +50,6 @@ class Masters:
             torch._foreach_zero_(gradients)
         for sums in filter(None, self._sums):
             sums.clear()
-
-    @staticmethod
-    def _watched(parameter: Tensor, master: Tensor) -> _Sum | None:
-        """The sum of a parameter's gradients where it has a copy; else its own grows in place."""
-        if master is parameter:
-            parameter.grad = torch.zeros_like(parameter)
-            return None
-        return _Sum(parameter, master.dtype)
 
 
 def _own_gradient(parameter: Any) -> Tensor:

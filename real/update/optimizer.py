@@ -27,10 +27,10 @@ from real.ranks.distributed import (
 )
 from real.settings.groups import UpdateSettings
 from real.update.ema import WeightAverage
-from real.update.grpo import Pass, Reference, backward, initial_reference
+from real.update.grpo import Pass, Reference, backward
 from real.update.logprobs import Scorer
 from real.update.masters import Masters, host_copy
-from real.update.packing import Group, kept, without_rows
+from real.update.packing import Group, without_rows
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -207,7 +207,7 @@ class PolicyOptimizer:
     ) -> None:
         """Prepare AdamW for `n_scheduled` steps, left-out ones included, see `backward`.
 
-        With FSDP2 the scorer is sharded already. Without a reference it is the model as it is now.
+        With FSDP2 the scorer is sharded already. The reference is of the KL term, if any.
         """
         self.scorer = scorer
         self.model: Any = scorer.model
@@ -221,8 +221,6 @@ class PolicyOptimizer:
         """Refused steps and left-out tokens by their reason; a caller may clear it."""
         self._share = share
         self._reference = reference
-        if config.kl_coef > 0 and reference is None:
-            self._reference = initial_reference(scorer)
         trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.masters = Masters(list(trained.values()), config.offload_optimizer)
         self.parameters: list[Tensor] = self.masters.tensors
@@ -244,7 +242,8 @@ class PolicyOptimizer:
         if groups and not any(bool(group.counted_KT.any()) for group in groups):
             n_tokens = sum(int(group.lengths_K.sum()) for group in groups)
             return Step(lr=lr, fault=self._refused(Fault.LOG_PROBS), n_left_out=n_tokens)
-        batch = kept(groups, self.config.drop_uniform)
+        uniform_stay = not self.config.drop_uniform
+        batch = [g for g in groups if g.trains or (uniform_stay and not g.dropped)]
         if not batch:
             return Step(lr=lr)
         done = self._backward(batch)
@@ -308,19 +307,15 @@ class PolicyOptimizer:
     def _live(self) -> dict[str, tuple[Tensor, Tensor]]:
         """All tensors of the state by name, and for each one that is sharded as it is."""
         live: dict[str, tuple[Tensor, Tensor]] = {}
-        for index, (name, master) in enumerate(self._named.items()):
-            if self._has_master(index):
+        pairs = zip(self._named.items(), self.masters.parameters, strict=True)
+        for index, ((name, master), parameter) in enumerate(pairs):
+            if computed_with(parameter, self.model) != master.dtype:  # with a rounded copy of it
                 live[f"master/{name}"] = master, master
             if self.average:
                 live[f"average/{name}"] = (mean := self.average.weights[name]), mean
             moments = self.adamw.moments_of(index)
             live |= {f"{kind}/{name}": (moment, master) for kind, moment in moments.items()}
         return live
-
-    def _has_master(self, index: int) -> bool:
-        """The model computes with a rounded copy of this weight."""
-        parameter, master = self.masters.parameters[index], self.parameters[index]
-        return computed_with(parameter, self.model) != master.dtype
 
     @torch.no_grad()
     def _grad_norm(self) -> Tensor:

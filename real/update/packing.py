@@ -55,6 +55,11 @@ class Group:
         return not bool(self.majority_K.any() or self.minority_K.any())
 
     @property
+    def trains(self) -> bool:
+        """The problem is not dropped, and an advantage is not zero."""
+        return not (self.dropped or self.silent)
+
+    @property
     def real_KT(self) -> Tensor:
         """(K, T) bool, the tokens that are no padding."""
         places = torch.arange(self.tokens_KT.shape[1], device=self.lengths_K.device)
@@ -72,11 +77,6 @@ def unpaid(prompt: Sequence[int], tokens_KT: Tensor, old_KT: Tensor, lengths_K: 
     prompt_L = torch.tensor(prompt, dtype=torch.long, device=device)
     nothing_K = torch.zeros(len(lengths_K), device=device)
     return Group(prompt_L, tokens_KT, old_KT, lengths_K, nothing_K, nothing_K)
-
-
-def kept(groups: Sequence[Group], drop_uniform: bool) -> list[Group]:
-    """The groups that stay in the mini-batch and in its denominator."""
-    return [g for g in groups if not g.dropped and not (drop_uniform and g.silent)]
 
 
 def without_rows(groups: Sequence[Group], rows: Iterable[tuple[int, int]]) -> list[Group]:

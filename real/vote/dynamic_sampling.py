@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import chain
 
 from real.settings.groups import UpdateSettings
-from real.update.packing import Group, kept
+from real.update.packing import Group
 
 
 class DynamicSampler:
@@ -47,7 +47,7 @@ class DynamicSampler:
             return planned
         for place, group in enumerate(groups):
             problem = [group, *chain(*extra[place : place + 1])]
-            if kept(problem, drop_uniform=True):
+            if any(one.trains for one in problem):
                 self._waiting.append(problem)
         self._n_batches += 1
         # A smaller batch, at the end of an epoch, has steps for fewer problems.

@@ -51,7 +51,8 @@ def logits(model: Any) -> torch.Tensor:
 def trained(model: Any, kl_coef: float = 0.0) -> PolicyOptimizer:
     """Three optimizer steps on random responses."""
     config = UpdateSettings(temperature=1.0, kl_coef=kl_coef, lr=1e-2, warmup_ratio=0.0)
-    optimizer = PolicyOptimizer(Scorer(model), config, 3)
+    scorer = Scorer(model)
+    optimizer = PolicyOptimizer(scorer, config, 3, reference=initial_reference(scorer))
     g = torch.Generator().manual_seed(1)
     for seed in range(3):
         group = random_rows(4, [5, 4, 3, 2, 1, 5], 30, seed, majority_K=torch.randn(6, generator=g))

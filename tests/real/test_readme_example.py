@@ -15,7 +15,6 @@ import guard_core
 from guard_core import Draws, Guard, GuardConfig, Votes, policy_streams
 from guard_core.rules import Observations, make_rule, response_streams
 from real.update.logprobs import Scorer
-from real.update.packing import kept
 
 ROOT = Path(__file__).parents[2]
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -56,7 +55,7 @@ def test_the_example_of_readme_trains_what_the_trainer_trains(monkeypatch):
         )
         for p, group in enumerate(groups)
     ]
-    loss, expected = gradient(scorer, kept(trained, drop_uniform=False), CONFIG)
+    loss, expected = gradient(scorer, [g for g in trained if not g.dropped], CONFIG)
 
     scorer.zero_grad()
     logp = [logprobs_of(scorer, g.prompt_L, g.tokens_KT, CONFIG.temperature) for g in groups]
