@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ ALARM = "alarm: "
 """Begins notices of faults of the training, which are told again at the end of a run."""
 
 _said: ContextVar[set[str] | None] = ContextVar("said", default=None)
-_numbers: ContextVar[Callable[[str], object] | None] = ContextVar("numbers", default=None)
+_numbers: ContextVar[Callable[[str], object]] = ContextVar("numbers", default=lambda _: None)
 
 
 def say(notices: Iterable[str], source: str = "") -> None:
@@ -69,8 +70,7 @@ def numbers_shown(show: Callable[[str], object]) -> Iterator[None]:
 
 def show_numbers(words: str) -> None:
     """Show numbers of a run of a comparison beside the comparison's progress."""
-    if (show := _numbers.get()) is not None:
-        show(words)
+    _numbers.get()(words)
 
 
 def tell(lines: Iterable[str]) -> None:
@@ -84,15 +84,15 @@ def runs_bar(total: int, quiet: bool) -> Iterator[Callable[[float], None]]:
     """Draw a bar from the first report on, so that refused settings leave one line alone."""
     form = "{l_bar}{bar}| {n:.1f}/{total} runs [{elapsed}<{remaining}{postfix}]"
     with ExitStack() as drawn:
-        bars: list[Bar] = []
         words = deque([""], maxlen=1)
 
+        @cache
+        def bar() -> Bar:
+            return drawn.enter_context(Bar(total=total, unit="run", bar_format=form, disable=quiet))
+
         def report(done: float) -> None:
-            if not bars:
-                bar = Bar(total=total, unit="run", bar_format=form, disable=quiet)
-                bars.append(drawn.enter_context(bar))
-            bars[0].set_postfix_str(words[-1], refresh=False)
-            bars[0].update(done - bars[0].n)
+            bar().set_postfix_str(words[-1], refresh=False)
+            bar().update(done - bar().n)
 
         with numbers_shown(words.append):
             yield report
@@ -103,14 +103,14 @@ def phases_bar(quiet: bool) -> Iterator[Callable[[str, float], None]]:
     """Draw one bar per phase of a measurement, from its first report on."""
     form = "{desc}: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]"
     with ExitStack() as drawn:
-        bars: dict[str, Bar] = {}
+
+        @cache
+        def bar(phase: str) -> Bar:
+            drawn.close()
+            return drawn.enter_context(Bar(desc=phase, total=1.0, bar_format=form, disable=quiet))
 
         def report(phase: str, done: float) -> None:
-            if phase not in bars:
-                drawn.close()
-                bar = Bar(desc=phase, total=1.0, bar_format=form, disable=quiet)
-                bars[phase] = drawn.enter_context(bar)
-            bars[phase].update(done - bars[phase].n)
+            bar(phase).update(done - bar(phase).n)
 
         yield report
 
