@@ -82,7 +82,7 @@ Gradient = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 
 
 def chunked(
-    head: Head,
+    head: Head | None,
     hidden_nH: Tensor,
     targets_n: Tensor,
     temperature: float,
@@ -90,7 +90,12 @@ def chunked(
     gradient: Gradient,
     chunk_elements: int,
 ) -> tuple[Tensor, ...]:
-    """Return numbers of tokens from the (n, H) hidden states before them."""
+    """Return numbers of tokens from the (n, H) hidden states before them.
+
+    Without a head the model gave the logits themselves, (n, V).
+    """
+    if head is None:
+        return values(hidden_nH, targets_n, temperature)
     size = max(1, chunk_elements // head.linear.weight.shape[0])
     if len(hidden_nH) <= size:
         # Few logits may as well be kept for the backward pass.
@@ -184,14 +189,14 @@ class TokenScores(NamedTuple):
 
 
 def head_scores(
-    head: Head,
+    head: Head | None,
     hidden_nH: Tensor,
     targets_n: Tensor,
     temperature: float,
     stats: bool = False,
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> TokenScores:
-    """Score tokens from (n, H) hidden states, with gradient; all numbers with `stats`."""
+    """Score tokens by `chunked`, with gradient; all numbers with `stats`."""
 
     def values(logits_nV: Tensor, targets_n: Tensor, temperature: float) -> tuple[Tensor, ...]:
         scores = score_logits(logits_nV, targets_n, temperature, stats)
@@ -236,9 +241,9 @@ def _score_gradient(
 
 
 def head_entropies(
-    head: Head, hidden_nH: Tensor, temperature: float, chunk_elements: int = CHUNK_ELEMENTS
+    head: Head | None, hidden_nH: Tensor, temperature: float, chunk_elements: int
 ) -> Tensor:
-    """(n,) entropies in nats from (n, H) hidden states, with gradient, at least in float32."""
+    """(n,) entropies in nats by `chunked`, with gradient, at least in float32."""
     no_targets_n = hidden_nH.new_zeros(len(hidden_nH), dtype=torch.long)
     return chunked(
         head,
@@ -302,12 +307,8 @@ class Scorer(nn.Module):
 
     def forward(self, rows: PackedRows, temperature: float, stats: bool = False) -> TokenScores:
         """Scores of `rows.targets_n` at that temperature; `stats` as in `head_scores`."""
-        outputs = self.outputs(rows)
-        if self.head is None:
-            return score_logits(outputs, rows.targets_n, temperature, stats)
-        return head_scores(
-            self.head, outputs, rows.targets_n, temperature, stats, self.chunk_elements
-        )
+        outputs, size = self.outputs(rows), self.chunk_elements
+        return head_scores(self.head, outputs, rows.targets_n, temperature, stats, size)
 
     def outputs(self, rows: PackedRows) -> Tensor:
         """(n, H) hidden states before the scored tokens; (n, V) logits of an unknown head."""
@@ -337,11 +338,8 @@ class EntropyScorer(Scorer):
         """Entropies where gradients are recorded, and no log-probs then; else as a `Scorer`."""
         if not torch.is_grad_enabled():
             return super().forward(rows, temperature, stats)
-        outputs = self.outputs(rows)
-        if self.head is None:
-            entropy_n = entropies(outputs, temperature)
-        else:
-            entropy_n = head_entropies(self.head, outputs, temperature, self.chunk_elements)
+        outputs, size = self.outputs(rows), self.chunk_elements
+        entropy_n = head_entropies(self.head, outputs, temperature, size)
         return TokenScores(torch.full_like(entropy_n, torch.nan), entropy_n)
 
 
