@@ -26,7 +26,7 @@ from lab.trace.trace import RunFolder
 from real.engines.rollouts import EngineDied
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import PromptSet
-from real.ranks.distributed import ALONE, Ranks
+from real.ranks.distributed import Ranks
 from real.record.checkpoint import FOLDER, Checkpoint, latest
 from real.record.terminal import say
 from real.settings.config import TrainConfig
@@ -102,13 +102,9 @@ class ResumePoint:
     """None: killed before the first one was written, so it starts from the beginning."""
 
 
-def resume_point(
-    folder: Path, config: TrainConfig | None = None, ranks: Ranks = ALONE
-) -> ResumePoint | None:
+def resume_point(folder: Path, config: TrainConfig, ranks: Ranks) -> ResumePoint | None:
     """Return the point from which a run folder continues; None if it is finished, else refused."""
-    before = stored_config(folder)
-    manifest = read_manifest(folder)
-    config = (config or before).settled()
+    manifest, config = read_manifest(folder), config.settled()
     check_same(manifest.config, config, folder)
     if manifest.status == "finished":
         return None
@@ -125,7 +121,7 @@ def resume_point(
     if (last := latest(folder, notice, ranks)) is not None:
         check_same(last[1].config, config, folder)
         return ResumePoint(folder, config, manifest, notices, *last)
-    if before.checkpoint_every == 0:
+    if stored_config(folder).checkpoint_every == 0:
         raise UserError(f"{folder}: was run without checkpoints; start a new run")
     say([f"{folder}: no checkpoint yet; starts from the beginning"])
     return ResumePoint(folder, config, manifest, notices)
