@@ -26,6 +26,7 @@ from torch.linalg import vector_norm
 from torch.nn.utils import get_total_norm
 
 from guard_core.config import ConfigError
+from lab.base.columns import Ints
 from lab.base.errors import UserError
 from lab.base.settings import from_values
 from lab.trace.manifest import locked, read_manifest
@@ -34,7 +35,7 @@ from real.answers import UNPARSEABLE, AnswerIds, Equality, Extract
 from real.problems.problem import check_answers, reference
 from real.record.alarms import watch_labels
 from real.record.checkpoint import Checkpoint, read_checkpoint, read_file, write_checkpoint
-from real.record.journal import Ints, Journal, Visited, VoteRows, metrics_of
+from real.record.journal import Journal, Visited, VoteRows, metrics_of
 from real.record.resuming import cut_back
 from real.settings.config import TrainConfig
 from real.settings.stored import check_same, manifest_of

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Generator
 
+from lab.base.columns import Floats, Ints
 from lab.trace.schema import PassAt
 from real.answers import UNPARSEABLE, AnswerIds, Equality, Extract
 from real.problems.problem import PromptSet
@@ -28,7 +28,7 @@ WRITTEN_PROBLEMS, PER_PROBLEM = 4, 4
 
 
 def evaluate(
-    answers_NV: NDArray[np.int64],
+    answers_NV: Ints,
     answer_ids: AnswerIds,
     with_majority: bool,
     ks: Sequence[int] = (),
@@ -50,7 +50,7 @@ def evaluate(
     return columns | {f"pass_at_{k}": float(pass_at(k, right_M, n_responses).mean()) for k in ks}
 
 
-def pass_at(k: int, right_N: NDArray[np.int64], n: int) -> NDArray[np.float64]:
+def pass_at(k: int, right_N: Ints, n: int) -> Floats:
     """(N,) unbiased estimate of the chance that one of k responses is right; NaN where k > n.
 
     `1 - C(n - c, k) / C(n, k)` (Chen et al. 2021, "Evaluating large language models trained on
@@ -64,7 +64,7 @@ def pass_at(k: int, right_N: NDArray[np.int64], n: int) -> NDArray[np.float64]:
     return 1.0 - (wrong_Nk / (n - places_k)).prod(axis=1)
 
 
-def majority_right(answers_V: NDArray[np.int64], truth: int) -> float:
+def majority_right(answers_V: Ints, truth: int) -> float:
     """Chance that the majority vote is the truth, ties broken at random."""
     parsed = answers_V[answers_V >= 0]
     if not len(parsed):
@@ -121,7 +121,7 @@ class Evaluator:
             logprobs=False,
             everywhere=False,
         )
-        read: dict[Extract, NDArray[np.int64]] = {
+        read: dict[Extract, Ints] = {
             extract: np.full((len(prompts), n), UNPARSEABLE) for extract in get_args(Extract)
         }
         n_written = min(WRITTEN_PROBLEMS, len(prompts))

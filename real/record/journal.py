@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from lab.base.columns import Ints
 from lab.base.errors import first_line
 from lab.base.files import whole
 from lab.trace.manifest import Manifest
@@ -74,8 +74,6 @@ class _Wandb:
 
 LOGGERS = {"tensorboard": _TensorBoard, "wandb": _Wandb}
 
-
-Ints = NDArray[np.int64]
 Rows = dict[str, Any]
 
 

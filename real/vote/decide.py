@@ -30,6 +30,7 @@ from guard_core.schedule import brake_factor, signal
 from guard_core.votes import widen
 from lab.arm_settings import Treatments
 from lab.base.arms import OWN
+from lab.base.columns import Bools, Floats, Ints
 from lab.trace.schema import visit_columns
 from real.answers import UNPARSEABLE, AnswerIds, Equality
 from real.ranks.distributed import ALONE, Ranks
@@ -37,7 +38,6 @@ from real.settings.config import TrainConfig, rule_of
 from real.settings.seeds import Stream, generator
 from real.vote.sample import Responses
 
-Ints = NDArray[np.int64]
 Rows = dict[str, Any]
 Fields = Mapping[str, NDArray[Any]]
 """Observations by their names in `guard_core.rules.Observations`."""
@@ -50,7 +50,7 @@ class Decided:
     obs: Observations
     decision: Decision
     """Its label is the one to train on."""
-    tie_P: NDArray[np.float64]
+    tie_P: Floats
     """(P,) uniform draws that break tied votes."""
     rows: Rows
     """Columns of the trace's visits, (P,) each, without step and epoch."""
@@ -174,9 +174,7 @@ class Supervisor:
         draws_P3 = self._uniforms(Stream.GUARD, problems_P, visit, 3)
         return Draws(tie=draws_P3[:, 0], skip=draws_P3[:, 1], pick=draws_P3[:, 2])
 
-    def _uniforms(
-        self, stream: Stream, problems_P: Ints, visit: int | Ints, n: int
-    ) -> NDArray[np.float64]:
+    def _uniforms(self, stream: Stream, problems_P: Ints, visit: int | Ints, n: int) -> Floats:
         """(P, n); one generator per problem and visit, so the order of rows cannot matter."""
         visit_P = np.broadcast_to(visit, problems_P.shape)
         places = zip(problems_P.tolist(), visit_P.tolist(), strict=True)
@@ -194,7 +192,7 @@ class Supervisor:
             {self.answer_ids.text(problem, label) for problem, label in labels if label >= 0}
         )
 
-    def _known(self, problems_P: Ints) -> NDArray[np.bool_]:
+    def _known(self, problems_P: Ints) -> Bools:
         return np.array([self.answer_ids.has_truth(int(problem)) for problem in problems_P])
 
     def _rows(
@@ -240,9 +238,6 @@ def shared_streams(ranks: Ranks, streams: PolicyStreams | None) -> PolicyStreams
         packed = np.column_stack(columns).astype(np.float64)
     values_PC = ranks.from_first(packed)
     n_samples = values_PC.shape[1] // 2 - 1
-    return PolicyStreams(
-        majority=values_PC[:, :n_samples],
-        minority=values_PC[:, n_samples : 2 * n_samples],
-        weight=values_PC[:, -2],
-        drop=values_PC[:, -1] > 0,
-    )
+    majority, minority, others = np.split(values_PC, [n_samples, 2 * n_samples], axis=1)
+    weight, drop = others.T
+    return PolicyStreams(majority, minority, weight, drop > 0)

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from guard_core import PolicyStreams
+from lab.base.columns import Ints
 from real.problems.problem import Problem
 from real.problems.prompts import longest_prompt, prompt_tokens
 from real.update.packing import Group
 from real.vote.decide import Decided, Fields
 from real.vote.sample import Parts, Responses
 
-Ints = NDArray[np.int64]
 
-
-def limit(parts: Parts) -> int:
-    """Return the most tokens of a prompt, which neither the engine nor the model may exceed."""
-    return longest_prompt(parts.config, parts.sampler.policy)
-
-
-def encode(parts: Parts, problem: Problem, suffix: str | None = None) -> list[int]:
-    """Return a prompt's tokens."""
-    return prompt_tokens(problem, parts.config, parts.sampler.policy, suffix)
+def encode(parts: Parts, problem: Problem, suffix: str | None = None) -> list[int] | None:
+    """Return a prompt's tokens; None where they are too many for the settings or the model."""
+    config, policy = parts.config, parts.sampler.policy
+    tokens = prompt_tokens(problem, config, policy, suffix)
+    return tokens if len(tokens) <= longest_prompt(config, policy) else None
 
 
 class ExtraRollouts:

@@ -10,25 +10,23 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from guard_core import PolicyStreams
 from guard_core.advantages import standardise
 from guard_core.rules import Observations
 from guard_core.rules.evidence import CoVerRL
+from lab.base.columns import Bools, Floats, Ints
 from real.answers.boxes import last_box
 from real.problems.problem import Problem, Turn
 from real.settings.seeds import Stream
 from real.tiny import judging
 from real.update.packing import Group
-from real.vote.decide import Decided
-from real.vote.extra_rollouts import ExtraRollouts, Ints, encode, limit
+from real.vote.decide import Decided, Fields
+from real.vote.extra_rollouts import ExtraRollouts, encode
 from real.vote.sample import Parts, Responses
-
-Floats = NDArray[np.float64]
 
 QUESTION = r"""A problem and an attempt at it follow. Judge whether the attempt's answer is right.
 
@@ -125,7 +123,7 @@ class Judge(ExtraRollouts):
         self.verified: Verifications | None = None
         self._again: Solutions | None = None
 
-    def before(self, problems_P: Ints, step: int) -> dict[str, NDArray[Any]]:
+    def before(self, problems_P: Ints, step: int) -> Fields:
         """Forget the batch before."""
         self._step, self.n_sampled, self.verified, self._again = step, 0, None, None
         return {}
@@ -165,7 +163,7 @@ class Judge(ExtraRollouts):
                 groups[row].append(group)
         return groups
 
-    def _advantages(self, obs: Observations, asked_PQ: NDArray[np.bool_]) -> Floats:
+    def _advantages(self, obs: Observations, asked_PQ: Bools) -> Floats:
         """(P, Q) rewards of verdicts, standardised within each answer's verifications."""
         rewards_PQ = self._rule.verifier_rewards(obs)
         advantages_PQ = np.full(rewards_PQ.shape, np.nan)
@@ -179,19 +177,20 @@ class Judge(ExtraRollouts):
         """Ask about the chosen ones of the V responses, -1 for none, as long as a prompt may be."""
         prompts, rows = [], []
         questions_PQ = np.full_like(chosen_PQ, -1)
-        encoded: dict[tuple[int, int], list[int]] = {}
+
+        @cache
+        def asked(row: int, response: int) -> list[int] | None:
+            text = responses.texts[row][response]
+            question = self.wording.question(self._problem(responses, row), text)
+            return encode(self._parts, question, "")
+
         for row, column in np.argwhere(chosen_PQ >= 0).tolist():
-            key = (row, int(chosen_PQ[row, column]))
-            if key not in encoded:
-                text = responses.texts[row][key[1]]
-                question = self.wording.question(self._problem(responses, row), text)
-                encoded[key] = encode(self._parts, question, "")
-            if len(encoded[key]) <= limit(self._parts):
+            if prompt := asked(row, int(chosen_PQ[row, column])):
                 questions_PQ[row, column] = len(prompts)
-                prompts.append(encoded[key])
+                prompts.append(prompt)
                 rows.append(row)
         if not prompts:
-            return Verifications(questions_PQ.copy(), questions_PQ, None)
+            return Verifications(questions_PQ, questions_PQ, None)
         verifications = self._sample(responses, rows, prompts, 1, self.wording.max_tokens)
         verdicts_M = np.array([self.wording.verdict(text) for (text,) in verifications.texts])
         verdicts_PQ = np.where(questions_PQ >= 0, verdicts_M[questions_PQ], -1)
@@ -210,8 +209,7 @@ class Judge(ExtraRollouts):
             (verification,) = verified.responses.texts[verified.questions_PQ[row, column]]
             response = responses.texts[row][int(chosen_PQ[row, column])]
             asks = self.wording.request(self._problem(responses, row), response, verification)
-            prompt = encode(self._parts, asks, "")
-            if len(prompt) <= limit(self._parts):
+            if prompt := encode(self._parts, asks, ""):
                 rows.append(row)
                 prompts.append(prompt)
         if not prompts:

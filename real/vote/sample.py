@@ -10,13 +10,12 @@ from functools import cached_property
 from threading import Thread
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from guard_core import PolicyStreams
 from guard_core.rules import Rule
+from lab.base.columns import Ints
 from real.engines.ranked import RankedEngine
 from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling
 from real.model.machine import in_phase
@@ -26,8 +25,6 @@ from real.ranks.distributed import Ranks
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream, batches_per_epoch, torch_generator
 from real.update.packing import Group
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +12,8 @@ from torch import Tensor
 
 from guard_core import PolicyStreams, group_advantages, policy_streams
 from guard_core.labels import choose_majority
+from guard_core.schedule import rate_factor
+from lab.base.columns import Ints
 from real.problems.problem import PromptSet
 from real.ranks.distributed import shard_of
 from real.settings.seeds import Stream
@@ -20,7 +21,7 @@ from real.tiny import TASKS
 from real.update.ema import WeightAverage
 from real.update.packing import Group
 from real.vote.decide import Decided, Fields, shared_streams
-from real.vote.extra_rollouts import ExtraRollouts, Ints, encode, limit
+from real.vote.extra_rollouts import ExtraRollouts, encode
 from real.vote.sample import Parts, Responses
 
 REQUEST = (
@@ -114,27 +115,24 @@ class Paraphrases(SecondVotes):
 
     def _take(self, texts_N: list[str | None]) -> None:
         """Encode the rewordings; one that is too long is left out."""
-        prompts, most = self.parts.prompts, limit(self.parts)
-        tokens, kept = [], []
+        prompts, tokens = self.parts.prompts, []
+        self.texts_N = []
         for problem, old, text in zip(prompts.problems, prompts.tokens, texts_N, strict=True):
-            new = [] if text is None else encode(self.parts, replace(problem, prompt=text))
-            fits = 0 < len(new) <= most
-            tokens.append(new if fits else old)
-            kept.append(text if fits else None)
-        self.texts_N = kept
+            new = None if text is None else encode(self.parts, replace(problem, prompt=text))
+            tokens.append(new or old)
+            self.texts_N.append(text if new else None)
         self.prompts = replace(prompts, tokens=tokens)
 
     def _reword(self) -> list[str | None]:
         """Return the model's own rewordings; None where it gave none, or none that ended."""
         parts = self.parts
         requests = [replace(p, prompt=REQUEST + p.prompt) for p in parts.prompts.problems]
-        encoded = [encode(parts, request, suffix="") for request in requests]
-        most, generator = limit(parts), parts.sampler.generator(Stream.REWORDING)
-        fits = [problem for problem, tokens in enumerate(encoded) if len(tokens) <= most]
-        texts: list[str | None] = [None] * len(encoded)
+        encoded = enumerate(encode(parts, request, suffix="") for request in requests)
+        fits = [(problem, tokens) for problem, tokens in encoded if tokens]
+        generator = parts.sampler.generator(Stream.REWORDING)
+        texts: list[str | None] = [None] * len(requests)
         for start in range(0, len(fits), _AT_ONCE):
-            chosen = fits[start : start + _AT_ONCE]
-            prompts = [encoded[problem] for problem in chosen]
+            chosen, prompts = zip(*fits[start : start + _AT_ONCE], strict=True)
             drawn = parts.sampler.sample(chosen, prompts, 1, parts.sampling, 0, generator)
             finished = drawn.rollouts.finished_PN[:, 0].tolist()
             for problem, (text,), ended in zip(chosen, drawn.texts, finished, strict=True):
@@ -194,5 +192,4 @@ class Teacher(SecondVotes):
 
 def ema_rate(done: int, n_steps: int) -> float:
     """Return the rate of the average after `done` of `n_steps` batches before this one."""
-    share = done / max(1, n_steps - 1)
-    return LAST_RATE + (FIRST_RATE - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * share))
+    return LAST_RATE + (FIRST_RATE - LAST_RATE) * rate_factor(done, n_steps - 1, 0.0)
