@@ -261,7 +261,7 @@ class GuardedRun:
         """Write the row of the batch that was visited last, with what its training measured."""
         row = {**self._row, **measured}
         self.step += 1
-        self.log.write_steps(row)
+        self.log.write("steps", row)
         if self.config.labels != "truth":
             watch_labels(self.log, row, self._n_problems)
         self.log.note(progress=progress, answers_given_up=self.supervisor.answers_given_up)
@@ -272,7 +272,7 @@ class GuardedRun:
         is_share = scores.size and scores.min() >= 0 and scores.max() <= 1
         row = {"replicate": 0, "pass_at_1": float(scores.mean()) if is_share else np.nan}
         row |= {"maj_accuracy": np.nan, "n_responses": n_responses, **self._place(self.step)}
-        self.log.write_evals(row)
+        self.log.write("evals", row)
 
     def save(self, checkpoint: Path) -> None:
         """Write the guard's part of a checkpoint, before the trainer makes it its latest."""

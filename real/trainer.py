@@ -211,7 +211,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
                 note_faults(log, run.optimizer.faults, batch.step)
             log.write_visited(visited, position, votes)
             row |= position
-            log.write_steps(row)
+            log.write("steps", row)
             report(batch.step, visited, row)
             if batch.is_evaluated(run.config):
                 run.evaluator.log(log, **position, full=batch.ends_run)

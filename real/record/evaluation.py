@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, get_args
@@ -89,11 +88,8 @@ class Evaluator:
         config, sampler = self.parts.config, self.parts.sampler
         n = config.n_votes if full else config.eval_samples
         chosen = config.eval_extract or config.extract
-        answering = nullcontext(step)
-        if self.average is not None:
-            answering = self.average.answering(sampler.policy.model, sampler.hand_over, step)
         row: dict[str, Any] = {"step": step, "epoch": epoch, "replicate": 0}
-        with log.phase("evaluation"), answering as version:
+        with log.phase("evaluation"), sampler.answering(self.average, step) as version:
             generator = sampler.generator(Stream.EVALUATION, step)
             judged = partial(
                 self._judged, n=n, version=version, generator=generator, with_majority=full
@@ -103,7 +99,7 @@ class Evaluator:
             row |= {f"{extract}_pass_at_1": one["pass_at_1"] for extract, one in columns.items()}
             if self.held_out:
                 row["held_out_pass_at_1"] = judged(self.held_out)[0][chosen]["pass_at_1"]
-        log.write_evals(row)
+        log.write("evals", row)
         log.write_completions(step, completions)
         log.note(evaluation=summary(log.manifest.extra.get("evaluation"), row))
 
@@ -124,8 +120,7 @@ class Evaluator:
         read: dict[Extract, Ints] = {
             extract: np.full((len(prompts), n), UNPARSEABLE) for extract in get_args(Extract)
         }
-        n_written = min(WRITTEN_PROBLEMS, len(prompts))
-        written = {int(i) for i in np.linspace(0, len(prompts) - 1, n_written).round()}
+        written = {int(i) for i in np.linspace(0, len(prompts) - 1, WRITTEN_PROBLEMS).round()}
         rows: list[dict[str, Any]] = []
         for part in parts.sampler.sample_all(
             prompts, n, sampling, version, generator, parts.max_rows
@@ -141,9 +136,7 @@ class Evaluator:
                     given = zip(texts, chosen, ended, strict=True)
                     rows += _completions(prompts, answer_ids, problem, list(given)[:PER_PROBLEM])
         ks = [k for k in PASS_AT if k <= config.n_votes]
-        columns: dict[Extract, dict[str, float]]
-        columns = {name: evaluate(a, answer_ids, with_majority, ks) for name, a in read.items()}
-        return columns, rows
+        return {name: evaluate(a, answer_ids, with_majority, ks) for name, a in read.items()}, rows
 
 
 def _completions(

@@ -126,6 +126,8 @@ class VoteRows:
 
 
 COMPLETIONS = "completions"
+_GROUPS: dict[Table, str] = {"steps": "train", "evals": "eval", "visits": "votes"}
+"""Groups of the metrics of those tables that loggers are told of."""
 _NOT_METRICS = {"replicate", "step", "epoch", "visit", "problem", "label", "route"}
 
 
@@ -140,45 +142,31 @@ class Journal:
         checkpoints: Checkpoints | None = None,
     ) -> None:
         """Write to the recorder; a logger that fails is left out, and the run continues."""
-        self.recorder = recorder
+        self.recorder, self.manifest = recorder, recorder.manifest
         self._folder, self._loggers = folder, list(loggers)
-        self._checkpoints = checkpoints
-        self._overdue = False
+        self._checkpoints, self._overdue = checkpoints, False
+        self.keeps_checkpoints = checkpoints is not None
         self.show: Callable[[str], object] = lambda phase: None
         """Called with the name of a phase at its start, and with "" at its end."""
 
-    @property
-    def manifest(self) -> Manifest:
-        """The run's manifest."""
-        return self.recorder.manifest
-
-    @property
-    def keeps_checkpoints(self) -> bool:
-        """True if checkpoints are written."""
-        return self._checkpoints is not None
-
-    def write_steps(self, columns: Columns) -> None:
-        """Add rows to the trace's steps."""
-        self.recorder.write("steps", columns)
-        self._log("train", columns)
-
-    def write_evals(self, columns: Columns) -> None:
-        """Add rows to the trace's evaluations."""
-        self.recorder.write("evals", columns)
-        self._log("eval", columns)
+    def write(self, table: Table, columns: Columns) -> None:
+        """Add rows to a table of the trace, and give loggers their means."""
+        self.recorder.write(table, columns)
+        if self._loggers and (group := _GROUPS.get(table)):
+            step, values = int(np.max(np.asarray(columns["step"]))), metrics_of(group, columns)
+            self._tell(lambda logger: logger.scalars(step, values))
 
     def write_visited(
         self, visited: Visited, position: Columns, votes: VoteRows | None = None
     ) -> None:
         """Add a batch's visits to the trace, and its votes where `votes` counts them."""
         columns = {**visited.columns, **position}
-        self.recorder.write("visits", columns)
-        self._log("votes", columns)
+        self.write("visits", columns)
         if votes is not None:
             counted, answers = votes.count(*visited[:2], visit=visited.columns["visit"])
-            self.recorder.write("votes", {**counted, **position})
+            self.write("votes", {**counted, **position})
             if len(answers["text"]):
-                self.recorder.write("answers", {**answers, **position})
+                self.write("answers", {**answers, **position})
 
     def write_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write down responses of one evaluation, one JSON object a line."""
@@ -253,11 +241,6 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self._tell(lambda logger: logger.close())
-
-    def _log(self, group: str, columns: Columns) -> None:
-        if self._loggers:
-            step, values = int(np.max(np.asarray(columns["step"]))), metrics_of(group, columns)
-            self._tell(lambda logger: logger.scalars(step, values))
 
     def _tell(self, call: Callable[[Any], None]) -> None:
         for entry in list(self._loggers):

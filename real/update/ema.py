@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,17 +37,6 @@ class WeightAverage:
             yield
         finally:
             _copy_all(kept, held)
-
-    @contextmanager
-    def answering(
-        self, model: Any, hand_over: Callable[[int], object], version: int
-    ) -> Iterator[int]:
-        """Sync the average to an engine by `hand_over` for this block; yields its version."""
-        with self.held_by(model):
-            # A number that no version of the trained weights has.
-            hand_over(-1 - version)
-            yield -1 - version
-        hand_over(version)
 
 
 @torch.no_grad()

@@ -78,10 +78,8 @@ class _Sum:
             self._sum = self._widened().zero_()
         return self._sum
 
-    def _move(self, filled: Tensor) -> None:
+    def _move(self, filled: Any) -> None:
         gradient, filled.grad = filled.grad, None
-        if gradient is None:
-            return
         if self._sum is None:
             self._sum = gradient if self._wide is None else self._wide.copy_(gradient)
             return

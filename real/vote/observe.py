@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from guard_core.rules import Need
-from lab.base.columns import Bools, Floats, Ints, group_mean
+from lab.base.columns import Floats, Ints, group_mean
 from real.engines.rollouts import Prompts, Rollouts
 from real.settings.groups import UpdateSettings
 from real.update.logprobs import Scorer, group_scores
@@ -58,7 +58,13 @@ def step_logprobs(rollouts: Rollouts, tokenizer: Any) -> Floats:
     for row in np.flatnonzero(broken_R):
         length = lengths_R[row]
         steps_RT[row, :length] = steps_of([text_of[i] for i in tokens_RT[row, :length].tolist()])
-    return _mean_of_means(logprobs_RT, steps_RT, inside_RT).reshape(shape)
+    n_steps = 1 + int(steps_RT.max(initial=0))
+    steps_RT += np.arange(len(steps_RT))[:, None] * n_steps
+    means = group_mean(logprobs_RT[inside_RT], steps_RT[inside_RT], len(steps_RT) * n_steps)
+    means_RS = means.reshape(-1, n_steps)
+    with np.errstate(invalid="ignore"):  # 0 / 0 without any
+        means_R = np.nansum(means_RS, axis=1) / np.isfinite(means_RS).sum(axis=1)
+    return means_R.reshape(shape)
 
 
 _TEXTS: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
@@ -92,16 +98,6 @@ def steps_of(texts: list[str]) -> Ints:
     ends = [blank.end() for blank in _BLANK_LINES.finditer(whole, first, last)]
     begins_T = np.cumsum([0, *map(len, texts[:-1])])
     return np.searchsorted(ends, begins_T, side="right").astype(np.int64)
-
-
-def _mean_of_means(values_RT: Floats, steps_RT: Ints, inside_RT: Bools) -> Floats:
-    """(R,) mean over steps of the mean of a step's finite values."""
-    rows, n_steps = len(values_RT), int(steps_RT.max(initial=0)) + 1
-    steps_RT = np.arange(rows)[:, None] * n_steps + steps_RT
-    means = group_mean(values_RT[inside_RT], steps_RT[inside_RT], rows * n_steps)
-    means_RS = means.reshape(rows, n_steps)
-    with np.errstate(invalid="ignore"):  # 0 / 0 without any
-        return np.nansum(means_RS, axis=1) / np.isfinite(means_RS).sum(axis=1)
 
 
 def token_stats(

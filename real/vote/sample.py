@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Thread
@@ -24,6 +25,7 @@ from real.problems.problem import PromptSet
 from real.ranks.distributed import Ranks
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream, batches_per_epoch, torch_generator
+from real.update.ema import WeightAverage
 from real.update.packing import Group
 
 
@@ -127,6 +129,21 @@ class Sampler:
         """Give the engine the model's weights as they are now, under a version."""
         self.engine.release()
         self.engine.update_weights(self.policy.model, version)
+
+    @contextmanager
+    def answering(self, average: WeightAverage | None, version: int) -> Iterator[int]:
+        """Let the engine, which has the trained weights, sample by an average of them, if any.
+
+        Yields the version that it samples by; the engine has the trained weights again afterwards.
+        """
+        if average is None:
+            yield version
+            return
+        with average.held_by(self.policy.model):
+            # A number that no version of the trained weights has.
+            self.hand_over(-1 - version)
+            yield -1 - version
+        self.hand_over(version)
 
     def generator(self, stream: Stream, *position: int) -> torch.Generator:
         """Return the random number generator of one purpose and position in the run."""

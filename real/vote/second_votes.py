@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -41,10 +40,9 @@ class SecondVotes(ExtraRollouts):
         """The prompts of the second votes; the problems themselves unless they are reworded."""
         self._drawn: Responses | None = None
 
-    @contextmanager
-    def answering(self, version: int) -> Iterator[int]:
+    def answering(self, version: int) -> AbstractContextManager[int]:
         """Let the engine, which has the trained weights, sample by the second voter's version."""
-        yield version
+        return nullcontext(version)
 
     def first(self) -> Fields:
         """The second voter is the model itself before training."""
@@ -155,21 +153,14 @@ class Teacher(SecondVotes):
     def __init__(self, parts: Parts) -> None:
         """Start at the model as it is now, before training and before a checkpoint is loaded."""
         super().__init__(parts)
-        self._model: Any = parts.sampler.policy.model
         self._average = WeightAverage(self._trained())
         self.weights = self._average.weights
         self.moved = False
         """At first it is the model itself, and nothing has to be swapped."""
 
-    @contextmanager
-    def answering(self, version: int) -> Iterator[int]:
+    def answering(self, version: int) -> AbstractContextManager[int]:
         """The model holds the teacher's weights meanwhile."""
-        if not self.moved:
-            yield version
-            return
-        hand_over = self.parts.sampler.hand_over
-        with self._average.answering(self._model, hand_over, version) as other:
-            yield other
+        return self.parts.sampler.answering(self._average if self.moved else None, version)
 
     def after_step(self, step: int) -> None:
         self._average.follow(self._trained(), ema_rate(step - 1, self.parts.n_steps))
@@ -187,7 +178,8 @@ class Teacher(SecondVotes):
         self.moved = bool(values["moved"])
 
     def _trained(self) -> dict[str, Tensor]:
-        return {name: p for name, p in self._model.named_parameters() if p.requires_grad}
+        named = self.parts.sampler.policy.model.named_parameters()
+        return {name: p for name, p in named if p.requires_grad}
 
 
 def ema_rate(done: int, n_steps: int) -> float:

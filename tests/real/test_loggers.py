@@ -127,7 +127,7 @@ def test_a_logger_that_fails_is_left_out_and_the_others_go_on(capsys: pytest.Cap
     recorder.write = lambda table, columns: None  # type: ignore[method-assign]
     with Journal(recorder, loggers=[("broken", broken), ("sound", sound)]) as journal:
         for step in range(5):
-            journal.write_evals({"step": step, "a": 1.0})
+            journal.write("evals", {"step": step, "a": 1.0})
         assert broken.calls == 2 and sound.calls == -95
         assert capsys.readouterr().err.count("log broken: failed and is left out (no space)") == 1
     assert broken.calls == 2 and sound.calls == -1
