@@ -86,14 +86,11 @@ class Evaluator:
     def log(self, log: Journal, step: int, epoch: int, full: bool) -> None:
         """Evaluate, write the row, and note the summary of the curve of evaluations so far."""
         config, sampler = self.parts.config, self.parts.sampler
-        n = config.n_votes if full else config.eval_samples
         chosen = config.eval_extract or config.extract
         row: dict[str, Any] = {"step": step, "epoch": epoch, "replicate": 0}
         with log.phase("evaluation"), sampler.answering(self.average, step) as version:
             generator = sampler.generator(Stream.EVALUATION, step)
-            judged = partial(
-                self._judged, n=n, version=version, generator=generator, with_majority=full
-            )
+            judged = partial(self._judged, version=version, generator=generator, full=full)
             columns, completions = judged(self.parts.prompts)
             row |= columns[chosen]
             row |= {f"{extract}_pass_at_1": one["pass_at_1"] for extract, one in columns.items()}
@@ -104,11 +101,12 @@ class Evaluator:
         log.note(evaluation=summary(log.manifest.extra.get("evaluation"), row))
 
     def _judged(
-        self, prompts: PromptSet, n: int, version: int, generator: Generator, with_majority: bool
+        self, prompts: PromptSet, version: int, generator: Generator, full: bool
     ) -> tuple[dict[Extract, dict[str, float]], list[dict[str, Any]]]:
         """Return the columns by way of extraction, and rows of responses to a few problems."""
         parts, answer_ids = self.parts, AnswerIds(prompts.truths, self.equality)
         config = parts.config
+        n = config.n_votes if full else config.eval_samples
         sampling = replace(
             parts.sampling,
             temperature=config.eval_temperature,
@@ -136,7 +134,7 @@ class Evaluator:
                     given = zip(texts, chosen, ended, strict=True)
                     rows += _completions(prompts, answer_ids, problem, list(given)[:PER_PROBLEM])
         ks = [k for k in PASS_AT if k <= config.n_votes]
-        return {name: evaluate(a, answer_ids, with_majority, ks) for name, a in read.items()}, rows
+        return {name: evaluate(a, answer_ids, full, ks) for name, a in read.items()}, rows
 
 
 def _completions(
