@@ -103,12 +103,12 @@ def state_of(run: Run) -> State:
     votes.safetensors, votes.json
                             the votes of the next batch, where they are sampled ahead
     """
-    extra, votes, optimizer = run.extra_rollouts, run.votes, run.optimizer.state_tensors()
     state: dict[str, Any] = {}
-    if votes.values():
-        state |= {VOTES: votes.tensors(), VOTES_VALUES: votes.values()}
-    if extra.values() is not None:
-        state |= {RULE: extra.tensors(), RULE_VALUES: extra.values()}
+    if votes := run.votes.state():
+        state |= zip((VOTES, VOTES_VALUES), votes, strict=True)
+    if extra := run.extra_rollouts.state():
+        state |= zip((RULE, RULE_VALUES), extra, strict=True)
+    optimizer = run.optimizer.state_tensors()
     return state | {
         MODEL: {n: p for n, p in _trained(run).items() if MASTER + n not in optimizer},
         OPTIMIZER: optimizer,
@@ -125,7 +125,7 @@ def restore(run: Run, folder: Path) -> None:
         trained[name].copy_(shard_of(weight, trained[name]))
     run.optimizer.load_state_tensors(read_file(folder / OPTIMIZER))
     run.supervisor.restore(read_file(folder / GUARD), read_file(folder / ANSWERS))
-    if run.extra_rollouts.values() is not None:
+    if run.extra_rollouts.state() is not None:
         run.extra_rollouts.restore(read_file(folder / RULE), read_file(folder / RULE_VALUES))
     if (folder / VOTES).exists():
         run.votes.restore(read_file(folder / VOTES), read_file(folder / VOTES_VALUES))

@@ -89,7 +89,7 @@ def train(
         with closing(run.engine):
             with in_phase("start"):
                 ranks.wait()  # all are ready before one makes the folder
-                check_readable(run.sampler, run.prompts, run.sampling, config)
+                check_readable(run)
             manifest = new_manifest(run, arm)
             if folder is None:
                 with MemoryRun(manifest) as memory:
@@ -193,8 +193,8 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
         if done is None:
             log.write_json(PROMPTS, prompt_rows(run.prompt_sets, run.policy.tokenizer))
             log.note(**run.extra_rollouts.begin())
-            if run.extra_rollouts.file is not None:
-                log.write_json(run.extra_rollouts.file, run.extra_rollouts.values())
+            if (name := run.extra_rollouts.file) and (kept := run.extra_rollouts.state()):
+                log.write_json(name, kept[1])
             with log.phase("votes before training"):
                 first = prime(run)
             log.note(n_labels_before=run.supervisor.n_labels())

@@ -42,22 +42,21 @@ class DynamicSampler:
         """
         starts = range(0, len(groups), self._mini)
         parts = [slice(start, start + self._mini) for start in starts]
-        planned = [[*groups[part], *chain(*extra[part])] for part in parts]
         if self._most == 1:
-            return planned
+            return [[*groups[part], *chain(*extra[part])] for part in parts]
         for place, group in enumerate(groups):
             problem = [group, *chain(*extra[place : place + 1])]
             if any(one.trains for one in problem):
                 self._waiting.append(problem)
         self._n_batches += 1
         # A smaller batch, at the end of an epoch, has steps for fewer problems.
-        room = min(self._size, len(planned) * self._mini)
+        room = min(self._size, len(parts) * self._mini)
         enough = len(self._waiting) >= self._size == room
         if not enough and self._n_batches < self._most and not ends_run:
             self.columns = {"n_gen_batches": 0, "n_trained": 0}
-            return [[] for _ in planned]
+            return [[] for _ in parts]
         chosen = self._waiting[:room]
         self.columns = {"n_gen_batches": self._n_batches, "n_trained": len(chosen)}
         self._waiting, self._n_batches = [], 0
         steps = [list(chain(*chosen[part])) for part in parts if part.start < len(chosen)]
-        return [*([] for _ in planned[len(steps) :]), *steps]
+        return [*([] for _ in parts[len(steps) :]), *steps]

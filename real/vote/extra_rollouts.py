@@ -31,7 +31,7 @@ class ExtraRollouts:
 
     n_sampled = 0
     file: str | None = None
-    """Name in the run folder of a copy of `values` for readers."""
+    """Name in the run folder of a copy of the plain values of `state` for readers."""
 
     def begin(self) -> dict[str, Any]:
         """Prepare, once before the first votes; returns facts for the manifest."""
@@ -56,13 +56,9 @@ class ExtraRollouts:
     def after_step(self, step: int) -> None:
         """Follow the weights, which batch `step` has changed."""
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of a checkpoint."""
-        return {}
-
-    def values(self) -> Any:
-        """Return the plain values of a checkpoint; None where there is nothing to keep."""
+    def state(self) -> tuple[dict[str, Tensor], Any] | None:
+        """Return tensors and plain values for checkpoints; None where there is nothing to keep."""
         return None
 
     def restore(self, tensors: dict[str, Tensor], values: Any) -> None:
-        """Take over what `tensors` and `values` returned."""
+        """Take over what `state` returned."""

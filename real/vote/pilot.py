@@ -9,11 +9,8 @@ import torch
 
 from lab.base.errors import Unfit
 from real.answers import UNPARSEABLE, AnswerIds
-from real.engines.rollouts import Sampling
 from real.model.machine import in_phase
-from real.problems.problem import PromptSet
-from real.settings.groups import TaskSettings
-from real.vote.sample import Sampler
+from real.vote.sample import Parts
 
 _PROBLEMS, _EACH = 16, 4
 """Problems of the pilot, spread over the set, and responses to each."""
@@ -21,20 +18,19 @@ _SHOWN, _CHARACTERS = 3, 60
 """Responses in the message, and characters of the end of each, where an answer would stand."""
 
 
-def check_readable(
-    sampler: Sampler, prompts: PromptSet, sampling: Sampling, config: TaskSettings
-) -> None:
+def check_readable(parts: Parts) -> None:
     """Refuse a model of which few responses hold an answer: its votes would be empty.
 
     The pilot's random numbers are the same for all seeds and arms. There is none for an embedded
     task and model or where `max_unread` is 1.
     """
+    config, prompts, sampler = parts.config, parts.prompts, parts.sampler
     embedded = config.is_tiny and config.own_model is None
     if embedded or config.max_unread == 1:
         return
     chosen = sorted({int(i) for i in np.linspace(0, len(prompts) - 1, _PROBLEMS).round()})
     generator = torch.Generator(sampler.policy.device).manual_seed(0)
-    sampling = replace(sampling, stats=False, logprobs=False)
+    sampling = replace(parts.sampling, stats=False, logprobs=False)
     tokens = [prompts.tokens[i] for i in chosen]
     sampler.hand_over(0)
     with in_phase("rollout"):

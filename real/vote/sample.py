@@ -260,19 +260,15 @@ class VoteSampler:
         seconds = self._columns.get("seconds_ahead")
         return self._columns | ({"sampled_per_second": n_tokens / seconds} if seconds else {})
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of a checkpoint: votes that are not trained on yet, if any."""
-        return {} if self._drawn is None else self._drawn.rollouts.packed()
-
-    def values(self) -> dict[str, Any]:
-        """Return the plain values of a checkpoint."""
-        drawn = self._drawn
-        if drawn is None:
-            return {}
-        return {"version": drawn.rollouts.version, "seconds": drawn.seconds}
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Return tensors and plain values for checkpoints: votes not trained on yet, if any."""
+        if self._drawn is None:
+            return None
+        rollouts, seconds = self._drawn
+        return rollouts.packed(), {"version": rollouts.version, "seconds": seconds}
 
     def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Take over what `tensors` and `values` returned."""
+        """Take over what `state` returned."""
         pad = self._sampler.policy.pad_token_id
         rollouts = Rollouts.unpacked(tensors, values["version"], pad)
         self._drawn = _DrawnVotes(rollouts, values["seconds"])

@@ -105,8 +105,8 @@ class Paraphrases(SecondVotes):
         self._take([reworded(p.prompt) for p in problems] if config.is_tiny else self._reword())
         return {"paraphrases_missing": sum(text is None for text in self.texts_N)}
 
-    def values(self) -> Any:
-        return {"paraphrases": self.texts_N}
+    def state(self) -> tuple[dict[str, Tensor], Any]:
+        return {}, {"paraphrases": self.texts_N}
 
     def restore(self, tensors: dict[str, Tensor], values: Any) -> None:
         self._take(values["paraphrases"])
@@ -154,7 +154,6 @@ class Teacher(SecondVotes):
         """Start at the model as it is now, before training and before a checkpoint is loaded."""
         super().__init__(parts)
         self._average = WeightAverage(self._trained())
-        self.weights = self._average.weights
         self.moved = False
         """At first it is the model itself, and nothing has to be swapped."""
 
@@ -166,14 +165,11 @@ class Teacher(SecondVotes):
         self._average.follow(self._trained(), ema_rate(step - 1, self.parts.n_steps))
         self.moved = True
 
-    def tensors(self) -> dict[str, Tensor]:
-        return self.weights
-
-    def values(self) -> Any:
-        return {"moved": self.moved}
+    def state(self) -> tuple[dict[str, Tensor], Any]:
+        return self._average.weights, {"moved": self.moved}
 
     def restore(self, tensors: dict[str, Tensor], values: Any) -> None:
-        for name, mean in self.weights.items():
+        for name, mean in self._average.weights.items():
             mean.copy_(shard_of(tensors[name], mean))
         self.moved = bool(values["moved"])
 

@@ -85,11 +85,11 @@ def test_the_teacher_votes_and_leaves_no_trace():
             p.add_(0.5)
     teacher.after_step(1)
     moved = weights(run)
-    for name, value in teacher.weights.items():
+    for name, value in teacher.state()[0].items():
         torch.testing.assert_close(value, before[name] + FIRST_RATE * 0.5, rtol=0, atol=1e-6)
     run.engine.update_weights(run.policy.model, version=1)
     with teacher.answering(1) as version:
-        assert version == -2 and has(run, teacher.weights)
+        assert version == -2 and has(run, teacher.state()[0])
     assert has(run, moved)
     rollouts = run.engine.sample([[3, 4]], 2, run.sampling, torch.Generator())
     assert rollouts.version == 1
@@ -154,7 +154,7 @@ def test_a_language_model_rewords_its_own_problems(tmp_path, monkeypatch):
     asked = second.prompts.tokens
     assert asked[2:] == run.prompts.tokens[2:] and len(asked[0]) == 4
     other = Paraphrases(second.parts)
-    other.restore({}, json.loads(json.dumps(second.values())))
+    other.restore({}, json.loads(json.dumps(second.state()[1])))
     assert other.prompts.tokens == asked and "Do not solve" in REQUEST
     monkeypatch.undo()
     first, again = Paraphrases(second.parts), Paraphrases(second.parts)
