@@ -27,13 +27,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from guard_core import machine_code
 from guard_core.config import settings
 from guard_core.rcsu import skip_cap
 from guard_core.visit import Memory
-from sim.engine.rows import tally
+from sim.engine.rows import Epoch, tally
 from sim.settings.config import SimConfig
 from sim.world.policies import Directions, update_plain, write_logits
 from sim.world.sampling import (
@@ -157,22 +156,8 @@ class Plain(NamedTuple):
     """Output; chance that a response to each problem is right after the latest epoch."""
 
 
-class Visits(NamedTuple):
-    """An epoch of plain visits: what is given, and what is written in visiting order."""
-
-    epoch: int
-    draws: tuple[Floats, Floats, Floats]
-    """(R, N) each; `Draws.tie`, `skip` and `pick`, by problem."""
-    order_RN: Ints
-    truth_RN: Shorts
-    step_B: Floats
-    records_RN: Records
-    norm_RN: Floats
-    counts_SNA: NDArray[np.int32]
-
-
 @_njit(cache=True, nogil=True)
-def visit_all(run: Plain, visits: Visits, bad_R: Ints) -> None:
+def visit_all(run: Plain, epoch: Epoch, bad_R: Ints) -> None:
     """Make all visits of an epoch, one replicate after the other, whose memory fits the cache.
 
     Votes, decides, learns and updates as the loop of `sim.engine.run` does with plain settings.
@@ -180,7 +165,7 @@ def visit_all(run: Plain, visits: Visits, bad_R: Ints) -> None:
     Args:
         bad_R: output; place of the visit at which a replicate ends, its logits not finite, or -1.
     """
-    (R, N), size = visits.order_RN.shape, run.batch.key_P.shape[0]
+    (R, N), size = epoch.problems_RN.shape, run.batch.key_P.shape[0]
     for r in range(R):
         one, bad = slice(r, r + 1), -1
         memory, policy = run.memory, run.policy
@@ -195,17 +180,17 @@ def visit_all(run: Plain, visits: Visits, bad_R: Ints) -> None:
             policy.kappa_2,
             policy.neg_transfer,
         )
-        drawn = (visits.draws[0][one], visits.draws[1][one], visits.draws[2][one])
+        drawn = (epoch.draws[0][one], epoch.draws[1][one], epoch.draws[2][one])
         # The sum is kept in memory that is overwritten: the reads would be removed without a use.
         run.batch.key_P[0] = _fetch(own, model)
-        for b in range(visits.step_B.shape[0]):
+        for b in range(epoch.lr_RB.shape[1]):
             start, stop = b * size, min((b + 1) * size, N)
             at, shape = slice(start, stop), (1, stop - start)
             batch = run.batch if stop - start == size else run.last
-            order_1P = visits.order_RN[r, at].reshape(shape)
-            seen_1P = visits.records_RN[r, at].reshape(shape)
-            norm_1P = visits.norm_RN[r, at].reshape(shape)
-            bad = _vote(run, visits, r, at, batch, model)
+            order_1P = epoch.problems_RN[r, at].reshape(shape)
+            seen_1P = epoch.records_RN[r, at].reshape(shape)
+            norm_1P = epoch.norm_RN[r, at].reshape(shape)
+            bad = _vote(run, epoch, r, at, batch, model)
             if bad < 0:
                 decide(
                     run.settings_1,
@@ -220,17 +205,17 @@ def visit_all(run: Plain, visits: Visits, bad_R: Ints) -> None:
                     batch.key_P,
                     seen_1P,
                 )
-                _learn(run, visits.truth_RN[r, at], batch, seen_1P[0])
-                update_plain(model, order_1P, visits.step_B[b], batch.gradient_1PA, norm_1P)
+                _learn(run, epoch.truth_RN[r, at], batch, seen_1P[0])
+                update_plain(model, order_1P, epoch.lr_RB[r, b], batch.gradient_1PA, norm_1P)
                 for p in range(stop - start - 1, -1, -1):
                     bad = bad if np.isfinite(norm_1P[0, p]) else p
             if bad >= 0:
                 bad += start
                 break
-            if r < visits.counts_SNA.shape[0]:
+            if r < epoch.counts_SNA.shape[0]:
                 for p in range(stop - start):
-                    for a in range(visits.counts_SNA.shape[2]):
-                        visits.counts_SNA[r, start + p, a] = batch.counts_1PA[0, p, a]
+                    for a in range(epoch.counts_SNA.shape[2]):
+                        epoch.counts_SNA[r, start + p, a] = batch.counts_1PA[0, p, a]
         bad_R[r] = bad
         _evaluate(run, model, run.right_RN[r])
 
@@ -252,11 +237,11 @@ def _evaluate(run: Plain, model: Directions, right_N: Floats) -> None:
 
 
 @_njit()
-def _vote(run: Plain, visits: Visits, r: int, at: slice, batch: Batch, model: Directions) -> int:
+def _vote(run: Plain, epoch: Epoch, r: int, at: slice, batch: Batch, model: Directions) -> int:
     """Draw and count the votes of a batch; returns its first place that is not finite, or -1."""
     p_1PA, s = batch.p_1PA, run.settings_1[0]
     shape = (1, p_1PA.shape[1])
-    order_1P = visits.order_RN[r, at].reshape(shape)
+    order_1P = epoch.problems_RN[r, at].reshape(shape)
     write_logits(model, order_1P, p_1PA)
     bad = softmax_rows(p_1PA)
     if bad >= 0:
@@ -264,7 +249,7 @@ def _vote(run: Plain, visits: Visits, r: int, at: slice, batch: Batch, model: Di
     draw_votes(
         run.seed,
         run.first + r,
-        visits.epoch,
+        epoch.epoch,
         order_1P,
         p_1PA,
         run.parseable,
@@ -273,8 +258,8 @@ def _vote(run: Plain, visits: Visits, r: int, at: slice, batch: Batch, model: Di
         batch.samples_1PA,
         s.n_samples,
     )
-    truth_1P = visits.truth_RN[r, at].reshape(shape)
-    tally(batch.counts_1PA, truth_1P, s.n_votes, 0, visits.records_RN[r, at].reshape(shape))
+    truth_1P = epoch.truth_RN[r, at].reshape(shape)
+    tally(batch.counts_1PA, truth_1P, s.n_votes, 0, epoch.records_RN[r, at].reshape(shape))
     return -1
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from guard_core import Decision, Guard, PolicyStreams, Route, Votes, policy_streams
+from guard_core import Decision, Guard, Route, Votes, policy_streams
 from guard_core.advantages import minority_advantages
 from guard_core.config import settings
 from guard_core.decision import Treatment, rerouted
@@ -20,18 +20,12 @@ from guard_core.machine_code import memory_of, records_of
 from guard_core.mps import candidate_votes
 from guard_core.rcsu import at_high_risk, skip_cap
 from guard_core.rules import Need, Observations, make_rule, rule_advantages, weighed
+from guard_core.schedule import brake_factor, signal
 from guard_core.votes import Array, sum_by_id
 from lab.arm_settings import Treatments
 from lab.base.arms import OWN
 from lab.trace.schema import DECIDED
-from sim.engine.kernel import (
-    Batch,
-    Plain,
-    decide,
-    prime,
-    sharpen,
-    sums_gradient,
-)
+from sim.engine.kernel import Batch, Plain, decide, prime, sharpen, sums_gradient
 from sim.engine.rows import Epoch
 from sim.settings.config import SimConfig
 from sim.world.observe import AnswerObserver, ObservedVisit, with_unparseable
@@ -67,7 +61,7 @@ class Learner:
         self._rule = make_rule(config.rule, config.rule_options)
         self._observer = AnswerObserver(config, self._rule)
         scores_RNA = self._first_scores(epoch, votes, p_RNA)
-        tie_RN, records_RN = epoch.draws.tie, epoch.records_RN
+        tie_RN, records_RN = epoch.draws[0], epoch.records_RN
         prime(self._settings_1, self._memory, tie_RN, scores_RNA, votes.counts, records_RN)
 
     def _first_scores(self, epoch: Epoch, votes: Votes, p_RNA: Floats) -> Array:
@@ -122,6 +116,12 @@ class Learner:
             obs = replace(obs, votes=replace(votes, samples=samples_RPA))
         return self._update(obs, decision, p_RPA)
 
+    def brake_factor(self) -> Floats:
+        """(R,) factors on the rest of the run's learning rate, by the latest visits."""
+        guard, memory = self._config.guard, self._memory
+        latest = (memory.flips[..., -1], memory.match_rates[..., -1], memory.problems["visits"] > 0)
+        return brake_factor(signal(*latest, guard), guard)
+
     def _remembered(self, problems_RP: Ints) -> Floats | None:
         """(R, P, A) scores of earlier visits, as of `guard_core.Guard.remembered`."""
         if not self._settings.label_from_memory:
@@ -140,17 +140,13 @@ class Learner:
     def _decide(self, epoch: Epoch, start: int, votes: Votes, scores_RPA: Array) -> Decision:
         """Decide by these scores, record it and return it; its label is the guard's own."""
         at = slice(start, start + votes.counts.shape[1])
-        draws, records_RP, problems_RP = (
-            epoch.draws,
-            epoch.records_RN[:, at],
-            epoch.problems_RN[:, at],
-        )
+        records_RP, problems_RP = epoch.records_RN[:, at], epoch.problems_RN[:, at]
         candidates = candidate_votes(votes, self._settings.minority_over_samples)
         minority_RPA = np.empty(candidates.shape, np.bool_)
         decide(
             self._settings_1,
             self._memory,
-            (draws.tie, draws.skip, draws.pick),
+            epoch.draws,
             problems_RP,
             scores_RPA,
             votes.counts,
@@ -213,7 +209,11 @@ class Learner:
         sums_RPA = samples_RPA * both[..., : samples_RPA.shape[-1]]
         weight_RP, drop_RP = map(np.ascontiguousarray, (streams.weight, streams.drop))
         sums_gradient(sums_RPA, obs.votes.n_samples, p_RPA, weight_RP, drop_RP, out_RPA)
-        return Update(out_RPA, streams.drop, weighted_streams(streams, self._config))
+        streams_RSPB = None
+        if self._config.policy == "measured":
+            pair = np.broadcast_arrays(streams.majority, streams.minority)
+            streams_RSPB = np.stack(pair, axis=1) * streams.weight[:, None, :, None]
+        return Update(out_RPA, streams.drop, streams_RSPB)
 
 
 _BELOW_ONE = 1.0 - 1e-12
@@ -223,14 +223,6 @@ _BELOW_ONE = 1.0 - 1e-12
 def expected_samples(p_RPA: Array, parseable: float, n_samples: int) -> Array:
     """(R, P, A) mean counts of the answers among K fresh samples; they need not be whole."""
     return (_BELOW_ONE * parseable * n_samples) * p_RPA
-
-
-def weighted_streams(streams: PolicyStreams, config: SimConfig) -> Floats | None:
-    """Return `Update.streams_RSPB` of streams per answer; None for policies that do not read it."""
-    if config.policy != "measured":
-        return None
-    pair = np.broadcast_arrays(streams.majority, streams.minority)
-    return np.stack(pair, axis=1) * streams.weight[:, None, :, None]
 
 
 def sit_out(config: SimConfig, draws_RP: Floats, records_RP: Records, update: Update) -> Update:

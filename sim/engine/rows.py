@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from guard_core import Draws
 from lab.trace.schema import record_dtype, truth_columns
 from sim.settings.config import SimConfig
 from sim.world.sampling import Floats, Ints, Records, Shorts
 
 Columns = dict[str, NDArray[np.generic]]
-
 
 RECORD = record_dtype(("right", np.int32))
 """Record of one visit: 64 bytes, a line of the cache.
@@ -24,16 +23,15 @@ RECORD = record_dtype(("right", np.int32))
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
+class Epoch(NamedTuple):
     """All visits of one epoch, in visiting order; records, norms and counts are filled in place."""
 
     epoch: int
     """0 before training."""
     problems_RN: Ints
     truth_RN: Shorts
-    draws: Draws
-    """The guard's random numbers, by problem and not by visit."""
+    draws: tuple[Floats, Floats, Floats]
+    """(R, N) each; tie, skip and pick of `guard_core.Draws`, by problem and not by visit."""
     records_RN: Records
     """One `RECORD` per visit."""
     lr_RB: Floats
@@ -68,113 +66,95 @@ def majority_right(counts_RPA: Ints, truth_RP: Shorts) -> Floats:
     return right_RP / np.maximum(wins_RPA.sum(axis=-1), 1)
 
 
+@dataclass(frozen=True)
 class Tables:
-    """Rows that one epoch adds to the trace, (rows,) arrays by column name, made where read.
+    """Rows that one epoch adds to the trace, (rows,) arrays by column name, made where read."""
 
-    Args:
-        pass_at_1_R: accuracies at the end of the epoch, as `majority_R`; NaN where not measured.
-    """
-
-    def __init__(
-        self, config: SimConfig, epoch: Epoch, pass_at_1_R: Floats, majority_R: Floats
-    ) -> None:
-        self._config, self._epoch = config, epoch
-        self._pass_at_1_R, self._majority_R = pass_at_1_R, majority_R
+    config: SimConfig
+    epoch: Epoch
+    pass_at_1_R: Floats
+    """Accuracies at the end of the epoch, as `majority_R`; NaN where not measured."""
+    majority_R: Floats
 
     @cached_property
     def visits(self) -> Columns:
         """Replicate by replicate, in visiting order."""
-        return _visits(self._config, self._epoch)
+        c, epoch, shape = self.config, self.epoch, self.epoch.problems_RN.shape
+        records_M = epoch.records_RN.reshape(-1)
+        columns: Columns = {
+            "replicate": self._replicate_R[:, None],
+            "step": self._step_N,
+            "problem": epoch.problems_RN.astype(np.int32),
+        }
+        rows = {name: np.broadcast_to(own, shape).reshape(-1) for name, own in columns.items()}
+        rows |= {n: records_M[n].copy() for n in records_M.dtype.names or () if n != "right"}
+        label_correct_M = rows["label"] == epoch.truth_RN.reshape(-1)
+        rows |= truth_columns(records_M["right"], c.n_votes, label_correct_M)
+        same = {"epoch": epoch.epoch, "visit": epoch.epoch, "n_votes": c.n_votes}
+        return rows | {name: np.array(value, np.int32) for name, value in same.items()}
 
     @cached_property
     def steps(self) -> Columns | None:
         """Replicate by replicate, batch by batch; None before training."""
-        return _steps(self._config, self._epoch) if self._epoch.epoch else None
+        c, epoch = self.config, self.epoch
+        if not epoch.epoch:
+            return None
+        starts_B = np.arange(0, c.n_problems, c.batch_size)
+        size_B = np.diff(starts_B, append=c.n_problems).astype(np.int32)
+        columns = {
+            "replicate": self._replicate_R[:, None],
+            "step": self._step_N[starts_B],
+            "epoch": np.array(epoch.epoch, np.int32),
+            "lr": epoch.lr_RB,
+            "update_norm": np.add.reduceat(epoch.norm_RN, starts_B, axis=1) / size_B,
+            "n_problems": size_B,
+            "n_skipped": np.add.reduceat(
+                epoch.records_RN["skipped"], starts_B, axis=1, dtype=np.int32
+            ),
+        }
+        shape = epoch.lr_RB.shape
+        return {name: np.broadcast_to(own, shape).reshape(-1) for name, own in columns.items()}
 
     @cached_property
     def evals(self) -> Columns:
         """One row per replicate."""
-        return _evals(self._config, self._epoch, self._pass_at_1_R, self._majority_R)
+        c, epoch = self.config, self.epoch.epoch
+        columns = {
+            "replicate": self._replicate_R,
+            "step": np.array(epoch * c.n_batches, np.int32),
+            "epoch": np.array(epoch, np.int32),
+            "pass_at_1": self.pass_at_1_R,
+            "maj_accuracy": self.majority_R,
+        }
+        return {name: np.broadcast_to(own, c.replicates).copy() for name, own in columns.items()}
 
     @cached_property
     def votes(self) -> Columns | None:
         """One row per visit and answer with a vote, in visiting order; None if not kept."""
-        return _votes(self._config, self._epoch)
+        epoch = self.epoch
+        S, N, A = epoch.counts_SNA.shape
+        if not S:
+            return None
+        counts_M = epoch.counts_SNA.reshape(-1)
+        voted = np.flatnonzero(counts_M)
+        visit, answer = np.divmod(voted, A)
+        return {
+            "replicate": self._replicate_R[visit // N],
+            "step": self._step_N[visit % N],
+            "epoch": np.array(epoch.epoch, np.int32),
+            "visit": np.array(epoch.epoch, np.int32),
+            "problem": epoch.problems_RN.reshape(-1)[visit].astype(np.int32),
+            "answer": answer.astype(np.int32),
+            "count": counts_M[voted].astype(np.int32),
+        }
 
+    @property
+    def _replicate_R(self) -> NDArray[np.int16]:
+        return (self.config.first_replicate + np.arange(self.config.replicates)).astype(np.int16)
 
-def _visits(config: SimConfig, epoch: Epoch) -> Columns:
-    shape = epoch.problems_RN.shape
-    records_M = epoch.records_RN.reshape(-1)
-    columns: Columns = {
-        "replicate": _numbers(config)[:, None],
-        "step": _step_of_visits(config, epoch.epoch),
-        "problem": epoch.problems_RN.astype(np.int32),
-    }
-    rows = {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
-    rows |= {n: records_M[n].copy() for n in records_M.dtype.names or () if n != "right"}
-    label_correct_M = rows["label"] == epoch.truth_RN.reshape(-1)
-    rows |= truth_columns(records_M["right"], config.n_votes, label_correct_M)
-    same = {"epoch": epoch.epoch, "visit": epoch.epoch, "n_votes": config.n_votes}
-    return rows | {name: np.array(value, np.int32) for name, value in same.items()}
-
-
-def _votes(config: SimConfig, epoch: Epoch) -> Columns | None:
-    S, N, A = epoch.counts_SNA.shape
-    if not S:
-        return None
-    counts_M = epoch.counts_SNA.reshape(-1)
-    voted = np.flatnonzero(counts_M)
-    visit, answer = np.divmod(voted, A)
-    return {
-        "replicate": np.repeat(_numbers(config)[:S], N)[visit],
-        "step": np.tile(_step_of_visits(config, epoch.epoch), S)[visit],
-        "epoch": np.array(epoch.epoch, np.int32),
-        "visit": np.array(epoch.epoch, np.int32),
-        "problem": epoch.problems_RN.reshape(-1)[visit].astype(np.int32),
-        "answer": answer.astype(np.int32),
-        "count": counts_M[voted].astype(np.int32),
-    }
-
-
-def _steps(config: SimConfig, epoch: Epoch) -> Columns:
-    starts_B = np.arange(0, config.n_problems, config.batch_size)
-    size_B = np.diff(starts_B, append=config.n_problems).astype(np.int32)
-    shape, skipped_RN = (config.replicates, len(starts_B)), epoch.records_RN["skipped"]
-    columns = {
-        "replicate": _numbers(config)[:, None],
-        "step": _first_step(config, epoch.epoch) + np.arange(shape[1], dtype=np.int32),
-        "epoch": np.array(epoch.epoch, np.int32),
-        "lr": epoch.lr_RB,
-        "update_norm": np.add.reduceat(epoch.norm_RN, starts_B, axis=1) / size_B,
-        "n_problems": size_B,
-        "n_skipped": np.add.reduceat(skipped_RN, starts_B, axis=1, dtype=np.int32),
-    }
-    return {name: np.broadcast_to(c, shape).reshape(-1) for name, c in columns.items()}
-
-
-def _evals(config: SimConfig, epoch: Epoch, pass_at_1_R: Floats, majority_R: Floats) -> Columns:
-    columns = {
-        "replicate": _numbers(config),
-        "step": np.array(epoch.epoch * config.n_batches, np.int32),
-        "epoch": np.array(epoch.epoch, np.int32),
-        "pass_at_1": pass_at_1_R,
-        "maj_accuracy": majority_R,
-    }
-    return {name: np.broadcast_to(c, config.replicates).copy() for name, c in columns.items()}
-
-
-def _first_step(config: SimConfig, epoch: int) -> int:
-    """Number of the epoch's first batch; the run's first is 1."""
-    return (epoch - 1) * config.n_batches + 1
-
-
-def _step_of_visits(config: SimConfig, epoch: int) -> Shorts:
-    """(N,) batch of each visit of an epoch, in visiting order."""
-    if not epoch:
-        return np.zeros(config.n_problems, np.int32)
-    batch_N = np.arange(config.n_problems) // config.batch_size
-    return (_first_step(config, epoch) + batch_N).astype(np.int32)
-
-
-def _numbers(config: SimConfig) -> NDArray[np.int16]:
-    return (config.first_replicate + np.arange(config.replicates)).astype(np.int16)
+    @cached_property
+    def _step_N(self) -> Shorts:
+        """(N,) batch of each visit, in visiting order, 0 before training; the run's first is 1."""
+        c, epoch = self.config, self.epoch.epoch
+        batch_N = 1 + np.arange(c.n_problems) // c.batch_size
+        return ((epoch - 1) * c.n_batches + batch_N if epoch else 0 * batch_N).astype(np.int32)

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from guard_core import Draws, Votes
-from guard_core.schedule import brake_factor, signal
+from guard_core import Votes
 from lab.arm_settings import arm_of
 from lab.base.arms import BASELINE, OWN, Arm
 from lab.base.errors import UserError
@@ -28,13 +27,13 @@ from lab.measures.fate import FATES, FIRST, LAST, MIN_VISITS, classify, fate_sha
 from lab.progress import Bar
 from lab.trace.manifest import Manifest
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
-from sim.engine.kernel import Plain, Visits, visit_all
+from sim.engine.kernel import Plain, visit_all
 from sim.engine.learner import Learner, sit_out
 from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tally
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
 from sim.world.measured import Measured
-from sim.world.policies import POLICIES, Policy, Update
+from sim.world.policies import POLICIES, Policy
 from sim.world.populations import draw_population, measured_population
 from sim.world.sampling import (
     DEAL,
@@ -44,7 +43,6 @@ from sim.world.sampling import (
     Floats,
     Ints,
     Population,
-    Records,
     Shorts,
     orders,
     uniforms,
@@ -55,27 +53,6 @@ _AT_ONCE = 1024
 """Visits whose probabilities are computed at once for evaluations; they fit a processor's cache."""
 _SUMMED = 64
 """Problems whose chances are summed at once; a sum's order is part of its bits."""
-
-
-class Brake:
-    """The factor on the learning rate of every replicate, see `guard_core.schedule`."""
-
-    def __init__(self, config: SimConfig) -> None:
-        self._config = config.guard
-        shape = (config.replicates, config.n_problems)
-        self._flipped_RN, self._match_RN = np.zeros(shape), np.zeros(shape)
-        self._visited_RN = np.zeros(shape, np.bool_)
-        self.scale_R = np.ones(config.replicates)
-
-    def scale(self, problems_RP: Ints, records_RP: Records) -> Floats:
-        """Take in the visits of a batch; returns (R,) factors."""
-        if self._config.brake.brake < 1:
-            latest = (self._flipped_RN, self._match_RN, self._visited_RN)
-            new = (records_RP["flipped"], records_RP["match_rate"], True)
-            for old_RN, new_RP in zip(latest, new, strict=True):
-                np.put_along_axis(old_RN, problems_RP, new_RP, axis=1)
-            self.scale_R *= brake_factor(signal(*latest, self._config), self._config)
-        return self.scale_R
 
 
 class Simulation:
@@ -99,7 +76,7 @@ class Simulation:
         """Chance that a response to each problem is right, at the end of the latest epoch."""
         self._batch = 0
         self._steps = config.steps()
-        self._brake = Brake(config)
+        self._scale_R = np.ones(config.replicates)
         self._n_kept = min(config.vote_replicates, config.replicates)
 
     def run(self) -> Iterator[Tables]:
@@ -114,7 +91,7 @@ class Simulation:
         problems_RN = np.tile(np.arange(c.n_problems), (c.replicates, 1))
         votes, p_RNA = self._vote(problems_RN, 0)
         tie_RN = self._uniforms(TIE, 0)
-        epoch = self._epoch(0, problems_RN, Draws(tie_RN, tie_RN, tie_RN))
+        epoch = self._epoch(0, problems_RN, (tie_RN, tie_RN, tie_RN))
         self.learner = Learner(c, epoch, votes, p_RNA)
         policy, self._plain = self.policy.plain, None
         if policy is not None and self.is_plain():
@@ -132,8 +109,8 @@ class Simulation:
         """Visit every problem once and learn from it."""
         c = self.config
         order_RN = orders(c.seed, c.first_replicate, c.replicates, number, c.n_problems)
-        draws = Draws(*(self._uniforms(purpose, number) for purpose in (TIE, SKIP, PICK)))
-        epoch = self._epoch(number, order_RN, draws)
+        tie_RN, skip_RN, pick_RN = (self._uniforms(way, number) for way in (TIE, SKIP, PICK))
+        epoch = self._epoch(number, order_RN, (tie_RN, skip_RN, pick_RN))
         if self._plain is not None:
             self._visit_all(epoch, self._plain)
         else:
@@ -157,18 +134,8 @@ class Simulation:
         return usual and c.rule == BASELINE and c.guard.brake.brake == 1
 
     def _visit_all(self, epoch: Epoch, plain: Plain) -> None:
-        visits = Visits(
-            epoch=epoch.epoch,
-            draws=(epoch.draws.tie, epoch.draws.skip, epoch.draws.pick),
-            order_RN=epoch.problems_RN,
-            truth_RN=epoch.truth_RN,
-            step_B=np.array(self._steps[self._batch : self._batch + self.config.n_batches]),
-            records_RN=epoch.records_RN,
-            norm_RN=epoch.norm_RN,
-            counts_SNA=epoch.counts_SNA,
-        )
         bad_R = np.empty(self.config.replicates, np.int64)
-        visit_all(plain, visits, bad_R)
+        visit_all(plain, epoch, bad_R)
         ended = np.flatnonzero(bad_R >= 0)
         if ended.size:
             batch_R = bad_R[ended] // self.config.batch_size
@@ -187,14 +154,20 @@ class Simulation:
         epoch.counts_SNA[:, at] = votes.counts[: self._n_kept]
         update = self.learner.step(epoch, start, votes, p_RPA)
         if c.skip_rate:
-            skip_RP = np.take_along_axis(epoch.draws.skip, problems_RP, axis=1)
+            skip_RP = np.take_along_axis(epoch.draws[1], problems_RP, axis=1)
             update = sit_out(c, skip_RP, epoch.records_RN[:, at], update)
-        scale_R = self._brake.scale(problems_RP, epoch.records_RN[:, at])
-        epoch.lr_RB[:, start // c.batch_size] *= scale_R
-        epoch.norm_RN[:, at] = self._update(problems_RP, votes, update, number)
+        if c.guard.brake.brake < 1:
+            self._scale_R *= self.learner.brake_factor()
+        epoch.lr_RB[:, start // c.batch_size] *= self._scale_R
+        place = (number, self._batch)
+        norm_RP = self.policy.train(place, self._scale_R, problems_RP, votes, update)
+        if not np.isfinite(norm_RP).all():
+            bad = int(np.flatnonzero(~np.isfinite(norm_RP))[0])
+            raise self._exploded(bad, problems_RP, number)
+        epoch.norm_RN[:, at] = norm_RP
         self._batch += 1
 
-    def _epoch(self, number: int, problems_RN: Ints, draws: Draws) -> Epoch:
+    def _epoch(self, number: int, problems_RN: Ints, draws: tuple[Floats, Floats, Floats]) -> Epoch:
         R, permutes = self.config.replicates, self.config.treatment == PERMUTED
         return Epoch(
             number,
@@ -235,14 +208,6 @@ class Simulation:
         for start in range(0, N, size):
             at = slice(start, min(start + size, N))
             yield at, np.tile(np.arange(N)[at], (R, 1)), self.truth_RN[:, at]
-
-    def _update(self, problems_RP: Ints, votes: Votes, update: Update, epoch: int) -> Floats:
-        place = (epoch, self._batch)
-        norm_RP = self.policy.train(place, self._brake.scale_R, problems_RP, votes, update)
-        if not np.isfinite(norm_RP).all():
-            bad = int(np.flatnonzero(~np.isfinite(norm_RP))[0])
-            raise self._exploded(bad, problems_RP, epoch)
-        return norm_RP
 
     def _vote(self, problems_RP: Ints, epoch: int, evaluated: bool = False) -> tuple[Votes, Floats]:
         p_RPA = self._probabilities(problems_RP, epoch, evaluated)
@@ -305,12 +270,9 @@ def simulate(
     bar = Bar(parts, manifest.title, config.epochs + 1, unit="epoch", disable=not progress)
     with recorder, compilation_shown(bar.set_postfix_str):
         for done, part in enumerate(bar):
-            recorder.write("visits", part.visits, copy=False)
-            if part.steps is not None:
-                recorder.write("steps", part.steps, copy=False)
-            recorder.write("evals", part.evals, copy=False)
-            if part.votes is not None:
-                recorder.write("votes", part.votes, copy=False)
+            for name in ("visits", "steps", "evals", "votes"):
+                if (columns := getattr(part, name)) is not None:
+                    recorder.write(name, columns, copy=False)
             recorder.note(progress=done / config.epochs)
         recorder.note(**simulation.policy.notes())
     return Trace.of(recorder) if isinstance(recorder, MemoryRun) else load(recorder.path)
