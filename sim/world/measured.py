@@ -29,9 +29,9 @@ from guard_core import Votes
 from sim.settings.config import SimConfig
 from sim.world.observe import sample_all, with_unparseable
 from sim.world.optimizer import ADAM
-from sim.world.policies import Update
+from sim.world.policies import Policy, Update
 from sim.world.populations import P_MIN
-from sim.world.sampling import Bools, Floats, Ints, generator
+from sim.world.sampling import Floats, Ints, generator
 from sim.world.training import (
     MAX_GRAD_NORM,
     WEIGHT_DECAY,
@@ -183,10 +183,8 @@ class Trust(NamedTuple):
         )
 
 
-class Measured:
+class Measured(Policy):
     """The token trees of all problems under the weights of R replicates."""
-
-    plain = None
 
     def __init__(self, config: SimConfig) -> None:
         assert config.response is not None  # SimConfig asks for it
@@ -252,42 +250,14 @@ class Measured:
     ) -> Floats:
         """As `Policy.train`; the norm is that of the weights' change."""
         assert by.streams_RSPB is not None  # every learner gives them to this policy
-        (epoch, number), P = place, problems_RP.shape[1]
-        rate_P = np.array(self._rates[number])[np.arange(P) // self._config.mini_batch]
-        return self.step(
-            problems_RP,
-            rates_RP=scale_R[:, None] * rate_P,
-            samples_RPB=with_unparseable(votes),
-            streams_RSPB=by.streams_RSPB,
-            drop_RP=by.drop_RP,
-            epoch=epoch,
-        )
-
-    def notes(self) -> dict[str, Any]:
-        """As `Policy.notes`."""
-        return {"trust": self.trust()._asdict()}
-
-    def step(
-        self,
-        problems_RP: Ints,
-        rates_RP: Floats,
-        samples_RPB: Ints,
-        streams_RSPB: Floats,
-        drop_RP: Bools,
-        epoch: int,
-    ) -> Floats:
-        """Take the optimizer steps of one batch, see `TrainedBatch`.
-
-        Returns:
-            (R, P) norm of the weights' change in the step that each problem is scheduled for, 0
-            where that step was left out, NaN where a logit is not finite.
-        """
-        c, norm_RP = self._config, np.zeros(problems_RP.shape)
+        c, (epoch, number), norm_RP = self._config, place, np.zeros(problems_RP.shape)
+        rate_P = np.array(self._rates[number])[np.arange(norm_RP.shape[1]) // c.mini_batch]
+        rates_RP, samples_RPB = scale_R[:, None] * rate_P, with_unparseable(votes)
         for r, weights in enumerate(self._weights):
             key = np.uint64(leaf_key(c.seed, c.first_replicate + r, epoch))
             taken, adam = self._taken_R[r], self._adam
             batch = TrainedBatch(
-                problems_RP[r], rates_RP[r], samples_RPB[r], streams_RSPB[r], drop_RP[r]
+                problems_RP[r], rates_RP[r], samples_RPB[r], by.streams_RSPB[r], by.drop_RP[r]
             )
             if self._apart_R:
                 taken = self._apart_R[r].train(self._tree, adam, taken, batch, key, norm_RP[r])
@@ -296,8 +266,8 @@ class Measured:
             self._taken_R[r] = taken
         return norm_RP
 
-    def trust(self) -> Trust:
-        """Return how far the run has left the measured model."""
+    def notes(self) -> dict[str, Any]:
+        """As `Policy.notes`: how far the run has left the measured model."""
         problems_N = np.arange(self._config.n_problems)
         out_NB = np.empty((len(problems_N), self._config.n_answers + 1))
         replicates = range(len(self._weights))
@@ -307,7 +277,7 @@ class Measured:
         ] or self._weights
         far = np.mean([distance(at) for at in read])
         growth = None if self._growth is None else float(self._growth * far)
-        return Trust(float(np.mean(unseen)), growth)
+        return {"trust": Trust(float(np.mean(unseen)), growth)._asdict()}
 
     def _write(self, replicate: int, problems_P: Ints, out_PB: Floats) -> Floats:
         unseen_P = np.empty(len(problems_P))

@@ -148,22 +148,8 @@ def draw_confidence(
 
 
 BASE, SAME, SPREAD = 0.5, 0.3, 0.1
-STEP = 2.0**-15
-EDGE = 1 - STEP / 2
-"""u is `STEP` times a whole number below 65536, minus `EDGE`."""
-_S48 = np.uint64(48)
-
-
-@njit(cache=True, nogil=True)
-def draw_ordinary(seed: int, first: int, epoch: int, problems_RP: Ints, out_RPK: Floats) -> None:
-    """Draw u for every trained response."""
-    R, P, K = out_RPK.shape
-    for r in range(R):
-        key = stream(seed, first + r, ODDNESS, epoch)
-        for p in range(P):
-            leaf = fold(key, problems_RP[r, p])
-            for k in range(K):
-                out_RPK[r, p, k] = STEP * np.int64(word(leaf, k) >> _S48) - EDGE
+U_STEP = 2.0**-15
+"""u lies in the middle of one of the 65536 steps from -1 to 1."""
 
 
 def similarities(answers_RPK: Shorts, u_RPK: Floats, strength: float) -> Floats:
@@ -190,31 +176,6 @@ def expand(counts_RPA: Ints, samples_RPA: Ints, n_samples: int, answers_RPV: Sho
                 for _ in range(counts_RPA[r, p, a] - samples_RPA[r, p, a]):
                     answers_RPV[r, p, rest] = a
                     rest += 1
-
-
-@njit(cache=True, nogil=True)
-def draw_verdicts(
-    purpose: int,
-    seed: int,
-    first: int,
-    epoch: int,
-    problems_RP: Ints,
-    truth_RP: Shorts,
-    answers_RPQ: NDArray[Any],
-    tpr: float,
-    fpr: float,
-    out_RPQ: NDArray[np.int8],
-) -> None:
-    """Draw verdicts: 1 (chance tpr where right, fpr where wrong), 0, or -1 for an answer -2."""
-    R, P, Q = answers_RPQ.shape
-    for r in range(R):
-        key = stream(seed, first + r, purpose, epoch)
-        for p in range(P):
-            leaf = fold(key, problems_RP[r, p])
-            for q in range(Q):
-                answer = answers_RPQ[r, p, q]
-                chance = tpr if answer == truth_RP[r, p] else fpr
-                out_RPQ[r, p, q] = -1 if answer == -2 else unit(leaf, q) < chance
 
 
 FIRST_RATE, LAST_RATE = 0.01, 1e-5
@@ -384,7 +345,7 @@ class AnswerObserver:
 
     def tool(self, visit: ObservedVisit, answers_RPV: Shorts) -> Bools:
         """(R, P, V) whether a tool confirms each response."""
-        return self._judged(TOOL, visit, answers_RPV) == 1
+        return self._confirmed(TOOL, visit, answers_RPV)
 
     def second(self, visit: ObservedVisit) -> Ints:
         """(R, P, A) votes of the second set; once per visit, since a teacher follows along."""
@@ -399,28 +360,31 @@ class AnswerObserver:
 
     def ordinary(self, visit: ObservedVisit) -> Floats:
         """(R, P, K) how ordinary each trained response is."""
-        u_RPK = np.empty((*visit.p_RPA.shape[:2], visit.votes.n_samples))
-        draw_ordinary(*self._at(visit)[:4], u_RPK)
-        return u_RPK
+        uniform_RPK = self._uniforms(ODDNESS, visit, visit.votes.n_samples)
+        return U_STEP * (np.floor(uniform_RPK * 2.0**16) + 0.5) - 1.0
 
     def verdicts(self, visit: ObservedVisit, answers_RPQ: Ints) -> NDArray[np.int8]:
         """(R, P, Q) verdicts on responses with these answers, -2 where nothing is asked."""
-        return self._judged(VERDICT, visit, answers_RPQ)
+        yes_RPQ = self._confirmed(VERDICT, visit, answers_RPQ)
+        return np.where(answers_RPQ == -2, -1, yes_RPQ).astype(np.int8)
 
     def draws(self, visit: ObservedVisit) -> Floats:
         """(R, P, D) uniform numbers for the rule's own use."""
         n = self.rule.n_draws(visit.votes.n_votes, visit.votes.n_samples)
         draws_RPD = np.empty((*visit.p_RPA.shape[:2], n))
-        _fill(*self._at(visit)[:4], draws_RPD)
+        _fill_lanes(*self._at(visit)[:4], draws_RPD)
         return draws_RPD
 
-    def _judged(
-        self, purpose: int, visit: ObservedVisit, answers_RPQ: NDArray[Any]
-    ) -> NDArray[np.int8]:
-        verdicts_RPQ = np.empty(answers_RPQ.shape, np.int8)
-        rates = (1 + self.signal) / 2, (1 - self.signal) / 2
-        draw_verdicts(purpose, *self._at(visit), answers_RPQ, *rates, verdicts_RPQ)
-        return verdicts_RPQ
+    def _confirmed(self, purpose: int, visit: ObservedVisit, answers_RPQ: NDArray[Any]) -> Bools:
+        right_RPQ = answers_RPQ == visit.truth_RP[..., None]
+        chance_RPQ = np.where(right_RPQ, (1 + self.signal) / 2, (1 - self.signal) / 2)
+        return self._uniforms(purpose, visit, answers_RPQ.shape[-1]) < chance_RPQ
+
+    def _uniforms(self, purpose: int, visit: ObservedVisit, n: int) -> Floats:
+        """(R, P, n) uniform numbers in [0, 1)."""
+        out_RPN = np.empty((*visit.p_RPA.shape[:2], n))
+        _fill(purpose, *self._at(visit)[:4], out_RPN)
+        return out_RPN
 
     def _at(self, visit: ObservedVisit) -> tuple[int, int, int, Ints, Shorts]:
         seeds = (self._config.seed, self._config.first_replicate)
@@ -428,7 +392,20 @@ class AnswerObserver:
 
 
 @njit(cache=True, nogil=True)
-def _fill(seed: int, first: int, epoch: int, problems_RP: Ints, out_RPD: Floats) -> None:
+def _fill(
+    purpose: int, seed: int, first: int, epoch: int, problems_RP: Ints, out_RPD: Floats
+) -> None:
+    R, P, D = out_RPD.shape
+    for r in range(R):
+        key = stream(seed, first + r, purpose, epoch)
+        for p in range(P):
+            leaf = fold(key, problems_RP[r, p])
+            for d in range(D):
+                out_RPD[r, p, d] = unit(leaf, d)
+
+
+@njit(cache=True, nogil=True)
+def _fill_lanes(seed: int, first: int, epoch: int, problems_RP: Ints, out_RPD: Floats) -> None:
     R, P = out_RPD.shape[:2]
     for r in range(R):
         key = stream(seed, first + r, RULE, epoch)

@@ -30,7 +30,7 @@ by step * g * Phi_ia . Phi_jb, of mean 0 and standard deviation 1 / sqrt(D).
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -101,13 +101,13 @@ class Update(NamedTuple):
     last place for unparseable responses; only for the policy `measured`."""
 
 
-class Policy(Protocol):
+class Policy:
     """The simulated model of all problems."""
 
-    @property
-    def plain(self) -> Directions | None:
-        """Parameters that compiled visits can train; None where an update needs more than those."""
+    plain: Directions | None = None
+    """Parameters that compiled visits can train; None where an update needs more than those."""
 
+    @abstractmethod
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
         """Write the answer probabilities of the given problems.
 
@@ -115,9 +115,11 @@ class Policy(Protocol):
             -1, or the flat place r * P + p of the first problem with a logit that is not finite.
         """
 
+    @abstractmethod
     def draw(self, epoch: int, problems_RP: Ints, p_RPA: Floats) -> tuple[Votes, Floats]:
         """Return votes drawn from `probabilities`, and the law of an answer that can be read."""
 
+    @abstractmethod
     def train(
         self, place: tuple[int, int], scale_R: Floats, problems_RP: Ints, votes: Votes, by: Update
     ) -> Floats:
@@ -134,15 +136,15 @@ class Policy(Protocol):
 
     def evaluated(self) -> Policy:
         """Return the policy that evaluations use."""
+        return self
 
     def notes(self) -> dict[str, Any]:
         """Return what a run's manifest says about the policy at the end."""
+        return {}
 
 
-class Logits:
+class Logits(Policy):
     """What policies have in common whose update is a gradient in the logits."""
-
-    plain: Directions | None = None
 
     def __init__(self, config: SimConfig) -> None:
         self._config, self._steps = config, config.steps()
@@ -158,14 +160,6 @@ class Logits:
     ) -> Floats:
         """As `Policy.train`; the brake belongs to the measured policy alone."""
         return self.update(problems_RP, self._steps[place[1]], by.gradient_RPA, by.drop_RP)
-
-    def evaluated(self) -> Self:
-        """As `Policy.evaluated`."""
-        return self
-
-    def notes(self) -> dict[str, Any]:
-        """As `Policy.notes`."""
-        return {}
 
     @abstractmethod
     def update(

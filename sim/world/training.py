@@ -222,13 +222,6 @@ def move(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> fl
 
 
 @njit(cache=True, nogil=True)
-def follow(mean: Floats, now: Floats, rate: float) -> None:
-    """Move an average towards the present value."""
-    for i in range(mean.shape[0]):
-        mean[i] += rate * (now[i] - mean[i])
-
-
-@njit(cache=True, nogil=True)
 def train_batch(
     tree: TokenTree,
     at: Weights,
@@ -257,14 +250,13 @@ def train_batch(
             return taken
         if tokens == 0:
             continue
-        for i in range(gradient_D.shape[0]):
-            gradient_D[i] /= tokens
+        gradient_D /= tokens
         taken += 1
         take_in(at, gradient_D, adam)
         norm_P[first:last] = move(at, gradient_D, batch.rates_P[first], adam, taken)
         if adam.average > 0.0:
-            follow(at.mean_w, at.w, 1.0 - adam.average)
-            follow(at.mean_u, at.u, 1.0 - adam.average)
+            for mean, now in ((at.mean_w, at.w), (at.mean_u, at.u)):
+                mean += (1.0 - adam.average) * (now - mean)
     return taken
 
 
