@@ -41,17 +41,9 @@ Draws = Annotated[int, Interval("[1, 65536]")]
 Concentration = Annotated[float, Interval("[1e-12, 1e12]")]
 """Beyond these bounds a law is all at 0 and 1, or all at its mean."""
 
-READ_BY = {
-    "histogram": ("population", "histogram"),
-    "trace": ("population", "trace"),
-    "response": ("policy", "measured"),
-    "lr": ("policy", "measured"),
-    "growth": ("policy", "measured"),
-    "parts_off": ("policy", "measured"),
-    "kl_coef": ("policy", "measured"),
-    "ema_decay": ("policy", "measured"),
-    "dtype": ("policy", "measured"),
-}
+_OF_MEASURED = ("response", "lr", "growth", "parts_off", "kl_coef", "ema_decay", "dtype")
+READ_BY = {name: ("population", name) for name in ("histogram", "trace")}
+READ_BY |= dict.fromkeys(_OF_MEASURED, ("policy", "measured"))
 """Settings that only one policy or population reads; elsewhere they would be silently ignored."""
 
 
@@ -222,39 +214,29 @@ class SimConfig:
     def steps(self) -> list[float]:
         """Return the step size of every batch of the run, `step_factor` included."""
         peak = self._peak
-        return [peak * factor for factor in _means(*self._shape(), self.schedule)]
+        return [peak * (math.fsum(own) / len(own)) for own in self._factors()]
 
     def rates(self) -> list[list[float]]:
         """Return the step size of every optimizer step, batch by batch."""
         peak = self._peak
-        return [[peak * f for f in own] for own in _factors(*self._shape(), self.schedule)]
+        return [[peak * f for f in own] for own in self._factors()]
 
     @property
     def _peak(self) -> float:
         return (self.step if self.lr is None else self.lr) * self.step_factor
 
-    def _shape(self) -> tuple[tuple[int, ...], int, float]:
-        """Optimizer steps of an epoch by batch, epochs, and the share that warms up."""
+    def _factors(self) -> list[list[float]]:
+        """The factors of all optimizer steps on the peak, batch by batch."""
         of_epoch = scheduled_steps(self.n_problems, self.batch_size, self.mini_batch)
-        return tuple(of_epoch), self.epochs, self.warmup_ratio
-
-
-def _factors(
-    of_epoch: tuple[int, ...], epochs: int, warmup_ratio: float, schedule: str
-) -> list[list[float]]:
-    """The factors on the peak, batch by batch."""
-    if schedule == "constant":
-        return [[1.0] * n for n in of_epoch] * epochs
-    return step_factors([*of_epoch], epochs, warmup_ratio)
+        if self.schedule == "constant":
+            return [[1.0] * n for n in of_epoch] * self.epochs
+        return _cosine(tuple(of_epoch), self.epochs, self.warmup_ratio)
 
 
 @lru_cache
-def _means(
-    of_epoch: tuple[int, ...], epochs: int, warmup_ratio: float, schedule: str
-) -> list[float]:
-    """The mean factor of every batch; kept, since the arms of a study share them."""
-    batches = _factors(of_epoch, epochs, warmup_ratio, schedule)
-    return [math.fsum(factors) / len(factors) for factors in batches]
+def _cosine(of_epoch: tuple[int, ...], epochs: int, warmup_ratio: float) -> list[list[float]]:
+    """As `step_factors`; kept, since the arms of a study share them."""
+    return step_factors([*of_epoch], epochs, warmup_ratio)
 
 
 def _take_sizes(config: SimConfig) -> None:

@@ -324,10 +324,8 @@ def _print_contrasts(table: pd.DataFrame, title: str) -> None:
     lines = [[arm, *(_gap(table, arm, *column) for column in _COLUMNS)] for arm in arms]
     lines = [line for line in lines if any(line[1:])]
     if lines:
-        heads = [f"{metric} - {against}" for metric, against in _COLUMNS]
-        kept = [0, *(n for n in range(1, len(lines[0])) if any(line[n] for line in lines))]
-        shown = TextTable([["arm", *heads][n] for n in kept], [[x[n] for n in kept] for x in lines])
-        print("\n".join(["", title, *shown.lines()]))
+        head = ["arm", *(f"{metric} - {against}" for metric, against in _COLUMNS)]
+        print("\n".join(["", title, *TextTable(head, lines).lines()]))
 
 
 def _print_own_best(rows: pd.DataFrame, gaps: pd.DataFrame, policy: str) -> None:
