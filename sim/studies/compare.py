@@ -49,6 +49,7 @@ from lab.report.markdown import rule_markdown
 from lab.study import Job, Outcome, Report, Study
 from lab.trace.manifest import FILE_NAME, LOCK_NAME, locked, read_manifest
 from lab.trace.trace import Trace, load
+from sim.engine.rows import majority_right
 from sim.engine.run import Simulation, simulate
 from sim.settings.config import SimConfig
 from sim.studies.jobs import named
@@ -256,17 +257,15 @@ def with_votes(rows: pd.DataFrame, config: SimConfig) -> pd.DataFrame:
 def untrained_vote(config: SimConfig, n_votes: int) -> Floats:
     """(R,) percent of problems whose majority of so many votes before training is right.
 
-    The votes have random numbers of their own; a tie counts by its share.
+    The votes have random numbers of their own; a tie counts by its share, no vote as wrong.
     """
     simulation = Simulation(config)
-    truth_RN, p_RNA = simulation.population.truth_RN, simulation.probabilities()
+    p_RNA = simulation.probabilities()
     rng = np.random.default_rng([config.seed, n_votes])
     total_RN1 = p_RNA.sum(axis=-1, keepdims=True)  # what it lacks of 1 is unparseable
     parsed = np.minimum(total_RN1[..., 0] * (1.0 - config.unparseable), 1.0)
     counts_RNA = rng.multinomial(rng.binomial(n_votes, parsed), p_RNA / total_RN1)
-    wins_RNA = counts_RNA == counts_RNA.max(axis=-1, keepdims=True)
-    right_RN = np.take_along_axis(wins_RNA, truth_RN[..., None], axis=-1)[..., 0]
-    return 100.0 * (right_RN / wins_RNA.sum(axis=-1)).mean(axis=1)
+    return 100.0 * majority_right(counts_RNA, simulation.truth_RN).mean(axis=1)
 
 
 def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:

@@ -85,6 +85,7 @@ def test_a_vote_of_a_whole_run_s_samples_is_that_of_the_arm_that_only_votes():
     assert abs(few - by_arm["pass_start"].mean()) < 6 and drawn.mean() > few
     half = untrained_vote(replace(config, unparseable=0.5), 2).mean()
     assert half < few  # a quarter of the problems has no vote
+    assert not untrained_vote(replace(config, unparseable=1.0), 2).any()
 
 
 def test_arms_that_do_not_fit_are_refused_before_the_first_run(tmp_path):
