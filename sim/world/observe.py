@@ -119,34 +119,6 @@ SCALES: dict[Need, Scale] = {
 """Of the size that language models show, in nats; log-probs stay below 0 and entropies above it."""
 
 
-@njit(cache=True, nogil=True)
-def draw_confidence(
-    seed: int,
-    first: int,
-    epoch: int,
-    problems_RP: Ints,
-    truth_RP: Shorts,
-    answers_RPM: Shorts,
-    signal: float,
-    scale: Scale,
-    out_RPM: Floats,
-) -> None:
-    """Draw the confidence of the first M responses of every problem."""
-    R, P, M = out_RPM.shape
-    mean, slope = scale
-    noise_M = np.empty(M)
-    unit = np.sqrt(1 - signal * signal) / WIDTH
-    for r in range(R):
-        key = stream(seed, first + r, CONFIDENCE, epoch)
-        for p in range(P):
-            leaf = fold(key, problems_RP[r, p])
-            for m in range(M):
-                noise_M[m] = unit * bell(leaf, m)
-            for m in range(M):
-                level = signal if answers_RPM[r, p, m] == truth_RP[r, p] else -signal
-                out_RPM[r, p, m] = mean + slope * (level + noise_M[m])
-
-
 BASE, SAME, SPREAD = 0.5, 0.3, 0.1
 U_STEP = 2.0**-15
 """u lies in the middle of one of the 65536 steps from -1 to 1."""
@@ -339,9 +311,11 @@ class AnswerObserver:
 
     def confidence(self, visit: ObservedVisit, answers_RPV: Shorts, scale: Scale) -> Floats:
         """(R, P, V) confidence of the responses."""
-        out_RPV = np.empty(answers_RPV.shape)
-        draw_confidence(*self._at(visit), answers_RPV, self.signal, scale, out_RPV)
-        return out_RPV
+        s, (mean, slope) = self.signal, scale
+        noise_RPV = self._numbers(CONFIDENCE, visit, answers_RPV.shape[-1])
+        noise_RPV *= np.sqrt(1 - s * s) / WIDTH
+        right_RPV = answers_RPV == visit.truth_RP[..., None]
+        return mean + slope * (np.where(right_RPV, s, -s) + noise_RPV)
 
     def tool(self, visit: ObservedVisit, answers_RPV: Shorts) -> Bools:
         """(R, P, V) whether a tool confirms each response."""
@@ -354,13 +328,14 @@ class AnswerObserver:
             p_RPA = self._teacher.follow(visit.batch, visit.problems_RP, p_RPA)
             independence = 0.0
         c, counts_RPA = self._config, np.empty(p_RPA.shape, np.int64)
+        at = (c.seed, c.first_replicate, visit.epoch, visit.problems_RP, visit.truth_RP)
         law = (p_RPA, 1.0 - c.unparseable, independence)
-        draw_second(*self._at(visit), *law, visit.votes.n_votes, counts_RPA)
+        draw_second(*at, *law, visit.votes.n_votes, counts_RPA)
         return counts_RPA
 
     def ordinary(self, visit: ObservedVisit) -> Floats:
         """(R, P, K) how ordinary each trained response is."""
-        uniform_RPK = self._uniforms(ODDNESS, visit, visit.votes.n_samples)
+        uniform_RPK = self._numbers(ODDNESS, visit, visit.votes.n_samples)
         return U_STEP * (np.floor(uniform_RPK * 2.0**16) + 0.5) - 1.0
 
     def verdicts(self, visit: ObservedVisit, answers_RPQ: Ints) -> NDArray[np.int8]:
@@ -370,44 +345,32 @@ class AnswerObserver:
 
     def draws(self, visit: ObservedVisit) -> Floats:
         """(R, P, D) uniform numbers for the rule's own use."""
-        n = self.rule.n_draws(visit.votes.n_votes, visit.votes.n_samples)
-        draws_RPD = np.empty((*visit.p_RPA.shape[:2], n))
-        _fill_lanes(*self._at(visit)[:4], draws_RPD)
-        return draws_RPD
+        votes = visit.votes
+        return self._numbers(RULE, visit, self.rule.n_draws(votes.n_votes, votes.n_samples))
 
     def _confirmed(self, purpose: int, visit: ObservedVisit, answers_RPQ: NDArray[Any]) -> Bools:
         right_RPQ = answers_RPQ == visit.truth_RP[..., None]
         chance_RPQ = np.where(right_RPQ, (1 + self.signal) / 2, (1 - self.signal) / 2)
-        return self._uniforms(purpose, visit, answers_RPQ.shape[-1]) < chance_RPQ
+        return self._numbers(purpose, visit, answers_RPQ.shape[-1]) < chance_RPQ
 
-    def _uniforms(self, purpose: int, visit: ObservedVisit, n: int) -> Floats:
-        """(R, P, n) uniform numbers in [0, 1)."""
-        out_RPN = np.empty((*visit.p_RPA.shape[:2], n))
-        _fill(purpose, *self._at(visit)[:4], out_RPN)
+    def _numbers(self, purpose: int, visit: ObservedVisit, n: int) -> Floats:
+        c, out_RPN = self._config, np.empty((*visit.p_RPA.shape[:2], n))
+        fill(c.seed, c.first_replicate, purpose, visit.epoch, visit.problems_RP, out_RPN)
         return out_RPN
-
-    def _at(self, visit: ObservedVisit) -> tuple[int, int, int, Ints, Shorts]:
-        seeds = (self._config.seed, self._config.first_replicate)
-        return *seeds, visit.epoch, visit.problems_RP, visit.truth_RP
 
 
 @njit(cache=True, nogil=True)
-def _fill(
-    purpose: int, seed: int, first: int, epoch: int, problems_RP: Ints, out_RPD: Floats
+def fill(
+    seed: int, first: int, purpose: int, epoch: int, problems_RP: Ints, out_RPD: Floats
 ) -> None:
+    """Fill with D numbers per problem: uniform in [0, 1), and for `CONFIDENCE` as of `bell`."""
     R, P, D = out_RPD.shape
     for r in range(R):
         key = stream(seed, first + r, purpose, epoch)
         for p in range(P):
             leaf = fold(key, problems_RP[r, p])
+            if purpose == RULE:
+                fill_lanes(leaf, out_RPD[r, p])
+                continue
             for d in range(D):
-                out_RPD[r, p, d] = unit(leaf, d)
-
-
-@njit(cache=True, nogil=True)
-def _fill_lanes(seed: int, first: int, epoch: int, problems_RP: Ints, out_RPD: Floats) -> None:
-    R, P = out_RPD.shape[:2]
-    for r in range(R):
-        key = stream(seed, first + r, RULE, epoch)
-        for p in range(P):
-            fill_lanes(fold(key, problems_RP[r, p]), out_RPD[r, p])
+                out_RPD[r, p, d] = bell(leaf, d) if purpose == CONFIDENCE else unit(leaf, d)

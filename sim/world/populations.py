@@ -106,8 +106,7 @@ def draw_population(config: SimConfig) -> Population:
         drawn = [_draw_one(config, ability, 0)] * config.replicates
     else:
         drawn = [_draw_one(config, ability, r) for r in range(config.first_replicate, last)]
-    p0, truth, attractor = (np.stack(parts) for parts in zip(*drawn, strict=True))
-    return Population(p0, truth, attractor)
+    return Population(*(np.stack(parts) for parts in zip(*drawn, strict=True)))
 
 
 def _draw_one(config: SimConfig, ability: Sampler, replicate: int) -> tuple[Floats, Ints, Ints]:
