@@ -10,11 +10,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from lab.trace.schema import record_dtype, truth_columns
+from lab.trace.schema import Arrays, record_dtype, truth_columns
 from sim.settings.config import SimConfig
 from sim.world.sampling import Floats, Ints, Records, Shorts
-
-Columns = dict[str, NDArray[np.generic]]
 
 RECORD = record_dtype(("right", np.int32))
 """Record of one visit: 64 bytes, a line of the cache.
@@ -77,11 +75,11 @@ class Tables:
     majority_R: Floats
 
     @cached_property
-    def visits(self) -> Columns:
+    def visits(self) -> Arrays:
         """Replicate by replicate, in visiting order."""
         c, epoch, shape = self.config, self.epoch, self.epoch.problems_RN.shape
         records_M = epoch.records_RN.reshape(-1)
-        columns: Columns = {
+        columns: Arrays = {
             "replicate": self._replicate_R[:, None],
             "step": self._step_N,
             "problem": epoch.problems_RN.astype(np.int32),
@@ -94,7 +92,7 @@ class Tables:
         return rows | {name: np.array(value, np.int32) for name, value in same.items()}
 
     @cached_property
-    def steps(self) -> Columns | None:
+    def steps(self) -> Arrays | None:
         """Replicate by replicate, batch by batch; None before training."""
         c, epoch = self.config, self.epoch
         if not epoch.epoch:
@@ -116,20 +114,19 @@ class Tables:
         return {name: np.broadcast_to(own, shape).reshape(-1) for name, own in columns.items()}
 
     @cached_property
-    def evals(self) -> Columns:
+    def evals(self) -> Arrays:
         """One row per replicate."""
         c, epoch = self.config, self.epoch.epoch
-        columns = {
+        return {
             "replicate": self._replicate_R,
             "step": np.array(epoch * c.n_batches, np.int32),
             "epoch": np.array(epoch, np.int32),
             "pass_at_1": self.pass_at_1_R,
             "maj_accuracy": self.majority_R,
         }
-        return {name: np.broadcast_to(own, c.replicates).copy() for name, own in columns.items()}
 
     @cached_property
-    def votes(self) -> Columns | None:
+    def votes(self) -> Arrays | None:
         """One row per visit and answer with a vote, in visiting order; None if not kept."""
         epoch = self.epoch
         S, N, A = epoch.counts_SNA.shape

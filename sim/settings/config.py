@@ -22,14 +22,7 @@ from lab.base.arms import BASELINE, DEFAULT_GUARD, OWN, check_fit, guard_of
 from lab.base.errors import UserError
 from lab.base.own_rules import load_rules
 from lab.base.roles import Role
-from sim.settings.populations import (
-    FREE,
-    NAMED,
-    STEP,
-    Part,
-    check_measured_rule,
-    sizes,
-)
+from sim.settings.populations import FREE, NAMED, STEP, Part, check_measured_rule, sizes
 
 _OWN: Any = None
 """Stands for the population's own number until the settings are made."""

@@ -32,7 +32,8 @@ from lab.base.columns import (
 from lab.base.files import make_folder, remove_folder
 from lab.base.own_rules import load_rules
 from lab.base.settings import check_unchanged, from_values, to_values
-from lab.base.stats import Estimate, contrast_table, difference, estimate
+from lab.base.stats import contrast_table, estimate
+from lab.base.stats import difference as as_text
 from lab.compare.collection import GRID, RESULTS
 from lab.compare.effort import (
     BEST_RIVAL,
@@ -42,7 +43,7 @@ from lab.compare.effort import (
     own_best,
     own_best_words,
 )
-from lab.compare.tables import facts, rule_table, with_vote
+from lab.compare.tables import difference, facts, rule_table, with_vote
 from lab.measures import MEASURES, METRICS, Metric, measured
 from lab.measures.fate import FATES, MIN_VISITS, fates
 from lab.report.markdown import rule_markdown
@@ -98,10 +99,9 @@ def contrasts(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 def _differences(rows: pd.DataFrame, at: str, settings: Mapping[str, Any]) -> pd.DataFrame:
     index = pd.MultiIndex.from_frame(pd.DataFrame({n: rows[n] for n in ("arm", "replicate")}))
     metrics = pd.DataFrame({name: floats(rows, name) for name in MEASURES}, index)
-    base = where(rows, arm=BASELINE)
-    if len(base):
-        norms = dict(zip(base["replicate"], floats(base, "update_norm"), strict=True))
-        base_norms = np.array([norms.get(r, np.nan) for r in rows["replicate"]])
+    norms = where(rows, arm=BASELINE).set_index("replicate")["update_norm"]
+    if len(norms):
+        base_norms = norms.reindex(rows["replicate"]).to_numpy(float)
         metrics["update"] = 100 * floats(rows, "update_norm") / base_norms
     table = contrast_table(metrics)
     for position, (name, value) in enumerate({"at": at, **settings}.items()):
@@ -219,14 +219,12 @@ def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
     table.to_parquet(out / TABLE, index=False)
     own = where(voted, policy=config.policy, step=config.step)
     print_summary(own)
-    equal = where(table, at=EQUAL, policy=config.policy, step=config.step)
     size = f"step {config.step:g}" if config.lr is None else f"lr {config.lr:g}"
-    _print_contrasts(equal, f"Differences at equal {size}, policy {config.policy}")
+    _print_contrasts(own, f"Differences at equal {size}, policy {config.policy}")
     for (policy,), part in groups(rows, ["policy"]):
         if len(unique(part, "step")) > 1:
-            at_best = where(table, at=BEST, policy=policy)
             shown = select(voted, ~equals(voted, "arm", ALL_VOTES))  # near the vote of a visit
-            _print_own_best(where(done(shown), policy=policy), at_best, policy)
+            _print_own_best(where(done(shown), policy=policy), policy)
             if policy == config.policy:
                 print("\n".join(own_best_words(done(part))))
     print(_STAR)
@@ -306,28 +304,25 @@ _COLUMNS = (("TotalDeg", BASELINE), ("TotalDeg", GUARD), (METRIC, BASELINE), (ME
 """Metrics whose differences are printed, and the arm that is taken off; the file has all."""
 
 
-def _gap(table: pd.DataFrame, arm: str, metric: str, against: str) -> str:
-    """A difference of `contrast_table`, which has each pair of arms once, as text; else empty."""
-    for own, other, sign in ((arm, against, 1), (against, arm, -1)):
-        for row in where(table, arm=own, against=other, metric=metric).to_dict("records"):
-            low, high = sorted((sign * row["low"], sign * row["high"]))
-            value = Estimate(sign * row["mean"], row["sd"], low, high, row["n"])
-            return difference(value, starred=True) if row["n"] else ""
-    return ""
+def _gap(rows: pd.DataFrame, arm: str, metric: str, against: str) -> str:
+    """A paired difference of two arms as text, empty for no pair."""
+    if arm == against:
+        return ""
+    return as_text(difference(rows, arm, against, metric), starred=True)
 
 
-def _print_contrasts(table: pd.DataFrame, title: str) -> None:
+def _print_contrasts(rows: pd.DataFrame, title: str) -> None:
     """Print the differences of every arm from TTRL, the guard and the vote before training."""
     # The difference of the vote from TTRL stands in TTRL's row.
-    arms = [name for name in dict.fromkeys([*table["against"], *table["arm"]]) if name != VOTE]
-    lines = [[arm, *(_gap(table, arm, *column) for column in _COLUMNS)] for arm in arms]
+    arms = [name for name in unique(rows, "arm") if name != VOTE]
+    lines = [[arm, *(_gap(rows, arm, *column) for column in _COLUMNS)] for arm in arms]
     lines = [line for line in lines if any(line[1:])]
     if lines:
         head = ["arm", *(f"{metric} - {against}" for metric, against in _COLUMNS)]
         print("\n".join(["", title, *TextTable(head, lines).lines()]))
 
 
-def _print_own_best(rows: pd.DataFrame, gaps: pd.DataFrame, policy: str) -> None:
+def _print_own_best(rows: pd.DataFrame, policy: str) -> None:
     best = own_best(rows, ["step"], METRIC)
     lines = []
     for (arm,), part in groups(best, ["arm"]):
@@ -335,7 +330,7 @@ def _print_own_best(rows: pd.DataFrame, gaps: pd.DataFrame, policy: str) -> None
         value = estimate(floats(part, METRIC))
         found = f"{value.mean:.1f} [{value.low:.1f}, {value.high:.1f}]"
         degraded = f"{finite_mean(part, 'TotalDeg'):.1f}" if trains(arm) else "-"
-        lines.append([arm, found, _gap(gaps, arm, METRIC, BASELINE), degraded, steps])
+        lines.append([arm, found, _gap(best, arm, METRIC, BASELINE), degraded, steps])
     head = ["arm", "pass_final", f"- {BASELINE}", "TotalDeg", "steps chosen"]
     print(f"\nEvery arm at its {BEST}, chosen on the other half of the replicates, policy {policy}")
     print("\n".join(TextTable(head, lines).lines()))

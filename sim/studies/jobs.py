@@ -26,16 +26,7 @@ import pandas as pd
 from guard_core import ConfigError, GuardConfig
 from guard_core.config import KINDS, fault
 from lab.arm_settings import with_arm
-from lab.base.arms import (
-    BASELINE,
-    GUARD,
-    MATCHED,
-    REPLAYED,
-    Arm,
-    arm,
-    split_settings,
-    with_own,
-)
+from lab.base.arms import BASELINE, GUARD, MATCHED, REPLAYED, Arm, arm, split_settings, with_own
 from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
 from lab.base.named_arms import PERMUTED

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse import csc_array, csr_array, diags_array
 from scipy.sparse.linalg import SuperLU, splu
 from scipy.special import gammaln, log_expit
 
+from lab.base.columns import Floats
 from lab.base.errors import UserError
-
-Floats = NDArray[np.float64]
 
 _MOST_TABLE_CELLS = 8_000_000
 _FAR = 300.0
