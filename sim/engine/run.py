@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from guard_core import Votes
+from guard_core.rules.rule import at_label
 from lab.arm_settings import arm_of
 from lab.base.arms import BASELINE, OWN, Arm
 from lab.base.errors import UserError
@@ -117,9 +118,8 @@ class Simulation:
             for start in range(0, c.n_problems, c.batch_size):
                 self._visit(epoch, start)
             self._evaluate()
-        majority_R = np.full(c.replicates, np.nan)
-        if number == c.epochs:
-            majority_R = self.majority_accuracy()
+        last = number == c.epochs
+        majority_R = self.majority_accuracy() if last else np.full(c.replicates, np.nan)
         return Tables(c, epoch, self.pass_at_1(), majority_R)
 
     def probabilities(self) -> Floats:
@@ -198,8 +198,7 @@ class Simulation:
         epoch = self._batch // self.config.n_batches
         for at, problems_RP, truth_RP in self._chunks():
             p_RPA = self._probabilities(problems_RP, epoch, evaluated=True)
-            right_RP1 = np.take_along_axis(p_RPA, truth_RP[..., None], axis=-1)
-            self._right_RN[:, at] = right_RP1[..., 0]
+            self._right_RN[:, at] = at_label(p_RPA, truth_RP)
 
     def _chunks(self) -> Iterator[tuple[slice, Ints, Shorts]]:
         """Some problems after others: their place, numbers and truths."""
@@ -265,7 +264,6 @@ def simulate(
     simulation = Simulation(config)
     parts = simulation.run()
     manifest = _manifest(config, arm or arm_of(config))
-    recorder: MemoryRun | RunFolder
     recorder = MemoryRun(manifest) if folder is None else RunFolder.create(folder, manifest)
     bar = Bar(parts, manifest.title, config.epochs + 1, unit="epoch", disable=not progress)
     with recorder, compilation_shown(bar.set_postfix_str):

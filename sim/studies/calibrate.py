@@ -52,11 +52,10 @@ class TableRow(NamedTuple):
     guard: Shares
 
 
-_METHODS = (BASELINE, GUARD)
 _NAMES = "llama-math500 llama-amc llama-aime24 qwen-math500 qwen-amc qwen-aime25"
 ROWS: dict[str, TableRow] = {
     name: TableRow(
-        name, N_PROBLEMS[data], NAMED[name].epochs, *(FATES[at, data, m] for m in _METHODS)
+        name, N_PROBLEMS[data], NAMED[name].epochs, *(FATES[at, data, m] for m in (BASELINE, GUARD))
     )
     for name in _NAMES.split()
     for at, data in [setting_of(name) or ("", "")]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from guard_core import GuardConfig
+from guard_core.rules.rule import at_label
 from lab.base.columns import Bools, Ints
 from lab.base.errors import UserError
 from lab.base.stats import estimate
@@ -135,8 +136,7 @@ def draw(
 def _logits(simulation: Simulation) -> Floats:
     """(R,) logits of the correct answer."""
     p_1NA, truth_1N = simulation.probabilities(), simulation.population.truth_RN
-    right_N = np.take_along_axis(p_1NA, truth_1N[..., None], axis=-1)[0, :, 0]
-    wrong_N = np.take_along_axis(p_1NA, 1 - truth_1N[..., None], axis=-1)[0, :, 0]
+    right_N, wrong_N = (at_label(p_1NA, answer_1N)[0] for answer_1N in (truth_1N, 1 - truth_1N))
     with np.errstate(divide="ignore"):
         return np.log(right_N / wrong_N)
 
@@ -165,12 +165,9 @@ def own_steps(config: SimConfig) -> Floats:
     label_RN = np.empty(shape_RN, np.int64)
     problem_RN = np.asarray(visits["problem"], np.int64).reshape(shape_RN)
     np.put_along_axis(label_RN, problem_RN, np.asarray(visits["label"]).reshape(shape_RN), axis=1)
-    chances = (before_RNA, simulation.probabilities())
-    p_RN, after_RN = (
-        np.take_along_axis(p_RNA, np.maximum(label_RN, 0)[..., None], axis=-1)[..., 0]
-        for p_RNA in chances
-    )
-    read_RN = (label_RN >= 0) & (p_RN >= _EVEN) & (p_RN <= 1 - _EVEN)
+    after_RNA = simulation.probabilities()
+    p_RN, after_RN = (at_label(p_RNA, label_RN) for p_RNA in (before_RNA, after_RNA))
+    read_RN = (p_RN >= _EVEN) & (p_RN <= 1 - _EVEN)  # without a label p is 0
     with np.errstate(divide="ignore", invalid="ignore"):
         moved_RN = np.log(after_RN / (1 - after_RN)) - np.log(p_RN / (1 - p_RN))
         return np.where(read_RN, moved_RN / (2 * np.sqrt(p_RN * (1 - p_RN))), np.nan)

@@ -69,15 +69,12 @@ def replicate_numbers(config: SimConfig) -> list[int]:
     return [config.first_replicate + r for r in range(config.replicates)]
 
 
-Places = NDArray[np.int16]
-
-
 class Directions(NamedTuple):
     """Own logits and two shared directions, as compiled code changes them in place."""
 
     z_RNA: Floats
     """Own logits."""
-    place_RN2: Places
+    place_RN2: NDArray[np.int16]
     """Answers that the directions move, the truth and the attractor; small, since memory is what a
     visit waits for."""
     load_RN2: Floats
@@ -165,12 +162,7 @@ class Logits(Policy):
     def update(
         self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools
     ) -> Floats:
-        """Take the optimizer steps of one batch.
-
-        Args:
-            gradient_RPA: weighted gradient of every problem, 0 where it was dropped.
-            drop_RP: problems that left the batch.
-        """
+        """Take the optimizer steps of one batch, see `Update`; returns as `Policy.train`."""
 
 
 class Attractor(Logits):
@@ -247,11 +239,7 @@ def write_logits(policy: Directions, problems_RP: Ints, out_RPA: Floats) -> None
 
 @njit(cache=True, nogil=True)
 def update_plain(
-    policy: Directions,
-    problems_RP: Ints,
-    step: float,
-    gradient_RPA: Floats,
-    norm_RP: Floats,
+    policy: Directions, problems_RP: Ints, step: float, gradient_RPA: Floats, norm_RP: Floats
 ) -> None:
     """One problem per plain gradient step, what all default runs do; apart for its speed."""
     z_RNA, place_RN2, load_RN2, theta_R2, kappa_2, neg_transfer = policy
