@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,9 +61,9 @@ def spread(table: pd.DataFrame, column: str) -> pd.DataFrame:
     return pd.DataFrame({"progress": centre, "mean": mean, "sd": sd, "n": n})
 
 
-def has_data(table: pd.DataFrame, columns: Collection[str]) -> bool:
-    """Any of the columns holds a number."""
-    return bool(table.reindex(columns=list(columns)).notna().to_numpy().any())
+def has_data(table: pd.DataFrame, column: str) -> bool:
+    """The table has the column, and a number in it."""
+    return column in table and bool(table[column].notna().any())
 
 
 def curve(
@@ -73,7 +73,7 @@ def curve(
 
     Curves of one group show and hide together; there is none where the panel's column is empty.
     """
-    if not has_data(table, [panel.column]):
+    if not has_data(table, panel.column):
         return []
     values = spread(table, panel.column)
     x = 100 * floats(values, "progress")
@@ -100,19 +100,16 @@ def curve(
     return [band(x[known], low, high, colour, group), line]
 
 
-def _panel_grid(panels: Sequence[Panel]) -> go.Figure:
+def _panel_grid(panels: Sequence[Panel], panel_height: int) -> go.Figure:
+    """Empty panels in the look of all figures, the legend 28 pixels above them."""
     titles = [panel.title for panel in panels]
     figure, _ = multiples(titles, columns=1, row_gap=0.22, shared_xaxes=True)
     for row, panel in enumerate(panels, start=1):
         span = None if panel.top is None else [0, panel.top]
         figure.update_yaxes(title_text=panel.unit, range=span, rangemode="tozero", row=row, col=1)
-    return figure.update_xaxes(title_text=PROGRESS_TITLE, row=len(panels), col=1)
-
-
-def _finished(figure: go.Figure, height: int, gap: float, above: int) -> go.Figure:
-    """The look, with the legend a gap (pixels) above the panels, which are `above` less high."""
-    legend = {"y": 1 + gap / (height - above)}
-    return styled(figure, height, legend=legend, hovermode="closest")
+    figure.update_xaxes(title_text=PROGRESS_TITLE, row=len(panels), col=1)
+    height = panel_height * len(panels)
+    return styled(figure, height + 110, legend={"y": 1 + 28 / height}, hovermode="closest")
 
 
 def arm_curves(
@@ -127,17 +124,18 @@ def arm_curves(
         table: `lab.measures.dynamics` tables with the column `arm`, as of all figures here.
         panel_height: pixels.
     """
-    figure = _panel_grid(panels)
+    figure = _panel_grid(panels, panel_height)
     for arm in arm_order(table["arm"]):
         style, own = arm_style(arm), where(table, arm=arm)
         named = False
         for row, panel in enumerate(panels, start=1):
-            for trace in curve(own, panel, style.colour, safe(arm), style.dash):
+            traces = curve(own, panel, style.colour, safe(arm), style.dash)
+            for trace in traces:
                 trace.name = safe(arm_title(arm, titles))
                 figure.add_trace(trace, row, 1)
-            if not named and has_data(own, [panel.column]):
+            if traces and not named:
                 figure.data[-1].showlegend = named = True
-    return _finished(figure, panel_height * len(panels) + 110, 28, 110)
+    return figure
 
 
 PROGRESS_PANELS = (
@@ -187,7 +185,7 @@ def training_window(
     named: set[str] = set()
     for arm, place in zip(arms, places, strict=True):
         figure.add_trace(_shade(where(shares, arm=arm), arm == arms[0]), **place)
-        _add_curves(figure, place, where(dynamics, arm=arm), named)
+        _add_curves(figure, place, where(dynamics, arm=arm), CURVES, named)
     return _percent_panels(figure, places, 260 * len(arms) + 120)
 
 
@@ -195,12 +193,13 @@ def _add_curves(
     figure: go.Figure,
     place: Place,
     own: pd.DataFrame,
+    curves: Sequence[tuple[Panel, str, str]],
     named: set[str],
     of: str = "",
     dash: str = "",
 ) -> None:
     """Add the curves of one arm; the legend names each kind of curve once."""
-    for panel, colour, usual in CURVES:
+    for panel, colour, usual in curves:
         group = panel.column + of
         for trace in (traces := curve(own, panel, colour, group, dash or usual)):
             figure.add_trace(trace, **place)
@@ -215,7 +214,7 @@ def _percent_panels(figure: go.Figure, places: Sequence[Place], height: int) -> 
     figure.update_xaxes(range=[0, 100])
     figure.update_xaxes(title_text=PROGRESS_TITLE, row=places[-1]["row"])
     figure.update_layout(legend_traceorder="normal")
-    return _finished(figure, height, 34, 90)
+    return styled(figure, height, legend={"y": 1 + 34 / (height - 90)}, hovermode="closest")
 
 
 def _shade(shares: pd.DataFrame, in_legend: bool) -> go.Scatter:
@@ -250,7 +249,7 @@ def overlay(
     named: set[str] = set()
     for arm, place in zip(arms, places, strict=True):
         for name, dash, table in (("real", "solid", real), ("simulated", "dot", simulated)):
-            _add_curves(figure, place, where(table, arm=arm), named, f", {name}", dash)
+            _add_curves(figure, place, where(table, arm=arm), CURVES, named, f", {name}", dash)
     return _percent_panels(figure, places, 240 * places[-1]["row"] + 130)
 
 
@@ -266,11 +265,8 @@ TOUCHED = (
 def guard_action(table: pd.DataFrame) -> go.Figure:
     """Mean weight, visits that a rule touched, and mean beta over training, of one guarded arm."""
     panels = (WEIGHT, Panel("", "Visits with …", "% of visits"), BETA)
-    figure = _panel_grid(panels)
+    figure = _panel_grid(panels, 170)
     figure.add_traces(curve(table, WEIGHT, BLUE, WEIGHT.column), 1, 1)
     figure.add_traces(curve(table, BETA, PURPLE, BETA.column), 3, 1)
-    for panel, colour, dash in TOUCHED:
-        traces = curve(table, panel, colour, panel.column, dash)
-        traces[-1].update(name=panel.title, showlegend=True)
-        figure.add_traces(traces, 2, 1)
-    return _finished(figure, 170 * len(panels) + 110, 28, 110)
+    _add_curves(figure, {"row": 2, "col": 1}, table, TOUCHED, set())
+    return figure

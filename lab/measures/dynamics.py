@@ -120,8 +120,6 @@ def _per_visit(visits: pd.DataFrame) -> dict[str, Floats]:
 
 DROP = 0.02
 """Fall of pass@1 below its running maximum that counts as a drop."""
-WINDOW = ("fr_peak", "peak", "collapse", "drop", "lead")
-"""Columns of `run_windows`."""
 
 
 def run_windows(dynamics: pd.DataFrame) -> pd.DataFrame:
@@ -135,12 +133,12 @@ def run_windows(dynamics: pd.DataFrame) -> pd.DataFrame:
     """
     require(dynamics, ("replicate", "epoch", "flip_rate", "pass_at_1"), "extinction window")
     ordered = dynamics.take(np.argsort(ints(dynamics, "epoch"), kind="stable"))
-    found = {replicate: _window(run) for replicate, run in ordered.groupby("replicate")}
-    index = pd.Index(list(found), name="replicate")
-    return pd.DataFrame(list(found.values()), index, list(WINDOW))
+    found = [(replicate, *_window(run)) for replicate, run in ordered.groupby("replicate")]
+    columns = ["replicate", "fr_peak", "peak", "collapse", "drop", "lead"]
+    return pd.DataFrame(found, columns=columns).set_index("replicate")
 
 
-def _window(run: pd.DataFrame) -> dict[str, float]:
+def _window(run: pd.DataFrame) -> tuple[float, ...]:
     epochs, rates, scores = ints(run, "epoch"), floats(run, "flip_rate"), floats(run, "pass_at_1")
     measured = np.isfinite(scores)
     scores = scores[measured]
@@ -148,12 +146,11 @@ def _window(run: pd.DataFrame) -> dict[str, float]:
     drop = _first_for_good(low, epochs[measured])
     known = np.isfinite(rates)
     rates, epochs = rates[known], epochs[known]
-    window = dict.fromkeys(WINDOW, np.nan) | {"fr_peak": rates.max(initial=0.0), "drop": drop}
-    if window["fr_peak"] > 0:
-        peak = int(rates.argmax())
-        collapse = _first_for_good((rates < rates[peak] / 2)[peak:], epochs[peak:])
-        window |= {"peak": float(epochs[peak]), "collapse": collapse, "lead": drop - collapse}
-    return window
+    if not rates.max(initial=0.0) > 0:
+        return 0.0, np.nan, np.nan, drop, np.nan
+    peak = int(rates.argmax())
+    collapse = _first_for_good((rates < rates[peak] / 2)[peak:], epochs[peak:])
+    return rates[peak], float(epochs[peak]), collapse, drop, drop - collapse
 
 
 def _first_for_good(holds: Bools, epochs: Ints) -> float:

@@ -46,11 +46,6 @@ class Histories(NamedTuple):
     """(histories,) visits of each history."""
 
     @property
-    def last(self) -> NDArray[np.intp]:
-        """(histories,) last place of each history."""
-        return self.start + self.length - 1
-
-    @property
     def number(self) -> NDArray[np.intp]:
         """(rows,) number of the history at each place, from 0."""
         return np.repeat(np.arange(len(self.start)), self.length)
@@ -100,7 +95,8 @@ def fates(visits: pd.DataFrame, *, partial: bool = False) -> pd.DataFrame:
         )
     accuracy = accuracy[found.order]
     ila = accuracy[found.start[:, None] + np.arange(FIRST)].mean(axis=1)
-    fla = accuracy[found.last[:, None] - np.arange(LAST)].mean(axis=1)
+    end = found.start + found.length
+    fla = accuracy[end[:, None] - 1 - np.arange(LAST)].mean(axis=1)
     codes: Any = classify(ila, fla)
     fate = pd.Categorical.from_codes(codes, pd.Index(FATES), ordered=True)
     keys = {name: visits[name].to_numpy()[first_rows] for name in ("replicate", "problem")}
@@ -135,7 +131,7 @@ def fate_shares(fates: pd.DataFrame) -> pd.DataFrame:
         Degraded) and `L/D` (Learned by Degraded; NaN where nothing degraded).
     """
     replicates, place = np.unique(ints(fates, "replicate"), return_inverse=True)
-    cell = place * len(FATES) + fate_codes(fates)
+    cell = place * len(FATES) + pd.Categorical(fates["fate"], categories=list(FATES)).codes
     counts = np.bincount(cell, minlength=len(replicates) * len(FATES)).reshape(-1, len(FATES))
     shares = 100.0 * counts / counts.sum(axis=1, keepdims=True)
     table = pd.DataFrame(shares, pd.Index(replicates, name="replicate"), list(FATES))
@@ -144,17 +140,6 @@ def fate_shares(fates: pd.DataFrame) -> pd.DataFrame:
     # 0 / 0 and x / 0 alike are undefined: a ratio of nothing is never infinite.
     table["L/D"] = floats(table, "Learned") / np.where(degraded > 0, degraded, np.nan)
     return table
-
-
-def fate_codes(fates: pd.DataFrame) -> Ints:
-    """Return the place in `FATES` of each row's fate."""
-    return pd.Categorical(fates["fate"], categories=list(FATES)).codes.astype(np.int64)
-
-
-def fewest_visits(visits: pd.DataFrame) -> int:
-    """The fewest training visits of a problem; 0 where none was visited."""
-    lengths = histories(visits).length
-    return int(lengths.min()) if len(lengths) else 0
 
 
 def of_fate(visits: pd.DataFrame, fates: pd.DataFrame, wanted: Collection[str]) -> Bools:

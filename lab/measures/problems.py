@@ -80,7 +80,7 @@ def vote_areas(
 
 
 def areas(
-    life: pd.DataFrame, votes: pd.DataFrame, names: Mapping[int, str], top: int = TOP
+    life: pd.DataFrame, votes: pd.DataFrame, names: Mapping[int, str], top: int
 ) -> Iterator[tuple[str, Kind, Floats]]:
     """Name, kind and (visits,) share of each area of a problem's life, see `vote_areas`."""
     return _coarse(life) if votes.empty else _by_answer(life, votes, names, top)

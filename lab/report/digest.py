@@ -6,7 +6,7 @@ import itertools
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,13 +32,11 @@ from lab.compare.tables import (
     with_vote,
 )
 from lab.measures import METRICS
-from lab.measures.dynamics import dynamics, run_windows
-from lab.measures.fate import MIN_VISITS, fewest_visits
+from lab.measures.dynamics import dynamics
+from lab.measures.fate import MIN_VISITS, histories
 
 REFERENCES = (BASELINE, MATCHED, VOTE)
 """Arms that the others are compared with."""
-NEED_FATES = "fates, TotalDeg, L/D, lost problems and the scissor"
-"""Figures that are made from fates."""
 MOST_UNREAD = 50.0
 """Percent of responses without a readable answer above which a report warns."""
 
@@ -151,56 +149,50 @@ def _too_short(comparison: Comparison, titles: dict[str, str]) -> Iterator[str]:
         replicate = ints(trace.visits, "replicate")
         short = np.setdiff1d(replicate[known], ints(comparison.fates(arm), "replicate"))
         if len(short):
-            fewest = fewest_visits(select(trace.visits, known & np.isin(replicate, short)))
+            found = histories(select(trace.visits, known & np.isin(replicate, short)))
+            fewest = min(found.length, default=0)
             seeds = dict.fromkeys(str(comparison.pairs[place][0]) for place in short)
             alike = ", ".join(seeds), counted(fewest, "visit")
             lacking.setdefault(alike, []).append(titles[arm])
     for (seeds, visits), names in lacking.items():
         yield (
-            f"{', '.join(names)}, seed {seeds}: a problem has {visits} so far; {NEED_FATES} need "
-            f"{MIN_VISITS}"
+            f"{', '.join(names)}, seed {seeds}: a problem has {visits} so far; fates, TotalDeg, "
+            f"L/D, lost problems and the scissor need {MIN_VISITS}"
         )
 
 
 def _dynamics(comparison: Comparison) -> pd.DataFrame:
-    parts = [
-        dynamics(trace.visits, trace.evals, comparison.fates(arm)).assign(arm=arm)
+    tables = {
+        arm: dynamics(trace.visits, trace.evals, comparison.fates(arm))
         for arm, trace in comparison.traces.items()
-    ]
-    whole = pd.concat(parts, ignore_index=True)
+    }
+    whole = by_arm(tables)
     # A run that stopped early must not look as if it had gone all the way.
     longest = max(int(ints(whole, "epoch").max()), 1)
     # Plain objects compare several times faster than pandas' strings.
     return whole.assign(progress=whole["epoch"] / longest, arm=whole["arm"].astype(object))
 
 
-NO_TRUTH = "Not measured: the true answers of these problems are not known."
-TOO_SHORT = (
-    f"Not measured yet: needs at least {MIN_VISITS} visits of every problem, see the notes on the "
-    "runs."
-)
+def by_arm(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The tables of some arms below each other, with the arm in the first column."""
+    parts = [pd.DataFrame({"arm": arm, **table}) for arm, table in tables.items()]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({"arm": []})
 
 
 def no_fates(world: ReportedComparison) -> str | None:
     """Reason why no replicate of a comparison has fates; None where one has."""
     if np.isfinite(floats(world.metrics, "TotalDeg")).any():
         return None
-    known = np.isfinite(floats(world.dynamics, "label_accuracy")).any()
-    return TOO_SHORT if known else NO_TRUTH
+    if np.isfinite(floats(world.dynamics, "label_accuracy")).any():
+        needed = f"needs at least {MIN_VISITS} visits of every problem"
+        return f"Not measured yet: {needed}, see the notes on the runs."
+    return "Not measured: the true answers of these problems are not known."
 
 
 def with_fates(world: ReportedComparison, table: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    """A table of each arm that has fates, with the column `arm`."""
+    """`by_arm`, a table of each arm that has fates."""
     known = world.metrics["TotalDeg"].dropna().index.unique("arm")
-    parts = [table(arm).assign(arm=arm) for arm in world.comparison.arms if arm in known]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({"arm": []})
-
-
-def windows(world: ReportedComparison) -> pd.DataFrame:
-    """`lab.measures.dynamics.run_windows` of all arms with the column `replicate`."""
-    names = world.comparison.arms
-    parts = [run_windows(world.of_arm(arm)).reset_index().assign(arm=arm) for arm in names]
-    return pd.concat(parts, ignore_index=True)
+    return by_arm({arm: table(arm) for arm in world.comparison.arms if arm in known})
 
 
 _BASES = {"against": BASELINE, "over_vote": VOTE}
@@ -254,14 +246,12 @@ def overview_table(world: ReportedComparison) -> TextTable:
 def missing(world: ReportedComparison) -> tuple[str, str] | None:
     """What was not measured for want of arms, and the command that adds it; None if nothing."""
     found = world.comparison.arms
-    lacking = [finding for finding in world.findings if not any(p.value.n for p in finding.parts)]
+    lacking = [f for f in world.findings if f.note and not any(p.value.n for p in f.parts)]
     needed = [arm for arm in DEMO_ARMS if arm not in found]
     words = _words(world)
     if not lacking or not needed or not {BASELINE, GUARD} & set(found) or words[1:2] == ["agree"]:
         return None
-    what = "; ".join(f"{f.title[:1].lower()}{f.title[1:]} ({f.note})" for f in lacking if f.note)
-    if not what:
-        return None
+    what = "; ".join(f"{f.title[:1].lower()}{f.title[1:]} ({f.note})" for f in lacking)
     others = [arm for arm in found if arm not in DEMO_ARMS and "(" not in arm]
     # The comparison's own command with more arms; one of the simulator needs a new folder.
     simulated = world.comparison.world == "sim"

@@ -12,13 +12,14 @@ from lab.base.columns import select, write_csv
 from lab.base.files import whole_folder
 from lab.compare.tables import flat
 from lab.measures import BY_NAME
+from lab.measures.dynamics import run_windows
 from lab.report.digest import (
     ReportedComparison,
+    by_arm,
     file_names,
     no_fates,
     overview,
     slugs,
-    windows,
     with_fates,
 )
 from lab.report.html import Drawing
@@ -76,11 +77,8 @@ def tables(world: ReportedComparison) -> Iterator[tuple[str, pd.DataFrame]]:
     yield "summary", known.assign(unit=[BY_NAME[name].unit for name in known["metric"]])
     for reference, pairs in world.pairs.items():
         yield f"paired-{reference}", pairs.assign(against=reference)
-    yield "dynamics", _arm_first(world.dynamics)
-    yield "windows", _arm_first(windows(world))
+    yield "dynamics", world.dynamics
+    arms = world.comparison.arms
+    yield "windows", by_arm({arm: run_windows(world.of_arm(arm)).reset_index() for arm in arms})
     if no_fates(world) is None:
-        yield "fates", _arm_first(with_fates(world, world.comparison.fates))
-
-
-def _arm_first(table: pd.DataFrame) -> pd.DataFrame:
-    return table.reindex(columns=["arm", *(name for name in table.columns if name != "arm")])
+        yield "fates", with_fates(world, world.comparison.fates)

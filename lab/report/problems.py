@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from lab.base.stats import mean_sd
 from lab.compare.collection import Comparison
 from lab.figures.problems import AREA_KINDS, Line, life_figure, life_lines
 from lab.figures.style import FATE_COLOURS
-from lab.measures.fate import FATES, FIRST, LAST, fate_codes, histories
+from lab.measures.fate import FATES, FIRST, LAST, histories
 from lab.measures.problems import areas
 from lab.report.digest import ReportedComparison, slugs
 from lab.report.html import Html, deflated, figure_json, join, packed, plain, stored, table, tag
@@ -97,10 +98,9 @@ def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET)
 
 def _world(world: ReportedComparison, slug: str, place: int, lives: Mapping[Key, str]) -> Html:
     name, arms, pairs = f"problem-table-{place}", world.comparison.arms, world.comparison.pairs
-    opened = [sorted(r for arm, r in lives if arm == k) for k in range(len(arms))]
+    opened = sorted({replicate for _, replicate in lives})
     # Every arm has its own numbers wherever one arm's lives can be opened.
-    alone = sorted({r for own in opened for r in own}) if len(pairs) > 1 else []
-    columns = problem_columns(world, alone)
+    columns = problem_columns(world, opened if len(pairs) > 1 else [])
     fates = np.stack([columns[f"{k}.fate"] for k in range(len(arms))])
     there = {True: fates.any(), False: not fates.all(), None: True}
     shown = [number for number in _NUMBERS if there[number.with_fates]]
@@ -112,10 +112,10 @@ def _world(world: ReportedComparison, slug: str, place: int, lives: Mapping[Key,
         "slug": slug,
         "title": world.name,
         "caption": f"All problems, {world.name}; ILA, FLA and MR in percent",
-        "arms": [world.titles[arm] for arm in arms],
+        "arms": list(world.titles.values()),
         "ids": problem_ids(world),
         "replicates": numbered,
-        "lives": opened,
+        "lives": [sorted(r for arm, r in lives if arm == k) for k in range(len(arms))],
         "redrawn": redrawn(world),
         "fates": [{"name": name, "colour": FATE_COLOURS[name]} for name in WORST_FIRST],
         "kinds": [
@@ -128,7 +128,7 @@ def _world(world: ReportedComparison, slug: str, place: int, lives: Mapping[Key,
         [
             tag("h3", world.name),
             tag("p", REDRAWN, class_="note") if redrawn(world) else None,
-            tag("p", _which(world, opened), class_="how"),
+            tag("p", _which(len(pairs), opened), class_="how"),
             tag("div", id=name, class_="problems", data_table=f"{name}-about"),
             _on_paper(world, columns, shown[0]),
             packed(json.dumps(about, separators=(",", ":")), f"{name}-about"),
@@ -159,12 +159,11 @@ def _on_paper(
     return tag("div", tag("p", how, class_="small-how"), table(head, rows), class_="on-paper")
 
 
-def _which(world: ReportedComparison, opened: list[list[int]]) -> str:
-    n, there = len(world.comparison.pairs), sorted({r for own in opened for r in own})
-    if len(there) == n:
+def _which(n: int, opened: list[int]) -> str:
+    if len(opened) == n:
         return f"The lives of all {n} replicates can be opened." if n > 1 else ""
     return (
-        f"Of {n} replicates the lives of number {_span(there)} can be opened, under every arm, to "
+        f"Of {n} replicates the lives of number {_span(opened)} can be opened, under every arm, to "
         "keep the page small; lab.measures.problems reads the others from the run folder."
     )
 
@@ -196,8 +195,8 @@ def problem_columns(
     for place, arm in enumerate(arms):
         rows = _rows(traces[arm].visits)
         found = world.comparison.fates(arm)
-        rank = np.array([WORST_FIRST.index(name) for name in FATES])
-        fates = None if found.empty else found.assign(code=rank[fate_codes(found)])
+        codes = pd.Categorical(found["fate"], categories=list(WORST_FIRST)).codes
+        fates = None if found.empty else found.assign(code=codes)
         own = _summary(rows, fates, problem)
         for r in replicates:
             one = None if fates is None else where(fates, replicate=r)
@@ -265,8 +264,9 @@ def packed_lives(
     going = set(range(len(worlds)))
     for replicate in range(max((len(w.comparison.pairs) for w in worlds), default=0)):
         for place in sorted(going):
-            left = budget - sum(len(text) for own in chosen for text in own.values())
-            found = _lives(worlds[place].comparison, replicate, left if replicate else None)
+            used = sum(len(text) for own in chosen for text in own.values())
+            left = budget - used if replicate else math.inf
+            found = _lives(worlds[place].comparison, replicate, left)
             if found is None:
                 going.discard(place)
             else:
@@ -274,13 +274,13 @@ def packed_lives(
     return chosen
 
 
-def _lives(comparison: Comparison, replicate: int, left: int | None) -> dict[Key, str] | None:
+def _lives(comparison: Comparison, replicate: int, left: float) -> dict[Key, str] | None:
     """The lives of a replicate under all arms that have it, None if they do not fit."""
     found: dict[Key, str] = {}
     for place, arm in enumerate(comparison.arms):
         if lives := replicate_lives(comparison.traces[arm], replicate):
             found[place, replicate] = deflated(json.dumps(lives, separators=(",", ":")))
-        if left is not None and sum(map(len, found.values())) > left:
+        if sum(map(len, found.values())) > left:
             return None
     return found
 

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from lab.base.arms import BASELINE, GUARD, title
-from lab.base.columns import floats, group_mean, ints, select, where
+from lab.base.columns import floats, group_mean, ints, select
 from lab.base.errors import UserError
-from lab.base.stats import estimate, mean_sd
+from lab.base.stats import estimate
 from lab.figures.outcomes import fate_bars, overhead_bars, paired_differences
 from lab.figures.problems import auroc_curves, scissor_panels
 from lab.figures.style import BANDS
@@ -25,7 +25,13 @@ from lab.figures.training import (
     training_window,
 )
 from lab.measures import BY_NAME, WINDOW
-from lab.measures.dynamics import WARM_UP, step_seconds, window_share, window_width
+from lab.measures.dynamics import (
+    WARM_UP,
+    run_windows,
+    step_seconds,
+    window_share,
+    window_width,
+)
 from lab.measures.fate import of_fate
 from lab.measures.problems import (
     NEEDED,
@@ -36,10 +42,11 @@ from lab.measures.problems import (
 )
 from lab.report.digest import (
     ReportedComparison,
+    by_arm,
+    estimate_text,
     file_names,
     no_fates,
     slugs,
-    windows,
     with_fates,
 )
 from lab.report.html import (
@@ -98,7 +105,6 @@ def render(section: Section, worlds: Sequence[ReportedComparison]) -> Html:
     return join([how, tag("div", *columns, class_="worlds")])
 
 
-NO_PAIR = "Nothing to pair: no two arms share a seed, or their scores were not measured."
 PAIR_METRICS = ("pass_final", "TotalDeg")
 
 
@@ -110,7 +116,8 @@ def _paired(world: ReportedComparison) -> Iterator[Piece]:
         measured = set(pairs["metric"][pairs["n"] > 0])
         shown = [BY_NAME[name] for name in PAIR_METRICS if name in measured]
         if not shown:
-            yield Absent(NO_PAIR, heading, reference)
+            why = "Nothing to pair: no two arms share a seed, or their scores were not measured."
+            yield Absent(why, heading, reference)
             continue
         figure = paired_differences(pairs, shown, world.titles)
         alt = f"Paired differences {heading.lower()} with intervals"
@@ -124,14 +131,12 @@ def first(world: ReportedComparison) -> Drawing:
 
 
 def _window(world: ReportedComparison) -> Iterator[Piece]:
-    ends = windows(world)
-    arms = world.comparison.arms
-    own = {arm: where(ends, arm=arm).set_index("replicate") for arm in arms}
-    shares = [window_share(world.of_arm(arm), own[arm]).assign(arm=arm) for arm in arms]
-    figure = training_window(world.dynamics, pd.concat(shares, ignore_index=True), world.titles)
-    rows = [[m.label, *(_happened(own[arm], m.name) for arm in arms)] for m in WINDOW]
+    windows = {arm: run_windows(world.of_arm(arm)) for arm in world.comparison.arms}
+    shares = by_arm({arm: window_share(world.of_arm(arm), own) for arm, own in windows.items()})
+    figure = training_window(world.dynamics, shares, world.titles)
+    rows = [[m.label, *(_happened(own, m.name) for own in windows.values())] for m in WINDOW]
     how = "Mean ± standard deviation over the runs in which it happened."
-    below = small_table(how, ("", *(world.titles[arm] for arm in arms)), rows)
+    below = small_table(how, ("", *world.titles.values()), rows)
     alt = "FR, MR and pass@1 per arm with the extinction window shaded"
     yield Drawing(figure, alt, below=below)
 
@@ -141,11 +146,11 @@ def _happened(runs: pd.DataFrame, name: str) -> str:
     if value.n == 0:
         return "never"
     some = "" if value.n == len(runs) else f" ({value.n} of {len(runs)})"
-    return f"{mean_sd(value.mean, value.sd)}{some}"
+    return estimate_text(value) + some
 
 
 def _lost(world: ReportedComparison) -> Iterator[Piece]:
-    if not has_data(world.dynamics, ["correct_vote_rate_lost"]):
+    if not has_data(world.dynamics, "correct_vote_rate_lost"):
         yield Absent("No problem was lost.")
         return
     figure = lost_votes(world.dynamics, world.titles)
@@ -168,7 +173,7 @@ def _scissor(world: ReportedComparison) -> Iterator[Piece]:
         return visits.reindex(columns=[*NEEDED, "correct_competitive"]).take(own), fates
 
     thirds = with_fates(world, lambda arm: scissor(*degraded(arm)))
-    if not has_data(thirds, ["wins"]):
+    if not has_data(thirds, "wins"):
         yield Absent("No problem was degraded.")
         return
     widths = with_fates(world, lambda arm: window_width(*degraded(arm)))
@@ -197,7 +202,7 @@ def _prediction(world: ReportedComparison, arm: str) -> Piece:
 def _guard(world: ReportedComparison) -> Iterator[Piece]:
     if not world.guarded:
         yield Absent("No arm of this comparison has a guard.")
-    elif not has_data(world.dynamics, ["weight"]):
+    elif not has_data(world.dynamics, "weight"):
         yield Absent("No visit of training so far.")
     else:
         for arm in world.guarded:
@@ -215,8 +220,8 @@ def _guard(world: ReportedComparison) -> Iterator[Piece]:
 def _mean(own: pd.DataFrame, column: str, factor: float) -> str:
     """Mean over the replicates' means, and their spread; nothing where it was not measured."""
     _, place = np.unique(ints(own, "replicate"), return_inverse=True)
-    value = estimate(group_mean(factor * floats(own, column), place, 1 + int(place.max())))
-    return mean_sd(value.mean, value.sd) if value.n else ""
+    means = group_mean(factor * floats(own, column), place, 1 + int(place.max()))
+    return estimate_text(estimate(means))
 
 
 _USE = (
@@ -243,7 +248,7 @@ def _overhead(world: ReportedComparison) -> Iterator[Piece]:
 
 
 def _use(world: ReportedComparison) -> Html | None:
-    steps = [world.comparison.traces[arm].steps for arm in world.comparison.arms]
+    steps = [trace.steps for trace in world.comparison.traces.values()]
     warm = [select(table, ints(table, "step") > WARM_UP) for table in steps]
     found: list[list[str]] = []
     for column, name, factor in _USE:
@@ -254,7 +259,7 @@ def _use(world: ReportedComparison) -> Html | None:
     if not found:
         return None
     how = "Mean ± standard deviation over the replicates, the first step left out."
-    return small_table(how, ("", *(world.titles[arm] for arm in world.comparison.arms)), found)
+    return small_table(how, ("", *world.titles.values()), found)
 
 
 _OUTCOME, _TRAINING = "What came of it", "What happened on the way"
