@@ -36,11 +36,6 @@ Child = str | int | float | None
 """Content of an element; anything but `Html` is escaped."""
 
 
-def text(value: object) -> Html:
-    """A value as markup: `Html` as it is, everything else escaped."""
-    return value if isinstance(value, Html) else Html(html.escape(str(value)))
-
-
 def tag(name: str, *children: Child, **attributes: str | bool | None) -> Html:
     """An element; its name is never taken from data, and children that are None are left out.
 
@@ -62,7 +57,8 @@ def _attribute(key: str, value: str | bool | None) -> str:
 
 def join(children: Iterable[Child]) -> Html:
     """Several pieces, one after the other."""
-    return Html("".join(text(child) for child in children if child is not None))
+    there = (child for child in children if child is not None)
+    return Html("".join(c if isinstance(c, Html) else html.escape(str(c)) for c in there))
 
 
 def table(
@@ -88,10 +84,10 @@ def definitions(pairs: Iterable[tuple[Child, Child]]) -> Html:
     return tag("dl", *(join((tag("dt", name), tag("dd", value))) for name, value in pairs))
 
 
-def paragraphs(lines: Iterable[str], class_: str) -> Html | None:
-    """A block of paragraphs; None without any."""
+def warned(lines: Iterable[str]) -> Html | None:
+    """A block of warnings; None without any."""
     found = [tag("p", line) for line in lines]
-    return tag("div", *found, class_=class_) if found else None
+    return tag("div", *found, class_="warn") if found else None
 
 
 def plot(figure: go.Figure, name: str, alt: str, caption: str = "") -> Html:

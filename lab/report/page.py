@@ -34,10 +34,10 @@ from lab.report.html import (
     document,
     join,
     library,
-    paragraphs,
     shown,
     table,
     tag,
+    warned,
 )
 from lab.report.predictions import agreements
 from lab.report.problems import problem_sections
@@ -201,18 +201,13 @@ def _arms(worlds: Sequence[ReportedComparison]) -> Html:
 
 _MOST_ITEMS, _LONGEST = 50, 2000
 """Items of a list, and letters of a text, that are shown."""
-UNFINISHED = {
-    "running": "still running or killed",
-    "interrupted": "interrupted",
-    "failed": "failed",
-}
 
 
 def provenance(world: ReportedComparison) -> Html:
     """The runs of one comparison, what their settings share and where they differ."""
     runs = world.comparison.manifests
     shared, differing = _split(world.comparison.runs)
-    settings = definitions((key, tag("code", _shown(value))) for key, value in shared.items())
+    settings = definitions((key, tag("code", text)) for key, text in shared.items())
     notes = ["Notes on these runs:", *world.notes] if world.notes else []
     notices = _distinct(_shown(line) for run in runs for line in run.extra.get("notices") or ())
     software: dict[str, dict[str, None]] = {}
@@ -223,9 +218,9 @@ def provenance(world: ReportedComparison) -> Html:
     return tag(
         "div",
         tag("h3", world.name),
-        paragraphs(notes, "warn"),
+        warned(notes),
         _run_table(world),
-        paragraphs(notices, "warn"),
+        warned(notices),
         tag("h4", "Commands to repeat"),
         *(tag("pre", command) for command in _distinct(run.command for run in runs)),
         _difference_table(world, differing),
@@ -249,9 +244,10 @@ def _run_table(world: ReportedComparison) -> Html:
 
 
 def _facts(runs: Sequence[Manifest]) -> list[Html | str]:
-    finished = sum(run.status not in UNFINISHED for run in runs)
+    others = [run for run in runs if run.status != "finished"]
+    finished = len(runs) - len(others)
     states = [tag("div", f"{finished} finished")] if finished else []
-    states += [tag("div", _state(run), class_="flag") for run in runs if run.status in UNFINISHED]
+    states += [tag("div", _state(run), class_="flag") for run in others]
     minutes = [run.minutes for run in runs]
     return [
         join(states),
@@ -264,7 +260,8 @@ def _facts(runs: Sequence[Manifest]) -> list[Html | str]:
 
 def _state(run: Manifest) -> str:
     reason = f" ({_shown(run.error)})" if run.error else ""
-    return f"seed {_seeds([run])} {UNFINISHED[run.status]} at {run.progress:.0%}{reason}"
+    state = "still running or killed" if run.status == "running" else run.status
+    return f"seed {_seeds([run])} {state} at {run.progress:.0%}{reason}"
 
 
 def _seeds(runs: Sequence[Manifest]) -> str:
@@ -272,39 +269,37 @@ def _seeds(runs: Sequence[Manifest]) -> str:
 
 
 def _difference_table(
-    world: ReportedComparison, differing: Mapping[str, Mapping[str, str]]
+    world: ReportedComparison, differing: Mapping[str, Sequence[str]]
 ) -> Html | None:
     if not differing:
         return None
-    arms = world.comparison.arms
-    head = ("setting", *(world.titles[arm] for arm in arms))
-    rows = [(tag("code", key), *(found[arm] for arm in arms)) for key, found in differing.items()]
+    head = ("setting", *world.titles.values())
+    rows = [(tag("code", key), *texts) for key, texts in differing.items()]
     return join([tag("h4", "Settings that differ between the arms"), table(head, rows)])
 
 
 def _split(
     runs: Mapping[str, Sequence[Manifest]],
-) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
-    """Settings that all runs share, and for each other one its values per arm as text."""
+) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Settings that all runs share, and for each other one its values per arm, all as text."""
     # The settings first, and a setting before a fact of its name.
-    flat = {
-        arm: [flattened({**run.config, **run.extra, **run.config}) for run in own]
-        for arm, own in runs.items()
-    }
-    keys = dict.fromkeys(key for own in flat.values() for values in own for key in values)
-    shared: dict[str, Any] = {}
-    differing: dict[str, dict[str, str]] = {}
+    flat = [
+        [flattened({**run.config, **run.extra, **run.config}) for run in own]
+        for own in runs.values()
+    ]
+    keys = dict.fromkeys(key for own in flat for values in own for key in values)
+    keys.pop("seed", None)  # differs by design and is shown with every run
+    shared: dict[str, str] = {}
+    differing: dict[str, list[str]] = {}
     for key in keys:
-        if key == "seed":  # differs by design and is shown with every run
-            continue
-        texts = {
-            arm: _distinct(_shown(values[key]) if key in values else "not set" for values in own)
-            for arm, own in flat.items()
-        }
-        if len({text for found in texts.values() for text in found}) == 1:
-            shared[key] = next(own[0][key] for own in flat.values())
+        texts = [
+            _distinct(_shown(values[key]) if key in values else "not set" for values in own)
+            for own in flat
+        ]
+        if len(found := {text for own in texts for text in own}) == 1:
+            shared[key] = found.pop()
         else:
-            differing[key] = {arm: ", ".join(found) for arm, found in texts.items()}
+            differing[key] = [", ".join(own) for own in texts]
     return shared, differing
 
 
@@ -334,7 +329,6 @@ def page(
 ) -> str:
     """The report as HTML."""
     parts = list(_parts(worlds, skipped, sweeps))
-    warnings = [f"{world.name}: {note}" for world in worlds for note in world.notes]
     made = f"Made {now()} by guard-report from the run folders; nothing on this page is fetched."
     body = tag(
         "body",
@@ -342,7 +336,7 @@ def page(
             "header",
             tag("a", "Skip to the figures", href="#main", class_="skip"),
             tag("h1", "TTRL-Guard Lab: report"),
-            paragraphs(warnings, "warn"),
+            warned(f"{world.name}: {note}" for world in worlds for note in world.notes),
         ),
         first_screen(worlds) if worlds else None,
         _contents(parts),
@@ -360,6 +354,10 @@ def page(
     return document(title, GENERATOR, body, asset("problems.css"))
 
 
+_SHORT, _DATA = "In short", "The data"
+"""Groups of the contents besides those of `SECTIONS`."""
+
+
 def _parts(
     worlds: Sequence[ReportedComparison],
     skipped: Sequence[Skipped],
@@ -367,26 +365,22 @@ def _parts(
 ) -> Iterator[tuple[str, str, str, Html]]:
     """Anchor, group, heading and content of each section."""
     if sweeps:
-        yield "sweeps", "In short", "Sweeps of settings", sweep_section(sweeps)
+        yield "sweeps", _SHORT, "Sweeps of settings", sweep_section(sweeps)
     if predicted := agreements(worlds):
-        yield "agreement", "In short", "Real runs and their simulation", predicted
+        yield "agreement", _SHORT, "Real runs and their simulation", predicted
     for section in SECTIONS if worlds else ():
         yield section.name, section.group, section.heading, render(section, worlds)
-    how = tag("p", f"{TABLE} {NOISE}", class_="how")
-    data: dict[str, tuple[str, Html]] = {}
     if worlds:
-        data = {
-            "table": ("All arms in one table", join([how, *map(_arm_table, worlds)])),
-            "problems": ("Every problem and its life", problem_sections(worlds)),
-            "arms": ("What the arms and the worlds are", _arms(worlds)),
-            "runs": ("The runs and their settings", join(map(provenance, worlds))),
-        }
+        how = tag("p", f"{TABLE} {NOISE}", class_="how")
+        arms = join([how, *map(_arm_table, worlds)])
+        yield "table", _DATA, "All arms in one table", arms
+        yield "problems", _DATA, "Every problem and its life", problem_sections(worlds)
+        yield "arms", _DATA, "What the arms and the worlds are", _arms(worlds)
+        yield "runs", _DATA, "The runs and their settings", join(map(provenance, worlds))
     if skipped:
         rows = [(str(item.folder), item.reason) for item in skipped]
         left_out = table(("folder", "why it was left out"), rows, class_="words")
-        data["left-out"] = ("Folders that were left out", left_out)
-    for name, (heading, inside) in data.items():
-        yield name, "The data", heading, inside
+        yield "left-out", _DATA, "Folders that were left out", left_out
 
 
 def _contents(parts: Sequence[tuple[str, str, str, Html]]) -> Html:
