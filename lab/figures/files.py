@@ -17,8 +17,6 @@ from lab.base.errors import UserError, first_line, require_packages
 from lab.base.files import whole_folder
 from lab.figures.style import BAND, COLUMN
 
-COLUMNS = ("panel", "curve", "x", "y", "low", "high", "value")
-
 
 def numbers(figure: go.Figure) -> pd.DataFrame:
     """What a figure draws, one row per point.
@@ -30,7 +28,7 @@ def numbers(figure: go.Figure) -> pd.DataFrame:
     traces: Any = figure.data
     bands = {_key(trace): _edges(trace) for trace in traces if trace.meta == BAND}
     rows = [row for trace in traces for row in _rows(figure, trace, bands)]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=["panel", "curve", "x", "y", "low", "high", "value"])
 
 
 def _key(trace: Any) -> tuple[str, str, str]:

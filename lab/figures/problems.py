@@ -77,9 +77,8 @@ def _looks() -> Iterator[tuple[int, dict[str, Any]]]:
         line = {"color": colour, "width": 2, "dash": dash}
         yield 3, look("%{y:.3g}", name=name, meta=column, line=line)
     for (code, name), symbol in zip(ROUTES.items(), _ROUTE_SYMBOLS, strict=True):
-        colour = GREY if name == "Stable" else ROUTE_COLOURS[name]
         hover = f"{name}, weight %{{customdata:.3g}}"
-        yield 4, mark(f"route {code:d}", name, hover, symbol, colour)
+        yield 4, mark(f"route {code:d}", name, hover, symbol, ROUTE_COLOURS[name])
 
 
 _ROUTE_SYMBOLS = ("circle-open", "diamond", "square", "x")

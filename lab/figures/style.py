@@ -48,8 +48,7 @@ FATE_COLOURS = {
 
 FATE_PATTERNS = {"Marginal Degraded": "/", "Marginal Stable": ".", "Unclassified": "x"}
 
-ROUTE_COLOURS = dict(zip(ROUTES.values(), (PALE, ORANGE, VERMILLION, BLUE), strict=True))
-"""Stable visits, most of all, are pale: what the guard sees in the others is the point."""
+ROUTE_COLOURS = dict(zip(ROUTES.values(), (GREY, ORANGE, VERMILLION, BLUE), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
