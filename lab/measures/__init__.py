@@ -35,19 +35,10 @@ class Metric:
     at: tuple[Place, ...] = ("page", "tally")
     """`page`: report, Markdown and CSV; `tally`: sweeps; `window`: the extinction window's table,
     computed by `lab.measures.dynamics.run_windows`."""
-    noun: str = ""
-    """Name in a sentence or a difference, if it is another than the title."""
-    brief: str = ""
-    """Heading on the report's first screen; empty for those that are not there."""
     head: str = ""
     """Heading in the terminal; empty for those that are not printed there."""
     about: str = ""
     """What the terminal says below its table of a heading that is short."""
-
-    @property
-    def called(self) -> str:
-        """Name in a sentence or a difference."""
-        return self.noun or self.title
 
     @property
     def label(self) -> str:
@@ -62,12 +53,10 @@ def _fate(name: str, better: Better, head: str = "", about: str = "") -> Metric:
 _WINDOW: tuple[Place, ...] = ("window",)
 METRICS = (
     Metric(
-        "pass_start", "pass@1 before training", "%", brief="pass@1 before (%)",
-        head="start", about="pass@1 before training",
+        "pass_start", "pass@1 before training", "%", head="start", about="pass@1 before training",
     ),
     Metric(
-        "pass_final", "pass@1 at the end", "%", "high", noun="final pass@1",
-        brief="at the end (%)", head="pass@1", about="at the end",
+        "pass_final", "pass@1 at the end", "%", "high", head="pass@1", about="at the end",
     ),
     Metric(
         "pass_best", "best pass@1 on the way", "%", "high",
@@ -75,12 +64,12 @@ METRICS = (
     ),
     Metric("maj_start", "majority vote before training", "%"),
     Metric(
-        "maj_final", "majority vote at the end", "%", "high", noun="final majority vote",
+        "maj_final", "majority vote at the end", "%", "high",
         head="maj", about="right majority votes at the end",
     ),
     Metric("label_final", "labels right at the end", "%", "high", at=("tally",)),
     Metric(
-        "TotalDeg", "TotalDeg", "% of problems", "low", brief="problems made worse (%)",
+        "TotalDeg", "TotalDeg", "% of problems", "low",
         head="TotalDeg", about="Degraded and MargDeg",
     ),
     _fate("Stable Always Right", "high", "Stable", "Stable Always Right"),

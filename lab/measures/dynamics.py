@@ -241,10 +241,11 @@ def step_seconds(steps: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """
     if BASELINE not in steps:
         raise UserError(f"overhead: no run of {BASELINE}; give one on the same machine")
-    parts = {arm: _seconds(table, arm) for arm, table in steps.items()}
-    measured = {arm: part for arm, part in parts.items() if part is not None}
-    if BASELINE not in measured:
+    clock = "seconds_step"
+    timed = [n for n, t in steps.items() if clock in t and np.isfinite(floats(t, clock)).any()]
+    if BASELINE not in timed:
         raise UserError(f"overhead: {BASELINE} has no seconds_step; only real runs are timed")
+    measured = {arm: _seconds(steps[arm], arm) for arm in timed}
     base = measured[BASELINE][STEP]
     found = []
     for arm, table in measured.items():
@@ -255,11 +256,9 @@ def step_seconds(steps: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True).reindex(columns=columns)
 
 
-def _seconds(steps: pd.DataFrame, arm: str) -> pd.DataFrame | None:
-    """Mean seconds, replicates down and phases across; None where no step was timed."""
+def _seconds(steps: pd.DataFrame, arm: str) -> pd.DataFrame:
+    """Mean seconds, replicates down and phases across."""
     require(steps, ("replicate", "step"), "overhead")
-    if "seconds_step" not in steps or not np.isfinite(floats(steps, "seconds_step")).any():
-        return None
     rank = steps.groupby("replicate")["step"].rank(method="first")
     warm = select(steps, np.asarray(rank, np.float64) > WARM_UP)
     for one in np.setdiff1d(ints(steps, "replicate"), ints(warm, "replicate")):

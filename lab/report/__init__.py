@@ -115,10 +115,10 @@ class Report:
 
 
 def _tell(worlds: Sequence[ReportedComparison]) -> None:
-    from lab.report.digest import HEADING, step_studies
+    from lab.report.digest import step_studies
 
     said = [(w.name, [*w.notes, *(f.text for f in w.findings if f.parts)]) for w in worlds]
-    said += [(f"{HEADING}: {study.name}", study.words()) for study in step_studies(worlds)]
+    said += [(study.name, study.words()) for study in step_studies(worlds)]
     for name, lines in said:
         print(one_line(name), *(f"  {one_line(line)}" for line in lines), sep="\n")
 

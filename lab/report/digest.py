@@ -31,7 +31,6 @@ from lab.compare.tables import (
     over_steps,
     with_vote,
 )
-from lab.measures import METRICS
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import MIN_VISITS, histories
 
@@ -197,9 +196,11 @@ def with_fates(world: ReportedComparison, table: Callable[[str], pd.DataFrame]) 
 
 _BASES = {"against": BASELINE, "over_vote": VOTE}
 _COLUMNS = {
-    **{"pass_start": "", "pass_final": "", "against": f"minus {title(BASELINE)} (points)"},
+    "pass_start": "pass@1 before (%)",
+    "pass_final": "at the end (%)",
+    "against": f"minus {title(BASELINE)} (points)",
     "over_vote": f"minus the {title(VOTE).lower()} (points)",
-    **{metric.name: metric.brief for metric in METRICS if metric.brief},
+    "TotalDeg": "problems made worse (%)",
 }
 """Column of `overview` to its heading."""
 HOW = (
@@ -280,7 +281,6 @@ def _without(words: list[str], option: str) -> list[str]:
     return words[:start] + words[end:]
 
 
-HEADING = "Step sizes"
 STEPS_HOW = (
     "Final pass@1 in % at each step size, mean over the replicates. Own best: each half of the "
     "replicates is judged at the step size that was best on the other half. Square brackets: 95 % "
@@ -298,7 +298,7 @@ class StepStudy:
     """One task over step sizes, or with the null model beside it."""
 
     name: str
-    """Of its comparison, not escaped."""
+    """Title, not escaped."""
     grid: Grid
 
     @property
@@ -337,11 +337,11 @@ class StepStudy:
 
 def step_studies(worlds: Sequence[ReportedComparison]) -> list[StepStudy]:
     """Comparisons at several step sizes together, and those with runs beside them."""
-    found = [StepStudy(w.name, w.comparison.grid) for w in worlds if w.comparison.grid is not None]
+    grids = [(w.name, w.comparison.grid) for w in worlds if w.comparison.grid is not None]
     for family in families(worlds):
         rows = over_steps(family)
-        found.append(StepStudy(family[0].title, Grid(rows, rows.head(0))))
-    return [study for study in found if len(study.grid.rows)]
+        grids.append((family[0].title, Grid(rows, rows.head(0))))
+    return [StepStudy(f"Step sizes: {name}", grid) for name, grid in grids if len(grid.rows)]
 
 
 def families(worlds: Sequence[ReportedComparison]) -> list[list[Comparison]]:

@@ -22,7 +22,7 @@ from lab.report.digest import (
     slugs,
     with_fates,
 )
-from lab.report.html import Drawing
+from lab.report.html import Drawing, Piece
 from lab.report.predictions import predictions
 from lab.report.sections import SECTIONS, first
 from lab.report.sweeps import ReportedSweep
@@ -49,14 +49,11 @@ def figures(
     worlds: Sequence[ReportedComparison], sweeps: Sequence[ReportedSweep]
 ) -> dict[str, go.Figure]:
     """Every figure of the page but the lives of problems, by its name."""
-    found = {
-        name: piece
-        for world, slug in zip(worlds, slugs(worlds), strict=True)
-        for name, piece in [
-            (f"{slug}-first", first(world)),
-            *(own for section in SECTIONS for own in section.named(world, slug)),
-        ]
-    }
+    found: dict[str, Piece] = {}
+    for world, slug in zip(worlds, slugs(worlds), strict=True):
+        found[f"{slug}-first"] = first(world)
+        for section in SECTIONS:
+            found |= section.named(world, slug)
     found |= {name: drawing for name, (_, drawing) in predictions(worlds).items()}
     for sweep in sweeps:
         found |= sweep.figures

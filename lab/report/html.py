@@ -107,8 +107,10 @@ def plot(figure: go.Figure, name: str, alt: str, caption: str = "") -> Html:
 
 def figure_json(figure: go.Figure) -> str:
     """A figure's data and layout, numbers rounded, without the template that all figures share."""
-    values = figure.to_plotly_json()
-    values["layout"].pop("template", None)
+    layout = figure.layout.to_plotly_json()
+    layout.pop("template", None)
+    traces: Any = figure.data
+    values = {"data": [trace.to_plotly_json() for trace in traces], "layout": layout}
     return json.dumps(plain(values), separators=(",", ":"))
 
 
@@ -118,9 +120,6 @@ _DIGITS = 5
 
 def plain(value: Any) -> Any:
     """Values that JSON knows, numbers rounded; what is not finite becomes null."""
-    if isinstance(value, dict) and "bdata" in value:  # how plotly writes an array
-        flat = np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
-        return plain(flat.reshape([int(n) for n in value.get("shape", "-1").split(",")]))
     if isinstance(value, dict):
         return {key: plain(own) for key, own in value.items()}
     if isinstance(value, (np.ndarray, np.generic)):

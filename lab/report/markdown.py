@@ -17,7 +17,6 @@ from lab.compare.collection import Comparison
 from lab.compare.tables import difference, over_steps, rule_rows, rule_table, with_vote
 from lab.measures import BY_NAME, PAGE
 from lab.report.digest import (
-    HEADING,
     REFERENCES,
     ReportedComparison,
     estimate_text,
@@ -80,7 +79,11 @@ def _escaped(table: TextTable) -> Iterator[str]:
     return TextTable(head, rows).markdown()
 
 
-_COMPARED = tuple(BY_NAME[name] for name in ("pass_final", "maj_final", "TotalDeg"))
+_COMPARED = {
+    "pass_final": "final pass@1",
+    "maj_final": "final majority vote",
+    "TotalDeg": "TotalDeg",
+}
 
 
 def markdown(
@@ -100,7 +103,7 @@ def markdown(
         rows = with_vote(over_steps([world.comparison]), ["replicate"])
         lines += ["", *_metric_table(rows), "", *_difference_table(rows), ""]
     for study in step_studies(worlds):
-        lines += [f"## {escaped(f'{HEADING}: {study.name}')}", "", *_escaped(study.table()), ""]
+        lines += [f"## {escaped(study.name)}", "", *_escaped(study.table()), ""]
         lines += [*(f"* {escaped(line)}" for line in study.words()), "", study.how(), ""]
     for found in families(worlds):
         lines += _rules(found)
@@ -127,17 +130,17 @@ def _difference_table(rows: pd.DataFrame) -> list[str]:
         return []
     # No vote has fates.
     compared = itertools.product(against, _COMPARED)
-    pairs = [(base, m) for base, m in compared if base != VOTE or m.name != "TotalDeg"]
+    pairs = [(base, name) for base, name in compared if base != VOTE or name != "TotalDeg"]
     cells = [
         [title(arm)]
         + [
-            "" if arm == base else difference_text(difference(rows, arm, base, metric.name))
+            "" if arm == base else difference_text(difference(rows, arm, base, metric))
             for base, metric in pairs
         ]
         for arm in names
     ]
     how = "Paired differences in points, 95 % t-interval; **bold** where it leaves zero out."
-    head = ["", *(f"{metric.called} - {title(base)}" for base, metric in pairs)]
+    head = ["", *(f"{_COMPARED[metric]} - {title(base)}" for base, metric in pairs)]
     return [how, "", *_escaped(TextTable(head, cells))]
 
 

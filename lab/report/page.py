@@ -17,7 +17,6 @@ from lab.compare.collection import Skipped
 from lab.compare.tables import Finding, Quantity
 from lab.measures import PAGE, Metric
 from lab.report.digest import (
-    HEADING,
     HOW,
     ReportedComparison,
     StepStudy,
@@ -140,7 +139,7 @@ def _study(study: StepStudy) -> Html:
     said = [tag("li", line) for line in study.words()]
     return join(
         [
-            tag("h2", f"{HEADING}: {study.name}"),
+            tag("h2", study.name),
             tag("ul", *said) if said else None,
             _text_table(study.table()),
             tag("p", study.how(), class_="small-how"),

@@ -51,7 +51,6 @@ TOP = 5
 """Answers of a problem that keep an area of their own where a trace has votes."""
 Key = tuple[int, int]
 """Place of the arm, and replicate."""
-_SHARE_DIGITS = 3
 
 
 class _Number(NamedTuple):
@@ -64,7 +63,6 @@ class _Number(NamedTuple):
     """Shown where some problem has a fate, where some problem has none, or always."""
     percent: bool = True
     """A share, which is shown in percent."""
-    digits: int = _SHARE_DIGITS
 
 
 _NUMBERS = (
@@ -75,11 +73,10 @@ _NUMBERS = (
     _Number("fla", "FLA", "final label accuracy in percent (last five visits)", with_fates=True),
     _Number("first", "first MR", "match rate in percent (first three visits)", False),
     _Number("last", "last MR", "match rate in percent (last five visits)", False),
-    _Number("flips", "flips", "label changes in training", percent=False, digits=1),
+    _Number("flips", "flips", "label changes in training", percent=False),
 )
 """In the order of the columns; the page, its script and `problem_columns` read nothing else."""
-_COUNTED = {number.key: number.digits for number in _NUMBERS[3:]}
-"""Those that the visits alone tell, without fates."""
+_DIGITS = {"ila": 3, "fla": 3, "first": 3, "last": 3, "flips": 1}
 
 
 def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET) -> Html:
@@ -238,8 +235,8 @@ def _rows(visits: pd.DataFrame) -> pd.DataFrame:
 def _summary(rows: pd.DataFrame, fates: pd.DataFrame | None, problem: Ints) -> dict[str, Any]:
     n, place = len(problem), np.searchsorted(problem, ints(rows, "problem"))
     columns: dict[str, NDArray[Any]] = {
-        name: group_mean(floats(rows, name), place, n).round(digits)
-        for name, digits in _COUNTED.items()
+        name: group_mean(floats(rows, name), place, n).round(_DIGITS[name])
+        for name in ("first", "last", "flips")
     }
     if fates is None:
         return columns | {"fate": np.zeros(n, np.int64)}
@@ -248,7 +245,7 @@ def _summary(rows: pd.DataFrame, fates: pd.DataFrame | None, problem: Ints) -> d
     counts = np.bincount(cell, minlength=n * len(FATES)).reshape(n, len(FATES))
     known = counts.sum(axis=1)
     for name in ("ila", "fla"):
-        columns[name] = group_mean(floats(fates, name), place, n).round(_SHARE_DIGITS)
+        columns[name] = group_mean(floats(fates, name), place, n).round(_DIGITS[name])
     fate = np.where(known > 0, 1 + counts.argmax(axis=1), 0)
     return columns | {"fate": fate, "same": counts.max(axis=1), "known": known}
 
