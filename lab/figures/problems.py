@@ -134,14 +134,7 @@ def life_figure(
         areas: from `lab.measures.problems.vote_areas`, of the same problem.
         names: answer id to its text, where it is known. All names are escaped here.
     """
-    figure = make_subplots(
-        rows=4,
-        cols=1,
-        shared_xaxes=True,
-        row_heights=(0.5, 0.09, 0.28, 0.13),
-        vertical_spacing=0.035,
-    )
-    visit = ints(life, "visit")
+    visit, traces = ints(life, "visit"), []
     parts = [(*key, floats(own, "share")) for key, own in groups(areas, ["area", "kind"])]
     for place, area, chosen, y, custom in life_lines(life, parts, names or {}):
         row, look = _LOOKS[place]
@@ -150,14 +143,31 @@ def life_figure(
         own: dict[str, Any] = {"x": x, "y": flat if y is None else y, "customdata": custom}
         if area is not None:
             own |= {"name": area[0], "meta": area[1], "y": 100 * own["y"]}
-        figure.add_trace(go.Scatter(**look | own), row=row, col=1)
+        traces.append((row, look | own))
+    return _drawn(traces).update_xaxes(range=[-0.5, float(visit.max()) + 0.5])
+
+
+def life_template() -> go.Figure:
+    """A life with every trace that one can have, all of them empty."""
+    return _drawn(_LOOKS)
+
+
+def _drawn(traces: Iterable[tuple[int, dict[str, Any]]]) -> go.Figure:
+    figure = make_subplots(
+        rows=4,
+        cols=1,
+        shared_xaxes=True,
+        row_heights=(0.5, 0.09, 0.28, 0.13),
+        vertical_spacing=0.035,
+    )
+    for row, trace in traces:
+        figure.add_trace(go.Scatter(**trace), row=row, col=1)
     figure.update_yaxes(title_text="% of votes", range=[0, 100], row=1)
     figure.update_yaxes(title_text="FR, weight", range=[-0.06, 1.06], tickvals=[0, 0.5, 1], row=3)
     for row, name in ((2, "label"), (4, "route")):
         figure.update_yaxes(
             tickvals=[0], ticktext=[name], range=[-1, 1], showgrid=False, ticks="", row=row
         )
-    figure.update_xaxes(range=[-0.5, float(visit.max()) + 0.5])
     figure.update_xaxes(title_text="visit (0: before training)", row=4)
     legend = {"y": 1.02, "traceorder": "normal"}
     modebar = {"bgcolor": "rgba(0,0,0,0)", "color": GREY, "activecolor": INK}

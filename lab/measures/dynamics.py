@@ -30,11 +30,8 @@ ROUTE_COLUMNS = {code: f"route_{name.lower().replace(' ', '_')}" for code, name 
 
 SCORES = ("pass_at_1", "maj_accuracy")
 
-_GUARD_COLUMNS = (
-    "flip_rate", "mean_problem_flip_rate", "weight", "weighted_share", "beta", "skipped",
-    "minority_share", *ROUTE_COLUMNS.values(),
-)  # fmt: skip
-"""Undefined before training: no visit has been made, so no guard has spoken."""
+_AT_START = {"match_rate", "label_accuracy", "correct_vote_rate", "correct_vote_rate_lost"}
+"""Known before training. All else is not: no visit has been made, so no guard has spoken."""
 
 
 def dynamics(
@@ -83,7 +80,7 @@ def dynamics(
     columns["correct_vote_rate_lost"] = np.where(is_lost, columns["correct_vote_rate"], np.nan)
     row = np.searchsorted(keys, key(visits))
     means = {name: group_mean(values, row, len(keys)) for name, values in columns.items()}
-    for name in _GUARD_COLUMNS:
+    for name in means.keys() - _AT_START:
         means[name][epoch == 0] = np.nan
     # Keys are sorted, so a replicate's last epoch stands last.
     last = epoch[np.searchsorted(replicate, replicate, side="right") - 1]

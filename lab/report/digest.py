@@ -31,9 +31,12 @@ from lab.compare.tables import (
     over_steps,
     with_vote,
 )
+from lab.measures import BY_NAME
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import MIN_VISITS, histories
 
+COMPARED = tuple(BY_NAME[name] for name in ("pass_final", "TotalDeg"))
+"""Metrics that arms and settings are compared in."""
 REFERENCES = (BASELINE, MATCHED, VOTE)
 """Arms that the others are compared with."""
 MOST_UNREAD = 50.0

@@ -9,19 +9,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from lab.base.columns import Floats, Ints, flags, floats, group_mean, ints, where
 from lab.base.stats import mean_sd
 from lab.compare.collection import Comparison
-from lab.figures.problems import AREA_KINDS, Line, life_figure, life_lines
+from lab.figures.problems import Line, life_lines, life_template
 from lab.figures.style import FATE_COLOURS
 from lab.measures.fate import FATES, FIRST, LAST, histories
 from lab.measures.problems import areas
 from lab.report.digest import ReportedComparison, slugs
 from lab.report.html import Html, deflated, figure_json, join, packed, plain, stored, table, tag
-from lab.trace.schema import ROUTES
 from lab.trace.trace import Trace
 
 HOW = (
@@ -159,17 +157,12 @@ def _on_paper(
 def _which(n: int, opened: list[int]) -> str:
     if len(opened) == n:
         return f"The lives of all {n} replicates can be opened." if n > 1 else ""
+    # Those that fit are the first ones.
+    numbers = f"0 to {opened[-1]}" if opened[-1] else "0"
     return (
-        f"Of {n} replicates the lives of number {_span(opened)} can be opened, under every arm, to "
-        "keep the page small; lab.measures.problems reads the others from the run folder."
+        f"Of {n} replicates the lives of number {numbers} can be opened, under every arm, to keep "
+        "the page small; lab.measures.problems reads the others from the run folder."
     )
-
-
-def _span(numbers: list[int]) -> str:
-    if not numbers:
-        return "none"
-    whole = len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1))
-    return f"{numbers[0]} to {numbers[-1]}" if whole else ", ".join(map(str, numbers))
 
 
 def problem_columns(
@@ -336,15 +329,3 @@ def _letters(share: Floats, votes: Floats) -> str | list[float]:
     if counts.max(initial=0) > _MOST_VOTES or (np.abs(counts - share * votes) > 1e-6).any():
         return plain((100 * share).round(2))
     return "".join(chr(ord(_ZERO) + count) for count in counts.astype(int).tolist())
-
-
-def life_template() -> go.Figure:
-    """`life_figure` of a life with every kind of area, label and route."""
-    visit = np.arange(1 + len(ROUTES))
-    life = pd.DataFrame({"visit": visit, "label": 0, "route": [0, *ROUTES]})
-    life = life.assign(label_correct=visit % 2 == 0, flipped=visit > 1, flip_rate=0.0, weight=1.0)
-    parts = [
-        pd.DataFrame({"visit": visit, "area": f"{place}", "kind": kind, "share": 0.1})
-        for place, kind in enumerate(AREA_KINDS)
-    ]
-    return life_figure(life, pd.concat(parts, ignore_index=True))

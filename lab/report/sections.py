@@ -24,7 +24,7 @@ from lab.figures.training import (
     training_progress,
     training_window,
 )
-from lab.measures import BY_NAME, WINDOW
+from lab.measures import WINDOW
 from lab.measures.dynamics import (
     WARM_UP,
     run_windows,
@@ -41,6 +41,7 @@ from lab.measures.problems import (
     scissor,
 )
 from lab.report.digest import (
+    COMPARED,
     ReportedComparison,
     by_arm,
     estimate_text,
@@ -105,16 +106,13 @@ def render(section: Section, worlds: Sequence[ReportedComparison]) -> Html:
     return join([how, tag("div", *columns, class_="worlds")])
 
 
-PAIR_METRICS = ("pass_final", "TotalDeg")
-
-
 def _paired(world: ReportedComparison) -> Iterator[Piece]:
     if not world.pairs:
         yield Absent("No reference: neither TTRL with another arm nor a vote before training.")
     for reference, pairs in world.pairs.items():
         heading = f"Against {world.titles.get(reference, title(reference))}"
         measured = set(pairs["metric"][pairs["n"] > 0])
-        shown = [BY_NAME[name] for name in PAIR_METRICS if name in measured]
+        shown = [metric for metric in COMPARED if metric.name in measured]
         if not shown:
             why = "Nothing to pair: no two arms share a seed, or their scores were not measured."
             yield Absent(why, heading, reference)

@@ -15,14 +15,13 @@ from lab.base.errors import UserError
 from lab.base.stats import estimate
 from lab.compare.collection import Skipped, find_sweeps, read_sweep
 from lab.figures.outcomes import swept
-from lab.measures import BY_NAME, Metric
-from lab.report.digest import estimate_text, file_names
+from lab.measures import Metric
+from lab.report.digest import COMPARED, estimate_text, file_names
 from lab.report.html import Drawing, Html, join, shown, table, tag
 
 MOST_PANELS = 8
 """Panels of a figure; a larger grid shows its first settings, and its table all of them."""
-_METRICS = tuple(BY_NAME[name] for name in ("pass_final", "TotalDeg"))
-_NAMES = tuple(metric.name for metric in _METRICS)
+_NAMES = tuple(metric.name for metric in COMPARED)
 _HOW = (
     "Means over the replicates, and one standard deviation of single replicates. The axis is the "
     f"setting with most values; each further setting is a panel, of which {MOST_PANELS} are drawn."
@@ -50,7 +49,7 @@ class ReportedSweep:
             + [estimate_text(row[name]) for name in _NAMES]
             for row in self.means.to_dict("records")
         ]
-        return TextTable([*plain, "arm", "replicates", *(m.label for m in _METRICS)], rows)
+        return TextTable([*plain, "arm", "replicates", *(m.label for m in COMPARED)], rows)
 
 
 def read_sweeps(
@@ -99,7 +98,7 @@ def _drawings(rows: pd.DataFrame, axes: Sequence[str]) -> Iterator[tuple[Metric,
     ]
     rows = rows.assign(panel=panels)
     rows = rows[rows["panel"].isin(unique(rows, "panel")[:MOST_PANELS])]
-    for metric in _METRICS:
+    for metric in COMPARED:
         if np.isfinite(floats(rows, metric.name)).any():
             alt = f"{metric.title} over {axis}"
             yield metric, Drawing(swept(rows, axis, metric), alt, heading=alt)
