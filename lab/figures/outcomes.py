@@ -329,7 +329,7 @@ def calibration_errors(table: pd.DataFrame, titles: Mapping[str, str] | None = N
     require(table, needed, "calibration error")
     kinds = list(dict.fromkeys([*KIND_TITLES, *table["kind"]]))
     kinds = [kind for kind in kinds if kind in set(table["kind"])]
-    names, cells = (list(dict.fromkeys(table[name])) for name in ("row", "cell"))
+    names, cells = unique(table, "row"), unique(table, "cell")
     limit = max(1.0, float(np.abs(floats(table, "predicted") - floats(table, "published")).max()))
     heads = [KIND_TITLES.get(kind, kind) for kind in kinds]
     figure, places = multiples(heads, columns=1, row_gap=0.3)

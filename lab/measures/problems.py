@@ -6,7 +6,7 @@ knows the label's share, the true answer's share and the unparseable ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -256,17 +256,18 @@ def lost_problem_auroc(
     stake = at_stake(visits, fates)
     at = [t for t in VISITS if t < stake.votes["label"].shape[1]]
     numbers, run_S = np.unique(stake.replicate_S, return_inverse=True)
-    scores_TS = _scores(stake, at, list(_deal(len(numbers), run_S, rng)))
+    folds = list(_deal(len(numbers), run_S, rng))
     draws_BR = resample_counts(len(numbers), _RESAMPLES, rng)
     # The data itself first, then its resamples.
     weights_BR = np.concatenate([np.ones((1, len(numbers)), np.int64), draws_BR])
     rows = []
-    for place, t in enumerate(at):
-        there = np.isfinite(scores_TS["mr"][place])
+    for t in at:
+        scores = _scores(stake, t, folds)
+        there = np.isfinite(scores["mr"])
         lost, run = stake.lost_S[there], run_S[there]
         counts = int(lost.sum()), int((~lost).sum())
-        for name, score_TS in scores_TS.items():
-            values = auroc_of_runs(score_TS[place, there], lost, run, weights_BR)
+        for name, score_S in scores.items():
+            values = auroc_of_runs(score_S[there], lost, run, weights_BR)
             rows.append((t, name, float(values[0]), *percentile_interval(values[1:]), *counts))
     columns = ["visit", "score", "auroc", "low", "high", "n_lost", "n_kept"]
     return pd.DataFrame(rows, columns=columns)
@@ -352,19 +353,15 @@ def _deal(n_runs: int, run_S: Ints, rng: np.random.Generator) -> Iterator[Bools]
         yield np.isin(run_S, held)
 
 
-def _scores(stake: AtStake, at: Sequence[int], folds: list[Bools]) -> dict[str, Floats]:
-    """(T, S) of every score, the higher the likelier lost; NaN where a visit is missing."""
-    scores = {name: np.full((len(at), len(stake.lost_S)), np.nan) for name in SCORES}
-    for place, t in enumerate(at):
-        seen_SF = features(stake.votes, t)
-        whole_S = np.isfinite(seen_SF).all(axis=1)
-        scores["mr"][place] = 1 - seen_SF[:, 0]
-        scores["fr"][place] = seen_SF[:, 8]
-        for held_S in folds:
-            fitted_S = whole_S & ~held_S
-            risk_S = _risk(seen_SF[fitted_S], stake.lost_S[fitted_S], seen_SF[held_S])
-            scores["votes"][place, held_S] = risk_S
-    return scores
+def _scores(stake: AtStake, t: int, folds: list[Bools]) -> dict[str, Floats]:
+    """(S,) of every score at visit t, higher where likelier lost; NaN where a visit is missing."""
+    seen_SF = features(stake.votes, t)
+    whole_S = np.isfinite(seen_SF).all(axis=1)
+    risk_S = np.full(len(stake.lost_S), np.nan)
+    for held_S in folds:
+        fitted_S = whole_S & ~held_S
+        risk_S[held_S] = _risk(seen_SF[fitted_S], stake.lost_S[fitted_S], seen_SF[held_S])
+    return {"votes": risk_S, "mr": 1 - seen_SF[:, 0], "fr": seen_SF[:, 8]}
 
 
 def _risk(fitted_NF: Floats, lost_N: Bools, asked_SF: Floats) -> Floats:

@@ -178,7 +178,7 @@ def _dynamics(comparison: Comparison) -> pd.DataFrame:
 def by_arm(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The tables of some arms below each other, with the arm in the first column."""
     parts = [pd.DataFrame({"arm": arm, **table}) for arm, table in tables.items()]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({"arm": []})
+    return pd.concat(parts, ignore_index=True)
 
 
 def no_fates(world: ReportedComparison) -> str | None:
@@ -191,10 +191,13 @@ def no_fates(world: ReportedComparison) -> str | None:
     return "Not measured: the true answers of these problems are not known."
 
 
-def with_fates(world: ReportedComparison, table: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    """`by_arm`, a table of each arm that has fates."""
-    known = world.metrics["TotalDeg"].dropna().index.unique("arm")
-    return by_arm({arm: table(arm) for arm in world.comparison.arms if arm in known})
+def with_fates(
+    world: ReportedComparison, table: Callable[[pd.DataFrame, pd.DataFrame], pd.DataFrame]
+) -> pd.DataFrame:
+    """`by_arm` of a table that is made from the visits and the fates of each arm that has fates."""
+    found, known = world.comparison, world.metrics["TotalDeg"].dropna().index.unique("arm")
+    arms = [arm for arm in found.arms if arm in known]
+    return by_arm({arm: table(found.traces[arm].visits, found.fates(arm)) for arm in arms})
 
 
 _BASES = {"against": BASELINE, "over_vote": VOTE}

@@ -78,4 +78,4 @@ def tables(world: ReportedComparison) -> Iterator[tuple[str, pd.DataFrame]]:
     arms = world.comparison.arms
     yield "windows", by_arm({arm: run_windows(world.of_arm(arm)).reset_index() for arm in arms})
     if no_fates(world) is None:
-        yield "fates", with_fates(world, world.comparison.fates)
+        yield "fates", with_fates(world, lambda _, fates: fates)

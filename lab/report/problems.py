@@ -183,14 +183,10 @@ def problem_columns(
     problem = np.unique(np.concatenate([ints(traces[arm].visits, "problem") for arm in arms]))
     columns: dict[str, NDArray[Any]] = {"problem": problem}
     for place, arm in enumerate(arms):
-        rows = _rows(traces[arm].visits)
-        found = world.comparison.fates(arm)
-        codes = pd.Categorical(found["fate"], categories=list(WORST_FIRST)).codes
-        fates = None if found.empty else found.assign(code=codes)
+        rows, fates = _rows(traces[arm].visits), world.comparison.fates(arm)
         own = _summary(rows, fates, problem)
         for r in replicates:
-            one = None if fates is None else where(fates, replicate=r)
-            single = _summary(where(rows, replicate=r), one, problem)
+            single = _summary(where(rows, replicate=r), where(fates, replicate=r), problem)
             own |= {f"{n}.{r}": v for n, v in single.items() if n not in ("same", "known")}
         columns |= {f"{place}.{name}": values for name, values in own.items()}
     return columns
@@ -225,16 +221,14 @@ def _rows(visits: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(keys | {"first": mean_first, "last": mean_last, "flips": flips})
 
 
-def _summary(rows: pd.DataFrame, fates: pd.DataFrame | None, problem: Ints) -> dict[str, Any]:
+def _summary(rows: pd.DataFrame, fates: pd.DataFrame, problem: Ints) -> dict[str, Any]:
     n, place = len(problem), np.searchsorted(problem, ints(rows, "problem"))
     columns: dict[str, NDArray[Any]] = {
         name: group_mean(floats(rows, name), place, n).round(_DIGITS[name])
         for name in ("first", "last", "flips")
     }
-    if fates is None:
-        return columns | {"fate": np.zeros(n, np.int64)}
     place = np.searchsorted(problem, ints(fates, "problem"))
-    cell = place * len(FATES) + ints(fates, "code")
+    cell = place * len(FATES) + pd.Categorical(fates["fate"], categories=list(WORST_FIRST)).codes
     counts = np.bincount(cell, minlength=n * len(FATES)).reshape(n, len(FATES))
     known = counts.sum(axis=1)
     for name in ("ila", "fla"):

@@ -32,14 +32,7 @@ from lab.measures.dynamics import (
     window_share,
     window_width,
 )
-from lab.measures.fate import of_fate
-from lab.measures.problems import (
-    NEEDED,
-    PAPER_FATES,
-    flip_rate_in_time,
-    lost_problem_auroc,
-    scissor,
-)
+from lab.measures.problems import flip_rate_in_time, lost_problem_auroc, scissor
 from lab.report.digest import (
     COMPARED,
     ReportedComparison,
@@ -164,18 +157,12 @@ def _lost(world: ReportedComparison) -> Iterator[Piece]:
 
 
 def _scissor(world: ReportedComparison) -> Iterator[Piece]:
-    def degraded(arm: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        # A million visits take long to sort; most belong to problems that these do not look at.
-        visits, fates = world.comparison.traces[arm].visits, world.comparison.fates(arm)
-        own = np.flatnonzero(of_fate(visits, fates, PAPER_FATES))
-        return visits.reindex(columns=[*NEEDED, "correct_competitive"]).take(own), fates
-
-    thirds = with_fates(world, lambda arm: scissor(*degraded(arm)))
-    if not has_data(thirds, "wins"):
+    # An arm without a degraded problem has no part in the figure.
+    thirds = with_fates(world, scissor).dropna(subset="wins")
+    if thirds.empty:
         yield Absent("No problem was degraded.")
         return
-    widths = with_fates(world, lambda arm: window_width(*degraded(arm)))
-    figure = scissor_panels(thirds, widths, world.titles)
+    figure = scissor_panels(thirds, with_fates(world, window_width), world.titles)
     yield Drawing(figure, "Wrong labels, survival space, wins and window of degraded problems")
 
 
