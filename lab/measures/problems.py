@@ -152,11 +152,6 @@ THIRDS = 3
 PAPER_FATES = ("Degraded",)
 """The problems that the paper's figure follows."""
 
-NEEDED = (
-    "replicate", "problem", "visit", "label", "match_rate", "label_accuracy", "label_correct",
-)  # fmt: skip
-"""Columns of the visits that `scissor` reads."""
-
 
 def scissor(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     """Wrong labels' match rates and correct labels of `PAPER_FATES`, per third of the visits.
@@ -174,7 +169,8 @@ def scissor(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
         the mean of these match rates; `wins`, visits per problem at which the correct answer is the
         label. NaN where no problem is left to take a mean of.
     """
-    require(visits, NEEDED, "scissor")
+    needed = ("label", "match_rate", "label_accuracy", "label_correct")
+    require(visits, ("replicate", "problem", "visit", *needed), "scissor")
     require(fates, ("replicate", "problem", "fate"), "scissor")
     known = np.isfinite(floats(visits, "label_accuracy"))
     found = histories(visits, known & of_fate(visits, fates, PAPER_FATES))

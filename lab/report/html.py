@@ -23,8 +23,6 @@ from lab.base.files import whole
 from lab.figures.style import COLUMN, TEMPLATE
 from lab.trace.manifest import now
 
-_VOID = frozenset({"meta", "br", "hr", "input", "col"})
-
 
 class Html(str):
     """Markup made by this module: it is not escaped again."""
@@ -36,23 +34,18 @@ Child = str | int | float | None
 """Content of an element; anything but `Html` is escaped."""
 
 
-def tag(name: str, *children: Child, **attributes: str | bool | None) -> Html:
-    """An element; its name is never taken from data, and children that are None are left out.
+def tag(name: str, *children: Child, **attributes: str | None) -> Html:
+    """An element; its name is never taken from data, and what is None is left out.
 
-    Of attributes a trailing underscore is dropped (`class_`), others become hyphens; True gives a
-    bare attribute, None and False give none.
+    Of attributes a trailing underscore is dropped (`class_`), others become hyphens.
     """
-    opening = "".join(_attribute(key, value) for key, value in attributes.items())
-    if name in _VOID:
-        return Html(f"<{name}{opening}>")
-    return Html(f"<{name}{opening}>{join(children)}</{name}>")
-
-
-def _attribute(key: str, value: str | bool | None) -> str:
-    if value is None or value is False:
-        return ""
-    name = key.rstrip("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{html.escape(value)}"'
+    opening = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    end = "" if name == "meta" else f"{join(children)}</{name}>"
+    return Html(f"<{name}{opening}>{end}")
 
 
 def join(children: Iterable[Child]) -> Html:
