@@ -61,11 +61,6 @@ def spread(table: pd.DataFrame, column: str) -> pd.DataFrame:
     return pd.DataFrame({"progress": centre, "mean": mean, "sd": sd, "n": n})
 
 
-def has_data(table: pd.DataFrame, column: str) -> bool:
-    """The table has the column, and a number in it."""
-    return column in table and bool(table[column].notna().any())
-
-
 def curve(
     table: pd.DataFrame, panel: Panel, colour: str, group: str, dash: str = "solid"
 ) -> list[go.Scatter]:
@@ -73,9 +68,9 @@ def curve(
 
     Curves of one group show and hide together; there is none where the panel's column is empty.
     """
-    if not has_data(table, panel.column):
-        return []
     values = spread(table, panel.column)
+    if values.empty:
+        return []
     x = 100 * floats(values, "progress")
     mean, sd = (panel.factor * floats(values, name) for name in ("mean", "sd"))
     line = go.Scatter(

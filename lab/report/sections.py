@@ -19,7 +19,6 @@ from lab.figures.training import (
     PROGRESS_PANELS,
     arm_curves,
     guard_action,
-    has_data,
     lost_votes,
     training_progress,
     training_window,
@@ -141,7 +140,7 @@ def _happened(runs: pd.DataFrame, name: str) -> str:
 
 
 def _lost(world: ReportedComparison) -> Iterator[Piece]:
-    if not has_data(world.dynamics, "correct_vote_rate_lost"):
+    if not np.isfinite(floats(world.dynamics, "correct_vote_rate_lost")).any():
         yield Absent("No problem was lost.")
         return
     figure = lost_votes(world.dynamics, world.titles)
@@ -187,7 +186,7 @@ def _prediction(world: ReportedComparison, arm: str) -> Piece:
 def _guard(world: ReportedComparison) -> Iterator[Piece]:
     if not world.guarded:
         yield Absent("No arm of this comparison has a guard.")
-    elif not has_data(world.dynamics, "weight"):
+    elif not np.isfinite(floats(world.dynamics, "weight")).any():
         yield Absent("No visit of training so far.")
     else:
         for arm in world.guarded:
