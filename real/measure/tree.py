@@ -32,8 +32,6 @@ class Node:
     parent: int
     """Edge that leads here; -1 at the root."""
     edges: dict[int, int] = field(default_factory=dict)
-    children: dict[int, int] = field(default_factory=dict)
-    """Token to the node behind its edge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +94,32 @@ def grow(
     `log_p_RTA` holds for each distinct response (T, A) log-probabilities of every token after every
     prefix. At `max_edges` the tree ends; the likeliest responses, then tokens, come first.
     """
-    tree = MeasuredTree([Node((), 0.0, -1)], [], [])
-    rows: dict[int, NDArray[np.float32]] = {}
+    tree = MeasuredTree([], [], [])
+    # Prefix to its node, and to the log-probs of all tokens behind it.
+    known: dict[Tokens, tuple[int, NDArray[np.float32]]] = {}
     totals = [
         float(sum(log_p_TA[t, token] for t, token in enumerate(tokens)))
         for tokens, log_p_TA in zip(responses, log_p_RTA, strict=True)
     ]
     for r in sorted(range(len(totals)), key=lambda r: -totals[r]):
-        full = len(tree.edges) + len(responses[r]) > max_edges
+        tokens, log_p_TA = responses[r], log_p_RTA[r]
+        full = len(tree.edges) + len(tokens) > max_edges
         if totals[r] < np.log(min_p) or full:
             tree.capped |= full and bool(totals[r] >= np.log(min_p))
             tree.left_out += float(np.exp(totals[r]))
             continue
-        _add(tree, responses[r], log_p_RTA[r], rows)
+        edge, log_p = -1, 0.0
+        for t, token in enumerate(tokens):
+            prefix = tokens[:t]
+            if prefix not in known:
+                known[prefix] = len(tree.nodes), log_p_TA[t]
+                tree.nodes.append(Node(prefix, log_p, edge))
+            edge = _edge(tree, known[prefix][0], token, float(log_p_TA[t, token]))
+            log_p += tree.edges[edge].log_p0
+        tree.leaves.append(Leaf(tokens, edge, False))
     unseen = [
         (tree.nodes[node].log_p + float(log_p_A[token]), node, token, float(log_p_A[token]))
-        for node, log_p_A in rows.items()
+        for node, log_p_A in known.values()
         for token in np.flatnonzero(tree.nodes[node].log_p + log_p_A > np.log(min_novel)).tolist()
         if token not in tree.nodes[node].edges
     ]
@@ -132,35 +140,13 @@ def whole_responses(responses: Sequence[Tokens]) -> MeasuredTree:
     return MeasuredTree([Node((), 0.0, -1)], edges, leaves)
 
 
-def _add(
-    tree: MeasuredTree,
-    tokens: Tokens,
-    log_p_TA: NDArray[np.float32],
-    rows: dict[int, NDArray[np.float32]],
-) -> None:
-    node, edge = 0, -1
-    for t, token in enumerate(tokens):
-        rows.setdefault(node, log_p_TA[t])
-        known = tree.nodes[node].edges.get(token)
-        edge = _edge(tree, node, token, float(log_p_TA[t, token])) if known is None else known
-        if t + 1 < len(tokens):
-            node = _child(tree, node, edge)
-    tree.leaves.append(Leaf(tokens, edge, False))
-
-
 def _edge(tree: MeasuredTree, node: int, token: int, log_p: float) -> int:
-    tree.nodes[node].edges[token] = len(tree.edges)
-    tree.edges.append(TokenEdge(node, (token,), log_p))
-    return len(tree.edges) - 1
-
-
-def _child(tree: MeasuredTree, node: int, edge: int) -> int:
-    above, (token,) = tree.nodes[node], tree.edges[edge].tokens
-    if token not in above.children:
-        above.children[token] = len(tree.nodes)
-        log_p = above.log_p + tree.edges[edge].log_p0
-        tree.nodes.append(Node((*above.prefix, token), log_p, edge))
-    return above.children[token]
+    """Return a token's edge, which is made where it is new."""
+    edges = tree.nodes[node].edges
+    if token not in edges:
+        edges[token] = len(tree.edges)
+        tree.edges.append(TokenEdge(node, (token,), log_p))
+    return edges[token]
 
 
 def edge_arrays(
