@@ -77,9 +77,8 @@ class Gradients:
     def __init__(self, model: Any, temperature: float) -> None:
         """Take the weights that require a gradient; attention is eager, which `vmap` needs."""
         self.model, self.temperature = model, temperature
-        named = list(model.named_parameters())
+        named = model.named_parameters()
         self._weights = {name: p.detach() for name, p in named if p.requires_grad}
-        self._fixed = {name: p.detach() for name, p in named if not p.requires_grad}
         self.n_weights = sum(p.numel() for p in self._weights.values())
         """d, weights that training moves."""
         self._gradient = vmap(grad(self._log_p), (None, 0, 0))
@@ -166,7 +165,7 @@ class Gradients:
         self, weights: dict[str, torch.Tensor], ids_L: torch.Tensor, tokens_T: torch.Tensor
     ) -> torch.Tensor:
         arguments = {"input_ids": ids_L[None], "use_cache": False, "logits_to_keep": len(tokens_T)}
-        output = functional_call(self.model, {**weights, **self._fixed}, (), arguments)
+        output = functional_call(self.model, weights, (), arguments)
         log_p_TA = torch.log_softmax(output.logits[0] / self.temperature, -1)
         return log_p_TA.gather(1, tokens_T[:, None]).sum()
 
@@ -207,11 +206,11 @@ class Growth:
     def at(self, weights: Mapping[str, torch.Tensor]) -> float:
         """Return the gradients' relative squared change beyond the softmax, median over nodes."""
         try:
-            self._load(weights)
+            self._model.load_state_dict(weights, strict=False)
             p_E = np.exp(next_log_probs(self._model, *self._edges, self._gradients.temperature))
             now_ED = self.gradients()
         finally:
-            self._load(self._start)
+            self._model.load_state_dict(self._start, strict=False)
         nodes = self._node_E.max() + 1
         mean_VD = np.zeros((nodes, now_ED.shape[1]), np.float32)
         np.add.at(mean_VD, self._node_E, self._features_ED * p_E[:, None].astype(np.float32))
@@ -228,12 +227,6 @@ class Growth:
         contexts, tokens = self._edges
         single = [(token,) for token in tokens]
         return self._gradients(contexts, single, self._coordinates)[0] * self._root
-
-    @torch.no_grad()
-    def _load(self, weights: Mapping[str, torch.Tensor]) -> None:
-        for name, parameter in self._model.named_parameters():
-            if name in weights:
-                parameter.copy_(weights[name])
 
 
 def sampling_error(
