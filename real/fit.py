@@ -114,7 +114,7 @@ def plan_lines(
         return [*lines, f"does not fit; {remedy(model, config, gpus, card)}"], False
     speed = Speed(size, plan, config, machines, measured)
     times = ", ".join(f"{phase} {value:.1f}" for phase, value in speed.step().items())
-    span = f"{speed.at(FAST).seconds():.0f} to {speed.at(SLOW).seconds():.0f}"
+    span = " to ".join(f"{replace(speed, pace=pace).seconds():.0f}" for pace in (FAST, SLOW))
     lines += [f"fits; about {speed.seconds():.0f} s a step ({span}) without evaluations: {times}"]
     if others := ", ".join(_others(speed, card)):
         lines.append(f"seconds a step with: {others}")

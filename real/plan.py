@@ -174,7 +174,8 @@ class MemoryPlan:
 
     parts: tuple[MemoryPart, ...]
     """Per GPU."""
-    card: int
+    usable: int
+    """Bytes of a GPU without the reserve."""
     cache_tokens: int
     """Tokens whose keys and values an engine holds; negative where its weights do not even fit."""
     least_tokens: int
@@ -190,11 +191,6 @@ class MemoryPlan:
     host: int
     """Bytes of main memory of one machine, all its processes together."""
     checkpoint: int
-
-    @property
-    def usable(self) -> int:
-        """Bytes of a GPU without the reserve."""
-        return int(self.card * (1 - RESERVE))
 
     @property
     def update(self) -> int:
@@ -220,12 +216,13 @@ def plan_memory(
     parts = [*state_parts(size, config, world), _pass_part(size, config)]
     parts += [*_gathered(size, config, world), MemoryPart("libraries", CONTEXT, CONTEXT)]
     needed = sum(part.update if config.async_level else part.sampling for part in parts)
-    of_engine, tokens, cache, share = _engine(size, config, world, card, needed)
+    usable = int(card * (1 - RESERVE))
+    of_engine, tokens, cache, share = _engine(size, config, world, card, usable - needed)
     if config.async_level:  # the engine samples during the update
         of_engine = [part._replace(update=part.sampling) for part in of_engine]
     return MemoryPlan(
         parts=tuple(part for part in (*parts, *of_engine) if part.update or part.sampling),
-        card=card,
+        usable=usable,
         cache_tokens=tokens,
         least_tokens=LEAST_ROWS * config.longest,
         cache=cache,
@@ -346,7 +343,7 @@ def _gathered(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPa
 
 
 def _engine(
-    size: ModelSize, config: TrainConfig, world: int, card: int, needed: int
+    size: ModelSize, config: TrainConfig, world: int, card: int, left: int
 ) -> tuple[list[MemoryPart], int, int, float]:
     """Return what an engine takes of a GPU, tokens and bytes of its cache, and the whole share."""
     if config.engine_kind.remote:
@@ -357,11 +354,10 @@ def _engine(
     # GPUs beyond the number of heads hold copies of them.
     per_token = size.n_kv * narrow // min(n_gpus, size.n_kv_heads)
     weights = _engine_weights(size, config)
-    usable = int(card * (1 - RESERVE))
     context = 0 if config.engine_kind.in_trainer else CONTEXT
     buffers = _engine_buffers(size, config)
     fixed = weights + buffers + GRAPHS + context
-    taken = usable - needed if config.engine_memory is None else int(config.engine_memory * card)
+    taken = left if config.engine_memory is None else int(config.engine_memory * card)
     cache = taken - fixed
     tokens = cache // per_token
     note = f"{max(0, tokens):,} tokens, {max(0, tokens) // config.longest} whole responses"

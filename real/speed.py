@@ -155,6 +155,7 @@ class Speed:
     measured: Mapping[str, float] = field(default_factory=dict)
     """Rates that take the place of assumed ones."""
     pace: int = USUAL
+    """That of the assumed ones: `SLOW`, `USUAL` or `FAST`."""
 
     @property
     def rates(self) -> Rates:
@@ -235,7 +236,7 @@ class Speed:
         evaluated = n_problems * config.eval_samples
         # All votes are drawn before training and in the evaluations at the start and the end.
         hours: list[float] = []
-        for speed in (self, self.at(FAST), self.at(SLOW)):
+        for speed in (self, replace(self, pace=FAST), replace(self, pace=SLOW)):
             seconds = n_steps * speed.seconds() + 3 * speed.sampling(full)
             hours.append((seconds + n_evaluations * speed.sampling(evaluated)) / 3600)
         others = 3 * full + n_evaluations * evaluated
@@ -244,10 +245,6 @@ class Speed:
             f"before training ({others / (votes + others):.0%}); about {hours[0]:.0f} hours "
             f"({hours[1]:.0f} to {hours[2]:.0f})"
         )
-
-    def at(self, pace: int) -> Speed:
-        """Return the same run on a GPU whose rates that are not measured are slow, or fast."""
-        return replace(self, pace=pace)
 
     def sources(self) -> str:
         """Return where the rates come from."""
