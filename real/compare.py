@@ -155,8 +155,13 @@ def run_one(arguments: Sequence[str]) -> int:
 def _check(study: Study, problems: ProblemSet | None, model: Path | None) -> list[str]:
     """Refuse mistakes before any run starts; return a notice of the runs that are there already."""
     for job in study.all_jobs():
-        check_stored(job)
-        check_sources(job, problems, model)
+        if job.begun:
+            check_stored(job)
+            check_sources(job, problems, model)
+        elif job.folder.exists() and not is_unused(job.folder):
+            raise UserError(
+                f"{job.folder}: exists and holds no run; choose another --out or delete it"
+            )
     jobs = study.jobs(study.arms)
     done = sum(job.finished for job in jobs)
     begun = sum(job.begun for job in jobs) - done
@@ -165,8 +170,6 @@ def _check(study: Study, problems: ProblemSet | None, model: Path | None) -> lis
 
 def check_sources(job: Job, problems: ProblemSet | None, model: Path | None) -> None:
     """Refuse a run that was begun on other problems or another model than those of today."""
-    if not job.begun:
-        return
     extra, changed = read_manifest(job.folder).extra, []
     before = extra.get("sources", {}).get("model")
     if model is not None and before is not None:
@@ -185,13 +188,7 @@ def check_sources(job: Job, problems: ProblemSet | None, model: Path | None) -> 
 
 
 def check_stored(job: Job) -> None:
-    """Refuse a folder in which the run can neither start nor go on nor count as finished."""
-    if not job.begun:
-        if job.folder.exists() and not is_unused(job.folder):
-            raise UserError(
-                f"{job.folder}: exists and holds no run; choose another --out or delete it"
-            )
-        return
+    """Refuse a folder in which the run can neither go on nor count as finished."""
     before, done = to_values(stored_config(job.folder)), job.finished
     # Of a finished run the names of model and problems are compared, too; of all their content.
     check_same(before, job.config.settled(), job.folder, *(("model", "problems") if done else ()))

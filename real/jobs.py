@@ -169,9 +169,7 @@ def run_jobs(
         jobs: the runs; the folders around theirs must exist.
         places: GPUs of each run that computes at the same time, see `find_places`.
     """
-    outcomes = [Outcome(job) for job in jobs]
-    for outcome in outcomes:
-        outcome.done = float(outcome.job.finished)
+    outcomes = [Outcome(job, done=float(job.finished)) for job in jobs]
     waiting = [outcome for outcome in reversed(outcomes) if not outcome.done]
     running: list[_Child] = []
     free = list(reversed(places))
