@@ -56,9 +56,7 @@ def torch_generator(
     seed: int, stream: Stream, *position: int, device: str | torch.device = "cpu"
 ) -> torch.Generator:
     """Return the torch generator of one position."""
-    made = torch.Generator(device=device)
-    made.manual_seed(request_seed(seed, stream, *position))
-    return made
+    return torch.Generator(device=device).manual_seed(request_seed(seed, stream, *position))
 
 
 def _sequence(seed: int, stream: Stream, position: tuple[int, ...]) -> np.random.SeedSequence:
@@ -87,17 +85,14 @@ class Batch:
         return self.ends_run or (self.ends_epoch and every > 0 and self.epoch % every == 0)
 
 
-def batches(config: TrainConfig, n_problems: int, after: int = 0) -> Iterator[Batch]:
+def batches(config: TrainConfig, n_problems: int) -> Iterator[Batch]:
     """Yield all batches of a run; each epoch has a new order of the problems."""
-    per_epoch = batches_per_epoch(config, n_problems)
-    for epoch in range(1 + after // per_epoch, config.epochs + 1):
+    step, cuts = 0, range(config.batch_size, n_problems, config.batch_size)
+    for epoch in range(1, config.epochs + 1):
         order_N = generator(config.seed, Stream.ORDER, epoch).permutation(n_problems)
-        for i in range(per_epoch):
-            step = (epoch - 1) * per_epoch + i + 1
-            if step <= after:
-                continue
-            start, last = i * config.batch_size, i + 1 == per_epoch
-            problems_P = order_N[start : start + config.batch_size]
+        for problems_P in np.split(order_N, cuts):
+            step += 1
+            last = step % (len(cuts) + 1) == 0
             yield Batch(step, epoch, problems_P, last, last and epoch == config.epochs)
 
 

@@ -78,7 +78,7 @@ def test_state_has_the_planned_bytes(settings):
     run = prepare(config)
     run.engine.update_weights(run.policy.model, version=0)
     before = held_bytes(run.optimizer)
-    train_batch(run, next(iter(batches(config, len(run.prompts), after=0))), None)
+    train_batch(run, next(batches(config, len(run.prompts))), None)
     after = held_bytes(run.optimizer)
     expected = planned(config)
     assert after["weights"] == pytest.approx(expected["weights"], rel=0.05)
