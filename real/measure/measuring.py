@@ -258,17 +258,16 @@ def _sample_trees(
 def _continue(trees: Sequence[MeasuredTree], subject: Subject) -> None:
     """Continue the leaves of unseen tokens greedily, all of one length at once."""
     longest = subject.sampling.max_tokens
-    by_length: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for n, tree in enumerate(trees):
-        for place, leaf in enumerate(tree.leaves):
+    by_length: dict[int, list[tuple[Sequence[int], Leaf]]] = defaultdict(list)
+    for prompt, tree in zip(subject.prompts, trees, strict=True):
+        for leaf in tree.leaves:
             if leaf.unseen and len(leaf.tokens) < longest:
-                by_length[len(leaf.tokens)].append((n, place))
-    for length, places in sorted(by_length.items()):
-        contexts = [[*subject.prompts[n], *trees[n].leaves[place].tokens] for n, place in places]
+                by_length[len(leaf.tokens)].append((prompt, leaf))
+    for length, found in sorted(by_length.items()):
+        contexts = [[*prompt, *leaf.tokens] for prompt, leaf in found]
         more = subject.sample(contexts, 1, max_tokens=longest - length, top_p=_GREEDY)
-        for (n, place), (tokens,) in zip(places, more, strict=True):
-            leaf = trees[n].leaves[place]
-            trees[n].leaves[place] = Leaf((*leaf.tokens, *tokens), leaf.edge, True)
+        for (_, leaf), (tokens,) in zip(found, more, strict=True):
+            leaf.tokens += tokens
 
 
 def _likeliest_edges(trees: Sequence[MeasuredTree], subject: Subject) -> Edges:

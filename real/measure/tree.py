@@ -43,7 +43,7 @@ class TokenEdge:
     log_p0: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Leaf:
     """A whole response."""
 
