@@ -102,8 +102,6 @@ def is_right(
 
 FOLDER = "guard"
 _FILES = "guard.safetensors", "answers.json"
-_STARTED, _PROBLEMS = "started", "problem_digest"
-"""Facts of a run, by which its checkpoints know its folder and its problems."""
 
 
 class Voted(NamedTuple):
@@ -147,7 +145,7 @@ class GuardedRun:
         truths = [reference(given, f"the answer in row {n}") for n, given in enumerate(answers)]
         self.notices = check_answers(list(zip(problems, truths, strict=True)), source)
         known = msgspec.json.encode([list(problems), truths])
-        self._facts = {_PROBLEMS: hashlib.sha256(known).hexdigest()}
+        self._digest = hashlib.sha256(known).hexdigest()
         self.config, self._n_problems = config, len(truths)
         self.supervisor = Supervisor(config, truths)
         self.saved: Checkpoint | None = None
@@ -165,7 +163,7 @@ class GuardedRun:
             )
         self.saved = saved = read_checkpoint(folder)
         check_same(saved.config, self.config, folder)
-        if saved.extra.get(_PROBLEMS) != self._facts[_PROBLEMS]:
+        if saved.extra.get("problem_digest") != self._digest:
             raise UserError(
                 "problems: others than the checkpoint's; give the old file, or start a new run"
             )
@@ -177,10 +175,11 @@ class GuardedRun:
         """Make the run folder, or go on with it where the loaded checkpoint left it."""
         new, saved = None, self.saved
         if saved is None:
-            manifest = manifest_of(self.config, self._n_problems, task, backend, **self._facts)
-            manifest.extra[_STARTED] = manifest.started
+            manifest = manifest_of(self.config, self._n_problems, task, backend)
+            # By which checkpoints know their problems and their folder.
+            manifest.extra |= {"problem_digest": self._digest, "started": manifest.started}
             new = RunFolder.create(path, manifest)
-        elif saved.extra.get(_STARTED) != read_manifest(path).started:
+        elif saved.extra.get("started") != read_manifest(path).started:
             raise UserError(f"{path}: not the run of the checkpoint; name that run's folder")
         with locked(path), new or cut_back(path, saved, self.config) as self.folder:
             self.log = Journal(self.folder)
@@ -232,9 +231,9 @@ class GuardedRun:
         self.log.write_visited(Visited(problems_P, answers_PV, decided.rows), place, self._votes)
         streams = pay(self.supervisor.rule, decided, self.config.guard)
         weight_P = np.where(streams.drop, 0.0, streams.weight)
-        both_2PK = np.stack([streams.majority, streams.minority]) * weight_P[:, None]
+        both_PK2 = np.stack([streams.majority, streams.minority], 2) * weight_P[:, None, None]
         columns_PV3 = np.zeros((*answers_PV.shape, 3))
-        columns_PV3[:, : both_2PK.shape[2], :2] = np.moveaxis(both_2PK, 0, 2)
+        columns_PV3[:, : both_PK2.shape[1], :2] = both_PK2
         columns_PV3[..., 2] = (answers_PV >= 0) & (answers_PV == decided.decision.label[:, None])
         kept = np.flatnonzero(~streams.drop)
         own = [keys_P[row][: self.config.n_samples] for row in kept.tolist()]
@@ -246,7 +245,7 @@ class GuardedRun:
             **decided.step_columns,
             **place,
             "replicate": 0,
-            "n_uniform": int(np.count_nonzero(~both_2PK[:, kept].any(axis=(0, 2)))),
+            "n_uniform": int(np.count_nonzero(~both_PK2[kept].any(axis=(1, 2)))),
             "n_updates": len(minis),
             "tokens": sum(tokens[key] for key in trained),
             "tokens_sampled": sum(tokens.values()),
