@@ -150,8 +150,7 @@ def _others(speed: Speed, card: int) -> Iterator[str]:
 def _table(plan: MemoryPlan) -> Iterator[str]:
     yield f"{'GiB per GPU':<18} {'update':>8} {'sampling':>8}"
     note = f"of {plan.usable / GIB:.1f}, {RESERVE:.0%} of the GPU stay free"
-    for part in (*plan.parts, ("sum", plan.update, plan.sampling, note)):
-        name, update, sampling, said = part
+    for name, update, sampling, said in (*plan.parts, ("sum", plan.update, plan.sampling, note)):
         yield f"{name:<18} {update / GIB:>8.1f} {sampling / GIB:>8.1f}  {said}".rstrip()
     yield f"main memory: {plan.host / GIB:.0f} GiB on each machine, when the model is loaded"
     yield f"checkpoint: {plan.checkpoint / 1e9:.1f} GB on disk each"

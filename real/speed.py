@@ -58,11 +58,11 @@ def peak_flops(device: torch.device) -> float:
     return card.flops if card else product_flops(device, 4096, 4096, 4096)
 
 
-def product_flops(device: torch.device, m: int, k: int, n: int, repeats: int = 8) -> float:
+def product_flops(device: torch.device, m: int, k: int, n: int) -> float:
     """Return the operations per second of the fastest of some (m, k) x (k, n) bfloat16 products."""
     left, right = (torch.randn(s, device=device).bfloat16() for s in ((m, k), (k, n)))
     seconds: list[float] = []
-    for _ in range(repeats):
+    for _ in range(8):
         began = time.perf_counter()
         left @ right
         if device.type == "cuda":
