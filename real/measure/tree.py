@@ -29,8 +29,8 @@ class Node:
 
     prefix: Tokens
     log_p: float
-    parent: int
-    """Edge that leads here; -1 at the root."""
+    path: tuple[int, ...]
+    """Edges that lead here."""
     edges: dict[int, int] = field(default_factory=dict)
 
 
@@ -48,7 +48,8 @@ class Leaf:
     """A whole response."""
 
     tokens: Tokens
-    edge: int
+    path: tuple[int, ...]
+    """Edges from the root."""
     unseen: bool
     """Its last edge's token was never sampled; `tokens` continue it greedily."""
 
@@ -63,15 +64,6 @@ class MeasuredTree:
     left_out: float = 0.0
     """Probability of sampled responses that the tree does not hold, by the model."""
     capped: bool = False
-
-    def path(self, leaf: Leaf) -> list[int]:
-        """Edges from the root to a leaf."""
-        edges = []
-        edge = leaf.edge
-        while edge >= 0:
-            edges.append(edge)
-            edge = self.nodes[self.edges[edge].node].parent
-        return edges[::-1]
 
     def moving_nodes(self) -> list[int]:
         """Nodes whose distribution an update can change noticeably."""
@@ -108,15 +100,15 @@ def grow(
             tree.capped |= full and bool(totals[r] >= np.log(min_p))
             tree.left_out += float(np.exp(totals[r]))
             continue
-        edge, log_p = -1, 0.0
+        path, log_p = (), 0.0
         for t, token in enumerate(tokens):
             prefix = tokens[:t]
             if prefix not in known:
                 known[prefix] = len(tree.nodes), log_p_TA[t]
-                tree.nodes.append(Node(prefix, log_p, edge))
+                tree.nodes.append(Node(prefix, log_p, path))
             edge = _edge(tree, known[prefix][0], token, float(log_p_TA[t, token]))
-            log_p += tree.edges[edge].log_p0
-        tree.leaves.append(Leaf(tokens, edge, False))
+            path, log_p = (*path, edge), log_p + tree.edges[edge].log_p0
+        tree.leaves.append(Leaf(tokens, path, False))
     unseen = [
         (tree.nodes[node].log_p + float(log_p_A[token]), node, token, float(log_p_A[token]))
         for node, log_p_A in known.values()
@@ -124,8 +116,8 @@ def grow(
         if token not in tree.nodes[node].edges
     ]
     for _, node, token, log_p in sorted(unseen, reverse=True)[: max_edges - len(tree.edges)]:
-        edge = _edge(tree, node, token, log_p)
-        tree.leaves.append(Leaf((*tree.nodes[node].prefix, token), edge, True))
+        above, edge = tree.nodes[node], _edge(tree, node, token, log_p)
+        tree.leaves.append(Leaf((*above.prefix, token), (*above.path, edge), True))
     tree.capped |= len(tree.edges) == max_edges
     return tree
 
@@ -136,8 +128,8 @@ def whole_responses(responses: Sequence[Tokens]) -> MeasuredTree:
     edges = [
         TokenEdge(0, tokens, float(np.log(n / counts.total()))) for tokens, n in counts.items()
     ]
-    leaves = [Leaf(tokens, e, False) for e, tokens in enumerate(counts)]
-    return MeasuredTree([Node((), 0.0, -1)], edges, leaves)
+    leaves = [Leaf(tokens, (e,), False) for e, tokens in enumerate(counts)]
+    return MeasuredTree([Node((), 0.0, ())], edges, leaves)
 
 
 def _edge(tree: MeasuredTree, node: int, token: int, log_p: float) -> int:
@@ -157,7 +149,7 @@ def edge_arrays(
     """The arrays of a response file without features, and context and tokens of every edge."""
     names = ("edge_node", "log_p0", "leaf_answer", "leaf_length", "leaf_unseen", "path_edge")
     rows: dict[str, list[Any]] = {name: [] for name in names}
-    starts: dict[str, list[int]] = {"edge_start": [0], "leaf_start": [0], "path_start": [0]}
+    rows |= {"edge_start": [0], "leaf_start": [0], "path_start": [0]}
     contexts: list[list[int]] = []
     tokens: list[Tokens] = []
     for tree, prompt, (ids, _, _) in zip(trees, prompts, read, strict=True):
@@ -177,13 +169,12 @@ def edge_arrays(
             rows["leaf_answer"].append(int(answer))
             rows["leaf_length"].append(len(leaf.tokens))
             rows["leaf_unseen"].append(leaf.unseen)
-            rows["path_edge"] += [place_of[e] for e in tree.path(leaf) if e in place_of]
-            starts["path_start"].append(len(rows["path_edge"]))
-        starts["edge_start"].append(len(rows["edge_node"]))
-        starts["leaf_start"].append(len(rows["leaf_answer"]))
+            rows["path_edge"] += [place_of[e] for e in leaf.path if e in place_of]
+            rows["path_start"].append(len(rows["path_edge"]))
+        rows["edge_start"].append(len(rows["edge_node"]))
+        rows["leaf_start"].append(len(rows["leaf_answer"]))
     kinds = {"log_p0": np.float64, "leaf_unseen": np.bool_}
     arrays = {name: np.array(values, kinds.get(name, np.int64)) for name, values in rows.items()}
-    arrays |= {name: np.array(values, np.int64) for name, values in starts.items()}
     return arrays, contexts, tokens
 
 
