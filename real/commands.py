@@ -243,8 +243,7 @@ class MakeTinyCommand:
             ProblemSettings(tiny_task=self.task, tiny_verifies=True)  # refuses other tasks
             made, judges = build_verifying(self.out, self.seed, not self.quiet)
         else:
-            made = build(self.out, self.seed, not self.quiet, task=self.task)
-            judges = None
+            made, judges = build(self.out, self.seed, not self.quiet, task=self.task), None
         print(
             f"checkpoint: pass@1 {made.pass_at_1:.3f}, majority {made.maj_accuracy:.3f} "
             f"({made.n_problems} problems, {made.n_votes} votes)"

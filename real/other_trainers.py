@@ -74,8 +74,7 @@ def settings_from(
     for name, (allowed, reason) in refusals.items():
         if (value := value_of(name)) not in allowed:
             raise UserError(f"{name} = {value}: {reason}; set {allowed[0]}")
-    read = {own: value_of(theirs) for own, theirs in names.items()}
-    values = {own: value for own, value in read.items() if value is not None}
+    values = {own: v for own, theirs in names.items() if (v := value_of(theirs)) is not None}
     # The trainer writes the checkpoints; this project's `resume` must not take such a folder.
     fixed = {"prompt_suffix": "", "checkpoint_every": 0}
     try:

@@ -194,8 +194,7 @@ class GuardTrainer(PPOTrainerSync):
         with marked_timer("guard", self.timing_raw):
             self._paid = paid = self.run.visit(voted, tokens)
         metrics.update(paid.metrics)
-        gone = list(set(batch.keys) - set(paid.keys))
-        if gone:
+        if gone := list(set(batch.keys) - set(paid.keys)):
             tq.kv_clear(keys=gone, partition_id=_QUEUE)
         size = self.settings.n_samples * self.settings.mini_batch
         # A multiple of the whole length, so that it pads to that length.
