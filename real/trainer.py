@@ -48,9 +48,8 @@ from real.vote.pilot import check_readable
 
 def note_faults(log: Journal, faults: Counter[Fault], step: int) -> None:
     """Note numbers of a batch that were not finite, and forget them."""
-    counted = {fault: n for fault, n in faults.items() if n}
-    if counted:
-        refused = sum(n for fault, n in counted.items() if fault is not Fault.LOG_PROB)
+    if counted := +faults:  # without zeros
+        refused = counted.total() - counted[Fault.LOG_PROB]
         log.note_faults(refused, {fault.notice: n for fault, n in counted.items()}, step)
     faults.clear()
 

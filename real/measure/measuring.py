@@ -123,8 +123,7 @@ def measure_to(
     )
     named = {
         "task": prompts.name,
-        "model": sources["model"],
-        "problems": sources["problems"],
+        **sources,
         "problem_ids": [problem.id for problem in prompts.problems],
         "run": to_values(given),
         "roles": roles_of(given),
