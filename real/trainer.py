@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from lab.base.errors import UserError
@@ -222,9 +221,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             if signal and not waits:
                 stop(signal)
             if batch.step == 1 or not run.config.async_level:  # votes ahead are of older weights
-                # As set: shards that a model is trained from are wider than what it computes with.
-                precision = getattr(torch, run.config.dtype)
-                check_mismatch(log, row, precision, run.config.max_mismatch)
+                check_mismatch(log, row, run.config.dtype, run.config.max_mismatch)
             if run.supervisor.reads and run.config.labels != "truth":
                 watch_labels(log, row, len(run.prompts))
             if not batch.ends_run:

@@ -29,7 +29,7 @@ by step * g * Phi_ia . Phi_jb, of mean 0 and standard deviation 1 / sqrt(D).
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,7 +98,7 @@ class Update(NamedTuple):
     last place for unparseable responses; only for the policy `measured`."""
 
 
-class Policy:
+class Policy(ABC):
     """The simulated model of all problems."""
 
     plain: Directions | None = None

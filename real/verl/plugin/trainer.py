@@ -254,7 +254,7 @@ class GuardTrainer(PPOTrainerSync):
         found = {**metrics, **timing_raw}
         measured = {name: float(found.get(key, np.nan)) for name, key in STEPS.items()}
         row = self.run.end_step(measured, progress)
-        check_mismatch(self.run.log, row, torch.bfloat16, self.settings.max_mismatch)
+        check_mismatch(self.run.log, row, "bfloat16", self.settings.max_mismatch)
         return batch
 
     def _val_metrics_update(self, *given: Any, **more: Any) -> dict[str, Any]:

@@ -116,6 +116,8 @@ def test_guard_action(dynamics):
         np.testing.assert_allclose(trace.y, factor * means[column].dropna())
     named = ["weight below 1", "a minority candidate", "left out (RCSU)"]
     assert [t.name for t in drawn if t.showlegend] == named
+    without = figures.guard_action(own.assign(minority_share=np.nan))
+    assert [t.name for t in without.data if t.showlegend] == [named[0], named[2]]
 
 
 def test_paired_differences_grey_out_noise(metrics):
