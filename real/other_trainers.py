@@ -41,12 +41,10 @@ from real.settings.config import TrainConfig
 from real.settings.stored import check_same, manifest_of
 from real.vote.decide import Supervisor, pay
 
-OF_RUN = frozenset(
-    {
-        "answer_check", "keep_votes", "labels", "max_mismatch", "n_votes", "rule", "rule_options",
-        "seed", "step_factor",
-    }
-)  # fmt: skip
+OF_RUN = {
+    "answer_check", "keep_votes", "labels", "max_mismatch", "n_votes", "rule", "rule_options",
+    "seed", "step_factor",
+}  # fmt: skip
 """Settings of the run that such a trainer has none of its own for."""
 
 _SETTING = re.compile(r"(?<=\$\.)\w+|(?<![.\w])[A-Za-z]\w*(?= = )")

@@ -26,10 +26,7 @@ _READ = {
 """Settings of the trainer that TRL's decide, under the same meaning."""
 _RULED_OUT: Refusals = {
     "delta": ((None,), "the loss of two streams has no second bound"),
-    "deepspeed": (
-        (None,),
-        "an optimizer step whose problems are all skipped could not be left out",
-    ),
+    "deepspeed": ((None,), "a step whose problems are all skipped could not be left out"),
     "entropy_coef": ((0.0,), "the loss of two streams has no such term"),
     "importance_sampling_level": (("token",), "the loss of two streams is clipped by token"),
     "off_policy_mask_threshold": ((None,), "it reads one advantage, and there are two"),
@@ -66,8 +63,7 @@ class GuardGRPOConfig(GRPOConfig):
     @property
     def n_updates(self) -> int:
         """Optimizer steps on the votes of one batch."""
-        passes = self.steps_per_generation * self.num_iterations
-        return passes // self.gradient_accumulation_steps
+        return self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps
 
     def settled(self, model: str, n_problems: int) -> TrainConfig:
         """Return the run's settings under this project's names.
@@ -120,6 +116,5 @@ class GuardGRPOConfig(GRPOConfig):
             own |= chosen.settings
         for name in own.keys() & _READ.keys():
             if (value := getattr(self, _READ[name])) != own[name]:
-                needed = f"arm {self.guard!r} needs {own[name]}"
-                raise UserError(f"{_READ[name]} = {value}: {needed}")
+                raise UserError(f"{_READ[name]} = {value}: arm {self.guard!r} needs {own[name]}")
         return computed | own | self.guard_settings

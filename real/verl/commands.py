@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from guard_core import GuardConfig
 from guard_core.config import GROUP_OF, Count, Natural, Positive, check_fields
 from guard_core.rcsu import skip_cap
-from lab.base.errors import UserError
+from lab.base.errors import UserError, first_line
 from lab.base.files import check_new_file, whole
 from lab.base.settings import to_values
 from lab.options import POSITIONAL
@@ -131,7 +131,12 @@ class ConfigCommand:
             check_new(out)
         model, data = model_of(self.preset), config.problems or ""
         size, rows = PlannedModel(read_config(model)).size(), config.mini_batch * config.n_samples
-        n_batches, left_out = divmod(NAMED[data].n_problems, config.batch_size)
+        file, n_problems = Path(self.problems or f"{data}.parquet"), NAMED[data].n_problems
+        if file.is_file():
+            n_problems = _n_rows(file)
+        n_batches, left_out = divmod(n_problems, config.batch_size)
+        if not n_batches:
+            raise UserError(f"{file}: {n_problems} problems are no batch of {config.batch_size}")
         values: dict[str, Any] = {
             **asdict(self),
             **to_values(config),
@@ -140,7 +145,7 @@ class ConfigCommand:
             "seed": self.seed,
             "model": self.model or f"path/to/{model}",
             "model_name": model,
-            "problem_file": os.path.abspath(self.problems or f"{data}.parquet"),
+            "problem_file": os.path.abspath(file),
             "out": out,
             "checkpoints": out / "checkpoints",
             "loss": LOSSES[config.loss],
@@ -152,6 +157,16 @@ class ConfigCommand:
         shown["guard"] = "\n  ".join(f"+guard.{name}={_written(v)}" for name, v in _guard(config))
         shown["address"] = "RAY_ADDRESS=auto " if self.nodes > 1 else ""
         print(TEMPLATE.format_map(shown), end="")
+
+
+def _n_rows(file: Path) -> int:
+    """Return the number of rows of a Parquet file."""
+    import pyarrow.parquet as pq  # too slow for --help
+
+    try:
+        return pq.read_metadata(file).num_rows
+    except (OSError, ValueError) as error:  # ValueError is the base of pyarrow's own
+        raise UserError(f"{file}: cannot be read as Parquet ({first_line(error)})") from error
 
 
 def _spread(n_weights: int, n_heads: int, rows: int, cell: ConfigCommand) -> dict[str, Any]:

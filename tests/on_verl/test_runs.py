@@ -3,19 +3,23 @@
 Every run is shared by the tests that look at it: most of its time is the start of its processes.
 """
 
+import json
+import os
 import random
 import re
+import sys
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from run_verl import MODEL
+from run_verl import MODEL, ROOT, settings
 from safetensors.numpy import load_file
 from step_again import step_again, whole
 from transformers import AutoTokenizer
-from whole_runs import Done, run
+from whole_runs import N_PROBLEMS, Done, run, started
 
 from lab.__main__ import main as report
 from lab.base.settings import from_values
@@ -205,3 +209,31 @@ def test_a_rollout_server_that_exits_ends_the_run_by_name(truth):
     assert "rollout server" in truth.trace.run.error
     ended = pd.Timestamp(truth.trace.run.ended).timestamp()
     assert ended - (truth.out / "dump" / "died").stat().st_mtime < 60
+
+
+def test_the_program_of_the_page_trains(tmp_path):
+    """As printed, but for the model and for the settings with which verl runs on a CPU."""
+    page = (ROOT / "docs" / "your-trainer.md").read_text()
+    (program,) = re.findall(r"\n## verl\n.*?```sh\n(.*?)```", page, re.DOTALL)
+    program = program.replace("path/to/model", str(MODEL)).replace(
+        "bash run.sh", 'bash run.sh "$@"'
+    )
+    rows = [{"id": p.id, "prompt": p.prompt, "answer": p.answer} for p in problems(N_PROBLEMS)]
+    (tmp_path / "problems.json").write_text(json.dumps(rows))
+    printed = ("+guard.", "data.train_files", "data.val_files")
+    own = [word for word in settings(tmp_path) if not word.startswith(printed)]
+    own = [word.lstrip("+") if "attn_implementation" in word else word for word in own]
+    # The model knows no request for a box.
+    template = "{% for m in messages %}{{ m.content.split('=')[0] }}={% endfor %}"
+    own[-1] = f'actor_rollout_ref.model.custom_chat_template="{template}"'
+    own += ["guard.n_votes=8", "trainer.n_gpus_per_node=1", "trainer.total_epochs=1"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    for _ in range(3):  # Ray gives up after 30 s, too few on a busy machine
+        done = started(["bash", "-euc", program, "page", *own], tmp_path, PATH=path)
+        if "timed out during startup" not in done.output:
+            break
+    trace = load(_finished(done).out / "runs" / "verl")
+    assert (trace.run.arm, trace.run.status) == ("memory", "finished")
+    assert len(trace.steps) == 2 and (trace.steps["update_norm"] > 0).all()
+    later = trace.visits[trace.visits["visit"] > 0]
+    assert len(later) == 8 and (later["match_rate"] > 0).all()

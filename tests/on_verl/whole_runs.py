@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,16 +60,20 @@ def run(out: Path, *overrides: str, **environment: str) -> Done:
         out.mkdir(parents=True)
         tiny = [Problem(p.id, p.prompt, p.answer) for p in problems(N_PROBLEMS)]
         write_problems(out / "problems.parquet", [ProblemSet("tiny", tiny)], "")
+    return started([sys.executable, HERE / "run_verl.py", out, *overrides], out, **environment)
+
+
+def started(command: Sequence[str | Path], out: Path, **environment: str) -> Done:
+    """Run a command in a folder, in the environment of verl on a CPU, as `run` does."""
     own = {**os.environ, **ENVIRONMENT, "VERL_CPU_DUMP": str(out / "dump"), **environment}
     start = time.monotonic()
     with (out / "output.txt").open("w") as log:
-        command = [sys.executable, HERE / "run_verl.py", out, *overrides]
         process = subprocess.Popen(command, env=own, stdout=log, stderr=subprocess.STDOUT, cwd=out)
-        started: set[psutil.Process] = set()
+        children: set[psutil.Process] = set()
         while process.poll() is None and time.monotonic() - start < LIMIT:
-            started |= set(psutil.Process(process.pid).children(recursive=True))
+            children |= set(psutil.Process(process.pid).children(recursive=True))
             time.sleep(0.5)
-    for left in {*started, psutil.Process()} - {psutil.Process()}:
+    for left in {*children, psutil.Process()} - {psutil.Process()}:
         if left.is_running():
             left.send_signal(signal.SIGKILL)
     if process.poll() is None:

@@ -126,6 +126,24 @@ def script_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
+def test_the_script_counts_the_problems_of_the_file(tmp_path, capsys):
+    file = tmp_path / "own.parquet"
+    words = ("--preset", "qwen2.5-7b/math500", "--problems", str(file))
+    assert "trainer.save_freq=62\n" in script_of(capsys, *words)  # not made yet: the preset's
+    for n in (7, 83):
+        file.unlink(missing_ok=True)
+        own = [Problem(f"p{i}", f"{i} + {i}?", "1") for i in range(n)]
+        write_problems(file, [ProblemSet("own", own)], "")
+        if n == 7:
+            assert main(["config", *words]) == 2
+            assert "own.parquet: 7 problems are no batch of 8\n" in capsys.readouterr().err
+    script = script_of(capsys, *words)
+    assert "trainer.save_freq=10\n" in script and "leaves 3 problems out" in script
+    file.write_bytes(b"no Parquet")
+    assert main(["config", *words]) == 2
+    assert "own.parquet: cannot be read as Parquet (" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", [NAMES[0], NAMES[5], NAMES[-1]])
 def test_the_script_has_the_preset_s_values(name, capsys):
     script = script_of(capsys, "--preset", name, "--nodes", "2", "--seed", "3")

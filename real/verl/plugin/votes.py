@@ -143,23 +143,13 @@ def dealt(
     return order.reshape(len(minis), -1, ranks).transpose(2, 0, 1).ravel().tolist()
 
 
-STEPS = {
-    "lr": "actor/lr",
-    "update_norm": "actor/update_norm",
-    "loss": "actor/loss",
-    "grad_norm": "actor/grad_norm",
-    "clip_fraction": "actor/pg_clipfrac",
-    "entropy": "actor/entropy",
-    "mismatch_kl": "rollout_corr/kl",
-    "seconds_rollout": "gen",
-    "seconds_grade": "grade",
-    "seconds_guard": "guard",
-    "seconds_update": "update_actor",
-    "seconds_step": "guarded_step",
-}
+STEPS = {name: f"actor/{name}" for name in ("lr", "update_norm", "loss", "grad_norm", "entropy")}
+STEPS |= {
+    "clip_fraction": "actor/pg_clipfrac", "mismatch_kl": "rollout_corr/kl",
+    "seconds_rollout": "gen", "seconds_grade": "grade", "seconds_guard": "guard",
+    "seconds_update": "update_actor", "seconds_step": "guarded_step",
+}  # fmt: skip
 """Columns of the trace's steps, and the metric or timer of verl that measures them."""
-
-
 _EQUALITY = Equality()
 """Of each of verl's reward workers, with the keys of the answers that it has seen."""
 
