@@ -18,7 +18,7 @@ from real.settings.config import TrainConfig
 from real.settings.machines import Machines
 from real.settings.resolve import check_engine_tp, settled_for
 from real.speed import CARDS, FAST, SLOW, Speed
-from real.tiny import model_of
+from real.tiny import model_of, problems_of
 
 
 def checked_engine_memory(
@@ -118,10 +118,19 @@ def plan_lines(
     lines += [f"fits; about {speed.seconds():.0f} s a step ({span}) without evaluations: {times}"]
     if others := ", ".join(_others(speed, card)):
         lines.append(f"seconds a step with: {others}")
-    named = NAMED.get(config.problems or "")
-    if n_problems := named.n_problems if named else config.n_problems:
+    if n_problems := _n_problems(config):
         lines.append(speed.whole_run(n_problems))
     return [*lines, speed.sources()], True
+
+
+def _n_problems(config: TrainConfig) -> int | None:
+    """Return how many problems are trained on; None where no file is here to tell."""
+    source = config.problems or ""
+    if config.n_problems is None and source in NAMED:
+        return max(1, NAMED[source].n_problems - config.n_held_out)
+    if config.n_problems is None and Path(source).is_file():
+        return len(problems_of(config))
+    return config.n_problems
 
 
 def _others(speed: Speed, card: int) -> Iterator[str]:

@@ -279,6 +279,21 @@ def test_the_plan_counts_evaluations(capsys):
     assert step and 1890 * float(step[1]) / 3600 < hours[0] < hours[1]
 
 
+def test_the_plan_counts_the_problems_that_are_trained_on(capsys, tmp_path):
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps([{"prompt": f"{n} + 1?", "answer": str(n + 1)} for n in range(83)]))
+    for words, n_problems in (
+        (("--n-problems", "50"), 50),
+        (("--n-held-out", "100"), 400),
+        (("--problems", str(own)), 83),
+        (("--problems", str(own), "--n-held-out", "3"), 80),
+    ):
+        said = said_by(capsys, *EIGHT, *words)
+        steps, votes = 30 * -(-n_problems // 8), 30 * n_problems * 64
+        assert f"a run: {steps:,} steps, {votes:,} votes, " in said
+    assert "a run: " not in said_by(capsys, *EIGHT, "--problems", str(tmp_path / "none.json"))
+
+
 def test_the_guide_has_the_numbers_of_the_plan(capsys):
     guide = (Path(__file__).parents[3] / "docs" / "gpu.md").read_text()
     form = r"^\| ([\d x]+) x (24|80|141) GB \| ([^,]+), [^|]* \| ([^|]*)\| (.*) \|$"
