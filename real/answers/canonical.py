@@ -88,6 +88,8 @@ def _without(node: Node) -> Node:
     is_percent = kind == "post" and text in ("%", DEGREE)
     if is_percent or (kind == "()" and len(parts) == 1) or node == _MINUS_ZERO:
         return first
+    if kind == "word" and text.lower() == "dne":
+        return Node("word", "does not exist")
     if kind == "unit":
         factor, _, counted = text.partition(" ")
         if factor in _FACTORS and counted[:1] != "^":
