@@ -191,7 +191,7 @@ def users_files(folder):
         importlib.import_module("small_models").save_model(model)
     text = text_of(ROOT / "docs" / "your-model.md")
     example = json.loads(re.findall(r"(?ms)^```json\n(.*?)^```", text)[0])
-    rows = [{**example[0], "id": f"mul-{i}"} for i in range(4)]
+    rows = [{**example[0], "id": f"mul-{i}"} for i in range(8)]
     (folder / "problems.json").write_text(json.dumps(rows))
     rows = [{"id": str(i), "prompt": f"{i} * 4 = ?", "answer": str(4 * i)} for i in range(500)]
     (sets / "math500.json").write_text(json.dumps(rows))
