@@ -13,7 +13,7 @@ from lab.base.errors import UserError
 from real.engines.vllm_engine import EngineMemory
 from real.model.machine import pick_device
 from real.plan import GIB, RESERVE, MemoryPlan, PlannedModel, plan_memory, read_config
-from real.problems.load import NAMED
+from real.problems.load import NAMED, n_trained
 from real.settings.config import TrainConfig
 from real.settings.machines import Machines
 from real.settings.resolve import check_engine_tp, settled_for
@@ -126,8 +126,8 @@ def plan_lines(
 def _n_problems(config: TrainConfig) -> int | None:
     """Return how many problems are trained on; None where no file is here to tell."""
     source = config.problems or ""
-    if config.n_problems is None and source in NAMED:
-        return max(1, NAMED[source].n_problems - config.n_held_out)
+    if source in NAMED:
+        return n_trained(config, NAMED[source].n_problems)
     if config.n_problems is None and Path(source).is_file():
         return len(problems_of(config))
     return config.n_problems

@@ -18,6 +18,7 @@ MAX_LENGTH = 1_000
 
 _PASSES = 8
 """After which an answer that still changes counts as unparseable; most come to rest in one."""
+_PLAIN_INTEGER = re.compile(r"-?[1-9][0-9]{0,30}|0")
 
 
 def canonical(answer: str) -> str:
@@ -28,7 +29,9 @@ def canonical(answer: str) -> str:
     twice changes nothing. Empty where nothing is left, or the answer is longer than `MAX_LENGTH`.
     What follows no grammar is kept as it stands but for Unicode and spaces.
     """
-    return "" if len(answer) > MAX_LENGTH else _normal(answer)[0]
+    if len(answer) > MAX_LENGTH:
+        return ""
+    return answer if _PLAIN_INTEGER.fullmatch(answer) else _normal(answer)[0]
 
 
 def tree_of(text: str) -> Node | None:
@@ -85,11 +88,9 @@ def _is_label(node: Node) -> bool:
 def _without(node: Node) -> Node:
     kind, text, parts = node
     first, last = (parts[0], parts[-1]) if parts else (node, node)
-    is_percent = kind == "post" and text in ("%", DEGREE)
-    if is_percent or (kind == "()" and len(parts) == 1) or node == _MINUS_ZERO:
+    is_mark = kind == "post" and text in ("%", DEGREE)
+    if is_mark or (kind == "()" and len(parts) == 1) or node == _MINUS_ZERO:
         return first
-    if kind == "word" and text.lower() == "dne":
-        return Node("word", "does not exist")
     if kind == "unit":
         factor, _, counted = text.partition(" ")
         if factor in _FACTORS and counted[:1] != "^":
@@ -120,6 +121,8 @@ def _without(node: Node) -> Node:
         numbers = [part for part in parts if part.kind == "num"]  # `3*4=12`, but not `1=2`
         is_told = len(numbers) < len(parts) and last.text != "0"
         return (numbers or parts)[-1] if is_told else node
+    if kind == "word" and text.lower() == "dne":
+        return Node("word", "does not exist")
     if kind == "word" and text.lower() in COUNTS:
         return Node("num", str(COUNTS.index(text.lower())))
     if kind == "word":

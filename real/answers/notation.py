@@ -102,15 +102,17 @@ def _rewritten(match: re.Match[str]) -> str:
     return REWRITTEN.get(name, f"\\{name}") + brace if name else match[0]
 
 
-_ESCAPED_TWICE = "[dt]?frac|sqrt|text|mathrm|left|right|cdot|times|pi|boxed|le|ge|infty|cup"
-_BEFORE_SET = r"\\(?:cup|cap|in|setminus)(?![A-Za-z])"
-_STEPS = (
+_UNICODE = (
     ("([\u221a\u221b]) ?(\\d+)", r"\1{\2}"),  # such a root is over all digits
     ("[\u00bc-\u00be\u2150-\u215e]", lambda m: rf"\frac{{{_plain(m[0]).replace('/', '}{')}}}"),
     ("[\u00b2\u00b3\u00b9\u2070-\u207f]+", lambda m: f"^{{{_plain(m[0])}}}"),
     ("[\u2080-\u208e]+", lambda m: f"_{{{_plain(m[0])}}}"),
     ("(?s).+", lambda m: _plain(m[0])),
-    (r"\s+", " "),  # from here on LaTeX
+)
+_ESCAPED_TWICE = "[dt]?frac|sqrt|text|mathrm|left|right|cdot|times|pi|boxed|le|ge|infty|cup"
+_BEFORE_SET = r"\\(?:cup|cap|in|setminus)(?![A-Za-z])"
+_LATEX = (
+    (r"\s+", " "),
     (r"\.\.\.", r"\\ldots "),
     (r"\\not ?=", r"\\ne "),
     (r"\{ ?([:;]) ?\}", r"\1"),
@@ -137,6 +139,6 @@ _STEPS = (
 def folded(text: str) -> str:
     """Text in which variants of a sign or command are one, without Markdown's marks around it."""
     text = unicodedata.normalize("NFC", text).strip()
-    for pattern, new in _STEPS:
+    for pattern, new in _LATEX if text.isascii() else (*_UNICODE, *_LATEX):
         text = re.sub(pattern, new, text)
     return " ".join(text.split())

@@ -92,7 +92,13 @@ def make_child(
     logs: Path | None,
     memory: EngineMemory | None,
 ) -> ChildEngine:
-    """Start an engine in a process of its own, for `make_engine`."""
+    """Start an engine in a process of its own.
+
+    Args:
+        folder: of the model.
+        logs: folder for the engine's log; it has a temporary file if None.
+        memory: what vLLM may take of a GPU.
+    """
     heads = policy.model.config.get_text_config().num_attention_heads
     if heads % config.engine_tp:
         raise UserError(

@@ -30,7 +30,7 @@ def read_problems(
     """
     assert config.problems is not None
     problems = load_problems(config.problems, config.fields, config.data_dir, config.hub)
-    n_problems = config.n_problems or max(1, len(problems) - config.n_held_out)
+    n_problems = n_trained(config, len(problems))
     n_all = n_problems + config.n_held_out
     if n_all > len(problems):
         named = f"n_problems = {n_problems}"
@@ -41,6 +41,11 @@ def read_problems(
     if with_answers:
         check_answers([(p.id, p.answer) for p in chosen], config.problems)
     return chosen
+
+
+def n_trained(config: ProblemSettings, n_there: int) -> int:
+    """Return how many of a source's problems are trained on."""
+    return config.n_problems or max(1, n_there - config.n_held_out)
 
 
 def suffix_of(problem: Problem, suffix: str | None) -> str:

@@ -180,7 +180,7 @@ def visit_all(run: Plain, epoch: Epoch, bad_R: Ints) -> None:
             policy.kappa_2,
             policy.neg_transfer,
         )
-        drawn = (epoch.draws[0][one], epoch.draws[1][one], epoch.draws[2][one])
+        drawn = (epoch.tie_RN[one], epoch.skip_RN[one], epoch.pick_RN[one])
         # The sum is kept in memory that is overwritten: the reads would be removed without a use.
         run.batch.key_P[0] = _fetch(own, model)
         for b in range(epoch.lr_RB.shape[1]):

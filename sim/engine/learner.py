@@ -61,7 +61,7 @@ class Learner:
         self._rule = make_rule(config.rule, config.rule_options)
         self._observer = AnswerObserver(config, self._rule)
         scores_RNA = self._first_scores(epoch, votes, p_RNA)
-        tie_RN, records_RN = epoch.draws[0], epoch.records_RN
+        tie_RN, records_RN = epoch.tie_RN, epoch.records_RN
         prime(self._settings_1, self._memory, tie_RN, scores_RNA, votes.counts, records_RN)
 
     def _first_scores(self, epoch: Epoch, votes: Votes, p_RNA: Floats) -> Array:
@@ -146,7 +146,7 @@ class Learner:
         decide(
             self._settings_1,
             self._memory,
-            epoch.draws,
+            (epoch.tie_RN, epoch.skip_RN, epoch.pick_RN),
             problems_RP,
             scores_RPA,
             votes.counts,

@@ -28,8 +28,10 @@ class Epoch(NamedTuple):
     """0 before training."""
     problems_RN: Ints
     truth_RN: Shorts
-    draws: tuple[Floats, Floats, Floats]
-    """(R, N) each; tie, skip and pick of `guard_core.Draws`, by problem and not by visit."""
+    tie_RN: Floats
+    """Of `guard_core.Draws`, as the next two, by problem and not by visit."""
+    skip_RN: Floats
+    pick_RN: Floats
     records_RN: Records
     """One `RECORD` per visit."""
     lr_RB: Floats

@@ -154,7 +154,7 @@ class Simulation:
         epoch.counts_SNA[:, at] = votes.counts[: self._n_kept]
         update = self.learner.step(epoch, start, votes, p_RPA)
         if c.skip_rate:
-            skip_RP = np.take_along_axis(epoch.draws[1], problems_RP, axis=1)
+            skip_RP = np.take_along_axis(epoch.skip_RN, problems_RP, axis=1)
             update = sit_out(c, skip_RP, epoch.records_RN[:, at], update)
         if c.guard.brake.brake < 1:
             self._scale_R *= self.learner.brake_factor()
@@ -173,7 +173,7 @@ class Simulation:
             number,
             problems_RN,
             np.take_along_axis(self.truth_RN, problems_RN, axis=1),
-            draws,
+            *draws,
             np.zeros(problems_RN.shape, RECORD),
             np.tile(self._steps[self._batch : self._batch + self.config.n_batches], (R, 1)),
             np.zeros(problems_RN.shape),
