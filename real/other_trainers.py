@@ -141,8 +141,7 @@ class GuardedRun:
         source = "the data set" if config.labels == "truth" else ""
         truths = [reference(given, f"the answer in row {n}") for n, given in enumerate(answers)]
         self.notices = check_answers(list(zip(problems, truths, strict=True)), source)
-        known = msgspec.json.encode([list(problems), truths])
-        self._digest = hashlib.sha256(known).hexdigest()
+        self._digest = hashlib.sha256(msgspec.json.encode([list(problems), truths])).hexdigest()
         self.config, self._n_problems = config, len(truths)
         self.supervisor = Supervisor(config, truths)
         self.saved: Checkpoint | None = None
@@ -154,16 +153,11 @@ class GuardedRun:
         """Go back to where the trainer wrote a checkpoint."""
         folder = checkpoint / FOLDER
         if not folder.is_dir():
-            raise UserError(
-                f"{folder}: missing; the checkpoint holds no guard, so start from its model "
-                "instead, with checkpoints in another folder"
-            )
+            raise UserError(f"{folder}: missing; start a new run from this checkpoint's model")
         self.saved = saved = read_checkpoint(folder)
         check_same(saved.config, self.config, folder)
         if saved.extra.get("problem_digest") != self._digest:
-            raise UserError(
-                "problems: others than the checkpoint's; give the old file, or start a new run"
-            )
+            raise UserError("problems: not the checkpoint's; give those, or start a new run")
         self.supervisor.restore(*(read_file(folder / name) for name in _FILES))
         self.step = saved.step
 
@@ -180,8 +174,7 @@ class GuardedRun:
             raise UserError(f"{path}: not the run of the checkpoint; name that run's folder")
         with locked(path), new or cut_back(path, saved, self.config) as self.folder:
             self.log = Journal(self.folder)
-            answer_ids = self.supervisor.answer_ids
-            self._votes = VoteRows(answer_ids) if self.config.keep_votes else None
+            self._votes = VoteRows(self.supervisor.answer_ids) if self.config.keep_votes else None
             yield
 
     def read(self, texts: Mapping[Any, str], problem_of: Mapping[Any, int]) -> Voted:
@@ -250,8 +243,7 @@ class GuardedRun:
         }
         pairs = zip(keys_P, columns_PV3, strict=True)
         columns = {key: row for keys, rows in pairs for key, row in zip(keys, rows, strict=False)}
-        metrics = metrics_of("guard", {**self._row, **decided.rows})
-        return Paid(columns, trained, minis, metrics)
+        return Paid(columns, trained, minis, metrics_of("guard", {**self._row, **decided.rows}))
 
     def end_step(self, measured: Mapping[str, float], progress: float) -> Mapping[str, Any]:
         """Write the row of the batch that was visited last, with what its training measured."""

@@ -107,8 +107,7 @@ class GuardGRPOConfig(GRPOConfig):
 
     def _of_guard(self, computed: dict[str, Any]) -> dict[str, Any]:
         """Return these settings with those of the guard, which may not contradict TRL's."""
-        known = (OF_RUN | {"extract"}) - _READ.keys()
-        check_given(self.guard_settings, known, "guard_settings.")
+        check_given(self.guard_settings, (OF_RUN | {"extract"}) - _READ.keys(), "guard_settings.")
         own: dict[str, Any] = {"guard": self.guard}
         if isinstance(self.guard, str):
             chosen = arm(self.guard)

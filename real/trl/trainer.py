@@ -196,9 +196,7 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
         streams = inputs["advantages"], inputs[MINORITY]
         values, clipped = token_loss(logprobs, old, *streams, self.settings)
         values = values * inputs.get("importance_sampling_ratio", 1.0)
-        kl = torch.zeros_like(logprobs)
-        if self.beta:
-            kl = kl_estimate(logprobs, inputs["ref_per_token_logps"])
+        kl = kl_estimate(logprobs, inputs.get("ref_per_token_logps", logprobs.detach()))
         loss = row_sums(values + self.beta * kl, mask, self.settings).sum()
         loss = loss / max(1.0, inputs["denominator"])
         self._is_empty = inputs["denominator"] == 0
@@ -234,13 +232,11 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
     def _end_batch(self) -> None:
         """Write the row of a batch after its last optimizer step."""
         loss, *sums, n_tokens = self.accelerator.reduce(self._sums, reduction="sum").tolist()
-        pairs = zip(("clip_fraction", "entropy", "kl"), sums, strict=True)
-        means = {name: total / max(1.0, n_tokens) for name, total in pairs}
+        names = "clip_fraction", "entropy", *(["kl"] if self.beta else [])
+        means = {name: total / max(1.0, n_tokens) for name, total in zip(names, sums, strict=False)}
         for name, mean in means.items():
             self._metrics["train"][name].append(mean)
         if self.is_world_process_zero():
-            if not self.beta:
-                del means["kl"]
             n_updates = len(self._measured.get("grad_norm", ()))
             row = {
                 "grad_norm": np.nan,  # without any step that moved

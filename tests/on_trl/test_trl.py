@@ -37,7 +37,7 @@ from lab.__main__ import main as report
 from lab.base.errors import UserError
 from real.settings.config import TrainConfig
 from real.tiny import CHECKPOINT
-from real.update.grpo import backward
+from real.update.grpo import backward, initial_reference
 from real.update.logprobs import Scorer
 from real.update.packing import Group
 from real.vote.decide import Supervisor, pay
@@ -46,11 +46,25 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "your-trainer.md").read_text()
 
 
-def by_hand(order):
+def shifted(model):
+    """The model with other weights, which are the same at every call."""
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+            parameter.mul_(1 + 0.1 * noise)
+    return model.eval()
+
+
+def by_hand(order, kl_coef):
     """Rows of the trace, and gradients of all steps, by the trainer's own parts."""
     given = {"n_votes": V, "n_samples": K, "guard": GUARD, "answer_check": "strings", "seed": 42}
-    config = TrainConfig(temperature=1.0, **given).settled()
-    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float64).eval()
+    config = TrainConfig(temperature=1.0, kl_coef=kl_coef, **given).settled()
+    model, other = (
+        AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float64).eval()
+        for _ in range(2)
+    )
+    reference = initial_reference(Scorer(shifted(other)))
     supervisor = Supervisor(config, [p.answer for p in PROBLEMS])
 
     def texts(p, visit):
@@ -73,7 +87,8 @@ def by_hand(order):
             if not streams.drop[at]:
                 both = (torch.from_numpy(s[at]) for s in (streams.majority, streams.minority))
                 group = on_policy(model, PROBLEMS[p].prompt, said[p][:K], *both)
-                backward(Scorer(model), [replace(group, weight=float(streams.weight[at]))], config)
+                group = replace(group, weight=float(streams.weight[at]))
+                backward(Scorer(model), [group], config, reference=reference)
             gradients.append(None if streams.drop[at] else flat(p.grad for p in model.parameters()))
     return rows, gradients
 
@@ -118,18 +133,23 @@ class Head:
         return logprobs.gather(1, labels[:, None])[:, 0], entropies, None, None, None
 
 
-def test_decisions_and_gradients_are_those_of_the_trainer(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kl_coef", [0.0, 0.5])
+def test_decisions_and_gradients_are_those_of_the_trainer(kl_coef, tmp_path, monkeypatch):
     """The same start and votes; the rate is too small to move a weight in double precision."""
     monkeypatch.setattr(Qwen2RMSNorm, "forward", norm)
     monkeypatch.setattr(Qwen2RotaryEmbedding, "forward", turn)
     monkeypatch.setattr("trl.trainer.utils._ChunkedLogProbFunction", Head)
-    args = settings(tmp_path / "out", learning_rate=1e-30, max_grad_norm=1e9)
+    args = settings(tmp_path / "out", learning_rate=1e-30, max_grad_norm=1e9, beta=kl_coef)
     run = trainer(args, Given, torch.float64)
+    if kl_coef:
+        shifted(run.ref_model.double())
     run.train()
-    visits = lab.load(tmp_path / "out-guard").visits.query("visit > 0")
+    trace = lab.load(tmp_path / "out-guard")
+    assert (trace.steps["kl"] > 0).all() if kl_coef else "kl" not in trace.steps
+    visits = trace.visits.query("visit > 0")
     place = {problem.prompt: n for n, problem in enumerate(PROBLEMS)}
     order = [[place[prompt] for prompt in prompts] for prompts in run.batches[2:]]
-    rows, gradients = by_hand(order)
+    rows, gradients = by_hand(order, kl_coef)
     for step, (expected, (_, found)) in enumerate(zip(rows, visits.groupby("step"), strict=True)):
         for name in ("problem", "label", "skipped", "weight", "beta", "flip_rate", "match_rate"):
             np.testing.assert_array_equal(found[name], expected[name], f"{name} {step}")

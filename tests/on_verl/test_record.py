@@ -46,7 +46,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
         run.save(tmp_path)
     with pytest.raises(UserError, match=r"settings differ .* n_votes = 16 \(was 8\)"):
         made(n_votes=16).load(tmp_path)
-    with pytest.raises(UserError, match="problems: others than the checkpoint"):
+    with pytest.raises(UserError, match="problems: not the checkpoint"):
         GuardedRun(config(), [4, 9, 5], [None] * 3).load(tmp_path)
     (tmp_path / FOLDER / "answers.json").write_bytes(b"{}")
     with pytest.raises(UserError, match=r"answers\.json is damaged"):
