@@ -142,9 +142,10 @@ def check_other_trainer(settings: TrainConfig, trainer: str, prefix: str = "") -
     rule, brake = rule_of(settings), settings.guard.brake.brake
     if rule.needs or rule.loss != "rewards":
         wants = ", ".join(sorted(rule.needs)) or "no rewards"
+        able = [name for name, one in RULES.items() if not one.needs and one.loss == "rewards"]
         raise UserError(
             f"{prefix}rule = {settings.rule}: works on {wants}, and {trainer} gives votes alone; "
-            "take ttrl, srt, mm_upt, empo or scrl, or run it by guard-train"
+            f"take {', '.join(able)}, or run it by guard-train"
         )
     limits = ((f"{prefix}brake", brake, 1.0), ("ema_decay", settings.ema_decay, 0.0))
     for name, value, without in limits:

@@ -44,7 +44,7 @@ class GuardGRPOConfig(GRPOConfig):
     """TRL's settings, and the guard's; `num_generations` are the votes of a problem."""
 
     guard: str | dict[str, Any] | GuardConfig = "guard"
-    """An arm's or a rule's name, such as ttrl, guard, memory or scrl; or a guard."""
+    """An arm's or a rule's name, such as ttrl, guard, memory or srt; or a guard."""
     n_samples: int | None = None
     """Responses of a problem that are trained on, the first of its votes; half of them if None."""
     use_bias_correction_kl: bool = False
