@@ -20,7 +20,7 @@ def rate_factor(done: int, n_scheduled: int, warmup_ratio: float) -> float:
 
     The share that warms up is rounded up to whole steps.
     """
-    warmup = math.ceil(warmup_ratio * n_scheduled)
+    warmup = math.ceil(warmup_ratio * n_scheduled - 1e-9)  # .07 * 100 is 7 and a rounding error
     if done < warmup:
         return (done + 1) / warmup
     progress = (done - warmup) / max(1, n_scheduled - warmup)

@@ -72,7 +72,7 @@ class GuardState:
         return GuardState(*(getattr(self, name)[at] for name in GuardState.__slots__))
 
     def put(self, problems: Array, rows: GuardState) -> GuardState:
-        """Write a batch's rows back, into the old state's memory.
+        """Write a batch's rows back, into the old state's memory unless that cannot be written.
 
         Raises:
             ValueError: a problem occurs twice or is none of the N, or the rows are not those of
@@ -85,9 +85,10 @@ class GuardState:
         check_rows(self, rows, at[-1].shape)
         whole = replace(self, memory=widen(self.memory, rows.memory.shape[-1]))
         rows = replace(rows, memory=widen(rows.memory, whole.memory.shape[-1]))
-        for name in GuardState.__slots__:
-            getattr(whole, name)[at] = getattr(rows, name)
-        return whole
+        arrays = {name: np.require(getattr(whole, name), None, "W") for name in self.__slots__}
+        for name, array in arrays.items():
+            array[at] = getattr(rows, name)
+        return replace(whole, **arrays)
 
     def _index(self, problems: Array) -> tuple[Array, ...]:
         """Places of the problems under all leading axes."""

@@ -122,6 +122,9 @@ class Compare(StudyCommand):
     @classmethod
     def defaults(cls, given: Mapping[str, Any], has_arms: bool = True) -> dict[str, Any]:
         """Settings of --config, --population and --profile for what is not given."""
+        of_cells = {"arms", "own_best", "steps", "null", "population", "n_problems", "epochs"}
+        if "preset" in given and (own := sorted(of_cells & given.keys())):
+            raise UserError(f"--{own[0].replace('_', '-')}: --preset has its own; give one of them")
         arms = arms_of(given.get("config"), DEMO_ARMS)
         return {**super().defaults(given, has_arms), "arms": arms}
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import readings
-from language_runs import N_TRAINED, START, STUDIES
+from language_runs import N_TRAINED, RATES, START, STUDIES, THREE
 from numpy.typing import NDArray
 from protocol_page import UNIT, conclusion, gaps, over_sets, products, protocol, set_gaps
 from protocol_page import read as rows_of
@@ -320,6 +320,36 @@ def _against(gap: pd.Series, complete: bool) -> str:
     return f"{difference(found)}, p {_p(gap)}: {conclusion(found, 'beats it', 'falls below')}"
 
 
+def rate() -> TextTable:
+    """Arms at three rates, and TTRL at the rates that its flips choose, minus the best of them.
+
+    The last row stands only where all runs of the protocol are there.
+    """
+    runs = rows_of("language-rate")
+    runs["flips"] = 100 * runs["flips_by_visit"].str.split().str[2].astype(float)
+    ttrl, rows = where(runs, arm="ttrl"), []
+    settled = ttrl[(ttrl["flips"] < 10) | (ttrl["lr"] == min(RATES))]
+    chosen = settled.sort_values("lr").drop_duplicates("seed", keep="last").set_index("seed")
+    names = itertools.product(THREE, RATES)
+    cells = {cell: where(runs, arm=cell[0], lr=cell[1]).set_index("seed") for cell in names}
+    for (name, lr), own in cells.items():
+        final, n_chosen = estimate(own["pass_final"]), np.count_nonzero(chosen["lr"] == lr)
+        cells_of = [title(name), f"{lr:g}", str(final.n), mean_sd(final.mean, final.sd)]
+        of_rule = [f"{own['flips'].mean():.0f}", str(n_chosen)] if name == "ttrl" else ["", ""]
+        rows.append([*cells_of, *of_rule, ""])
+    if len(runs) == sum(len(block.arms) for block in STUDIES["rate"]):
+        (name, lr), best = max(cells.items(), key=lambda cell: cell[1]["pass_final"].mean())
+        final, gap = (
+            estimate(v) for v in (chosen["pass_final"], chosen["pass_final"] - best["pass_final"])
+        )
+        verdict = "shown to hold" if gap.low > -5 else "holds" if gap.mean > -5 else "does not hold"
+        over = f"{difference(gap)} from {title(name)} at {lr:g}: {verdict}"
+        own = ["TTRL, chosen rates", "", str(final.n), mean_sd(final.mean, final.sd)]
+        rows.append([*own, "", "", over])
+    head = ["arm", "rate", "seeds", "final pass@1, %", "labels that flip at visit 2, %"]
+    return TextTable([*head, "seeds that choose it", "minus the best"], rows)
+
+
 def ladder() -> TextTable:
     """One row per size of the tiny model: final pass@1 of TTRL, and the other arms minus it."""
     runs, rates = rows_of("ladder"), pd.read_csv(DATA / "ladder-rates.csv")
@@ -429,6 +459,7 @@ MAKERS: dict[str, Callable[..., TextTable]] = {
     "simulated": simulated,
     "summary": summary,
     "language-vote": vote,
+    "language-rate": rate,
     "above-vote": above_vote,
     "trl": trl,
 }

@@ -32,7 +32,7 @@ from guard_core.advantages import (
 )
 from guard_core.config import ConfigError, GuardConfig, check_fields, settings
 from guard_core.decision import Decision
-from guard_core.votes import Array, Votes, as_numpy, sum_by_id
+from guard_core.votes import Array, Votes, as_ids, as_numpy, sum_by_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Observations:
     for it unless the rule's docstring says otherwise.
 
     Raises:
-        ValueError: shapes do not fit together.
+        ValueError: shapes do not fit together, or answer ids are none of the votes'.
     """
 
     votes: Votes
@@ -88,6 +88,10 @@ class Observations:
             if array.shape != needs:
                 wanted = needs if name in last else f"({', '.join(map(str, front))}, any)"
                 raise ValueError(f"{name}: shape {array.shape}, needs {wanted}")
+            if name in ("answers", "second"):
+                most = self.votes.counts.shape[-1] - 1
+                if as_ids(array, name).size and not -1 <= array.min() <= array.max() <= most:
+                    raise ValueError(f"{name}: ids must lie from -1 to {most}, the votes' last")
 
     @property
     def real(self) -> Any:

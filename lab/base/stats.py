@@ -86,6 +86,9 @@ def differences(first: pd.Series, second: pd.Series) -> pd.Series:
     return pd.Series(numbers[measured], common[measured])
 
 
+_PAIRED = ["arm", "metric", "mean", "sd", "low", "high", "n", "verdict"]
+
+
 def paired_table(metrics: pd.DataFrame, against: str) -> pd.DataFrame:
     """Every arm minus one arm, for every metric: a column of a row per (arm, replicate).
 
@@ -100,8 +103,7 @@ def paired_table(metrics: pd.DataFrame, against: str) -> pd.DataFrame:
             result = paired(pd.Series(own[metric]), pd.Series(base[metric]))
             row = {"arm": arm, "metric": metric, **asdict(result), "verdict": result.verdict}
             rows.append(row)
-    columns = ["arm", "metric", "mean", "sd", "low", "high", "n", "verdict"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=_PAIRED)
 
 
 def contrast_table(metrics: pd.DataFrame) -> pd.DataFrame:
@@ -117,6 +119,8 @@ def contrast_table(metrics: pd.DataFrame) -> pd.DataFrame:
         later = metrics[metrics.index.isin(arms[place:], level="arm")]
         parts.append(paired_table(later, against))
         parts[-1].insert(1, "against", against)
+    if not parts:
+        return pd.DataFrame(columns=[_PAIRED[0], "against", *_PAIRED[1:]])
     return pd.concat(parts[:-1] or parts, ignore_index=True)
 
 

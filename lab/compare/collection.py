@@ -89,7 +89,10 @@ class Grid:
 
 
 def read_sweep(folder: Path | str) -> pd.DataFrame:
-    """The rows of a sweep so far, also while it goes on or after it was killed."""
+    """The rows of a sweep so far, also while it goes on or after it was killed.
+
+    A varied setting without a value is `none`, as on the command line.
+    """
     path = Path(folder) / RESULTS
     try:
         text = path.read_text(encoding="utf-8")
@@ -100,7 +103,10 @@ def read_sweep(folder: Path | str) -> pd.DataFrame:
             keep_default_na=False,
             na_values=[""],
         )
-        return rows.assign(reason=rows["reason"].fillna(""))
+        settings = rows.columns[2 : rows.columns.get_loc("arm")]  # behind cell and group
+        empty = [name for name in settings if rows[name].hasnans]
+        varied = {name: rows[name].astype(object).fillna("none") for name in empty}
+        return rows.assign(reason=rows["reason"].fillna(""), **varied)
     except FileNotFoundError:
         raise UserError(f"{folder}: holds no sweep ({RESULTS} is missing)") from None
     except (OSError, ValueError, KeyError) as error:

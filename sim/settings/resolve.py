@@ -14,7 +14,7 @@ from sim.settings.trainer import taken
 
 
 def settings_of(given: Mapping[str, Any], has_arms: bool = False, **base: Any) -> SimConfig:
-    """Return the settings of the file, or else `base`, with those of the options over them.
+    """Return `base` with the settings of the file over it, and those of the options over both.
 
     A measured policy begins with the settings of the run in its response file. Options are read
     here as far as they decide the values of others: `--population`, `--policy`, `--response`,
@@ -22,7 +22,7 @@ def settings_of(given: Mapping[str, Any], has_arms: bool = False, **base: Any) -
     `lab.cli.arms_of` reads.
     """
     path = given.get("config")
-    values = base if path is None else toml_values(path)
+    values = base | ({} if path is None else toml_values(path))
     values = {name: values[name] for name in values if name != "arms" or not has_arms}
     usual = values.get("population", SimConfig.__dataclass_fields__["population"].default)
     asked = {name: given[name] for name in ("response", "lr") if name in given}

@@ -31,6 +31,7 @@ from lab.base.columns import (
 )
 from lab.base.files import make_folder, remove_folder
 from lab.base.own_rules import load_rules
+from lab.base.roles import Role, having, roles_of
 from lab.base.settings import check_unchanged, from_values, to_values
 from lab.base.stats import contrast_table, estimate
 from lab.base.stats import difference as as_text
@@ -53,7 +54,7 @@ from lab.trace.trace import Trace, load
 from sim.engine.rows import majority_right
 from sim.engine.run import Simulation, simulate
 from sim.settings.config import SimConfig
-from sim.studies.jobs import named
+from sim.studies.jobs import check_shared, named
 from sim.studies.sweep import check_workers, pooled
 from sim.world.populations import ability_sampler
 
@@ -131,6 +132,7 @@ def compare(
         workers: processes, one arm each.
     """
     check_workers(workers)
+    check_shared(config, "step_factor")
     out = Path(out)
 
     def run(jobs: Sequence[Job], report: Report) -> list[Outcome]:
@@ -151,6 +153,11 @@ def compare(
         if job.begun:
             stored = from_values(read_manifest(job.folder).config, SimConfig, str(job.folder))
             check_unchanged(job.folder, to_values(stored), to_values(job.config))
+    shared = {"replicates", "first_replicate", "seed", "step", "lr"}
+    free = having(roles_of(config), Role.ARM, Role.OPERATIONAL) - shared
+    for path in {file.parent for file in out.glob(f"*/{FILE_NAME}")}:  # also of other arms
+        stored = from_values(read_manifest(path).config, SimConfig, str(path))
+        check_unchanged(path, to_values(stored), to_values(config), free)
     if config.policy != "measured":
         ability_sampler(config)  # refuses a bad histogram or trace before anything is written
     own = {GRID, TABLE, LOCK_NAME, *study.arms, *(f".{name}" for name in study.arms)}

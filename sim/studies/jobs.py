@@ -93,7 +93,10 @@ def parse(text: str) -> tuple[str, tuple[Value, ...]]:
     law, _, bounds = values.partition(":")
     if law in ("uniform", "loguniform") and bounds:
         return name, _spaced(name, law, bounds)
-    return name, tuple(_value(name, word) for word in values.split(","))
+    found = tuple(_value(name, word) for word in values.split(","))
+    if len(set(found)) < len(found):
+        raise UserError(f"vary {text!r}: a value is there twice; give each once")
+    return name, found
 
 
 def _check_name(name: str) -> None:
@@ -104,6 +107,13 @@ def _check_name(name: str) -> None:
     if name not in names():
         near = hint(name, names()) or "; see guard-sim sweep --help-all for the names"
         raise UserError(f"vary {name}: no such setting{near}")
+
+
+def check_shared(config: SimConfig, *further: str) -> None:
+    """Refuse settings, besides the guard and the rule, that every arm of a study has of its own."""
+    for name in ("labels", "treatment", *further):
+        if getattr(config, name) != getattr(SimConfig(), name):
+            raise UserError(f"{name}: every arm has its own; leave it out and choose --arms")
 
 
 def check_axis(name: str, values: tuple[Value, ...]) -> None:

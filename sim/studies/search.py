@@ -21,9 +21,20 @@ from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.settings import to_values
 from lab.base.stats import LEVEL, estimate, with_interval
+from lab.study import check_arms, needs
 from sim.settings.config import SEARCH_ARMS, SEARCH_LRS, Objective, SimConfig
 from sim.settings.populations import sizes
-from sim.studies.jobs import FILES, Value, assign, check_axis, check_files, contents, job_of, read
+from sim.studies.jobs import (
+    FILES,
+    Value,
+    assign,
+    check_axis,
+    check_files,
+    check_shared,
+    contents,
+    job_of,
+    read,
+)
 from sim.studies.sweep import claimed, run_jobs
 
 AXES: Mapping[str, tuple[Value, ...]] = {
@@ -68,6 +79,10 @@ class Search:
     """Most runs, of one candidate at one learning rate on one set in one replicate each."""
 
     def __post_init__(self) -> None:
+        check_arms(self.arms)
+        check_shared(self.base)
+        if controls := [name for name in self.arms if needs(name)]:
+            raise UserError(f"arms: {controls[0]} is a control, which a search cannot judge")
         for name, values in self.axes.items():
             check_axis(name, values)
             if name == "lr":
@@ -198,13 +213,15 @@ def results(rows: pd.DataFrame, lrs: Sequence[float], objective: str) -> pd.Data
     """Return the table of a search, those of the most replicates and the best score first.
 
     `gain` is the mean over learning rates and sets minus that of the first candidate, paired by
-    replicate. Its t-interval `low` to `high` holds for all candidates at once with 95 %
-    (Bonferroni's correction), also for those that were chosen because they were best.
+    replicate; NaN where that one failed. Its t-interval `low` to `high` holds for all candidates at
+    once with 95 % (Bonferroni's correction), also for those that were chosen because they were
+    best.
     """
     table = scores(rows, lrs)
     level = 1 - (1 - LEVEL) / max(1, len(unique(rows, "candidate")) - 1)
     means = rows.pivot_table(index="replicate", columns="candidate", values="pass_final")
-    first = floats(means, rows["candidate"].iloc[0])
+    reference = rows["candidate"].iloc[0]
+    first = floats(means, reference) if reference in table.index else np.nan
     gains = [estimate(floats(means, name) - first, level) for name in table.index]
     table["gain"] = [gain.mean for gain in gains]
     table["low"], table["high"] = [gain.low for gain in gains], [gain.high for gain in gains]

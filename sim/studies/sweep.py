@@ -47,6 +47,7 @@ from sim.studies.jobs import (
     SweepJob,
     check_axis,
     check_files,
+    check_shared,
     contents,
     job_of,
     perform,
@@ -94,6 +95,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         check_arms(self.arms)
+        check_shared(self.base)
         for name, axis in (item for group in self.groups for item in group.items()):
             check_axis(name, axis)
         if not self.names:

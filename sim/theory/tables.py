@@ -103,7 +103,7 @@ def draw(
     """
     logit(p0)  # refuses chances of 0 and 1
     check_count("n_runs", n_runs, 1)
-    check_count("max_visits", max_visits, 1)
+    check_count("max_visits", max_visits, _RATE_VISITS)
     check_count("seed", seed, 0)
     barrier, extinct = process.barrier(1e-7), process.extinction()
     flat = SimConfig(policy="independent", population="point", ability_mean=p0, ability_floor=0.0)

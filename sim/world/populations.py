@@ -72,10 +72,11 @@ def read_histogram(path: str) -> tuple[Floats, Floats]:
 def read_first_accuracies(folder: str) -> Floats:
     """(problems,) share of visit 0's votes that were right, in the order of the problem numbers.
 
-    The run folder may be of either world. Several replicates of one problem are averaged; problems
-    without a known answer are left out.
+    The run folder may be of either world. Several replicates of one problem are averaged, but not
+    where each replicate drew problems of its own; problems without a known answer are left out.
     """
-    visits = load(folder).visits
+    trace = load(folder)
+    visits = trace.visits
     accuracy = floats(visits, "label_accuracy")
     first = (ints(visits, "visit") == 0) & np.isfinite(accuracy)
     if not first.any():
@@ -83,6 +84,8 @@ def read_first_accuracies(folder: str) -> Floats:
             f"trace: {folder} has no label accuracy at visit 0; take a run whose true answers are "
             "known and that was voted on before training"
         )
+    if trace.run.config.get("fixed_population") is False:
+        return accuracy[first]
     _, place = np.unique(ints(visits, "problem")[first], return_inverse=True)
     return np.bincount(place, accuracy[first]) / np.bincount(place)
 

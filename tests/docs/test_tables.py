@@ -73,3 +73,34 @@ def test_p_by_sign_flips_is_the_share_of_patterns_as_far_from_zero(tables):
     assert sign_flip(pd.Series([1.0, 2.0, 3.0, 4.0])) == 0.125  # the best that four pairs can do
     assert sign_flip(np.zeros(3)) == 1 and np.isnan(sign_flip(np.ones(21)))
     assert np.isnan(sign_flip(np.array([])))
+
+
+def test_the_rate_is_the_largest_at_which_few_labels_flip_at_visit_2(tables, monkeypatch):
+    """Seed 11 keeps the first rate, 12 the second, and the others reach the last."""
+    flips = {11: (0.08, 0.2, 0.0), 12: (0.1, 0.05, 0.2)}
+    made = [
+        {
+            "arm": arm,
+            "lr": lr,
+            "seed": seed,
+            "pass_final": 50.0 + seed + 10 * place - 2 * (arm == "ttrl"),
+            "flips_by_visit": f"0.0 0.0 {flips.get(seed, (0.5, 0.5, 0.5))[place]} 0.0",
+        }
+        for seed in range(11, 19)
+        for place, lr in enumerate(tables.RATES)
+        for arm in tables.THREE
+    ]
+    rows = pd.DataFrame(made)
+    monkeypatch.setattr(tables, "rows_of", lambda name: rows.copy())
+    *cells, last = tables.rate().rows
+    assert [row[5] for row in cells] == ["1", "1", "6", *[""] * 6]
+    assert [row[4] for row in cells[:3]] == ["40", "41", "40"]
+    # 20 and 10 points are lost by the first two seeds, and 2 by every one.
+    gap = np.array([-22.0, -12, *[-2.0] * 6])
+    assert last[3].startswith(f"{np.mean(50 + np.arange(11, 19) + 20 + gap):.1f} ")
+    assert f"{gap.mean():+.1f} [" in last[6]
+    assert last[6].endswith("from Vote memory at 3.33e-06: does not hold")
+    rows["pass_final"] -= 9 * (rows["arm"] == "memory") + 9 * (rows["arm"] == "recommended")
+    assert tables.rate().rows[-1][6].endswith("from TTRL at 3.33e-06: holds")
+    rows = rows.drop(index=71)
+    assert len(tables.rate().rows) == 9

@@ -191,6 +191,7 @@ def test_it_warms_up_and_falls_to_zero() -> None:
     assert all(a >= b for a, b in pairwise(factors[3:]))
     assert 0 < factors[-1] < 1e-3
     assert rate_factor(0, 10, 0.0) == 1.0
+    assert rate_factor(6, 100, 0.07) == 1.0  # .07 * 100 is 7 and a rounding error
 
 
 def test_every_optimizer_step_has_its_rate_batch_by_batch() -> None:

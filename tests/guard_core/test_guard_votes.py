@@ -1,5 +1,6 @@
 """Votes and draws check themselves; arrays of other libraries go in, NumPy's come out."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -179,6 +180,16 @@ def test_rows_of_another_batch_or_of_other_settings_are_not_put_back():
         state.put(np.arange(3), stepped(GuardConfig().set(W=3)))
     with pytest.raises(ValueError, match="other settings"):
         state.put(np.arange(3), stepped(MEMORY))
+    np.testing.assert_equal(arrays(state), before)
+
+
+def test_a_state_that_cannot_be_written_is_copied():
+    state = stepped(GuardConfig())
+    for array in state.columns().values():
+        array.flags.writeable = False
+    before = arrays(state)
+    rows = replace(state.take(np.array([1])), visits=np.array([9], np.int32))
+    assert state.put(np.array([1]), rows).visits.tolist() == [1, 9, 1]
     np.testing.assert_equal(arrays(state), before)
 
 

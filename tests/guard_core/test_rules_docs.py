@@ -184,6 +184,16 @@ def test_a_missing_observation_is_named(name):
             rule.weigh(seen, labels(0, 0, 0, 0))
 
 
+@pytest.mark.parametrize("name", ["answers", "second"])
+@pytest.mark.parametrize("wrong", [-2, 4])
+def test_ids_that_no_vote_has_are_refused(name, wrong):
+    seen = SHOWN.seen()
+    ids = np.array(getattr(seen, name))
+    ids[0, 0] = wrong
+    with pytest.raises(ValueError, match=f"{name}: ids must lie from -1 to 3"):
+        replace(seen, **{name: ids})
+
+
 @pytest.mark.parametrize("name", ["scope", "random"])
 def test_too_few_draws(name):
     rule = make_rule(name)

@@ -1,12 +1,15 @@
 """`guard-sim` as a user meets it."""
 
 import itertools
+import re
 
 import pandas as pd
 import pytest
 
 from lab import load
+from lab.__main__ import main as report
 from lab.base.settings import from_values
+from lab.compare.collection import read_sweep
 from sim import SimConfig
 from sim.cli import main
 
@@ -56,6 +59,20 @@ def test_a_named_population_brings_its_size_as_in_python(tmp_path):
     assert (own.n_problems, own.epochs) == (30, 60)
 
 
+def test_a_settings_file_keeps_the_replicates_of_a_study(tmp_path):
+    (tmp_path / "some.toml").write_text("n_problems = 20\nepochs = 8\n")
+    line = ["compare", "--config", str(tmp_path / "some.toml"), "--arms", "ttrl", "--quiet"]
+    assert main([*line, "--out", str(tmp_path / "all")]) == 0
+    assert load(tmp_path / "all" / "ttrl").replicates == list(range(20))
+
+
+def test_the_paper_s_cells_have_their_own_arms_and_sizes(tmp_path, capsys):
+    line = ["compare", "--preset", "paper", "--out", str(tmp_path / "paper"), "--quiet"]
+    assert main([*line, "--own-best"]) == 2
+    assert "--own-best: --preset has its own" in capsys.readouterr().err
+    assert not (tmp_path / "paper").exists()
+
+
 def test_an_existing_folder_is_refused(tmp_path, capsys):
     (tmp_path / "mine.txt").write_text("x")
     named = "is not empty, it holds mine.txt"
@@ -97,6 +114,16 @@ def test_compare_writes_every_difference_over_steps_and_the_null_model(tmp_path,
     own = grid[(grid["policy"] == "attractor") & (grid["step"] == 0.06) & (grid["arm"] == "guard")]
     last = evals[evals["step"] == evals["step"].max()]
     assert own["pass_final"].tolist() == (100 * last["pass_at_1"]).tolist()
+
+
+def test_a_varied_setting_may_have_no_value(tmp_path, capsys):
+    out = tmp_path / "s"
+    vary = ["--vary", "max_grad_norm=none,0.5", "--replicates", "2"]
+    assert main(["sweep", "--out", str(out), *vary, *FEW]) == 0
+    shown = capsys.readouterr().out
+    assert len(re.findall(r"^none +guard ", shown, re.M)) == 2
+    assert list(read_sweep(out)["max_grad_norm"].unique()) == ["none", 0.5]
+    assert report([str(out), "--output", str(tmp_path / "report.html")]) == 0
 
 
 def test_sweep_prints_a_line_per_run(tmp_path, capsys):

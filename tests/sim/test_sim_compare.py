@@ -94,6 +94,30 @@ def test_arms_that_do_not_fit_are_refused_before_the_first_run(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("labels", "truth"), ("step_factor", 0.5), ("treatment", "permuted")]
+)
+def test_what_every_arm_has_of_its_own_is_refused(tmp_path, name, value):
+    with pytest.raises(UserError, match=f"{name}: every arm has its own"):
+        compare(replace(CONFIG, **{name: value}), ["ttrl"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_further_arms_have_the_settings_of_those_that_are_there(compared):
+    out, _ = compared
+    for changed in ({"n_problems": 41}, {"seed": 7}, {"step": 0.1}):
+        with pytest.raises(UserError, match=rf"settings differ .*{next(iter(changed))} = "):
+            compare(replace(CONFIG, **changed), ["truth"], out)
+    assert not (out / "truth").exists()
+
+
+def test_arms_that_have_no_vote_have_no_differences(tmp_path, capsys):
+    rows = rows_of({"truth": simulate(with_arm(CONFIG, arm("truth")))}, CONFIG)
+    both = pd.concat([rows, rows.assign(step=0.1)], ignore_index=True)
+    table = contrasts(both, ["policy", "step"])
+    assert table.empty and {"arm", "against", "metric", "mean"} < set(table.columns)
+
+
 def test_workers_change_nothing(compared, tmp_path):
     _, traces = compared
     arms = ("ttrl", "guard", "matched")

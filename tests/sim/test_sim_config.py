@@ -156,6 +156,7 @@ def test_an_impossible_histogram_names_file_and_line(csv, text, message):
 def source(tmp_path):
     """A run, and its first label accuracies problem by problem."""
     config = SimConfig(n_problems=25, epochs=1, n_votes=16, n_samples=8, replicates=2, seed=4)
+    config = replace(config, fixed_population=True)
     visits = simulate(config, tmp_path / "source").visits
     first = visits[visits["visit"] == 0]
     return str(tmp_path / "source"), first.groupby("problem")["label_accuracy"].mean().to_numpy()
@@ -172,6 +173,13 @@ def test_a_trace_gives_its_first_accuracies_problem_by_problem(source):
     assert set(free.round(6).ravel()) == set(np.clip(known, 0.03, 0.97).round(6))
     assert free.mean() == pytest.approx(np.clip(known, 0.03, 0.97).mean(), abs=0.02)
     assert (free[0] != free[1]).any()
+
+
+def test_replicates_that_drew_their_own_problems_are_not_averaged(tmp_path):
+    config = SimConfig(n_problems=30, epochs=1, replicates=20, seed=4)
+    own = simulate(config, tmp_path / "source").visits.query("visit == 0")["label_accuracy"]
+    law = SimConfig(population="trace", trace=str(tmp_path / "source"), n_problems=4000)
+    assert abilities(law).std() == pytest.approx(own.clip(0.01, 0.99).std(), rel=0.05)
 
 
 def test_a_trace_that_does_not_fit_is_refused(source, tmp_path):

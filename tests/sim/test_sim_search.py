@@ -110,6 +110,24 @@ def test_intervals_are_corrected_for_the_number_of_candidates():
     assert np.array(width) / (gains.std(ddof=1) / 2) == pytest.approx(quantiles)
 
 
+def test_nothing_is_compared_with_a_reference_that_failed():
+    made = [
+        ("ttrl", 1.0, 50.0),
+        ("ttrl", 3.0, np.nan),
+        ("memory", 1.0, 60.0),
+        ("memory", 3.0, 40.0),
+    ]
+    rows = pd.DataFrame(
+        {"candidate": name, "lr": lr, "replicate": r, "pass_final": score + r}
+        | {"response": "a.npz", "maj_start": 51.5}
+        for name, lr, score in made
+        for r in range(3)
+    )
+    table = results(rows, (1.0, 3.0), "mean")
+    assert list(table.index) == ["memory"] and table.loc["memory", "mean"] == 51
+    assert np.isnan(table.loc["memory", "gain"])
+
+
 def test_the_command(search, tmp_path, capsys):
     words = ["search", "--out", str(tmp_path / "s"), "--policy", "measured", "--quiet"]
     sizes = ["--lr", "0.01", "--lrs", "0.01", "--epochs", "1", "--replicates", "2"]
@@ -133,6 +151,12 @@ def test_what_cannot_be_searched_is_refused(search):
         replace(search, axes={"lr": (0.1,)})
     with pytest.raises(UserError, match="sets: give response files other than --response"):
         replace(search, sets=(search.base.response,))
+    with pytest.raises(UserError, match="arms: give at least one"):
+        replace(search, arms=())
+    with pytest.raises(UserError, match="arms: matched is a control"):
+        replace(search, arms=("ttrl", "guard", "matched"))
+    with pytest.raises(UserError, match="labels: every arm has its own"):
+        replace(search, base=replace(search.base, labels="truth"))
     assert Candidate("ttrl", (("guard.W", 3),)).title == "ttrl W=3"
 
 

@@ -355,6 +355,7 @@ def test_axes_as_they_are_typed(text, axis):
         ("step=uniform:0:1", "give uniform:low:high:count"),
         ("step=uniform:1:.5:3", "finite low < high"),
         ("step=loguniform:0:1:3", "above 0"),
+        ("step=.1,.2,0.1", "a value is there twice"),
         ("step=uniform:0:1:1", "at least 2"),
     ],
 )

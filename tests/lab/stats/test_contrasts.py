@@ -35,6 +35,7 @@ def test_all_pairs_and_one_reference_are_the_same_table():
     against_a = every[every["against"] == "a"].drop(columns="against")
     pd.testing.assert_frame_equal(against_a, paired_table(scores, "a"))
     assert contrast_table(scores.loc[["a"]]).empty
+    assert list(contrast_table(scores.iloc[:0])) == list(every)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.2, 0.4, 0.6, 0.75, 1.0, 3.0, -0.7, -2.0])
