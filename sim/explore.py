@@ -196,7 +196,7 @@ def redraw(config: SimConfig) -> tuple[list[go.Figure], str, list[str]]:
     words = [f"The guard saves {_points(_saved(runs, GUARD, BASELINE))} points beyond TTRL."]
     for name, run in runs.items():
         windows = run_windows(run.over_time)
-        peak = estimate(100 * floats(windows, "fr_peak"))
+        peak = estimate(floats(windows, "fr_peak"))
         collapse = estimate(floats(windows, "collapse"))
         fate = f"collapses in epoch {collapse.mean:.0f}" if collapse.n else "never collapses"
         words.append(f"{title(name)}: the flip rate peaks at {peak.mean:.1f} % and {fate}.")

@@ -227,8 +227,7 @@ def _rows(comparison: Comparison) -> pd.DataFrame:
     table = metrics(comparison)
     parts = []
     for arm, trace in comparison.traces.items():
-        window = run_windows(dynamics(trace.visits, trace.evals))
-        window = window.assign(fr_peak=100.0 * window["fr_peak"]).drop(columns="peak")
+        window = run_windows(dynamics(trace.visits, trace.evals)).drop(columns="peak")
         own = metrics_of(table, arm).join(window)
         pairs = [comparison.pairs[replicate] for replicate in own.index]
         keys = {

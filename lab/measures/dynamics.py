@@ -123,7 +123,7 @@ def run_windows(dynamics: pd.DataFrame) -> pd.DataFrame:
     """Peak and collapse of the flip rate, and the drop of pass@1, per run.
 
     Returns:
-        Indexed by replicate: `fr_peak` (share) and `peak` (its first epoch), `collapse` (first
+        Indexed by replicate: `fr_peak` (percent) and `peak` (its first epoch), `collapse` (first
         epoch after the peak from which FR stays below half of the peak), `drop` (first epoch from
         which pass@1 stays 2 points below its running maximum), `lead` = drop - collapse, in
         epochs. NaN where it did not happen; without any flip there is no peak and no collapse.
@@ -147,7 +147,7 @@ def _window(run: pd.DataFrame) -> tuple[float, ...]:
         return 0.0, np.nan, np.nan, drop, np.nan
     peak = int(rates.argmax())
     collapse = _first_for_good((rates < rates[peak] / 2)[peak:], epochs[peak:])
-    return rates[peak], float(epochs[peak]), collapse, drop, drop - collapse
+    return 100.0 * rates[peak], float(epochs[peak]), collapse, drop, drop - collapse
 
 
 def _first_for_good(holds: Bools, epochs: Ints) -> float:

@@ -31,6 +31,7 @@ from lab.measures.dynamics import (
     window_share,
     window_width,
 )
+from lab.measures.fate import LOST
 from lab.measures.problems import flip_rate_in_time, lost_problem_auroc, scissor
 from lab.report.digest import (
     COMPARED,
@@ -145,11 +146,11 @@ def _lost(world: ReportedComparison) -> Iterator[Piece]:
         return
     figure = lost_votes(world.dynamics, world.titles)
     # A curve of few problems is noisy.
-    lost = world.summary["TotalDeg", "mean"].to_numpy(np.float64)
+    known = [(arm, world.comparison.fates(arm)) for arm in world.comparison.arms]
     numbers = [
-        f"{world.titles[arm]} {share / 100 * world.comparison.runs[arm][0].n_problems:.1f}"
-        for arm, share in zip(world.summary.index, lost, strict=True)
-        if np.isfinite(share)
+        f"{world.titles[arm]} {own['fate'].isin(LOST).sum() / own['replicate'].nunique():.1f}"
+        for arm, own in known
+        if len(own)
     ]
     caption = f"Lost problems per replicate on average: {', '.join(numbers)}."
     yield Drawing(figure, "Correct-vote rate of lost problems over training", caption)

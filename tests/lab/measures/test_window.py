@@ -18,7 +18,7 @@ def test_peak_collapse_drop_and_lead():
     flips = [NAN, 0.1, 0.4, 0.3, 0.1, 0.25, 0.1, 0.0]
     scores = [0.50, 0.52, 0.55, 0.52, 0.56, 0.55, 0.53, 0.50]
     window = run_windows(run(flips, scores)).loc[0]
-    assert (window["fr_peak"], window["peak"]) == (0.4, 2)
+    assert (window["fr_peak"], window["peak"]) == (40, 2)
     # At epoch 4 it was below half of the peak, but not for good.
     assert window["collapse"] == 6
     # At epoch 3 it was 3 points below its maximum, but not for good.
@@ -27,7 +27,7 @@ def test_peak_collapse_drop_and_lead():
 
 def test_what_never_happened_is_nan():
     steady = run_windows(run([NAN, 0.3, 0.3], [0.5, 0.6, 0.6])).loc[0]
-    assert (steady["fr_peak"], steady["peak"]) == (0.3, 1)
+    assert (steady["fr_peak"], steady["peak"]) == (30, 1)
     assert np.isnan(steady[["collapse", "drop", "lead"]].to_numpy()).all()
     frozen = run_windows(run([NAN, 0.0, 0.0], [0.5, 0.4, 0.4])).loc[0]
     assert (frozen["fr_peak"], frozen["drop"]) == (0, 1)

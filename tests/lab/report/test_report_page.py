@@ -4,6 +4,7 @@ import html
 import json
 import re
 
+import numpy as np
 import pytest
 from page_parts import PER_WORLD, figures_of, outline, without_scripts
 
@@ -67,6 +68,20 @@ def test_the_table_has_every_arm_with_its_replicates(content, worlds):
     row = plain.split(">L/D<")[1].split("</tr>")[0]
     assert worlds[0].metrics.loc["frozen", "L/D"].isna().all() and "nothing degraded" in row
     assert plain.count(">n = 4<") == 5 and plain.count(">n = 3<") == 5
+
+
+def test_flip_rates_are_in_percent(content, worlds):
+    peaks = worlds[0].dynamics.groupby(["arm", "replicate"])["flip_rate"].max()
+    row = content.split("highest flip rate of an epoch (% of problems)")[1].split("</tr>")[0]
+    means = [100 * peaks[arm].mean() for arm in worlds[0].comparison.arms]
+    assert [*map(float, re.findall("<td>([0-9.]+) ", row))] == pytest.approx(means, abs=0.06)
+
+
+def test_lost_problems_are_counted_among_those_with_a_known_answer(make_trace, save, tmp_path):
+    accuracy = [[1.0] * 5 + [0.0] * 5, [np.nan] * 10, [np.nan] * 10]
+    save(make_trace("ttrl", [accuracy], np.full((1, 10), 0.5)), tmp_path / "ttrl")
+    content = page(*read([tmp_path]))
+    assert "Lost problems per replicate on average: TTRL 1.0." in content
 
 
 def test_planted_rivals_are_declared_where_the_tiny_task_is_shown(content, worlds):
