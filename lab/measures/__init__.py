@@ -114,13 +114,14 @@ def _scores(trace: Trace) -> pd.DataFrame:
     evals = trace.evals.take(np.argsort(ints(trace.evals, "step"), kind="stable"))
     start = evals[ints(evals, "step") == 0].groupby("replicate")
     every = evals.groupby("replicate")
-    # `last` passes over NaN: the majority vote is not measured at every evaluation.
+    # Not `last`, which passes over NaN: a killed run's last majority vote is that of its start.
+    final = every.tail(1).set_index("replicate")
     found = {
         "pass_start": start["pass_at_1"].last(),
         "pass_final": every["pass_at_1"].last(),
         "pass_best": every["pass_at_1"].max(),
         "maj_start": start["maj_accuracy"].last(),
-        "maj_final": every["maj_accuracy"].last(),
+        "maj_final": final["maj_accuracy"],
     }
     return 100.0 * pd.DataFrame(found)
 

@@ -36,10 +36,18 @@ def test_metrics_of_every_replicate(five):
     assert (first["L/D"], second["L/D"]) == (0, 1)
     assert (first["pass_start"], first["pass_best"]) == (50, 75)
     assert first["pass_final"] == pytest.approx(30)
-    assert (first["maj_start"], first["maj_final"]) == (50, 50)
+    assert first["maj_start"] == 50 and np.isnan(first["maj_final"]), "measured at the start alone"
     assert table.loc[("guard", slice(None)), "update"].tolist() == [50, 50]
     assert table.loc[("memory", slice(None)), "update"].tolist() == [50, 25]
     assert np.isnan(table.loc[("memory", 0), "L/D"])
+
+
+def test_the_final_vote_is_that_of_the_last_evaluation(make_trace):
+    trace = make_trace("ttrl", np.full((2, 2, 9), 0.5), np.full((2, 9), 0.5))
+    trace.evals.loc[trace.evals.index[-1], "maj_accuracy"] = 1
+    ((comparison,), _) = gather([trace])
+    votes = metrics(comparison).loc["ttrl", ["maj_start", "maj_final"]]
+    np.testing.assert_equal(votes.to_numpy(), [[50, np.nan], [50, 100]])
 
 
 def test_skips_are_a_share_of_the_visits_of_training(make_trace):
