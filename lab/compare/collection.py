@@ -44,7 +44,7 @@ def together(traces: Sequence[Trace], pairs: Sequence[PairKey]) -> Trace:
     parts = [(trace, {r: number[key] for r, key in pair_keys(trace).items()}) for trace in traces]
     # By seed, whatever order the folders were found in.
     parts.sort(key=lambda part: min(part[1].values()))
-    seeds = [pairs[n][0] for n in sorted(n for _, numbers in parts for n in numbers.values())]
+    seeds = [seed for seed, _ in pairs]  # also where this arm has none: the place is the number
     first = parts[0][0]
     tables: dict[Table, Any] = {table: partial(_joined, parts, table) for table in TABLES}
     return Trace(**tables, run=replace(first.run, seeds=seeds), folder=first.folder)

@@ -44,12 +44,14 @@ def test_folders_of_one_arm_are_joined_and_paired_by_seed(tmp_path, write):
         assert trace.replicates == replicates and trace.visits["replicate"].dtype == np.int16
         values = trace.visits.groupby("replicate")["label_accuracy"].first()
         assert values.to_dict() == {r: comparison.pairs[r][0] / 10 for r in replicates}
-        assert trace.run.seeds == [comparison.pairs[r][0] for r in replicates]
+        assert trace.run.seeds == [2, 5, 9]
         assert sorted(trace.steps["replicate"].unique()) == replicates
         assert sorted(trace.evals["replicate"].unique()) == replicates
         assert len(comparison.runs[arm]) == len(replicates)
         rows = [len(table) // len(replicates) for table in (trace.visits, trace.steps, trace.evals)]
         assert rows == [18, 8, 9] and len(trace.visits) == 18 * len(replicates)
+    ((again,), _) = gather([*comparison.traces.values()])
+    assert again.pairs == comparison.pairs and again.traces["guard"].replicates == [0, 2]
     assert len(comparison.fates("ttrl")) == 6
     assert comparison.fates("ttrl") is comparison.fates("ttrl")
 
