@@ -86,6 +86,7 @@ class Grid:
     """With independent problems; no rows where that was not asked for."""
     failed: int = 0
     """Arms and steps whose runs failed."""
+    folder: Path | None = None
 
 
 def read_sweep(folder: Path | str) -> pd.DataFrame:
@@ -132,7 +133,7 @@ def read_grid(folder: Path, run: Manifest) -> Grid | None:
     policy = str(run.config.get("policy"))
     null = where(done, policy=NULL)
     own = null.head(0) if policy == NULL else null
-    return Grid(where(done, policy=policy), own, len(failed))
+    return Grid(where(done, policy=policy), own, len(failed), path.parent.resolve())
 
 
 WORLDS = {"sim": "Simulator", "real": "Real model"}
@@ -254,7 +255,7 @@ def find_runs(folders: Path | str | Sequence[Path | str]) -> list[Path]:
 
 
 def find_sweeps(folders: Path | str | Sequence[Path | str]) -> list[Path]:
-    """Folders that hold a sweep of settings, as `guard-sim sweep` leaves it; sorted, each once."""
+    """Folders that hold a sweep of settings or step sizes; sorted, each once."""
     return _find(folders, lambda place, _, files: RESULTS in files and _is_swept(place / RESULTS))
 
 
@@ -266,7 +267,7 @@ def _is_swept(path: Path) -> bool:
 
 
 _SWEPT = "cell,group,"
-"""Start of the table of a sweep; that of runs beside a comparison starts in another way."""
+"""Start of the table of a sweep."""
 
 
 def _find(

@@ -65,7 +65,7 @@ class Report:
             check_new_folder(self.figures)
         target = self._target()
         worlds, skipped = read(self.folders)
-        sweeps, damaged = read_sweeps(self.folders)
+        sweeps, damaged = read_sweeps(self.folders, worlds)
         skipped += damaged
         written = [] if target is None else [target]
         if target is not None and self.format == "csv":

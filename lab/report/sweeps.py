@@ -16,7 +16,7 @@ from lab.base.stats import estimate
 from lab.compare.collection import Skipped, find_sweeps, read_sweep
 from lab.figures.outcomes import swept
 from lab.measures import Metric
-from lab.report.digest import COMPARED, estimate_text, file_names
+from lab.report.digest import COMPARED, ReportedComparison, estimate_text, file_names
 from lab.report.html import Drawing, Html, join, shown, table, tag
 
 MOST_PANELS = 8
@@ -53,11 +53,12 @@ class ReportedSweep:
 
 
 def read_sweeps(
-    folders: Path | str | Sequence[Path | str],
+    folders: Path | str | Sequence[Path | str], worlds: Sequence[ReportedComparison] = ()
 ) -> tuple[list[ReportedSweep], list[Skipped]]:
-    """All sweeps under some folders, and those that are damaged."""
+    """All sweeps under some folders but the grids of comparisons, and those that are damaged."""
     found, skipped = [], []
-    places = find_sweeps(folders)
+    own = [world.comparison.grid.folder for world in worlds if world.comparison.grid is not None]
+    places = [place for place in find_sweeps(folders) if place.resolve() not in own]
     for place, slug in zip(places, file_names(p.resolve().name for p in places), strict=True):
         try:
             rows = where(read_sweep(place), status="done")

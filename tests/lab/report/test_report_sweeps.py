@@ -6,7 +6,7 @@ import pytest
 from page_parts import figures_of
 
 from lab.__main__ import main
-from lab.compare.collection import RESULTS
+from lab.compare.collection import GRID, RESULTS
 
 
 @pytest.fixture
@@ -56,6 +56,18 @@ def test_a_sweep_beside_runs_and_a_damaged_one(swept, add_run, capsys):
     assert f"left out: {swept}/bad/{RESULTS}: is damaged" in capsys.readouterr().err
     content = (swept / "page.html").read_text()
     assert 'id="sweeps"' in content and 'id="sim-test-fates"' in content
+
+
+def test_the_grid_of_a_comparison_is_no_further_sweep(swept, add_run, capsys):
+    rows = pd.read_csv(swept / "tau" / RESULTS).assign(policy="attractor", pass_start=50.0)
+    rows.to_csv(swept / "tau" / RESULTS, index=False)
+    (swept / "tau").rename(swept / GRID)
+    assert main([str(swept), "--format", "md"]) == 0
+    assert "## grid" in capsys.readouterr().out, "a grid alone is a sweep"
+    add_run(swept / "run", "ttrl", config={"policy": "attractor", "seed": 0, "step": 0.03})
+    assert main([str(swept), "--format", "md"]) == 0
+    shown = capsys.readouterr().out
+    assert "## Step sizes: " in shown and "## grid" not in shown
 
 
 def test_figures_of_runs_are_written_as_wide_as_a_column(chromium, add_run, tmp_path, capsys):
