@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,14 +35,14 @@ def load_rules(files: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
 
 
 def _load(name: str) -> str:
-    words, _, digest = name.partition("#")
+    words, *digest = re.split(r"#(?=[0-9a-f]{16}\Z)", name)
     path = Path(words).resolve()
     try:
         content = path.read_bytes()
     except OSError as error:
         raise UserError(f"rules: {path} cannot be read ({error.strerror})") from error
     now = hashlib.sha256(content).hexdigest()[:16]
-    if digest and digest != now:
+    if digest and digest != [now]:
         raise UserError(f"rules: {path} has changed since the run was started; put it back")
     name = f"{path}#{now}"
     if name in _LOADED:

@@ -43,7 +43,8 @@ def file(tmp_path, monkeypatch):
     """A rule called `shares`, forgotten after the test."""
     monkeypatch.setattr("lab.base.own_rules._LOADED", set())
     before = dict(RULES)
-    path = tmp_path / "mine.py"
+    path = tmp_path / "rules #1" / "mine.py"
+    path.parent.mkdir()
     path.write_text(RULE.replace("NAME", "shares"))
     yield path
     RULES.clear()
