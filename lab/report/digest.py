@@ -280,11 +280,12 @@ def _words(world: ReportedComparison) -> list[str]:
 
 
 def _without(words: list[str], option: str) -> list[str]:
-    if option not in words:
-        return words
-    start = words.index(option)
-    end = next((k for k in range(start + 1, len(words)) if words[k].startswith("--")), len(words))
-    return words[:start] + words[end:]
+    """The words without an option and its values, also where it is written `--option=value`."""
+    kept, drops = [], False
+    for word in words:
+        drops = word.partition("=")[0] == option if word.startswith("--") else drops
+        kept += [] if drops else [word]
+    return kept
 
 
 STEPS_HOW = (

@@ -10,7 +10,7 @@ from page_parts import figures_of, without_scripts
 from lab.__main__ import main
 from lab.base.arms import about
 from lab.compare.collection import GRID, RESULTS
-from lab.report.digest import overview, read
+from lab.report.digest import missing, overview, read
 from lab.report.export import tables
 from lab.report.markdown import markdown
 from lab.report.page import page
@@ -87,6 +87,16 @@ def test_what_is_missing_is_one_line_with_a_command(add_run, tmp_path):
     assert shown.count("Not measured") == 1
     assert "guard-train compare --arms ttrl guard matched frozen memory --out FOLDER" in shown
     assert "guard-train compare --arms ttrl guard matched" in markdown(read([tmp_path])[0])
+
+
+@pytest.mark.parametrize("given", ["--arms ttrl guard --out a", "--arms=ttrl --arms guard --out=a"])
+def test_the_command_that_adds_arms_gives_each_option_once(given, add_run, tmp_path):
+    for name in ("ttrl", "guard"):
+        add_run(tmp_path / name, name)
+    (world,), _ = read([tmp_path])
+    world.comparison.manifests[0].command = f"guard-sim compare {given} --seed 3"
+    shown = "guard-sim compare --arms ttrl guard matched frozen memory --seed 3 --out NEW-FOLDER"
+    assert missing(world)[1] == shown
 
 
 def test_unread_answers_are_counted_and_flagged_above_one_half(make_trace, save, tmp_path):
