@@ -108,16 +108,18 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def arms_of(path: Path | None, usual: Sequence[str]) -> tuple[str, ...]:
-    """The arms of a comparison: the list `arms` of the settings file, or the usual ones.
+def arms_of(path: Path | None, usual: Sequence[str]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The arms of a comparison, and the other values of its settings file, which may be a pipe.
 
-    The list holds names, and tables with a name and the arm's own settings, such as
-    `{arm = "guard", flip_rate = "instant"}`.
+    The arms are the list `arms` of the file, or the usual ones. The list holds names, and tables
+    with a name and the arm's own settings, such as `{arm = "guard", flip_rate = "instant"}`.
     """
-    listed = list(usual) if path is None else toml_values(path).get("arms", list(usual))
+    values = {} if path is None else toml_values(path)
+    listed = values.pop("arms", list(usual))
     try:
         entries = msgspec.convert(listed, list[str | dict[str, Any]])
-        return tuple(e if isinstance(e, str) else joined(e.pop("arm"), e) for e in entries)
+        arms = tuple(e if isinstance(e, str) else joined(e.pop("arm"), e) for e in entries)
+        return arms, values
     except (msgspec.ValidationError, KeyError, TypeError):
         raise UserError(
             f"{path}: arms: give a list of names and of tables with a name as `arm`"

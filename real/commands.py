@@ -176,8 +176,8 @@ class CompareCommand(SettingsCommand):
     def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Defaults of the options; the file may list arms, a study has its own."""
         study = STUDY if given.get("preset") in STUDIES else {"arms": DEMO_ARMS}
-        arms = arms_of(given.get("config"), study["arms"])
-        return {**study, "settings": settings_of(given, has_arms=True), "arms": arms}
+        arms, file = arms_of(given.get("config"), study["arms"])
+        return {**study, "settings": settings_of(given, file=file), "arms": arms}
 
     def run(self) -> int:
         """Run all, and say what came out; the exit code is 1 where a run failed."""

@@ -14,7 +14,7 @@ from lab.base.files import check_new_folder, whole
 from lab.cli import arms_of
 from lab.trace.manifest import check_new
 from sim.settings.config import SEARCH_ARMS, SEARCH_LRS, Classical, Objective, Preset, SimConfig
-from sim.settings.resolve import settings_of
+from sim.settings.resolve import File, settings_of
 
 
 @dataclass(kw_only=True)
@@ -29,10 +29,10 @@ class SettingsCommand:
     settings: SimConfig = field(default_factory=SimConfig)
 
     @classmethod
-    def defaults(cls, given: Mapping[str, Any], has_arms: bool = False) -> dict[str, Any]:
+    def defaults(cls, given: Mapping[str, Any], file: File = None) -> dict[str, Any]:
         """Settings of --config, --population, --profile and --arm for what is not given."""
         usual = cls.__dataclass_fields__["settings"].default_factory()
-        return {"settings": settings_of(given, has_arms, replicates=usual.replicates)}
+        return {"settings": settings_of(given, file, replicates=usual.replicates)}
 
 
 @dataclass(kw_only=True)
@@ -120,13 +120,13 @@ class Compare(StudyCommand):
     """Also run all arms with independent problems: the null model."""
 
     @classmethod
-    def defaults(cls, given: Mapping[str, Any], has_arms: bool = True) -> dict[str, Any]:
+    def defaults(cls, given: Mapping[str, Any], file: File = None) -> dict[str, Any]:
         """Settings of --config, --population and --profile for what is not given."""
         of_cells = {"arms", "own_best", "steps", "null", "population", "n_problems", "epochs"}
         if "preset" in given and (own := sorted(of_cells & given.keys())):
             raise UserError(f"--{own[0].replace('_', '-')}: --preset has its own; give one of them")
-        arms = arms_of(given.get("config"), DEMO_ARMS)
-        return {**super().defaults(given, has_arms), "arms": arms}
+        arms, file = arms_of(given.get("config"), DEMO_ARMS)
+        return {**super().defaults(given, file), "arms": arms}
 
     def run(self) -> None:
         """Simulate all arms, write every difference, then print a summary."""
@@ -191,13 +191,13 @@ class SweepCommand(StudyCommand):
     """Arms, as in guard-sim compare; the preset's, or guard, if left out."""
 
     @classmethod
-    def defaults(cls, given: Mapping[str, Any], has_arms: bool = False) -> dict[str, Any]:
+    def defaults(cls, given: Mapping[str, Any], file: File = None) -> dict[str, Any]:
         """Settings of --config, --preset, --population, --profile and --rule."""
         if (name := given.get("preset")) is None:
-            return super().defaults(given)
+            return super().defaults(given, file)
         from sim.studies.sweep import preset_settings
 
-        return {"settings": settings_of(given, has_arms, **preset_settings(name))}
+        return {"settings": settings_of(given, file, **preset_settings(name))}
 
     def run(self) -> None:
         """Run the sweep, then print a summary."""

@@ -16,18 +16,18 @@ from real.settings.presets import NAMES, model_of, preset
 
 
 def settings_of(
-    given: Mapping[str, Any], with_model: bool = False, has_arms: bool = False
+    given: Mapping[str, Any], with_model: bool = False, file: dict[str, Any] | None = None
 ) -> TrainConfig:
     """Return the settings of the preset, with those of the file and of the arm over them.
 
     Of the options given `--config`, `--preset`, `--arm`, `--profile` and `--rule` are read, and the
     options that these settings are checked against. `with_model` names the preset's model where
-    none is given; with `has_arms` the file may list arms, which `lab.cli.arms_of` reads.
+    none is given; `file` are the values of a settings file that `lab.cli.arms_of` has read.
     """
     path, name = given.get("config"), given.get("preset")
-    values = with_arm_options(given, {} if path is None else toml_values(path), name)
-    if has_arms:
-        values.pop("arms", None)
+    if file is None:
+        file = {} if path is None else toml_values(path)
+    values = with_arm_options(given, file, name)
     # Read before the other options: problems without a model are refused, rules without a judge.
     early = ("model", "problems", "tiny_task", "tiny_verifies")
     values |= {name: given[name] for name in early if name in given}

@@ -12,18 +12,21 @@ from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
 from sim.settings.trainer import taken
 
+File = dict[str, Any] | None
+"""The values of a settings file that `lab.cli.arms_of` has read."""
 
-def settings_of(given: Mapping[str, Any], has_arms: bool = False, **base: Any) -> SimConfig:
+
+def settings_of(given: Mapping[str, Any], file: File = None, **base: Any) -> SimConfig:
     """Return `base` with the settings of the file over it, and those of the options over both.
 
     A measured policy begins with the settings of the run in its response file. Options are read
     here as far as they decide the values of others: `--population`, `--policy`, `--response`,
-    `--lr`, and those of `lab.cli.with_arm_options`. With `has_arms` the file may list arms, which
-    `lab.cli.arms_of` reads.
+    `--lr`, and those of `lab.cli.with_arm_options`.
     """
     path = given.get("config")
-    values = base | ({} if path is None else toml_values(path))
-    values = {name: values[name] for name in values if name != "arms" or not has_arms}
+    if file is None:
+        file = {} if path is None else toml_values(path)
+    values = base | file
     usual = values.get("population", SimConfig.__dataclass_fields__["population"].default)
     asked = {name: given[name] for name in ("response", "lr") if name in given}
     if given.get("population") in NAMED:

@@ -1,6 +1,8 @@
 """Arms with settings of their own."""
 
+import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +20,10 @@ from lab.base.arms import (
 )
 from lab.base.errors import UserError
 from lab.cli import arms_of
+from real.commands import CompareCommand as TrainCompare
 from real.settings.config import TrainConfig
 from real.settings.presets import NAMES
+from sim.commands import Compare as SimCompare
 
 INSTANT = "guard,flip_rate=instant,theta_MR=0.4"
 
@@ -65,13 +69,23 @@ def test_arms_of_a_settings_file(tmp_path):
     file.write_text(
         'arms = ["ttrl", {arm = "guard", flip_rate = "instant", theta_MR = 0.4, mps = true}]'
     )
-    names = arms_of(file, ["memory"])
+    names, _ = arms_of(file, ["memory"])
     assert [arm(name).name for name in names] == ["ttrl", INSTANT.replace(",f", ",mps=True,f")]
-    assert arms_of(None, ["memory"]) == ("memory",)
+    assert arms_of(None, ["memory"]) == (("memory",), {})
     for wrong in ('arms = "ttrl"', "arms = [1]", "arms = [{W = 3}]"):
         file.write_text(wrong)
         with pytest.raises(UserError, match="arms: give a list of names and of tables"):
             arms_of(file, [])
+
+
+@pytest.mark.parametrize("command", [SimCompare, TrainCompare])
+def test_a_settings_file_may_be_a_pipe(command):
+    source, target = os.pipe()
+    os.write(target, b'arms = ["memory"]\nseed = 3')
+    os.close(target)
+    made = command.defaults({"config": Path(f"/dev/fd/{source}")})
+    os.close(source)
+    assert made["arms"] == ("memory",) and made["settings"].seed == 3
 
 
 def test_the_release_arm_takes_the_script_of_its_cell():
