@@ -101,18 +101,21 @@ def with_state(base: SimConfig, state: State) -> SimConfig:
         base = replace(base, **chosen)
     if reading is not None and reading != reading_of(base):
         base = replace(base, guard=_guard(reading, base))
-    numbers = {s.name: state[s.element] for s in SLIDERS if state.get(s.element) is not None}
-    numbers = {name: type(read(base, name))(value) for name, value in numbers.items()}
+    moved = [slider for slider in SLIDERS if state.get(slider.element) is not None]
+    numbers = {slider.name: type(slider.step)(state[slider.element]) for slider in moved}
     votes = numbers.get("n_votes", base.n_votes)
     numbers["n_samples"] = min(numbers.get("n_samples", base.n_samples), votes)
     return assign(base, numbers)
 
 
-def checked(state: State) -> bool:
-    """Return whether every value is one that the page's controls can have."""
+def checked(state: State, base: SimConfig) -> bool:
+    """Return whether every value is one that the page's controls can have, or that of the start."""
+    start = state_of(base)
     numbers = [(state.get(s.element), s) for s in SLIDERS]
-    return all(state.get(name) in (None, *known) for name, known in CHOICES.items()) and all(
-        value is None or (type(value) in (int, float) and s.low <= value <= s.high)
+    chosen = [state.get(name) in (None, start[name], *known) for name, known in CHOICES.items()]
+    return all(chosen) and all(
+        value is None
+        or (type(value) in (int, float) and (s.low <= value <= s.high or value == start[s.element]))
         for value, s in numbers
     )
 
@@ -132,7 +135,7 @@ def from_link(query: str, base: SimConfig) -> dict[str, Any] | None:
     except ValueError:
         return None
     state = state_of(base)
-    return state | given if given.keys() <= state.keys() and checked(given) else None
+    return state | given if given.keys() <= state.keys() and checked(given, base) else None
 
 
 def as_command(config: SimConfig) -> str:
@@ -143,10 +146,13 @@ def as_command(config: SimConfig) -> str:
         if value == usual.get(name):
             continue
         group, dot, option = name.replace("_", "-").rpartition(".")
-        if isinstance(value, bool):
+        if group == "rule-options":
+            words += [f"--{group}", name.partition(".")[2], f"{value}"]
+        elif isinstance(value, bool):
             words.append(f"--{group}{dot}{'' if value else 'no-'}{option}")
         else:
-            words += [f"--{group}{dot}{option}", f"{value}"]
+            several = value if isinstance(value, list | tuple) else (value,)
+            words += [f"--{group}{dot}{option}", *map(str, several)]
     return shlex.join(words)
 
 
@@ -264,7 +270,7 @@ def make_app(base: SimConfig) -> Dash:
     @app.callback(outputs, [Input(name, "value") for name in names])
     def update(*values: Any) -> list[Any]:
         state = dict(zip(names, values, strict=True))
-        if not checked(state):
+        if not checked(state, base):
             abort(400)
         try:
             config = with_state(base, state)

@@ -1,3 +1,4 @@
+import shlex
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from sim.explore import (
     SLIDERS,
     as_command,
     as_link,
+    checked,
     from_link,
     make_app,
     reading_of,
@@ -25,7 +27,7 @@ from sim.explore import (
     with_state,
 )
 from sim.settings.config import SimConfig
-from sim.studies.jobs import read
+from sim.studies.jobs import assign, read
 
 SMALL = SimConfig(n_problems=150, epochs=12, replicates=2)
 
@@ -44,6 +46,27 @@ def test_every_slider_sets_its_own_setting_alone(slider):
         assert own == value and type(own) is type(read(base, slider.name))
         others = {c.name for c in SLIDERS} - {slider.name, "n_samples"}
         assert all(read(config, n) == read(base, n) for n in others)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("step", 0.5), ("n_votes", 4), ("n_votes", 512), ("kappa_att", 1.0)),
+        *(("guard.W", 25), ("guard.tau_FR", 0.0), ("population", "point")),
+    ],
+)
+def test_the_page_starts_where_no_slider_reaches(name, value):
+    changed = {"n_samples": 4, "ability_mean": 0.5} | {name: value}
+    base = assign(SimConfig(n_problems=9, epochs=9), changed)
+    state = state_of(base)
+    assert checked(state, base) and with_state(base, state) == base
+    for other in ({"step": 0.6}, {"population": "mars"}, {"step": [0.5]}):
+        assert not checked(state | other, base)
+
+
+def test_a_whole_number_of_a_file_takes_every_place_of_its_slider():
+    base = SimConfig(guard=GuardConfig.from_dict({"beta_max": 1}))
+    assert with_state(base, {"guard-beta_max": 0.35}).guard == GuardConfig().set(beta_max=0.35)
 
 
 def test_more_samples_than_votes_become_all_votes():
@@ -129,12 +152,23 @@ def test_hand_made_updates_are_refused(client, caplog):
     assert wrong.get_json()["response"] == {}
 
 
-def test_the_copied_command_makes_the_same_settings(monkeypatch):
-    guard = GuardConfig().set(tau_FR=0.15, W=3, mps=False, label_from="memory")
-    changed = {"population": "qwen-amc", "n_votes": 16, "n_samples": 8, "step": 0.1}
-    config, seen = SimConfig(**changed, replicates=3, guard=guard), []
+GUARDED = GuardConfig().set(tau_FR=0.15, W=3, mps=False, label_from="memory")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"population": "qwen-amc", "n_votes": 16, "n_samples": 8, "step": 0.1, "guard": GUARDED},
+        {"rule": "srt", "rule_options": {"keep": 0.5}, "guard": GUARDED},
+        {"rules": ("FOLDER/a b.py", "FOLDER/c.py")},
+    ],
+)
+def test_the_copied_command_makes_the_same_settings(changed, monkeypatch):
+    monkeypatch.setattr("sim.settings.config.load_rules", tuple)
+    monkeypatch.setattr("lab.cli.load_rules", tuple)
+    config, seen = SimConfig(**changed, replicates=3), []
     monkeypatch.setattr(Simulate, "run", lambda self: seen.append(self.settings))
-    words = as_command(config).split()
+    words = shlex.split(as_command(config))
     assert words[0] == "guard-sim" and main(words[1:]) == 0
     assert seen == [config]
 
