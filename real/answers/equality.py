@@ -87,7 +87,7 @@ class Equality:
         if kind in ("list", r"\{\}"):
             return self._listed(node, answer)
         keys = [self._key(part, answer) for part in parts]
-        if set(text.split()) in _SYMMETRIC:
+        if kind == "sum" or set(text.split()) in _SYMMETRIC:
             keys.sort()
         return f"{kind}{text}<{'|'.join(keys)}>" if keys else f"{kind} {text}"
 
@@ -137,7 +137,7 @@ def _signed(node: Node) -> tuple[Node, ...]:
     r"""Both values of a node with one `\pm`; else the node."""
     text = write(node)
     n_signs, n_turned = text.count(r"\pm "), text.count(r"\mp ")
-    if n_signs != 1 or n_turned > 1 or node.kind in ("list", r"\{\}", "()"):
+    if n_signs != 1 or n_turned > 1 or node.kind in ("list", r"\{\}"):
         return (node,)
     return _with_sign(node, "pm"), _with_sign(node, "mp")
 

@@ -139,6 +139,7 @@ def _side(left: Node, sign: str, right: Node, names: Point) -> Cuts:
         both = (_side(lower, sign, upper, names) for lower, upper in sides)
         return _combined(and_ if is_within else or_, *both)
     if left in INFINITE or right in INFINITE:
+        value(right if left in INFINITE else left, names)
         return _REALS
     gap = Node("sum", parts=(left, Node("neg", parts=(right,))))
     value(gap, names)

@@ -37,7 +37,7 @@ _LOST = 250
 """Bits by which a sum, or its smaller part, may lie below its larger part."""
 _SNAP_BITS = 150
 _KEY_DIGITS = 30
-_MAX_FACTORIAL = 2_000
+_MAX_FACTORIAL = 2_050
 _MAX_DEGREE = 1_000
 """Of a root; letters stand for fractions with a larger denominator."""
 
@@ -62,11 +62,13 @@ class Point(dict[str, Value]):
 
     def __missing__(self, name: str) -> Value:
         """The letter's value, which depends on its name and the salt alone."""
-        code = ord(name[-1])
-        is_negative = (0, code, ~code, code >> 1, 0, 1)[self._salt] & 1
-        size = 300 + zlib.crc32(f"{name} {self._salt}".encode()) % 3001
-        # Also whole and far from 0, where `|x-9|` is not `9-x` and a floor may be the ceiling.
-        size = Fraction(size // 6 * 6) if self._salt >= N_NEAR else Fraction(size, 1009)
+        salt, code = self._salt, sum(name.encode())
+        is_negative = (0, code, ~code, code >> 1, code >> 2, ~code >> 2)[salt] & 1
+        size = 300 + zlib.crc32(f"{name} {salt}".encode()) % 3001
+        # On either side of 0 also below 1, where `|x^2-1|` is not `x^2-1`; and whole and far from
+        # 0, where `|x-9|` is not `9-x` and a floor may be the ceiling.
+        far = Fraction(120 + size % 540 // 6 * 6)
+        size = far if salt >= N_NEAR else Fraction(size, 4001 if salt in (1, 2) else 1009)
         self[name] = -size if is_negative else size
         return self[name]
 
@@ -195,12 +197,16 @@ def _function(name: str, argument: Value, base: Value = None) -> Value:
 def _factorial(argument: Value) -> Value:
     if abs(_number(argument)) > _MAX_FACTORIAL:
         raise LimitError
-    if isinstance(argument, Fraction) and argument.denominator == 1 and argument >= 0:
-        return Fraction(math.factorial(argument.numerator))
+    if isinstance(argument, Fraction) and argument.denominator == 1:
+        if argument >= 0:
+            return Fraction(math.factorial(argument.numerator))
+        argument = _number(argument) + _context.ldexp(1, -200)  # beside the pole
     return _context.factorial(_number(argument))
 
 
 def _binomial(n: Value, k: Value) -> Value:
+    if isinstance(k, Fraction) and k.denominator == 1 and k < 0:
+        k = snapped(add(n, -k))
     if isinstance(k, Fraction) and k.denominator == 1 and 0 <= k <= _MAX_FACTORIAL:
         steps = (ratio(add(n, Fraction(-j)), Fraction(j + 1)) for j in range(k.numerator))
         return reduce(_times, steps, Fraction(1))
@@ -236,13 +242,15 @@ def snapped(number: Value) -> Value:
     return near if is_near and _bits(near) < _SNAP_BITS else number
 
 
-def digits(number: Value) -> str:
+def digits(number: Value, is_exact: bool = True) -> str:
     """The exact value as text, or its first digits; equal values have equal texts."""
     number = snapped(number)
     if isinstance(number, _context.mpc):
-        return f"{digits(number.real)}&{digits(number.imag)}"
-    if not isinstance(number, Fraction):
-        return _context.nstr(number, _KEY_DIGITS)
+        return f"{digits(number.real, is_exact)}&{digits(number.imag, is_exact)}"
+    if not is_exact and _context.mag(_number(number)) < -_SNAP_BITS:
+        return "0"  # what was divided by a pole
+    if not (is_exact and isinstance(number, Fraction)):
+        return _context.nstr(_number(number), _KEY_DIGITS)
     text = f"{number.numerator:x}" + (f"/{number.denominator:x}" if number.denominator > 1 else "")
     return text if len(text) < 60 else hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -269,9 +277,13 @@ def everywhere(node: Node, function: Callable[[Node, Point], Value] = value) -> 
 
 
 def _joined(found: list[Value]) -> str:
+    if not isinstance(found[0], _context.mpc):  # of letters below 0 a root is no real number
+        found = [None if isinstance(one, _context.mpc) else one for one in found]
     texts = ["" if one is None else digits(one) for one in found]
     if len(set(texts)) == 1:
         return texts[0]
+    # A large value is exact in one writing and rounded in another.
+    texts[N_NEAR:] = ["" if one is None else digits(one, False) for one in found[N_NEAR:]]
     return hashlib.blake2b(" ".join(texts).encode(), digest_size=16).hexdigest()
 
 
