@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from real.answers.notation import REWRITTEN, TEXTS
+from real.answers.notation import REWRITTEN, TEXTS, WITH_ARGUMENT
 
 Extract = Literal["strict", "flexible"]
 """An answer is the last box, or else also the last number."""
@@ -14,7 +14,7 @@ Extract = Literal["strict", "flexible"]
 # every attempt at a match constant in time, hence the whole scan linear.
 _BRACES = re.compile(
     r"\\{1,2}(?:boxed|fbox)(?:\s{0,8}(?P<open>\{)|(?![A-Za-z])\s{0,8}(?P<bare>[0-9A-Za-z]|\\[A-Za-z]{1,20}))"
-    r"|\\[\\{}]|[{}]"
+    rf"|\\(?:{WITH_ARGUMENT})\s{{0,8}}\{{[^{{}}]{{0,200}}\}}|\\[\\{{}}]|[{{}}]"
 )
 _ARGUMENTS = re.compile(r"\s{0,8}(?:\{[^{}]{0,200}\}|[0-9A-Za-z])")
 _TWO, _ONE = ("frac", "dfrac", "tfrac", "binom"), ("sqrt", "text", "mathrm", "mathbf")

@@ -67,18 +67,30 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
         node = plain
     if node.kind not in _HELD:
         return node
-    names = {p.parts[0] for p in node.parts if p.text == "=" or _is_label(p)}
+    tags = {_tag(part) for part in node.parts} - {None}
     # Of several equations the names say which is which, and beside conditions that they are some.
     are_conditions = any(part.kind == "rel" and part.text != "=" for part in node.parts)
-    keeps = (len(names) > 1 or are_conditions) and node.kind in ("list", r"\{\}", "()")
+    is_list = node.kind in ("list", r"\{\}", "()")
+    is_told = is_list and len(tags) > 1
+    keeps_names = is_told or (is_list and are_conditions) or node.kind == "cells"
     kept = [p for p in node.parts if p.kind != "rel" or p.text != r"\in" or p.parts[1] != _REALS]
     kept = kept if kept and node.kind == "list" else node.parts
-    parts = tuple(_item(p, keeps and (p.kind == "rel" or _is_label(p))) for p in kept)
+    parts = tuple(
+        _item(p, keeps_names if p.kind == "rel" else is_told and _tag(p) is not None) for p in kept
+    )
     is_plain = node.kind == "list" and not any(part.kind == "rel" for part in parts)
     is_plain = is_plain and not (node.text == "or" and all(p.kind == "name" for p in parts))
     if node.kind == "list" and len(parts) == 1:
         return parts[0]
     return node._replace(parts=parts, text="," if is_plain else node.text)
+
+
+def _tag(node: Node) -> str | None:
+    """What tells a part from the others: its unit, words before it, or the name it is equal to."""
+    if node.kind == "unit" and is_unit(node.text):
+        return node.text.rstrip("es")
+    is_row = node.kind == "row" and node.parts and node.parts[0].kind == "word"
+    return write(node.parts[0]) if is_row or _is_label(node) or node.text == "=" else None
 
 
 def _is_label(node: Node) -> bool:
@@ -98,9 +110,13 @@ def _without(node: Node) -> Node:
             return Node("unit", counted, (number,)) if counted else number
         if is_unit(text) or (text in ("rad", "radian", "radians") and r"\pi" in write(first)):
             return first
+        return node._replace(text=text.lower())
     is_signed = kind in ("neg", "pm") and last.kind in ("unit", "post")
     if is_signed or (kind == "sum" and last.kind == "unit"):
         return node._replace(parts=(*parts[:-1], _without(last)))
+    if kind == "list" and first.text == r"\ne" and all(part.kind != "rel" for part in parts[1:]):
+        points = Node(r"\{\}", parts=(first.parts[1], *parts[1:]))  # `x\ne1,2`
+        return Node("rel", r"\notin", (first.parts[0], points))
     if kind == "div" and first.kind == "neg":
         return Node("neg", parts=(node._replace(parts=(first.parts[0], parts[1])),))
     is_preamble = kind == "row" and len(parts) == 2 and _PREAMBLE.fullmatch(first.text.lower())
@@ -141,7 +157,8 @@ def _asks(node: Node) -> bool:
     left, *between, right = node.parts
     signs = set(node.text.split())
     if signs == {r"\in"}:
-        return left.kind == "name" or _is_application(left)
+        asked = left.parts if left.kind == "()" else (left,)
+        return all(one.kind == "name" for one in asked) or _is_application(left)
     if signs != {"="}:
         return False
     if left == ZERO_WIDTH or (_is_application(left) and names_in(left.parts[1]) and not between):
@@ -156,6 +173,8 @@ def _is_application(node: Node) -> bool:
     name = node.parts[0]
     while name.kind in ("sub", "post", "pow") or name.text == r"\mathbb":
         name = name.parts[0]
+    if all(map(is_name, node.parts[1].parts)) and name.text not in names_in(node.parts[1]):
+        return name.kind == "name"  # `r(x)`
     return name.kind == "name" and (name.text in _ASKED_FUNCTIONS or name.text[0] == "\\")
 
 
@@ -166,6 +185,8 @@ def _names(node: Node, value: Node) -> bool:
         return is_name(node)
     if kind == "func":
         return value.text != "0"  # `\sin x=0` is an equation
+    if kind == "pow" and value.kind == "env":  # `A^{-1}`
+        return is_name(parts[0])
     head = parts[0] if parts and kind in ("prod", "row") else node
     while head.kind in ("sub", "pow"):
         head = head.parts[0]
@@ -176,7 +197,8 @@ def _names(node: Node, value: Node) -> bool:
     if kind == "prod":
         points = parts[1:] if parts[0].text == "m" else parts
         return all(part.kind == "cmd" or part.text.isupper() for part in points)
-    if kind in ("()", r"\{\}") or (kind == "setop" and not text.strip(": ")) or kind == "post":
+    is_ratio = kind == "setop" and not text.strip(": ")
+    if is_ratio or kind in ("()", r"\{\}", "post", "env", "cells"):
         return all(_names(part, value) for part in parts)
     # `x+y=1` and `|x|=2` are equations, and so is `a+b=0`.
     is_free = names_in(node).isdisjoint("xyz") and value.text != "0"

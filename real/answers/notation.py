@@ -13,15 +13,16 @@ def words(text: str) -> frozenset[str]:
 
 _SIGNS = {
     "-": "\u2212\u2012\u2013\u2014\u2010\u2011", "'": "\u2032\u2019\u2018\u00b4",
-    "|": "\u2223\u01c0\u2502", "": "\u20ac\u00a3\u00a5\u00a2\u20b9\u201c\u201d", ":": "\u2236",
-    "/": "\u00f7\u2215\u2044", r"\|": "\u2016", r"\cdot ": "\u00d7\u00b7\u22c5\u2219\u2022\u2217",
-    r"\emptyset ": "\u2205\u2300\u00d8", r"^{\circ}": "\u00b0\u00ba", r"\le ": "\u2264\u2a7d",
-    r"\ge ": "\u2265\u2a7e", r"\ne ": "\u2260", r"\approx ": "\u2248", r"\equiv ": "\u2261",
+    "|": "\u2223\u01c0\u2502", "": "\u20ac\u00a3\u00a5\u00a2\u20b9\u201c\u201d\ufe0e\ufe0f",
+    ":": "\u2236", "/": "\u00f7\u2215\u2044", r"\|": "\u2016",
+    r"\cdot ": "\u00d7\u00b7\u22c5\u2219\u2022\u2217",
+    r"\emptyset ": "\u2205\u2300\u00d8", r"^{\circ}": "\u00b0\u00ba", r"\le ": "\u2264\u2a7d\u2266",
+    r"\ge ": "\u2265\u2a7e\u2267", r"\ne ": "\u2260", r"\approx ": "\u2248", r"\equiv ": "\u2261",
     r"\sqrt ": "\u221a", r"\sqrt[3]": "\u221b", r"\infty ": "\u221e", r"\cup ": "\u222a",
     r"\cap ": "\u2229", r"\in ": "\u2208", r"\notin ": "\u2209", r"\setminus ": "\u2216",
     r"\angle ": "\u2220", r"\pm ": "\u00b1", r"\mp ": "\u2213", r"\lfloor ": "\u230a",
     r"\rfloor ": "\u230b", r"\lceil ": "\u2308", r"\rceil ": "\u2309", r"\langle ": "\u27e8",
-    r"\rangle ": "\u27e9", r"\to ": "\u2192", r"\ldots ": "\u2026", r"\triangle ": "\u25b3",
+    r"\rangle ": "\u27e9", r"\to ": "\u2192", r"\ldots ": "\u2026\u22ef", r"\triangle ": "\u25b3",
     r"\circ ": "\u2218", r"\sum ": "\u2211", r"\int ": "\u222b", r"\parallel ": "\u2225",
     r"\perp ": "\u22a5", r"\mathbb{R}": "\u211d", r"\mathbb{Z}": "\u2124",
     r"\mathbb{Q}": "\u211a", r"\mathbb{N}": "\u2115", r"\mathbb{C}": "\u2102",
@@ -59,11 +60,12 @@ _REWRITTEN = {
 }  # fmt: skip
 REWRITTEN = {name: new for new, names in _REWRITTEN.items() for name in names.split()}
 """What is written for commands: their synonyms, and nothing for those of looks."""
-_WITH_ARGUMENT = "color|textcolor|colorbox|phantom|hspace|vspace|label|tag"
+WITH_ARGUMENT = r"color|textcolor|colorbox|[hv]?phantom|[hv]space\*?|label|tag"
 """Looks whose first argument is no part of the answer."""
 TEXTS = words("""text mbox textbf textit textrm textsf texttt textnormal textup hbox mathrm
     operatorname""")  # fmt: skip
-FUNCTIONS = words("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lg")
+FUNCTIONS = words("""sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh
+    tanh arcsinh arccosh arctanh ln log exp lg""")  # fmt: skip
 BARE = words("""sqrt infinity infty inf cup union cap cdot choose asin acos atan leq geq neq
     cbrt abs floor ceil emptyset frac binom pi alpha beta gamma delta epsilon theta lambda rho
     sigma tau phi psi omega setminus mod""") | (FUNCTIONS - {"sec"})  # fmt: skip
@@ -72,13 +74,16 @@ COUNTS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
           "eleven", "twelve")  # fmt: skip
 """Numbers that are written in words."""
 SHORT_WORDS = words("or no if of is to it on am pm")
-UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph kmh m cm mm km dm nm meter
-    metre centimeter centimetre millimeter millimetre kilometer kilometre g gram kg mg kilogram
-    milligram lb pound ounce oz ton tonne s sec second min minute h hr hour day week month year yr
-    ms l liter litre ml milliliter millilitre gallon gal quart pint acre hectare ha dollar cent usd
-    euro rupee yen yuan peso newton joule watt volt kw kwh hz hertz ampere ohm pascal kelvin knot
-    point pt bit byte way person people L N J W V percent pct degree deg""")  # fmt: skip
-_LINKS = words("square squared cubic cubed sq cu fl per / *")
+BARE_UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph kmh m cm mm km dm nm
+    meter metre centimeter centimetre millimeter millimetre kilometer kilometre g gram kg mg
+    kilogram milligram lb pound ounce oz ton tonne s sec second min minute h hr hour day week month
+    year yr ms l liter litre ml milliliter millilitre gallon gal quart pint acre hectare ha dollar
+    cent usd euro rupee yen yuan peso newton joule watt volt kw kwh hz hertz ampere ohm pascal
+    kelvin knot point pt bit byte way person people L N J W V percent pct degree deg mol mole kPa
+    keV MeV GeV kHz MHz GHz erg calorie kcal cup tablespoon teaspoon decade parsec""")  # fmt: skip
+UNITS = BARE_UNITS | words("K A T eV Pa AU pc ly kJ MB GB")
+"""Outside of text the latter are products."""
+_LINKS = words("square squared cubic cubed sq cu fl per / * light nautical rad radian radians")
 
 
 def is_unit(text: str) -> bool:
@@ -92,7 +97,7 @@ def is_unit(text: str) -> bool:
 def _plain(text: str) -> str:
     """What Unicode calls compatible with the text, without marks and invisible characters."""
     plain = unicodedata.normalize("NFKC", text.translate(_TABLE)).translate(_TABLE)
-    return "".join(c for c in plain if unicodedata.category(c) not in ("Cf", "Mn"))
+    return "".join(c for c in plain if unicodedata.category(c) not in ("Cf", "Me"))
 
 
 def _rewritten(match: re.Match[str]) -> str:
@@ -102,17 +107,22 @@ def _rewritten(match: re.Match[str]) -> str:
     return REWRITTEN.get(name, f"\\{name}") + brace if name else match[0]
 
 
+_RAISED = "\u00b2\u00b3\u00b9\u2070-\u207f\u02b0-\u02b8\u02e1-\u02e3\u1d2c-\u1d61\u1d9c-\u1dbf"
 _UNICODE = (
-    ("([\u221a\u221b]) ?(\\d+)", r"\1{\2}"),  # such a root is over all digits
+    ("(?:[A-Za-z0-9][\u0304\u0305])+", lambda m: rf"\overline{{{m[0][::2]}}}"),
+    ("([A-Za-z])\u0302", r"\\hat{\1}"),
+    ("([A-Za-z])\u20d7", r"\\vec{\1}"),
+    ("([\u221a\u221b]) ?(\\d+(?:\\.\\d+)?)", r"\1{\2}"),  # such a root is over all digits
     ("[\u00bc-\u00be\u2150-\u215e]", lambda m: rf"\frac{{{_plain(m[0]).replace('/', '}{')}}}"),
-    ("[\u00b2\u00b3\u00b9\u2070-\u207f]+", lambda m: f"^{{{_plain(m[0])}}}"),
-    ("[\u2080-\u208e]+", lambda m: f"_{{{_plain(m[0])}}}"),
+    (f"[{_RAISED}]+", lambda m: f"^{{{_plain(m[0])}}}"),
+    ("[\u2080-\u209c\u1d62-\u1d6a\u2c7c]+", lambda m: f"_{{{_plain(m[0])}}}"),
     ("(?s).+", lambda m: _plain(m[0])),
 )
 _ESCAPED_TWICE = "[dt]?frac|sqrt|text|mathrm|left|right|cdot|times|pi|boxed|le|ge|infty|cup"
 _BEFORE_SET = r"\\(?:cup|cap|in|setminus)(?![A-Za-z])"
 _LATEX = (
     (r"\s+", " "),
+    (r"(?<=\\\\) ?\[[\d. -]+[a-z]{2} ?\]|\\renewcommand ?\{?\\arraystretch\}? ?\{[\d.]*\}", ""),
     (r"\.\.\.", r"\\ldots "),
     (r"\\not ?=", r"\\ne "),
     (r"\{ ?([:;]) ?\}", r"\1"),
@@ -120,7 +130,7 @@ _LATEX = (
     (r"(?<=[)\]]) ?U ?(?=[(\[])", r"\\cup "),
     (r"(?<=\d) ?x ?(?=10 ?\^)", r"\\cdot "),
     (rf"(?<!\\)\\\\(?=(?:{_ESCAPED_TWICE}|{'|'.join(sorted(FUNCTIONS))})(?![A-Za-z]))", r"\\"),
-    (rf"\\(?:{_WITH_ARGUMENT})\s*\{{[^{{}}]*\}}|\\(?:boxed|fbox)\s*\{{\s*\}}", ""),
+    (rf"\\(?:{WITH_ARGUMENT})\s*\{{[^{{}}]*\}}|\\(?:boxed|fbox)\s*\{{\s*\}}", ""),
     (r"\\m?(?:left|right)\s*\.|[\"`]", ""),
     (r"\\(?!times\s*\\(?:vec|hat|over))(?:\\|([A-Za-z]+)\*?(\s*\{)?)", _rewritten),
     (r"\\text\s*\{\s*\(?(?:in )?base(?:[ -]?(\d+)\)?\s*\}|\s*\}[\\ ]*(\d+))$", r"_{\1\2}"),
@@ -132,6 +142,7 @@ _LATEX = (
     (r"^([A-J])\)$", r"\1"),
     (r"^([A-J])\)(?= ?\S)", r"(\1)"),
     (r"(?:\\[,;:!. ]|\\text\s*\{[\s.,;]*\}|\\(?:checkmark|blacksquare)|[\s.,;:~\\])+$", ""),
+    (r"\\\{ ?\\begin ?\{(?:array|aligned|matrix)\}(.*\\end) ?\{\w+\}$", r"\\begin{cases}\1{cases}"),
     (r"^\s*(\*{1,3}|__)(?=\S)(.+?)[\s.,;:]*\1$", r"\2"),
 )
 

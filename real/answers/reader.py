@@ -165,7 +165,7 @@ class _Reader:
                     factors, kind = [Node("mixed", parts=(factors[0], fraction))], "prod"
                 elif not is_slashed:
                     factors.append(right)
-                elif before.kind == "func" and not is_closed:
+                elif before.kind == "func" and right.kind != "func" and not is_closed:
                     raise UnreadableError  # the slash of `\sin x/2` may stand within the argument
                 else:
                     factors = [Node("div", parts=(bare(_tied(kind, factors)), bare(right)))]
@@ -344,14 +344,14 @@ class _Reader:
             node, *index = node.parts
         if node.kind == "post":
             return marked
-        if power == [_MINUS_ONE] and name in (r"\sin", r"\cos", r"\tan"):
+        if power == [_MINUS_ONE] and f"arc{name[1:]}" in FUNCTIONS:
             name, power = rf"\arc{name[1:]}", []
             node = Node("name", name)
         if self.next.text == "(":
             node = Node("func", name, (bare(self.base()), *index))
             if node.parts[0].kind == "()":
                 raise UnreadableError
-        elif self.starts_factor() and self.next.type != "word":
+        elif self.starts_factor() and (self.next.type != "word" or len(self.next.text) == 1):
             factors = [self.factor()]
             while self.starts_factor() and self.next.text[1:] not in FUNCTIONS and (
                 self.next.type == "cmd" or (self.next.type == "let" and not self.next.is_text)
@@ -410,13 +410,15 @@ def _tied(kind: str, factors: list[Node]) -> Node:
 
 CONSTANTS = (r"\pi", "e", "i")
 _NO_LETTER = words(r"\infty \emptyset \ldots \circ \max \min \gcd \lcm \det \arg").union(
-    CONSTANTS, (f"\\{name}" for name in FUNCTIONS)
+    f"\\{name}" for name in FUNCTIONS
 )
 _MARKS = (r"\vec", r"\hat", r"\tilde")
 
 
 def is_name(node: Node) -> bool:
-    """A letter or command that has no value of its own, perhaps with an index or a mark."""
+    r"""A letter or command that has no value of its own, perhaps with an index or a mark."""
+    if node.text in CONSTANTS:  # but `e_1` and `\hat i` are names
+        return False
     while node.kind == "sub" or node.text[:1] == "'" or node.text in _MARKS:
         node = node.parts[0]
     return node.kind == "name" and node.text not in _NO_LETTER

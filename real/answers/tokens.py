@@ -10,7 +10,7 @@ import re
 from itertools import groupby
 from typing import NamedTuple
 
-from real.answers.notation import BARE, REWRITTEN, SHORT_WORDS, TEXTS, UNITS
+from real.answers.notation import BARE, BARE_UNITS, REWRITTEN, SHORT_WORDS, TEXTS, UNITS, is_unit
 
 
 class Token(NamedTuple):
@@ -84,13 +84,15 @@ def tokens(text: str) -> list[Token]:
             rest = _LETTERS.match(text, position) if texts or not piece.isascii() else None
             if rest is not None:
                 piece, position = piece + rest[0], rest.end()
-            is_unit = len(piece) == 2 and piece in UNITS and spaced and is_behind
+            is_unit = len(piece) == 2 and piece in BARE_UNITS and spaced and is_behind
             is_unit = is_unit and _BEHIND_UNIT.match(text, position) is not None
             run = re.sub("[. ]", "", piece)
             found += [Token("word", run)] if is_unit else _letters(run, bool(texts))
         elif piece == "}" and texts and texts[-1][1] == braces:
             start, _, is_behind = texts.pop()
-            found[start:] = _of_text(found[start:], is_behind)
+            found[start:] = _of_text(
+                found[start:], is_behind and text[position : position + 1] != "_"
+            )
         elif piece not in _SHIFTS:
             depth += (piece in ("(", "[", r"\{")) - (piece in (")", "]", r"\}"))
             braces += (piece == "{") - (piece == "}")
@@ -115,13 +117,17 @@ def _number(kind: str, piece: str) -> str:
 
 
 def is_word(run: str) -> bool:
-    """Letters that are a word also outside of text: three or more, but no `xyz` or `abc`."""
-    is_product = len(run) < 3 or set(run) <= set("xyz") or set(run) <= set("abc")
-    return run.isascii() and run.isalpha() and run.lower() not in BARE and not is_product
+    """Letters that are a word also outside of text: three or more, but no `xyz`, `mgh`, `mgR`."""
+    if len(run) < 3 or not (run.isascii() and run.isalpha()) or run.lower() in BARE:
+        return False
+    is_cased = run in (run.lower(), run.upper(), run.capitalize())
+    is_spoken = not run.islower() or len(run) > 4 or not set("aeiouy").isdisjoint(run)
+    is_product = set(run) <= set("xyz") or set(run) <= set("abc")
+    return is_unit(run) or (is_cased and is_spoken and not is_product)
 
 
 def _letters(run: str, in_text: bool) -> list[Token]:
-    if run.lower() in BARE:
+    if run.lower() in BARE and not (in_text and run in UNITS):  # `\text{cup}`
         return [Token("cmd", REWRITTEN.get(run.lower(), "\\" + run.lower()))]
     in_text = in_text or is_word(run) or run.lower() in SHORT_WORDS or not run.isascii()
     if len(run) == 1 or not in_text:
