@@ -17,6 +17,7 @@ from lab.trace.trace import Trace
 from real import TrainConfig, train
 from real.answers import AnswerIds, Equality, canonical, classes
 from real.answers.reader import Node, read, write
+from real.answers.values import N_NEAR, N_POINTS, Point
 from real.commands import outcome
 from real.tiny import CHECKPOINT
 from real.tiny import problems as tiny_problems
@@ -92,6 +93,9 @@ from real.tiny import problems as tiny_problems
         (r"\sin 30^\circ", "0.5"),
         (r"|x|", r"\sqrt{x^2}", r"\lvert x\rvert"),
         ("n!+e^n", "n(n-1)!+e^n"),
+        (r"\binom{n}{k}", r"\binom{n}{n-k}", r"\frac{n!}{k!(n-k)!}"),
+        (r"x\ne0,\pm1", r"x\ne0, x\ne1, x\ne-1", r"x\notin\{-1,0,1\}"),
+        (r"\frac12\text{ cup}", r"0.5\text{ cups}", "1/2"),
     ],
 )  # fmt: skip
 def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> None:
@@ -162,6 +166,9 @@ def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> N
         ("f(2)", "2f"),
         (r"\frac{a}{}=\frac12", "1/2"),  # nothing below the line
         (r"\sin'^2 x", r"\sin' x"),
+        ("|x_1x_2|", "x_1x_2", "|x_1|x_2", "x_1|x_2|"),
+        (r"2\text{ h}, 30\text{ s}", r"30\text{ h}, 2\text{ s}", "2, 30"),
+        (r"\sin\text{A}", r"\sin\text{K}", r"\sin\text{T}"),  # no units of a sine
     ],
 )  # fmt: skip
 def test_different_answers(group: tuple[str, ...], equality: Equality) -> None:
@@ -237,6 +244,22 @@ def test_equality_is_an_equivalence_whatever_the_order(found: list[Node], rng: A
     for i, one in enumerate(order):
         for j, other in enumerate(order):
             assert (others[i] == others[j]) == (ids[one] == ids[other])
+
+
+@pytest.mark.parametrize("name", ["a", "p", "x", "x_{1}", "x_{2}", r"\alpha", "n'"])
+def test_letters_have_both_signs_below_1_and_far_from_0(name: str) -> None:
+    values = [Point(salt)[name] for salt in range(N_POINTS)]
+    below_1 = [number for number in values if abs(number) < 1]
+    far = values[N_NEAR:]
+    assert min(below_1) < 0 < max(below_1)
+    assert min(far) < -100 and max(far) > 100
+    assert all(number.denominator == 1 for number in far)
+
+
+def test_units_of_one_or_two_letters_are_products_outside_of_text() -> None:
+    for unit in ("K", "pc", "AU", "GB"):
+        assert canonical(rf"7\text{{ {unit}}}") == "7"
+        assert canonical(f"7 {unit}") == f"7 {' '.join(unit)}"
 
 
 def test_equal_formulas_are_one_class() -> None:
