@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -69,6 +69,7 @@ class Subject:
     engine: Engine
     """Samples from the model."""
     sampling: Sampling
+    end_tokens: Collection[int]
     read: Read
     seed: int
 
@@ -92,6 +93,8 @@ def measure_to(
     `growth` is a run folder with checkpoints, from which the growth of the gradients is measured.
     """
     check_new_file(out)
+    if config.stop:
+        raise UserError("stop: a measurement cannot stop at texts; leave it out")
     given = config.settled()
     config = replace(config, attention="eager", engine="transformers", dtype="float32").settled()
     folder = model_of(config)
@@ -118,6 +121,7 @@ def measure_to(
             policy.model, policy.eos_token_ids, policy.pad_token_id, config.max_rows
         ),
         sampling=Sampling(config.max_response_tokens or 1, config.temperature),
+        end_tokens=policy.eos_token_ids,
         read=read,
         seed=config.seed,
     )
@@ -260,7 +264,8 @@ def _continue(trees: Sequence[MeasuredTree], subject: Subject) -> None:
     by_length: dict[int, list[tuple[Sequence[int], Leaf]]] = defaultdict(list)
     for prompt, tree in zip(subject.prompts, trees, strict=True):
         for leaf in tree.leaves:
-            if leaf.unseen and len(leaf.tokens) < longest:
+            ended = leaf.tokens[-1] in subject.end_tokens
+            if leaf.unseen and not ended and len(leaf.tokens) < longest:
                 by_length[len(leaf.tokens)].append((prompt, leaf))
     for length, found in sorted(by_length.items()):
         contexts = [[*prompt, *leaf.tokens] for prompt, leaf in found]

@@ -152,7 +152,7 @@ class VoteSettings(Settings, group="sampling"):
 
     max_response_tokens: Annotated[Count | None, Role.MEASURED] = None
     """Responses end here at the latest; if None 22 for the tiny task, 1024 else."""
-    stop: Annotated[tuple[str, ...], Role.MEASURED] = ()
+    stop: tuple[str, ...] = ()
     """Texts after which a response ends, as after an end token; they stay in it."""
     max_unread: Annotated[Share, Role.OPERATIONAL] = 0.5
     """A run is refused if more of a pilot's responses hold no answer, and ends when in more of a

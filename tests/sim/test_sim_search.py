@@ -229,6 +229,7 @@ def test_the_trainers_defaults_are_modelled_and_a_setting_without_a_role_is_refu
     ("changes", "message"),
     [
         ({"loss": "grpo"}, "here has loss = grpo, which the measured policy does not have"),
+        ({"stop": ("=",)}, "here has stop = .*=.*, which the measured policy does not have"),
         ({"eval_top_p": 0.9}, "here has eval_top_p = 0.9, which the measured policy does not"),
         ({"rule": "one_shot_em"}, "rule = one_shot_em: policy = measured needs a rule"),
     ],

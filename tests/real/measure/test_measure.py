@@ -37,6 +37,7 @@ def small_model():
 
 
 def answer_ids(problem, responses):
+    assert all(END not in tokens[:-1] for tokens in responses)
     ids = np.array([tokens[0] - 1 for tokens in responses])  # the end token is unparseable
     return ids, 0, [str(a) for a in range(5)]
 
@@ -47,7 +48,7 @@ def measured(model, checkpoints=(), sampled=None, **settings):
     engine = TransformersEngine(sampled or model, (END,), END)
     subject = Subject(
         model=model, prompts=PROMPTS, engine=engine, sampling=Sampling(LONGEST, TEMPERATURE),
-        read=answer_ids, seed=0,
+        end_tokens=[END], read=answer_ids, seed=0,
     )  # fmt: skip
     return measure(subject, config, FACTS, checkpoints)
 

@@ -65,11 +65,13 @@ def test_answers_adapters_and_the_verifying_model_are_measured(tmp_path, words):
         assert (asked.n_votes, asked.lr) == (64, 3e-4)
 
 
-def test_a_missing_run_and_a_file_that_exists_are_one_line(tmp_path, capsys):
+def test_what_cannot_be_measured_is_one_line(tmp_path, capsys):
     out = tmp_path / "response.npz"
     measured(out, "--growth", "nowhere", code=2)
     said = capsys.readouterr().err
     assert "nowhere" in said and said.count("\n") == 1 and not out.exists()
+    measured(out, "--stop", "=", code=2)
+    assert "stop: a measurement cannot" in capsys.readouterr().err and not out.exists()
     out.write_text("mine")
     measured(out, code=2)
     assert "exists" in capsys.readouterr().err and out.read_text() == "mine"
