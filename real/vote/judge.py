@@ -151,6 +151,7 @@ class Judge(ExtraRollouts):
             advantages_M1 = advantages_PQ[rows_M, columns_M][:, None]
             solutions.insert(0, (rows_M.tolist(), verified.responses, advantages_M1))
         groups: list[list[Group]] = [[] for _ in streams.drop]
+        mask = self._parts.config.mask_truncated
         for rows_M, responses, advantages_MN in solutions:
             # A problem's extra groups have the weight of its votes.
             weighted = PolicyStreams(
@@ -159,7 +160,7 @@ class Judge(ExtraRollouts):
                 weight=streams.weight[rows_M],
                 drop=streams.drop[rows_M],
             )
-            for row, group in zip(rows_M, responses.groups(weighted), strict=True):
+            for row, group in zip(rows_M, responses.groups(weighted, mask), strict=True):
                 groups[row].append(group)
         return groups
 

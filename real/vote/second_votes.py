@@ -65,7 +65,8 @@ class SecondVotes(ExtraRollouts):
         if not self.parts.rule.trains_second or self._drawn is None:
             return []
         paid = None if decided is None else self.pay(decided)
-        groups = self._drawn.groups(shared_streams(self.parts.ranks, paid))
+        streams = shared_streams(self.parts.ranks, paid)
+        groups = self._drawn.groups(streams, self.parts.config.mask_truncated)
         return [[group] for group in groups]
 
     def pay(self, decided: Decided) -> PolicyStreams:

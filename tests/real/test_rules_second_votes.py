@@ -66,6 +66,12 @@ def test_a_run_with_paraphrases_goes_on_to_the_bit(tmp_path):
     assert load(tmp_path / "run").run.extra["paraphrases_missing"] == texts.count(None)
 
 
+def test_truncated_second_votes_leave_the_loss():
+    config = of_rule("co_rewarding_1", epochs=1, mask_truncated=True, max_response_tokens=21)
+    steps = train(config, progress=False).steps
+    assert not steps["tokens"].any() and not steps["update_norm"].any()
+
+
 def weights(run: Run) -> dict[str, torch.Tensor]:
     return {n: p.detach().clone() for n, p in run.policy.model.named_parameters()}
 

@@ -28,6 +28,7 @@ from real.update.optimizer import PolicyOptimizer
 from real.update.packing import Group
 from real.vote import judge
 from real.vote.judge import TinyWording, Wording
+from real.vote.sample import Responses, Sampler
 
 RECORD = json.loads((VERIFYING / "recipe.json").read_text())
 SHORT = VerifyingRecipe(steps=3, batch_size=4, n_conversations=4, warmup_steps=1)
@@ -199,6 +200,22 @@ def test_trusted_problems_train_answers_and_verdicts(config, steps, monkeypatch)
         np.testing.assert_allclose(advantages[2:], [0.5**0.5, -(0.5**0.5)], atol=1e-4)
         assert all(g.tokens_KT.shape[0] == 1 and g.weight == 1 for g in verifications)
         assert len({tuple(g.prompt_L.tolist()) for g in verifications}) <= Q + 1
+
+
+def test_truncated_verdicts_leave_the_loss(config, steps, monkeypatch):
+    monkeypatch.setattr(judge.Wording, "verdict", lambda self, _: 1)
+    sample = Sampler.sample
+
+    def cut(*given: Any) -> Responses:
+        drawn = sample(*given)
+        ended_PN = drawn.rollouts.finished_PN
+        ended_PN = ended_PN & (ended_PN.shape[1] > 1)
+        return replace(drawn, rollouts=replace(drawn.rollouts, finished_PN=ended_PN))
+
+    monkeypatch.setattr(Sampler, "sample", cut)
+    train(replace(config, epochs=1, mask_truncated=True), progress=False)
+    further = [group for _, *groups in steps for group in groups]
+    assert further and all(group.dropped for group in further)
 
 
 def test_doubted_problems_leave(config, steps, monkeypatch):
