@@ -272,8 +272,9 @@ def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Memory
 
 
 def checkpoint_bytes(n_trained: int, config: TrainConfig) -> int:
-    """Return the bytes of a checkpoint: masters or else trained weights, moments and average."""
-    return n_trained * widths(config)[1] * (4 if config.ema_decay > 0 else 3)
+    """Return the bytes of a checkpoint: masters or else trained weights, moments and averages."""
+    averages = (config.ema_decay > 0) + (Need.TEACHER in rule_of(config).needs)
+    return n_trained * widths(config)[1] * (3 + averages)
 
 
 def trained_and_frozen(size: ModelSize) -> tuple[int, int]:

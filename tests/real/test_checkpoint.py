@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -178,16 +178,18 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_a_readable_run(
     np.testing.assert_array_equal(trace.steps["update_norm"], load(whole).steps["update_norm"])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_its_size_is_known_before_the_start(dtype: Literal["float32", "bfloat16"], tmp_path: Path):
-    config = replace(SMALL, epochs=1, dtype=dtype)
+@pytest.mark.parametrize(
+    "changes", [{"dtype": "float32"}, {"dtype": "bfloat16"}, {"rule": "co_rewarding_2"}], ids=str
+)
+def test_its_size_is_known_before_the_start(changes: dict[str, Any], tmp_path: Path):
+    config = replace(SMALL, epochs=1, **changes).settled()
     train(config, tmp_path / "run", progress=False)
-    saved = [*(tmp_path / "run" / "checkpoints" / "step-000002").glob("[mo]*.safetensors")]
+    saved = [*(tmp_path / "run" / "checkpoints" / "step-000002").glob("[mor]*.safetensors")]
     written = sum(t.nbytes for path in saved for t in load_file(path).values())
-    parts = prepare(config.settled())
+    parts = prepare(config)
     n_weights = sum(p.numel() for p in parts.policy.model.parameters())
     told = checkpoint_bytes(n_weights, config)
-    assert len(saved) == 2 and 0.999 * written < told <= written
+    assert len(saved) == 2 + ("rule" in changes) and 0.999 * written < told <= written
     model = sum(t.nbytes for t in load_file(tmp_path / "run/model/model.safetensors").values())
     assert model == model_bytes(parts.policy.model)
 
