@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import torch
 
+from guard_core.rules import Need
 from lab.base.errors import UserError
 from real.plan import MemoryPlan, ModelSize, recomputed, trained_and_frozen, widths
 from real.ranks import model_copies
-from real.settings.config import TrainConfig
+from real.settings.config import TrainConfig, rule_of
 from real.settings.machines import Machines
 
 
@@ -162,6 +163,11 @@ class Speed:
         """What was measured, and what is assumed of the rest."""
         return replace(assumed_rates(CARDS[self.machines.gpu], self.pace), **self.measured)
 
+    @property
+    def votes_twice(self) -> bool:
+        """The rule samples second votes, as many as the first."""
+        return bool({Need.PARAPHRASE, Need.TEACHER} & rule_of(self.config).needs)
+
     def step(self) -> dict[str, float]:
         """Return the seconds of each phase of one batch, evaluations left out."""
         size, config, rates = self.size, self.config, self.rates
@@ -173,10 +179,13 @@ class Speed:
         # AdamW reads and writes weights, gradients and moments; copies measure the change.
         adamw = moved + 50 * trained / rates.bandwidth
         tokens = config.batch_size * config.n_samples * (machines.mean_tokens + PROMPT_TOKENS)
+        tokens *= 1 + rule_of(config).trains_second
+        further = {"further": self.sampling(config.batch_size * config.n_votes)}
         n_steps = -(-config.batch_size // config.mini_batch)
         network = {"network": self.between_nodes(tokens / n_steps) * n_steps}
         return {
             "rollout": self.sampling(config.batch_size * config.n_votes),
+            **(further if self.votes_twice else {}),
             "update": tokens / world * per_token / rates.train_flops,
             "optimizer": n_steps * adamw,
             "sync": 0.0 if config.engine_kind.native else 2 * size.n_weights / rates.hand_over,
@@ -231,15 +240,16 @@ class Speed:
         config, n_batches = self.config, -(-n_problems // self.config.batch_size)
         n_steps = config.epochs * n_batches
         every = config.eval_steps or config.eval_every * n_batches
-        n_evaluations = n_steps // every if every else 0
-        votes, full = (n * n_problems * config.n_votes for n in (config.epochs, 1))
-        evaluated = n_problems * config.eval_samples
+        n_evaluations = (n_steps - 1) // every if every else 0  # that at the end is a full one
+        first = n_problems * config.n_votes * (1 + self.votes_twice)
+        n_evaluated = n_problems + config.n_held_out
+        full, evaluated = n_evaluated * config.n_votes, n_evaluated * config.eval_samples
         # All votes are drawn before training and in the evaluations at the start and the end.
+        votes, others = config.epochs * first, first + 2 * full + n_evaluations * evaluated
         hours: list[float] = []
         for speed in (self, replace(self, pace=FAST), replace(self, pace=SLOW)):
-            seconds = n_steps * speed.seconds() + 3 * speed.sampling(full)
+            seconds = n_steps * speed.seconds() + speed.sampling(first) + 2 * speed.sampling(full)
             hours.append((seconds + n_evaluations * speed.sampling(evaluated)) / 3600)
-        others = 3 * full + n_evaluations * evaluated
         return (
             f"a run: {n_steps:,} steps, {votes:,} votes, {others:,} responses of evaluations and "
             f"before training ({others / (votes + others):.0%}); about {hours[0]:.0f} hours "

@@ -266,14 +266,17 @@ def test_the_plan_counts_the_network_between_nodes(capsys, network, groups, seco
 
 def test_the_plan_counts_evaluations(capsys):
     often = said_by(capsys, *EIGHT, "--eval-steps", "5")
-    # 1,890 / 5 evaluations of 500 problems with 4 responses, and three times 64.
-    assert "1,890 steps, 960,000 votes, 852,000 responses of evaluations" in often
+    # 1,890 / 5 - 1 evaluations of 500 problems with 4 responses, and three times 64.
+    assert "1,890 steps, 960,000 votes, 850,000 responses of evaluations" in often
     usual = said_by(capsys, *EIGHT)
     assert "8 GPUs of 80 GiB" in usual and "checkpoint: 91.4 GB" in usual
     assert "fits; about" in usual and "no speed was measured" in usual
     alone = said_by(capsys, *EIGHT[:2], "--gpu", "h200", code=1)
     assert "does not fit; these would fit: --offload-optimizer" in alone
-    assert "156,000 responses of evaluations" in usual
+    assert "154,000 responses of evaluations" in usual
+    twice = said_by(capsys, *EIGHT, "--rule", "co_rewarding_1", "--n-held-out", "100")
+    # 400 problems, voted on twice; 23 evaluations of 500, every 63 batches, and twice 64 votes.
+    assert "1,536,000 votes, 161,200 responses of evaluations" in twice and "further" in twice
     step = re.search(r"about (\d+) s a", usual)
     hours = [int(m[1]) for text in (usual, often) if (m := re.search(r"about (\d+) hours", text))]
     assert step and 1890 * float(step[1]) / 3600 < hours[0] < hours[1]
