@@ -211,7 +211,11 @@ def _prompts(
         prompts = replace(prompts, notices=(told, *prompts.notices))
     if not config.n_held_out:
         return prompts, None
-    return prompts, build_prompts(problems_of(config, True, known), config, policy, run_folder)
+    held_out = build_prompts(problems_of(config, True, known), config, policy, run_folder)
+    if left := held_out.left_out:
+        told = (*prompts.notices, f"held-out problems: {held_out.notices[-1]}")
+        prompts = replace(prompts, notices=told, left_out=[*prompts.left_out, *left])
+    return prompts, held_out
 
 
 def _assemble(

@@ -38,6 +38,7 @@ from real.model.prepare import prepare_training
 from real.problems.prompts import build_prompts
 from real.record.checkpoint import FOLDER, INDEX, trained_weights
 from real.record.resuming import fingerprint
+from real.record.terminal import say
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream, torch_generator
 from real.tiny import model_of, problems_of
@@ -102,6 +103,7 @@ def measure_to(
     keep_freed_memory(policy.device)
     prepare_training(policy.model, config, config.seed)
     prompts = build_prompts(problems_of(config), config, policy)
+    say(prompts.notices)
     sources = fingerprint(folder, [prompts])
     checkpoints = [] if growth is None else _checkpoints(growth, sources)
     equality = Equality() if config.answer_check == "math" else None

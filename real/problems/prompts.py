@@ -61,16 +61,18 @@ def build_prompts(
     kept = [(problem, ids) for problem, ids in encoded if len(ids) <= limit]
     left_out = [problem.id for problem, ids in encoded if len(ids) > limit]
     if not kept:
+        bound = limit < config.max_prompt_tokens
+        remedy = "lower max_response_tokens or take a model with more positions" if bound else ""
         raise Unfit(
             f"all {len(left_out)} prompts are longer than {limit} tokens; "
-            "raise max_prompt_tokens or take a model with more positions"
+            f"{remedy or 'raise max_prompt_tokens'}"
         )
     notices = [*problem_set.notices, *_notices(problem_set, config, policy)]
     notices += islice(_unseen(new, config, policy), 1)
     if left_out:
         notices.append(
-            f"left out: {len(left_out)} overlong prompts, of more than {limit} tokens; "
-            "their ids are in run.json"
+            f"left out: {len(left_out)} overlong prompts, of more than {limit} tokens, the first "
+            f"that of problem {left_out[0]!r}"
         )
     name = problem_set.name
     return PromptSet(

@@ -20,6 +20,7 @@ from real.__main__ import main
 from real.answers import AnswerIds
 from real.record.evaluation import evaluate, pass_at
 from real.record.terminal import lines, summary
+from real.run import prepare
 from real.tiny import TASKS, problems_of
 from real.vote.decide import Supervisor
 
@@ -155,6 +156,17 @@ def test_held_out_problems_are_evaluated_and_change_nothing_else(tmp_path: Path)
     assert (both.evals.pop("held_out_pass_at_1") == 0).all() and both.evals["pass_at_1"][0] > 0
     pd.testing.assert_frame_equal(both.evals, alone.evals[list(both.evals)])
     pd.testing.assert_frame_equal(both.visits, alone.visits)
+
+
+def test_held_out_problems_that_are_left_out_are_told(tmp_path: Path):
+    file = tmp_path / "problems.json"
+    asked = "1+2=", "1+3=", "1+4=", "1+1+1+1+1="
+    file.write_text(json.dumps([{"id": p, "prompt": p} for p in asked]))
+    config = TrainConfig(model="tiny", problems=str(file), n_held_out=2, max_prompt_tokens=6)
+    prompts = prepare(replace(config, prompt_suffix="").settled()).prompts
+    assert (
+        prompts.left_out == [asked[3]] and "held-out problems: left out: 1 " in prompts.notices[-1]
+    )
 
 
 def test_a_file_with_too_few_problems_to_hold_out(tmp_path: Path):

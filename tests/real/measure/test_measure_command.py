@@ -1,5 +1,7 @@
 """`guard-train measure` as a user meets it."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -84,8 +86,13 @@ def test_torch_uses_the_threads_of_the_settings(tmp_path, monkeypatch, capsys):
         raise UserError(f"{torch.get_num_threads()} threads")
 
     monkeypatch.setattr("real.measure.measuring.measure", stopped)
-    assert main(["measure", "--out", str(tmp_path / "r.npz"), "--quiet", "--threads", "2"]) == 2
-    assert "2 threads" in capsys.readouterr().err
+    rows = [{"prompt": "1+2="}, {"prompt": "1+1+1+1="}]
+    (tmp_path / "set.json").write_text(json.dumps(rows))
+    words = ["--model", "tiny", "--problems", str(tmp_path / "set.json"), "--prompt-suffix", ""]
+    words += ["--out", str(tmp_path / "r.npz"), "--threads", "2", "--max-prompt-tokens", "6"]
+    assert main(["measure", "--quiet", *words]) == 2
+    said = capsys.readouterr().err
+    assert "2 threads" in said and "notice: left out: 1 overlong prompts" in said
 
 
 def test_a_run_of_another_model_gives_no_growth(pilot, tmp_path, capsys):
