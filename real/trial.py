@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -82,7 +83,12 @@ def check_sampling(policy: Policy, prompts: Sequence[list[int]], config: TrainCo
             raise
         except _FAILURES as error:
             raise Unfit(f"{name} cannot be sampled ({first_line(error)}); {remedy}") from error
-        if gap > allowed:  # a model of NaN has an end of its own
+        if not math.isfinite(gap):
+            raise Unfit(
+                f"{name} gives log-probs that are not finite, as NaN or infinite weights do; "
+                "take another model"
+            )
+        if gap > allowed:
             raise Unfit(
                 f"{name}: sampled tokens differ from a forward pass by {gap:.2g} nats in log-prob, "
                 f"and rounding explains {allowed:.2g}; {remedy}"

@@ -21,6 +21,7 @@ from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy, load_policy, write_model
 from real.record.alarms import check_mismatch, watch_labels
+from real.tiny import CHECKPOINT
 from real.trainer import resume
 from real.trial import check_sampling, check_saving
 
@@ -125,6 +126,13 @@ def test_models_that_sample_and_score_differently_are_refused_by_name(kind: str)
     """In bfloat16, whose rounding moves log-probs by more than some of these faults."""
     with pytest.raises(UserError, match=r"model folder: \w+ForCausalLM.*engine = 'vllm'"):
         tried(kind, dtype=torch.bfloat16)
+
+
+def test_weights_that_are_not_finite_are_named():
+    policy = load_policy(CHECKPOINT, "cpu")
+    policy.model.get_input_embeddings().weight.data[5] = torch.nan
+    with pytest.raises(UserError, match="ForCausalLM gives log-probs that are not finite, as NaN"):
+        check_sampling(policy, PROMPTS, TrainConfig())
 
 
 @pytest.mark.parametrize("kind", ["llama", "mixtral", "qwen3_next"])
