@@ -24,7 +24,7 @@ _SHOWN = 9
 def toml_values(path: Path) -> dict[str, Any]:
     """The content of a settings file, unchecked; a UserError where it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give an existing TOML file") from error
     except tomllib.TOMLDecodeError as error:

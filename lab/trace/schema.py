@@ -110,7 +110,7 @@ STEPS = (
     ),
     Column("n_problems", "int32", "problems", "problems in the batch"),
     Column("n_skipped", "int32", "problems", "problems of the batch that sat out"),
-    _measured("loss", "nats", "mean policy loss"),
+    _measured("loss", "nats", "mean loss, the KL term included"),
     _measured("grad_norm", "L2 norm", "mean norm before clipping"),
     _measured("clip_fraction", "share of tokens", "tokens at the clip"),
     _measured(

@@ -33,7 +33,7 @@ def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
     lora = LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, lora_dropout=0.0)
     try:
         with torch.random.fork_rng():
-            torch.manual_seed(seed)
+            torch.manual_seed(seed % 2**64)
             inject_adapter_in_model(lora, model, adapter_name=_ADAPTER)
     except ValueError as error:
         raise UserError(

@@ -82,7 +82,7 @@ def test_a_command_runs_with_its_options(capsys):
 
 def test_options_override_the_file_that_sets_their_defaults(capsys, tmp_path):
     path = tmp_path / "a.toml"
-    path.write_text("size = 8\n[guard]\nW = 9\n")
+    path.write_text("\ufeffsize = 8\n[guard]\nW = 9\n")  # as some editors begin a file
     assert call(capsys, "show", "--config", str(path))[1] == "8 fast 9\n"
     assert call(capsys, "show", f"--config={path}", "--size", "1")[1] == "1 fast 9\n"
 

@@ -147,9 +147,12 @@ def test_overlong_prompts_are_counted_here_not_warned_of_by_the_library(in_templ
     assert "longer than the specified maximum" in heard[0]  # so the test can hear
 
 
-def test_prompts_without_tokens_and_sets_of_overlong_ones_are_refused(base):
+def test_prompts_without_tokens_and_sets_of_overlong_ones_are_refused(base, tmp_path):
     with pytest.raises(UserError, match="all 1 prompts are longer than 5 tokens"):
         prompts(base, SYSTEM, max_prompt_tokens=5)
+    short = save_model(tmp_path / "short", positions=10)
+    with pytest.raises(UserError, match="all 1 prompts are longer than 2 tokens; lower max_resp"):
+        prompts(short, SYSTEM)
     empty = replace(SYSTEM, prompt="", before=())
     with pytest.raises(UserError, match="problem 's': the tokenizer makes no tokens"):
         encode(tokenizer(), empty, "", in_template=False)
