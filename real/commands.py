@@ -133,12 +133,12 @@ class ResumeCommand:
     def run(self) -> None:
         """Go on, and say what came out."""
         require_torch()
-        status = read_manifest(self.folder).status
+        before = read_manifest(self.folder)
         with ends_at_once("guard-train"):
             from real.trainer import resume
 
         trace = resume(self.folder, self.settings, progress=not self.quiet)
-        if status == "finished":
+        if trace.run == before:
             tell([f"{self.folder}: the run is finished, nothing is left to do"])
         tell([*outcome(trace), f"run folder: {self.folder}"])
 

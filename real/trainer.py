@@ -115,7 +115,7 @@ def resume(
     On a CPU the trace and the weights end equal, bit for bit, to those of a run never stopped.
 
     Args:
-        folder: the run folder; a finished run is left as it is.
+        folder: the run folder; a finished run stays as it is, unless its model is yet to be saved.
         config: settings to go on with; those of the run if None. Only those
             whose role is one of `lab.base.roles.CHANGEABLE` may differ.
 

@@ -27,7 +27,7 @@ from real.engines.rollouts import EngineDied
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import PromptSet
 from real.ranks.distributed import Ranks
-from real.record.checkpoint import FOLDER, Checkpoint, latest
+from real.record.checkpoint import Checkpoint, latest
 from real.record.terminal import say
 from real.settings.config import TrainConfig
 from real.settings.stored import check_same, stored_config
@@ -103,10 +103,14 @@ class ResumePoint:
 
 
 def resume_point(folder: Path, config: TrainConfig, ranks: Ranks) -> ResumePoint | None:
-    """Return the point from which a run folder continues; None if it is finished, else refused."""
+    """Return the point from which a run folder continues; None if nothing is left to do.
+
+    A finished run goes on from its last checkpoint where its model is to be saved and was not.
+    """
     manifest, config = read_manifest(folder), config.settled()
     check_same(manifest.config, config, folder)
-    if manifest.status == "finished":
+    finished = manifest.status == "finished"
+    if finished and (not config.save_model or manifest.config.get("save_model")):
         return None
     notices: list[str] = []
 
@@ -121,8 +125,8 @@ def resume_point(folder: Path, config: TrainConfig, ranks: Ranks) -> ResumePoint
     if (last := latest(folder, notice, ranks)) is not None:
         check_same(last[1].config, config, folder)
         return ResumePoint(folder, config, manifest, notices, *last)
-    if stored_config(folder).checkpoint_every == 0:
-        raise UserError(f"{folder}: was run without checkpoints; start a new run")
+    if finished or stored_config(folder).checkpoint_every == 0:
+        raise UserError(f"{folder}: holds no checkpoint; start a new run")
     say([f"{folder}: no checkpoint yet; starts from the beginning"])
     return ResumePoint(folder, config, manifest, notices)
 
@@ -154,8 +158,10 @@ def reopened(
     if sources is None:
         yield None
         return
-    for unfinished in (point.folder / FOLDER).glob(f"*{TEMPORARY}"):
-        remove_folder(unfinished)
+    for pattern in (f"*{TEMPORARY}", f"*/*{TEMPORARY}", "trial-*"):
+        for unfinished in point.folder.glob(pattern):
+            remove_folder(unfinished)
+            unfinished.unlink(missing_ok=True)
     with cut_back(point.folder, point.checkpoint, point.config) as written:
         if point.notices:
             noted = written.manifest.extra.get("notices", [])

@@ -100,9 +100,17 @@ def test_the_command_goes_on_and_leaves_a_finished_run_alone(broken, whole, caps
     assert (run.status, run.progress, run.config["max_rows"]) == ("finished", 1.0, 16)
     before = {p: p.stat().st_mtime_ns for p in broken.rglob("*.*") if p.is_file()}
     assert main(["resume", str(broken)]) == 0
-    assert "the run is finished, nothing is left to do" in capsys.readouterr().out
+    nothing = "the run is finished, nothing is left to do"
+    assert nothing in capsys.readouterr().out
     after = {p: p.stat().st_mtime_ns for p in before}
     assert {p.name for p in before if after[p] != before[p]} <= {".lock"}
+    for told, name in ((False, "trial-1"), (True, "trial-2")):  # the second time it has its model
+        (broken / name).mkdir()
+        (broken / "run.json.1-1.tmp").touch()
+        assert main(["resume", str(broken), "--save-model", "--quiet"]) == 0
+        assert (nothing in capsys.readouterr().out) == told
+    assert load_policy(broken / "model", "cpu") and not (broken / "trial-1").exists()
+    check_same(load(broken), whole)
 
 
 def test_settings_of_another_run_are_refused_with_their_names(broken, capsys):
@@ -152,7 +160,7 @@ def test_a_run_without_checkpoints_cannot_go_on(tmp_path):
     with pytest.raises(Stopped):
         train(replace(SMALL, checkpoint_every=0), tmp_path / "run", progress=stop_at(0.5))
     assert not (tmp_path / "run" / "checkpoints").exists()
-    with pytest.raises(UserError, match="was run without checkpoints"):
+    with pytest.raises(UserError, match="holds no checkpoint"):
         resume(tmp_path / "run", progress=False)
 
 
