@@ -25,7 +25,7 @@ from real.engines.make import RestartingEngine
 from real.model.machine import card_held, in_phase, pick_device, torch_threads
 from real.problems.prompts import PROMPTS, prompt_rows
 from real.ranks.distributed import joined_ranks, lost_ranks_named
-from real.record.alarms import check_mismatch, check_unread, watch_labels
+from real.record.alarms import check_flips, check_mismatch, check_unread, watch_labels
 from real.record.checkpoint import Checkpoints, save_model
 from real.record.journal import LOGGERS, Journal, Unwritten, Visited, VoteRows
 from real.record.metrics import Clock, Progress, reporter, sampled_row, step_row
@@ -227,6 +227,9 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             if not batch.ends_run:
                 n_unread = run.ranks.highest(row["n_unread"])
                 check_unread(n_unread / len(batch.problems_P), run.config.max_unread)
+            if batch.epoch == 2 and batch.ends_epoch:
+                n_flipped = run.ranks.highest(int(run.supervisor.state.flips[:, -1].sum()))
+                check_flips(n_flipped / len(run.prompts), run.config.lr, run.config.flips_below)
 
 
 def prime(run: Run) -> Visited:

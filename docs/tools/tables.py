@@ -321,33 +321,33 @@ def _against(gap: pd.Series, complete: bool) -> str:
 
 
 def rate() -> TextTable:
-    """Arms at three rates, and TTRL at the rates that its flips choose, minus the best of them.
+    """Final pass@1 of arms at three rates, and of TTRL at those that its flips choose.
 
     The last row stands only where all runs of the protocol are there.
     """
     runs = rows_of("language-rate")
     runs["flips"] = 100 * runs["flips_by_visit"].str.split().str[2].astype(float)
-    ttrl, rows = where(runs, arm="ttrl"), []
+    cells = runs.set_index("seed").groupby(["arm", "lr"])["pass_final"]
+    rows = [[title(a), *(_final(cells.get_group((a, lr))) for lr in RATES)] for a in THREE]
+    ttrl = where(runs, arm="ttrl")
+    flips = ttrl.groupby("lr")["flips"].mean()
+    rows.append(["Labels of TTRL that flip at visit 2, %", *(f"{flips[lr]:.0f}" for lr in RATES)])
     settled = ttrl[(ttrl["flips"] < 10) | (ttrl["lr"] == min(RATES))]
     chosen = settled.sort_values("lr").drop_duplicates("seed", keep="last").set_index("seed")
-    names = itertools.product(THREE, RATES)
-    cells = {cell: where(runs, arm=cell[0], lr=cell[1]).set_index("seed") for cell in names}
-    for (name, lr), own in cells.items():
-        final, n_chosen = estimate(own["pass_final"]), np.count_nonzero(chosen["lr"] == lr)
-        cells_of = [title(name), f"{lr:g}", str(final.n), mean_sd(final.mean, final.sd)]
-        of_rule = [f"{own['flips'].mean():.0f}", str(n_chosen)] if name == "ttrl" else ["", ""]
-        rows.append([*cells_of, *of_rule, ""])
+    n_chosen = (str(np.count_nonzero(chosen["lr"] == lr)) for lr in RATES)
+    rows.append(["Seeds that choose the rate", *n_chosen])
     if len(runs) == sum(len(block.arms) for block in STUDIES["rate"]):
-        (name, lr), best = max(cells.items(), key=lambda cell: cell[1]["pass_final"].mean())
-        final, gap = (
-            estimate(v) for v in (chosen["pass_final"], chosen["pass_final"] - best["pass_final"])
-        )
+        name, lr = cells.mean().idxmax()
+        gap = estimate(chosen["pass_final"] - cells.get_group((name, lr)))
         verdict = "shown to hold" if gap.low > -5 else "holds" if gap.mean > -5 else "does not hold"
         over = f"{difference(gap)} from {title(name)} at {lr:g}: {verdict}"
-        own = ["TTRL, chosen rates", "", str(final.n), mean_sd(final.mean, final.sd)]
-        rows.append([*own, "", "", over])
-    head = ["arm", "rate", "seeds", "final pass@1, %", "labels that flip at visit 2, %"]
-    return TextTable([*head, "seeds that choose it", "minus the best"], rows)
+        rows.append(["TTRL at the chosen rates", _final(chosen["pass_final"]), over, ""])
+    return TextTable(["final pass@1, %", *(f"{lr:g}" for lr in RATES)], rows)
+
+
+def _final(values: pd.Series) -> str:
+    found = estimate(values)
+    return mean_sd(found.mean, found.sd)
 
 
 def ladder() -> TextTable:

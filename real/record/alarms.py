@@ -64,6 +64,19 @@ def check_unread(share: float, allowed: float) -> None:
         )
 
 
+def check_flips(share: float, lr: float | None, below: float | None) -> None:
+    """End a run whose labels change: for TTRL, a learning rate that is too high.
+
+    Raises:
+        UserError: a share of at least `below` of all labels flipped at visit 2.
+    """
+    if below is not None and share >= below:
+        raise UserError(
+            f"{share:.0%} of the labels flipped at visit 2, flips_below = {below:g}: start again "
+            f"with --lr {(lr or 0) / 3:.3g}"
+        )
+
+
 def watch_labels(log: Journal, row: Mapping[str, Any], n_problems: int) -> None:
     """Give notice of labels that nobody votes for, and of few different ones over all problems."""
     rate, n_labels, step = row["majority_ratio"], row["n_labels"], row["step"]

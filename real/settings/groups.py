@@ -157,6 +157,9 @@ class VoteSettings(Settings, group="sampling"):
     max_unread: Annotated[Share, Role.OPERATIONAL] = 0.5
     """A run is refused if more of a pilot's responses hold no answer, and ends when in more of a
     batch's problems no vote holds one; 1 goes on in any case."""
+    flips_below: Annotated[Share | None, Role.OPERATIONAL] = None
+    """A run ends after visit 2 unless fewer than this share of the labels flip there. With TTRL and
+    .1 it is a rule for the learning rate: divide by three until a run goes on."""
     max_mismatch: Annotated[NotNegative, Role.OPERATIONAL] = 0.1
     """A run ends when a batch's `mismatch_kl`, in nats a token, exceeds it: the engine samples from
     another distribution than the one that is trained."""

@@ -92,15 +92,15 @@ def test_the_rate_is_the_largest_at_which_few_labels_flip_at_visit_2(tables, mon
     ]
     rows = pd.DataFrame(made)
     monkeypatch.setattr(tables, "rows_of", lambda name: rows.copy())
-    *cells, last = tables.rate().rows
-    assert [row[5] for row in cells] == ["1", "1", "6", *[""] * 6]
-    assert [row[4] for row in cells[:3]] == ["40", "41", "40"]
+    *arms, flipped, choose, last = tables.rate().rows
+    assert arms[1][0] == "Vote memory" and arms[1][1].startswith("64.5 ")
+    assert flipped[1:] == ["40", "41", "40"] and choose[1:] == ["1", "1", "6"]
     # 20 and 10 points are lost by the first two seeds, and 2 by every one.
     gap = np.array([-22.0, -12, *[-2.0] * 6])
-    assert last[3].startswith(f"{np.mean(50 + np.arange(11, 19) + 20 + gap):.1f} ")
-    assert f"{gap.mean():+.1f} [" in last[6]
-    assert last[6].endswith("from Vote memory at 3.33e-06: does not hold")
+    assert last[1].startswith(f"{np.mean(50 + np.arange(11, 19) + 20 + gap):.1f} ")
+    assert last[2].startswith(f"{gap.mean():+.1f} [")
+    assert last[2].endswith(" from Vote memory at 3.33e-06: does not hold")
     rows["pass_final"] -= 9 * (rows["arm"] == "memory") + 9 * (rows["arm"] == "recommended")
-    assert tables.rate().rows[-1][6].endswith("from TTRL at 3.33e-06: holds")
+    assert tables.rate().rows[-1][2].endswith(" from TTRL at 3.33e-06: holds")
     rows = rows.drop(index=71)
-    assert len(tables.rate().rows) == 9
+    assert len(tables.rate().rows) == 5

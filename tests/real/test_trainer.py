@@ -16,7 +16,7 @@ from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.trace.manifest import read_manifest
 from lab.trace.schema import TABLES, missing
-from lab.trace.trace import Trace
+from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
 from real.model.policy import load_policy
 from real.tiny import CHECKPOINT
@@ -139,6 +139,20 @@ SHORT = TrainConfig(
     n_problems=8, n_votes=4, n_samples=2, epochs=8, eval_every=0, max_bad_steps=6, max_unread=1.0
 )
 """8 optimizer steps a batch."""
+
+
+def test_labels_that_flip_at_visit_2_end_the_run_and_the_next_rate_is_said(tmp_path):
+    """The votes of a problem are those of the same run without the bound, whose flips are known."""
+    config = replace(SHORT, lr=3e-4, epochs=3)
+    visits = train(config, progress=False).visits.query("visit == 2")
+    share = visits["flipped"].mean()
+    assert 0 < share < 1
+    trace = train(replace(config, flips_below=share + 0.01), progress=False)
+    assert trace.visits["visit"].max() == 3
+    said = rf"{share:.0%} of the labels flipped at visit 2, .* start again with --lr 0\.0001$"
+    with pytest.raises(UserError, match=said):
+        train(replace(config, flips_below=share), tmp_path / "run", progress=False)
+    assert load(tmp_path / "run").visits["visit"].max() == 2
 
 
 def test_an_update_that_overflows_is_noted_and_ends_the_run(tmp_path, capsys):
