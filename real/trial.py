@@ -83,7 +83,7 @@ def check_sampling(policy: Policy, prompts: Sequence[list[int]], config: TrainCo
             raise
         except _FAILURES as error:
             raise Unfit(f"{name} cannot be sampled ({first_line(error)}); {remedy}") from error
-        if not math.isfinite(gap):
+        if gap == math.inf:
             raise Unfit(
                 f"{name} gives log-probs that are not finite, as NaN or infinite weights do; "
                 "take another model"
@@ -151,7 +151,10 @@ def _widened(model: Any, attention: str) -> Iterator[None]:
 
 
 def _gap(policy: Policy, prompts: Sequence[list[int]], n_tokens: int, config: TrainConfig) -> float:
-    """Return how far engine and scorer are apart, in nats a token, in the worst response."""
+    """Return how far engine and scorer are apart, in nats a token, in the worst response.
+
+    It is infinite where no response has finite numbers, and NaN where some have none.
+    """
     engine = TransformersEngine(policy.model, (), policy.pad_token_id, config.max_rows)
     generator = torch.Generator(policy.model.device).manual_seed(0)
     drawn = engine.sample(prompts, _EACH, Sampling(n_tokens, config.temperature), generator)
@@ -159,7 +162,8 @@ def _gap(policy: Policy, prompts: Sequence[list[int]], n_tokens: int, config: Tr
     groups = [unpaid(*row) for row in rows]
     scores = group_scores(Scorer(policy.model), groups, config)
     gaps = [(s[0] - g.old_KT).abs().mean(-1) for s, g in zip(scores, groups, strict=True)]
-    return float(torch.cat(gaps).max())
+    gap = torch.cat(gaps)
+    return float(gap.max()) if gap.isfinite().any() else math.inf
 
 
 def _switches(values: Mapping[str, Any]) -> Iterator[int]:
