@@ -122,8 +122,8 @@ class Compare(StudyCommand):
     @classmethod
     def defaults(cls, given: Mapping[str, Any], file: File = None) -> dict[str, Any]:
         """Settings of --config, --population and --profile for what is not given."""
-        of_cells = {"arms", "own_best", "steps", "null", "population", "n_problems", "epochs"}
-        if "preset" in given and (own := sorted(of_cells & given.keys())):
+        own = sorted({"arms", "own_best", "steps", "null"} & given.keys())
+        if "preset" in given and own:
             raise UserError(f"--{own[0].replace('_', '-')}: --preset has its own; give one of them")
         arms, file = arms_of(given.get("config"), DEMO_ARMS)
         return {**super().defaults(given, file), "arms": arms}
