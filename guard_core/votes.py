@@ -59,11 +59,7 @@ class Votes:
             ValueError: an id lies outside -1..A-1.
         """
         answers = as_ids(answers, "answers")
-        if ((answers >= n_answers) | (answers < -1)).any():
-            raise ValueError(
-                f"votes: answer ids must lie in -1..{n_answers - 1}; raise n_answers = "
-                f"{n_answers}, or use -1 for what is unparseable"
-            )
+        check_ids(answers, n_answers, "votes")
         return cls(
             counts=count_answers(answers, n_answers),
             samples=count_answers(answers[..., :n_samples], n_answers),
@@ -150,6 +146,15 @@ def as_ids(values: Any, name: str) -> Array:
     if ids.size and ids.dtype.kind not in "iu":
         raise ValueError(f"{name}: must be integers, not {ids.dtype}")
     return ids.astype(ids.dtype if ids.dtype in (np.int32, np.int64) else np.int64, copy=False)
+
+
+def check_ids(ids: Array, n_answers: int, name: str) -> None:
+    """Refuse integer answer ids outside -1..n_answers-1 with a ValueError."""
+    if ids.size and not -1 <= ids.min() <= ids.max() < n_answers:
+        raise ValueError(
+            f"{name}: answer ids must lie in -1..{n_answers - 1}; raise n_answers = {n_answers}, "
+            "or use -1 for what is unparseable"
+        )
 
 
 def count_answers(answers: Array, n_answers: int) -> Array:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from guard_core.rules import Need
+from guard_core.rules.rule import SECOND_VOTES
 from lab.base.errors import UserError
 from real.plan import MemoryPlan, ModelSize, recomputed, trained_and_frozen, widths
 from real.ranks import model_copies
@@ -166,7 +166,7 @@ class Speed:
     @property
     def votes_twice(self) -> bool:
         """The rule samples second votes, as many as the first."""
-        return bool({Need.PARAPHRASE, Need.TEACHER} & rule_of(self.config).needs)
+        return bool(SECOND_VOTES & rule_of(self.config).needs)
 
     def step(self) -> dict[str, float]:
         """Return the seconds of each phase of one batch, evaluations left out."""

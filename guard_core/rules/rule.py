@@ -32,7 +32,7 @@ from guard_core.advantages import (
 )
 from guard_core.config import ConfigError, GuardConfig, check_fields, settings
 from guard_core.decision import Decision
-from guard_core.votes import Array, Votes, as_ids, as_numpy, sum_by_id
+from guard_core.votes import Array, Votes, as_ids, as_numpy, check_ids, sum_by_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,7 @@ class Observations:
                 wanted = needs if name in last else f"({', '.join(map(str, front))}, any)"
                 raise ValueError(f"{name}: shape {array.shape}, needs {wanted}")
             if name in ("answers", "second"):
-                most = self.votes.counts.shape[-1] - 1
-                if as_ids(array, name).size and not -1 <= array.min() <= array.max() <= most:
-                    raise ValueError(f"{name}: ids must lie from -1 to {most}, the votes' last")
+                check_ids(as_ids(array, name), self.votes.counts.shape[-1], name)
 
     @property
     def real(self) -> Any:
@@ -185,6 +183,10 @@ class Need(StrEnum):
     """`Observations.second` holds the answers of a slowly moving average of the model."""
     VERDICTS = "verdicts"
     TOOL = "tool"
+
+
+SECOND_VOTES = frozenset({Need.PARAPHRASE, Need.TEACHER})
+"""Needs that are met by as many further votes, `Observations.second`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -416,7 +416,7 @@ _MARKS = (r"\vec", r"\hat", r"\tilde")
 
 
 def is_name(node: Node) -> bool:
-    r"""A letter or command that has no value of its own, perhaps with an index or a mark."""
+    """A letter or command that has no value of its own, perhaps with an index or a mark."""
     if node.text in CONSTANTS:  # but `e_1` and `\hat i` are names
         return False
     while node.kind == "sub" or node.text[:1] == "'" or node.text in _MARKS:

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from guard_core.rules import Need
-from guard_core.rules.rule import Rule
+from guard_core.rules.rule import SECOND_VOTES, Need, Rule
 from lab.base.errors import UserError
 from real.engines.child_engine import COMMAND, ChildEngine
 from real.engines.ranked import RankedEngine
@@ -220,7 +219,7 @@ def _check_ahead(config: TrainConfig) -> None:
             f"{ahead}: restart_engine = {config.restart_engine} would need weights that the "
             "trainer has left behind; leave it out, and go on with guard-train resume"
         )
-    if rule.needs & {Need.PARAPHRASE, Need.TEACHER, Need.VERDICTS}:
+    if rule.needs & (SECOND_VOTES | {Need.VERDICTS}):
         raise UserError(
             f"{ahead}: rule {rule.name} samples more than votes, while the engine is at the next "
             "batch's; leave async_level out"

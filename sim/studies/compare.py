@@ -149,13 +149,15 @@ def compare(
         run_jobs=run,
         replicates=True,
     )
-    for job in study.all_jobs():  # all, before the first run
+    jobs = study.all_jobs()
+    for job in jobs:  # all, before the first run
         if job.begun:
             stored = from_values(read_manifest(job.folder).config, SimConfig, str(job.folder))
             check_unchanged(job.folder, to_values(stored), to_values(job.config))
     shared = {"replicates", "first_replicate", "seed", "step", "lr"}
     free = having(roles_of(config), Role.ARM, Role.OPERATIONAL) - shared
-    for path in {file.parent for file in out.glob(f"*/{FILE_NAME}")}:  # also of other arms
+    others = {file.parent for file in out.glob(f"*/{FILE_NAME}")} - {job.folder for job in jobs}
+    for path in others:
         stored = from_values(read_manifest(path).config, SimConfig, str(path))
         check_unchanged(path, to_values(stored), to_values(config), free)
     if config.policy != "measured":

@@ -111,8 +111,9 @@ def _check_name(name: str) -> None:
 
 def check_shared(config: SimConfig, *further: str) -> None:
     """Refuse settings, besides the guard and the rule, that every arm of a study has of its own."""
+    usual = SimConfig()
     for name in ("labels", "treatment", *further):
-        if getattr(config, name) != getattr(SimConfig(), name):
+        if getattr(config, name) != getattr(usual, name):
             raise UserError(f"{name}: every arm has its own; leave it out and choose --arms")
 
 

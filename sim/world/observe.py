@@ -48,6 +48,7 @@ from numpy.typing import NDArray
 
 from guard_core import Votes
 from guard_core.rules import Need, Observations, Rule, make_rule
+from guard_core.rules.rule import SECOND_VOTES
 from sim.settings.config import SimConfig
 from sim.world.policies import sample_votes
 from sim.world.sampling import (
@@ -291,7 +292,7 @@ class AnswerObserver:
                 observed[need] = self.confidence(visit, answers_RPV, scale)
         if Need.TOOL in needs:
             observed["tool"] = self.tool(visit, answers_RPV)
-        if needs & {Need.PARAPHRASE, Need.TEACHER}:
+        if needs & SECOND_VOTES:
             second_RPA, n_votes = self.second(visit), visit.votes.n_votes
             second_RPV = np.empty((*shape, n_votes), np.int32)
             expand(second_RPA, second_RPA, n_votes, second_RPV)

@@ -190,7 +190,9 @@ def test_ids_that_no_vote_has_are_refused(name, wrong):
     seen = SHOWN.seen()
     ids = np.array(getattr(seen, name))
     ids[0, 0] = wrong
-    with pytest.raises(ValueError, match=f"{name}: ids must lie from -1 to 3"):
+    with pytest.raises(
+        ValueError, match=f"^{name}: answer ids must lie in -1..3; raise n_answers = 4"
+    ):
         replace(seen, **{name: ids})
 
 
