@@ -215,11 +215,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             if batch.is_evaluated(run.config):
                 run.evaluator.log(log, **position, full=batch.ends_run)
             log.note(answers_given_up=run.supervisor.answers_given_up)
-            signal = run.ranks.highest(signals.signal or 0)
-            waits = run.dynamic_sampler.waits
-            log.checkpoint(state, batch.step, batch.ends_run or bool(signal), waits)
-            if signal and not waits:
-                stop(signal)
+            # Before the checkpoint: a resumed run has all alarms, and gets round no end.
             if batch.step == 1 or not run.config.async_level:  # votes ahead are of older weights
                 check_mismatch(log, row, run.config.dtype, run.config.max_mismatch)
             if run.supervisor.reads and run.config.labels != "truth":
@@ -230,6 +226,11 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             if batch.epoch == 2 and batch.ends_epoch:
                 n_flipped = run.ranks.highest(int(run.supervisor.state.flips[:, -1].sum()))
                 check_flips(n_flipped / len(run.prompts), run.config.lr, run.config.flips_below)
+            signal = run.ranks.highest(signals.signal or 0)
+            waits = run.dynamic_sampler.waits
+            log.checkpoint(state, batch.step, batch.ends_run or bool(signal), waits)
+            if signal and not waits:
+                stop(signal)
 
 
 def prime(run: Run) -> Visited:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tiny_runs import Stopped, stop_at, timeless
+from tiny_runs import Stopped, check_same, stop_at, timeless
 
 from guard_core import GuardConfig
 from lab.arm_settings import with_arm
@@ -19,6 +19,7 @@ from lab.trace.schema import TABLES, missing
 from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
 from real.model.policy import load_policy
+from real.settings.stored import stored_config
 from real.tiny import CHECKPOINT
 
 SMALL = TrainConfig(
@@ -152,7 +153,11 @@ def test_labels_that_flip_at_visit_2_end_the_run_and_the_next_rate_is_said(tmp_p
     said = rf"{share:.0%} of the labels flipped at visit 2, .* start again with --lr 0\.0001$"
     with pytest.raises(UserError, match=said):
         train(replace(config, flips_below=share), tmp_path / "run", progress=False)
+    with pytest.raises(UserError, match=said):  # however often it is gone on with
+        resume(tmp_path / "run", progress=False)
     assert load(tmp_path / "run").visits["visit"].max() == 2
+    free = stored_config(tmp_path / "run")
+    check_same(resume(tmp_path / "run", replace(free, flips_below=None), False), trace)
 
 
 def test_an_update_that_overflows_is_noted_and_ends_the_run(tmp_path, capsys):
@@ -168,12 +173,14 @@ def test_an_update_that_overflows_is_noted_and_ends_the_run(tmp_path, capsys):
     )
 
 
-def test_a_resumed_run_keeps_its_notices(tmp_path):
+@pytest.mark.parametrize("share", [0, 1])
+def test_a_resumed_run_keeps_its_notices(share, tmp_path, monkeypatch):
     """With a bound that is never reached the dead run goes on, and counts in each batch."""
+    monkeypatch.setattr("real.record.alarms._FORGOTTEN", 1.1)  # an alarm in the first batch
     config = replace(SHORT, lr=1e36, epochs=1, batch_size=4, max_bad_steps=99, checkpoint_every=1)
     whole = train(config, progress=False).run.extra
     with pytest.raises(Stopped):
-        train(config, tmp_path / "run", stop_at(0))
+        train(config, tmp_path / "run", stop_at(share))
     extra = resume(tmp_path / "run", progress=False).run.extra
     assert extra["faults"] == whole["faults"] and extra["notices"] == whole["notices"]
     assert extra["refused_steps"] == whole["refused_steps"] > 0
