@@ -98,7 +98,7 @@ def plan_lines(
 ) -> tuple[list[str], bool]:
     """Return a plan for readers, and whether the run fits; `measured` as `Speed` has it."""
     config, gpus = settled_for(config, "cuda", vllm=True)[0], machines.world
-    check_engine_tp(config, gpus)
+    check_engine_tp(config, machines.gpus)
     model = PlannedModel(read_config(config.own_model or str(model_of(config))))
     size, memory = model.size(config), machines.gpu_memory or CARDS[machines.gpu].memory
     card = int(memory * GIB)
@@ -135,10 +135,10 @@ def _n_problems(config: TrainConfig) -> int | None:
 
 def _others(speed: Speed, card: int) -> Iterator[str]:
     """Yield single settings that fit and change the speed, with the seconds of a step."""
-    config, size, world = speed.config, speed.size, speed.machines.world
+    config, size, machines = speed.config, speed.size, speed.machines
     changes: dict[str, dict[str, Any]] = {}
     if config.engine_kind.splits:
-        tp = (n for n in (1, 2, 4) if world % n == size.n_heads % n == 0)
+        tp = (n for n in (1, 2, 4) if machines.gpus % n == size.n_heads % n == 0)
         changes |= {f"--engine-tp {n}": {"engine_tp": n} for n in tp}
     if config.scores_anew(config.tis_cap) and not config.scores_anew(0.0):
         changes["--tis-cap 0"] = {"tis_cap": 0.0}
@@ -149,7 +149,7 @@ def _others(speed: Speed, card: int) -> Iterator[str]:
         changes |= {f"--kept-layers {n}": {"kept_layers": n} for n in counts}
     for words, changed in changes.items():
         other = replace(config, **changed)
-        plan = plan_memory(size, other, world, card, speed.machines.nodes)
+        plan = plan_memory(size, other, machines.world, card, machines.nodes)
         if other != config and plan.fits:
             yield f"{words} {replace(speed, config=other, plan=plan).seconds():.0f}"
             if "kept_layers" in changed:

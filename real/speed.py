@@ -78,8 +78,8 @@ def update_flops(n_multiplied: int, config: TrainConfig) -> float:
     A product with a weight is two; its gradients are two more products, or one where the weight is
     frozen. Attention scores, a few per cent, are left out.
     """
-    per_weight = (4 if config.lora_rank else 6) + 2 * config.scores_anew(config.tis_cap)
-    return float(per_weight * n_multiplied)
+    more_passes = config.scores_anew(config.tis_cap) + (config.kl_coef > 0)
+    return float(((4 if config.lora_rank else 6) + 2 * more_passes) * n_multiplied)
 
 
 PROMPT_TOKENS = 150

@@ -249,6 +249,8 @@ def test_the_plan_compares_engines_split_over_several_gpus(capsys):
     assert int(one[1]) > int(re.findall(r"--tis-cap 0 (\d+)", said)[0])
     kept = re.findall(r"--kept-layers (\d+)", said)[0]
     said_by(capsys, *EIGHT, "--engine", "vllm", "--kept-layers", kept)
+    lone = said_by(capsys, *EIGHT[:2], "--nodes", "2", "--lora-rank", "16")
+    assert "--kept-layers" in lone and "--engine-tp" not in lone  # it is of one machine's GPUs
     more = ["--engine", "vllm", "--kept-layers", str(int(kept) + 1)]
     assert "these would fit: --kept-layers 0" in said_by(capsys, *EIGHT, *more, code=1)
 
@@ -321,6 +323,10 @@ def test_the_guide_has_the_numbers_of_the_plan(capsys):
     [
         (["--gpus", "0"], "gpus = 0"),
         ([*EIGHT, "--engine-tp", "3"], "engine_tp = 3"),
+        (
+            [*EIGHT[:2], "--gpus", "3", "--nodes", "2", "--engine-tp", "2"],
+            "the 3 ranks of a machine",
+        ),
         ([*EIGHT, "--fsdp-size", "3"], "fsdp_size = 3: does not divide 8 ranks"),
         (["--gpu-memory", "-3"], "gpu_memory = -3"),
         (["--model", "nowhere"], "no such folder"),

@@ -53,6 +53,12 @@ def test_votes_ahead_and_adapters_are_in_the_range(capsys):
     assert seconds[0] / seconds[1] == pytest.approx(1.25, rel=0.02)
 
 
+def test_the_reference_of_a_kl_penalty_takes_a_pass(capsys):
+    said = [planned(capsys, "--tis-cap", "0", *more)[0] for more in ((), ("--kl-coef", "0.1"))]
+    plain, both = (float(re.findall(r"update ([\d.]+)", one.split("fits;")[1])[0]) for one in said)
+    assert both / plain == pytest.approx(8 / 6, rel=0.1)  # passes computed again are in both
+
+
 def test_measured_rates_take_the_place_of_assumed_ones(capsys, tmp_path):
     slow = measures(tmp_path / "one.jsonl", decode_overhead=0.1, train_flops=1e14)
     said, (usual, *_) = planned(capsys, "--measured", slow)
