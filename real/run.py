@@ -243,7 +243,7 @@ def _assemble(
         votes=VoteSampler(parts),
         supervisor=supervisor,
         extra_rollouts=_extra_rollouts(parts),
-        dynamic_sampler=DynamicSampler(config),
+        dynamic_sampler=DynamicSampler(config, len(prompts)),
         optimizer=optimizer,
         evaluator=Evaluator(parts, supervisor.equality, optimizer.average, held_out),
         token_flops=update_flops(multiplied(policy.model), config),

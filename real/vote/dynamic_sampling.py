@@ -20,9 +20,9 @@ class DynamicSampler:
     `batch_size`. While groups wait the weights stay, and the learning rate's schedule goes on.
     """
 
-    def __init__(self, config: UpdateSettings) -> None:
-        self._most, self._size = config.max_num_gen_batches, config.batch_size
-        self._mini = config.mini_batch
+    def __init__(self, config: UpdateSettings, n_problems: int) -> None:
+        self._most, self._mini = config.max_num_gen_batches, config.mini_batch
+        self._size = min(config.batch_size, n_problems)
         self._waiting: list[list[Group]] = []
         self._n_batches = 0
         self.columns: dict[str, int] = {}

@@ -34,7 +34,7 @@ def names(parts: list[list[Group]]) -> list[list[int]]:
 
 
 def test_groups_wait_until_a_batch_is_full_and_surplus_ones_are_let_go():
-    made = DynamicSampler(CONFIG)
+    made = DynamicSampler(CONFIG, 14)
     first = [group(0), group(1, silent=True), group(2, dropped=True), group(3)]
     assert names(made.mini_batches(first, [], False)) == [[], []] and made.waits
     assert made.columns == {"n_gen_batches": 0, "n_trained": 0}
@@ -46,7 +46,7 @@ def test_groups_wait_until_a_batch_is_full_and_surplus_ones_are_let_go():
 
 @pytest.mark.parametrize("last", [False, True])
 def test_at_the_limit_and_at_the_end_what_is_there_trains(last):
-    made = DynamicSampler(replace(CONFIG, max_num_gen_batches=9 if last else 2))
+    made = DynamicSampler(replace(CONFIG, max_num_gen_batches=9 if last else 2), 14)
     few = [group(0), *(group(n, silent=True) for n in (1, 2, 3))]
     assert names(made.mini_batches(few, [], False)) == [[], []]
     assert names(made.mini_batches(few, [], last)) == [[], [0, 0]]
@@ -54,14 +54,20 @@ def test_at_the_limit_and_at_the_end_what_is_there_trains(last):
 
 
 def test_a_short_batch_trains_as_many_problems_as_it_has():
-    made, short = DynamicSampler(CONFIG), [group(4), group(5)]
+    made, short = DynamicSampler(CONFIG, 14), [group(4), group(5)]
     made.mini_batches([*map(group, range(3)), group(3, silent=True)], [], False)
     assert names(made.mini_batches(short, [], False)) == [[]] and made.waits
     assert names(made.mini_batches(short, [], True)) == [[0, 1]]
 
 
+def test_a_batch_of_all_problems_is_full_though_batches_could_hold_more():
+    made = DynamicSampler(replace(CONFIG, mini_batch=1), 3)
+    assert names(made.mini_batches([*map(group, range(3))], [], False)) == [[0], [1], [2]]
+    assert not made.waits
+
+
 def test_extra_groups_go_with_their_problem():
-    made = DynamicSampler(replace(CONFIG, mini_batch=1))
+    made = DynamicSampler(replace(CONFIG, mini_batch=1), 14)
     mine = [group(0), group(1, silent=True), group(2, silent=True), group(3)]
     more = [[group(10)], [group(11)], [], []]
     made.mini_batches(mine, more, False)
