@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lab.arm_settings import with_arm
@@ -33,6 +34,13 @@ def check_asked(
     if any(seed < 0 for seed in seeds):
         raise UserError(f"seeds = {min(seeds)}: must be at least 0")
     return read_sources(config)
+
+
+def check_lrs(config: TrainConfig, lrs: Sequence[float]) -> None:
+    """Refuse learning rates that are none, and two whose folders would be one."""
+    for lr in lrs:
+        replace(config, lr=lr)
+    check_list("lrs", [f"{lr:g}" for lr in lrs], "give learning rates above 0")
 
 
 def check_list(name: str, values: Sequence[object], remedy: str) -> None:

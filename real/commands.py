@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 
+from guard_core.config import Count
 from lab.arm_settings import arm_of
-from lab.base.arms import DEMO_ARMS, for_cell, with_rule
+from lab.base.arms import DEMO_ARMS, arm, for_cell, with_rule
 from lab.base.errors import UserError
 from lab.base.settings import to_values
 from lab.cli import arms_of
 from lab.options import POSITIONAL
 from lab.signals import ends_at_once
-from lab.trace.manifest import FILE_NAME, check_new, read_manifest
-from lab.trace.response import read_response
-from real.asked import check_asked, check_list, read_sources
+from lab.trace.manifest import CHECKPOINTS, FILE_NAME, check_new, read_manifest
+from lab.trace.response import Facts, read_response
+from real.asked import check_asked, check_list, check_lrs, read_sources
 from real.measure import MeasureSettings
 from real.ranks import launched
 from real.record.terminal import (
@@ -93,7 +94,8 @@ class RunCommand(SettingsCommand):
 
         arm = self.arm and with_rule(for_cell(self.arm, self.preset), self.settings.rule)
         name = arm_of(self.settings, arm or None).name
-        with advice_when_stopped(f"guard-train resume {shlex.quote(str(self.out))}"):
+        command = f"guard-train resume {shlex.quote(str(self.out))}"
+        with advice_when_stopped(command, self.out / CHECKPOINTS):
             trace = train(self.settings, self.out, progress=not self.quiet, arm=name)
         tell([*outcome(trace), f"run folder: {self.out}"])
 
@@ -339,24 +341,28 @@ class ForecastCommand(MeasureCommand):
     """Arms, as in `guard-sim compare`."""
     lrs: tuple[float, ...] = (1e-4, 2e-4, 3e-4)
     """Peak learning rates."""
-    replicates: int = 16
+    replicates: Count = 16
     """Simulated runs of an arm at a rate."""
 
     def run(self) -> int | None:
         """Measure, simulate, and print a table for every rate."""
-        check_list("lrs", self.lrs, "give learning rates above 0")
+        from lab.study import control
+
+        # Before the measurement, which may take long.
+        check_list("arms", self.arms, "name some")
+        for name in self.arms:
+            if control(name) is None:
+                arm(name)
+        check_lrs(self.settings, self.lrs)
         response = self.out / "response.npz"
-        settings = to_values(self.settings.settled())
         if not response.exists():
             self.out.mkdir(parents=True, exist_ok=True)
             self.measure(response)
-        elif read_response(response).facts.run != msgspec.json.decode(
-            msgspec.json.encode(settings)
-        ):
+        elif not self._is_of(read_response(response).facts):
             raise UserError(f"{response}: was measured with other settings; choose another --out")
         for lr in self.lrs:
             print(f"learning rate {lr:g}", flush=True)
-            words = f"compare --policy measured --lr {lr:g} --replicates {self.replicates}"
+            words = f"compare --policy measured --lr {lr!r} --replicates {self.replicates}"
             words += f" --seed {self.settings.seed}" + " --quiet" * self.quiet
             places = ["--response", str(response), "--out", str(self.out / f"lr-{lr:g}")]
             # A process, since the trainer and the simulator never import each other.
@@ -364,6 +370,13 @@ class ForecastCommand(MeasureCommand):
             if code := subprocess.run(command, check=False).returncode:
                 return code
         return None
+
+    def _is_of(self, facts: Facts) -> bool:
+        """Return whether a measurement is the one that is asked for."""
+        settings = msgspec.json.decode(msgspec.json.encode(to_values(self.settings.settled())))
+        same = (facts.run, facts.unit) == (settings, self.unit)
+        same &= self.numbers.items() <= facts.settings.items()
+        return same and (facts.growth is None) == (self.growth is None)
 
 
 @dataclass(kw_only=True)
@@ -439,19 +452,19 @@ Examples:
 def outcome(trace: Trace) -> Iterator[str]:
     """Result of a run, line by line."""
     run = trace.run
-    evaluation = run.extra["evaluation"]
     if given_up := run.extra.get("answers_given_up"):
         yield (
             f"answers: {len(given_up)} hold a formula beyond the limits and equal their own text "
             f"alone, the first {given_up[0]}"
         )
-    first, last = evaluation["first"], evaluation["last"]
-    if "pass_at_1" in last:
-        yield (
-            f"{run.title}: pass@1 {first['pass_at_1']:.3f} -> {last['pass_at_1']:.3f}, "
-            f"majority {first['maj_accuracy']:.3f} -> {last['maj_accuracy']:.3f}"
-        )
-    yield from curve_lines(evaluation)
+    if evaluation := run.extra.get("evaluation"):  # which no other trainer's runs have
+        first, last = evaluation["first"], evaluation["last"]
+        if "pass_at_1" in last:
+            yield (
+                f"{run.title}: pass@1 {first['pass_at_1']:.3f} -> {last['pass_at_1']:.3f}, "
+                f"majority {first['maj_accuracy']:.3f} -> {last['maj_accuracy']:.3f}"
+            )
+        yield from curve_lines(evaluation)
     before, after = unread_shares(trace)
     yield f"responses without a readable answer: {before:.1%} -> {after:.1%}"
     yield from (line for line in run.extra.get("notices", []) if line.startswith(ALARM))

@@ -24,7 +24,7 @@ from lab.signals import stops_raised
 from lab.study import Job, Outcome, Report, Study
 from lab.trace.manifest import FILE_NAME, is_unused, locked, read_manifest
 from lab.trace.trace import Trace
-from real.asked import check_asked, check_list
+from real.asked import check_asked, check_lrs
 from real.jobs import UNFIT, find_places, log_numbers, run_jobs
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import ProblemSet, fingerprint
@@ -70,7 +70,8 @@ def compare(
         lrs: peak learning rates, one comparison each, into `folder/lr-LR`.
     """
     places, notices = find_places(config.device, n_parallel, gpus_per_run)
-    check_list("lrs", lrs or [config.lr], "give learning rates above 0")
+    if lrs:
+        check_lrs(config, lrs)
     cells = [(replace(config, lr=lr), Path(folder) / f"lr-{lr:g}") for lr in lrs]
     studies = [
         Study(

@@ -34,6 +34,8 @@ from lab.trace.schema import MOST, SCHEMA_VERSION, TABLES, Table
 World = Literal["sim", "real"]
 Status = Literal["running", "finished", "interrupted", "failed"]
 FILE_NAME, LOCK_NAME = "run.json", ".lock"
+CHECKPOINTS = "checkpoints"
+"""Folder of what a run can be gone on with from, if it keeps any."""
 _MOST_BYTES, _MOST_SEEDS, _DEEPEST = 16 << 20, 1 << 15, 20
 _LONGEST_NAME, _LONGEST_TEXT, _MOST_NAMES = 1000, 100_000, 10_000
 _LARGEST = 10**300
@@ -390,7 +392,7 @@ def _remedy(path: Path) -> str:
         run = read_manifest(path)
     except UserError:
         return "choose another folder"
-    if run.world == "real" and run.status != "finished":
+    if run.world == "real" and run.status != "finished" and run.config.get("checkpoint_every") != 0:
         command = f"guard-train resume {shlex.quote(str(path))}"
         step = run.tables.get("steps", Extent()).rows
         return f"stopped at step {step}, go on with {command}, or choose another folder"

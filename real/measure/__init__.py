@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 from guard_core.config import Count, Interval
@@ -25,3 +25,9 @@ class MeasureSettings(Settings):
     """Most edges of a problem's token tree; the unlikeliest are left out, and counted."""
     unit: Literal["token", "response", "answer"] = "token"
     """Of which gradients are measured; responses or answers for models with long responses."""
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """All but the unit, as a response file has them."""
+        names = (field.name for field in fields(MeasureSettings) if field.name != "unit")
+        return {name: float(getattr(self, name)) for name in names}

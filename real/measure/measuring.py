@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from lab.base.errors import UserError
 from lab.base.files import check_new_file
 from lab.base.roles import roles_of
 from lab.base.settings import to_values
-from lab.trace.manifest import read_manifest
+from lab.trace.manifest import CHECKPOINTS, read_manifest
 from lab.trace.response import Facts, Response, write_response
 from real.answers import AnswerIds, Equality
 from real.engines.rollouts import Engine, Sampling
@@ -36,7 +36,7 @@ from real.model.machine import keep_freed_memory, torch_threads
 from real.model.policy import load_policy
 from real.model.prepare import prepare_training
 from real.problems.prompts import build_prompts
-from real.record.checkpoint import FOLDER, INDEX, trained_weights
+from real.record.checkpoint import checkpoints_in, trained_weights
 from real.record.resuming import fingerprint
 from real.record.terminal import say
 from real.settings.config import TrainConfig
@@ -156,7 +156,7 @@ def _checkpoints(run: Path, sources: dict[str, object]) -> list[Path]:
         raise UserError(
             f"growth: {run}: the run started from another model; give a run of this one"
         )
-    paths = sorted(path.parent for path in (run / FOLDER).glob(f"step-*/{INDEX}"))
+    paths = checkpoints_in(run / CHECKPOINTS)[::-1]
     if len(paths) < 3:
         raise UserError(
             f"growth: {run}: {len(paths)} checkpoints with weights, 3 are needed; run it with "
@@ -201,8 +201,6 @@ def measure(
         raise UserError("measure: a gradient is not finite; is the model sound?")
     if config.unit == "answer":
         arrays, features, norm2 = merge_answers(arrays, features, scale)
-    names = [field.name for field in fields(MeasureSettings) if field.name != "unit"]
-    numbers = {name: float(getattr(config, name)) for name in names}
     response = Response(
         facts=Facts(
             **facts,
@@ -210,7 +208,7 @@ def measure(
             temperature=subject.sampling.temperature,
             n_weights=n_weights,
             unit=config.unit,
-            settings={**numbers, "seed": float(subject.seed)},
+            settings={**config.numbers, "seed": float(subject.seed)},
             left_out=float(np.mean([tree.left_out for tree in trees])),
             capped=sum(tree.capped for tree in trees),
         ),

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from lab.base.errors import UserError
 from lab.base.files import TEMPORARY, file_digest, remove_folder, unwritable, whole_folder
+from lab.trace.manifest import CHECKPOINTS
 from lab.trace.trace import RunFolder
 from real.model.policy import Policy, write_model
 from real.model.prepare import adapter_config, adapter_weights, has_adapters, merged_weights
@@ -51,7 +52,6 @@ from real.update.ema import WeightAverage
 
 VERSION = 2
 """Raised when an older program would misread a checkpoint."""
-FOLDER = "checkpoints"
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 MASTER = "master/"
 """Begins the names of a weight's copy in single precision, from which it is rounded."""
@@ -90,7 +90,7 @@ class Checkpoints:
         ranks: Ranks = ALONE,
     ) -> None:
         """Write one every so many batches; the trace is None on all ranks but the first."""
-        self._root, self._run_folder, self._ranks = path / FOLDER, run_folder, ranks
+        self._root, self._run_folder, self._ranks = path / CHECKPOINTS, run_folder, ranks
         self._every, self._keep = every, config.checkpoint_keep
         self._seconds = 60 * config.checkpoint_minutes
         self._last = time.monotonic()
@@ -109,7 +109,7 @@ class Checkpoints:
         target = self._root / f"step-{step:06d}"
         if self._run_folder is not None:
             write_checkpoint(target, self._run_folder, state, step, self._ranks)
-            for old in _checkpoints_in(self._root)[self._keep :]:
+            for old in checkpoints_in(self._root)[self._keep :]:
                 remove_folder(old)
         else:
             self._ranks.wait()  # the first rank has made the folder
@@ -144,7 +144,7 @@ def latest(
     run_folder: Path, notice: Callable[[str], object], ranks: Ranks = ALONE
 ) -> tuple[Path, Checkpoint] | None:
     """Return the last whole checkpoint, if there ever was one; `notice` is told of the others."""
-    folders = _checkpoints_in(run_folder / FOLDER)
+    folders = checkpoints_in(run_folder / CHECKPOINTS)
     for i, folder in enumerate(folders):
         try:
             return folder, read_checkpoint(folder, ranks)
@@ -175,7 +175,8 @@ def trained_weights(folder: Path) -> dict[str, Tensor]:
     return {name: t.whole() if isinstance(t, Pieces) else t for name, t in tensors.items()}
 
 
-def _checkpoints_in(root: Path) -> list[Path]:
+def checkpoints_in(root: Path) -> list[Path]:
+    """Return the folders of whole checkpoints, the last one first."""
     steps = {
         int(match[1]): path
         for path in (root.iterdir() if root.is_dir() else ())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,12 +50,12 @@ def said_once() -> Iterator[None]:
 
 
 @contextmanager
-def advice_when_stopped(advice: str) -> Iterator[None]:
-    """Print how to go on where the work within is interrupted."""
+def advice_when_stopped(advice: str, needs: Path = Path()) -> Iterator[None]:
+    """Print how to go on where the work within is interrupted, if what that needs is there."""
     try:
         yield
     except KeyboardInterrupt:
-        say([f"to go on: {advice}"])
+        say([f"to go on: {advice}"] * needs.exists())
         raise
 
 

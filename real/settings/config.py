@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from guard_core.config import ConfigError, GuardConfig
@@ -10,6 +11,7 @@ from guard_core.rules import RULES, make_rule
 from guard_core.rules.rule import Need, Rule
 from lab.base.arms import DEFAULT_GUARD, OWN, check_fit, guard_of
 from lab.base.errors import UserError
+from lab.base.named_arms import PERMUTED, REPLAYED
 from lab.base.own_rules import load_rules
 from lab.base.roles import Role
 from real.settings.groups import (
@@ -50,6 +52,8 @@ class RuleSettings(Settings, group="rule"):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", load_rules(self.rules))
+        if self.treatment not in (OWN, PERMUTED, REPLAYED):
+            object.__setattr__(self, "treatment", str(Path(self.treatment).resolve()))
         object.__setattr__(self, "guard", guard_of(self.guard, RULES.get(self.rule)))
         super().__post_init__()
 

@@ -84,8 +84,9 @@ def test_learning_rates_are_compared_one_by_one(tmp_path: Path, capsys: pytest.C
         for lr in ("0.0001", "0.01")
     ]
     assert moved[1] > 10 * moved[0]
-    assert main(["compare", "--out", place, "--lrs", "1e-5", "1e-5", *words]) == 2
-    assert "lrs" in capsys.readouterr().err
+    for other in ("1e-5", "1.0000001e-5"):  # of one folder
+        assert main(["compare", "--out", place, "--lrs", "1e-5", other, *words]) == 2
+        assert "lrs: the list names one twice" in capsys.readouterr().err
 
 
 def test_failing_and_killed_runs_are_reported_and_the_others_go_on(tmp_path: Path):

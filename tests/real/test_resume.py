@@ -111,6 +111,10 @@ def test_the_command_goes_on_and_leaves_a_finished_run_alone(broken, whole, caps
         assert (nothing in capsys.readouterr().out) == told
     assert load_policy(broken / "model", "cpu") and not (broken / "trial-1").exists()
     check_same(load(broken), whole)
+    values = json.loads((broken / "run.json").read_text())
+    del values["extra"]["evaluation"]  # as in a run of another trainer
+    (broken / "run.json").write_text(json.dumps(values))
+    assert main(["resume", str(broken)]) == 0 and nothing in capsys.readouterr().out
 
 
 def test_settings_of_another_run_are_refused_with_their_names(broken, capsys):

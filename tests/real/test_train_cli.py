@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -95,6 +97,13 @@ def test_settled_fills_what_the_task_decides():
     assert tiny.settled() == tiny
 
 
+def test_a_run_to_replay_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = TrainConfig(treatment="other")
+    assert config.treatment == str(tmp_path.resolve() / "other")
+    assert [TrainConfig(treatment=t).treatment for t in ("own", "permuted")] == ["own", "permuted"]
+
+
 def test_a_folder_with_an_unfinished_run_names_the_way_to_go_on(tmp_path, capsys):
     config = TrainConfig(n_problems=8, n_votes=8, n_samples=4, batch_size=4, epochs=4).settled()
     manifest = manifest_of(config, 8, "tiny", "transformers on cpu")
@@ -102,3 +111,19 @@ def test_a_folder_with_an_unfinished_run_names_the_way_to_go_on(tmp_path, capsys
         raise KeyboardInterrupt
     assert run("run", "--out", tmp_path / "run", *QUICK) == 2
     check_refused(capsys, "already holds a run; stopped at step 0, go on with guard-train resume")
+    manifest = manifest_of(replace(config, checkpoint_every=0), 8, "tiny", "transformers on cpu")
+    with pytest.raises(KeyboardInterrupt), RunFolder.create(tmp_path / "lost", manifest):
+        raise KeyboardInterrupt
+    assert run("run", "--out", tmp_path / "lost", *QUICK) == 2
+    check_refused(capsys, "already holds a run; choose another folder or delete it")
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_stopped_run_names_the_way_to_go_on_if_there_is_one(kept, tmp_path, capsys, monkeypatch):
+    def stopped(_: object, out: Path, **__: object) -> None:
+        (out / "checkpoints" if kept else out).mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("real.trainer.train", stopped)
+    assert run("run", "--out", tmp_path / "run", *QUICK) == 130
+    assert ("to go on: guard-train resume" in capsys.readouterr().err) == kept

@@ -1,6 +1,7 @@
 """`guard-train measure` as a user meets it."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -41,6 +42,10 @@ def test_the_tiny_task_is_measured_with_its_growth(pilot, tmp_path, capsys, monk
         "real.measure.measuring.trained_weights",
         lambda path: loaded.append(path) or trained_weights(path),
     )
+    last = max((pilot / "checkpoints").iterdir())
+    torn = last.with_name(f"{last.name}.tmp")  # as a kill leaves it
+    torn.mkdir()
+    shutil.copy(last / "checkpoint.json", torn)
     response = measured(tmp_path / "response.npz", "--growth", str(pilot))
     shown = capsys.readouterr()
     assert shown.out.count("\n") == 2 and not shown.err
@@ -124,8 +129,24 @@ def test_a_forecast_simulates_every_arm_with_the_settings_of_the_run(tmp_path, c
     assert [run.config["kl_coef"] for run in runs.values()] == [0.0, 0.05]
     assert main(["forecast", "--out", str(out), *words]) == 0
     assert "response file" not in capfd.readouterr().out
-    assert main(["forecast", "--out", str(out), *words, "--top-p", "0.9"]) == 2
-    assert "was measured with other settings" in capfd.readouterr().err
+    fewer = ["16" if word == "24" else word for word in words]
+    for other in ([*words, "--top-p", "0.9"], [*words, "--unit", "answer"], fewer):
+        assert main(["forecast", "--out", str(out), *other]) == 2
+        assert "was measured with other settings" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--arms", "ttrl", "gard"], "arm 'gard': unknown; perhaps you meant guard"),
+        (["--arms", "ttrl", "ttrl"], "arms: the list names one twice"),
+        (["--lrs", "0"], "lr = 0"),
+        (["--replicates", "0"], "replicates = 0"),
+    ],
+)
+def test_a_forecast_refuses_mistakes_before_it_measures(words, message, tmp_path, capsys):
+    assert main(["forecast", "--out", str(tmp_path / "forecast"), *FEW, *words]) == 2
+    assert message in capsys.readouterr().err and not (tmp_path / "forecast").exists()
 
 
 def test_a_simulation_refuses_what_the_measured_run_has_and_the_policy_lacks(tmp_path, capsys):
