@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from guard_core.rules import Need
 from guard_core.rules.evidence import CoVerRL
@@ -22,7 +21,7 @@ from real.engines.rollouts import Engine, Sampling
 from real.fit import checked_engine_memory
 from real.model.machine import grow_segments, in_phase, keep_freed_memory, pick_device
 from real.model.policy import Policy, load_policy
-from real.model.prepare import prepare_training
+from real.model.prepare import prepare_training, trained_parameters
 from real.plan import checkpoint_bytes, multiplied
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
@@ -108,9 +107,9 @@ def state_of(run: Run) -> State:
         state |= zip((VOTES, VOTES_VALUES), votes, strict=True)
     if extra := run.extra_rollouts.state():
         state |= zip((RULE, RULE_VALUES), extra, strict=True)
-    optimizer = run.optimizer.state_tensors()
+    trained, optimizer = trained_parameters(run.policy.model), run.optimizer.state_tensors()
     return state | {
-        MODEL: {n: p for n, p in _trained(run).items() if MASTER + n not in optimizer},
+        MODEL: {n: p for n, p in trained.items() if MASTER + n not in optimizer},
         OPTIMIZER: optimizer,
         GUARD: run.supervisor.tensors(),
         ANSWERS: run.supervisor.answer_ids.to_values(),
@@ -120,7 +119,7 @@ def state_of(run: Run) -> State:
 @torch.no_grad()
 def restore(run: Run, folder: Path) -> None:
     """Put a newly prepared run where the checkpoint in `folder` was written."""
-    trained = _trained(run)
+    trained = trained_parameters(run.policy.model)
     for name, weight in read_file(folder / MODEL).items():  # others are rounded from their masters
         trained[name].copy_(shard_of(weight, trained[name]))
     run.optimizer.load_state_tensors(read_file(folder / OPTIMIZER))
@@ -129,11 +128,6 @@ def restore(run: Run, folder: Path) -> None:
         run.extra_rollouts.restore(read_file(folder / RULE), read_file(folder / RULE_VALUES))
     if (folder / VOTES).exists():
         run.votes.restore(read_file(folder / VOTES), read_file(folder / VOTES_VALUES))
-
-
-def _trained(run: Run) -> dict[str, Tensor]:
-    """Return the weights that training changes, each once where some are shared."""
-    return {n: p for n, p in run.policy.model.named_parameters() if p.requires_grad}
 
 
 def few_epochs(config: TrainConfig) -> list[str]:

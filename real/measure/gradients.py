@@ -1,11 +1,9 @@
 """Gradients of tokens' or responses' log-probabilities, and their change along a run.
 
-The linear tree predicts how training changes the gradient of a token's log-probability through
-the softmax alone: psi_e - sum over the node of p psi. The true gradient changes by R_e beyond that.
-At a typical node (the median) its squared norm, relative to the gradient's own, grows about in
-proportion to the distance of the weights from the start: the growth g of the simulator's policy
-`measured`. Squared norms are sums over a node's tokens weighted by their probability, the trace of
-the Fisher information.
+Definition: docs/method.md, section 15. The linear tree changes the gradient of a token's
+log-probability through the softmax alone: psi_e - sum over the node of p psi. Squared norms of what
+changes beyond that are sums over a node's tokens weighted by their probability, the trace of the
+Fisher information.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from numpy.typing import NDArray
 from torch.func import functional_call, grad, vmap
 
 from lab.base.errors import UserError
+from real.model.prepare import trained_parameters
 
 Tokens = tuple[int, ...]
 
@@ -77,8 +76,7 @@ class Gradients:
     def __init__(self, model: Any, temperature: float) -> None:
         """Take the weights that require a gradient; attention is eager, which `vmap` needs."""
         self.model, self.temperature = model, temperature
-        named = model.named_parameters()
-        self._weights = {name: p.detach() for name, p in named if p.requires_grad}
+        self._weights = {name: p.detach() for name, p in trained_parameters(model).items()}
         self.n_weights = sum(p.numel() for p in self._weights.values())
         """d, weights that training moves."""
         self._gradient = vmap(grad(self._log_p), (None, 0, 0))

@@ -81,6 +81,11 @@ def has_adapters(model: Any) -> bool:
     return bool(_adapted(model))
 
 
+def trained_parameters(model: Any) -> dict[str, Tensor]:
+    """Return the weights that training changes by name, each once where some are shared."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
 @contextlib.contextmanager
 def adapters_off(model: Any) -> Iterator[None]:
     """The model without its adapters, for a while."""

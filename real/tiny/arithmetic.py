@@ -6,14 +6,11 @@ response shows one reduction per scratch step, every value taken modulo 10::
 
     3+0-6+0>3-6+0>7+0>\boxed{7}
 
-Some of the rivals are planted. Two misconceptions (strictly left to right, strictly right to left)
-have scratch work of their own, and the checkpoint was pretrained on a mixture of all three rules in
-which `shares` fixes each rule's part by the pattern of operators alone, and on slips of the
-arithmetic. Before training, the right answer has .61 of the probability mass, the other answers of
-the two planted rules .085, and answers of neither rule .29; 40 % of the responses hold a slip
-(default problems, temperature .6, responses above .001 of the mass; .60, .09, .31 and 42 % of all
-samples). So most wrong answers are not the planted ones, and none of them is a finding about
-arithmetic or about language models.
+Two misconceptions (strictly left to right, strictly right to left) have scratch work of their own,
+and the checkpoint was pretrained on a mixture of all three rules in which `shares` fixes each
+rule's part by the pattern of operators alone, and on slips of the arithmetic. Before training 40 %
+of the responses hold a slip, so most wrong answers are not the planted ones (docs/your-model.md).
+None of them is a finding about arithmetic or about language models.
 """
 
 import hashlib

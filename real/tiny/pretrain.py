@@ -1,10 +1,8 @@
 """The supervised recipes that make the starting checkpoints of the tiny tasks, and their accuracy.
 
-One small Qwen2 model is trained on responses to questions that problem sets do not have: of the
-arithmetic by three rules (`real.tiny.arithmetic.shares`) with slips, of Collatz steps right ones
-until shortly before the model masters them, of closed answers by the shares of the votes. The model
-that judges, `real.tiny.VERIFYING`, goes on from the arithmetic's checkpoint, with further examples
-of solving, lest that be forgotten, and conversations of `real.tiny.judging`.
+One small Qwen2 model is trained on each task's examples, of questions that problem sets do not
+have. The model that judges, `real.tiny.VERIFYING`, goes on from the arithmetic's checkpoint, with
+further examples of solving, lest that be forgotten, and conversations of `real.tiny.judging`.
 
 The same recipe, seed and machine give the same bits; on others accuracy is what can be compared.
 """

@@ -1,19 +1,13 @@
 r"""The parts that the tiny tasks share, and two of the tasks: Collatz steps and closed answers.
 
-**Collatz steps**, in which nothing wrong is planted. A problem is a number of five digits,
-``48213=``; its answer is the number after three steps. A step halves an even number and takes an
-odd one to three times itself plus one, modulo 100000. A response writes down every number, the last
-in the box: ``48213=44640>22320>\boxed{11160}``. The checkpoint was pretrained on right work alone,
-and not for long. Its errors are its own, mostly carries that it loses. A question has no other
-wording, since it is one number, and each digit of an answer depends on the digits behind it.
+They are described in docs/your-model.md.
 
-**Closed answers**, whose responses are one of ten answers. A problem is a row of twelve digits, all
-of them its first or its last, which differ; the answer is the last, ``733377377333=`` and
-``\boxed{3}``. The first is the rival. The model was pretrained to give either the more often the
-more copies it has, and any other digit now and then. Only the digit in the box is free. So what
-training loses, it loses to an answer that the start gave too: a false consensus that wins, and no
-response that is new. A problem set has a chosen share of problems whose majority is the rival, all
-by the same lead. In the others the answer leads by 40 % of the votes.
+**Collatz steps**: a step halves an even number and takes an odd one to three times itself plus one,
+modulo 100000. The checkpoint's errors are its own, mostly carries that it loses. A question has no
+other wording, since it is one number, and each digit of an answer depends on the digits behind it.
+
+**Closed answers**: only the digit in the box is free. So what training loses, it loses to an answer
+that the start gave too: a false consensus that wins, and no response that is new.
 """
 
 import re

@@ -17,6 +17,7 @@ from torch.optim.adamw import adamw
 
 from guard_core.schedule import rate_factor
 from lab.base.errors import UserError
+from real.model.prepare import trained_parameters
 from real.ranks.distributed import (
     computed_with,
     local_shard,
@@ -221,7 +222,7 @@ class PolicyOptimizer:
         """Refused steps and left-out tokens by their reason; a caller may clear it."""
         self._share = share
         self._reference = reference
-        trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        trained = trained_parameters(self.model)
         self.masters = Masters(list(trained.values()), config.offload_optimizer)
         self.parameters: list[Tensor] = self.masters.tensors
         self._named = dict(zip(trained, self.parameters, strict=True))

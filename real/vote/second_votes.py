@@ -13,6 +13,7 @@ from guard_core import PolicyStreams, group_advantages, policy_streams
 from guard_core.labels import choose_majority
 from guard_core.schedule import rate_factor
 from lab.base.columns import Ints
+from real.model.prepare import trained_parameters
 from real.problems.problem import PromptSet
 from real.ranks.distributed import shard_of
 from real.settings.seeds import Stream
@@ -154,7 +155,8 @@ class Teacher(SecondVotes):
     def __init__(self, parts: Parts) -> None:
         """Start at the model as it is now, before training and before a checkpoint is loaded."""
         super().__init__(parts)
-        self._average = WeightAverage(self._trained())
+        self._model = parts.sampler.policy.model
+        self._average = WeightAverage(trained_parameters(self._model))
         self.moved = False
         """At first it is the model itself, and nothing has to be swapped."""
 
@@ -163,7 +165,8 @@ class Teacher(SecondVotes):
         return self.parts.sampler.answering(self._average if self.moved else None, version)
 
     def after_step(self, step: int) -> None:
-        self._average.follow(self._trained(), ema_rate(step - 1, self.parts.n_steps))
+        rate = ema_rate(step - 1, self.parts.n_steps)
+        self._average.follow(trained_parameters(self._model), rate)
         self.moved = True
 
     def state(self) -> tuple[dict[str, Tensor], Any]:
@@ -173,10 +176,6 @@ class Teacher(SecondVotes):
         for name, mean in self._average.weights.items():
             mean.copy_(shard_of(tensors[name], mean))
         self.moved = bool(values["moved"])
-
-    def _trained(self) -> dict[str, Tensor]:
-        named = self.parts.sampler.policy.model.named_parameters()
-        return {name: p for name, p in named if p.requires_grad}
 
 
 def ema_rate(done: int, n_steps: int) -> float:
