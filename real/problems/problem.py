@@ -217,7 +217,10 @@ def reference(value: object, name: str = "answer") -> str | None:
         raise UserError(f"{name} is {kind(value)}, write text or a number")
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{name} is {value}, write a finite number or text")
-    _, mark, text = str(value).rpartition(_WORKED_SOLUTION_MARK)
+    written = str(value)
+    if not isinstance(value, str) and "e" in written.lower():  # which few responses write
+        written = f"{Decimal(written):f}"
+    _, mark, text = written.rpartition(_WORKED_SOLUTION_MARK)
     return text.strip() if mark else text
 
 
@@ -265,7 +268,8 @@ def kind(value: object) -> str:
     """The kind of a value in plain words, for error messages."""
     names: dict[type, str] = {dict: "an object", list: "a list", str: "text", bytes: "binary data"}
     names |= {bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")
+    number = isinstance(value, Real | Decimal)
+    return names.get(type(value), "a number" if number else f"a {type(value).__name__}")
 
 
 def check_answers(answers: Sequence[tuple[object, str | None]], labels_of: str = "") -> list[str]:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import types
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from real.model.folder import model_folder
 from real.other_trainers import GuardedRun, is_right
 from real.problems import NAMED, Problem, ProblemSet, Turn, load_problems
 from real.problems.load import read_problems
-from real.problems.problem import check_answers
+from real.problems.problem import check_answers, reference
 from real.settings.config import TrainConfig
 from real.settings.groups import FieldMap
 from real.tiny import problems_of
@@ -291,6 +292,15 @@ def test_other_trainers_read_references_as_problem_files_do():
     for wrong in (["7", "8"], {"value": 7}, True, float("nan")):
         with pytest.raises(UserError, match="the answer in row 1 is "):
             GuardedRun(TrainConfig().settled(), range(2), ["7", wrong])
+
+
+def test_numbers_have_no_exponents_and_other_values_are_named(tmp_path):
+    numbers = 1e-5, -1e22, 2.5, 3.0
+    found = load(tmp_path, [{"prompt": str(n), "answer": n} for n in numbers])
+    assert [p.answer for p in found] == ["0.00001", f"-1{22 * '0'}", "2.5", "3.0"]
+    assert reference(np.float32(1e-5)) == "0.00001" and reference("1e-5") == "1e-5"
+    with pytest.raises(UserError, match="answer is a date, write text or a number"):
+        reference(date(2026, 1, 1))
 
 
 def test_parquet_gives_the_same_problems_and_its_types_become_text(tmp_path):
