@@ -91,19 +91,15 @@ def backward(
     batches = [scorer.micro_batch(groups, places or passes[0][:1], bundle) for places in own_passes]
     bottom = denominator(counts, config)
     added = torch.zeros(4, dtype=torch.float64, device=groups[0].old_KT.device)
-    flags: list[tuple[list[Place], Tensor]] = []
     for places, batch in zip(own_passes, batches, strict=True):
-        loss, numbers, broken_R = _micro_loss(scorer, batch, config, reference)
+        loss, numbers = _micro_loss(scorer, batch, config, reference)
         (loss * (world if places else 0) / bottom).backward()
         if places:
             added += numbers
-            flags.append((places, broken_R))
     if world > 1 and dist.is_initialized():
         dist.all_reduce(added)
     loss, n_clipped, kl, n_broken = added.tolist()  # which waits for a GPU to catch up
-    broken = _broken_rows(flags, groups, world) if n_broken else ()
-    if broken and bundle > 1:
-        broken = _broken_alone(scorer, groups, config, share) or broken
+    broken = _broken_rows(scorer, groups, active, config, share) if n_broken else ()
     n_tokens, n_forward = (sum(map(sum, c)) for c in (counts, active))
     return Pass(
         loss=loss / bottom if bottom else 0.0,
@@ -117,8 +113,12 @@ def backward(
     )
 
 
-def _broken_alone(
-    scorer: Scorer, groups: Sequence[Group], config: UpdateSettings, share: tuple[int, int]
+def _broken_rows(
+    scorer: Scorer,
+    groups: Sequence[Group],
+    active: Sequence[RowCounts],
+    config: UpdateSettings,
+    share: tuple[int, int],
 ) -> tuple[Place, ...]:
     """Broken rows without those that share a sequence with one: 0 times NaN is NaN in attention."""
     scores = group_scores(scorer, groups, config, share, bundled=False)
@@ -126,6 +126,7 @@ def _broken_alone(
         (index, row)
         for index, (group, (values_KT,)) in enumerate(zip(groups, scores, strict=True))
         for row in (group.counted_KT & ~values_KT.isfinite()).any(dim=1).nonzero()[:, 0].tolist()
+        if active[index][row]
     )
 
 
@@ -174,8 +175,8 @@ def kl_estimate(logprobs: Tensor, other: Tensor) -> Tensor:
 
 def _micro_loss(
     scorer: Scorer, batch: MicroBatch, config: UpdateSettings, reference: Reference | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Summed loss, with gradient; (4,) loss, clipped tokens, KL, broken rows; (R,) broken rows."""
+) -> tuple[Tensor, Tensor]:
+    """Summed loss, with gradient; (4,) loss, clipped tokens, KL, rows of no finite log-prob."""
     scored = scorer(batch.rows, config.temperature)
     n_clipped = kl = torch.zeros((), device=batch.counted_RT.device)
     if isinstance(scorer, EntropyScorer):
@@ -198,8 +199,8 @@ def _micro_loss(
             loss = loss + config.kl_coef * row_sums(kl_RT, batch.counted_RT, config).sum()
             kl = torch.where(batch.counted_RT, kl_RT.detach(), 0.0).sum()
         n_clipped = (clipped & batch.counted_RT).sum()
-    broken_R = (batch.counted_RT & ~values_RT.isfinite()).any(dim=1)
-    return loss, torch.stack((loss.detach(), n_clipped, kl, broken_R.sum())), broken_R
+    n_broken = (batch.counted_RT & ~values_RT.isfinite()).any(dim=1).sum()
+    return loss, torch.stack((loss.detach(), n_clipped, kl, n_broken))
 
 
 def _weighted_sum(values_RT: Tensor, batch: MicroBatch, config: LossSettings) -> Tensor:
@@ -213,19 +214,6 @@ def row_sums(values_RT: Tensor, counted_RT: Tensor, config: LossSettings) -> Ten
     """(R,) sums over a row's tokens, or means where every row shall weigh the same."""
     sums_R = torch.where(counted_RT, values_RT, 0.0).sum(dim=1)
     return sums_R / counted_RT.sum(dim=1).clamp(min=1) if config.loss == "grpo" else sums_R
-
-
-def _broken_rows(
-    flags: list[tuple[list[Place], Tensor]], groups: Sequence[Group], world: int
-) -> tuple[Place, ...]:
-    """Places of all ranks' broken rows, from those of a rank's passes with (R,) bool."""
-    marks_GK = torch.zeros((len(groups), max(len(g.lengths_K) for g in groups)), dtype=torch.int64)
-    for places, broken_R in flags:
-        for place, broken in zip(places, broken_R.tolist(), strict=True):
-            marks_GK[place] += broken
-    if world > 1 and dist.is_initialized():
-        dist.all_reduce(marks_GK)
-    return tuple((group, row) for group, row in marks_GK.nonzero().tolist())
 
 
 def initial_reference(

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import groupby, zip_longest
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -161,13 +162,8 @@ def plan(
 
 def bundles_of(places: Sequence[Place], bundle: int) -> list[list[Place]]:
     """Sorted places cut into those that stand together: a problem's, at most `bundle` of them."""
-    bundles: list[list[Place]] = []
-    for place in places:
-        if bundles and bundles[-1][0][0] == place[0] and len(bundles[-1]) < bundle:
-            bundles[-1].append(place)
-        else:
-            bundles.append([place])
-    return bundles
+    problems = [list(own) for _, own in groupby(places, key=itemgetter(0))]
+    return [own[i : i + bundle] for own in problems for i in range(0, len(own), bundle)]
 
 
 def bundle_size(
