@@ -132,12 +132,12 @@ def summary(previous: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[
         if name.startswith(_SCORES) and math.isfinite(value)
     }
     now = {"step": int(row["step"]), **scores}
-    before = [] if previous is None else previous["points"]
-    points = [point for point in before if point[0] < now["step"]]
+    before = {"first": now, "points": []} if previous is None else previous
+    points = [point for point in before["points"] if point[0] < now["step"]]
     if "pass_at_1" in scores:
         points.append([now["step"], scores["pass_at_1"]])
     curve = {
-        "first": now if previous is None or not points[:-1] else previous["first"],
+        "first": min(now, before["first"], key=lambda scores: scores["step"]),
         "last": now,
         "best": None,
         "area": None,
@@ -154,17 +154,19 @@ def summary(previous: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[
 
 def lines(curve: Mapping[str, Any]) -> list[str]:
     """Return the curve in lines for readers."""
-    if curve["best"] is None:
-        return ["no true answers: accuracy was not measured"]
     first, last, best = curve["first"], curve["last"], curve["best"]
-    text = [
-        f"pass@1 best {best['pass_at_1']:.3f} at step {best['step']} (with hindsight), "
-        f"mean over training {curve['area']:.3f}"
-    ]
+    held_out, text = "held_out_pass_at_1", list[str]()
+    if best is not None:
+        text = [
+            f"pass@1 best {best['pass_at_1']:.3f} at step {best['step']} (with hindsight), "
+            f"mean over training {curve['area']:.3f}"
+        ]
+    elif held_out not in last:
+        return ["no true answers: accuracy was not measured"]
     strict, flexible = (last.get(f"{name}_pass_at_1") for name in ("strict", "flexible"))
     if strict != flexible:
         text.append(f"pass@1 by the last box {strict:.3f}, else by the last number {flexible:.3f}")
-    if (held_out := "held_out_pass_at_1") in last:
+    if held_out in last:
         text.append(f"pass@1 of held-out problems {first[held_out]:.3f} -> {last[held_out]:.3f}")
     ks = sorted(int(name.removeprefix("pass_at_")) for name in last if name.startswith("pass_at_"))
     pairs = ((k, first.get(f"pass_at_{k}"), last[f"pass_at_{k}"]) for k in ks if k > 1)

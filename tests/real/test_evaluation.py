@@ -99,6 +99,14 @@ def test_without_true_answers_there_is_no_curve():
     assert lines(found) == ["no true answers: accuracy was not measured"]
 
 
+def test_held_out_problems_may_be_the_only_ones_with_answers():
+    found: Any = None
+    for step, score in ((0, 0.2), (10, 0.6)):
+        found = summary(found, row(step, np.nan) | {"held_out_pass_at_1": score})
+    assert found["first"] == {"step": 0, "held_out_pass_at_1": 0.2} and found["best"] is None
+    assert lines(found) == ["pass@1 of held-out problems 0.200 -> 0.600"]
+
+
 def test_evaluations_every_few_batches():
     """Two batches an epoch: 5 is the middle of an epoch, 6 is the end of the run."""
     evals = train(replace(TTRL, eval_steps=5), progress=False).evals
