@@ -10,19 +10,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import msgspec
-
 from guard_core.config import Count
 from lab.arm_settings import arm_of
-from lab.base.arms import DEMO_ARMS, arm, for_cell, with_rule
+from lab.base.arms import DEMO_ARMS, for_cell, with_rule
 from lab.base.errors import UserError
-from lab.base.settings import to_values
+from lab.base.settings import from_values
 from lab.cli import arms_of
 from lab.options import POSITIONAL
 from lab.signals import ends_at_once
 from lab.trace.manifest import CHECKPOINTS, FILE_NAME, check_new, read_manifest
 from lab.trace.response import Facts, read_response
-from real.asked import check_asked, check_list, check_lrs, read_sources
+from real.asked import check_asked, check_lrs, read_sources
 from real.measure import MeasureSettings
 from real.ranks import launched
 from real.record.terminal import (
@@ -346,13 +344,11 @@ class ForecastCommand(MeasureCommand):
 
     def run(self) -> int | None:
         """Measure, simulate, and print a table for every rate."""
-        from lab.study import control
+        from lab.study import check_arms
 
-        # Before the measurement, which may take long.
-        check_list("arms", self.arms, "name some")
-        for name in self.arms:
-            if control(name) is None:
-                arm(name)
+        # Before the measurement, which may take long; others may be there in a folder that is.
+        names = [with_rule(name, self.settings.rule) for name in self.arms]
+        check_arms(names, lambda _: self.out.exists())
         check_lrs(self.settings, self.lrs)
         response = self.out / "response.npz"
         if not response.exists():
@@ -373,10 +369,9 @@ class ForecastCommand(MeasureCommand):
 
     def _is_of(self, facts: Facts) -> bool:
         """Return whether a measurement is the one that is asked for."""
-        settings = msgspec.json.decode(msgspec.json.encode(to_values(self.settings.settled())))
-        same = (facts.run, facts.unit) == (settings, self.unit)
-        same &= self.numbers.items() <= facts.settings.items()
-        return same and (facts.growth is None) == (self.growth is None)
+        found = from_values(facts.run, TrainConfig, ""), facts.unit, facts.growth is None
+        same = found == (self.settings.settled(), self.unit, self.growth is None)
+        return same and self.numbers.items() <= facts.settings.items()
 
 
 @dataclass(kw_only=True)

@@ -153,6 +153,8 @@ GRAPHS = GIB
 """vLLM's CUDA graphs, which stay while it sleeps. Assumed, not measured."""
 HOST_PROCESS = 3 * GIB
 """Main memory of a process without its weights. Assumed, not measured."""
+WIDE = 4
+"""Bytes of a number of gradients, moments and masters."""
 LEAST_ROWS = 8
 """Responses of full length that an engine's cache must hold."""
 
@@ -236,37 +238,35 @@ def plan_memory(
 
 def _start(size: ModelSize, config: TrainConfig, world: int, weights: int) -> int:
     """Return the most bytes while the model reaches the GPU, to be sharded into `weights` bytes."""
-    narrow, wide = widths(config)
     if world == 1 or not config.engine_kind.own_process:
-        return size.n_weights * narrow + 2 * CONTEXT
-    of_number = narrow if size.n_adapters else wide
+        return size.n_weights * width(config) + 2 * CONTEXT
+    of_number = width(config) if size.n_adapters else WIDE
     return weights + of_number * max(size.n_layer, size.n_outside) + 2 * CONTEXT
 
 
 def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPart]:
     """Return weights, masters, gradients and moments of one rank."""
     shards = world // model_copies(world, config.fsdp_size)
-    narrow, wide = widths(config)
-    trained, frozen = trained_and_frozen(size)
+    narrow, (trained, frozen) = width(config), trained_and_frozen(size)
     # Where weights are sharded, the shards are the masters.
-    kept = wide if world > 1 else narrow
-    copied = 0 if config.offload_optimizer or kept == wide else wide
+    kept = WIDE if world > 1 else narrow
+    copied = 0 if config.offload_optimizer or kept == WIDE else WIDE
     bytes_of = {
         "weights": frozen * narrow + trained * kept,
         "masters": trained * copied,
-        "gradients": trained * wide,
-        "moments": 0 if config.offload_optimizer else 2 * trained * wide,
+        "gradients": trained * WIDE,
+        "moments": 0 if config.offload_optimizer else 2 * trained * WIDE,
         "reference": trained * narrow if config.kl_coef > 0 and not frozen else 0,
     }
     parts = [MemoryPart(name, n // shards, n // shards) for name, n in bytes_of.items()]
     # While an average answers, the weights are kept aside.
     aside = trained * kept // shards
     if Need.TEACHER in rule_of(config).needs:
-        mean = 4 * trained // shards
+        mean = WIDE * trained // shards
         parts.append(MemoryPart("teacher", mean, mean + aside))
     if config.ema_decay > 0:
-        on_host = config.offload_optimizer and kept != wide
-        mean = 0 if on_host else 4 * trained // shards
+        on_host = config.offload_optimizer and kept != WIDE
+        mean = 0 if on_host else WIDE * trained // shards
         parts.append(MemoryPart("average", mean, mean + aside))
     return parts
 
@@ -274,7 +274,7 @@ def state_parts(size: ModelSize, config: TrainConfig, world: int) -> list[Memory
 def checkpoint_bytes(n_trained: int, config: TrainConfig) -> int:
     """Return the bytes of a checkpoint: masters or else trained weights, moments and averages."""
     averages = (config.ema_decay > 0) + (Need.TEACHER in rule_of(config).needs)
-    return n_trained * widths(config)[1] * (3 + averages)
+    return n_trained * WIDE * (3 + averages)
 
 
 def trained_and_frozen(size: ModelSize) -> tuple[int, int]:
@@ -282,9 +282,9 @@ def trained_and_frozen(size: ModelSize) -> tuple[int, int]:
     return (size.n_adapters, size.n_weights) if size.n_adapters else (size.n_weights, 0)
 
 
-def widths(config: TrainConfig) -> tuple[int, int]:
-    """Bytes of a number of the weights, and of gradients and moments."""
-    return getattr(torch, config.dtype).itemsize, 4
+def width(config: TrainConfig) -> int:
+    """Return the bytes of a number of the weights."""
+    return getattr(torch, config.dtype).itemsize
 
 
 def recomputed(size: ModelSize, config: MemorySettings) -> float:
@@ -301,7 +301,7 @@ def pass_bytes(size: ModelSize, config: TrainConfig, chunk: int = GPU_CHUNK_ELEM
     `chunk` logits exist at once. Without flash attention responses may stand behind one prompt: so
     with their mask, and the keys and values that are copied under it.
     """
-    itemsize, tokens = widths(config)[0], max(config.max_tokens_per_microbatch, config.longest)
+    itemsize, tokens = width(config), max(config.max_tokens_per_microbatch, config.longest)
     bundled = "flash" not in config.attention
     per_head = size.n_query // size.n_heads
     kv = 2 * size.n_kv_heads * per_head
@@ -328,7 +328,7 @@ def pass_bytes(size: ModelSize, config: TrainConfig, chunk: int = GPU_CHUNK_ELEM
 def _pass_part(size: ModelSize, config: TrainConfig) -> MemoryPart:
     """Activations and logits, or the optimizer's copies where these are larger."""
     block = min(BLOCK_ELEMENTS, trained_and_frozen(size)[0])
-    copies = widths(config)[1] * block * (4 if config.offload_optimizer else 1)
+    copies = WIDE * block * (4 if config.offload_optimizer else 1)
     n_bytes, note = pass_bytes(size, config), f"{config.max_tokens_per_microbatch} tokens"
     return MemoryPart("activations", max(n_bytes, copies), 0, note)
 
@@ -337,9 +337,9 @@ def _gathered(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPa
     """Whole weights and gradients of the layers at work: embeddings and head, and two layers."""
     if world == 1:
         return []
-    narrow, wide = widths(config)
+    narrow = width(config)
     weights = narrow * (size.n_outside + 4 * size.n_layer)
-    gradients = narrow * size.n_outside + (narrow + wide) * size.n_layer
+    gradients = narrow * size.n_outside + (narrow + WIDE) * size.n_layer
     return [MemoryPart("gathered layers", weights + (0 if size.n_adapters else gradients), 0)]
 
 
@@ -351,7 +351,7 @@ def _engine(
         return [], LEAST_ROWS * config.longest, 0, 0.0
     if config.engine_kind.native:
         return *_transformers(size, config, world), 0, 0.0
-    narrow, n_gpus = widths(config)[0], config.engine_tp
+    narrow, n_gpus = width(config), config.engine_tp
     # GPUs beyond the number of heads hold copies of them.
     per_token = size.n_kv * narrow // min(n_gpus, size.n_kv_heads)
     weights = _engine_weights(size, config)
@@ -375,7 +375,7 @@ def _engine(
 
 
 def _engine_weights(size: ModelSize, config: TrainConfig) -> int:
-    layers, narrow = size.n_layers * size.n_layer, widths(config)[0]
+    layers, narrow = size.n_layers * size.n_layer, width(config)
     inside = 1 if config.engine_quantization == "fp8" else narrow
     return (layers * inside + (size.n_weights - layers) * narrow) // config.engine_tp
 
@@ -387,13 +387,13 @@ def _engine_buffers(size: ModelSize, config: TrainConfig) -> int:
     copies; a draw holds four numbers in single precision for each logit. Assumed, not measured.
     """
     per_token = 3 * size.n_inner // config.engine_tp + 4 * size.width
-    layer = batched_tokens(config.max_rows) * widths(config)[0] * per_token
+    layer = batched_tokens(config.max_rows) * width(config) * per_token
     return layer + 4 * 4 * config.max_rows * size.vocabulary
 
 
 def _transformers(size: ModelSize, config: TrainConfig, world: int) -> tuple[list[MemoryPart], int]:
     """Return what an engine takes whose cache is allocated row by row, and the cache's tokens."""
-    narrow = widths(config)[0]
+    narrow = width(config)
     rows = config.max_rows  # of evaluations, which have more problems than a batch
     tokens = rows * config.longest
     # Prompts of unequal lengths need a mask, with which attention on a GPU copies a layer's keys
@@ -415,14 +415,13 @@ def _host(size: ModelSize, config: TrainConfig, world: int, nodes: int) -> int:
 
     Ranks map weights that their file has in the precision of the run, and share these pages.
     """
-    narrow, wide = widths(config)
-    kind = config.engine_kind
+    narrow, kind = width(config), config.engine_kind
     own = config.async_level if kind.native else kind.own_process and not kind.remote
     ranks = world // nodes
     processes = 2 * ranks if own else ranks
     held = 1 if size.stored == getattr(torch, config.dtype) else ranks
     copies = 1 + (config.ema_decay > 0)
-    per_weight = 2 * wide + (copies * wide if world == 1 and wide > narrow else 0)
+    per_weight = 2 * WIDE + (copies * WIDE if world == 1 and narrow < WIDE else 0)
     offloaded = trained_and_frozen(size)[0] * per_weight if config.offload_optimizer else 0
     offloaded *= model_copies(world, config.fsdp_size)
     return held * size.n_weights * narrow + processes * HOST_PROCESS + offloaded // nodes

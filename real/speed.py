@@ -15,7 +15,7 @@ import torch
 
 from guard_core.rules.rule import SECOND_VOTES
 from lab.base.errors import UserError
-from real.plan import MemoryPlan, ModelSize, recomputed, trained_and_frozen, widths
+from real.plan import WIDE, MemoryPlan, ModelSize, recomputed, trained_and_frozen, width
 from real.ranks import model_copies
 from real.settings.config import TrainConfig, rule_of
 from real.settings.machines import Machines
@@ -211,12 +211,11 @@ class Speed:
         machines = self.machines
         copies = model_copies(machines.world, config.fsdp_size)
         passes = math.ceil(tokens / machines.world / config.max_tokens_per_microbatch)
-        narrow, wide = widths(config)
-        gradients = wide * trained * passes
+        gradients = WIDE * trained * passes
         if copies % machines.nodes == 0:
             n_bytes = 2 * (1 - 1 / copies) * gradients
         else:
-            n_bytes = gradients + 2 * narrow * passes * (trained + frozen)
+            n_bytes = gradients + 2 * width(config) * passes * (trained + frozen)
         return n_bytes / (machines.network * 1e9 / 8)
 
     def sampling(self, n_responses: int) -> float:

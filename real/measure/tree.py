@@ -1,10 +1,7 @@
 """The tree of a model's responses: of sampled tokens and their variations, or of whole responses.
 
-It ends in the arrays of a response file, see `lab.trace.response`.
-
-Responses to a prompt that share a prefix share nodes. At every node, each token that no sampled
-response takes but whose leaf has a probability above `min_novel` becomes a leaf of its own, since
-training can raise it; greedy decoding continues it to an answer.
+It ends in the arrays of a response file, see `lab.trace.response`. Definition: docs/method.md,
+section 15.
 """
 
 from __future__ import annotations

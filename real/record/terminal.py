@@ -40,9 +40,8 @@ def say(notices: Iterable[str], source: str = "") -> None:
 
 @contextmanager
 def said_once() -> Iterator[None]:
-    """Print each notice once, from the outermost such context on."""
-    said = _said.get()
-    token = _said.set(set() if said is None else said)
+    """Print each notice once."""
+    token = _said.set(set())
     try:
         yield
     finally:

@@ -139,7 +139,8 @@ def test_a_forecast_simulates_every_arm_with_the_settings_of_the_run(tmp_path, c
     ("words", "message"),
     [
         (["--arms", "ttrl", "gard"], "arm 'gard': unknown; perhaps you meant guard"),
-        (["--arms", "ttrl", "ttrl"], "arms: the list names one twice"),
+        (["--arms", "ttrl", "ttrl"], "arms: ttrl is there twice"),
+        (["--arms", "ttrl", "matched"], "arms: matched needs ttrl and guard; add them"),
         (["--lrs", "0"], "lr = 0"),
         (["--replicates", "0"], "replicates = 0"),
     ],
