@@ -23,9 +23,8 @@ def check_asked(
     for name in ("guard", "labels", "treatment", "step_factor", "seed"):
         if getattr(config, name) != getattr(usual, name):
             raise UserError(f"{name}: every arm and seed has its own in a comparison; leave it out")
-    for name in arms:
-        with_arm(config, arm(name))
-    if config.rule not in (BASELINE, *(arm(name).rule for name in arms)):
+    runs = [with_arm(config, arm(name)) for name in arms]
+    if config.rule not in (BASELINE, *(run.rule for run in runs)):
         raise UserError(
             f"rule = {config.rule!r}: is that of no arm; name arms with it, or leave out"
         )
@@ -33,7 +32,8 @@ def check_asked(
     check_list("seeds", seeds, "give whole numbers from 0")
     if any(seed < 0 for seed in seeds):
         raise UserError(f"seeds = {min(seeds)}: must be at least 0")
-    return read_sources(config)
+    # One that trains on the answers needs more of the problems.
+    return read_sources(next((run for run in runs if run.labels == "truth"), config))
 
 
 def check_lrs(config: TrainConfig, lrs: Sequence[float]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import multiprocessing
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_runs import QUICK, WORDS, held, run_folder
+from tiny_runs import QUICK, WORDS, held, of_file, run_folder
 
 from guard_core import GuardConfig
 from lab.arm_settings import with_arm
@@ -27,6 +28,7 @@ from lab.trace.manifest import Manifest, read_manifest
 from lab.trace.trace import RunFolder, load
 from real import train
 from real.__main__ import main
+from real.asked import check_asked
 from real.compare import CLOSE, MAX_TRIES, compare, run_one
 from real.jobs import find_places, run_jobs
 from real.settings.config import TrainConfig
@@ -87,6 +89,16 @@ def test_learning_rates_are_compared_one_by_one(tmp_path: Path, capsys: pytest.C
     for other in ("1e-5", "1.0000001e-5"):  # of one folder
         assert main(["compare", "--out", place, "--lrs", "1e-5", other, *words]) == 2
         assert "lrs: the list names one twice" in capsys.readouterr().err
+
+
+def test_true_labels_need_answers_before_any_run_starts(tmp_path: Path):
+    settings = of_file(tmp_path)
+    rows = json.loads((tmp_path / "set.json").read_text())
+    (tmp_path / "set.json").write_text(json.dumps([*rows[:3], {**rows[3], "answer": None}]))
+    config = replace(QUICK, **settings, n_problems=4)
+    assert check_asked(config, ("ttrl",), (0,))[0]
+    with pytest.raises(UserError, match=r"labels = 'truth': problem .* has no answer"):
+        check_asked(config, ("ttrl", "truth"), (0,))
 
 
 def test_failing_and_killed_runs_are_reported_and_the_others_go_on(tmp_path: Path):
