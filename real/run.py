@@ -198,14 +198,14 @@ def _prompts(
     config: TrainConfig, policy: Policy, run_folder: Path | None
 ) -> tuple[PromptSet, PromptSet | None]:
     """Return the prompts to train on, and those held out, if any."""
-    known = config.labels == "truth"
-    prompts = build_prompts(problems_of(config, with_answers=known), config, policy, run_folder)
+    problems = problems_of(config, with_answers=config.labels == "truth")
+    prompts = build_prompts(problems, config, policy, run_folder)
     if config.own_model is not None and config.is_tiny and len(policy.tokenizer) > VOCABULARY_SIZE:
         told = "no problems given: the model is trained on the tiny task; name some by --problems"
         prompts = replace(prompts, notices=(told, *prompts.notices))
     if not config.n_held_out:
         return prompts, None
-    held_out = build_prompts(problems_of(config, True, known), config, policy, run_folder)
+    held_out = build_prompts(problems_of(config, True), config, policy, run_folder)
     if left := held_out.left_out:
         told = (*prompts.notices, f"held-out problems: {held_out.notices[-1]}")
         prompts = replace(prompts, notices=told, left_out=[*prompts.left_out, *left])

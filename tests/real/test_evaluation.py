@@ -175,6 +175,11 @@ def test_held_out_problems_that_are_left_out_are_told(tmp_path: Path):
     assert (
         prompts.left_out == [asked[3]] and "held-out problems: left out: 1 " in prompts.notices[-1]
     )
+    # They need no answers where those of the others are trained on.
+    rows = [{"id": p, "prompt": p, "answer": "3" if p in asked[:2] else None} for p in asked]
+    file.write_text(json.dumps(rows))
+    told = prepare(replace(config, prompt_suffix="", labels="truth").settled()).prompts
+    assert told.truths == ["3", "3"]
 
 
 def test_a_file_with_too_few_problems_to_hold_out(tmp_path: Path):
