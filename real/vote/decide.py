@@ -38,6 +38,9 @@ from real.settings.config import TrainConfig, rule_of
 from real.settings.seeds import Stream, generator
 from real.vote.sample import Responses
 
+MOST_GIVEN_UP = 1000
+"""Answers that `run.json` names; it could not be read with those of a long run that went wrong."""
+
 Rows = dict[str, Any]
 Fields = Mapping[str, NDArray[Any]]
 """Observations by their names in `guard_core.rules.Observations`."""
@@ -136,8 +139,8 @@ class Supervisor:
 
     @property
     def answers_given_up(self) -> list[str]:
-        """Answers beyond the limits of the equality, those of evaluations included."""
-        return [] if self.equality is None else self.equality.given_up
+        """The first answers beyond the limits of the equality, those of evaluations included."""
+        return [] if self.equality is None else self.equality.given_up[:MOST_GIVEN_UP]
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the guard's memory for checkpoints; (N, ...) each."""

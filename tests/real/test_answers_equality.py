@@ -21,6 +21,7 @@ from real.answers.values import N_NEAR, N_POINTS, Point
 from real.commands import outcome
 from real.tiny import CHECKPOINT
 from real.tiny import problems as tiny_problems
+from real.vote.decide import Supervisor
 
 
 @pytest.mark.parametrize(
@@ -361,3 +362,12 @@ def test_a_run_names_what_is_beyond_the_limits(tmp_path: Path) -> None:
     trace = tiny_run(tmp_path, "9^{9^{9^{{}}}}".replace("{{}}", "{}"), answer_check="math")
     (first, *_) = trace.run.extra["answers_given_up"]
     assert any(line.endswith(f"the first {first}") for line in outcome(trace))
+
+
+def test_a_run_names_a_thousand_of_them_at_most_and_its_checkpoints_all() -> None:
+    supervisor = Supervisor(TrainConfig(answer_check="math"), ["1"])
+    texts = [str(n) for n in range(2000)]
+    assert supervisor.equality is not None
+    supervisor.equality.restore(texts)
+    assert supervisor.answers_given_up == texts[:1000]
+    assert supervisor.answer_ids.to_values()["given_up"] == texts
