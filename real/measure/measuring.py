@@ -104,6 +104,9 @@ def measure_to(
     prepare_training(policy.model, config, config.seed)
     prompts = build_prompts(problems_of(config), config, policy)
     say(prompts.notices)
+    if unknown := prompts.truths.count(None):
+        told = "problems have no reference answer, and count as never right in simulations"
+        say([f"{unknown} of {len(prompts)} {told}"])
     sources = fingerprint(folder, [prompts])
     checkpoints = [] if growth is None else _checkpoints(growth, sources)
     equality = Equality() if config.answer_check == "math" else None

@@ -98,6 +98,7 @@ def test_torch_uses_the_threads_of_the_settings(tmp_path, monkeypatch, capsys):
     assert main(["measure", "--quiet", *words]) == 2
     said = capsys.readouterr().err
     assert "2 threads" in said and "notice: left out: 1 overlong prompts" in said
+    assert "notice: 1 of 1 problems have no reference answer, and count as never right" in said
 
 
 def test_a_run_of_another_model_gives_no_growth(pilot, tmp_path, capsys):
