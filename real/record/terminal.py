@@ -131,7 +131,7 @@ def summary(previous: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[
         if name.startswith(_SCORES) and math.isfinite(value)
     }
     now = {"step": int(row["step"]), **scores}
-    before = {"first": now, "points": []} if previous is None else previous
+    before: Mapping[str, Any] = previous or {"first": now, "points": []}
     points = [point for point in before["points"] if point[0] < now["step"]]
     if "pass_at_1" in scores:
         points.append([now["step"], scores["pass_at_1"]])
