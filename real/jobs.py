@@ -116,7 +116,6 @@ def _stop_once() -> None:
 
 
 def _redirect(log: str) -> None:
-    """Redirect the output of the process to its log."""
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
         stream.flush()

@@ -180,12 +180,12 @@ class Speed:
         adamw = moved + 50 * trained / rates.bandwidth
         tokens = config.batch_size * config.n_samples * (machines.mean_tokens + PROMPT_TOKENS)
         tokens *= 1 + rule_of(config).trains_second
-        further = {"further": self.sampling(config.batch_size * config.n_votes)}
+        sampling = self.sampling(config.batch_size * config.n_votes)
         n_steps = -(-config.batch_size // config.mini_batch)
         network = {"network": self.between_nodes(tokens / n_steps) * n_steps}
         return {
-            "rollout": self.sampling(config.batch_size * config.n_votes),
-            **(further if self.votes_twice else {}),
+            "rollout": sampling,
+            **({"further": sampling} if self.votes_twice else {}),
             "update": tokens / world * per_token / rates.train_flops,
             "optimizer": n_steps * adamw,
             "sync": 0.0 if config.engine_kind.native else 2 * size.n_weights / rates.hand_over,

@@ -1,8 +1,6 @@
 """The embedded tiny tasks: arithmetic with planted rivals, Collatz steps, and ten closed answers.
 
-Generators (`arithmetic`, `tasks`), the supervised recipes that make the starting checkpoints
-(`pretrain`), and those checkpoints themselves (local Hugging Face folders). `VERIFYING` was also
-taught to judge responses of the arithmetic (`judging`).
+Their checkpoints are local Hugging Face folders; `VERIFYING` was also taught to judge responses.
 """
 
 from collections.abc import Mapping

@@ -113,11 +113,6 @@ class PackedRow(NamedTuple):
     the tokens with which responses of a bundle begin alike count once."""
 
 
-Plan = tuple[list[list[Place]], int, int]
-"""Passes of a mini-batch as `plan` returns them, most responses behind one prompt, and tokens of
-all passes, prompts included and padding left out."""
-
-
 def row_counts(group: Group) -> RowCounts:
     """Tokens of each row that are in the loss."""
     return group.counted_KT.sum(dim=1).tolist()
@@ -130,9 +125,10 @@ def plan(
     layout: Layout = "padded",
     width: int | None = None,
     world: int = 1,
-) -> Plan:
+) -> tuple[list[list[Place]], int, int]:
     """Return the passes of a mini-batch, a multiple of `world`, with rows in their order.
 
+    Also the most responses behind one prompt, and the tokens of all passes without padding.
     Rank r of `world` runs `passes[r::world]`; an empty list is a pass in which it has nothing to
     do. Rows are dealt so that ranks get like lengths, and cut into passes of at most
     `max_tokens_per_microbatch`, padding included, which one row may exceed. Rows without a token
