@@ -127,11 +127,9 @@ def _line(name: str, traces: Sequence[Trace]) -> str:
     )
     final = estimate(ends)
     before, after = np.mean([unread_shares(trace) for trace in traces], axis=0)
-    return (
-        f"{arm(name).title}: pass@1 {np.mean(starts):.3f} -> "
-        f"{mean_sd(final.mean, final.sd, 3)} ({counted(final.n, 'seed')}), "
-        f"unread {before:.1%} -> {after:.1%}"
-    )
+    shown = f"pass@1 {np.mean(starts):.3f} -> {mean_sd(final.mean, final.sd, 3)}"
+    shown = f"{shown if final.n else 'no true answers'} ({counted(len(ends), 'seed')})"
+    return f"{arm(name).title}: {shown}, unread {before:.1%} -> {after:.1%}"
 
 
 def run_one(arguments: Sequence[str]) -> int:

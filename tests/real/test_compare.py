@@ -99,6 +99,9 @@ def test_true_labels_need_answers_before_any_run_starts(tmp_path: Path):
     assert check_asked(config, ("ttrl",), (0,))[0]
     with pytest.raises(UserError, match=r"labels = 'truth': problem .* has no answer"):
         check_asked(config, ("ttrl", "truth"), (0,))
+    (tmp_path / "set.json").write_text(json.dumps([{**row, "answer": None} for row in rows]))
+    found = compare(replace(config, epochs=1), tmp_path / "all", ("ttrl",), (0,), 1)
+    assert found.lines[0].startswith("TTRL: no true answers (1 seed), unread ")
 
 
 def test_failing_and_killed_runs_are_reported_and_the_others_go_on(tmp_path: Path):
