@@ -53,7 +53,9 @@ def _normal(answer: str) -> tuple[str, Node | None]:
 
 
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
-_PREAMBLE = re.compile(r"(?:final )?answer|option|choice|rs|(?!.*\bnot\b).* (?:is|are|equals)")
+_NO = r"(?!.*\bn(?:o|ot|one|or|ever|either|othing)\b)"
+_PREAMBLE = re.compile(rf"(?:final )?answer|option|choice|rs|{_NO}.* (?:is|are|equals)")
+_OF = re.compile("(?i:(?:.* )?(?:of|is|are)|so|thus|hence|therefore|angle|area|side)")
 _ARTICLE = re.compile("^(?:an?|the) ")
 _FACTORS = {"dozen": "12", "hundred": "100", "thousand": "10^3", "million": "10^6",
             "billion": "10^9", "trillion": "10^{12}"}  # fmt: skip
@@ -73,8 +75,8 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
     is_list = node.kind in ("list", r"\{\}", "()")
     is_told = is_list and len(tags) > 1
     keeps_names = is_told or (is_list and are_conditions) or node.kind == "cells"
-    kept = [p for p in node.parts if p.kind != "rel" or p.text != r"\in" or p.parts[1] != _REALS]
-    kept = kept if kept and node.kind == "list" else node.parts
+    is_all = node.kind == "list" and node.text != "or"
+    kept = [p for p in node.parts if not (is_all and _is_real(p))] or node.parts
     parts = tuple(
         _item(p, keeps_names if p.kind == "rel" else is_told and _tag(p) is not None) for p in kept
     )
@@ -85,16 +87,24 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
     return node._replace(parts=parts, text="," if is_plain else node.text)
 
 
+def _is_real(node: Node) -> bool:
+    r"""`x\in\mathbb{R}`, but not `\exists x\in\mathbb{R}`."""
+    kind, text, parts = node
+    return kind == "rel" and text == r"\in" and is_name(parts[0]) and parts[1] == _REALS
+
+
 def _tag(node: Node) -> str | None:
     """What tells a part from the others: its unit, words before it, or the name it is equal to."""
-    if node.kind == "unit" and is_unit(node.text):
-        return node.text.rstrip("es")
+    node = node.parts[0] if node.kind == "neg" else node
+    if (node.kind == "unit" and is_unit(node.text)) or node.kind == "post":
+        return node.text[:2] + node.text[2:].rstrip("es")
     is_row = node.kind == "row" and node.parts and node.parts[0].kind == "word"
     return write(node.parts[0]) if is_row or _is_label(node) or node.text == "=" else None
 
 
 def _is_label(node: Node) -> bool:
-    return node.text == ":" and node.parts[0].kind == "word"
+    is_word = node.text == ":" and node.parts[0].kind == "word"
+    return is_word and node.parts[0].text.lower() not in ("yes", "no", "true", "false")
 
 
 def _without(node: Node) -> Node:
@@ -183,8 +193,8 @@ def _names(node: Node, value: Node) -> bool:
     kind, text, parts = node
     if kind in ("name", "sub"):
         return is_name(node)
-    if kind == "func":
-        return value.text != "0"  # `\sin x=0` is an equation
+    if kind == "func":  # `\sin x=0` is an equation
+        return value.text != "0" and text not in (r"\ln", r"\log")
     if kind == "pow" and value.kind == "env":  # `A^{-1}`
         return is_name(parts[0])
     head = parts[0] if parts and kind in ("prod", "row") else node
@@ -192,13 +202,17 @@ def _names(node: Node, value: Node) -> bool:
         head = head.parts[0]
     if kind in ("word", "cmd") or head.text in _OPERATORS or _is_application(node):
         return True
-    if kind == "row":
-        return any(part.kind == "word" for part in parts)
+    if kind == "row":  # `\text{area of }ABC`, but not `\text{true if }x`
+        return bool(parts) and all(
+            _OF.fullmatch(part.text) if part.kind == "word" else _names(part, value)
+            for part in parts
+        )
     if kind == "prod":
         points = parts[1:] if parts[0].text == "m" else parts
         return all(part.kind == "cmd" or part.text.isupper() for part in points)
     is_ratio = kind == "setop" and not text.strip(": ")
-    if is_ratio or kind in ("()", r"\{\}", "post", "env", "cells"):
+    is_set = kind == value.kind == r"\{\}"  # but `\{x\}=0.5`
+    if is_ratio or is_set or text[:1] == "'" or kind in ("()", "env", "cells"):
         return all(_names(part, value) for part in parts)
     # `x+y=1` and `|x|=2` are equations, and so is `a+b=0`.
     is_free = names_in(node).isdisjoint("xyz") and value.text != "0"

@@ -4,7 +4,7 @@ Two answers are equal if their keys are, so equality is an equivalence and no or
 has a say. The key of an answer is written from its canonical tree:
 
 1. A scalar formula has the key of its value: exact where it is rational, so `0.33` is not `1/3`,
-   else 30 digits. With letters it is the values at six points (`values`).
+   else 30 digits. With letters it is the values at seven points (`values`).
 2. A set of real numbers, however it is written, has the key of its intervals and points (`sets`).
 3. Other sets, tuples and matrices have the keys of their parts. So an interval never equals a point
    or a set by accident, and the order counts in tuples but not in sets.
@@ -86,6 +86,8 @@ class Equality:
                 pass
         if kind in ("list", r"\{\}"):
             return self._listed(node, answer)
+        if text == r"\overline":  # digits of a number, whose order counts
+            return write(node)
         keys = [self._key(part, answer) for part in parts]
         if kind == "sum" or set(text.split()) in _SYMMETRIC:
             keys.sort()

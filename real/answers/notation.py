@@ -13,7 +13,8 @@ def words(text: str) -> frozenset[str]:
 
 _SIGNS = {
     "-": "\u2212\u2012\u2013\u2014\u2010\u2011", "'": "\u2032\u2019\u2018\u00b4",
-    "|": "\u2223\u01c0\u2502", "": "\u20ac\u00a3\u00a5\u00a2\u20b9\u201c\u201d\ufe0e\ufe0f",
+    "|": "\u2223\u01c0\u2502", ",": "\u3001",
+    "": "\u20ac\u00a3\u00a5\u00a2\u20b9\u201c\u201d\u300c\u300d\u2713\u2714\ufe0e\ufe0f",
     ":": "\u2236", "/": "\u00f7\u2215\u2044", r"\|": "\u2016",
     r"\cdot ": "\u00d7\u00b7\u22c5\u2219\u2022\u2217",
     r"\emptyset ": "\u2205\u2300\u00d8", r"^{\circ}": "\u00b0\u00ba", r"\le ": "\u2264\u2a7d\u2266",
@@ -73,7 +74,7 @@ BARE = words("""sqrt infinity infty inf cup union cap cdot choose asin acos atan
 COUNTS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
           "eleven", "twelve")  # fmt: skip
 """Numbers that are written in words."""
-SHORT_WORDS = words("or no if of is to it on am pm")
+SHORT_WORDS = words("or no if of is to it on am pm be")
 BARE_UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph kmh m cm mm km dm nm
     meter metre centimeter centimetre millimeter millimetre kilometer kilometre g gram kg mg
     kilogram milligram lb pound ounce oz ton tonne s sec second min minute h hr hour day week month
@@ -114,6 +115,8 @@ _UNICODE = (
     ("([A-Za-z])\u20d7", r"\\vec{\1}"),
     ("([\u221a\u221b]) ?(\\d+(?:\\.\\d+)?)", r"\1{\2}"),  # such a root is over all digits
     ("[\u00bc-\u00be\u2150-\u215e]", lambda m: rf"\frac{{{_plain(m[0]).replace('/', '}{')}}}"),
+    ("^(\\d+)\u2013(\\d+)$", r"\1\\text{ to }\2"),
+    ("[\u2460-\u2473]", lambda m: f"{_plain(m[0])},"),  # choices: 1 in a circle and so on
     (f"[{_RAISED}]+", lambda m: f"^{{{_plain(m[0])}}}"),
     ("[\u2080-\u209c\u1d62-\u1d6a\u2c7c]+", lambda m: f"_{{{_plain(m[0])}}}"),
     ("(?s).+", lambda m: _plain(m[0])),
@@ -139,6 +142,7 @@ _LATEX = (
     (rf"((?:^|=|{_BEFORE_SET}) ?)\](?=.*[,;])", r"\1("),  # `]1,2[`
     (rf"(?<=\S)\[(?= ?(?:$|{_BEFORE_SET}))", ")"),
     (r"^(?:\\(?:therefore|implies|Rightarrow)(?![A-Za-z])|[& ])+", ""),
+    (r"(?<![^\s,;])\(([ivx]{2,4})\)", r"\\text{\1}"),
     (r"^([A-J])\)$", r"\1"),
     (r"^([A-J])\)(?= ?\S)", r"(\1)"),
     (r"(?:\\[,;:!. ]|\\text\s*\{[\s.,;]*\}|\\(?:checkmark|blacksquare)|[\s.,;:~\\])+$", ""),

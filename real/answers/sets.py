@@ -117,8 +117,8 @@ def _where(signs: list[str], sides: tuple[Node, ...], names: Point) -> Cuts:
     for at, (sign, left, right) in enumerate(zip(signs, sides, sides[1:], strict=False)):
         if sign not in _SUCH_THAT:
             found = _combined(and_, found, _side(left, sign, right, names))
-        elif at == 0 and not is_name(left):
-            raise NoValueError
+        elif at == 0 and len(signs) > 1:
+            names[write(left)]
     if not names:
         raise NoValueError
     return found

@@ -11,7 +11,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 from itertools import pairwise
 from typing import Any
 
@@ -63,17 +63,17 @@ class Point(dict[str, Value]):
     def __missing__(self, name: str) -> Value:
         """The letter's value, which depends on its name and the salt alone."""
         salt, code = self._salt, sum(name.encode())
-        is_negative = (0, code, ~code, code >> 1, code >> 2, ~code >> 2)[salt] & 1
+        signs = (0, code, ~code, code >> 1, code >> 2, ~code >> 2, code >> 1 ^ code >> 3)
         size = 300 + zlib.crc32(f"{name} {salt}".encode()) % 3001
         # On either side of 0 also below 1, where `|x^2-1|` is not `x^2-1`; and whole and far from
         # 0, where `|x-9|` is not `9-x` and a floor may be the ceiling.
         far = Fraction(120 + size % 540 // 6 * 6)
         size = far if salt >= N_NEAR else Fraction(size, 4001 if salt in (1, 2) else 1009)
-        self[name] = -size if is_negative else size
+        self[name] = -size if signs[salt] & 1 else size
         return self[name]
 
 
-N_POINTS, N_NEAR = 6, 4
+N_POINTS, N_NEAR = 7, 4
 """Points at which formulas with letters are compared; those near 0, which come first."""
 
 
@@ -234,8 +234,11 @@ def snapped(number: Value) -> Value:
         return _context.mpc(real, imaginary) if imaginary else snapped(_context.mpf(real))
     if not _context.isfinite(number):
         raise NoValueError
-    if abs(_bits(number)) > _SNAP_BITS:
-        return number
+    return number if abs(_bits(number)) > _SNAP_BITS else _near(number)
+
+
+@lru_cache(maxsize=256)
+def _near(number: Value) -> Value:
     exact = Fraction(*mpmath.libmp.to_rational(number._mpf_))
     near = exact.limit_denominator(2**_SNAP_BITS)
     is_near = abs(near - exact) <= abs(exact) / 2**-_NOISE
