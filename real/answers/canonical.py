@@ -59,6 +59,8 @@ _OF = re.compile("(?i:(?:.* )?(?:of|is|are)|so|thus|hence|therefore|angle|area|s
 _ARTICLE = re.compile("^(?:an?|the) ")
 _FACTORS = {"dozen": "12", "hundred": "100", "thousand": "10^3", "million": "10^6",
             "billion": "10^9", "trillion": "10^{12}"}  # fmt: skip
+_SAID = {word: Node("num", str(number)) for number, word in enumerate(COUNTS)}
+_SAID["dne"] = Node("word", "does not exist")
 _MINUS_ZERO = read("-0")
 _REALS = read(r"\mathbb{R}")
 
@@ -76,7 +78,9 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
     is_told = is_list and len(tags) > 1
     keeps_names = is_told or (is_list and are_conditions) or node.kind == "cells"
     is_all = node.kind == "list" and node.text != "or"
-    kept = [p for p in node.parts if not (is_all and _is_real(p))] or node.parts
+    real = [p for p in node.parts if is_all and p.text == r"\in" and p.parts[1] == _REALS]
+    # `x\in\mathbb{R}` says nothing, but `\exists x\in\mathbb{R}` does.
+    kept = [p for p in node.parts if p not in real or not is_name(p.parts[0])] or node.parts
     parts = tuple(
         _item(p, keeps_names if p.kind == "rel" else is_told and _tag(p) is not None) for p in kept
     )
@@ -85,12 +89,6 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
     if node.kind == "list" and len(parts) == 1:
         return parts[0]
     return node._replace(parts=parts, text="," if is_plain else node.text)
-
-
-def _is_real(node: Node) -> bool:
-    r"""`x\in\mathbb{R}`, but not `\exists x\in\mathbb{R}`."""
-    kind, text, parts = node
-    return kind == "rel" and text == r"\in" and is_name(parts[0]) and parts[1] == _REALS
 
 
 def _tag(node: Node) -> str | None:
@@ -147,10 +145,8 @@ def _without(node: Node) -> Node:
         numbers = [part for part in parts if part.kind == "num"]  # `3*4=12`, but not `1=2`
         is_told = len(numbers) < len(parts) and last.text != "0"
         return (numbers or parts)[-1] if is_told else node
-    if kind == "word" and text.lower() == "dne":
-        return Node("word", "does not exist")
-    if kind == "word" and text.lower() in COUNTS:
-        return Node("num", str(COUNTS.index(text.lower())))
+    if kind == "word" and text.lower() in _SAID:
+        return _SAID[text.lower()]
     if kind == "word":
         before, _, choice = text.rpartition(" ")
         is_choice = re.fullmatch("[A-J]", choice) and _PREAMBLE.fullmatch(before.lower())

@@ -7,18 +7,11 @@ has a say. The key of an answer is written from its canonical tree:
    else 30 digits. With letters it is the values at seven points (`values`).
 2. A set of real numbers, however it is written, has the key of its intervals and points (`sets`).
 3. Other sets, tuples and matrices have the keys of their parts. So an interval never equals a point
-   or a set by accident, and the order counts in tuples but not in sets.
+   or a set by accident, and the order counts in tuples but not in sets. `1,2`, `1\pm\sqrt2` and
+   `x=1,y=2` are sets, with multiplicity; `(1,2)`, a tuple or an open interval, has one key.
 4. An equation has the key of its difference of sides up to a factor, or, where one of several
    letters can be isolated, of what that letter is: `y=-2x+3`, `2x+y=3` and `-2x+3`.
 5. Everything else has its own text.
-
-| written | read as |
-|---|---|
-| `1,2`, `\{2,1\}`, `x=1,x=2` | set of 1 and 2, with multiplicity |
-| `1\pm\sqrt{2}` | set of two |
-| `(1,2)` | tuple or open interval: one text, so one key |
-| `1<x\le2`, `x>5`, `x\ne3` | `(1,2]`, `(5,\infty)`, `(-\infty,3)\cup(3,\infty)` |
-| `x=1,y=2` | set of named values |
 """
 
 from __future__ import annotations
@@ -27,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from real.answers.canonical import names_in, tree_of
-from real.answers.reader import Node, is_name, write
+from real.answers.reader import Node, write
 from real.answers.sets import EMPTY, INFINITE, NAMED, set_key
 from real.answers.values import LimitError, NoValueError, Point, everywhere, isolated, ratio, value
 
@@ -94,17 +87,11 @@ class Equality:
         return f"{kind}{text}<{'|'.join(keys)}>" if keys else f"{kind} {text}"
 
     def _listed(self, node: Node, answer: str) -> str:
-        """A set of items, which have their letters before them where these differ."""
+        """A set of items; relations have their letters before them."""
         parts = [sign for part in node.parts for sign in _signed(part)]
-        labels = ["|".join(sorted(names_in(p))) if p.kind == "rel" else "" for p in parts]
-        for i, part in enumerate(parts):
-            if part.kind == "rel" and part.text == "=" and is_name(part.parts[0]):
-                labels[i], parts[i] = f"{write(part.parts[0])}=", part.parts[1]
-        is_told = len(set(labels)) > 1
-        keys = [
-            label * is_told + self._key(p, answer) for label, p in zip(labels, parts, strict=True)
-        ]
-        return f"{'or ' * (node.text == 'or')}set<{'|'.join(sorted(keys))}>"
+        names = ["|".join(sorted(names_in(p))) if p.kind == "rel" else "" for p in parts]
+        keys = sorted(n + self._key(p, answer) for n, p in zip(names, parts, strict=True))
+        return f"{'or ' * (node.text == 'or')}set<{'|'.join(keys)}>"
 
 
 def _relation(node: Node) -> str:

@@ -42,15 +42,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _LETTERS = re.compile(r"(?:[.'-]?[^\W\d_])*\.?")
-_AS_COMMANDS = {
-    "<=": r"\le",
-    ">=": r"\ge",
-    "!=": r"\ne",
-    "**": "^",
-    "*": r"\cdot",
-    r"\%": "%",
-    ";": ",",
-}
+_AS_COMMANDS = {"<=": r"\le", ">=": r"\ge", "!=": r"\ne", "**": "^", "*": r"\cdot",
+                r"\%": "%", ";": ","}  # fmt: skip
 _SHIFTS = ("$", r"\$", r"\(", r"\)", r"\[", r"\]")
 _BEHIND_UNIT = re.compile(r"\s*(?:$|[\^,/)}]|\\text|\\\})")
 
@@ -90,16 +83,14 @@ def tokens(text: str) -> list[Token]:
             found += [Token("word", run)] if is_unit else _letters(run, bool(texts))
         elif piece == "}" and texts and texts[-1][1] == braces:
             start, _, is_behind = texts.pop()
-            found[start:] = _of_text(
-                found[start:], is_behind and text[position : position + 1] != "_"
-            )
+            is_behind = is_behind and not text.startswith("_", position)
+            found[start:] = _of_text(found[start:], is_behind)
         elif piece not in _SHIFTS:
             depth += (piece in ("(", "[", r"\{")) - (piece in (")", "]", r"\}"))
             braces += (piece == "{") - (piece == "}")
             sign = _AS_COMMANDS.get(piece, piece)
-            found.append(
-                Token("sep" if sign == "," else "cmd" if sign[1:].isalpha() else "op", sign)
-            )
+            kind = "sep" if sign == "," else "cmd" if sign[1:].isalpha() else "op"
+            found.append(Token(kind, sign))
         spaced = False
     return found
 

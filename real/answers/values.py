@@ -10,6 +10,7 @@ import hashlib
 import math
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, partial, reduce
 from itertools import pairwise
@@ -52,17 +53,16 @@ _DEGREES = {DEGREE: _context.pi / 180}
 _CONSTANTS = dict(zip(CONSTANTS, (+_context.pi, +_context.e, _context.mpc(0, 1)), strict=True))
 
 
+@dataclass
 class Point(dict[str, Value]):
     """Fixed values of the letters that were asked for; points differ in their signs and sizes."""
 
-    def __init__(self, salt: int) -> None:
-        """Start without letters, with the number of the point."""
-        super().__init__()
-        self._salt = salt
+    salt: int
+    """The number of the point."""
 
     def __missing__(self, name: str) -> Value:
         """The letter's value, which depends on its name and the salt alone."""
-        salt, code = self._salt, sum(name.encode())
+        salt, code = self.salt, sum(name.encode())
         signs = (0, code, ~code, code >> 1, code >> 2, ~code >> 2, code >> 1 ^ code >> 3)
         size = 300 + zlib.crc32(f"{name} {salt}".encode()) % 3001
         # On either side of 0 also below 1, where `|x^2-1|` is not `x^2-1`; and whole and far from
@@ -163,7 +163,7 @@ def _power(base: Value, exponent: Value) -> Value:
         root, times = _root(base, exponent.denominator), exponent.numerator
         if abs(times) * max(abs(_bits(root)) - 1, root not in (1, -1)) > MAX_BITS:
             raise LimitError
-        return root ** (times % 2) if root in (1, -1) else _checked(root**times)
+        return _checked(root**times)
     return _function("exp", _times(_function("ln", base), exponent))
 
 
