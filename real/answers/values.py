@@ -107,13 +107,15 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
 
 
 def _is_ordered(factors: tuple[Node, ...]) -> bool:
-    r"""`f(2)`, which is no product, and those of matrices as `AB^{-1}`, or vectors, or nothing."""
+    r"""`f(2)` and `(12)(34)`, which are none, and those of matrices as `AB^{-1}`, or vectors."""
     turned = (node.kind == "pow" and write(node.parts[1]) in ("-1", "T") for node in factors)
     bases = (n.parts[0] if is_turned else n for n, is_turned in zip(factors, turned, strict=True))
-    return all(node.kind == "name" and node.text.isupper() for node in bases) or any(
+    are_matrices = all(node.kind == "name" and node.text.isupper() for node in bases)
+    n_cycles = sum(node.kind == "()" and write(node)[1:-1].isdigit() for node in factors)
+    return are_matrices or n_cycles > 1 or any(
         (left.text in ("f", "g", "h") and right.kind == "()") or right.text == r"\times"
         for left, right in pairwise(factors)
-    )
+    )  # fmt: skip
 
 
 def _bits(number: Value) -> int:
