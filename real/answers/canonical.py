@@ -31,16 +31,12 @@ def canonical(answer: str) -> str:
     """
     if len(answer) > MAX_LENGTH:
         return ""
-    return answer if _PLAIN_INTEGER.fullmatch(answer) else _normal(answer)[0]
-
-
-def tree_of(text: str) -> Node | None:
-    """The tree of a canonical string; None where it follows no grammar."""
-    return _normal(text)[1]
+    return answer if _PLAIN_INTEGER.fullmatch(answer) else normal(answer)[0]
 
 
 @lru_cache(maxsize=8192)
-def _normal(answer: str) -> tuple[str, Node | None]:
+def normal(answer: str) -> tuple[str, Node | None]:
+    """The canonical string of an answer, and its tree; None where it follows no grammar."""
     for _ in range(_PASSES):
         text, tree = folded(answer), None
         with suppress(UnreadableError):

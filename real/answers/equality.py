@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from real.answers.canonical import names_in, tree_of
+from real.answers.canonical import names_in, normal
 from real.answers.reader import Node, write
 from real.answers.sets import EMPTY, INFINITE, NAMED, set_key
 from real.answers.values import LimitError, NoValueError, Point, everywhere, isolated, ratio, value
@@ -44,7 +44,7 @@ class Equality:
     def key(self, text: str) -> str:
         """The string that equal answers share, and only they, of a canonical string."""
         if text not in self._keys:
-            tree = tree_of(text)
+            tree = normal(text)[1]
             if tree and tree.kind == r"\{\}" and len(tree.parts) == 1:
                 # The set of one number is the number.
                 is_nested = tree.parts[0].kind == r"\{\}" or tree.parts[0] in EMPTY
