@@ -153,7 +153,7 @@ class NcclTransfer:
                 "engine = 'vllm_server': sending weights over NCCL needs vLLM on this side too "
                 f"({error}); {install('vllm')}"
             ) from error
-        source = _weight_source(base, model, self._dtype)
+        source = weight_source(base, model, self._dtype)
         workers = int(self._http.get("/get_world_size")["world_size"])
         address, port = _own_address(self._http.url)
         info = nccl_engine.NCCLTrainerInitInfo(
@@ -164,11 +164,12 @@ class NcclTransfer:
         return make(info, client=client, source=source)
 
 
-def _weight_source(base: Any, model: Any, dtype: torch.dtype | None) -> Any:
+def weight_source(base: Any, model: Any, dtype: torch.dtype | None) -> Any:
     """Return a model's weights as vLLM's module `distributed.weight_transfer.base` reads them."""
 
     def described(_: Any) -> list[Any]:
-        weights = stored_weights(model, dtype)  # not gathered: other ranks do not take part
+        # Neither gathered nor merged with adapters: other ranks do not take part.
+        weights = stored_weights(model, dtype, merge=False)
         return [base.ParamMeta(name, weight.dtype, tuple(weight.shape)) for name, weight in weights]
 
     def weights(_: Any) -> Iterator[tuple[str, torch.Tensor]]:

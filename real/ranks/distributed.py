@@ -74,7 +74,8 @@ class Ranks:
         """The first rank's (R, C) numbers in double precision; all ranks must call this."""
         if self.first and values_RC is None:
             raise ValueError("the first rank must give the numbers that all ranks need")
-        values = np.zeros((0, 0)) if values_RC is None else values_RC.astype(np.float64)
+        given = np.zeros((0, 0)) if values_RC is None else values_RC
+        values = np.ascontiguousarray(given, np.float64)
         if self.world > 1:
             shape = torch.tensor(values.shape)
             dist.broadcast(shape, src=0)

@@ -32,6 +32,7 @@ from real.engines.rollouts import request_seeds, shard_requests
 from real.engines.weights import named_weights
 from real.model.policy import load_policy
 from real.model.prepare import adapter_weights, prepare_training
+from real.ranks.distributed import Ranks
 from real.record.checkpoint import trained_weights
 from real.tiny import CHECKPOINT
 
@@ -209,6 +210,15 @@ def test_each_rank_writes_and_checks_its_own_shards_which_are_masters(start: Sta
         assert all(master.dtype == torch.float32 for master in masters.values())
     saved = load_policy(resumed.folder / "model", "cpu", "bfloat16").model.state_dict()
     assert all(torch.equal(saved[n], master.bfloat16()) for n, master in masters.items())
+
+
+def test_numbers_in_the_order_of_columns_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a rule of your own may give them; gloo takes rows one after the other."""
+    sent: list[torch.Tensor] = []
+    monkeypatch.setattr("torch.distributed.broadcast", lambda tensor, src: sent.append(tensor))
+    given = np.arange(6.0).reshape(2, 3).T
+    assert np.array_equal(Ranks(rank=0, world=2).from_first(given), given)
+    assert sent[1].is_contiguous() and sent[1].tolist() == given.tolist()
 
 
 @pytest.mark.parametrize(("n_prompts", "n", "world"), [(8, 64, 8), (5, 4, 8), (3, 2, 2), (1, 1, 3)])

@@ -7,17 +7,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, call
 
 import pandas as pd
 import pytest
+import torch
 from small_models import save_model, seeded
 
 from lab.base.errors import UserError
+from real import TrainConfig
 from real.engines import vllm_server
 from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.vllm_server import Http, VllmServerEngine
+from real.model.policy import load_policy
+from real.model.prepare import prepare_training
+from real.tiny import CHECKPOINT
 
 PROMPTS = [[1, 2, 3], [4]]
 SAMPLING = Sampling(4, 0.7, 0.9)
@@ -263,6 +269,19 @@ def test_two_ranks_share_servers_and_see_the_votes_of_one(ranks, tmp_path):
     few, visits = run("shared", 2, 1)  # one server for two ranks
     pd.testing.assert_frame_equal(visits, expected)
     assert few[0].paths().count("/update_weight_version") == n_updates
+
+
+def test_adapters_are_not_merged_to_describe_weights(monkeypatch):
+    """Sharded ones are merged by all ranks together, and the one that sends describes alone."""
+    layer = pytest.importorskip("peft.tuners.lora.layer")
+    model = load_policy(CHECKPOINT, "cpu").model
+    prepare_training(model, TrainConfig(lora_rank=2).settled())
+    base = SimpleNamespace(WeightSource=object, ParamMeta=lambda *values: values)
+    source = vllm_server.weight_source(base, model, torch.bfloat16)
+    with monkeypatch.context() as alone:
+        alone.setattr(layer.Linear, "get_delta_weight", Mock(side_effect=AssertionError))
+        described = source.metadata()
+    assert described == [(name, weight.dtype, tuple(weight.shape)) for name, weight in source]
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "file:///etc/passwd", "http://"])
