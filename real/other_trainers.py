@@ -90,11 +90,11 @@ def check_given(given: Iterable[str], known: Collection[str], prefix: str) -> No
 
 def is_right(
     text: str, truth: object, equality: Equality | None, extract: Extract = "strict"
-) -> bool:
-    """Return whether the answer of a response is the true one, as evaluations reward it."""
+) -> float | None:
+    """Return 1 for a response with the true answer, else 0; None without one to compare with."""
     ids = AnswerIds([reference(truth)], equality)
     answer = ids.ids(0, [text], extract)[0]
-    return bool(answer >= 0 and answer == ids.truth_id(0))
+    return float(answer == ids.truth_id(0)) if ids.has_truth(0) else None
 
 
 FOLDER = "guard"
@@ -256,9 +256,13 @@ class GuardedRun:
         return row
 
     def evaluated(self, scores: NDArray[np.float64], n_responses: float) -> None:
-        """Write an evaluation, of responses to each problem; pass@1 only of scores from 0 to 1."""
-        is_share = scores.size and scores.min() >= 0 and scores.max() <= 1
-        row = {"replicate": 0, "pass_at_1": float(scores.mean()) if is_share else np.nan}
+        """Write an evaluation, of responses to each problem; pass@1 only of scores from 0 to 1.
+
+        Those of problems without a true answer are NaN, and left out.
+        """
+        known = scores[~np.isnan(scores)]
+        is_share = known.size and known.min() >= 0 and known.max() <= 1
+        row = {"replicate": 0, "pass_at_1": float(known.mean()) if is_share else np.nan}
         row |= {"maj_accuracy": np.nan, "n_responses": n_responses, **self._place(self.step)}
         self.log.write("evals", row)
 
@@ -274,9 +278,11 @@ def update_norm(optimizer: Any) -> float:
     """Return the L2 norm of the change of all parameters by the last step, over all ranks.
 
     It follows from AdamW's state and the learning rates, before a schedule changes them, without a
-    second copy of the weights. NaN for other optimizers.
+    second copy of the weights. NaN for other optimizers, and for weights in 16 bits: how they were
+    rounded does not.
     """
-    if not isinstance(optimizer, torch.optim.AdamW):
+    weights = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    if not isinstance(optimizer, torch.optim.AdamW) or any(w.itemsize < 4 for w in weights):
         return math.nan
     norms: list[torch.Tensor] = []
     for group in optimizer.param_groups:

@@ -7,6 +7,7 @@ the answers and decides; every process gets the advantages of its rows.
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -61,6 +62,7 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
         if eval_dataset is not None and "answer" not in getattr(eval_dataset, "column_names", ()):
             raise UserError("eval_dataset: must be one set, with true answers in a column answer")
         placed = train_dataset.add_column(PLACE, range(n_problems))
+        args = copy.copy(args)  # which changes, and may serve another trainer
         super().__init__(model, [self.votes], args, placed, eval_dataset, **more)
         if self.aux_loss_enabled:
             raise UserError("router_aux_loss_coef: the loss of two streams has no such term; set 0")
@@ -138,11 +140,11 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
         self._columns = torch.as_tensor(found[0], device=self.accelerator.device)
         return self._columns[:, 2:3].float()
 
-    def votes(self, completions: list[Any], answer: list[str], **_: Any) -> list[float]:
+    def votes(self, completions: list[Any], answer: list[str], **_: Any) -> list[float | None]:
         """Return TRL's rewards of responses in an evaluation, 1 where the answer is true."""
         how = self.run.supervisor.equality, self.settings.extract
         pairs = zip(completions, answer, strict=True)
-        return [float(is_right(_text(said), truth, *how)) for said, truth in pairs]
+        return [is_right(_text(said), truth, *how) for said, truth in pairs]
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
@@ -251,9 +253,11 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
 
     def on_evaluate(self, *_: Any, **__: Any) -> None:
         """Write the row of an evaluation."""
-        scores, self._scores = np.array(self._scores), []
-        if len(scores) and self.is_in_train and self.is_world_process_zero():
-            self.run.evaluated(scores, self.settings.eval_samples)
+        scores, self._scores = self._scores, []
+        if scores and self.is_in_train and self.is_world_process_zero():
+            # Further ones are of responses that fill up the last batches of some processes.
+            n_scores = len(self.eval_dataset) * self.settings.eval_samples
+            self.run.evaluated(np.array(scores[:n_scores]), self.settings.eval_samples)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Write the guard's part before TRL's, at the end of which the checkpoint is the latest."""

@@ -77,10 +77,16 @@ class Given(GuardGRPOTrainer):
 
 
 def train(out, n_processes):
-    """Train in a step of four problems, shared by the processes, and save the model."""
+    """Train in a step of four problems, shared by the processes, and save the model.
+
+    Two processes fill up the batches in which five problems are evaluated, one without an answer.
+    """
     size = 4 * V // n_processes
     changed = {"per_device_train_batch_size": size, "steps_per_generation": 1}
-    made = trainer(settings(out, num_train_epochs=2, **changed), Given)
+    changed |= {"eval_strategy": "epoch", "num_generations_eval": 2}
+    changed |= {"per_device_eval_batch_size": 8 // n_processes}
+    rows = data().select(range(5)).remove_columns("answer").add_column("answer", [None, *"3434"])
+    made = trainer(settings(out, num_train_epochs=2, **changed), Given, eval_dataset=rows)
     made.train()
     if made.is_world_process_zero():
         made.save_model(str(out))

@@ -225,6 +225,7 @@ def test_two_processes_train_as_one_does(tmp_path):
     one, two = (lab.load(f"{out}-guard") for out in (alone, both))
     columns = ["problem", "visit", "label", "skipped", "weight", "beta"]
     assert one.visits[columns].equals(two.visits[columns])
+    assert len(one.evals) == 2 and one.evals.equals(two.evals)
     start = AutoModelForCausalLM.from_pretrained(CHECKPOINT).state_dict()
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (alone, both))
     torch.testing.assert_close(theirs, ours, rtol=1e-3, atol=1e-5)
@@ -270,6 +271,18 @@ def test_accumulated_passes_give_the_gradient_of_one_and_adapters_train_alone(tm
 def test_what_would_train_on_something_else_is_refused(changed, message, tmp_path):
     with pytest.raises(UserError, match=re.escape(message)):
         settings(tmp_path, **changed).settled("model", N)
+
+
+def test_settings_serve_several_trainers_and_weights_of_16_bits_have_no_norm(tmp_path):
+    """A factor on the learning rate acts once; how weights are rounded is not known."""
+    words = {"answer_check": "strings", "step_factor": 0.5}
+    changed = {"guard_settings": words, "num_train_epochs": 1, "lr_scheduler_type": "constant"}
+    args = settings(tmp_path / "out", **changed)
+    first, second = trainer(args), trainer(args, dtype=torch.bfloat16)
+    assert first.settings == second.settings and args.learning_rate == 3e-4
+    second.train()
+    steps = lab.load(tmp_path / "out-guard").steps
+    assert np.allclose(steps["lr"], 1.5e-4) and steps["update_norm"].isna().all()
 
 
 def test_answers_are_text_or_numbers_in_one_set_of_each_kind(tmp_path):

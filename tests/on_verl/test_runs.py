@@ -117,8 +117,9 @@ def test_a_step_of_verl_is_the_trainers(name, request):
         )
         # The first AdamW step makes moves of noise in the least gradients.
         assert worst < (1e-5 if step == 1 else 1e-6), (step, worst)
+        # The norm of a step that was left out is 0.
         norm = float(done.trace.steps.set_index("step")["update_norm"][step])
-        assert norm == pytest.approx(np.mean(moved), rel=1e-3)
+        assert norm == pytest.approx(sum(moved) / 4, rel=1e-3)
         assert len(moved) == (~own["skipped"]).sum() if name == "paper" else len(moved) == 4
 
 

@@ -56,6 +56,7 @@ def test_verls_defaults_give_way_to_the_guards_parts(changed, tmp_path):
     )
     GuardTrainer(config)
     assert config.actor_rollout_ref.actor.optim.lr == pytest.approx(1.5e-4)
+    assert config.actor_rollout_ref.actor.loss_scale_factor == 22
     assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "guard_single_turn"
     assert config.reward.custom_reward_function.path == "pkg://real.verl.plugin.votes"
 
@@ -77,6 +78,8 @@ def test_verls_defaults_give_way_to_the_guards_parts(changed, tmp_path):
             for part in ("actor", "actor__fsdp_config")
         ),
         ({"reward__reward_model__enable": True}, "reward_model.enable = True: "),
+        ({"actor_rollout_ref__actor__shuffle": True}, "actor.shuffle = True: would mix"),
+        ({"actor_rollout_ref__actor__loss_agg_mode": "token-sum"}, r"actor\.loss_agg_mode"),
         ({"guard__profil": "paper"}, "guard.profil: no such setting; there are .*, profile, "),
         ({"guard__profile": "papers"}, "guard.profile = 'papers': unknown"),
         ({"guard__W": 0}, "guard.W = 0: "),

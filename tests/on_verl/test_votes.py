@@ -12,7 +12,7 @@ from lab.base.errors import UserError
 from lab.trace.trace import load
 from real.other_trainers import GuardedRun
 from real.settings.config import TrainConfig
-from real.verl.plugin.votes import dealt, places_of, votes_of
+from real.verl.plugin.votes import compute_score, dealt, places_of, votes_of
 
 GUARD = GuardConfig().set(W=2, tau_FR=0.1, tau_MR=0.3, theta_MR=0.2, p_skip=0.9, skip_share=0.5)
 
@@ -129,6 +129,12 @@ def test_votes_before_training_are_taken_by_problem(tmp_path):
     assert trace.visits["n_unparseable"].tolist() == [0, 0, 8, 0]
     counts = {(v.problem, v.answer): v.count for v in trace.votes.itertuples(index=False)}
     assert counts == Counter((p, a) for p in (0, 1, 3) for a in expected[p].tolist())
+
+
+def test_a_response_without_a_true_answer_is_neither_right_nor_wrong():
+    found = [compute_score("set", r"\boxed{7}", truth) for truth in ("7", "8", None)]
+    assert [score["acc"] for score in found] == [1.0, 0.0, None]
+    assert [score["score"] for score in found] == [1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("ids", [[1, None, 2], [1, 2, 1]])

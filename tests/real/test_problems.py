@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import lab
 from lab.base.errors import UserError
 from real.answers import Equality
 from real.model.folder import model_folder
@@ -285,10 +286,10 @@ def test_other_trainers_read_references_as_problem_files_do():
     run = GuardedRun(TrainConfig(answer_check="math").settled(), range(7), answers)
     texts = [rf"\boxed{{{n}}}" for n in ("1002", 7, 8, "1/2", ".50", 3, 9)]
     found = [is_right(text, a, Equality()) for text, a in zip(texts, answers, strict=True)]
-    assert found == [True] * 5 + [False, True]
+    assert found == [1.0] * 5 + [None, 1.0]
     ids = run.supervisor.answer_ids
     for problem, text in enumerate(texts):
-        assert (ids.ids(problem, [text])[0] == ids.truth_id(problem)) == found[problem]
+        assert (ids.ids(problem, [text])[0] == ids.truth_id(problem)) == bool(found[problem])
     for wrong in (["7", "8"], {"value": 7}, True, float("nan")):
         with pytest.raises(UserError, match="the answer in row 1 is "):
             GuardedRun(TrainConfig().settled(), range(2), ["7", wrong])
@@ -301,6 +302,18 @@ def test_numbers_have_no_exponents_and_other_values_are_named(tmp_path):
     assert reference(np.float32(1e-5)) == "0.00001" and reference("1e-5") == "1e-5"
     with pytest.raises(UserError, match="answer is a date, write text or a number"):
         reference(date(2026, 1, 1))
+
+
+def test_evaluations_of_other_trainers_leave_out_problems_without_a_true_answer(tmp_path):
+    """As those of this project's trainer do, also where none has one."""
+    answers = ["7", None, r"\text{}", "8"]
+    run = GuardedRun(TrainConfig().settled(), range(4), answers)
+    scores = [is_right(r"\boxed{7}", answer, None) for answer in answers]
+    with run.opened(tmp_path / "run", "set", "verl"):
+        run.prime([])
+        run.evaluated(np.array(scores, float), 1)
+        run.evaluated(np.array(scores[1:3], float), 1)
+    np.testing.assert_array_equal(lab.load(tmp_path / "run").evals["pass_at_1"], [0.5, np.nan])
 
 
 def test_parquet_gives_the_same_problems_and_its_types_become_text(tmp_path):

@@ -29,6 +29,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.dataset.rl_dataset import collate_fn
 from verl.utils.debug import marked_timer
+from verl.utils.device import get_device_id
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.padding import no_padding_2_padding
 
@@ -76,7 +77,11 @@ class MeasuringWorker(TrainingWorker):
         super().set_loss_fn(partial(two_stream_loss, loss_fn))
 
     def train_batch(self, data: Any) -> Any:
-        """Do one optimizer step."""
+        """Do one optimizer step; rows that only fill the mini-batch up are in no denominator."""
+        rows = torch.stack([mask.any() for mask in data["loss_mask"].unbind(0)]).sum()
+        rows = rows.to(get_device_id())
+        torch.distributed.all_reduce(rows, group=self.engine.get_data_parallel_group())
+        tu.assign_non_tensor(data, global_batch_size=int(rows))
         norms: list[float] = []
         with register_optimizer_step_post_hook(lambda done, *_: norms.append(update_norm(done))):
             output = super().train_batch(data)
@@ -113,9 +118,12 @@ class GuardTrainer(PPOTrainerSync):
         self.resumed = Path(found) if (found := given or latest) else None
         if self.resumed is None:
             check_new(self.out)
-        rollout, reward = config.actor_rollout_ref.rollout, config.reward
+        actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+        reward = config.reward
         with open_dict(config):  # verl's defaults give way to the guard's parts
-            config.actor_rollout_ref.actor.optim.lr *= self.settings.step_factor
+            actor.optim.lr *= self.settings.step_factor
+            # Else that of a pass's longest response, and the loss would depend on the passes.
+            actor.loss_scale_factor = actor.loss_scale_factor or config.data.max_response_length
             if rollout.agent.default_agent_loop == "single_turn_agent":
                 rollout.agent.default_agent_loop = AGENT
             if not reward.custom_reward_function.path:
@@ -175,7 +183,7 @@ class GuardTrainer(PPOTrainerSync):
             tu.assign_non_tensor_data(prompts, "global_steps", 0)
             n_prompts = self._submit_batch_to_rollout(prompts)
             batch, _ = self.replay_buffer.sample(0, _QUEUE, n_prompts)
-            yield self._read(batch)
+            yield self._read(batch, n_prompts)
             tq.kv_clear(keys=batch.keys, partition_id=_QUEUE)
 
     def _submit_batch_to_rollout(self, batch: TensorDict) -> int:
@@ -189,7 +197,7 @@ class GuardTrainer(PPOTrainerSync):
     ) -> tq.KVBatchMeta:
         """Vote, and keep the rows to train on; in place of verl's order, which mixes problems."""
         with marked_timer("grade", self.timing_raw):
-            voted = self._read(batch)
+            voted = self._read(batch, self.settings.batch_size)
         tokens = {k: t["response_len"] for k, t in zip(batch.keys, batch.tags, strict=True)}
         with marked_timer("guard", self.timing_raw):
             self._paid = paid = self.run.visit(voted, tokens)
@@ -205,14 +213,14 @@ class GuardTrainer(PPOTrainerSync):
         whole.reorder(dealt(paid.minis, ranks, [tag["seq_len"] for tag in whole.tags], size))
         return whole
 
-    def _read(self, batch: tq.KVBatchMeta) -> Voted:
+    def _read(self, batch: tq.KVBatchMeta, n_problems: int) -> Voted:
         data = tq.kv_batch_get(batch.keys, _QUEUE, select_fields=["responses", "index"])
         tokens = [row.tolist() for row in data["responses"].unbind(0)]
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         pairs = zip(batch.keys, data["index"], strict=True)
         votes = votes_of(batch.keys, {key: self._place_of[int(index)] for key, index in pairs})
         voted = self.run.read(dict(zip(batch.keys, texts, strict=True)), votes)
-        if lost := voted.answers_PV.shape[0] * self.settings.n_votes - len(votes):
+        if lost := n_problems * self.settings.n_votes - len(votes):
             self._require_servers()
             self.run.log.note_faults(0, {"votes that verl lost": lost}, self.global_steps)
         return voted
@@ -253,6 +261,9 @@ class GuardTrainer(PPOTrainerSync):
         progress = self.global_steps / self.total_training_steps
         found = {**metrics, **timing_raw}
         measured = {name: float(found.get(key, np.nan)) for name, key in STEPS.items()}
+        # verl's mean is over the optimizer steps that it makes; one that is left out counts as 0.
+        n_scheduled = -(-self.settings.batch_size // self.settings.mini_batch)
+        measured["update_norm"] *= len(self._paid.minis) / n_scheduled
         row = self.run.end_step(measured, progress)
         check_mismatch(self.run.log, row, "bfloat16", self.settings.max_mismatch)
         return batch

@@ -31,7 +31,7 @@ AGENT = "guard_single_turn"
 STREAM = "guard_stream"
 """Column of a prompt: what its responses are sampled for, a `real.settings.seeds.Stream`."""
 _READ = (
-    "batch_size", "clip_high", "clip_low", "epochs", "eval_samples", "lr", "max_grad_norm",
+    "batch_size", "clip_high", "clip_low", "epochs", "eval_samples", "loss", "lr", "max_grad_norm",
     "max_prompt_tokens", "max_response_tokens", "mini_batch", "model", "n_samples", "temperature",
     "top_p", "warmup_ratio", "weight_decay",
 )  # fmt: skip
@@ -46,6 +46,7 @@ _RULED_OUT: Refusals = {
     "algorithm.rollout_correction.bypass_mode": (_OFF, "leaves stale weights unseen"),
     "actor_rollout_ref.rollout.calculate_log_probs": ((True,), "else stale weights stay unseen"),
     "actor_rollout_ref.hybrid_engine": ((True, None), "asynchronous modes mix versions of weights"),
+    "actor_rollout_ref.actor.shuffle": (_OFF, "would mix the problems of different mini-batches"),
     "actor_rollout_ref.actor.policy_loss.loss_mode": (("vanilla", "gspo", None),
      "its loss is no sum of two streams"),
     "reward.reward_model.enable": (_OFF, "the votes would replace its scores unseen"),
@@ -83,7 +84,7 @@ def settings_of(config: DictConfig) -> tuple[TrainConfig, Path]:
             values["guard"] = base.set(**guard).to_dict()
         return {
             "problems": str(config.data.train_files),
-            "loss": _LOSS_OF.get(actor.loss_agg_mode, "dapo"),
+            "loss": _LOSS_OF.get(actor.loss_agg_mode, actor.loss_agg_mode),
             "kl_coef": actor.kl_loss_coef if actor.use_kl_loss else 0.0,
             **values,
         }
@@ -156,7 +157,7 @@ _EQUALITY = Equality()
 
 def compute_score(
     data_source: str, solution_str: str, ground_truth: str | None, extra_info: Any = None, **_: Any
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """Return verl's reward of a response in an evaluation, and as `acc` what it shows."""
-    right = float(is_right(solution_str, ground_truth, _EQUALITY))
-    return {"score": right, "acc": right}
+    right = is_right(solution_str, ground_truth, _EQUALITY)
+    return {"score": right or 0.0, "acc": right}

@@ -74,11 +74,11 @@ class GuardOnCPU(GuardTrainer):
         assert not left, f"{len(left)} rows of past steps are still in the queue"
         super().on_step_begin()
 
-    def _read(self, batch: Any) -> Any:
+    def _read(self, batch: Any, n_problems: int) -> Any:
         data = tq.kv_batch_get(batch.keys, "train", ["responses", "index"])
         rows = {"tokens": data["responses"].unbind(0), "index": [int(i) for i in data["index"]]}
         self._dump(f"votes{len(list(self.dump.glob('votes*')))}", keys=batch.keys, **rows)
-        return super()._read(batch)
+        return super()._read(batch, n_problems)
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         names = ["prompts", "responses", "old_log_probs", "advantages", MINORITY]
