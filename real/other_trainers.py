@@ -281,15 +281,15 @@ def update_norm(optimizer: Any) -> float:
     second copy of the weights. NaN for other optimizers, and for weights in 16 bits: how they were
     rounded does not.
     """
-    weights = chain.from_iterable(group["params"] for group in optimizer.param_groups)
-    if not isinstance(optimizer, torch.optim.AdamW) or any(w.itemsize < 4 for w in weights):
+    moved = optimizer.state
+    if not isinstance(optimizer, torch.optim.AdamW) or any(p.itemsize < 4 for p in moved):
         return math.nan
     norms: list[torch.Tensor] = []
     for group in optimizer.param_groups:
         rate, (beta1, beta2) = group["lr"], group["betas"]
         decay = rate * group["weight_decay"]
         for parameter in group["params"]:
-            if state := optimizer.state.get(parameter):
+            if state := moved.get(parameter):
                 n = float(state["step"])
                 root = (state["exp_avg_sq"] / (1 - beta2**n)).sqrt_().add_(group["eps"])
                 move = state["exp_avg"] * (rate / (1 - beta1**n)) / root

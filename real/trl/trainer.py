@@ -256,8 +256,8 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
         scores, self._scores = self._scores, []
         if scores and self.is_in_train and self.is_world_process_zero():
             # Further ones are of responses that fill up the last batches of some processes.
-            n_scores = len(self.eval_dataset) * self.settings.eval_samples
-            self.run.evaluated(np.array(scores[:n_scores]), self.settings.eval_samples)
+            each, n_rows = self.settings.eval_samples, getattr(self.eval_dataset, "num_rows", None)
+            self.run.evaluated(np.array(scores[: n_rows and n_rows * each]), each)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Write the guard's part before TRL's, at the end of which the checkpoint is the latest."""
