@@ -27,7 +27,6 @@ from real.engines.rollouts import (
     Prompts,
     Rollouts,
     Sampling,
-    Stages,
     seeded_request,
 )
 from real.engines.weights import LOCAL, NO_WEIGHTS, Room, Route, WeightSender, exchange_folder
@@ -68,6 +67,7 @@ class ChildEngine:
         self._folder = exchange_folder(room, exchange)
         self._pad_token_id = int(settings.get("pad_token_id", 0))
         self.sender = WeightSender(self._folder, route, self._hand)
+        self.update_weights = self.sender.update_weights
         self._ended = False
         self._pipe, theirs = Pipe()
         self._process = subprocess.Popen(
@@ -106,9 +106,6 @@ class ChildEngine:
 
     def release(self) -> None:
         self._ask({"do": "release"})
-
-    def update_weights(self, model: Any, version: int) -> Stages:
-        return self.sender.update_weights(model, version)
 
     def close(self) -> None:
         if not self._ended:

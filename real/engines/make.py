@@ -91,13 +91,7 @@ def make_child(
     logs: Path | None,
     memory: EngineMemory | None,
 ) -> ChildEngine:
-    """Start an engine in a process of its own.
-
-    Args:
-        folder: of the model.
-        logs: folder for the engine's log; it has a temporary file if None.
-        memory: what vLLM may take of a GPU.
-    """
+    """Start an engine in a process of its own; the arguments are those of `make_engine`."""
     heads = policy.model.config.get_text_config().num_attention_heads
     if heads % config.engine_tp:
         raise UserError(
@@ -249,10 +243,7 @@ class RestartingEngine:
         """Called with a sentence when an engine is started again."""
         self._last: tuple[Any, int] | None = None
         self.engine: Engine = make()
-
-    @property
-    def queues(self) -> bool:
-        return self.engine.queues
+        self.queues: bool = self.engine.queues
 
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling, Stages, shard_requests
+from real.engines.rollouts import EngineError, Prompts, Rollouts, Sampling, shard_requests
 from real.ranks.distributed import Ranks
 
 _NO_VERSION = -(2**31)
@@ -23,11 +23,10 @@ class RankedEngine:
         `group` ranks, a divisor of all, share an engine.
         """
         self.engine, self._ranks, self._group = engine, ranks, group
+        self._n_engines = ranks.world // group
         self._pad_token_id = pad_token_id
-
-    @property
-    def queues(self) -> bool:
-        return self.engine.queues
+        self.queues: bool = engine.queues
+        self.update_weights, self.close = engine.update_weights, engine.close
 
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
@@ -55,7 +54,8 @@ class RankedEngine:
         if not sampling.everywhere and not self._ranks.first:
             return _empty(n_prompts, n, version)
         found = Rollouts.unpacked(sent, version, self._pad_token_id)
-        parts = [self._dealt(n_prompts, n, rank) for rank in range(self._ranks.world)]
+        engines = range(self._n_engines)
+        parts = [shard_requests(n_prompts, n, (engine, self._n_engines)) for engine in engines]
         place = {pair: row for row, pair in enumerate(chain(*parts))}
         # Pairs of prompt and number, in the order of the prompts.
         return found.arranged(torch.tensor([place[pair] for pair in sorted(place)]), n)
@@ -74,28 +74,17 @@ class RankedEngine:
         if self._group > 1:
             self._ranks.wait()  # until the engine has left the GPUs of the whole group
 
-    def update_weights(self, model: Any, version: int) -> Stages:
-        return self.engine.update_weights(model, version)
-
-    def close(self) -> None:
-        self.engine.close()
-
     def sample_part(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
         """Sample this rank's responses; nothing where there are fewer of them than ranks."""
-        if self._dealt(len(prompts), n, self._ranks.rank):
-            share = self._ranks.rank // self._group, self._ranks.world // self._group
+        engine, place = divmod(self._ranks.rank, self._group)
+        share = engine, self._n_engines
+        if place == 0 and shard_requests(len(prompts), n, share):
             found = self.engine.sample(prompts, n, sampling, generator, share)
             # The only engine gives them prompt by prompt.
             return found.arranged(torch.arange(found.lengths_PN.numel()), 1)
         return _empty(0, 1, _NO_VERSION)
-
-    def _dealt(self, n_prompts: int, n: int, rank: int) -> list[tuple[int, int]]:
-        """Return prompt and number of the responses that a rank samples."""
-        if rank % self._group:
-            return []
-        return shard_requests(n_prompts, n, (rank // self._group, self._ranks.world // self._group))
 
 
 def _empty(n_prompts: int, n: int, version: int) -> Rollouts:

@@ -140,28 +140,22 @@ class Rollouts:
 class Engine(Protocol):
     """An engine; a step of training is `sample`, `release`, the update, `update_weights`."""
 
-    @property
-    def queues(self) -> bool:
-        """The engine queues requests for itself, so that it is best given all prompts at once."""
-        ...
+    queues: bool
+    """It queues requests for itself, so that it is best given all prompts at once."""
 
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
         """Sample `n` responses to each prompt, on any device; the generator decides all of them."""
-        ...
 
     def release(self) -> None:
         """Free memory for an update; `update_weights` must follow before the next sample."""
-        ...
 
     def update_weights(self, model: Any, version: int) -> Stages:
         """Take over the model's weights and name them `version`; returns the time it took."""
-        ...
 
     def close(self) -> None:
         """Stop for good; may be called twice."""
-        ...
 
 
 def check_prompts(prompts: Prompts, n: int, new_tokens: int, positions: int | None) -> None:
@@ -216,10 +210,8 @@ def request_params(
     n: int, sampling: Sampling, seed: int, eos_token_ids: Sequence[int]
 ) -> dict[str, Any]:
     """Return vLLM's `SamplingParams` of one prompt; the i-th response has that seed plus i."""
-    # Only a search for texts needs the text.
-    found = {"stop": [*sampling.stop], "include_stop_str_in_output": True}
-    # Special tokens stay in that text, since a stop text may be one.
-    texts = found | {"skip_special_tokens": False} if sampling.stop else {}
+    # Special tokens stay in the text, since a stop text may be one.
+    search = {"include_stop_str_in_output": True, "skip_special_tokens": False}
     return {
         "n": n,
         "seed": seed,
@@ -228,10 +220,11 @@ def request_params(
         "max_tokens": sampling.max_tokens,
         # Of the sampled token alone. Without any vLLM may take a faster sampler.
         "logprobs": 0 if sampling.logprobs else None,
-        "detokenize": bool(texts),
+        # Only a search for texts needs the text.
+        "detokenize": bool(sampling.stop),
         "ignore_eos": True,
         "stop_token_ids": [*eos_token_ids],
-        **texts,
+        **({"stop": [*sampling.stop], **search} if sampling.stop else {}),
     }
 
 

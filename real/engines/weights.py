@@ -68,7 +68,7 @@ class HostBucket:
 
     def __init__(self, path: Path, size: int, ranks: Ranks = ALONE) -> None:
         """Make and map a file of `size` bytes, the same for all ranks of a machine."""
-        self._path, self._ranks = path, ranks
+        self._path, self.wait = path, ranks.wait
         process = _launched(ranks)
         self.share = process.local_rank, process.local_world
         """This process's number, and the number of processes that fill it together."""
@@ -85,10 +85,6 @@ class HostBucket:
     def handle(self) -> Handle:
         """Return what `real.engines.exchange.opened` takes in the other process."""
         return {"path": str(self._path), "bytes": len(self.memory)}
-
-    def wait(self) -> None:
-        """Wait for the other ranks."""
-        self._ranks.wait()
 
 
 class CudaBucket:

@@ -101,11 +101,7 @@ class Ranks:
 
     def highest(self, number: int) -> int:
         """The largest of all ranks' numbers."""
-        if self.world == 1:
-            return number
-        largest = torch.tensor(number)
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-        return int(largest)
+        return int(self.gather(torch.tensor(int(number))).max())
 
     def wait(self) -> None:
         """Wait until all ranks are here."""

@@ -34,14 +34,20 @@ def policy() -> Any:
     return load_policy(CHECKPOINT, "cpu")
 
 
+class Made(str):
+    """An engine that was only named."""
+
+    queues, update_weights, close = True, None, None
+
+
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Arguments that the engines were made with; none of them starts."""
     calls: list[Any] = []
 
-    def recording(*arguments: Any, **named: Any) -> str:
+    def recording(*arguments: Any, **named: Any) -> Made:
         calls.append(arguments)
-        return f"engine {len(calls)}"
+        return Made(f"engine {len(calls)}")
 
     for name in ("ChildEngine", "VllmEngine", "VllmServerEngine"):
         monkeypatch.setattr(make, name, recording)

@@ -98,9 +98,6 @@ class Threads(Ranks):
         self.barrier.wait(10)
         return found if everywhere or self.first else found[:0]
 
-    def highest(self, number: int) -> int:
-        return int(self.gather(torch.tensor(int(number))).max())
-
 
 class Recording(TransformersEngine):
     asked: list[tuple[int, int]]
