@@ -52,7 +52,11 @@ def make_engine(
             # No folder: the first rank of a machine, whose folder counts, has an engine.
             return GroupMember(Path(), route)
         if kind.remote:
-            return _server(config, policy, route)
+            # The first rank of each server sends it the weights.
+            urls = (config.engine_url or "").split(",")
+            url, sends = urls[ranks.rank % len(urls)], ranks.rank < len(urls)
+            how = config.engine_timeout, policy.eos_token_ids, policy.pad_token_id
+            return VllmServerEngine(url, *how, route, config.head_dtype, sends=sends)
         if kind.in_trainer:
             return VllmEngine(_vllm_settings(config, policy, folder, memory))
         if not kind.native or config.async_level:
@@ -67,20 +71,6 @@ def make_engine(
     if ranks.world > 1:
         return RankedEngine(made(), ranks, policy.pad_token_id, config.engine_tp)
     return RestartingEngine(made, config.restart_engine) if config.restart_engine else made()
-
-
-def _server(config: TrainConfig, policy: Policy, route: Route) -> VllmServerEngine:
-    """The client of this rank's server; the first rank of each sends it the weights."""
-    urls, rank = (config.engine_url or "").split(","), route.ranks.rank
-    return VllmServerEngine(
-        urls[rank % len(urls)],
-        config.engine_timeout,
-        policy.eos_token_ids,
-        policy.pad_token_id,
-        route,
-        config.head_dtype,
-        sends=rank < len(urls),
-    )
 
 
 def make_child(
