@@ -165,6 +165,8 @@ UNGUARDED = {name: one.unguarded for name, one in NAMED_ARMS.items() if one.ungu
 """Guarded arm to the same arm without a guard."""
 WITH_RULES = (*UNGUARDED, "frozen", "memory")
 """Arms that a rule with a label can be combined with, as `RULE+ARM`."""
+VARIANT = " ("
+"""Begins the settings in which an arm's runs of one comparison differ (`lab.compare.families`)."""
 _KNOWN = NAMED_ARMS | {
     RANDOM_SKIP: NamedArm(
         "TTRL at random skips",
@@ -265,6 +267,9 @@ def title(name: str) -> str:
     """The name shown to readers; unknown names are shown as they are."""
     if name in _KNOWN:
         return _KNOWN[name].title
+    plain, mark, differing = name.partition(VARIANT)
+    if mark:
+        return title(plain) + mark + differing
     target = matched_target(name)
     if target is not None:
         return f"{title(str(unguarded(target)))} at matched effort of {title(target)}"
@@ -272,11 +277,10 @@ def title(name: str) -> str:
     if own:
         return f"{title(base)} ({', '.join(f'{key} = {value}' for key, value in own.items())})"
     rule, other = _split(name)
-    of_rule, plus, last = name.partition("+")
-    if plus and last == CUSTOM and of_rule in RULES:
-        return f"{RULES[of_rule].title} + {_KNOWN[CUSTOM].title.lower()}"
     if rule is None:
         return name
+    if other == CUSTOM:
+        return f"{rule.title} + {_KNOWN[CUSTOM].title.lower()}"
     return rule.title if other == BASELINE else f"{rule.title} + {NAMED_ARMS[other].title}"
 
 
@@ -288,6 +292,7 @@ def arm_order(names: Iterable[str]) -> list[str]:
 
 def about(name: str) -> str:
     """What an arm is trained on, in a sentence or two; settings of its own are not read."""
+    name = name.partition(VARIANT)[0]
     if name in _KNOWN:
         return _KNOWN[name].about
     if (target := matched_target(name)) is not None:
@@ -302,9 +307,14 @@ def about(name: str) -> str:
 
 
 def rule_of(name: str) -> str | None:
-    """Name of the rule that pays an arm's responses; None where `arm` knows no such arm."""
-    rule, _ = _split(own_of(matched_target(name) or name)[0])
+    """Name of the rule that pays an arm's responses; None where none of that name is known."""
+    rule, _ = _split(_without_settings(matched_target(name) or name))
     return None if rule is None else rule.name
+
+
+def _without_settings(name: str) -> str:
+    """The arm of `guard,W=3`, or of the variant `guard (W=3)`."""
+    return own_of(name.partition(VARIANT)[0])[0]
 
 
 def matched_target(name: str) -> str | None:
@@ -328,13 +338,21 @@ def unguarded(name: str) -> str | None:
 
 
 def is_guarded(name: str) -> bool:
-    """The arm has a guard; its controls and all other arms have none."""
-    return unguarded(name) is not None
+    """The arm has a guard, be it a custom one; its controls and all other arms have none."""
+    base, own = own_of(name.partition(VARIANT)[0])
+    # By the last part alone: the rule before it may be one that only its run knew.
+    has_guard = base.rpartition("+")[2] in (*UNGUARDED, CUSTOM) and not base.startswith(CONTROLS)
+    return has_guard and "treatment" not in own
+
+
+def is_ceiling(name: str) -> bool:
+    """The arm trains on the true answers."""
+    return _without_settings(name) == CEILING
 
 
 def rivals(names: Iterable[str]) -> list[str]:
     """The trained arms that a guard should beat: all without one, except the ceiling."""
-    return [n for n in names if not is_guarded(n) and n != CEILING and trains(n)]
+    return [n for n in names if not is_guarded(n) and not is_ceiling(n) and trains(n)]
 
 
 def trains(name: str) -> bool:
@@ -349,6 +367,6 @@ def _split(name: str) -> tuple[type[Rule] | None, str]:
     rule, plus, other = name.partition("+")
     if rule not in RULES or rule == BASELINE:
         return None, ""
-    if plus and other not in WITH_RULES:
+    if plus and other not in (*WITH_RULES, CUSTOM):
         return None, ""
     return RULES[rule], other or BASELINE

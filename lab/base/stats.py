@@ -196,6 +196,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def some_of(count: int, total: int) -> str:
+    """Return ` (2 of 3)`, which stands behind a mean over some of its values; empty if of all."""
+    return "" if count == total else f" ({count} of {total})"
+
+
 def resample_counts(n: int, resamples: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return (resamples, n) times that each of n replicates is drawn, with replacement."""
     return rng.multinomial(n, np.full(n, 1 / n), size=resamples)

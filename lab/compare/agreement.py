@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from lab.base.arms import BASELINE, title
 from lab.base.columns import Floats, TextTable, finite_mean, floats, groups, select, unique, where
@@ -66,7 +66,12 @@ def agreement(real: Sequence[Trace], simulated: Sequence[Trace] | Trace) -> pd.D
     predictions = gather(traces)[0]
     parts = []
     for comparison in gather(real)[0]:
-        found = {_name(own): own.traces for own in predictions if predicts(own, comparison)}
+        fitting = [own for own in predictions if predicts(own, comparison)]
+        names = [_name(own) for own in fitting]
+        found = {
+            name if names.count(name) == 1 else f"{name}, {own.task}": own.traces
+            for name, own in zip(names, fitting, strict=True)
+        }
         if any(set(own) & set(comparison.traces) for own in found.values()):
             parts.append(compare_cells(comparison, found))
     if not parts:
@@ -98,13 +103,15 @@ def compare_cells(real: Comparison, predictions: Mapping[str, Mapping[str, Trace
     Args:
         predictions: name of the prediction to the trace of each arm; arms may be missing.
     """
+    every = [*real.traces.values(), *(own for of in predictions.values() for own in of.values())]
+    epochs = max(int(trace.visits["epoch"].max()) for trace in every)
     predicted = {
-        name: {arm: _runs(trace) for arm, trace in traces.items() if arm in real.traces}
+        name: {arm: _runs(trace, epochs) for arm, trace in traces.items() if arm in real.traces}
         for name, traces in predictions.items()
     }
     arms = [arm for arm in real.arms if any(arm in own for own in predicted.values())]
     needed = {*arms, BASELINE} & set(real.arms)
-    runs = {arm: _runs(real.traces[arm]) for arm in needed}
+    runs = {arm: _runs(real.traces[arm], epochs) for arm in needed}
     rows = [
         _row(real, runs, arm) | {"prediction": name} | _compared(runs, own, arm)
         for arm in arms
@@ -146,18 +153,19 @@ def _name(simulated: Comparison) -> str:
 
 
 Cell = dict[str, Floats]
-"""The finished runs of a cell, or their means, in percent: `replicate` (S,), each of `_CURVES`
-(S, epochs), `fates` (S, F) and `accuracy` (S, problems), the final label accuracy. The last two are
-NaN or without columns in runs that are too short for them."""
+"""The runs of a cell that have all epochs, or their means, in percent: `replicate` (S,), each of
+`_CURVES` (S, epochs), `fates` (S, F) and `accuracy` (S, problems), the final label accuracy. The
+last two are NaN in runs that are too short for them, and for problems without a true answer."""
 
 
-def _runs(trace: Trace) -> Cell:
+def _runs(trace: Trace, epochs: int) -> Cell:
     table, found = dynamics(trace.visits, trace.evals), fates(trace.visits, partial=True)
     parts = {n: 100 * table.pivot(index="replicate", columns="epoch", values=n) for n in _CURVES}
     replicate = parts[_CURVES[0]].index
-    parts = {name: curve.iloc[:, 1:] for name, curve in parts.items()}
+    parts = {n: own.reindex(columns=range(1, max(epochs, 1) + 1)) for n, own in parts.items()}
     parts["fates"] = fate_shares(found)[list(FATES)]
-    parts["accuracy"] = 100 * found.pivot(index="replicate", columns="problem", values="fla")
+    accuracy = 100 * found.pivot(index="replicate", columns="problem", values="fla")
+    parts["accuracy"] = accuracy.reindex(columns=range(trace.run.n_problems))
     runs: Cell = {n: part.reindex(replicate).to_numpy(np.float64) for n, part in parts.items()}
     complete = np.isfinite(sum(runs[name][:, -1] for name in _CURVES))
     runs["replicate"] = replicate.to_numpy(np.float64)
@@ -233,25 +241,20 @@ def _errors(
     curve, match_rate, flip_rate = (
         float(np.sqrt(np.nanmean((own[name] - other[name]) ** 2))) for name in _CURVES
     )
+    both = pd.DataFrame({"own": own["accuracy"], "other": other["accuracy"]})
     values = {
         "final": abs(_final(own) - _final(other)),
         "curve": curve,
         "match_rate": match_rate,
         "flip_rate": flip_rate,
         "fates": float(np.abs(own["fates"] - other["fates"]).mean()),
-        "r": _correlation(own["accuracy"], other["accuracy"]),
+        "r": float(both.corr().to_numpy()[0, 1]),
     }
     base, real_base = predicted.get(BASELINE), real.get(BASELINE)
     if arm != BASELINE and base is not None and real_base is not None:
         values["gain_predicted"] = _final(own) - _final(base)
         values["gain"] = abs(values["gain_predicted"] - (_final(other) - _final(real_base)))
     return values
-
-
-def _correlation(first_N: NDArray[np.float64], second_N: NDArray[np.float64]) -> float:
-    if not min(first_N.size, second_N.size) or not min(first_N.std(), second_N.std()) > 0:
-        return float("nan")
-    return float(np.corrcoef(first_N, second_N)[0, 1])
 
 
 def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:

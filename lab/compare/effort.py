@@ -19,18 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from lab.base.arms import BASELINE, CEILING, is_guarded, rivals, title
-from lab.base.columns import (
-    Floats,
-    equals,
-    finite_mean,
-    floats,
-    groups,
-    require,
-    select,
-    unique,
-    where,
-)
+from lab.base.arms import BASELINE, is_ceiling, is_guarded, rivals, title, trains
+from lab.base.columns import Floats, finite_mean, floats, groups, require, select, unique, where
 from lab.base.errors import UserError
 from lab.base.stats import contrast_table, with_interval
 
@@ -127,9 +117,9 @@ def beyond_effort(rows: pd.DataFrame, metric: str) -> Floats:
     with np.errstate(divide="ignore"):
         logs = np.log(norms)
     expected = np.full(len(rows), np.nan)
-    is_baseline = equals(rows, "arm", BASELINE) & np.isfinite(values) & (norms > 0)
+    is_baseline = np.array(rows["arm"] == BASELINE) & np.isfinite(values) & (norms > 0)
     for number in unique(select(rows, is_baseline), "replicate"):
-        own = equals(rows, "replicate", number)
+        own = np.array(rows["replicate"] == number)
         curve = np.flatnonzero(own & is_baseline)
         curve = curve[np.argsort(norms[curve], kind="stable")]
         x, y = logs[curve], values[curve]
@@ -167,17 +157,17 @@ def best_among(
     return _judged(candidates, ["arm", *over], metric)
 
 
-def edges(best: pd.DataFrame, name: str, grid: Sequence[float]) -> list[tuple[str, float, str]]:
-    """The best settings, of a column of `own_best`, beyond which a better one may lie.
+def edges(best: pd.DataFrame, grid: Sequence[float]) -> list[tuple[str, float, str]]:
+    """The steps of `own_best` beyond which a better one may lie.
 
     Returns:
-        Arm, value, and the end of the grid that it is: `smallest` or `largest`.
+        Arm, step, and the end of the grid that it is: `smallest` or `largest`.
     """
     ends = {min(grid): "smallest", max(grid): "largest"}
     return [
         (str(arm), value, ends[value])
         for (arm,), part in groups(best, ["arm"])
-        for value in sorted(unique(part, name))
+        for value in sorted(unique(part, "step"))
         if value in ends and len(ends) > 1
     ]
 
@@ -234,14 +224,16 @@ def own_best_words(rows: pd.DataFrame) -> list[str]:
     lines = list(_against_rival(rows, best))
     if useless:
         scores = (f"{title(a)} {finite_mean(where(best, arm=a), METRIC):.1f}" for a in useless)
+        start = best.groupby("replicate")["pass_start"].mean().mean()  # an arm may have fewer
         lines.append(
             f"no step of the grid is better than no training at all, "
-            f"{finite_mean(best, 'pass_start'):.1f}, for: {', '.join(scores)}"
+            f"{start:.1f}, for: {', '.join(scores)}"
         )
     by_side: dict[tuple[float, str], list[str]] = {}
-    for arm, value, side in edges(best, "step", unique(rows, "step")):
+    for arm, value, side in edges(best, unique(rows, "step")):
         # Arms that no step improves are the better the less they train.
-        if arm != CEILING and not (side == "smallest" and arm in useless):
+        useful = trains(arm) and not (side == "smallest" and arm in useless)
+        if useful and not is_ceiling(arm):
             by_side.setdefault((value, side), []).append(title(arm))
     return lines + [
         f"warning: the best step of {', '.join(arms)} is the {side} of the grid, {value:g}: "

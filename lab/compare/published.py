@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lab.base.columns import ROUNDING, floats, group_mean
+from lab.base.columns import ROUNDING, floats
 from lab.base.stats import estimate
 from lab.compare.collection import Comparison
 from lab.compare.tables import metrics, metrics_of
@@ -208,8 +208,7 @@ def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     for comparison in comparisons:
         setting, found = setting_of(comparison.task) or _OTHER, metrics(comparison)
         # All arms of a seed start from one model, so their mean is the seed's start.
-        _, seed = np.unique(found.index.get_level_values("replicate"), return_inverse=True)
-        ours = {BASE: group_mean(floats(found, "pass_start"), seed, 1 + int(seed.max()))}
+        ours = {BASE: found.groupby("replicate")["pass_start"].mean().to_numpy(np.float64)}
         ours |= {arm: floats(metrics_of(found, arm), "pass_final") for arm in comparison.arms}
         printed = [m for model, data, m in PASS_AT_1 if (model, data) == setting]
         for method in dict.fromkeys([*ours, *printed]):

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from lab.base.arms import BASELINE, GUARD, MATCHED, VOTE, title, trains
-from lab.base.columns import Floats, floats, group_mean, groups, ints, select, unique, where
+from lab.base.columns import Floats, finite_mean, floats, groups, select, unique, where
 from lab.base.errors import UserError
 from lab.base.stats import Estimate, counted, estimate, interval_of, paired
 from lab.compare.collection import Comparison
@@ -40,7 +40,8 @@ def metrics(comparison: Comparison) -> pd.DataFrame:
         moved = {arm: update_by_replicate(t.steps) for arm, t in comparison.traces.items()}
         parts = {arm: measured(t, comparison.fates(arm)) for arm, t in comparison.traces.items()}
         for arm in parts if BASELINE in moved else ():
-            parts[arm]["update"] = 100.0 * moved[arm] / moved[BASELINE]
+            base = moved[BASELINE]
+            parts[arm]["update"] = 100.0 * moved[arm] / base.where(base > 0)
         for arm, trace in comparison.traces.items():
             if not trains(arm):
                 parts[arm]["pass_final"] = _right_at_the_end(trace)
@@ -143,13 +144,16 @@ def _guard(comparison: Comparison, table: pd.DataFrame) -> Finding:
     name = f"What {title(GUARD)} saves beyond matched effort"
     if lacking := _lacking(table, GUARD, MATCHED):
         return Finding("guard", name, (), lacking)
+    guard, matched = metrics_of(table, GUARD), metrics_of(table, MATCHED)
+    both, note = guard.index.intersection(matched.index), ""
     try:
-        traces = comparison.traces
-        ratio = achieved_ratio(*(mean_update(traces[arm].steps) for arm in (MATCHED, GUARD)))
-        note = f"the matched run moved {ratio:.2f} times as far as the guard's"
+        if len(both):
+            steps = [comparison.traces[arm].steps for arm in (MATCHED, GUARD)]
+            moved = [mean_update(own[own["replicate"].isin(both)]) for own in steps]
+            ratio = achieved_ratio(*moved)
+            note = f"the matched run moved {ratio:.2f} times as far as the guard's"
     except UserError as error:
         note = str(error)
-    guard, matched = metrics_of(table, GUARD), metrics_of(table, MATCHED)
     return Finding("guard", name, _saved(guard, matched), note)
 
 
@@ -162,21 +166,18 @@ def _rival(table: pd.DataFrame) -> Finding:
     if len(there) == 1:
         note = f"{title(there[0])}, the only rival run"
         return Finding("rival", name, _saved(metrics_of(table, there[0]), guard), note)
-    best = _best(table, there)
+    # Only replicates that are compared may choose.
+    rows = pd.concat({arm: metrics_of(table, arm) for arm in there}, names=["arm"]).reset_index()
+    rows = select(rows, rows["replicate"].isin(guard.index))
+    by, kept = "lower TotalDeg", -rows["TotalDeg"]
+    if kept.isna().all():  # as where no run is long enough for fates
+        by, kept = "higher final pass@1", rows["pass_final"]
+    best = best_among(rows.assign(kept=kept), there, [], "kept")
     chosen = " and ".join(
         f"{title(arm)} in {counted(len(part), 'pair')}" for (arm,), part in groups(best, ["arm"])
     )
-    note = f"{chosen}; each half of the seeds has the rival of lower TotalDeg on the other half"
+    note = f"{chosen}; each half of the seeds has the rival of {by} on the other half"
     return Finding("rival", name, _saved(best.set_index("replicate"), guard), note)
-
-
-def _best(table: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
-    """Return the rows of the best arm, chosen without the replicates that it is judged by."""
-    # Only replicates that are compared may choose.
-    paired = metrics_of(table, GUARD).index
-    rows = table.reset_index().assign(kept=-table["TotalDeg"].to_numpy())
-    rows = select(rows, np.isin(ints(rows, "replicate"), paired.to_numpy()))
-    return best_among(rows, arms, [], "kept")
 
 
 def _saved(first: pd.DataFrame, against: pd.DataFrame) -> tuple[Quantity, ...]:
@@ -188,7 +189,7 @@ def _saved(first: pd.DataFrame, against: pd.DataFrame) -> tuple[Quantity, ...]:
 
 def _quantity(label: str, value: Estimate) -> Quantity:
     if value.n == 0:
-        return Quantity(label, value, f"{label}: no pair of the same seed")
+        return Quantity(label, value, f"{label}: no pair of the same seed has it")
     numbers = f"{value.mean:+.1f} points [{interval_of(value, 'pair')}]"
     shown = value.shows("better", "worse")
     return Quantity(label, value, f"{label} {numbers}, {shown}")
@@ -271,7 +272,7 @@ def rule_table(rows: pd.DataFrame) -> pd.DataFrame:
         effort=beyond_effort(rows, METRIC),
         seconds=_relative_seconds(rows),
     )
-    rows = with_vote(rows, ["step", "replicate"])
+    rows = with_vote(rows, ["replicate"])  # it is the same at every step
     best = own_best(rows, ["step"], METRIC)
     scores = {arm: floats(own, METRIC).mean() for (arm,), own in groups(best, ["arm"])}
     ranked = sorted(scores, key=lambda arm: -scores[arm])
@@ -297,42 +298,38 @@ def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str) -> dict[str, object]
     steps = sorted(unique(own, "step"))
     bases = {"against": BASELINE, "vote": VOTE}
     gaps = {name: difference(best, arm, base, METRIC) for name, base in bases.items()}
-    norm = floats(where(best, arm=BASELINE), "update_norm")
-    moved = float(norm.mean()) if len(norm) else np.nan
+    moved = finite_mean(where(best, arm=BASELINE), "update_norm")
     return {
         "arm": arm,
         "n": len(own),
         "steps": ", ".join(f"{step:g}" for step in steps if trains(arm)),
-        "edge": ", ".join(side for *_, side in edges(own, "step", grid) if trains(arm)),
+        "edge": ", ".join(side for *_, side in edges(own, grid) if trains(arm)),
         **{name: gaps.get(name) or estimate(floats(own, name)) for name in SHOWN},
-        "update": float(floats(own, "update_norm").mean()) / moved if moved else np.nan,
-        "seconds": estimate(floats(own, "seconds")).mean,
+        "update": finite_mean(own, "update_norm") / moved if moved else np.nan,
+        "seconds": finite_mean(own, "seconds"),
     }
 
 
 def _relative_seconds(rows: pd.DataFrame) -> Floats:
     """Seconds by the baseline's mean at the same step size, NaN where it has none."""
     own = where(rows, arm=BASELINE)
-    steps, seconds = floats(own, "step"), floats(own, "seconds")
-    of_step = {step: seconds[steps == step].mean() for step in set(steps)}
+    of_step = {s: finite_mean(where(own, step=s), "seconds") for s in unique(own, "step")}
     below = np.array([of_step.get(step, np.nan) for step in floats(rows, "step")])
     return floats(rows, "seconds") / below
 
 
 def facts(trace: Trace) -> pd.DataFrame:
     """`update_norm`, `seconds` and `label_final` of `rule_rows`, one row per replicate in order."""
-    table = update_by_replicate(trace.steps).to_frame().assign(seconds=np.nan)
-    if "seconds_step" in trace.steps:
-        table["seconds"] = trace.steps.groupby("replicate")["seconds_step"].median()
+    times = trace.steps.reindex(columns=["replicate", "seconds_step"]).groupby("replicate")
+    table = update_by_replicate(trace.steps).to_frame()
+    table["seconds"] = times["seconds_step"].median()
     # A killed run may have written visits and no step.
     return table.reindex(trace.replicates).assign(label_final=_right_at_the_end(trace))
 
 
-def _right_at_the_end(trace: Trace) -> Floats:
-    """(replicates,) percent of the problems whose last label is right; NaN without truth."""
+def _right_at_the_end(trace: Trace) -> pd.Series:
+    """Percent of the problems whose last label is right, by replicate; NaN without truth."""
     visits = trace.visits.sort_values("visit", kind="stable")
     last = visits.drop_duplicates(["replicate", "problem"], keep="last")
-    known = np.isfinite(floats(last, "label_accuracy"))
-    right = np.where(known, floats(last, "label_correct"), np.nan)
-    _, place = np.unique(ints(last, "replicate"), return_inverse=True)
-    return 100.0 * group_mean(right, place, len(trace.replicates))
+    right = last["label_correct"].astype(float).where(last["label_accuracy"].notna())
+    return 100.0 * right.groupby(last["replicate"]).mean()

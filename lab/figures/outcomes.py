@@ -224,6 +224,9 @@ def swept(rows: pd.DataFrame, axis: str, metric: Metric) -> go.Figure:
     values = sorted(unique(rows, axis), key=lambda value: (isinstance(value, str), value))
     is_log = all(isinstance(v, int | float) and v > 0 for v in values)
     is_log = is_log and values[-1] >= WIDE * values[0]
+    # plotly would draw numbers beside texts, such as `none`, and leave the texts out.
+    kind = "log" if is_log else "category" if any(isinstance(v, str) for v in values) else None
+    named: set[str] = set()
     for head, place in zip(heads, places, strict=True):
         own = where(rows, panel=head)
         for arm in arm_order(own["arm"]):
@@ -231,9 +234,10 @@ def swept(rows: pd.DataFrame, axis: str, metric: Metric) -> go.Figure:
             there = sorted(unique(of_arm, axis), key=values.index)
             found = [estimate(floats(where(of_arm, **{axis: x}), metric.name)) for x in there]
             shown: dict[str, Any] = {"name": safe(arm_title(arm)), "mode": "lines+markers"}
-            shown["showlegend"] = place is places[0]
+            shown["showlegend"] = arm not in named
+            named.add(arm)
             figure.add_trace(points(arm, there, found, metric.unit).update(shown), **place)
-    figure.update_xaxes(title_text=safe(axis), tickvals=values, type="log" if is_log else None)
+    figure.update_xaxes(title_text=safe(axis), tickvals=values, type=kind, categoryarray=values)
     figure.update_yaxes(title_text=safe(f"{metric.title} ({metric.unit})"))
     height = 70 + 230 * len(heads)
     return styled(figure, height, legend={"y": 1 + 34 / (height - 80)}, hovermode="closest")

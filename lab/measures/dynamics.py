@@ -144,7 +144,7 @@ def _window(run: pd.DataFrame) -> tuple[float, ...]:
     known = np.isfinite(rates)
     rates, epochs = rates[known], epochs[known]
     if not rates.max(initial=0.0) > 0:
-        return 0.0, np.nan, np.nan, drop, np.nan
+        return 0.0 if len(rates) else np.nan, np.nan, np.nan, drop, np.nan
     peak = int(rates.argmax())
     collapse = _first_for_good((rates < rates[peak] / 2)[peak:], epochs[peak:])
     return 100.0 * rates[peak], float(epochs[peak]), collapse, drop, drop - collapse

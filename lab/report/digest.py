@@ -55,8 +55,8 @@ class ReportedComparison:
     summary: pd.DataFrame
     """`lab.compare.tables.comparison_table`, indexed by arm."""
     dynamics: pd.DataFrame
-    """`lab.measures.dynamics` of all arms with the column `arm`; progress counts from the longest
-    run."""
+    """`lab.measures.dynamics` of all arms with the column `arm`; the progress is that in the epochs
+    that were planned."""
     findings: list[Finding]
     pairs: dict[str, pd.DataFrame]
     """Reference arm to `lab.base.stats.paired_table`."""
@@ -124,11 +124,10 @@ def digest(comparison: Comparison) -> ReportedComparison:
 
 def _title(comparison: Comparison, arm: str) -> str:
     """The arm's own name, or that in its runs where `lab.base.arms` does not know it."""
-    base = comparison.variants.get(arm)
-    if base is not None and base != arm:
-        return arms.title(base) + arm.removeprefix(base)
-    known = arms.title(arm)
-    return comparison.runs[arm][0].title or known if known == arm else known
+    base, mark, differing = arm.partition(arms.VARIANT)
+    known = arms.title(base)
+    own = comparison.runs[arm][0].title or known if known == base else known
+    return own + mark + differing
 
 
 def _unread(table: pd.DataFrame, titles: dict[str, str]) -> Iterator[str]:
@@ -170,7 +169,8 @@ def _dynamics(comparison: Comparison) -> pd.DataFrame:
     }
     whole = by_arm(tables)
     # A run that stopped early must not look as if it had gone all the way.
-    longest = max(int(ints(whole, "epoch").max()), 1)
+    planned = [run.config.get("epochs") for run in comparison.manifests]
+    longest = max([1, *ints(whole, "epoch"), *(n for n in planned if isinstance(n, int))])
     # Plain objects compare several times faster than pandas' strings.
     return whole.assign(progress=whole["epoch"] / longest, arm=whole["arm"].astype(object))
 
@@ -335,7 +335,8 @@ class StepStudy:
         rows = []
         for name, column in (("No training", "pass_start"), (title(VOTE), "maj_start")):
             if column in self.grid.rows:
-                score = mean_sd(finite_mean(self.grid.rows, column))
+                # Means over the replicates first: an arm may have fewer of them.
+                score = mean_sd(self.grid.rows.groupby("replicate")[column].mean().mean())
                 rows.append([name, *[score] * len(steps), *["", score, "", ""] * self.several])
         rows += _lines(self.grid.rows, steps, "")
         rows += _lines(self.grid.null, steps, ", uncoupled problems")
@@ -347,7 +348,8 @@ def step_studies(worlds: Sequence[ReportedComparison]) -> list[StepStudy]:
     grids = [(w.name, w.comparison.grid) for w in worlds if w.comparison.grid is not None]
     for family in families(worlds):
         rows = over_steps(family)
-        grids.append((family[0].title, Grid(rows, rows.head(0))))
+        name = re.sub(r"[,:] step size \S+$", "", family[0].title)
+        grids.append((name, Grid(rows, rows.head(0))))
     return [StepStudy(f"Step sizes: {name}", grid) for name, grid in grids if len(grid.rows)]
 
 

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from lab.base.arms import GUARD, MATCHED, about, title
 from lab.base.columns import TextTable, finite_mean
 from lab.base.settings import flattened
-from lab.base.stats import interval, mean_sd, plus_minus
+from lab.base.stats import interval, mean_sd, plus_minus, some_of
 from lab.compare.agreement import MEASURED
 from lab.compare.collection import Skipped
 from lab.compare.tables import Finding, Quantity
@@ -71,9 +73,10 @@ LINEARISED = (
 )
 
 TABLE = (
-    "Mean ± standard deviation over n replicates. TotalDeg is the share of problems that training "
-    "made worse (Degraded and Marginal Degraded); L/D is Learned by Degraded, not defined where "
-    "nothing degraded. The best pass@1 on the way is chosen with hindsight, from the true answers."
+    "Mean ± standard deviation over n replicates; (2 of 3) where not all of them have the number. "
+    "TotalDeg is the share of problems that training made worse (Degraded and Marginal Degraded); "
+    "L/D is Learned by Degraded, not defined where nothing degraded. The best pass@1 on the way is "
+    "chosen with hindsight, from the true answers."
 )
 
 _DUEL = {
@@ -159,12 +162,11 @@ def _bold(cell: str) -> Child:
 
 def _arm_table(world: ReportedComparison) -> Html:
     counts = Counter(world.metrics.index.get_level_values("arm"))
-    arms = world.comparison.arms
-    head = [tag("span", world.titles[arm], _small(f"n = {counts[arm]}")) for arm in arms]
+    head = [tag("span", world.titles[arm], _small(f"n = {n}")) for arm, n in counts.items()]
     rows = [
         [
             tag("span", metric.title, _small(f" ({metric.unit})")),
-            *(_cell(world, arm, metric) for arm in arms),
+            *(_cell(world.summary.loc[arm], metric, n) for arm, n in counts.items()),
         ]
         for metric in PAGE
         if len(world.metrics[metric.name].dropna())
@@ -172,11 +174,14 @@ def _arm_table(world: ReportedComparison) -> Html:
     return join([tag("h3", world.name), table(["", *head], rows)])
 
 
-def _cell(world: ReportedComparison, arm: str, metric: Metric) -> Html:
-    mean, sd = (float(world.summary[metric.name, what][arm]) for what in ("mean", "sd"))
-    undefined = "nothing degraded" if metric.name == "L/D" else "not measured"
-    spread = "" if math.isnan(mean) else plus_minus(sd, metric.digits)
-    return tag("span", mean_sd(mean, digits=metric.digits, missing=undefined), _small(spread))
+def _cell(summary: pd.Series, metric: Metric, total: int) -> Html:
+    """One metric of an arm over its `total` replicates."""
+    mean, sd, n = (float(summary[metric.name, what]) for what in ("mean", "sd", "n"))
+    if not n:
+        has_fates = metric.name == "L/D" and summary["TotalDeg", "n"] > 0
+        return tag("span", "nothing degraded" if has_fates else "not measured")
+    spread = plus_minus(sd, metric.digits) + some_of(int(n), total)
+    return tag("span", mean_sd(mean, digits=metric.digits), _small(spread))
 
 
 def _small(text: str) -> Html:
@@ -184,11 +189,7 @@ def _small(text: str) -> Html:
 
 
 def _arms(worlds: Sequence[ReportedComparison]) -> Html:
-    arms = {
-        title: about(world.comparison.variants.get(arm, arm))
-        for world in worlds
-        for arm, title in world.titles.items()
-    }
+    arms = {title: about(arm) for world in worlds for arm, title in world.titles.items()}
     notes = [PLANTED] if any(world.planted for world in worlds) else []
     for world in worlds:
         if world.comparison.world == "sim":

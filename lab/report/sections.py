@@ -11,7 +11,7 @@ import pandas as pd
 from lab.base.arms import BASELINE, GUARD, title
 from lab.base.columns import floats, group_mean, ints, select
 from lab.base.errors import UserError
-from lab.base.stats import estimate
+from lab.base.stats import estimate, some_of
 from lab.figures.outcomes import fate_bars, overhead_bars, paired_differences
 from lab.figures.problems import auroc_curves, scissor_panels
 from lab.figures.style import BANDS
@@ -118,26 +118,30 @@ def _paired(world: ReportedComparison) -> Iterator[Piece]:
 def first(world: ReportedComparison) -> Drawing:
     """The one figure of the first screen."""
     figure = arm_curves(world.dynamics, PROGRESS_PANELS[-1:], world.titles, 215)
-    return Drawing(figure, "pass@1 of all arms over training")
+    return Drawing(figure, "pass@1 of all arms over training", BANDS)
 
 
 def _window(world: ReportedComparison) -> Iterator[Piece]:
     windows = {arm: run_windows(world.of_arm(arm)) for arm in world.comparison.arms}
     shares = by_arm({arm: window_share(world.of_arm(arm), own) for arm, own in windows.items()})
     figure = training_window(world.dynamics, shares, world.titles)
-    rows = [[m.label, *(_happened(own, m.name) for own in windows.values())] for m in WINDOW]
+    rows = [
+        [m.label, *(_happened(world.of_arm(arm), own, m.name) for arm, own in windows.items())]
+        for m in WINDOW
+    ]
     how = "Mean ± standard deviation over the runs in which it happened."
     below = small_table(how, ("", *world.titles.values()), rows)
     alt = "FR, MR and pass@1 per arm with the extinction window shaded"
     yield Drawing(figure, alt, below=below)
 
 
-def _happened(runs: pd.DataFrame, name: str) -> str:
-    value = estimate(floats(runs, name))
-    if value.n == 0:
-        return "never"
-    some = "" if value.n == len(runs) else f" ({value.n} of {len(runs)})"
-    return estimate_text(value) + some
+def _happened(dynamics: pd.DataFrame, windows: pd.DataFrame, name: str) -> str:
+    value = estimate(floats(windows, name))
+    if value.n:
+        return estimate_text(value) + some_of(value.n, len(windows))
+    source = floats(dynamics, "pass_at_1" if name in ("drop", "lead") else "flip_rate")
+    measured = np.isfinite(source[ints(dynamics, "epoch") > 0]).any()
+    return "never" if measured else "not measured"
 
 
 def _lost(world: ReportedComparison) -> Iterator[Piece]:
@@ -192,8 +196,11 @@ def _guard(world: ReportedComparison) -> Iterator[Piece]:
     else:
         for arm in world.guarded:
             own, name = world.of_arm(arm), world.titles[arm]
-            columns = ("weighted_share", "minority_share", "skipped")
-            weighted, minority, skipped = (_mean(own, column, 100.0) for column in columns)
+            visits = world.comparison.traces[arm].visits
+            visits = select(visits, ints(visits, "visit") > 0)
+            visits = visits.assign(weighted=visits["weight"] < 1, minority=visits["n_minority"] > 0)
+            columns = ("weighted", "minority", "skipped")
+            weighted, minority, skipped = (_mean(visits, column, 100.0) for column in columns)
             caption = (
                 f"{name}: over the whole training {weighted} % of the visits had a weight below "
                 f"1, {minority} % a minority candidate, and {skipped} % were skipped."
@@ -257,7 +264,8 @@ SECTIONS = (
         "Each bar is all problems of an arm, sorted by what training did to them, from always "
         "right (left) to lost or always wrong (right). A fate compares a problem's label "
         "accuracy, the share of votes for the true answer, over its first three visits with that "
-        "over its last five. L/D, at the end of the bar, is Learned by Degraded.",
+        "over its last five. Numbers are means over the replicates ± one standard deviation; L/D, "
+        "at the end of the bar, is Learned by Degraded.",
         lambda own: [Drawing(fate_bars(own.metrics, own.titles), "Stacked bars of fates per arm")],
         needs_fates=True,
     ),

@@ -77,7 +77,7 @@ def _digest(rows: pd.DataFrame, name: str, slug: str) -> ReportedSweep:
     drawn = {
         (f"{group} {metric.name}"): drawing
         for (group,), part in groups(rows, ["group"])
-        for metric, drawing in _drawings(part, [axis for axis in axes if axis in group])
+        for metric, drawing in _drawings(part, str(group).split(" x "))
     }
     names = (f"{slug}-{key}" for key in file_names(drawn))
     means = [

@@ -7,9 +7,12 @@ from lab.base.arms import (
     BASELINE,
     UNGUARDED,
     WITH_RULES,
+    about,
     arm,
     check_fit,
+    is_guarded,
     matched_target,
+    rivals,
     rule_of,
     title,
     unguarded,
@@ -142,3 +145,17 @@ def test_every_guard_has_an_arm_at_matched_effort():
         assert matched_target(name) is None
     with pytest.raises(UserError, match="RENT has no label"):
         arm("matched_rent+guard")
+
+
+def test_no_guard_ceiling_or_vote_is_a_rival_under_any_of_its_names():
+    guards = ["guard", "guard,W=3", "guard (W=3)", "custom", "scope+custom", "own_rule+guard"]
+    ceilings = ["truth", "truth,discount=0.9", "truth (kl_coef=0.1)"]
+    votes = ["vote", "maj_at_n", "maj_at_n,discount=0.9", "maj_at_n (rule=x)", "maj_at_n+custom"]
+    others = ["ttrl", "memory (discount=0.9)", "permuted", "matched_scope+guard", "own_rule"]
+    assert all(map(is_guarded, guards)) and not any(map(is_guarded, others))
+    assert rivals([*guards, *ceilings, *votes, *others]) == others
+
+
+def test_a_variant_is_named_and_described_as_its_arm():
+    assert title("guard (W=3)") == "TTRL-Guard (W=3)" and about("guard (W=3)") == about("guard")
+    assert title("scope+custom (W=3)") == "SCOPE + custom guard (W=3)"

@@ -159,3 +159,35 @@ def test_arms_are_ranked_at_each_learning_rate(real, make_trace):
     assert head[-2:] == ["1e-05", "0.0001"] and rows == [["measured", "1.00", "0.33"]]
     alone = ranking_table(lab.agreement(third, simulated))
     assert list(alone.lines())[1].split() == ["measured", "-"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("epochs", [0, 4, 8])
+def test_runs_that_still_go_on_are_predicted_and_not_compared(real, make_trace, epochs):
+    def begun(trace):
+        parts = {name: getattr(trace, name) for name in ("visits", "steps", "evals")}
+        parts = {name: part[part["epoch"] <= epochs] for name, part in parts.items()}
+        return replace(trace, **parts)
+
+    simulated = runs(make_trace, "sim", "ttrl", 0.5) + runs(make_trace, "sim", "guard", 0.6)
+    table = lab.agreement([*real[:4], *map(begun, real[4:])], simulated)
+    guard = cell(table, "guard", "measured")
+    assert (guard["seeds"], guard["predicted"]) == (0, pytest.approx(60))
+    assert np.isnan([guard["real"], guard["final"], guard["gain_real"]]).all()
+    assert cell(table, "ttrl", "measured")["seeds"] == 4
+
+
+def test_problems_without_a_true_answer_have_no_part_in_r(real, make_trace):
+    simulated = runs(make_trace, "sim", "ttrl", 0.5)
+    whole = cell(lab.agreement(real[:4], simulated), "ttrl", "measured")
+    for trace in (given := [replace(trace, visits=trace.visits.copy()) for trace in real[:4]]):
+        trace.visits.loc[trace.visits["problem"] == 1, "label_accuracy"] = np.nan
+    some = cell(lab.agreement(given, simulated), "ttrl", "measured")
+    assert some["r"] == pytest.approx(whole["r"]) == pytest.approx(1)
+
+
+def test_two_predictions_by_one_policy_keep_both_their_rows(real, make_trace):
+    simulated = runs(make_trace, "sim", "ttrl", 0.5, parts_off=[])
+    simulated += runs(make_trace, "sim", "ttrl", 0.5, parts_off=["self"])
+    names = set(lab.agreement(real[:4], simulated)["prediction"]) - {OTHER_HALF, COPY}
+    assert names == {f"measured, test, parts_off {off}" for off in ("[]", "['self']")}

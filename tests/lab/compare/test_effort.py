@@ -10,6 +10,7 @@ from lab.compare.effort import (
     beyond_effort,
     mean_update,
     own_best,
+    own_best_words,
     search,
 )
 from lab.measures import update_by_replicate
@@ -132,3 +133,15 @@ def test_own_best_is_chosen_by_the_other_half_of_the_replicates():
     assert chosen["ttrl"] == ([0.1] * 4, [50, 52, 54, 56])
     lacking = given[~((given["replicate"] == 7) & (given["step"] == 0.2))]
     assert set(own_best(lacking, ["step"])["replicate"]) == {4, 5, 6}
+
+
+def test_words_on_own_best_steps_pass_over_what_no_step_changes():
+    given = [
+        (a, s, r, 1.0, 70.0) for a in ("maj_at_n", "truth (W=3)") for s in (1, 2) for r in (0, 1)
+    ]
+    given += [("ttrl", s, r, 1.0, 50.0 - s) for s in (1, 2) for r in (0, 1, 2)]
+    found = rows(*given)
+    found["pass_start"] = 50.0 + 9.0 * found["replicate"]
+    (line,) = own_best_words(found)
+    # Three replicates start at 50, 59 and 68: those that two more arms lack count no less.
+    assert line.startswith("no step of the grid is better than no training at all, 59.0, for: TTRL")

@@ -67,3 +67,9 @@ def test_the_text_marks_what_is_beyond_noise(rows):
 def test_an_arm_of_a_trace_opens_no_link_and_no_cell(rows):
     hostile = rows.assign(arm=[{"srt": "[x](y)|<b>"}.get(arm, arm) for arm in rows["arm"]])
     assert "| \\[x](y)\\|&lt;b> |" in rule_markdown(rule_table(hostile))
+
+
+def test_an_arm_at_fewer_steps_keeps_its_pairs_with_the_vote(rows):
+    given = rows[(rows["step"] == 0.1) | ((rows["arm"] == "ttrl") & (rows["replicate"] == 0))]
+    srt = rule_table(given).set_index("arm").loc["srt"]
+    assert (srt["n"], srt["vote"].n) == (2, 2)

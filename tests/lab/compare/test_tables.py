@@ -121,3 +121,27 @@ def test_missing_arms_and_pairs_are_said(compare, make_trace):
     _, guard, rival = headline(comparison)
     assert all("no pair of the same seed" in part.text for part in guard.parts)
     assert rival.note == "Frozen labels, the only rival run"
+
+
+def test_the_rival_of_runs_too_short_for_fates_is_chosen_by_its_score(compare):
+    half = [[[0.5] * 6] * 2] * 2
+    arms = {"guard": (half, [0.4] * 2), "frozen": (half, [0.5] * 2), "memory": (half, [0.6] * 2)}
+    _, _, rival = headline(compare({name: (*own, 1.0) for name, own in arms.items()}, visits=6))
+    assert rival.note == (
+        "Vote memory in 2 pairs; each half of the seeds has the rival of higher final pass@1 on "
+        "the other half"
+    )
+    fates, scores = rival.parts
+    assert fates.text == "TotalDeg saved: no pair of the same seed has it"
+    assert scores.value.mean == pytest.approx(20)
+
+
+def test_effort_is_compared_on_the_seeds_that_both_have(make_trace):
+    traces = [
+        make_trace(arm, [[RIGHT]], [[0.5] * 9], norm, seeds=[seed])
+        for arm, seed, norm in (("guard", 0, 1.0), ("guard", 1, 9.0), ("matched", 0, 1.1))
+    ]
+    traces.append(make_trace("ttrl", [[RIGHT]], [[0.5] * 9], 0.0, seeds=[0]))
+    ((comparison,), _) = gather(traces)
+    assert headline(comparison)[1].note == "the matched run moved 1.10 times as far as the guard's"
+    assert metrics(comparison)["update"].isna().all(), "TTRL did not move"

@@ -88,3 +88,7 @@ def test_windows_of_another_run_are_refused():
     table = rates([0.2, 0.8], [0.1, 0.1])
     with pytest.raises(UserError, match="no window of replicate 1"):
         window_share(table, run_windows(rates([0.2, 0.8])))
+
+
+def test_a_run_before_its_first_visit_has_no_flip_rate():
+    assert run_windows(run([NAN], [0.5])).isna().all(axis=None)

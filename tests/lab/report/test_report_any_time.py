@@ -9,6 +9,7 @@ import pytest
 from lab.__main__ import main
 from lab.compare.tables import metrics
 from lab.report.digest import read
+from lab.report.page import page
 from lab.trace.trace import RunFolder
 
 PAGES = ("before-training", "long-without-answers", "guard")
@@ -131,3 +132,35 @@ def test_rules_at_several_step_sizes_before_they_have_made_a_step(write, tmp_pat
             (folder / "steps" / "part-00000.parquet").unlink()
     report(tmp_path, "md", tmp_path / "page.md", capsys)
     assert "## Rules" in (tmp_path / "page.md").read_text()
+
+
+def test_the_progress_counts_from_the_epochs_that_were_planned(write, tmp_path):
+    write(n_visits=4, config={"step": 0.1, "epochs": 6})
+    ((world,), _) = read([tmp_path])
+    assert world.dynamics["progress"].max() == 0.5
+
+
+def cells_of(page, row):
+    text = page.split(f">{row}<")[1].split("</tr>")[0]
+    return [re.sub("<[^>]+>", "", cell) for cell in re.findall("<td>(.*?)</td>", text)]
+
+
+def test_what_nobody_measured_is_not_said_to_have_never_happened(write, tmp_path, capsys):
+    write(truth=False, n_visits=12)
+    write("begun", "guard", n_visits=1)
+    report(tmp_path, "html", tmp_path / "page.html", capsys)
+    page = (tmp_path / "page.html").read_text()
+    assert cells_of(page, "pass@1 drops for good (epoch)") == ["not measured"] * 2
+    assert cells_of(page, "flip rate collapses (epoch)") == ["never", "not measured"]
+
+
+def test_a_number_of_some_replicates_says_of_how_many(make_trace, save, tmp_path):
+    lost = [1.0] * 4 + [0.0] * 6
+    for arm, seed, n_visits in (("ttrl", 0, 10), ("ttrl", 1, 10), ("ttrl", 2, 4), ("guard", 0, 4)):
+        trace = make_trace(arm, [[lost[:n_visits]]], [[0.5] * n_visits], seeds=[seed])
+        save(trace, tmp_path / f"{arm}-{seed}")
+    table = page(*read([tmp_path])).split('id="table"')[1]
+    row = 'TotalDeg<span class="spread"> (% of problems)'
+    assert cells_of(table, row) == ["100.0 ± 0.0 (2 of 3)", "not measured"]
+    row = 'L/D<span class="spread"> (ratio)'
+    assert cells_of(table, row) == ["0.000 ± 0.000 (2 of 3)", "not measured"]

@@ -10,7 +10,7 @@ from page_parts import figures_of, without_scripts
 from lab.__main__ import main
 from lab.base.arms import about
 from lab.compare.collection import GRID, RESULTS
-from lab.report.digest import missing, overview, read
+from lab.report.digest import missing, overview, read, step_studies
 from lab.report.export import tables
 from lab.report.markdown import markdown
 from lab.report.page import page
@@ -157,3 +157,15 @@ def test_a_damaged_or_hostile_grid_harms_nothing(studied):
 def test_every_named_arm_is_described():
     for arm in ("random_skip", "matched_scope+guard", "scope", "kl", "recommended", "frs"):
         assert len(about(arm)) > 20 and "settings of its own" not in about(arm)
+
+
+def test_a_study_of_step_sizes_is_of_no_single_one_and_counts_every_seed_once(add_run, tmp_path):
+    for step, seed in ((0.1, 0), (0.1, 1), (0.2, 0)):
+        add_run(tmp_path / f"{step}-{seed}", "ttrl", seed, config={"step": step, "seed": seed})
+    worlds, _ = read([tmp_path])
+    (study,) = step_studies(worlds)
+    assert study.name == "Step sizes: Simulator: test"
+    first, second = worlds[0].metrics["pass_start"]
+    name, *cells = study.table().rows[0]
+    assert name == "No training" and abs(first - second) > 1
+    assert cells[0] == f"{(first + second) / 2:.1f}"

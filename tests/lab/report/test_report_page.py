@@ -158,3 +158,13 @@ def test_settings_and_provenance(content, worlds):
     assert "<td>0, 1, 2</td><td>3</td><td><div>3 finished</div></td>" in runs_part
     run = worlds[0].comparison.runs["ttrl"][0]
     assert run.versions["numpy"] in runs_part and run.command.split()[0] in runs_part
+
+
+def test_the_guard_skips_as_much_in_words_as_in_the_table(make_trace, save, tmp_path):
+    trace = make_trace("guard", np.full((1, 2, 4), 0.5), np.full((1, 4), 0.5))
+    visits = trace.visits.assign(skipped=trace.visits["visit"] == 3)
+    trace.visits = visits[(visits["visit"] < 3) | (visits["problem"] == 0)]
+    save(trace, tmp_path / "guard")
+    ((world,), _) = read([tmp_path])
+    assert world.metrics["skipped"].item() == 20
+    assert "20.0 % were skipped" in page([world], [])

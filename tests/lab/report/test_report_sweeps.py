@@ -7,6 +7,8 @@ from page_parts import figures_of
 
 from lab.__main__ import main
 from lab.compare.collection import GRID, RESULTS
+from lab.figures.outcomes import swept as figures_of_settings
+from lab.measures import BY_NAME
 
 
 @pytest.fixture
@@ -83,3 +85,19 @@ def test_figures_of_runs_are_written_as_wide_as_a_column(chromium, add_run, tmp_
     assert pd.read_csv(out / "sim-test-progress.csv")["curve"].eq("TTRL").all()
     assert main([str(run), "--figures", str(out)]) == 2
     assert "is not empty" in capsys.readouterr().err
+
+
+def test_every_value_and_every_arm_of_a_sweep_is_drawn():
+    rows = pd.DataFrame(
+        [
+            {"panel": panel, "arm": arm, "growth": growth, "replicate": 0, "pass_final": 50.0}
+            for panel, arms in (("a", ["ttrl"]), ("b", ["ttrl", "guard"]))
+            for arm in arms
+            for growth in ("none", 0.1, 0.3)
+        ]
+    )
+    figure = figures_of_settings(rows, "growth", BY_NAME["pass_final"])
+    # By itself plotly draws an axis of numbers and leaves the text out.
+    assert figure.layout.xaxis.type == "category"
+    assert figure.layout.xaxis.categoryarray == (0.1, 0.3, "none")
+    assert [t.name for t in figure.data if t.showlegend] == ["TTRL", "TTRL-Guard"]
