@@ -176,7 +176,10 @@ def _rival(table: pd.DataFrame) -> Finding:
     chosen = " and ".join(
         f"{title(arm)} in {counted(len(part), 'pair')}" for (arm,), part in groups(best, ["arm"])
     )
-    note = f"{chosen}; each half of the seeds has the rival of {by} on the other half"
+    how = f"each half of the seeds has the rival of {by} on the other half"
+    if len(best) == 1:
+        how = f"the rival of {by} on this seed, chosen with hindsight"
+    note = f"{chosen}; {how}" if chosen else ""
     return Finding("rival", name, _saved(best.set_index("replicate"), guard), note)
 
 

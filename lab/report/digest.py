@@ -106,7 +106,9 @@ def read(
 def digest(comparison: Comparison) -> ReportedComparison:
     """Reduce a comparison to what the page shows."""
     table = metrics(comparison)
-    titles = {arm: _title(comparison, arm) for arm in comparison.arms}
+    own = {arm: _title(comparison, arm) for arm in comparison.arms}
+    alike = Counter(own.values())  # as of a rule whose class inherits its title
+    titles = {arm: f"{t} ({arm})" if alike[t] > 1 else t for arm, t in own.items()}
     present = [arm for arm in REFERENCES if arm in comparison.arms and len(comparison.arms) > 1]
     voted = with_vote(table.reset_index(), ["replicate"]).set_index(["arm", "replicate"])
     present += [VOTE] * (VOTE in voted.index.unique("arm"))
@@ -290,8 +292,9 @@ def _without(words: list[str], option: str) -> list[str]:
 
 STEPS_HOW = (
     "Final pass@1 in % at each step size, mean over the replicates. Own best: each half of the "
-    "replicates is judged at the step size that was best on the other half. Square brackets: 95 % "
-    "t-intervals of paired differences in points, bold where they leave zero out."
+    "replicates is judged at the step size that was best on the other half, a single one at its "
+    "own. Square brackets: 95 % t-intervals of paired differences in points, bold where they leave "
+    "zero out."
 )
 NULL_HOW = (
     "With uncoupled problems (the null model) no problem moves another: what happens there is not "

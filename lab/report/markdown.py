@@ -33,12 +33,12 @@ _RULES_HEAD = (
 )  # fmt: skip
 NOTE = (
     "Every arm at its own best step size: each half of the seeds is judged at the step size that "
-    "was best on the other half, by final pass@1. Square brackets: 95 % t-interval over paired "
-    "seeds; **bold** where a difference leaves zero out. *Equal effort*: {base}, interpolated "
-    "between its step sizes to the arm's own mean update norm, seed by seed; empty where the arm "
-    "moves more or less than {base} does at any step size. Update norm and step time are multiples "
-    "of {base}'s, the former at each arm's best, the latter at equal step sizes. < and > mark a "
-    "best at the smallest or largest step size: a better one may lie beyond."
+    "was best on the other half, by final pass@1, a single seed at its own. Square brackets: 95 % "
+    "t-interval over paired seeds; **bold** where a difference leaves zero out. *Equal effort*: "
+    "{base}, interpolated between its step sizes to the arm's own mean update norm, seed by seed; "
+    "empty where the arm moves more or less than {base} does at any step size. Update norm and "
+    "step time are multiples of {base}'s, the former at each arm's best, the latter at equal step "
+    "sizes. < and > mark a best at the smallest or largest step size: a better one may lie beyond."
 )
 _SIDES = {"smallest": "&lt;", "largest": ">"}
 

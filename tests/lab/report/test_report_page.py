@@ -168,3 +168,10 @@ def test_the_guard_skips_as_much_in_words_as_in_the_table(make_trace, save, tmp_
     ((world,), _) = read([tmp_path])
     assert world.metrics["skipped"].item() == 20
     assert "20.0 % were skipped" in page([world], [])
+
+
+def test_arms_of_one_title_are_told_apart(add_run, tmp_path):
+    for arm in ("scope", "mine"):  # a rule of a user's own that inherits its title
+        add_run(tmp_path / arm, arm, title="SCOPE")
+    ((world,), _) = read([tmp_path])
+    assert world.titles == {"mine": "SCOPE (mine)", "scope": "SCOPE (scope)"}
