@@ -195,10 +195,9 @@ def needs(name: str) -> tuple[str, ...]:
 
 
 def check_arms(names: Sequence[str], there: Callable[[str], bool] = lambda _: False) -> None:
-    """Refuse arms that are unknown, given twice, or lack the arms that they need.
+    """Refuse arms that are unknown, given twice, or lack those that they need.
 
-    Args:
-        there: whether all runs of an arm that is not given are finished.
+    `there` tells whether all runs of an arm that is not given are finished.
     """
     if not names:
         raise UserError("arms: give at least one")

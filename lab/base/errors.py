@@ -71,10 +71,9 @@ def installed(package: str) -> bool:
 
 
 def require_packages(extra: str, *packages: str, name: str = "") -> None:
-    """Refuse where packages are missing, with the command that installs the extra of them.
+    """Refuse where packages are missing that the option or setting `name` needs.
 
-    Args:
-        name: the option or setting that needs them.
+    The message has the command that installs the extra of them.
     """
     if missing := ", ".join(package for package in packages if not installed(package)):
         words = f"{missing} not installed; install with {install(extra)}"

@@ -129,13 +129,12 @@ def mean_errors(table: pd.DataFrame) -> pd.DataFrame:
         prediction, cells, the columns of `ERRORS`, r, gain (over arms other than TTRL), signs
         (cells whose real difference to TTRL is beyond noise) and right_signs.
     """
-    rows = []
-    for (name,), part in groups(table, ["prediction"]):
-        known = np.isfinite(floats(part, "sign"))
-        means = {column: finite_mean(part, column) for column in (*ERRORS, "r", "gain")}
-        signs = {"signs": int(known.sum()), "right_signs": int(np.nansum(floats(part, "sign")))}
-        rows.append({"prediction": name, "cells": len(part)} | means | signs)
-    return pd.DataFrame(rows)
+    numbers = [*ERRORS, "r", "gain"]
+    of = table.astype(dict.fromkeys([*numbers, "sign"], float)).groupby("prediction", sort=False)
+    means, signs = of[numbers].mean(), of["sign"]
+    means.insert(0, "cells", of.size())
+    means = means.assign(signs=signs.count(), right_signs=signs.sum().astype(int))
+    return means.reset_index()
 
 
 _COLUMNS = (

@@ -18,7 +18,7 @@ from lab.base.arms import arm_order, title
 from lab.base.columns import floats, ints, select, where
 from lab.base.errors import UserError
 from lab.base.files import check_folders
-from lab.compare.families import arm_names, base_arms, distinction, families, step_size
+from lab.compare.families import arm_names, distinction, families, step_size
 from lab.measures.fate import fates
 from lab.trace.manifest import FILE_NAME, Manifest
 from lab.trace.schema import TABLES, Table
@@ -158,8 +158,6 @@ class Comparison:
     """Comparisons of one family differ in their step size alone."""
     notes: list[str] = field(default_factory=list)
     """Notes for the reader, such as runs that did not finish."""
-    variants: dict[str, str] = field(default_factory=dict)
-    """Arm to the arm that it is with other guard settings, itself included; see `arm_names`."""
     grid: Grid | None = field(default=None, repr=False)
     """Runs at other step sizes and with independent problems that were made beside it."""
     metrics: pd.DataFrame | None = field(default=None, repr=False)
@@ -214,8 +212,7 @@ class Collection:
 def collect(folders: Path | str | Sequence[Path | str]) -> Collection:
     """Read all run folders under the given one or ones, at any depth.
 
-    Raises:
-        UserError: a given folder does not exist, or no run in them can be used.
+    A UserError where a given folder does not exist, or no run in them can be used.
     """
     folders = check_folders(folders)
     # Reading and decoding leave the interpreter free for another folder.
@@ -314,9 +311,7 @@ def gather(traces: Sequence[Trace]) -> tuple[list[Comparison], list[Skipped]]:
 def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) -> Comparison:
     by_arm: dict[str, dict[PairKey, Trace]] = {}
     kept: dict[str, list[Trace]] = {}
-    manifests = [trace.run for trace in group]
-    names = arm_names(manifests)
-    for arm, trace in zip(names, group, strict=True):
+    for arm, trace in zip(arm_names([trace.run for trace in group]), group, strict=True):
         own = by_arm.setdefault(arm, {})
         keys = pair_keys(trace).values()
         if known := [key for key in keys if key in own]:
@@ -332,17 +327,14 @@ def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) 
     pairs = sorted({key for own in by_arm.values() for key in own})
     arms = arm_order(kept)
     traces = {arm: together(kept[arm], pairs) for arm in arms}
-    unfinished = [note for arm in arms for trace in kept[arm] for note in _unfinished(trace)]
-    base = dict(zip(names, base_arms(manifests), strict=True))
-    varied = {own for arm, own in base.items() if arm != own}
+    states = [_state(trace.run) for arm in arms for trace in kept[arm]]
     return Comparison(
         world=world,
         task=task,
         traces=traces,
         runs={arm: [trace.run for trace in kept[arm]] for arm in arms},
         pairs=pairs,
-        notes=[*_lengths(traces), *unfinished],
-        variants={arm: own for arm, own in base.items() if own in varied},
+        notes=[*_lengths(traces), *filter(None, states)],
     )
 
 
@@ -370,13 +362,12 @@ def _check_visits(trace: Trace, folder: Path) -> None:
         raise UserError(f"{folder}: visits is damaged (a visit of a problem is there twice)")
 
 
-def _unfinished(trace: Trace) -> list[str]:
-    run = trace.run
-    if run.status == "finished":
-        return []
+def _state(run: Manifest) -> str:
+    """How far a run came; empty if it finished."""
     seeds = ", ".join(map(str, sorted(set(run.seeds))))
     state = "running or killed" if run.status == "running" else run.status
-    return [f"{title(run.arm)}, seed {seeds}: {state} at {run.progress:.0%} of its steps"]
+    told = f"{title(run.arm)}, seed {seeds}: {state} at {run.progress:.0%} of its steps"
+    return "" if run.status == "finished" else told
 
 
 def _lengths(traces: dict[str, Trace]) -> list[str]:

@@ -90,11 +90,7 @@ def mean_update(steps: pd.DataFrame) -> float:
 
 
 def achieved_ratio(matched: float, guard: float) -> float:
-    """Mean update norm of the matched run by that of the guard's run; 1 is a perfect match.
-
-    Raises:
-        UserError: the guard's run did not move.
-    """
+    """Mean update norm of the matched run by the guard's; a UserError where that did not move."""
     if not guard > 0:
         raise UserError("matched effort: the guard's run did not move; raise its learning rate")
     return matched / guard

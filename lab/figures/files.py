@@ -80,8 +80,7 @@ def check_exporter() -> None:
 def write_figures(figures: Mapping[str, go.Figure], folder: Path) -> list[Path]:
     """Write every figure as NAME.svg, NAME.pdf and NAME.csv into a new folder.
 
-    Raises:
-        UserError: there is no Chrome or Chromium to draw with; then nothing is written.
+    A UserError where there is no Chrome or Chromium to draw with; then nothing is written.
     """
     import kaleido
     from choreographer.errors import BrowserClosedError, ChromeNotFoundError

@@ -18,14 +18,10 @@ from lab.figures.style import (
     BLUE,
     FATE_COLOURS,
     FATE_PATTERNS,
-    GREEN,
     GREY,
     INK,
-    ORANGE,
-    PALE,
-    PURPLE,
-    SKY,
-    VERMILLION,
+    PHASE_COLOURS,
+    PHASE_PATTERNS,
     arm_style,
     arm_title,
     hover_sd,
@@ -36,7 +32,7 @@ from lab.figures.style import (
     wrapped,
 )
 from lab.measures import Metric
-from lab.measures.dynamics import OTHER, PHASES, STEP
+from lab.measures.dynamics import STEP
 
 
 def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
@@ -246,10 +242,6 @@ def swept(rows: pd.DataFrame, axis: str, metric: Metric) -> go.Figure:
 WIDE = 20
 """Largest by smallest value of a setting from which on its axis is logarithmic."""
 
-_COLOURS = (SKY, VERMILLION, GREEN, ORANGE, BLUE, PURPLE, PALE)
-_PHASE_COLOURS = dict(zip((*PHASES.values(), OTHER), _COLOURS, strict=True))
-_PHASE_PATTERNS = {"Reading answers": "/", "Guard": "x", "Handing over weights": "."}
-
 
 def overhead_bars(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
     """Seconds of `step_seconds` by phase as stacked bars, 100 % being the baseline's whole step.
@@ -272,10 +264,10 @@ def overhead_bars(table: pd.DataFrame, titles: Mapping[str, str] | None = None) 
         }
 
     figure = go.Figure()
-    for phase, colour in _PHASE_COLOURS.items():
+    for phase, colour in PHASE_COLOURS.items():
         relative = found(phase, "relative")
         if any(value.mean > 0 for value in relative):
-            pattern = {"shape": _PHASE_PATTERNS.get(phase, "")}
+            pattern = {"shape": PHASE_PATTERNS.get(phase, "")}
             bar = _segment(phase, labels, relative, colour, pattern)
             figure.add_trace(bar.update(hover(phase)))
     whole = found(STEP, "relative")

@@ -21,6 +21,7 @@ from plotly.subplots import make_subplots
 from lab.base import arms
 from lab.base.columns import Floats
 from lab.base.stats import Estimate
+from lab.measures.dynamics import OTHER, PHASES
 from lab.trace.schema import ROUTES
 
 ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
@@ -49,6 +50,10 @@ FATE_COLOURS = {
 FATE_PATTERNS = {"Marginal Degraded": "/", "Marginal Stable": ".", "Unclassified": "x"}
 
 ROUTE_COLOURS = dict(zip(ROUTES.values(), (GREY, ORANGE, VERMILLION, BLUE), strict=True))
+
+_PHASE_COLOURS = (SKY, VERMILLION, GREEN, ORANGE, BLUE, PURPLE, PALE)
+PHASE_COLOURS = dict(zip((*PHASES.values(), OTHER), _PHASE_COLOURS, strict=True))
+PHASE_PATTERNS = {"Reading answers": "/", "Guard": "x", "Handing over weights": "."}
 
 
 @dataclass(frozen=True, slots=True)

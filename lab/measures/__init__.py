@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from lab.base.columns import floats, group_mean, ints, require
+from lab.base.columns import floats, ints, require
 from lab.measures.fate import fate_shares
 from lab.trace.trace import Trace
 
@@ -128,15 +128,11 @@ def _scores(trace: Trace) -> pd.DataFrame:
 
 def _visit_shares(trace: Trace) -> pd.DataFrame:
     """Shares in percent: of training visits that were skipped, of votes without an answer."""
-    replicate = ints(trace.visits, "replicate")
-    training = ints(trace.visits, "visit") > 0
-    skipped = np.where(training, floats(trace.visits, "skipped"), np.nan)
-    size = 1 + replicate.max()
-    votes = np.bincount(replicate, floats(trace.visits, "n_votes"), size)
-    unread = np.bincount(replicate, floats(trace.visits, "n_unparseable"), size)
-    unread = np.divide(unread, votes, np.full(size, np.nan), where=votes > 0)
-    shares = {"skipped": group_mean(skipped, replicate, size), "unread": unread}
-    return 100.0 * pd.DataFrame(shares).rename_axis("replicate")
+    training = trace.visits.loc[trace.visits["visit"] > 0, ["replicate", "skipped"]]
+    skipped = training.groupby("replicate")["skipped"].mean()
+    votes = trace.visits.groupby("replicate")[["n_unparseable", "n_votes"]].sum()
+    unread = votes["n_unparseable"] / votes["n_votes"]
+    return 100.0 * pd.DataFrame({"skipped": skipped, "unread": unread})
 
 
 def update_by_replicate(steps: pd.DataFrame) -> pd.Series:

@@ -8,18 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lab.base.arms import BASELINE
-from lab.base.columns import (
-    ROUNDING,
-    Bools,
-    Floats,
-    Ints,
-    flags,
-    floats,
-    group_mean,
-    ints,
-    require,
-    select,
-)
+from lab.base.columns import ROUNDING, Bools, Floats, Ints, floats, group_mean, ints, require
 from lab.base.errors import UserError
 from lab.measures.fate import LOST, histories, of_fate
 from lab.measures.problems import PAPER_FATES
@@ -178,7 +167,7 @@ def window_share(dynamics: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
         raise UserError(
             f"extinction window: no window of replicate {lacking[0]}; give both tables of one run"
         )
-    rows = select(dynamics, floats(dynamics, "epoch") > 0)
+    rows = dynamics[dynamics["epoch"] > 0]
     own, epoch = windows.loc[rows["replicate"]], floats(rows, "epoch")
     peak, collapse = floats(own, "peak"), floats(own, "collapse")
     # Any comparison with NaN is false: no peak is no window, no collapse is an open end.
@@ -199,11 +188,11 @@ def window_width(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     require(visits, needed, "extinction window")
     known = np.isfinite(floats(visits, "label_accuracy"))
     found = histories(visits, known & of_fate(visits, fates, PAPER_FATES))
-    place = np.where(flags(visits, "correct_competitive")[found.order], found.visit + 1, 0)
-    last = np.maximum.reduceat(place, found.start) if len(found.start) else place
-    replicate = visits["replicate"].to_numpy()[found.order[found.start]]
-    own = pd.DataFrame({"replicate": replicate, "window": last / found.length})
-    return own.groupby("replicate", as_index=False).mean()
+    own = visits.take(found.order).assign(history=found.number)
+    own["window"] = np.where(own["correct_competitive"], found.visit + 1, 0)
+    own["window"] /= found.length[found.number]
+    last = own.groupby(["replicate", "history"])["window"].max()
+    return last.groupby("replicate").mean().reset_index()
 
 
 PHASES = {
@@ -257,7 +246,7 @@ def _seconds(steps: pd.DataFrame, arm: str) -> pd.DataFrame:
     """Mean seconds, replicates down and phases across."""
     require(steps, ("replicate", "step"), "overhead")
     rank = steps.groupby("replicate")["step"].rank(method="first")
-    warm = select(steps, np.asarray(rank, np.float64) > WARM_UP)
+    warm = steps[rank > WARM_UP]
     for one in np.setdiff1d(ints(steps, "replicate"), ints(warm, "replicate")):
         raise UserError(
             f"overhead: {arm}, replicate {one} has no step after {WARM_UP} of warm-up; train longer"

@@ -13,18 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import expit
 
-from lab.base.columns import (
-    ROUNDING,
-    Bools,
-    Floats,
-    Ints,
-    flags,
-    floats,
-    group_mean,
-    ints,
-    require,
-    where,
-)
+from lab.base.columns import ROUNDING, Bools, Floats, Ints, flags, floats, ints, require, where
 from lab.base.errors import UserError
 from lab.base.stats import auroc_of_runs, percentile_interval, resample_counts
 from lab.measures.fate import LOST, histories, of_fate
@@ -37,11 +26,7 @@ TOP = 6
 
 
 def problem_life(visits: pd.DataFrame, replicate: int, problem: int) -> pd.DataFrame:
-    """The visits of one problem in their order, visit 0 first.
-
-    Raises:
-        UserError: the problem was never visited.
-    """
+    """The visits of one problem in order, visit 0 first; a UserError where there are none."""
     require(visits, columns_of("visits", required=True), "problem's life")
     own = where(visits, replicate=replicate, problem=problem)
     if own.empty:
@@ -174,30 +159,26 @@ def scissor(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     require(fates, ("replicate", "problem", "fate"), "scissor")
     known = np.isfinite(floats(visits, "label_accuracy"))
     found = histories(visits, known & of_fate(visits, fates, PAPER_FATES))
-    rows, n_histories = found.order, len(found.start)
-    # One cell per history and third, in that order.
-    cell = found.number * THIRDS + found.visit * THIRDS // found.length[found.number]
-    replicates = np.unique(ints(visits, "replicate"))
-    own = np.searchsorted(replicates, ints(visits, "replicate")[rows[found.start]])
-    group = np.repeat(own * THIRDS, THIRDS) + np.tile(np.arange(THIRDS), n_histories)
-    n_cells, n_groups = n_histories * THIRDS, len(replicates) * THIRDS
-    sorted_visits = visits.take(rows)
-    correct = flags(sorted_visits, "label_correct")
+    own = visits.take(found.order)
+    correct = flags(own, "label_correct")
     # Without a label nothing is wrong yet: that is no wrong label with a match rate of 0.
-    is_wrong = ~correct & (ints(sorted_visits, "label") >= 0)
-    rate = np.where(is_wrong, floats(sorted_visits, "match_rate"), np.nan)
-    wrong = group_mean(rate, cell, n_cells)
-    low = np.where(np.isfinite(wrong), wrong < 0.5 - ROUNDING, np.nan)
-    wins = np.bincount(cell[correct], minlength=n_cells).astype(np.float64)
-    return pd.DataFrame(
-        {
-            "replicate": np.repeat(replicates, THIRDS),
-            "third": np.tile(np.arange(1, THIRDS + 1), len(replicates)),
-            "below_half": group_mean(low, group, n_groups),
-            "survival": 1 - group_mean(wrong, group, n_groups),
-            "wins": group_mean(wins, group, n_groups),
-        }
+    is_wrong = ~correct & (ints(own, "label") >= 0)
+    by_visit = {
+        "replicate": ints(own, "replicate"),
+        "history": found.number,
+        "third": 1 + found.visit * THIRDS // found.length[found.number],
+        "rate": np.where(is_wrong, floats(own, "match_rate"), np.nan),
+        "wins": correct,
+    }
+    keys = ["replicate", "third"]
+    parts = pd.DataFrame(by_visit).groupby([*keys, "history"]).agg({"rate": "mean", "wins": "sum"})
+    low = np.where(parts["rate"].isna(), np.nan, parts["rate"] < 0.5 - ROUNDING)
+    means = (
+        parts.assign(below_half=low).groupby(keys).mean().assign(survival=lambda m: 1 - m["rate"])
     )
+    all_of = [pd.Index(visits["replicate"].unique()).sort_values(), range(1, THIRDS + 1)]
+    table = means.reindex(pd.MultiIndex.from_product(all_of, names=keys)).reset_index()
+    return table[[*keys, "below_half", "survival", "wins"]]
 
 
 VISITS = (1, 3, 5, 8, 12, 20)

@@ -16,7 +16,7 @@ import pandas as pd
 from guard_core.config import PARTS
 from lab.base import arms
 from lab.base.arms import BASELINE, DEMO_ARMS, GUARD, MATCHED, VOTE, arm_order, title
-from lab.base.columns import TextTable, finite_mean, floats, ints, select, unique, where
+from lab.base.columns import TextTable, finite_mean, floats, groups, ints, select, unique, where
 from lab.base.stats import Estimate, counted, estimate, mean_sd, paired_table
 from lab.base.stats import difference as difference_text
 from lab.compare.collection import Comparison, Grid, Skipped, collect
@@ -226,17 +226,15 @@ def overview(world: ReportedComparison) -> pd.DataFrame:
     minus TTRL's (`against`) and minus the vote before training (`over_vote`), in points. The first
     row is this vote, where it was measured.
     """
-    table = with_vote(world.metrics.reset_index(), ["replicate"])
-    counts, rows = Counter(table["arm"]), []
-    for arm in (*[VOTE] * (counts[VOTE] > 0), *world.comparison.arms):
-        own = where(table, arm=arm)
+    table, rows = with_vote(world.metrics.reset_index(), ["replicate"]), []
+    for (arm,), own in groups(table, ["arm"]):
         means = {name: estimate(floats(own, name)) for name in _COLUMNS if name not in _BASES}
         gaps = {
             # Nothing of an arm minus itself.
             name: difference(table.head(len(table) * (arm != base)), arm, base, METRIC)
             for name, base in _BASES.items()
         }
-        facts = {"arm": arm, "title": world.titles.get(arm, title(arm)), "seeds": counts[arm]}
+        facts = {"arm": arm, "title": world.titles.get(arm, title(arm)), "seeds": len(own)}
         rows.append(facts | means | gaps)
     return pd.DataFrame(rows)
 

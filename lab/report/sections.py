@@ -24,13 +24,7 @@ from lab.figures.training import (
     training_window,
 )
 from lab.measures import WINDOW
-from lab.measures.dynamics import (
-    WARM_UP,
-    run_windows,
-    step_seconds,
-    window_share,
-    window_width,
-)
+from lab.measures.dynamics import WARM_UP, run_windows, step_seconds, window_share, window_width
 from lab.measures.fate import LOST
 from lab.measures.problems import flip_rate_in_time, lost_problem_auroc, scissor
 from lab.report.digest import (
@@ -43,17 +37,7 @@ from lab.report.digest import (
     slugs,
     with_fates,
 )
-from lab.report.html import (
-    Absent,
-    Drawing,
-    Html,
-    Piece,
-    absent,
-    join,
-    shown,
-    small_table,
-    tag,
-)
+from lab.report.html import Absent, Drawing, Html, Piece, absent, join, shown, small_table, tag
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class ReportedSweep:
 
 
 def read_sweeps(
-    folders: Path | str | Sequence[Path | str], worlds: Sequence[ReportedComparison] = ()
+    folders: Path | str | Sequence[Path | str], worlds: Sequence[ReportedComparison]
 ) -> tuple[list[ReportedSweep], list[Skipped]]:
     """All sweeps under some folders but the grids of comparisons, and those that are damaged."""
     found, skipped = [], []

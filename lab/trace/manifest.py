@@ -144,8 +144,7 @@ def _utf8(value: Any) -> Any:
 def read_manifest(folder: Path) -> Manifest:
     """Read a run folder's `run.json`.
 
-    Raises:
-        UserError: the folder or the file is missing, damaged, of another program or newer.
+    A UserError where the folder or the file is missing, damaged, of another program or newer.
     """
     try:
         values = msgspec.json.decode(_content(folder))
@@ -335,8 +334,7 @@ def _part_numbers(folder: Path, table: str) -> set[int]:
 def parts_of(folder: Path, table: str, n_parts: int | None = None) -> list[Path]:
     """Return a table's first parts in order; all complete ones if None.
 
-    Raises:
-        UserError: one is missing before the last one, or the folder cannot be read.
+    A UserError where one is missing before the last one, or the folder cannot be read.
     """
     try:
         there = _part_numbers(folder, table)

@@ -144,8 +144,7 @@ def write_response(path: Path | str, response: Response) -> None:
 def read_response(path: Path | str) -> Response:
     """Read a response file.
 
-    Raises:
-        UserError: it does not exist, is no response file, is damaged or of another version.
+    A UserError where there is none, or it is another file, damaged or of another version.
     """
     where, again = f"response: {path}", "make it again with guard-train measure"
     try:

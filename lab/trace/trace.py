@@ -158,8 +158,7 @@ class RunFolder(Recorder):
     ) -> RunFolder:
         """Make the folder and its `run.json`; at most `flush_rows` of a table wait in memory.
 
-        Raises:
-            UserError: the folder exists with something in it, or cannot be made.
+        A UserError where the folder exists with something in it, or cannot be made.
         """
         make_tables(Path(path))
         write_manifest(Path(path), manifest)

@@ -33,7 +33,8 @@ def test_a_custom_guard_beside_the_guard_is_its_variant(make):
     assert arm_names([custom.run]) == ["custom"]
     assert arm_names([custom.run, guard.run]) == ["guard (W=3)", "guard"]
     (comparison,), _ = gather([custom, guard])
-    assert comparison.variants == {"guard": "guard", "guard (W=3)": "guard"}
+    titles = {"guard": "TTRL-Guard", "guard (W=3)": "TTRL-Guard (W=3)"}
+    assert digest(comparison).titles == titles
 
 
 def test_settings_of_a_rule_name_the_arm_and_a_custom_guard_is_its_variant(make):
