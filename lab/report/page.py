@@ -234,7 +234,8 @@ def _folded(title: str, inside: Html, **attributes: str) -> Html:
 
 
 def _run_table(world: ReportedComparison) -> Html:
-    head = ("arm", "seeds", "replicates", "status", "started (UTC)", "minutes", "commit", "backend")
+    head = ["arm", "seeds", "replicates", "status", "started (UTC)", "minutes from start to end"]
+    head += ["commit", "backend"]
     counts = Counter(world.metrics.index.get_level_values("arm"))
     rows = [
         (world.titles[arm], _seeds(own), counts[arm], *_facts(own))
@@ -253,9 +254,14 @@ def _facts(runs: Sequence[Manifest]) -> list[Html | str]:
         join(states),
         min(run.started for run in runs).replace("T", " ").removesuffix("+00:00"),
         f"{sum(minutes):.1f}" if all(map(math.isfinite, minutes)) else "not known",
-        ", ".join(_distinct((run.commit or "not known")[:12] for run in runs)),
+        ", ".join(_distinct(map(_commit, runs))),
         ", ".join(_distinct(run.backend or "not noted" for run in runs)),
     ]
+
+
+def _commit(run: Manifest) -> str:
+    number, dirty, _ = (run.commit or "not known").partition("-dirty")
+    return number[:12] + dirty
 
 
 def _state(run: Manifest) -> str:

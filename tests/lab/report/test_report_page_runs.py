@@ -28,6 +28,14 @@ def test_unfinished_runs_are_flagged(add_run, tmp_path):
     assert '<div class="flag">seed 7 interrupted at 40%</div>' in plain
 
 
+def test_code_that_was_changed_is_told_from_its_commit(add_run, tmp_path):
+    for name, commit in (("ttrl", "a" * 40), ("guard", f"{'b' * 40}-dirty")):
+        path = add_run(tmp_path / name, name) / "run.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"commit": commit}))
+    plain = without_scripts(page(*read([tmp_path])))
+    assert f"<td>{'a' * 12}</td>" in plain and f"<td>{'b' * 12}-dirty</td>" in plain
+
+
 def test_an_early_end_does_not_look_like_the_whole_way(add_run, tmp_path, make_trace, save):
     add_run(tmp_path / "ttrl", "ttrl")
     short = make_trace("guard", np.full((1, 2, 9), 0.6), np.full((1, 9), 0.6))
