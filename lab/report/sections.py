@@ -220,7 +220,10 @@ def _overhead(world: ReportedComparison) -> Iterator[Piece]:
     except UserError as error:
         yield Absent(f"Not measured: {error}.")
     else:
-        yield Drawing(figure, "Time per training step by phase and arm", below=_use(world))
+        machines = {str(run.machine) for run in world.comparison.manifests}
+        caption = "The runs had different machines: their times do not compare."
+        alt = "Time per training step by phase and arm"
+        yield Drawing(figure, alt, caption * (len(machines) > 1), below=_use(world))
 
 
 def _use(world: ReportedComparison) -> Html | None:

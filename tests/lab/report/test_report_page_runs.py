@@ -103,8 +103,11 @@ def test_what_the_steps_tell_of_responses_stands_below_their_cost(tmp_path, make
         if arm == "guard":
             trace.steps["truncated"] = np.where(trace.steps["step"] > 1, 0.25, 1.0)
         save(trace, tmp_path / arm)
-    content = without_scripts(page(read([tmp_path])[0], []))
+    worlds, _ = read([tmp_path])
+    content = without_scripts(page(worlds, []))
     part = content.split('id="overhead"')[1].split("</section>")[0]
     cells = re.sub("<[^>]+>", " ", part.split("responses cut at their limit (% of votes)")[1])
     assert cells.split()[:3] == ["25.0", "±", "0.0"]
-    assert "peak memory" not in part
+    assert "peak memory" not in part and "different machines" not in part
+    worlds[0].comparison.manifests[0].machine = {"cpu": "another"}
+    assert "The runs had different machines" in page(worlds, [])
