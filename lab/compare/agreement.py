@@ -321,6 +321,4 @@ def ranking_table(table: pd.DataFrame) -> TextTable:
 
 def _gain_text(row: dict[Any, Any]) -> str:
     mean, low, high = (float(row[f"gain_{name}"]) for name in ("real", "low", "high"))
-    if math.isnan(mean):
-        return ""
     return mean_sd(mean, signed=True) if math.isnan(low) else with_interval(mean, low, high)

@@ -13,15 +13,7 @@ from lab.base.files import whole_folder
 from lab.compare.tables import flat
 from lab.measures import BY_NAME
 from lab.measures.dynamics import run_windows
-from lab.report.digest import (
-    ReportedComparison,
-    by_arm,
-    file_names,
-    no_fates,
-    overview,
-    slugs,
-    with_fates,
-)
+from lab.report.digest import ReportedComparison, by_arm, no_fates, overview, slugs, with_fates
 from lab.report.html import Drawing, Piece
 from lab.report.predictions import predictions
 from lab.report.sections import SECTIONS, first
@@ -37,8 +29,7 @@ def write_tables(
         for world, slug in zip(worlds, slugs(worlds), strict=True)
         for name, table in tables(world)
     }
-    for sweep, slug in zip(sweeps, file_names(sweep.name for sweep in sweeps), strict=True):
-        found[f"sweep-{slug}.csv"] = flat(sweep.means)
+    found |= {f"sweep-{sweep.slug}.csv": flat(sweep.means) for sweep in sweeps}
     with whole_folder(Path(folder)) as place:
         for name, table in found.items():
             write_csv(table, place / name)

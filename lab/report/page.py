@@ -14,8 +14,7 @@ from lab.base.arms import GUARD, MATCHED, about, title
 from lab.base.columns import TextTable, finite_mean
 from lab.base.settings import flattened
 from lab.base.stats import interval, mean_sd, plus_minus, some_of
-from lab.compare.agreement import MEASURED
-from lab.compare.collection import Skipped
+from lab.compare.collection import MEASURED, Skipped
 from lab.compare.tables import Finding, Quantity
 from lab.measures import PAGE, Metric
 from lab.report.digest import (

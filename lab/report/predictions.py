@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lab.compare.agreement import (
-    CELLS,
-    MEANS,
-    MEASURED,
-    cell_table,
-    compare_cells,
-    mean_table,
-    predicts,
-)
+from lab.compare.agreement import CELLS, MEANS, cell_table, compare_cells, mean_table, predicts
+from lab.compare.collection import MEASURED
 from lab.figures.style import BANDS
 from lab.figures.training import overlay
 from lab.report.digest import ReportedComparison, file_names, slugs

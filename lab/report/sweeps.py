@@ -34,6 +34,8 @@ class ReportedSweep:
 
     name: str
     """Of its folder, not escaped."""
+    slug: str
+    """The name for files, distinct among the sweeps."""
     figures: dict[str, Drawing]
     """By their names, which are those of files."""
     means: pd.DataFrame
@@ -86,7 +88,9 @@ def _digest(rows: pd.DataFrame, name: str, slug: str) -> ReportedSweep:
         | {metric: estimate(floats(own, metric)) for metric in _NAMES}
         for values, own in groups(rows, [*axes, "arm"])
     ]
-    return ReportedSweep(name, dict(zip(names, drawn.values(), strict=True)), pd.DataFrame(means))
+    return ReportedSweep(
+        name, slug, dict(zip(names, drawn.values(), strict=True)), pd.DataFrame(means)
+    )
 
 
 def _drawings(rows: pd.DataFrame, axes: Sequence[str]) -> Iterator[tuple[Metric, Drawing]]:
