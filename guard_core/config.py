@@ -439,9 +439,13 @@ def short_names(values: Mapping[str, Any]) -> dict[str, Any]:
     return {n: v for n, v in USUAL.items() if GROUP_OF.get(n) in off} | flat
 
 
+ROUNDING = 1e-9
+"""More than the rounding of a share, and far less than a vote: what lies on a bound stays there."""
+
+
 def floor_share(share: float, n: int) -> int:
     """`floor(share * n)` for a share written in decimals: .29 of 100 is 29, not 28."""
-    return int(share * n + 1e-9)
+    return int(share * n + ROUNDING)
 
 
 Numbers = MutableSequence[Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from guard_core.config import Numbers, Settings
+from guard_core.config import ROUNDING, Numbers, Settings
 from guard_core.decision import SKIPPED
 
 
@@ -25,7 +25,7 @@ def weigh(s: Settings, problem: Any, visit: Any) -> float:
     """Return the FRS weight (paper equations 6-11); counts the visits at which C2 holds."""
     c1 = visit.flip_rate > s.tau_FR and visit.match_rate > s.tau_MR
     c2 = not problem.had_competition and problem.visits >= s.W
-    c2 = c2 and visit.mean_match_rate > s.tau_MR and problem.c2_fired < s.W
+    c2 = c2 and visit.mean_match_rate > s.tau_MR + ROUNDING and problem.c2_fired < s.W
     problem.c2_fired += c2
     weight = 1 - s.l1 * visit.flip_rate
     weight = weight * (1 - s.l2) if c1 else weight

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from guard_core.config import GuardConfig, Numbers, Settings, settings
+from guard_core.config import ROUNDING, GuardConfig, Numbers, Settings, settings
 from guard_core.votes import Array, Votes
 
 
@@ -28,7 +28,7 @@ def choose_label(
     """
     top, n_tied, label = winner(scores, old, tie, s.tie_break_first, s.tie_break_incumbent)
     if s.hysteresis > 0 and 0 <= old < len(scores):
-        close = scores[old] >= (1 - s.hysteresis) * top
+        close = scores[old] >= (1 - s.hysteresis) * top - ROUNDING
         label = old if scores[old] > 0 and close else label
     voted = top > 0
     if s.label_from_memory and voted:

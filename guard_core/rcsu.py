@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from guard_core.config import GuardConfig, Settings, floor_share
+from guard_core.config import ROUNDING, GuardConfig, Settings, floor_share
 from guard_core.decision import HIGH_RISK, SKIPPED
 
 NO_CANDIDATE = 2.0
@@ -22,7 +22,7 @@ def skip_cap(n_problems: int, config: GuardConfig) -> int:
 
 def at_high_risk(s: Settings, had_competition: Any, visits: Any, mean_match_rate: Any) -> Any:
     """Return whether problems, one or an array of them, were contested once and are confident."""
-    return had_competition & (visits >= s.W) & (mean_match_rate > s.theta_MR)
+    return had_competition & (visits >= s.W) & (mean_match_rate > s.theta_MR + ROUNDING)
 
 
 def skip_key(s: Settings, visit: Any, skip: float, pick: float) -> float:

@@ -86,7 +86,7 @@ def decide(
         visit: output, as `VisitRecord`.
     """
     visit.flipped = label != problem.label and problem.label >= 0
-    visit.match_rate = (counts[label] if 0 <= label < len(counts) else 0) / s.n_votes
+    visit.match_rate = match_rate(s, label, counts)
     visit.label = problem.label = label
     problem.visits += 1
     n_flips, total = push(flips, visit.flipped), push(match_rates, visit.match_rate)
@@ -101,6 +101,11 @@ def decide(
     high_risk = at_high_risk(s, visit.had_competition, problem.visits, visit.mean_match_rate)
     visit.route = HIGH_RISK if high_risk else AT_RISK if contested else STABLE
     visit.skipped = False
+
+
+def match_rate(s: Settings, label: int, counts: Sequence[Any]) -> float:
+    """Return the share of all V votes that the label got, which may be an answer of before."""
+    return (counts[label] if 0 <= label < len(counts) else 0) / s.n_votes
 
 
 class Memory(NamedTuple):
@@ -143,7 +148,7 @@ def prime_batches(
             label, tied = label_of(s, problem.label, past, told, votes, tie[b][n])
             problem.label = visit.label = label
             visit.tie = tied
-            visit.match_rate = (votes[label] if label >= 0 else 0) / s.n_votes
+            visit.match_rate = match_rate(s, label, votes)
 
 
 def visit_batches(

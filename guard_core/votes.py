@@ -31,10 +31,10 @@ class Votes:
 
     def __post_init__(self) -> None:
         as_numpy(self, "counts", "samples")
-        if tuple(self.counts.shape) != tuple(self.samples.shape) or self.counts.ndim < 2:
+        if self.counts.shape != self.samples.shape or self.counts.ndim < 2:
             raise ValueError(
-                f"votes: counts {tuple(self.counts.shape)} and samples "
-                f"{tuple(self.samples.shape)} must have one shape (..., P, A)"
+                f"votes: counts {self.counts.shape} and samples {self.samples.shape} must have "
+                "one shape (..., P, A)"
             )
         if not 1 <= self.n_samples <= self.n_votes:
             raise ValueError(
@@ -42,6 +42,9 @@ class Votes:
             )
         for name, most in (("counts", self.n_votes), ("samples", self.n_samples)):
             array = getattr(self, name)
+            if array.dtype.kind != "f":  # expected numbers need not be whole
+                array = wide_integers(array)
+                object.__setattr__(self, name, array)
             if array.size and (not array.min() >= 0 or array.sum(axis=-1).max() > most):
                 raise ValueError(
                     f"votes: {name} of a problem must be at least 0 and add up to {most} at most"
@@ -137,7 +140,7 @@ def as_numpy(record: object, *names: str) -> None:
 
 
 def as_ids(values: Any, name: str) -> Array:
-    """Return integers of at least 32 bits, so that sums over them fit, of any array library.
+    """Return `wide_integers` of any array library.
 
     Raises:
         ValueError: they are no integers.
@@ -145,7 +148,13 @@ def as_ids(values: Any, name: str) -> Array:
     ids = as_array(values, name)
     if ids.size and ids.dtype.kind not in "iu":
         raise ValueError(f"{name}: must be integers, not {ids.dtype}")
-    return ids.astype(ids.dtype if ids.dtype in (np.int32, np.int64) else np.int64, copy=False)
+    return wide_integers(ids)
+
+
+def wide_integers(array: Array) -> Array:
+    """Signed integers of at least 32 bits, so that neither sums nor differences wrap around."""
+    fits = array.dtype in (np.int32, np.int64)
+    return array if fits else array.astype(np.int64)
 
 
 def check_ids(ids: Array, n_answers: int, name: str) -> None:

@@ -171,12 +171,13 @@ class SCRL(Rule):
 
     def _kinds(self, obs: Observations, label: Array) -> tuple[Array, Array, Array]:
         """(..., P, A) positive and negative answers, and H_a - H."""
-        share = obs.shares
+        share, votes = obs.shares, np.astype(obs.votes.counts, obs.real)
         is_label = np.arange(share.shape[-1]) == label[..., None]
-        first = at_label(share, label)
-        second = np.max(np.where(is_label, 0.0, share), axis=-1)
-        leads = (first - second > self.t_margin) | (second == 0)
-        clear = (first >= self.t_pos) & (first > 0) & leads
+        first = at_label(votes, label)
+        second = np.max(np.where(is_label, 0.0, votes), axis=-1)
+        # Whole votes: the difference of two shares would err by rounding.
+        leads = ((first - second) / obs.votes.n_votes > self.t_margin) | (second == 0)
+        clear = (at_label(share, label) >= self.t_pos) & (first > 0) & leads
         positive = is_label & clear[..., None]
         excess = _excess_entropy(obs)
         negative = ~positive & (share > 0) & (share < self.t_low) & (excess >= 0)
@@ -263,7 +264,7 @@ class Scope(Rule):
     def pay(self, obs: Observations, label: Array) -> Array:
         answers, V = obs.of("answers"), obs.votes.n_votes
         drawn = obs.drawn(self.n_draws(V, obs.votes.n_samples))
-        draws = np.reshape(drawn, (*answers.shape[:-1], -1, V))
+        draws = np.reshape(drawn, (*answers.shape[:-1], drawn.shape[-1] // V, V))
         labels, start, cuts = self._labels(obs, self._weights(obs), draws), 0, []
         for size in subgroup_sizes(V):
             of_size = labels[..., start : start + V // size]

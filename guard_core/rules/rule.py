@@ -89,7 +89,8 @@ class Observations:
                 wanted = needs if name in last else f"({', '.join(map(str, front))}, any)"
                 raise ValueError(f"{name}: shape {array.shape}, needs {wanted}")
             if name in ("answers", "second"):
-                check_ids(as_ids(array, name), self.votes.counts.shape[-1], name)
+                object.__setattr__(self, name, as_ids(array, name))
+                check_ids(getattr(self, name), self.votes.counts.shape[-1], name)
 
     @property
     def real(self) -> Any:

@@ -89,6 +89,8 @@ CLOSE = [[30, 34], [22, 42], [34, 30], [0, 64], [1, 63]]
         # Hysteresis keeps a label that is nearly as frequent.
         ({"hysteresis": 0.4}, [40, 24], CLOSE, [0, 1, 1, 1, 1]),
         ({"hysteresis": 1.0}, [40, 24], CLOSE, [0, 0, 0, 1, 1]),
+        # 3 are 30 % of 10, though (1 - .7) * 10 is more than 3 as a double.
+        ({"hysteresis": 0.7}, [9, 1], [[3, 10], [2, 10]], [0, 1]),
         # Sums: 70 and 58, 92 and 100, 126 and 130, 126 and 194.
         ({"hysteresis": 0.1, "label_from": "memory"}, [40, 24], CLOSE, [0, 0, 0, 1, 1]),
         ({"label_from": "memory"}, [40, 24], CLOSE, [0, 1, 1, 1, 1]),
@@ -113,6 +115,27 @@ def test_visit_0_is_neither_visit_nor_flip(label_from: str):
     decision = play.see(as_votes([[9, 3], [3, 9]]))
     assert decision.visits.tolist() == [1, 1]
     assert decision.flipped.tolist() == [False, False]
+
+
+def test_a_mean_match_rate_on_a_bound_is_not_above_it():
+    """The means of these shares are .6 and .5, and a bit more as sums of doubles."""
+    for tau, tenths in ((0.6, (5, 5, 6, 8, 6)), (0.5, (8, 9, 1, 1, 6))):
+        play = Play(PAPER.set(tau_MR=tau, theta_MR=tau, tau_FR=0.0, p_skip=1.0), 1)
+        calm = Play(PAPER.set(tau_MR=tau), 1)
+        play.see(as_votes([[10, 0]], 10))
+        for n in tenths:
+            decision = play.see(as_votes([[0, n]], 10), skip=0.0)
+            weights = calm.see(as_votes([[n, 0]], 10)).weight
+        assert decision.mean_match_rate > tau
+        assert decision.had_competition and not decision.high_risk and not decision.skip
+        assert weights == 1
+
+
+def test_a_label_of_before_may_lie_beyond_the_answers_of_visit_0():
+    play = Play(PAPER, 1)
+    for counts in ([[0, 0, 9]], [[0]]):
+        play.prime(as_votes(counts))
+        assert play.state.label == 2
 
 
 def test_a_frozen_label_has_its_share_of_this_visit_even_beyond_the_answers_of_the_batch():

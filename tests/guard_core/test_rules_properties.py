@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import warnings
 from dataclasses import asdict, fields, replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_sights import BY_RESPONSE, Sight, rewards_of, sight, sights, top
 
+from guard_core import Votes
 from guard_core.rules import RULES, Observations, Rule, make_rule
 
 VARIANTS = [
@@ -145,6 +147,28 @@ def test_a_batch_of_silent_problems(rule: Rule):
         assert made["scores"].shape[-1] == 1
     if rule.has_label and rule.name not in ("mm_upt", "evol_rl", "scrl", "scrl_continuous"):
         assert (made["rewards"] == 0).all()
+
+
+@every_rule
+def test_a_batch_without_problems(rule: Rule):
+    shown = sight(np.random.default_rng(1)).rows(np.zeros(0, int))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # means over the batch
+        made = outcome(rule, shown)
+    assert made["rewards"].shape == (0, shown.n_samples) and made["weight"].shape == (0,)
+
+
+@every_rule
+def test_narrow_and_unsigned_integers_are_read_as_wide_ones(rule: Rule):
+    rng = np.random.default_rng(4)
+    shown = replace(sight(rng, n_problems=12), n_answers=200)
+    seen = shown.seen()
+    counts, samples = (a.astype(np.uint8) for a in (seen.votes.counts, seen.votes.samples))
+    votes = Votes(counts, samples, seen.votes.n_votes, seen.votes.n_samples)
+    ids = {name: getattr(seen, name).astype(np.int8) for name in ("answers", "second")}
+    narrow, label = replace(seen, votes=votes, **ids), top(rule.scores(seen))
+    np.testing.assert_array_equal(rule.scores(narrow), rule.scores(seen))
+    np.testing.assert_array_equal(rule.pay(narrow, label), rule.pay(seen, label))
 
 
 @every_rule

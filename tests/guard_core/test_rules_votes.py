@@ -245,6 +245,8 @@ CLOSE = [[0, 0, 0, 1, 1, 2, 3, 4]]
         # .375 - .25 = .125 is no lead of more than .125; with 4 votes it is .5 - .25.
         ({}, CLOSE, FLAT, 0, [0, 0, 0, 0, 0, -1]),
         ({}, [[0, 0, 0, 0, 1, 1, 3, 4]], FLAT, 0, [1, 0, 0, 0, 0, -1]),
+        # Nor is .4 - .3 one of more than .1, though as doubles it is.
+        ({"t_margin": 0.1}, [[0] * 4 + [1] * 3 + [2] * 3], [[1.0] * 10], 0, [0, 0, 0, -1]),
         # An answer without a rival has nobody to lead.
         ({"t_margin": 1.0}, [[0, 0, 0] + [-1] * 5], FLAT, 0, [1, -1]),
         ({"t_margin": 1.0}, [[0, 0, 0, 0, 1, 1, 3, 4]], FLAT, 0, [0, 0, 0, 0, 0, -1]),
