@@ -101,12 +101,16 @@ class Tables:
             return None
         starts_B = np.arange(0, c.n_problems, c.batch_size)
         size_B = np.diff(starts_B, append=c.n_problems).astype(np.int32)
+        # First visit of every optimizer step, all of whose visits have its norm.
+        first_K = np.flatnonzero(np.arange(c.n_problems) % c.batch_size % c.mini_batch == 0)
+        steps_B = np.searchsorted(first_K, starts_B)
+        norm_RB = np.add.reduceat(epoch.norm_RN[:, first_K], steps_B, axis=1)
         columns = {
             "replicate": self._replicate_R[:, None],
             "step": self._step_N[starts_B],
             "epoch": np.array(epoch.epoch, np.int32),
             "lr": epoch.lr_RB,
-            "update_norm": np.add.reduceat(epoch.norm_RN, starts_B, axis=1) / size_B,
+            "update_norm": norm_RB / np.diff(steps_B, append=len(first_K)),
             "n_problems": size_B,
             "n_skipped": np.add.reduceat(
                 epoch.records_RN["skipped"], starts_B, axis=1, dtype=np.int32

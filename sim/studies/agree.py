@@ -125,6 +125,17 @@ def _final_match(trace: Trace) -> float:
     return float(floats(trace.visits, "match_rate")[visit == visit.max()].mean())
 
 
+def _check_known(trace: Trace, name: str) -> None:
+    """Refuse runs whose scores leave out problems, which a simulation would count as wrong."""
+    lacking = ints(trace.visits, "problem")[np.isnan(floats(trace.visits, "label_accuracy"))]
+    if lacking.size:
+        raise UserError(
+            f"real: {name} has {np.unique(lacking).size} problem(s) without a known answer, and a "
+            "response file does not tell them from problems that are never solved; train without "
+            "them"
+        )
+
+
 def agree(
     real: Sequence[Comparison],
     prediction: Prediction,
@@ -139,8 +150,9 @@ def agree(
         classical: other policies, whose runs are not kept.
     """
     for comparison in real:  # before the first run
-        for runs in comparison.runs.values():
+        for name, runs in comparison.runs.items():
             prediction.of(runs)
+            _check_known(comparison.traces[name], runs[0].title)
     several = len({comparison.family for comparison in real}) > 1
     parts = []
     bar = Bar(total=sum(len(c.arms) for c in real), unit="cell", disable=not progress)

@@ -271,7 +271,8 @@ def untrained_vote(config: SimConfig, n_votes: int) -> Floats:
     rng = np.random.default_rng([config.seed, n_votes])
     total_RN1 = p_RNA.sum(axis=-1, keepdims=True)  # what it lacks of 1 is unparseable
     parsed = np.minimum(total_RN1[..., 0] * (1.0 - config.unparseable), 1.0)
-    counts_RNA = rng.multinomial(rng.binomial(n_votes, parsed), p_RNA / total_RN1)
+    p_RNA /= np.where(total_RN1 > 0, total_RN1, 1.0)  # 0 where no response can be read
+    counts_RNA = rng.multinomial(rng.binomial(n_votes, parsed), p_RNA)
     return 100.0 * majority_right(counts_RNA, simulation.truth_RN).mean(axis=1)
 
 

@@ -26,7 +26,17 @@ import pandas as pd
 from guard_core import ConfigError, GuardConfig
 from guard_core.config import KINDS, fault
 from lab.arm_settings import with_arm
-from lab.base.arms import BASELINE, GUARD, MATCHED, REPLAYED, Arm, arm, split_settings, with_own
+from lab.base.arms import (
+    BASELINE,
+    GUARD,
+    MATCHED,
+    REPLAYED,
+    Arm,
+    arm,
+    replayed_target,
+    split_settings,
+    with_own,
+)
 from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
 from lab.base.named_arms import PERMUTED
@@ -222,6 +232,10 @@ def job_of(
         return to_values(config) | {n: (files or {}).get(p, p) for n, p in paths.items()}
 
     try:
+        if replayed_target(name) is not None:
+            raise UserError(
+                f"arm {name}: replays a run's folder, and only guard-sim compare has one"
+            )
         if (found := control(name)) is None:
             config = _arm_config(base, values, name)
             return SweepJob(_key("", plain(config)), config)

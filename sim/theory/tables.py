@@ -14,6 +14,8 @@ from scipy.stats import binomtest
 
 from guard_core import GuardConfig
 from guard_core.rules.rule import at_label
+from lab.arm_settings import with_arm
+from lab.base.arms import BASELINE, arm
 from lab.base.columns import Bools, Ints
 from lab.base.errors import UserError
 from lab.base.stats import estimate
@@ -148,16 +150,16 @@ _EVEN = 0.1
 def own_steps(config: SimConfig) -> Floats:
     """(R, N) step, as of `Process.step`, that each problem takes at its first visit.
 
-    It is the change of the label's log odds by the update on the problem alone, divided by the 2
+    It is the change of the label's log odds by TTRL's update on the problem alone, divided by the 2
     sqrt(p (1 - p)) of two answers and many samples, p the label's probability. With the policy
-    `measured` this reads the step of a real model at a learning rate, without warm-up, so that it
-    can be found in charts of the theory. NaN where p is below .1 or above .9. In other coupled
-    policies the first epoch's updates on other problems are part of it.
+    `measured` this reads the step of a real model at a learning rate, without warm-up and rounding
+    of weights, so that it can be found in charts of the theory. NaN where p is below .1 or above
+    .9. In other coupled policies the first epoch's updates on other problems are part of it.
     """
-    measured = {"parts_off": ("others",), "mini_batch": 1}
+    measured = {"parts_off": ("others",), "mini_batch": 1, "ema_decay": 0.0, "dtype": "float32"}
     alone: dict[str, Any] = measured if config.policy == "measured" else {}
-    alone |= {"guard": GuardConfig.off(), "epochs": 1, "schedule": "constant"}
-    simulation = Simulation(replace(config, **alone))
+    alone |= {"epochs": 1, "schedule": "constant"}
+    simulation = Simulation(replace(with_arm(config, arm(BASELINE, config.step_factor)), **alone))
     simulation.before()
     before_RNA = simulation.probabilities()
     visits = simulation.epoch(1).visits

@@ -3,10 +3,12 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+from measured_response import N, settings, small_response
 
 from guard_core import GuardConfig
 from lab.arm_settings import with_arm
@@ -15,8 +17,10 @@ from lab.base.errors import UserError
 from lab.base.stats import difference, estimate
 from lab.compare.effort import BEST_RIVAL, best_among, own_best_words
 from lab.measures import MEASURES
+from lab.trace.response import write_response
 from lab.trace.trace import Trace, load
 from sim import SimConfig, simulate
+from sim.studies.agree import agree
 from sim.studies.compare import (
     BEST,
     compare,
@@ -86,6 +90,23 @@ def test_a_vote_of_a_whole_run_s_samples_is_that_of_the_arm_that_only_votes():
     half = untrained_vote(replace(config, unparseable=0.5), 2).mean()
     assert half < few  # a quarter of the problems has no vote
     assert not untrained_vote(replace(config, unparseable=1.0), 2).any()
+
+
+def test_a_problem_without_any_readable_response_has_no_right_vote(tmp_path: Path):
+    response = small_response()
+    answers = np.where(np.arange(len(response.leaf_answer)) < 6, -1, response.leaf_answer)
+    write_response(tmp_path / "r.npz", replace(response, leaf_answer=answers))
+    vote = untrained_vote(settings(str(tmp_path / "r.npz")), 500)
+    assert vote.any() and (vote <= 100 * (N - 1) / N + 1e-9).all()
+
+
+def test_real_runs_that_score_some_problems_alone_are_not_held_against_all_simulated_ones():
+    visits = simulate(replace(CONFIG, epochs=1, replicates=1)).visits
+    visits.loc[visits["problem"].isin([3, 7]), "label_accuracy"] = np.nan
+    runs = [SimpleNamespace(title="TTRL")]
+    real = SimpleNamespace(runs={"ttrl": runs}, traces={"ttrl": SimpleNamespace(visits=visits)})
+    with pytest.raises(UserError, match=r"real: TTRL has 2 problem\(s\) without a known answer"):
+        agree([real], SimpleNamespace(of=lambda runs: None))
 
 
 def test_arms_that_do_not_fit_are_refused_before_the_first_run(tmp_path):

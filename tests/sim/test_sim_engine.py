@@ -178,6 +178,16 @@ GUARDS = st.sampled_from(
 )
 
 
+def test_the_norm_of_a_batch_is_the_mean_over_its_optimizer_steps():
+    """Of 8 and 3 problems, in steps of 3, 3 and 2 problems and of 3."""
+    size = {"n_problems": 11, "batch_size": 8, "mini_batch": 3, "epochs": 1, "replicates": 2}
+    _, part = Simulation(SimConfig(**size)).run()
+    norm_RN = part.epoch.norm_RN
+    wanted_RB = np.stack([norm_RN[:, [0, 3, 6]].mean(axis=1), norm_RN[:, 8]], axis=1)
+    assert part.steps["update_norm"] == pytest.approx(wanted_RB.ravel())
+    assert (norm_RN[:, 6] != norm_RN[:, 0]).all()
+
+
 @st.composite
 def configs(draw: st.DrawFn) -> SimConfig:
     n_votes, batch_size = draw(st.integers(1, 20)), draw(st.integers(1, 9))

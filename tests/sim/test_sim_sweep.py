@@ -402,6 +402,10 @@ def job(sweep, number, arm):
     return found
 
 
+def test_a_sweep_leaves_no_folder_to_replay():
+    assert "arm replayed: replays a run's folder" in job_of(SimConfig(), {}, "replayed").reason
+
+
 def test_runs_that_cannot_differ_are_one_job():
     sweep = Sweep(
         arms=("ttrl", "guard", "memory", "matched"),

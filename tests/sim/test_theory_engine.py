@@ -112,6 +112,10 @@ def test_the_step_of_a_measured_model_grows_with_the_learning_rate(tmp_path: Pat
     assert small.shape == (2, 6) and np.isfinite(small).any()
     assert np.nanmedian(large) == pytest.approx(2 * np.nanmedian(small), rel=0.2)
     assert np.nanmedian(small) > 0
+    # What the measured run was trained with besides does not change TTRL's first update.
+    for other in ({"dtype": "bfloat16"}, {"ema_decay": 0.9}, {"labels": "truth"}, {"rule": "snr"}):
+        same = own_steps(settings(str(tmp_path / "small.npz"), lr=0.002, **other))
+        np.testing.assert_array_equal(same, small, err_msg=str(other))
 
 
 def _wrong_RT(coupling: Coupling, p0: float, **settings: Any) -> np.ndarray:
