@@ -148,8 +148,8 @@ class Compare(StudyCommand):
         print_short(config.epochs)
         traces = compare(config, names, self.out, not self.quiet, self.workers)
         rows = rows_of(traces, config)
-        notes = {name: trace.run.extra.get("trust") for name, trace in traces.items()}
-        trusts = {name: trust for name, trust in notes.items() if trust is not None}
+        notes = {name: trace.run.extra for name, trace in traces.items()}
+        trusts = {name: Trust(**own["trust"]) for name, own in notes.items() if "trust" in own}
         steps = self.steps or (STEPS if self.own_best else ())
         if steps or self.null:
             traces.clear()
@@ -161,7 +161,7 @@ class Compare(StudyCommand):
             rows = rows.drop_duplicates(["policy", "step", "arm", "replicate"])
         report(rows, config, self.out)
         for arm, trust in trusts.items():
-            print(f"{arm}: {Trust(**trust).line()}")
+            print(f"{arm}: {trust.line()}")
         print(self.out)
 
 

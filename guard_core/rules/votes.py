@@ -78,14 +78,9 @@ class SRT(Rule):
 
     def weigh(self, obs: Observations, label: Array) -> Array:
         share = at_label(_share(obs), label)
-        kept = share >= self.threshold
-        n_problems = label.shape[-1]
-        n_kept = max(1, floor_share(self.keep, n_problems))
-        if n_kept < n_problems:
-            order = np.argsort(-share, axis=-1, stable=True)
-            rank = np.argsort(order, axis=-1, stable=True)
-            kept = kept & (rank < n_kept)
-        return np.astype(kept, obs.real)
+        rank = np.argsort(np.argsort(-share, axis=-1, stable=True), axis=-1)
+        n_kept = max(1, floor_share(self.keep, label.shape[-1]))
+        return np.astype((share >= self.threshold) & (rank < n_kept), obs.real)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

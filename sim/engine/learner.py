@@ -73,9 +73,8 @@ class Learner:
             of = (p_RNA, votes.counts, votes.samples)
             p_RPA, *both = (np.ascontiguousarray(part[:, start : start + _CHUNK]) for part in of)
             own = replace(votes, counts=both[0], samples=both[1])
-            scores.append(
-                self._rule.scores(self._observer.see(self._visit(epoch, start, own, p_RPA)))
-            )
+            seen = self._observer.see(self._visit(epoch, start, own, p_RPA))
+            scores.append(self._rule.scores(seen))
         return np.concatenate(scores, axis=1)
 
     def plain(self, policy: Directions, right_RN: Floats) -> Plain:

@@ -328,10 +328,8 @@ def cell_errors(predictions: pd.DataFrame, rows: Sequence[TableRow]) -> pd.DataF
     parts = []
     for row, kind in itertools.product(rows, KINDS):
         published_C, values_RC = _target([row], kind), _predicted(predictions, row, kind)
-        mean_C, sd_C = (
-            values_RC.mean(axis=0),
-            values_RC.std(axis=0, ddof=min(1, len(values_RC) - 1)),
-        )
+        mean_C = values_RC.mean(axis=0)
+        sd_C = values_RC.std(axis=0, ddof=min(1, len(values_RC) - 1))
         own = {"row": row.name, "kind": kind, "cell": CELLS, "published": published_C}
         own |= {"predicted": mean_C, "sd": sd_C, "error": np.abs(mean_C - published_C)}
         parts.append(pd.DataFrame(own))

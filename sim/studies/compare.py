@@ -150,16 +150,13 @@ def compare(
         replicates=True,
     )
     jobs = study.all_jobs()
-    for job in jobs:  # all, before the first run
-        if job.begun:
-            stored = from_values(read_manifest(job.folder).config, SimConfig, str(job.folder))
-            check_unchanged(job.folder, to_values(stored), to_values(job.config))
     shared = {"replicates", "first_replicate", "seed", "step", "lr"}
     free = having(roles_of(config), Role.ARM, Role.OPERATIONAL) - shared
-    others = {file.parent for file in out.glob(f"*/{FILE_NAME}")} - {job.folder for job in jobs}
-    for path in others:
-        stored = from_values(read_manifest(path).config, SimConfig, str(path))
-        check_unchanged(path, to_values(stored), to_values(config), free)
+    asked = {job.folder: job.config for job in jobs}
+    for folder in sorted(file.parent for file in out.glob(f"*/{FILE_NAME}")):
+        stored = to_values(from_values(read_manifest(folder).config, SimConfig, str(folder)))
+        wanted, may_differ = asked.get(folder, config), () if folder in asked else free
+        check_unchanged(folder, stored, to_values(wanted), may_differ)
     if config.policy != "measured":
         ability_sampler(config)  # refuses a bad histogram or trace before anything is written
     own = {GRID, TABLE, LOCK_NAME, *study.arms, *(f".{name}" for name in study.arms)}

@@ -115,11 +115,8 @@ class Search:
 
     def n_runs(self, n: int) -> int:
         """Runs of a search that begins with n candidates."""
-        return (
-            len(self.lrs)
-            * (1 + len(self.sets))
-            * int(np.dot(self.sizes(n), np.diff([0, *self.ends])))
-        )
+        at_one_cell = int(np.dot(self.sizes(n), np.diff([0, *self.ends])))
+        return len(self.lrs) * (1 + len(self.sets)) * at_one_cell
 
     def candidates(self, files: Mapping[str, str] | None = None) -> list[Candidate]:
         """Return the candidates of the first round, as many as the budget allows.

@@ -331,10 +331,8 @@ def draw_row(
         room_3C[0, a] = np.int64(np.ceil(min(bound, 1.0) * 2.0**DIGITS))
         counts_A[a] = samples_A[a] = 0
     for block in range(-(-n_votes // LANES)):
-        drawn, trained = (
-            first_lanes(n_votes - block * LANES),
-            first_lanes(n_samples - block * LANES),
-        )
+        drawn = first_lanes(n_votes - block * LANES)
+        trained = first_lanes(n_samples - block * LANES)
         compare(leaf, block, drawn, room_3C)
         n_before, n_trained_before = 0, 0
         for a in range(A):
