@@ -43,7 +43,7 @@ class Votes:
         for name, most in (("counts", self.n_votes), ("samples", self.n_samples)):
             array = getattr(self, name)
             if array.dtype.kind != "f":  # expected numbers need not be whole
-                array = wide_integers(array)
+                array = as_ids(array, f"votes: {name}")
                 object.__setattr__(self, name, array)
             if array.size and (not array.min() >= 0 or array.sum(axis=-1).max() > most):
                 raise ValueError(
@@ -140,7 +140,7 @@ def as_numpy(record: object, *names: str) -> None:
 
 
 def as_ids(values: Any, name: str) -> Array:
-    """Return `wide_integers` of any array library.
+    """Return signed integers of any array library, of at least 32 bits against wrapping around.
 
     Raises:
         ValueError: they are no integers.
@@ -148,13 +148,7 @@ def as_ids(values: Any, name: str) -> Array:
     ids = as_array(values, name)
     if ids.size and ids.dtype.kind not in "iu":
         raise ValueError(f"{name}: must be integers, not {ids.dtype}")
-    return wide_integers(ids)
-
-
-def wide_integers(array: Array) -> Array:
-    """Signed integers of at least 32 bits, so that neither sums nor differences wrap around."""
-    fits = array.dtype in (np.int32, np.int64)
-    return array if fits else array.astype(np.int64)
+    return ids.astype(ids.dtype if ids.dtype in (np.int32, np.int64) else np.int64, copy=False)
 
 
 def check_ids(ids: Array, n_answers: int, name: str) -> None:

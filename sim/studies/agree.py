@@ -58,12 +58,9 @@ class Prediction(NamedTuple):
         self, runs: Sequence[Manifest], policy: Classical, step: float, folder: Path
     ) -> SimConfig:
         """Return those of a classical policy; the folder has the label accuracies at the start."""
-        own: dict[str, Any] = {
-            "population": "trace",
-            "trace": str(folder),
-            "fixed_population": True,
-        }
-        return SimConfig(policy=policy, step=step, **own, **self._shared(runs[0]))
+        own: dict[str, Any] = {"trace": str(folder), "fixed_population": True}
+        own |= self._shared(runs[0])
+        return SimConfig(policy=policy, step=step, population="trace", **own)
 
     def _shared(self, run: Manifest) -> dict[str, Any]:
         own = {name: run.config[name] for name in TAKEN if name in run.config}
@@ -127,12 +124,10 @@ def _final_match(trace: Trace) -> float:
 
 def _check_known(trace: Trace, name: str) -> None:
     """Refuse runs whose scores leave out problems, which a simulation would count as wrong."""
-    lacking = ints(trace.visits, "problem")[np.isnan(floats(trace.visits, "label_accuracy"))]
-    if lacking.size:
+    if np.isnan(floats(trace.visits, "label_accuracy")).any():
         raise UserError(
-            f"real: {name} has {np.unique(lacking).size} problem(s) without a known answer, and a "
-            "response file does not tell them from problems that are never solved; train without "
-            "them"
+            f"real: {name} has problems without a known answer, which the measured policy takes "
+            "for unsolved; leave that run out"
         )
 
 

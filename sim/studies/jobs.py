@@ -26,17 +26,7 @@ import pandas as pd
 from guard_core import ConfigError, GuardConfig
 from guard_core.config import KINDS, fault
 from lab.arm_settings import with_arm
-from lab.base.arms import (
-    BASELINE,
-    GUARD,
-    MATCHED,
-    REPLAYED,
-    Arm,
-    arm,
-    replayed_target,
-    split_settings,
-    with_own,
-)
+from lab.base.arms import BASELINE, GUARD, MATCHED, REPLAYED, Arm, arm, split_settings, with_own
 from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
 from lab.base.named_arms import PERMUTED
@@ -232,11 +222,9 @@ def job_of(
         return to_values(config) | {n: (files or {}).get(p, p) for n, p in paths.items()}
 
     try:
-        if replayed_target(name) is not None:
-            raise UserError(
-                f"arm {name}: replays a run's folder, and only guard-sim compare has one"
-            )
         if (found := control(name)) is None:
+            if needs(name):
+                raise UserError(f"arm {name}: replays a run's folder; guard-sim compare has one")
             config = _arm_config(base, values, name)
             return SweepJob(_key("", plain(config)), config)
         config, guard = (_arm_config(base, values, other) for other in needs(name))

@@ -105,7 +105,7 @@ def test_real_runs_that_score_some_problems_alone_are_not_held_against_all_simul
     visits.loc[visits["problem"].isin([3, 7]), "label_accuracy"] = np.nan
     runs = [SimpleNamespace(title="TTRL")]
     real = SimpleNamespace(runs={"ttrl": runs}, traces={"ttrl": SimpleNamespace(visits=visits)})
-    with pytest.raises(UserError, match=r"real: TTRL has 2 problem\(s\) without a known answer"):
+    with pytest.raises(UserError, match="real: TTRL has problems without a known answer"):
         agree([real], SimpleNamespace(of=lambda runs: None))
 
 
