@@ -66,9 +66,8 @@ def group_advantages(
         )
     if answers.size and not (answers.min() >= -1 and answers.max() < n_answers):
         raise ValueError(f"answers: ids must lie in -1..{n_answers - 1}, those of the votes")
-    streams = answer_advantages(
-        count_answers(answers, n_answers), answers.shape[-1], decision, config
-    )
+    samples = count_answers(answers, n_answers)
+    streams = answer_advantages(samples, answers.shape[-1], decision, config)
     majority, minority = (np.take_along_axis(stream, answers, axis=-1) for stream in streams)
     return majority, minority
 

@@ -297,14 +297,9 @@ class Scope(Rule):
             ids = np.arange(obs.votes.counts.shape[-1], dtype=answers.dtype)
             hot = np.astype(answers[..., None] == ids, obs.real)
             return np.matmul(drawn, hot * weights[..., None])
-        order = np.argsort(draws, axis=-1, stable=True)
-        answers, weights = (
-            np.take_along_axis(
-                np.broadcast_to(values[..., None, :], draws.shape), order[..., :n_drawn], axis=-1
-            )
-            for values in (answers, weights)
-        )
-        return self._sums(obs, answers, weights)
+        first = np.argsort(draws, axis=-1, stable=True)[..., :n_drawn]
+        shown = (np.broadcast_to(own[..., None, :], draws.shape) for own in (answers, weights))
+        return self._sums(obs, *(np.take_along_axis(own, first, axis=-1) for own in shown))
 
     def _labels(self, obs: Observations, weights: Array, draws: Array) -> Array:
         """(..., P, S) labels of the S subgroups, the smallest size first; -2 for none."""

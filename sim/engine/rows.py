@@ -101,6 +101,7 @@ class Tables:
             return None
         starts_B = np.arange(0, c.n_problems, c.batch_size)
         size_B = np.diff(starts_B, append=c.n_problems).astype(np.int32)
+        skipped_RB = np.add.reduceat(epoch.records_RN["skipped"], starts_B, axis=1, dtype=np.int32)
         # First visit of every optimizer step, all of whose visits have its norm.
         first_K = np.flatnonzero(np.arange(c.n_problems) % c.batch_size % c.mini_batch == 0)
         steps_B = np.searchsorted(first_K, starts_B)
@@ -112,9 +113,7 @@ class Tables:
             "lr": epoch.lr_RB,
             "update_norm": norm_RB / np.diff(steps_B, append=len(first_K)),
             "n_problems": size_B,
-            "n_skipped": np.add.reduceat(
-                epoch.records_RN["skipped"], starts_B, axis=1, dtype=np.int32
-            ),
+            "n_skipped": skipped_RB,
         }
         shape = epoch.lr_RB.shape
         return {name: np.broadcast_to(own, shape).reshape(-1) for name, own in columns.items()}

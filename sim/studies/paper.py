@@ -93,9 +93,8 @@ def run_paper(config: SimConfig, out: Path, workers: int, progress: bool = False
     pairs = []
     for (name, law), asked in itertools.product(NAMED.items(), ARMS):
         own = replace(config, population=name, n_problems=law.n_problems, epochs=law.epochs)
-        pairs.append(
-            ({"row": name, "arm": arm(asked).name}, job_of(own, {}, for_cell(asked, name)))
-        )
+        labels = {"row": name, "arm": arm(asked).name}
+        pairs.append((labels, job_of(own, {}, for_cell(asked, name))))
     check_page(out / PAGE)
     values = to_values(config)
     with claimed(out, {"settings": values}, workers):

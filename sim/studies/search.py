@@ -176,14 +176,10 @@ def run_search(
                 left = [left[place] for place in np.argsort(ranks, kind="stable")[:size]]
             first = search.base.first_replicate + start
             base = replace(search.base, first_replicate=first, replicates=end - start)
-            pairs += [
-                (
-                    {"round": number, "candidate": c.title, "arm": c.arm}
-                    | {name: cell[name] for name in ("lr", "response")},
-                    job_of(base, {**dict(c.values), **cell}, c.arm, files),
-                )
-                for c, cell in itertools.product(left, cells)
-            ]
+            for c, cell in itertools.product(left, cells):
+                row = {"round": number, "candidate": c.title, "arm": c.arm}
+                row |= {name: cell[name] for name in ("lr", "response")}
+                pairs.append((row, job_of(base, {**dict(c.values), **cell}, c.arm, files)))
             rows, start = run_jobs(pairs, place, workers, progress), end
     return rows
 
@@ -233,9 +229,8 @@ def report(search: Search, rows: pd.DataFrame, out: Path) -> None:
     lines = []
     for name, (mean, low, over_vote, n, *gain) in table[_COLUMNS].head(_SHOWN).iterrows():
         over = "" if math.isnan(gain[1]) else with_interval(*gain)
-        lines.append(
-            [str(name), f"{mean:.1f}", f"{low:.1f}", f"{over_vote:+.1f}", f"{n:.0f}", over]
-        )
+        numbers = f"{mean:.1f}", f"{low:.1f}", f"{over_vote:+.1f}", f"{n:.0f}"
+        lines.append([str(name), *numbers, over])
     head = ["candidate", "mean", "minimum", "- vote", "replicates", f"mean - {first}"]
     print(f"{len(rows)} runs of {rows['candidate'].nunique()} candidates, final pass@1 in %")
     print("\n".join(TextTable(head, lines).lines()))

@@ -272,10 +272,8 @@ class Measured(Policy):
         out_NB = np.empty((len(problems_N), self._config.n_answers + 1))
         replicates = range(len(self._weights))
         unseen = [self._write(r, problems_N, out_NB).mean() for r in replicates]
-        read = [
-            part.read_by(n) for part in self._apart_R for n in range(len(problems_N))
-        ] or self._weights
-        far = np.mean([distance(at) for at in read])
+        apart = [part.read_by(n) for part in self._apart_R for n in range(len(problems_N))]
+        far = np.mean([distance(at) for at in apart or self._weights])
         growth = None if self._growth is None else float(self._growth * far)
         return {"trust": Trust(float(np.mean(unseen)), growth)._asdict()}
 

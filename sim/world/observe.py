@@ -89,9 +89,8 @@ def sample_all(config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats) 
     # Unparseable is drawn as the last answer, which takes what the others leave.
     p_RPB = np.pad(p_RPA, ((0, 0), (0, 0), (0, 1)))
     votes = sample_votes(config, epoch, problems_RP, p_RPB, 1.0)
-    counts_RPA, samples_RPA = (
-        np.ascontiguousarray(rows[..., :-1]) for rows in (votes.counts, votes.samples)
-    )
+    counts_RPA = np.ascontiguousarray(votes.counts[..., :-1])
+    samples_RPA = np.ascontiguousarray(votes.samples[..., :-1])
     return Votes(counts_RPA, samples_RPA, votes.n_votes, votes.n_samples)
 
 
@@ -207,8 +206,7 @@ class AnswerTeacher:
     def __init__(self, config: SimConfig) -> None:
         batches = max(config.epochs * config.n_batches, 1)
         along_B = np.arange(batches) / max(batches - 1, 1)
-        low, high = LAST_RATE, FIRST_RATE
-        rate_B = low + (high - low) * (1 + np.cos(np.pi * along_B)) / 2
+        rate_B = LAST_RATE + (FIRST_RATE - LAST_RATE) * (1 + np.cos(np.pi * along_B)) / 2
         with np.errstate(divide="ignore"):
             self._kept_B = np.append(0.0, np.cumsum(np.log1p(-rate_B)))
         self._q_RNA = np.zeros((config.replicates, config.n_problems, config.n_answers))
