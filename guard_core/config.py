@@ -440,7 +440,8 @@ def short_names(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 ROUNDING = 1e-9
-"""More than the rounding of a share, and far less than a vote: what lies on a bound stays there."""
+"""Largest difference of equal numbers: far above rounding, and far below the grid of shares of
+whole votes, so that a value on a bound is decided by the bound and not by its last bit."""
 
 
 def floor_share(share: float, n: int) -> int:

@@ -26,9 +26,10 @@ from protocol_page import UNIT, conclusion, gaps, over_sets, products, protocol,
 from protocol_page import read as rows_of
 from run_rows import DATA
 
+from guard_core.config import ROUNDING
 from guard_core.rules import RULES, Rule
 from lab.base.arms import VOTE, arm, title
-from lab.base.columns import ROUNDING, TextTable, floats, select, where
+from lab.base.columns import TextTable, floats, select, where
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.stats import LEVEL, difference, differences, estimate, mean_sd

@@ -21,10 +21,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool]
 
-ROUNDING = 1e-9
-"""Largest difference of equal numbers: far above rounding, and far below the grid of shares of
-whole votes, so that a value on a bound is decided by the bound and not by its last bit."""
-
 
 def require(table: pd.DataFrame, columns: Collection[str], what: str) -> None:
     """Refuse a table that lacks columns; the error names them."""

@@ -15,7 +15,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from lab.base.columns import ROUNDING, Bools, Floats, Ints
+from guard_core.config import ROUNDING
+from lab.base.columns import Bools, Floats, Ints
 
 LEVEL = 0.95
 """Coverage of the intervals."""

@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lab.base.columns import ROUNDING, floats
+from guard_core.config import ROUNDING
+from lab.base.columns import floats
 from lab.base.stats import estimate
 from lab.compare.collection import Comparison
 from lab.compare.tables import metrics, metrics_of

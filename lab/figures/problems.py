@@ -10,8 +10,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from guard_core.config import ROUNDING
 from lab.base.arms import arm_order
-from lab.base.columns import ROUNDING, Bools, Floats, flags, floats, groups, ints, where
+from lab.base.columns import Bools, Floats, flags, floats, groups, ints, where
 from lab.base.stats import estimate
 from lab.figures.style import (
     BLACK,

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from guard_core.config import ROUNDING
 from lab.base.arms import BASELINE
-from lab.base.columns import ROUNDING, Bools, Floats, Ints, floats, group_mean, ints, require
+from lab.base.columns import Bools, Floats, Ints, floats, group_mean, ints, require
 from lab.base.errors import UserError
 from lab.measures.fate import LOST, histories, of_fate
 from lab.measures.problems import PAPER_FATES

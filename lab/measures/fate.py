@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lab.base.columns import ROUNDING, Bools, Floats, Ints, floats, ints, require
+from guard_core.config import ROUNDING
+from lab.base.columns import Bools, Floats, Ints, floats, ints, require
 from lab.base.errors import UserError
 
 FATES = (

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import expit
 
-from lab.base.columns import ROUNDING, Bools, Floats, Ints, flags, floats, ints, require, where
+from guard_core.config import ROUNDING
+from lab.base.columns import Bools, Floats, Ints, flags, floats, ints, require, where
 from lab.base.errors import UserError
 from lab.base.stats import auroc_of_runs, percentile_interval, resample_counts
 from lab.measures.fate import LOST, histories, of_fate
