@@ -153,7 +153,8 @@ def compare(
     shared = {"replicates", "first_replicate", "seed", "step", "lr"}
     free = having(roles_of(config), Role.ARM, Role.OPERATIONAL) - shared
     asked = {job.folder: job.config for job in jobs}
-    for folder in sorted(file.parent for file in out.glob(f"*/{FILE_NAME}")):
+    there = {file.parent for file in out.glob(f"*/{FILE_NAME}")}
+    for folder in [*(own for own in asked if own in there), *sorted(there - asked.keys())]:
         stored = to_values(from_values(read_manifest(folder).config, SimConfig, str(folder)))
         wanted, may_differ = asked.get(folder, config), () if folder in asked else free
         check_unchanged(folder, stored, to_values(wanted), may_differ)
