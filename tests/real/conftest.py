@@ -38,3 +38,14 @@ def equality() -> Any:
     from real.answers import Equality
 
     return Equality()
+
+
+@pytest.fixture
+def library_attention() -> Iterator[None]:
+    """The attention of transformers, as on a GPU, for models already made and new ones."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS["sdpa"] = sdpa_attention_forward
+    yield
+    del ALL_ATTENTION_FUNCTIONS["sdpa"]  # what is registered counts again

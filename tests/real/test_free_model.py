@@ -13,8 +13,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from small_models import decoder_sizes, gpt2, save_model
 from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lab.base.errors import UserError
 from lab.trace.trace import load
@@ -149,7 +147,10 @@ def test_weights_in_the_precision_of_their_file_are_mapped_not_copied(model: Pat
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_heads_share_keys_without_copies_and_change_no_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    dtype: str,
 ):
     """Two heads on one, with a mask as prompts of two lengths have it."""
     save_model(tmp_path / "model", lambda n, _: LlamaForCausalLM(LlamaConfig(**decoder_sizes(n))))
@@ -166,7 +167,7 @@ def test_heads_share_keys_without_copies_and_change_no_bit(
     monkeypatch.setattr(policy, "scaled_dot_product_attention", watched)
     shared = model(**inputs).logits
     assert heads == [1, 1]
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", sdpa_attention_forward)
+    request.getfixturevalue("library_attention")
     assert torch.equal(model(**inputs).logits, shared) and heads == [1, 1]
 
 

@@ -18,8 +18,6 @@ from held_bytes import held_bytes
 from live_tensors import LiveTensors
 from random_groups import random_rows
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lab.base.errors import UserError
 from real.__main__ import main
@@ -139,10 +137,10 @@ def passes_of(kept: int, dtype: torch.dtype, **changes: Any) -> TrainConfig:
         (LlamaConfig, torch.float32, True),
     ],
 )
-def test_a_pass_makes_the_planned_tensors(shape, dtype, shares_prompt, kept, monkeypatch):
+def test_a_pass_makes_the_planned_tensors(shape, dtype, shares_prompt, kept, request):
     """Behind one prompt with keys and values copied under a mask, as on a GPU."""
     if shares_prompt:
-        monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", sdpa_attention_forward)
+        request.getfixturevalue("library_attention")
     attention: dict[str, Any] = {} if shares_prompt else {"attention": "flash_attention_2"}
     sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 6}
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
@@ -400,10 +398,9 @@ UNEQUAL, EQUAL = (40, 38, 36, 34), (40, 40, 40, 40)
     ],
 )
 def test_an_engine_holds_at_most_the_planned_bytes(
-    kv_heads, vocabulary, lengths, top_p, least, monkeypatch
+    kv_heads, vocabulary, lengths, top_p, least, monkeypatch, library_attention
 ):
     monkeypatch.setattr("real.engines.transformers_engine.BLOCK", 16)  # so that buffers grow
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", sdpa_attention_forward)  # as on a GPU
     sizes: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 3}
     heads: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": kv_heads}
     shape = Qwen2Config(**sizes, **heads, vocab_size=vocabulary)
