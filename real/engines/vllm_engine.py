@@ -252,7 +252,10 @@ class VllmHost:
         except self._refusals as error:  # such as a temperature above 2
             raise EngineError(f"vLLM: {first_line(error)}") from error
         with _died("sampling"):
-            responses = self._generate(prompts, params, progress)
+            drawn = self._generate(prompts, params, progress)
+        for one in (one for row in drawn for one in row):
+            check_drawn("vLLM", one.versions, self.version, one.ended_by)
+        responses = [[one.response for one in row] for row in drawn]
         return to_rollouts(responses, n, self.settings.pad_token_id, self.version)
 
     def load(self, weights: Weights, version: int) -> None:
@@ -324,28 +327,35 @@ class VllmHost:
 
     def _generate(
         self, prompts: Prompts, params: list[Any], progress: Callable[[], None]
-    ) -> list[list[SampledResponse]]:
+    ) -> list[list[_DrawnResponse]]:
         texts = [{"prompt_token_ids": [*prompt]} for prompt in prompts]
         self.llm.enqueue(texts, params, use_tqdm=False, lora_request=self._adapters)
         engine = self.llm.llm_engine
-        done: dict[int, list[SampledResponse]] = {}
+        done: dict[int, list[_DrawnResponse]] = {}
         while engine.has_unfinished_requests():
             for output in engine.step():
                 if output.finished:
                     row = sorted(output.outputs, key=lambda one: one.index)
-                    done[int(output.request_id)] = [self._response(one) for one in row]
+                    done[int(output.request_id)] = [_DrawnResponse.of(one) for one in row]
             progress()
         # Requests are numbered in the order in which they were given.
         return [done[number] for number in sorted(done)]
 
-    def _response(self, output: Any) -> SampledResponse:
-        """Return a response in arrays: tens of thousands may wait for the last one."""
+
+class _DrawnResponse(NamedTuple):
+    """One response of vLLM's, in arrays: tens of thousands may wait for the last one."""
+
+    response: SampledResponse
+    versions: set[str]
+    ended_by: str
+
+    @classmethod
+    def of(cls, output: Any) -> _DrawnResponse:
         found, ended_by = output.logprobs, output.finish_reason
-        versions = {span.version for span in output.weight_versions or ()}
-        check_drawn("vLLM", versions, self.version, ended_by)
         logprobs = None if found is None else np.array(found.logprobs, np.float32)
         tokens = np.array(output.token_ids, np.int32)
-        return SampledResponse(tokens, logprobs, ended_by == "stop")
+        versions = {span.version for span in output.weight_versions or ()}
+        return cls(SampledResponse(tokens, logprobs, ended_by == "stop"), versions, ended_by)
 
 
 def _import_vllm() -> Any:
