@@ -118,7 +118,7 @@ def _where(signs: list[str], sides: tuple[Node, ...], names: Point) -> Cuts:
         if sign not in _SUCH_THAT:
             found = _combined(and_, found, _side(left, sign, right, names))
         elif at == 0 and len(signs) > 1:
-            names[write(left)]
+            names[write(left)]  # asked for: the set is of its values
     if not names:
         raise NoValueError
     return found

@@ -53,7 +53,7 @@ _DEGREES = {DEGREE: _context.pi / 180}
 _CONSTANTS = dict(zip(CONSTANTS, (+_context.pi, +_context.e, _context.mpc(0, 1)), strict=True))
 
 
-@dataclass
+@dataclass(eq=False)
 class Point(dict[str, Value]):
     """Fixed values of the letters that were asked for; points differ in their signs and sizes."""
 
@@ -112,10 +112,11 @@ def _is_ordered(factors: tuple[Node, ...]) -> bool:
     bases = (n.parts[0] if is_turned else n for n, is_turned in zip(factors, turned, strict=True))
     are_matrices = all(node.kind == "name" and node.text.isupper() for node in bases)
     n_cycles = sum(node.kind == "()" and write(node)[1:-1].isdigit() for node in factors)
-    return are_matrices or n_cycles > 1 or any(
+    has_ordered_pair = any(
         (left.text in ("f", "g", "h") and right.kind == "()") or right.text == r"\times"
         for left, right in pairwise(factors)
-    )  # fmt: skip
+    )
+    return are_matrices or n_cycles > 1 or has_ordered_pair
 
 
 def _bits(number: Value) -> int:
