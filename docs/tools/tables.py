@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import readings
-from language_runs import N_TRAINED, RATES, START, STUDIES, THREE
+from language_runs import AGAINST_VOTE, N_TRAINED, PRECISIONS, RATES, START, STUDIES, THREE
 from numpy.typing import NDArray
 from protocol_page import UNIT, conclusion, gaps, over_sets, products, protocol, set_gaps
 from protocol_page import read as rows_of
@@ -279,28 +279,23 @@ def vote_error(cells: pd.DataFrame, vote: float) -> float:
     return float((cells["real"] - np.where(cells["arm"] == "truth", 100.0, vote)).abs().mean())
 
 
-def vote(lr: str) -> TextTable:
-    """Arms against the votes of the start model in one precision, which has a rate of its own.
-
-    Intervals, p-values and conclusions stand only where all runs of the protocol are there.
-    """
-    asked = [block for block in STUDIES["vote"] if block.lr == float(lr)]
-    runs = where(rows_of("language-vote"), lr=float(lr)).set_index(["task", "seed"])
-    complete = len(runs) == sum(len(block.arms) for block in asked)
-    of_144 = _start_votes(runs)
-    ends = {str(name): own for name, own in runs.groupby("arm", sort=False)}
+def vote() -> TextTable:
+    """Arms against the votes of the start model in both precisions, with points by set."""
     rows = []
-    for name in (name for name in asked[0].arms if name in ends):
-        own, value = ends[name], estimate(ends[name]["pass_final"])
-        over = [own["pass_final"] - own["maj_start"], own["pass_final"] - of_144["trained"]]
-        held_out = own["held_out_pass_at_1_final"] - of_144["held_out"]
-        cells = [title(name), str(value.n), mean_sd(value.mean, value.sd)]
-        cells += [_against(gap.dropna(), complete) for gap in over]
-        cells += [mean_sd(estimate(held_out).mean, signed=True)]
-        by_set = (f"{_points(g)} ({g.mean():+.1f})" for _, g in over[0].groupby(level="task"))
-        rows.append([*cells, "; ".join(by_set)])
-    head = ["arm", "pairs", "final pass@1, %", "minus the vote of 16", "minus the vote of 144"]
-    return TextTable([*head, "held out, of 144", "pairs (mean) by set, of 16"], rows)
+    for dtype, lr in PRECISIONS:
+        runs = where(rows_of("language-vote"), lr=lr).set_index(["task", "seed"])
+        of_144, parts = _start_votes(runs), runs.groupby("arm")
+        for name in AGAINST_VOTE:
+            own = parts.get_group(name)
+            value, final = estimate(own["pass_final"]), own["pass_final"]
+            over = [final - own["maj_start"], (final - of_144["trained"]).dropna()]
+            held_out = estimate(own["held_out_pass_at_1_final"] - of_144["held_out"])
+            cells = [f"{title(name)}, {dtype}", mean_sd(value.mean, value.sd)]
+            cells += [*map(_against, over), mean_sd(held_out.mean, signed=True)]
+            by_set = (f"{_points(g)} ({g.mean():+.1f})" for _, g in over[0].groupby(level="task"))
+            rows.append([*cells, "; ".join(by_set)])
+    head = ["arm", "final pass@1, %", "minus the vote of 16", "minus the vote of 144"]
+    return TextTable([*head, "held out, of 144", "points (mean) by set, of 16"], rows)
 
 
 def _start_votes(runs: pd.DataFrame) -> pd.DataFrame:
@@ -312,12 +307,10 @@ def _start_votes(runs: pd.DataFrame) -> pd.DataFrame:
     return means.reindex(index.get_level_values("task"), columns=parts).set_axis(index)
 
 
-def _against(gap: pd.Series, complete: bool) -> str:
-    """The mean of paired differences; if complete with interval, sign-flip p and conclusion."""
+def _against(gap: pd.Series) -> str:
+    """The mean of paired differences with its interval, sign-flip p and conclusion."""
     # Four arms against two votes, corrected for together in each precision.
     found = estimate(gap, 1 - 0.05 / 8)
-    if not complete or not found.has_interval:
-        return mean_sd(found.mean, signed=True)
     return f"{difference(found)}, p {_p(gap)}: {conclusion(found, 'beats it', 'falls below')}"
 
 
