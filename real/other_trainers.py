@@ -291,7 +291,8 @@ def update_norm(optimizer: Any) -> float:
         for parameter in group["params"]:
             if state := moved.get(parameter):
                 n = float(state["step"])
-                root = (state["exp_avg_sq"] / (1 - beta2**n)).sqrt_().add_(group["eps"])
+                squares = state.get("max_exp_avg_sq", state["exp_avg_sq"])  # the former of amsgrad
+                root = (squares / (1 - beta2**n)).sqrt_().add_(group["eps"])
                 move = state["exp_avg"] * (rate / (1 - beta1**n)) / root
                 norms.append(vector_norm(move + decay * (parameter + move) / (1 - decay)))
     total = get_total_norm(norms)

@@ -198,9 +198,11 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
         streams = inputs["advantages"], inputs[MINORITY]
         values, clipped = token_loss(logprobs, old, *streams, self.settings)
         values = values * inputs.get("importance_sampling_ratio", 1.0)
-        kl = kl_estimate(logprobs, inputs.get("ref_per_token_logps", logprobs.detach()))
-        loss = row_sums(values + self.beta * kl, mask, self.settings).sum()
-        loss = loss / max(1.0, inputs["denominator"])
+        kl = values.new_zeros(())
+        if self.beta:
+            kl = kl_estimate(logprobs, inputs["ref_per_token_logps"])
+            values = values + self.beta * kl
+        loss = row_sums(values, mask, self.settings).sum() / max(1.0, inputs["denominator"])
         self._is_empty = inputs["denominator"] == 0
         parts = [torch.where(mask, v.detach(), 0.0).sum() for v in (clipped, entropies, kl)]
         self._sums = self._sums + torch.stack([loss.detach(), *parts, mask.sum()])

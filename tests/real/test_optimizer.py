@@ -14,6 +14,7 @@ from random_groups import random_rows
 from transformers import Qwen2ForCausalLM
 
 from lab.base.errors import UserError
+from real.other_trainers import update_norm
 from real.settings.groups import UpdateSettings
 from real.tiny.pretrain import Recipe, initial_model
 from real.update.logprobs import Scorer
@@ -233,3 +234,14 @@ def test_the_average_follows_the_steps_that_were_taken(dtype):
 def test_memory_that_cuda_cannot_register_is_told(numel, code, expected):
     runtime = SimpleNamespace(cudaHostRegister=lambda pointer, size, flags: code)
     assert registered(runtime, torch.zeros(numel)) is expected
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_the_norm_of_another_trainers_step_follows_from_adamws_state(amsgrad: bool):
+    weight = torch.nn.Parameter(torch.linspace(-1, 1, 9))
+    adamw = torch.optim.AdamW([weight], 1e-2, (0.9, 0.5), weight_decay=0.1, amsgrad=amsgrad)
+    for size in (1.0, 0.1, 3.0, 0.2):  # second moments that fall
+        before, weight.grad = weight.detach().clone(), size * torch.arange(9.0)
+        adamw.step()
+        moved = float(torch.linalg.vector_norm(weight.detach() - before))
+        assert update_norm(adamw) == pytest.approx(moved, rel=1e-4)

@@ -264,6 +264,8 @@ class GuardTrainer(PPOTrainerSync):
         # verl's mean is over the optimizer steps that it makes; one that is left out counts as 0.
         n_scheduled = -(-self.settings.batch_size // self.settings.mini_batch)
         measured["update_norm"] *= len(self._paid.minis) / n_scheduled
+        passes = self.config.actor_rollout_ref.actor.ppo_epochs
+        measured["n_updates"] = len(self._paid.minis) * passes
         row = self.run.end_step(measured, progress)
         check_mismatch(self.run.log, row, "bfloat16", self.settings.max_mismatch)
         return batch
