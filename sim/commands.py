@@ -14,7 +14,7 @@ from lab.base.files import check_new_folder, whole
 from lab.cli import arms_of
 from lab.trace.manifest import check_new
 from sim.settings.config import SEARCH_ARMS, SEARCH_LRS, Classical, Objective, Preset, SimConfig
-from sim.settings.resolve import File, settings_of
+from sim.settings.resolve import File, check_port, settings_of
 
 
 @dataclass(kw_only=True)
@@ -473,8 +473,7 @@ class Explore(SettingsCommand):
     def run(self) -> None:
         """Serve the page."""
         require_packages("explore", "dash")
-        if not 0 < self.port < 65536:
-            raise UserError(f"port = {self.port}: must lie in 1 to 65535")
+        check_port(self.port)
         from sim.explore import serve
 
         serve(self.settings, self.port)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shlex
-import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -32,6 +31,7 @@ from lab.measures.fate import fates
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED, sizes
+from sim.settings.resolve import HOST
 from sim.studies.jobs import assign, find, job_of, read
 
 
@@ -235,20 +235,11 @@ _LONGEST = 100_000
 
 
 def serve(base: SimConfig, port: int) -> None:
-    """Serve the page on 127.0.0.1 until Ctrl-C; UserError where the port cannot be used."""
-    host = "127.0.0.1"  # never reachable from another machine
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise UserError(
-                f"port = {port}: cannot be used ({error.strerror}); choose another --port"
-            ) from error
+    """Serve the page on this machine alone until Ctrl-C."""
     app = make_app(base)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    print(f"explorer: http://{host}:{port} (Ctrl-C ends it)", flush=True)
-    app.run(host=host, port=str(port), debug=False)
+    print(f"explorer: http://{HOST}:{port} (Ctrl-C ends it)", flush=True)
+    app.run(host=HOST, port=str(port), debug=False)
 
 
 def make_app(base: SimConfig) -> Dash:

@@ -1,10 +1,12 @@
-"""Settings of a simulation from a file, a population, a response file, an arm and options."""
+"""Settings of a simulation from files, a population, an arm and options; the explorer's port."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from typing import Any
 
+from lab.base.errors import UserError
 from lab.base.settings import from_values, toml_values
 from lab.cli import with_arm_options
 from sim.settings import populations
@@ -40,3 +42,21 @@ def settings_of(given: Mapping[str, Any], file: File = None, **base: Any) -> Sim
         values = own | values
     values = with_arm_options(given, values, given.get("population", usual))
     return from_values(values | asked, SimConfig, str(path or ""))
+
+
+HOST = "127.0.0.1"
+"""Where the explorer listens: never reachable from another machine."""
+
+
+def check_port(port: int) -> None:
+    """Refuse a port of `HOST` that cannot be used."""
+    if not 0 < port < 65536:
+        raise UserError(f"port = {port}: must lie in 1 to 65535")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise UserError(
+                f"port = {port}: cannot be used ({error.strerror}); choose another --port"
+            ) from error

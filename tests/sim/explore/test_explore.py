@@ -195,7 +195,8 @@ def test_an_exploding_step_is_told():
         redraw(SimConfig(n_problems=20, epochs=9, policy="independent", step=1e308))
 
 
-def test_ports_are_checked(capsys):
+def test_ports_are_checked_before_the_long_import(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sim.explore", None)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
