@@ -36,7 +36,7 @@ from real.settings.config import TrainConfig
 from real.settings.groups import ProblemSettings, TinyTask
 from real.settings.machines import Machines
 from real.settings.presets import STUDIES, STUDY, table
-from real.settings.resolve import require_torch, settings_of, settled_for
+from real.settings.resolve import settings_of, settled_for
 from real.settings.stored import stored_config
 
 if TYPE_CHECKING:
@@ -83,7 +83,6 @@ class RunCommand(SettingsCommand):
 
     def run(self) -> None:
         """Train, and say what came out."""
-        require_torch()
         if launched() is None:  # other ranks may have made it
             check_new(self.out)
         read_sources(self.settings, fetch=False)
@@ -132,7 +131,6 @@ class ResumeCommand:
 
     def run(self) -> None:
         """Go on, and say what came out."""
-        require_torch()
         before = read_manifest(self.folder)
         with ends_at_once("guard-train"):
             from real.trainer import resume
@@ -181,7 +179,6 @@ class CompareCommand(SettingsCommand):
 
     def run(self) -> int:
         """Run all, and say what came out; the exit code is 1 where a run failed."""
-        require_torch()
         if (process := launched()) is not None and process.world > 1:
             raise UserError("compare: starts processes of its own; start it without torchrun")
         arms = tuple(for_cell(name, self.preset) for name in self.arms)
@@ -234,7 +231,6 @@ class MakeTinyCommand:
 
     def run(self) -> None:
         """Train the checkpoint, and say how good it is."""
-        require_torch()
         if self.seed < 0:
             raise UserError(f"seed = {self.seed}: must be at least 0")
         from real.tiny.pretrain import build, build_verifying
@@ -271,7 +267,6 @@ class ImportGgufCommand:
 
     def run(self) -> None:
         """Convert, and say what was read."""
-        require_torch()
         from real.model.policy import import_gguf
 
         model = import_gguf(self.file, self.out)
@@ -307,7 +302,6 @@ class MeasureCommand(MeasureSettings, SettingsCommand):
 
     def measure(self, out: Path) -> None:
         """Measure into a file."""
-        require_torch()
         from real.measure.measuring import measure_to
 
         with phases_bar(self.quiet) as report:
@@ -412,7 +406,6 @@ class PlanCommand(Machines):
 
     def run(self) -> int:
         """Print the plan; the exit code is 1 where the run does not fit."""
-        require_torch()
         from real.fit import plan_lines
         from real.speed import read_measured
 

@@ -69,14 +69,8 @@ def check_engine_tp(config: EngineSettings, ranks: int) -> None:
         )
 
 
-NEEDED = ("torch", "transformers", "safetensors")
 LOGGERS = {"tensorboard": "log", "wandb": "wandb"}
 """Logger to the extra of this package that installs it."""
-
-
-def require_torch() -> None:
-    """Refuse where the trainer's libraries are missing."""
-    require_packages("real", *NEEDED)
 
 
 def require_loggers(kinds: Sequence[str]) -> None:

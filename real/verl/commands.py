@@ -24,7 +24,7 @@ from real.problems.problem import ProblemSet
 from real.settings.config import TrainConfig, check_other_trainer
 from real.settings.groups import BOX_REQUEST, FieldMap
 from real.settings.presets import STUDIES, model_of
-from real.settings.resolve import require_torch, settings_of
+from real.settings.resolve import settings_of
 
 TEMPLATE = Path(__file__).with_name("cell.sh").read_text(encoding="utf-8")
 """The script of `guard-verl config`, with names in braces for values."""
@@ -118,7 +118,6 @@ class ConfigCommand:
 
     def run(self) -> None:
         """Print the script."""
-        require_torch()
         if self.preset in STUDIES:
             raise UserError(f"preset = {self.preset!r}: a study for a CPU; run it with guard-train")
         from real.plan import PlannedModel, read_config  # imports torch

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import real.settings.resolve
 from lab.trace.trace import RunFolder, load
 from real.__main__ import main
 from real.settings.config import TrainConfig
@@ -74,10 +74,15 @@ def test_comparison_refuses_a_folder_that_it_would_write_into(tmp_path, capsys):
     assert (tmp_path / "ttrl" / "seed-1" / "mine.txt").read_text() == "mine"
 
 
-def test_missing_torch_says_what_to_install(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(real.settings.resolve, "NEEDED", ("no_such_library", "json"))
-    assert run("run", "--out", tmp_path / "run") == 2
-    check_refused(capsys, "no_such_library not installed; install with pip install -e '")
+@pytest.mark.parametrize("command", ["run", "make-tiny"])
+def test_missing_torch_says_what_to_install(command, tmp_path):
+    """transformers, which is there, may say so as well."""
+    code = "import sys; sys.modules['torch'] = None; import real.__main__ as m; sys.exit(m.main())"
+    words = [sys.executable, "-c", code, command, "--out", str(tmp_path / "run")]
+    ended = subprocess.run(words, capture_output=True, text=True)
+    assert ended.returncode == 2 and not (tmp_path / "run").exists()
+    message = r"guard-train: torch not installed; install with pip install -e '.*\[real\]'"
+    assert re.fullmatch(message, ended.stderr.splitlines()[-1])
 
 
 def check_refused(capsys: pytest.CaptureFixture[str], message: str) -> None:
