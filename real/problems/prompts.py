@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +45,19 @@ def build_prompts(
 
     Prompts that a run folder holds are taken from there, whatever a tokenizer makes of them today.
     """
-    limit = longest_prompt(config, policy)
-    _check_options(config, policy)
+    limit, tokenizer = longest_prompt(config, policy), policy.tokenizer
+    in_template = _check_options(config, policy)
     file = None if run_folder is None else run_folder / PROMPTS
     rows = msgspec.json.decode(file.read_bytes()) if file and file.is_file() else []
     made = {(row["id"], msgspec.json.encode(row["messages"])): row["ids"] for row in rows}
-    encoded, new = [], []
+    encoded, unseen = [], list[str]()
     for problem in problem_set:
         key = problem.id, msgspec.json.encode(problem.messages(""))
         if not (ids := made.get(key)):
-            ids = prompt_tokens(problem, config, policy)
-            new.append(problem)
+            asked, suffix = _as_asked(problem, config)
+            text = _text(tokenizer, asked, suffix, in_template, config.template_options)
+            ids = _ids(tokenizer, asked, text, in_template)
+            unseen += _unseen(asked, suffix, text) if in_template else ()
         encoded.append((problem, ids))
     kept = [(problem, ids) for problem, ids in encoded if len(ids) <= limit]
     left_out = [problem.id for problem, ids in encoded if len(ids) > limit]
@@ -67,8 +68,7 @@ def build_prompts(
             f"all {len(left_out)} prompts are longer than {limit} tokens; "
             f"{remedy or 'raise max_prompt_tokens'}"
         )
-    notices = [*problem_set.notices, *_notices(problem_set, config, policy)]
-    notices += islice(_unseen(new, config, policy), 1)
+    notices = [*problem_set.notices, *_notices(problem_set, config, policy), *unseen[:1]]
     if left_out:
         notices.append(
             f"left out: {len(left_out)} overlong prompts, of more than {limit} tokens, the first "
@@ -119,12 +119,15 @@ def encode(
     options: Mapping[str, Any] | None = None,
 ) -> list[int]:
     """Return a prompt's token ids, in the template or as plain text with blank lines between."""
+    text = _text(tokenizer, problem, suffix, in_template, options or {})
+    return _ids(tokenizer, problem, text, in_template)
+
+
+def _ids(tokenizer: Any, problem: Problem, text: str, in_template: bool) -> list[int]:
     if in_template:
         # The template has written the special tokens already.
-        text = _chat_text(tokenizer, problem, suffix, options or {})
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     else:
-        text = "\n\n".join(turn["content"] for turn in problem.messages(suffix))
         ids = _open_ended(tokenizer, text)
     if not ids:
         raise UserError(f"problem {problem.id!r}: the tokenizer makes no tokens of its prompt")
@@ -140,10 +143,15 @@ def _open_ended(tokenizer: Any, text: str) -> list[int]:
     return ids if start is None else ids[: start + len(bare)]
 
 
-def _chat_text(tokenizer: Any, problem: Problem, suffix: str, options: Mapping[str, Any]) -> str:
+def _text(
+    tokenizer: Any, problem: Problem, suffix: str, in_template: bool, options: Mapping[str, Any]
+) -> str:
+    messages = problem.messages(suffix)
+    if not in_template:
+        return "\n\n".join(turn["content"] for turn in messages)
     try:
         return tokenizer.apply_chat_template(
-            problem.messages(suffix),
+            messages,
             tokenize=False,
             add_generation_prompt=True,
             **{**_CLOCK, **options},
@@ -183,7 +191,8 @@ def _uses_template(config: TaskSettings, policy: Policy) -> bool:
     return bool(policy.tokenizer.chat_template)
 
 
-def _check_options(config: TaskSettings, policy: Policy) -> None:
+def _check_options(config: TaskSettings, policy: Policy) -> bool:
+    """Refuse options that no template reads; returns whether the prompts are in one."""
     in_template = _uses_template(config, policy)
     for name in config.template_options:
         if not in_template:
@@ -195,6 +204,7 @@ def _check_options(config: TaskSettings, policy: Policy) -> None:
                 f"template_options = {name}: the model's chat template does not read it; check "
                 "its spelling, or leave it out"
             )
+    return in_template
 
 
 def _notices(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> Iterator[str]:
@@ -224,17 +234,14 @@ def _notices(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> I
         )
 
 
-def _unseen(problems: Sequence[Problem], config: TaskSettings, policy: Policy) -> Iterator[str]:
+def _unseen(asked: Problem, suffix: str, text: str) -> Iterator[str]:
     """Yield notices of messages that the template does not give as they are written."""
-    in_template = problems if _uses_template(config, policy) else ()
-    for asked, suffix in (_as_asked(problem, config) for problem in in_template):
-        text = _chat_text(policy.tokenizer, asked, suffix, config.template_options)
-        for turn in asked.messages(suffix):
-            if turn["content"].strip() not in text:
-                yield (
-                    f"the chat template leaves out or changes the {turn['role']} message of "
-                    f"problem {asked.id!r}; see its text in {PROMPTS}"
-                )
+    for turn in asked.messages(suffix):
+        if turn["content"].strip() not in text:
+            yield (
+                f"the chat template leaves out or changes the {turn['role']} message of "
+                f"problem {asked.id!r}; see its text in {PROMPTS}"
+            )
 
 
 def _closing_token(tokenizer: Any) -> int | None:

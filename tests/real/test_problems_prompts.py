@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -93,6 +94,14 @@ def test_messages_that_a_template_leaves_out_or_changes_are_told(tmp_path):
     worked = Problem("w", " 1+1?\n", "2", (Turn("assistant", "<think>2</think>2"),))
     assert "the assistant message of problem 'w'" in prompts(folder, worked).notices[-1]
     assert not prompts(folder, Problem("p", " 1+1?\n", "2")).notices
+
+
+def test_a_prompt_is_rendered_once(chat, monkeypatch):
+    made = policy_of(chat).tokenizer
+    rendered = Mock(side_effect=made.apply_chat_template)
+    monkeypatch.setattr(made, "apply_chat_template", rendered)
+    prompts(chat, SYSTEM, replace(SYSTEM, id="t"))
+    assert rendered.call_count == 2 + 1  # and a chat that ends with a reply
 
 
 def test_options_reach_the_template_and_others_are_refused(tmp_path):
