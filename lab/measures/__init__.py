@@ -16,6 +16,7 @@ import pandas as pd
 
 from lab.base.columns import floats, ints, require
 from lab.measures.fate import fate_shares
+from lab.trace.schema import names
 from lab.trace.trace import Trace
 
 Better = Literal["low", "high", ""]
@@ -67,6 +68,11 @@ METRICS = (
         "maj_final", "majority vote at the end", "%", "high",
         head="maj", about="right majority votes at the end",
     ),
+    Metric("held_out_final", "held-out pass@1 at the end", "%", "high", at=("page",)),
+    Metric(
+        "held_out_gain", "held-out pass@1 minus the held-out vote before training", "points",
+        "high", at=("page",),
+    ),
     Metric("label_final", "labels right at the end", "%", "high", at=("tally",)),
     Metric(
         "TotalDeg", "TotalDeg", "% of problems", "low",
@@ -111,7 +117,8 @@ def measured(trace: Trace, fates: pd.DataFrame) -> pd.DataFrame:
 
 
 def _scores(trace: Trace) -> pd.DataFrame:
-    evals = trace.evals.take(np.argsort(ints(trace.evals, "step"), kind="stable"))
+    evals = trace.evals.reindex(columns=list(names("evals")))
+    evals = evals.take(np.argsort(ints(evals, "step"), kind="stable"))
     start = evals[ints(evals, "step") == 0].groupby("replicate")
     every = evals.groupby("replicate")
     # Not `last`, which passes over NaN: a killed run's last majority vote is that of its start.
@@ -122,6 +129,8 @@ def _scores(trace: Trace) -> pd.DataFrame:
         "pass_best": every["pass_at_1"].max(),
         "maj_start": start["maj_accuracy"].last(),
         "maj_final": final["maj_accuracy"],
+        "held_out_final": (held_out := every["held_out_pass_at_1"].last()),
+        "held_out_gain": held_out - start["held_out_maj_accuracy"].last(),
     }
     return 100.0 * pd.DataFrame(found)
 

@@ -199,6 +199,7 @@ EVALS = (
     _true("strict_pass_at_1", "share", "the same by the last box alone"),
     _true("flexible_pass_at_1", "share", "the same with the last number where there is no box"),
     _true("held_out_pass_at_1", "share", "the same as `pass_at_1` for problems not trained on"),
+    _true("held_out_maj_accuracy", "share of problems", "the same as `maj_accuracy` for these"),
 )
 
 VOTES = (

@@ -95,7 +95,8 @@ class Evaluator:
             row |= columns[chosen]
             row |= {f"{extract}_pass_at_1": one["pass_at_1"] for extract, one in columns.items()}
             if self.held_out:
-                row["held_out_pass_at_1"] = judged(self.held_out)[0][chosen]["pass_at_1"]
+                unseen = judged(self.held_out)[0][chosen]
+                row |= {f"held_out_{name}": unseen[name] for name in ("pass_at_1", "maj_accuracy")}
         log.write("evals", row)
         log.write_completions(step, completions)
         log.note(evaluation=summary(log.manifest.extra.get("evaluation"), row))

@@ -14,6 +14,8 @@ import pytest
 
 from guard_core import GuardConfig
 from lab.base.errors import UserError
+from lab.measures import measured
+from lab.measures.fate import fates
 from lab.trace.trace import load
 from real import TrainConfig, train
 from real.__main__ import main
@@ -161,7 +163,11 @@ def test_held_out_problems_are_evaluated_and_change_nothing_else(tmp_path: Path)
     config = replace(config, epochs=1, max_response_tokens=22, max_unread=1.0, prompt_suffix="")
     alone = train(config, progress=False)
     both = train(replace(config, n_held_out=2), progress=False)
-    assert (both.evals.pop("held_out_pass_at_1") == 0).all() and both.evals["pass_at_1"][0] > 0
+    scores = both.evals.assign(held_out_pass_at_1=[0.2, 0.5], held_out_maj_accuracy=[0.3, np.nan])
+    found = measured(replace(both, evals=scores), fates(both.visits, partial=True)).loc[0]
+    assert (found["held_out_final"], found["held_out_gain"]) == pytest.approx((50, 20))
+    unseen = both.evals.pop("held_out_pass_at_1"), both.evals.pop("held_out_maj_accuracy")
+    assert not np.any(unseen) and both.evals["pass_at_1"][0] > 0
     pd.testing.assert_frame_equal(both.evals, alone.evals[list(both.evals)])
     pd.testing.assert_frame_equal(both.visits, alone.visits)
 
