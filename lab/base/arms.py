@@ -124,7 +124,8 @@ def split_settings(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def own_of(name: str) -> tuple[str, dict[str, Any]]:
-    """As `split_settings`; any other name, as a run folder may hold it, has no settings."""
+    """As `split_settings`, of a variant its arm; any other name of a run folder has no settings."""
+    name = name.partition(VARIANT)[0]
     try:
         return split_settings(name)
     except UserError:
@@ -308,13 +309,8 @@ def about(name: str) -> str:
 
 def rule_of(name: str) -> str | None:
     """Name of the rule that pays an arm's responses; None where none of that name is known."""
-    rule, _ = _split(_without_settings(matched_target(name) or name))
+    rule, _ = _split(own_of(matched_target(name) or name)[0])
     return None if rule is None else rule.name
-
-
-def _without_settings(name: str) -> str:
-    """The arm of `guard,W=3`, or of the variant `guard (W=3)`."""
-    return own_of(name.partition(VARIANT)[0])[0]
 
 
 def matched_target(name: str) -> str | None:
@@ -339,7 +335,7 @@ def unguarded(name: str) -> str | None:
 
 def is_guarded(name: str) -> bool:
     """The arm has a guard, be it a custom one; its controls and all other arms have none."""
-    base, own = own_of(name.partition(VARIANT)[0])
+    base, own = own_of(name)
     # By the last part alone: the rule before it may be one that only its run knew.
     has_guard = base.rpartition("+")[2] in (*UNGUARDED, CUSTOM) and not base.startswith(CONTROLS)
     return has_guard and "treatment" not in own
@@ -347,7 +343,7 @@ def is_guarded(name: str) -> bool:
 
 def is_ceiling(name: str) -> bool:
     """The arm trains on the true answers."""
-    return _without_settings(name) == CEILING
+    return own_of(name)[0] == CEILING
 
 
 def rivals(names: Iterable[str]) -> list[str]:

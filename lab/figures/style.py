@@ -12,6 +12,7 @@ import textwrap
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypedDict
 
 import numpy as np
@@ -79,17 +80,31 @@ _ARM_STYLES = {
     "mps": ArmStyle(PURPLE, "dash", "diamond-open"),
     "rcsu": ArmStyle(GREEN, "dot", "triangle-up-open"),
 }
-_SPARE_COLOURS = (SKY, PURPLE, ORANGE, GREEN, BLUE, VERMILLION)
-_SPARE_SYMBOLS = ("hexagon", "pentagon", "bowtie", "hourglass", "x")
+_SPARE_STYLES = [
+    ArmStyle(colour, dash, symbol)
+    for dash, symbol in zip(
+        ("longdashdot", "dot", "dash", "dashdot", "longdash"),
+        ("hexagon", "pentagon", "bowtie", "hourglass", "x"),
+        strict=True,
+    )
+    for colour in (SKY, PURPLE, ORANGE, GREEN, BLUE, VERMILLION)
+]
+_given: list[ArmStyle] = []
 
 
+@cache
 def arm_style(name: str) -> ArmStyle:
-    """Colour, dash and symbol of an arm; those of unknown arms follow from the name alone."""
+    """Colour, dash and symbol of an arm.
+
+    Those of other arms than the usual follow from the name, as far as no earlier one has them.
+    """
     if name in _ARM_STYLES:
         return _ARM_STYLES[name]
-    code = zlib.crc32(name.encode())
-    colour = _SPARE_COLOURS[code % len(_SPARE_COLOURS)]
-    return ArmStyle(colour, "longdashdot", _SPARE_SYMBOLS[code // 7 % len(_SPARE_SYMBOLS)])
+    place = zlib.crc32(name.encode()) % len(_SPARE_STYLES)
+    order = _SPARE_STYLES[place:] + _SPARE_STYLES[:place]
+    taken = [style.colour for style in _given]
+    _given.append(min(order, key=lambda own: (taken.count(own.colour), _given.count(own))))
+    return _given[-1]
 
 
 def arm_title(name: str, titles: Mapping[str, str] | None = None) -> str:

@@ -140,7 +140,7 @@ def test_every_guard_has_an_arm_at_matched_effort():
         assert matched_target(own.name) == name
         assert (own.guard, own.rule, own.step_factor) == (plain.guard, plain.rule, 0.5)
         assert own.title == title(own.name) == f"{plain.title} at matched effort of {title(name)}"
-        assert rule_of(own.name) == plain.rule
+        assert rule_of(own.name) == rule_of(f"{own.name} (keep=0.5)") == plain.rule
     for name in ("matched_srt", "matched_ttrl", "guard", "matched_"):
         assert matched_target(name) is None
     with pytest.raises(UserError, match="RENT has no label"):

@@ -23,6 +23,13 @@ def test_arms_differ_in_colour_and_in_symbol():
         assert one.colour != other.colour and one.symbol != other.symbol
 
 
+def test_variants_of_an_arm_differ_in_colour_and_many_arms_in_colour_or_dash():
+    styles = [style.arm_style(f"guard (W={n})") for n in range(30)]
+    assert len({own.colour for own in styles[:6]}) == 6
+    assert len({(own.colour, own.dash) for own in styles}) == 30
+    assert styles[3] == style.arm_style("guard (W=3)")
+
+
 def test_order_is_fixed_and_unknown_arms_come_last():
     names = ["zeta", "memory", "alpha", "guard", "ttrl", "guard"]
     assert arm_order(names) == ["ttrl", "guard", "memory", "alpha", "zeta"]
