@@ -80,12 +80,14 @@ def _check_ratio(ratio: float) -> None:
 
 
 def mean_update(steps: pd.DataFrame) -> float:
-    """Mean norm of the update per scheduled optimizer step, over all replicates."""
+    """Mean norm of the update per scheduled optimizer step, over all replicates.
+
+    A batch counts by its problems, in place of its steps: the same where mini-batches are full.
+    """
     require(steps, ("replicate", "update_norm", "n_problems"), "matched effort")
     norms, sizes = floats(steps, "update_norm"), floats(steps, "n_problems")
     if not sizes.sum() > 0 or not np.isfinite(norms).all():
         raise UserError("matched effort: update norms are missing; give a run that has trained")
-    # A last batch may be smaller: each scheduled optimizer step counts once.
     return float((norms * sizes).sum() / sizes.sum())
 
 

@@ -100,8 +100,8 @@ class Report:
             return None
         target = self.output or self.folders[0] / "report.html"
         try:
-            if target.is_dir():
-                raise UserError(f"{target}: is a folder; give the name of a file")
+            if target.exists() and not target.is_file():
+                raise UserError(f"{target}: is a folder, pipe or device; give the name of a file")
             check_parent(target)
             own = self.format == "html" and target.is_file() and is_made_by(target, GENERATOR)
             if target.exists() and not (own or self.force):

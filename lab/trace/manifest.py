@@ -36,7 +36,7 @@ Status = Literal["running", "finished", "interrupted", "failed"]
 FILE_NAME, LOCK_NAME = "run.json", ".lock"
 CHECKPOINTS = "checkpoints"
 """Folder of what a run can be gone on with from, if it keeps any."""
-_MOST_BYTES, _MOST_SEEDS, _DEEPEST = 16 << 20, 1 << 15, 20
+_MOST_BYTES, _MOST_SEEDS, _DEEPEST = 1 << 28, 1 << 15, 20  # the names of millions of problems
 _LONGEST_NAME, _LONGEST_TEXT, _MOST_NAMES = 1000, 100_000, 10_000
 _LARGEST = 10**300
 Name = Annotated[str, msgspec.Meta(max_length=_LONGEST_NAME)]

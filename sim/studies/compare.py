@@ -340,7 +340,9 @@ def _print_own_best(rows: pd.DataFrame, policy: str) -> None:
         degraded = f"{finite_mean(part, 'TotalDeg'):.1f}" if trains(arm) else "-"
         lines.append([arm, found, _gap(best, arm, METRIC, BASELINE), degraded, steps])
     head = ["arm", "pass_final", f"- {BASELINE}", "TotalDeg", "steps chosen"]
-    print(f"\nEvery arm at its {BEST}, chosen on the other half of the replicates, policy {policy}")
+    several = len(unique(best, "replicate")) > 1
+    how = "on the other half of the replicates" if several else "by its only replicate"
+    print(f"\nEvery arm at its {BEST}, chosen {how}, policy {policy}")
     print("\n".join(TextTable(head, lines).lines()))
 
 

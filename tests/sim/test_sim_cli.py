@@ -83,6 +83,13 @@ def test_an_existing_folder_is_refused(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+def test_a_single_replicate_has_no_other_half(tmp_path, capsys):
+    line = ["compare", "--out", str(tmp_path / "one"), "--replicates", "1", *FEW]
+    assert main([*line, "--arms", "ttrl", "frozen", "--steps", "0.2"]) == 0
+    shown = capsys.readouterr().out
+    assert "own best step, chosen by its only replicate" in shown and "other half" not in shown
+
+
 def test_compare_writes_every_difference_over_steps_and_the_null_model(tmp_path, capsys):
     out = tmp_path / "all"
     line = ["compare", "--out", str(out), "--replicates", "3", *FEW, "--null"]

@@ -46,6 +46,12 @@ def test_markdown_goes_to_the_terminal_or_a_new_file(runs, tmp_path, capsys):
     assert page.read_text() == printed
 
 
+def test_a_pipe_is_not_replaced_by_a_file(runs, tmp_path, capsys):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    assert main([str(runs.real / "ttrl"), "-o", str(pipe), "--force"]) == 2
+    assert "pipe: is a folder, pipe or device" in failed(capsys) and pipe.is_fifo()
+
+
 def test_default_place_is_the_first_folder_and_own_pages_are_replaced(add_run, tmp_path, capsys):
     folder = add_run(tmp_path / "run", "ttrl")
     assert main([str(folder)]) == 0
