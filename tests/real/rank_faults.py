@@ -7,7 +7,8 @@ files, or writes the number of these changes into the file "counted" without an 
 
 Parts that are replaced: "silent": the engine gives no entropies, so that the trainer's own pass
 must. "bytes": after the first optimizer step the bytes of the
-weights, and of masters, gradients and moments, that this rank holds are printed.
+weights, and of masters, gradients and moments, that this rank holds are printed. "rounded": the
+mismatch is one that rounding to bfloat16 explains, whatever this processor's is.
 
 As a program, under torchrun: plants the fault that the first argument names, in JSON, and goes on
 as guard-train with the others.
@@ -159,10 +160,17 @@ def beside() -> None:
     real.run.make_engine = copied_on_ranks
 
 
+def rounded() -> None:
+    import real.update.correction
+
+    real.update.correction.mismatch_kl = lambda *_: 1e-3
+
+
 PARTS: dict[str, Callable[[], None]] = {
     "silent": silent,
     "bytes": print_bytes,
     "beside": beside,
+    "rounded": rounded,
 }
 
 
