@@ -40,12 +40,10 @@ def classes(
 class _Problem:
     truth: str | None
     """Canonical reference answer; empty if it is unusable, None if there is none."""
-    writings: list[list[str]] = field(default_factory=list)
-    """Canonical strings of every id, in order of appearance."""
+    texts: list[str] = field(default_factory=list)
+    """Canonical string of every id, as it was written first."""
     ids: dict[str, int] = field(default_factory=dict)
-    """Of canonical strings."""
-    by_key: dict[str, int] = field(default_factory=dict)
-    """Ids of the equality's keys."""
+    """Of the equality's keys."""
 
 
 class AnswerIds:
@@ -53,8 +51,8 @@ class AnswerIds:
 
     Ids follow the order of first appearance, so an id says nothing about which answer is true (a
     truth that always had id 0 would bias the tie break "first"). They only grow, and never change
-    their meaning. A new writing joins the id whose first writing it equals, or opens a new one. The
-    truth has no say in which responses are merged: without it the ids are the same.
+    their meaning. A writing has the id that it equals, or opens a new one. The truth has no say in
+    which responses are merged: without it the ids are the same.
     """
 
     def __init__(self, truths: Sequence[str | None], equality: Equality | None = None) -> None:
@@ -76,7 +74,7 @@ class AnswerIds:
 
     def n_answers_of(self, problem: int) -> int:
         """Number of answers of one problem so far; their ids are 0 to this, exclusive."""
-        return len(self._problems[problem].writings)
+        return len(self._problems[problem].texts)
 
     def ids(
         self, problem: int, responses: Sequence[str], extract: Extract = "strict"
@@ -113,13 +111,13 @@ class AnswerIds:
 
     def text(self, problem: int, answer: int) -> str:
         """Canonical text of an answer id, at least 0, as it was written first."""
-        return self._problems[problem].writings[answer][0]
+        return self._problems[problem].texts[answer]
 
     def to_values(self) -> dict[str, object]:
         """Everything as plain JSON types, for checkpoints."""
         return {
             "truths": [known.truth for known in self._problems],
-            "classes": [[{"writings": one} for one in known.writings] for known in self._problems],
+            "classes": [[{"writings": [one]} for one in known.texts] for known in self._problems],
             "given_up": [] if self._equality is None else self._equality.given_up,
         }
 
@@ -130,12 +128,9 @@ class AnswerIds:
         for truth, classes in zip(values["truths"], values["classes"], strict=True):
             known = _Problem(None if truth is None else canonical(truth))
             for i, one in enumerate(classes):
-                # Also as the rules write it now: an earlier version's text may be another.
-                known.writings.append(list(map(str, one["writings"])))
-                known.ids.update((text, i) for text in known.writings[i])
-                first = canonical(known.writings[i][0])
-                known.ids.setdefault(first, i)
-                known.by_key.setdefault(made._key(first), i)
+                known.texts.append(str(one["writings"][0]))
+                for text in one["writings"]:  # the rules may write an earlier version's otherwise
+                    known.ids.setdefault(made._key(canonical(str(text))), i)
             made._problems.append(known)
         if equality is not None:
             equality.restore([text for text in values["given_up"] if isinstance(text, str)])
@@ -143,17 +138,11 @@ class AnswerIds:
 
     def _id(self, known: _Problem, answer: str, opens: bool = False) -> int:
         """The id that an answer equals; else `UNSEEN`, or a new one if it opens one."""
-        if answer in known.ids:
-            return known.ids[answer]
         key = self._key(answer)
-        found = known.by_key.get(key, UNSEEN)
-        if opens:
-            if found == UNSEEN:
-                found = known.by_key[key] = len(known.writings)
-                known.writings.append([])
-            known.writings[found].append(answer)
-            known.ids[answer] = found
-        return found
+        if opens and key not in known.ids:
+            known.ids[key] = len(known.texts)
+            known.texts.append(answer)
+        return known.ids.get(key, UNSEEN)
 
     def _key(self, answer: str) -> str:
         return answer if self._equality is None else self._equality.key(answer)

@@ -45,7 +45,6 @@ _MAX_DEGREE = 1_000
 _FAULTS = (ArithmeticError, TypeError, ValueError, LookupError, mpmath.libmp.NoConvergence)
 _context: Any = mpmath.MPContext()
 _context.prec = _PRECISION
-_number: Any = _context.convert
 Value = Any
 """A `Fraction`, or a real or complex number of `_context`."""
 
@@ -138,8 +137,8 @@ def add(a: Value, b: Value) -> Value:
         return _checked(a + b)
     if not a or not b:
         return a or b
-    sizes = _context.mag(_number(a)), _context.mag(_number(b))
-    total, size = _number(a) + _number(b), max(sizes)
+    sizes = _context.mag(a), _context.mag(b)
+    total, size = a + b, max(sizes)
     if not total or _bits(total) < size + _NOISE:
         return Fraction(0)
     if min(*sizes, _bits(total)) < size - _LOST:
@@ -148,8 +147,7 @@ def add(a: Value, b: Value) -> Value:
 
 
 def _times(a: Value, b: Value) -> Value:
-    is_exact = isinstance(a, Fraction) and isinstance(b, Fraction)
-    return _checked(a * b if is_exact else _number(a) * _number(b))
+    return _checked(a * b)
 
 
 def ratio(a: Value, b: Value) -> Value:
@@ -180,40 +178,37 @@ def _root(base: Value, index: int) -> Value:
         exact = Fraction(math.isqrt(base.numerator), math.isqrt(base.denominator))
         if exact * exact == base:
             return exact
-    return snapped(_context.root(_number(base), index))
+    return snapped(_context.root(base, index))
 
 
 def _function(name: str, argument: Value, base: Value = None) -> Value:
     if name in ("ln", "log", "lg"):
         return _context.log(argument, 10 if base is None and name != "ln" else base)
-    size = _context.mag(_number(argument))
+    size = _context.mag(argument)
     if name == "exp" and size > 13:
         raise LimitError
     if base is not None or size > 64:
         raise NoValueError
-    found = getattr(_context, name.replace("arc", "a"))(_number(argument))
+    found = getattr(_context, name.replace("arc", "a"))(argument)
     if name != "exp" and _bits(found) > _LOST:  # a pole that rounding hides
         raise NoValueError
     return found if _bits(found) > _NOISE or name == "exp" else Fraction(0)
 
 
 def _factorial(argument: Value) -> Value:
-    if abs(_number(argument)) > _MAX_FACTORIAL:
+    if abs(argument) > _MAX_FACTORIAL:
         raise LimitError
     if isinstance(argument, Fraction) and argument.denominator == 1:
         if argument >= 0:
             return Fraction(math.factorial(argument.numerator))
-        argument = _number(argument) + _context.ldexp(1, -200)  # beside the pole
-    return _context.factorial(_number(argument))
+        argument += _context.ldexp(1, -200)  # beside the pole
+    return _context.factorial(argument)
 
 
 def _binomial(n: Value, k: Value) -> Value:
-    if isinstance(k, Fraction) and k.denominator == 1 and k < 0:
-        k = snapped(add(n, -k))
-    if isinstance(k, Fraction) and k.denominator == 1 and 0 <= k <= _MAX_FACTORIAL:
-        steps = (ratio(add(n, Fraction(-j)), Fraction(j + 1)) for j in range(k.numerator))
-        return reduce(_times, steps, Fraction(1))
-    return ratio(_factorial(n), _times(_factorial(k), _factorial(snapped(add(n, -k)))))
+    found = _checked(_context.binomial(n, k))
+    are_whole = all(isinstance(one, Fraction) and one.denominator == 1 for one in (n, k))
+    return Fraction(math.comb(int(n), int(k))) if are_whole and 0 <= k <= n else found
 
 
 _OPERATIONS: dict[str, Callable[..., Value]] = {
@@ -253,10 +248,10 @@ def digits(number: Value, is_exact: bool = True) -> str:
     number = snapped(number)
     if isinstance(number, _context.mpc):
         return f"{digits(number.real, is_exact)}&{digits(number.imag, is_exact)}"
-    if not is_exact and _context.mag(_number(number)) < -_SNAP_BITS:
+    if not is_exact and _context.mag(number) < -_SNAP_BITS:
         return "0"  # what was divided by a pole
     if not (is_exact and isinstance(number, Fraction)):
-        return _context.nstr(_number(number), _KEY_DIGITS)
+        return _context.nstr(_context.convert(number), _KEY_DIGITS)
     text = f"{number.numerator:x}" + (f"/{number.denominator:x}" if number.denominator > 1 else "")
     return text if len(text) < 60 else hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
