@@ -70,20 +70,14 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
     tags = {_tag(part) for part in node.parts} - {None}
     # Of several equations the names say which is which, and beside conditions that they are some.
     are_conditions = any(part.kind == "rel" and part.text != "=" for part in node.parts)
-    is_list = node.kind in ("list", r"\{\}", "()")
-    is_told = is_list and len(tags) > 1
-    keeps_names = is_told or (is_list and are_conditions) or node.kind == "cells"
-    is_all = node.kind == "list" and node.text != "or"
-    real = [p for p in node.parts if is_all and p.text == r"\in" and p.parts[1] == _REALS]
-    # `x\in\mathbb{R}` says nothing, but `\exists x\in\mathbb{R}` does.
-    kept = [p for p in node.parts if p not in real or not is_name(p.parts[0])] or node.parts
+    is_told = len(tags) > 1
+    keeps_names = is_told or are_conditions or node.kind == "cells"
     parts = tuple(
-        _item(p, keeps_names if p.kind == "rel" else is_told and _tag(p) is not None) for p in kept
+        _item(p, keeps_names if p.kind == "rel" else is_told and _tag(p) is not None)
+        for p in node.parts
     )
     is_plain = node.kind == "list" and not any(part.kind == "rel" for part in parts)
     is_plain = is_plain and not (node.text == "or" and all(p.kind == "name" for p in parts))
-    if node.kind == "list" and len(parts) == 1:
-        return parts[0]
     return node._replace(parts=parts, text="," if is_plain else node.text)
 
 
