@@ -12,13 +12,15 @@ Extract = Literal["strict", "flexible"]
 
 # One or two backslashes: models sometimes escape their LaTeX once more. Fixed repeat counts keep
 # every attempt at a match constant in time, hence the whole scan linear.
+_ARGUMENT = r"(?:\s{0,8}(?:\{[^{}]{0,200}\}|[0-9A-Za-z]))"
+_BARE = (
+    rf"\\[dt]?frac(?![A-Za-z]){_ARGUMENT}{{0,2}}|\\(?:sqrt|text|math[a-z]{{2}})(?![A-Za-z])"
+    rf"{_ARGUMENT}?|\\[A-Za-z]{{1,20}}|[0-9A-Za-z]"
+)
 _BRACES = re.compile(
-    r"\\{1,2}(?:boxed|fbox)(?:\s{0,8}(?P<open>\{)|(?![A-Za-z])\s{0,8}(?P<bare>[0-9A-Za-z]|\\[A-Za-z]{1,20}))"
+    rf"\\{{1,2}}(?:boxed|fbox)(?:\s{{0,8}}(?P<open>\{{)|(?![A-Za-z])\s{{0,8}}(?P<bare>{_BARE}))"
     rf"|\\(?:{WITH_ARGUMENT})\s{{0,8}}\{{[^{{}}]{{0,200}}\}}|\\[\\{{}}]|[{{}}]"
 )
-_ARGUMENTS = re.compile(r"\s{0,8}(?:\{[^{}]{0,200}\}|[0-9A-Za-z])")
-_TWO, _ONE = ("frac", "dfrac", "tfrac", "binom"), ("sqrt", "text", "mathrm", "mathbf")
-_N_ARGUMENTS = dict.fromkeys(_TWO, 2) | dict.fromkeys(_ONE, 1)
 _LOOKS = TEXTS | {name for name, new in REWRITTEN.items() if new in ("", r"\ldots")}
 _BLANKS = "|".join(sorted(_LOOKS | {"ldots", "quad", "qquad", "square", "Box"}))
 _NOTHING = re.compile(
@@ -60,9 +62,6 @@ def last_box(text: str) -> str | None:
                 best, end, holds = start, position, filled >= start
         elif match["bare"]:
             best, end, holds = match.start("bare"), read, True
-            for _ in range(_N_ARGUMENTS.get(match["bare"].lstrip("\\"), 0)):
-                argument = _ARGUMENTS.match(text, end)
-                end = end if argument is None else argument.end()
     return None if best < 0 else text[best:end] if holds else ""
 
 

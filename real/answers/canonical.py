@@ -50,7 +50,7 @@ def normal(answer: str) -> tuple[str, Node | None]:
 
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
 _NO = r"(?!.*\bn(?:o|ot|one|or|ever|either|othing)\b)"
-_PREAMBLE = re.compile(rf"(?:final )?answer|option|choice|rs|{_NO}.* (?:is|are|equals)")
+_PREAMBLE = re.compile(rf"(?:final )?answer|option|choice|base|rs|{_NO}.* (?:is|are|equals)")
 _OF = re.compile("(?i:(?:.* )?(?:of|is|are)|so|thus|hence|therefore|angle|area|side)")
 _ARTICLE = re.compile("^(?:an?|the) ")
 _FACTORS = {"dozen": "12", "hundred": "100", "thousand": "10^3", "million": "10^6",
@@ -109,24 +109,23 @@ def _without(node: Node) -> Node:
         if is_unit(text) or (text in ("rad", "radian", "radians") and r"\pi" in write(first)):
             return first
         return node._replace(text=text.lower())
-    is_signed = kind in ("neg", "pm") and last.kind in ("unit", "post")
-    if is_signed or (kind == "sum" and last.kind == "unit"):
+    is_marked = kind in ("neg", "pm", "sum") and last.kind in ("unit", "post")
+    if is_marked or (kind == "sub" and first.kind == "num"):  # `101_{\text{base two}}`
         return node._replace(parts=(*parts[:-1], _without(last)))
     if kind == "list" and first.text == r"\ne" and all(part.kind != "rel" for part in parts[1:]):
         points = Node(r"\{\}", parts=(first.parts[1], *parts[1:]))  # `x\ne1,2`
         return Node("rel", r"\notin", (first.parts[0], points))
     if kind == "div" and first.kind == "neg":
         return Node("neg", parts=(node._replace(parts=(first.parts[0], parts[1])),))
-    is_preamble = kind == "row" and len(parts) == 2 and _PREAMBLE.fullmatch(first.text.lower())
-    if is_preamble or _is_label(node) or (kind == "rel" and _asks(node)):
+    is_introduced = kind == "row" and len(parts) == 2 and first.kind == "word"
+    is_introduced = is_introduced and _PREAMBLE.fullmatch(first.text.lower()) is not None
+    if is_introduced or _is_label(node) or (kind == "rel" and _asks(node)):
         return last
     if kind == "row":
         lowered = (p._replace(text=p.text.lower()) if p.kind == "word" else p for p in parts)
         return node._replace(parts=tuple(lowered))
     if kind == "env" and text == "cases" and all(len(row.parts) == 1 for row in parts):
         return Node("list", ",", tuple(row.parts[0] for row in parts))
-    if kind == "env" and text in ("aligned", "align", "gathered") and len(parts) == 1:
-        return first.parts[0] if len(first.parts) == 1 else node
     if kind == "sum" and first == _REALS and len(parts) == 2 and parts[1].kind == "neg":
         return Node("setop", r"\setminus", (first, parts[1].parts[0]))
     if kind == "rel" and text == "=" and is_name(last) and not names_in(first):  # `3=x`
@@ -198,13 +197,12 @@ def _names(node: Node, value: Node) -> bool:
         return all(part.kind == "cmd" or part.text.isupper() for part in points)
     is_ratio = kind == "setop" and not text.strip(": ")
     is_set = kind == value.kind == r"\{\}"  # but `\{x\}=0.5`
-    if is_ratio or is_set or text[:1] == "'" or kind in ("()", "env", "cells"):
-        return all(_names(part, value) for part in parts)
-    # `x+y=1` and `|x|=2` are equations, and so is `a+b=0`.
-    is_free = names_in(node).isdisjoint("xyz") and value.text != "0"
-    inner = [part.parts[0] if part.kind == "neg" else part for part in parts]
-    is_made = kind in ("sum", "div", "[]", "||", r"\|\|")
-    return is_made and is_free and all(_names(part, value) for part in inner)
+    is_made = is_ratio or is_set or text[:1] == "'" or kind in ("()", "env", "cells")
+    if kind in ("sum", "div", "[]", "||", r"\|\|"):
+        # `x+y=1` and `|x|=2` are equations, and so is `a+b=0`.
+        is_made = names_in(node).isdisjoint("xyz") and value.text != "0"
+    inner = (part.parts[0] if part.kind == "neg" else part for part in parts)
+    return is_made and all(_names(part, value) for part in inner)
 
 
 def names_in(node: Node) -> frozenset[str]:

@@ -111,8 +111,6 @@ def _rewritten(match: re.Match[str]) -> str:
 _RAISED = "\u00b2\u00b3\u00b9\u2070-\u207f\u02b0-\u02b8\u02e1-\u02e3\u1d2c-\u1d61\u1d9c-\u1dbf"
 _UNICODE = (
     ("(?:[A-Za-z0-9][\u0304\u0305])+", lambda m: rf"\overline{{{m[0][::2]}}}"),
-    ("([A-Za-z])\u0302", r"\\hat{\1}"),
-    ("([A-Za-z])\u20d7", r"\\vec{\1}"),
     ("([\u221a\u221b]) ?(\\d+(?:\\.\\d+)?)", r"\1{\2}"),  # such a root is over all digits
     ("[\u00bc-\u00be\u2150-\u215e]", lambda m: rf"\frac{{{_plain(m[0]).replace('/', '}{')}}}"),
     ("^(\\d+)\u2013(\\d+)$", r"\1\\text{ to }\2"),
@@ -124,7 +122,6 @@ _UNICODE = (
 _ESCAPED_TWICE = "[dt]?frac|sqrt|text|mathrm|left|right|cdot|times|pi|boxed|le|ge|infty|cup"
 _BEFORE_SET = r"\\(?:cup|cap|in|setminus)(?![A-Za-z])"
 _LATEX = (
-    (r"\s+", " "),
     (r"(?<=\\\\) ?\[[\d. -]+[a-z]{2} ?\]|\\renewcommand ?\{?\\arraystretch\}? ?\{[\d.]*\}", ""),
     (r"\.\.\.", r"\\ldots "),
     (r"\\not ?=", r"\\ne "),
@@ -136,6 +133,9 @@ _LATEX = (
     (rf"\\(?:{WITH_ARGUMENT})\s*\{{[^{{}}]*\}}|\\(?:boxed|fbox)\s*\{{\s*\}}", ""),
     (r"\\m?(?:left|right)\s*\.|[\"`]", ""),
     (r"\\(?!times\s*\\(?:vec|hat|over))(?:\\|([A-Za-z]+)\*?(\s*\{)?)", _rewritten),
+    (r"\^ ?\{ ?([+']+) ?\}", r"^\1"),
+    (r"\^ ?('+)", r"\1"),
+    (r"\( ?(?:\\[a-z]+ ?\{ ?)?\\?mod[ }]*([^()]*)\)", r"\\mod {\1}"),
     (r"\\text\s*\{\s*\(?(?:in )?base(?:[ -]?(\d+)\)?\s*\}|\s*\}[\\ ]*(\d+))$", r"_{\1\2}"),
     (r"(?:\{ ?\}|(?<![^-(+*={,/])) ?_ ?\{? ?(\w+) ?\}? ?C ?_ ?\{? ?(\w+) ?\}?", r"\\binom{\1}{\2}"),
     (r"(?<=\d)(?:(st|nd|rd|th)(?![A-Za-z])|\^ ?\{ ?(st|nd|rd|th) ?\})", r"^{\\text{\1\2}}"),
@@ -143,8 +143,7 @@ _LATEX = (
     (rf"(?<=\S)\[(?= ?(?:$|{_BEFORE_SET}))", ")"),
     (r"^(?:\\(?:therefore|implies|Rightarrow)(?![A-Za-z])|[& ])+", ""),
     (r"(?<![^\s,;])\(([ivx]{2,4})\)", r"\\text{\1}"),
-    (r"^([A-J])\)$", r"\1"),
-    (r"^([A-J])\)(?= ?\S)", r"(\1)"),
+    (r"^([A-J])\)", r"(\1)"),
     (r"(?:\\[,;:!. ]|\\text\s*\{[\s.,;]*\}|\\(?:checkmark|blacksquare)|[\s.,;:~\\])+$", ""),
     (r"\\\{ ?\\begin ?\{(?:array|aligned|matrix)\}(.*\\end) ?\{\w+\}$", r"\\begin{cases}\1{cases}"),
     (r"^\s*(\*{1,3}|__)(?=\S)(.+?)[\s.,;:]*\1$", r"\2"),
@@ -153,7 +152,7 @@ _LATEX = (
 
 def folded(text: str) -> str:
     """Text in which variants of a sign or command are one, without Markdown's marks around it."""
-    text = unicodedata.normalize("NFC", text).strip()
+    text = " ".join(unicodedata.normalize("NFC", text).split())
     for pattern, new in _LATEX if text.isascii() else (*_UNICODE, *_LATEX):
         text = re.sub(pattern, new, text)
     return " ".join(text.split())

@@ -4,7 +4,7 @@ Brackets that only group stay in the tree, so its text needs no rule for when to
 
 | kind | text | parts |
 |---|---|---|
-| `num` | digits, perhaps with `\overline{...}` or `e5` | |
+| `num` | digits, perhaps with `\overline{...}` | |
 | `name`, `word` | a letter or command; letters of text | |
 | `sum`, `neg`, `pm`, `mp`, `prod` | | terms; factors |
 | `div`, `pow`, `sub`, `root`, `binom`, `mixed` | | two |
@@ -26,7 +26,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from real.answers.notation import COUNTS, FUNCTIONS, GREEK, words
+from real.answers.notation import FUNCTIONS, GREEK, words
 from real.answers.tokens import Token, is_word, tokens
 
 
@@ -119,24 +119,15 @@ class _Reader:
         is_missing = self.next.text in _RELATIONS and self.next.text != "|"
         sides, signs = [ZERO_WIDTH if is_missing else side()], []
         while self.is_sign(kind):
-            is_enclosed = self.next.text == "(" and self.take()
             signs.append(self.take())
             sides.append(side())
-            if is_enclosed:
-                self.take(")")
         return Node(kind, " ".join(signs), tuple(sides)) if signs else sides[0]
 
     def is_sign(self, kind: str) -> bool:
         text = self.next.text
         if text == ":":
             return self.in_braces == (kind == "rel")
-        if self.is_modulus():
-            return kind == "rel"
         return text in _CHAINED[kind] and not (text == "|" and self.bars)
-
-    def is_modulus(self) -> bool:
-        r"""`(\mod 5)` behind the sides of a congruence."""
-        return self.next.text == "(" and self.tokens[self.at + 1].text == r"\mod"
 
     def sum(self) -> Node:
         terms: list[Node] = []
@@ -171,10 +162,7 @@ class _Reader:
                     factors = [Node("div", parts=(bare(_tied(kind, factors)), bare(right)))]
             elif token.type == "word" and before.kind != "word":
                 is_slashed = False
-                if kind == "row":
-                    factors[-1] = self.unit(before)
-                else:
-                    factors, kind = [self.unit(_tied(kind, factors))], "prod"
+                factors, kind = [self.unit(_tied(kind, factors))], "prod"
             elif self.starts_factor():
                 right = self.base()
                 if _mixes(factors, right):
@@ -193,7 +181,7 @@ class _Reader:
         token = self.next
         if token.text in _BARS:
             return not self.bars and self.n_bars(token.text) % 2 == 0
-        if token.text in _NO_FACTOR or token.type == "sep" or self.is_modulus():
+        if token.text in _NO_FACTOR or token.type == "sep":
             return False
         return token.type != "op" or token.text in _OPENERS or token.text.startswith(r"\begin")
 
@@ -220,18 +208,13 @@ class _Reader:
             self.at += 1
             shifted = self.script()
             if mark == "_":
-                if shifted.kind == "row" and shifted.parts and shifted.parts[0].text == "base":
-                    shifted = shifted.parts[-1]
-                if node.kind == "num" and shifted.text in COUNTS[2:10]:  # `101_{two}`
-                    shifted = Node("num", str(COUNTS.index(shifted.text)))
                 base, *powers = node.parts if node.kind == "pow" else (node,)  # `x^2_1`
                 node = Node("sub", parts=(base, shifted))
                 node = Node("pow", parts=(node, *powers)) if powers else node
             elif shifted.kind == "word" and shifted.text in ("th", "st", "nd", "rd"):
                 node = Node("unit", shifted.text, (node,))
-            elif shifted.text in (r"\circ", "o") or shifted.text[:1] == "'":
-                primes = shifted.text if shifted.text[0] == "'" else DEGREE
-                node = Node("post", primes, (node,))
+            elif shifted.text in (r"\circ", "o"):
+                node = Node("post", DEGREE, (node,))
             else:
                 node, n_powers = Node("pow", parts=(node, shifted)), n_powers + 1
         if n_powers > 1:
@@ -250,19 +233,14 @@ class _Reader:
         if token.text == "-":
             self.at += 1
             return Node("neg", parts=(self.script(),))
-        if token.text in ("'", "*", "+"):
-            return Node("name", self.run(token.text))
-        if token.type == "num" and len(token.text) > 1:
-            raise UnreadableError  # TeX shifts one digit; who writes without braces means all
+        if token.text == "+":
+            return Node("name", self.take())
         return bare(self.base())
 
     def group(self) -> Node:
         """What stands in `{...}`."""
         self.take("{")
-        if self.next.text in ("'", "+", "-") and self.tokens[self.at + 1].text in ("'", "}"):
-            inner = Node("name", self.run(self.next.text))
-        else:
-            inner = ZERO_WIDTH if self.next.text == "}" else self.items()
+        inner = ZERO_WIDTH if self.next.text == "}" else self.items()
         self.take("}")
         return inner
 
@@ -304,8 +282,6 @@ class _Reader:
         closers = (")", "]") if opener in ("(", "[") else (_PAIRS.get(opener, opener),)
         closer = self.take(*closers)
         parts = inner.parts if (inner.kind, inner.text) == ("list", ",") else (inner,)
-        if opener + closer in ("(]", "[)") and len(parts) != 2:
-            raise UnreadableError
         return Node(opener + closer, parts=() if inner == ZERO_WIDTH else parts)
 
     def argument(self) -> Node:
@@ -351,8 +327,6 @@ class _Reader:
             node = Node("name", name)
         if self.next.text == "(":
             node = Node("func", name, (bare(self.base()), *index))
-            if node.parts[0].kind == "()":
-                raise UnreadableError
         elif self.starts_factor() and (self.next.type != "word" or len(self.next.text) == 1):
             factors = [self.factor()]
             while self.starts_factor() and self.next.text[1:] not in FUNCTIONS and (

@@ -7,6 +7,7 @@ comma, `or`, `and`), `op`.
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from itertools import groupby
 from typing import NamedTuple
 
@@ -97,14 +98,11 @@ def tokens(text: str) -> list[Token]:
 
 def _number(kind: str, piece: str) -> str:
     """Digits without marks and the zeros at either end that say nothing."""
-    plain = re.sub(r"[^\d.]", "", piece) if kind == "grouped" else piece
-    rest = plain.lstrip("0123456789.")
-    whole, _, tail = plain[: len(plain) - len(rest)].partition(".")
-    whole = whole.lstrip("0") or "0"
     if kind == "period":
-        return rf"{whole}.{tail}\overline{{{re.sub(r'[^0-9]', '', rest)}}}"
-    tail = tail.rstrip("0")
-    return whole + (f".{tail}" if tail else "") + (f"e{int(rest[1:])}" if rest else "")
+        whole, tail, *period = re.split(r"\.|[^0-9.]+", piece)
+        return rf"{whole.lstrip('0') or '0'}.{tail}\overline{{{''.join(period)}}}"
+    plain = f"{Decimal(re.sub(r'[^0-9.]', '', piece) if kind == 'grouped' else piece):f}"
+    return plain.rstrip("0").rstrip(".") if "." in plain else plain
 
 
 def is_word(run: str) -> bool:
