@@ -139,6 +139,7 @@ STEPS = (
     _measured("mean_length", "tokens", "mean response length"),
     _measured("truncated", "share of responses", "votes cut at `max_response_tokens`"),
     _measured("majority_ratio", "share of votes", "mean match rate of the batch's labels"),
+    _measured("repeated", "share of votes", "boxes with a formula of the question"),
     _measured("n_labels", "answers", "different labels over all problems"),
     _measured(
         "reward",

@@ -10,7 +10,7 @@ limits that are counted (`values`).
 
 from __future__ import annotations
 
-from real.answers.boxes import Extract, last_box
+from real.answers.boxes import Extract, last_box, repeats
 from real.answers.canonical import canonical
 from real.answers.equality import Equality
 from real.answers.ids import NO_TRUTH, UNPARSEABLE, UNSEEN, AnswerIds, classes
@@ -25,4 +25,5 @@ __all__ = [
     "canonical",
     "classes",
     "last_box",
+    "repeats",
 ]

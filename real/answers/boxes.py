@@ -65,6 +65,25 @@ def last_box(text: str) -> str | None:
     return None if best < 0 else text[best:end] if holds else ""
 
 
+_TIMES = re.compile(r"\\(?:times|cdot)(?![A-Za-z])|[\u00d7\u00b7\u22c5\u2217]")
+_DRESS = re.compile(r"\\(?:left|right)(?![A-Za-z])|[dt](?=frac)|[^\w+*/^!-]")
+_FORMULA = re.compile(r"\w[-+*^!]")
+
+
+def repeats(question: str, response: str) -> bool:
+    """True if the last box holds a formula of the question, as `80*5` of "80 * 5 = ?".
+
+    It equals its value, so that it is rewarded like the value without being computed. A fraction
+    counts as a value.
+    """
+    formula = _bare(last_box(response) or "")
+    return _FORMULA.search(formula) is not None and formula in _bare(question)
+
+
+def _bare(text: str) -> str:
+    return _DRESS.sub("", _TIMES.sub("*", text))
+
+
 _NUMBER = re.compile(r"-?\$?(?:\d[\d,]*(?:\.\d+)*|\.\d+)")
 
 

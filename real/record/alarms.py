@@ -10,6 +10,8 @@ from real.record.journal import Journal
 
 _FORGOTTEN = 0.05
 """Mean match rate of a batch below which its labels get almost no vote."""
+_REPEATED = 0.25
+"""Share of votes that repeat the question, from which on it is what the policy learns."""
 _FEW, _PROBLEMS = 1 / 8, 8
 """Share of the different labels before training below which labels are few; with so many problems
 a single label for all is too."""
@@ -78,13 +80,20 @@ def check_flips(share: float, lr: float | None, below: float | None) -> None:
 
 
 def watch_labels(log: Journal, row: Mapping[str, Any], n_problems: int) -> None:
-    """Give notice of labels that nobody votes for, and of few different ones over all problems."""
+    """Give notice of labels that nobody votes for, of few ones, and of repeated questions."""
     rate, n_labels, step = row["majority_ratio"], row["n_labels"], row["step"]
     if rate < _FORGOTTEN and row.get("n_unread", 0) < row["n_problems"]:
         log.alarm(
             "match rate",
             f"{rate:.3f} in batch {step}: almost no vote is for its label, so that nearly nothing "
             "is rewarded; start again with a lower lr, or without vote memory",
+        )
+    if row.get("repeated", 0) >= _REPEATED:
+        log.alarm(
+            "answers",
+            f"repeat a formula of their question in {row['repeated']:.0%} of the votes of batch "
+            f"{step}: it equals its value, so that nothing need be computed; start again with "
+            "--answer-check strings, or ask in words",
         )
     before = log.manifest.extra.get("n_labels_before", 0)
     if n_problems >= _PROBLEMS and (n_labels <= 1 or n_labels < _FEW * before):

@@ -6,7 +6,16 @@ from hostile_answers import box
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from real.answers import NO_TRUTH, UNSEEN, AnswerIds, Extract, canonical, classes, last_box
+from real.answers import (
+    NO_TRUTH,
+    UNSEEN,
+    AnswerIds,
+    Extract,
+    canonical,
+    classes,
+    last_box,
+    repeats,
+)
 from real.answers.canonical import MAX_LENGTH
 
 PIECES = [
@@ -175,3 +184,21 @@ def test_flexible_extraction_reads_the_last_number_where_there_is_no_box(
     for extract, expected in readings:
         (found,) = ids.ids(0, [response], extract)
         assert (ids.text(0, found) if found >= 0 else "") == canonical(expected)
+
+
+@pytest.mark.parametrize(
+    "question, answer, expected",
+    [
+        ("80 * 5 = ?", r"80 \times 5", True),
+        ("80 * 5 = ?", "400", False),
+        (r"Compute $\dfrac{1}{2}+\frac{1}{3}$.", r"\frac12 + \frac{1}{3}", True),
+        (r"Find \left(2^{10}\right).", "2^10", True),
+        ("What is 5!?", "5!", True),
+        ("What is 3/4 in percent?", "3/4", False),
+        ("What is -5 + 3?", "-5", False),
+        ("Is x even?", "x", False),
+    ],
+)
+def test_a_formula_of_the_question_is_no_computed_answer(question, answer, expected):
+    assert repeats(question, f"It is \\boxed{{{answer}}}.") is expected
+    assert not repeats(question, answer)

@@ -120,7 +120,7 @@ def test_nobody_gives_an_answer(monkeypatch):
     trace = train(replace(of_arm("self_harmony"), max_unread=1.0), progress=False)
     assert (trace.visits["label"] == -1).all()
     assert (trace.steps["n_unread"] == trace.steps["n_problems"]).all()
-    assert (trace.steps["n_uniform"] == 0).all()
+    assert (trace.steps[["n_uniform", "repeated"]] == 0).all(axis=None)
     assert np.isfinite(trace.steps["update_norm"]).all() and (trace.steps["n_refused"] == 0).all()
 
 
