@@ -222,7 +222,7 @@ def _p(gaps: pd.Series) -> str:
 
 
 def _points(gaps: pd.Series) -> str:
-    return " ".join(f"{gap:+.0f}" for gap in sorted(gaps))
+    return "/".join(f"{gap:+.0f}" for gap in sorted(gaps))
 
 
 def tiny_pairs() -> TextTable:
