@@ -256,6 +256,9 @@ def add_finished(table: Path, folder: Path, task: str) -> None:
     add(table, pd.concat([described(f).assign(task=task) for f in finished([folder])]))
 
 
+EVALS = ["pass_at_16", "held_out_pass_at_1", "strict_pass_at_1", "flexible_pass_at_1"]
+
+
 def described(folder: Path) -> pd.DataFrame:
     """Return the row of `run_rows`, and what a language model's run tells beside it."""
     trace = load(folder)
@@ -265,9 +268,10 @@ def described(folder: Path) -> pd.DataFrame:
         name: " ".join(f"{value:.4f}" for value in by_epoch[column].mean())
         for name, column in (("accuracy_by_visit", "label_accuracy"), ("flips_by_visit", "flipped"))
     }
+    scores = trace.evals.reindex(columns=EVALS)  # nothing may be held out
     evals = {
-        f"{name}_{when}": 100 * trace.evals[name].iloc[place]
-        for name in ("pass_at_16", "held_out_pass_at_1", "strict_pass_at_1", "flexible_pass_at_1")
+        f"{name}_{when}": 100 * scores[name].iloc[place]
+        for name in EVALS
         for when, place in (("start", 0), ("final", -1))
     }
     before, end = (where(trace.visits, epoch=epoch) for epoch in (0, last))
@@ -280,6 +284,7 @@ def described(folder: Path) -> pd.DataFrame:
         unread_final=unread[1],
         false_consensus=100 * agreed.mean(),
         leak=100 * leak(trace, last),
+        repeated_final=100 * where(trace.steps, epoch=last)["repeated"].mean(),
         **curves,
     )
 

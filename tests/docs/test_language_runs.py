@@ -1,7 +1,11 @@
 """The further studies of the language model: their problems, their order, their table."""
 
+import math
+
 import pandas as pd
 import pytest
+
+from real import TrainConfig, train
 
 
 @pytest.fixture
@@ -77,6 +81,17 @@ def test_a_study_goes_on_behind_its_rows_and_ends_with_a_failed_command(
     assert added == [own]
 
 
+def test_a_row_of_a_run_without_held_out_problems(script, tmp_path):
+    train(
+        TrainConfig(epochs=1, n_problems=16, n_votes=16, n_samples=8),
+        tmp_path / "run",
+        progress=False,
+    )
+    (row,) = script.described(tmp_path / "run").to_dict("records")
+    assert math.isnan(row["held_out_pass_at_1_final"])
+    assert 0 < row["pass_at_16_start"] <= 100 and row["repeated_final"] == 0
+
+
 def test_start_votes_are_made_once(script, tmp_path):
     made = []
 
@@ -90,13 +105,11 @@ def test_start_votes_are_made_once(script, tmp_path):
     assert list(pd.read_csv(script.START)["set"]) == ["set-1", "set-2"]
 
 
-def test_the_page_says_how_many_runs_are_made(tool):
+@pytest.mark.parametrize("study", ["vote", "rate", "first"])
+def test_the_page_says_how_many_runs_are_made(tool, study):
     page = tool("tables")
-    rows = pd.read_csv(page.DATA / "language-vote.csv")
+    rows = tool("run_rows").known(page.DATA / f"language-{study}.csv")
     text = " ".join((page.ROOT / "docs" / "language-model.md").read_text().split())
-    total = sum(len(block.arms) for block in page.STUDIES["vote"])
-    assert f"{len(rows)} of the {total} runs" in text
-    assert rows.groupby("lr").size().max() == 48 or "no verdict is drawn" in text
-    seen = rows.set_index(["task", "seed", "lr", "arm"]).index
-    order = [(b.task, b.seed, b.lr, arm) for b in page.STUDIES["vote"] for arm in b.arms]
-    assert set(seen) == set(order[: len(rows)])
+    order = [(b.task, b.seed, b.lr, arm) for b in page.STUDIES[study] for arm in b.arms]
+    assert len(rows) == len(order) or f"{len(rows)} of the {len(order)} runs" in text
+    assert {*rows[["task", "seed", "lr", "arm"]].itertuples(index=False)} == {*order[: len(rows)]}
