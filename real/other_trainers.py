@@ -31,7 +31,7 @@ from lab.base.errors import UserError
 from lab.base.settings import from_values
 from lab.trace.manifest import locked, read_manifest
 from lab.trace.trace import RunFolder
-from real.answers import UNPARSEABLE, AnswerIds, Equality, Extract
+from real.answers import UNPARSEABLE, AnswerIds, Equality, Extract, repeats
 from real.problems.problem import check_answers, reference
 from real.record.alarms import watch_labels
 from real.record.checkpoint import Checkpoint, read_checkpoint, read_file, write_checkpoint
@@ -110,6 +110,8 @@ class Voted(NamedTuple):
     """(P, V) answer ids, -1 unparseable or never given."""
     keys: list[list[Any]]
     """(P, up to V) keys of the rows, in the order of the answers."""
+    repeated: float
+    """Share of the votes that answer with a formula of their question."""
 
 
 class Paid(NamedTuple):
@@ -132,10 +134,15 @@ class GuardedRun:
     log: Journal
 
     def __init__(
-        self, config: TrainConfig, problems: Sequence[Any], answers: Sequence[object]
+        self,
+        config: TrainConfig,
+        problems: Sequence[Any],
+        answers: Sequence[object],
+        prompts: Sequence[Any] = (),
     ) -> None:
         """Start before any vote, with (N,) names of the problems and reference answers, if any.
 
+        Prompts are (N,) texts or chats; without them no answer is found to repeat its question.
         UserError where one is neither text nor a number, or is no label, and the labels are these.
         """
         source = "the data set" if config.labels == "truth" else ""
@@ -143,6 +150,8 @@ class GuardedRun:
         self.notices = check_answers(list(zip(problems, truths, strict=True)), source)
         self._digest = hashlib.sha256(msgspec.json.encode([list(problems), truths])).hexdigest()
         self.config, self._n_problems = config, len(truths)
+        texts = (prompt if isinstance(prompt, str) else prompt[-1]["content"] for prompt in prompts)
+        self._questions = list(map(str, texts)) or [""] * len(truths)
         self.supervisor = Supervisor(config, truths)
         self.saved: Checkpoint | None = None
         """What it goes on from, if anything."""
@@ -189,12 +198,15 @@ class GuardedRun:
             rows[problem].append(key)
         places = sorted(rows)
         answers_PV = np.full((len(places), self.config.n_votes), UNPARSEABLE, np.int64)
+        n_repeated = 0
         for answers_V, problem in zip(answers_PV, places, strict=True):
             # A vote that was never given counts as a vote for nothing, at the end.
             given = [texts[key] for key in rows[problem][: self.config.n_votes]]
             found = self.supervisor.answer_ids.ids(problem, given, self.config.extract)
             answers_V[: len(found)] = found
-        return Voted(np.array(places, np.int64), answers_PV, [rows[p] for p in places])
+            n_repeated += repeats(self._questions[problem], given)
+        keys = [rows[place] for place in places]
+        return Voted(np.array(places, np.int64), answers_PV, keys, n_repeated / answers_PV.size)
 
     def prime(self, batches: Iterable[Voted]) -> None:
         """Take in the votes of all problems before training, visit 0, in batches of any order."""
@@ -214,7 +226,7 @@ class GuardedRun:
 
     def visit(self, voted: Voted, tokens: Mapping[Any, int]) -> Paid:
         """Record a visit of the next batch's problems, with the tokens of every row's response."""
-        (problems_P, answers_PV, keys_P), place = voted, self._place(self.step + 1)
+        (problems_P, answers_PV, keys_P, repeated), place = voted, self._place(self.step + 1)
         visit_P = 1 + self.supervisor.state.visits[problems_P].astype(np.int64)
         decided = self.supervisor.decide(problems_P, answers_PV, visit_P, {})
         assert decided is not None  # only ranks that read no answers get none
@@ -235,6 +247,7 @@ class GuardedRun:
             **decided.step_columns,
             **place,
             "replicate": 0,
+            "repeated": repeated,
             "n_uniform": int(np.count_nonzero(~both_PK2[kept].any(axis=(1, 2)))),
             "n_updates": len(minis),
             "tokens": sum(tokens[key] for key in trained),

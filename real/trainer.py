@@ -23,7 +23,7 @@ from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 from real.answers import UNPARSEABLE, repeats
 from real.engines.make import RestartingEngine
 from real.model.machine import card_held, in_phase, pick_device, torch_threads
-from real.problems.prompts import PROMPTS, PromptSet, prompt_rows
+from real.problems.prompts import PROMPTS, prompt_rows
 from real.ranks.distributed import joined_ranks, lost_ranks_named
 from real.record.alarms import check_flips, check_mismatch, check_unread, watch_labels
 from real.record.checkpoint import Checkpoints, save_model
@@ -43,7 +43,6 @@ from real.update.optimizer import Fault
 from real.vote.decide import Fields, pay, shared_streams
 from real.vote.observe import OF_LABELS, observe
 from real.vote.pilot import check_readable
-from real.vote.sample import Responses
 
 
 def note_faults(log: Journal, faults: Counter[Fault], step: int) -> None:
@@ -314,15 +313,6 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
         **run.votes.columns(responses.n_tokens),
     }
     if decided:
-        row["repeated"] = repeated(run.prompts, responses)
+        asked = (run.prompts.problems[problem].prompt for problem in responses.problems)
+        row["repeated"] = sum(map(repeats, asked, responses.texts)) / answers_PV.size
     return Visited(problems_P, answers_PV, decided.rows if decided else {}), row
-
-
-def repeated(prompts: PromptSet, responses: Responses) -> float:
-    """Return the share of responses that answer with a formula of their question."""
-    found = [
-        repeats(prompts.problems[problem].prompt, text)
-        for problem, texts in zip(responses.problems, responses.texts, strict=True)
-        for text in texts
-    ]
-    return float(np.mean(found))

@@ -3,6 +3,7 @@ r"""Where a response gives its answer: the last `\boxed`, or its last number."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 from real.answers.notation import REWRITTEN, TEXTS, WITH_ARGUMENT
@@ -70,14 +71,15 @@ _DRESS = re.compile(r"\\(?:left|right)(?![A-Za-z])|[dt](?=frac)|[^\w+*/^!-]")
 _FORMULA = re.compile(r"\w[-+*^!]")
 
 
-def repeats(question: str, response: str) -> bool:
-    """True if the last box holds a formula of the question, as `80*5` of "80 * 5 = ?".
+def repeats(question: str, responses: Sequence[str]) -> int:
+    """Number of responses whose last box holds a formula of the question: 80*5 of "80 * 5 = ?".
 
     It equals its value, so that it is rewarded like the value without being computed. A fraction
     counts as a value.
     """
-    formula = _bare(last_box(response) or "")
-    return _FORMULA.search(formula) is not None and formula in _bare(question)
+    formulas = (_bare(last_box(response) or "") for response in responses)
+    asked = _bare(question)
+    return sum(_FORMULA.search(formula) is not None and formula in asked for formula in formulas)
 
 
 def _bare(text: str) -> str:

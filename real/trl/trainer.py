@@ -69,7 +69,8 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
         self.settings = args.settled(self.model.config.name_or_path or "model", n_problems)
         args.learning_rate *= self.settings.step_factor
         truths = train_dataset["answer"] if "answer" in names else [None] * n_problems
-        self.run = GuardedRun(self.settings, train_dataset["prompt"], truths)
+        prompts = train_dataset["prompt"]
+        self.run = GuardedRun(self.settings, prompts, truths, prompts)
         self._scores: list[float] = []
         self._saves_later = False
         self.add_callback(self)

@@ -200,5 +200,5 @@ def test_flexible_extraction_reads_the_last_number_where_there_is_no_box(
     ],
 )
 def test_a_formula_of_the_question_is_no_computed_answer(question, answer, expected):
-    assert repeats(question, f"It is \\boxed{{{answer}}}.") is expected
-    assert not repeats(question, answer)
+    boxed = f"It is \\boxed{{{answer}}}."
+    assert repeats(question, [boxed, answer, boxed]) == 2 * expected

@@ -295,6 +295,20 @@ def test_other_trainers_read_references_as_problem_files_do():
             GuardedRun(TrainConfig().settled(), range(2), ["7", wrong])
 
 
+def test_other_trainers_tell_what_share_of_votes_repeats_its_question(tmp_path):
+    prompts = ["Solve 7 * 8.", [{"role": "user", "content": "9 + 4"}]]
+    config = TrainConfig(n_problems=2, n_votes=4, n_samples=2, batch_size=2).settled()
+    run = GuardedRun(config, ["a", "b"], [None, None], prompts)
+    boxes = ["7 \\cdot 8", "56", "9 + 4", "7 + 8", "9+4", "13", "9+4", "13"]
+    texts = {i: rf"\boxed{{{box}}}" for i, box in enumerate(boxes)}
+    with run.opened(tmp_path / "run", "set", "trl"):
+        run.prime([run.read(texts, {i: i // 4 for i in texts})])
+        run.visit(run.read(texts, {i: i // 4 for i in texts}), dict.fromkeys(texts, 5))
+        row = run.end_step({"lr": 1e-5, "update_norm": 0.1}, 1.0)
+        assert row["repeated"] == 3 / 8
+    assert "alarm: answers repeat" in lab.load(tmp_path / "run").run.extra["notices"][-1]
+
+
 def test_numbers_have_no_exponents_and_other_values_are_named(tmp_path):
     numbers = 1e-5, -1e22, 2.5, 3.0
     found = load(tmp_path, [{"prompt": str(n), "answer": n} for n in numbers])

@@ -22,7 +22,7 @@ from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy, load_policy, write_model
 from real.record.alarms import check_mismatch, watch_labels
 from real.tiny import CHECKPOINT
-from real.trainer import repeated, resume
+from real.trainer import resume
 from real.trial import check_sampling, check_saving
 
 SIZES = decoder_sizes(60) | {
@@ -301,12 +301,3 @@ def test_answers_that_repeat_their_question_are_alarming():
     watch_labels(log, row | {"repeated": 0.3}, 40)
     name, text = log.alarm.call_args.args
     assert name == "answers" and "30% of the votes of batch 4" in text and "strings" in text
-
-
-def test_the_share_of_votes_that_repeat_their_question():
-    prompts = SimpleNamespace(
-        problems=[SimpleNamespace(prompt=text) for text in ("7 * 8", "9 + 4")]
-    )
-    texts = [[r"\boxed{9+4}", r"\boxed{13}"], [r"\boxed{7 + 8}", r"\boxed{7 \cdot 8}"]]
-    responses = SimpleNamespace(problems=[1, 0], texts=texts)
-    assert repeated(prompts, responses) == 0.5

@@ -138,7 +138,8 @@ class GuardTrainer(PPOTrainerSync):
         truths = [(given or {}).get("ground_truth") for given in rows["reward_model"]]
         ids = [(info or {}).get("index") for info in rows["extra_info"]]
         self._place_of = places_of(ids)
-        self.run = GuardedRun(self.settings, list(self._place_of), truths)
+        prompts = rows[self.config.data.prompt_key]
+        self.run = GuardedRun(self.settings, list(self._place_of), truths, prompts)
         if self.resumed:
             self.run.load(self.resumed)
         self.task = ", ".join(sorted({str(name) for name in rows["data_source"]}))
