@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from real.answers import AnswerIds, Equality, canonical, classes
+from real.answers import AnswerIds, Equality, canonical, classes, repeats
 from real.answers.canonical import names_in
 from real.answers.reader import read
 from real.answers.values import value
@@ -19,11 +19,16 @@ DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
 
 @pytest.fixture(scope="module")
-def answers() -> list[str]:
+def problems() -> list[dict[str, str]]:
     path = DATA / "math500.json"
     if not path.exists() and not os.environ.get("CI"):
         pytest.skip("math500.json is not next to this checkout")
-    return [problem["answer"] for problem in json.loads(path.read_text(encoding="utf-8"))]
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def answers(problems: list[dict[str, str]]) -> list[str]:
+    return [problem["answer"] for problem in problems]
 
 
 def box(answer: str) -> str:
@@ -95,3 +100,8 @@ def test_different_reference_answers_are_never_merged(answers: list[str], equali
         if answer_ids.text(0, found) != canonical(answer)
     }
     assert merged == {("1, -2", "-2, 1")}
+
+
+def test_hardly_a_reference_answer_is_a_formula_of_its_question(problems: list[dict[str, str]]):
+    found = [p["answer"] for p in problems if repeats(p["prompt"], [box(p["answer"])])]
+    assert found == ["1+2i"]
