@@ -69,7 +69,6 @@ class Equality:
         if len(_signed(node)) > 1:
             return self._key(Node("list", ",", _signed(node)), answer)
         is_set = text != "=" and (kind in ("rel", "setop", "list") or node in NAMED)
-        is_set = is_set or (kind == r"\{\}" and parts[0].kind == "rel")
         for written in (set_key,) * is_set + (_relation if kind == "rel" else everywhere,):
             try:
                 return written(node)
@@ -99,8 +98,6 @@ def _relation(node: Node) -> str:
     sign, parts = node.text, node.parts
     if sign not in ("=", "<", r"\le") or not names_in(node):  # `1<2` and `1<3` are both true
         raise NoValueError
-    if sign == "=" and parts[0].text in names_in(parts[1]):  # `x=x^2+1` names an expression
-        return everywhere(parts[1])
     gap, names = Node("sum", parts=(parts[0], Node("neg", parts=(parts[1],)))), Point(0)
     scale = value(gap, names)
     for name in sorted(names, key=_preference) if sign == "=" and len(names) > 1 else ():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from html.entities import html5
 
 
 def words(text: str) -> frozenset[str]:
@@ -11,33 +12,8 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_SIGNS = {
-    "-": "\u2212\u2012\u2013\u2014\u2010\u2011", "'": "\u2032\u2019\u2018\u00b4",
-    "|": "\u2223\u01c0\u2502", ",": "\u3001",
-    "": "\u20ac\u00a3\u00a5\u00a2\u20b9\u201c\u201d\u300c\u300d\u2713\u2714\ufe0e\ufe0f",
-    ":": "\u2236", "/": "\u00f7\u2215\u2044", r"\|": "\u2016",
-    r"\cdot ": "\u00d7\u00b7\u22c5\u2219\u2022\u2217",
-    r"\emptyset ": "\u2205\u2300\u00d8", r"^{\circ}": "\u00b0\u00ba", r"\le ": "\u2264\u2a7d\u2266",
-    r"\ge ": "\u2265\u2a7e\u2267", r"\ne ": "\u2260", r"\approx ": "\u2248", r"\equiv ": "\u2261",
-    r"\sqrt ": "\u221a", r"\sqrt[3]": "\u221b", r"\infty ": "\u221e", r"\cup ": "\u222a",
-    r"\cap ": "\u2229", r"\in ": "\u2208", r"\notin ": "\u2209", r"\setminus ": "\u2216",
-    r"\angle ": "\u2220", r"\pm ": "\u00b1", r"\mp ": "\u2213", r"\lfloor ": "\u230a",
-    r"\rfloor ": "\u230b", r"\lceil ": "\u2308", r"\rceil ": "\u2309", r"\langle ": "\u27e8",
-    r"\rangle ": "\u27e9", r"\to ": "\u2192", r"\ldots ": "\u2026\u22ef", r"\triangle ": "\u25b3",
-    r"\circ ": "\u2218", r"\sum ": "\u2211", r"\int ": "\u222b", r"\parallel ": "\u2225",
-    r"\perp ": "\u22a5", r"\mathbb{R}": "\u211d", r"\mathbb{Z}": "\u2124",
-    r"\mathbb{Q}": "\u211a", r"\mathbb{N}": "\u2115", r"\mathbb{C}": "\u2102",
-    r"\text{ or }": "\u2228", r"\text{ and }": "\u2227",
-}  # fmt: skip
 GREEK = words("""alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron
     pi rho sigma tau upsilon phi chi psi omega""")  # fmt: skip
-_LETTERS = {
-    unicodedata.lookup(f"GREEK {size} LETTER {name.upper().replace('LAMB', 'LAM')}"): f"\\{shown} "
-    for name in sorted(GREEK)
-    for size, shown in (("SMALL", name), ("CAPITAL", name.capitalize()))
-}
-_TABLE = str.maketrans({one: sign for sign, others in _SIGNS.items() for one in others} | _LETTERS)
-"""LaTeX for mathematical signs and letters of Unicode."""
 _REWRITTEN = {
     r"\le": "leq leqslant leqq", r"\ge": "geq geqslant geqq", r"\ne": "neq",
     r"\binom": "dbinom tbinom", r"\frac": "dfrac tfrac cfrac sfrac nicefrac", r"\to": "rightarrow",
@@ -52,7 +28,8 @@ _REWRITTEN = {
     ">": "gt", "'": "prime", ":": "colon ratio", r"^{\circ}": "degree",
     r"\text{ or }": "lor vee", r"\text{ and }": "land wedge", r"\mathbb{R}": "R reals Reals",
     r"\mod": "bmod pmod pod", "T": "top intercal",
-    r"\mathbb{Z}": "Z", r"\mathbb{N}": "N", r"\mathbb{Q}": "Q", r"\mathbb{C}": "C",
+    r"\mathbb{Z}": "Z integers", r"\mathbb{N}": "N naturals", r"\mathbb{Q}": "Q rationals",
+    r"\mathbb{C}": "C complexes",
     "": """displaystyle textstyle scriptstyle limits nolimits left right middle mleft mright rm
     bf it sf tt cal em mathstrut strut boldmath tiny small normalsize large Large LARGE huge Huge
     boxed fbox boldsymbol mathbf mathit mathsf mathtt bm pmb mathnormal mathcal mathscr mathfrak
@@ -61,6 +38,25 @@ _REWRITTEN = {
 }  # fmt: skip
 REWRITTEN = {name: new for new, names in _REWRITTEN.items() for name in names.split()}
 """What is written for commands: their synonyms, and nothing for those of looks."""
+_COMMANDS = words("""le ge ne approx equiv sim cong propto infty cup cap in notin setminus subset
+    supset subseteq supseteq angle pm mp lfloor rfloor lceil rceil langle rangle sum prod int
+    parallel perp Rightarrow iff""") | GREEK | {*map(str.capitalize, GREEK), *REWRITTEN}
+_SIGNS = {
+    "-": "\u2212\u2012\u2013\u2014\u2010\u2011", "'": "\u2019\u2018\u00b4", ",": "\u3001",
+    "|": "\u2223\u01c0\u2502", "/": "\u2215\u2044", r"\sqrt ": "\u221a", r"\sqrt[3]": "\u221b",
+    "": "\u00a3\u00a5\u00a2\u20b9\u201c\u201d\u300c\u300d\u2713\u2714\ufe0e\ufe0f",
+    r"\cdot ": "\u00b7\u22c5\u2219\u2217", r"\emptyset ": "\u2300\u00d8", r"\circ ": "\u2218",
+    r"^{\circ}": "\u00b0\u00ba", r"\ldots ": "\u2026\u22ef", r"\triangle ": "\u25b3",
+}  # fmt: skip
+_TABLE = str.maketrans(
+    {
+        sign: f"\\{name.rstrip(';')} "
+        for name, sign in html5.items()
+        if len(sign) == 1 and not sign.isascii() and name.rstrip(";") in _COMMANDS
+    }
+    | {one: sign for sign, others in _SIGNS.items() for one in others}
+)
+"""LaTeX for signs and letters of Unicode: names of HTML that are commands, and others."""
 WITH_ARGUMENT = r"color|textcolor|colorbox|[hv]?phantom|[hv]space\*?|label|tag"
 """Looks whose first argument is no part of the answer."""
 TEXTS = words("""text mbox textbf textit textrm textsf texttt textnormal textup hbox mathrm

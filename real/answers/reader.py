@@ -162,7 +162,10 @@ class _Reader:
                     factors = [Node("div", parts=(bare(_tied(kind, factors)), bare(right)))]
             elif token.type == "word" and before.kind != "word":
                 is_slashed = False
-                factors, kind = [self.unit(_tied(kind, factors))], "prod"
+                if kind == "row":
+                    factors[-1] = self.unit(before)
+                else:
+                    factors, kind = [self.unit(_tied(kind, factors))], "prod"
             elif self.starts_factor():
                 right = self.base()
                 if _mixes(factors, right):
@@ -200,7 +203,6 @@ class _Reader:
 
     def marked(self, node: Node) -> Node:
         """The node with what stands behind it: powers, an index, `!`, `'`, a percent sign."""
-        n_powers = 0
         while (mark := self.next.text) in ("^", "_", "!", "'", "%"):
             if mark not in ("^", "_"):
                 node = Node("post", self.run(mark), (node,))
@@ -215,10 +217,10 @@ class _Reader:
                 node = Node("unit", shifted.text, (node,))
             elif shifted.text in (r"\circ", "o"):
                 node = Node("post", DEGREE, (node,))
+            elif node.kind == "pow":
+                raise UnreadableError
             else:
-                node, n_powers = Node("pow", parts=(node, shifted)), n_powers + 1
-        if n_powers > 1:
-            raise UnreadableError
+                node = Node("pow", parts=(node, shifted))
         return node
 
     def run(self, sign: str) -> str:

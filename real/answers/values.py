@@ -90,7 +90,7 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
         whole, _, period = text.rstrip("}").partition(r"\overline{")
         lead = len(whole.partition(".")[2])
         tail = Fraction(int(period or 0), (10 ** len(period or "0") - 1) * 10**lead)
-        return Fraction(whole.rstrip(".")) + tail
+        return Fraction(whole) + tail
     if kind == "name" and text in _CONSTANTS:
         return _CONSTANTS[text]
     if is_name(node):
@@ -100,15 +100,13 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
     inner = [snapped(_value(part, at)) for part in parts]
     if kind == "||" and isinstance(inner[0], _context.mpc):
         _value(parts[0], {})  # raises with letters: for real ones `|z-i|` is `|z+i|`
-    if kind == "pow" and parts[0].text == "e":
-        return _function("exp", inner[1])
     return _OPERATIONS[kind](*inner, *((text,) if kind in ("func", "post") else ()))
 
 
 def _is_ordered(factors: tuple[Node, ...]) -> bool:
     r"""`f(2)` and `(12)(34)`, which are none, and those of matrices as `AB^{-1}`, or vectors."""
-    turned = (node.kind == "pow" and write(node.parts[1]) in ("-1", "T") for node in factors)
-    bases = (n.parts[0] if is_turned else n for n, is_turned in zip(factors, turned, strict=True))
+    powers = [node for node in factors if node.kind == "pow" and write(node.parts[1]) in ("-1", "T")]
+    bases = [node.parts[0] if node in powers else node for node in factors]
     are_matrices = all(node.kind == "name" and node.text.isupper() for node in bases)
     n_cycles = sum(node.kind == "()" and write(node)[1:-1].isdigit() for node in factors)
     has_ordered_pair = any(
@@ -158,9 +156,7 @@ def ratio(a: Value, b: Value) -> Value:
 
 
 def _power(base: Value, exponent: Value) -> Value:
-    if not base and exponent > 0:
-        return Fraction(0)
-    if isinstance(exponent, Fraction) and exponent.denominator < _MAX_DEGREE and base:
+    if isinstance(exponent, Fraction) and exponent.denominator < _MAX_DEGREE:
         root, times = _root(base, exponent.denominator), exponent.numerator
         if abs(times) * max(abs(_bits(root)) - 1, root not in (1, -1)) > MAX_BITS:
             raise LimitError
@@ -239,8 +235,7 @@ def snapped(number: Value) -> Value:
 def _near(number: Value) -> Value:
     exact = Fraction(*mpmath.libmp.to_rational(number._mpf_))
     near = exact.limit_denominator(2**_SNAP_BITS)
-    is_near = abs(near - exact) <= abs(exact) / 2**-_NOISE
-    return near if is_near and _bits(near) < _SNAP_BITS else number
+    return near if abs(near - exact) <= abs(exact) / 2**-_NOISE else number
 
 
 def digits(number: Value, is_exact: bool = True) -> str:
@@ -252,8 +247,7 @@ def digits(number: Value, is_exact: bool = True) -> str:
         return "0"  # what was divided by a pole
     if not (is_exact and isinstance(number, Fraction)):
         return _context.nstr(_context.convert(number), _KEY_DIGITS)
-    text = f"{number.numerator:x}" + (f"/{number.denominator:x}" if number.denominator > 1 else "")
-    return text if len(text) < 60 else hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return f"{number.numerator:x}" + (f"/{number.denominator:x}" if number.denominator > 1 else "")
 
 
 def _at_points(function: Callable[[Point], Any]) -> list[Any]:
