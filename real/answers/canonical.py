@@ -72,10 +72,7 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
     are_conditions = any(part.kind == "rel" and part.text != "=" for part in node.parts)
     is_told = len(tags) > 1
     keeps_names = is_told or are_conditions or node.kind == "cells"
-    parts = tuple(
-        _item(p, keeps_names if p.kind == "rel" else is_told and _tag(p) is not None)
-        for p in node.parts
-    )
+    parts = tuple(_item(p, keeps_names if p.kind == "rel" else is_told) for p in node.parts)
     is_plain = node.kind == "list" and not any(part.kind == "rel" for part in parts)
     is_plain = is_plain and not (node.text == "or" and all(p.kind == "name" for p in parts))
     return node._replace(parts=parts, text="," if is_plain else node.text)

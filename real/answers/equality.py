@@ -98,6 +98,8 @@ def _relation(node: Node) -> str:
     sign, parts = node.text, node.parts
     if sign not in ("=", "<", r"\le") or not names_in(node):  # `1<2` and `1<3` are both true
         raise NoValueError
+    if sign == "=" and parts[0].text in names_in(parts[1]):  # `x=x^2+1` names an expression
+        return everywhere(parts[1])
     gap, names = Node("sum", parts=(parts[0], Node("neg", parts=(parts[1],)))), Point(0)
     scale = value(gap, names)
     for name in sorted(names, key=_preference) if sign == "=" and len(names) > 1 else ():

@@ -40,7 +40,7 @@ REWRITTEN = {name: new for new, names in _REWRITTEN.items() for name in names.sp
 """What is written for commands: their synonyms, and nothing for those of looks."""
 _COMMANDS = words("""le ge ne approx equiv sim cong propto infty cup cap in notin setminus subset
     supset subseteq supseteq angle pm mp lfloor rfloor lceil rceil langle rangle sum prod int
-    parallel perp Rightarrow iff""") | GREEK | {*map(str.capitalize, GREEK), *REWRITTEN}
+    parallel perp Rightarrow iff""") | GREEK | {*map(str.capitalize, GREEK), *REWRITTEN}  # fmt: skip
 _SIGNS = {
     "-": "\u2212\u2012\u2013\u2014\u2010\u2011", "'": "\u2019\u2018\u00b4", ",": "\u3001",
     "|": "\u2223\u01c0\u2502", "/": "\u2215\u2044", r"\sqrt ": "\u221a", r"\sqrt[3]": "\u221b",
@@ -129,8 +129,7 @@ _LATEX = (
     (rf"\\(?:{WITH_ARGUMENT})\s*\{{[^{{}}]*\}}|\\(?:boxed|fbox)\s*\{{\s*\}}", ""),
     (r"\\m?(?:left|right)\s*\.|[\"`]", ""),
     (r"\\(?!times\s*\\(?:vec|hat|over))(?:\\|([A-Za-z]+)\*?(\s*\{)?)", _rewritten),
-    (r"\^ ?\{ ?([+']+) ?\}", r"^\1"),
-    (r"\^ ?('+)", r"\1"),
+    (r"\^ ?(?:\{ ?('+) ?\}|('+))", r"\1\2"),
     (r"\( ?(?:\\[a-z]+ ?\{ ?)?\\?mod[ }]*([^()]*)\)", r"\\mod {\1}"),
     (r"\\text\s*\{\s*\(?(?:in )?base(?:[ -]?(\d+)\)?\s*\}|\s*\}[\\ ]*(\d+))$", r"_{\1\2}"),
     (r"(?:\{ ?\}|(?<![^-(+*={,/])) ?_ ?\{? ?(\w+) ?\}? ?C ?_ ?\{? ?(\w+) ?\}?", r"\\binom{\1}{\2}"),

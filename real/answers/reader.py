@@ -26,7 +26,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from real.answers.notation import FUNCTIONS, GREEK, words
+from real.answers.notation import FUNCTIONS, words
 from real.answers.tokens import Token, is_word, tokens
 
 
@@ -64,7 +64,6 @@ _OPENERS = frozenset(("{", *_PAIRS))
 _ONE_ARGUMENT = words(r"""\overline \vec \hat \tilde \dot \ddot \not
     \mathbb \angle \triangle""")  # fmt: skip
 _BIG = words(r"\int \iint \oint \sum \prod \lim \partial \sup")
-_PLAIN_NAMES = GREEK | words("infty emptyset circ ldots ell vartheta varphi")
 _MATRICES = ("matrix", "bmatrix", "array", "smallmatrix")
 _SPELT = {r"\abs": "||", r"\floor": r"\lfloor\rfloor", r"\ceil": r"\lceil\rceil"}
 _LOOSE = words("sum neg pm mp prod over list rel setop mixed pow sub row unit")
@@ -145,10 +144,7 @@ class _Reader:
             if token.text in (r"\cdot", "/"):
                 is_closed = self.tokens[self.at - 1].text == ")"
                 is_slashed = self.take() == "/"
-                is_negative = self.next.text == "-" and self.take()
                 right = self.factor()
-                if is_negative:
-                    right = Node("()", parts=(Node("neg", parts=(right,)),))
                 if kind == "row":  # `3 4/5`, but not `3 4*5`
                     fraction = Node("div", parts=(before, right))
                     if not (is_slashed and _mixes(factors[:-1], fraction)):
@@ -208,7 +204,7 @@ class _Reader:
                 node = Node("post", self.run(mark), (node,))
                 continue
             self.at += 1
-            shifted = self.script()
+            shifted = bare(self.base())
             if mark == "_":
                 base, *powers = node.parts if node.kind == "pow" else (node,)  # `x^2_1`
                 node = Node("sub", parts=(base, shifted))
@@ -228,16 +224,6 @@ class _Reader:
         while self.next.text == sign:
             text += self.take()
         return text
-
-    def script(self) -> Node:
-        """What `^` or `_` stands before: a group, or one token as TeX reads it."""
-        token = self.next
-        if token.text == "-":
-            self.at += 1
-            return Node("neg", parts=(self.script(),))
-        if token.text == "+":
-            return Node("name", self.take())
-        return bare(self.base())
 
     def group(self) -> Node:
         """What stands in `{...}`."""
@@ -259,6 +245,9 @@ class _Reader:
                 words.append(self.take())
             joined = " ".join(words)
             node = Node("word" if len(joined) > 1 else "name", joined)
+        elif token.text == "-" and self.tokens[self.at - 1].text != "-":  # `2\cdot-3`, `10^-3`
+            self.at += 1
+            node = Node("()", parts=(Node("neg", parts=(self.factor(),)),))
         elif token.text == "{":
             inner = self.group()
             node = Node("()", parts=(inner,)) if inner.kind in _LOOSE else inner
@@ -310,7 +299,7 @@ class _Reader:
         if name in _ONE_ARGUMENT:
             return Node("cmd", name, (self.argument(),))
         arguments = []
-        while self.next.text == "{" and name[1:].lower() not in _PLAIN_NAMES:
+        while self.next.text == "{":
             arguments.append(self.group())
         return Node("cmd" if arguments or name in _BIG else "name", name, tuple(arguments))
 
@@ -332,7 +321,7 @@ class _Reader:
         elif self.starts_factor() and (self.next.type != "word" or len(self.next.text) == 1):
             factors = [self.factor()]
             while self.starts_factor() and self.next.text[1:] not in FUNCTIONS and (
-                self.next.type == "cmd" or (self.next.type == "let" and not self.next.is_text)
+                self.next.type == "cmd" or self.next.type == "let"
             ):  # fmt: skip
                 factors.append(self.factor())
             node = Node("func", name, (bare(_tied("prod", factors)), *index))
@@ -360,13 +349,13 @@ class _Reader:
         words: list[str] = []
         while True:
             token, behind = self.tokens[self.at : self.at + 2]
-            is_letter = token.type == "let" and (token.is_text or words[-1] in "/*")
+            is_letter = token.type == "let" and words[-1] in "/*"
             is_joint = token.text in ("/", r"\cdot") and behind.type in ("word", "let")
             if token.type == "word" or is_letter or is_joint:
                 words.append(self.take().replace(r"\cdot", "*"))
             elif token.text == "^":
                 self.at += 1
-                words.append("^" + write(self.script()))
+                words.append("^" + write(bare(self.base())))
             else:
                 return Node("unit", " ".join(words), (quantity,))
 

@@ -19,8 +19,6 @@ class Token(NamedTuple):
 
     type: str
     text: str
-    is_text: bool = False
-    r"""It stands in `\text{...}`."""
 
 
 _BETWEEN = r"(?:'|\{,\}|,\\!\ ?|\\(?:[,!:;>\ ]|thinspace\ ?)|[\ ~])"
@@ -120,7 +118,7 @@ def _letters(run: str, in_text: bool) -> list[Token]:
         return [Token("cmd", REWRITTEN.get(run.lower(), "\\" + run.lower()))]
     in_text = in_text or is_word(run) or run.lower() in SHORT_WORDS or not run.isascii()
     if len(run) == 1 or not in_text:
-        return [Token("let", letter, in_text) for letter in run]
+        return [Token("let", letter) for letter in run]
     kind = "sep" if run in ("or", "and") else "word"
     return [Token(kind, run.lower() if run in ("AM", "PM") else run)]
 

@@ -105,8 +105,8 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
 
 def _is_ordered(factors: tuple[Node, ...]) -> bool:
     r"""`f(2)` and `(12)(34)`, which are none, and those of matrices as `AB^{-1}`, or vectors."""
-    powers = [node for node in factors if node.kind == "pow" and write(node.parts[1]) in ("-1", "T")]
-    bases = [node.parts[0] if node in powers else node for node in factors]
+    turned = [n for n in factors if n.kind == "pow" and write(n.parts[1]) in ("-1", "T")]
+    bases = [node.parts[0] if node in turned else node for node in factors]
     are_matrices = all(node.kind == "name" and node.text.isupper() for node in bases)
     n_cycles = sum(node.kind == "()" and write(node)[1:-1].isdigit() for node in factors)
     has_ordered_pair = any(
