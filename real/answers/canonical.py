@@ -51,7 +51,7 @@ def normal(answer: str) -> tuple[str, Node | None]:
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
 _NO = r"(?!.*\bn(?:o|ot|one|or|ever|either|othing)\b)"
 _PREAMBLE = re.compile(rf"(?:final )?answer|option|choice|base|rs|{_NO}.* (?:is|are|equals)")
-_OF = re.compile("(?i:(?:.* )?(?:of|is|are)|so|thus|hence|therefore|angle|area|side)")
+_OF = re.compile("(?i:(?:.* )?(?:of|is|are)|so|thus|hence|let|therefore|angle|area|side)")
 _ARTICLE = re.compile("^(?:an?|the) ")
 _FACTORS = {"dozen": "12", "hundred": "100", "thousand": "10^3", "million": "10^6",
             "billion": "10^9", "trillion": "10^{12}"}  # fmt: skip
@@ -165,8 +165,9 @@ def _is_application(node: Node) -> bool:
     name = node.parts[0]
     while name.kind in ("sub", "post", "pow") or name.text == r"\mathbb":
         name = name.parts[0]
-    if all(map(is_name, node.parts[1].parts)) and name.text not in names_in(node.parts[1]):
-        return name.kind == "name"  # `r(x)`
+    is_asked = all(is_name(part) or part.kind == "setop" for part in node.parts[1].parts)
+    if is_asked and name.text not in names_in(node.parts[1]):
+        return name.kind == "name"  # `r(x)`, `n(A\cup B)`
     return name.kind == "name" and (name.text in _ASKED_FUNCTIONS or name.text[0] == "\\")
 
 

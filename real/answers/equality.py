@@ -46,9 +46,10 @@ class Equality:
         if text not in self._keys:
             tree = normal(text)[1]
             if tree and tree.kind == r"\{\}" and len(tree.parts) == 1:
-                # The set of one number is the number.
-                is_nested = tree.parts[0].kind == r"\{\}" or tree.parts[0] in EMPTY
-                tree = tree if is_nested else tree.parts[0]
+                # The set of one number is the number, but `\{x\}` may be a fraction.
+                (part,) = tree.parts
+                is_kept = part.kind == r"\{\}" or part in EMPTY or names_in(part)
+                tree = tree if is_kept else part
             self._keys[text] = f"text {text}" if tree is None else self._key(tree, text)
         return self._keys[text]
 
@@ -69,6 +70,7 @@ class Equality:
         if len(_signed(node)) > 1:
             return self._key(Node("list", ",", _signed(node)), answer)
         is_set = text != "=" and (kind in ("rel", "setop", "list") or node in NAMED)
+        is_set = is_set or (kind == r"\{\}" and parts[0].kind == "rel")
         for written in (set_key,) * is_set + (_relation if kind == "rel" else everywhere,):
             try:
                 return written(node)

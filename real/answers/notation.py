@@ -38,9 +38,9 @@ _REWRITTEN = {
 }  # fmt: skip
 REWRITTEN = {name: new for new, names in _REWRITTEN.items() for name in names.split()}
 """What is written for commands: their synonyms, and nothing for those of looks."""
-_COMMANDS = words("""le ge ne approx equiv sim cong propto infty cup cap in notin setminus subset
-    supset subseteq supseteq angle pm mp lfloor rfloor lceil rceil langle rangle sum prod int
-    parallel perp Rightarrow iff""") | GREEK | {*map(str.capitalize, GREEK), *REWRITTEN}  # fmt: skip
+_COMMANDS = {*GREEK, *map(str.capitalize, GREEK), *REWRITTEN} | words("""le ge ne approx equiv sim
+    cong propto infty cup cap in notin setminus subset supset subseteq supseteq angle pm mp lfloor
+    rfloor lceil rceil langle rangle sum prod int parallel perp Rightarrow iff""")  # fmt: skip
 _SIGNS = {
     "-": "\u2212\u2012\u2013\u2014\u2010\u2011", "'": "\u2019\u2018\u00b4", ",": "\u3001",
     "|": "\u2223\u01c0\u2502", "/": "\u2215\u2044", r"\sqrt ": "\u221a", r"\sqrt[3]": "\u221b",
@@ -59,7 +59,7 @@ _TABLE = str.maketrans(
 """LaTeX for signs and letters of Unicode: names of HTML that are commands, and others."""
 WITH_ARGUMENT = r"color|textcolor|colorbox|[hv]?phantom|[hv]space\*?|label|tag"
 """Looks whose first argument is no part of the answer."""
-TEXTS = words("""text mbox textbf textit textrm textsf texttt textnormal textup hbox mathrm
+TEXTS = words("""text mbox textbf textit textrm textsf texttt textsc textnormal textup hbox mathrm
     operatorname""")  # fmt: skip
 FUNCTIONS = words("""sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh
     tanh arcsinh arccosh arctanh ln log exp lg""")  # fmt: skip
@@ -132,7 +132,7 @@ _LATEX = (
     (r"\^ ?(?:\{ ?('+) ?\}|('+))", r"\1\2"),
     (r"\( ?(?:\\[a-z]+ ?\{ ?)?\\?mod[ }]*([^()]*)\)", r"\\mod {\1}"),
     (r"\\text\s*\{\s*\(?(?:in )?base(?:[ -]?(\d+)\)?\s*\}|\s*\}[\\ ]*(\d+))$", r"_{\1\2}"),
-    (r"(?:\{ ?\}|(?<![^-(+*={,/])) ?_ ?\{? ?(\w+) ?\}? ?C ?_ ?\{? ?(\w+) ?\}?", r"\\binom{\1}{\2}"),
+    (r"(?:\{ ?\}|(?<![^-(+*={,/])) ?[_^] ?\{? ?(\w+) ?\}? ?C ?_ ?\{? ?(\w+) ?\}?", r"\\binom{\1}{\2}"),
     (r"(?<=\d)(?:(st|nd|rd|th)(?![A-Za-z])|\^ ?\{ ?(st|nd|rd|th) ?\})", r"^{\\text{\1\2}}"),
     (rf"((?:^|=|{_BEFORE_SET}) ?)\](?=.*[,;])", r"\1("),  # `]1,2[`
     (rf"(?<=\S)\[(?= ?(?:$|{_BEFORE_SET}))", ")"),
