@@ -50,7 +50,9 @@ def normal(answer: str) -> tuple[str, Node | None]:
 
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
 _NO = r"(?!.*\bn(?:o|ot|one|or|ever|either|othing)\b)"
-_PREAMBLE = re.compile(rf"(?:final )?answer|option|choice|base|rs|{_NO}.* (?:is|are|equals)")
+_PREAMBLE = re.compile(
+    rf"(?:final )?answer|option|choice|base|rs|usd|\u7b54\u6848.?|{_NO}.* (?:is|are|equals)"
+)
 _OF = re.compile("(?i:(?:.* )?(?:of|is|are)|so|thus|hence|let|therefore|angle|area|side)")
 _ARTICLE = re.compile("^(?:an?|the) ")
 _FACTORS = {"dozen": "12", "hundred": "100", "thousand": "10^3", "million": "10^6",
@@ -127,6 +129,9 @@ def _without(node: Node) -> Node:
         return Node("setop", r"\setminus", (first, parts[1].parts[0]))
     if kind == "rel" and text == "=" and is_name(last) and not names_in(first):  # `3=x`
         return first
+    if text.endswith(r"\approx") and parts[-2] != ZERO_WIDTH and not names_in(parts[-2]):
+        *signs, _ = text.split()  # `2\pi\approx6.28`
+        return Node("rel", " ".join(signs), parts[:-1]) if signs else first
     if kind == "rel" and set(text.split()) == {"="} and not names_in(node):
         numbers = [part for part in parts if part.kind == "num"]  # `3*4=12`, but not `1=2`
         is_told = len(numbers) < len(parts) and last.text != "0"
@@ -141,7 +146,7 @@ def _without(node: Node) -> Node:
 
 
 _ASKED_FUNCTIONS = frozenset("fghFGHPEVNTSQqpADLC")
-_OPERATORS = words(r"\max \min \det \lim \gcd \dim \sum \prod \int")
+_OPERATORS = words(r"\max \min \det \lim \gcd \dim \deg \sum \prod \int")
 
 
 def _asks(node: Node) -> bool:

@@ -48,7 +48,8 @@ class Equality:
             if tree and tree.kind == r"\{\}" and len(tree.parts) == 1:
                 # The set of one number is the number, but `\{x\}` may be a fraction.
                 (part,) = tree.parts
-                is_kept = part.kind == r"\{\}" or part in EMPTY or names_in(part)
+                is_open = part.kind not in ("rel", "list") and names_in(part)
+                is_kept = is_open or part.kind == r"\{\}" or part in EMPTY
                 tree = tree if is_kept else part
             self._keys[text] = f"text {text}" if tree is None else self._key(tree, text)
         return self._keys[text]

@@ -34,7 +34,8 @@ _REWRITTEN = {
     bf it sf tt cal em mathstrut strut boldmath tiny small normalsize large Large LARGE huge Huge
     boxed fbox boldsymbol mathbf mathit mathsf mathtt bm pmb mathnormal mathcal mathscr mathfrak
     underline emph ensuremath mathop mathrel mathbin mathord big Big bigg Bigg bigl bigr Bigl Bigr
-    biggl biggr Biggl Biggr bigm Bigm pounds euro textdollar textcent rmfamily bfseries itshape""",
+    biggl biggr Biggl Biggr bigm Bigm pounds euro textdollar textcent rmfamily bfseries itshape
+    framebox hfill newline""",
 }  # fmt: skip
 REWRITTEN = {name: new for new, names in _REWRITTEN.items() for name in names.split()}
 """What is written for commands: their synonyms, and nothing for those of looks."""
@@ -70,7 +71,7 @@ BARE = words("""sqrt infinity infty inf cup union cap cdot choose asin acos atan
 COUNTS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
           "eleven", "twelve")  # fmt: skip
 """Numbers that are written in words."""
-SHORT_WORDS = words("or no if of is to it on am pm be")
+SHORT_WORDS = words("so or no if of is to it on am pm be")
 BARE_UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph kmh m cm mm km dm nm
     meter metre centimeter centimetre millimeter millimetre kilometer kilometre g gram kg mg
     kilogram milligram lb pound ounce oz ton tonne s sec second min minute h hr hour day week month
@@ -132,16 +133,16 @@ _LATEX = (
     (r"\^ ?(?:\{ ?('+) ?\}|('+))", r"\1\2"),
     (r"\( ?(?:\\[a-z]+ ?\{ ?)?\\?mod[ }]*([^()]*)\)", r"\\mod {\1}"),
     (r"\\text\s*\{\s*\(?(?:in )?base(?:[ -]?(\d+)\)?\s*\}|\s*\}[\\ ]*(\d+))$", r"_{\1\2}"),
-    (r"(?:\{ ?\}|(?<![^-(+*={,/])) ?[_^] ?\{? ?(\w+) ?\}? ?C ?_ ?\{? ?(\w+) ?\}?", r"\\binom{\1}{\2}"),
+    (r"(?:\{ ?\}|(?<![^-(+*={,/])) ?[_^] ?\{? ?(\w+)[ }]*C ?_[ {]*(\w+) ?\}?", r"\\binom{\1}{\2}"),
     (r"(?<=\d)(?:(st|nd|rd|th)(?![A-Za-z])|\^ ?\{ ?(st|nd|rd|th) ?\})", r"^{\\text{\1\2}}"),
     (rf"((?:^|=|{_BEFORE_SET}) ?)\](?=.*[,;])", r"\1("),  # `]1,2[`
     (rf"(?<=\S)\[(?= ?(?:$|{_BEFORE_SET}))", ")"),
-    (r"^(?:\\(?:therefore|implies|Rightarrow)(?![A-Za-z])|[& ])+", ""),
+    (r"^(?:\\(?:therefore|implies|Rightarrow|to)(?![A-Za-z])|[& ])+", ""),
     (r"(?<![^\s,;])\(([ivx]{2,4})\)", r"\\text{\1}"),
-    (r"^([A-J])\)", r"(\1)"),
+    (r"^(?:([A-J])(?:\)|\.(?= ))|\\text ?\{ ?([A-J])\) ?\})", r"(\1\2)"),
     (r"(?:\\[,;:!. ]|\\text\s*\{[\s.,;]*\}|\\(?:checkmark|blacksquare)|[\s.,;:~\\])+$", ""),
     (r"\\\{ ?\\begin ?\{(?:array|aligned|matrix)\}(.*\\end) ?\{\w+\}$", r"\\begin{cases}\1{cases}"),
-    (r"^\s*(\*{1,3}|__)(?=\S)(.+?)[\s.,;:]*\1$", r"\2"),
+    (r"^\s*(\*{1,3}|__|')(?=\S)(.+?)[\s.,;:]*\1$", r"\2"),
 )
 
 
