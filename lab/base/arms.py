@@ -124,8 +124,7 @@ def split_settings(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def own_of(name: str) -> tuple[str, dict[str, Any]]:
-    """As `split_settings`, of a variant its arm; any other name of a run folder has no settings."""
-    name = name.partition(VARIANT)[0]
+    """As `split_settings`; any other name, as a run folder may hold it, has no settings."""
     try:
         return split_settings(name)
     except UserError:
@@ -293,7 +292,7 @@ def arm_order(names: Iterable[str]) -> list[str]:
 
 def about(name: str) -> str:
     """What an arm is trained on, in a sentence or two; settings of its own are not read."""
-    name = name.partition(VARIANT)[0]
+    name = _of_variant(name)
     if name in _KNOWN:
         return _KNOWN[name].about
     if (target := matched_target(name)) is not None:
@@ -309,8 +308,13 @@ def about(name: str) -> str:
 
 def rule_of(name: str) -> str | None:
     """Name of the rule that pays an arm's responses; None where none of that name is known."""
+    name = _of_variant(name)
     rule, _ = _split(own_of(matched_target(name) or name)[0])
     return None if rule is None else rule.name
+
+
+def _of_variant(name: str) -> str:
+    return name.partition(VARIANT)[0]
 
 
 def matched_target(name: str) -> str | None:
@@ -335,7 +339,7 @@ def unguarded(name: str) -> str | None:
 
 def is_guarded(name: str) -> bool:
     """The arm has a guard, be it a custom one; its controls and all other arms have none."""
-    base, own = own_of(name)
+    base, own = own_of(_of_variant(name))
     # By the last part alone: the rule before it may be one that only its run knew.
     has_guard = base.rpartition("+")[2] in (*UNGUARDED, CUSTOM) and not base.startswith(CONTROLS)
     return has_guard and "treatment" not in own
@@ -343,7 +347,7 @@ def is_guarded(name: str) -> bool:
 
 def is_ceiling(name: str) -> bool:
     """The arm trains on the true answers."""
-    return own_of(name)[0] == CEILING
+    return own_of(_of_variant(name))[0] == CEILING
 
 
 def rivals(names: Iterable[str]) -> list[str]:
