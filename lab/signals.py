@@ -100,8 +100,7 @@ def stops_raised() -> AbstractContextManager[None]:
     Signals that are ignored, as SIGHUP is under nohup, stay ignored.
     """
     usual = (signal.SIG_DFL, signal.default_int_handler)
-    found = handlers().items()
-    before = {n: old for n, old in found if old in usual or type(old) is EndsAtOnce}
+    before = {n: h for n, h in handlers().items() if h in usual or type(h) is EndsAtOnce}
     return handled(handle_stop, before)
 
 

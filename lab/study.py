@@ -8,10 +8,6 @@ matched      the factor on the step size that gives the guard's mean norm of the
              scheduled step, see `lab.compare.effort.search`
 random_skip  the chance that a problem sits a visit out, which is the share that the guard skipped
 
-Both exist for every guarded arm: `matched_frs` is matched to `frs`, `matched_srt+guard` to the rule
-SRT under the guard. The unguarded run is plain TTRL or the rule by itself, for `memory_guard` it is
-vote memory without the guard.
-
 A study that was stopped goes on when it is asked for again: finished runs of the same settings are
 kept, and begun ones are gone on with. A number is searched in a hidden folder of the study, which a
 stopped search finds again; the closest runs are moved to the other arms. Further seeds get the
@@ -153,8 +149,7 @@ class Control:
             ratio_at: runs the control at a number and returns its `ratio`.
         """
         if self.kind == MATCHED:
-            initial = self.ratio(plain, target)
-            return search(ratio_at, initial, close=close, max_tries=max_tries)
+            return search(ratio_at, self.ratio(plain, target), close=close, max_tries=max_tries)
         ratio_at(target.skipped)
         return target.skipped
 
@@ -173,10 +168,8 @@ def control(name: str) -> Control | None:
     if (target := matched_target(name)) is not None:
         return Control(name, "matched", target)
     for kind in CONTROLS:
-        if name == kind:
-            return Control(name, kind, GUARD)
-        if name.startswith(f"{kind}_"):
-            target = name.removeprefix(f"{kind}_")
+        target = GUARD if name == kind else name.removeprefix(f"{kind}_")
+        if target != name:
             if unguarded(target) is None:
                 known = ", ".join(UNGUARDED)
                 raise UserError(

@@ -7,10 +7,6 @@ control at matched effort, `matched_scope+guard`; `matched` is that of `guard`.
 Settings of its own stand behind an arm's name, `guard: flip_rate=instant, theta_MR=.5`. The arm's
 name is then `guard,flip_rate=instant,theta_MR=0.5`: one name for each set of settings, which can be
 the name of a folder (`split_settings`).
-
-A rule named without a guard is the rule alone: `scope` trains without a guard, whether the name
-stands in `--arm`, in `--rule`, in a settings file or in Python. Only plain TTRL is guarded by
-default.
 """
 
 from __future__ import annotations

@@ -62,8 +62,7 @@ def agreement(real: Sequence[Trace], simulated: Sequence[Trace] | Trace) -> pd.D
     Raises:
         UserError: no simulated run predicts one of the real runs.
     """
-    traces = [simulated] if isinstance(simulated, Trace) else simulated
-    predictions = gather(traces)[0]
+    predictions = gather([simulated] if isinstance(simulated, Trace) else simulated)[0]
     parts = []
     for comparison in gather(real)[0]:
         fitting = [own for own in predictions if predicts(own, comparison)]
@@ -146,8 +145,7 @@ _COLUMNS = (
 
 def _name(simulated: Comparison) -> str:
     """The policy, and its growth where it is not the response file's."""
-    config = simulated.manifests[0].config
-    growth = config.get("growth")
+    growth = simulated.manifests[0].config.get("growth")
     return MEASURED if growth is None else f"{MEASURED}, growth {growth:g}"
 
 

@@ -34,8 +34,7 @@ def pair_keys(trace: Trace) -> dict[int, PairKey]:
     replicates = trace.replicates
     if len(seeds) > max(replicates):
         return {r: (seeds[r], seeds[:r].count(seeds[r])) for r in replicates}
-    seed = seeds[0] if seeds else 0
-    return {r: (seed, r) for r in replicates}
+    return {r: (seeds[0] if seeds else 0, r) for r in replicates}
 
 
 def together(traces: Sequence[Trace], pairs: Sequence[PairKey]) -> Trace:

@@ -186,8 +186,7 @@ def _judged(rows: pd.DataFrame, over: Sequence[str], metric: str) -> pd.DataFram
         }
         # The first of equals, NaN last.
         best = max(means, key=lambda key: (not np.isnan(means[key]), means[key]))
-        chosen = dict(zip(over, best, strict=True))
-        parts.append(where(select(rows, half == judged), **chosen))
+        parts.append(where(select(rows, half == judged), **dict(zip(over, best, strict=True))))
     together = pd.concat(parts, ignore_index=True) if parts else rows
     return together.sort_values("replicate", kind="stable", ignore_index=True)
 

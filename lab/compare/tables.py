@@ -12,6 +12,7 @@ from lab.base.arms import BASELINE, GUARD, MATCHED, VOTE, title, trains
 from lab.base.columns import Floats, finite_mean, floats, groups, select, unique, where
 from lab.base.errors import UserError
 from lab.base.stats import Estimate, counted, estimate, interval_of, paired
+from lab.base.stats import difference as difference_text
 from lab.compare.collection import Comparison
 from lab.compare.effort import (
     METRIC,
@@ -22,7 +23,7 @@ from lab.compare.effort import (
     mean_update,
     own_best,
 )
-from lab.measures import PAGE, measured, update_by_replicate
+from lab.measures import PAGE, measured, right_at_the_end, update_by_replicate
 from lab.measures.dynamics import dynamics, run_windows
 from lab.trace.trace import Trace
 
@@ -33,8 +34,7 @@ def metrics(comparison: Comparison) -> pd.DataFrame:
     Returns:
         Indexed by (arm, replicate), one column per entry of `lab.measures.PAGE`, in its
         unit. NaN where it was not measured, as for fates where no true answer is known or a
-        problem of the replicate has fewer visits than its fate needs. An arm that trains nothing
-        is scored by its vote: `pass_final` is the share of its labels that are right at the end.
+        problem of the replicate has fewer visits than its fate needs.
     """
     if comparison.metrics is None:
         moved = {arm: update_by_replicate(t.steps) for arm, t in comparison.traces.items()}
@@ -42,9 +42,6 @@ def metrics(comparison: Comparison) -> pd.DataFrame:
         for arm in parts if BASELINE in moved else ():
             base = moved[BASELINE]
             parts[arm]["update"] = 100.0 * moved[arm] / base.where(base > 0)
-        for arm, trace in comparison.traces.items():
-            if not trains(arm):
-                parts[arm]["pass_final"] = _right_at_the_end(trace)
         table = pd.concat(parts, names=["arm", "replicate"])
         comparison.metrics = table.reindex(columns=[metric.name for metric in PAGE])
     return comparison.metrics.copy()
@@ -52,8 +49,7 @@ def metrics(comparison: Comparison) -> pd.DataFrame:
 
 def metrics_of(metrics: pd.DataFrame, arm: str) -> pd.DataFrame:
     """Return the metrics of one arm, indexed by replicate; no rows for an arm without any."""
-    chosen = np.flatnonzero(metrics.index.get_level_values("arm") == arm)
-    return metrics.take(chosen).droplevel("arm")
+    return metrics[metrics.index.get_level_values("arm") == arm].droplevel("arm")
 
 
 def with_vote(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -150,8 +146,7 @@ def _guard(comparison: Comparison, table: pd.DataFrame) -> Finding:
         if len(both):
             steps = [comparison.traces[arm].steps for arm in (MATCHED, GUARD)]
             moved = [mean_update(own[own["replicate"].isin(both)]) for own in steps]
-            ratio = achieved_ratio(*moved)
-            note = f"the matched run moved {ratio:.2f} times as far as the guard's"
+            note = f"the matched run moved {achieved_ratio(*moved):.2f} times as far as the guard's"
     except UserError as error:
         note = str(error)
     return Finding("guard", name, _saved(guard, matched), note)
@@ -194,8 +189,7 @@ def _quantity(label: str, value: Estimate) -> Quantity:
     if value.n == 0:
         return Quantity(label, value, f"{label}: no pair of the same seed has it")
     numbers = f"{value.mean:+.1f} points [{interval_of(value, 'pair')}]"
-    shown = value.shows("better", "worse")
-    return Quantity(label, value, f"{label} {numbers}, {shown}")
+    return Quantity(label, value, f"{label} {numbers}, {value.shows('better', 'worse')}")
 
 
 def _lacking(table: pd.DataFrame, *arms: str) -> str:
@@ -225,6 +219,13 @@ def difference(rows: pd.DataFrame, first: str, second: str, metric: str) -> Esti
     """The mean of first - second of one metric, over the seeds that both arms have one row of."""
     of_arm = [where(rows, arm=arm).set_index("replicate") for arm in (first, second)]
     return paired(*(pd.Series(own[metric], dtype=float) for own in of_arm))
+
+
+def gap(rows: pd.DataFrame, arm: str, base: str, metric: str, *, starred: bool = False) -> str:
+    """`difference` as text; empty for no pair, and for an arm minus itself."""
+    if arm == base:
+        return ""
+    return difference_text(difference(rows, arm, base, metric), starred=starred)
 
 
 def _rows(comparison: Comparison) -> pd.DataFrame:
@@ -327,12 +328,4 @@ def facts(trace: Trace) -> pd.DataFrame:
     table = update_by_replicate(trace.steps).to_frame()
     table["seconds"] = times["seconds_step"].median()
     # A killed run may have written visits and no step.
-    return table.reindex(trace.replicates).assign(label_final=_right_at_the_end(trace))
-
-
-def _right_at_the_end(trace: Trace) -> pd.Series:
-    """Percent of the problems whose last label is right, by replicate; NaN without truth."""
-    visits = trace.visits.sort_values("visit", kind="stable")
-    last = visits.drop_duplicates(["replicate", "problem"], keep="last")
-    right = last["label_correct"].astype(float).where(last["label_accuracy"].notna())
-    return 100.0 * right.groupby(last["replicate"]).mean()
+    return table.reindex(trace.replicates).assign(label_final=right_at_the_end(trace))

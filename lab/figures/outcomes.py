@@ -55,7 +55,7 @@ def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
         pattern = {"shape": FATE_PATTERNS.get(fate, ""), "fgcolor": "white", "fgopacity": 0.55}
         bar = _segment(fate, labels, found, colour, pattern)
         bar.update(
-            customdata=_spread_of(found),
+            customdata=hover_sd((v.sd, v.n) for v in found),
             text=[_inside(value) for value in found],
             textposition="inside",
             insidetextanchor="middle",
@@ -97,11 +97,9 @@ def _segment(
         x=[value.mean for value in values],
         y=list(labels),
         error_x={"array": [value.sd for value in values], "visible": False},  # no room; for files
-        marker={
-            "color": colour,
-            "line": {"color": "white", "width": 0.8},
-            "pattern": {"fillmode": "overlay", "size": 6, **pattern},
-        },
+        marker_color=colour,
+        marker_line={"color": "white", "width": 0.8},
+        marker_pattern={"fillmode": "overlay", "size": 6, **pattern},
     )
 
 
@@ -120,10 +118,6 @@ def _beside(
         name=name,
         hoverinfo="skip",
     )
-
-
-def _spread_of(values: Sequence[Estimate]) -> list[list[str | int]]:
-    return hover_sd((v.sd for v in values), (v.n for v in values))
 
 
 def _ratio(value: Estimate) -> str:
@@ -188,22 +182,14 @@ def _dot(pair: dict[Any, Any], label: str) -> go.Scatter:
         textposition="top center",
         textfont={"size": 11},
         cliponaxis=False,
-        marker={
-            "color": colour,
-            "size": 11,
-            "symbol": symbol if shown else f"{symbol}-open",
-            "line": {"width": 2, "color": colour},
-        },
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": [value.high - value.mean] if known else [],
-            "arrayminus": [value.mean - value.low] if known else [],
-            "color": colour,
-            "thickness": 2,
-            "width": 5,
-            "visible": known,
-        },
+        marker_color=colour,
+        marker_size=11,
+        marker_symbol=symbol if shown else f"{symbol}-open",
+        marker_line={"width": 2, "color": colour},
+        error_x={"type": "data", "symmetric": False, "visible": known, "thickness": 2, "width": 5},
+        error_x_array=[value.high - value.mean] if known else [],
+        error_x_arrayminus=[value.mean - value.low] if known else [],
+        error_x_color=colour,
         customdata=[[interval(value.low, value.high), safe(pair["verdict"])]],
         hovertemplate="%{x:+.1f} points, %{customdata[0]}<br>%{customdata[1]}<extra></extra>",
     )
@@ -256,7 +242,7 @@ def overhead_bars(table: pd.DataFrame, titles: Mapping[str, str] | None = None) 
 
     def hover(phase: str) -> dict[str, Any]:
         seconds = found(phase, "seconds")
-        spread = zip(seconds, _spread_of(seconds), strict=True)
+        spread = zip(seconds, hover_sd((v.sd, v.n) for v in seconds), strict=True)
         said = "%{y}: %{customdata[0]:.3g}%{customdata[1]} s per step, %{x:.1f} %, "
         return {
             "customdata": [[value.mean, *row] for value, row in spread],
@@ -321,8 +307,7 @@ def calibration_errors(table: pd.DataFrame, titles: Mapping[str, str] | None = N
             (fate), published, predicted (mean over replicates, percent), sd (over replicates); as
             `cells.parquet` of a calibration has them.
     """
-    needed = ("row", "kind", "cell", "published", "predicted", "sd")
-    require(table, needed, "calibration error")
+    require(table, ("row", "kind", "cell", "published", "predicted", "sd"), "calibration error")
     kinds = list(dict.fromkeys([*KIND_TITLES, *table["kind"]]))
     kinds = [kind for kind in kinds if kind in set(table["kind"])]
     names, cells = unique(table, "row"), unique(table, "cell")
@@ -332,12 +317,10 @@ def calibration_errors(table: pd.DataFrame, titles: Mapping[str, str] | None = N
     for kind, place in zip(kinds, places, strict=True):
         figure.add_trace(_heat(where(table, kind=kind), names, cells, titles or {}), **place)
     figure.update_layout(
-        coloraxis={
-            "colorscale": [[0, "#B35900"], [0.5, "#F7F7F7"], [1, BLUE]],
-            "cmin": -limit,
-            "cmax": limit,
-            "showscale": False,  # the numbers stand in the cells
-        }
+        coloraxis_colorscale=[[0, "#B35900"], [0.5, "#F7F7F7"], [1, BLUE]],
+        coloraxis_cmin=-limit,
+        coloraxis_cmax=limit,
+        coloraxis_showscale=False,  # the numbers stand in the cells
     )
     figure.update_yaxes(autorange="reversed", showgrid=False, ticks="")
     figure.update_xaxes(showgrid=False, ticks="", tickangle=0)

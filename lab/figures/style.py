@@ -80,13 +80,10 @@ _ARM_STYLES = {
     "mps": ArmStyle(PURPLE, "dash", "diamond-open"),
     "rcsu": ArmStyle(GREEN, "dot", "triangle-up-open"),
 }
+_SPARE_SYMBOLS = {"longdashdot": "hexagon", "dot": "pentagon", "dash": "bowtie", "dashdot": "x"}
 _SPARE_STYLES = [
     ArmStyle(colour, dash, symbol)
-    for dash, symbol in zip(
-        ("longdashdot", "dot", "dash", "dashdot", "longdash"),
-        ("hexagon", "pentagon", "bowtie", "hourglass", "x"),
-        strict=True,
-    )
+    for dash, symbol in _SPARE_SYMBOLS.items()
     for colour in (SKY, PURPLE, ORANGE, GREEN, BLUE, VERMILLION)
 ]
 _given: list[ArmStyle] = []
@@ -200,9 +197,9 @@ def multiples(
     ]
 
 
-def hover_sd(sd: Iterable[float], n: Iterable[int]) -> list[list[str | int]]:
+def hover_sd(spreads: Iterable[tuple[float, int]]) -> list[list[str | int]]:
     """Spread and number of replicates as a hover shows them; no spread of one replicate."""
-    return [[f" ± {s:.2g}" if math.isfinite(s) else "", int(k)] for s, k in zip(sd, n, strict=True)]
+    return [[f" ± {sd:.2g}" if math.isfinite(sd) else "", int(n)] for sd, n in spreads]
 
 
 def points(arm: str, x: Sequence[Any], found: Sequence[Estimate], unit: str) -> go.Scatter:
@@ -213,18 +210,12 @@ def points(arm: str, x: Sequence[Any], found: Sequence[Estimate], unit: str) -> 
     return go.Scatter(
         x=list(x),
         y=means,
-        customdata=hover_sd((v.sd for v in found), (v.n for v in found)),
+        customdata=hover_sd((v.sd, v.n) for v in found),
         line={"color": style.colour, "width": 2.2, "dash": style.dash},
         marker={"color": style.colour, "symbol": style.symbol, "size": 8},
-        error_y={
-            "type": "data",
-            "array": sds,
-            # Shares and counts cannot fall below zero, so neither can their bars.
-            "arrayminus": np.minimum(sds, means),
-            "color": style.colour,
-            "thickness": 1.5,
-            "width": 4,
-        },
+        error_y={"type": "data", "array": sds, "color": style.colour, "thickness": 1.5, "width": 4},
+        # Shares and counts cannot fall below zero, so neither can their bars.
+        error_y_arrayminus=np.minimum(sds, means),
         legendgroup=safe(arm),
         hovertemplate=(
             f"%{{y:.3g}}%{{customdata[0]}} {unit}, %{{customdata[1]}} replicates"

@@ -52,12 +52,10 @@ def regime_map(table: pd.DataFrame) -> go.Figure:
                 "<br>degraded with one flip only: %{customdata[4]:.1%}"
                 "<br>closer limit: %{customdata[5]}<extra>%{fullData.name}</extra>"
             ),
-            marker={
-                "color": translucent(colour, 0.6),
-                "line": {"color": colour, "width": 1},
-                "pattern": {"shape": pattern, "fgcolor": colour, "fgopacity": 0.5, "size": 7}
-                | {"solidity": 0.15, "fillmode": "overlay"},
-            },
+            marker_color=translucent(colour, 0.6),
+            marker_line={"color": colour, "width": 1},
+            marker_pattern={"shape": pattern, "fgcolor": colour, "fgopacity": 0.5, "size": 7}
+            | {"solidity": 0.15, "fillmode": "overlay"},
         )
     for update, values, name in (
         (figure.update_xaxes, across, "chance of the correct answer before training"),

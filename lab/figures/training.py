@@ -76,7 +76,7 @@ def curve(
     line = go.Scatter(
         x=x,
         y=mean,
-        customdata=hover_sd(sd, values["n"]),
+        customdata=hover_sd(zip(sd, values["n"], strict=True)),
         mode="lines" if len(x) > 1 else "markers",
         line={"color": colour, "width": 2.2, "dash": dash},
         marker={"color": colour},
@@ -259,8 +259,7 @@ TOUCHED = (
 
 def guard_action(table: pd.DataFrame) -> go.Figure:
     """Mean weight, visits that a rule touched, and mean beta over training, of one guarded arm."""
-    panels = (WEIGHT, Panel("", "Visits with …", "% of visits"), BETA)
-    figure = _panel_grid(panels, 170)
+    figure = _panel_grid((WEIGHT, Panel("", "Visits with …", "% of visits"), BETA), 170)
     figure.add_traces(curve(table, WEIGHT, BLUE, WEIGHT.column), 1, 1)
     figure.add_traces(curve(table, BETA, PURPLE, BETA.column), 3, 1)
     _add_curves(figure, {"row": 2, "col": 1}, table, TOUCHED, set())

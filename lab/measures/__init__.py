@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from lab.base.arms import trains
 from lab.base.columns import floats, ints, require
 from lab.measures.fate import fate_shares
 from lab.trace.schema import names
@@ -111,9 +112,22 @@ MEASURES = tuple(metric.name for metric in METRICS if "tally" in metric.at)
 
 
 def measured(trace: Trace, fates: pd.DataFrame) -> pd.DataFrame:
-    """Metrics of the page but `update`, one row per replicate of a trace; NaN without fates."""
+    """Metrics of the page but `update`, one row per replicate of a trace; NaN without fates.
+
+    An arm that trains nothing is scored by its vote: `pass_final` is the share of its labels that
+    are right at the end.
+    """
     table = pd.DataFrame(index=pd.Index(trace.replicates, name="replicate"))
-    return table.join([_scores(trace), _visit_shares(trace), fate_shares(fates)])
+    table = table.join([_scores(trace), _visit_shares(trace), fate_shares(fates)])
+    return table if trains(trace.run.arm) else table.assign(pass_final=right_at_the_end(trace))
+
+
+def right_at_the_end(trace: Trace) -> pd.Series:
+    """Percent of the problems whose last label is right, by replicate; NaN without truth."""
+    visits = trace.visits.sort_values("visit", kind="stable")
+    last = visits.drop_duplicates(["replicate", "problem"], keep="last")
+    right = last["label_correct"].astype(float).where(last["label_accuracy"].notna())
+    return 100.0 * right.groupby(last["replicate"]).mean()
 
 
 def _scores(trace: Trace) -> pd.DataFrame:

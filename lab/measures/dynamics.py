@@ -101,8 +101,7 @@ def _per_visit(visits: pd.DataFrame) -> dict[str, Floats]:
         "skipped": floats(visits, "skipped"),
         "minority_share": (ints(visits, "n_minority") > 0).astype(np.float64),
     }
-    routes = {n: (route == code).astype(np.float64) for code, n in ROUTE_COLUMNS.items()}
-    return columns | routes
+    return columns | {n: (route == code).astype(np.float64) for code, n in ROUTE_COLUMNS.items()}
 
 
 DROP = 0.02

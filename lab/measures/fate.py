@@ -169,8 +169,7 @@ def histories(visits: pd.DataFrame, keep: Bools | None = None) -> Histories:
     rows = np.flatnonzero(training)
     if not len(rows):
         return Histories(rows, rows, rows)
-    width = 1 + ints(visits, "problem").max()
-    history = _history_id(visits, width)[rows]
+    history = _history_id(visits, 1 + ints(visits, "problem").max())[rows]
     visit = visit[rows]
     # One integer key sorts several times faster than three.
     key = history * (1 + visit.max()) + visit

@@ -25,6 +25,7 @@ from lab.compare.tables import (
     Finding,
     comparison_table,
     difference,
+    gap,
     headline,
     metrics,
     metrics_of,
@@ -372,8 +373,7 @@ def _lines(rows: pd.DataFrame, steps: Sequence[float], what: str) -> Iterator[li
             best = where(at_best, arm=arm)
             chosen = ", ".join(f"{step:g}" for step in sorted(unique(best, "step")))
             score, worse = (estimate(floats(best, name)) for name in (METRIC, "TotalDeg"))
-            gap = difference(at_best, arm, BASELINE, METRIC)
-            against = "" if arm == BASELINE else difference_text(gap)
+            against = gap(at_best, arm, BASELINE, METRIC)
             cells += [chosen, estimate_text(score), against, estimate_text(worse)]
         yield [title(arm) + what, *cells]
 

@@ -14,7 +14,7 @@ from lab.base.errors import one_line
 from lab.base.stats import difference as difference_text
 from lab.base.stats import estimate, mean_sd
 from lab.compare.collection import Comparison
-from lab.compare.tables import difference, over_steps, rule_rows, rule_table, with_vote
+from lab.compare.tables import gap, over_steps, rule_rows, rule_table, with_vote
 from lab.measures import BY_NAME, PAGE
 from lab.report.digest import (
     REFERENCES,
@@ -132,12 +132,7 @@ def _difference_table(rows: pd.DataFrame) -> list[str]:
     compared = itertools.product(against, _COMPARED)
     pairs = [(base, name) for base, name in compared if base != VOTE or name != "TotalDeg"]
     cells = [
-        [title(arm)]
-        + [
-            "" if arm == base else difference_text(difference(rows, arm, base, metric))
-            for base, metric in pairs
-        ]
-        for arm in names
+        [title(arm), *(gap(rows, arm, base, metric) for base, metric in pairs)] for arm in names
     ]
     how = "Paired differences in points, 95 % t-interval; **bold** where it leaves zero out."
     head = ["", *(f"{_COMPARED[metric]} - {title(base)}" for base, metric in pairs)]

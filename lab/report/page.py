@@ -355,8 +355,7 @@ def page(
         tag("script", asset("problems.js")),
     )
     names = " · ".join(own.name for own in (*worlds, *sweeps))
-    title = f"TTRL-Guard Lab report: {names}"
-    return document(title, GENERATOR, body, asset("problems.css"))
+    return document(f"TTRL-Guard Lab report: {names}", GENERATOR, body, asset("problems.css"))
 
 
 _SHORT, _DATA = "In short", "The data"

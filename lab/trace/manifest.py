@@ -398,8 +398,7 @@ def _remedy(path: Path) -> str:
 
 
 def _unmakable(path: Path, error: OSError) -> UserError:
-    reason = error.strerror
-    return UserError(f"{path}: cannot be made ({reason}); choose a folder you may write to")
+    return UserError(f"{path}: cannot be made ({error.strerror}); choose a folder you may write to")
 
 
 def is_unused(path: Path) -> bool:

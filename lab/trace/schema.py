@@ -339,8 +339,7 @@ def check_values(table: Table, rows: pd.DataFrame) -> None:
             values = rows[column.name].to_numpy()
             least, most = np.fmin.reduce(values), np.fmax.reduce(values)
             if least < low or most > high:
-                bad = least if least < low else most
-                raise ValueError(f"{column.name} has a value of {bad:g}")
+                raise ValueError(f"{column.name} has a value of {least if least < low else most:g}")
 
 
 @cache

@@ -34,7 +34,6 @@ from lab.base.own_rules import load_rules
 from lab.base.roles import Role, having, roles_of
 from lab.base.settings import check_unchanged, from_values, to_values
 from lab.base.stats import contrast_table, estimate
-from lab.base.stats import difference as as_text
 from lab.compare.collection import GRID, RESULTS
 from lab.compare.effort import (
     BEST_RIVAL,
@@ -44,7 +43,7 @@ from lab.compare.effort import (
     own_best,
     own_best_words,
 )
-from lab.compare.tables import difference, facts, rule_table, with_vote
+from lab.compare.tables import facts, gap, rule_table, with_vote
 from lab.measures import MEASURES, METRICS, Metric, measured
 from lab.measures.fate import FATES, MIN_VISITS, fates
 from lab.report.markdown import rule_markdown
@@ -193,8 +192,6 @@ def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
         }
         found = measured(trace, fates(trace.visits, partial=True)).join(facts(trace))
         table = found[list(MEASURES)].reset_index().assign(**noted)
-        if not trains(name):  # scored by its vote
-            table["pass_final"] = table["label_final"]
         for column, value in (("arm", name), ("step", config.step), ("policy", config.policy)):
             table.insert(0, column, value)
         parts.append(table)
@@ -312,18 +309,14 @@ _COLUMNS = (("TotalDeg", BASELINE), ("TotalDeg", GUARD), (METRIC, BASELINE), (ME
 """Metrics whose differences are printed, and the arm that is taken off; the file has all."""
 
 
-def _gap(rows: pd.DataFrame, arm: str, metric: str, against: str) -> str:
-    """A paired difference of two arms as text, empty for no pair."""
-    if arm == against:
-        return ""
-    return as_text(difference(rows, arm, against, metric), starred=True)
-
-
 def _print_contrasts(rows: pd.DataFrame, title: str) -> None:
     """Print the differences of every arm from TTRL, the guard and the vote before training."""
     # The difference of the vote from TTRL stands in TTRL's row.
     arms = [name for name in unique(rows, "arm") if name != VOTE]
-    lines = [[arm, *(_gap(rows, arm, *column) for column in _COLUMNS)] for arm in arms]
+    lines = [
+        [arm, *(gap(rows, arm, against, metric, starred=True) for metric, against in _COLUMNS)]
+        for arm in arms
+    ]
     lines = [line for line in lines if any(line[1:])]
     if lines:
         head = ["arm", *(f"{metric} - {against}" for metric, against in _COLUMNS)]
@@ -338,7 +331,8 @@ def _print_own_best(rows: pd.DataFrame, policy: str) -> None:
         value = estimate(floats(part, METRIC))
         found = f"{value.mean:.1f} [{value.low:.1f}, {value.high:.1f}]"
         degraded = f"{finite_mean(part, 'TotalDeg'):.1f}" if trains(arm) else "-"
-        lines.append([arm, found, _gap(best, arm, METRIC, BASELINE), degraded, steps])
+        against = gap(best, arm, BASELINE, METRIC, starred=True)
+        lines.append([arm, found, against, degraded, steps])
     head = ["arm", "pass_final", f"- {BASELINE}", "TotalDeg", "steps chosen"]
     several = len(unique(best, "replicate")) > 1
     how = "on the other half of the replicates" if several else "by its only replicate"
