@@ -273,5 +273,4 @@ def _optimizer(
     reference = initial_reference(scorer, shard) if config.kl_coef > 0 else None
     shard(scorer)
     steps = scheduled_steps(n_problems, config.batch_size, config.mini_batch)
-    n_scheduled = config.epochs * sum(steps)
-    return PolicyOptimizer(scorer, config, n_scheduled, ranks.share, reference)
+    return PolicyOptimizer(scorer, config, config.epochs * sum(steps), ranks.share, reference)

@@ -226,10 +226,6 @@ def lost_problem_auroc(
 
     Raises:
         UserError: no problem is at stake, or there are fewer than two replicates.
-
-    Example:
-        >>> trace = sim.simulate(sim.SimConfig(replicates=4))
-        >>> lost_problem_auroc(trace.visits, lab.fates(trace.visits), np.random.default_rng(0))
     """
     stake = at_stake(visits, fates)
     at = [t for t in VISITS if t < stake.votes["label"].shape[1]]

@@ -97,8 +97,7 @@ class ChildEngine:
         share: tuple[int, int] = (0, 1),
     ) -> Rollouts:
         """Sample `n` responses to each prompt, or as (M, 1) responses those of one rank."""
-        request = self._request(prompts, n, sampling, generator, share)
-        answer = self._hand({"do": "sample"}, request)
+        answer = self._hand({"do": "sample"}, self._request(prompts, n, sampling, generator, share))
         path = self._folder / ROLLOUTS
         fields = load_file(path)
         path.unlink()

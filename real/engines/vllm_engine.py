@@ -421,8 +421,7 @@ class VllmEngine:
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
-        seeds = request_seeds(generator, len(prompts), n)
-        return self.host.sample(prompts, n, sampling, seeds)
+        return self.host.sample(prompts, n, sampling, request_seeds(generator, len(prompts), n))
 
     def update_weights(self, model: Any, version: int) -> Stages:
         # Copies: vLLM may keep the tensors, and the optimizer writes in place.

@@ -160,8 +160,7 @@ class NcclTransfer:
             master_address=address, master_port=port, world_size=workers + 1, rank=0
         )
         client = clients.HTTPVLLMWeightSyncClient(self._http.url, timeout=self._http.timeout)
-        make = factory.WeightTransferTrainerFactory.trainer_init
-        return make(info, client=client, source=source)
+        return factory.WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
 
 
 def weight_source(base: Any, model: Any, dtype: torch.dtype | None) -> Any:

@@ -109,8 +109,7 @@ def measure_to(
         say([f"{unknown} of {len(prompts)} {told}"])
     sources = fingerprint(folder, [prompts])
     checkpoints = [] if growth is None else _checkpoints(growth, sources)
-    equality = Equality() if config.answer_check == "math" else None
-    ids = AnswerIds(prompts.truths, equality)
+    ids = AnswerIds(prompts.truths, Equality() if config.answer_check == "math" else None)
 
     def read(problem: int, responses: Sequence[Tokens]) -> tuple[NDArray[np.int64], int, list[str]]:
         rows = [list(tokens) for tokens in responses]

@@ -164,8 +164,7 @@ def reopened(
             unfinished.unlink(missing_ok=True)
     with cut_back(point.folder, point.checkpoint, point.config) as written:
         if point.notices:
-            noted = written.manifest.extra.get("notices", [])
-            written.note(notices=[*noted, *point.notices])
+            written.note(notices=[*written.manifest.extra.get("notices", []), *point.notices])
         yield written
 
 

@@ -175,8 +175,7 @@ class Fault(StrEnum):
     @property
     def notice(self) -> str:
         """Consequence and reason, to be followed by a number."""
-        left_out = self is Fault.LOG_PROB
-        done = "response tokens left out" if left_out else "optimizer steps refused"
+        done = "response tokens left out" if self is Fault.LOG_PROB else "optimizer steps refused"
         return f"{done} since {self} was not finite"
 
 

@@ -40,8 +40,7 @@ class DynamicSampler:
 
         `extra` has a list for each problem, or is empty. While groups wait all steps are empty.
         """
-        starts = range(0, len(groups), self._mini)
-        parts = [slice(start, start + self._mini) for start in starts]
+        parts = [slice(start, start + self._mini) for start in range(0, len(groups), self._mini)]
         if self._most == 1:
             return [[*groups[part], *chain(*extra[part])] for part in parts]
         for place, group in enumerate(groups):

@@ -70,8 +70,7 @@ class Wording:
         """Return the request for a new response, after question and verification."""
         question = self.question(problem, response)
         judged = Turn("user", question.prompt), Turn("assistant", verification)
-        before = (*question.before, *judged)
-        return Problem(f"{problem.id}/again", _REQUEST.strip(), None, before)
+        return Problem(f"{problem.id}/again", _REQUEST.strip(), None, (*question.before, *judged))
 
 
 class TinyWording(Wording):
@@ -80,8 +79,7 @@ class TinyWording(Wording):
     max_tokens = judging.VERIFICATION_TOKENS
 
     def question(self, problem: Problem, response: str) -> Problem:
-        text = judging.question(problem.prompt, response)
-        return Problem(f"{problem.id}/verify", text, None)
+        return Problem(f"{problem.id}/verify", judging.question(problem.prompt, response), None)
 
     def verdict(self, text: str) -> int:
         """Plus is right, minus wrong."""

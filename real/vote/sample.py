@@ -251,8 +251,7 @@ class VoteSampler:
         self._drawn, engine = pending.result(), self._sampler.engine
         if isinstance(engine, RankedEngine):
             # Ranks exchange tensors in their main threads alone, where the order is one for all.
-            part = self._drawn.rollouts
-            whole = engine.gathered(part, n_problems, self._n_votes, self._sampling)
+            whole = engine.gathered(self._drawn.rollouts, n_problems, self._n_votes, self._sampling)
             self._drawn = self._drawn._replace(rollouts=whole)
 
     def columns(self, n_tokens: int) -> dict[str, float]:
@@ -269,8 +268,7 @@ class VoteSampler:
 
     def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
-        pad = self._sampler.policy.pad_token_id
-        rollouts = Rollouts.unpacked(tensors, values["version"], pad)
+        rollouts = Rollouts.unpacked(tensors, values["version"], self._sampler.policy.pad_token_id)
         self._drawn = _DrawnVotes(rollouts, values["seconds"])
 
     def _tokens(self, problems_P: Ints) -> list[list[int]]:

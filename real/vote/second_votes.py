@@ -67,8 +67,7 @@ class SecondVotes(ExtraRollouts):
             return []
         paid = None if decided is None else self.pay(decided)
         streams = shared_streams(self.parts.ranks, paid)
-        groups = self._drawn.groups(streams, self.parts.config.mask_truncated)
-        return [[group] for group in groups]
+        return [[group] for group in self._drawn.groups(streams, self.parts.config.mask_truncated)]
 
     def pay(self, decided: Decided) -> PolicyStreams:
         """Return streams of the second responses, on the label of the first votes.

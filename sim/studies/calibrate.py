@@ -279,8 +279,7 @@ def predict(
     """
     run, parts = partial(measure, accuracy=READINGS[reading]), []
     for row in rows:
-        numbers = fitted.shared | fitted.own[row.name]
-        config = row_config(mechanism, row, numbers, replicates, seed)
+        config = row_config(mechanism, row, fitted.shared | fitted.own[row.name], replicates, seed)
         plain = with_arm(config, arm(BASELINE))
         ttrl, guard = run(plain), run(with_arm(config, arm(GUARD)))
         _, ratio, matched = find(Control(MATCHED, "matched", GUARD), plain, ttrl, guard, run)

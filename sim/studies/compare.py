@@ -219,8 +219,7 @@ def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
     the arms are printed at their best alone.
     """
     voted = with_votes(rows, config)
-    table = contrasts(voted, ["policy", "step"])
-    table.to_parquet(out / TABLE, index=False)
+    contrasts(voted, ["policy", "step"]).to_parquet(out / TABLE, index=False)
     own = where(voted, policy=config.policy, step=config.step)
     print_summary(own)
     size = f"step {config.step:g}" if config.lr is None else f"lr {config.lr:g}"
@@ -242,8 +241,7 @@ def with_votes(rows: pd.DataFrame, config: SimConfig) -> pd.DataFrame:
 
     n is the number of responses that a run samples. One that is not among the arms is drawn here.
     """
-    keys = ["policy", "step", "replicate", "status"]
-    rows = with_vote(rows, keys)
+    rows = with_vote(rows, ["policy", "step", "replicate", "status"])
     if ALL_VOTES not in unique(rows, "arm") and len(vote := where(rows, arm=VOTE)):
         n = config.n_votes * (1 + config.epochs)
         policies = unique(vote, "policy")

@@ -332,8 +332,7 @@ def contents(files: Iterable[tuple[str, Any]]) -> dict[str, str]:
     """Path of every file to a hash of what is in it, from settings' names and paths or None."""
     found: dict[str, str] = {}
     for name, path in sorted({(name, path) for name, path in files if path is not None}):
-        is_run = Path(path).is_dir()
-        parts = sorted(Path(path).glob("visits/*.parquet")) if is_run else [Path(path)]
+        parts = sorted(Path(path).glob("visits/*.parquet")) if Path(path).is_dir() else [Path(path)]
         try:
             digests = "".join(map(file_digest, parts))
         except OSError as error:

@@ -218,8 +218,7 @@ def drawn_table(
     for row, eta in enumerate(step):
         process = Process(eta, n_votes, n_samples)
         for column, p in enumerate(p0):
-            cell = seed + 1000 * row + column
-            runs = draw(p, process, n_runs, seed=cell, max_visits=max_visits)
+            runs = draw(p, process, n_runs, seed=seed + 1000 * row + column, max_visits=max_visits)
             for quantity, exact, drawn, closed in _quantities(p, process, runs):
                 inside = drawn.low <= exact <= drawn.high
                 rows.append((p, eta, quantity, exact, *drawn, closed, inside))

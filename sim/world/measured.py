@@ -270,8 +270,7 @@ class Measured(Policy):
         """As `Policy.notes`: how far the run has left the measured model."""
         problems_N = np.arange(self._config.n_problems)
         out_NB = np.empty((len(problems_N), self._config.n_answers + 1))
-        replicates = range(len(self._weights))
-        unseen = [self._write(r, problems_N, out_NB).mean() for r in replicates]
+        unseen = [self._write(r, problems_N, out_NB).mean() for r in range(len(self._weights))]
         apart = [part.read_by(n) for part in self._apart_R for n in range(len(problems_N))]
         far = np.mean([distance(at) for at in apart or self._weights])
         growth = None if self._growth is None else float(self._growth * far)

@@ -136,8 +136,7 @@ class GuardTrainer(PPOTrainerSync):
         data: Any = self.train_dataset
         rows = data.dataframe
         truths = [(given or {}).get("ground_truth") for given in rows["reward_model"]]
-        ids = [(info or {}).get("index") for info in rows["extra_info"]]
-        self._place_of = places_of(ids)
+        self._place_of = places_of([(info or {}).get("index") for info in rows["extra_info"]])
         prompts = rows[self.config.data.prompt_key]
         self.run = GuardedRun(self.settings, list(self._place_of), truths, prompts)
         if self.resumed:
