@@ -12,6 +12,7 @@ from guard_core.rules.rule import (
     per_response,
     response_streams,
     rule_advantages,
+    scored,
     weighed,
 )
 
@@ -24,6 +25,7 @@ __all__ = [
     "per_response",
     "response_streams",
     "rule_advantages",
+    "scored",
     "weighed",
 ]
 

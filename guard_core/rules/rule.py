@@ -277,6 +277,28 @@ def _named(rule: type[Rule]) -> str:
     return getattr(rule, "name", rule.__name__)
 
 
+def scored(rule: Rule, obs: Observations) -> Array:
+    """(..., P, A) what labels are chosen by: the votes, or the rule's scores.
+
+    Raises:
+        ConfigError: they are not finite, negative or of another shape.
+    """
+    if rule.labels_by_votes():
+        return obs.votes.counts
+    return _checked(rule, "scores", rule.scores(obs), obs.votes.counts.shape, 0.0)
+
+
+def _checked(rule: Rule, method: str, made: Array, shape: tuple[int, ...], least: float) -> Array:
+    """Return what a rule's method made; what would train something else in silence is refused."""
+    if np.shape(made) != shape or not np.all(np.isfinite(made) & (np.asarray(made) >= least)):
+        bound = "" if least < 0 else ", at least 0"
+        raise ConfigError(
+            f"rule {_named(type(rule))}: {method} returned an array of shape {np.shape(made)}; it "
+            f"must be finite{bound} and of shape {shape}"
+        )
+    return made
+
+
 def response_streams(
     rule: Rule, obs: Observations, decision: Decision, config: GuardConfig
 ) -> tuple[Array, Array]:
@@ -298,7 +320,8 @@ def rule_advantages(
     votes = obs.votes
     if rule.pays_label():
         return majority_advantages(votes.samples, votes.n_samples, decision, config)
-    rewards = rule.pay(obs, decision.label)
+    shape = (*decision.label.shape, votes.n_samples)
+    rewards = _checked(rule, "pay", rule.pay(obs, decision.label), shape, -np.inf)
     s = settings(config, votes.n_votes, votes.n_samples)
     if s.weight_on_reward:
         rewards = rewards * decision.weight[..., None]
@@ -317,5 +340,5 @@ def rule_advantages(
 
 def weighed(rule: Rule, obs: Observations, label: Array, streams: PolicyStreams) -> PolicyStreams:
     """The streams with the rule's weights; a problem of weight 0 leaves the batch."""
-    weight = rule.weigh(obs, label)
+    weight = _checked(rule, "weigh", rule.weigh(obs, label), label.shape, 0.0)
     return streams._replace(weight=streams.weight * weight, drop=streams.drop | (weight == 0))

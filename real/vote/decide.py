@@ -25,7 +25,7 @@ from guard_core import (
     policy_streams,
 )
 from guard_core.decision import Treatment
-from guard_core.rules import Observations, Rule, response_streams, weighed
+from guard_core.rules import Observations, Rule, response_streams, scored, weighed
 from guard_core.schedule import brake_factor, signal
 from guard_core.votes import widen
 from lab.arm_settings import Treatments
@@ -170,7 +170,7 @@ class Supervisor:
 
     def _scores(self, obs: Observations) -> NDArray[Any] | None:
         """Return what the guard picks labels by; None for the votes themselves."""
-        return None if self.rule.labels_by_votes() else self.rule.scores(obs)
+        return None if self.rule.labels_by_votes() else scored(self.rule, obs)
 
     def draws(self, problems_P: Ints, visit: int | Ints) -> Draws:
         """Return the guard's uniform draws at a visit of problems, one number or (P,)."""

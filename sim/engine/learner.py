@@ -19,7 +19,7 @@ from guard_core.decision import Treatment, rerouted
 from guard_core.machine_code import memory_of, records_of
 from guard_core.mps import candidate_votes
 from guard_core.rcsu import at_high_risk, skip_cap
-from guard_core.rules import Need, Observations, make_rule, rule_advantages, weighed
+from guard_core.rules import Need, Observations, make_rule, rule_advantages, scored, weighed
 from guard_core.schedule import brake_factor, signal
 from guard_core.votes import Array, sum_by_id
 from lab.arm_settings import Treatments
@@ -74,7 +74,7 @@ class Learner:
             p_RPA, *both = (np.ascontiguousarray(part[:, start : start + _CHUNK]) for part in of)
             own = replace(votes, counts=both[0], samples=both[1])
             seen = self._observer.see(self._visit(epoch, start, own, p_RPA))
-            scores.append(self._rule.scores(seen))
+            scores.append(scored(self._rule, seen))
         return np.concatenate(scores, axis=1)
 
     def plain(self, policy: Directions, right_RN: Floats) -> Plain:
@@ -104,8 +104,7 @@ class Learner:
         c, rule = self._config, self._rule
         visit = self._visit(epoch, start, votes, p_RPA)
         obs = self._observer.see(visit, self._remembered(visit.problems_RP))
-        scores_RPA = votes.counts if rule.labels_by_votes() else rule.scores(obs)
-        decision = self._decide(epoch, start, votes, scores_RPA)
+        decision = self._decide(epoch, start, votes, scored(rule, obs))
         if c.labels == "truth":
             decision = decision.trained_on(visit.truth_RP)
         if Need.VERDICTS in rule.needs:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import cycle, product
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from rule_sights import Sight, by_hand, labels, sights
 
 from guard_core import Draws, Guard, GuardConfig, group_advantages, policy_streams
-from guard_core.rules import RULES, Rule, make_rule, response_streams, weighed
+from guard_core.config import ConfigError
+from guard_core.rules import RULES, Rule, make_rule, response_streams, scored, weighed
 
 OFF = GuardConfig.off()
 LABELLED = [make_rule(name) for name in RULES if RULES[name].pays_label()]
@@ -35,6 +37,22 @@ class ByResponse(Rule):
 
     def pay(self, seen, label):
         return Rule.pay(self, seen, label)
+
+
+class Odd(ByResponse):
+    """TTRL of which one method's array is changed."""
+
+    name, title = "odd", "Odd"
+    changed: ClassVar = {}
+
+    def scores(self, seen):
+        return self.changed.get("scores", np.copy)(seen.votes.counts)
+
+    def pay(self, seen, label):
+        return self.changed.get("pay", np.copy)(Rule.pay(self, seen, label))
+
+    def weigh(self, seen, label):
+        return self.changed.get("weigh", np.copy)(Rule.weigh(self, seen, label))
 
 
 def decided(shown, config, rule, seed=0):
@@ -167,3 +185,23 @@ def test_scores_before_training_set_label_and_memory():
     assert (play.state.memory.tolist(), decision.label.tolist()) == ([[2, 3]], [1])
     assert decision.visits.tolist() == [1]
     assert (kept.label.tolist(), kept.match_rate.tolist()) == ([1], [0])
+
+
+@pytest.mark.parametrize("method", ["scores", "pay", "weigh"])
+@pytest.mark.parametrize("change", [lambda a: a * np.nan, lambda a: a[..., :1, None], np.negative])
+def test_a_rules_arrays_of_no_use_are_refused_by_name(monkeypatch, method, change):
+    """Rewards that are NaN, or of one response, trained nothing or something else in silence."""
+    monkeypatch.setattr(Odd, "changed", {method: change})
+    seen, rule = by_hand([[0, 0, 0, 1], [0, 0, 1, 1]], 4, 2), Odd()
+    decision = decided(seen, OFF, make_rule("ttrl"))
+
+    def made():
+        scored(rule, seen)
+        streams = policy_streams(*response_streams(rule, seen, decision, OFF), decision, OFF)
+        return weighed(rule, seen, decision.label, streams)
+
+    if (method, change) == ("pay", np.negative):
+        assert np.isfinite(made().majority).all()
+        return
+    with pytest.raises(ConfigError, match=f"rule odd: {method} returned .* it must be finite"):
+        made()

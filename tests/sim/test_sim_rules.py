@@ -6,7 +6,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from guard_core import GuardConfig, Votes
+from guard_core import ConfigError, GuardConfig, Votes
 from guard_core.rules import RULES, make_rule
 from guard_core.rules.confidence import Scope
 from lab.arm_settings import with_arm
@@ -275,3 +275,9 @@ def test_the_preset_prints_its_tables(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert shown.count("| RENT |") == 4 and "| SRT + TTRL-Guard |" in shown
     assert "population qwen-math500, signal 0.3" in shown
+
+
+def test_scores_of_no_use_are_refused_before_the_compiled_guard_reads_them(runs, monkeypatch):
+    monkeypatch.setattr(Scope, "scores", lambda self, obs: obs.votes.counts[..., :2])
+    with pytest.raises(ConfigError, match=r"rule scope: scores returned an array of shape"):
+        runs.play(runs.small("scope"))
