@@ -60,12 +60,11 @@ def course(runs: pd.DataFrame) -> go.Figure:
     return styled(figure, 350)
 
 
-def simulated() -> Comparison:
-    """The comparison of both simulated pictures."""
-    with tempfile.TemporaryDirectory() as folder:
-        traces = compare(CONFIG, ARMS, Path(folder) / "runs")
-        (comparison,), _ = gather(list(traces.values()))
-        return comparison
+def simulated(config: SimConfig, folder: Path) -> dict[str, go.Figure]:
+    """Both simulated pictures; the runs are kept in a new folder while they are read."""
+    (runs,), _ = gather(list(compare(config, ARMS, folder).values()))
+    bars = fate_bars(metrics(runs).drop(columns="L/D"))
+    return {"window": window(runs), "fates": bars.update_layout(margin_r=22)}
 
 
 def window(runs: Comparison) -> go.Figure:
@@ -90,9 +89,8 @@ def main(names: list[str]) -> None:
     names = names or ["course", "window", "fates"]
     figures = {"course": course(products())} if "course" in names else {}
     if {"window", "fates"} & {*names}:
-        runs = simulated()
-        bars = fate_bars(metrics(runs).drop(columns="L/D"))
-        figures |= {"window": window(runs), "fates": bars.update_layout(margin_r=22)}
+        with tempfile.TemporaryDirectory() as folder:
+            figures |= simulated(CONFIG, Path(folder) / "runs")
     for name in names:
         (DOCS / f"picture-{name}.svg").write_text(svg(name, figures[name]), encoding="utf-8")
 
