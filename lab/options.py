@@ -8,8 +8,9 @@ repeated option are appended where it takes any number; else it is refused.
 
 The text of an option in pages of help is the docstring of its field. A record of settings may have
 two tables: `GROUPS`, the first field of every group to its name, and `SHORT`, the fields that
-`--help` shows; `--help-all` shows all. A command may have a `SHORT` of its own. Options of the
-command itself are always shown.
+`--help` shows; `--help-all` shows all. A command may have a `SHORT` of its own, and `OPTIONS`, the
+settings that it takes where it refuses others, whose defaults are not those of the record. Options
+of the command itself are always shown.
 """
 
 from __future__ import annotations
@@ -151,7 +152,8 @@ def _option(group: Any, name: str, wanted: Any, value: Any, text: str) -> Action
         return group.add_argument(*names, flag, **how)
     how |= {"metavar": "", "help": SUPPRESS if value is True else text}
     action = group.add_argument(*names, flag, **how)
-    off = {"dest": name, "default": default, "help": SUPPRESS if value is False else text}
+    hidden = value is False or text == SUPPRESS
+    off = {"dest": name, "default": default, "help": SUPPRESS if hidden else f"Off: {text}"}
     head, dot, last = flag[2:].rpartition(".")
     group.add_argument(f"--{head}{dot}no-{last}", action=_Given, nargs=0, const=False, **off)
     return action
@@ -233,8 +235,13 @@ def program_page(prog: str, about: str, commands: Mapping[str, type]) -> str:
 
 def command_page(prog: str, command: type, complete: bool = False) -> str:
     """Return the page of one command; the complete one shows every option with its whole text."""
+    options: list[str] = []
+    fixed = hasattr(command, "OPTIONS")
 
     def text(record: type, name: str, value: Any) -> str:
+        if record is not command and name not in getattr(command, "OPTIONS", (name,)):
+            return SUPPRESS
+        options.append(name)
         short = getattr(command, "SHORT", getattr(record, "SHORT", ()))
         if not (complete or record is command or name in short):
             return SUPPRESS
@@ -243,7 +250,7 @@ def command_page(prog: str, command: type, complete: bool = False) -> str:
             said = textwrap.shorten(_gist(said), _SHORT_TEXT, placeholder=" ...")
         if value is MISSING:
             said += " (required)"
-        elif not isinstance(value, bool) and value not in (None, (), "", {}):
+        elif not (isinstance(value, bool) or value in (None, (), "", {}) or fixed):
             values = value if isinstance(value, tuple) else (value,)
             said += f" (default: {' '.join(map(str, values))})"
         return said.replace("%", "%%")
@@ -253,7 +260,7 @@ def command_page(prog: str, command: type, complete: bool = False) -> str:
     needed = [_shown(a) for a in actions if a.default is MISSING or not a.option_strings]
     parser.usage = " ".join([prog, *needed, "[OPTIONS]"])
     parser.description = inspect.getdoc(command)
-    parser.epilog = None if complete else f"All {len(actions)} options: {prog} --help-all"
+    parser.epilog = None if complete else f"All {len(options)} options: {prog} --help-all"
     return parser.format_help().rstrip()
 
 

@@ -14,6 +14,7 @@ from guard_core.config import Count
 from lab.arm_settings import arm_of
 from lab.base.arms import DEMO_ARMS, for_cell, with_rule
 from lab.base.errors import UserError
+from lab.base.roles import CHANGEABLE, having, roles_of
 from lab.base.settings import from_values
 from lab.cli import arms_of
 from lab.options import POSITIONAL
@@ -110,6 +111,7 @@ class ResumeCommand:
         guard-train resume runs/mine --max-tokens-per-microbatch 8192 --checkpoint-minutes 10
     """
 
+    OPTIONS: ClassVar[set[str]] = having(roles_of(TrainConfig()), *CHANGEABLE)
     SHORT: ClassVar[tuple[str, ...]] = (
         *("max_rows", "engine_memory", "engine_timeout", "restart_engine"),
         *("max_tokens_per_microbatch", "gradient_checkpointing", "offload_optimizer"),

@@ -200,14 +200,14 @@ class EngineSettings(Settings, group="engine"):
     engine_tp: Annotated[Count, Role.OPERATIONAL] = 1
     """Ranks that share one engine `vllm`, which splits every matrix over their GPUs."""
     engine_adapters: Annotated[bool | None, Role.OPERATIONAL] = None
-    """Send the engine `vllm` adapters alone, which it applies; else the merged weights. If None,
+    """Send the engine `vllm` adapters alone, which it applies; else the merged weights; if None,
     adapters where weights are bfloat16: merged ones round the first updates away."""
     engine_quantization: Annotated[Literal["none", "fp8"], Role.UNSIMULATED] = "none"
     """Weights with which vLLM samples: fp8 rounds them as they are loaded and reads half as many
     bytes a token; `tis_cap` corrects the loss for it. Not measured."""
     tis_cap: Annotated[NotNegative | None, Role.UNSIMULATED] = None
     """Truncated importance sampling: multiply each token's loss by min(pi_trainer / pi_engine,
-    this), by one more forward pass; 0 never. If None, 2 for vLLM's bfloat16, else 0."""
+    this), by one more forward pass; 0 never; if None, 2 for vLLM's bfloat16, else 0."""
     async_level: Literal[0, 1] = 0
     """1 samples the votes of the next batch while this one trains, with the weights before that."""
 

@@ -13,6 +13,7 @@ import pytest
 
 import lab.cli
 from lab.options import command_page
+from real.commands import ResumeCommand
 
 PROGRAMS = {
     "guard-sim": ("sim.cli", "sim.commands"),
@@ -69,6 +70,15 @@ def test_short_help_is_short_and_the_long_one_is_whole(prog, name, kind, monkeyp
     assert len({row.replace("no-", "") for row in rows}) == int(count)
     assert short.count("\n  --") <= 26
     assert "{None}" not in whole and "Annotated" not in whole
+    # A switch off has the text of what it switches off.
+    assert re.findall(r"^  --\S*no-[a-z-]+ +(?!Off: )\w.*", whole, re.M) == []
+
+
+def test_resume_shows_the_settings_that_it_takes_and_no_defaults():
+    whole = command_page("guard-train resume", ResumeCommand, True)
+    assert "--max-rows" in whole and "--data-dir" in whole
+    assert "--lr " not in whole and "--rule " not in whole and "--guard" not in whole
+    assert "(default" not in whole  # those of the run hold
 
 
 @pytest.mark.parametrize(("prog", "name", "kind"), COMMANDS)
