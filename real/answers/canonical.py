@@ -60,7 +60,6 @@ _FACTORS = {"dozen": "12", "hundred": "100", "thousand": "10^3", "million": "10^
 _SAID = {word: Node("num", str(number)) for number, word in enumerate(COUNTS)}
 _SAID["dne"] = Node("word", "does not exist")
 _MINUS_ZERO = read("-0")
-_REALS = read(r"\mathbb{R}")
 
 
 def _item(node: Node, keeps_name: bool = False) -> Node:
@@ -109,7 +108,7 @@ def _without(node: Node) -> Node:
             return first
         return node._replace(text=text.lower())
     is_marked = kind in ("neg", "pm", "sum") and last.kind in ("unit", "post")
-    if is_marked or (kind == "sub" and first.kind == "num"):  # `101_{\text{base two}}`
+    if is_marked or (kind == "sub" and first.kind == "num"):  # `101_{\text{two}}`
         return node._replace(parts=(*parts[:-1], _without(last)))
     if kind == "list" and first.text == r"\ne" and all(part.kind != "rel" for part in parts[1:]):
         points = Node(r"\{\}", parts=(first.parts[1], *parts[1:]))  # `x\ne1,2`
@@ -125,23 +124,21 @@ def _without(node: Node) -> Node:
         return node._replace(parts=tuple(lowered))
     if kind == "env" and text == "cases" and all(len(row.parts) == 1 for row in parts):
         return Node("list", ",", tuple(row.parts[0] for row in parts))
-    if kind == "sum" and first == _REALS and len(parts) == 2 and parts[1].kind == "neg":
-        return Node("setop", r"\setminus", (first, parts[1].parts[0]))
     if kind == "rel" and text == "=" and is_name(last) and not names_in(first):  # `3=x`
         return first
-    if text.endswith(r"\approx") and parts[-2] != ZERO_WIDTH and not names_in(parts[-2]):
-        *signs, _ = text.split()  # `2\pi\approx6.28`
+    is_rounded = text.endswith(r"\approx") and parts[-2].kind not in ("word", "row", "cmd")
+    if is_rounded and not names_in(parts[-2]):  # `2\pi\approx6.28`
+        *signs, _ = text.split()
         return Node("rel", " ".join(signs), parts[:-1]) if signs else first
     if kind == "rel" and set(text.split()) == {"="} and not names_in(node):
         numbers = [part for part in parts if part.kind == "num"]  # `3*4=12`, but not `1=2`
         is_told = len(numbers) < len(parts) and last.text != "0"
         return (numbers or parts)[-1] if is_told else node
-    if kind == "word" and text.lower() in _SAID:
-        return _SAID[text.lower()]
     if kind == "word":
         before, _, choice = text.rpartition(" ")
-        is_choice = re.fullmatch("[A-J]", choice) and _PREAMBLE.fullmatch(before.lower())
-        return Node("name", choice) if is_choice else Node("word", _ARTICLE.sub("", text.lower()))
+        if re.fullmatch("[A-J]", choice) and _PREAMBLE.fullmatch(before.lower()):
+            return Node("name", choice)
+        return _SAID.get(text.lower(), Node("word", _ARTICLE.sub("", text.lower())))
     return node
 
 
@@ -170,10 +167,10 @@ def _is_application(node: Node) -> bool:
     name = node.parts[0]
     while name.kind in ("sub", "post", "pow") or name.text == r"\mathbb":
         name = name.parts[0]
-    is_asked = all(is_name(part) or part.kind == "setop" for part in node.parts[1].parts)
-    if is_asked and name.text not in names_in(node.parts[1]):
-        return name.kind == "name"  # `r(x)`, `n(A\cup B)`
-    return name.kind == "name" and (name.text in _ASKED_FUNCTIONS or name.text[0] == "\\")
+    is_asked = name.text in _ASKED_FUNCTIONS or name.text[:1] == "\\"
+    if name.text not in names_in(node.parts[1]):  # `r(x)`, `n(A\cup B)`
+        is_asked = is_asked or all(is_name(p) or p.kind == "setop" for p in node.parts[1].parts)
+    return is_asked and name.kind == "name"
 
 
 def _names(node: Node, value: Node) -> bool:

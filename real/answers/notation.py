@@ -71,7 +71,7 @@ BARE = words("""sqrt infinity infty inf cup union cap cdot choose asin acos atan
 COUNTS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
           "eleven", "twelve")  # fmt: skip
 """Numbers that are written in words."""
-SHORT_WORDS = words("so or no if of is to it on am pm be")
+SHORT_WORDS = words("or no if of is to it on am pm be")
 BARE_UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph kmh m cm mm km dm nm
     meter metre centimeter centimetre millimeter millimetre kilometer kilometre g gram kg mg
     kilogram milligram lb pound ounce oz ton tonne s sec second min minute h hr hour day week month
@@ -135,6 +135,7 @@ _LATEX = (
     (r"\\text\s*\{\s*\(?(?:in )?base(?:[ -]?(\d+)\)?\s*\}|\s*\}[\\ ]*(\d+))$", r"_{\1\2}"),
     (r"(?:\{ ?\}|(?<![^-(+*={,/])) ?[_^] ?\{? ?(\w+)[ }]*C ?_[ {]*(\w+) ?\}?", r"\\binom{\1}{\2}"),
     (r"(?<=\d)(?:(st|nd|rd|th)(?![A-Za-z])|\^ ?\{ ?(st|nd|rd|th) ?\})", r"^{\\text{\1\2}}"),
+    (r"(?<=\\mathbb\{R\}) ?- ?(?=\\?\{)", r"\\setminus "),
     (rf"((?:^|=|{_BEFORE_SET}) ?)\](?=.*[,;])", r"\1("),  # `]1,2[`
     (rf"(?<=\S)\[(?= ?(?:$|{_BEFORE_SET}))", ")"),
     (r"^(?:\\(?:therefore|implies|Rightarrow|to)(?![A-Za-z])|[& ])+", ""),

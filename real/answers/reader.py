@@ -199,11 +199,11 @@ class _Reader:
 
     def marked(self, node: Node) -> Node:
         """The node with what stands behind it: powers, an index, `!`, `'`, a percent sign."""
-        while (mark := self.next.text) in ("^", "_", "!", "'", "%"):
-            if mark not in ("^", "_"):
-                node = Node("post", self.run(mark), (node,))
-                continue
+        while (mark := self.next.text)[:1] in ("^", "_", "!", "'", "%"):
             self.at += 1
+            if mark not in ("^", "_"):
+                node = Node("post", mark, (node,))
+                continue
             shifted = bare(self.base())
             if mark == "_":
                 base, *powers = node.parts if node.kind == "pow" else (node,)  # `x^2_1`
@@ -218,12 +218,6 @@ class _Reader:
             else:
                 node = Node("pow", parts=(node, shifted))
         return node
-
-    def run(self, sign: str) -> str:
-        text = ""
-        while self.next.text == sign:
-            text += self.take()
-        return text
 
     def group(self) -> Node:
         """What stands in `{...}`."""

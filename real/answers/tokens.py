@@ -36,7 +36,7 @@ _TOKEN = re.compile(
     |(?P<text>\\(?:{"|".join(sorted(TEXTS))})\s*\{{)
     |(?P<cmd>\\[A-Za-z]+)
     |(?P<let>(?:[ap]\.\ ?m\b\.?)|[A-Za-z]+)
-    |(?P<op>\*\*|<=|>=|(?<=\s)!=|\\\\|\\.|.)
+    |(?P<op>\*\*|<=|>=|(?<=\s)!=|'+|!+|\\\\|\\.|.)
     """,
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
@@ -120,7 +120,7 @@ def _letters(run: str, in_text: bool) -> list[Token]:
     if len(run) == 1 or not in_text:
         return [Token("let", letter) for letter in run]
     kind = "sep" if run in ("or", "and") else "word"
-    return [Token(kind, run.lower() if run in ("AM", "PM") else run)]
+    return [Token(kind, run)]
 
 
 def _of_text(found: list[Token], is_behind: bool) -> list[Token]:
