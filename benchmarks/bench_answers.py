@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from operator import eq
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
+from time import process_time
 from typing import Any, NamedTuple
 
 import math_verify
@@ -114,19 +114,14 @@ def group_by(judge: Judge, responses: Sequence[str]) -> None:
 
 
 def cpu_ms(judge: Judge, name: str) -> float:
-    """CPU milliseconds of a group, child processes included; the least of up to three."""
+    """CPU milliseconds of a group; the least of up to three."""
     taken: list[float] = []
     while len(taken) < ROUNDS and sum(taken) < 1_000:
         responses = groups(2 + SIZE * len(taken))[name]  # other texts: answers are cached
-        start = cpu_seconds()
+        start = process_time()
         group_by(judge, responses)
-        taken.append(1e3 * (cpu_seconds() - start))
+        taken.append(1e3 * (process_time() - start))
     return min(taken)
-
-
-def cpu_seconds() -> float:
-    usages = getrusage(RUSAGE_SELF), getrusage(RUSAGE_CHILDREN)
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def print_table(title: str, rows: dict[str, Sequence[str]]) -> None:

@@ -21,10 +21,11 @@ from contextlib import suppress
 
 from real.answers.canonical import names_in, normal
 from real.answers.reader import Node, write
-from real.answers.sets import EMPTY, INFINITE, NAMED, set_key
+from real.answers.sets import EMPTY, NAMED, set_key
 from real.answers.values import LimitError, NoValueError, Point, everywhere, isolated, ratio, value
 
 _TURNED = {">": "<", r"\ge": r"\le", r"\supset": r"\subset", r"\supseteq": r"\subseteq"}
+_SETS = ("rel", "setop", "list", "()", "[]", "(]", "[)")
 _SYMMETRIC = ({"="}, {r"\ne"}, {r"\approx"}, {r"\cap"}, {r"\cup"})
 
 
@@ -60,8 +61,6 @@ class Equality:
 
     def _key(self, node: Node, answer: str) -> str:
         kind, text, parts = node
-        if node in INFINITE:
-            return INFINITE[node].text
         if kind == "rel" and all(sign in _TURNED for sign in text.split()):
             signs = (_TURNED[sign] for sign in text.split()[::-1])
             return self._key(Node("rel", " ".join(signs), parts[::-1]), answer)
@@ -70,7 +69,7 @@ class Equality:
             return self._key(matrix, answer)
         if len(_signed(node)) > 1:
             return self._key(Node("list", ",", _signed(node)), answer)
-        is_set = text != "=" and (kind in ("rel", "setop", "list") or node in NAMED)
+        is_set = text != "=" and (kind in _SETS or node in NAMED)
         is_set = is_set or (kind == r"\{\}" and parts[0].kind == "rel")
         for written in (set_key,) * is_set + (_relation if kind == "rel" else everywhere,):
             try:
@@ -119,9 +118,8 @@ def _relation(node: Node) -> str:
 
 def _preference(name: str) -> tuple[int, str]:
     """Letters that are rather a function of others than others of them come first."""
-    is_coordinate = name in ("y", "x", "z")
     is_named = name[0] == "\\" or name.isupper()
-    return "yxz".index(name) if is_coordinate else 3 - 4 * is_named, name
+    return -1 if is_named else ("y", "x", "z", name).index(name), name
 
 
 def _signed(node: Node) -> tuple[Node, ...]:
