@@ -202,9 +202,12 @@ def _factorial(argument: Value) -> Value:
 
 
 def _binomial(n: Value, k: Value) -> Value:
-    found = _checked(_context.binomial(n, k))
     are_whole = all(isinstance(one, Fraction) and one.denominator == 1 for one in (n, k))
-    return Fraction(math.comb(int(n), int(k))) if are_whole and 0 <= k <= n else found
+    is_counted = are_whole and 0 <= k <= n
+    size = min(n, min(k, n - k) * _bits(n)) if is_counted else max(_bits(n), _bits(k))
+    if size > (MAX_BITS if is_counted else _SNAP_BITS):
+        raise LimitError
+    return Fraction(math.comb(int(n), int(k))) if is_counted else _context.binomial(n, k)
 
 
 _OPERATIONS: dict[str, Callable[..., Value]] = {

@@ -274,8 +274,11 @@ def test_equal_formulas_are_one_class() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [TOWER, "2^{20001}+1", "((9!)!)!", r"\sqrt{2}+10^{-99}", r"e^{e^{e^{9}}}", "2^{2^{2^{2^5}}}x"],
-)
+    [
+        TOWER, "2^{20001}+1", "((9!)!)!", r"\sqrt{2}+10^{-99}", r"e^{e^{e^{9}}}",
+        "2^{2^{2^{2^5}}}x", r"\binom{2^{999}+\frac12}{3}", r"\binom{10^{1000}}{10^6}",
+    ],
+)  # fmt: skip
 def test_what_is_beyond_the_limits_is_named_and_equals_its_own_text(text: str) -> None:
     equality = Equality()
     answer_ids = AnswerIds([text], equality)
