@@ -314,9 +314,9 @@ class _Reader:
             node = Node("func", name, (bare(self.base()), *index))
         elif self.starts_factor() and (self.next.type != "word" or len(self.next.text) == 1):
             factors = [self.factor()]
-            while self.starts_factor() and self.next.text[1:] not in FUNCTIONS and (
-                self.next.type == "cmd" or self.next.type == "let"
-            ):  # fmt: skip
+            while self.starts_factor() and self.next.type in ("cmd", "let"):
+                if self.next.text[1:] in FUNCTIONS:
+                    break
                 factors.append(self.factor())
             node = Node("func", name, (bare(_tied("prod", factors)), *index))
         elif index:

@@ -52,6 +52,8 @@ def set_key(node: Node) -> str:
         for low, high in pairs
         if low.number != high.number
     ]
+    if len(points) == 1 and not spans:
+        return points[0]
     return " u ".join(spans + [f"set<{'|'.join(points)}>"] * bool(points or not spans))
 
 

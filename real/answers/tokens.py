@@ -119,8 +119,7 @@ def _letters(run: str, in_text: bool) -> list[Token]:
     in_text = in_text or is_word(run) or run.lower() in SHORT_WORDS or not run.isascii()
     if len(run) == 1 or not in_text:
         return [Token("let", letter) for letter in run]
-    kind = "sep" if run in ("or", "and") else "word"
-    return [Token(kind, run)]
+    return [Token("sep" if run in ("or", "and") else "word", run)]
 
 
 def _of_text(found: list[Token], is_behind: bool) -> list[Token]:
