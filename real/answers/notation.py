@@ -27,9 +27,8 @@ _REWRITTEN = {
     r"\{": "lbrace", r"\}": "rbrace", "[": "lbrack", "]": "rbrack", "/": "div", "<": "lt",
     ">": "gt", "'": "prime", ":": "colon ratio", r"^{\circ}": "degree",
     r"\text{ or }": "lor vee", r"\text{ and }": "land wedge", r"\mathbb{R}": "R reals Reals",
-    r"\mod": "bmod pmod pod", "T": "top intercal",
+    r"\mod": "bmod pmod pod", "T": "top intercal", r"\mathbb{C}": "C complexes",
     r"\mathbb{Z}": "Z integers", r"\mathbb{N}": "N naturals", r"\mathbb{Q}": "Q rationals",
-    r"\mathbb{C}": "C complexes",
     "": """displaystyle textstyle scriptstyle limits nolimits left right middle mleft mright rm
     bf it sf tt cal em mathstrut strut boldmath tiny small normalsize large Large LARGE huge Huge
     boxed fbox boldsymbol mathbf mathit mathsf mathtt bm pmb mathnormal mathcal mathscr mathfrak
