@@ -194,16 +194,8 @@ class CompareCommand(SettingsCommand):
         total = len(arms) * len(self.seeds) * max(1, len(self.lrs))
         advice = advice_when_stopped("the same command")
         with advice, runs_bar(total, self.quiet) as report:
-            done = compare(
-                settings,
-                self.out,
-                arms,
-                self.seeds,
-                n_parallel=self.jobs,
-                report=report,
-                gpus_per_run=self.gpus_per_run,
-                lrs=self.lrs,
-            )
+            asked = settings, self.out, arms, self.seeds, self.jobs
+            done = compare(*asked, report, gpus_per_run=self.gpus_per_run, lrs=self.lrs)
         print("\n".join([*done.lines, f"run folders: {self.out}"]))
         for outcome in done.failed:
             log = f"; log: {outcome.job.log}" if outcome.job.log.exists() else ""

@@ -278,11 +278,7 @@ def _named(rule: type[Rule]) -> str:
 
 
 def scored(rule: Rule, obs: Observations) -> Array:
-    """(..., P, A) what labels are chosen by: the votes, or the rule's scores.
-
-    Raises:
-        ConfigError: they are not finite, negative or of another shape.
-    """
+    """(..., P, A) what labels are chosen by; a ConfigError for scores of no use."""
     if rule.labels_by_votes():
         return obs.votes.counts
     return _checked(rule, "scores", rule.scores(obs), obs.votes.counts.shape, 0.0)

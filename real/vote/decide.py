@@ -96,7 +96,8 @@ class Supervisor:
             return {}
         problems = np.arange(len(answers_NV))
         votes, draws = self._votes(answers_NV), self.draws(problems, 0)
-        scores = self._scores(self._observations(problems, answers_NV, votes, 0, observed))
+        obs = self._observations(problems, answers_NV, votes, 0, observed)
+        scores = scored(self.rule, obs)
         # A step from the empty state has the label of `prime`, and its tie and match rate.
         _, decision = self.guard.step(self.state, votes, draws, scores)
         self.state = self.guard.prime(self.state, votes, draws, scores)
@@ -113,9 +114,8 @@ class Supervisor:
             return None
         votes, draws = self._votes(answers_PV), self.draws(problems_P, visit)
         obs = self._observations(problems_P, answers_PV, votes, visit, observed)
-        state, decision = self.guard.step(
-            self.state.take(problems_P), votes, draws, self._scores(obs)
-        )
+        before, scores = self.state.take(problems_P), scored(self.rule, obs)
+        state, decision = self.guard.step(before, votes, draws, scores)
         self.state = self.state.put(problems_P, state)
         deal_P = self._uniforms(Stream.DEAL, problems_P, visit, 1)[:, 0]
         treatment = self._treat(Treatment.of(decision), problems_P, visit, deal_P)
@@ -167,10 +167,6 @@ class Supervisor:
         if prior_PA is not None:
             prior_PA = widen(prior_PA, votes.counts.shape[-1])
         return Observations(votes, draws_PD, answers_PV, prior=prior_PA, **observed)
-
-    def _scores(self, obs: Observations) -> NDArray[Any] | None:
-        """Return what the guard picks labels by; None for the votes themselves."""
-        return None if self.rule.labels_by_votes() else scored(self.rule, obs)
 
     def draws(self, problems_P: Ints, visit: int | Ints) -> Draws:
         """Return the guard's uniform draws at a visit of problems, one number or (P,)."""

@@ -302,16 +302,9 @@ def _update(
                         z_RNA[r, n], gradient_RPA[r, p], scale, step, optimizer, own, r, n
                     )
             for s in range(2):
-                square += step_row(
-                    theta_R2[r, s : s + 1],
-                    pull_2[s : s + 1],
-                    scale,
-                    step * kappa_2[s],
-                    optimizer,
-                    shared,
-                    r,
-                    s,
-                )
+                theta_1, pull_1 = theta_R2[r, s : s + 1], pull_2[s : s + 1]
+                own_step = step * kappa_2[s]
+                square += step_row(theta_1, pull_1, scale, own_step, optimizer, shared, r, s)
             norm_RP[r, first:last] = np.sqrt(square)
 
 
