@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lab.trace import manifest
-from lab.trace.manifest import encode, machine, read_manifest, versions
+from lab.trace.manifest import encode, machine, read_manifest, versions, write_manifest
 
 
 def test_provenance_is_filled_in(make_manifest):
@@ -15,6 +15,14 @@ def test_provenance_is_filled_in(make_manifest):
     assert datetime.fromisoformat(run.started).tzinfo is not None
     assert (run.status, run.ended, run.progress) == ("running", None, 0.0)
     assert run.versions["numpy"] == np.__version__ and run.machine["cores"] >= 1
+
+
+def test_a_run_of_very_many_problems_can_be_read(make_manifest, tmp_path):
+    run = make_manifest()
+    run.extra["problem_ids"] = [f"{n:016x}" for n in range(700_000)]
+    write_manifest(tmp_path, run)
+    assert (tmp_path / "run.json").stat().st_size > 16 << 20
+    assert read_manifest(tmp_path).extra == run.extra
 
 
 def test_the_machine_has_no_name_and_no_path():
