@@ -109,8 +109,7 @@ def compare_cells(real: Comparison, predictions: Mapping[str, Mapping[str, Trace
         for name, traces in predictions.items()
     }
     arms = [arm for arm in real.arms if any(arm in own for own in predicted.values())]
-    needed = {*arms, BASELINE} & set(real.arms)
-    runs = {arm: _runs(real.traces[arm], epochs) for arm in needed}
+    runs = {arm: _runs(real.traces[arm], epochs) for arm in {*arms, BASELINE} & set(real.arms)}
     rows = [
         _row(real, runs, arm) | {"prediction": name} | _compared(runs, own, arm)
         for arm in arms

@@ -132,8 +132,7 @@ def _damage(table: pd.DataFrame) -> Finding:
         return Finding("damage", name, (), lacking)
     value = estimate(floats(metrics_of(table, BASELINE), "TotalDeg"))
     text = f"TotalDeg {value.mean:.1f} % [{interval_of(value, 'replicate', signed=False)}]"
-    part = Quantity("TotalDeg", value, text)
-    return Finding("damage", name, (part,) if value.n else ())
+    return Finding("damage", name, (Quantity("TotalDeg", value, text),) if value.n else ())
 
 
 def _guard(comparison: Comparison, table: pd.DataFrame) -> Finding:

@@ -67,8 +67,7 @@ def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
         )
         figure.add_trace(bar)
     if arms and "L/D" in shares:
-        ratios = [estimate(floats(parts[arm], "L/D")) for arm in arms]
-        texts = [_ratio(value) for value in ratios]
+        texts = [_ratio(estimate(floats(parts[arm], "L/D"))) for arm in arms]
         figure.add_trace(_beside([100] * len(arms), labels, texts, "L/D"))
     height = 150 + 46 * len(arms)
     figure.update_yaxes(autorange="reversed", ticks="")
