@@ -453,7 +453,7 @@ class Theory:
                 f"lr {lr:g}: step {step:.3g} (middle half {low:.3g} to {high:.3g}), "
                 f"step * sqrt(V) = {scaled:.2f} with V = {config.n_votes}"
             )
-        print("A lone problem of two answers: vote memory beats TTRL above about 1.1 (section 17).")
+        print("One problem, two answers: memory wins above about 1.1 (docs/method.md, section 17).")
 
 
 @dataclass(kw_only=True)

@@ -206,9 +206,7 @@ _PRINTED = [metric for metric in (*METRICS, _FACTOR) if metric.head]
 _OF_FATES = [m for m in _PRINTED if m.name in (*FATES, "TotalDeg", "L/D")]
 _TABLES = (_OF_FATES, [m for m in _PRINTED if m not in _OF_FATES])
 _UNITS = "In percent, except L/D, update and factor."
-_STAR = (
-    "points [95 % t-interval over paired replicates], * where it excludes 0; no correction for many"
-)
+_STAR = "points [95 % t-interval, paired runs], * where it excludes 0; not corrected for many tests"
 _MOST_LINES = 200
 
 
