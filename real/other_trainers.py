@@ -142,8 +142,8 @@ class GuardedRun:
     ) -> None:
         """Start before any vote, with (N,) names of the problems and reference answers, if any.
 
-        Prompts are (N,) texts or chats; without them no answer is found to repeat its question.
         UserError where one is neither text nor a number, or is no label, and the labels are these.
+        Prompts are (N,) texts or chats; without them no answer is found to repeat its question.
         """
         source = "the data set" if config.labels == "truth" else ""
         truths = [reference(given, f"the answer in row {n}") for n, given in enumerate(answers)]
