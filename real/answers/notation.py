@@ -117,7 +117,9 @@ _UNICODE = (
 )
 _ESCAPED_TWICE = "[dt]?frac|sqrt|text|mathrm|left|right|cdot|times|pi|boxed|le|ge|infty|cup"
 _BEFORE_SET = r"\\(?:cup|cap|in|setminus)(?![A-Za-z])"
+_ROW = r"^\\begin ?\{(aligned|align\*?|gathered|split)\}((?:(?!\\\\).)*)\\end ?\{\1\}$"
 _LATEX = (
+    (_ROW, lambda m: m[2].replace("&", "").strip()),
     (r"(?<=\\\\) ?\[[\d. -]+[a-z]{2} ?\]|\\renewcommand ?\{?\\arraystretch\}? ?\{[\d.]*\}", ""),
     (r"\.\.\.", r"\\ldots "),
     (r"\\not ?=", r"\\ne "),
