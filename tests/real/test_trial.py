@@ -301,3 +301,16 @@ def test_answers_that_repeat_their_question_are_alarming():
     watch_labels(log, row | {"repeated": 0.3}, 40)
     name, text = log.alarm.call_args.args
     assert name == "answers" and "30% of the votes of batch 4" in text and "strings" in text
+
+
+def test_a_run_tells_that_its_votes_repeat_their_questions(monkeypatch):
+    asked = []
+
+    def all_of_them(question, responses):
+        asked.append(question)
+        return len(responses)
+
+    monkeypatch.setattr("real.trainer.repeats", all_of_them)
+    trace = train(TrainConfig(epochs=1, n_problems=16, n_votes=4, n_samples=2), progress=False)
+    assert len(set(asked)) == 16 and (trace.steps["repeated"] == 1.0).all()
+    assert [n for n in trace.run.extra["notices"] if n.startswith("alarm: answers repeat")]
