@@ -184,7 +184,9 @@ def _page(prog: str, commands: Mapping[str, type[Command]], argv: list[str], abo
     """What a line asks to be told in place of any work; empty if nothing."""
     if argv[:1] == ["--version"]:
         return f"{prog} {__version__}"
-    if not {"-h", "--help", "--help-all"} & set(argv):
+    first = {word for word in argv[:1] if not word.startswith("-")}
+    is_unknown = bool(first) and not (first | {""}) & set(commands)
+    if is_unknown or not {"-h", "--help", "--help-all"} & set(argv):
         return ""
     name = next((word for word in argv if word in commands), "")
     if name not in commands:

@@ -101,6 +101,7 @@ def test_options_override_the_file_that_sets_their_defaults(capsys, tmp_path):
         (["show", "--guard.W", "4", "--guard.W", "4"], "--guard.W is given twice"),
         (["show", "--config", "nowhere.toml"], "nowhere.toml"),
         (["shout"], "unknown command shout; perhaps you meant show; the commands are show, raise"),
+        (["shout", "--help"], "unknown command shout; perhaps you meant show"),
         (["raise"], "missing: --how {user,config,interrupt,code,bug}; see guard-test raise --help"),
         ([], "no command given; the commands are show, raise; see guard-test --help"),
     ],
