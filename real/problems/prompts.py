@@ -13,6 +13,7 @@ import msgspec
 from jinja2 import TemplateError
 
 from lab.base.errors import Unfit, UserError, first_line
+from lab.base.stats import counted
 from real.model.policy import Policy, max_positions
 from real.problems.load import suffix_of
 from real.problems.problem import Problem, ProblemSet, PromptSet
@@ -210,7 +211,7 @@ def _check_options(config: TaskSettings, policy: Policy) -> bool:
 def _notices(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> Iterator[str]:
     boxed = sum(problem.asks_for_box for problem in problem_set)
     if boxed and config.prompt_suffix == BOX_REQUEST:
-        yield f"{boxed} prompts ask for a boxed answer themselves and got no suffix"
+        yield f"no suffix behind {counted(boxed, 'prompt')}, where a box is asked for already"
     # The tiny task is plain text by design.
     if not (_uses_template(config, policy) or config.is_tiny or config.chat_template == "off"):
         yield (

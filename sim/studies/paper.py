@@ -45,7 +45,7 @@ def paper_table(rows: pd.DataFrame) -> pd.DataFrame:
     Returns:
         One row per population, arm and cell that the paper prints (a fate, or pass@1 at the end):
         row, title, kind (the arm), cell, published, predicted (mean over the replicates) and sd,
-        in percent.
+        in percent; sd is NaN for one replicate.
     """
     lines = []
     for (name, kind), found in groups(rows, ["row", "arm"]):
@@ -56,7 +56,7 @@ def paper_table(rows: pd.DataFrame) -> pd.DataFrame:
         for cell, value in printed.items():
             if value is not None:
                 ours_R = floats(found, "pass_final" if cell == PASS else cell)
-                sd = ours_R.std(ddof=1) if len(ours_R) > 1 else 0.0
+                sd = ours_R.std(ddof=1) if len(ours_R) > 1 else np.nan
                 lines.append((name, " ".join(setting), kind, cell, value, ours_R.mean(), sd))
     names = ["row", "title", "kind", "cell", "published", "predicted", "sd"]
     return pd.DataFrame(lines, columns=names)

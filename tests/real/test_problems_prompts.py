@@ -135,7 +135,7 @@ def test_who_asks_for_a_box_is_not_asked_again(base):
     asks = Problem("a", "1+1? Answer in \\boxed{}.", "2")
     plain = Problem("b", "1+2?", "3")
     found = prompts(base, asks, plain, chat_template="off")
-    assert found.notices == ("1 prompts ask for a boxed answer themselves and got no suffix",)
+    assert found.notices == ("no suffix behind 1 prompt, where a box is asked for already",)
     assert text(base, asks, chat_template="off") == squeezed(asks.prompt)
     assert text(base, plain, chat_template="off") == squeezed(plain.prompt + BOX_REQUEST)
     # A suffix that was given is put behind every prompt.

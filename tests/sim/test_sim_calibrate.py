@@ -192,3 +192,9 @@ def test_every_printed_cell_is_there_once(guards, tmp_path: Path, capsys):
     assert run_cli("guard-sim", commands, argv) == 0 and len(guards) == 84
     assert run_cli("guard-sim", commands, [*argv, "--seed", "5"]) == 2
     assert "settings.seed = 5 (was 0)" in capsys.readouterr().err
+
+
+def test_a_single_replicate_of_a_printed_cell_has_no_spread():
+    one = dict.fromkeys((*paper.CELLS, "pass_final"), 10.0) | {"row": "llama-math500"}
+    table = paper.paper_table(pd.DataFrame([one | {"arm": "ttrl"}]))
+    assert len(table) and (table["predicted"] == 10).all() and table["sd"].isna().all()
