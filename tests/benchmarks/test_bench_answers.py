@@ -1,6 +1,6 @@
 """The pairs of answers of `bench_answers.py`: their file, and what this project makes of them."""
 
-from bench_answers import MAX_SPLIT, read_pairs, same_here, wrong
+from bench_answers import FILE, MAX_SPLIT, read_pairs, same_here, wrong
 
 PAIRS = read_pairs()
 
@@ -40,3 +40,16 @@ def test_this_project_merges_none_and_splits_few() -> None:
     found = wrong(same_here, PAIRS)
     assert [pair for pair in found if not pair.equal] == []
     assert len(found) <= MAX_SPLIT * sum(pair.equal for pair in PAIRS), found
+
+
+def test_the_page_counts_the_pairs_of_the_file() -> None:
+    n_equal = sum(pair.equal for pair in PAIRS)
+    splits = sum(pair.equal for pair in wrong(same_here, PAIRS))
+    page = (FILE.parents[1] / "docs" / "your-model.md").read_text(encoding="utf-8")
+    for told in (
+        f"{len(PAIRS):,} pairs of our own",
+        f"of {len(PAIRS) - n_equal} pairs of different answers | 0 |",
+        f"of {n_equal} pairs of equal answers | {n_equal} |",
+    ):
+        assert told in page
+    assert f"| {splits} |" in page[page.index("pairs of equal answers") :].split("\n")[0]
