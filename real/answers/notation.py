@@ -107,6 +107,8 @@ def _rewritten(match: re.Match[str]) -> str:
 _RAISED = "\u00b2\u00b3\u00b9\u2070-\u207f\u02b0-\u02b8\u02e1-\u02e3\u1d2c-\u1d61\u1d9c-\u1dbf"
 _UNICODE = (
     ("(?:[A-Za-z0-9][\u0304\u0305])+", lambda m: rf"\overline{{{m[0][::2]}}}"),
+    ("([A-Za-z])\u0302", r"\\hat{\1}"),
+    ("([A-Za-z])\u20d7", r"\\vec{\1}"),
     ("([\u221a\u221b]) ?(\\d+(?:\\.\\d+)?)", r"\1{\2}"),  # such a root is over all digits
     ("[\u00bc-\u00be\u2150-\u215e]", lambda m: rf"\frac{{{_plain(m[0]).replace('/', '}{')}}}"),
     ("^(\\d+)\u2013(\\d+)$", r"\1\\text{ to }\2"),

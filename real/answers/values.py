@@ -238,7 +238,8 @@ def snapped(number: Value) -> Value:
 def _near(number: Value) -> Value:
     exact = Fraction(*mpmath.libmp.to_rational(number._mpf_))
     near = exact.limit_denominator(2**_SNAP_BITS)
-    return near if abs(near - exact) <= abs(exact) / 2**-_NOISE else number
+    is_near = abs(near - exact) <= abs(exact) / 2**-_NOISE
+    return near if is_near and _bits(near) < _SNAP_BITS else number
 
 
 def digits(number: Value, is_exact: bool = True) -> str:

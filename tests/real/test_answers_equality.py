@@ -34,6 +34,8 @@ from real.vote.decide import Supervisor
         ("025", "25", "25.0", "50/2", r"\frac{50}{2}", r"5^2", r"\sqrt{625}", r"2.5\times10^{1}"),
         (r"\dfrac12", "1/2", "0.5", ".50", "2/4", r"\frac{-1}{-2}", r"2^{-1}", r"5\cdot10^{-1}"),
         (r"10\%", "10", "10 percent"),
+        ("e^{100}", "(e^{50})^2", r"e^{99}\cdot e"),
+        (r"\hat{x}", "x\u0302"),
         ("7", r"\begin{aligned} x=7 \end{aligned}", r"\begin{align*} x &= 7 \end{align*}"),
         (r"0.\overline{3}", r"\frac13", r"0.3\overline{3}", "3/9"),
         (r"1\frac{4}{5}", "9/5", "1.8", "1 4/5", r"\tfrac{9}{5}"),
