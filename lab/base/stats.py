@@ -114,12 +114,13 @@ def contrast_table(metrics: pd.DataFrame) -> pd.DataFrame:
         The columns of `paired_table` and, behind the arm, against: the arm that is taken off, which
         comes earlier in `metrics`.
     """
-    arms, parts = list(metrics.index.unique("arm")), [pd.DataFrame(columns=_PAIRED)]
+    arms, parts = list(metrics.index.unique("arm")), []
     for place, against in enumerate(arms[:-1]):
         later = metrics[metrics.index.isin(arms[place:], level="arm")]
         parts.append(paired_table(later, against).assign(against=against))
     columns = [_PAIRED[0], "against", *_PAIRED[1:]]
-    return pd.concat(parts[1:] or parts, ignore_index=True).reindex(columns=columns)
+    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+    return table.reindex(columns=columns)
 
 
 _MOST_DIGITS = 10

@@ -137,13 +137,14 @@ def _scores(trace: Trace) -> pd.DataFrame:
     every = evals.groupby("replicate")
     # Not `last`, which passes over NaN: a killed run's last majority vote is that of its start.
     final = every.tail(1).set_index("replicate")
+    held_out = every["held_out_pass_at_1"].last()
     found = {
         "pass_start": start["pass_at_1"].last(),
         "pass_final": every["pass_at_1"].last(),
         "pass_best": every["pass_at_1"].max(),
         "maj_start": start["maj_accuracy"].last(),
         "maj_final": final["maj_accuracy"],
-        "held_out_final": (held_out := every["held_out_pass_at_1"].last()),
+        "held_out_final": held_out,
         "held_out_gain": held_out - start["held_out_maj_accuracy"].last(),
     }
     return 100.0 * pd.DataFrame(found)

@@ -77,12 +77,12 @@ def repeats(question: str, responses: Sequence[str]) -> int:
     It equals its value, so that it is rewarded like the value without being computed. A fraction
     counts as a value.
     """
-    formulas = (_bare(last_box(response) or "") for response in responses)
-    asked = _bare(question)
+    formulas = (_undressed(last_box(response) or "") for response in responses)
+    asked = _undressed(question)
     return sum(_FORMULA.search(formula) is not None and formula in asked for formula in formulas)
 
 
-def _bare(text: str) -> str:
+def _undressed(text: str) -> str:
     return _DRESS.sub("", _TIMES.sub("*", text))
 
 

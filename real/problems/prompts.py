@@ -47,7 +47,8 @@ def build_prompts(
     Prompts that a run folder holds are taken from there, whatever a tokenizer makes of them today.
     """
     limit, tokenizer = longest_prompt(config, policy), policy.tokenizer
-    in_template = _check_options(config, policy)
+    in_template = _uses_template(config, policy)
+    _check_options(config, policy)
     file = None if run_folder is None else run_folder / PROMPTS
     rows = msgspec.json.decode(file.read_bytes()) if file and file.is_file() else []
     made = {(row["id"], msgspec.json.encode(row["messages"])): row["ids"] for row in rows}
@@ -58,7 +59,8 @@ def build_prompts(
             asked, suffix = _as_asked(problem, config)
             text = _text(tokenizer, asked, suffix, in_template, config.template_options)
             ids = _ids(tokenizer, asked, text, in_template)
-            unseen += _unseen(asked, suffix, text) if in_template else ()
+            if in_template and not unseen:
+                unseen += _unseen(asked, suffix, text)
         encoded.append((problem, ids))
     kept = [(problem, ids) for problem, ids in encoded if len(ids) <= limit]
     left_out = [problem.id for problem, ids in encoded if len(ids) > limit]
@@ -192,8 +194,7 @@ def _uses_template(config: TaskSettings, policy: Policy) -> bool:
     return bool(policy.tokenizer.chat_template)
 
 
-def _check_options(config: TaskSettings, policy: Policy) -> bool:
-    """Refuse options that no template reads; returns whether the prompts are in one."""
+def _check_options(config: TaskSettings, policy: Policy) -> None:
     in_template = _uses_template(config, policy)
     for name in config.template_options:
         if not in_template:
@@ -205,7 +206,6 @@ def _check_options(config: TaskSettings, policy: Policy) -> bool:
                 f"template_options = {name}: the model's chat template does not read it; check "
                 "its spelling, or leave it out"
             )
-    return in_template
 
 
 def _notices(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> Iterator[str]:
