@@ -104,3 +104,36 @@ def test_the_rate_is_the_largest_at_which_few_labels_flip_at_visit_2(tables, mon
     assert tables.rate().rows[-1][2].endswith(" from TTRL at 3.33e-06: holds")
     rows = rows.drop(index=71)
     assert len(tables.rate().rows) == 5
+
+
+def test_memory_helps_from_the_share_on_above_which_every_set_shows_it(tables, monkeypatch):
+    """Of sets with 30, 50, 70 and 90 % of first votes right, the third shows nothing."""
+    gains, spread = {30: 9.0, 50: 9.0, 70: 0.0, 90: 9.0}, (-1, 1, -1, 1, -1, 1)
+    made = [
+        {
+            "task": f"first-{share}",
+            "problem_seed": 0,
+            "place": 0,
+            "arm": arm,
+            "seed": seed,
+            "maj_start": float(share),
+            "pass_final": share - 10 + (spread[seed - 1] + gain) * (arm == "memory"),
+        }
+        for seed in range(1, 7)
+        for share, gain in gains.items()
+        for arm in tables.THREE
+    ]
+    rows = pd.DataFrame(made)
+    monkeypatch.setattr(tables, "rows_of", lambda name: rows.copy())
+    *_, last = tables.first().rows
+    assert last[1:] == ["no", "no", "no", "yes"]
+    rows["pass_final"] += 9.0 * ((rows["task"] == "first-70") & (rows["arm"] == "memory"))
+    found = {row[0]: row[1:] for row in tables.first().rows}
+    assert [*found.values()][-1] == ["yes"] * 4
+    assert found["Vote before training"][0].startswith("30.0 ")
+    assert found["TTRL - Vote before training"] == ["**-10.0 [-10.0, -10.0]**"] * 4
+    # t of 5 degrees of freedom at level 1 - .05/20, over the spread of one of six pairs.
+    half = 5.6042 * np.std(spread, ddof=1) / np.sqrt(6)
+    assert found["Vote memory - TTRL"][0] == f"**+9.0 [{9 - half:+.1f}, {9 + half:+.1f}]**"
+    rows = rows.drop(index=71)
+    assert len(tables.first().rows) == len(found) - 1
