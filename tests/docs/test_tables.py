@@ -106,9 +106,8 @@ def test_the_rate_is_the_largest_at_which_few_labels_flip_at_visit_2(tables, mon
     assert len(tables.rate().rows) == 5
 
 
-def test_memory_helps_from_the_share_on_above_which_every_set_shows_it(tables, monkeypatch):
-    """Of sets with 30, 50, 70 and 90 % of first votes right, the third shows nothing."""
-    gains, spread = {30: 9.0, 50: 9.0, 70: 0.0, 90: 9.0}, (-1, 1, -1, 1, -1, 1)
+def test_a_share_of_first_votes_has_its_differences_to_ttrl_and_to_the_vote(tables, monkeypatch):
+    gains, spread = {30: -9.0, 50: 0.0, 70: 0.0, 90: 9.0}, (-1, 1, -1, 1, -1, 1)
     made = [
         {
             "task": f"first-{share}",
@@ -123,17 +122,14 @@ def test_memory_helps_from_the_share_on_above_which_every_set_shows_it(tables, m
         for share, gain in gains.items()
         for arm in tables.THREE
     ]
-    rows = pd.DataFrame(made)
-    monkeypatch.setattr(tables, "rows_of", lambda name: rows.copy())
-    *_, last = tables.first().rows
-    assert last[1:] == ["no", "no", "no", "yes"]
-    rows["pass_final"] += 9.0 * ((rows["task"] == "first-70") & (rows["arm"] == "memory"))
-    found = {row[0]: row[1:] for row in tables.first().rows}
-    assert [*found.values()][-1] == ["yes"] * 4
-    assert found["Vote before training"][0].startswith("30.0 ")
-    assert found["TTRL - Vote before training"] == ["**-10.0 [-10.0, -10.0]**"] * 4
-    # t of 5 degrees of freedom at level 1 - .05/20, over the spread of one of six pairs.
+    monkeypatch.setattr(tables, "rows_of", lambda name: pd.DataFrame(made))
+    rows = {row[0]: row[1:] for row in tables.first().rows}
+    # t of 5 degrees of freedom at level 1 - .05/20, and the spread of six pairs.
     half = 5.6042 * np.std(spread, ddof=1) / np.sqrt(6)
-    assert found["Vote memory - TTRL"][0] == f"**+9.0 [{9 - half:+.1f}, {9 + half:+.1f}]**"
-    rows = rows.drop(index=71)
-    assert len(tables.first().rows) == len(found) - 1
+    for share, gain in gains.items():
+        final, memory, recommended, *over_vote = rows[f"{share} %"]
+        interval = f"{gain:+.1f} [{gain - half:+.1f}, {gain + half:+.1f}]"
+        assert memory == (f"**{interval}**" if gain else interval)
+        assert (final, recommended) == (f"{share - 10:.1f}", "0.0")
+        assert over_vote[0] == over_vote[2] == "**-10.0 [-10.0, -10.0]**"
+        assert f"{gain - 10:+.1f} [" in over_vote[1]
