@@ -10,7 +10,8 @@ has a say. The key of an answer is written from its canonical tree:
    or a set by accident, and the order counts in tuples but not in sets. `1,2`, `1\pm\sqrt2` and
    `x=1,y=2` are sets, with multiplicity; `(1,2)`, a tuple or an open interval, has one key.
 4. An equation has the key of its difference of sides up to a factor, or, where one of several
-   letters can be isolated, of what that letter is: `y=-2x+3`, `2x+y=3` and `-2x+3`.
+   letters can be isolated, of what that letter is: `y=-2x+3`, `2x+y=3` and `-2x+3`. Of other
+   letters than x, y and z it is one that stands alone on a side: `t=d/r`.
 5. Everything else has its own text.
 """
 
@@ -103,8 +104,9 @@ def _relation(node: Node) -> str:
     if sign == "=" and parts[0].text in names_in(parts[1]):  # `x=x^2+1` names an expression
         return everywhere(parts[1])
     gap, names = Node("sum", parts=(parts[0], Node("neg", parts=(parts[1],)))), Point(0)
-    scale = value(gap, names)
-    for name in sorted(names, key=_preference) if sign == "=" and len(names) > 1 else ():
+    scale, sides = value(gap, names), [write(part) for part in parts]
+    asked = sorted(names, key=lambda name: (name in "xyz" or name not in sides, _preference(name)))
+    for name in asked if sign == "=" and len(names) > 1 else ():
         with suppress(NoValueError):
             found = isolated(gap, name)[2]
             if all(found != everywhere(Node("name", other)) for other in names):  # `y=x`
