@@ -11,7 +11,16 @@ from contextlib import suppress
 from functools import lru_cache
 
 from real.answers.notation import COUNTS, folded, is_unit, words
-from real.answers.reader import DEGREE, ZERO_WIDTH, Node, UnreadableError, is_name, read, write
+from real.answers.reader import (
+    DEGREE,
+    ZERO_WIDTH,
+    Node,
+    UnreadableError,
+    is_derivative,
+    is_name,
+    read,
+    write,
+)
 
 MAX_LENGTH = 1_000
 """Characters. A longer answer is none: it counts as unparseable. Bounds the cost of every rule."""
@@ -161,7 +170,9 @@ def _asks(node: Node) -> bool:
 
 
 def _is_application(node: Node) -> bool:
-    """`f(x)`, `f'(2)`, `P(A)`, `E[X]`."""
+    r"""`f(x)`, `f'(2)`, `P(A)`, `E[X]`, `\frac{dy}{dx}`."""
+    if is_derivative(node):
+        return True
     if node.kind != "prod" or len(node.parts) != 2 or node.parts[1].kind not in ("()", "[]"):
         return False
     name = node.parts[0]

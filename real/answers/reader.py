@@ -385,6 +385,16 @@ def is_name(node: Node) -> bool:
     return node.kind == "name" and node.text not in _NO_LETTER
 
 
+def is_derivative(node: Node) -> bool:
+    r"""`\frac{dy}{dx}` and `\frac{d}{dx}`, whose letter d is no factor."""
+    if node.kind != "div" or node.parts[1].kind != "prod":
+        return False
+    top = node.parts[0]
+    while top.kind in ("prod", "pow"):
+        top = top.parts[0]
+    return top.text == node.parts[1].parts[0].text == "d"
+
+
 def bare(node: Node) -> Node:
     """The node without brackets that only group it."""
     while node.kind == "()" and len(node.parts) == 1:

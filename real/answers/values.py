@@ -18,7 +18,7 @@ from typing import Any
 
 import mpmath
 
-from real.answers.reader import CONSTANTS, DEGREE, Node, is_name, write
+from real.answers.reader import CONSTANTS, DEGREE, Node, is_derivative, is_name, write
 
 
 class NoValueError(Exception):
@@ -95,7 +95,8 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
         return _CONSTANTS[text]
     if is_name(node):
         return at[write(node)]
-    if kind not in _OPERATIONS or (kind == "prod" and _is_ordered(parts)):
+    is_ordered = kind == "prod" and _is_ordered(parts)
+    if kind not in _OPERATIONS or is_ordered or is_derivative(node):
         raise NoValueError
     inner = [snapped(_value(part, at)) for part in parts]
     if kind == "||" and isinstance(inner[0], _context.mpc):
