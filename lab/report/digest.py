@@ -121,7 +121,11 @@ def digest(comparison: Comparison) -> ReportedComparison:
         dynamics=_dynamics(comparison),
         findings=headline(comparison),
         pairs={arm: paired_table(voted, arm) for arm in present},
-        notes=[*_unread(table, titles), *comparison.notes, *_too_short(comparison, titles)],
+        notes=[
+            *(_unread(table, titles) if comparison.world == "real" else ()),
+            *comparison.notes,
+            *_too_short(comparison, titles),
+        ],
     )
 
 

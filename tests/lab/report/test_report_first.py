@@ -99,14 +99,20 @@ def test_the_command_that_adds_arms_gives_each_option_once(given, add_run, tmp_p
     assert missing(world)[1] == shown
 
 
-def test_unread_answers_are_counted_and_flagged_above_one_half(make_trace, save, tmp_path):
+@pytest.mark.parametrize("world", ["real", "sim"])
+def test_unread_answers_of_a_model_are_counted_and_flagged_above_one_half(
+    world, make_trace, save, tmp_path
+):
     for name, share in (("ttrl", 0.75), ("guard", 0.25)):
-        trace = make_trace(name, np.full((1, 2, 10), 0.2), np.full((1, 10), 0.2), world="real")
+        trace = make_trace(name, np.full((1, 2, 10), 0.2), np.full((1, 10), 0.2), world=world)
         votes = trace.visits["n_votes"]
         trace.visits["n_unparseable"] = (share * votes).astype("int32")
         save(trace, tmp_path / name)
     content = without_scripts(page(*read([tmp_path])))
     header = content.split("</header>")[0]
+    if world == "sim":  # a setting of the run
+        assert "readable answer" not in header + first_of(content)
+        return
     assert "TTRL: 75 % of the responses have no readable answer" in header
     assert "--prompt-suffix" in header and "TTRL-Guard:" not in header
     assert "Responses without a readable answer: 50.0 %" in first_of(content)
