@@ -269,6 +269,7 @@ class SearchCommand(StudyCommand):
 
         names = ("arms", "lrs", "sets", "objective", "budget")
         own: dict[str, Any] = {name: getattr(self, name) for name in names}
+        own["arms"] = tuple(with_rule(name, self.settings.rule) for name in self.arms)
         search = Search(base=self.settings, axes=parse_all(self.vary) or AXES, **own)
         rows = run_search(search, self.out, self.workers, progress=not self.quiet)
         report(search, rows, self.out)

@@ -171,7 +171,7 @@ def run_search(
         for number, (end, size) in enumerate(rounds):
             if number:
                 score = scores(rows, search.lrs)[search.objective].to_dict()
-                # Plain arms stay. One that failed at some learning rate has no score, and is last.
+                # Plain arms stay. One of which a run failed has no score, and is last.
                 ranks = [-score.get(c.title, -np.inf) if c.values else -np.inf for c in left]
                 left = [left[place] for place in np.argsort(ranks, kind="stable")[:size]]
             first = search.base.first_replicate + start
@@ -180,22 +180,25 @@ def run_search(
                 row = {"round": number, "candidate": c.title, "arm": c.arm}
                 row |= {name: cell[name] for name in ("lr", "response")}
                 pairs.append((row, job_of(base, {**dict(c.values), **cell}, c.arm, files)))
-            rows, start = run_jobs(pairs, place, workers, progress), end
+            # A search that was stopped finds the runs of its later rounds again.
+            goes_on = end < search.ends[-1]
+            rows = run_jobs(pairs, place, workers, progress, keeps_others=goes_on)
+            start = end
     return rows
 
 
 def scores(rows: pd.DataFrame, lrs: Sequence[float]) -> pd.DataFrame:
-    """The scores of candidates that were run at every learning rate on every set.
+    """The scores of candidates none of whose runs failed.
 
     Returns:
         One row per candidate, by its title: final pass@1 in percent at every learning rate (mean
         over sets and replicates), mean and minimum of them, the mean minus that of the vote before
         training, and replicates.
     """
-    cells = rows.pivot_table(index="candidate", columns=["lr", "response"], values="pass_final")
-    rows = select(rows, rows["candidate"].isin(cells.dropna().index))
+    failed = select(rows, rows["pass_final"].isna())
+    rows = select(rows, ~rows["candidate"].isin(failed["candidate"]))
     table = rows.pivot_table(index="candidate", columns="lr", values="pass_final", sort=False)
-    table = table.reindex(columns=list(lrs)).dropna()
+    table = table.reindex(columns=list(lrs))
     of = rows.groupby("candidate")
     mean, vote, counts = table.mean(axis=1), of["maj_start"].mean(), of["replicate"].nunique()
     own = {"mean": mean, "minimum": table.min(axis=1), "minus_vote": mean - vote[table.index]}

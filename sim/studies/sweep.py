@@ -28,7 +28,7 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from guard_core.rules import RULES
 from lab.base.arms import BASELINE, GUARD
-from lab.base.columns import groups, where
+from lab.base.columns import groups, select, where
 from lab.base.errors import UserError
 from lab.base.files import make_folder, whole
 from lab.base.settings import check_unchanged, to_values
@@ -211,25 +211,32 @@ def claimed(
 
 
 def run_jobs(
-    pairs: Pairs, folder: Path, workers: int | None = None, progress: bool = False
+    pairs: Pairs,
+    folder: Path,
+    workers: int | None = None,
+    progress: bool = False,
+    *,
+    keeps_others: bool = False,
 ) -> pd.DataFrame:
     """Run the jobs that are left: first plain arms, then the controls, which need their numbers.
 
     Each job's rows stand in `results.csv` as soon as it ends, and all in the order of `pairs` at
-    the end.
+    the end, before those of other jobs if `keeps_others`. Returns the rows of these jobs.
     """
     path = folder / RESULTS
     jobs = {job.key: job for _, job in pairs}
     rows: dict[str, list[Assignments]] = {key: [] for key in jobs}
     for labels, job in pairs:
         rows[job.key].append(labels)
-    outcomes = _finished(folder, jobs)
+    there = read_sweep(folder) if path.exists() else pd.DataFrame({"key": []})
+    outcomes = _finished(there, jobs)
+    others = select(there, ~there["key"].isin(jobs)) if keeps_others else there.head(0)
     # A bar of visits, not cells: cells differ in size, and the remaining time is a rate's.
     total = sum(job.visits for job in jobs.values())
     initial = sum(jobs[key].visits for key in outcomes)
     bar = Bar(total=total, initial=initial, unit="visit", unit_scale=True, disable=not progress)
     try:
-        _write(path, pairs, outcomes)
+        _write(path, pairs, outcomes, others)
         with bar, compilation_shown(bar.set_postfix_str), path.open("a", encoding="utf-8") as file:
             if nothing_compiled():  # workers compile unseen
                 bar.set_postfix_str("compiling")
@@ -241,8 +248,9 @@ def run_jobs(
                 bar.set_postfix_str(f"{len(outcomes)} runs", refresh=False)
                 bar.update(jobs[key].visits)
     finally:
-        _write(path, pairs, outcomes)
-    return read_sweep(folder)
+        _write(path, pairs, outcomes, others)
+    made = read_sweep(folder)
+    return select(made, made["key"].isin(jobs))
 
 
 def _outcomes(
@@ -293,23 +301,25 @@ def pooled(do: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Gen
         ) from error
 
 
-def _finished(folder: Path, jobs: Mapping[str, SweepJob]) -> dict[str, pd.DataFrame]:
-    """The outcomes that the folder holds; failed jobs and torn ones are run again."""
-    if not (folder / RESULTS).exists():
-        return {}
-    done = where(read_sweep(folder), status="done").drop_duplicates(subset=["key", "replicate"])
+def _finished(rows: pd.DataFrame, jobs: Mapping[str, SweepJob]) -> dict[str, pd.DataFrame]:
+    """The outcomes among the rows of a sweep; failed jobs and torn ones are run again."""
+    done = where(rows.reindex(columns=_OUTCOME), status="done")
+    done = done.drop_duplicates(subset=["key", "replicate"])
     return {
         str(key): table
-        for (key,), table in groups(done.reindex(columns=_OUTCOME), ["key"])
+        for (key,), table in groups(done, ["key"])
         if key in jobs and len(table) == jobs[key].config.replicates
     }
 
 
-def _write(path: Path, pairs: Pairs, outcomes: Mapping[str, pd.DataFrame]) -> None:
+def _write(
+    path: Path, pairs: Pairs, outcomes: Mapping[str, pd.DataFrame], others: pd.DataFrame
+) -> None:
     with whole(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(pd.DataFrame(columns=[*pairs[0][0], *_OUTCOME]).to_csv(index=False))
         made = ((labels, outcomes[job.key]) for labels, job in pairs if job.key in outcomes)
         file.writelines(_csv([labels], outcome) for labels, outcome in made)
+        file.write(others.to_csv(index=False, header=False))
 
 
 def _csv(rows: Sequence[Assignments], outcome: pd.DataFrame) -> str:

@@ -21,6 +21,7 @@ from sim import simulate
 from sim.cli import main
 from sim.settings.trainer import check_settings
 from sim.studies import search as module
+from sim.studies import sweep
 from sim.studies.search import Candidate, Search, results, run_search, scores
 
 AXES = {"kl_coef": (0.0, 0.3), "guard.discount": (1.0, 0.8)}
@@ -69,20 +70,27 @@ def test_rounds_add_replicates_and_keep_the_better_half(search, searched):
 
 
 def test_a_stopped_search_goes_on_to_the_same_rows(search, searched, tmp_path, monkeypatch):
-    calls = []
+    calls, made = [], []
 
     def stop(*args, **options):
         calls.append(args)
-        if len(calls) == 2:
+        if len(calls) in (2, 5):  # in the second round, and in the third of the second start
             raise KeyboardInterrupt
         return run_jobs(*args, **options)
 
-    run_jobs = module.run_jobs
+    def perform(task):
+        made.append(task[0].key)
+        return do(task)
+
+    run_jobs, do = module.run_jobs, sweep.perform
+    monkeypatch.setattr(sweep, "perform", perform)
     monkeypatch.setattr(module, "run_jobs", stop)
-    with pytest.raises(KeyboardInterrupt):
-        run_search(search, tmp_path / "parts")
-    monkeypatch.undo()
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run_search(search, tmp_path / "parts")
+    monkeypatch.setattr(module, "run_jobs", run_jobs)
     pd.testing.assert_frame_equal(run_search(search, tmp_path / "parts"), searched[1])
+    assert len(set(made)) == len(made)  # what was finished is not run again
 
 
 def test_intervals_are_corrected_for_the_number_of_candidates():
@@ -126,6 +134,30 @@ def test_nothing_is_compared_with_a_reference_that_failed():
     table = results(rows, (1.0, 3.0), "mean")
     assert list(table.index) == ["memory"] and table.loc["memory", "mean"] == 51
     assert np.isnan(table.loc["memory", "gain"])
+
+
+def test_a_candidate_of_which_one_run_failed_has_no_score():
+    rows = pd.DataFrame(
+        {"candidate": name, "lr": lr, "replicate": r, "pass_final": 50.0 + r}
+        | {"response": "a.npz", "maj_start": 51.5}
+        for name in ("ttrl", "memory")
+        for lr in (1.0, 3.0)
+        for r in range(3)
+    )
+    rows.loc[rows.index[-1], "pass_final"] = np.nan  # a later replicate of vote memory
+    assert list(results(rows, (1.0, 3.0), "mean").index) == ["ttrl"]
+    none = results(rows.assign(pass_final=np.nan), (1.0, 3.0), "mean")
+    assert none.empty and "gain" in none
+
+
+def test_a_rule_of_the_settings_is_that_of_the_arms(search, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(module, "run_search", lambda own, *_, **__: seen.append(own))
+    monkeypatch.setattr(module, "report", lambda *_: None)
+    given = ["--policy", "measured", "--response", str(search.base.response), "--lr", "0.01"]
+    words = ["search", "--out", str(tmp_path / "s"), *given, "--rule", "srt"]
+    assert main([*words, "--arms", "srt", "guard", "memory"]) == 0
+    assert seen[0].arms == ("srt", "srt+guard", "srt+memory")
 
 
 def test_the_command(search, tmp_path, capsys):
