@@ -70,7 +70,7 @@ class Simulate(SettingsCommand):
         # What can be refused is refused before the imports, which take a second.
         check_new(self.out)
         config = self.settings
-        named = None if self.arm is None else for_cell(self.arm, config.population)
+        named = None if self.arm is None else for_cell(self.arm, config.cell)
         arm = arm_of(config, None if named is None else with_rule(named, config.rule))
         from sim.engine.run import simulate
         from sim.studies.compare import print_short, print_summary, rows_of, with_votes
@@ -144,7 +144,7 @@ class Compare(StudyCommand):
         from sim.world.measured import Trust
 
         config = self.settings
-        names = tuple(with_rule(for_cell(n, config.population), config.rule) for n in self.arms)
+        names = tuple(with_rule(for_cell(n, config.cell), config.rule) for n in self.arms)
         print_short(config.epochs)
         traces = compare(config, names, self.out, not self.quiet, self.workers)
         rows = rows_of(traces, config)

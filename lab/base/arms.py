@@ -196,10 +196,11 @@ def with_rule(name: str, rule: str) -> str:
 def for_cell(name: str, cell: str | None) -> str:
     """The name of the arm that a name stands for on a cell of the paper, such as a preset.
 
-    `guard_release` is without FRS where the authors' script is (`guard_core.config.SCRIPTS`).
+    `guard_release` is without FRS where the authors' script is (`guard_core.config.SCRIPTS`), and
+    so are its controls.
     """
     base, own = split_settings(name)
-    if base != "guard_release" or SCRIPTS.get(cell or "", {"frs": True})["frs"]:
+    if not base.endswith("guard_release") or SCRIPTS.get(cell or "", {"frs": True})["frs"]:
         return name
     return joined(base, {"frs": False, **own})
 

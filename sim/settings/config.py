@@ -200,6 +200,11 @@ class SimConfig:
         _check_parts(self)
 
     @property
+    def cell(self) -> str | None:
+        """The population as a cell of the paper; None where a response file is the population."""
+        return None if self.policy == "measured" else self.population
+
+    @property
     def n_batches(self) -> int:
         """Batches per epoch; the last may be smaller."""
         return math.ceil(self.n_problems / self.batch_size)

@@ -36,11 +36,12 @@ def settings_of(given: Mapping[str, Any], file: File = None, **base: Any) -> Sim
     if given.get("policy") == "measured":
         asked["policy"] = "measured"
     both = {**values, **asked}
-    if both.get("policy") == "measured" and isinstance(response := both.get("response"), str):
+    measured = both.get("policy") == "measured"
+    if measured and isinstance(response := both.get("response"), str):
         facts = populations.response_at(response).facts
         own = taken(facts.run, facts.roles, f"response: {response}") if facts.run else {}
         values = own | values
-    values = with_arm_options(given, values, given.get("population", usual))
+    values = with_arm_options(given, values, None if measured else given.get("population", usual))
     return from_values(values | asked, SimConfig, str(path or ""))
 
 

@@ -26,7 +26,17 @@ import pandas as pd
 from guard_core import ConfigError, GuardConfig
 from guard_core.config import KINDS, fault
 from lab.arm_settings import with_arm
-from lab.base.arms import BASELINE, GUARD, MATCHED, REPLAYED, Arm, arm, split_settings, with_own
+from lab.base.arms import (
+    BASELINE,
+    GUARD,
+    MATCHED,
+    REPLAYED,
+    Arm,
+    arm,
+    for_cell,
+    split_settings,
+    with_own,
+)
 from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
 from lab.base.named_arms import PERMUTED
@@ -238,7 +248,9 @@ def job_of(
 
 def _arm_config(base: SimConfig, values: Assignments, name: str) -> SimConfig:
     """The settings of an arm; the varied settings of the guard apply to every arm's guard."""
-    own = replace(named(name, base), step_factor=base.step_factor)
+    policy, population = (values.get(n, getattr(base, n)) for n in ("policy", "population"))
+    cell = None if policy == "measured" else str(population)
+    own = replace(named(for_cell(name, cell), base), step_factor=base.step_factor)
     config = assign(with_arm(base, own), {**_size(base, values), **values})
     return only_read(replace(config, guard=_needed(config.guard)))
 

@@ -20,6 +20,7 @@ from lab.base.arms import (
 )
 from lab.base.errors import UserError
 from lab.cli import arms_of
+from lab.study import check_arms, needs
 from real.commands import CompareCommand as TrainCompare
 from real.settings.config import TrainConfig
 from real.settings.presets import NAMES
@@ -96,6 +97,9 @@ def test_the_release_arm_takes_the_script_of_its_cell():
         assert made.guard == GuardConfig.release_scripts(cell)
     assert for_cell("guard_release: W=3", "llama-amc") == "guard_release,frs=False,W=3"
     assert for_cell("guard", "llama-amc") == "guard"
+    names = [for_cell(n, "llama-amc") for n in ("ttrl", "guard_release", "matched_guard_release")]
+    check_arms(names)  # a control stays that of the guard beside it
+    assert needs(names[2]) == ("ttrl", names[1])
 
 
 def test_controls_of_a_guard():
