@@ -21,7 +21,7 @@ from lab.base.arms import BASELINE, GUARD, MATCHED, arm, for_cell, title, with_r
 from lab.base.columns import floats
 from lab.base.errors import UserError
 from lab.base.settings import flattened, to_values
-from lab.base.stats import Estimate, estimate, paired, with_interval
+from lab.base.stats import Estimate, estimate, paired, some_of, with_interval
 from lab.compare.published import GUARDS
 from lab.figures.outcomes import fate_bars
 from lab.figures.training import lost_votes, training_progress
@@ -31,7 +31,7 @@ from lab.measures.fate import fates
 from sim.engine.run import simulate
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED, sizes
-from sim.settings.resolve import HOST
+from sim.settings.resolve import HOST, settings_of
 from sim.studies.jobs import assign, find, job_of, read
 
 
@@ -80,7 +80,7 @@ def reading_of(config: SimConfig) -> str | None:
 
 
 def _guard(reading: str, config: SimConfig) -> GuardConfig:
-    return arm(for_cell(READINGS[reading], config.population)).guard
+    return arm(for_cell(READINGS[reading], config.cell)).guard
 
 
 def state_of(config: SimConfig) -> dict[str, Any]:
@@ -140,8 +140,12 @@ def from_link(query: str, base: SimConfig) -> dict[str, Any] | None:
 
 def as_command(config: SimConfig) -> str:
     """The command line that makes this run and leaves its folder."""
-    usual = flattened(to_values(SimConfig()))
+    # What the command starts from: some of its options decide the values of others.
+    deciding = {name: getattr(config, name) for name in ("policy", "response", "lr", "population")}
+    usual = flattened({**to_values(settings_of(deciding)), "guard": GuardConfig.paper().to_dict()})
+    usual |= {name: SimConfig.__dataclass_fields__[name].default for name in deciding}
     words = ["guard-sim", "run", "--out", "runs/explored"]
+    words += ["--profile", "paper"] * (config.rule != BASELINE)  # a rule alone has no guard
     for name, value in flattened(to_values(config)).items():
         if value == usual.get(name):
             continue
@@ -204,7 +208,8 @@ def redraw(config: SimConfig) -> tuple[list[go.Figure], str, list[str]]:
         windows = run_windows(run.over_time)
         peak = estimate(floats(windows, "fr_peak"))
         collapse = estimate(floats(windows, "collapse"))
-        fate = f"collapses in epoch {collapse.mean:.0f}" if collapse.n else "never collapses"
+        when = f"{collapse.mean:.0f}{some_of(collapse.n, len(windows))}"
+        fate = f"collapses in epoch {when}" if collapse.n else "never collapses"
         words.append(f"{title(name)}: the flip rate peaks at {peak.mean:.1f} % and {fate}.")
     return [training_progress(whole), fate_bars(together), lost_votes(whole)], headline, words
 

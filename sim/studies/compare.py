@@ -325,7 +325,8 @@ def _print_own_best(rows: pd.DataFrame, policy: str) -> None:
     for (arm,), part in groups(best, ["arm"]):
         steps = ", ".join(f"{step:g}" for step in sorted(unique(part, "step")) if trains(arm))
         value = estimate(floats(part, METRIC))
-        found = f"{value.mean:.1f} [{value.low:.1f}, {value.high:.1f}]"
+        found = f"{value.mean:.1f}"
+        found += f" [{value.low:.1f}, {value.high:.1f}]" if value.has_interval else ""
         degraded = f"{finite_mean(part, 'TotalDeg'):.1f}" if trains(arm) else "-"
         against = gap(best, arm, BASELINE, METRIC, starred=True)
         lines.append([arm, found, against, degraded, steps])

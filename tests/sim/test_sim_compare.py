@@ -34,6 +34,19 @@ from sim.studies.compare import (
 CONFIG = SimConfig(n_problems=40, epochs=10, replicates=3, step=0.2, seed=2)
 
 
+def test_a_single_replicate_has_no_interval(tmp_path, capsys):
+    cells = [(name, step) for name in ("ttrl", "guard") for step in (0.1, 0.2)]
+    rows = pd.DataFrame(
+        {"policy": "attractor", "step": step, "arm": name, "replicate": 0, "cell": 0}
+        | {"status": "done", "reason": "", "key": name, "step_factor": 1.0}
+        | dict.fromkeys(MEASURES, 100 * step)
+        for name, step in cells
+    )
+    report(rows.assign(maj_start=np.nan), replace(CONFIG, replicates=1), tmp_path)
+    shown = capsys.readouterr().out
+    assert "own best step, chosen by its only replicate" in shown and "nan" not in shown
+
+
 def test_skipped_visits_are_watched_and_not_trained_on():
     config = replace(with_arm(CONFIG, arm("ttrl")), skip_rate=0.4)
     visits = simulate(config).visits

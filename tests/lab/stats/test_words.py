@@ -64,5 +64,9 @@ def test_no_bound_beyond_noise_reads_as_zero(nearest, sign):
         assert len(numbers) > 1 and all(float(number) * sign > 0 for number in numbers)
 
 
+def test_a_difference_of_one_pair_has_no_interval():
+    assert with_interval(1.26, NAN, NAN) == "+1.3" and interval(NAN, NAN) == "no interval"
+
+
 def test_numbers_with_their_noun():
     assert [counted(n, "pair") for n in (0, 1, 2)] == ["0 pairs", "1 pair", "2 pairs"]

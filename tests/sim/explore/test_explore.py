@@ -5,11 +5,13 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.base.stats import paired
+from lab.measures.dynamics import run_windows
 from sim.cli import main
 from sim.commands import Simulate
 from sim.explore import (
@@ -161,6 +163,9 @@ GUARDED = GuardConfig().set(tau_FR=0.15, W=3, mps=False, label_from="memory")
         {"population": "qwen-amc", "n_votes": 16, "n_samples": 8, "step": 0.1, "guard": GUARDED},
         {"rule": "srt", "rule_options": {"keep": 0.5}, "guard": GUARDED},
         {"rules": ("FOLDER/a b.py", "FOLDER/c.py")},
+        {"population": "llama-aime24", "n_problems": 500, "epochs": 30},
+        {"rule": "srt", "guard": GuardConfig.paper()},
+        {"rule": "srt", "guard": GuardConfig.off().set(W=3)},
     ],
 )
 def test_the_copied_command_makes_the_same_settings(changed, monkeypatch):
@@ -173,7 +178,7 @@ def test_the_copied_command_makes_the_same_settings(changed, monkeypatch):
     assert seen == [config]
 
 
-def test_the_headline_compares_the_guard_with_matched_effort_and_memory():
+def test_the_headline_compares_the_guard_with_matched_effort_and_memory(monkeypatch):
     figures, headline, words = redraw(SMALL)
     runs = {name: run.metrics for name, run in simulated(SMALL).items()}
     assert list(runs) == ["ttrl", "guard", "matched", "memory"]
@@ -185,6 +190,9 @@ def test_the_headline_compares_the_guard_with_matched_effort_and_memory():
     assert f"TTRL makes {runs['ttrl']['TotalDeg'].mean():.1f} %" in headline and len(words) == 5
     names = {trace.name for trace in figures[0].data if trace.name}
     assert {"TTRL at matched effort", "Vote memory"} <= names
+    halves = {"collapse": [3.0, np.nan]}
+    monkeypatch.setattr("sim.explore.run_windows", lambda own: run_windows(own).assign(**halves))
+    assert redraw(SMALL)[2][1].endswith("and collapses in epoch 3 (1 of 2).")
     other = redraw(replace(SMALL, step=0.01))
     assert other[1] != headline
     assert other[0][0].data[1].y.tolist() != figures[0].data[1].y.tolist()
