@@ -8,7 +8,7 @@ from typing import Any
 
 from guard_core.config import USUAL, short_names
 from guard_core.rules import RULES
-from lab.base.arms import BASELINE, CUSTOM, GUARD, matched_target
+from lab.base.named_arms import BASELINE, CONTROLS, CUSTOM, GUARD, OWN, PERMUTED, REPLAYED
 from lab.base.roles import NOT_COMPARED, having
 from lab.base.settings import flattened
 from lab.trace.manifest import Manifest
@@ -172,13 +172,17 @@ def _noted(run: Manifest, name: str) -> Mapping[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-_USUAL = {"labels": "votes", "kl_coef": 0.0, "ema_decay": 0.0, "step_factor": 1.0}
+_USUAL = {"labels": "votes", "kl_coef": 0.0, "ema_decay": 0.0, "treatment": OWN}
 """Settings of an arm beside its guard and its rule, with their usual values."""
+_FOUND = {"step_factor": 1.0, "skip_rate": 0.0}
+"""The same of all arms but controls, for which they are found."""
 
 
 def _settings(run: Manifest) -> Mapping[str, Any]:
-    names = [name for name in _USUAL if name != "step_factor" or not matched_target(run.arm)]
+    names = [*_USUAL, *([] if run.arm.startswith(CONTROLS) else _FOUND)]
     others = {name: run.config[name] for name in names if name in run.config}
+    if others.get("treatment", OWN) not in (OWN, PERMUTED):
+        others["treatment"] = REPLAYED  # a folder, by seed another one
     rule = {**_rule_defaults(run), **_noted(run, "rule_options")}
     return {**short_names(_noted(run, "guard")), **rule, **others}
 
@@ -193,7 +197,7 @@ def _name(base: str, run: Manifest, of_arm: Sequence[Mapping[str, Any]]) -> str:
     own = _settings(run)
     shared = [key for key in of_arm[0] if all(key in other for other in of_arm)]
     differing = [key for key in shared if any(o[key] != of_arm[0][key] for o in of_arm)]
-    defaults = {**USUAL, **_rule_defaults(run), **_USUAL}
+    defaults = {**USUAL, **_rule_defaults(run), **_USUAL, **_FOUND}
     if all(key in defaults and own[key] == defaults[key] for key in differing):
         return base
     return f"{base} ({', '.join(f'{key}={own[key]}' for key in differing)})"

@@ -60,6 +60,23 @@ def test_labels_and_step_factor_name_a_custom_arm(make):
     assert arm_names(matched) == ["matched", "matched"]  # found for each set of seeds
 
 
+def test_skips_and_decisions_name_an_arm_too(make):
+    runs = [make("ttrl", 0.4).run for _ in range(2)] + [make("guard", 0.5).run]
+    runs += [make("custom", 0.4, W=3).run for _ in range(4)]
+    treatments = ("own", "permuted", "runs/guard/seed-0", "runs/guard/seed-1")
+    skips = [{"skip_rate": rate} for rate in (0.0, 0.3)]
+    others = [*skips, {"treatment": "own"}, *({"treatment": t} for t in treatments)]
+    for run, other in zip(runs, others, strict=True):
+        run.config |= other
+    replayed = "guard (W=3, treatment=replayed)"
+    names = ["ttrl", "ttrl (skip_rate=0.3)", "guard", "guard (W=3, treatment=own)"]
+    assert arm_names(runs) == [*names, "guard (W=3, treatment=permuted)", replayed, replayed]
+    controls = [make("random_skip", 0.4).run for _ in range(2)]
+    for run, rate in zip(controls, (0.1, 0.2), strict=True):
+        run.config |= {"skip_rate": rate}
+    assert arm_names(controls) == ["random_skip", "random_skip"]
+
+
 def test_variants_stand_beside_each_other(make):
     traces = [make("ttrl", 0.3), make("guard", 0.2, W=3)]
     traces += [make("guard", 0.4 + tau, tau_FR=tau) for tau in (0.1, 0.2, 0.3)]
