@@ -256,15 +256,14 @@ def overhead_bars(table: pd.DataFrame, titles: Mapping[str, str] | None = None) 
             bar = _segment(phase, labels, relative, colour, pattern)
             figure.add_trace(bar.update(hover(phase)))
     whole = found(STEP, "relative")
-    sds = [value.sd if value.has_interval else 0.0 for value in whole]
-    ends = [value.mean + sd for value, sd in zip(whole, sds, strict=True)]
+    ends = [value.mean + (value.sd if value.has_interval else 0.0) for value in whole]
     figure.add_scatter(
         name=STEP,
         x=[value.mean for value in whole],
         y=labels,
         mode="markers",
         marker={"color": BLACK, "symbol": "line-ns", "size": 12, "line": {"width": 2}},
-        error_x={"type": "data", "array": sds, "color": BLACK, "thickness": 1.5, "width": 4},
+        error_x={"array": [v.sd for v in whole], "color": BLACK, "thickness": 1.5, "width": 4},
         **hover(STEP),
     )
     changes = [f" {mean_sd(v.mean - 100, v.sd, signed=True)} %" if v.n else "" for v in whole]

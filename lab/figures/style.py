@@ -206,7 +206,7 @@ def points(arm: str, x: Sequence[Any], found: Sequence[Estimate], unit: str) -> 
     """Means of an arm, which are no less than 0, with one standard deviation as whiskers."""
     style = arm_style(arm)
     means = [value.mean for value in found]
-    sds = [value.sd if value.has_interval else 0.0 for value in found]
+    sds = [value.sd for value in found]
     return go.Scatter(
         x=list(x),
         y=means,

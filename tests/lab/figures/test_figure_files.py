@@ -6,9 +6,10 @@ import plotly.graph_objects as go
 import pytest
 
 from lab.base.errors import UserError
-from lab.base.stats import paired_table
+from lab.base.stats import estimate, paired_table
 from lab.figures.files import check_exporter, numbers
 from lab.figures.outcomes import fate_bars, paired_differences
+from lab.figures.style import points
 from lab.figures.training import training_progress
 from lab.measures import BY_NAME
 from lab.measures.fate import FATES
@@ -35,6 +36,11 @@ def test_bars_have_their_spread_and_differences_their_interval(table):
         expected = pairs[pairs["metric"] == metric.name][["low", "mean", "high"]]
         found = dots.loc[metric.title, ["low", "x", "high"]].tolist()
         assert found == pytest.approx(expected.iloc[0].tolist())
+
+
+def test_a_single_replicate_has_no_spread_in_a_file():
+    rows = numbers(go.Figure(points("ttrl", [0.1, 0.2], [estimate(pd.Series([3.0]))] * 2, "%")))
+    assert rows["y"].tolist() == [3, 3] and rows[["low", "high"]].isna().all(axis=None)
 
 
 def test_curves_have_their_band_and_cells_their_value():

@@ -78,6 +78,6 @@ def test_scissor_panels(traces):
     width = widths[widths["arm"] == "ttrl"]["window"]
     assert first[3].y[0] == pytest.approx(100 * width.mean())
     assert [a.text[3] for a in figure.layout.annotations] == list("abcd")
-    expected = own.groupby("third")["survival"].std().fillna(0)
+    expected = own.groupby("third")["survival"].std()
     np.testing.assert_allclose(first[1].error_y.array, expected * 100)
     assert (expected.max() > 0) == (own["replicate"].nunique() > 1)
