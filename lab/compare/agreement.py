@@ -38,7 +38,8 @@ ERRORS = ("final", "curve", "match_rate", "flip_rate", "fates")
 
 _CURVES = ("pass_at_1", "match_rate", "flip_rate")
 _SHARED = ("n_votes", "n_samples", "batch_size", "mini_batch", "epochs")
-"""Settings in which a simulated run must agree with the real run that it predicts."""
+_SHARED += ("warmup_ratio", "max_grad_norm", "dtype")
+"""Settings in which a simulated run must agree with the real run that it predicts, if noted."""
 _SPLITS = 64
 
 
@@ -87,11 +88,12 @@ def predicts(simulated: Comparison, real: Comparison) -> bool:
         return False
     own, other = simulated.manifests[0], real.manifests[0]
     digests = [run.extra.get("sources", {}).get("problems") for run in (own, other)]
+    noted = own.config.keys() & other.config.keys() & set(_SHARED)
     return (
         own.config.get("policy") == MEASURED
         and simulated.step_size == real.step_size
         and own.n_problems == other.n_problems
-        and all(own.config.get(name) == other.config.get(name) for name in _SHARED)
+        and all(own.config[name] == other.config[name] for name in noted)
         and (None in digests or digests[0] == digests[1])
     )
 

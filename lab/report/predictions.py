@@ -31,8 +31,16 @@ def predictions(worlds: Sequence[ReportedComparison]) -> dict[str, tuple[str, Dr
         if predicts(simulated.comparison, real.comparison)
         and set(simulated.comparison.arms) & set(real.comparison.arms)
     ]
-    names = file_names(slug for slug, *_ in pairs)
-    drawn = ((real.name, _drawing(real, simulated)) for _, real, simulated in pairs)
+    slugs_of = [slug for slug, *_ in pairs]
+    names = file_names(slugs_of)
+    drawn = (
+        # Several simulations of the same runs are told apart.
+        (
+            real.name + f", by {simulated.name}" * (slugs_of.count(slug) > 1),
+            _drawing(real, simulated),
+        )
+        for slug, real, simulated in pairs
+    )
     return dict(zip((f"{name}-agreement" for name in names), drawn, strict=True))
 
 

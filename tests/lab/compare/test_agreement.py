@@ -18,6 +18,9 @@ from lab.compare.agreement import (
     mean_table,
     ranking_table,
 )
+from lab.compare.collection import gather
+from lab.report.digest import digest as digested
+from lab.report.predictions import predictions
 
 N, E = 5, 9
 SETTINGS = {"lr": 1e-4, "n_votes": 64, "n_samples": 32, "batch_size": 8, "mini_batch": 1}
@@ -58,6 +61,22 @@ def table(real, make_trace):
 def cell(table, arm, prediction):
     (row,) = table.query("arm == @arm and prediction == @prediction").to_dict("records")
     return row
+
+
+@pytest.mark.parametrize("setting", [{"epochs": 12}, {"max_grad_norm": 5.0}, {"dtype": "bfloat16"}])
+def test_a_simulation_with_other_settings_predicts_nothing(setting, make_trace):
+    noted = {"max_grad_norm": 1.0, "dtype": "float32"}
+    real = runs(make_trace, "real", "ttrl", 0.5, **noted)
+    assert len(lab.agreement(real, runs(make_trace, "sim", "ttrl", 0.5, **noted)))
+    with pytest.raises(UserError, match="no simulated run has"):
+        lab.agreement(real, runs(make_trace, "sim", "ttrl", 0.5, **noted | setting))
+
+
+def test_two_simulations_of_the_same_runs_have_headings_of_their_own(real, make_trace):
+    grown = [runs(make_trace, "sim", "ttrl", 0.5, growth=growth) for growth in (0.0, 1.0)]
+    worlds = [digested(own) for own in gather([*real, *grown[0], *grown[1]])[0]]
+    titles = [title for title, _ in predictions(worlds).values()]
+    assert len(titles) == 2 and ["growth 1" in title for title in titles] == [False, True]
 
 
 def test_errors_gains_and_signs(table):
