@@ -15,7 +15,7 @@ import pandas as pd
 
 from guard_core.config import PARTS
 from lab.base import arms
-from lab.base.arms import BASELINE, DEMO_ARMS, GUARD, MATCHED, VOTE, arm_order, title
+from lab.base.arms import BASELINE, CUSTOM, DEMO_ARMS, GUARD, MATCHED, VOTE, arm_order, title
 from lab.base.columns import TextTable, finite_mean, floats, groups, ints, select, unique, where
 from lab.base.stats import Estimate, counted, estimate, mean_sd, paired_table
 from lab.base.stats import difference as difference_text
@@ -83,6 +83,10 @@ class ReportedComparison:
             and run.config.get("tiny_task", "arithmetic") == "arithmetic"
             for run in self.comparison.manifests
         )
+
+    def title(self, arm: str) -> str:
+        """Title of an arm, also of one that is no run, such as the vote before training."""
+        return self.titles.get(arm, title(arm))
 
     def of_arm(self, arm: str) -> pd.DataFrame:
         """The dynamics of one arm."""
@@ -239,7 +243,7 @@ def overview(world: ReportedComparison) -> pd.DataFrame:
             name: difference(table.head(len(table) * (arm != base)), arm, base, METRIC)
             for name, base in _BASES.items()
         }
-        facts = {"arm": arm, "title": world.titles.get(arm, title(arm)), "seeds": len(own)}
+        facts = {"arm": arm, "title": world.title(arm), "seeds": len(own)}
         rows.append(facts | means | gaps)
     return pd.DataFrame(rows)
 
@@ -264,7 +268,8 @@ def missing(world: ReportedComparison) -> tuple[str, str] | None:
     if not lacking or not needed or not {BASELINE, GUARD} & set(found) or words[1:2] == ["agree"]:
         return None
     what = "; ".join(f"{f.title[:1].lower()}{f.title[1:]} ({f.note})" for f in lacking)
-    others = [arm for arm in found if arm not in DEMO_ARMS and "(" not in arm]
+    named = [arm for arm in found if "(" not in arm and arm.rpartition("+")[2] != CUSTOM]
+    others = [arm for arm in named if arm not in DEMO_ARMS]
     # The comparison's own command with more arms; one of the simulator needs a new folder.
     simulated = world.comparison.world == "sim"
     if words[1:2] != ["compare"]:

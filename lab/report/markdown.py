@@ -101,7 +101,7 @@ def markdown(
         if (lacking := missing(world)) is not None:
             lines.append(f"* {escaped(lacking[0])}: `{one_line(lacking[1]).replace('`', '')}`")
         rows = with_vote(over_steps([world.comparison]), ["replicate"])
-        lines += ["", *_metric_table(rows), "", *_difference_table(rows), ""]
+        lines += ["", *_metric_table(world, rows), "", *_difference_table(world, rows), ""]
     for study in step_studies(worlds):
         lines += [f"## {escaped(study.name)}", "", *_escaped(study.table()), ""]
         lines += [*(f"* {escaped(line)}" for line in study.words()), "", study.how(), ""]
@@ -112,7 +112,7 @@ def markdown(
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _metric_table(rows: pd.DataFrame) -> list[str]:
+def _metric_table(world: ReportedComparison, rows: pd.DataFrame) -> list[str]:
     names, found = unique(rows, "arm"), []
     for metric in (*PAGE, *(BY_NAME[name] for name in ("fr_peak", "collapse", "drop"))):
         values = [estimate(floats(where(rows, arm=arm), metric.name)) for arm in names]
@@ -120,10 +120,10 @@ def _metric_table(rows: pd.DataFrame) -> list[str]:
         if any(texts):
             found.append([metric.label, *texts])
     how = "Mean ± standard deviation over the seeds (number of seeds)."
-    return [how, "", *_escaped(TextTable(["", *map(title, names)], found))]
+    return [how, "", *_escaped(TextTable(["", *map(world.title, names)], found))]
 
 
-def _difference_table(rows: pd.DataFrame) -> list[str]:
+def _difference_table(world: ReportedComparison, rows: pd.DataFrame) -> list[str]:
     names = unique(rows, "arm")
     against = [arm for arm in REFERENCES if arm in names]
     if len(names) < 2 or not against:
@@ -132,10 +132,11 @@ def _difference_table(rows: pd.DataFrame) -> list[str]:
     compared = itertools.product(against, _COMPARED)
     pairs = [(base, name) for base, name in compared if base != VOTE or name != "TotalDeg"]
     cells = [
-        [title(arm), *(gap(rows, arm, base, metric) for base, metric in pairs)] for arm in names
+        [world.title(arm), *(gap(rows, arm, base, metric) for base, metric in pairs)]
+        for arm in names
     ]
     how = "Paired differences in points, 95 % t-interval; **bold** where it leaves zero out."
-    head = ["", *(f"{_COMPARED[metric]} - {title(base)}" for base, metric in pairs)]
+    head = ["", *(f"{_COMPARED[metric]} - {world.title(base)}" for base, metric in pairs)]
     return [how, "", *_escaped(TextTable(head, cells))]
 
 

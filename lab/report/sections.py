@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lab.base.arms import BASELINE, GUARD, title
+from lab.base.arms import BASELINE, GUARD
 from lab.base.columns import floats, group_mean, ints, select
 from lab.base.errors import UserError
 from lab.base.stats import estimate, some_of
@@ -87,7 +87,7 @@ def _paired(world: ReportedComparison) -> Iterator[Piece]:
     if not world.pairs:
         yield Absent("No reference: neither TTRL with another arm nor a vote before training.")
     for reference, pairs in world.pairs.items():
-        heading = f"Against {world.titles.get(reference, title(reference))}"
+        heading = f"Against {world.title(reference)}"
         measured = set(pairs["metric"][pairs["n"] > 0])
         shown = [metric for metric in COMPARED if metric.name in measured]
         if not shown:

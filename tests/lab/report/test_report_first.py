@@ -91,7 +91,7 @@ def test_what_is_missing_is_one_line_with_a_command(add_run, tmp_path):
 
 @pytest.mark.parametrize("given", ["--arms ttrl guard --out a", "--arms=ttrl --arms guard --out=a"])
 def test_the_command_that_adds_arms_gives_each_option_once(given, add_run, tmp_path):
-    for name in ("ttrl", "guard"):
+    for name in ("ttrl", "srt+custom"):  # no command knows a custom arm
         add_run(tmp_path / name, name)
     (world,), _ = read([tmp_path])
     world.comparison.manifests[0].command = f"guard-sim compare {given} --seed 3"

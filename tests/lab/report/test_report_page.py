@@ -12,6 +12,7 @@ from lab.compare.tables import headline
 from lab.report.digest import read
 from lab.report.export import figures
 from lab.report.html import Absent, library
+from lab.report.markdown import markdown
 from lab.report.page import page
 from lab.report.problems import BUDGET
 from lab.report.sections import Section, render
@@ -175,3 +176,4 @@ def test_arms_of_one_title_are_told_apart(add_run, tmp_path):
         add_run(tmp_path / arm, arm, title="SCOPE")
     ((world,), _) = read([tmp_path])
     assert world.titles == {"mine": "SCOPE (mine)", "scope": "SCOPE (scope)"}
+    assert "| SCOPE (mine) | SCOPE (scope) |" in markdown([world])
