@@ -289,7 +289,7 @@ def arm_order(names: Iterable[str]) -> list[str]:
 
 def about(name: str) -> str:
     """What an arm is trained on, in a sentence or two; settings of its own are not read."""
-    name = _of_variant(name)
+    name, _ = own_of(_of_variant(name))
     if name in _KNOWN:
         return _KNOWN[name].about
     if (target := matched_target(name)) is not None:

@@ -158,4 +158,5 @@ def test_no_guard_ceiling_or_vote_is_a_rival_under_any_of_its_names():
 
 def test_a_variant_is_named_and_described_as_its_arm():
     assert title("guard (W=3)") == "TTRL-Guard (W=3)" and about("guard (W=3)") == about("guard")
+    assert about("memory,discount=0.8") == about("memory")
     assert title("scope+custom (W=3)") == "SCOPE + custom guard (W=3)"
