@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import re
 from collections.abc import Iterator, Mapping
@@ -69,7 +70,9 @@ def _panel(figure: go.Figure, trace: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """A text without markup, and without the breaks of its lines."""
-    return re.sub("<[^>]+>", "", value.replace("<br>", " ")) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return html.unescape(re.sub("<[^>]+>", "", value.replace("<br>", " ")))
 
 
 def check_exporter() -> None:

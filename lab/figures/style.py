@@ -115,8 +115,9 @@ def safe(text: object) -> str:
 
 
 def wrapped(text: object, width: int = 15) -> str:
-    """Escaped text broken over lines, for tick labels on a phone."""
-    return "<br>".join(safe(line) for line in textwrap.wrap(str(text), width)) or safe(text)
+    """Escaped text broken over lines at its spaces, for tick labels on a phone."""
+    lines = textwrap.wrap(str(text), width, break_on_hyphens=False)
+    return "<br>".join(map(safe, lines)) or safe(text)
 
 
 def translucent(colour: str, alpha: float) -> str:

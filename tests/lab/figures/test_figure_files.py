@@ -9,7 +9,7 @@ from lab.base.errors import UserError
 from lab.base.stats import estimate, paired_table
 from lab.figures.files import check_exporter, numbers
 from lab.figures.outcomes import fate_bars, paired_differences
-from lab.figures.style import points
+from lab.figures.style import points, wrapped
 from lab.figures.training import training_progress
 from lab.measures import BY_NAME
 from lab.measures.fate import FATES
@@ -36,6 +36,14 @@ def test_bars_have_their_spread_and_differences_their_interval(table):
         expected = pairs[pairs["metric"] == metric.name][["low", "mean", "high"]]
         found = dots.loc[metric.title, ["low", "x", "high"]].tolist()
         assert found == pytest.approx(expected.iloc[0].tolist())
+
+
+def test_names_are_those_of_the_tables():
+    names = ["SCOPE + TTRL-Guard", "votes < 3 & ties"]
+    labels = [wrapped(name) for name in names]
+    assert labels == ["SCOPE +<br>TTRL-Guard", "votes &lt; 3 &amp;<br>ties"]
+    bars = go.Bar(x=[1, 2], y=labels, error_x={"array": [0.1, 0.1]})
+    assert numbers(go.Figure(bars))["y"].tolist() == names
 
 
 def test_a_single_replicate_has_no_spread_in_a_file():
