@@ -82,11 +82,12 @@ def _digest(rows: pd.DataFrame, name: str, slug: str) -> ReportedSweep:
         for metric, drawing in _drawings(part, str(group).split(" x "))
     }
     names = (f"{slug}-{key}" for key in file_names(drawn))
+    once = rows.drop_duplicates([*axes, "arm", "replicate"])  # groups may share a cell
     means = [
         dict(zip([*axes, "arm"], values, strict=True))
         | {"n": len(own)}
         | {metric: estimate(floats(own, metric)) for metric in _NAMES}
-        for values, own in groups(rows, [*axes, "arm"])
+        for values, own in groups(once, [*axes, "arm"])
     ]
     return ReportedSweep(
         name, slug, dict(zip(names, drawn.values(), strict=True)), pd.DataFrame(means)

@@ -50,6 +50,14 @@ def test_a_sweep_has_a_figure_per_metric_and_a_table(swept, capsys):
     assert len(table) == 12 and table["pass_final_sd"].tolist() == pytest.approx([0.5**0.5] * 12)
 
 
+def test_a_cell_of_two_groups_counts_its_replicates_once(swept, capsys):
+    path = swept / "tau" / RESULTS
+    rows = pd.read_csv(path)
+    rows.assign(group="step").to_csv(path, mode="a", header=False, index=False)
+    assert main([str(swept), "--format", "md"]) == 0
+    assert "| 0.5 | 0.06 | TTRL-Guard | 2 | 55.5 ± 0.7 | 6.5 ± 0.7 |" in capsys.readouterr().out
+
+
 def test_a_sweep_beside_runs_and_a_damaged_one(swept, add_run, capsys):
     add_run(swept / "run", "ttrl")
     (swept / "bad").mkdir()
