@@ -122,7 +122,8 @@ class Compare(StudyCommand):
     @classmethod
     def defaults(cls, given: Mapping[str, Any], file: File = None) -> dict[str, Any]:
         """Settings of --config, --population and --profile for what is not given."""
-        own = sorted({"arms", "own_best", "steps", "null"} & given.keys())
+        fixed = {"arms", "own_best", "steps", "null", "rule", "population", "n_problems", "epochs"}
+        own = sorted(fixed & given.keys())
         if "preset" in given and own:
             raise UserError(f"--{own[0].replace('_', '-')}: --preset has its own; give one of them")
         arms, file = arms_of(given.get("config"), DEMO_ARMS)

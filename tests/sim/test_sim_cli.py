@@ -70,6 +70,9 @@ def test_the_paper_s_cells_have_their_own_arms_and_sizes(tmp_path, capsys):
     line = ["compare", "--preset", "paper", "--out", str(tmp_path / "paper"), "--quiet"]
     assert main([*line, "--own-best"]) == 2
     assert "--own-best: --preset has its own" in capsys.readouterr().err
+    for option, value in (("--rule", "srt"), ("--population", "llama-amc"), ("--n-problems", "9")):
+        assert main([*line, option, value]) == 2
+        assert f"{option}: --preset has its own" in capsys.readouterr().err
     assert not (tmp_path / "paper").exists()
 
 
