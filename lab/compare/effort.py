@@ -213,18 +213,21 @@ def own_best_words(rows: pd.DataFrame) -> list[str]:
             replicate, pass_start and pass_final (percent).
     """
     best = own_best(rows, ["step"], METRIC)
+    scores = {str(arm): finite_mean(part, METRIC) for (arm,), part in groups(best, ["arm"])}
     useless = [
-        str(arm)
-        for (arm,), part in groups(best, ["arm"])
-        if finite_mean(part, METRIC) <= finite_mean(part, "pass_start")
+        arm
+        for arm in scores
+        if all(
+            finite_mean(part, METRIC) <= finite_mean(part, "pass_start")
+            for _, part in groups(where(rows, arm=arm), ["step"])
+        )
     ]
     lines = list(_against_rival(rows, best))
     if useless:
-        scores = (f"{title(a)} {finite_mean(where(best, arm=a), METRIC):.1f}" for a in useless)
         start = best.groupby("replicate")["pass_start"].mean().mean()  # an arm may have fewer
         lines.append(
             f"no step of the grid is better than no training at all, "
-            f"{start:.1f}, for: {', '.join(scores)}"
+            f"{start:.1f}, for: {', '.join(f'{title(a)} {scores[a]:.1f}' for a in useless)}"
         )
     by_side: dict[tuple[float, str], list[str]] = {}
     for arm, value, side in edges(best, unique(rows, "step")):

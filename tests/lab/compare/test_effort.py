@@ -135,6 +135,13 @@ def test_own_best_is_chosen_by_the_other_half_of_the_replicates():
     assert set(own_best(lacking, ["step"])["replicate"]) == {4, 5, 6}
 
 
+def test_a_step_that_is_better_than_no_training_is_not_denied_where_the_halves_disagree():
+    given = rows(*((*at, r, 1.0, x) for at, xs in SCORES.items() for r, x in enumerate(xs)))
+    lines = own_best_words(given.assign(pass_start=55.0))
+    (words,) = (line for line in lines if line.startswith("no step"))
+    assert words.endswith("55.0, for: TTRL 53.0")
+
+
 def test_words_on_own_best_steps_pass_over_what_no_step_changes():
     given = [
         (a, s, r, 1.0, 70.0) for a in ("maj_at_n", "truth (W=3)") for s in (1, 2) for r in (0, 1)
