@@ -143,12 +143,12 @@ def plus_minus(sd: float, digits: int = 1) -> str:
 
 
 def with_interval(mean: float, low: float, high: float) -> str:
-    """Return `+1.0 [+0.2, +1.8]`, a difference and its interval, if it has one.
+    """Return `+1.0 [+0.2, +1.8]`, a difference and its interval; without what is NaN of both.
 
     An interval that excludes zero has as many more digits as it takes to show that.
     """
     if math.isnan(low):
-        return f"{mean:+.1f}"
+        return mean_sd(mean, signed=True)
     digits = _digits(low, high)
     return f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
 

@@ -283,7 +283,8 @@ def cell_table(table: pd.DataFrame) -> TextTable:
         floor = by_name.get(OTHER_HALF, {}).get("final", math.nan)
         errors = [*(mean_sd(own[name]) for name in ERRORS), mean_sd(own["r"], digits=2)]
         cells = [f"{lr:g}", title(str(arm)), mean_sd(own["real"]), mean_sd(own["predicted"])]
-        cells += [errors[0], mean_sd(floor), *errors[1:], _gain_text(own)]
+        gain = with_interval(own["gain_real"], own["gain_low"], own["gain_high"])
+        cells += [errors[0], mean_sd(floor), *errors[1:], gain]
         rows.append([*cells, mean_sd(own["gain_predicted"], signed=True)])
     return TextTable(head, rows)
 
@@ -316,8 +317,3 @@ def ranking_table(table: pd.DataFrame) -> TextTable:
         taus = [finite_mean(where(part, lr=lr), "tau") for lr in lrs]
         rows.append([str(name), *(mean_sd(tau, digits=2) or "-" for tau in taus)])
     return TextTable(["Kendall's tau over the arms", *(f"{lr:g}" for lr in lrs)], rows)
-
-
-def _gain_text(row: dict[Any, Any]) -> str:
-    mean, low, high = (float(row[f"gain_{name}"]) for name in ("real", "low", "high"))
-    return mean_sd(mean, signed=True) if math.isnan(low) else with_interval(mean, low, high)

@@ -7,7 +7,6 @@ paired replicates and keeps the better half. The plain arms stay in all rounds, 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -231,9 +230,8 @@ def report(search: Search, rows: pd.DataFrame, out: Path) -> None:
         table.to_csv(file, float_format="%.3f")
     lines = []
     for name, (mean, low, over_vote, n, *gain) in table[_COLUMNS].head(_SHOWN).iterrows():
-        over = "" if math.isnan(gain[1]) else with_interval(*gain)
         numbers = f"{mean:.1f}", f"{low:.1f}", f"{over_vote:+.1f}", f"{n:.0f}"
-        lines.append([str(name), *numbers, over])
+        lines.append([str(name), *numbers, with_interval(*gain)])
     head = ["candidate", "mean", "minimum", "- vote", "replicates", f"mean - {first}"]
     print(f"{len(rows)} runs of {rows['candidate'].nunique()} candidates, final pass@1 in %")
     print("\n".join(TextTable(head, lines).lines()))
