@@ -297,20 +297,22 @@ def gather(traces: Sequence[Trace]) -> tuple[list[Comparison], list[Skipped]]:
     together.sort(key=lambda own: (list(WORLDS).index(own.run.world), *own.key))
     for number, family in enumerate(together):
         runs = [traces[member] for member in family.members]
+        # One name at all step sizes, at which an arm is compared with itself.
+        named = list(zip(arm_names([trace.run for trace in runs]), runs, strict=True))
         steps = sorted({step_size(trace.run) for trace in runs}, key=lambda step: step or 0.0)
         for step in steps:
             of_step = f"step size {step or 0:g}" if len(steps) > 1 else ""
             parts = (family.run.task, distinction(family, together), of_step)
-            group = [trace for trace in runs if step_size(trace.run) == step]
-            comparison = _compare(family.run.world, ", ".join(filter(None, parts)), group, skipped)
+            group = [own for own in named if step_size(own[1].run) == step]
+            comparison = _compare(", ".join(filter(None, parts)), group, skipped)
             comparisons.append(replace(comparison, step_size=step, family=number))
     return comparisons, skipped
 
 
-def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) -> Comparison:
+def _compare(task: str, group: list[tuple[str, Trace]], skipped: list[Skipped]) -> Comparison:
     by_arm: dict[str, dict[PairKey, Trace]] = {}
     kept: dict[str, list[Trace]] = {}
-    for arm, trace in zip(arm_names([trace.run for trace in group]), group, strict=True):
+    for arm, trace in group:
         own = by_arm.setdefault(arm, {})
         keys = pair_keys(trace).values()
         if known := [key for key in keys if key in own]:
@@ -328,7 +330,7 @@ def _compare(world: str, task: str, group: list[Trace], skipped: list[Skipped]) 
     traces = {arm: together(kept[arm], pairs) for arm in arms}
     states = [_state(trace.run) for arm in arms for trace in kept[arm]]
     return Comparison(
-        world=world,
+        world=group[0][1].run.world,
         task=task,
         traces=traces,
         runs={arm: [trace.run for trace in kept[arm]] for arm in arms},

@@ -60,6 +60,14 @@ def test_labels_and_step_factor_name_a_custom_arm(make):
     assert arm_names(matched) == ["matched", "matched"]  # found for each set of seeds
 
 
+def test_an_arm_has_one_name_at_all_step_sizes(make):
+    traces = [make("guard", 0.4, W=3), make("guard", 0.4, W=3), make("guard", 0.5)]
+    for trace in traces[1:]:
+        trace.run.config["step"] = 0.2
+    small, large = gather(traces)[0]
+    assert small.arms == ["guard (W=3)"] and large.arms == ["guard", "guard (W=3)"]
+
+
 def test_skips_and_decisions_name_an_arm_too(make):
     runs = [make("ttrl", 0.4).run for _ in range(2)] + [make("guard", 0.5).run]
     runs += [make("custom", 0.4, W=3).run for _ in range(4)]
