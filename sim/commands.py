@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from lab.arm_settings import arm_of
 from lab.base.arms import DEMO_ARMS, GUARD, for_cell, with_rule
-from lab.base.errors import UserError, require_packages
+from lab.base.errors import UserError, one_line, require_packages
 from lab.base.files import check_new_folder, whole
 from lab.cli import arms_of
 from lab.trace.manifest import check_new
@@ -324,7 +324,8 @@ class Agree:
 
         own: dict[str, Any] = {n: getattr(self, n) for n in ("growth", "replicates", "seed")}
         prediction = Prediction(read_response(self.response), self.response, **own)
-        real = [c for c in collect(self.real).comparisons if c.world == "real"]
+        found = collect(self.real)
+        real = [c for c in found.comparisons if c.world == "real"]
         if not real:
             raise UserError(f"real: no run of the trainer in {', '.join(map(str, self.real))}")
         table = agree(real, prediction, self.out, self.classical, not self.quiet)
@@ -332,7 +333,8 @@ class Agree:
             print("\n".join([str(task), *cell_table(cells).lines(), ""]))
         for text in (mean_table(table), ranking_table(table)):
             print("\n".join([*text.lines(), ""]))
-        for line in left_out(real, self.classical):
+        unread = (one_line(item.reason) for item in found.skipped)
+        for line in (*left_out(real, self.classical), *unread):
             print(f"left out: {line}")
         if self.out is not None:
             with whole(self.out / "agreement.csv") as file:

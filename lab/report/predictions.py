@@ -31,16 +31,8 @@ def predictions(worlds: Sequence[ReportedComparison]) -> dict[str, tuple[str, Dr
         if predicts(simulated.comparison, real.comparison)
         and set(simulated.comparison.arms) & set(real.comparison.arms)
     ]
-    slugs_of = [slug for slug, *_ in pairs]
-    names = file_names(slugs_of)
-    drawn = (
-        # Several simulations of the same runs are told apart.
-        (
-            real.name + f", by {simulated.name}" * (slugs_of.count(slug) > 1),
-            _drawing(real, simulated),
-        )
-        for slug, real, simulated in pairs
-    )
+    names = file_names(slug for slug, *_ in pairs)
+    drawn = ((real.name, _drawing(real, simulated)) for _, real, simulated in pairs)
     return dict(zip((f"{name}-agreement" for name in names), drawn, strict=True))
 
 
@@ -49,7 +41,8 @@ def _drawing(real: ReportedComparison, simulated: ReportedComparison) -> Drawing
     tables = ((CELLS, cell_table(found)), (MEANS, mean_table(found)))
     below = join(small_table(how, table.head, table.rows) for how, table in tables)
     figure = overlay(real.dynamics, simulated.dynamics, real.titles)
-    return Drawing(figure, "FR, MR and pass@1 of real and simulated runs per arm", below=below)
+    alt, caption = "FR, MR and pass@1 of real and simulated runs per arm", f"{simulated.name}."
+    return Drawing(figure, alt, caption, below=below)
 
 
 def agreements(worlds: Sequence[ReportedComparison]) -> Html | None:

@@ -182,7 +182,8 @@ def left_out(real: Sequence[Comparison], classical: Sequence[Classical]) -> list
             if not len(comparison.fates(arm)):
                 short = f"fates and r (fewer than {MIN_VISITS} visits)"
                 found.setdefault(short, []).append(f"{arm}{at}")
-    return [f"{reason}: {', '.join(cells)}" for reason, cells in found.items()]
+    lines = [f"{reason}: {', '.join(cells)}" for reason, cells in found.items()]
+    return lines + [note for comparison in real for note in comparison.notes]
 
 
 def _calibrates(comparison: Comparison) -> bool:

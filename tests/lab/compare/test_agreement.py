@@ -1,6 +1,7 @@
 """Agreement of simulated runs with real ones on runs whose errors are known."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,9 +19,10 @@ from lab.compare.agreement import (
     mean_table,
     ranking_table,
 )
-from lab.compare.collection import gather
+from lab.compare.collection import Collection, Skipped, gather
 from lab.report.digest import digest as digested
 from lab.report.predictions import predictions
+from sim.commands import Agree
 
 N, E = 5, 9
 SETTINGS = {"lr": 1e-4, "n_votes": 64, "n_samples": 32, "batch_size": 8, "mini_batch": 1}
@@ -72,11 +74,27 @@ def test_a_simulation_with_other_settings_predicts_nothing(setting, make_trace):
         lab.agreement(real, runs(make_trace, "sim", "ttrl", 0.5, **noted | setting))
 
 
-def test_two_simulations_of_the_same_runs_have_headings_of_their_own(real, make_trace):
+def test_runs_that_are_no_part_of_the_numbers_are_named(
+    real, table, make_trace, monkeypatch, capsys
+):
+    killed = replace(runs(make_trace, "real", "ttrl", 0.5)[0].run, seeds=[9], status="interrupted")
+    short = make_trace("ttrl", paths(0.5, 1)[..., :4], [[0.5] * 4], world="real", config=SETTINGS)
+    short.run = replace(killed, progress=0.3)
+    found = Collection(gather([*real, short])[0], [Skipped(Path("x"), "x: is damaged")])
+    monkeypatch.setattr("lab.compare.collection.collect", lambda _: found)
+    monkeypatch.setattr("lab.trace.response.read_response", lambda _: None)
+    monkeypatch.setattr("sim.studies.agree.agree", lambda *_: table)
+    Agree(real=(Path("runs"),), response=Path("response.npz"), classical=()).run()
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
+    assert "left out: TTRL, seed 9: interrupted at 30% of its steps" in told
+    assert told[-1] == "left out: x: is damaged"
+
+
+def test_two_simulations_of_the_same_runs_are_told_apart(real, make_trace):
     grown = [runs(make_trace, "sim", "ttrl", 0.5, growth=growth) for growth in (0.0, 1.0)]
     worlds = [digested(own) for own in gather([*real, *grown[0], *grown[1]])[0]]
-    titles = [title for title, _ in predictions(worlds).values()]
-    assert len(titles) == 2 and ["growth 1" in title for title in titles] == [False, True]
+    captions = [drawing.caption for _, drawing in predictions(worlds).values()]
+    assert len(captions) == 2 and ["growth 1" in own for own in captions] == [False, True]
 
 
 def test_errors_gains_and_signs(table):
