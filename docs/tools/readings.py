@@ -21,7 +21,7 @@ from run_rows import DATA
 from guard_core import GuardConfig
 from lab.base.columns import TextTable, select, where
 from lab.base.errors import UserError
-from lab.compare.published import fits_row
+from lab.compare.published import PRINTED, Shares
 from sim.engine.run import measure
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
@@ -88,6 +88,14 @@ def drawn(number: int) -> Iterator[dict[str, Any]]:
                 cells_C = _cells(one, reading, row, [problems[first]])[0]
                 line |= {f"{reading}: {c}": v for c, v in zip(CELLS, cells_C, strict=True)}
         yield line
+
+
+def fits_row(shares: NDArray[np.float64], target: Shares, n_problems: int) -> NDArray[np.bool_]:
+    """(...) every of (..., cells) shares in percent lies within two errors of two problem sets."""
+    paper_C = np.array(target)
+    mean = (shares + paper_C) / 200
+    error = 100 * np.sqrt(2 * mean * (1 - mean) / n_problems)
+    return np.asarray((np.abs(shares - paper_C) <= 2 * error + PRINTED).all(axis=-1))
 
 
 def _law(row: TableRow, rng: np.random.Generator) -> dict[str, float]:

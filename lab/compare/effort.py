@@ -214,14 +214,9 @@ def own_best_words(rows: pd.DataFrame) -> list[str]:
     """
     best = own_best(rows, ["step"], METRIC)
     scores = {str(arm): finite_mean(part, METRIC) for (arm,), part in groups(best, ["arm"])}
-    useless = [
-        arm
-        for arm in scores
-        if all(
-            finite_mean(part, METRIC) <= finite_mean(part, "pass_start")
-            for _, part in groups(where(rows, arm=arm), ["step"])
-        )
-    ]
+    means = rows.groupby(["arm", "step"], dropna=False)[[METRIC, "pass_start"]].mean()
+    improving = means[~(means[METRIC] <= means["pass_start"])].index.unique("arm")
+    useless = [arm for arm in scores if arm not in improving]
     lines = list(_against_rival(rows, best))
     if useless:
         start = best.groupby("replicate")["pass_start"].mean().mean()  # an arm may have fewer

@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from guard_core.config import ROUNDING
-from lab.base.columns import floats
+from lab.base.columns import Floats, floats
 from lab.base.stats import estimate
 from lab.compare.collection import Comparison
 from lab.compare.tables import metrics, metrics_of
@@ -102,7 +101,7 @@ FATES: dict[tuple[str, str, str], Shares] = {
 """(model, data set, method) to the printed shares, `tab:full_fates`. The printed TotalDeg is
 everywhere the sum of its two printed parts."""
 
-_PRINTED = 0.05 + ROUNDING
+PRINTED = 0.05 + ROUNDING
 """Largest error of a number that is printed with one digit."""
 
 
@@ -137,15 +136,7 @@ def published_fate(setting: Setting, method: str, fate: str) -> float | None:
 def is_whole(share: float, n_problems: int) -> bool:
     """A printed percentage is some whole number of problems, at its one printed digit."""
     problems = round(share * n_problems / 100)
-    return abs(100 * problems / n_problems - share) <= _PRINTED
-
-
-def fits_row(shares: NDArray[np.float64], target: Shares, n_problems: int) -> NDArray[np.bool_]:
-    """(...) every of (..., cells) shares in percent lies within two errors of two problem sets."""
-    paper_C = np.array(target)
-    mean = (shares + paper_C) / 200
-    error = 100 * np.sqrt(2 * mean * (1 - mean) / n_problems)
-    return np.asarray((np.abs(shares - paper_C) <= 2 * error + _PRINTED).all(axis=-1))
+    return abs(100 * problems / n_problems - share) <= PRINTED
 
 
 def most_accuracy(shares: Shares, always_wrong: float = 0.5) -> float:
@@ -169,7 +160,7 @@ def note_on_pass(setting: Setting, method: str) -> str:
     value, shares = PASS_AT_1.get(key), FATES.get(key)
     if value is not None and setting.data == AVERAGE:
         mean = sum(PASS_AT_1[setting.model, data, method] for data in DATA_SETS) / len(DATA_SETS)
-        wrong = abs(mean - value) > _PRINTED
+        wrong = abs(mean - value) > PRINTED
         return f"the four printed cells have the mean {mean:.3f}" if wrong else ""
     if value is None or shares is None:
         return ""
@@ -241,11 +232,7 @@ def fate_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 
 
 def _row(
-    comparison: Comparison,
-    method: str,
-    ours: NDArray[np.float64],
-    value: float | None,
-    note: str,
+    comparison: Comparison, method: str, ours: Floats, value: float | None, note: str
 ) -> dict[str, object]:
     place = {"world": comparison.world, "task": comparison.task}
     place |= (setting_of(comparison.task) or _OTHER)._asdict()

@@ -25,9 +25,7 @@ _AT_START = {"match_rate", "label_accuracy", "correct_vote_rate", "correct_vote_
 
 
 def dynamics(
-    visits: pd.DataFrame,
-    evals: pd.DataFrame | None = None,
-    fates: pd.DataFrame | None = None,
+    visits: pd.DataFrame, evals: pd.DataFrame | None = None, fates: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """Means over the problems that were visited in an epoch, all as shares from 0 to 1.
 

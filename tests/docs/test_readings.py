@@ -4,10 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.compare.published import fits_row
 
-
-def test_a_row_fits_within_the_sampling_error_of_both():
+def test_a_row_fits_within_the_sampling_error_of_both(tool):
+    fits_row = tool("readings").fits_row
     target = (50.0, 0.0, 0.0, 50.0, 0.0)
     # Two samples of 50 with shares of .6 in the mean: two standard errors are 19.6 points.
     rows = np.array(
