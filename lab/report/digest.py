@@ -268,8 +268,7 @@ def missing(world: ReportedComparison) -> tuple[str, str] | None:
     if not lacking or not needed or not {BASELINE, GUARD} & set(found) or words[1:2] == ["agree"]:
         return None
     what = "; ".join(f"{f.title[:1].lower()}{f.title[1:]} ({f.note})" for f in lacking)
-    named = [arm for arm in found if "(" not in arm and arm.rpartition("+")[2] != CUSTOM]
-    others = [arm for arm in named if arm not in DEMO_ARMS]
+    others = [a for a in found if a not in DEMO_ARMS and not re.search(rf"\(|\b{CUSTOM}$", a)]
     # The comparison's own command with more arms; one of the simulator needs a new folder.
     simulated = world.comparison.world == "sim"
     if words[1:2] != ["compare"]:

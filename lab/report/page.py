@@ -139,14 +139,13 @@ def _unread(world: ReportedComparison) -> Html | None:
 
 def _study(study: StepStudy) -> Html:
     said = [tag("li", line) for line in study.words()]
-    return join(
-        [
-            tag("h2", study.name),
-            tag("ul", *said) if said else None,
-            _text_table(study.table()),
-            tag("p", study.how(), class_="small-how"),
-        ]
-    )
+    parts = [
+        tag("h2", study.name),
+        tag("ul", *said) if said else None,
+        _text_table(study.table()),
+        tag("p", study.how(), class_="small-how"),
+    ]
+    return join(parts)
 
 
 def _text_table(found: TextTable) -> Html:
