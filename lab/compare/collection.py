@@ -351,9 +351,8 @@ def _read_run(folder: Path) -> Trace | Skipped:
 
 
 def _check_visits(trace: Trace, folder: Path) -> None:
-    replicate, problem, visit = (
-        ints(trace.visits, name) for name in ("replicate", "problem", "visit")
-    )
+    keys = ("replicate", "problem", "visit")
+    replicate, problem, visit = (ints(trace.visits, name) for name in keys)
     if problem.max() >= trace.run.n_problems:
         n = trace.run.n_problems
         raise UserError(f"{folder}: visits is damaged (problem {problem.max()} of {n} problems)")

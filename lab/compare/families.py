@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -183,8 +184,11 @@ def _settings(run: Manifest) -> Mapping[str, Any]:
     others = {name: run.config[name] for name in names if name in run.config}
     if others.get("treatment", OWN) not in (OWN, PERMUTED):
         others["treatment"] = REPLAYED  # a folder, by seed another one
-    rule = {**_rule_defaults(run), **_noted(run, "rule_options")}
-    return {**short_names(_noted(run, "guard")), **rule, **others}
+    rule = RULES.get(str(run.config.get("rule", BASELINE)))
+    if rule is None or not rule.__module__.startswith("guard_core."):  # by its files' content
+        others["rules"] = " ".join(re.findall(r"#(\w+)", str(run.config.get("rules"))))
+    options = {**_rule_defaults(run), **_noted(run, "rule_options")}
+    return {**short_names(_noted(run, "guard")), **options, **others}
 
 
 def _rule_defaults(run: Manifest) -> Mapping[str, Any]:

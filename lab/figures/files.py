@@ -70,9 +70,8 @@ def _panel(figure: go.Figure, trace: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """A text without markup, and without the breaks of its lines."""
-    if not isinstance(value, str):
-        return value
-    return html.unescape(re.sub("<[^>]+>", "", value.replace("<br>", " ")))
+    text = html.unescape(re.sub("<[^>]+>", "", str(value).replace("<br>", " ")))
+    return text if isinstance(value, str) else value
 
 
 def check_exporter() -> None:

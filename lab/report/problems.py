@@ -119,17 +119,16 @@ def _world(world: ReportedComparison, slug: str, place: int, lives: Mapping[Key,
         ],
         "columns": plain(columns),
     }
-    return join(
-        [
-            tag("h3", world.name),
-            tag("p", REDRAWN, class_="note") if redrawn(world) else None,
-            tag("p", _which(len(pairs), opened), class_="how"),
-            tag("div", id=name, class_="problems", data_table=f"{name}-about"),
-            _on_paper(world, columns, shown[0]),
-            packed(json.dumps(about, separators=(",", ":")), f"{name}-about"),
-            *(stored(text, f"life-{place}-{arm}-{r}") for (arm, r), text in lives.items()),
-        ]
-    )
+    parts = [
+        tag("h3", world.name),
+        tag("p", REDRAWN, class_="note") if redrawn(world) else None,
+        tag("p", _which(len(pairs), opened), class_="how"),
+        tag("div", id=name, class_="problems", data_table=f"{name}-about"),
+        _on_paper(world, columns, shown[0]),
+        packed(json.dumps(about, separators=(",", ":")), f"{name}-about"),
+        *(stored(text, f"life-{place}-{arm}-{r}") for (arm, r), text in lives.items()),
+    ]
+    return join(parts)
 
 
 ON_PAPER = 20

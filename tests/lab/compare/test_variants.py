@@ -60,6 +60,14 @@ def test_labels_and_step_factor_name_a_custom_arm(make):
     assert arm_names(matched) == ["matched", "matched"]  # found for each set of seeds
 
 
+def test_a_rule_of_a_users_own_is_another_one_where_its_file_changed(make):
+    runs = [make(arm, 0.4).run for arm in ("mine", "mine", "srt", "srt")]
+    for run, digest_ in zip(runs, "abab", strict=True):
+        run.config |= {"rule": run.arm, "rules": [f"/a/mine.py#{digest_}"]}
+    assert arm_names(runs) == ["mine (rules=a)", "mine (rules=b)", "srt", "srt"]
+    assert arm_names(runs[:1]) == ["mine"]
+
+
 def test_an_arm_has_one_name_at_all_step_sizes(make):
     traces = [make("guard", 0.4, W=3), make("guard", 0.4, W=3), make("guard", 0.5)]
     for trace in traces[1:]:
