@@ -122,8 +122,10 @@ class Search:
 
         All plain arms come first, then others in random order; the runs of any two differ.
         """
+        rate = {"lr": self.lrs[0]}
+        plain_of = {arm: job_of(self.base, rate, arm, files).config for arm in self.arms}
         made = [
-            Candidate(arm, tuple((n, v) for n, v in pairs if v != read(self.base, n)))
+            Candidate(arm, tuple((n, v) for n, v in pairs if v != read(plain_of[arm], n)))
             for arm in self.arms
             for values in itertools.product(*self.axes.values())
             for pairs in [zip(self.axes, values, strict=True)]
@@ -132,8 +134,7 @@ class Search:
         made = [*map(Candidate, self.arms), *sorted(made, key=lambda c: len(c.values))]
         found: dict[str, Candidate] = {}
         for candidate in made:
-            values = {**dict(candidate.values), "lr": self.lrs[0]}
-            job = job_of(self.base, values, candidate.arm, files)
+            job = job_of(self.base, {**dict(candidate.values), **rate}, candidate.arm, files)
             if not job.reason:
                 found.setdefault(job.key, candidate)
             elif not candidate.values:

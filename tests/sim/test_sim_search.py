@@ -52,6 +52,13 @@ def test_candidates_differ_in_their_runs(search):
     assert [c.title for c in search.candidates()][:3] == titles[:3]
 
 
+def test_a_value_that_an_arm_has_of_its_own_is_the_plain_one(search):
+    axes = {"kl_coef": (0.0, 0.05), "guard.hysteresis": (0.0, 0.25)}
+    own = replace(search, arms=("recommended",), axes=axes, budget=1000)
+    values = ("", " kl_coef=0.0", " hysteresis=0.0", " kl_coef=0.0 hysteresis=0.0")
+    assert {c.title for c in own.candidates()} == {f"recommended{own}" for own in values}
+
+
 def test_rounds_add_replicates_and_keep_the_better_half(search, searched):
     five = replace(search, base=replace(search.base, replicates=5), budget=99)
     assert search.ends == [1, 2, 3] and five.ends == [1, 2, 4, 5]
