@@ -120,11 +120,11 @@ def read_grid(folder: Path, run: Manifest) -> Grid | None:
         return None
     rows = read_sweep(path.parent)
     try:
-        rows = pd.DataFrame({name: rows[name].astype(t) for name, t in _GRID_COLUMNS.items()})
+        columns = _GRID_COLUMNS | {name: float for name in ("maj_start",) if name in rows}
+        rows = pd.DataFrame({name: rows[name].astype(t) for name, t in columns.items()})
     except (KeyError, ValueError, TypeError) as error:
-        raise UserError(
-            f"{path}: is damaged ({type(error).__name__}); repeat its command"
-        ) from error
+        damaged = f"{path}: is damaged ({type(error).__name__}); repeat its command"
+        raise UserError(damaged) from error
     failed = where(rows, status="failed").drop_duplicates(["policy", "step", "arm"])
     known = np.isfinite(floats(rows, "step")) & np.isfinite(floats(rows, "replicate"))
     done = where(select(rows, known), status="done")

@@ -175,3 +175,12 @@ def test_a_study_of_step_sizes_is_of_no_single_one_and_counts_every_seed_once(ad
     name, *cells = study.table().rows[0]
     assert name == "No training" and abs(first - second) > 1
     assert cells[0] == f"{(first + second) / 2:.1f}"
+
+
+def test_the_vote_before_training_stands_among_the_arms_over_step_sizes(studied):
+    add_grid(studied)
+    path = studied / GRID / RESULTS
+    pd.read_csv(path).assign(maj_start=62.0).to_csv(path, index=False)
+    (study,) = step_studies(read([studied])[0])
+    rows = [["Vote before training", *["62.0"] * 3, "", "62.0", "", ""]]
+    assert study.table().rows[1:2] == rows
