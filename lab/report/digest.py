@@ -379,7 +379,7 @@ def _lines(rows: pd.DataFrame, steps: Sequence[float], what: str) -> Iterator[li
         cells = [mean_sd(finite_mean(where(own, step=step), METRIC)) for step in steps]
         if len(steps) > 1:
             best = where(at_best, arm=arm)
-            chosen = ", ".join(f"{step:g}" for step in sorted(unique(best, "step")))
+            chosen = ", ".join(f"{s:g}" for s in sorted(unique(best, "step")) if arms.trains(arm))
             score, worse = (estimate(floats(best, name)) for name in (METRIC, "TotalDeg"))
             against = gap(at_best, arm, BASELINE, METRIC)
             cells += [chosen, estimate_text(score), against, estimate_text(worse)]

@@ -8,7 +8,7 @@ import pytest
 from page_parts import figures_of, without_scripts
 
 from lab.__main__ import main
-from lab.base.arms import about
+from lab.base.arms import about, title
 from lab.compare.collection import GRID, RESULTS
 from lab.report.digest import missing, overview, read, step_studies
 from lab.report.export import tables
@@ -178,9 +178,11 @@ def test_a_study_of_step_sizes_is_of_no_single_one_and_counts_every_seed_once(ad
 
 
 def test_the_vote_before_training_stands_among_the_arms_over_step_sizes(studied):
-    add_grid(studied)
+    add_grid(studied, ("ttrl", "maj_at_n"))
     path = studied / GRID / RESULTS
     pd.read_csv(path).assign(maj_start=62.0).to_csv(path, index=False)
     (study,) = step_studies(read([studied])[0])
     rows = [["Vote before training", *["62.0"] * 3, "", "62.0", "", ""]]
     assert study.table().rows[1:2] == rows
+    votes = study.table().rows[3]
+    assert votes[0] == title("maj_at_n") and votes[4] == ""  # it trains at no step size
