@@ -218,12 +218,13 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             # Before the checkpoint: a resumed run has all alarms, and gets round no end.
             if batch.step == 1 or not run.config.async_level:  # votes ahead are of older weights
                 check_mismatch(log, row, run.config.dtype, run.config.max_mismatch)
-            if run.supervisor.reads and run.config.labels != "truth":
+            by_votes = run.config.labels != "truth"
+            if run.supervisor.reads and by_votes:
                 watch_labels(log, row, len(run.prompts))
             if not batch.ends_run:
                 n_unread = run.ranks.highest(row["n_unread"])
                 check_unread(n_unread / len(batch.problems_P), run.config.max_unread)
-            if batch.epoch == 2 and batch.ends_epoch:
+            if by_votes and batch.epoch == 2 and batch.ends_epoch:
                 n_flipped = run.ranks.highest(int(run.supervisor.state.flips[:, -1].sum()))
                 check_flips(n_flipped / len(run.prompts), run.config.lr, run.config.flips_below)
             signal = run.ranks.highest(signals.signal or 0)

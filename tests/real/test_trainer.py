@@ -158,6 +158,8 @@ def test_labels_that_flip_at_visit_2_end_the_run_and_the_next_rate_is_said(tmp_p
     assert load(tmp_path / "run").visits["visit"].max() == 2
     free = stored_config(tmp_path / "run")
     check_same(resume(tmp_path / "run", replace(free, flips_below=None), False), trace)
+    taught = replace(config, flips_below=0.0, labels="truth", guard=GuardConfig.off())
+    assert train(taught, progress=False).visits["visit"].max() == 3  # true labels never flip
 
 
 def test_an_update_that_overflows_is_noted_and_ends_the_run(tmp_path, capsys):
