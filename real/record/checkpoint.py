@@ -109,7 +109,8 @@ class Checkpoints:
         target = self._root / f"step-{step:06d}"
         if self._run_folder is not None:
             write_checkpoint(target, self._run_folder, state, step, self._ranks)
-            for old in checkpoints_in(self._root)[self._keep :]:
+            there = checkpoints_in(self._root)  # later ones are damaged, and keep no other's place
+            for old in there[there.index(target) + self._keep :]:
                 remove_folder(old)
         else:
             self._ranks.wait()  # the first rank has made the folder

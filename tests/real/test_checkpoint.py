@@ -145,6 +145,16 @@ def test_incomplete_and_newer_ones_are_passed_over(run: Path, capsys: pytest.Cap
     assert trace.run.extra["resumed"][0]["step"] == 1
 
 
+def test_a_damaged_one_takes_no_sound_one_s_place(run: Path):
+    for step in (2, 3):
+        (run / "checkpoints" / f"step-00000{step}" / "checkpoint.json").write_text("{")
+    config = replace(SMALL, checkpoint_every=2, checkpoint_keep=1)
+    with pytest.raises(Stopped):
+        resume(run, config, progress=stop_at(0.75))
+    assert steps(run) == ["step-000002", "step-000003"]
+    assert resume(run, progress=False).run.extra["resumed"][-1]["step"] == 2
+
+
 def test_with_no_sound_one_there_is_no_resuming(run: Path, capsys: pytest.CaptureFixture[str]):
     for folder in (run / "checkpoints").iterdir():
         (folder / "checkpoint.json").write_text("{")
