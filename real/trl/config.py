@@ -89,11 +89,17 @@ class GuardGRPOConfig(GRPOConfig):
         size = self.generation_batch_size // votes
         if n_problems < size:
             raise UserError(f"train_dataset: {n_problems} problems are no batch of {size}")
-        epochs = self.max_steps / self.n_updates / (n_problems // size)
+        per_epoch = self.n_updates * (n_problems // size)
+        epochs = self.max_steps / per_epoch if self.max_steps > 0 else self.num_train_epochs
+        if math.ceil(epochs * per_epoch) % self.n_updates:
+            raise UserError(
+                f"num_train_epochs = {epochs:g}: ends within the {self.n_updates} optimizer steps "
+                "on a batch of votes; give whole epochs or max_steps"
+            )
         computed = {
             "clip_high": self.epsilon if self.epsilon_high is None else self.epsilon_high,
             "eval_samples": self.num_generations_eval or votes,
-            "epochs": math.ceil(epochs if self.max_steps > 0 else self.num_train_epochs),
+            "epochs": math.ceil(epochs),
             "batch_size": size,
             "mini_batch": window * self.world_size // votes,
             "model": model,
@@ -107,7 +113,8 @@ class GuardGRPOConfig(GRPOConfig):
 
     def _of_guard(self, computed: dict[str, Any]) -> dict[str, Any]:
         """Return these settings with those of the guard, which may not contradict TRL's."""
-        check_given(self.guard_settings, (OF_RUN | {"extract"}) - _READ.keys(), "guard_settings.")
+        known = (OF_RUN | {"extract"}) - {"max_mismatch"} - _READ.keys()
+        check_given(self.guard_settings, known, "guard_settings.")
         own: dict[str, Any] = {"guard": self.guard}
         if isinstance(self.guard, str):
             chosen = arm(self.guard)

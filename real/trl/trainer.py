@@ -72,7 +72,7 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
         prompts = train_dataset["prompt"]
         self.run = GuardedRun(self.settings, prompts, truths, prompts)
         self._scores: list[float] = []
-        self._saves_later = False
+        self._put_off = dict.fromkeys(("should_evaluate", "should_save"), False)
         self.add_callback(self)
 
     def train(self, *args: Any, **more: Any) -> Any:
@@ -226,10 +226,12 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
         self._measured["update_norm"].append(0.0 if self._is_empty else update_norm(optimizer))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """Put a checkpoint off to the end of the batch, whose votes are in no checkpoint."""
+        """Put evaluation and checkpoint off to the end of the batch, the place of their rows."""
         ends = state.global_step % args.n_updates == 0
-        wanted = control.should_save or self._saves_later
-        control.should_save, self._saves_later = wanted and ends, wanted and not ends
+        for name, late in self._put_off.items():
+            wanted = late or getattr(control, name)
+            setattr(control, name, wanted and ends)
+            self._put_off[name] = wanted and not ends
         if ends:
             self._end_batch()
         return control

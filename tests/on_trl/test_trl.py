@@ -262,7 +262,9 @@ def test_accumulated_passes_give_the_gradient_of_one_and_adapters_train_alone(tm
         ({"guard": "scope"}, "rule = scope: works on step_logprob"),
         ({"guard": "averaged"}, "ema_decay = 0.95: TRL has no such thing"),
         ({"max_steps": 6}, "max_steps = 6: must be a multiple of the 4"),
+        ({"num_train_epochs": 1.3}, "num_train_epochs = 1.3: ends within the 4 optimizer steps"),
         ({"guard_settings": {"lr": 1.0}}, "guard_settings.lr: no such setting"),
+        ({"guard_settings": {"max_mismatch": 1.0}}, "guard_settings.max_mismatch: no such setting"),
         ({"remove_unused_columns": True}, "remove_unused_columns = True: the guard knows a row's"),
         ({"use_liger_kernel": True}, "use_liger_kernel = True"),
         ({"n_samples": 9}, "n_samples = 9"),
@@ -271,6 +273,14 @@ def test_accumulated_passes_give_the_gradient_of_one_and_adapters_train_alone(tm
 def test_what_would_train_on_something_else_is_refused(changed, message, tmp_path):
     with pytest.raises(UserError, match=re.escape(message)):
         settings(tmp_path, **changed).settled("model", N)
+
+
+def test_an_evaluation_within_a_batch_waits_for_its_end(tmp_path):
+    """There the row of its step is: one of step 0 is before training."""
+    changed = {"eval_strategy": "steps", "eval_steps": 3, "num_train_epochs": 2}
+    args = settings(tmp_path / "out", num_generations_eval=2, **changed)
+    trainer(args, Given, eval_dataset=data()).train()
+    assert lab.load(tmp_path / "out-guard").evals["step"].tolist() == [1, 2, 3, 4]
 
 
 def test_settings_serve_several_trainers_and_weights_of_16_bits_have_no_norm(tmp_path):
