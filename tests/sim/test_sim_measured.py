@@ -8,11 +8,13 @@ import pytest
 from measured_response import CURVED, KEY, SAMPLING, A, D, N, rows, settings, small_response
 
 from guard_core import GuardConfig
+from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.trace.response import read_response, write_response
 from lab.trace.trace import load
 from sim import SimConfig, simulate
 from sim.cli import main
+from sim.settings.resolve import settings_of
 from sim.world.measured import Apart, Trust
 from sim.world.sampling import fold
 from sim.world.training import Adam, TrainedBatch, draw_leaves, train_batch
@@ -46,6 +48,13 @@ def test_every_arm_runs_and_a_seed_fixes_its_bits(response_file, arm):
     assert first.visits.n_unparseable.sum() > 0
     assert first.steps.update_norm.max() > 0
     assert first.run.extra["trust"]["growth"] > 0 and first.run.extra["trust"]["unseen"] > 0
+
+
+def test_an_arm_of_the_paper_s_cells_is_no_cell_s_for_a_measured_model(response_file):
+    given = {"policy": "measured", "response": response_file, "lr": 1.0, "arm": "guard_release"}
+    assert settings_of(given).guard == arm("guard_release").guard
+    assert settings_of({"arm": "guard_release"}).guard == arm("guard_release,frs=False").guard
+    assert (settings(response_file).cell, SimConfig().cell) == (None, "llama-math500")
 
 
 def test_a_replicate_does_not_depend_on_the_others(response_file):
