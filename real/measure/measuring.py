@@ -33,8 +33,9 @@ from real.measure.gradients import (
 )
 from real.measure.tree import Leaf, MeasuredTree, edge_arrays, grow, merge_answers, whole_responses
 from real.model.machine import keep_freed_memory, torch_threads
-from real.model.policy import load_policy
-from real.model.prepare import prepare_training
+from real.model.policy import Policy, load_policy
+from real.model.prepare import add_lora
+from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
 from real.record.checkpoint import checkpoints_in, trained_weights
 from real.record.resuming import fingerprint
@@ -96,18 +97,12 @@ def measure_to(
     check_new_file(out)
     if config.stop:
         raise UserError("stop: a measurement cannot stop at texts; leave it out")
-    given = config.settled()
-    config = replace(config, attention="eager", engine="transformers", dtype="float32").settled()
-    folder = model_of(config)
-    policy = load_policy(folder, config.device, config.dtype, config.attention)
-    keep_freed_memory(policy.device)
-    prepare_training(policy.model, config, config.seed)
-    prompts = build_prompts(problems_of(config), config, policy)
+    config = config.settled()
+    policy, prompts, sources = loaded(config)
     say(prompts.notices)
     if unknown := prompts.truths.count(None):
         told = "problems have no reference answer, and count as never right in simulations"
         say([f"{unknown} of {len(prompts)} {told}"])
-    sources = fingerprint(folder, [prompts])
     checkpoints = [] if growth is None else _checkpoints(growth, sources)
     ids = AnswerIds(prompts.truths, Equality() if config.answer_check == "math" else None)
 
@@ -133,8 +128,8 @@ def measure_to(
         "task": prompts.name,
         **sources,
         "problem_ids": [problem.id for problem in prompts.problems],
-        "run": to_values(given),
-        "roles": roles_of(given),
+        "run": to_values(config),
+        "roles": roles_of(config),
     }
     loads = [partial(trained_weights, path) for path in checkpoints]
     with torch_threads(config.threads):
@@ -150,6 +145,20 @@ def measure_to(
         f"{len(response.leaf_answer)} leaves, mass left out {facts.left_out:.4f}{capped}, "
         f"growth {measured}"
     )
+
+
+def loaded(config: TrainConfig) -> tuple[Policy, PromptSet, dict[str, Any]]:
+    """Return the model of settled settings, ready to be measured, its prompts, and their digests.
+
+    The digests are those of `fingerprint`.
+    """
+    folder = model_of(config)
+    policy = load_policy(folder, config.device, "float32", "eager")
+    keep_freed_memory(policy.device)
+    if config.lora_rank:  # of how a run trains nothing else matters to gradients
+        add_lora(policy.model, config, config.seed)
+    prompts = build_prompts(problems_of(config), config, policy)
+    return policy, prompts, fingerprint(folder, [prompts])
 
 
 def _checkpoints(run: Path, sources: dict[str, object]) -> list[Path]:
@@ -186,6 +195,11 @@ def measure(
     trees = _sample_trees(subject, config, facts["problem_ids"], report)
     read = [subject.read(n, [leaf.tokens for leaf in tree.leaves]) for n, tree in enumerate(trees)]
     arrays, contexts, tokens = edge_arrays(trees, subject.prompts, read)
+    if not tokens:
+        raise UserError(
+            "measure: each problem has a single response, which training cannot change; raise "
+            "responses or temperature"
+        )
     gradients = Gradients(subject.model, subject.sampling.temperature)
     n_weights = gradients.n_weights
     gradients.check_memory(len(tokens), min(config.weights, n_weights))

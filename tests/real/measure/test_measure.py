@@ -36,6 +36,16 @@ def small_model():
     return model
 
 
+def certain_model():
+    """One that ends every response at once."""
+    model = small_model()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.fill_("norm" in name)
+        model.lm_head.weight.fill_(1.0)[END] = 30.0
+    return model
+
+
 def answer_ids(problem, responses):
     assert all(END not in tokens[:-1] for tokens in responses)
     ids = np.array([tokens[0] - 1 for tokens in responses])  # the end token is unparseable
@@ -178,6 +188,9 @@ def test_what_cannot_be_measured_is_refused_in_one_line(monkeypatch):
         with pytest.raises(UserError, match=message) as refused:
             measured(small_model(), **changes)
         assert "\n" not in str(refused.value)
+    for unit in ("token", "answer"):
+        with pytest.raises(UserError, match="measure: each problem has a single response"):
+            measured(certain_model(), unit=unit)
     broken = small_model()
     with torch.no_grad():
         broken.model.norm.weight[0] = float("nan")
