@@ -20,7 +20,7 @@ from lab.cli import arms_of
 from lab.options import POSITIONAL
 from lab.signals import ends_at_once
 from lab.trace.manifest import CHECKPOINTS, FILE_NAME, check_new, read_manifest
-from lab.trace.response import Facts, read_response
+from lab.trace.response import read_response
 from real.asked import check_asked, check_lrs, read_sources
 from real.measure import MeasureSettings
 from real.ranks import launched
@@ -335,31 +335,44 @@ class ForecastCommand(MeasureCommand):
         from lab.study import check_arms
 
         # Before the measurement, which may take long; others may be there in a folder that is.
-        names = [with_rule(name, self.settings.rule) for name in self.arms]
+        arms = [for_cell(name, self.preset) for name in self.arms]
+        names = [with_rule(name, self.settings.rule) for name in arms]
         check_arms(names, lambda _: self.out.exists())
         check_lrs(self.settings, self.lrs)
         response = self.out / "response.npz"
         if not response.exists():
             self.out.mkdir(parents=True, exist_ok=True)
             self.measure(response)
-        elif not self._is_of(read_response(response).facts):
-            raise UserError(f"{response}: was measured with other settings; choose another --out")
+        else:
+            self._check_measured(response)
         for lr in self.lrs:
             print(f"learning rate {lr:g}", flush=True)
             words = f"compare --policy measured --lr {lr!r} --replicates {self.replicates}"
             words += f" --seed {self.settings.seed}" + " --quiet" * self.quiet
             places = ["--response", str(response), "--out", str(self.out / f"lr-{lr:g}")]
             # A process, since the trainer and the simulator never import each other.
-            command = [sys.executable, "-m", "sim", *words.split(), *places, "--arms", *self.arms]
+            command = [sys.executable, "-m", "sim", *words.split(), *places, "--arms", *arms]
             if code := subprocess.run(command, check=False).returncode:
                 return code
         return None
 
-    def _is_of(self, facts: Facts) -> bool:
-        """Return whether a measurement is the one that is asked for."""
+    def _check_measured(self, response: Path) -> None:
+        """Refuse a measurement of other settings, or of files that have changed since."""
+        facts, settings = read_response(response).facts, self.settings.settled()
         found = from_values(facts.run, TrainConfig, ""), facts.unit, facts.growth is None
-        same = found == (self.settings.settled(), self.unit, self.growth is None)
-        return same and self.numbers.items() <= facts.settings.items()
+        if (
+            found != (settings, self.unit, self.growth is None)
+            or not self.numbers.items() <= facts.settings.items()
+        ):
+            raise UserError(f"{response}: was measured with other settings; choose another --out")
+        with ends_at_once("guard-train"):
+            from real.measure.measuring import loaded
+
+        if loaded(settings)[2] != {"model": facts.model, "problems": facts.problems}:
+            raise UserError(
+                f"{response}: model or problems have changed since they were measured; put the old "
+                "files back, or choose another --out"
+            )
 
 
 @dataclass(kw_only=True)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from lab.trace.manifest import read_manifest
 from lab.trace.response import read_response
 from real.__main__ import main
 from real.record.checkpoint import trained_weights
+from real.tiny import CHECKPOINT
 from sim.cli import main as guard_sim
 from sim.settings.resolve import settings_of
 
@@ -149,6 +151,24 @@ def test_a_forecast_simulates_every_arm_with_the_settings_of_the_run(tmp_path, c
 def test_a_forecast_refuses_mistakes_before_it_measures(words, message, tmp_path, capsys):
     assert main(["forecast", "--out", str(tmp_path / "forecast"), *FEW, *words]) == 2
     assert message in capsys.readouterr().err and not (tmp_path / "forecast").exists()
+
+
+def test_a_forecast_goes_on_with_the_same_problems_and_simulates_the_arms_of_the_run(
+    tmp_path, monkeypatch, capsys
+):
+    asked = Mock(return_value=Mock(returncode=0))
+    monkeypatch.setattr("real.commands.subprocess.run", asked)
+    (tmp_path / "set.json").write_text(json.dumps([{"prompt": "1+2=", "answer": "3"}]))
+    words = ["--preset", "llama-3.2-3b/amc", "--model", str(CHECKPOINT), "--arms", "guard_release"]
+    words += ["--problems", str(tmp_path / "set.json"), "--chat-template", "auto", "--lrs", "1e-4"]
+    words += ["--max-response-tokens", "22", "--prompt-suffix", "", "--responses", "8", "--quiet"]
+    words += ["--weights", "64", "--threads", "1", "--out", str(tmp_path / "out")]
+    for _ in range(2):
+        assert main(["forecast", *words]) == 0
+    assert asked.call_count == 2 and asked.call_args.args[0][-1] == "guard_release,frs=False"
+    (tmp_path / "set.json").write_text(json.dumps([{"prompt": "1+2=", "answer": "4"}]))
+    assert main(["forecast", *words]) == 2
+    assert "model or problems have changed since" in capsys.readouterr().err
 
 
 def test_a_simulation_refuses_what_the_measured_run_has_and_the_policy_lacks(tmp_path, capsys):
