@@ -358,17 +358,18 @@ class ForecastCommand(MeasureCommand):
 
     def _check_measured(self, response: Path) -> None:
         """Refuse a measurement of other settings, or of files that have changed since."""
-        facts, settings = read_response(response).facts, self.settings.settled()
+        with ends_at_once("guard-train"):
+            from real.measure.measuring import loaded
+
+        facts = read_response(response).facts
+        settings, _, _, sources = loaded(self.settings)
         found = from_values(facts.run, TrainConfig, ""), facts.unit, facts.growth is None
         if (
             found != (settings, self.unit, self.growth is None)
             or not self.numbers.items() <= facts.settings.items()
         ):
             raise UserError(f"{response}: was measured with other settings; choose another --out")
-        with ends_at_once("guard-train"):
-            from real.measure.measuring import loaded
-
-        if loaded(settings)[2] != {"model": facts.model, "problems": facts.problems}:
+        if sources != {"model": facts.model, "problems": facts.problems}:
             raise UserError(
                 f"{response}: model or problems have changed since they were measured; put the old "
                 "files back, or choose another --out"

@@ -32,7 +32,7 @@ from real.measure.gradients import (
     sampling_error,
 )
 from real.measure.tree import Leaf, MeasuredTree, edge_arrays, grow, merge_answers, whole_responses
-from real.model.machine import keep_freed_memory, torch_threads
+from real.model.machine import keep_freed_memory, pick_device, torch_threads
 from real.model.policy import Policy, load_policy
 from real.model.prepare import add_lora
 from real.problems.problem import PromptSet
@@ -41,6 +41,7 @@ from real.record.checkpoint import checkpoints_in, trained_weights
 from real.record.resuming import fingerprint
 from real.record.terminal import say
 from real.settings.config import TrainConfig
+from real.settings.resolve import settled_for
 from real.settings.seeds import Stream, torch_generator
 from real.tiny import model_of, problems_of
 
@@ -97,8 +98,7 @@ def measure_to(
     check_new_file(out)
     if config.stop:
         raise UserError("stop: a measurement cannot stop at texts; leave it out")
-    config = config.settled()
-    policy, prompts, sources = loaded(config)
+    config, policy, prompts, sources = loaded(config)
     say(prompts.notices)
     if unknown := prompts.truths.count(None):
         told = "problems have no reference answer, and count as never right in simulations"
@@ -147,18 +147,19 @@ def measure_to(
     )
 
 
-def loaded(config: TrainConfig) -> tuple[Policy, PromptSet, dict[str, Any]]:
-    """Return the model of settled settings, ready to be measured, its prompts, and their digests.
+def loaded(config: TrainConfig) -> tuple[TrainConfig, Policy, PromptSet, dict[str, Any]]:
+    """Return settings as a run here has them, the model to be measured, and its prompts.
 
-    The digests are those of `fingerprint`.
+    And the `fingerprint` of both.
     """
+    config = settled_for(config, pick_device(config.device).type)[0]
     folder = model_of(config)
     policy = load_policy(folder, config.device, "float32", "eager")
     keep_freed_memory(policy.device)
     if config.lora_rank:  # of how a run trains nothing else matters to gradients
         add_lora(policy.model, config, config.seed)
     prompts = build_prompts(problems_of(config), config, policy)
-    return policy, prompts, fingerprint(folder, [prompts])
+    return config, policy, prompts, fingerprint(folder, [prompts])
 
 
 def _checkpoints(run: Path, sources: dict[str, object]) -> list[Path]:

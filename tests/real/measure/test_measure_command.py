@@ -86,6 +86,17 @@ def test_what_cannot_be_measured_is_one_line(tmp_path, capsys):
     assert "exists" in capsys.readouterr().err and out.read_text() == "mine"
 
 
+def test_the_run_that_is_predicted_has_the_precision_that_this_machine_gives_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("real.measure.measuring.pick_device", lambda _: torch.device("cuda"))
+    (tmp_path / "set.json").write_text(json.dumps([{"prompt": "1+2=", "answer": "3"}]))
+    words = ["--model", str(CHECKPOINT), "--problems", str(tmp_path / "set.json"), *FEW[2:]]
+    words += ["--max-response-tokens", "22", "--prompt-suffix", "", "--threads", "1"]
+    assert main(["measure", "--out", str(tmp_path / "response.npz"), *words]) == 0
+    assert read_response(tmp_path / "response.npz").facts.run["dtype"] == "bfloat16"
+
+
 def test_torch_uses_the_threads_of_the_settings(tmp_path, monkeypatch, capsys):
     """More of them than free cores wait for each other most of the time."""
 
