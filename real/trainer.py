@@ -222,7 +222,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             if run.supervisor.reads and by_votes:
                 watch_labels(log, row, len(run.prompts))
             if not batch.ends_run:
-                n_unread = run.ranks.highest(row["n_unread"])
+                n_unread = run.ranks.highest(row.get("n_unread", 0))
                 check_unread(n_unread / len(batch.problems_P), run.config.max_unread)
             if by_votes and batch.epoch == 2 and batch.ends_epoch:
                 n_flipped = run.ranks.highest(int(run.supervisor.state.flips[:, -1].sum()))
@@ -297,7 +297,6 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
             group.silent and not group.dropped and not unread
             for group, unread in zip(groups, unread_P, strict=True)
         ),
-        "n_unread": int(unread_P.sum()),
         **matched,
         "tokens_sampled": n_sampled,
         **sampled_row(responses.rollouts, config.top_p),

@@ -96,7 +96,7 @@ def watch_labels(log: Journal, row: Mapping[str, Any], n_problems: int) -> None:
             "--answer-check strings, or ask in words",
         )
     before = log.manifest.extra.get("n_labels_before", 0)
-    if n_problems >= _PROBLEMS and (n_labels <= 1 or n_labels < _FEW * before):
+    if n_problems >= _PROBLEMS and (n_labels == 1 or n_labels < _FEW * before):
         log.alarm(
             "labels",
             f"are {n_labels} different ones for {n_problems} problems in batch {step}, {before} "

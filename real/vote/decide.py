@@ -214,6 +214,7 @@ class Supervisor:
         return {
             "n_problems": len(problems_P),
             "n_skipped": int(decision.skip.sum()),
+            "n_unread": int(np.sum(rows["n_unparseable"] == rows["n_votes"])),
             "majority_ratio": float(np.mean(rows["match_rate"])),
             "n_labels": self.n_labels(),
             "reward": float(rewarded_PK.mean()) if by_label else np.nan,

@@ -146,7 +146,7 @@ def test_right_labels_and_rewards_by_hand():
     decided = supervisor.decide(np.arange(4), ids_of(supervisor.answer_ids, votes), 1, {})
     assert decided is not None
     columns = decided.step_columns
-    assert (columns["n_problems"], columns["n_skipped"]) == (4, 0)
+    assert (columns["n_problems"], columns["n_skipped"], columns["n_unread"]) == (4, 0, 1)
     assert columns["majority_ratio"] == pytest.approx((3 / 4 + 2 / 4 + 0 + 1) / 4)
     assert columns["label_correct"] == pytest.approx(1 / 3)
     # Both rewards of the first problem are wrong, all others right: none for no answer.
