@@ -79,7 +79,7 @@ def build_prompts(
         )
     name = problem_set.name
     return PromptSet(
-        name if config.model is None else f"{name} with {Path(config.model).name}",
+        name if config.model is None else f"{name} with {Path(config.model).absolute().name}",
         [problem for problem, _ in kept],
         problem_set.fields,
         problem_set.by_usual_name,
@@ -109,9 +109,9 @@ def prompt_tokens(
 
 def _as_asked(problem: Problem, config: TaskSettings) -> tuple[Problem, str]:
     """Return the problem under the settings' system prompt, and its suffix."""
-    suffix = suffix_of(problem, config.prompt_suffix)
     system = config.system_prompt
-    return problem if system is None else problem.under_system(system), suffix
+    asked = problem if system is None else problem.under_system(system)
+    return asked, suffix_of(asked, config.prompt_suffix)
 
 
 def encode(
@@ -209,7 +209,7 @@ def _check_options(config: TaskSettings, policy: Policy) -> None:
 
 
 def _notices(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> Iterator[str]:
-    boxed = sum(problem.asks_for_box for problem in problem_set)
+    boxed = sum(_as_asked(problem, config)[0].asks_for_box for problem in problem_set)
     if boxed and config.prompt_suffix == BOX_REQUEST:
         yield f"no suffix behind {counted(boxed, 'prompt')}, where a box is asked for already"
     # The tiny task is plain text by design.

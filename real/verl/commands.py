@@ -72,7 +72,7 @@ def write_problems(
         asked = problem if system_prompt is None else problem.under_system(system_prompt)
         row = {
             "data_source": name,
-            "prompt": asked.messages(suffix_of(problem, suffix)),
+            "prompt": asked.messages(suffix_of(asked, suffix)),
             "reward_model": {"style": "rule", "ground_truth": problem.answer},
             "extra_info": {"index": len(rows), "id": problem.id},
         }

@@ -131,11 +131,22 @@ def test_a_system_prompt_comes_first_and_replaces_that_of_the_file(chat, base):
     assert plain == make_tokenizer()("Think.\n\n1+1?")["input_ids"]
 
 
+def test_a_model_in_this_folder_has_its_name(base, monkeypatch):
+    """Runs are compared by it."""
+    monkeypatch.chdir(base)
+    config = TrainConfig(model=".", problems="p.json", max_response_tokens=8).settled()
+    found = build_prompts(ProblemSet("p", [SYSTEM]), config, policy_of(base))
+    assert found.name == "p with base"
+
+
 def test_who_asks_for_a_box_is_not_asked_again(base):
     asks = Problem("a", "1+1? Answer in \\boxed{}.", "2")
     plain = Problem("b", "1+2?", "3")
     found = prompts(base, asks, plain, chat_template="off")
     assert found.notices == ("no suffix behind 1 prompt, where a box is asked for already",)
+    under = Problem("u", "1+1?", "2", (Turn("system", asks.prompt),))
+    for system in (None, "Be brief.", asks.prompt):  # in place of one that asks, or asking
+        assert text(base, under, chat_template="off", system_prompt=system).count("boxed") == 1
     assert text(base, asks, chat_template="off") == squeezed(asks.prompt)
     assert text(base, plain, chat_template="off") == squeezed(plain.prompt + BOX_REQUEST)
     # A suffix that was given is put behind every prompt.
