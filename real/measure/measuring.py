@@ -103,7 +103,7 @@ def measure_to(
     if unknown := prompts.truths.count(None):
         told = "problems have no reference answer, and count as never right in simulations"
         say([f"{unknown} of {len(prompts)} {told}"])
-    checkpoints = [] if growth is None else _checkpoints(growth, sources)
+    checkpoints = [] if growth is None else _checkpoints(growth, sources, config)
     ids = AnswerIds(prompts.truths, Equality() if config.answer_check == "math" else None)
 
     def read(problem: int, responses: Sequence[Tokens]) -> tuple[NDArray[np.int64], int, list[str]]:
@@ -162,11 +162,15 @@ def loaded(config: TrainConfig) -> tuple[TrainConfig, Policy, PromptSet, dict[st
     return config, policy, prompts, fingerprint(folder, [prompts])
 
 
-def _checkpoints(run: Path, sources: dict[str, object]) -> list[Path]:
-    before = read_manifest(run).extra.get("sources", {})
-    if before.get("model") != sources["model"]:
+def _checkpoints(run: Path, sources: dict[str, object], config: TrainConfig) -> list[Path]:
+    before, own = read_manifest(run), to_values(config)
+    named = ("lora_rank", "lora_alpha", "lora_targets", "seed")  # which adapters are drawn by
+    has_adapters = config.lora_rank or before.config.get("lora_rank")
+    same = not has_adapters or all(own[name] == before.config.get(name) for name in named)
+    if before.extra.get("sources", {}).get("model") != sources["model"] or not same:
         raise UserError(
-            f"growth: {run}: the run started from another model; give a run of this one"
+            f"growth: {run}: the run started from another model or other adapters; give a run of "
+            "this one"
         )
     paths = checkpoints_in(run / CHECKPOINTS)[::-1]
     if len(paths) < 3:

@@ -125,6 +125,16 @@ def test_a_run_of_another_model_gives_no_growth(pilot, tmp_path, capsys):
         changed.write_text(text)
 
 
+def test_a_run_of_other_adapters_gives_no_growth(tmp_path, capsys):
+    pytest.importorskip("peft")
+    kept = ["--checkpoint-every", "1", "--checkpoint-keep", "99", "--lora-rank", "2"]
+    assert main(["run", "--out", str(tmp_path / "run"), *RUN, *kept]) == 0
+    for other in (["--lora-rank", "2", "--seed", "2"], ["--lora-rank", "0"]):
+        words = ["--growth", str(tmp_path / "run"), *other]
+        measured(tmp_path / "response.npz", *words, code=2)
+        assert "started from another model or other adapters" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_forecast_simulates_every_arm_with_the_settings_of_the_run(tmp_path, capfd):
     out = tmp_path / "forecast"
