@@ -53,10 +53,11 @@ class _Wandb:
 
     def __init__(self, folder: Path, manifest: Manifest, after: int | None) -> None:
         self._wandb: Any = importlib.import_module("wandb")
-        identity = hashlib.sha256(f"{folder.name} {manifest.started}".encode()).hexdigest()
+        name = f"{manifest.arm}-{folder.name}"  # the arms of a comparison start in one second
+        identity = hashlib.sha256(f"{name} {manifest.started}".encode()).hexdigest()
         self._run = self._wandb.init(
             project=PROJECT,
-            name=f"{manifest.arm}-{folder.name}",
+            name=name,
             id=identity[:12],  # a run shares it with its resumption and with no other run
             config=manifest.config,
             dir=str(folder),

@@ -18,7 +18,7 @@ from lab.trace.manifest import Manifest
 from lab.trace.trace import MemoryRun, Trace, load
 from real import TrainConfig, resume, train
 from real.__main__ import main
-from real.record.journal import Journal
+from real.record.journal import LOGGERS, Journal
 
 SMALL = TrainConfig(
     n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=2, eval_samples=2, checkpoint_every=1
@@ -82,6 +82,16 @@ def test_they_get_the_numbers_of_the_trace(resumed: tuple[Trace, Fake, Path]):
     assert fake.closed == 2 and first["config"]["n_votes"] == 8
     assert first["mode"] == "offline" and first["dir"] == str(folder)
     assert first["id"] == second["id"] and second["resume"] == "allow"
+
+
+def test_runs_that_start_in_one_second_are_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "wandb", fake := Fake("wandb"))
+    started = "2026-01-01T00:00:00+00:00"
+    for arm in ("ttrl", "guard", "guard"):
+        one = Manifest("real", arm, "", n_problems=1, n_votes=1, started=started)
+        LOGGERS["wandb"](tmp_path / arm / "seed-0", one, None)
+    first, second, third = (given["id"] for given in fake.started)
+    assert first != second == third
 
 
 def test_a_missing_library_is_told_before_anything_is_made(
