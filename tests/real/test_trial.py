@@ -288,6 +288,7 @@ def test_labels_without_votes_and_one_label_for_all_are_alarming():
     watch_labels(log, row, 40)
     watch_labels(log, row | {"n_labels": 6}, 6)
     watch_labels(log, row | {"majority_ratio": 0.0, "n_unread": 8}, 40)
+    watch_labels(log, row | {"majority_ratio": 0.0, "n_problems": 1}, 41)  # the last of an epoch
     nothing = Mock(**{"manifest.extra": {"n_labels_before": 0}})
     watch_labels(nothing, row | {"majority_ratio": 0.0, "n_unread": 8, "n_labels": 0}, 40)
     assert not log.alarm.called and not nothing.alarm.called
