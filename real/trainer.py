@@ -223,7 +223,9 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
                 watch_labels(log, row, len(run.prompts))
             if not batch.ends_run:
                 n_unread = run.ranks.highest(row.get("n_unread", 0))
-                check_unread(n_unread / len(batch.problems_P), run.config.max_unread)
+                # The last batch of an epoch may hold a single problem, and is no whole one.
+                whole = min(run.config.batch_size, len(run.prompts))
+                check_unread(n_unread / whole, run.config.max_unread)
             if by_votes and batch.epoch == 2 and batch.ends_epoch:
                 n_flipped = run.ranks.highest(int(run.supervisor.state.flips[:, -1].sum()))
                 check_flips(n_flipped / len(run.prompts), run.config.lr, run.config.flips_below)

@@ -18,7 +18,9 @@ from lab.trace.manifest import read_manifest
 from lab.trace.schema import TABLES, missing
 from lab.trace.trace import Trace, load
 from real import TrainConfig, resume, train
+from real.answers import AnswerIds
 from real.model.policy import load_policy
+from real.settings.seeds import batches
 from real.settings.stored import stored_config
 from real.tiny import CHECKPOINT
 
@@ -160,6 +162,18 @@ def test_labels_that_flip_at_visit_2_end_the_run_and_the_next_rate_is_said(tmp_p
     check_same(resume(tmp_path / "run", replace(free, flips_below=None), False), trace)
     taught = replace(config, flips_below=0.0, labels="truth", guard=GuardConfig.off())
     assert train(taught, progress=False).visits["visit"].max() == 3  # true labels never flip
+
+
+def test_one_unread_problem_in_an_epoch_s_last_batch_does_not_end_the_run(monkeypatch):
+    config = replace(SHORT, n_problems=5, batch_size=4, epochs=2, max_unread=0.5)
+    (last,) = next(batch for batch in batches(config, 5) if batch.ends_epoch).problems_P
+    read = AnswerIds.ids
+
+    def read_others(ids, problem, texts, extract="strict"):
+        return read(ids, problem, [""] * len(texts) if problem == last else texts, extract)
+
+    monkeypatch.setattr(AnswerIds, "ids", read_others)
+    assert train(config, progress=False).steps["n_unread"].tolist()[:2] == [0, 1]
 
 
 def test_an_update_that_overflows_is_noted_and_ends_the_run(tmp_path, capsys):
