@@ -168,6 +168,11 @@ class Speed:
         """The rule samples second votes, as many as the first."""
         return bool(SECOND_VOTES & rule_of(self.config).needs)
 
+    @property
+    def mean_tokens(self) -> int:
+        """Mean tokens of a response, which is no longer than the longest."""
+        return min(self.machines.mean_tokens, self.config.max_response_tokens or 1)
+
     def step(self) -> dict[str, float]:
         """Return the seconds of each phase of one batch, evaluations left out."""
         size, config, rates = self.size, self.config, self.rates
@@ -178,7 +183,7 @@ class Speed:
         moved = 24 * trained / rates.host_link if config.offload_optimizer else 0.0
         # AdamW reads and writes weights, gradients and moments; copies measure the change.
         adamw = moved + 50 * trained / rates.bandwidth
-        tokens = config.batch_size * config.n_samples * (machines.mean_tokens + PROMPT_TOKENS)
+        tokens = config.batch_size * config.n_samples * (self.mean_tokens + PROMPT_TOKENS)
         tokens *= 1 + rule_of(config).trains_second
         sampling = self.sampling(config.batch_size * config.n_votes)
         n_steps = -(-config.batch_size // config.mini_batch)
@@ -221,7 +226,7 @@ class Speed:
     def sampling(self, n_responses: int) -> float:
         """Return the seconds in which all engines together sample some responses."""
         size, config, rates = self.size, self.config, self.rates
-        group, mean = config.engine_tp, self.machines.mean_tokens
+        group, mean = config.engine_tp, self.mean_tokens
         # Each step of decoding reads the weights; each token reads the cache before it.
         rows = -(-n_responses * group // self.machines.world)
         before = PROMPT_TOKENS + mean / 2

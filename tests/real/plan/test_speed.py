@@ -41,6 +41,11 @@ def test_what_is_assumed_of_a_card_implies_a_range():
     assert slow.decode_overhead > fast.decode_overhead and slow.adapters > fast.adapters > 1
 
 
+def test_no_response_is_longer_than_the_limit(capsys):
+    short = "--max-response-tokens", "64"
+    assert planned(capsys, *short) == planned(capsys, *short, "--mean-tokens", "64")
+
+
 def test_votes_ahead_and_adapters_are_in_the_range(capsys):
     """Whether sampling beside an update takes less time is not known; adapters slow decoding."""
     said, (usual, fastest, slowest) = planned(capsys)
