@@ -8,6 +8,7 @@ torchrun. What a run says stands in its log, which is read while it goes on.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import re
@@ -25,11 +26,14 @@ from typing import Any, TextIO
 import msgspec
 
 from lab.base.errors import Unfit, UserError
+from lab.base.files import remove_folder
 from lab.base.settings import to_values
 from lab.signals import STOP_SIGNALS, stop, stop_with_parent, stops_held
 from lab.study import Job, Outcome
+from lab.trace.manifest import locked
 from real.ranks import speaks
 from real.record.terminal import say, show_numbers
+from real.settings.stored import keeps_nothing
 
 Place = tuple[str, ...]
 """Identifiers of the GPUs of one run; empty on a CPU."""
@@ -159,9 +163,10 @@ def run_jobs(
 ) -> list[Outcome]:
     """Run all jobs, one in each place at a time; returns their outcomes in order.
 
-    Finished ones are skipped, begun ones go on from their last checkpoint. On Ctrl-C, SIGTERM or
-    SIGHUP the running ones end their batch, write a checkpoint and stop, and KeyboardInterrupt is
-    raised. Where model or problems of one run cannot be used `Unfit` ends all.
+    Finished ones are skipped, begun ones go on from their last checkpoint, or are made again where
+    they keep none. On Ctrl-C, SIGTERM or SIGHUP the running ones end their batch, write a
+    checkpoint and stop, and KeyboardInterrupt is raised. Where model or problems of one run cannot
+    be used `Unfit` ends all.
 
     Args:
         do: does one run, in its process.
@@ -203,6 +208,11 @@ def _context(on_gpus: bool, do: Do) -> Any:
 
 def _start(context: Any, do: Do, outcome: Outcome, place: Place) -> _Child:
     job = outcome.job
+    if job.begun:
+        with contextlib.suppress(UserError), locked(job.folder):  # else its own process refuses it
+            if keeps_nothing(job.folder):
+                say([f"{job.name}: kept no checkpoint, and is made again"])
+                remove_folder(job.folder)
     words = (msgspec.json.encode(to_values(job.config)).decode(), str(job.folder), job.arm)
     log = job.log.open("w+", encoding="utf-8", errors="replace")
     process = context.Process(target=run_child, args=(do, words, str(job.log), place))

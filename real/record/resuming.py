@@ -30,7 +30,7 @@ from real.ranks.distributed import Ranks
 from real.record.checkpoint import Checkpoint, latest
 from real.record.terminal import say
 from real.settings.config import TrainConfig
-from real.settings.stored import check_same, stored_config
+from real.settings.stored import check_same, keeps_nothing
 
 _NOTICE = (
     b"\nstopping after this batch, with a checkpoint; press Ctrl-C again to stop without waiting\n"
@@ -125,7 +125,7 @@ def resume_point(folder: Path, config: TrainConfig, ranks: Ranks) -> ResumePoint
     if (last := latest(folder, notice, ranks)) is not None:
         check_same(last[1].config, config, folder)
         return ResumePoint(folder, config, manifest, notices, *last)
-    if finished or stored_config(folder).checkpoint_every == 0:
+    if finished or keeps_nothing(folder):
         raise UserError(f"{folder}: holds no checkpoint; start a new run")
     say([f"{folder}: no checkpoint yet; starts from the beginning"])
     return ResumePoint(folder, config, manifest, notices)

@@ -11,7 +11,7 @@ from lab.base.arms import title
 from lab.base.errors import UserError
 from lab.base.roles import CHANGEABLE, having, roles_of
 from lab.base.settings import check_unchanged, from_values, to_values
-from lab.trace.manifest import FILE_NAME, Manifest, read_manifest
+from lab.trace.manifest import CHECKPOINTS, FILE_NAME, Manifest, read_manifest
 from real.settings.config import TrainConfig
 
 
@@ -46,6 +46,11 @@ def stored_config(folder: Path) -> TrainConfig:
     if manifest.world != "real":
         raise UserError(f"{folder}: a run of the simulator; give a run of the trainer")
     return _config(manifest.config, folder)
+
+
+def keeps_nothing(folder: Path) -> bool:
+    """Return whether an unfinished run has no checkpoint and writes none, to go on from."""
+    return not (folder / CHECKPOINTS).exists() and stored_config(folder).checkpoint_every == 0
 
 
 def check_same(before: Mapping[str, Any], config: TrainConfig, folder: Path, *fixed: str) -> None:

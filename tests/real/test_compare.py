@@ -64,6 +64,22 @@ def test_the_same_comparison_goes_on(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "ttrl/seed-0: settings differ" in err and "epochs = 3 (was 1);" in err
 
 
+def test_a_stopped_run_without_checkpoints_is_made_again(tmp_path: Path):
+    def stop(done: float) -> None:
+        raise KeyboardInterrupt
+
+    config = replace(TINY, guard=GuardConfig.off(), checkpoint_every=0)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, run_folder(tmp_path, "ttrl", 0), stop)
+    job = Job("ttrl", config, run_folder(tmp_path, "ttrl", 0))
+    with held(job.folder):
+        (outcome,) = run_jobs(run_one, [job])
+    assert "another process writes this run" in (outcome.error or "")
+    assert not compare(replace(TINY, checkpoint_every=0), tmp_path, ["ttrl"], [0], 1).failed
+    run = load(run_folder(tmp_path, "ttrl", 0)).run
+    assert run.status == "finished" and "resumed" not in run.extra
+
+
 @pytest.mark.skipif(os.name != "posix", reason="POSIX locks")
 def test_a_run_that_another_process_writes_is_refused_at_once(tmp_path: Path):
     folder = run_folder(tmp_path, "ttrl", 0)
