@@ -91,7 +91,7 @@ class GuardGRPOConfig(GRPOConfig):
             raise UserError(f"train_dataset: {n_problems} problems are no batch of {size}")
         per_epoch = self.n_updates * (n_problems // size)
         epochs = self.max_steps / per_epoch if self.max_steps > 0 else self.num_train_epochs
-        if math.ceil(epochs * per_epoch) % self.n_updates:
+        if self.max_steps <= 0 and math.ceil(epochs * per_epoch) % self.n_updates:
             raise UserError(
                 f"num_train_epochs = {epochs:g}: ends within the {self.n_updates} optimizer steps "
                 "on a batch of votes; give whole epochs or max_steps"

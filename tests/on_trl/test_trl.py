@@ -309,6 +309,7 @@ def test_answers_are_text_or_numbers_in_one_set_of_each_kind(tmp_path):
 def test_a_guard_is_an_arm_a_rule_or_settings(tmp_path):
     assert settings(tmp_path, guard="empo").settled("m", N).rule == "empo"
     assert settings(tmp_path, guard="truth").settled("m", N).labels == "truth"
+    assert settings(tmp_path, max_steps=116).settled("m", 28).epochs == 5  # 29 of 7 batches each
     assert settings(tmp_path).settled("m", N).guard == GUARD
     assert json.loads(settings(tmp_path).to_json_string())["guard"] == GUARD.to_dict()
 
