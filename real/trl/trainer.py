@@ -264,6 +264,10 @@ class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):
             each, n_rows = self.settings.eval_samples, getattr(self.eval_dataset, "num_rows", None)
             self.run.evaluated(np.array(scores[: n_rows and n_rows * each]), each)
 
+    def on_predict(self, *_: Any, **__: Any) -> None:
+        """Forget the scores, which are of no evaluation."""
+        self._scores = []
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Write the guard's part before TRL's, at the end of which the checkpoint is the latest."""
         if self.is_world_process_zero():

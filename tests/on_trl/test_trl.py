@@ -278,9 +278,16 @@ def test_what_would_train_on_something_else_is_refused(changed, message, tmp_pat
 def test_an_evaluation_within_a_batch_waits_for_its_end(tmp_path):
     """There the row of its step is: one of step 0 is before training."""
     changed = {"eval_strategy": "steps", "eval_steps": 3, "num_train_epochs": 2}
-    args = settings(tmp_path / "out", num_generations_eval=2, **changed)
-    trainer(args, Given, eval_dataset=data()).train()
-    assert lab.load(tmp_path / "out-guard").evals["step"].tolist() == [1, 2, 3, 4]
+    evals = []
+    for out in (tmp_path / "alone", tmp_path / "again"):
+        args = settings(out, num_generations_eval=2, **changed)
+        run = trainer(args, Given, eval_dataset=data())
+        if evals:  # scores of a prediction are none of an evaluation
+            run.first = True
+            run.predict(data())
+        run.train()
+        evals.append(lab.load(f"{out}-guard").evals)
+    assert evals[0]["step"].tolist() == [1, 2, 3, 4] and evals[0].equals(evals[1])
 
 
 def test_settings_serve_several_trainers_and_weights_of_16_bits_have_no_norm(tmp_path):
