@@ -9,8 +9,8 @@ from lab.base.errors import UserError
 from real.record.journal import Journal
 
 _FORGOTTEN, _BATCH = 0.05, 4
-"""Mean match rate of a batch below which its labels get almost no vote; in a smaller batch than
-that, as at an epoch's end, the labels of a problem or two may miss all votes in any run."""
+"""Mean match rate of a batch below which its labels get almost no vote, and the problems with
+answers that it needs: the label of a single one, as at an epoch's end, may miss all votes."""
 _REPEATED = 0.25
 """Share of votes that repeat the question, from which on it is what the policy learns."""
 _FEW, _PROBLEMS = 1 / 8, 8
@@ -83,7 +83,7 @@ def check_flips(share: float, lr: float | None, below: float | None) -> None:
 def watch_labels(log: Journal, row: Mapping[str, Any], n_problems: int) -> None:
     """Give notice of labels that nobody votes for, of few ones, and of repeated questions."""
     rate, n_labels, step = row["majority_ratio"], row["n_labels"], row["step"]
-    if rate < _FORGOTTEN and row.get("n_unread", 0) < row["n_problems"] >= _BATCH:
+    if rate < _FORGOTTEN and row["n_problems"] - row.get("n_unread", 0) >= _BATCH:
         log.alarm(
             "match rate",
             f"{rate:.3f} in batch {step}: almost no vote is for its label, so that nearly nothing "
