@@ -48,5 +48,5 @@ def weigh_support(s: Settings, scores: Sequence[Any], visit: Any) -> None:
     margin = max((own - best) / total, 0.0)
     for _ in range(s.margin_power):
         visit.weight *= margin
-    if own / total < s.min_share:
+    if own / total < s.min_share - ROUNDING:
         visit.skipped, visit.route = True, SKIPPED

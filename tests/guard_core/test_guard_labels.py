@@ -411,6 +411,11 @@ def test_problems_below_the_share_are_skipped_beside_those_of_rcsu():
     assert not decision.high_risk.any()
 
 
+def test_a_remembered_share_of_exactly_the_threshold_is_not_below_it():
+    play = Play(OFF.set(label_from="memory", discount=0.8, min_share=0.75), 1)
+    assert not any(play.see(as_votes([[48, 16]])).skip[0] for _ in range(12))
+
+
 def test_a_weak_problem_takes_no_place_under_the_cap():
     eager = GuardConfig().set(tau_FR=0.0, theta_MR=0.0, W=2, p_skip=1.0, skip_order="first")
     for config, skipped in ((eager, [1, 0, 0, 0]), (eager.set(min_share=0.6), [1, 1, 0, 0])):
