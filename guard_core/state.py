@@ -37,6 +37,8 @@ class GuardState:
 
     def __post_init__(self) -> None:
         as_numpy(self, *GuardState.__slots__)
+        for name in ("match_rates", "memory"):  # whole numbers would cut off what is added
+            object.__setattr__(self, name, np.asarray(getattr(self, name), np.float64))
 
     def columns(self) -> dict[str, Array]:
         """Return the arrays by name."""

@@ -193,6 +193,14 @@ def test_a_state_that_cannot_be_written_is_copied():
     np.testing.assert_equal(arrays(state), before)
 
 
+def test_rates_and_memory_of_whole_numbers_take_in_fractions():
+    guard = Guard(GuardConfig().set(label_from="memory", discount=0.5))
+    empty = guard.init(1)
+    whole = replace(empty, match_rates=empty.match_rates.astype(int), memory=np.array([[0, 1, 0]]))
+    made = guard.step(whole, *batch(1))[0]
+    assert made.memory.tolist() == [[1, 4.5, 1]] and made.match_rates[0, -1] == 4 / 6
+
+
 def test_impossible_counts_are_refused():
     for wrong in ([[-1, 3]], [[5, 5]]):
         with pytest.raises(ValueError, match="counts of a problem must be at least 0 and add up"):
