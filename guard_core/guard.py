@@ -107,9 +107,9 @@ class Guard:
         check_state(rows, self.config)
         check_batch(rows.label.shape, votes, scores, **draws)
         columns = rows.columns()
-        width = max(1, votes.counts.shape[-1], rows.memory.shape[-1])
-        votes = votes.wide(width)
-        scores = votes.counts if scores is None else widen(scores, width)
+        scored = votes.counts if scores is None else scores
+        width = max(1, scored.shape[-1], votes.counts.shape[-1], rows.memory.shape[-1])
+        votes, scores = votes.wide(width), widen(scored, width)
         s = settings(self.config, votes.n_votes, votes.n_samples)
         if s.label_from_memory:
             columns["memory"] = widen(rows.memory, width)

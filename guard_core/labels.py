@@ -18,12 +18,13 @@ def remember(memory: Numbers, scores: Sequence[Any], discount: float) -> None:
 
 
 def choose_label(
-    s: Settings, scores: Sequence[Any], counts: Sequence[Any], old: int, tie: float
+    s: Settings, scores: Sequence[Any], now: Sequence[Any], old: int, tie: float
 ) -> tuple[int, bool]:
     """Return the label (paper equation 1), and whether several answers shared the first place.
 
     Args:
-        scores: per answer; the votes, a rule's scores, or the memory with this visit in it.
+        scores: per answer; those of `now`, or the memory with this visit in it.
+        now: this visit's votes, or a rule's scores.
         old: label before this visit, -1 for none.
     """
     top, n_tied, label = winner(scores, old, tie, s.tie_break_first, s.tie_break_incumbent)
@@ -32,10 +33,10 @@ def choose_label(
         label = old if scores[old] > 0 and close else label
     voted = top > 0
     if s.label_from_memory and voted:
-        # Remembered sums stay positive for ever: look whether anybody voted now.
+        # Remembered sums stay positive for ever: look whether this visit adds to them.
         voted = False
-        for a in range(len(counts)):
-            voted |= counts[a] > 0
+        for a in range(len(now)):
+            voted |= now[a] > 0
     if not voted or (s.label_from_frozen and old >= 0):
         label = old
     return label, voted and n_tied > 1

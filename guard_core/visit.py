@@ -122,13 +122,13 @@ class Memory(NamedTuple):
 
 
 def label_of(
-    s: Settings, old: int, memory: Numbers, scores: Sequence[Any], counts: Sequence[Any], tie: float
+    s: Settings, old: int, memory: Numbers, scores: Sequence[Any], tie: float
 ) -> tuple[int, bool]:
     """Return the label of a visit and whether it was tied; a memory takes in the scores."""
     if s.label_from_memory:
         remember(memory, scores, s.discount)
-        return choose_label(s, memory, counts, old, tie)
-    return choose_label(s, scores, counts, old, tie)
+        return choose_label(s, memory, scores, old, tie)
+    return choose_label(s, scores, scores, old, tie)
 
 
 def prime_batches(
@@ -145,7 +145,7 @@ def prime_batches(
         for n in range(len(counts[b])):
             problem, visit, votes = memory.problems[b][n], visits[b][n], counts[b][n]
             past, told = memory.votes[b][n], scores[b][n]
-            label, tied = label_of(s, problem.label, past, told, votes, tie[b][n])
+            label, tied = label_of(s, problem.label, past, told, tie[b][n])
             problem.label = visit.label = label
             visit.tie = tied
             visit.match_rate = match_rate(s, label, votes)
@@ -184,7 +184,7 @@ def visit_batches(
         for p in range(len(order[b])):
             n, visit, votes, told = order[b][p], visits_P[p], counts[b][p], scores[b][p]
             problem, past = problems_N[n], memory_N[n]
-            label, tied = label_of(s, problem.label, past, told, votes, ties[b][n])
+            label, tied = label_of(s, problem.label, past, told, ties[b][n])
             visit.tie = tied
             marked, responses = minority[b][p], candidates[b][p]
             decide(s, problem, flips_N[n], rates_N[n], label, votes, responses, marked, visit)

@@ -177,6 +177,17 @@ def test_a_memory_sums_scores_and_not_votes(discount, memory, label):
     assert decision.match_rate.tolist() == [[7 / 8, 1 / 8][label]]
 
 
+def test_a_memory_is_asked_where_the_visit_adds_a_score():
+    play = Play(MEMORY, 1)
+    assert play.see(as_votes([[4, 1]], 8), [[2.0, 2.0]]).label.tolist() == [0]
+    kept = play.see(as_votes([[6, 1]], 8), [[0.0, 0.0]], tie=0.9)
+    assert (kept.label.tolist(), kept.tied.tolist()) == ([0], [False])
+    # As from a second vote set, where none of the first can be read; of one more answer.
+    moved = play.see(as_votes([[0, 0]], 8), [[0.0, 0.0, 3.0]])
+    assert (moved.label.tolist(), moved.match_rate.tolist()) == ([2], [0])
+    assert (play.state.memory.tolist(), moved.minority.shape) == ([[2, 2, 3]], (1, 3))
+
+
 def test_scores_before_training_set_label_and_memory():
     play, frozen = Play(MEMORY, 1), Play(OFF.set(label_from="frozen"), 1)
     for own in (play, frozen):
