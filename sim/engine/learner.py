@@ -30,7 +30,7 @@ from sim.engine.rows import Epoch
 from sim.settings.config import SimConfig
 from sim.world.observe import AnswerObserver, ObservedVisit, with_unparseable
 from sim.world.policies import Directions, Update
-from sim.world.sampling import Floats, Ints, Records
+from sim.world.sampling import Floats, Ints
 
 _CHUNK = 64
 """Problems whose scores at visit 0 are computed at once; bounds the memory."""
@@ -156,6 +156,10 @@ class Learner:
         )
         if self._config.treatment != OWN:
             self._treat(epoch, at)
+        if self._config.skip_rate:
+            out_RP = np.take_along_axis(epoch.skip_RN, problems_RP, 1) < self._config.skip_rate
+            records_RP["skipped"] |= out_RP
+            records_RP["route"][out_RP] = Route.SKIPPED
         decided = {field: records_RP[name].copy() for name, field in DECIDED.items()}
         visits_RP = np.take_along_axis(self._memory.problems["visits"], problems_RP, axis=1)
         rates = (decided["had_competition"], visits_RP, decided["mean_match_rate"])
@@ -189,7 +193,8 @@ class Learner:
         rule, config, out_RPA = self._rule, self._config.guard, np.empty_like(p_RPA)
         if rule.loss == "entropy":
             sharpen(p_RPA, out_RPA)
-            return Update(out_RPA, np.zeros(p_RPA.shape[:2], np.bool_))
+            out_RPA[decision.skip] = 0.0
+            return Update(out_RPA, decision.skip & (config.advantages.skip_by == "drop"))
         majority = rule_advantages(rule, obs, decision, config)
         minority = np.zeros(1)
         if config.mps is not None:
@@ -221,19 +226,3 @@ _BELOW_ONE = 1.0 - 1e-12
 def expected_samples(p_RPA: Array, parseable: float, n_samples: int) -> Array:
     """(R, P, A) mean counts of the answers among K fresh samples; they need not be whole."""
     return (_BELOW_ONE * parseable * n_samples) * p_RPA
-
-
-def sit_out(config: SimConfig, draws_RP: Floats, records_RP: Records, update: Update) -> Update:
-    """Skip a batch's problems with probability `skip_rate`, in addition to the guard's.
-
-    The control for a guard that skips. The visits' records are changed in place.
-    """
-    out_RP = draws_RP < config.skip_rate
-    records_RP["skipped"] |= out_RP
-    records_RP["route"][out_RP] = Route.SKIPPED
-    drop_RP = update.drop_RP | (out_RP & (config.guard.advantages.skip_by == "drop"))
-    gradient_RPA = np.where(out_RP[..., None], 0.0, update.gradient_RPA)
-    streams_RSPB = update.streams_RSPB
-    if streams_RSPB is not None:
-        streams_RSPB = np.where(out_RP[:, None, :, None], 0.0, streams_RSPB)
-    return Update(gradient_RPA, drop_RP, streams_RSPB)

@@ -29,7 +29,7 @@ from lab.progress import Bar
 from lab.trace.manifest import Manifest
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 from sim.engine.kernel import Plain, visit_all
-from sim.engine.learner import Learner, sit_out
+from sim.engine.learner import Learner
 from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tally
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
@@ -153,9 +153,6 @@ class Simulation:
         tally(votes.counts, epoch.truth_RN, c.n_votes, start, epoch.records_RN)
         epoch.counts_SNA[:, at] = votes.counts[: self._n_kept]
         update = self.learner.step(epoch, start, votes, p_RPA)
-        if c.skip_rate:
-            skip_RP = np.take_along_axis(epoch.skip_RN, problems_RP, axis=1)
-            update = sit_out(c, skip_RP, epoch.records_RN[:, at], update)
         if c.guard.brake.brake < 1:
             self._scale_R *= self.learner.brake_factor()
         epoch.lr_RB[:, start // c.batch_size] *= self._scale_R
