@@ -143,8 +143,9 @@ def on_all_weights(at: Weights, w_D: Floats) -> Singles:
 
 @njit(cache=True, nogil=True)
 def distance(at: Weights) -> float:
-    """|theta - theta_0| on all weights of the model."""
-    return np.sqrt(max(dot(at.moved, at.w), 0.0))
+    """|theta - theta_0| on all weights of the model, as it reads them."""
+    read_D = (at.moved / at.scale).astype(np.float64) if at.bfloat16 else at.w
+    return np.sqrt(max(dot(at.moved, read_D), 0.0))
 
 
 @njit(cache=True, nogil=True)
