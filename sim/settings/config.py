@@ -128,7 +128,7 @@ class SimConfig:
     at all, see `sim.world.observe`."""
 
     skip_rate: Annotated[Share, Role.ARM] = 0.0
-    """Chance that a problem sits a visit out whatever the guard does, see `sim.engine.kernel`."""
+    """Chance that a problem sits a visit out whatever the guard does: the control `random_skip`."""
 
     n_problems: Size = _OWN
     """N, problems of the fixed set; the population's own if left out."""
@@ -260,6 +260,11 @@ def _check_together(config: SimConfig) -> None:
     for name in FREE.get(config.population, ()):
         if getattr(config, name) is None:
             raise UserError(f"{name}: must be given with population = {config.population}")
+    law = () if config.policy == "measured" else FREE.get(config.population, FREE["beta"])
+    for name in FREE["beta"]:
+        if name not in law and getattr(config, name) is not None:
+            chosen = f"policy = {config.policy} with population = {config.population}"
+            raise UserError(f"{name}: {chosen} does not read it")
     if config.guard.brake.brake < 1 and config.policy != "measured":
         raise UserError(f"guard.brake: only policy = measured has it, and policy = {config.policy}")
     for name, (chooser, reader) in READ_BY.items():

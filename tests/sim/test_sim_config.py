@@ -37,6 +37,11 @@ def test_a_wrong_value_is_named(name, value):
             ({name: value}, f"{name}: only (policy|population) = ")
             for name, value in UNREAD.items()
         ),
+        ({"population": "trace", "trace": "run", "ability_mean": 0.5}, "ability_mean: .*trace"),
+        (
+            {"population": "point", "ability_mean": 0.5, "ability_concentration": 3.0},
+            "ability_concentration: .*point does not read it",
+        ),
         ({"rule": "srt", "update": "expected"}, "only rule = ttrl has it"),
         ({"first_replicate": 32767, "replicates": 2}, "first_replicate = 32767"),
     ],
