@@ -16,14 +16,18 @@ from sim import SimConfig, simulate
 from sim.cli import main
 from sim.settings.resolve import settings_of
 from sim.world.measured import Apart, Trust
+from sim.world.populations import read_first_accuracies
 from sim.world.sampling import fold
 from sim.world.training import Adam, TrainedBatch, draw_leaves, train_batch
 from sim.world.tree import (
     batch_probs,
+    bfloat16,
+    distance,
     draw_curvature,
     draw_weights,
     edge_log_probs,
     leaf_probs,
+    on_all_weights,
     tree_of,
     without_unseen,
 )
@@ -69,6 +73,27 @@ def test_weights_in_bfloat16_stay_until_a_change_is_half_of_the_gap(response_fil
     for dtype, n_values in (("float32", 4), ("bfloat16", 1)):
         evals = simulate(settings(response_file, dtype=dtype, **small)).evals
         assert (evals.groupby("replicate").pass_at_1.nunique() == n_values).all()
+
+
+def test_the_distance_of_weights_in_bfloat16_is_that_of_what_is_read():
+    weights = weights_of()._replace(bfloat16=True)
+    for change in (0.3, 0.6, 0.9):  # of a half, one and one units in the last place
+        unit = 2.0 ** (np.floor(np.log2(np.abs(weights.start))) - 7)
+        at = weights._replace(
+            start=bfloat16(weights.start).astype(np.float32), w=(change * unit).astype(float)
+        )
+        read_D = np.round(change) * unit
+        assert on_all_weights(at, at.w) == pytest.approx(at.scale * read_D)
+        at = at._replace(moved=on_all_weights(at, at.w))
+        assert distance(at) == pytest.approx(np.sqrt(at.scale @ read_D**2))
+
+
+def test_accuracies_before_training_are_means_over_the_replicates(response_file, tmp_path):
+    visits = simulate(settings(response_file), tmp_path / "run").visits.query("visit == 0")
+    known = visits.groupby("problem")["label_accuracy"].mean()
+    assert read_first_accuracies(str(tmp_path / "run")) == pytest.approx(known.to_numpy())
+    with pytest.raises(UserError, match="ability_mean: policy = measured"):
+        settings(response_file, ability_mean=0.5)
 
 
 def test_evaluations_are_those_of_averaged_weights_and_training_goes_on(response_file):
