@@ -41,7 +41,7 @@ from real.trial import check_saving
 from real.update.correction import rescore
 from real.update.optimizer import Fault
 from real.vote.decide import Fields, pay, shared_streams
-from real.vote.observe import OF_LABELS, observe
+from real.vote.observe import observe
 from real.vote.pilot import check_readable
 
 
@@ -238,7 +238,9 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
 
 def prime(run: Run) -> Visited:
     """Visit 0: sample the votes of all problems before training and start the guard with them."""
-    scorer, needs = run.optimizer.scorer, run.rule.needs & OF_LABELS
+    scorer = run.optimizer.scorer
+    # Where votes decide, what a rule observes matters to rewards alone.
+    needs = frozenset() if run.rule.labels_by_votes() else run.rule.needs
     answers: list[NDArray[np.int64]] = []
     observed: list[Fields] = []
     for responses in run.first_votes(run.prompts, Stream.VOTES):

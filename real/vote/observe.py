@@ -126,10 +126,6 @@ def token_stats(
     return entropy_PV, certainty_PV - math.log(linear.weight.shape[0])
 
 
-OF_LABELS = frozenset({Need.STEP_LOGPROB, Need.TOOL})
-"""Observations that decide labels; the others matter to rewards alone."""
-
-
 def observe(parts: Parts, scorer: Scorer, responses: Responses, needs: frozenset[Need]) -> Fields:
     """Return observations by name, while the model is the one that sampled, on all ranks."""
     rollouts = responses.rollouts

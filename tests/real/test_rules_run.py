@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import Mock
 
 import numpy as np
@@ -15,8 +15,9 @@ from tiny_runs import timeless
 
 import real.run
 from guard_core import GuardConfig
-from guard_core.rules import RULES
+from guard_core.rules import RULES, Need, Observations, Rule
 from guard_core.rules.confidence import Scope
+from guard_core.votes import sum_by_id
 from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.trace.trace import Trace
@@ -83,6 +84,24 @@ def test_the_truth_says_nothing(name, monkeypatch):
         trace.visits.drop(columns=TRUTH), other.visits.drop(columns=TRUTH), check_exact=True
     )
     assert not trace.visits[TRUTH].equals(other.visits[TRUTH])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surest(Rule):
+    """A rule of a user's own, whose labels follow from certainties."""
+
+    name: ClassVar[str] = "surest"
+    title: ClassVar[str] = "Surest"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.CERTAINTY})
+
+    def scores(self, obs: Observations) -> Any:
+        return sum_by_id(obs.of("answers"), obs.votes.counts.shape[-1], obs.of("certainty"))
+
+
+def test_labels_before_training_follow_from_all_that_a_rule_observes(monkeypatch):
+    monkeypatch.setitem(RULES, "surest", Surest)
+    visits = train(of_arm("surest", epochs=1), progress=False).visits
+    assert (visits.loc[visits["visit"] == 0, "label"] >= 0).all()
 
 
 def test_settings_of_a_rule_reach_it():
