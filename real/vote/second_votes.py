@@ -11,6 +11,7 @@ from torch import Tensor
 
 from guard_core import PolicyStreams, group_advantages, policy_streams
 from guard_core.labels import choose_majority
+from guard_core.rules import weighed
 from guard_core.schedule import rate_factor
 from lab.base.columns import Ints
 from real.model.prepare import trained_parameters
@@ -70,19 +71,20 @@ class SecondVotes(ExtraRollouts):
         return [[group] for group in self._drawn.groups(streams, self.parts.config.mask_truncated)]
 
     def pay(self, decided: Decided) -> PolicyStreams:
-        """Return streams of the second responses, on the label of the first votes.
+        """Return streams of the second responses, on the label of the first votes or the truth.
 
-        Equal votes are decided as the guard decides them. Its weights and skips hold for both views
-        of the problem; its minority stream belongs to the first votes.
+        Equal votes are decided as the guard decides them. Weights and skips hold for both views of
+        the problem; the guard's minority stream belongs to the first votes.
         """
         config, decision, obs = self.parts.config.guard, decided.decision, decided.obs
         label = decision.label
-        if config.labels.label_from == "current":
+        if config.labels.label_from == "current" and self.parts.config.labels == "votes":
             majority = choose_majority(obs.votes, label, decided.tie_P, config)
             label = np.where(obs.n_parsed > 0, majority, -1)
         twin = replace(decision, label=label, beta=np.zeros_like(decision.beta))
         second_PK = obs.of("second")[:, : obs.votes.n_samples]
-        return policy_streams(*group_advantages(second_PK, twin, config), twin, config)
+        streams = policy_streams(*group_advantages(second_PK, twin, config), twin, config)
+        return weighed(self.parts.rule, obs, decision.label, streams)
 
 
 class Paraphrases(SecondVotes):

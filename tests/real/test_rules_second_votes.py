@@ -15,6 +15,7 @@ from tiny_runs import Stopped, check_same, of_file, stop_at
 
 from guard_core import Draws, Guard, GuardConfig, PolicyStreams, Votes
 from guard_core.rules import Observations, make_rule
+from guard_core.rules.evidence import CoRewarding1
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.trace.trace import load
@@ -119,15 +120,16 @@ def test_the_rate_follows_a_cosine():
 
 
 def twin_streams(
-    guard: GuardConfig, answers_PV: Any, second_PV: Any, tie: float
+    guard: GuardConfig, answers_PV: Any, second_PV: Any, tie: float, truth: int | None = None
 ) -> tuple[Decided, PolicyStreams]:
     """The decision on one problem, and what the second votes are paid."""
-    config = of_rule("co_rewarding_1")
+    config = of_rule("co_rewarding_1", labels="votes" if truth is None else "truth")
     rule, ties = make_rule("co_rewarding_1"), Draws(*np.full((3, 1), tie))
     votes = Votes.from_answers(answers_PV, n_samples=4, n_answers=3)
     obs = Observations(votes, np.zeros((1, 0)), answers_PV, second=second_PV)
     state = Guard(guard).init(1, n_answers=3)
     _, decision = Guard(guard).step(state, votes, ties, rule.scores(obs))
+    decision = decision if truth is None else decision.trained_on(np.array([truth]))
     parts: Any = SimpleNamespace(config=replace(config, guard=guard), rule=rule, prompts=None)
     decided = Decided(obs, decision, np.array([tie]), {}, {})
     return decided, SecondVotes(parts).pay(decided)
@@ -176,3 +178,18 @@ def test_the_other_view_is_trained_on_the_votes_of_the_first():
     majority_PK = pay(make_rule("co_rewarding_1"), decided, guard).majority
     assert (np.sign(majority_PK[0]) == [-1, 1, -1, -1]).all()
     assert (np.sign(twin.majority[0]) == [-1, 1, -1, -1]).all()
+
+
+@pytest.mark.parametrize("truth", [2, -2])
+def test_under_true_labels_both_views_are_trained_on_the_truth(truth):
+    second_PV = np.array([[0, 2, 0, 2, 0, 0, 0, 0]])
+    guard = of_rule("co_rewarding_1").guard
+    _, twin = twin_streams(guard, np.array([[0, 0, 0, 0, 0, 1, 1, 2]]), second_PV, 0.5, truth)
+    assert ((twin.majority > 0) == (second_PV[:, :4] == truth)).all()
+
+
+def test_a_problem_that_a_rule_leaves_out_is_left_out_in_both_views(monkeypatch):
+    monkeypatch.setattr(CoRewarding1, "weigh", lambda self, obs, label: np.zeros(label.shape))
+    votes = np.array([[0, 0, 0, 1, 1, 1, 1, 1]])
+    _, twin = twin_streams(of_rule("co_rewarding_1").guard, votes, 1 - votes, 0.5)
+    assert twin.drop.all()
