@@ -15,8 +15,7 @@ from functools import cache
 import numpy as np
 
 from guard_core import PolicyStreams
-from guard_core.advantages import standardise
-from guard_core.rules import Observations
+from guard_core.advantages import kept_factor, standardise
 from guard_core.rules.evidence import CoVerRL
 from lab.base.columns import Bools, Floats, Ints
 from real.answers.boxes import last_box
@@ -142,7 +141,7 @@ class Judge(ExtraRollouts):
         verified, solutions = self.verified, [self._again] if self._again else []
         assert verified is not None
         advantages_PQ = self._parts.ranks.from_first(
-            self._advantages(decided.obs, verified.questions_PQ >= 0) if decided else None
+            self._advantages(decided, verified.questions_PQ >= 0) if decided else None
         )
         if verified.responses is not None:
             rows_M, columns_M = np.nonzero(verified.questions_PQ >= 0)
@@ -162,15 +161,25 @@ class Judge(ExtraRollouts):
                 groups[row].append(group)
         return groups
 
-    def _advantages(self, obs: Observations, asked_PQ: Bools) -> Floats:
+    def _advantages(self, decided: Decided, asked_PQ: Bools) -> Floats:
         """(P, Q) rewards of verdicts, standardised within each answer's verifications."""
-        rewards_PQ = self._rule.verifier_rewards(obs)
+        rewards_PQ = self._rule.verifier_rewards(decided.obs)
         advantages_PQ = np.full(rewards_PQ.shape, np.nan)
         for half in (slice(self._rule.verifications), slice(self._rule.verifications, None)):
             for row in np.flatnonzero(asked_PQ[:, half].any(axis=1)):
                 asked_H = asked_PQ[row, half]
-                advantages_PQ[row, half][asked_H] = standardise(rewards_PQ[row, half][asked_H])
+                rewards_H = rewards_PQ[row, half][asked_H]
+                advantages_PQ[row, half][asked_H] = self._standardised(rewards_H, decided, row)
         return advantages_PQ
+
+    def _standardised(self, rewards: Floats, decided: Decided, rows: int | list[int]) -> Floats:
+        """(..., N) advantages of N responses to problems `rows`, by the guard's settings."""
+        guard = self._parts.config.guard
+        settings = guard.advantages
+        factor = kept_factor(decided.decision, guard)[rows]
+        scale = "none" if settings.advantage_scale == "none" else "group"
+        advantages = standardise(rewards, scale) * factor[..., None]
+        return np.where(advantages < 0, settings.negative_scale * advantages, advantages)
 
     def _verify(self, chosen_PQ: Ints, responses: Responses) -> Verifications:
         """Ask about the chosen ones of the V responses, -1 for none, as long as a prompt may be."""
@@ -218,7 +227,8 @@ class Judge(ExtraRollouts):
         if decided is not None:
             answers_MN = self._parts.read(solutions)
             label_M = decided.decision.label[rows]
-            advantages_MN = standardise(self._rule.regeneration_rewards(answers_MN, label_M))
+            rewards_MN = self._rule.regeneration_rewards(answers_MN, label_M)
+            advantages_MN = self._standardised(rewards_MN, decided, rows)
         return rows, solutions, self._parts.ranks.from_first(advantages_MN)
 
     def _sample(

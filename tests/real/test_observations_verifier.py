@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +13,9 @@ import torch
 from small_models import byte_level
 from tokenizers.pre_tokenizers import ByteLevel
 
-from guard_core import Draws, Guard, GuardConfig, Votes
+from guard_core import Draws, Guard, GuardConfig, PolicyStreams, Votes
 from guard_core.rules import Observations, make_rule
+from guard_core.rules.evidence import CoVerRL
 from real.engines.rollouts import Prompts, Rollouts, SampledResponse, Sampling, to_rollouts
 from real.model.policy import Policy
 from real.problems import Problem
@@ -146,3 +148,22 @@ def test_questions_that_are_too_long_are_not_asked(letters):
     judge, verdicts_PQ = judged(letters, engine, [[0], [0]], max_prompt_tokens=lengths[1])
     assert verdicts_PQ.tolist() == [[-1], [1]]
     assert judge.verified is not None and judge.verified.questions_PQ.tolist() == [[-1], [0]]
+
+
+def test_verifications_are_trained_on_as_the_guard_has_it(letters, monkeypatch):
+    monkeypatch.setattr(Fixed, "verifications", 2)
+    monkeypatch.setattr(Fixed, "format_reward", 1.0, raising=False)
+    monkeypatch.setattr(Fixed, "verifier_rewards", CoVerRL.verifier_rewards, raising=False)
+    answers = ["\\boxed{correct}", "\\boxed{wrong}"] * 2
+    guard = GuardConfig.release().set(negative_scale=0.5, advantage_scale="none")
+    asked = [[0, 1, -1, -1], [0, 1, -1, -1]]
+    judge, verdicts_PQ = judged(letters, Answering(letters, answers), asked, guard=guard)
+    made = decision()
+    treated = made.decision.treated(np.array([0.6, 1]), np.zeros(2), np.array([False, True]))
+    obs = replace(made.obs, verdicts=verdicts_PQ)
+    nothing_P2 = np.zeros((2, 2))
+    streams = PolicyStreams(nothing_P2, nothing_P2, np.ones(2), np.zeros(2, bool))
+    groups = judge.groups(replace(made, obs=obs, decision=treated), streams)
+    paid = [[float(group.majority_K) for group in problem] for problem in groups]
+    # Rewards 2 and 1 less their mean, by the weight of the first problem; the second is skipped.
+    assert paid == [[pytest.approx(0.3), pytest.approx(-0.15)], [0, 0]]
