@@ -166,7 +166,7 @@ class Judge(ExtraRollouts):
         rewards_PQ = self._rule.verifier_rewards(decided.obs)
         advantages_PQ = np.full(rewards_PQ.shape, np.nan)
         for half in (slice(self._rule.verifications), slice(self._rule.verifications, None)):
-            for row in np.flatnonzero(asked_PQ[:, half].any(axis=1)):
+            for row in np.flatnonzero(asked_PQ[:, half].any(axis=1)).tolist():
                 asked_H = asked_PQ[row, half]
                 rewards_H = rewards_PQ[row, half][asked_H]
                 advantages_PQ[row, half][asked_H] = self._standardised(rewards_H, decided, row)
