@@ -23,6 +23,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
+from guard_core.config import floor_share
 from lab.base.errors import UserError
 from real.problems.problem import Problem
 
@@ -208,7 +209,7 @@ def closed(wrong: float, rival_lead: int) -> Task:
     """The task with a share of problems whose wrong majority leads by so many percent of votes."""
 
     def stands(place: int, question: str) -> bool:
-        is_wrong = int((place + 1) * wrong) > int(place * wrong)
+        is_wrong = floor_share(wrong, place + 1) > floor_share(wrong, place)
         return lead(question) == (-rival_lead if is_wrong else _RIGHT)
 
     return replace(CLOSED, n_questions=_IN_SETS, stands=stands)

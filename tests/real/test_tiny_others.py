@@ -75,6 +75,11 @@ def test_problem_sets_are_what_the_settings_ask(wrong, rival_lead):
     assert [p.prompt for p in longer][:64] == [p.prompt for p in found]
 
 
+def test_a_share_in_decimals_of_a_set_is_no_problem_short():
+    made = closed(0.58, 40).problems(50)
+    assert sum(lead(problem.prompt[:-1]) < 0 for problem in made) == 29
+
+
 def test_more_problems_than_there_are_end_at_once():
     config = TrainConfig(tiny_task="closed", tiny_wrong=0.6, tiny_lead=60, n_problems=742)
     assert len(problems_of(config)) == 742
