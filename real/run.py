@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from guard_core.rules import Need
 from guard_core.rules.evidence import CoVerRL
 from guard_core.schedule import scheduled_steps
+from lab.base.errors import UserError
 from lab.measures.fate import MIN_VISITS
 from lab.trace.manifest import Manifest
 from real.engines.make import engine_notices, make_engine, needs_stats
@@ -250,9 +251,14 @@ def _extra_rollouts(parts: Parts) -> ExtraRollouts:
         return Paraphrases(parts)
     if Need.TEACHER in rule.needs:
         return Teacher(parts)
-    if Need.VERDICTS in rule.needs:
-        return Judge(cast(CoVerRL, rule), parts)  # or another rule with its methods
-    return ExtraRollouts()
+    if Need.VERDICTS not in rule.needs:
+        return ExtraRollouts()
+    if not isinstance(rule, CoVerRL):
+        raise UserError(
+            f"rule = {rule.name}: asks a verifier, and lacks the methods of CoVerRL by which it is "
+            "trained; derive the rule from guard_core.rules.evidence.CoVerRL"
+        )
+    return Judge(rule, parts)
 
 
 def new_manifest(run: Run, arm: str | None) -> Manifest:

@@ -104,6 +104,14 @@ def test_labels_before_training_follow_from_all_that_a_rule_observes(monkeypatch
     assert (visits.loc[visits["visit"] == 0, "label"] >= 0).all()
 
 
+def test_a_rule_that_asks_without_training_the_verifier_is_refused_before_it_samples(monkeypatch):
+    monkeypatch.setitem(RULES, "surest", Surest)
+    config = replace(of_arm("surest"), tiny_verifies=True)
+    monkeypatch.setattr(Surest, "needs", frozenset({Need.VERDICTS}))
+    with pytest.raises(UserError, match=r"surest: asks a verifier, .* derive the rule from"):
+        real.run.prepare(config.settled())
+
+
 def test_settings_of_a_rule_reach_it():
     kept = train(of_arm("srt", rule_options={"keep": 0.5}), progress=False)
     assert (kept.steps["n_updates"] == 2).all() and kept.run.arm == "srt"
