@@ -137,7 +137,9 @@ class Paraphrases(SecondVotes):
             drawn = parts.sampler.sample(chosen, prompts, 1, parts.sampling, 0, generator)
             finished = drawn.rollouts.finished_PN[:, 0].tolist()
             for problem, (text,), ended in zip(chosen, drawn.texts, finished, strict=True):
-                texts[problem] = text.rpartition(_THOUGHT)[2].strip() or None if ended else None
+                text = text.rpartition(_THOUGHT)[2]
+                cuts = (text.partition(stop)[0] for stop in parts.config.stop)
+                texts[problem] = min(cuts, key=len, default=text).strip() or None if ended else None
         return texts
 
 

@@ -169,6 +169,16 @@ def test_a_language_model_rewords_its_own_problems(tmp_path, monkeypatch):
     assert first.begin() == again.begin() and first.texts_N == again.texts_N
 
 
+def test_a_stop_text_is_no_part_of_a_rewording(tmp_path, monkeypatch):
+    settings = of_file(tmp_path) | {"answer_check": "strings", "stop": ("Next", "=Q")}
+    run = prepare(of_rule("self_harmony", **settings).settled())
+    written = ["1+1=\nNext", "2+2=Q: 3", "Next1", "3+3="]
+    monkeypatch.setattr(type(run.policy), "texts", lambda *_: written)
+    assert isinstance(second := run.extra_rollouts, Paraphrases)
+    assert second.begin() == {"paraphrases_missing": 1}
+    assert second.texts_N == ["1+1=", "2+2", None, "3+3="]
+
+
 def test_the_other_view_is_trained_on_the_votes_of_the_first():
     answers_PV = np.array([[0, 1, 0, 0, 1, 0, 0, 0]])
     second_PV = np.array([[1, 0, 1, 1, 1, 1, 0, -1]])
