@@ -478,14 +478,20 @@ def checkpointed(model: Any) -> Iterator[None]:
     """Let layers keep no activations, if the model is set to do so.
 
     transformers does it in training mode only, in which dropout would be at work too; so the mark
-    is set on the layers alone, and not on what is inside of them.
+    is set on the layers alone, and taken off as their own code begins.
     """
     every = (m for m in model.modules() if isinstance(m, GradientCheckpointingLayer))
     layers = [m for m in every if m.gradient_checkpointing and torch.is_grad_enabled()]
+    hooks = [layer.register_forward_pre_hook(_without_dropout) for layer in layers]
     for layer in layers:
         layer.training = True
     try:
         yield
     finally:
-        for layer in layers:
+        for layer, hook in zip(layers, hooks, strict=True):
             layer.training = False
+            hook.remove()
+
+
+def _without_dropout(layer: nn.Module, _: Any) -> None:
+    layer.training = False

@@ -14,7 +14,7 @@ from random_groups import logprobs_of
 from small_models import decoder_sizes
 from torch import Tensor
 from torch._dynamo.utils import counters
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
 
 from lab.base.errors import UserError
 from real.engines.rollouts import Sampling
@@ -203,6 +203,19 @@ def test_checkpointed_layers_run_twice_without_dropout_and_sampling_keeps_its_ca
     assert not any(module.training for module in model.modules())
     cached = model(input_ids=PROMPT[None], use_cache=True).past_key_values
     assert cached.get_seq_length() == len(PROMPT)
+
+
+def test_checkpointed_layers_with_a_dropout_of_their_own_do_without_it():
+    torch.manual_seed(1)
+    sizes = {"hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 24, "num_attention_heads": 2}
+    config = OPTConfig(vocab_size=VOCABULARY, num_hidden_layers=2, dropout=0.5, **sizes)
+    model = OPTForCausalLM(config).eval()
+    expected = scores_of(model, 2**20).logprobs_n
+    slopes = gradient(model, expected).clone()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    scores = scores_of(model, 2**20).logprobs_n
+    torch.testing.assert_close(scores, expected)
+    torch.testing.assert_close(gradient(model, scores), slopes)
 
 
 def draws(bias: bool) -> tuple[Tensor, Any, Tensor]:
