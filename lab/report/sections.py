@@ -175,22 +175,21 @@ def _prediction(world: ReportedComparison, arm: str) -> Piece:
 def _guard(world: ReportedComparison) -> Iterator[Piece]:
     if not world.guarded:
         yield Absent("No arm of this comparison has a guard.")
-    elif not np.isfinite(floats(world.dynamics, "weight")).any():
-        yield Absent("No visit of training so far.")
-    else:
-        for arm in world.guarded:
-            own, name = world.of_arm(arm), world.titles[arm]
-            visits = world.comparison.traces[arm].visits
-            visits = select(visits, ints(visits, "visit") > 0)
-            visits = visits.assign(weighted=visits["weight"] < 1, minority=visits["n_minority"] > 0)
-            columns = ("weighted", "minority", "skipped")
-            weighted, minority, skipped = (_mean(visits, column, 100.0) for column in columns)
-            caption = (
-                f"{name}: over the whole training {weighted} % of the visits had a weight below "
-                f"1, {minority} % a minority candidate, and {skipped} % were skipped."
-            )
-            alt = f"Weights, touched visits and minority share over training, {name}"
-            yield Drawing(guard_action(own), alt, caption, key=arm)
+    for arm in world.guarded:
+        name, visits = world.titles[arm], world.comparison.traces[arm].visits
+        visits = select(visits, ints(visits, "visit") > 0)
+        if visits.empty:
+            yield Absent("No visit of training so far.", name, arm)
+            continue
+        visits = visits.assign(weighted=visits["weight"] < 1, minority=visits["n_minority"] > 0)
+        columns = ("weighted", "minority", "skipped")
+        weighted, minority, skipped = (_mean(visits, column, 100.0) for column in columns)
+        caption = (
+            f"{name}: over the whole training {weighted} % of the visits had a weight below "
+            f"1, {minority} % a minority candidate, and {skipped} % were skipped."
+        )
+        alt = f"Weights, touched visits and minority share over training, {name}"
+        yield Drawing(guard_action(world.of_arm(arm)), alt, caption, key=arm)
 
 
 def _mean(own: pd.DataFrame, column: str, factor: float) -> str:

@@ -164,3 +164,12 @@ def test_a_number_of_some_replicates_says_of_how_many(make_trace, save, tmp_path
     assert cells_of(table, row) == ["100.0 ± 0.0 (2 of 3)", "not measured"]
     row = 'L/D<span class="spread"> (ratio)'
     assert cells_of(table, row) == ["0.000 ± 0.000 (2 of 3)", "not measured"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_guard_that_has_not_trained_yet_stands_beside_a_run_that_has(write, tmp_path, capsys):
+    write(n_visits=12)
+    write("begun", "guard", n_visits=1, config={"step": 0.1, "guard": {"frs": True}})
+    report(tmp_path, "html", tmp_path / "page.html", capsys)
+    section = (tmp_path / "page.html").read_text().split('id="guard"')[1].split("</section>")[0]
+    assert "No visit of training so far." in section
