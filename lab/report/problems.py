@@ -124,7 +124,7 @@ def _world(world: ReportedComparison, slug: str, place: int, lives: Mapping[Key,
         tag("p", REDRAWN, class_="note") if redrawn(world) else None,
         tag("p", _which(len(pairs), opened), class_="how"),
         tag("div", id=name, class_="problems", data_table=f"{name}-about"),
-        _on_paper(world, columns, shown[0]),
+        _on_paper(world, columns, shown[0], numbered if redrawn(world) else []),
         packed(json.dumps(about, separators=(",", ":")), f"{name}-about"),
         *(stored(text, f"life-{place}-{arm}-{r}") for (arm, r), text in lives.items()),
     ]
@@ -136,20 +136,28 @@ ON_PAPER = 20
 
 
 def _on_paper(
-    world: ReportedComparison, columns: Mapping[str, NDArray[Any]], number: _Number
+    world: ReportedComparison,
+    columns: Mapping[str, NDArray[Any]],
+    number: _Number,
+    drawn: Sequence[str],
 ) -> Html:
-    """The first problems with one number of each arm, for print and for readers without scripts."""
+    """The first problems with one number of each arm, for print and for readers without scripts.
+
+    Of the first of the replicates `drawn` alone, if there are any: they have problems of their own.
+    """
     problems, arms = columns["problem"][:ON_PAPER].tolist(), range(len(world.comparison.arms))
     rows = []
     for place, problem in enumerate(problems):
-        values = [columns[f"{k}.{number.key}"][place] for k in arms]
+        values = [columns[f"{k}.{number.key}{'.0' * bool(drawn)}"][place] for k in arms]
         if number.key == "fate":
             cells = [WORST_FIRST[value - 1] if value else "not known" for value in values]
         else:
             cells = [mean_sd(100 * value, digits=0) for value in values]
         rows.append([str(problem), *cells])
     head = [f"problem, {number.name}", *world.titles.values()]
-    how = f"{len(rows)} of {len(columns['problem'])} problems; the page itself lists all of them."
+    whose = f" of replicate {drawn[0]}" if drawn else ""
+    n = len(columns["problem"])
+    how = f"{len(rows)} of {n} problems{whose}; the page itself lists all of them."
     return tag("div", tag("p", how, class_="small-how"), table(head, rows), class_="on-paper")
 
 

@@ -76,6 +76,12 @@ def test_problems_that_differ_between_replicates_are_not_averaged(compared):
     assert redrawn(world)
     content = problem_sections([world])
     assert about(content)["redrawn"] is True and "shows one replicate at a time" in content
+    own = problem_columns(world, [0])
+    last = [WORST_FIRST[code - 1] if code else "not known" for code in own["1.fate.0"]]
+    assert last != [WORST_FIRST[code - 1] if code else "not known" for code in own["1.fate"]]
+    paper = content.split('class="on-paper"')[1]
+    assert re.findall("<td>[^<]*</td><td>([^<]*)</td></tr>", paper) == last
+    assert "of replicate 0 (seed 0)" in paper
     fixed = compared(votes=False, config={"fixed_population": True})
     assert not redrawn(fixed)
     assert "one replicate at a time" not in problem_sections([fixed])
