@@ -194,9 +194,11 @@
       return element("option", { value: k + "-" + r, text });
     })));
     const values = [...parts.choice.options].map((option) => option.value);
-    const start = arm + "-" + (table.replicate ?? "");
-    parts.choice.value = [last, ...values].find((value) => values.includes(value)
-      && (arm === undefined || value.startsWith(start))) ?? values[0];
+    parts.choice.value = [last, ...values].find((value) => {
+      const [k, r] = value.split("-");
+      return values.includes(value) && (arm === undefined || k === arm)
+        && (table.replicate === null || Number(r) === table.replicate);
+    }) ?? values[0];
     dialog.showModal();
     draw();
   }

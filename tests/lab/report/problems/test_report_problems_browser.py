@@ -107,6 +107,14 @@ def test_a_life_is_drawn_as_life_figure_draws_it(visit, report, world, with_text
         np.testing.assert_allclose(np.array(drawn["y"], float), other.y, atol=6e-3)
 
 
+def test_a_life_is_of_the_replicate_whose_numbers_are_shown(visit, report):
+    page = visit(report)
+    table = table_of(page)
+    table.get_by_label("Numbers of").select_option("replicate 1 (seed 0)")
+    table.get_by_role("button", name="4", exact=True).click()
+    shown(page, 4, 0, 1)
+
+
 def test_the_keyboard_alone_opens_and_closes_a_life(visit, report):
     page = visit(report)
     table_of(page).locator("tbody button").first.focus()
