@@ -251,7 +251,8 @@ def _seconds(steps: pd.DataFrame, arm: str) -> pd.DataFrame:
         )
     names = PHASES | {"seconds_step": STEP}
     means = warm.reindex(columns=["replicate", *names]).groupby("replicate").mean()
-    means = means.rename(columns=names).fillna(0.0)  # a phase that was not there took no time
+    means = means.rename(columns=names).dropna(subset=STEP)
+    means = means.fillna(0.0)  # a phase that was not there took no time
     # Phases may overlap by a rounding of the clock: the rest is never negative.
     rest = means[STEP] - sum(means[name] for name in PHASES.values())
     means.insert(len(PHASES), OTHER, rest.clip(lower=0.0))

@@ -33,3 +33,11 @@ def test_untimed_runs_are_refused_or_left_out(timed):
     assert set(step_seconds({"ttrl": timed(5.0, 2.0), "guard": plain})["arm"]) == {"ttrl"}
     with pytest.raises(UserError, match="ttrl, replicate 0 has no step after 1 of warm-up"):
         step_seconds({"ttrl": timed(5.0, 2.0).query("step == 1")})
+
+
+def test_a_replicate_whose_clock_was_not_read_is_no_step_without_time(timed):
+    guard = timed(4.0, 1.0)
+    times = [name for name in guard if name.startswith("seconds_")]
+    guard.loc[guard["replicate"] == 1, times] = float("nan")
+    table = step_seconds({"ttrl": timed(5.0, 2.0), "guard": guard})
+    assert table[table["arm"] == "guard"]["replicate"].unique().tolist() == [0]
