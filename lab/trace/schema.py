@@ -170,7 +170,7 @@ STEPS = (
     _measured("tokens_per_gpu_second", "tokens per s", "tokens sampled by `seconds_step`, per GPU"),
     _measured(
         "share_of_peak",
-        "share of peak",
+        "factor",
         "operations that the update's products with weights need, by what the GPUs could do in "
         "its time in bfloat16, by its data sheet or else by a product of large matrices",
     ),

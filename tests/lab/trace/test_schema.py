@@ -1,7 +1,8 @@
 import numpy as np
+import pandas as pd
 import pytest
 
-from lab.trace.schema import STEPS, checked
+from lab.trace.schema import STEPS, check_values, checked
 
 STEP = {"replicate": 0, "step": 1, "epoch": 1, "lr": 0.1, "update_norm": 0.2}
 STEP |= {"n_problems": 8, "n_skipped": 0}
@@ -52,3 +53,9 @@ def test_visit_zero_is_step_zero_and_epoch_zero(make_visits):
     assert checked("visits", visits)["visit"].tolist() == [0, 1, 2]
     with pytest.raises(ValueError, match="must be 0 together"):
         checked("visits", visits | {"epoch": np.array([0, 0, 1])})
+
+
+def test_an_update_may_be_faster_than_the_product_that_measured_the_gpu():
+    check_values("steps", pd.DataFrame(checked("steps", STEP | {"share_of_peak": 1.2})))
+    with pytest.raises(ValueError, match="truncated has a value"):
+        check_values("steps", pd.DataFrame(checked("steps", STEP | {"truncated": 1.2})))
