@@ -122,7 +122,9 @@ def remove_folder(folder: Path) -> None:
     if not folder.is_dir():
         return
     if not folder.name.endswith(TEMPORARY):
-        folder = folder.rename(folder.with_name(f"{folder.name}.old{TEMPORARY}"))
+        old = folder.with_name(f"{folder.name}.old{TEMPORARY}")
+        remove_folder(old)  # what is left of it where this was killed before
+        folder = folder.rename(old)
     shutil.rmtree(folder)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lab.base.errors import UserError
-from lab.base.files import check_new_folder, whole_folder
+from lab.base.files import check_new_folder, remove_folder, whole_folder
 
 TAKEN = {
     "file": lambda place: place.write_text("x"),
@@ -64,3 +64,11 @@ def test_a_new_folder_gets_its_parents_and_a_replaced_one_is_no_file(tmp_path):
     below = place / "second" / "below"
     with pytest.raises(UserError, match="below: cannot be written"), whole_folder(below):
         pytest.fail("it was to be filled")
+
+
+def test_what_a_killed_removal_left_does_not_stop_the_next_one(tmp_path):
+    for name in ("run", "run.old.tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    remove_folder(tmp_path / "run")
+    assert not list(tmp_path.iterdir())
