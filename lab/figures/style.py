@@ -116,7 +116,9 @@ def safe(text: object) -> str:
 
 def wrapped(text: object, width: int = 15) -> str:
     """Escaped text broken over lines at its spaces, for tick labels on a phone."""
-    lines = textwrap.wrap(str(text), width, break_on_hyphens=False)
+    # Files join the lines by spaces: no word but a very long one is broken.
+    longest = max(map(len, str(text).split()), default=0)
+    lines = textwrap.wrap(str(text), max(width, min(longest, 30)), break_on_hyphens=False)
     return "<br>".join(map(safe, lines)) or safe(text)
 
 

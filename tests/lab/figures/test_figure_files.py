@@ -39,10 +39,10 @@ def test_bars_have_their_spread_and_differences_their_interval(table):
 
 
 def test_names_are_those_of_the_tables():
-    names = ["SCOPE + TTRL-Guard", "votes < 3 & ties"]
+    names = ["SCOPE + TTRL-Guard", "votes < 3 & ties", "TTRL-Guard (advantage_scale = batch)"]
     labels = [wrapped(name) for name in names]
-    assert labels == ["SCOPE +<br>TTRL-Guard", "votes &lt; 3 &amp;<br>ties"]
-    bars = go.Bar(x=[1, 2], y=labels, error_x={"array": [0.1, 0.1]})
+    assert labels[:2] == ["SCOPE +<br>TTRL-Guard", "votes &lt; 3 &amp;<br>ties"]
+    bars = go.Bar(x=[1, 2, 3], y=labels, error_x={"array": [0.1] * 3})
     assert numbers(go.Figure(bars))["y"].tolist() == names
 
 
