@@ -258,7 +258,7 @@ TOUCHED = (
 
 
 def guard_action(table: pd.DataFrame) -> go.Figure:
-    """Mean weight, visits that a rule touched, and mean beta over training, of one guarded arm."""
+    """Mean weight, shares of visits (`TOUCHED`) and mean beta over training, of one guarded arm."""
     figure = _panel_grid((WEIGHT, Panel("", "Visits with …", "% of visits"), BETA), 170)
     figure.add_traces(curve(table, WEIGHT, BLUE, WEIGHT.column), 1, 1)
     figure.add_traces(curve(table, BETA, PURPLE, BETA.column), 3, 1)

@@ -323,9 +323,9 @@ SECTIONS = (
         "guard",
         _GUARD,
         "What the guard did",
-        "From the top: the mean weight of a problem's loss (1 is plain TTRL); the share of visits "
-        "that each rule touched; the mean share of the loss that went to minority answers. "
-        + BANDS,
+        "From the top: the mean weight of a problem's loss (1 is plain TTRL); the shares of visits "
+        "with a weight below 1, with a minority candidate, MPS active or not, and left out; the "
+        "mean share of the loss that went to minority answers. " + BANDS,
         _guard,
     ),
     Section(
