@@ -18,7 +18,7 @@ import pandas as pd
 from guard_core import Votes
 from guard_core.rules.rule import at_label
 from lab.arm_settings import arm_of
-from lab.base.arms import BASELINE, OWN, Arm
+from lab.base.arms import BASELINE, OWN, Arm, trains
 from lab.base.errors import UserError
 from lab.base.named_arms import PERMUTED
 from lab.base.roles import roles_of
@@ -305,14 +305,15 @@ def measure(
         norms_RB = (steps["update_norm"] * steps["n_problems"]).reshape(R, -1)
         moved_R += np.cumsum(norms_RB, axis=1)[:, -1]
     passes_ER, majority_ER = 100 * np.stack(scores, axis=1)
+    label_final_R = 100 * right_R / N
     table = pd.DataFrame(
         {
             "pass_start": passes_ER[0],
-            "pass_final": passes_ER[-1],
+            "pass_final": passes_ER[-1] if trains(arm_of(config).name) else label_final_R,
             "pass_best": passes_ER.max(axis=0),
             "maj_start": majority_ER[0],
             "maj_final": majority_ER[-1],
-            "label_final": 100 * right_R / N,
+            "label_final": label_final_R,
             "update_norm": moved_R / (N * epochs),
             "skipped": 100 * skipped_R / (N * epochs),
         },

@@ -115,7 +115,7 @@ def test_controls_that_are_the_unguarded_run_itself_keep_its_replicates(tmp_path
 
 
 def test_measures_are_those_of_the_trace_and_of_the_report():
-    traces = {name: simulate(with_arm(BASE, arm(name))) for name in ("ttrl", "guard")}
+    traces = {name: simulate(with_arm(BASE, arm(name))) for name in ("ttrl", "guard", "maj_at_n")}
     table = metrics(gather(list(traces.values()))[0][0])
     for name, trace in traces.items():
         found = measure(with_arm(BASE, arm(name)))
