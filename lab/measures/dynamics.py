@@ -38,7 +38,8 @@ def dynamics(
     Returns:
         One row per replicate and epoch; epoch 0 is before training, where the guard's columns are
         NaN. `progress` is the epoch by the replicate's last epoch. `flip_rate` is the run-level
-        flip rate: the share of problems whose label changed since their last visit;
+        flip rate: the share of problems whose label changed since their last visit, NaN in a last
+        epoch that is not whole;
         `mean_problem_flip_rate` is the mean of the problems' windowed rates, which is another
         number. `correct_vote_rate` is the share of visits whose label is the true answer.
         `weighted_share`, `minority_share` and `skipped` are shares of visits with a weight below
@@ -72,6 +73,10 @@ def dynamics(
         means[name][epoch == 0] = np.nan
     # Keys are sorted, so a replicate's last epoch stands last.
     last = epoch[np.searchsorted(replicate, replicate, side="right") - 1]
+    # That of a batch or two would move the peak, or undo the collapse, of a run that goes on.
+    visited = np.bincount(row, minlength=len(keys))
+    is_cut = (epoch == last) & (epoch > 1) & (visited < np.roll(visited, 1))
+    means["flip_rate"][is_cut] = np.nan
     own = {"replicate": replicate, "epoch": epoch, "progress": epoch / np.maximum(last, 1)}
     table = pd.DataFrame({**own, **means, **dict.fromkeys(SCORES, np.nan)})
     if evals is not None:

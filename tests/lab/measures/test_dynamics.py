@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from guard_core import Route
-from lab.measures.dynamics import dynamics
+from lab.measures.dynamics import dynamics, run_windows
 from lab.measures.fate import fates
 
 
@@ -73,3 +73,14 @@ def test_replicates_are_kept_apart_and_may_differ_in_length(make_visits):
     table = dynamics(pd.concat([short, long]))
     assert table["replicate"].tolist() == [0] * 5 + [2] * 3
     assert table["progress"].tolist() == [0, 0.25, 0.5, 0.75, 1, 0, 0.5, 1]
+
+
+def test_a_last_epoch_that_is_not_whole_has_no_flip_rate(make_visits):
+    flipped = np.array([[0, 1, 0, 1], [0, 1, 0, 0]], bool)
+    visits = pd.DataFrame(make_visits([[[0.5] * 4] * 2], flipped=flipped))
+    cut = visits[(visits["visit"] < 3) | (visits["problem"] == 0)]
+    assert dynamics(visits)["flip_rate"].tolist()[1:] == [1.0, 0.0, 0.5]
+    table = dynamics(cut)
+    assert table["flip_rate"].tolist()[1:3] == [1.0, 0.0] and np.isnan(table["flip_rate"][3])
+    assert table["match_rate"].notna().all()
+    assert run_windows(table).loc[0, ["fr_peak", "peak", "collapse"]].tolist() == [100, 1, 2]
