@@ -53,7 +53,7 @@ def vote_areas(
 
     Returns:
         One row per visit and area, areas from the bottom up: visit, area (name), kind (`correct`
-        the true answer, `label` a wrong label, which without votes may be another answer from
+        the true answer, `label` one not known to be right, without votes maybe another from
         visit to visit, `answer`, `other` answers together, `unparseable`), share (0 to 1; the
         areas of a visit sum to 1).
     """
@@ -121,11 +121,13 @@ def _by_answer(
 def _coarse(life: pd.DataFrame) -> Iterator[tuple[str, Kind, Floats]]:
     """Label, true answer and rest; the true answer's share is 0 where it is not known."""
     right = flags(life, "label_correct")
-    accuracy = np.nan_to_num(floats(life, "label_accuracy"))
+    accuracy = floats(life, "label_accuracy")
+    name = "wrong label" if np.isfinite(accuracy).any() else "label"
+    accuracy = np.nan_to_num(accuracy)
     wrong = np.where(right, 0.0, floats(life, "match_rate"))
     unparseable = _unparseable(life)
     yield "true answer", "correct", accuracy
-    yield "wrong label", "label", wrong
+    yield name, "label", wrong
     yield "other answers", "other", np.maximum(1 - accuracy - wrong - unparseable, 0.0)
     yield "unparseable", "unparseable", unparseable
 

@@ -48,6 +48,9 @@ def test_an_unknown_truth_stays_unknown(lived):
     assert true_answer(problem_life(unknown.visits, 0, 1), unknown.votes) is None
     kinds = set(vote_areas(unknown, 0, 1)["kind"])
     assert "correct" not in kinds
+    alone = lived(votes=False, label_correct=[False] * 6, label_accuracy=[np.nan] * 6)
+    named = set(vote_areas(alone, 0, 1)["area"])
+    assert "label" in named and "wrong label" not in named  # it may be right
 
 
 def test_without_votes_the_label_and_the_truth_have_areas(lived):
