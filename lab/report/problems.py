@@ -209,9 +209,8 @@ def problem_ids(world: ReportedComparison) -> list[str] | None:
 
 def redrawn(world: ReportedComparison) -> bool:
     """Every replicate has problems of its own, so that a problem's number means nothing across."""
-    return len(world.comparison.pairs) > 1 and any(
-        run.config.get("fixed_population") is False for run in world.comparison.manifests
-    )
+    runs = world.comparison.manifests
+    return len(world.comparison.pairs) > 1 and any(run.redraws_problems for run in runs)
 
 
 def _rows(visits: pd.DataFrame) -> pd.DataFrame:

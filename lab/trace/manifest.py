@@ -109,6 +109,12 @@ class Manifest:
             self.progress = 1.0
 
     @property
+    def redraws_problems(self) -> bool:
+        """Every replicate has problems of its own, unlike those of a measured model."""
+        own = self.config.get("fixed_population") is False
+        return own and self.config.get("policy") != "measured"
+
+    @property
     def minutes(self) -> float:
         """From start to end; NaN where not noted, or where the clock was set back between them."""
         try:

@@ -84,8 +84,7 @@ def read_first_accuracies(folder: str) -> Floats:
             f"trace: {folder} has no label accuracy at visit 0; take a run whose true answers are "
             "known and that was voted on before training"
         )
-    config = trace.run.config
-    if config.get("fixed_population") is False and config.get("policy") != "measured":
+    if trace.run.redraws_problems:
         return accuracy[first]
     _, place = np.unique(ints(visits, "problem")[first], return_inverse=True)
     return np.bincount(place, accuracy[first]) / np.bincount(place)

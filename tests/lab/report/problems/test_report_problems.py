@@ -83,6 +83,8 @@ def test_problems_that_differ_between_replicates_are_not_averaged(compared):
     assert re.findall("<td>[^<]*</td><td>([^<]*)</td></tr>", paper) == last
     assert "of replicate 0 (seed 0)" in paper
     fixed = compared(votes=False, config={"fixed_population": True})
+    measured = {"fixed_population": False, "policy": "measured"}  # of one real model
+    assert not redrawn(compared(votes=False, config=measured))
     assert not redrawn(fixed)
     assert "one replicate at a time" not in problem_sections([fixed])
 
