@@ -43,7 +43,7 @@ from real.vote.decide import Supervisor, pay
 
 OF_RUN = {
     "answer_check", "keep_votes", "labels", "max_mismatch", "n_votes", "rule", "rule_options",
-    "seed", "step_factor",
+    "seed", "step_factor", "treatment",
 }  # fmt: skip
 """Settings of the run that such a trainer has none of its own for."""
 

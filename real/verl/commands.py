@@ -203,13 +203,13 @@ def _guard(config: TrainConfig) -> list[tuple[str, Any]]:
         return [("profile", name), *sorted(on)]
 
     guards = map(beside, ("paper", "release", "off", "recommended"))
-    others = ((name, getattr(config, name)) for name in ("labels", "rule", "step_factor"))
+    others = ((n, getattr(config, n)) for n in ("labels", "rule", "step_factor", "treatment"))
     return min(guards, key=len) + [(n, v) for n, v in others if v != getattr(usual, n)]
 
 
 def _written(value: Any) -> str:
     """Return a value in Hydra's grammar of overrides."""
-    text = f"{value:g}" if isinstance(value, float) else str(value)
+    text = str(value).removesuffix(".0") if isinstance(value, float) else str(value)
     quoted = "'" + text.replace("'", "\\'") + "'"
     return text if re.fullmatch(r"[\w/.:@+-]+", text) else quoted
 

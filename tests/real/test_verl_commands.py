@@ -172,7 +172,9 @@ def test_the_script_has_the_preset_s_values(name, capsys):
         ("recommended", ["profile=recommended"]),
         ("truth", ["profile=off", "labels=truth"]),
         ("srt", ["profile=off", "rule=srt"]),
-        ("matched --step-factor 0.5", ["profile=off", "step_factor=0.5"]),
+        ("matched --step-factor 0.8123456789", ["profile=off", "step_factor=0.8123456789"]),
+        ("permuted", ["profile=paper", "treatment=permuted"]),
+        ("frs,treatment=/a", ["profile=off", "frs=True", "treatment=/a"]),
     ],
 )
 def test_an_arm_is_a_profile_and_what_differs_from_it(arm, guard, capsys):
