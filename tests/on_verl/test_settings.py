@@ -38,13 +38,15 @@ def changed(composed):
 
 
 def test_the_settings_are_the_trainers_own(changed):
-    config = changed(guard__rule="srt", guard__labels="votes", guard__step_factor=0.5)
+    own = {"guard__rule": "srt", "guard__labels": "votes", "guard__step_factor": 0.5}
+    config = changed(**own, guard__treatment="permuted")
     made, _ = settings_of(config)
     assert (made.n_votes, made.n_samples, made.batch_size, made.mini_batch) == (8, 4, 4, 1)
     assert made.guard == GuardConfig().set(
         W=2, tau_FR=0.1, tau_MR=0.3, theta_MR=0.2, p_skip=0.9, skip_share=0.5
     )
     assert (made.rule, made.step_factor, made.lr, made.temperature) == ("srt", 0.5, 3e-4, 1.0)
+    assert made.treatment == "permuted"
     assert made.checkpoint_every == 0  # else `guard-train resume` would begin it anew
 
 
@@ -78,6 +80,7 @@ def test_verls_defaults_give_way_to_the_guards_parts(changed, tmp_path):
             for part in ("actor", "actor__fsdp_config")
         ),
         ({"reward__reward_model__enable": True}, "reward_model.enable = True: "),
+        ({"trainer__v1__sampler__sync_refill_failed_groups": True}, "failed_groups = True: "),
         ({"actor_rollout_ref__actor__shuffle": True}, "actor.shuffle = True: would mix"),
         ({"actor_rollout_ref__actor__loss_agg_mode": "token-sum"}, r"actor\.loss_agg_mode"),
         ({"guard__profil": "paper"}, "guard.profil: no such setting; there are .*, profile, "),

@@ -50,6 +50,9 @@ _RULED_OUT: Refusals = {
     "actor_rollout_ref.actor.policy_loss.loss_mode": (("vanilla", "gspo", None),
      "its loss is no sum of two streams"),
     "reward.reward_model.enable": (_OFF, "the votes would replace its scores unseen"),
+    "trainer.v1.sampler.sync_refill_failed_groups": (
+        _OFF, "problems would take the place of others, also before training"
+    ),
     "distillation.enabled": (_OFF, "the guard's loss would replace that of the teacher unseen"),
     "trainer.critic_warmup": ((0, None), "there is no critic to warm up"),
 }  # fmt: skip
