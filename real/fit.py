@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from lab.base.errors import UserError
+from real.engines.make import check_engine, check_heads
 from real.engines.vllm_engine import EngineMemory
 from real.model.machine import pick_device
 from real.plan import GIB, RESERVE, MemoryPlan, PlannedModel, plan_memory, read_config
@@ -83,8 +84,13 @@ def remedy(model: PlannedModel, config: TrainConfig, world: int, card: int) -> s
     }
 
     def fits(world: int, **changed: Any) -> bool:
-        other = replace(config, **changed)
-        return plan_memory(model.size(other), other, world, card).fits
+        try:
+            other = replace(config, **changed)
+            check_engine(other, world)
+            check_engine_tp(other, world)
+            return plan_memory(model.size(other), other, world, card).fits
+        except UserError:  # the trainer would refuse it
+            return False
 
     fitting = [words for words, changed in changes.items() if fits(world, **changed)]
     fitting += [f"{n} GPUs" for n in (2, 4, 8) if n > world and fits(n)][:1]
@@ -99,8 +105,10 @@ def plan_lines(
     """Return a plan for readers, and whether the run fits; `measured` as `Speed` has it."""
     config, gpus = settled_for(config, "cuda", vllm=True)[0], machines.world
     check_engine_tp(config, machines.gpus)
+    check_engine(config, gpus)
     model = PlannedModel(read_config(config.own_model or str(model_of(config))))
     size, memory = model.size(config), machines.gpu_memory or CARDS[machines.gpu].memory
+    check_heads(config, size.n_heads)
     card = int(memory * GIB)
     plan = plan_memory(size, config, gpus, card, machines.nodes)
     what = f"adapters of {size.n_adapters / 1e6:.0f} M" if size.n_adapters else "all"
@@ -128,9 +136,7 @@ def _n_problems(config: TrainConfig) -> int | None:
     source = config.problems or ""
     if source in NAMED:
         return n_trained(config, NAMED[source].n_problems)
-    if config.n_problems is None and Path(source).is_file():
-        return len(problems_of(config))
-    return config.n_problems
+    return len(problems_of(config)) if Path(source).is_file() else config.n_problems
 
 
 def _others(speed: Speed, card: int) -> Iterator[str]:

@@ -164,6 +164,11 @@ class Speed:
         return replace(assumed_rates(CARDS[self.machines.gpu], self.pace), **self.measured)
 
     @property
+    def mean_tokens(self) -> int:
+        """Mean tokens of a response, at most those of the longest."""
+        return min(self.machines.mean_tokens, self.config.max_response_tokens or 1)
+
+    @property
     def votes_twice(self) -> bool:
         """The rule samples second votes, as many as the first."""
         return bool(SECOND_VOTES & rule_of(self.config).needs)

@@ -43,7 +43,8 @@ def make_engine(
     an engine's process, which is not kept if None; `memory` what vLLM may take of the GPU, by the
     settings if None.
     """
-    _check(config, ranks.world)
+    check_engine(config, ranks.world)
+    _check_url(config, ranks.world)
     kind, dtype = config.engine_kind, getattr(torch, config.dtype)
     route = Route(policy.device, dtype, ranks, config.engine_tp, bool(config.engine_adapters))
 
@@ -82,12 +83,7 @@ def make_child(
     memory: EngineMemory | None,
 ) -> ChildEngine:
     """Start an engine in a process of its own; the arguments are those of `make_engine`."""
-    heads = policy.model.config.get_text_config().num_attention_heads
-    if heads % config.engine_tp:
-        raise UserError(
-            f"engine_tp = {config.engine_tp}: does not divide the model's {heads} attention heads; "
-            "take a divisor of them"
-        )
+    check_heads(config, policy.model.config.get_text_config().num_attention_heads)
     own: dict[str, Any] = {}
     if not config.engine_kind.native:
         settings = asdict(_vllm_settings(config, policy, folder, memory))
@@ -142,7 +138,17 @@ def needs_stats(rule: Rule) -> bool:
     return bool(rule.needs & {Need.ENTROPY, Need.CERTAINTY})
 
 
-def _check(config: TrainConfig, world: int) -> None:
+def check_heads(config: TrainConfig, heads: int) -> None:
+    """Refuse to split the attention heads of a model unevenly."""
+    if heads % config.engine_tp:
+        raise UserError(
+            f"engine_tp = {config.engine_tp}: does not divide the model's {heads} attention heads; "
+            "take a divisor of them"
+        )
+
+
+def check_engine(config: TrainConfig, world: int) -> None:
+    """Refuse what an engine cannot do, or not for so many ranks; an address is not looked at."""
     if config.async_level:
         _check_ahead(config)
     kind = config.engine_kind
@@ -150,11 +156,6 @@ def _check(config: TrainConfig, world: int) -> None:
         raise UserError(
             f"restart_engine = {config.restart_engine}: engine = {config.engine!r} dies with the "
             "trainer; use vllm, which has a process of its own"
-        )
-    if (config.engine_url is not None) != kind.remote:
-        raise UserError(
-            f"engine_url = {config.engine_url!r}: belongs to engine = {named('remote')} and only "
-            "to it"
         )
     if config.engine_adapters and not (kind.adapters and config.lora_rank):
         raise UserError(
@@ -176,17 +177,25 @@ def _check(config: TrainConfig, world: int) -> None:
             f"engine = {config.engine!r}: serves one process, not {world} ranks; take vllm, "
             "which every rank starts for itself"
         )
-    if config.engine_url and (n_urls := config.engine_url.count(",") + 1) > world:
-        raise UserError(
-            f"engine_url = {config.engine_url!r}: {n_urls} servers for {world} ranks; start as "
-            "many ranks with torchrun, or give fewer"
-        )
     if world > 1 and config.restart_engine:
         # New weights come from all ranks together, so that of one rank cannot be given the last
         # ones again.
         raise UserError(
             f"restart_engine = {config.restart_engine}: not with {world} ranks; leave it "
             "out, and go on with guard-train resume should an engine die"
+        )
+
+
+def _check_url(config: TrainConfig, world: int) -> None:
+    if (config.engine_url is not None) != config.engine_kind.remote:
+        raise UserError(
+            f"engine_url = {config.engine_url!r}: belongs to engine = {named('remote')} and only "
+            "to it"
+        )
+    if config.engine_url and (n_urls := config.engine_url.count(",") + 1) > world:
+        raise UserError(
+            f"engine_url = {config.engine_url!r}: {n_urls} servers for {world} ranks; start as "
+            "many ranks with torchrun, or give fewer"
         )
 
 

@@ -31,12 +31,8 @@ def read_problems(
     assert config.problems is not None
     problems = load_problems(config.problems, config.fields, config.data_dir, config.hub)
     n_problems = n_trained(config, len(problems))
-    n_all = n_problems + config.n_held_out
-    if n_all > len(problems):
-        named = f"n_problems = {n_problems}"
-        named += f", n_held_out = {config.n_held_out}" if config.n_held_out else ""
-        raise UserError(f"{named}: {config.problems} holds {len(problems)}; ask for fewer")
-    part = slice(n_problems, n_all) if held_out else slice(n_problems)
+    end = n_problems + config.n_held_out
+    part = slice(n_problems, end) if held_out else slice(n_problems)
     chosen = replace(problems, problems=problems.problems[part])
     if with_answers:
         check_answers([(p.id, p.answer) for p in chosen], config.problems)
@@ -44,8 +40,13 @@ def read_problems(
 
 
 def n_trained(config: ProblemSettings, n_there: int) -> int:
-    """Return how many of a source's problems are trained on."""
-    return config.n_problems or max(1, n_there - config.n_held_out)
+    """Return how many of a source's problems are trained on; a UserError if it holds fewer."""
+    n_problems = config.n_problems or max(1, n_there - config.n_held_out)
+    if n_problems + config.n_held_out > n_there:
+        named = f"n_problems = {n_problems}"
+        named += f", n_held_out = {config.n_held_out}" if config.n_held_out else ""
+        raise UserError(f"{named}: {config.problems} holds {n_there}; ask for fewer")
+    return n_problems
 
 
 def suffix_of(problem: Problem, suffix: str | None) -> str:

@@ -316,11 +316,28 @@ def test_the_guide_has_the_numbers_of_the_plan(capsys):
     assert len(rows) == 8
 
 
+def test_a_remedy_is_what_the_trainer_would_take(capsys):
+    """More ranks of this kind are refused; a quarter of three tokens is none."""
+    for words in (
+        ("--engine", "vllm_inprocess"),
+        ("--restart-engine", "1"),
+        ("--gpus", "3", "--fsdp-size", "3"),
+    ):
+        more = ["--gpu-memory", "45", "--max-tokens-per-microbatch", "3", *words]
+        said = said_by(capsys, *EIGHT[:2], *more, code=1)
+        assert "does not fit; these would fit: " in said
+        assert "--lora-rank 16" in said and " GPUs\n" not in said and "microbatch" not in said
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--gpus", "0"], "gpus = 0"),
         ([*EIGHT, "--engine-tp", "3"], "engine_tp = 3"),
+        ([*EIGHT, "--engine-tp", "8"], "engine_tp = 8: does not divide the model's 28 att"),
+        ([*EIGHT, "--engine", "vllm_inprocess"], "serves one process, not 8 ranks"),
+        ([*EIGHT, "--restart-engine", "1"], "restart_engine = 1: not with 8 ranks"),
+        ([*EIGHT, "--n-problems", "600"], "n_problems = 600: math500 holds 500"),
         (
             [*EIGHT[:2], "--gpus", "3", "--nodes", "2", "--engine-tp", "2"],
             "the 3 ranks of a machine",
