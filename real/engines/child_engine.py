@@ -113,6 +113,7 @@ class ChildEngine:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_CLOSE_SECONDS)
         self._kill()
+        self.sender.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._log.close()
         log = self._log_path

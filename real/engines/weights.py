@@ -286,6 +286,10 @@ class WeightSender:
         stages[COPY] += time.perf_counter() - stages[LOAD]
         return stages
 
+    def close(self) -> None:
+        """Let go of the bucket's memory, of which the next engine may have need."""
+        self._bucket = None
+
     def _make_bucket(self, room: Room) -> Bucket:
         if self._route.device.type == "cuda" and self._opens_gpu:
             # A rank with an engine of its own waits for none.
@@ -339,7 +343,4 @@ class GroupMember(WeightSender):
     queues = True
 
     def release(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
         """Do nothing."""

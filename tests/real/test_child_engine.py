@@ -119,6 +119,15 @@ def test_what_the_engine_started_dies_with_it(start: Any) -> None:
     assert until(lambda: not running(grandchild))
 
 
+def test_memory_of_the_weights_ends_with_the_engine(start: Any, tmp_path: Path) -> None:
+    """Else the engine that replaces one that died would find too little of it."""
+    engine = start(is_loaded=True)
+    maps = Path("/proc/self/maps")
+    assert str(tmp_path) in maps.read_text()
+    engine.close()
+    assert str(tmp_path) not in maps.read_text()
+
+
 def hold_an_engine(pipe: Any) -> None:
     pipe.send(ChildEngine({}, 60.0, command=COMMAND).pid)
     time.sleep(600)
