@@ -48,7 +48,7 @@ from lab.compare.tables import with_vote
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _PAPER = re.compile(r"https://arxiv\.org/abs/[\d.]*\d")
-_TABLE = re.compile(r"^<!-- table: (.+) -->$[\s\S]*?^<!-- (end|table: .+) -->$", re.M)
+_TABLE = re.compile(r"^<!-- table: (.+) -->$[\s\S]*?(?:^<!-- (end|table: .+) -->$|\Z)", re.M)
 
 
 def main() -> None:

@@ -34,6 +34,8 @@ def test_a_table_is_replaced_and_a_wrong_one_refused(tables):
     assert tables.updated(made) == made
     with pytest.raises(UserError, match="rules: has no <!-- end -->"):
         tables.updated(page.replace("<!-- end -->", page))
+    with pytest.raises(UserError, match="rules: has no <!-- end -->"):
+        tables.updated(page.replace("<!-- end -->", ""))
     with pytest.raises(UserError, match="nothing: unknown, give one of agreement,"):
         tables.updated(page.replace("rules", "nothing"))
 
