@@ -131,6 +131,7 @@ class ConfigCommand:
         model, data = model_of(self.preset), config.problems or ""
         size, rows = PlannedModel(read_config(model)).size(), config.mini_batch * config.n_samples
         file, n_problems = Path(self.problems or f"{data}.parquet"), NAMED[data].n_problems
+        by_epoch = config.eval_steps == -(-n_problems // config.batch_size)
         if file.is_file():
             n_problems = _n_rows(file)
         n_batches, left_out = divmod(n_problems, config.batch_size)
@@ -150,6 +151,7 @@ class ConfigCommand:
             "loss": LOSSES[config.loss],
             "uses_kl": config.kl_coef > 0,
             "n_batches": n_batches,
+            "eval_steps": n_batches if by_epoch else config.eval_steps,
             "left_out": left_out,
         }
         shown = {name: shlex.quote(_written(value)) for name, value in values.items()}

@@ -155,6 +155,7 @@ def test_the_script_has_the_preset_s_values(name, capsys):
     assert int(settings["trainer.total_epochs"]) == config.epochs
     assert float(settings[f"{actor}.optim.lr"]) == config.lr
     assert float(settings[f"{rollout}.val_kwargs.top_p"]) == config.eval_top_p
+    assert settings["trainer.test_freq"] == ("62" if "math500" in name else "5")  # 62: an epoch
     assert settings[f"{actor}.loss_agg_mode"] == "token-mean"
     assert settings[f"{actor}.use_kl_loss"] == "False"
     assert settings[KERNEL] == "sdpa"
