@@ -155,7 +155,8 @@ class ConfigCommand:
             "left_out": left_out,
         }
         shown = {name: shlex.quote(_written(value)) for name, value in values.items()}
-        shown["guard"] = "\n  ".join(f"+guard.{name}={_written(v)}" for name, v in _guard(config))
+        guard = (f"+guard.{name}={shlex.quote(_written(v))}" for name, v in _guard(config))
+        shown["guard"] = "\n  ".join(guard)
         shown["address"] = "RAY_ADDRESS=auto " if self.nodes > 1 else ""
         print(TEMPLATE.format_map(shown), end="")
 

@@ -211,7 +211,9 @@ def test_the_script_of_a_run_that_has_a_checkpoint_can_be_printed_again(tmp_path
 
 
 def test_names_with_spaces_and_further_settings_reach_verl(capsys):
-    script = script_of(capsys, "--preset", "qwen2.5-7b/amc", "--out", "/my runs/it's")
+    words = "--preset", "qwen2.5-7b/amc", "--out", "/my runs/it's"
+    script = script_of(capsys, *words, "--arm", "guard,treatment=/my $runs/a")
     assert "+guard.out='/my runs/it\\'s'" in words_of(script)
+    assert "+guard.treatment='/my $runs/a'" in words_of(script)
     shell = ["bash", "-c", f'python() {{ echo "${{@: -1}}"; }}\n{script}', "cell.sh", "a.b=1"]
     assert subprocess.check_output(shell, text=True) == "a.b=1\n"
