@@ -32,7 +32,9 @@ from real.engines.rollouts import (
 from real.engines.weights import LOCAL, NO_WEIGHTS, Room, Route, WeightSender, exchange_folder
 
 COMMAND = (sys.executable, "-m", "real.engines.child")
-_CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS, _EXIT_SECONDS = 5.0, 60.0
+"""To be waited for by an engine that is asked to end, and by one that has begun to: if killed too
+early its exit code is lost."""
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC", "GROUP_", "LOCAL_")
 """Variables that are not passed on: an engine belongs to one rank and must not join the group."""
 
@@ -160,7 +162,7 @@ class ChildEngine:
 
     def _dead(self, doing: str) -> EngineDied:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_CLOSE_SECONDS)
+            self._process.wait(_EXIT_SECONDS)
         self._kill()
         code = self._process.returncode
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
