@@ -173,11 +173,6 @@ class Speed:
         """The rule samples second votes, as many as the first."""
         return bool(SECOND_VOTES & rule_of(self.config).needs)
 
-    @property
-    def mean_tokens(self) -> int:
-        """Mean tokens of a response, which is no longer than the longest."""
-        return min(self.machines.mean_tokens, self.config.max_response_tokens or 1)
-
     def step(self) -> dict[str, float]:
         """Return the seconds of each phase of one batch, evaluations left out."""
         size, config, rates = self.size, self.config, self.rates

@@ -58,11 +58,6 @@ def test_votes_ahead_and_adapters_are_in_the_range(capsys):
     assert seconds[0] / seconds[1] == pytest.approx(1.25, rel=0.02)
 
 
-def test_no_response_is_longer_than_the_limit(capsys):
-    short = ("--max-response-tokens", "100")
-    assert planned(capsys, *short) == planned(capsys, *short, "--mean-tokens", "100")
-
-
 def test_the_reference_of_a_kl_penalty_takes_a_pass(capsys):
     said = [planned(capsys, "--tis-cap", "0", *more)[0] for more in ((), ("--kl-coef", "0.1"))]
     plain, both = (float(re.findall(r"update ([\d.]+)", one.split("fits;")[1])[0]) for one in said)
