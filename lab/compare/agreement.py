@@ -82,18 +82,21 @@ def agreement(real: Sequence[Trace], simulated: Sequence[Trace] | Trace) -> pd.D
     return pd.concat(parts, ignore_index=True)
 
 
+def _agrees(one: object, other: object) -> bool:
+    return one == other or None in (one, other)  # a simulation without a clip takes the trainer's
+
+
 def predicts(simulated: Comparison, real: Comparison) -> bool:
     """Return whether simulated runs have the settings of real ones."""
     if (simulated.world, real.world) != ("sim", "real"):
         return False
     own, other = simulated.manifests[0], real.manifests[0]
     digests = [run.extra.get("sources", {}).get("problems") for run in (own, other)]
-    noted = own.config.keys() & other.config.keys() & set(_SHARED)
     return (
         own.config.get("policy") == MEASURED
         and simulated.step_size == real.step_size
         and own.n_problems == other.n_problems
-        and all(own.config[name] == other.config[name] for name in noted)
+        and all(_agrees(own.config.get(name), other.config.get(name)) for name in _SHARED)
         and (None in digests or digests[0] == digests[1])
     )
 

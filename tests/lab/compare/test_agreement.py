@@ -69,7 +69,9 @@ def cell(table, arm, prediction):
 def test_a_simulation_with_other_settings_predicts_nothing(setting, make_trace):
     noted = {"max_grad_norm": 1.0, "dtype": "float32"}
     real = runs(make_trace, "real", "ttrl", 0.5, **noted)
-    assert len(lab.agreement(real, runs(make_trace, "sim", "ttrl", 0.5, **noted)))
+    for clip in (1.0, None):  # None is the trainer's own
+        simulated = runs(make_trace, "sim", "ttrl", 0.5, **noted | {"max_grad_norm": clip})
+        assert len(lab.agreement(real, simulated))
     with pytest.raises(UserError, match="no simulated run has"):
         lab.agreement(real, runs(make_trace, "sim", "ttrl", 0.5, **noted | setting))
 
