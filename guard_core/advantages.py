@@ -138,8 +138,7 @@ def policy_streams(
     if config.mps is None or config.mps.mix == "loss":
         majority = (1 - decision.beta)[..., None] * majority
         minority = decision.beta[..., None] * minority
-    if (scale := config.advantages.negative_scale) != 1:
-        majority, minority = (np.where(a < 0, scale * a, a) for a in (majority, minority))
+    majority, minority = (negatives_scaled(a, config) for a in (majority, minority))
     on_loss = config.advantages.weight_on == "loss"
     weight = decision.weight if on_loss else np.ones_like(decision.weight)
     drops = config.advantages.skip_by == "drop"
@@ -171,6 +170,12 @@ def unbiased_std(first: Any, second: Any, total: Any) -> Any:
 def bonus_size(s: Settings, beta: Any, hits: Any, won: Any, lost: Any) -> Any:
     """Return the release's bonus on all candidates: beta times the mean |advantage|."""
     return beta * ((hits * won - (s.n_samples - hits) * lost) / s.n_samples)
+
+
+def negatives_scaled(advantages: Array, config: GuardConfig) -> Array:
+    """Advantages whose negative ones are multiplied by `negative_scale`."""
+    scale = config.advantages.negative_scale
+    return advantages if scale == 1 else np.where(advantages < 0, scale * advantages, advantages)
 
 
 def scale_negatives(s: Settings, advantage: float) -> float:

@@ -123,8 +123,7 @@ class Compare(StudyCommand):
     def defaults(cls, given: Mapping[str, Any], file: File = None) -> dict[str, Any]:
         """Settings of --config, --population and --profile for what is not given."""
         fixed = {"arms", "own_best", "steps", "null", "rule", "population", "n_problems", "epochs"}
-        own = sorted(fixed & given.keys())
-        if "preset" in given and own:
+        if "preset" in given and (own := sorted(fixed & given.keys())):
             raise UserError(f"--{own[0].replace('_', '-')}: --preset has its own; give one of them")
         arms, file = arms_of(given.get("config"), DEMO_ARMS)
         return {**super().defaults(given, file), "arms": arms}
@@ -333,8 +332,7 @@ class Agree:
             print("\n".join([str(task), *cell_table(cells).lines(), ""]))
         for text in (mean_table(table), ranking_table(table)):
             print("\n".join([*text.lines(), ""]))
-        unread = (one_line(item.reason) for item in found.skipped)
-        for line in (*left_out(real, self.classical), *unread):
+        for line in (*left_out(real, self.classical), *(one_line(s.reason) for s in found.skipped)):
             print(f"left out: {line}")
         if self.out is not None:
             with whole(self.out / "agreement.csv") as file:

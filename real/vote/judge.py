@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 
 from guard_core import PolicyStreams
-from guard_core.advantages import kept_factor, standardise
+from guard_core.advantages import kept_factor, negatives_scaled, standardise
 from guard_core.rules.evidence import CoVerRL
 from lab.base.columns import Bools, Floats, Ints
 from real.answers.boxes import last_box
@@ -175,11 +175,9 @@ class Judge(ExtraRollouts):
     def _standardised(self, rewards: Floats, decided: Decided, rows: int | list[int]) -> Floats:
         """(..., N) advantages of N responses to problems `rows`, by the guard's settings."""
         guard = self._parts.config.guard
-        settings = guard.advantages
         factor = kept_factor(decided.decision, guard)[rows]
-        scale = "none" if settings.advantage_scale == "none" else "group"
-        advantages = standardise(rewards, scale) * factor[..., None]
-        return np.where(advantages < 0, settings.negative_scale * advantages, advantages)
+        scale = "none" if guard.advantages.advantage_scale == "none" else "group"
+        return negatives_scaled(standardise(rewards, scale) * factor[..., None], guard)
 
     def _verify(self, chosen_PQ: Ints, responses: Responses) -> Verifications:
         """Ask about the chosen ones of the V responses, -1 for none, as long as a prompt may be."""
