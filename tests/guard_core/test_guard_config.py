@@ -198,8 +198,6 @@ def test_every_optimizer_step_has_its_rate_batch_by_batch() -> None:
     # 96 batches of 8 steps: 24 of the 768 warm up.
     factors = step_factors(scheduled_steps(64, 8, 1), 12, 0.03)
     assert [len(batch) for batch in factors] == [8] * 96
-    means = [sum(batch) / 8 for batch in factors]
-    assert means[:4] == pytest.approx([0.1875, 0.5208, 0.8542, 1.0], abs=1e-4)
     flat = [factor for batch in factors for factor in batch]
     assert flat == [rate_factor(done, 768, 0.03) for done in range(768)]
 

@@ -352,13 +352,6 @@ def test_rent_pays_against_entropy():
     assert rewards[0, 2] == -2
 
 
-@pytest.mark.parametrize("name", ["intuitor", "rent"])
-def test_what_has_no_label_reads_none(name):
-    seen = by_hand([[0, 1]], 2, 2, certainty=[[1.0, 2.0]], entropy=[[1.0, 2.0]])
-    rule = make_rule(name)
-    assert rule.pay(seen, labels(0)).tolist() == rule.pay(seen, labels(-1)).tolist()
-
-
 ANY = labels(0)
 CONFIDENCE = [0.9, 0.5, 0.3, 0.2]
 
@@ -389,13 +382,6 @@ def test_sizes_and_draws():
     assert subgroup_sizes(1) == [1]
     assert make_rule("scope").n_draws(4, 4) == 4 * (4 + 2 + 1)
     assert make_rule("scope").n_draws(64, 32) == 64 * 127
-
-
-def test_a_size_that_no_other_beats():
-    # Size 1: labels 0 (.9 > .5), 1, 1 (.3 > .2), 1 (.5 > .2): responses 0, 1, 2 match, R .75, D 2.
-    # Size 2: labels 0, 1: responses 0 and 2 match, R .5, D 2. Size 4: label 1, R .5, D 1.
-    seen = shown([0, 1, 1, 0], ONE)
-    assert make_rule("scope").pay(seen, ANY).tolist() == [[1, 1, 1, 0]]
 
 
 @pytest.mark.parametrize(

@@ -133,10 +133,7 @@ def test_ctrl_c_is_one_line(prog, seconds, tmp_path):
         "print('ready', file=sys.stderr, flush=True); sys.exit(main())"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as child:
         assert child.stderr is not None and child.stderr.readline() == "ready\n"
         time.sleep(0.01 + seconds)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.base.arms import arm
 from lab.base.errors import UserError
 from lab.study import Job, Outcome, Study, check_arms, control, needs
 from lab.trace.manifest import read_manifest
@@ -132,14 +133,9 @@ def test_a_control_leaves_out_seeds_whose_partners_failed(world):
 
 
 def test_every_guarded_arm_has_its_controls():
-    found = control("matched_release")
-    assert found is not None
-    assert (found.kind, found.target, found.unguarded) == ("matched", "release", "ttrl")
     own = control("random_skip_memory_guard")
-    assert own is not None and own.unguarded == "memory"
-    assert (
-        own.arm.guard.labels.label_from == "memory" and own.arm.name == "random_skip_memory_guard"
-    )
+    assert (own.kind, own.target, own.unguarded) == ("random_skip", "memory_guard", "memory")
+    assert (own.arm.name, own.arm.guard) == ("random_skip_memory_guard", arm("memory").guard)
     assert control("memory") is None and needs("memory") == ()
     assert needs("matched,W=3") == ("ttrl", "guard,W=3")
     check_arms(("ttrl", "release", "matched_release"))

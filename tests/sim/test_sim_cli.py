@@ -86,11 +86,12 @@ def test_an_existing_folder_is_refused(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_a_single_replicate_has_no_other_half(tmp_path, capsys):
+def test_a_single_replicate_has_neither_an_interval_nor_another_half(tmp_path, capsys):
     line = ["compare", "--out", str(tmp_path / "one"), "--replicates", "1", *FEW]
     assert main([*line, "--arms", "ttrl", "frozen", "--steps", "0.2"]) == 0
     shown = capsys.readouterr().out
-    assert "own best step, chosen by its only replicate" in shown and "other half" not in shown
+    assert "own best step, chosen by its only replicate" in shown
+    assert "other half" not in shown and "nan" not in shown
 
 
 def test_compare_writes_every_difference_over_steps_and_the_null_model(tmp_path, capsys):

@@ -18,7 +18,7 @@ from lab.base.stats import difference, estimate
 from lab.compare.effort import BEST_RIVAL, best_among, own_best_words
 from lab.measures import MEASURES
 from lab.trace.response import write_response
-from lab.trace.trace import Trace, load
+from lab.trace.trace import Trace
 from sim import SimConfig, simulate
 from sim.studies.agree import agree
 from sim.studies.compare import (
@@ -32,19 +32,6 @@ from sim.studies.compare import (
 )
 
 CONFIG = SimConfig(n_problems=40, epochs=10, replicates=3, step=0.2, seed=2)
-
-
-def test_a_single_replicate_has_no_interval(tmp_path, capsys):
-    cells = [(name, step) for name in ("ttrl", "guard") for step in (0.1, 0.2)]
-    rows = pd.DataFrame(
-        {"policy": "attractor", "step": step, "arm": name, "replicate": 0, "cell": 0}
-        | {"status": "done", "reason": "", "key": name, "step_factor": 1.0}
-        | dict.fromkeys(MEASURES, 100 * step)
-        for name, step in cells
-    )
-    report(rows.assign(maj_start=np.nan), replace(CONFIG, replicates=1), tmp_path)
-    shown = capsys.readouterr().out
-    assert "own best step, chosen by its only replicate" in shown and "nan" not in shown
 
 
 def test_skipped_visits_are_watched_and_not_trained_on():
@@ -77,16 +64,6 @@ def test_the_batch_of_a_skipped_problem_is_that_of_the_others():
 def compared(tmp_path_factory):
     out = tmp_path_factory.mktemp("compare") / "new"
     return out, compare(CONFIG, ("matched", "ttrl", "guard", "frozen", "memory"), out)
-
-
-def test_every_arm_leaves_its_folder_and_starts_from_the_same_votes(compared):
-    out, traces = compared
-    assert list(traces) == ["matched", "ttrl", "guard", "frozen", "memory"]
-    for name in traces:
-        run = load(out / name).run
-        assert run.arm == name and run.seeds == [2] and run.task == "llama-math500"
-    starts = [trace.visits[trace.visits["visit"] == 0] for trace in traces.values()]
-    assert all(start.equals(starts[0]) for start in starts)
 
 
 def test_votes_that_need_no_training_are_rows_of_every_table(compared, tmp_path, capsys):

@@ -14,6 +14,7 @@ from sim import SimConfig, simulate
 from sim.engine.run import Simulation
 from sim.world.sampling import PICK, SKIP, TIE, uniforms
 
+KEY = ["replicate", "step", "epoch", "visit", "problem"]
 UNIT = st.one_of(st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.6, 1]), st.floats(0, 1))
 ABOVE_0 = st.one_of(st.sampled_from([0.1, 0.7, 1, 1.0]), st.floats(1e-3, 1))
 COUNT = st.sampled_from([1, 2, 2, 3, 3, 5, 20])
@@ -93,6 +94,10 @@ def test_a_trace_holds_the_decisions_of_the_guard_on_its_votes(config):
     counts = np.zeros((R, config.epochs + 1, N, A), np.int64)
     at = (trace.votes[name].to_numpy() for name in ("replicate", "visit", "problem", "answer"))
     counts[*at] = trace.votes["count"]
+    assert (trace.votes["count"] > 0).all() and not trace.votes.duplicated([*KEY, "answer"]).any()
+    parsed, unparseable = trace.votes.groupby(KEY)["count"].sum(), trace.visits.set_index(KEY)
+    found = unparseable["n_unparseable"].add(parsed, fill_value=0)
+    assert len(found) == len(trace.visits) and (found == config.n_votes).all()
     state = guard.init(N, leading=(R,), n_answers=A)
     for visit in range(config.epochs + 1):
         rows = trace.visits[trace.visits["visit"] == visit]

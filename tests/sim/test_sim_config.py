@@ -6,9 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from guard_core import GuardConfig
 from lab.base.errors import UserError
-from lab.base.settings import from_values, to_values
 from sim import SimConfig, simulate
 from sim.settings.populations import FREE, NAMED
 from sim.world.populations import draw_population
@@ -49,11 +47,6 @@ def test_a_wrong_value_is_named(name, value):
 def test_settings_that_contradict_each_other_are_named(given, message):
     with pytest.raises(UserError, match=message):
         SimConfig(**given)
-
-
-def test_round_trip_through_plain_values():
-    config = SimConfig(guard=GuardConfig.release(), population="qwen-amc", step=1, seed=7)
-    assert from_values(to_values(config), SimConfig, "here") == config
 
 
 def test_a_population_brings_its_sizes_where_they_are_not_given():

@@ -67,6 +67,7 @@ def test_a_folder_holds_the_same_trace_whatever_settings_it_has_that_no_longer_e
     assert not written.visits.equals(simulate(replace(SMALL, seed=6)).visits)
     manifest = load(tmp_path / "run").run
     assert manifest.world == "sim" and manifest.status == "finished"
+    assert manifest.task == "llama-math500" and manifest.seeds == [5]
     assert manifest.config["n_problems"] == 21 and manifest.progress == 1.0
     path = tmp_path / "run" / "run.json"
     facts = json.loads(path.read_text())
@@ -125,19 +126,6 @@ def test_truth_is_learnt_while_the_votes_are_watched():
     assert visits["flipped"].any()
 
 
-def test_skipped_problems_do_not_move_and_are_counted():
-    # Low thresholds make nearly every visit after the second one high risk.
-    eager = GuardConfig().set(W=1, tau_FR=0.0, theta_MR=0.0, p_skip=1.0, skip_share=0.5)
-    config = SimConfig(
-        n_problems=32, epochs=20, guard=eager, population="point", ability_mean=0.3, step=0.01
-    )
-    trace = simulate(config)
-    assert trace.visits["skipped"].sum() == trace.steps["n_skipped"].sum() > 0
-    assert trace.steps["n_skipped"].max() == 4
-    plain = simulate(replace(config, guard=GuardConfig.off()))
-    assert trace.steps["update_norm"].sum() < plain.steps["update_norm"].sum()
-
-
 @pytest.mark.parametrize("policy", ["independent", "attractor", "features"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_step_that_explodes_names_the_visit(policy, optimizer, tmp_path):
@@ -146,22 +134,7 @@ def test_a_step_that_explodes_names_the_visit(policy, optimizer, tmp_path):
         simulate(config, tmp_path / "run")
     found = load(tmp_path / "run")
     assert found.run.status == "failed" and len(found.visits) in (63, 2 * 63)
-
-
-def test_an_interrupted_run_can_be_read(tmp_path, monkeypatch):
-    whole = Simulation.epoch
-
-    def epoch(self, number):
-        if number == 4:
-            raise KeyboardInterrupt
-        return whole(self, number)
-
-    monkeypatch.setattr(Simulation, "epoch", epoch)
-    with pytest.raises(KeyboardInterrupt):
-        simulate(SMALL, tmp_path / "run")
-    found = load(tmp_path / "run")
-    assert found.run.status == "interrupted" and found.run.progress == pytest.approx(3 / 9)
-    assert found.visits["epoch"].max() == 3 and len(found.visits) == 3 * 21 * 4
+    assert found.run.progress == pytest.approx((len(found.visits) / 63 - 1) / 9)
 
 
 GUARDS = st.sampled_from(
@@ -249,20 +222,6 @@ def test_every_trace_is_complete_and_finite(config):
 VOTED = SimConfig(
     n_problems=21, epochs=4, batch_size=8, replicates=3, vote_replicates=2, unparseable=0.2
 )
-KEY = ["replicate", "step", "epoch", "visit", "problem"]
-
-
-def test_the_votes_of_a_visit_add_up_and_the_label_has_its_share():
-    trace = simulate(VOTED)
-    kept = trace.visits[trace.visits["replicate"] < 2].set_index(KEY)
-    # A visit without any vote would have no row; with 64 votes there is none.
-    counted = trace.votes.groupby(KEY)["count"].sum().reindex(kept.index)
-    np.testing.assert_array_equal(counted + kept["n_unparseable"], kept["n_votes"])
-    assert (trace.votes["count"] > 0).all()
-    own = trace.votes.set_index([*KEY, "answer"])["count"]
-    assert own.index.is_unique and len(kept) == 2 * 21 * 5
-    labels = pd.MultiIndex.from_frame(kept.reset_index()[[*KEY, "label"]])
-    np.testing.assert_array_equal(own[labels] / 64, kept["match_rate"])
 
 
 def test_keeping_votes_changes_nothing_else():

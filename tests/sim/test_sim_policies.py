@@ -96,14 +96,6 @@ def probabilities(policy, problems_RP, n_answers=4):
 ALL = np.tile(np.arange(6), (2, 1))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_policies_begin_at_the_population(policy):
-    _, population, made = small(policy)
-    p_RPA = probabilities(made, ALL)
-    assert p_RPA == pytest.approx(population.p0_RNA)
-    assert p_RPA.sum(axis=-1) == pytest.approx(1.0)
-
-
 def test_independent_moves_the_visited_problem_alone():
     _, population, policy = small("independent")
     problems = np.array([[2], [5]])

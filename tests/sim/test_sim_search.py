@@ -100,16 +100,23 @@ def test_a_stopped_search_goes_on_to_the_same_rows(search, searched, tmp_path, m
     assert len(set(made)) == len(made)  # what was finished is not run again
 
 
+SCORES = np.array([50.0, 51.0, 52.0])
+
+
+def scored(*runs):
+    """Rows from candidates, their learning rates and the scores of their replicates."""
+    return pd.DataFrame(
+        {"candidate": name, "lr": lr, "replicate": r, "pass_final": score}
+        | {"response": "a.npz", "maj_start": 51.5}
+        for name, lr, scores in runs
+        for r, score in enumerate(scores)
+    )
+
+
 def test_intervals_are_corrected_for_the_number_of_candidates():
     gains = np.array([1.0, 2.0, 3.0, 4.0])
-    many = [f"c{k}" for k in range(40)]
-    rows = pd.DataFrame(
-        {"candidate": name, "lr": lr, "replicate": r, "pass_final": 50 + lr + shift}
-        | {"response": "a.npz", "maj_start": 51.5}
-        for name, own in [("ttrl", 0 * gains), ("best", gains), *((c, -gains) for c in many)]
-        for r, shift in enumerate(own)
-        for lr in (1.0, 3.0)
-    )
+    shifts = {"ttrl": 0 * gains, "best": gains, **{f"c{k}": -gains for k in range(40)}}
+    rows = scored(*((name, lr, 50 + lr + shifts[name]) for name in shifts for lr in (1.0, 3.0)))
     few = results(
         pd.concat([where(rows, candidate=n) for n in ("ttrl", "best")]), (1.0, 3.0), "mean"
     )
@@ -126,31 +133,15 @@ def test_intervals_are_corrected_for_the_number_of_candidates():
 
 
 def test_nothing_is_compared_with_a_reference_that_failed():
-    made = [
-        ("ttrl", 1.0, 50.0),
-        ("ttrl", 3.0, np.nan),
-        ("memory", 1.0, 60.0),
-        ("memory", 3.0, 40.0),
-    ]
-    rows = pd.DataFrame(
-        {"candidate": name, "lr": lr, "replicate": r, "pass_final": score + r}
-        | {"response": "a.npz", "maj_start": 51.5}
-        for name, lr, score in made
-        for r in range(3)
-    )
+    reference = ("ttrl", 1.0, SCORES), ("ttrl", 3.0, SCORES * np.nan)
+    rows = scored(*reference, ("memory", 1.0, SCORES + 10), ("memory", 3.0, SCORES - 10))
     table = results(rows, (1.0, 3.0), "mean")
     assert list(table.index) == ["memory"] and table.loc["memory", "mean"] == 51
     assert np.isnan(table.loc["memory", "gain"])
 
 
 def test_a_candidate_of_which_one_run_failed_has_no_score():
-    rows = pd.DataFrame(
-        {"candidate": name, "lr": lr, "replicate": r, "pass_final": 50.0 + r}
-        | {"response": "a.npz", "maj_start": 51.5}
-        for name in ("ttrl", "memory")
-        for lr in (1.0, 3.0)
-        for r in range(3)
-    )
+    rows = scored(*((name, lr, SCORES) for name in ("ttrl", "memory") for lr in (1.0, 3.0)))
     rows.loc[rows.index[-1], "pass_final"] = np.nan  # a later replicate of vote memory
     assert list(results(rows, (1.0, 3.0), "mean").index) == ["ttrl"]
     none = results(rows.assign(pass_final=np.nan), (1.0, 3.0), "mean")

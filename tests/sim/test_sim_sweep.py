@@ -14,7 +14,6 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
-from measured_response import small_response
 
 from guard_core import RCSU, GuardConfig
 from lab.arm_settings import with_arm
@@ -24,11 +23,9 @@ from lab.compare.collection import gather
 from lab.compare.effort import CLOSE
 from lab.compare.tables import facts, metrics
 from lab.measures import MEASURES
-from lab.trace.response import write_response
 from sim import SimConfig, simulate
 from sim.cli import main
 from sim.engine.run import measure
-from sim.settings.resolve import settings_of
 from sim.studies import sweep as module
 from sim.studies.jobs import assign, job_of, names, parse, read
 from sim.studies.sweep import Sweep, preset, preset_settings, read_sweep, run_sweep
@@ -451,15 +448,10 @@ def test_a_varied_population_brings_its_size_unless_it_was_set():
     assert job(small, 1, "guard").config.n_problems == 20
 
 
-def test_the_release_arm_is_the_script_of_a_cell_and_a_measured_model_is_none(tmp_path):
+def test_the_release_arm_is_the_script_of_the_cell_of_a_varied_population():
     for population in ("llama-amc", "qwen-amc"):
         made = job_of(SimConfig(), {"population": population}, "guard_release").config
         assert made.guard == GuardConfig.release_scripts(population)
-    assert SimConfig(population="llama-amc").cell == "llama-amc"
-    write_response(file := str(tmp_path / "response.npz"), small_response())
-    given = {"policy": "measured", "response": file, "lr": 0.1, "arm": "guard_release"}
-    made = settings_of(given)
-    assert made.cell is None and made.guard == arm("guard_release").guard
 
 
 def test_presets_are_the_papers_rows():

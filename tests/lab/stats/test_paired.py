@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lab.base.stats import differences, estimate, paired, paired_table
+from lab.base.stats import differences, estimate, paired
 
 
 def series(values, index=None):
@@ -44,19 +44,3 @@ def test_pairs_are_made_by_replicate_and_need_both_numbers():
     second = series([10, 20, 30, 40], index=[6, 5, 2, 1])
     found = differences(first, second)
     assert found.to_dict() == {2: -28.0, 5: -17.0}
-
-
-def test_the_table_has_every_other_arm_and_metric():
-    index = pd.MultiIndex.from_product(
-        [["guard", "ttrl", "frozen"], [0, 1]], names=["arm", "replicate"]
-    )
-    metrics = pd.DataFrame(
-        {"TotalDeg": [3.0, 4, 5, 7, 1, 1], "L/D": [1, np.nan, 2, 3, np.nan, np.nan]}, index
-    )
-    table = paired_table(metrics, against="ttrl").set_index(["arm", "metric"])
-    assert table.index.tolist() == [
-        (arm, metric) for arm in ("guard", "frozen") for metric in ("TotalDeg", "L/D")
-    ]
-    assert table.loc[("guard", "TotalDeg"), "mean"] == -2.5
-    assert table.loc[("guard", "L/D"), ["mean", "n"]].tolist() == [-1, 1]
-    assert table.loc[("frozen", "L/D"), "verdict"] == "not measured"

@@ -35,7 +35,7 @@ def test_mean_and_standard_deviation(given, expected):
 def test_intervals():
     assert interval(-1.0, 2.0) == "95 % interval -1.0 to +2.0"
     assert interval(1.0, 2.0, signed=False) == "95 % interval 1.0 to 2.0"
-    assert interval(NAN, NAN) == "no interval"
+    assert interval(NAN, NAN) == "no interval" and with_interval(1.26, NAN, NAN) == "+1.3"
     three = Estimate(0.5, 1.0, -1.0, 2.0, 3)
     assert interval_of(three, "pair") == "95 % interval -1.0 to +2.0, 3 pairs"
     assert interval_of(Estimate(0.5, NAN, NAN, NAN, 1), "seed") == "no interval from 1 seed"
@@ -62,10 +62,6 @@ def test_no_bound_beyond_noise_reads_as_zero(nearest, sign):
     for text in (with_interval((low + high) / 2, low, high), interval(low, high)):
         numbers = re.findall(r"[+-]\d+\.\d+", text)
         assert len(numbers) > 1 and all(float(number) * sign > 0 for number in numbers)
-
-
-def test_a_difference_of_one_pair_has_no_interval():
-    assert with_interval(1.26, NAN, NAN) == "+1.3" and interval(NAN, NAN) == "no interval"
 
 
 def test_numbers_with_their_noun():
