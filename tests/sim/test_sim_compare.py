@@ -261,19 +261,3 @@ def test_without_a_guard_or_a_rival_there_is_no_such_difference(rows):
         table = contrasts(part, ["step"])
         assert BEST_RIVAL not in set(table.get("against", ()))
         assert not [line for line in own_best_words(part) if "minus the best rival" in line]
-
-
-def test_the_words(rows):
-    lines = own_best_words(rows)
-    assert len(lines) == 3
-    assert lines[0].startswith(
-        "TTRL-Guard at its best minus the best rival at its best (Frozen labels at 1): pass@1 -3."
-    )
-    assert "below zero beyond noise (12 pairs)" in lines[0]
-    assert lines[1].startswith("no step of the grid is better than no training at all, 5")
-    assert ", for: TTRL 5" in lines[1] and "TTRL-Guard" not in lines[1]
-    # TTRL is best without training, true labels are the ceiling: no fault of the grid.
-    assert lines[2] == (
-        "warning: the best step of Frozen labels is the largest of the grid, 1: a larger one may "
-        "be better still"
-    )

@@ -127,7 +127,8 @@ def test_step_sizes_own_best_and_null_model_are_on_the_first_screen(studied, cap
     steps = ["51.6", "51.8", "53.6", "1", "53.6 ± 1.3"]
     assert found["Frozen labels"][1:] == [*steps, "+2.1 [+2.1, +2.1]", "1.0 ± 0.0"]
     assert found["TTRL, uncoupled problems"][3] == "51.6"
-    assert "TTRL-Guard at its best minus the best rival at its best (Frozen labels at 1)" in shown
+    rival = "TTRL-Guard at its best minus the best rival at its best (Frozen labels at 1): pass@1"
+    assert f"{rival} -2.0 [-2.0, -2.0] points, below zero beyond noise (4 pairs)" in shown
     assert "warning: the best step of Frozen labels is the largest of the grid" in shown
     text = markdown(worlds)
     assert "minus the best rival" in text and "| TTRL, uncoupled problems | 51.6 |" in text
