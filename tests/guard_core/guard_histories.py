@@ -40,10 +40,6 @@ class Batch:
     skip: np.ndarray
     pick: np.ndarray
 
-    @property
-    def own_problems(self) -> np.ndarray:
-        return np.broadcast_to(self.problems, self.answers.shape[:-1])
-
 
 @dataclass
 class History:
@@ -84,55 +80,44 @@ class _World:
     """Problems with a favourite answer each, more or less volatile."""
 
     def __init__(self, rng, leading, n_problems, n_votes):
-        self.rng, self.leading, self.n_votes = rng, leading, n_votes
-        self.n_problems = n_problems
-        self.volatility = rng.choice([0.0, 0.1, 0.4, 0.9], size=(*leading, n_problems))
-        self.favourite = rng.integers(0, 6, size=(*leading, n_problems))
+        self.rng, self.shape, self.n_votes = rng, (*leading, n_problems), n_votes
+        self.volatility = rng.choice([0.0, 0.1, 0.4, 0.9], size=self.shape)
+        self.favourite = rng.integers(0, 6, size=self.shape)
 
     def problems(self, size: int, shared: bool) -> np.ndarray:
         if shared:
-            return self.rng.permutation(self.n_problems)[:size]
-        order = np.argsort(self.rng.random((*self.leading, self.n_problems)), axis=-1)
-        return order[..., :size]
+            return self.rng.permutation(self.shape[-1])[:size]
+        return np.argsort(self.rng.random(self.shape), axis=-1)[..., :size]
 
     def batch(self, problems: np.ndarray, n_answers: int) -> Batch:
-        shape = (*self.leading, problems.shape[-1])
-        own = np.broadcast_to(problems, shape)
-        answers = np.empty((*shape, self.n_votes), dtype=np.int64)
-        for place in np.ndindex(shape):
-            answers[place] = self.votes((*place[:-1], own[place]), n_answers)
+        own = np.broadcast_to(problems, (*self.shape[:-1], problems.shape[-1]))
+        answers = np.take_along_axis(self.votes(n_answers), own[..., None], axis=-2)
         # Multiples of 1/256: every float type holds them and their products with small numbers.
-        tie, skip, pick = self.rng.integers(0, 256, size=(3, *shape)) / 256
+        tie, skip, pick = self.rng.integers(0, 256, size=(3, *own.shape)) / 256
         return Batch(problems, answers, n_answers, tie, skip, pick)
 
-    def votes(self, problem: tuple[int, ...], n_answers: int) -> np.ndarray:
-        rng = self.rng
-        if rng.random() < self.volatility[problem]:
-            self.favourite[problem] = rng.integers(0, 6)
-        favourite = self.favourite[problem] % n_answers
-        mood = rng.random()
-        if mood < 0.05:
-            return np.full(self.n_votes, -1)
-        if mood < 0.2:
-            return rng.integers(-1, n_answers, size=self.n_votes)
-        votes = np.full(self.n_votes, favourite)
-        if mood < 0.35:
-            votes[: self.n_votes // 2] = (favourite + 1) % n_answers
-            return rng.permutation(votes)
-        noise = rng.random(self.n_votes) < 0.3
-        votes[noise] = rng.integers(-1, n_answers, size=self.n_votes)[noise]
-        return votes
+    def votes(self, n_answers: int) -> np.ndarray:
+        """Of every problem none, at random, tied, or mostly for its favourite."""
+        rng, shape = self.rng, (*self.shape, self.n_votes)
+        moved = rng.random(self.shape) < self.volatility
+        self.favourite = np.where(moved, rng.integers(0, 6, self.shape), self.favourite)
+        favourite = np.broadcast_to(self.favourite[..., None] % n_answers, shape)
+        anything, mood = rng.integers(-1, n_answers, shape), rng.random((*self.shape, 1))
+        half = np.arange(self.n_votes) < self.n_votes // 2
+        tied = rng.permuted((favourite + half) % n_answers, axis=-1)
+        noisy = np.where(rng.random(shape) < 0.3, anything, favourite)
+        return np.select([mood < 0.05, mood < 0.2, mood < 0.35], [-1, anything, tied], noisy)
 
 
-SHARES = st.sampled_from([0.0, 0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0])
+SHARES = st.sampled_from([0.0, 0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1])
 NUMBERS: dict[str, list[Any]] = {
-    "discount": [1.0, 0.75, 0.5],
+    "discount": [1.0, 1, 0.75, 0.7, 0.5],
     "hysteresis": [0.0, 0.0, 0.25, 0.6],
     "negative_scale": [1.0, 1.0, 0.3, 0.0],
-    "margin_power": [0, 0, 1, 2, 3],
+    "margin_power": [0, 0, 1, 2, 3, 8],
     "min_share": [0.0, 0.0, 0.3, 0.6],
-    "W": [1, 2, 3, 4, 5, 6],
-    "T_steady": [1, 2, 3, 4],
+    "W": [1, 2, 3, 4, 5, 6, 20],
+    "T_steady": [1, 2, 3, 4, 20],
     "minority_reward": [0.1, 0.01, 1.0],
     "tau_FR": [0.0, 0.1, 0.2, 0.3, 0.3, 0.4, 0.5, 1.0],
     "beta_max": [0.3, 0.3, 0.7, 1.0, 0.0],

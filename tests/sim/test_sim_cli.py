@@ -88,7 +88,7 @@ def test_an_existing_folder_is_refused(tmp_path, capsys):
 
 def test_a_single_replicate_has_neither_an_interval_nor_another_half(tmp_path, capsys):
     line = ["compare", "--out", str(tmp_path / "one"), "--replicates", "1", *FEW]
-    assert main([*line, "--arms", "ttrl", "frozen", "--steps", "0.2"]) == 0
+    assert main([*line, "--arms", "ttrl", "guard", "--steps", "0.2"]) == 0
     shown = capsys.readouterr().out
     assert "own best step, chosen by its only replicate" in shown
     assert "other half" not in shown and "nan" not in shown

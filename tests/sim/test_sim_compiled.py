@@ -1,46 +1,26 @@
 """Compiled visits give the bits of guard_core, whatever the settings, votes and draws."""
 
 from dataclasses import replace
-from typing import Literal, get_args, get_origin
 
 import numpy as np
+from guard_histories import configs
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from guard_core import Draws, Guard, GuardConfig, Votes
-from guard_core.config import KINDS, USUAL
 from lab.trace.schema import DECIDED
 from sim import SimConfig, simulate
 from sim.engine.run import Simulation
 from sim.world.sampling import PICK, SKIP, TIE, uniforms
 
 KEY = ["replicate", "step", "epoch", "visit", "problem"]
-UNIT = st.one_of(st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.6, 1]), st.floats(0, 1))
-ABOVE_0 = st.one_of(st.sampled_from([0.1, 0.7, 1, 1.0]), st.floats(1e-3, 1))
-COUNT = st.sampled_from([1, 2, 2, 3, 3, 5, 20])
-
-
-def of_field(name: str, kind: object) -> st.SearchStrategy:
-    if name == "brake":  # the measured policy's alone
-        return st.just(1.0)
-    if name == "margin_power":
-        return st.sampled_from([0, 0, 1, 2, 8])
-    if name == "min_share":  # a high one would skip nearly every visit
-        return st.sampled_from([0.0, 0.0, 0.3, 0.6, 1.0])
-    if get_origin(kind) is Literal:
-        return st.sampled_from(get_args(kind))
-    if kind is bool:
-        return st.booleans()
-    if type(USUAL[name]) is int:
-        return COUNT
-    return ABOVE_0 if name in ("discount", "minority_reward") else UNIT
 
 
 @st.composite
 def sim_configs(draw: st.DrawFn) -> SimConfig:
-    n_votes, options = draw(st.integers(1, 40)), {n: of_field(n, k) for n, k in KINDS.items()}
+    n_votes = draw(st.integers(1, 40))
     return SimConfig(
-        guard=GuardConfig.from_dict(draw(st.fixed_dictionaries(options))),
+        guard=draw(configs()).set(brake=1.0),  # a brake is the measured policy's alone
         labels=draw(st.sampled_from(["votes", "votes", "truth"])),
         n_problems=draw(st.integers(1, 30)),
         batch_size=draw(st.sampled_from([1, 2, 5, 8, 12, 30])),

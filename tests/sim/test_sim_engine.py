@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_sim_compiled import sim_configs
 
 from guard_core import GuardConfig
 from lab import Trace, UserError, load
 from lab.__main__ import main as report_main
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
-from lab.trace.schema import names
 from sim import SimConfig, simulate
 from sim.engine.rows import majority_right
 from sim.engine.run import Simulation
@@ -30,12 +30,8 @@ def one_replicate(table: pd.DataFrame, number: int) -> pd.DataFrame:
     return table[table["replicate"] == number].reset_index(drop=True)
 
 
-def test_tables_have_the_schema_and_every_visit():
+def test_tables_have_every_visit():
     trace = simulate(SMALL)
-    assert list(trace.visits.columns) == list(names("visits"))
-    assert set(names("steps", required=True)) <= set(trace.steps.columns)
-    assert len(trace.visits) == 3 * 21 * 10
-    assert len(trace.steps) == 3 * 9 * 3
     assert len(trace.evals) == 3 * 10
     training = trace.visits[trace.visits["epoch"] > 0]
     per_epoch = training.groupby(["replicate", "epoch"])["problem"].agg(["nunique", "size"])
@@ -111,9 +107,6 @@ def test_majority_accuracy_is_of_the_votes_whatever_the_labels():
     plain = simulate(off)
     still = {name: simulate(with_arm(off, arm(name))) for name in ("frozen", "memory", "truth")}
     assert all(trace.evals.equals(plain.evals) for trace in still.values())
-    frozen = still["frozen"].visits
-    assert not frozen["flipped"].any()
-    assert (frozen.groupby(["replicate", "problem"])["label"].nunique() == 1).all()
 
 
 def test_truth_is_learnt_while_the_votes_are_watched():
@@ -134,21 +127,22 @@ def test_a_step_that_explodes_names_the_visit(policy, optimizer, tmp_path):
         simulate(config, tmp_path / "run")
     found = load(tmp_path / "run")
     assert found.run.status == "failed" and len(found.visits) in (63, 2 * 63)
-    assert found.run.progress == pytest.approx((len(found.visits) / 63 - 1) / 9)
 
 
-GUARDS = st.sampled_from(
-    [
-        GuardConfig.paper(),
-        GuardConfig.release(),
-        GuardConfig.off(),
-        GuardConfig().set(
-            W=2, tau_FR=0.1, T_steady=1, empty_minority="plain", tie_break="incumbent"
-        ),
-        GuardConfig().set(label_from="memory", discount=0.7, advantage_scale="none"),
-        GuardConfig().set(label_from="frozen", weight_on="reward", advantage_scale="batch"),
-    ]
-)
+def test_an_interrupted_run_can_be_read(tmp_path, monkeypatch):
+    whole = Simulation.epoch
+
+    def epoch(self, number):
+        if number == 4:
+            raise KeyboardInterrupt
+        return whole(self, number)
+
+    monkeypatch.setattr(Simulation, "epoch", epoch)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(SMALL, tmp_path / "run")
+    found = load(tmp_path / "run")
+    assert found.run.status == "interrupted" and found.run.progress == pytest.approx(3 / 9)
+    assert found.visits["epoch"].max() == 3 and len(found.visits) == 3 * 21 * 4
 
 
 def test_the_norm_of_a_batch_is_the_mean_over_its_optimizer_steps():
@@ -163,28 +157,20 @@ def test_the_norm_of_a_batch_is_the_mean_over_its_optimizer_steps():
 
 @st.composite
 def configs(draw: st.DrawFn) -> SimConfig:
-    n_votes, batch_size = draw(st.integers(1, 20)), draw(st.integers(1, 9))
-    return SimConfig(
+    config = draw(sim_configs())
+    return replace(
+        config,
         policy=draw(st.sampled_from(["independent", "attractor", "features"])),
         optimizer=draw(st.sampled_from(["sgd", "adam"])),
         max_grad_norm=draw(st.sampled_from([None, 0.2])),
-        mini_batch=draw(st.integers(1, batch_size)),
+        mini_batch=draw(st.integers(1, config.batch_size)),
         update=draw(st.sampled_from(["sampled", "expected"])),
         fixed_population=draw(st.booleans()),
         feature_dim=draw(st.sampled_from([1, 10, 64])),
         population=draw(st.sampled_from(["llama-math500", "qwen-amc", "llama-aime24"])),
-        guard=draw(GUARDS),
-        labels=draw(st.sampled_from(["votes", "truth"])),
-        n_problems=draw(st.integers(1, 12)),
-        epochs=draw(st.integers(1, 6)),
-        batch_size=batch_size,
-        n_votes=n_votes,
-        n_samples=draw(st.integers(1, n_votes)),
-        n_answers=draw(st.integers(2, 6)),
         unparseable=draw(st.sampled_from([0.0, 0.0, 0.3, 1.0])),
         step=draw(st.sampled_from([0.0, 0.06, 1.0, 20.0])),
         schedule=draw(st.sampled_from(["cosine", "constant"])),
-        replicates=draw(st.integers(1, 3)),
         seed=draw(st.integers(0, 2**63 - 1)),
     )
 
