@@ -1,6 +1,5 @@
 """Short hand-written histories: one guard, all of its problems in every batch."""
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -39,9 +38,3 @@ class Play:
         rows, decision = self.guard.step(self.state.take(self.problems), *given)
         self.state = self.state.put(self.problems, rows)
         return decision
-
-
-def every_history(n_visits: int) -> np.ndarray:
-    """(n_visits, P, 2) votes of 64: each sequence over two labels at match rates .75 and .5."""
-    choices = np.array([[48, 16], [16, 48], [32, 16], [16, 32]])
-    return choices[np.array(list(product(range(4), repeat=n_visits))).T]

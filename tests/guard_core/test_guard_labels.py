@@ -1,11 +1,12 @@
 """docs/method.md, sections 2 to 6 and 16: labels, rates, weights, protection and skips."""
 
 from dataclasses import fields, replace
+from itertools import product
 
 import numpy as np
 import pytest
 from guard_histories import checked, configs, vote_histories, walk
-from guard_plays import NEVER, Play, as_votes, chance, every_history
+from guard_plays import NEVER, Play, as_votes, chance
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -156,11 +157,20 @@ def test_rates_divide_by_the_window_and_by_the_visits_seen():
     assert [bool(d.had_competition[0]) for d in decisions] == [True] * 5
 
 
+def test_a_flip_rate_on_the_threshold_is_no_competition():
+    play = Play(PAPER.set(tau_FR=0.4), 1)
+    history = [play.see(as_votes([c])) for c in ([32, 0], [0, 64], [16, 0], [64, 0])]
+    assert max(float(d.flip_rate[0]) for d in history) == 0.4
+    assert not any(d.had_competition[0] for d in history)
+
+
 WEIGHTS = [0.35, 0.42, 0.49, 0.5, 0.56, 0.6, 0.7, 0.765, 0.8, 0.85, 0.9, 1]
 
 
 def test_weights_are_these_twelve_and_all_of_them_occur():
-    histories = every_history(6)
+    """In all sequences of six visits over two labels at match rates .75 and .5."""
+    choices = np.array([[48, 16], [16, 48], [32, 16], [16, 32]])
+    histories = choices[np.array(list(product(range(4), repeat=6))).T]
     play = Play(GuardConfig.paper(), histories.shape[1])
     seen = {
         round(float(weight), 12)

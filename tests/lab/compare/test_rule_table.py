@@ -18,14 +18,9 @@ def rows(make_trace, save, tmp_path_factory):
         for arm, final in arms.items():
             accuracy = np.full((2, 2, 9), 0.8)
             accuracy[:, 1, 1:] = 0.1  # the second problem is lost in every run
-            trace = make_trace(
-                arm,
-                accuracy,
-                [[0.5] * 8 + [value] for value in final],
-                norm=step * (1.5 if arm == "srt" else 1),
-                config={"step": step},
-                seeds=[0, 1],
-            )
+            scores = [[0.5] * 8 + [value] for value in final]
+            norm = step * (1.5 if arm == "srt" else 1)
+            trace = make_trace(arm, accuracy, scores, norm, config={"step": step}, seeds=[0, 1])
             save(trace, folder / f"{step}" / arm)
     return rule_rows(collect([folder]).comparisons)
 
