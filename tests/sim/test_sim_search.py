@@ -1,6 +1,8 @@
 """`guard-sim search` and `guard-sim agree`."""
 
+import functools
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -245,6 +247,30 @@ def test_short_runs_and_penalties_are_compared_as_far_as_they_can_be(
     for taken, words in (("all", "is not empty"), ("all/agreement.csv", "is a file")):
         assert main(["agree", *data, "--out", str(tmp_path / taken)]) == 2
         assert f"{words}; choose a new folder\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "code", "said"),
+    [
+        (("extra", "sources", "problems"), "0", 2, "was measured with other problems than the run"),
+        (("extra", "sources", "model"), {"a": "0"}, 2, "was measured with another model than the"),
+        (("roles",), {}, 2, "was made by an earlier version"),
+        # A brake is simulated by the measured policy alone.
+        (("config", "guard", "brake"), {"brake": 0.5}, 0, "classical policies (their step size"),
+    ],
+)
+def test_a_run_that_the_file_was_not_measured_for_or_that_has_a_brake(
+    real, response_file, tmp_path, capsys, at, value, code, said
+):
+    path = shutil.copytree(real / "ttrl", tmp_path / "ttrl") / "run.json"
+    run = json.loads(path.read_text())
+    functools.reduce(dict.__getitem__, at[:-1], run)[at[-1]] = value
+    path.write_text(json.dumps(run))
+    words = ["--real", str(path.parent), "--response", response_file, "--out", str(tmp_path / "o")]
+    assert main(["agree", *words, "--replicates", "2", "--quiet"]) == code
+    shown = capsys.readouterr()
+    assert said in (shown.err if code else shown.out)
+    assert shown.err.count("\n") == (code == 2) and (tmp_path / "o").exists() == (code == 0)
 
 
 def test_the_trainers_defaults_are_modelled_and_a_setting_without_a_role_is_refused():
