@@ -13,13 +13,7 @@ from lab.trace.trace import MemoryRun, RunFolder, Trace
 
 
 def _manifest(arm="ttrl", **changes):
-    values: dict[str, Any] = {
-        "n_problems": 2,
-        "n_votes": 64,
-        "config": {"step": 0.1},
-        "seeds": [0],
-        "task": "test",
-    }
+    values = {"n_problems": 2, "n_votes": 64, "config": {"step": 0.1}, "seeds": [0], "task": "test"}
     world = changes.pop("world", "sim")
     return Manifest.new(world, arm, changes.pop("title", arm), **(values | changes))
 

@@ -123,15 +123,8 @@ N, A, V = 400, 5, 64
 def batch(p_A, truth=0, **settings):
     """An observer and one visit of N problems with the same answer probabilities."""
     rule = settings.pop("rule", "t3rl")
-    config = SimConfig(
-        n_problems=N,
-        n_answers=A,
-        batch_size=N,
-        n_samples=32,
-        rule=rule,
-        guard=GuardConfig.off(),
-        **settings,
-    )
+    sizes = {"n_problems": N, "n_answers": A, "batch_size": N, "n_samples": 32}
+    config = SimConfig(**sizes, rule=rule, guard=GuardConfig.off(), **settings)
     rng = np.random.default_rng(3)
     p_RPA = np.tile(np.asarray(p_A, np.float64), (1, N, 1))
     samples, rest = (rng.multinomial(32, p_RPA) for _ in range(2))
@@ -232,9 +225,6 @@ def test_sharpening_is_the_gradient_of_minus_the_entropy():
     steps = h * np.eye(4)
     found = [(certainty(z_A + d) - certainty(z_A - d)) / (2 * h) for d in steps]
     assert out_RPA[0, 0] == pytest.approx(found, abs=1e-8)
-
-
-FEW = ["--n-problems", "12", "--epochs", "8", "--replicates", "2", "--quiet"]
 
 
 def test_under_a_rule_guards_and_their_controls_are_its_own():
