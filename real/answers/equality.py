@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from real.answers.canonical import names_in, normal
 from real.answers.reader import Node, write
@@ -105,7 +106,7 @@ def _relation(node: Node) -> str:
         return everywhere(parts[1])
     gap, names = Node("sum", parts=(parts[0], Node("neg", parts=(parts[1],)))), Point(0)
     scale, sides = value(gap, names), [write(part) for part in parts]
-    asked = sorted(names, key=lambda name: (name in "xyz" or name not in sides, _preference(name)))
+    asked = sorted(names, key=partial(_preference, sides))
     for name in asked if sign == "=" and len(names) > 1 else ():
         with suppress(NoValueError):
             found = isolated(gap, name)[2]
@@ -118,10 +119,11 @@ def _relation(node: Node) -> str:
     return f"{sign} {found}"
 
 
-def _preference(name: str) -> tuple[int, str]:
+def _preference(sides: list[str], name: str) -> tuple[bool, int, bool, bool, str]:
     """Letters that are rather a function of others than others of them come first."""
-    is_named = name[0] == "\\" or name.isupper()
-    return -1 if is_named else ("y", "x", "z", name).index(name), name
+    is_inside, is_plain = name not in sides, name[0] != "\\" and not name.isupper()
+    place = ("y", "x", "z", name).index(name)
+    return name in "xyzC" or is_inside, place, is_inside, is_plain, name  # `y-x^2=C`
 
 
 def _signed(node: Node) -> tuple[Node, ...]:

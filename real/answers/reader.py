@@ -170,7 +170,7 @@ class _Reader:
                 factors.append(self.marked(right))
                 # But `n 2^n` is a product.
                 is_row = factors[-1].kind == "num" or write(before)[0].isdigit()
-                is_row = is_row and token.type == "num" and before.text != "!"
+                is_row = is_row and right.kind == "num" and before.text != "!"
                 is_row = is_row or "word" in (right.kind, before.kind) or before.kind == "unit"
                 kind = "row" if is_row else "over" if is_slashed else kind
             else:

@@ -42,6 +42,7 @@ _MAX_FACTORIAL = 2_050
 _MAX_DEGREE = 1_000
 """Of a root; letters stand for fractions with a larger denominator."""
 
+_APPLIED = ("f", "g", "h", r"\Gamma", r"\zeta")
 _FAULTS = (ArithmeticError, TypeError, ValueError, LookupError, mpmath.libmp.NoConvergence)
 _context: Any = mpmath.MPContext()
 _context.prec = _PRECISION
@@ -96,6 +97,8 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
     if is_name(node):
         return at[write(node)]
     is_ordered = kind == "prod" and _is_ordered(parts)
+    if kind == "[]" and parts[0].kind in ("name", "div", "root", "func"):
+        is_ordered = not parts[0].text.isupper()  # a floor, but `[D]` is a choice
     if kind not in _OPERATIONS or is_ordered or is_derivative(node):
         raise NoValueError
     inner = [snapped(_value(part, at)) for part in parts]
@@ -111,7 +114,7 @@ def _is_ordered(factors: tuple[Node, ...]) -> bool:
     are_matrices = all(node.kind == "name" and node.text.isupper() for node in bases)
     n_cycles = sum(node.kind == "()" and write(node)[1:-1].isdigit() for node in factors)
     has_ordered_pair = any(
-        (left.text in ("f", "g", "h") and right.kind == "()") or right.text == r"\times"
+        (left.text in _APPLIED and right.kind == "()") or right.text == r"\times"
         for left, right in pairwise(factors)
     )
     return are_matrices or n_cycles > 1 or has_ordered_pair
@@ -169,7 +172,7 @@ def _root(base: Value, index: int) -> Value:
     """The real root where there is one, else the first."""
     if index == 1:
         return base
-    if isinstance(base, Fraction) and base < 0 and index % 2:
+    if index % 2 and not isinstance(base, _context.mpc) and base < 0:
         return -_root(-base, index)
     if isinstance(base, Fraction) and base > 0 and index == 2:
         exact = Fraction(math.isqrt(base.numerator), math.isqrt(base.denominator))
@@ -248,8 +251,8 @@ def digits(number: Value, is_exact: bool = True) -> str:
     number = snapped(number)
     if isinstance(number, _context.mpc):
         return f"{digits(number.real, is_exact)}&{digits(number.imag, is_exact)}"
-    if not is_exact and _context.mag(number) < -_SNAP_BITS:
-        return "0"  # what was divided by a pole
+    if not is_exact and abs(_context.mag(number)) > _LOST - 20:
+        return ""  # divided by a pole, or lost beside a letter
     if not (is_exact and isinstance(number, Fraction)):
         return _context.nstr(_context.convert(number), _KEY_DIGITS)
     return f"{number.numerator:x}" + (f"/{number.denominator:x}" if number.denominator > 1 else "")
