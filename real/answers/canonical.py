@@ -10,7 +10,7 @@ import re
 from contextlib import suppress
 from functools import lru_cache
 
-from real.answers.notation import COUNTS, folded, is_unit, words
+from real.answers.notation import folded, is_unit, words
 from real.answers.reader import (
     DEGREE,
     ZERO_WIDTH,
@@ -60,13 +60,15 @@ def normal(answer: str) -> tuple[str, Node | None]:
 _HELD = frozenset(("list", "setop", "rel", "env", "cells", "()", "[]", "(]", "[)", r"\{\}"))
 _NO = r"(?!.*\bn(?:o|ot|one|or|ever|either|othing)\b)"
 _PREAMBLE = re.compile(
-    rf"(?:final )?answer|option|choice|base|rs|usd|\u7b54\u6848.?|{_NO}.* (?:is|are|equals)"
+    rf"(?:final )?ans(?:wer)?|option|choice|base|rs|usd|\u7b54\u6848.?|{_NO}.* (?:is|are|equals)"
 )
-_OF = re.compile("(?i:(?:.* )?(?:of|is|are)|so|thus|hence|let|therefore|angle|area|side)")
-_ARTICLE = re.compile("^(?:an?|the) ")
+_OF = re.compile("""(?ix: (?:.*[ ])?(?:of|is|are) | so|thus|hence|let|therefore | angle|area|side
+    | var|cov|tr|re|im|rank|lcm)""")  # fmt: skip
+_ARTICLE = re.compile("^(?:an?|the|there (?:is|are)) ")
 _FACTORS = {"dozen": "12", "hundred": "100", "thousand": "10^3", "million": "10^6",
             "billion": "10^9", "trillion": "10^{12}"}  # fmt: skip
-_SAID = {word: Node("num", str(number)) for number, word in enumerate(COUNTS)}
+_COUNTS = "zero one two three four five six seven eight nine ten eleven twelve"
+_SAID = {word: Node("num", str(number)) for number, word in enumerate(_COUNTS.split())}
 _SAID["dne"] = Node("word", "does not exist")
 _MINUS_ZERO = read("-0")
 
@@ -108,6 +110,8 @@ def _without(node: Node) -> Node:
     is_mark = kind == "post" and text in ("%", DEGREE)
     if is_mark or (kind == "()" and len(parts) == 1) or node == _MINUS_ZERO:
         return first
+    if kind == r"\langle\rangle" and len(parts) > 1:
+        return node._replace(kind="()")
     if kind == "unit":
         factor, _, counted = text.partition(" ")
         if factor in _FACTORS and counted[:1] != "^":
@@ -152,7 +156,7 @@ def _without(node: Node) -> Node:
 
 
 _ASKED_FUNCTIONS = frozenset("fghFGHPEVNTSQqpADLC")
-_OPERATORS = words(r"\max \min \det \lim \gcd \dim \deg \sum \prod \int")
+_OPERATORS = words(r"\max \min \det \arg \lim \gcd \dim \deg \sum \prod \int")
 
 
 def _asks(node: Node) -> bool:
@@ -166,7 +170,9 @@ def _asks(node: Node) -> bool:
         return False
     if left == ZERO_WIDTH or (_is_application(left) and names_in(left.parts[1]) and not between):
         return True
-    return _names(left, right) and not any(map(names_in, (*between, right)))
+    # `A=lw=12`, but not `x=y=2`
+    are_formulas = all(p.kind != "name" and names_in(p).isdisjoint("xyz") for p in between)
+    return _names(left, right) and not names_in(right) and are_formulas
 
 
 def _is_application(node: Node) -> bool:
@@ -191,29 +197,22 @@ def _names(node: Node, value: Node) -> bool:
         return is_name(node)
     if kind == "func":  # `\sin x=0` is an equation
         return value.text != "0" and text not in (r"\ln", r"\log")
-    if kind == "pow" and value.kind == "env":  # `A^{-1}`
-        return is_name(parts[0])
+    if kind == "pow":  # `A^{-1}`, `\sigma^2`
+        return is_name(parts[0]) and (value.kind == "env" or parts[0].text == r"\sigma")
     head = parts[0] if parts and kind in ("prod", "row") else node
     while head.kind in ("sub", "pow"):
         head = head.parts[0]
     if kind in ("word", "cmd") or head.text in _OPERATORS or _is_application(node):
         return True
-    if kind == "row":  # `\text{area of }ABC`, but not `\text{true if }x`
-        return bool(parts) and all(
-            _OF.fullmatch(part.text) if part.kind == "word" else _names(part, value)
-            for part in parts
-        )
-    if kind == "prod":
-        points = parts[1:] if parts[0].text == "m" else parts
-        return all(part.kind == "cmd" or part.text.isupper() for part in points)
-    is_ratio = kind == "setop" and not text.strip(": ")
     is_set = kind == value.kind == r"\{\}"  # but `\{x\}=0.5`
-    is_made = is_ratio or is_set or text[:1] == "'" or kind in ("()", "env", "cells")
-    if kind in ("sum", "div", "[]", "||", r"\|\|"):
+    is_made = is_set or text[:1] == "'" or kind in ("row", "()", "env", "cells", "setop")
+    if kind in ("sum", "prod", "div", "[]", "||", r"\|\|"):
         # `x+y=1` and `|x|=2` are equations, and so is `a+b=0`.
-        is_made = names_in(node).isdisjoint("xyz") and value.text != "0"
-    inner = (part.parts[0] if part.kind == "neg" else part for part in parts)
-    return is_made and all(_names(part, value) for part in inner)
+        is_made = names_in(node).isdisjoint("xy") and value.text != "0"
+    said = (p.text for p in parts if kind == "row" and p.kind == "word")
+    is_made = is_made and all(map(_OF.fullmatch, said))  # but not `\text{true if }x`
+    inner = (part.parts[0] if part.kind in ("neg", "pow") else part for part in parts)
+    return bool(parts) and is_made and all(_names(part, value) for part in inner)
 
 
 def names_in(node: Node) -> frozenset[str]:

@@ -18,7 +18,7 @@ _REWRITTEN = {
     r"\le": "leq leqslant leqq", r"\ge": "geq geqslant geqq", r"\ne": "neq",
     r"\binom": "dbinom tbinom", r"\frac": "dfrac tfrac cfrac sfrac nicefrac", r"\to": "rightarrow",
     r"\cdot": "times ast cdotp bullet", r"\emptyset": "varnothing empty", r"\overline": "bar",
-    r"\ldots": "dots cdots dotsc dotsb", r"\infty": "infinity infin inf",
+    r"\ldots": "dots cdots dotsc dotsb", r"\infty": "infinity infin inf oo",
     r"\cap": "bigcap intersection", r"\cup": "bigcup union", r"\angle": "measuredangle",
     r"\setminus": "backslash smallsetminus", r"\vec": "overrightarrow",
     r"\hat": "widehat", r"\tilde": "widetilde", r"\arcsin": "asin", r"\arccos": "acos",
@@ -34,7 +34,7 @@ _REWRITTEN = {
     boxed fbox boldsymbol mathbf mathit mathsf mathtt bm pmb mathnormal mathcal mathscr mathfrak
     underline emph ensuremath mathop mathrel mathbin mathord big Big bigg Bigg bigl bigr Bigl Bigr
     biggl biggr Biggl Biggr bigm Bigm pounds euro textdollar textcent rmfamily bfseries itshape
-    framebox hfill newline""",
+    framebox hfill newline nonumber notag smash uline""",
 }  # fmt: skip
 REWRITTEN = {name: new for new, names in _REWRITTEN.items() for name in names.split()}
 """What is written for commands: their synonyms, and nothing for those of looks."""
@@ -46,7 +46,7 @@ _SIGNS = {
     "|": "\u2223\u01c0\u2502", "/": "\u2215\u2044", r"\sqrt ": "\u221a", r"\sqrt[3]": "\u221b",
     "": "\u00a3\u00a5\u00a2\u20b9\u201c\u201d\u300c\u300d\u2713\u2714\ufe0e\ufe0f",
     r"\cdot ": "\u00b7\u22c5\u2219\u2217", r"\emptyset ": "\u2300\u00d8", r"\circ ": "\u2218",
-    r"^{\circ}": "\u00b0\u00ba", r"\ldots ": "\u2026\u22ef", r"\triangle ": "\u25b3",
+    r"^{\circ}": "\u00b0\u00ba\u02da", r"\ldots ": "\u2026\u22ef", r"\triangle ": "\u25b3\u2206",
 }  # fmt: skip
 _TABLE = str.maketrans(
     {
@@ -63,13 +63,10 @@ TEXTS = words("""text mbox textbf textit textrm textsf texttt textsc textnormal 
     operatorname""")  # fmt: skip
 FUNCTIONS = words("""sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh
     tanh arcsinh arccosh arctanh ln log exp lg""")  # fmt: skip
-BARE = words("""sqrt infinity infty inf cup union cap cdot choose asin acos atan leq geq neq
-    cbrt abs floor ceil emptyset frac binom pi alpha beta gamma delta epsilon theta lambda rho
-    sigma tau phi psi omega setminus mod""") | (FUNCTIONS - {"sec"})  # fmt: skip
+BARE = words("""sqrt infinity infty inf oo cup union cap cdot choose asin acos atan leq geq neq cbrt
+    abs floor ceil emptyset frac binom setminus mod tg ctg arctg cosec""")  # fmt: skip
+BARE |= FUNCTIONS - {"sec"} | GREEK - words("mu nu xi eta chi")
 """Commands that are known without their backslash, too."""
-COUNTS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
-          "eleven", "twelve")  # fmt: skip
-"""Numbers that are written in words."""
 SHORT_WORDS = words("or no if of is to it on am pm be")
 BARE_UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph kmh m cm mm km dm nm
     meter metre centimeter centimetre millimeter millimetre kilometer kilometre g gram kg mg
@@ -78,9 +75,9 @@ BARE_UNITS = words("""unit inch inche in foot feet ft yard yd mile mi mph kph km
     cent usd euro rupee yen yuan peso newton joule watt volt kw kwh hz hertz ampere ohm pascal
     kelvin knot point pt bit byte way person people L N J W V percent pct degree deg mol mole kPa
     keV MeV GeV kHz MHz GHz erg calorie kcal cup tablespoon teaspoon decade parsec""")  # fmt: skip
-UNITS = BARE_UNITS | words("K A T eV Pa AU pc ly kJ MB GB")
+UNITS = BARE_UNITS | words("K A T eV Pa AU pc ly kJ MB GB cc amp")
 """Outside of text the latter are products."""
-_LINKS = words("square squared cubic cubed sq cu fl per / * light nautical rad radian radians")
+_LINKS = words("square squared cubic cubed sq cu fl per / * light nautical rad radian radians old")
 
 
 def is_unit(text: str) -> bool:
@@ -118,25 +115,35 @@ _UNICODE = (
     ("(?s).+", lambda m: _plain(m[0])),
 )
 _ESCAPED_TWICE = "[dt]?frac|sqrt|text|mathrm|left|right|cdot|times|pi|boxed|le|ge|infty|cup"
+_ONE = r" ?(?:\{ ?(\w+) ?\}|(\d+|\w))"
+_C = r"(?:\\mathrm ?\{ ?C ?\}|C)"
+_OPERATORS = "gcd|lcm|max|min"
 _BEFORE_SET = r"\\(?:cup|cap|in|setminus)(?![A-Za-z])"
 _ROW = r"^\\begin ?\{(aligned|align\*?|gathered|split)\}((?:(?!\\\\).)*)\\end ?\{\1\}$"
 _LATEX = (
     (_ROW, lambda m: m[2].replace("&", "").strip()),
     (r"(?<=\\\\) ?\[[\d. -]+[a-z]{2} ?\]|\\renewcommand ?\{?\\arraystretch\}? ?\{[\d.]*\}", ""),
     (r"\.\.\.", r"\\ldots "),
+    (r"^(?:\\left)? ?<([^<>]*,[^<>]*?)(?:\\right)? ?>$", r"\\langle \1\\rangle "),
     (r"\\not ?=", r"\\ne "),
-    (r"\{ ?([:;]) ?\}", r"\1"),
     (r"\\not ?\\in(?![A-Za-z])", r"\\notin "),
     (r"(?<=[)\]]) ?U ?(?=[(\[])", r"\\cup "),
+    (r"\\cup(?= ?[a-z] ?(?:[<>]|\\[gl]eq?(?![a-z])))", r"\\text{ or }"),
+    (r"^([a-z]) in (?=[({\[\\])", r"\1\\in "),
+    (r"(?<![A-Za-z\\])d([a-z])/d([a-z])(?![A-Za-z])", r"\\frac{d\1}{d\2}"),
+    (r"\b([a-z])\\text ?\{ ?-", r"\\text{\1-"),  # `x\text{-axis}`
+    (rf"(?:\\[a-z]+ ?\{{ ?({_OPERATORS}) ?\}}|(?<![\\A-Za-z])({_OPERATORS}))(?= ?\()", r"\\\1\2 "),
     (r"(?<=\d) ?x ?(?=10 ?\^)", r"\\cdot "),
     (rf"(?<!\\)\\\\(?=(?:{_ESCAPED_TWICE}|{'|'.join(sorted(FUNCTIONS))})(?![A-Za-z]))", r"\\"),
     (rf"\\(?:{WITH_ARGUMENT})\s*\{{[^{{}}]*\}}|\\(?:boxed|fbox)\s*\{{\s*\}}", ""),
+    (r"(?<![\^_])\{ ?([:;=<>+-]|\\pm) ?\}|(?<=\d)\{ ?\}(?= ?\^)", r"\1"),
     (r"\\m?(?:left|right)\s*\.|[\"`]", ""),
     (r"\\(?!times\s*\\(?:vec|hat|over))(?:\\|([A-Za-z]+)\*?(\s*\{)?)", _rewritten),
     (r"\^ ?(?:\{ ?('+) ?\}|('+))", r"\1\2"),
     (r"\( ?(?:\\[a-z]+ ?\{ ?)?\\?mod[ }]*([^()]*)\)", r"\\mod {\1}"),
     (r"\\text\s*\{\s*\(?(?:in )?base(?:[ -]?(\d+)\)?\s*\}|\s*\}[\\ ]*(\d+))$", r"_{\1\2}"),
-    (r"(?:\{ ?\}|(?<![^-(+*={,/])) ?[_^] ?\{? ?(\w+)[ }]*C ?_[ {]*(\w+) ?\}?", r"\\binom{\1}{\2}"),
+    (rf"(?:\{{ ?\}}|(?<![^-(+*={{,/])) ?[_^]{_ONE} ?{_C} ?_{_ONE}", r"\\binom{\1\2}{\3\4}"),
+    (rf"(?<![\w}}]){_C} ?_(?! ?\{{? ?[12] ?\}}? ?\^){_ONE} ?\^{_ONE}", r"\\binom{\1\2}{\3\4}"),
     (r"(?<=\d)(?:(st|nd|rd|th)(?![A-Za-z])|\^ ?\{ ?(st|nd|rd|th) ?\})", r"^{\\text{\1\2}}"),
     (r"(?<=\\mathbb\{R\}) ?- ?(?=\\?\{)", r"\\setminus "),
     (rf"((?:^|=|{_BEFORE_SET}) ?)\](?=.*[,;])", r"\1("),  # `]1,2[`
@@ -144,9 +151,9 @@ _LATEX = (
     (r"^(?:\\(?:therefore|implies|Rightarrow|to)(?![A-Za-z])|[& ])+", ""),
     (r"(?<![^\s,;])\(([ivx]{2,4})\)", r"\\text{\1}"),
     (r"^(?:([A-J])(?:\)|\.(?= ))|\\text ?\{ ?([A-J])\) ?\})", r"(\1\2)"),
-    (r"(?:\\[,;:!. ]|\\text\s*\{[\s.,;]*\}|\\(?:checkmark|blacksquare)|[\s.,;:~\\])+$", ""),
+    (r"(?:\\[,;:!. ]|\\text\s*\{[\s.,;]*\}|\\(?:checkmark|(?:black)?square)|[\s.,;:~\\])+$", ""),
     (r"\\\{ ?\\begin ?\{(?:array|aligned|matrix)\}(.*\\end) ?\{\w+\}$", r"\\begin{cases}\1{cases}"),
-    (r"^\s*(\*{1,3}|__|')(?=\S)(.+?)[\s.,;:]*\1$", r"\2"),
+    (r"^\s*(\*{1,3}|__?|')(?=\S)(.+?)[\s.,;:]*\1$", r"\2"),
 )
 
 

@@ -31,7 +31,7 @@ INFINITE = {read(r"\infty"): _END, read(r"-\infty"): _START}
 """Cuts of infinite ends of intervals."""
 _NO = [rf"\text{{no {kind}solution{s}}}" for kind in ("", "real ") for s in ("", "s")]
 EMPTY = [read(text) for text in (r"\{\}", r"\emptyset", r"\text{empty set}", *_NO)]
-_ALL = (r"\mathbb{R}", r"\text{all real numbers}", r"\text{all reals}")
+_ALL = (r"\mathbb{R}", r"\text{all real numbers}", r"\text{all reals}", r"\text{all real}\quad x")
 NAMED: dict[Node, Cuts] = {node: [] for node in EMPTY} | {read(text): _REALS for text in _ALL}
 _COMBINED = {r"\cup": or_, r"\cap": and_, r"\setminus": gt}
 _SIDES = {"<": "0", r"\le": "01", "=": "1", r"\ge": "12", ">": "2", r"\ne": "02"}

@@ -36,13 +36,13 @@ _TOKEN = re.compile(
     |(?P<text>\\(?:{"|".join(sorted(TEXTS))})\s*\{{)
     |(?P<cmd>\\[A-Za-z]+)
     |(?P<let>(?:[ap]\.\ ?m\b\.?)|[A-Za-z]+)
-    |(?P<op>\*\*|<=|>=|(?<=\s)!=|'+|!+|\\\\|\\.|.)
+    |(?P<op>\*\*|<=|>=|\+/-|(?<=\s)!=|'+|!+|\\\\|\\.|.)
     """,
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _LETTERS = re.compile(r"(?:[.'-]?[^\W\d_])*\.?")
 _AS_COMMANDS = {"<=": r"\le", ">=": r"\ge", "!=": r"\ne", "**": "^", "*": r"\cdot",
-                r"\%": "%", ";": ","}  # fmt: skip
+                "+/-": r"\pm",                 r"\%": "%", ";": ","}  # fmt: skip
 _SHIFTS = ("$", r"\$", r"\(", r"\)", r"\[", r"\]")
 _BEHIND_UNIT = re.compile(r"\s*(?:$|[\^,/)}]|\\text|\\\})")
 

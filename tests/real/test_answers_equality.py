@@ -103,6 +103,24 @@ from real.vote.decide import Supervisor
         (r"\binom{n}{k}", r"\binom{n}{n-k}", r"\frac{n!}{k!(n-k)!}"),
         (r"x\ne0,\pm1", r"x\ne0, x\ne1, x\ne-1", r"x\notin\{-1,0,1\}"),
         (r"\frac12\text{ cup}", r"0.5\text{ cups}", "1/2"),
+        ("e^{2x}", "y=e^{2x}", "2y=2e^{2x}", "y-e^{2x}=0"),
+        (r"\frac12\ln|x|+C", r"y=\frac12\ln|x|+C", r"y-\frac12\ln|x|=C"),
+        (r"\frac59(F-32)", r"C=\frac59(F-32)"),
+        ("12", "mn=12", "AB^2=12", "|z|=12", "ab+bc=12", r"z\bar z=12", r"\sigma^2=12",
+         "A=lw=12", r"\text{Area}=\frac12bh=12", r"\operatorname{Var}(X)=12", "{12}", "12{}^\\circ",
+         r"12\text{ years old}", r"12\text{ cc}", "_12_", r"12\square", "12˚", "=12", "x{=}12"),
+        (r"\frac{\pi}{4}", r"\arg z=\frac{\pi}{4}"),
+        (r"\{1,2\}", r"A\cap B=\{1,2\}", r"A\setminus B=\{2,1\}"),
+        ("10/252", r"\frac{^5C_2}{^{10}C_5}", r"\frac{{}^{5}C_{2}}{{}_{10}\mathrm{C}_{5}}",
+         r"\frac{C_5^2}{\mathrm{C}_{10}^{5}}"),
+        (r"\pm3", "+/-3", r"{\pm}3"), ("-3", "{-}3", "(-3)"), ("7", r"\phantom{-}7"),
+        (r"\langle1,2\rangle", "(1,2)", r"\left<1,2\right>", "<1, 2>"),
+        (r"\gcd(m,n)", r"\text{gcd}(m,n)", "gcd(m,n)"), (r"\max(a,b)", r"\operatorname{max}(a,b)"),
+        (r"[2,\infty)", "x in [2, oo)"), ("x<2 or x>3", r"x<2\cup x>3"),
+        ("2x", "dy/dx=2x"), (r"\text{x-axis}", r"x\text{-axis}"),
+        (r"\emptyset", r"\text{There is no solution}"), (r"\mathbb{R}", r"\text{all real }x"),
+        (r"\cot x", r"\operatorname{ctg}x"), (r"\triangle ABC", "∆ABC"), ("D", "[D]"),
+        ("1", r"\sqrt[3]{2+\sqrt5}+\sqrt[3]{2-\sqrt5}"),
     ],
 )  # fmt: skip
 def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> None:
@@ -177,6 +195,14 @@ def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> N
         ("|x_1x_2|", "x_1x_2", "|x_1|x_2", "x_1|x_2|"),
         (r"2\text{ h}, 30\text{ s}", r"30\text{ h}, 2\text{ s}", "2, 30"),
         (r"\sin\text{A}", r"\sin\text{K}", r"\sin\text{T}"),  # no units of a sine
+        (r"\left[\frac n2\right]", r"\frac n2"), ("x-[x]", "0"),  # floors
+        (r"\mathbf{7}\mathbf{3}", "21"), ("x{2}", "2x"),
+        (r"\frac{\Gamma(1/3)}{\Gamma(2/3)}", "1/2"), (r"\frac{\zeta(3)}{\zeta(2)}", "3/2"),
+        ("y=e^x", "y=e^{-x}", r"\lfloor e^x\rfloor", "e^x+1", "0"),
+        ("x^{20}|x-9|", "x^{20}(x-9)", "x^{20}(9-x)"),
+        ("x=y=2", "2", "x=2y=6", "6", "ab=0", "0", r"\pi r^2=12", "12"),
+        (r"\langle x\rangle", "x"), ("C_1^2", "0"), ("a^{-}b", "a^{-b}"),
+        (r"x\text{-axis}", r"y\text{-axis}"),
     ],
 )  # fmt: skip
 def test_different_answers(group: tuple[str, ...], equality: Equality) -> None:
