@@ -358,9 +358,8 @@ def _mixes(before: list[Node], fraction: Node) -> bool:
     """A whole number, and behind it a fraction of two that is less than one."""
     numbers = [*before, *fraction.parts]
     is_whole = all(node.kind == "num" and node.text.isdigit() for node in numbers)
-    if len(before) != 1 or fraction.kind != "div" or not is_whole:
-        return False
-    return int(fraction.parts[0].text) < int(fraction.parts[1].text)
+    is_mixed = len(before) == 1 and fraction.kind == "div" and is_whole
+    return is_mixed and int(numbers[1].text) < int(numbers[2].text)
 
 
 def _tied(kind: str, factors: list[Node]) -> Node:
