@@ -110,8 +110,6 @@ def _without(node: Node) -> Node:
     is_mark = kind == "post" and text in ("%", DEGREE)
     if is_mark or (kind == "()" and len(parts) == 1) or node == _MINUS_ZERO:
         return first
-    if kind == r"\langle\rangle" and len(parts) > 1:
-        return node._replace(kind="()")
     if kind == "unit":
         factor, _, counted = text.partition(" ")
         if factor in _FACTORS and counted[:1] != "^":
@@ -171,7 +169,7 @@ def _asks(node: Node) -> bool:
     if left == ZERO_WIDTH or (_is_application(left) and names_in(left.parts[1]) and not between):
         return True
     # `A=lw=12`, but not `x=y=2`
-    are_formulas = all(p.kind != "name" and names_in(p).isdisjoint("xyz") for p in between)
+    are_formulas = all(p.kind != "name" and names_in(p).isdisjoint("fgxyz") for p in between)
     return _names(left, right) and not names_in(right) and are_formulas
 
 
@@ -217,7 +215,5 @@ def _names(node: Node, value: Node) -> bool:
 
 def names_in(node: Node) -> frozenset[str]:
     """Names anywhere in a node, but for those with a value."""
-    if node.kind == "name":
-        return frozenset((node.text,)) if is_name(node) else frozenset()
-    parts = () if node.text == r"\mathbb" else node.parts
-    return frozenset().union(*map(names_in, parts))
+    own = (node.text,) if node.kind == "name" and is_name(node) else ()
+    return frozenset(own).union(*map(names_in, () if node.text == r"\mathbb" else node.parts))

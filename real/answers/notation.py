@@ -20,21 +20,21 @@ _REWRITTEN = {
     r"\cdot": "times ast cdotp bullet", r"\emptyset": "varnothing empty", r"\overline": "bar",
     r"\ldots": "dots cdots dotsc dotsb", r"\infty": "infinity infin inf oo",
     r"\cap": "bigcap intersection", r"\cup": "bigcup union", r"\angle": "measuredangle",
-    r"\setminus": "backslash smallsetminus", r"\vec": "overrightarrow",
+    r"\setminus": "backslash smallsetminus", r"\vec": "overrightarrow", r"\mathbb": "Bbb mathds",
     r"\hat": "widehat", r"\tilde": "widetilde", r"\arcsin": "asin", r"\arccos": "acos",
     r"\arctan": "atan arctg", r"\tan": "tg", r"\cot": "ctg", r"\csc": "cosec",
     r"\epsilon": "varepsilon", "|": "lvert rvert vert", r"\|": "lVert rVert Vert",
     r"\{": "lbrace", r"\}": "rbrace", "[": "lbrack", "]": "rbrack", "/": "div", "<": "lt",
     ">": "gt", "'": "prime", ":": "colon ratio", r"^{\circ}": "degree",
     r"\text{ or }": "lor vee", r"\text{ and }": "land wedge", r"\mathbb{R}": "R reals Reals",
-    r"\mod": "bmod pmod pod", "T": "top intercal", r"\mathbb{C}": "C complexes",
+    r"\mod": "bmod pmod pod", "T": "top intercal", r"\mathbb{C}": "C complexes", r"\neg": "lnot",
     r"\mathbb{Z}": "Z integers", r"\mathbb{N}": "N naturals", r"\mathbb{Q}": "Q rationals",
     "": """displaystyle textstyle scriptstyle limits nolimits left right middle mleft mright rm
     bf it sf tt cal em mathstrut strut boldmath tiny small normalsize large Large LARGE huge Huge
     boxed fbox boldsymbol mathbf mathit mathsf mathtt bm pmb mathnormal mathcal mathscr mathfrak
     underline emph ensuremath mathop mathrel mathbin mathord big Big bigg Bigg bigl bigr Bigl Bigr
     biggl biggr Biggl Biggr bigm Bigm pounds euro textdollar textcent rmfamily bfseries itshape
-    framebox hfill newline nonumber notag smash uline""",
+    framebox hfill newline nonumber notag smash uline bold relax noindent""",
 }  # fmt: skip
 REWRITTEN = {name: new for new, names in _REWRITTEN.items() for name in names.split()}
 """What is written for commands: their synonyms, and nothing for those of looks."""
@@ -59,8 +59,8 @@ _TABLE = str.maketrans(
 """LaTeX for signs and letters of Unicode: names of HTML that are commands, and others."""
 WITH_ARGUMENT = r"color|textcolor|colorbox|[hv]?phantom|[hv]space\*?|label|tag"
 """Looks whose first argument is no part of the answer."""
-TEXTS = words("""text mbox textbf textit textrm textsf texttt textsc textnormal textup hbox mathrm
-    operatorname""")  # fmt: skip
+TEXTS = words("""text mbox textbf textit textrm textsf texttt textsc textnormal textup textmd hbox
+    mathrm operatorname""")  # fmt: skip
 FUNCTIONS = words("""sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh
     tanh arcsinh arccosh arctanh ln log exp lg""")  # fmt: skip
 BARE = words("""sqrt infinity infty inf oo cup union cap cdot choose asin acos atan leq geq neq cbrt
