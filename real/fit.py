@@ -16,6 +16,7 @@ from real.model.machine import pick_device
 from real.plan import GIB, RESERVE, MemoryPlan, PlannedModel, plan_memory, read_config
 from real.problems.load import NAMED, n_trained
 from real.settings.config import TrainConfig
+from real.settings.engines import divides_heads
 from real.settings.machines import Machines
 from real.settings.resolve import check_engine_tp, settled_for
 from real.speed import CARDS, FAST, SLOW, Speed
@@ -108,7 +109,7 @@ def plan_lines(
     check_engine(config, gpus)
     model = PlannedModel(read_config(config.own_model or str(model_of(config))))
     size, memory = model.size(config), machines.gpu_memory or CARDS[machines.gpu].memory
-    check_heads(config, size.n_heads)
+    check_heads(config, size.n_heads, size.n_kv_heads)
     card = int(memory * GIB)
     plan = plan_memory(size, config, gpus, card, machines.nodes)
     what = f"adapters of {size.n_adapters / 1e6:.0f} M" if size.n_adapters else "all"
@@ -144,7 +145,8 @@ def _others(speed: Speed, card: int) -> Iterator[str]:
     config, size, machines = speed.config, speed.size, speed.machines
     changes: dict[str, dict[str, Any]] = {}
     if config.engine_kind.splits:
-        tp = (n for n in (1, 2, 4) if machines.gpus % n == size.n_heads % n == 0)
+        heads = size.n_heads, size.n_kv_heads
+        tp = (n for n in (1, 2, 4) if machines.gpus % n == 0 and divides_heads(n, *heads))
         changes |= {f"--engine-tp {n}": {"engine_tp": n} for n in tp}
     if config.scores_anew(config.tis_cap) and not config.scores_anew(0.0):
         changes["--tis-cap 0"] = {"tis_cap": 0.0}

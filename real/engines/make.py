@@ -24,7 +24,7 @@ from real.engines.weights import GroupMember, Room, Route
 from real.model.policy import Policy, max_positions
 from real.ranks.distributed import ALONE, Ranks
 from real.settings.config import TrainConfig, rule_of
-from real.settings.engines import named
+from real.settings.engines import divides_heads, named
 
 T = TypeVar("T")
 
@@ -83,7 +83,10 @@ def make_child(
     memory: EngineMemory | None,
 ) -> ChildEngine:
     """Start an engine in a process of its own; the arguments are those of `make_engine`."""
-    check_heads(config, policy.model.config.get_text_config().num_attention_heads)
+    if config.engine_tp > 1:
+        text = policy.model.config.get_text_config()
+        heads = text.num_attention_heads
+        check_heads(config, heads, getattr(text, "num_key_value_heads", None) or heads)
     own: dict[str, Any] = {}
     if not config.engine_kind.native:
         settings = asdict(_vllm_settings(config, policy, folder, memory))
@@ -138,12 +141,12 @@ def needs_stats(rule: Rule) -> bool:
     return bool(rule.needs & {Need.ENTROPY, Need.CERTAINTY})
 
 
-def check_heads(config: TrainConfig, heads: int) -> None:
-    """Refuse to split the attention heads of a model unevenly."""
-    if heads % config.engine_tp:
+def check_heads(config: TrainConfig, heads: int, kv_heads: int) -> None:
+    """Refuse to split the attention heads of a model, or those of its keys, unevenly."""
+    if not divides_heads(config.engine_tp, heads, kv_heads):
         raise UserError(
-            f"engine_tp = {config.engine_tp}: does not divide the model's {heads} attention heads; "
-            "take a divisor of them"
+            f"engine_tp = {config.engine_tp}: does not divide the model's {heads} attention heads "
+            f"and {kv_heads} of keys; take a divisor of both"
         )
 
 

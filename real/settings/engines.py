@@ -43,6 +43,14 @@ ENGINES: dict[EngineName, EngineKind] = {
 """Engine to what it can do; `real.engines.make` makes it."""
 
 
+def divides_heads(n: int, heads: int, kv_heads: int) -> bool:
+    """Return whether `n` GPUs can share the heads of an attention and those of its keys.
+
+    vLLM and verl deal heads evenly, and give several GPUs the same head of keys only evenly too.
+    """
+    return heads % n == 0 == min(kv_heads % n, n % kv_heads)
+
+
 def named(wanted: str) -> str:
     """Return the names of the engines that have a capability, for messages."""
     return " or ".join(repr(name) for name, kind in ENGINES.items() if getattr(kind, wanted))

@@ -22,6 +22,7 @@ from real.problems import NAMED, load_problems
 from real.problems.load import suffix_of
 from real.problems.problem import ProblemSet
 from real.settings.config import TrainConfig, check_other_trainer
+from real.settings.engines import divides_heads
 from real.settings.groups import BOX_REQUEST, FieldMap
 from real.settings.presets import STUDIES, model_of
 from real.settings.resolve import settings_of
@@ -140,7 +141,7 @@ class ConfigCommand:
         values: dict[str, Any] = {
             **asdict(self),
             **to_values(config),
-            **_spread(size.n_weights, size.n_heads, rows, self),
+            **_spread(size, rows, self),
             "rows": rows,
             "seed": self.seed,
             "model": self.model or f"path/to/{model}",
@@ -171,27 +172,28 @@ def _n_rows(file: Path) -> int:
         raise UserError(f"{file}: cannot be read as Parquet ({first_line(error)})") from error
 
 
-def _spread(n_weights: int, n_heads: int, rows: int, cell: ConfigCommand) -> dict[str, Any]:
+def _spread(size: Any, rows: int, cell: ConfigCommand) -> dict[str, Any]:
     """Return how many GPUs share rows, weights and state, and whether FSDP's is kept on the host.
 
     The rows of a mini-batch are dealt evenly. vLLM's weights may take a quarter of a GPU.
     """
     world, card = cell.nodes * cell.gpus, cell.gpu_memory * 2**30
-    shared = [n for n in range(1, n_heads + 1) if world % n == 0 == n_heads % n]
+    heads = size.n_heads, size.n_kv_heads
+    shared = [n for n in range(1, size.n_heads + 1) if world % n == 0 and divides_heads(n, *heads)]
     even = next((n for n in shared if rows % (world // n) == 0), None)
     if even is None:
         raise UserError(
             f"nodes, gpus: the {rows} rows of a mini-batch cannot be dealt evenly to {world} GPUs; "
-            "take a power of two"
+            "take a smaller power of two"
         )
     copies = [n for n in shared if cell.gpus % n == 0]
-    fits = (n for n in copies if 2 * n_weights / n <= 0.25 * card)
+    fits = (n for n in copies if 2 * size.n_weights / n <= 0.25 * card)
     return {
         "data_ranks": world // even,
         "sequence_ranks": even,
         "tensor_ranks": next(fits, copies[-1]),
         # A weight, its gradient and AdamW's moments, in single precision.
-        "offload": 16 * n_weights / world > 0.5 * card,
+        "offload": 16 * size.n_weights / world > 0.5 * card,
     }
 
 

@@ -80,7 +80,7 @@ def test_messages_and_missing_answers_are_kept(tmp_path):
                 "--arm averaged": "ema_decay = 0.95: verl",
                 "--arm scope": "verl gives votes alone",
                 "--out .": "is not empty; choose another",
-                "--gpus 7": "cannot be dealt evenly to 7",
+                "--gpus 7": "cannot be dealt evenly to 7 GPUs; take a smaller power of two",
             }.items()
         ),
     ],
@@ -198,6 +198,15 @@ def test_sizes_follow_the_cluster(capsys):
     assert sizes("--gpu-memory", "24") == ["1", "4", "True"]
     assert sizes("--gpus", "1") == ["1", "1", "True"]
     assert "RAY_ADDRESS" not in script_of(capsys, "--preset", "qwen2.5-7b/math500")
+
+
+@pytest.mark.parametrize(
+    ("preset", "nodes", "shared"), [("qwen2.5-7b", "7", "28"), ("llama-3.2-3b", "3", "24")]
+)
+def test_gpus_that_share_a_row_share_the_heads_of_keys_too(preset, nodes, shared, capsys):
+    """verl refuses to deal 4 or 8 heads of keys to 7 or 3 GPUs, once it has taken all of them."""
+    words = words_of(script_of(capsys, "--preset", f"{preset}/math500", "--nodes", nodes), True)
+    assert f"actor_rollout_ref.actor.ulysses_sequence_parallel_size={shared}" in words
 
 
 def test_the_script_of_a_run_that_has_a_checkpoint_can_be_printed_again(tmp_path, capsys):

@@ -335,6 +335,7 @@ def test_a_remedy_is_what_the_trainer_would_take(capsys):
         (["--gpus", "0"], "gpus = 0"),
         ([*EIGHT, "--engine-tp", "3"], "engine_tp = 3"),
         ([*EIGHT, "--engine-tp", "8"], "engine_tp = 8: does not divide the model's 28 att"),
+        (["--preset", "llama-3.2-3b/amc", "--gpus", "6", "--engine-tp", "3"], "and 8 of keys"),
         ([*EIGHT, "--engine", "vllm_inprocess"], "serves one process, not 8 ranks"),
         ([*EIGHT, "--restart-engine", "1"], "restart_engine = 1: not with 8 ranks"),
         ([*EIGHT, "--lora-rank", "8", "--lora-targets", "qproj"], "lora_targets = qproj: the m"),
