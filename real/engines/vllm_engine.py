@@ -177,14 +177,15 @@ def load_part(worker: Any, part: Sent, first: bool) -> None:
             reload.finalize_layerwise_reload(model, worker.model_config)
     if part.last:
         repack_tied_head(worker)
-        collect_buckets(worker)
+        collect_memory(worker)
 
 
-def collect_buckets(worker: Any) -> None:
-    """Close the trainer's buckets on a GPU."""
+def collect_memory(worker: Any) -> None:
+    """Close the trainer's buckets on a GPU, and give back what loading and passes have freed."""
     if worker.device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.ipc_collect()
+        torch.cuda.empty_cache()
 
 
 def refusal(worker: Any, buckets: list[Handle]) -> str | None:
@@ -293,6 +294,7 @@ class VllmHost:
             else:
                 self.llm.sleep(0)
                 self.llm.release_kv_cache_memory()  # the weights stay
+                self.llm.collective_rpc(collect_memory)
 
     def close(self) -> None:
         """Stop vLLM, and destroy the process group if vLLM made it."""
@@ -318,7 +320,7 @@ class VllmHost:
         if self.settings.n_gpus == 1:
             rpc("reload_weights", kwargs={"weights_iterator": weights})
             rpc(repack_tied_head)
-            rpc(collect_buckets)
+            rpc(collect_memory)
             return
         # Tensors do not cross over to vLLM's own processes: each of them opens the buckets.
         assert isinstance(weights, Delivery)

@@ -227,6 +227,8 @@ class WeightSender:
     @torch.no_grad()
     def update_weights(self, model: Any, version: int) -> Stages:
         """Send all weights, or the adapters of weights that the engine has."""
+        if self._route.device.type == "cuda":
+            torch.cuda.empty_cache()  # the engine needs the memory of the update again
         if not self._sends_adapters:
             return self.send_weights(model, version)
         stages = {COPY: 0.0, LOAD: 0.0}
@@ -270,8 +272,6 @@ class WeightSender:
         stages = {COPY: -time.perf_counter(), LOAD: 0.0}
         room = Room.of(model, self._route.dtype)
         bucket = self._bucket = self._bucket or self._make_bucket(room)
-        if self._route.device.type == "cuda":
-            torch.cuda.empty_cache()  # the engine needs the memory again
         message = {"do": "load", "version": version, "buckets": self._handles(bucket)}
         for entries, last in fill(bucket, stored_weights(model, self._route.dtype, merge)):
             started = time.perf_counter()

@@ -196,6 +196,22 @@ def test_an_engine_that_applies_no_adapters_gets_merged_weights(start: Any, adap
     assert engine.sample(PROMPTS, 1, TWO, seeded()).tokens_PNT[0, 0, 1] == round(merged)
 
 
+def test_the_engine_is_given_the_memory_of_the_update_before_it_wakes(
+    adapted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a GPU: torch keeps what an update has freed, and the cache takes all that is left."""
+    happened: list[str] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: happened.append("memory"))
+    route = Route(torch.device("cuda"), torch.bfloat16, adapters=True)
+    sender = weights.WeightSender(
+        tmp_path, route, lambda message, _: happened.append(message["do"]) or {}
+    )
+    monkeypatch.setattr(sender, "_has_base", True)
+    for version in range(2):
+        sender.update_weights(adapted, version)
+    assert happened == ["memory", "adapt"] * 2
+
+
 def test_the_vllm_process_refuses_its_settings_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

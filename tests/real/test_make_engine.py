@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -14,8 +17,10 @@ from real.engines.make import RestartingEngine
 from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_engine import (
     EngineMemory,
+    VllmHost,
     VllmSettings,
     check_version,
+    collect_memory,
     refused_adapters,
     vllm_arguments,
 )
@@ -27,6 +32,7 @@ from real.tiny import CHECKPOINT
 
 CONFIG = TrainConfig().settled()
 CONFIG_VLLM = replace(CONFIG, engine="vllm", dtype="bfloat16")
+USUAL: dict[str, Any] = {"model": "m", "max_model_len": 4, "eos_token_ids": (1,)}
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +121,21 @@ def test_adapters_are_applied_by_vllm_in_its_own_process(policy: Any, made: list
     assert "enable_lora" not in vllm_arguments(VllmSettings(**made[1][0]))
     large = VllmSettings(**{**made[0][0], "adapter_rank": 600})
     assert refused_adapters(large) == "vLLM's largest rank is 512"
+
+
+def test_an_engine_that_keeps_its_weights_gives_back_all_other_memory(monkeypatch: Any) -> None:
+    """As the plan counts it: vLLM itself gives back its cache, not what its passes have freed."""
+    host = VllmHost.__new__(VllmHost)
+    host.settings, host.llm = VllmSettings(**USUAL, device="cuda"), Mock()
+    monkeypatch.setattr(host, "_adapters", "adapters", raising=False)
+    host.release()
+    slept = call.sleep(0), call.release_kv_cache_memory(), call.collective_rpc(collect_memory)
+    assert tuple(host.llm.mock_calls) == slept
+    done: list[str] = []
+    for name in ("synchronize", "ipc_collect", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, partial(done.append, name))
+    collect_memory(SimpleNamespace(device=torch.device("cuda")))
+    assert done == ["synchronize", "ipc_collect", "empty_cache"]
 
 
 @pytest.mark.parametrize(
