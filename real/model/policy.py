@@ -173,7 +173,7 @@ def grouped_attention(
     """
     shared = attention_mask is not None and query.is_cpu and key.shape[1] < query.shape[1]
     special = any(options.get(name) is not None for name in ("position_bias", "cache"))
-    if special or not shared or torch.__version__ < "2.9":  # before, sharing was slow
+    if special or not shared:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     dropout, scale = options.get("dropout", 0.0), options.get("scaling")
     output = scaled_dot_product_attention(
