@@ -44,6 +44,7 @@ from real.settings.config import TrainConfig
 from real.settings.resolve import settled_for
 from real.settings.seeds import Stream, torch_generator
 from real.tiny import model_of, problems_of
+from real.trial import check_sampling
 
 _GREEDY = 1e-9
 """Nucleus mass that leaves the likeliest token alone."""
@@ -103,6 +104,7 @@ def measure_to(
     if unknown := prompts.truths.count(None):
         told = "problems have no reference answer, and count as never right in simulations"
         say([f"{unknown} of {len(prompts)} {told}"])
+    check_sampling(policy, prompts.tokens, config)
     checkpoints = [] if growth is None else _checkpoints(growth, sources, config)
     ids = AnswerIds(prompts.truths, Equality() if config.answer_check == "math" else None)
 
