@@ -293,7 +293,6 @@ def _learn(run: Plain, truth_P: Shorts, batch: Batch, records_P: Records) -> Non
             gradient_A[a] = samples_PA[p, a] * gradient_A[a]
             total += gradient_A[a]
         scale = (seen.weight if s.weight_on_loss else 1.0) / s.n_samples
-        scale = 0.0 if s.skip_by_drop and seen.skipped else scale
         for a in range(A):
             gradient_A[a] = scale * (gradient_A[a] - p_PA[p, a] * total)
 
