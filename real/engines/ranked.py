@@ -32,6 +32,8 @@ class RankedEngine:
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
         part = self.sample_part(prompts, n, sampling, generator)
+        if len(prompts) * n < self._n_engines:  # some have drawn nothing
+            generator.set_state(self._ranks.gather(generator.get_state())[0])
         return self.gathered(part, len(prompts), n, sampling)
 
     def gathered(self, part: Rollouts, n_prompts: int, n: int, sampling: Sampling) -> Rollouts:

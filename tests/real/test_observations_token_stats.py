@@ -108,11 +108,17 @@ class Recording(TransformersEngine):
 
 
 def on_ranks(
-    policy: Policy, n_prompts: int, stats: bool, world: int, group: int = 1, everywhere: bool = True
+    policy: Policy,
+    n_prompts: int,
+    stats: bool,
+    world: int,
+    group: int = 1,
+    everywhere: bool = True,
+    n: int = N,
 ) -> tuple[Rollouts, list[Rollouts]]:
     """What an engine alone gives, and what each of the ranks gets."""
     Threads.met, Threads.barrier, Recording.asked = {}, Barrier(world), []
-    call = PROMPTS[:n_prompts], N, Sampling(22, 0.6, stats=stats, everywhere=everywhere)
+    call = PROMPTS[:n_prompts], n, Sampling(22, 0.6, stats=stats, everywhere=everywhere)
 
     def engine() -> Recording:
         # 25 responses at once: the chunks of a share are not those of the whole.
@@ -141,6 +147,11 @@ def test_ranks_send_them_to_all(policy, n_prompts, stats):
         for name in ("entropy_PV", "certainty_PV"):
             pair = getattr(found, name), getattr(expected, name)
             assert close(*pair) if stats else pair == (None, None)
+
+
+def test_a_rank_without_a_response_draws_the_next_ones_as_the_others_do(policy):
+    expected, each = on_ranks(policy, 1, False, 2, n=1)
+    assert all(found.tokens_PNT.equal(expected.tokens_PNT) for found in each)
 
 
 def test_groups_have_one_part_each_and_one_reader_alone_gets_all(policy):
