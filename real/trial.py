@@ -34,7 +34,10 @@ _TOKENS, _EACH = 12, 2
 """Sampled tokens of a response, and responses to a prompt."""
 _SWITCH = re.compile("position|window|chunk|block_size|context|topk|seq_len")
 """Part of the names in configs of lengths from which on a model reads positions in another way."""
-_FAILURES = (TypeError, ValueError, RuntimeError, LookupError, AttributeError, NotImplementedError)
+_FAILURES = (
+    *(TypeError, ValueError, RuntimeError, LookupError, AttributeError, NotImplementedError),
+    *(AssertionError, ArithmeticError, ImportError),
+)
 
 
 def rounding(dtype: torch.dtype) -> float:

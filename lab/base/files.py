@@ -49,10 +49,12 @@ def whole_folder(target: Path, replaces: bool = False) -> Iterator[Path]:
         remove_folder(temporary)
         temporary.mkdir(parents=True)
         yield temporary
-        for path in temporary.iterdir():
+        for path in (*temporary.rglob("*"), temporary):
+            if path.is_dir():
+                sync_folder(path)
+                continue
             with path.open("rb+") as file:
                 os.fsync(file.fileno())
-        sync_folder(temporary)
         remove_folder(place)
         temporary.rename(place)
         sync_folder(place.parent)

@@ -58,7 +58,8 @@ class Policy:
 
 def max_positions(model: Any) -> int | None:
     """Return the longest sequence that the model has positions for; None if it names no bound."""
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    named = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return named if named and named > 0 else None  # XLNet says -1
 
 
 def load_policy(

@@ -21,6 +21,7 @@ from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy, load_policy, write_model
 from real.record.alarms import check_mismatch, watch_labels
+from real.record.checkpoint import save_model as save_run_model
 from real.tiny import CHECKPOINT
 from real.trainer import resume
 from real.trial import check_sampling, check_saving
@@ -128,6 +129,20 @@ def test_models_that_sample_and_score_differently_are_refused_by_name(kind: str)
         tried(kind, dtype=torch.bfloat16)
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [("xlm", {"emb_dim": 16, "causal": True}), ("xlnet", {"d_inner": 24})],
+)
+def test_models_that_assert_or_name_no_length_are_refused_by_name(kind: str, changes: Any):
+    sizes = {"vocab_size": 60, "n_layers": 2, "n_heads": 2, "d_model": 16, "n_layer": 2}
+    torch.manual_seed(0)
+    made: Any = AutoModelForCausalLM
+    model = made.from_config(AutoConfig.for_model(kind, **sizes, n_head=2, **changes)).eval()
+    policy = Policy(model, SimpleNamespace(name_or_path="folder"), (2,), 1, torch.device("cpu"))
+    with pytest.raises(UserError, match=r"model folder: XL\w+LMHeadModel"):
+        check_sampling(policy, PROMPTS, TrainConfig(max_response_tokens=16))
+
+
 def test_weights_that_are_not_finite_are_named():
     policy = load_policy(CHECKPOINT, "cpu")
     policy.model.get_input_embeddings().weight.data[5] = torch.nan
@@ -217,6 +232,19 @@ def test_generation_settings_change_no_sample_and_are_saved_as_they_came(
     engines = [TransformersEngine(p.model, p.eos_token_ids, p.pad_token_id) for p in again]
     drawn = [e.sample(PROMPTS, 4, Sampling(9), seeded()).tokens_PNT for e in engines]
     assert torch.equal(*drawn)
+
+
+def test_a_tokenizer_with_several_templates_is_saved_with_them(tmp_path: Path):
+    folder = save_model(tmp_path / "model")
+    named = [{"name": name, "template": name} for name in ("default", "tool_use")]
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": named}))
+    policy = load_policy(folder, "cpu")
+    (tmp_path / "run").mkdir()
+    check_saving(policy, tmp_path / "run")
+    save_run_model(policy, tmp_path / "run")
+    again = load_policy(tmp_path / "run/model", "cpu").tokenizer
+    assert again.chat_template == {"default": "default", "tool_use": "tool_use"}
 
 
 def test_prompts_are_stored_with_those_held_out_and_resume_reads_them(tmp_path: Path):
