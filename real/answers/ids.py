@@ -161,7 +161,11 @@ def unusable(reference: str) -> str:
         return f"longer than {MAX_LENGTH:,} characters"
     if len(_WORD.findall(text)) > MAX_WORDS:
         return f"prose of more than {MAX_WORDS} words"
-    return "" if canonical(text) else "empty"
+    answer = canonical(text)
+    boxed = last_box(rf"\boxed{{{answer}}}")
+    if not answer or boxed == "":
+        return "empty"
+    return "" if boxed and canonical(boxed) == answer else "nothing that a box can hold"
 
 
 def _read_truth(truth: str) -> str:

@@ -153,8 +153,10 @@ def _problem(source: str, row: int, values: dict[str, Any], fields: dict[str, st
         identity = _identity(values, fields["id"]) if "id" in fields else None
     with _at(source, row, identity):
         prompt, before = _prompt(values, fields["prompt"])
-        answer = _answer(values, fields["answer"]) if "answer" in fields else None
-        _check_choices(values, "\n".join([*(turn.content for turn in before), prompt]), answer)
+        given = _value_at(values, fields["answer"]) if "answer" in fields else None
+        answer = _answer(given, fields.get("answer", ""))
+        said = "\n".join([*(turn.content for turn in before), prompt])
+        _check_choices(values, said, answer, by_place=isinstance(given, int))
     # Without an id, 16 hexadecimal digits that depend on the prompt alone, not on its row.
     identity = identity or _digest([*map(astuple, before), prompt])[:16]
     return Problem(identity, prompt, answer, before)
@@ -201,8 +203,8 @@ def _identity(values: dict[str, Any], name: str) -> str:
     return _text(name, str(value), remedy)
 
 
-def _answer(values: dict[str, Any], name: str) -> str | None:
-    text = reference(_value_at(values, name), name)
+def _answer(value: object, name: str) -> str | None:
+    text = reference(value, name)
     return None if text is None else _text(name, text, "write it or leave the field out")
 
 
@@ -226,25 +228,36 @@ def reference(value: object, name: str = "answer") -> str | None:
 
 _CHOICES = ("choices", "options", "endings")
 """Usual names of the answers that a question offers: texts, letters to texts, or `text`."""
+_ONE_CHOICE = re.compile("(?:option|choice|ending|op)?_?[A-Ja-j]")
+"""Names of fields with one of them each, such as `A`, `option_b` or `opc`."""
 
 
-def _check_choices(values: dict[str, Any], said: str, answer: str | None) -> None:
-    """Refuse an answer that is the letter or place of a choice where the prompt does not say it."""
-    for name in _CHOICES:
-        found = values.get(name)
-        if isinstance(found, dict):
-            found = found.get("text", list(found.values()))
-        if not isinstance(found, list) or len(found) < 2 or answer in (texts := [*map(str, found)]):
+def _check_choices(values: dict[str, Any], said: str, answer: str | None, by_place: bool) -> None:
+    """Refuse an answer that is the letter or place of a choice where the prompt does not say it.
+
+    With `by_place` the answer is a whole number, the place of a text rather than that text.
+    """
+    own = [values[name] for name in values if _ONE_CHOICE.fullmatch(name)]
+    each = [text for text in own if isinstance(text, str)]
+    for name, given in [*((n, values.get(n)) for n in _CHOICES), ("choices", each)]:
+        found = given.get("text", list(given.values())) if isinstance(given, dict) else given
+        if not isinstance(found, list) or len(found) < 2:
             continue
+        texts = [str(text).strip() for text in found]
         place = (answer or "0").strip(" ().").upper()
-        if place not in {*"ABCDEFGHIJ"[: len(texts)], *map(str, range(len(texts) + 1))}:
+        places = set() if given is each else {*map(str, range(len(texts) + 1))}
+        is_text = answer in texts and not (by_place and isinstance(found[0], str))
+        if is_text or place not in {*"ABCDEFGHIJ"[: len(texts)], *places}:
             continue
-        if missing := [text for text in texts if text.strip() not in said]:
+        if missing := [text for text in texts if text not in said]:
             raise UserError(
                 f"{name}: {missing[0][:60]!r} is not in the prompt, so that no response can choose "
                 f"it; write the {name} into the prompt, and as the answer what stands before one"
             )
-        if answer and not re.search(rf"(?<!\w){place}(?!\w)", said, re.IGNORECASE):
+        named = rf"(?<!\w){place}(?!\w)"
+        if place.isdigit():  # which any other number of the question could be
+            named += rf"\W{{0,8}}(?:{'|'.join(map(re.escape, texts))})"
+        if answer and not re.search(named, said, re.IGNORECASE):
             raise UserError(
                 f"answer {answer!r}: the prompt gives none of the {name} this letter or number; "
                 "write what stands before the right one"

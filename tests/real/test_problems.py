@@ -157,6 +157,12 @@ LETTERED = "2+2?\nA) 3\nB) 4"
             {"prompt": LETTERED, "choices": ["3", "4"], "answer": 1},
             "answer '1': the prompt gives n",
         ),
+        ({"prompt": "1 + 4?\nA) 1\nB) 5", "choices": ["1", "5"], "answer": 1}, "answer '1': the"),
+        ({"prompt": "1 + 4?\n(0) 1 (1) 5", "choices": ["1", "5"], "answer": 1}, ""),
+        ({"prompt": "2+2?", "A": "3", "B": "4", "C": None, "answer": "B"}, "choices: '3' is not"),
+        ({"prompt": "2+2?", "opa": "3", "opb": "4", "answer": "a"}, "choices: '3' is not"),
+        ({"prompt": LETTERED, "option_a": "3", "option_b": "4", "answer": "B"}, ""),
+        ({"prompt": "1+1?", "a": "1", "b": "1", "answer": "2"}, ""),
         ({"prompt": LETTERED, "choices": ["3", "4"], "answer": "(B)"}, ""),
         ({"prompt": LETTERED, "choices": ["3", "4"]}, ""),
         ({"prompt": LETTERED, "choices": ["3", "4"], "answerKey": "B"}, ""),
@@ -265,11 +271,12 @@ def test_no_ids_and_no_answers_can_be_asked_for(tmp_path):
 def test_references_that_no_response_can_equal_are_counted_and_refused_as_labels(tmp_path):
     prose = "We add the digits of both numbers and see that their sum must be even."
     answers = ["7", "x" * 1001, r"\text{}", prose, prose + r" So \boxed{4}."]
+    answers += [r"\square", "your answer", "{5", r"\frac{1", r"\{1, 2\}", "[1, 2)"]
     rows = [{"id": f"p{i}", "prompt": f"{i}", "solution": a} for i, a in enumerate(answers)]
     path = write(tmp_path, json.dumps(rows))
     found = load_problems(path)
     (notice,) = [line for line in found.notices if "can equal no response" in line]
-    assert notice.startswith("3 of 5") and "'p1': longer than 1,000 characters" in notice
+    assert notice.startswith("7 of 11") and "'p1': longer than 1,000 characters" in notice
     config = TrainConfig(model="m", problems=str(path), n_problems=2)
     with pytest.raises(UserError, match=r"labels = 'truth'.*'p1'.*longer"):
         read_problems(config, with_answers=True)
