@@ -19,21 +19,26 @@ def check_asked(
     config: TrainConfig, arms: Sequence[str], seeds: Sequence[int]
 ) -> tuple[ProblemSet | None, Path | None]:
     """Refuse mistakes that every run would repeat; returns `read_sources`."""
-    usual = TrainConfig(rule=config.rule, tiny_verifies=True)  # which any rule can have
-    for name in ("guard", "labels", "treatment", "step_factor", "seed"):
-        if getattr(config, name) != getattr(usual, name):
-            raise UserError(f"{name}: every arm and seed has its own in a comparison; leave it out")
+    check_shared(config, arms, "seed")
     runs = [with_arm(config, arm(name)) for name in arms]
-    if config.rule not in (BASELINE, *(run.rule for run in runs)):
-        raise UserError(
-            f"rule = {config.rule!r}: is that of no arm; name arms with it, or leave out"
-        )
     check_list("arms", arms, f"name some of {', '.join(ALL_ARMS)}")
     check_list("seeds", seeds, "give whole numbers from 0")
     if any(seed < 0 for seed in seeds):
         raise UserError(f"seeds = {min(seeds)}: must be at least 0")
     # One that trains on the answers needs more of the problems.
     return read_sources(next((run for run in runs if run.labels == "truth"), config))
+
+
+def check_shared(config: TrainConfig, arms: Sequence[str], *names: str) -> None:
+    """Refuse settings of which every arm has its own, some others, and the rule of no arm."""
+    usual = TrainConfig(rule=config.rule, tiny_verifies=True)  # which any rule can have
+    for name in ("guard", "labels", "treatment", "step_factor", *names):
+        if getattr(config, name) != getattr(usual, name):
+            raise UserError(f"{name}: every arm and seed has its own in a comparison; leave it out")
+    if config.rule not in (BASELINE, *(arm(name).rule for name in arms)):
+        raise UserError(
+            f"rule = {config.rule!r}: is that of no arm; name arms with it, or leave out"
+        )
 
 
 def check_lrs(config: TrainConfig, lrs: Sequence[float]) -> None:

@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from guard_core.config import Count
+from guard_core.rules import make_rule
 from lab.arm_settings import arm_of
-from lab.base.arms import DEMO_ARMS, for_cell, with_rule
+from lab.base.arms import DEMO_ARMS, arm, check_measured_rule, for_cell, with_rule
 from lab.base.errors import UserError
 from lab.base.roles import CHANGEABLE, having, roles_of
-from lab.base.settings import from_values
+from lab.base.settings import from_values, to_values
+from lab.base.simulated import taken
 from lab.cli import arms_of
 from lab.options import POSITIONAL
 from lab.signals import ends_at_once
 from lab.trace.manifest import CHECKPOINTS, FILE_NAME, check_new, read_manifest
 from lab.trace.response import read_response
-from real.asked import check_asked, check_lrs, read_sources
+from real.asked import check_asked, check_lrs, check_shared, read_sources
 from real.measure import MeasureSettings
 from real.ranks import launched
 from real.record.terminal import (
@@ -330,6 +332,11 @@ class ForecastCommand(MeasureCommand):
     replicates: Count = 16
     """Simulated runs of an arm at a rate."""
 
+    @classmethod
+    def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Defaults of the options, where several rates stand in place of `--lr`."""
+        return super().defaults({"lrs": cls.lrs, **given})
+
     def run(self) -> int | None:
         """Measure, simulate, and print a table for every rate."""
         from lab.study import check_arms
@@ -339,8 +346,12 @@ class ForecastCommand(MeasureCommand):
         names = [with_rule(name, self.settings.rule) for name in arms]
         check_arms(names, lambda _: self.out.exists())
         check_lrs(self.settings, self.lrs)
+        check_shared(self.settings, names)
+        for name in names:
+            check_measured_rule(make_rule(arm(name).rule))
         response = self.out / "response.npz"
         if not response.exists():
+            taken(to_values(self.settings), roles_of(self.settings), "the run to predict")
             self.out.mkdir(parents=True, exist_ok=True)
             self.measure(response)
         else:

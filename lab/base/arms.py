@@ -78,6 +78,12 @@ def misfit(
     return None
 
 
+def check_measured_rule(rule: Rule) -> None:
+    """Refuse rules that the policy `measured` cannot train."""
+    if rule.loss != "rewards":
+        raise UserError(f"rule = {rule.name}: policy = measured needs a rule with rewards")
+
+
 def check_fit(rule: Rule, guard: GuardConfig, labels: Literal["votes", "truth"]) -> None:
     """Refuse settings that a rule cannot stand under, in the words of `misfit`."""
     reason = misfit(rule, guard, labels)

@@ -25,6 +25,8 @@ def settings_of(
     none is given; `file` are the values of a settings file that `lab.cli.arms_of` has read.
     """
     path, name = given.get("config"), given.get("preset")
+    if {"lr", "lrs"} <= given.keys():
+        raise UserError("--lr and --lrs: both set the learning rate; give --lrs alone")
     if file is None:
         file = {} if path is None else toml_values(path)
     values = with_arm_options(given, file, name)

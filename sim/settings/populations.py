@@ -6,8 +6,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from guard_core.rules.rule import Rule
-from lab.base.errors import UserError
 from lab.trace.response import Response, read_response
 
 STEP = 0.06
@@ -31,12 +29,6 @@ def response_at(path: str) -> Response:
 @lru_cache(maxsize=1)
 def _read(path: str, changed: int) -> Response:
     return read_response(path)
-
-
-def check_measured_rule(rule: Rule) -> None:
-    """Refuse rules that the policy `measured` cannot train."""
-    if rule.loss != "rewards":
-        raise UserError(f"rule = {rule.name}: policy = measured needs a rule with rewards")
 
 
 class Ability(NamedTuple):

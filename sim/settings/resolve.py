@@ -8,11 +8,11 @@ from typing import Any
 
 from lab.base.errors import UserError
 from lab.base.settings import from_values, toml_values
+from lab.base.simulated import taken
 from lab.cli import with_arm_options
 from sim.settings import populations
 from sim.settings.config import SimConfig
 from sim.settings.populations import NAMED
-from sim.settings.trainer import taken
 
 File = dict[str, Any] | None
 """The values of a settings file that `lab.cli.arms_of` has read."""

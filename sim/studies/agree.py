@@ -17,6 +17,7 @@ from lab.arm_settings import arm_of
 from lab.base.arms import BASELINE
 from lab.base.columns import floats, ints
 from lab.base.errors import UserError
+from lab.base.simulated import MEASURED_ALONE, TAKEN, check_settings
 from lab.compare.agreement import MEASURED, compare_cells
 from lab.compare.collection import Comparison
 from lab.measures.fate import MIN_VISITS
@@ -27,7 +28,6 @@ from lab.trace.trace import Trace
 from sim.engine.run import simulate
 from sim.settings.config import Classical, SimConfig
 from sim.settings.machine_code import compilation_shown
-from sim.settings.trainer import MEASURED_ALONE, TAKEN, check_settings
 
 STEPS = tuple(0.02 * 2**k for k in range(10))
 """Step sizes that a classical policy is calibrated over, .02 to 10.24."""

@@ -17,11 +17,11 @@ from lab.base.columns import where
 from lab.base.errors import UserError
 from lab.base.roles import roles_of
 from lab.base.settings import to_values
+from lab.base.simulated import check_settings
 from lab.trace.response import write_response
 from real import TrainConfig
 from sim import simulate
 from sim.cli import main
-from sim.settings.trainer import check_settings
 from sim.studies import search as module
 from sim.studies import sweep
 from sim.studies.search import Candidate, Search, results, run_search, scores

@@ -181,6 +181,14 @@ def test_a_forecast_simulates_every_arm_with_the_settings_of_the_run(tmp_path, c
         (["--arms", "ttrl", "ttrl"], "arms: ttrl is there twice"),
         (["--arms", "ttrl", "matched"], "arms: matched needs ttrl and guard; add them"),
         (["--lrs", "0"], "lr = 0"),
+        (["--lr", "3e-5"], "--lr and --lrs: both set the learning rate; give --lrs alone"),
+        (["--loss", "grpo"], "the run to predict has loss = grpo, which the measured policy does"),
+        (
+            ["--arms", "ttrl", "one_shot_em"],
+            "rule = one_shot_em: policy = measured needs a rule with rewards",
+        ),
+        (["--guard.W", "3"], "guard: every arm and seed has its own in a comparison"),
+        (["--step-factor", "2"], "step_factor: every arm and seed has its own"),
         (["--replicates", "0"], "replicates = 0"),
     ],
 )
@@ -199,6 +207,9 @@ def test_a_forecast_goes_on_with_the_same_problems_and_simulates_the_arms_of_the
     words += ["--problems", str(tmp_path / "set.json"), "--chat-template", "auto", "--lrs", "1e-4"]
     words += ["--max-response-tokens", "22", "--prompt-suffix", "", "--responses", "8", "--quiet"]
     words += ["--weights", "64", "--threads", "1", "--out", str(tmp_path / "out")]
+    assert main(["forecast", *words]) == 2
+    assert "run to predict has eval_top_p = 0.95, which the measured" in capsys.readouterr().err
+    words += ["--eval-top-p", "1"]
     for _ in range(2):
         assert main(["forecast", *words]) == 0
     assert asked.call_count == 2 and asked.call_args.args[0][-1] == "guard_release,frs=False"

@@ -1,4 +1,7 @@
-"""The trainer's settings that a simulation takes, and those that the policy `measured` lacks."""
+"""The trainer's settings that a simulation takes, and those that the policy `measured` lacks.
+
+The simulator refuses them of runs, the trainer before it measures for a simulation.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from guard_core.rules import make_rule
+from lab.base.arms import check_measured_rule
 from lab.base.errors import UserError
 from lab.base.own_rules import load_rules
 from lab.base.roles import DEFAULT, NOT_SIMULATED, Roles, having
-from sim.settings.populations import check_measured_rule
 
 TAKEN = ("labels", "rule", "rules", "rule_options", "step_factor", "n_votes", "n_samples", "epochs")
 TAKEN += ("batch_size", "mini_batch", "warmup_ratio")
@@ -19,13 +22,16 @@ MEASURED_ALONE = ("lr", "max_grad_norm", "kl_coef", "ema_decay", "dtype")
 _READ = (*TAKEN, *MEASURED_ALONE, "guard")
 
 
-def check_settings(config: Mapping[str, Any], roles: Roles, where: str) -> None:
+def check_settings(
+    config: Mapping[str, Any], roles: Roles, where: str, remedy: str = "leave that run out"
+) -> None:
     """Refuse settings that decide what is trained and that the measured policy does not have.
 
     Args:
         config: the trainer's settings.
         roles: their names by role, as the trainer noted them.
         where: what has these settings, in messages.
+        remedy: ends the message.
     """
     if not roles:
         raise UserError(
@@ -36,7 +42,7 @@ def check_settings(config: Mapping[str, Any], roles: Roles, where: str) -> None:
     for name in sorted(config.keys() - known):
         raise UserError(
             f"{where} has {name} = {config[name]}, which the measured policy does not have; "
-            "leave that run out"
+            f"{remedy}"
         )
     load_rules(config.get("rules", ()))
     check_measured_rule(make_rule(config["rule"], config["rule_options"]))
@@ -49,5 +55,5 @@ def taken(config: Mapping[str, Any], roles: Roles, where: str) -> dict[str, Any]
     weights that the run trains, also of adapters.
     """
     trained = {name: value for name, value in config.items() if name != "lora_rank"}
-    check_settings(trained, roles, where)
+    check_settings(trained, roles, where, "measure with its default")
     return {name: config[name] for name in (*TAKEN, *MEASURED_ALONE) if name in config}
