@@ -210,8 +210,10 @@ def test_a_forecast_goes_on_with_the_same_problems_and_simulates_the_arms_of_the
     assert main(["forecast", *words]) == 2
     assert "run to predict has eval_top_p = 0.95, which the measured" in capsys.readouterr().err
     words += ["--eval-top-p", "1"]
-    for _ in range(2):
-        assert main(["forecast", *words]) == 0
+    assert main(["forecast", *words]) == 0
+    # Only compared from now on.
+    monkeypatch.setattr("real.measure.measuring.load_policy", Mock(side_effect=AssertionError))
+    assert main(["forecast", *words]) == 0
     assert asked.call_count == 2 and asked.call_args.args[0][-1] == "guard_release,frs=False"
     (tmp_path / "set.json").write_text(json.dumps([{"prompt": "1+2=", "answer": "4"}]))
     assert main(["forecast", *words]) == 2
