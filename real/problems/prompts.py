@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import msgspec
 from jinja2 import TemplateError
@@ -52,7 +54,7 @@ def build_prompts(
     file = None if run_folder is None else run_folder / PROMPTS
     rows = msgspec.json.decode(file.read_bytes()) if file and file.is_file() else []
     made = {(row["id"], msgspec.json.encode(row["messages"])): row["ids"] for row in rows}
-    encoded, unseen = [], list[str]()
+    encoded, unseen, losing = [], list[str](), list[str]()
     for problem in problem_set:
         key = problem.id, msgspec.json.encode(problem.messages(""))
         if not (ids := made.get(key)):
@@ -61,6 +63,8 @@ def build_prompts(
             ids = _ids(tokenizer, asked, text, in_template)
             if in_template and not unseen:
                 unseen += _unseen(asked, suffix, text)
+            if lost := _lost(text, tokenizer.decode(ids)):
+                losing.append(f"{problem.id!r} without {lost[:40]!r}")
         encoded.append((problem, ids))
     kept = [(problem, ids) for problem, ids in encoded if len(ids) <= limit]
     left_out = [problem.id for problem, ids in encoded if len(ids) > limit]
@@ -72,6 +76,11 @@ def build_prompts(
             f"{remedy or 'raise max_prompt_tokens'}"
         )
     notices = [*problem_set.notices, *_notices(problem_set, config, policy), *unseen[:1]]
+    if losing:
+        notices.append(
+            f"the tokenizer lacks characters of {counted(len(losing), 'prompt')}: the model sees "
+            f"the first, of problem {losing[0]}"
+        )
     if left_out:
         notices.append(
             f"left out: {len(left_out)} overlong prompts, of more than {limit} tokens, the first "
@@ -243,6 +252,15 @@ def _unseen(asked: Problem, suffix: str, text: str) -> Iterator[str]:
                 f"the chat template leaves out or changes the {turn['role']} message of "
                 f"problem {asked.id!r}; see its text in {PROMPTS}"
             )
+
+
+def _lost(text: str, kept: str) -> str:
+    """Return the visible characters of a text that are not in what its tokens keep of it."""
+    asked, seen = (
+        Counter(c for c in normalize("NFKC", one).casefold() if c.isprintable() and c != " ")
+        for one in (text, kept)
+    )
+    return "".join((asked - seen).elements())
 
 
 def _closing_token(tokenizer: Any) -> int | None:

@@ -96,6 +96,12 @@ def test_messages_that_a_template_leaves_out_or_changes_are_told(tmp_path):
     assert not prompts(folder, Problem("p", " 1+1?\n", "2")).notices
 
 
+def test_characters_that_the_tokenizer_lacks_are_told(base):
+    asked = Problem("u", "√4 in Ünder?", "12")
+    (notice,) = prompts(base, SYSTEM, asked, SYSTEM, chat_template="off").notices
+    assert "lacks characters of 1 prompt: " in notice and "'u' without '√ü'" in notice
+
+
 def test_a_prompt_is_rendered_once(chat, monkeypatch):
     made = policy_of(chat).tokenizer
     rendered = Mock(side_effect=made.apply_chat_template)
