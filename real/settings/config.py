@@ -97,6 +97,8 @@ class TrainConfig(
     def _check(self) -> None:
         if self.max_num_gen_batches > 1 and (self.async_level or not self.drop_uniform):
             raise UserError("max_num_gen_batches > 1: needs drop_uniform, and votes not ahead")
+        if self.flips_below is not None and self.epochs < 2:
+            raise UserError("flips_below: is looked at after visit 2, and epochs = 1; raise epochs")
         rule = rule_of(self)
         if rule.loss == "entropy":
             for name in ("drop_uniform", "kl_coef", "tis_cap", "old_logprobs", "async_level"):
