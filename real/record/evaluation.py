@@ -128,8 +128,11 @@ class Evaluator:
                 continue
             finished = part.rollouts.finished_PN.tolist()
             for problem, texts, ended in zip(part.problems, part.texts, finished, strict=True):
-                for extract, answers_NV in read.items():  # the strict ids come first
-                    answers_NV[problem] = answer_ids.ids(problem, texts, extract)
+                found_V = answer_ids.ids(problem, texts)
+                read["strict"][problem] = read["flexible"][problem] = found_V
+                boxless = np.flatnonzero(found_V == UNPARSEABLE)  # a box need not be read again
+                left = [texts[i] for i in boxless]
+                read["flexible"][problem, boxless] = answer_ids.ids(problem, left, "flexible")
                 if problem in written:
                     chosen = read[config.eval_extract or config.extract][problem].tolist()
                     given = zip(texts, chosen, ended, strict=True)
