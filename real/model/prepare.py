@@ -27,6 +27,7 @@ def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise UserError(f"lora_rank = {rank}: needs the package peft; {install('lora')}") from error
+    adapted_layers(model, targets)  # peft takes names of none beside others
     names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
     # No task type: peft needs one only for wrappers of its own, which are not used here.
     alpha: Any = config.lora_alpha  # peft means integers, and takes any number
@@ -66,13 +67,20 @@ def _check_ties(model: Any, targets: str) -> None:
 
 
 def adapted_layers(model: Any, targets: str) -> list[Any]:
-    """Return the linear layers of a model that `add_lora` would adapt."""
+    """Return the linear layers of a model that `add_lora` would adapt; refuse a name of none."""
     head, ends = model.get_output_embeddings(), tuple(f".{n.strip()}" for n in targets.split(","))
+    modules = {f".{name}": module for name, module in model.named_modules() if name}
+    for end in ends if targets != "all-linear" else ():
+        if not any(name.endswith(end) for name in modules):
+            raise UserError(
+                f"lora_targets = {targets}: the model has no such linear layers as {end[1:]}; give "
+                "names of its layers, or all-linear"
+            )
     return [
         module
-        for name, module in model.named_modules()
+        for name, module in modules.items()
         if isinstance(module, _LINEAR)
-        and (module is not head if targets == "all-linear" else f".{name}".endswith(ends))
+        and (module is not head if targets == "all-linear" else name.endswith(ends))
     ]
 
 
