@@ -115,8 +115,10 @@ class PlannedModel:
             if isinstance(module, GradientCheckpointingLayer)
         ]
         n_weights = sum(p.numel() for p in model.parameters())
-        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-        per_head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        # A recurrent model's state counts as the cache of one wide head, which is more.
+        heads = getattr(text, "num_attention_heads", None) or 1
+        kv_heads = getattr(text, "num_key_value_heads", None) or heads
+        per_head = getattr(text, "head_dim", None) or text.hidden_size // heads
         rank = config.lora_rank if config else 0
         adapted = adapted_layers(model, config.lora_targets) if config and rank else []
         if config and rank and not adapted:
@@ -132,10 +134,10 @@ class PlannedModel:
             n_layers=text.num_hidden_layers,
             width=text.hidden_size,
             n_inner=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
-            n_query=text.num_attention_heads * per_head,
-            n_kv=2 * text.num_hidden_layers * heads * per_head,
-            n_kv_heads=heads,
-            n_heads=text.num_attention_heads,
+            n_query=heads * per_head,
+            n_kv=2 * text.num_hidden_layers * kv_heads * per_head,
+            n_kv_heads=kv_heads,
+            n_heads=heads,
             norms_heads=any(name.endswith("q_norm") for name, _ in model.named_modules()),
             vocabulary=text.vocab_size,
             n_head=math.prod(model.get_output_embeddings().weight.shape),

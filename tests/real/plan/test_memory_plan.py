@@ -17,7 +17,7 @@ import torch
 from held_bytes import held_bytes
 from live_tensors import LiveTensors
 from random_groups import random_rows
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig, Qwen2Config, Qwen3Config
 
 from lab.base.errors import UserError
 from real.__main__ import main
@@ -262,6 +262,12 @@ def test_the_plan_compares_engines_split_over_several_gpus(capsys):
 def test_the_plan_counts_the_network_between_nodes(capsys, network, groups, seconds):
     words = ["--nodes", "2", "--network", str(network), "--fsdp-size", str(groups)]
     assert f"network {seconds}\n" in said_by(capsys, *EIGHT, *words)
+
+
+def test_a_model_without_attention_heads_is_planned(capsys, tmp_path):
+    MambaConfig(hidden_size=64, num_hidden_layers=2, vocab_size=128).save_pretrained(tmp_path)
+    assert main(["plan", "--model", str(tmp_path), "--n-problems", "8", "--gpu", "h100"]) == 0
+    assert "GiB" in capsys.readouterr().out
 
 
 def test_the_plan_counts_evaluations(capsys):
