@@ -252,7 +252,7 @@ def standardise(rewards: Array, scale: Scale = "group", *, kept: Array | None = 
     """
     rewards = as_array(rewards, "rewards")
     mean = rewards.mean(axis=-1, keepdims=True)
-    differ = rewards.max(axis=-1, keepdims=True) > rewards.min(axis=-1, keepdims=True)
+    differ = rewards.max(axis=-1, keepdims=True) != rewards.min(axis=-1, keepdims=True)
     centred = np.where(differ, rewards - mean, 0.0)
     if scale == "none":
         return centred

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from guard_core.config import GuardConfig
+from guard_core.config import ROUNDING, GuardConfig
 from guard_core.votes import Array
 
 
@@ -54,4 +54,4 @@ def signal(flipped: Array, match_rate: Array, visited: Array, config: GuardConfi
 
 def brake_factor(value: Array, config: GuardConfig) -> Array:
     """(...,) factors on the rest of the run's rate: `brake` where `signal` exceeds its limit."""
-    return np.where(value > config.brake.brake_above, config.brake.brake, 1.0)
+    return np.where(value > config.brake.brake_above + ROUNDING, config.brake.brake, 1.0)

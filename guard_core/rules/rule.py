@@ -95,7 +95,7 @@ class Observations:
     @property
     def real(self) -> Any:
         """Float type of all results."""
-        return self.draws.dtype
+        return np.result_type(self.draws.dtype, np.float32)
 
     @property
     def trained(self) -> Array:
@@ -238,8 +238,8 @@ class Rule:
 
     @classmethod
     def pays_label(cls) -> bool:
-        """Return whether the reward is 1 for the label and 0 for the rest, as in plain TTRL."""
-        return cls.pay is Rule.pay
+        """Return whether 1 for the label and 0 for the rest is standardised, as in plain TTRL."""
+        return cls.pay is Rule.pay and cls.is_direct is Rule.is_direct
 
     def questions(self, obs: Observations, label: Array) -> Array:
         """(..., P, Q) responses to be verified, as places among the V; -1 asks nothing.

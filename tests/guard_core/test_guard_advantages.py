@@ -163,6 +163,11 @@ def test_dropped_problems_leave_the_standard_deviation_of_the_batch():
     assert abs(together[1, 0]) > abs(alone[0, 0])
 
 
+def test_a_reward_that_is_no_number_is_not_taken_for_equal_rewards():
+    found = standardise(np.array([[np.nan, 1.0, 0.0], [1.0, 1.0, 0.0]]))
+    assert np.isnan(found[0]).all() and np.isfinite(found[1]).all()
+
+
 def test_standardise():
     rewards = np.array([[[1.0, 2.0, 4.0], [0.1, 0.1, 0.1], [10.0, 11.0, 16.0]]])
     centred = rewards - rewards.mean(axis=-1, keepdims=True)

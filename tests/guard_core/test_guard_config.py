@@ -185,6 +185,13 @@ def test_the_rate_falls_only_above_the_limit():
     assert brake_factor(value, GuardConfig()).tolist() == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.parametrize("n", range(1, 60))
+def test_a_signal_on_its_limit_is_not_above_it_by_rounding(n):
+    config = GuardConfig().set(brake=0.5, brake_on="match_rate", brake_above=0.7)
+    value = signal(np.zeros(n), np.full(n, 0.7), np.ones(n, bool), config)
+    assert brake_factor(value, config) == 1.0
+
+
 def test_it_warms_up_and_falls_to_zero() -> None:
     factors = [rate_factor(done, 100, 0.03) for done in range(100)]
     assert factors[:4] == pytest.approx([1 / 3, 2 / 3, 1.0, 1.0])

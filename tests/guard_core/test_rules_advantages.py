@@ -39,6 +39,15 @@ class ByResponse(Rule):
         return Rule.pay(self, seen, label)
 
 
+class Imitated(Rule):
+    """Supervised on the label."""
+
+    name, title = "imitated", "Imitated"
+
+    def is_direct(self, seen, label):
+        return label >= 0
+
+
 class Odd(ByResponse):
     """TTRL of which one method's array is changed."""
 
@@ -111,6 +120,12 @@ def test_supervised_problems_are_not_standardised():
     np.testing.assert_allclose(majority[1], want, rtol=1e-12)
     skipped = replace(decision, skip=np.array([True, False]))
     assert response_streams(rule, seen, skipped, OFF)[0][0].tolist() == [0] * 8
+
+
+def test_rewards_of_the_label_are_advantages_where_a_rule_says_so():
+    seen = by_hand([[0, 0, 0, 1], [1, 1, 0, -1]], 4, 2)
+    majority, _ = response_streams(Imitated(), seen, decided(seen, OFF, Imitated()), OFF)
+    assert majority.tolist() == [[1, 1, 1, 0], [1, 1, 0, 0]]
 
 
 def test_the_guard_remembers_more_answers_than_the_batch_has():

@@ -41,6 +41,11 @@ def test_rewards_by_hand(name, settings, answers, label, rewards):
     np.testing.assert_allclose(found, wanted, rtol=1e-15)
 
 
+def test_rewards_are_no_whole_numbers_where_draws_are():
+    shown = by_hand([[0, 1, -1]], 3, 2, entropy=[[0.25, 0.5, 0.5]], draws=np.zeros((1, 0), int))
+    assert make_rule("rent").pay(shown, labels(0)).tolist() == [[-0.25, -0.5, -7.0]]
+
+
 @pytest.mark.parametrize(
     ("threshold", "weights"), [(0.0, [1, 1]), (0.5, [1, 1]), (0.51, [0, 1]), (0.9, [0, 0])]
 )
