@@ -32,32 +32,25 @@ from sim.world.observe import AnswerObserver, ObservedVisit, with_unparseable
 from sim.world.policies import Directions, Update
 from sim.world.sampling import Floats, Ints
 
-_CHUNK = 64
-"""Problems whose scores at visit 0 are computed at once; bounds the memory."""
-
 
 class Learner:
     """Decides batch by batch and rewards what a rule rewards."""
 
-    def __init__(self, config: SimConfig, epoch: Epoch, votes: Votes, p_RNA: Floats) -> None:
+    def __init__(
+        self, config: SimConfig, treatments: Treatments, epoch: Epoch, votes: Votes, p_RNA: Floats
+    ) -> None:
         """Start from visit 0, whose labels are written to the records of `epoch`.
 
         Args:
             p_RNA: the probabilities that the votes were drawn from.
-
-        Raises:
-            UserError: there are no decisions to replay for this run.
         """
-        self._config = config
+        self._config, self._treatments = config, treatments
         self._settings = settings(config.guard, config.n_votes, config.n_samples)
         self._settings_1 = records_of(self._settings)
         state = Guard(config.guard).init(
             config.n_problems, leading=(config.replicates,), n_answers=config.n_answers
         )
         self._memory = memory_of(state.columns())
-        numbers = range(config.first_replicate, config.first_replicate + config.replicates)
-        sizes = config.epochs, config.n_problems
-        self._treatments = Treatments(config.treatment, config.seed, numbers, sizes)
         self._rule = make_rule(config.rule, config.rule_options)
         self._observer = AnswerObserver(config, self._rule)
         scores_RNA = self._first_scores(epoch, votes, p_RNA)
@@ -66,14 +59,15 @@ class Learner:
 
     def _first_scores(self, epoch: Epoch, votes: Votes, p_RNA: Floats) -> Array:
         """(R, N, A) what labels are chosen by at visit 0."""
-        if self._rule.labels_by_votes():
+        if self._rule.labels_by_votes() and Need.TEACHER not in self._rule.needs:
             return votes.counts
-        scores = []
-        for start in range(0, p_RNA.shape[1], _CHUNK):
+        scores, size = [], self._config.batch_size
+        for start in range(0, p_RNA.shape[1], size):  # bounds the memory as later visits do
             of = (p_RNA, votes.counts, votes.samples)
-            p_RPA, *both = (np.ascontiguousarray(part[:, start : start + _CHUNK]) for part in of)
+            p_RPA, *both = (np.ascontiguousarray(part[:, start : start + size]) for part in of)
             own = replace(votes, counts=both[0], samples=both[1])
-            seen = self._observer.see(self._visit(epoch, start, own, p_RPA))
+            visit = self._visit(epoch, start, own, p_RPA)
+            seen = self._observer.see(visit, self._remembered(visit.problems_RP))
             scores.append(scored(self._rule, seen))
         return np.concatenate(scores, axis=1)
 

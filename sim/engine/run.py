@@ -17,7 +17,7 @@ import pandas as pd
 
 from guard_core import Votes
 from guard_core.rules.rule import at_label
-from lab.arm_settings import arm_of
+from lab.arm_settings import Treatments, arm_of
 from lab.base.arms import BASELINE, OWN, Arm, trains
 from lab.base.errors import UserError
 from lab.base.named_arms import PERMUTED
@@ -73,6 +73,9 @@ class Simulation:
             self.population = population or draw_population(config)
             self.policy = POLICIES[config.policy](config, self.population)
         self.truth_RN = self.population.truth_RN.astype(np.int32)
+        numbers = range(config.first_replicate, config.first_replicate + config.replicates)
+        sizes = config.epochs, config.n_problems
+        self._treatments = Treatments(config.treatment, config.seed, numbers, sizes)
         self._right_RN = np.empty(self.truth_RN.shape)
         """Chance that a response to each problem is right, at the end of the latest epoch."""
         self._batch = 0
@@ -93,7 +96,7 @@ class Simulation:
         votes, p_RNA = self._vote(problems_RN, 0)
         tie_RN = self._uniforms(TIE, 0)
         epoch = self._epoch(0, problems_RN, (tie_RN, tie_RN, tie_RN))
-        self.learner = Learner(c, epoch, votes, p_RNA)
+        self.learner = Learner(c, self._treatments, epoch, votes, p_RNA)
         policy, self._plain = self.policy.plain, None
         if policy is not None and self.is_plain():
             self._plain = self.learner.plain(policy, self._right_RN)

@@ -207,8 +207,7 @@ class AnswerTeacher:
         batches = max(config.epochs * config.n_batches, 1)
         along_B = np.arange(batches) / max(batches - 1, 1)
         rate_B = LAST_RATE + (FIRST_RATE - LAST_RATE) * (1 + np.cos(np.pi * along_B)) / 2
-        with np.errstate(divide="ignore"):
-            self._kept_B = np.append(0.0, np.cumsum(np.log1p(-rate_B)))
+        self._kept_B = np.append(0.0, np.cumsum(np.log1p(-rate_B)))
         self._q_RNA = np.zeros((config.replicates, config.n_problems, config.n_answers))
         self._last_RN = np.zeros(self._q_RNA.shape[:2], np.int64)
 
@@ -234,7 +233,7 @@ def _follow(
         for p in range(P):
             n = problems_RP[r, p]
             kept = 0.0
-            if batch > 0 and kept_B[batch] > -np.inf:
+            if batch > 0:
                 kept = np.exp(kept_B[batch] - kept_B[last_RN[r, n]])
             last_RN[r, n] = batch
             for a in range(A):
@@ -277,13 +276,10 @@ class AnswerObserver:
     def see(self, visit: ObservedVisit, prior_RPA: Floats | None = None) -> Observations:
         """Draw all observations that the rule needs, except verdicts, which need a label.
 
-        Visit 0 has neither similarities nor random numbers of the rule's own.
-
         Args:
             prior_RPA: of `guard_core.Guard.remembered`.
         """
-        needs, shape, draws = self.rule.needs, visit.p_RPA.shape[:2], visit.epoch > 0
-        answers_RPV = self.answers(visit)
+        needs, answers_RPV = self.rule.needs, self.answers(visit)
         observed: dict[str, Floats | Shorts | Bools] = {}
         for need, scale in SCALES.items():
             if need in needs:
@@ -291,14 +287,13 @@ class AnswerObserver:
         if Need.TOOL in needs:
             observed["tool"] = self.tool(visit, answers_RPV)
         if needs & SECOND_VOTES:
-            second_RPA, n_votes = self.second(visit), visit.votes.n_votes
-            second_RPV = np.empty((*shape, n_votes), np.int32)
-            expand(second_RPA, second_RPA, n_votes, second_RPV)
-            observed["second"] = second_RPV
-        if Need.SIMILARITY in needs and draws:
+            second_RPA = self.second(visit)
+            observed["second"] = np.empty_like(answers_RPV)
+            expand(second_RPA, second_RPA, visit.votes.n_votes, observed["second"])
+        if Need.SIMILARITY in needs:
             answers_RPK = answers_RPV[..., : visit.votes.n_samples]
             observed["similarity"] = similarities(answers_RPK, self.ordinary(visit), self.signal)
-        draws_RPD = self.draws(visit) if draws else np.zeros((*shape, 0))
+        draws_RPD = self.draws(visit)
         return Observations(visit.votes, draws_RPD, answers_RPV, prior=prior_RPA, **observed)
 
     def answers(self, visit: ObservedVisit) -> Shorts:

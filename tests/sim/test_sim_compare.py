@@ -186,7 +186,8 @@ def test_runs_without_decisions_to_replay_are_refused(tmp_path: Path):
         (str(tmp_path / "one"), "has no other seed to replay"),
     ]:
         with pytest.raises(UserError, match=message):
-            simulate(replace(STILL, replicates=1, treatment=treatment))
+            simulate(replace(STILL, replicates=1, treatment=treatment), tmp_path / "new")
+        assert not (tmp_path / "new").exists()
     with pytest.raises(UserError, match="needs a finished run of 23 problems, 8 visits"):
         simulate(replace(STILL, n_problems=23, seed=5, treatment=str(tmp_path / "one")))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from guard_core import ConfigError, GuardConfig, Votes
-from guard_core.rules import RULES, make_rule
+from guard_core.rules import RULES, Need, Rule, make_rule
 from guard_core.rules.confidence import Scope
 from lab.arm_settings import with_arm
 from lab.base.arms import arm, with_rule
@@ -115,6 +115,46 @@ def test_visit_0_records_the_votes_of_the_rules_own_label(rule):
         assert not first["tie"].any()
     else:
         assert n_other > 0
+
+
+class Echo(Rule):
+    """Labels by votes, pays what the teacher gave."""
+
+    name, title, needs = "echo", "Echo", frozenset({Need.TEACHER})
+
+    def pay(self, obs, label):
+        Echo.agreement.append((obs.second == label[..., None]).mean())
+        return obs.hits(label)
+
+
+class Lot(Rule):
+    """Labels by the votes, those of before included, and a random number."""
+
+    name, title, needs = "lot", "Lot", frozenset({Need.SIMILARITY})
+
+    def n_draws(self, n_votes, n_samples):
+        return 1
+
+    def scores(self, obs):
+        Lot.seen.append((obs.draws.shape, obs.similarity.shape, obs.prior.sum() > 0))
+        return obs.votes.counts + obs.drawn(1)
+
+
+def test_a_teacher_starts_before_training_also_where_labels_are_by_votes(monkeypatch):
+    monkeypatch.setitem(RULES, "echo", Echo)
+    monkeypatch.setattr(Echo, "agreement", [], raising=False)
+    law = {"population": "point", "ability_mean": 0.9, "n_problems": 40, "epochs": 2, "step": 0.0}
+    simulate(SimConfig(rule="echo", guard=GuardConfig.off(), **law))
+    assert len(Echo.agreement) == 10 and np.mean(Echo.agreement) == pytest.approx(0.9, abs=0.02)
+
+
+def test_a_rule_of_ones_own_labels_the_first_votes_as_it_does_the_others(monkeypatch):
+    monkeypatch.setitem(RULES, "lot", Lot)
+    monkeypatch.setattr(Lot, "seen", [], raising=False)
+    guard, size = GuardConfig.off().set(label_from="memory"), {"n_problems": 70, "epochs": 1}
+    simulate(SimConfig(rule="lot", guard=guard, n_votes=8, n_samples=4, batch_size=35, **size))
+    first, second = ([((1, 35, 1), (1, 35, 4, 4), remembers)] * 2 for remembers in (False, True))
+    assert Lot.seen == [*first, *second]
 
 
 N, A, V = 400, 5, 64
