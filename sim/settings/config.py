@@ -208,8 +208,8 @@ class SimConfig:
 
     @property
     def cell(self) -> str | None:
-        """The population as a cell of the paper; None where a response file is the population."""
-        return None if self.policy == "measured" else self.population
+        """As `cell_of`."""
+        return cell_of(self.policy, self.population)
 
     @property
     def n_batches(self) -> int:
@@ -236,6 +236,11 @@ class SimConfig:
         if self.schedule == "constant":
             return [[1.0] * n for n in of_epoch] * self.epochs
         return _cosine(tuple(of_epoch), self.epochs, self.warmup_ratio)
+
+
+def cell_of(policy: str, population: str) -> str | None:
+    """Return a population as a cell of the paper; None where a response file is the population."""
+    return None if policy == "measured" else population
 
 
 @lru_cache

@@ -11,7 +11,7 @@ from lab.base.settings import from_values, toml_values
 from lab.base.simulated import taken
 from lab.cli import with_arm_options
 from sim.settings import populations
-from sim.settings.config import SimConfig
+from sim.settings.config import SimConfig, cell_of
 from sim.settings.populations import NAMED
 
 File = dict[str, Any] | None
@@ -36,12 +36,12 @@ def settings_of(given: Mapping[str, Any], file: File = None, **base: Any) -> Sim
     if given.get("policy") == "measured":
         asked["policy"] = "measured"
     both = {**values, **asked}
-    measured = both.get("policy") == "measured"
-    if measured and isinstance(response := both.get("response"), str):
+    policy, response = both.get("policy", ""), both.get("response")
+    if policy == "measured" and isinstance(response, str):
         facts = populations.response_at(response).facts
         own = taken(facts.run, facts.roles, f"response: {response}") if facts.run else {}
         values = own | values
-    values = with_arm_options(given, values, None if measured else given.get("population", usual))
+    values = with_arm_options(given, values, cell_of(policy, given.get("population", usual)))
     return from_values(values | asked, SimConfig, str(path or ""))
 
 

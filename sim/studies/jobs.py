@@ -45,7 +45,7 @@ from lab.base.settings import hint, readings, to_values
 from lab.measures import MEASURES
 from lab.study import Control, Effort, control, needs
 from sim.engine.run import measure
-from sim.settings.config import SimConfig
+from sim.settings.config import SimConfig, cell_of
 from sim.settings.populations import NAMED
 from sim.world.observe import only_read
 from sim.world.populations import ability_sampler
@@ -56,7 +56,7 @@ Assignments = Mapping[str, Value]
 """Dotted name to value."""
 
 GUARD_FIELDS = "guard."
-_OF_ARMS = {"guard", "labels", "rule", "rule_options"}
+_OF_ARMS = {"guard", "labels", "rule", "rule_options", "step_factor", "skip_rate"}
 _OF_ARMS |= {"guard.frs", "guard.mps", "guard.rcsu", "guard.label_from"}
 _OF_ROWS = {"replicates", "first_replicate"}
 
@@ -248,8 +248,8 @@ def job_of(
 
 def _arm_config(base: SimConfig, values: Assignments, name: str) -> SimConfig:
     """The settings of an arm; the varied settings of the guard apply to every arm's guard."""
-    policy, population = (values.get(n, getattr(base, n)) for n in ("policy", "population"))
-    cell = None if policy == "measured" else str(population)
+    policy, population = (str(values.get(n, getattr(base, n))) for n in ("policy", "population"))
+    cell = cell_of(policy, population)
     own = replace(named(for_cell(name, cell), base), step_factor=base.step_factor)
     config = assign(with_arm(base, own), {**_size(base, values), **values})
     return only_read(replace(config, guard=_needed(config.guard)))

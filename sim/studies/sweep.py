@@ -175,7 +175,7 @@ def run_sweep(
     files = contents([*varied, *((n, getattr(sweep.base, n)) for n in FILES)])
     pairs = sweep.pairs(files)
     check_files(job.config for _, job in pairs if not job.reason)
-    grid = {"arms": sweep.arms, "groups": {" x ".join(group): group for group in sweep.groups}}
+    grid = {"arms": sweep.arms, "vary": sweep.groups}
     definition = {**grid, "settings": to_values(sweep.base), "files": files}
     with claimed(folder, definition, workers) as place:
         return run_jobs(pairs, place, workers, progress)
@@ -198,6 +198,8 @@ def claimed(
     if path.exists():
         try:
             there = dict(msgspec.json.decode(path.read_bytes())["definition"])
+            if "groups" in there:  # of an earlier version
+                there["vary"] = list(dict(there.pop("groups")).values())
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}: is damaged ({error}); choose another folder") from error
         check_unchanged(folder, there, msgspec.json.decode(msgspec.json.encode(definition)))

@@ -206,6 +206,18 @@ def test_another_sweep_in_the_folder_is_refused_with_the_differing_fields(swept)
     assert "settings.n_votes = 80 (was 64)" in text and "arms = [" in text
     assert "settings.step" not in text and str(out) in text
     same(read_sweep(out), rows)
+    with pytest.raises(UserError, match=r"with: vary = \[{'step': \[0.1\]}\] \(was \[{'guard.tau"):
+        run_sweep(replace(SWEEP, groups=({"step": (0.1,)},)), out)
+
+
+def test_a_sweep_of_an_earlier_version_goes_on(tmp_path):
+    sweep = Sweep(base=BASE, groups=({"step": (0.1,)},))
+    rows, path = run_sweep(sweep, tmp_path), tmp_path / "sweep.json"
+    facts = json.loads(path.read_text())
+    facts["definition"].pop("vary", None)
+    facts["definition"]["groups"] = {"step": {"step": [0.1]}}
+    path.write_text(json.dumps(facts))
+    same(run_sweep(sweep, tmp_path), rows)
 
 
 @pytest.mark.parametrize(
@@ -348,6 +360,8 @@ def test_axes_as_they_are_typed(text, axis):
         ("step", "give name=value"),
         ("stepp=1", "no such setting; perhaps you meant step"),
         ("guard.label_from=memory", "what the arms differ in"),
+        ("step_factor=.5,1", "what the arms differ in"),
+        ("skip_rate=.1", "what the arms differ in"),
         ("replicates=3", "every replicate is a row"),
         ("n_votes=2.5", "vary n_votes = '2.5': must be of type int"),
         ("policy=magnet", "must be one of independent, attractor"),
