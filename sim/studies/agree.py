@@ -89,11 +89,13 @@ def check_same(run: Manifest, facts: Facts, path: Path) -> None:
                 f"response: {path} was measured with {other} than the run of {run.title}, seed "
                 f"{run.seeds[0]}; measure the run's own with guard-train measure"
             )
-    for name in ("temperature", "eval_temperature"):
-        if (value := run.config.get(name, facts.temperature)) != facts.temperature:
+    read_by = ("max_response_tokens", "answer_check", "extract")
+    measured = {name: facts.run[name] for name in read_by if name in facts.run}
+    measured |= dict.fromkeys(("temperature", "eval_temperature"), facts.temperature)
+    for name, own in measured.items():
+        if (value := run.config.get(name, own)) != own:
             raise UserError(
-                f"{where} has {name} = {value}, the response file {facts.temperature}; leave that "
-                "run out"
+                f"{where} has {name} = {value}, the response file {own}; leave that run out"
             )
 
 

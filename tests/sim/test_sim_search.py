@@ -4,11 +4,12 @@ import functools
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-from measured_response import settings, small_response
+from measured_response import FACTS, settings, small_response
 from scipy import stats
 
 from guard_core import GuardConfig
@@ -18,12 +19,13 @@ from lab.base.errors import UserError
 from lab.base.roles import roles_of
 from lab.base.settings import to_values
 from lab.base.simulated import check_settings
-from lab.trace.response import write_response
+from lab.trace.response import Facts, write_response
 from real import TrainConfig
 from sim import simulate
 from sim.cli import main
 from sim.studies import search as module
 from sim.studies import sweep
+from sim.studies.agree import check_same
 from sim.studies.search import Candidate, Search, results, run_search, scores
 
 AXES = {"kl_coef": (0.0, 0.3), "guard.discount": (1.0, 0.8)}
@@ -279,6 +281,26 @@ def test_the_trainers_defaults_are_modelled_and_a_setting_without_a_role_is_refu
     check_settings(values, roles, "here")
     with pytest.raises(UserError, match="here has shape = constant, which the measured policy"):
         check_settings(values | {"shape": "constant"}, roles, "here")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_response_tokens", 12),
+        ("extract", "flexible"),
+        ("answer_check", "math"),
+        ("temperature", 0.5),
+        ("eval_temperature", 0.5),
+    ],
+)
+def test_responses_that_were_read_otherwise_are_refused(name, value):
+    measured, own = (to_values(TrainConfig(**c).settled()) for c in ({}, {name: value}))
+    facts = Facts(**FACTS | {"temperature": 0.6}, n_weights=1, run=measured)
+    run = SimpleNamespace(title="TTRL", seeds=[0], roles=roles_of(TrainConfig().settled()))
+    run.extra = {"sources": {"model": facts.model, "problems": facts.problems}}
+    check_same(SimpleNamespace(**vars(run), config=measured), facts, "r.npz")
+    with pytest.raises(UserError, match=f"real: TTRL, seed 0 has {name} = .*, the response file"):
+        check_same(SimpleNamespace(**vars(run), config=own), facts, "r.npz")
 
 
 @pytest.mark.parametrize(
