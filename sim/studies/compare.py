@@ -286,8 +286,8 @@ def print_summary(rows: pd.DataFrame, settings: Sequence[str] = ()) -> None:
         lines = [[*map(_value, key), *_numbers(part, columns)] for key, part in own[:_MOST_LINES]]
         head = [*settings, "arm", *(metric.head for metric in columns)]
         print("\n".join(TextTable(head, lines).lines()))
-        if len(cells) > _MOST_LINES:
-            print(f"... {len(cells) - _MOST_LINES} more lines; all are in the file")
+        if len(own) > _MOST_LINES:
+            print(f"... {len(own) - _MOST_LINES} more lines; all are in the file")
         said = [f"{m.head}: {m.about}" for m in columns if m.about]
         count = f"Mean over {len(unique(rows, 'replicate'))} replicate(s)."
         last = columns is _TABLES[-1]

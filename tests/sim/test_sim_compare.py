@@ -25,6 +25,7 @@ from sim.studies.compare import (
     BEST,
     compare,
     contrasts,
+    print_summary,
     report,
     rows_of,
     untrained_vote,
@@ -32,6 +33,18 @@ from sim.studies.compare import (
 )
 
 CONFIG = SimConfig(n_problems=40, epochs=10, replicates=3, step=0.2, seed=2)
+
+
+def test_a_long_summary_counts_the_lines_that_its_table_leaves_out(capsys):
+    rows = [
+        {"guard.W": W, "arm": name, "replicate": 0, "status": "done", "key": f"{name} {W}"}
+        | dict.fromkeys((*MEASURES, "step_factor"), 1.0)
+        for W in range(150)
+        for name in ("vote", "ttrl")
+    ]
+    print_summary(pd.DataFrame(rows), ["guard.W"])
+    shown = capsys.readouterr().out.splitlines()
+    assert [line for line in shown if "more" in line] == ["... 100 more lines; all are in the file"]
 
 
 def test_skipped_visits_are_watched_and_not_trained_on():
