@@ -48,26 +48,6 @@ from sim.world.sampling import (
 
 
 @njit(cache=True, nogil=True)
-def sums_gradient(
-    sums_RPA: Floats,
-    n_samples: int,
-    p_RPA: Floats,
-    weight_RP: Floats,
-    drop_RP: Bools,
-    out_RPA: Floats,
-) -> None:
-    """Write the weighted gradients of a batch, 0 where a problem is dropped."""
-    R, P, A = p_RPA.shape
-    for r in range(R):
-        for p in range(P):
-            scale, total = 0.0 if drop_RP[r, p] else weight_RP[r, p] / n_samples, 0.0
-            for a in range(A):
-                total += sums_RPA[r, p, a]
-            for a in range(A):
-                out_RPA[r, p, a] = scale * (sums_RPA[r, p, a] - p_RPA[r, p, a] * total)
-
-
-@njit(cache=True, nogil=True)
 def sharpen(p_RPA: Floats, out_RPA: Floats) -> None:
     """The direction in the logits that lowers the answers' entropy H, d(-H)/dz_a.
 

@@ -25,12 +25,12 @@ from guard_core.votes import Array, sum_by_id
 from lab.arm_settings import Treatments
 from lab.base.arms import OWN
 from lab.trace.schema import DECIDED
-from sim.engine.kernel import Batch, Plain, decide, prime, sharpen, sums_gradient
+from sim.engine.kernel import Batch, Plain, decide, prime, sharpen
 from sim.engine.rows import Epoch
 from sim.settings.config import SimConfig
 from sim.world.observe import AnswerObserver, ObservedVisit, with_unparseable
 from sim.world.policies import Directions, Update
-from sim.world.sampling import Floats, Ints
+from sim.world.sampling import Bools, Floats, Ints
 
 
 class Learner:
@@ -184,8 +184,9 @@ class Learner:
         return self._observer.verdicts(visit, np.where(asked_RPQ < 0, -2, answers_RPQ))
 
     def _update(self, obs: Observations, decision: Decision, p_RPA: Floats) -> Update:
-        rule, config, out_RPA = self._rule, self._config.guard, np.empty_like(p_RPA)
+        rule, config = self._rule, self._config.guard
         if rule.loss == "entropy":
+            out_RPA = np.empty_like(p_RPA)
             sharpen(p_RPA, out_RPA)
             out_RPA[decision.skip] = 0.0
             return Update(out_RPA, decision.skip & (config.advantages.skip_by == "drop"))
@@ -197,20 +198,26 @@ class Learner:
         streams = weighed(rule, obs, decision.label, streams)
         if not rule.pays_label():
             # Responses of an answer differ in nothing else, so their mean stands for each of them.
-            counts_RPB = with_unparseable(obs.votes)
+            counts_RPB = with_unparseable(obs.votes.samples, obs.votes.n_samples)
             ids_RPK = obs.trained % counts_RPB.shape[-1]
             total_RPB = sum_by_id(ids_RPK, counts_RPB.shape[-1], streams.majority)
             streams = streams._replace(majority=total_RPB / np.maximum(counts_RPB, 1))
         samples_RPA = obs.votes.samples
         both = streams.majority if config.mps is None else streams.majority + streams.minority
         sums_RPA = samples_RPA * both[..., : samples_RPA.shape[-1]]
-        weight_RP, drop_RP = map(np.ascontiguousarray, (streams.weight, streams.drop))
-        sums_gradient(sums_RPA, obs.votes.n_samples, p_RPA, weight_RP, drop_RP, out_RPA)
+        weight_RP = streams.weight / obs.votes.n_samples
+        gradient_RPA = sums_gradient(sums_RPA, p_RPA, weight_RP, streams.drop)
         streams_RSPB = None
         if self._config.policy == "measured":
             pair = np.broadcast_arrays(streams.majority, streams.minority)
             streams_RSPB = np.stack(pair, axis=1) * streams.weight[:, None, :, None]
-        return Update(out_RPA, streams.drop, streams_RSPB)
+        return Update(gradient_RPA, streams.drop, streams_RSPB)
+
+
+def sums_gradient(sums_RPA: Floats, p_RPA: Floats, weight_RP: Floats, drop_RP: Bools) -> Floats:
+    """(R, P, A) weighted gradients of a batch, 0 where a problem is dropped."""
+    total_RP1 = np.cumsum(sums_RPA, axis=-1)[..., -1:]  # from left to right, as in compiled code
+    return np.where(drop_RP, 0.0, weight_RP)[..., None] * (sums_RPA - p_RPA * total_RP1)
 
 
 _BELOW_ONE = 1.0 - 1e-12

@@ -252,7 +252,8 @@ class Measured(Policy):
         assert by.streams_RSPB is not None  # every learner gives them to this policy
         c, (epoch, number), norm_RP = self._config, place, np.zeros(problems_RP.shape)
         rate_P = np.array(self._rates[number])[np.arange(norm_RP.shape[1]) // c.mini_batch]
-        rates_RP, samples_RPB = scale_R[:, None] * rate_P, with_unparseable(votes)
+        rates_RP = scale_R[:, None] * rate_P
+        samples_RPB = with_unparseable(votes.samples, votes.n_samples)
         for r, weights in enumerate(self._weights):
             key = np.uint64(leaf_key(c.seed, c.first_replicate + r, epoch))
             taken, adam = self._taken_R[r], self._adam

@@ -94,10 +94,10 @@ def sample_all(config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats) 
     return Votes(counts_RPA, samples_RPA, votes.n_votes, votes.n_samples)
 
 
-def with_unparseable(votes: Votes) -> Ints:
-    """Return (R, P, A + 1) trained samples per answer, the last place for unparseable ones."""
-    missing_RP = votes.n_samples - votes.samples.sum(axis=-1)
-    return np.concatenate([votes.samples, missing_RP[..., None]], axis=-1)
+def with_unparseable(counts_RPA: Ints, n: int) -> Ints:
+    """Return (R, P, A + 1) counts among n responses, the last place for unparseable ones."""
+    missing_RP1 = n - counts_RPA.sum(axis=-1, keepdims=True)
+    return np.concatenate([counts_RPA, missing_RP1], axis=-1)
 
 
 @njit(inline="always")
@@ -133,21 +133,12 @@ def similarities(answers_RPK: Shorts, u_RPK: Floats, strength: float) -> Floats:
     return s_RPKK
 
 
-@njit(cache=True, nogil=True)
-def expand(counts_RPA: Ints, samples_RPA: Ints, n_samples: int, answers_RPV: Shorts) -> None:
-    """Write the answers of all responses, -1 for unparseable ones."""
-    R, P, A = counts_RPA.shape
-    answers_RPV[:] = -1
-    for r in range(R):
-        for p in range(P):
-            trained, rest = 0, n_samples
-            for a in range(A):
-                for _ in range(samples_RPA[r, p, a]):
-                    answers_RPV[r, p, trained] = a
-                    trained += 1
-                for _ in range(counts_RPA[r, p, a] - samples_RPA[r, p, a]):
-                    answers_RPV[r, p, rest] = a
-                    rest += 1
+def listed(counts_RPA: Ints, n: int) -> Shorts:
+    """(R, P, n) answers of n responses, in order; -1 for unparseable ones, at the end."""
+    counts_RPB = with_unparseable(counts_RPA, n)
+    ids_B = np.append(np.arange(counts_RPA.shape[-1]), -1).astype(np.int32)
+    ids_M = np.repeat(np.broadcast_to(ids_B, counts_RPB.shape), counts_RPB.reshape(-1))
+    return ids_M.reshape(*counts_RPA.shape[:-1], n)
 
 
 FIRST_RATE, LAST_RATE = 0.01, 1e-5
@@ -287,9 +278,7 @@ class AnswerObserver:
         if Need.TOOL in needs:
             observed["tool"] = self.tool(visit, answers_RPV)
         if needs & SECOND_VOTES:
-            second_RPA = self.second(visit)
-            observed["second"] = np.empty_like(answers_RPV)
-            expand(second_RPA, second_RPA, visit.votes.n_votes, observed["second"])
+            observed["second"] = listed(self.second(visit), visit.votes.n_votes)
         if Need.SIMILARITY in needs:
             answers_RPK = answers_RPV[..., : visit.votes.n_samples]
             observed["similarity"] = similarities(answers_RPK, self.ordinary(visit), self.signal)
@@ -299,9 +288,9 @@ class AnswerObserver:
     def answers(self, visit: ObservedVisit) -> Shorts:
         """(R, P, V) answers of all responses."""
         votes = visit.votes
-        answers_RPV = np.empty((*visit.p_RPA.shape[:2], votes.n_votes), np.int32)
-        expand(votes.counts, votes.samples, votes.n_samples, answers_RPV)
-        return answers_RPV
+        trained_RPK = listed(votes.samples, votes.n_samples)
+        rest = listed(votes.counts - votes.samples, votes.n_votes - votes.n_samples)
+        return np.concatenate([trained_RPK, rest], axis=-1)
 
     def confidence(self, visit: ObservedVisit, answers_RPV: Shorts, scale: Scale) -> Floats:
         """(R, P, V) confidence of the responses."""

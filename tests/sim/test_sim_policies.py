@@ -15,8 +15,7 @@ from guard_core import (
     policy_streams,
 )
 from sim import SimConfig
-from sim.engine.kernel import sums_gradient
-from sim.engine.learner import expected_samples
+from sim.engine.learner import expected_samples, sums_gradient
 from sim.world.policies import POLICIES, Attractor, Features, Independent
 from sim.world.populations import draw_population
 from sim.world.sampling import Population
@@ -27,10 +26,8 @@ def gradient(votes, decision, p_RPA, config):
     pair = answer_advantages(votes.samples, votes.n_samples, decision, config)
     streams = policy_streams(*pair, decision, config)
     both_RPA = (streams.majority + streams.minority)[..., :-1]
-    to = (p_RPA, streams.weight, streams.drop)
-    out_RPA = np.empty_like(p_RPA)
-    sums_gradient(votes.samples * both_RPA, votes.n_samples, *to, out_RPA)
-    return out_RPA
+    weight_RP = streams.weight / votes.n_samples
+    return sums_gradient(votes.samples * both_RPA, p_RPA, weight_RP, streams.drop)
 
 
 def decided(counts_A, samples_A, n_votes, n_samples, config):
