@@ -41,7 +41,7 @@ from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
 from lab.base.named_arms import PERMUTED
 from lab.base.own_rules import load_rules
-from lab.base.settings import hint, readings, to_values
+from lab.base.settings import hint, plain, readings, to_values
 from lab.measures import MEASURES
 from lab.study import Control, Effort, control, needs
 from sim.engine.run import measure
@@ -227,7 +227,7 @@ def job_of(
 ) -> SweepJob:
     """The job of one arm in one cell; `files` are paths to hashes, see `contents`."""
 
-    def plain(config: SimConfig) -> dict[str, Any]:
+    def by_content(config: SimConfig) -> dict[str, Any]:
         paths = {name: getattr(config, name) for name in FILES}
         return to_values(config) | {n: (files or {}).get(p, p) for n, p in paths.items()}
 
@@ -236,12 +236,12 @@ def job_of(
             if needs(name):
                 raise UserError(f"arm {name}: replays a run's folder; guard-sim compare has one")
             config = _arm_config(base, values, name)
-            return SweepJob(_key("", plain(config)), config)
+            return SweepJob(_key("", by_content(config)), config)
         config, guard = (_arm_config(base, values, other) for other in needs(name))
     except (UserError, ConfigError) as error:
         settings = {"arm": name, **values, "definition": to_values(base)}
         return SweepJob(_key("impossible", settings), base, reason=str(error))
-    both = {"unguarded": plain(config), "guard": plain(guard)}
+    both = {"unguarded": by_content(config), "guard": by_content(guard)}
     partners = tuple(_key("", own) for own in both.values())
     return SweepJob(_key(found.kind, both), config, found, partners)
 
@@ -275,7 +275,7 @@ def _size(base: SimConfig, values: Assignments) -> Assignments:
 
 
 def _key(kind: str, values: Mapping[str, Any]) -> str:
-    text = msgspec.json.encode([kind, values], order="deterministic")
+    text = msgspec.json.encode([kind, values], enc_hook=plain, order="deterministic")
     return hashlib.sha256(text).hexdigest()[:20]
 
 

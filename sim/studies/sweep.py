@@ -31,7 +31,7 @@ from lab.base.arms import BASELINE, GUARD
 from lab.base.columns import groups, select, where
 from lab.base.errors import UserError
 from lab.base.files import make_folder, whole
-from lab.base.settings import check_unchanged, to_values
+from lab.base.settings import check_unchanged, plain, to_values
 from lab.compare.collection import RESULTS, read_sweep
 from lab.measures import MEASURES
 from lab.progress import Bar
@@ -195,6 +195,7 @@ def claimed(
     check_workers(workers)
     folder = Path(folder)
     path = folder / FILE
+    definition = msgspec.json.decode(msgspec.json.encode(definition, enc_hook=plain))
     if path.exists():
         try:
             there = dict(msgspec.json.decode(path.read_bytes())["definition"])
@@ -202,7 +203,7 @@ def claimed(
                 there["vary"] = list(dict(there.pop("groups")).values())
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}: is damaged ({error}); choose another folder") from error
-        check_unchanged(folder, there, msgspec.json.decode(msgspec.json.encode(definition)))
+        check_unchanged(folder, there, definition)
     else:
         make_folder(folder, lambda entry: entry.name == LOCK_NAME)
         facts = msgspec.json.encode({"definition": definition, **provenance()})

@@ -210,6 +210,13 @@ def test_another_sweep_in_the_folder_is_refused_with_the_differing_fields(swept)
         run_sweep(replace(SWEEP, groups=({"step": (0.1,)},)), out)
 
 
+def test_numbers_of_an_array_are_those_of_a_list(tmp_path):
+    steps = np.array([0.1, -1.0])
+    rows = run_sweep(Sweep(base=BASE, groups=({"step": tuple(steps)},)), tmp_path)
+    assert rows["status"].unique().tolist() == ["done", "failed"]
+    same(run_sweep(Sweep(base=BASE, groups=({"step": (0.1, -1.0)},)), tmp_path), rows)
+
+
 def test_a_sweep_of_an_earlier_version_goes_on(tmp_path):
     sweep = Sweep(base=BASE, groups=({"step": (0.1,)},))
     rows, path = run_sweep(sweep, tmp_path), tmp_path / "sweep.json"
