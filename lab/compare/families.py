@@ -109,14 +109,21 @@ def distinction(family: Family, others: Sequence[Family]) -> str:
     parts = []
     if len({(other.run.n_problems, other.run.n_votes) for other in same}) > 1:
         parts.append(f"{run.n_problems} problems, {run.n_votes} votes")
-    names = sorted(set().union(*(other.settings for other in same)))
-    noted = {n: {repr(o.settings[n]) for o in same if n in o.settings} for n in names}
-    differing = [name for name, values in noted.items() if len(values) > 1]
-    own = [name for name in differing if name in family.settings]
-    shown = [name for name in own if _RECORDED.get(name) not in differing]
-    parts += [f"{name} {_short(family.settings[name])}" for name in shown[:_MOST_NAMED]]
-    if len(shown) > _MOST_NAMED:
-        parts.append(f"and {len(shown) - _MOST_NAMED} more settings")
+    own = family.settings
+    noted = {n: {repr(o.settings[n]): o.settings[n] for o in same if n in o.settings} for n in own}
+    differing = sorted(name for name, values in noted.items() if len(values) > 1)
+    shown = [name for name in differing if _RECORDED.get(name) not in differing]
+    named = shown[:_MOST_NAMED]
+    for other in same:
+        apart = [n for n in differing if n not in other.settings or other.settings[n] != own[n]]
+        if not {*apart} & {*named}:
+            named += apart[:1]  # else both would have one title
+    for name in named:
+        short = [_short(value) for value in noted[name].values()]
+        is_clear = short.count(_short(own[name])) == 1
+        parts.append(f"{name} {_short(own[name]) if is_clear else own[name]}")
+    if left := len({*shown} - {*named}):
+        parts.append(f"and {left} more settings")
     return ", ".join(parts)
 
 

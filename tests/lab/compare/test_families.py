@@ -109,6 +109,24 @@ def test_titles_name_few_settings_and_short_values(make_trace):
     assert max(map(len, titles)) < 300
 
 
+def test_no_two_families_share_a_title(make_trace):
+    base = {f"s{n}": 0 for n in range(6)}
+    others = [base | {f"s{n}": 1} for n in range(6)] + [base | dict.fromkeys(("s4", "s5"), 1)]
+    paths = [base | {"s0": f"{place}/{'x' * 40}"} for place in ("one", "two")]
+    configs = [base, *others, *paths]
+    comparisons, _ = gather([make_trace("ttrl", *HALF, config=config) for config in configs])
+    assert len({comparison.title for comparison in comparisons}) == len(configs)
+
+
+def test_a_model_that_changed_in_its_place_is_told_from_itself(make_trace):
+    traces = []
+    for number, place in enumerate(("one", "one", "two")):
+        facts = {"config": {"model": place}, "extra": {"sources": sources(f"{number}")}}
+        traces.append(make_trace("ttrl", *HALF, world="real", **facts))
+    comparisons, _ = gather(traces)
+    assert len({comparison.title for comparison in comparisons}) == 3
+
+
 def test_two_models_of_one_name_have_titles_of_their_own(make_trace):
     traces = []
     for place in ("one", "two"):
