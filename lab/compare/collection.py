@@ -17,7 +17,7 @@ import pandas as pd
 from lab.base.arms import arm_order, title
 from lab.base.columns import floats, ints, select, where
 from lab.base.errors import UserError
-from lab.base.files import check_folders
+from lab.base.files import TEMPORARY, check_folders
 from lab.compare.families import arm_names, distinction, families, step_size
 from lab.measures.fate import fates
 from lab.trace.manifest import FILE_NAME, Manifest
@@ -276,8 +276,8 @@ def _find(
             if wanted(place, inner, files):
                 found.setdefault(place.resolve(), place)
                 inner.clear()
-            # Hidden folders hold unfinished work, such as the search of matched effort.
-            inner[:] = [name for name in inner if not name.startswith(".")]
+            # Others hold unfinished work: the search of matched effort, what a removal left.
+            inner[:] = [n for n in inner if not (n.startswith(".") or n.endswith(TEMPORARY))]
     return [found[real] for real in sorted(found)]
 
 

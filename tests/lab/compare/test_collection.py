@@ -25,6 +25,7 @@ def test_runs_are_found_at_any_depth_and_each_once(tmp_path, write):
     first, second = write("a/b/one"), write("two", "guard")
     (first / "checkpoints" / "visits").mkdir(parents=True)
     (tmp_path / "a" / "empty").mkdir()
+    write("a/two.old.tmp")  # the rest of a removal that was killed
     assert find_runs([tmp_path, tmp_path / "a", first]) == [first, second]
 
 
