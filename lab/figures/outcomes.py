@@ -350,9 +350,9 @@ def _heat(
 
 
 def _hover(here: pd.DataFrame, errors: np.ndarray) -> str:
-    predicted, sd = floats(here, "predicted").mean(), floats(here, "sd").mean()
+    predicted = mean_sd(floats(here, "predicted").mean(), floats(here, "sd").mean())
     text = (
-        f"predicted {predicted:.1f} ± {sd:.1f} %, published {floats(here, 'published')[0]:.1f} %"
+        f"predicted {predicted} %, published {floats(here, 'published')[0]:.1f} %"
         f"<br>{errors.mean():+.1f} points"
     )
     if len(errors) > 1:

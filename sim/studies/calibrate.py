@@ -321,14 +321,14 @@ def cell_errors(predictions: pd.DataFrame, rows: Sequence[TableRow]) -> pd.DataF
     """The error of every cell of every kind.
 
     Returns:
-        row, kind, cell, published, predicted (mean), sd (over replicates), error (of the mean, in
-        points, never negative).
+        row, kind, cell, published, predicted (mean), sd (over replicates, NaN for a single one and
+        for `copy`), error (of the mean, in points, never negative).
     """
     parts = []
     for row, kind in itertools.product(rows, KINDS):
         published_C, values_RC = _target([row], kind), _predicted(predictions, row, kind)
         mean_C = values_RC.mean(axis=0)
-        sd_C = values_RC.std(axis=0, ddof=min(1, len(values_RC) - 1))
+        sd_C = values_RC.std(axis=0, ddof=1) if len(values_RC) > 1 else np.nan
         own = {"row": row.name, "kind": kind, "cell": CELLS, "published": published_C}
         own |= {"predicted": mean_C, "sd": sd_C, "error": np.abs(mean_C - published_C)}
         parts.append(pd.DataFrame(own))
@@ -340,7 +340,7 @@ def summary(predictions: pd.DataFrame, rows: Sequence[TableRow], seed: int) -> p
 
     Returns:
         kind, error (of the mean over replicates), low and high (95 % of resampled replicates, all
-        rows' together), in points.
+        rows' together; NaN for a single one and for `copy`), in points.
     """
     rng = np.random.default_rng(seed)
     lines = []
@@ -348,7 +348,9 @@ def summary(predictions: pd.DataFrame, rows: Sequence[TableRow], seed: int) -> p
         predicted_RC = np.concatenate([_predicted(predictions, row, kind) for row in rows], axis=1)
         n_drawn_BR = resample_counts(len(predicted_RC), _RESAMPLES, rng)
         means_BC = n_drawn_BR @ predicted_RC / len(predicted_RC)
-        low, high = percentile_interval(np.abs(means_BC - _target(rows, kind)).mean(axis=1))
+        errors_B = np.abs(means_BC - _target(rows, kind)).mean(axis=1)
+        # Every resample of a single line is the line itself.
+        low, high = percentile_interval(errors_B) if len(predicted_RC) > 1 else (np.nan, np.nan)
         error = np.abs(predicted_RC.mean(axis=0) - _target(rows, kind)).mean()
         lines.append((kind, float(error), low, high))
     return pd.DataFrame(lines, columns=["kind", "error", "low", "high"])
@@ -423,7 +425,7 @@ def error_table(summaries: pd.DataFrame, n_rows: int) -> str:
         for kind in KINDS:
             own = where(part, kind=kind)
             low, high = floats(own, "low").min(), floats(own, "high").max()
-            interval = "" if kind == COPY else f" [{low:.2f}, {high:.2f}]"
+            interval = "" if math.isnan(low) else f" [{low:.2f}, {high:.2f}]"
             lines[-1].append(f"{finite_mean(own, 'error'):.2f}{interval}")
     table = TextTable(["mechanism", "reading", "fitted / cells", *_HEADS.values()], lines)
     return "".join(f"{line}\n" for line in table.markdown())

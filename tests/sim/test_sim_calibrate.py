@@ -108,6 +108,11 @@ def test_errors_by_hand():
     cells = c.cell_errors(table, [row]).set_index(["kind", "cell"])
     assert cells.loc[("guard", "Stable Always Right"), "error"] == pytest.approx(6)
     assert cells.loc[("guard", "Marginal Degraded"), "sd"] == pytest.approx(np.sqrt(8))
+    one = table[table["replicate"] == 0]
+    assert c.summary(one, [row], 0)[["low", "high"]].isna().all(axis=None)
+    assert c.cell_errors(one, [row])["sd"].isna().all()
+    shown = c.summary(one, [row], 0).assign(mechanism="attractor", reading="share")
+    assert "[" not in c.error_table(shown, 1)
 
 
 SMALL_RUN = c.Calibration(

@@ -77,5 +77,7 @@ def test_calibration_errors_are_signed_means_over_the_fits(cells):
     heat = figure.data[0]
     assert list(heat.text[0]) == ["+1.0", "+2.0"]
     assert "2 fits from +0.0 to +2.0" in heat.customdata[0][0][0]
+    alone = calibration_errors(cells.assign(sd=np.nan)).data[0].customdata[0][0][0]
+    assert alone.startswith("predicted 11.0 %, published")
     assert heat.y[0] == "Llama &lt;AMC&gt;"
     assert figure.layout.coloraxis.cmax == 3 and figure.layout.coloraxis.cmin == -3
