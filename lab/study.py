@@ -31,13 +31,12 @@ from lab.base.arms import (
     CONTROLS,
     GUARD,
     MATCHED,
-    UNGUARDED,
     Arm,
     arm,
-    matched_target,
+    control_target,
     replayed_target,
     title,
-    unguarded,
+    without_guard,
 )
 from lab.base.columns import floats
 from lab.base.errors import UserError
@@ -116,9 +115,7 @@ class Control:
     @property
     def unguarded(self) -> str:
         """The arm that it runs, before its number is set."""
-        plain = unguarded(self.target)
-        assert plain is not None
-        return plain
+        return without_guard(self.name, self.target)
 
     @property
     def setting(self) -> str:
@@ -164,17 +161,10 @@ class Control:
 
 
 def control(name: str) -> Control | None:
-    """The control of that name; None where it names no control."""
-    if (target := matched_target(name)) is not None:
-        return Control(name, "matched", target)
+    """The control of that name; None where it names none, a UserError where it has no guard."""
     for kind in CONTROLS:
-        target = GUARD if name == kind else name.removeprefix(f"{kind}_")
-        if target != name:
-            if unguarded(target) is None:
-                known = ", ".join(UNGUARDED)
-                raise UserError(
-                    f"arm {name!r}: {target} is no guard, use one of {known}, or RULE+ one of them"
-                )
+        if (target := control_target(name, kind)) is not None:
+            without_guard(name, target)  # refuses what has none
             return Control(name, kind, target)
     return None
 

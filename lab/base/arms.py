@@ -193,8 +193,7 @@ def with_rule(name: str, rule: str) -> str:
     if rule != BASELINE and name in WITH_RULES:
         name = f"{rule}+{name}"
     for kind in CONTROLS if rule != BASELINE else ():
-        target = GUARD if name == kind else name.removeprefix(f"{kind}_")
-        if name.startswith(kind) and target in WITH_RULES:
+        if (target := control_target(name, kind)) in WITH_RULES:
             name = f"{kind}_{rule}+{target}"
     return joined(name, own)
 
@@ -228,10 +227,10 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
     """
     base, own = split_settings(name)
     name = joined(base, own)
-    target = matched_target(name)
+    target = control_target(name, MATCHED)
     if target not in (None, GUARD):
+        plain = arm(without_guard(name, target), step_factor)
         arm(target)  # a guard that cannot be has no control either
-        plain = arm(str(unguarded(target)), step_factor)
         return replace(plain, name=name, title=title(name))
     if own:
         return _with_own(arm(base, step_factor), name, own)
@@ -320,12 +319,26 @@ def _of_variant(name: str) -> str:
     return name.partition(VARIANT)[0]
 
 
+def control_target(name: str, kind: str) -> str | None:
+    """The arm that a control of a kind is named after; None where no such control has the name."""
+    if own_of(name)[0] == kind:
+        return GUARD + name.removeprefix(kind)
+    target = name.removeprefix(f"{kind}_")
+    return None if target == name else target
+
+
 def matched_target(name: str) -> str | None:
     """The guarded arm that an arm is matched to; None where it is no arm at matched effort."""
-    if own_of(name)[0] == MATCHED:
-        return GUARD + name.removeprefix(MATCHED)
-    target = name.removeprefix(f"{MATCHED}_")
-    return target if target != name and unguarded(target) is not None else None
+    target = control_target(name, MATCHED)
+    return None if target is None or unguarded(target) is None else target
+
+
+def without_guard(control: str, target: str) -> str:
+    """The arm that a control of a target runs; a UserError where the target has no guard."""
+    if (plain := unguarded(target)) is not None:
+        return plain
+    known = f"{', '.join(UNGUARDED)}, or RULE+ one of them"
+    raise UserError(f"arm {control!r}: {target} is no guard, use one of {known}")
 
 
 def unguarded(name: str) -> str | None:

@@ -143,6 +143,8 @@ def test_every_guard_has_an_arm_at_matched_effort():
         assert rule_of(own.name) == rule_of(f"{own.name} (keep=0.5)") == plain.rule
     for name in ("matched_srt", "matched_ttrl", "guard", "matched_"):
         assert matched_target(name) is None
+    with pytest.raises(UserError, match="guard,treatment=permuted is no guard"):
+        arm("matched: treatment=permuted")
     with pytest.raises(UserError, match="RENT has no label"):
         arm("matched_rent+guard")
 

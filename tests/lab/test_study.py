@@ -137,7 +137,7 @@ def test_every_guarded_arm_has_its_controls():
     assert (own.kind, own.target, own.unguarded) == ("random_skip", "memory_guard", "memory")
     assert (own.arm.name, own.arm.guard) == ("random_skip_memory_guard", arm("memory").guard)
     assert control("memory") is None and needs("memory") == ()
-    assert needs("matched,W=3") == ("ttrl", "guard,W=3")
+    assert needs("matched,W=3") == needs("random_skip,W=3") == ("ttrl", "guard,W=3")
     check_arms(("ttrl", "release", "matched_release"))
 
 
@@ -149,6 +149,7 @@ def test_every_guarded_arm_has_its_controls():
         (("guard", "matched"), "matched needs ttrl and guard; add them"),
         (("ttrl", "guard", "matched_memory_guard"), "needs memory and memory_guard"),
         (("matched_frozen",), "frozen is no guard"),
+        (("matched,treatment=permuted",), "guard,treatment=permuted is no guard"),
         (("replayed",), "replayed needs guard; add them"),
         (("nothing",), "unknown"),
         (("guard", "replayed"), "replayed needs two seeds, since each replays another one"),
