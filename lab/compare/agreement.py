@@ -28,6 +28,7 @@ from lab.base.columns import Floats, TextTable, finite_mean, floats, groups, sel
 from lab.base.errors import UserError
 from lab.base.stats import Estimate, mean_sd, paired, with_interval
 from lab.compare.collection import MEASURED, Comparison, gather
+from lab.compare.families import PROMPTS, shared_settings
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import FATES, fate_shares, fates
 from lab.trace.trace import Trace
@@ -82,22 +83,19 @@ def agreement(real: Sequence[Trace], simulated: Sequence[Trace] | Trace) -> pd.D
     return pd.concat(parts, ignore_index=True)
 
 
-def _agrees(one: object, other: object) -> bool:
-    return one == other or None in (one, other)  # a simulation without a clip takes the trainer's
-
-
 def predicts(simulated: Comparison, real: Comparison) -> bool:
     """Return whether simulated runs have the settings of real ones."""
     if (simulated.world, real.world) != ("sim", "real"):
         return False
-    own, other = simulated.manifests[0], real.manifests[0]
-    digests = [run.extra.get("sources", {}).get("problems") for run in (own, other)]
+    own, other = runs = simulated.manifests[0], real.manifests[0]
+    noted = [[run.config.get(name) for run in runs] for name in _SHARED]
+    noted.append([shared_settings(run).get(PROMPTS) for run in runs])
     return (
         own.config.get("policy") == MEASURED
         and simulated.step_size == real.step_size
         and own.n_problems == other.n_problems
-        and all(_agrees(own.config.get(name), other.config.get(name)) for name in _SHARED)
-        and (None in digests or digests[0] == digests[1])
+        # What one has not noted agrees: a simulation without a clip takes the trainer's.
+        and all(one == two or None in (one, two) for one, two in noted)
     )
 
 

@@ -28,8 +28,8 @@ max_unread offload_optimizer rank_timeout restart_engine save_model threads vote
 """Settings that do not matter to a comparison, of runs of earlier versions, which note no roles.
 New settings do not belong here."""
 
-_WEIGHTS, _PROMPTS = "weights", "prompts"
-_RECORDED = {_WEIGHTS: "model", _PROMPTS: "problems"}
+_WEIGHTS, PROMPTS = "weights", "prompts"
+_RECORDED = {_WEIGHTS: "model", PROMPTS: "problems"}
 """Recorded fingerprint to the setting that names the same thing by a path."""
 _WEIGHT_FILES = (".safetensors", ".bin", ".pt")
 _MOST_NAMED, _LONGEST = 4, 40
@@ -136,7 +136,7 @@ def _fingerprints(sources: object) -> Iterator[tuple[str, str]]:
         weights = [str(model[name]) for name in sorted(model) if name.endswith(_WEIGHT_FILES)]
         yield _WEIGHTS, " ".join(weights)
     if sources.get("problems"):
-        yield _PROMPTS, str(sources["problems"])
+        yield PROMPTS, str(sources["problems"])
 
 
 def _short(value: object) -> str:

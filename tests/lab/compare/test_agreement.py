@@ -76,6 +76,12 @@ def test_a_simulation_with_other_settings_predicts_nothing(setting, make_trace):
         lab.agreement(real, runs(make_trace, "sim", "ttrl", 0.5, **noted | setting))
 
 
+def test_a_run_that_noted_no_sources_agrees_with_all(real, make_trace):
+    (simulated,) = runs(make_trace, "sim", "ttrl", 0.5)
+    simulated.run = replace(simulated.run, extra={"sources": None})
+    assert len(lab.agreement(real, simulated))
+
+
 def test_runs_that_are_no_part_of_the_numbers_are_named(
     real, table, make_trace, monkeypatch, capsys
 ):
