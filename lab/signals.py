@@ -23,6 +23,11 @@ STOP_SIGNALS = tuple(
     signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 """Clusters send SIGTERM before they take a machine back."""
+_CALLED_BACK, _AGAIN = "llvmlite", 0.05
+"""Package that calls Python from C, where exceptions are lost; seconds until a signal comes again.
+"""
+_PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl."""
 
 
 class EndsAtOnce:
@@ -65,16 +70,10 @@ def ends_at_once(prog: str, last: bool = False) -> AbstractContextManager[None]:
     """Let stop signals end the process in one line; those that are ignored stay ignored.
 
     Args:
-        last: ignore them afterwards: Python resets its own handlers at its end, and a signal would
-            then kill it.
+        last: ignore them afterwards: Python's end resets its handlers, and a signal would kill it.
     """
     before = {n: old for n, old in handlers().items() if old not in (signal.SIG_IGN, None)}
     return handled(EndsAtOnce(prog), dict.fromkeys(before, signal.SIG_IGN) if last else before)
-
-
-_CALLED_BACK, _AGAIN = "llvmlite", 0.05
-"""Package that calls Python from C, where exceptions are lost; seconds until a signal comes again.
-"""
 
 
 def handle_stop(number: int, frame: FrameType | None) -> None:
@@ -119,10 +118,6 @@ def stops_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-_PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl."""
 
 
 def stop_with_parent(number: int = signal.SIGTERM) -> None:

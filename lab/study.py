@@ -10,8 +10,7 @@ random_skip  the chance that a problem sits a visit out, which is the share that
 
 A study that was stopped goes on when it is asked for again: finished runs of the same settings are
 kept, and begun ones are gone on with. A number is searched in a hidden folder of the study, which a
-stopped search finds again; the closest runs are moved to the other arms. Further seeds get the
-number that was found.
+stopped search finds again; the closest runs move to the other arms. Further seeds get that number.
 """
 
 from __future__ import annotations
@@ -263,8 +262,7 @@ class Study:
     ) -> Job:
         """The run of an arm and a seed, in the study's folder or that of a try.
 
-        An arm that replays decisions gets those of the seed that follows its own, the last one
-        those of the first.
+        An arm that replays decisions gets those of the next seed, the last one those of the first.
 
         Args:
             found: the number of a control by its setting.
@@ -374,12 +372,14 @@ class Study:
             return None, lost
         number = min(tried, key=lambda n: abs(tried[n] - 1))
         made = [self.folder_of(name, seed, root(number)) for seed in usable]
-        noted = [read_manifest(folder).extra.get("matched_tries", 1) for folder in made]
+        runs = [read_manifest(folder) for folder in made]
+        noted = (run.extra.get("matched_tries", 1) for run in runs)
         found = Found(of, number, tried[number], max(len(tried), *noted))
-        for seed, folder in zip(usable, made, strict=True):
-            _note(folder, found)
-            kept = self.folder_of(name, seed)
-            if kept != folder:
+        facts = {"achieved_ratio": tried[number], "matched_tries": found.tries, of.setting: number}
+        for seed, folder, run in zip(usable, made, runs, strict=True):
+            run.extra |= facts
+            write_manifest(folder, run)
+            if (kept := self.folder_of(name, seed)) != folder:
                 kept.parent.mkdir(exist_ok=True)
                 remove_folder(kept)  # what a start that was killed left
                 folder.rename(kept)
@@ -405,10 +405,3 @@ def _failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 class _RunsLostError(Exception):
     """Runs at a number did not finish, so there is nothing to search on."""
-
-
-def _note(folder: Path, found: Found) -> None:
-    manifest = read_manifest(folder)
-    manifest.extra |= {"achieved_ratio": found.achieved_ratio, "matched_tries": found.tries}
-    manifest.extra[found.control.setting] = found.number
-    write_manifest(folder, manifest)

@@ -39,6 +39,33 @@ from lab.base.settings import hint, readings
 DEFAULT_GUARD = GuardConfig.paper()
 """Stands for the guard of settings that do not mention one. It is recognised by identity, since an
 equal guard that was given is kept under every rule."""
+USUAL = GuardConfig().flat() | {"kl_coef": 0.0, "ema_decay": 0.0, "treatment": OWN}
+"""The settings that an arm can have, with their usual values."""
+WITHOUT_GUARD = frozenset(
+    {"tie_break", "label_from", "discount", "hysteresis", "advantage_scale", "negative_scale"}
+    | {"brake", "brake_on", "brake_above", "kl_coef", "ema_decay"}
+)
+"""Settings that act without the guard's three parts, so that an arm's unguarded twin has them."""
+DEMO_ARMS = ("ttrl", "guard", "matched", "frozen", "memory")
+ALL_ARMS = (*DEMO_ARMS, "memory_guard", "truth")
+UNGUARDED = {name: one.unguarded for name, one in NAMED_ARMS.items() if one.unguarded}
+"""Guarded arm to the same arm without a guard."""
+WITH_RULES = (*UNGUARDED, "frozen", "memory")
+"""Arms that a rule with a label can be combined with, as `RULE+ARM`."""
+VARIANT = " ("
+"""Begins the settings in which an arm's runs of one comparison differ (`lab.compare.families`)."""
+_KNOWN = NAMED_ARMS | {
+    RANDOM_SKIP: NamedArm(
+        "TTRL at random skips",
+        "TTRL that skips visits at random, as many as the guard skips: what skipping does by "
+        "itself.",
+    ),
+    CUSTOM: NamedArm(
+        "Custom guard", "An arm with settings of its own, which stand with the runs below."
+    ),
+    VOTE: NamedArm("Vote before training", "No training: the majority of the start model's votes."),
+}
+"""The named arms, and what else has a title and a description under a name."""
 
 
 def guard_of(guard: GuardConfig, rule: type[Rule] | None) -> GuardConfig:
@@ -93,16 +120,6 @@ def check_fit(rule: Rule, guard: GuardConfig, labels: Literal["votes", "truth"])
     if labels == "truth" and misfit(rule, guard, "votes") is None:
         remedy = "take labels = votes"
     raise UserError(f"rule = {rule.name}: {reason}; {remedy}")
-
-
-USUAL = GuardConfig().flat() | {"kl_coef": 0.0, "ema_decay": 0.0, "treatment": OWN}
-"""The settings that an arm can have, with their usual values."""
-
-WITHOUT_GUARD = frozenset(
-    {"tie_break", "label_from", "discount", "hysteresis", "advantage_scale", "negative_scale"}
-    | {"brake", "brake_on", "brake_above", "kl_coef", "ema_decay"}
-)
-"""Settings that act without the guard's three parts, so that an arm's unguarded twin has them."""
 
 
 def split_settings(name: str) -> tuple[str, dict[str, Any]]:
@@ -160,29 +177,6 @@ class Arm:
     """Other settings of the run that the arm has values of its own for, such as `kl_coef`."""
 
 
-DEMO_ARMS = ("ttrl", "guard", "matched", "frozen", "memory")
-ALL_ARMS = (*DEMO_ARMS, "memory_guard", "truth")
-
-UNGUARDED = {name: one.unguarded for name, one in NAMED_ARMS.items() if one.unguarded}
-"""Guarded arm to the same arm without a guard."""
-WITH_RULES = (*UNGUARDED, "frozen", "memory")
-"""Arms that a rule with a label can be combined with, as `RULE+ARM`."""
-VARIANT = " ("
-"""Begins the settings in which an arm's runs of one comparison differ (`lab.compare.families`)."""
-_KNOWN = NAMED_ARMS | {
-    RANDOM_SKIP: NamedArm(
-        "TTRL at random skips",
-        "TTRL that skips visits at random, as many as the guard skips: what skipping does by "
-        "itself.",
-    ),
-    CUSTOM: NamedArm(
-        "Custom guard", "An arm with settings of its own, which stand with the runs below."
-    ),
-    VOTE: NamedArm("Vote before training", "No training: the majority of the start model's votes."),
-}
-"""The named arms, and what else has a title and a description under a name."""
-
-
 def with_rule(name: str, rule: str) -> str:
     """Returns the name of the arm that a name stands for where a rule is chosen.
 
@@ -201,8 +195,7 @@ def with_rule(name: str, rule: str) -> str:
 def for_cell(name: str, cell: str | None) -> str:
     """The name of the arm that a name stands for on a cell of the paper, such as a preset.
 
-    `guard_release` is without FRS where the authors' script is (`guard_core.config.SCRIPTS`), and
-    so are its controls.
+    `guard_release` and its controls lack FRS where that script does (`guard_core.config.SCRIPTS`).
     """
     base, own = split_settings(name)
     if not base.endswith("guard_release") or SCRIPTS.get(cell or "", {"frs": True})["frs"]:
@@ -272,8 +265,7 @@ def title(name: str) -> str:
     plain, mark, differing = name.partition(VARIANT)
     if mark:
         return title(plain) + mark + differing
-    target = matched_target(name)
-    if target is not None:
+    if (target := matched_target(name)) is not None:
         return f"{title(str(unguarded(target)))} at matched effort of {title(target)}"
     base, own = own_of(name)
     if own:

@@ -24,8 +24,7 @@ Bools = NDArray[np.bool]
 
 def require(table: pd.DataFrame, columns: Collection[str], what: str) -> None:
     """Refuse a table that lacks columns; the error names them."""
-    lacking = [name for name in columns if name not in table.columns]
-    if lacking:
+    if lacking := [name for name in columns if name not in table.columns]:
         raise UserError(f"{what}: missing columns {', '.join(lacking)}; give a trace's table")
 
 

@@ -12,7 +12,10 @@ from pathlib import Path
 
 from lab.base.errors import UserError
 
-TEMPORARY = ".tmp"
+TEMPORARY, REMOVED = ".tmp", ".old.tmp"
+"""Ends of the names of what is not whole yet, and of folders on their way to removal."""
+Folders = Path | str | Sequence[Path | str]
+"""One folder to read, or several."""
 
 
 @contextlib.contextmanager
@@ -103,7 +106,7 @@ def make_folder(folder: Path, is_own: Callable[[Path], bool]) -> None:
         raise UserError(f"{folder}: is not empty, it holds {others[0]}; choose another folder")
 
 
-def check_folders(folders: Path | str | Sequence[Path | str]) -> list[Path | str]:
+def check_folders(folders: Folders) -> list[Path | str]:
     """Return folders to read, one or several, as a list; refuse those that do not exist."""
     listed = [folders] if isinstance(folders, str | Path) else list(folders)
     for folder in listed:
@@ -124,7 +127,7 @@ def remove_folder(folder: Path) -> None:
     if not folder.is_dir():
         return
     if not folder.name.endswith(TEMPORARY):
-        old = folder.with_name(f"{folder.name}.old{TEMPORARY}")
+        old = folder.with_name(f"{folder.name}{REMOVED}")
         remove_folder(old)  # what is left of it where this was killed before
         folder = folder.rename(old)
     shutil.rmtree(folder)

@@ -47,10 +47,7 @@ class NamedArm:
 
 
 NAMED_ARMS = {
-    BASELINE: NamedArm(
-        "TTRL",
-        "The answer with most votes at this visit is the label; no guard.",
-    ),
+    BASELINE: NamedArm("TTRL", "The answer with most votes at this visit is the label; no guard."),
     GUARD: NamedArm(
         "TTRL-Guard",
         "TTRL under the guard with the paper's settings: lower weights for confident "
@@ -134,9 +131,7 @@ NAMED_ARMS = {
         settings={"treatment": REPLAYED},
     ),
     "kl": NamedArm(
-        "KL penalty",
-        "TTRL with a KL penalty to the start model.",
-        settings={"kl_coef": 0.2},
+        "KL penalty", "TTRL with a KL penalty to the start model.", settings={"kl_coef": 0.2}
     ),
     "memory_kl": NamedArm(
         "Vote memory + KL penalty",

@@ -23,8 +23,7 @@ def load_rules(files: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
         files: paths, or names as this function returns them.
 
     Returns:
-        Names for the settings of a run, `PATH#DIGEST`: any process that reads them has the same
-        rules.
+        Names for a run's settings, `PATH#DIGEST`: any process that reads them has the same rules.
 
     Raises:
         UserError: a file cannot be read or imported, holds no rule, has changed since its digest

@@ -22,8 +22,7 @@ class Role(StrEnum):
     ARM = "arm"
     """Differs between the arms, step sizes and seeds of one comparison."""
     OPERATIONAL = "operational"
-    """Where and how the work is done; may change when a run goes on, and changes its rounding at
-    most."""
+    """Where and how work is done; may change when a run goes on, and changes rounding at most."""
     RECORD = "record"
     """What is kept of a run."""
     SOURCE = "source"

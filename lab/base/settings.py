@@ -19,6 +19,49 @@ from lab.base.errors import UserError
 T = TypeVar("T")
 _SHOWN = 9
 """Differences that a refusal names."""
+_MEANT = {
+    word: own
+    for own, words in {
+        "lr": "learning_rate",
+        "epochs": "num_train_epochs total_epochs",
+        "n_samples": "num_generations samples",
+        "n_votes": "rollout_n votes",
+        "batch_size": "per_device_train_batch_size train_batch_size",
+        "mini_batch": "ppo_mini_batch_size",
+        "max_response_tokens": "max_completion_length max_response_length max_new_tokens "
+        "max_tokens",
+        "max_prompt_tokens": "max_prompt_length",
+        "stop": "stop_strings",
+        "kl_coef": "beta kl_loss_coef",
+        "clip_low": "epsilon clip_ratio clip_ratio_low",
+        "clip_high": "epsilon_high clip_ratio_high",
+        "loss": "loss_type loss_agg_mode",
+        "max_grad_norm": "grad_clip gradient_clip_val",
+        "warmup_ratio": "lr_warmup_steps_ratio",
+        "model": "model_name_or_path model_path",
+        "problems": "dataset dataset_name train_files data",
+        "out": "output_dir output default_local_dir",
+        "log": "report_to logger",
+        "checkpoint_every": "save_steps save_freq",
+        "eval_every": "eval_freq",
+        "eval_steps": "test_freq",
+        "lora_rank": "lora_r",
+        "lora_targets": "target_modules",
+        "attention": "attn_implementation",
+        "dtype": "torch_dtype bf16",
+        "engine": "use_vllm",
+        "engine_memory": "vllm_gpu_memory_utilization gpu_memory_utilization",
+        "engine_tp": "vllm_tensor_parallel_size tensor_model_parallel_size tensor_parallel_size",
+        "tis_cap": "vllm_importance_sampling_cap tis_imp_ratio_cap importance_cap",
+        "mask_truncated": "mask_truncated_completions",
+        "drop_uniform": "use_dynamic_sampling",
+        "W": "window",
+        "resume": "resume_from_checkpoint",
+        "run": "train",
+    }.items()
+    for word in words.split()
+}
+"""Names in TRL, verl and Hugging Face to ours."""
 
 
 def toml_values(path: Path) -> dict[str, Any]:
@@ -154,51 +197,6 @@ def _nested(field: dataclasses.Field[Any]) -> Any:
     """The dataclass that a field holds by default, if it holds one."""
     made = default_of(field)
     return type(made) if dataclasses.is_dataclass(made) else None
-
-
-_MEANT = {
-    word: own
-    for own, words in {
-        "lr": "learning_rate",
-        "epochs": "num_train_epochs total_epochs",
-        "n_samples": "num_generations samples",
-        "n_votes": "rollout_n votes",
-        "batch_size": "per_device_train_batch_size train_batch_size",
-        "mini_batch": "ppo_mini_batch_size",
-        "max_response_tokens": "max_completion_length max_response_length max_new_tokens "
-        "max_tokens",
-        "max_prompt_tokens": "max_prompt_length",
-        "stop": "stop_strings",
-        "kl_coef": "beta kl_loss_coef",
-        "clip_low": "epsilon clip_ratio clip_ratio_low",
-        "clip_high": "epsilon_high clip_ratio_high",
-        "loss": "loss_type loss_agg_mode",
-        "max_grad_norm": "grad_clip gradient_clip_val",
-        "warmup_ratio": "lr_warmup_steps_ratio",
-        "model": "model_name_or_path model_path",
-        "problems": "dataset dataset_name train_files data",
-        "out": "output_dir output default_local_dir",
-        "log": "report_to logger",
-        "checkpoint_every": "save_steps save_freq",
-        "eval_every": "eval_freq",
-        "eval_steps": "test_freq",
-        "lora_rank": "lora_r",
-        "lora_targets": "target_modules",
-        "attention": "attn_implementation",
-        "dtype": "torch_dtype bf16",
-        "engine": "use_vllm",
-        "engine_memory": "vllm_gpu_memory_utilization gpu_memory_utilization",
-        "engine_tp": "vllm_tensor_parallel_size tensor_model_parallel_size tensor_parallel_size",
-        "tis_cap": "vllm_importance_sampling_cap tis_imp_ratio_cap importance_cap",
-        "mask_truncated": "mask_truncated_completions",
-        "drop_uniform": "use_dynamic_sampling",
-        "W": "window",
-        "resume": "resume_from_checkpoint",
-        "run": "train",
-    }.items()
-    for word in words.split()
-}
-"""Names in TRL, verl and Hugging Face to ours."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

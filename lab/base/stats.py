@@ -20,6 +20,10 @@ from lab.base.columns import Bools, Floats, Ints
 
 LEVEL = 0.95
 """Coverage of the intervals."""
+_PAIRED = ["arm", "metric", "mean", "sd", "low", "high", "n", "verdict"]
+_MOST_DIGITS = 10
+_SHOWN = 0.05
+"""A difference whose interval lies within this of zero is shown as 0.0, without a sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,10 @@ class Estimate:
         """`shows`, with the number of pairs."""
         return f"{self.shows()} ({self.n} pairs)" if self.has_interval else self.shows()
 
+    def __str__(self) -> str:
+        """Return the mean and the standard deviation, `12.3 ± 0.4`."""
+        return mean_sd(self.mean, self.sd)
+
 
 def estimate(values: pd.Series | NDArray[np.float64], level: float = LEVEL) -> Estimate:
     """Mean, spread and t-interval of the mean at a level; NaN values are left out."""
@@ -85,9 +93,6 @@ def differences(first: pd.Series, second: pd.Series) -> pd.Series:
     numbers = first.loc[common].to_numpy(float) - second.loc[common].to_numpy(float)
     measured = np.isfinite(numbers)
     return pd.Series(numbers[measured], common[measured])
-
-
-_PAIRED = ["arm", "metric", "mean", "sd", "low", "high", "n", "verdict"]
 
 
 def paired_table(metrics: pd.DataFrame, against: str) -> pd.DataFrame:
@@ -123,17 +128,10 @@ def contrast_table(metrics: pd.DataFrame) -> pd.DataFrame:
     return table.reindex(columns=columns)
 
 
-_MOST_DIGITS = 10
-_SHOWN = 0.05
-"""A difference whose interval lies within this of zero is shown as 0.0, without a sign."""
-
-
-def mean_sd(
-    mean: float, sd: float = math.nan, digits: int = 1, *, signed: bool = False, missing: str = ""
-) -> str:
-    """Return `12.3 ± 0.4`, without the deviation where it is NaN; `missing` for a mean that is."""
+def mean_sd(mean: float, sd: float = math.nan, digits: int = 1, *, signed: bool = False) -> str:
+    """Return `12.3 ± 0.4`, without the deviation where it is NaN; empty for a mean that is."""
     if math.isnan(mean):
-        return missing
+        return ""
     return f"{mean:{'+' if signed else ''}.{digits}f}{plus_minus(sd, digits)}"
 
 
@@ -216,9 +214,7 @@ def percentile_interval(values: NDArray[np.float64]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def auroc_of_runs(
-    score: Floats, lost: Bools, replicate: Ints, weights_BR: NDArray[np.int64]
-) -> Floats:
+def auroc_of_runs(score: Floats, lost: Bools, replicate: Ints, weights_BR: Ints) -> Floats:
     """AUROC over the pairs of a lost and a kept problem of one replicate.
 
     It is the chance that the lost problem scores above the kept one, a tie counted one half: the

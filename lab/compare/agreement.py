@@ -42,6 +42,21 @@ _SHARED = ("n_votes", "n_samples", "batch_size", "mini_batch", "epochs")
 _SHARED += ("warmup_ratio", "max_grad_norm", "dtype")
 """Settings in which a simulated run must agree with the real run that it predicts, if noted."""
 _SPLITS = 64
+_ERROR_HEADS = ("final", "curve", "MR", "FR", "fates")
+CELLS = (
+    "Final pass@1 in %, errors in points; curves of pass@1, MR and FR as root mean square. Noise: "
+    "error of one half of the real seeds for the other; r: correlation over problems."
+)
+MEANS = "Means over the cells."
+_COLUMNS = (
+    *("task", "lr", "arm", "prediction", "seeds", "replicates", "real", "predicted"),
+    *(*ERRORS, "r"),
+    *("gain_real", "gain_low", "gain_high", "gain_predicted", "gain", "sign"),
+)
+Cell = dict[str, Floats]
+"""The runs of a cell that have all epochs, or their means, in percent: `replicate` (S,), each of
+`_CURVES` (S, epochs), `fates` (S, F) and `accuracy` (S, problems), the final label accuracy. The
+last two are NaN in runs that are too short for them, and for problems without a true answer."""
 
 
 def agreement(real: Sequence[Trace], simulated: Sequence[Trace] | Trace) -> pd.DataFrame:
@@ -138,23 +153,10 @@ def mean_errors(table: pd.DataFrame) -> pd.DataFrame:
     return means.reset_index()
 
 
-_COLUMNS = (
-    *("task", "lr", "arm", "prediction", "seeds", "replicates", "real", "predicted"),
-    *(*ERRORS, "r"),
-    *("gain_real", "gain_low", "gain_high", "gain_predicted", "gain", "sign"),
-)
-
-
 def _name(simulated: Comparison) -> str:
     """The policy, and its growth where it is not the response file's."""
     growth = simulated.manifests[0].config.get("growth")
     return MEASURED if growth is None else f"{MEASURED}, growth {growth:g}"
-
-
-Cell = dict[str, Floats]
-"""The runs of a cell that have all epochs, or their means, in percent: `replicate` (S,), each of
-`_CURVES` (S, epochs), `fates` (S, F) and `accuracy` (S, problems), the final label accuracy. The
-last two are NaN in runs that are too short for them, and for problems without a true answer."""
 
 
 def _runs(trace: Trace, epochs: int) -> Cell:
@@ -214,9 +216,7 @@ def _compared(real: Mapping[str, Cell], predicted: Mapping[str, Cell], arm: str)
     return values
 
 
-def _references(
-    runs: Mapping[str, Cell], arms: Sequence[str]
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _references(runs: Mapping[str, Cell], arms: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     rng = np.random.default_rng(0)
     replicates = sorted({int(r) for own in runs.values() for r in own["replicate"]})
     splits = []
@@ -263,14 +263,6 @@ def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
     from scipy.stats import kendalltau  # its import takes most of a second
 
     return float(np.asarray(kendalltau(first, second))[0])
-
-
-_ERROR_HEADS = ("final", "curve", "MR", "FR", "fates")
-CELLS = (
-    "Final pass@1 in %, errors in points; curves of pass@1, MR and FR as root mean square. Noise: "
-    "error of one half of the real seeds for the other; r: correlation over problems."
-)
-MEANS = "Means over the cells."
 
 
 def cell_table(table: pd.DataFrame) -> TextTable:

@@ -17,7 +17,7 @@ import pandas as pd
 from lab.base.arms import arm_order, title
 from lab.base.columns import floats, ints, select, where
 from lab.base.errors import UserError
-from lab.base.files import TEMPORARY, check_folders
+from lab.base.files import REMOVED, Folders, check_folders
 from lab.compare.families import arm_names, distinction, families, step_size
 from lab.measures.fate import fates
 from lab.trace.manifest import FILE_NAME, Manifest
@@ -26,12 +26,25 @@ from lab.trace.trace import Trace, load
 
 PairKey = tuple[int, int]
 """Seed, and place among the replicates drawn from that seed: what two arms are paired by."""
+WORLDS = {"sim": "Simulator", "real": "Real model"}
+"""World to the name shown to readers."""
+_READERS = 3
+"""Folders that are read at once."""
+_SWEPT = "cell,group,"
+"""Start of the table of a sweep."""
+GRID, RESULTS = "grid", "results.csv"
+"""Folder of these runs in the comparison's; its table, a row per policy, step, arm, replicate."""
+NULL, MEASURED = "independent", "measured"
+"""Policies: the null model, in which no problem moves another; that which predicts real runs."""
+_GRID_COLUMNS: dict[str, Any] = {
+    **dict.fromkeys(("step", "replicate", "pass_start", "pass_final", "TotalDeg"), float),
+    **dict.fromkeys(("policy", "arm", "status"), str),
+}
 
 
 def pair_keys(trace: Trace) -> dict[int, PairKey]:
     """Replicate number to the seed and place that it is paired by."""
-    seeds = trace.run.seeds
-    replicates = trace.replicates
+    seeds, replicates = trace.run.seeds, trace.replicates
     if len(seeds) > max(replicates):
         return {r: (seeds[r], seeds[:r].count(seeds[r])) for r in replicates}
     return {r: (seeds[0] if seeds else 0, r) for r in replicates}
@@ -61,18 +74,6 @@ def _joined(parts: list[tuple[Trace, dict[int, int]]], table: Table) -> pd.DataF
     if len(tables) == 1:
         return tables[0].reset_index(drop=True)
     return pd.concat(tables, ignore_index=True)
-
-
-GRID, RESULTS = "grid", "results.csv"
-"""Folder of these runs inside that of the comparison, and its table of one row per policy, step,
-arm and replicate."""
-NULL, MEASURED = "independent", "measured"
-"""Policies of the simulator: the null model, in which no problem moves another, and that which
-predicts real runs."""
-_GRID_COLUMNS: dict[str, Any] = {
-    **dict.fromkeys(("step", "replicate", "pass_start", "pass_final", "TotalDeg"), float),
-    **dict.fromkeys(("policy", "arm", "status"), str),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +136,6 @@ def read_grid(folder: Path, run: Manifest) -> Grid | None:
     return Grid(where(done, policy=policy), own, len(failed), path.parent.resolve())
 
 
-WORLDS = {"sim": "Simulator", "real": "Real model"}
-"""World to the name shown to readers."""
-
-
 @dataclass(slots=True)
 class Comparison:
     """All arms that were run on one task in one world."""
@@ -196,10 +193,6 @@ class Skipped:
     reason: str
 
 
-_READERS = 3
-"""Folders that are read at once."""
-
-
 @dataclass(slots=True)
 class Collection:
     """Comparisons under some folders, and folders that were skipped."""
@@ -208,7 +201,7 @@ class Collection:
     skipped: list[Skipped]
 
 
-def collect(folders: Path | str | Sequence[Path | str]) -> Collection:
+def collect(folders: Folders) -> Collection:
     """Read all run folders under the given one or ones, at any depth.
 
     A UserError where a given folder does not exist, or no run in them can be used.
@@ -245,12 +238,12 @@ def _add_grids(comparisons: Sequence[Comparison], tops: Sequence[Path | str]) ->
     return damaged
 
 
-def find_runs(folders: Path | str | Sequence[Path | str]) -> list[Path]:
+def find_runs(folders: Folders) -> list[Path]:
     """Folders that hold a run, or tables without its `run.json`; sorted, each once."""
     return _find(folders, lambda _, inner, files: FILE_NAME in files or "visits" in inner)
 
 
-def find_sweeps(folders: Path | str | Sequence[Path | str]) -> list[Path]:
+def find_sweeps(folders: Folders) -> list[Path]:
     """Folders that hold a sweep of settings or step sizes; sorted, each once."""
     return _find(folders, lambda place, _, files: RESULTS in files and _is_swept(place / RESULTS))
 
@@ -262,13 +255,7 @@ def _is_swept(path: Path) -> bool:
         return file.readline(len(_SWEPT)) == _SWEPT
 
 
-_SWEPT = "cell,group,"
-"""Start of the table of a sweep."""
-
-
-def _find(
-    folders: Path | str | Sequence[Path | str], wanted: Callable[[Path, list[str], list[str]], bool]
-) -> list[Path]:
+def _find(folders: Folders, wanted: Callable[[Path, list[str], list[str]], bool]) -> list[Path]:
     found: dict[Path, Path] = {}
     for top in map(Path, check_folders(folders)):
         for name, inner, files in os.walk(top):
@@ -277,7 +264,7 @@ def _find(
                 found.setdefault(place.resolve(), place)
                 inner.clear()
             # Others hold unfinished work: the search of matched effort, what a removal left.
-            inner[:] = [n for n in inner if not (n.startswith(".") or n.endswith(TEMPORARY))]
+            inner[:] = [n for n in inner if not (n.startswith(".") or n.endswith(REMOVED))]
     return [found[real] for real in sorted(found)]
 
 
@@ -328,14 +315,14 @@ def _compare(task: str, group: list[tuple[str, Trace]], skipped: list[Skipped]) 
     pairs = sorted({key for own in by_arm.values() for key in own})
     arms = arm_order(kept)
     traces = {arm: together(kept[arm], pairs) for arm in arms}
-    states = [_state(trace.run) for arm in arms for trace in kept[arm]]
+    every = [trace.run for arm in arms for trace in kept[arm]]
     return Comparison(
         world=group[0][1].run.world,
         task=task,
         traces=traces,
         runs={arm: [trace.run for trace in kept[arm]] for arm in arms},
         pairs=pairs,
-        notes=[*_lengths(traces), *filter(None, states)],
+        notes=[*_lengths(traces), *(_state(run) for run in every if run.status != "finished")],
     )
 
 
@@ -363,11 +350,10 @@ def _check_visits(trace: Trace, folder: Path) -> None:
 
 
 def _state(run: Manifest) -> str:
-    """How far a run came; empty if it finished."""
+    """How far a run came that did not finish."""
     seeds = ", ".join(map(str, sorted(set(run.seeds))))
     state = "running or killed" if run.status == "running" else run.status
-    told = f"{title(run.arm)}, seed {seeds}: {state} at {run.progress:.0%} of its steps"
-    return "" if run.status == "finished" else told
+    return f"{title(run.arm)}, seed {seeds}: {state} at {run.progress:.0%} of its steps"
 
 
 def _lengths(traces: dict[str, Trace]) -> list[str]:

@@ -1,9 +1,8 @@
 """Fair comparisons: matched effort, and every arm at its own best setting.
 
 Matched effort is the unguarded control that moves as far as the guard does. One factor on the
-control's learning rate gives it the guard's mean update norm per scheduled optimizer step. Training
-takes another path at another step size, so the norm is not proportional to the factor, and the
-factor is searched.
+control's learning rate gives it the guard's mean update norm per scheduled optimizer step. The norm
+is not proportional to it, since training takes another path at another step size: it is searched.
 
 The best of several settings looks better than it is on the replicates that chose it, the more so
 the more settings there are. So the replicates are split into two halves: each half is judged at the
@@ -28,6 +27,10 @@ CLOSE = 0.002
 """Relative error of the matched effort that is not worth another run."""
 MAX_TRIES = 4
 """Runs that the search for a factor may take."""
+METRIC = "pass_final"
+"""Metric by which the best step is chosen."""
+BEST_RIVAL = "best rival"
+"""Name of the best arm without a guard, itself chosen on the other half of the replicates."""
 
 
 def search(
@@ -125,27 +128,26 @@ def beyond_effort(rows: pd.DataFrame, metric: str) -> Floats:
     return values - expected
 
 
-def own_best(rows: pd.DataFrame, over: Sequence[str], metric: str = "pass_final") -> pd.DataFrame:
-    """The rows of every arm at its best settings.
+def own_best(rows: pd.DataFrame, over: Sequence[str]) -> pd.DataFrame:
+    """The rows of every arm at its best settings, where the mean of `METRIC` is highest.
 
     Args:
         rows: one row per setting, arm and replicate.
         over: columns of the settings to choose from.
-        metric: column whose mean over replicates is highest at the best setting.
 
     Returns:
         Rows of the input by arm and then replicate, one each, with the settings that were chosen
         for it. Replicates that lack one of the arm's settings are left out. A single replicate has
         no other half and takes its own best.
     """
-    parts = [_judged(part, over, metric) for _, part in groups(rows, ["arm"])]
+    parts = [_judged(part, over, METRIC) for _, part in groups(rows, ["arm"])]
     return pd.concat(parts, ignore_index=True) if parts else rows
 
 
 def best_among(
-    rows: pd.DataFrame, arms: Sequence[str], over: Sequence[str], metric: str = "pass_final"
+    rows: pd.DataFrame, arms: Sequence[str], over: Sequence[str], metric: str = METRIC
 ) -> pd.DataFrame:
-    """The rows of the best of several arms at its best settings; arguments as of `own_best`.
+    """The rows of the best of several arms at its best settings, as of `own_best`, by a metric.
 
     Returns:
         Rows of the input by replicate, one each, with the arm and the settings that were chosen
@@ -191,15 +193,9 @@ def _judged(rows: pd.DataFrame, over: Sequence[str], metric: str) -> pd.DataFram
     return together.sort_values("replicate", kind="stable", ignore_index=True)
 
 
-METRIC = "pass_final"
-"""Metric by which the best step is chosen."""
-BEST_RIVAL = "best rival"
-"""Name of the best arm without a guard, itself chosen on the other half of the replicates."""
-
-
 def best_rival(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of the best arm without a guard at its best step, see `best_among`."""
-    return best_among(rows, rivals(unique(rows, "arm")), ["step"], METRIC)
+    return best_among(rows, rivals(unique(rows, "arm")), ["step"])
 
 
 def own_best_words(rows: pd.DataFrame) -> list[str]:
@@ -212,7 +208,7 @@ def own_best_words(rows: pd.DataFrame) -> list[str]:
         rows: of one policy, over several steps, one per step, arm and replicate: step, arm,
             replicate, pass_start and pass_final (percent).
     """
-    best = own_best(rows, ["step"], METRIC)
+    best = own_best(rows, ["step"])
     scores = {str(arm): finite_mean(part, METRIC) for (arm,), part in groups(best, ["arm"])}
     means = rows.groupby(["arm", "step"], dropna=False)[[METRIC, "pass_start"]].mean()
     improving = means[~(means[METRIC] <= means["pass_start"])].index.unique("arm")

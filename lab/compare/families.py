@@ -35,6 +35,10 @@ _WEIGHT_FILES = (".safetensors", ".bin", ".pt")
 _MOST_NAMED, _LONGEST = 4, 40
 _SAME = ("world", "task", "n_problems", "n_votes")
 """Fields of the manifest in which a family's runs agree."""
+_USUAL = {"labels": "votes", "kl_coef": 0.0, "ema_decay": 0.0, "treatment": OWN}
+"""Settings of an arm beside its guard and its rule, with their usual values."""
+_FOUND = {"step_factor": 1.0, "skip_rate": 0.0}
+"""The same of all arms but controls, for which they are found."""
 
 
 @dataclass(slots=True)
@@ -178,12 +182,6 @@ def base_arms(runs: Sequence[Manifest]) -> list[str]:
 def _noted(run: Manifest, name: str) -> Mapping[str, Any]:
     record = run.config.get(name)
     return record if isinstance(record, dict) else {}
-
-
-_USUAL = {"labels": "votes", "kl_coef": 0.0, "ema_decay": 0.0, "treatment": OWN}
-"""Settings of an arm beside its guard and its rule, with their usual values."""
-_FOUND = {"step_factor": 1.0, "skip_rate": 0.0}
-"""The same of all arms but controls, for which they are found."""
 
 
 def _settings(run: Manifest) -> Mapping[str, Any]:

@@ -1,7 +1,6 @@
 """The paper's printed numbers as data, and its tables made from our traces beside them.
 
-`tab:main` and `tab:full_fates` are facts to be held against ours, and some contradict each other:
-the notes say where.
+`tab:main` and `tab:full_fates` are held against ours; notes say where they contradict each other.
 """
 
 from __future__ import annotations
@@ -103,6 +102,8 @@ everywhere the sum of its two printed parts."""
 
 PRINTED = 0.05 + ROUNDING
 """Largest error of a number that is printed with one digit."""
+NUMBERS = ("mean", "sd", "n", "published", "footnote")
+"""Ours over the replicates, the paper's, and what a reader must know about the paper's."""
 
 
 class Setting(NamedTuple):
@@ -148,10 +149,8 @@ def most_accuracy(shares: Shares, always_wrong: float = 0.5) -> float:
     """
     # Degraded: below .6, or it would be Stable; Marginal Degraded: below .7 - .15.
     most = {"Degraded": 0.6, "Marginal Degraded": 0.55, "Always Wrong": always_wrong}
-    rest = 100 - sum(shares)
-    return rest + sum(
-        share * most.get(cell, 1.0) for cell, share in zip(CELLS, shares, strict=True)
-    )
+    right = sum(share * most.get(cell, 1.0) for cell, share in zip(CELLS, shares, strict=True))
+    return 100 - sum(shares) + right
 
 
 def note_on_pass(setting: Setting, method: str) -> str:
@@ -182,10 +181,6 @@ def note_on_fate(setting: Setting, method: str, fate: str) -> str:
         odd = [part for part in CELLS[:2] if note_on_fate(setting, method, part)]
         return f"of {' and '.join(odd)}, no multiple of 1/{n_problems}" if odd else ""
     return "" if is_whole(value, n_problems) else f"no multiple of 1/{n_problems}"
-
-
-NUMBERS = ("mean", "sd", "n", "published", "footnote")
-"""Ours over the replicates, the paper's, and what a reader must know about the paper's."""
 
 
 def main_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:

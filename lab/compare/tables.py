@@ -13,19 +13,18 @@ from lab.base.columns import Floats, finite_mean, floats, groups, select, unique
 from lab.base.errors import UserError
 from lab.base.stats import Estimate, counted, estimate, interval_of, paired
 from lab.base.stats import difference as difference_text
+from lab.compare import effort
 from lab.compare.collection import Comparison
-from lab.compare.effort import (
-    METRIC,
-    achieved_ratio,
-    best_among,
-    beyond_effort,
-    edges,
-    mean_update,
-    own_best,
-)
+from lab.compare.effort import METRIC
 from lab.measures import PAGE, measured, right_at_the_end, update_by_replicate
 from lab.measures.dynamics import dynamics, run_windows
 from lab.trace.trace import Trace
+
+_VOTE_SCORES = ("maj_start", "maj_final", "pass_final", "label_final")
+RIVALS = ("frozen", "memory")
+"""The simplest rivals of a guard (docs/method.md)."""
+SHOWN = ("pass_final", "gain", "against", "vote", "effort", "label_final", "TotalDeg", "Learned")
+"""Columns of the table that are estimates."""
 
 
 def metrics(comparison: Comparison) -> pd.DataFrame:
@@ -66,12 +65,9 @@ def with_vote(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     if "maj_start" not in rows:
         return rows
     known = select(rows, np.isfinite(floats(rows, "maj_start"))).drop_duplicates([*by])
-    scores = {name: known["maj_start"] for name in _SCORES if name in rows}
+    scores = {name: known["maj_start"] for name in _VOTE_SCORES if name in rows}
     vote = pd.DataFrame({name: known[name] for name in by}).assign(arm=VOTE, **scores)
     return pd.concat([vote, rows], ignore_index=True)[[*rows.columns]] if len(vote) else rows
-
-
-_SCORES = ("maj_start", "maj_final", "pass_final", "label_final")
 
 
 def comparison_table(metrics: pd.DataFrame) -> pd.DataFrame:
@@ -84,10 +80,6 @@ def comparison_table(metrics: pd.DataFrame) -> pd.DataFrame:
     table = metrics.groupby("arm", sort=False).agg(["mean", "std", "count"])
     table = table.rename(columns={"std": "sd", "count": "n"}, level=1)
     return table.rename_axis(columns=["metric", "value"])
-
-
-RIVALS = ("frozen", "memory")
-"""The simplest rivals of a guard (docs/method.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +136,9 @@ def _guard(comparison: Comparison, table: pd.DataFrame) -> Finding:
     try:
         if len(both):
             steps = [comparison.traces[arm].steps for arm in (MATCHED, GUARD)]
-            moved = [mean_update(own[own["replicate"].isin(both)]) for own in steps]
-            note = f"the matched run moved {achieved_ratio(*moved):.2f} times as far as the guard's"
+            moved = [effort.mean_update(own[own["replicate"].isin(both)]) for own in steps]
+            ratio = effort.achieved_ratio(*moved)
+            note = f"the matched run moved {ratio:.2f} times as far as the guard's"
     except UserError as error:
         note = str(error)
     return Finding("guard", name, _saved(guard, matched), note)
@@ -166,7 +159,7 @@ def _rival(table: pd.DataFrame) -> Finding:
     by, kept = "lower TotalDeg", -rows["TotalDeg"]
     if kept.isna().all():  # as where no run is long enough for fates
         by, kept = "higher final pass@1", rows["pass_final"]
-    best = best_among(rows.assign(kept=kept), there, [], "kept")
+    best = effort.best_among(rows.assign(kept=kept), there, [], "kept")
     chosen = " and ".join(
         f"{title(arm)} in {counted(len(part), 'pair')}" for (arm,), part in groups(best, ["arm"])
     )
@@ -196,10 +189,6 @@ def _lacking(table: pd.DataFrame, *arms: str) -> str:
     return f"no run of {' or '.join(missing)}" if missing else ""
 
 
-SHOWN = ("pass_final", "gain", "against", "vote", "effort", "label_final", "TotalDeg", "Learned")
-"""Columns of the table that are estimates."""
-
-
 def over_steps(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """Every metric of every run of comparisons of one task, one per step size.
 
@@ -207,8 +196,7 @@ def over_steps(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         One row per arm, step size (NaN where it was not noted) and replicate: arm, step,
         replicate (one number for a seed and its place at all step sizes), seed, place, the metrics
         of `lab.measures.PAGE` in their units, and the window of
-        `lab.measures.dynamics.run_windows`: `fr_peak` (% of problems), and `collapse`, `drop`,
-        `lead` in epochs.
+        `lab.measures.dynamics.run_windows`: `fr_peak` (%), `collapse`, `drop`, `lead` (epochs).
     """
     rows = pd.concat([_rows(comparison) for comparison in comparisons], ignore_index=True)
     return rows.assign(replicate=rows.groupby(["seed", "place"]).ngroup())
@@ -267,16 +255,15 @@ def rule_table(rows: pd.DataFrame) -> pd.DataFrame:
         against (minus the baseline at its own best, points), vote (minus the vote before training,
         points), effort (minus the baseline at an equal update norm, points), label_final (% of
         labels right at the end), TotalDeg and Learned (% of problems); update (mean update norm by
-        that of the baseline at its own best), seconds (a step's, by the baseline's at the same step
-        size).
+        that of the baseline at its own best), seconds (a step's, by the baseline's at that size).
     """
     rows = rows.assign(
         gain=floats(rows, METRIC) - floats(rows, "pass_start"),
-        effort=beyond_effort(rows, METRIC),
+        effort=effort.beyond_effort(rows, METRIC),
         seconds=_relative_seconds(rows),
     )
     rows = with_vote(rows, ["replicate"])  # it is the same at every step
-    best = own_best(rows, ["step"], METRIC)
+    best = effort.own_best(rows, ["step"])
     scores = {arm: floats(own, METRIC).mean() for (arm,), own in groups(best, ["arm"])}
     ranked = sorted(scores, key=lambda arm: -scores[arm])
     return pd.DataFrame([_line(rows, best, arm) for arm in ranked])
@@ -306,7 +293,7 @@ def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str) -> dict[str, object]
         "arm": arm,
         "n": len(own),
         "steps": ", ".join(f"{step:g}" for step in steps if trains(arm)),
-        "edge": ", ".join(side for *_, side in edges(own, grid) if trains(arm)),
+        "edge": ", ".join(side for *_, side in effort.edges(own, grid) if trains(arm)),
         **{name: gaps.get(name) or estimate(floats(own, name)) for name in SHOWN},
         "update": finite_mean(own, "update_norm") / moved if moved else np.nan,
         "seconds": finite_mean(own, "seconds"),

@@ -34,6 +34,24 @@ from lab.figures.style import (
 from lab.measures import Metric
 from lab.measures.dynamics import STEP
 
+_SIDES = {"high": " (right is better)", "low": " (left is better)", "": ""}
+WIDE = 20
+"""Largest by smallest value of a setting from which on its axis is logarithmic."""
+KIND_TITLES = {
+    "ttrl": "Fitted TTRL rows",
+    "guard": "Predicted guard rows",
+    "shift": "Printed TTRL + the model's effect",
+    "matched": "Guard rows by matched effort",
+    "copy": "Guard rows by copying TTRL's",
+}
+_SHORT = {
+    "Degraded": "Degr.",
+    "Marginal Degraded": "Marg.<br>degr.",
+    "Learned": "Lear-<br>ned",
+    "Stable Always Right": "Stable<br>right",
+    "Always Wrong": "Always<br>wrong",
+}
+
 
 def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
     """Mean share of each fate per arm, stacked from the best end to the worst.
@@ -84,17 +102,13 @@ def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
 
 
 def _segment(
-    name: str,
-    labels: Sequence[str],
-    values: Sequence[Estimate],
-    colour: str,
-    pattern: Mapping[str, Any],
+    name: str, labels: list[str], values: list[Estimate], colour: str, pattern: dict[str, Any]
 ) -> go.Bar:
     return go.Bar(
         name=name,
         orientation="h",
         x=[value.mean for value in values],
-        y=list(labels),
+        y=labels,
         error_x={"array": [value.sd for value in values], "visible": False},  # no room; for files
         marker_color=colour,
         marker_line={"color": "white", "width": 0.8},
@@ -102,12 +116,10 @@ def _segment(
     )
 
 
-def _beside(
-    x: Sequence[float], labels: Sequence[str], texts: Sequence[str], name: str
-) -> go.Scatter:
+def _beside(x: Sequence[float], labels: list[str], texts: list[str], name: str) -> go.Scatter:
     return go.Scatter(
         x=x,
-        y=list(labels),
+        y=labels,
         mode="text",
         text=texts,
         textposition="middle right",
@@ -128,9 +140,6 @@ def _inside(value: Estimate) -> str:
     if value.n == 0 or round(value.mean) == 0:
         return ""
     return f"{value.mean:.0f}{plus_minus(value.sd).replace(' ± ', '<br>±')}"
-
-
-_SIDES = {"high": " (right is better)", "low": " (left is better)", "": ""}
 
 
 def paired_differences(
@@ -224,10 +233,6 @@ def swept(rows: pd.DataFrame, axis: str, metric: Metric) -> go.Figure:
     return styled(figure, height, legend={"y": 1 + 34 / (height - 80)}, hovermode="closest")
 
 
-WIDE = 20
-"""Largest by smallest value of a setting from which on its axis is logarithmic."""
-
-
 def overhead_bars(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
     """Seconds of `step_seconds` by phase as stacked bars, 100 % being the baseline's whole step.
 
@@ -277,22 +282,6 @@ def overhead_bars(table: pd.DataFrame, titles: Mapping[str, str] | None = None) 
     height = 150 + 46 * len(arms)
     legend = {"traceorder": "normal", "y": 1 + 8 / height, "maxheight": 1}
     return styled(figure, height, barmode="stack", bargap=0.3, legend=legend)
-
-
-KIND_TITLES = {
-    "ttrl": "Fitted TTRL rows",
-    "guard": "Predicted guard rows",
-    "shift": "Printed TTRL + the model's effect",
-    "matched": "Guard rows by matched effort",
-    "copy": "Guard rows by copying TTRL's",
-}
-_SHORT = {
-    "Degraded": "Degr.",
-    "Marginal Degraded": "Marg.<br>degr.",
-    "Learned": "Lear-<br>ned",
-    "Stable Always Right": "Stable<br>right",
-    "Always Wrong": "Always<br>wrong",
-}
 
 
 def calibration_errors(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:

@@ -50,6 +50,22 @@ AREA_KINDS = tuple(kind for kind, _ in _AREAS)
 _ANSWERS = [place for place, kind in enumerate(AREA_KINDS) if kind == "answer"]
 LONGEST = 40
 """Characters of an answer in a legend."""
+Line = tuple[int, tuple[str, str] | None, Bools | None, Floats | None, Any]
+"""What a trace of a life shows: place of its look, in `AREA_KINDS` or behind them; name (escaped)
+and kind of an area; (visits,) where marks stand; (visits,) share of an area (0 to 1) or a rate;
+text (escaped) or weight of each mark. None where a trace has none."""
+PANELS = (
+    ("below_half", "a  Wrong MR below ½", "% of problems", 100.0),
+    ("survival", "b  Survival space", "1 - MR of wrong label (%)", 100.0),
+    ("wins", "c  Correct wins", "visits of a problem", 1.0),
+)
+"""Column of `lab.measures.problems.scissor`, heading, unit, factor."""
+_WIDTH = ("d  Window width", "% of a problem's visits")
+_STYLES = {
+    "votes": ArmStyle(BLUE, "solid", "circle"),
+    "mr": ArmStyle(ORANGE, "dash", "diamond"),
+    "fr": ArmStyle(VERMILLION, "dot", "square"),
+}
 
 
 def _looks() -> Iterator[tuple[int, dict[str, Any]]]:
@@ -89,12 +105,6 @@ _LOOKS = list(_looks())
 def shortened(text: str) -> str:
     """An answer's text, cut where a legend has no room for it (not escaped)."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-
-
-Line = tuple[int, tuple[str, str] | None, Bools | None, Floats | None, Any]
-"""What a trace of a life shows: place of its look, in `AREA_KINDS` or behind them; name (escaped)
-and kind of an area; (visits,) where marks stand; (visits,) share of an area (0 to 1) or a rate;
-text (escaped) or weight of each mark. None where a trace has none."""
 
 
 def life_lines(
@@ -175,15 +185,6 @@ def _drawn(traces: Iterable[tuple[int, dict[str, Any]]]) -> go.Figure:
     return styled(figure, 600, legend=legend, hovermode="closest", modebar=modebar)
 
 
-PANELS = (
-    ("below_half", "a  Wrong MR below ½", "% of problems", 100.0),
-    ("survival", "b  Survival space", "1 - MR of wrong label (%)", 100.0),
-    ("wins", "c  Correct wins", "visits of a problem", 1.0),
-)
-"""Column of `lab.measures.problems.scissor`, heading, unit, factor."""
-_WIDTH = ("d  Window width", "% of a problem's visits")
-
-
 def scissor_panels(
     thirds: pd.DataFrame, widths: pd.DataFrame, titles: Mapping[str, str] | None = None
 ) -> go.Figure:
@@ -217,13 +218,6 @@ def scissor_panels(
         tickvals=[], title_text="methods", range=[-0.6, len(arms) - 0.4], ticktext=[], **last
     )
     return styled(figure, 640, legend={"y": 1 + 34 / 550}, hovermode="closest")
-
-
-_STYLES = {
-    "votes": ArmStyle(BLUE, "solid", "circle"),
-    "mr": ArmStyle(ORANGE, "dash", "diamond"),
-    "fr": ArmStyle(VERMILLION, "dot", "square"),
-}
 
 
 def auroc_curves(table: pd.DataFrame) -> go.Figure:

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -33,6 +33,12 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 
 BANDS = "Lines are means over the replicates, bands one standard deviation of single replicates."
 """Words below a figure of curves."""
+
+BAND = "band"
+"""`meta` of the area around a curve."""
+
+Place = dict[str, int]
+"""Row and column of a panel, as plotly's arguments."""
 
 COLUMN = {"width": 420, "scale": 0.8}
 """Size in pixels of a figure in a file: 3.5 inches wide, a column of a paper, its text 8 pt."""
@@ -55,6 +61,25 @@ ROUTE_COLOURS = dict(zip(ROUTES.values(), (GREY, ORANGE, VERMILLION, BLUE), stri
 _PHASE_COLOURS = (SKY, VERMILLION, GREEN, ORANGE, BLUE, PURPLE, PALE)
 PHASE_COLOURS = dict(zip((*PHASES.values(), OTHER), _PHASE_COLOURS, strict=True))
 PHASE_PATTERNS = {"Reading answers": "/", "Guard": "x", "Handing over weights": "."}
+_AXIS = {
+    **{"gridcolor": GRID, "linecolor": GREY, "zeroline": False, "automargin": True},
+    **{"ticks": "outside", "tickcolor": GREY, "ticklen": 4},
+    "title": {"standoff": 8, "font": {"size": 12}},
+}
+_LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "left", "x": 0}
+TEMPLATE = go.layout.Template(
+    layout={
+        "font": {"family": FONT, "size": 13, "color": INK},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "colorway": [BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY],
+        "margin": {"l": 56, "r": 22, "t": 24, "b": 44},
+        "hoverlabel": {"font": {"family": FONT, "size": 12}, "namelength": -1},
+        "legend": _LEGEND | {"font": {"size": 12}},
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,44 +153,12 @@ def translucent(colour: str, alpha: float) -> str:
     return f"rgba({red},{green},{blue},{alpha:g})"
 
 
-_AXIS = {
-    **{"gridcolor": GRID, "linecolor": GREY, "zeroline": False, "automargin": True},
-    **{"ticks": "outside", "tickcolor": GREY, "ticklen": 4},
-    "title": {"standoff": 8, "font": {"size": 12}},
-}
-_LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "left", "x": 0}
-TEMPLATE = go.layout.Template(
-    layout={
-        "font": {"family": FONT, "size": 13, "color": INK},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "colorway": [BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY],
-        "margin": {"l": 56, "r": 22, "t": 24, "b": 44},
-        "hoverlabel": {"font": {"family": FONT, "size": 12}, "namelength": -1},
-        "legend": _LEGEND | {"font": {"size": 12}},
-        "xaxis": _AXIS,
-        "yaxis": _AXIS,
-    }
-)
-
-
 def styled(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     """Give a figure the one look; the height is in pixels, the width that of the page's column."""
     # Set, not updated: plotly would merge the template leaf by leaf.
     figure.layout.template = TEMPLATE
     figure.update_layout(height=height, **layout)
     return figure
-
-
-BAND = "band"
-"""`meta` of the area around a curve."""
-
-
-class Place(TypedDict):
-    """Row and column of a panel, as plotly's arguments."""
-
-    row: int
-    col: int
 
 
 def multiples(

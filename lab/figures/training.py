@@ -46,6 +46,29 @@ class Panel:
     """Fixed upper end of the axis in the unit; None fits the data."""
 
 
+PROGRESS_PANELS = (
+    Panel("flip_rate", "FR: labels that changed", "% of problems"),
+    Panel("match_rate", "MR: votes that the label got", "% of votes"),
+    Panel("pass_at_1", "pass@1", "% of responses"),
+)
+LOST_PANEL = Panel(
+    "correct_vote_rate_lost", "Correct-vote rate on lost problems", "% of visits", top=100.0
+)
+WINDOW_TITLE = "runs in the window (FR peak to collapse)"
+CURVES = (
+    (Panel("flip_rate", "FR", "% of problems (FR)"), VERMILLION, "solid"),
+    (Panel("match_rate", "MR", "% of votes (MR)"), BLACK, "dash"),
+    (Panel("pass_at_1", "pass@1", "% of responses (pass@1)"), BLUE, "dashdot"),
+)
+WEIGHT = Panel("weight", "FRS: mean weight of the loss", "factor", factor=1.0, top=1.05)
+BETA = Panel("beta", "MPS: mean share of the minority loss", "% of loss")
+TOUCHED = (
+    (Panel("weighted_share", "weight below 1", "% of visits"), BLUE, "solid"),
+    (Panel("minority_share", "a minority candidate", "% of visits"), PURPLE, "dash"),
+    (Panel("skipped", "left out (RCSU)", "% of visits"), VERMILLION, "dot"),
+)
+
+
 def spread(table: pd.DataFrame, column: str) -> pd.DataFrame:
     """Progress, mean, sd (NaN where n is 1) and n over replicates at each epoch, NaN left out."""
     values = floats(table, column)
@@ -133,16 +156,6 @@ def arm_curves(
     return figure
 
 
-PROGRESS_PANELS = (
-    Panel("flip_rate", "FR: labels that changed", "% of problems"),
-    Panel("match_rate", "MR: votes that the label got", "% of votes"),
-    Panel("pass_at_1", "pass@1", "% of responses"),
-)
-LOST_PANEL = Panel(
-    "correct_vote_rate_lost", "Correct-vote rate on lost problems", "% of visits", top=100.0
-)
-
-
 def training_progress(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
     """FR, MR and pass@1 of every arm over normalised progress."""
     return arm_curves(table, PROGRESS_PANELS, titles)
@@ -154,14 +167,6 @@ def lost_votes(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
     The table is one that was made with fates.
     """
     return arm_curves(table, [LOST_PANEL], titles, panel_height=260)
-
-
-WINDOW_TITLE = "runs in the window (FR peak to collapse)"
-CURVES = (
-    (Panel("flip_rate", "FR", "% of problems (FR)"), VERMILLION, "solid"),
-    (Panel("match_rate", "MR", "% of votes (MR)"), BLACK, "dash"),
-    (Panel("pass_at_1", "pass@1", "% of responses (pass@1)"), BLUE, "dashdot"),
-)
 
 
 def training_window(
@@ -179,7 +184,24 @@ def training_window(
     figure, places = multiples([arm_title(arm, titles) for arm in arms], columns=1, row_gap=0.22)
     named: set[str] = set()
     for arm, place in zip(arms, places, strict=True):
-        figure.add_trace(_shade(where(shares, arm=arm), arm == arms[0]), **place)
+        own = where(shares, arm=arm)
+        figure.add_scatter(
+            x=100 * floats(own, "progress"),
+            y=100 * floats(own, "share"),
+            customdata=own[["n"]].to_numpy().tolist(),
+            mode="lines",
+            line={"width": 0, "shape": "hvh"},
+            fill="tozeroy",
+            fillcolor=translucent(ORANGE, 0.22),
+            name=WINDOW_TITLE,
+            legendgroup="window",
+            showlegend=arm == arms[0],
+            hovertemplate=(
+                "%{y:.0f} % of %{customdata[0]} runs are in the window at %{x:.0f} % of training"
+                "<extra></extra>"
+            ),
+            **place,
+        )
         _add_curves(figure, place, where(dynamics, arm=arm), CURVES, named)
     return _percent_panels(figure, places, 260 * len(arms) + 120)
 
@@ -212,25 +234,6 @@ def _percent_panels(figure: go.Figure, places: Sequence[Place], height: int) -> 
     return styled(figure, height, legend={"y": 1 + 34 / (height - 90)}, hovermode="closest")
 
 
-def _shade(shares: pd.DataFrame, in_legend: bool) -> go.Scatter:
-    return go.Scatter(
-        x=100 * floats(shares, "progress"),
-        y=100 * floats(shares, "share"),
-        customdata=shares[["n"]].to_numpy().tolist(),
-        mode="lines",
-        line={"width": 0, "shape": "hvh"},
-        fill="tozeroy",
-        fillcolor=translucent(ORANGE, 0.22),
-        name=WINDOW_TITLE,
-        legendgroup="window",
-        showlegend=in_legend,
-        hovertemplate=(
-            "%{y:.0f} % of %{customdata[0]} runs are in the window at %{x:.0f} % of training"
-            "<extra></extra>"
-        ),
-    )
-
-
 def overlay(
     real: pd.DataFrame, simulated: pd.DataFrame, titles: Mapping[str, str] | None = None
 ) -> go.Figure:
@@ -246,15 +249,6 @@ def overlay(
         for name, dash, table in (("real", "solid", real), ("simulated", "dot", simulated)):
             _add_curves(figure, place, where(table, arm=arm), CURVES, named, f", {name}", dash)
     return _percent_panels(figure, places, 240 * places[-1]["row"] + 130)
-
-
-WEIGHT = Panel("weight", "FRS: mean weight of the loss", "factor", factor=1.0, top=1.05)
-BETA = Panel("beta", "MPS: mean share of the minority loss", "% of loss")
-TOUCHED = (
-    (Panel("weighted_share", "weight below 1", "% of visits"), BLUE, "solid"),
-    (Panel("minority_share", "a minority candidate", "% of visits"), PURPLE, "dash"),
-    (Panel("skipped", "left out (RCSU)", "% of visits"), VERMILLION, "dot"),
-)
 
 
 def guard_action(table: pd.DataFrame) -> go.Figure:

@@ -114,8 +114,7 @@ MEASURES = tuple(metric.name for metric in METRICS if "tally" in metric.at)
 def measured(trace: Trace, fates: pd.DataFrame) -> pd.DataFrame:
     """Metrics of the page but `update`, one row per replicate of a trace; NaN without fates.
 
-    An arm that trains nothing is scored by its vote: `pass_final` is the share of its labels that
-    are right at the end.
+    An arm that trains nothing is scored by its vote: `pass_final` is that of `right_at_the_end`.
     """
     table = pd.DataFrame(index=pd.Index(trace.replicates, name="replicate"))
     table = table.join([_scores(trace), _visit_shares(trace), fate_shares(fates)])

@@ -22,6 +22,20 @@ SCORES = ("pass_at_1", "maj_accuracy")
 
 _AT_START = {"match_rate", "label_accuracy", "correct_vote_rate", "correct_vote_rate_lost"}
 """Known before training. All else is not: no visit has been made, so no guard has spoken."""
+DROP = 0.02
+"""Fall of pass@1 below its running maximum that counts as a drop."""
+PHASES = {
+    "seconds_rollout": "Sampling",
+    "seconds_further": "Further sampling",
+    "seconds_grade": "Reading answers",
+    "seconds_guard": "Guard",
+    "seconds_update": "Update",
+    "seconds_sync": "Handing over weights",
+}
+"""Column of the steps to the name shown to readers."""
+OTHER, STEP = "Other", "Whole step"
+WARM_UP = 1
+"""First steps that are left out: they compile, allocate and fill caches."""
 
 
 def dynamics(
@@ -39,9 +53,8 @@ def dynamics(
         One row per replicate and epoch; epoch 0 is before training, where the guard's columns are
         NaN. `progress` is the epoch by the replicate's last epoch. `flip_rate` is the run-level
         flip rate: the share of problems whose label changed since their last visit, NaN in a last
-        epoch that is not whole;
-        `mean_problem_flip_rate` is the mean of the problems' windowed rates, which is another
-        number. `correct_vote_rate` is the share of visits whose label is the true answer.
+        epoch that is not whole; `mean_problem_flip_rate` is the mean of the problems' windowed
+        rates. `correct_vote_rate` is the share of visits whose label is the true answer.
         `weighted_share`, `minority_share` and `skipped` are shares of visits with a weight below
         1, with a minority candidate, and left out; `route_*` are shares of visits. `pass_at_1`
         and `maj_accuracy` are those of the last evaluation in the epoch.
@@ -107,10 +120,6 @@ def _per_visit(visits: pd.DataFrame) -> dict[str, Floats]:
     return columns | {n: (route == code).astype(np.float64) for code, n in ROUTE_COLUMNS.items()}
 
 
-DROP = 0.02
-"""Fall of pass@1 below its running maximum that counts as a drop."""
-
-
 def run_windows(dynamics: pd.DataFrame) -> pd.DataFrame:
     """Peak and collapse of the flip rate, and the drop of pass@1, per run.
 
@@ -165,8 +174,7 @@ def window_share(dynamics: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
     """
     require(dynamics, ("replicate", "epoch", "progress"), "extinction window")
     require(windows, ("peak", "collapse"), "extinction window")
-    lacking = sorted(set(dynamics["replicate"]) - set(windows.index))
-    if lacking:
+    if lacking := sorted(set(dynamics["replicate"]) - set(windows.index)):
         raise UserError(
             f"extinction window: no window of replicate {lacking[0]}; give both tables of one run"
         )
@@ -198,26 +206,11 @@ def window_width(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     return last.groupby("replicate").mean().reset_index()
 
 
-PHASES = {
-    "seconds_rollout": "Sampling",
-    "seconds_further": "Further sampling",
-    "seconds_grade": "Reading answers",
-    "seconds_guard": "Guard",
-    "seconds_update": "Update",
-    "seconds_sync": "Handing over weights",
-}
-"""Column of the steps to the name shown to readers."""
-OTHER, STEP = "Other", "Whole step"
-WARM_UP = 1
-"""First steps that are left out: they compile, allocate and fill caches."""
-
-
 def step_seconds(steps: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Mean seconds per step and phase of every arm, and their share of the baseline's step.
 
     Args:
-        steps: arm to a trace's steps, all from one machine; a replicate's number means the same
-            seed in each.
+        steps: arm to a trace's steps, all from one machine; a replicate is one seed in each.
 
     Returns:
         One row per arm, replicate and phase (names of `PHASES`, `OTHER` for what none of them

@@ -63,8 +63,7 @@ def fates(visits: pd.DataFrame, *, partial: bool = False) -> pd.DataFrame:
     Args:
         visits: a trace's visits. Visit 0, before training, is left out, and so are problems whose
             true answer is not known (`label_accuracy` is NaN).
-        partial: leave out replicates that cannot have fates yet, all of them if need be, instead
-            of refusing the table.
+        partial: leave out replicates that cannot have fates yet, maybe all; else refuse the table.
 
     Returns:
         One row per replicate and problem: `replicate`, `problem`, `ila` (mean label accuracy of

@@ -24,6 +24,20 @@ from lab.trace.trace import Trace
 Kind = Literal["correct", "label", "answer", "other", "unparseable"]
 TOP = 6
 """Answers that get an area of their own if nothing else is asked for."""
+THIRDS = 3
+PAPER_FATES = ("Degraded",)
+"""The problems that the paper's figure follows."""
+VISITS = (1, 3, 5, 8, 12, 20)
+"""Visits after which the scores are judged, as far as a run goes."""
+SCORES = {"votes": "all votes so far", "mr": "low match rate", "fr": "high flip rate"}
+"""The fitted predictor, and the two scores of the paper, which need no fit."""
+_VOTES = ("label", "flipped", "tie", "match_rate", "flip_rate", "n_unparseable", "n_votes")
+_SLOPE_VISITS = 5
+_RIDGE = 1.0
+_FOLDS, _RESAMPLES = 4, 1000
+"""At most as many folds as replicates."""
+_TAU = 0.3
+"""Flip rate that tells of a problem at risk."""
 
 
 def problem_life(visits: pd.DataFrame, replicate: int, problem: int) -> pd.DataFrame:
@@ -136,11 +150,6 @@ def _unparseable(life: pd.DataFrame) -> Floats:
     return floats(life, "n_unparseable") / np.maximum(floats(life, "n_votes"), 1)
 
 
-THIRDS = 3
-PAPER_FATES = ("Degraded",)
-"""The problems that the paper's figure follows."""
-
-
 def scissor(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     """Wrong labels' match rates and correct labels of `PAPER_FATES`, per third of the visits.
 
@@ -176,25 +185,11 @@ def scissor(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     keys = ["replicate", "third"]
     parts = pd.DataFrame(by_visit).groupby([*keys, "history"]).agg({"rate": "mean", "wins": "sum"})
     low = np.where(parts["rate"].isna(), np.nan, parts["rate"] < 0.5 - ROUNDING)
-    means = (
-        parts.assign(below_half=low).groupby(keys).mean().assign(survival=lambda m: 1 - m["rate"])
-    )
+    means = parts.assign(below_half=low).groupby(keys).mean()
+    means["survival"] = 1 - means["rate"]
     all_of = [pd.Index(visits["replicate"].unique()).sort_values(), range(1, THIRDS + 1)]
     table = means.reindex(pd.MultiIndex.from_product(all_of, names=keys)).reset_index()
     return table[[*keys, "below_half", "survival", "wins"]]
-
-
-VISITS = (1, 3, 5, 8, 12, 20)
-"""Visits after which the scores are judged, as far as a run goes."""
-SCORES = {"votes": "all votes so far", "mr": "low match rate", "fr": "high flip rate"}
-"""The fitted predictor, and the two scores of the paper, which need no fit."""
-_VOTES = ("label", "flipped", "tie", "match_rate", "flip_rate", "n_unparseable", "n_votes")
-_SLOPE_VISITS = 5
-_RIDGE = 1.0
-_FOLDS, _RESAMPLES = 4, 1000
-"""At most as many folds as replicates."""
-_TAU = 0.3
-"""Flip rate that tells of a problem at risk."""
 
 
 class AtStake(NamedTuple):
@@ -232,10 +227,18 @@ def lost_problem_auroc(
     stake = at_stake(visits, fates)
     at = [t for t in VISITS if t < stake.votes["label"].shape[1]]
     numbers, run_S = np.unique(stake.replicate_S, return_inverse=True)
-    folds = list(_deal(len(numbers), run_S, rng))
-    draws_BR = resample_counts(len(numbers), _RESAMPLES, rng)
+    n_runs = len(numbers)
+    if n_runs < 2:
+        raise UserError(
+            f"prediction: replicates = {n_runs}, folds = {_FOLDS}; at least two of each are "
+            "needed, since it is fitted on some replicates and judged on others"
+        )
+    # Each fold holds out the problems of whole replicates.
+    held_out = np.array_split(rng.permutation(n_runs), min(_FOLDS, n_runs))
+    folds = [np.isin(run_S, held) for held in held_out]
+    draws_BR = resample_counts(n_runs, _RESAMPLES, rng)
     # The data itself first, then its resamples.
-    weights_BR = np.concatenate([np.ones((1, len(numbers)), np.int64), draws_BR])
+    weights_BR = np.concatenate([np.ones((1, n_runs), np.int64), draws_BR])
     rows = []
     for t in at:
         scores = _scores(stake, t, folds)
@@ -316,17 +319,6 @@ def features(votes: dict[str, Floats], t: int) -> Floats:
     table_SF = np.stack(columns, axis=1)
     table_SF[~np.isfinite(label).all(axis=1)] = np.nan
     return table_SF
-
-
-def _deal(n_runs: int, run_S: Ints, rng: np.random.Generator) -> Iterator[Bools]:
-    """(S,) the problems that each fold holds out, by whole replicates."""
-    if n_runs < 2:
-        raise UserError(
-            f"prediction: replicates = {n_runs}, folds = {_FOLDS}; at least two of each are "
-            "needed, since it is fitted on some replicates and judged on others"
-        )
-    for held in np.array_split(rng.permutation(n_runs), min(_FOLDS, n_runs)):
-        yield np.isin(run_S, held)
 
 
 def _scores(stake: AtStake, t: int, folds: list[Bools]) -> dict[str, Floats]:

@@ -8,7 +8,6 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,21 +16,12 @@ from guard_core.config import PARTS
 from lab.base import arms
 from lab.base.arms import BASELINE, CUSTOM, DEMO_ARMS, GUARD, MATCHED, VOTE, arm_order, title
 from lab.base.columns import TextTable, finite_mean, floats, groups, ints, select, unique, where
-from lab.base.stats import Estimate, counted, estimate, mean_sd, paired_table
+from lab.base.files import Folders
+from lab.base.stats import counted, estimate, mean_sd, paired_table
 from lab.base.stats import difference as difference_text
+from lab.compare import tables
 from lab.compare.collection import Comparison, Grid, Skipped, collect
 from lab.compare.effort import METRIC, own_best, own_best_words
-from lab.compare.tables import (
-    Finding,
-    comparison_table,
-    difference,
-    gap,
-    headline,
-    metrics,
-    metrics_of,
-    over_steps,
-    with_vote,
-)
 from lab.measures import BY_NAME
 from lab.measures.dynamics import dynamics
 from lab.measures.fate import MIN_VISITS, histories
@@ -42,6 +32,33 @@ REFERENCES = (BASELINE, MATCHED, VOTE)
 """Arms that the others are compared with."""
 MOST_UNREAD = 50.0
 """Percent of responses without a readable answer above which a report warns."""
+_LONGEST_NAME = 60
+_BASES = {"against": BASELINE, "over_vote": VOTE}
+_COLUMNS = {
+    "pass_start": "pass@1 before (%)",
+    "pass_final": "at the end (%)",
+    "against": f"minus {title(BASELINE)} (points)",
+    "over_vote": f"minus the {title(VOTE).lower()} (points)",
+    "TotalDeg": "problems made worse (%)",
+}
+"""Column of `overview` to its heading."""
+HOW = (
+    "Mean ± standard deviation over the seeds. Square brackets: 95 % t-interval of the difference "
+    "to TTRL or to the vote before training, paired by seed; bold where it leaves zero out, all "
+    "others are within noise. The vote before training is the majority of as many responses of the "
+    "start model as a visit has votes; it costs no training, and is scored as a vote."
+)
+STEPS_HOW = (
+    "Final pass@1 in % at each step size, mean over the replicates. Own best: each half of the "
+    "replicates is judged at the step size that was best on the other half, a single one at its "
+    "own. Square brackets: 95 % t-intervals of paired differences in points, bold where they leave "
+    "zero out."
+)
+NULL_HOW = (
+    "With uncoupled problems (the null model) no problem moves another: what happens there is not "
+    "caused by interference between problems."
+)
+_AT_BEST = ("own best", "pass@1 there (%)", "minus TTRL at its own", "worse there (%)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +73,8 @@ class ReportedComparison:
     summary: pd.DataFrame
     """`lab.compare.tables.comparison_table`, indexed by arm."""
     dynamics: pd.DataFrame
-    """`lab.measures.dynamics` of all arms with the column `arm`; the progress is that in the epochs
-    that were planned."""
-    findings: list[Finding]
+    """`lab.measures.dynamics` with the column `arm`; its progress is that in the planned epochs."""
+    findings: list[tables.Finding]
     pairs: dict[str, pd.DataFrame]
     """Reference arm to `lab.base.stats.paired_table`."""
     notes: list[str]
@@ -100,9 +116,7 @@ class ReportedComparison:
         return any(guard.get(part) for guard in known for part in PARTS)
 
 
-def read(
-    folders: Path | str | Sequence[Path | str],
-) -> tuple[list[ReportedComparison], list[Skipped]]:
+def read(folders: Folders) -> tuple[list[ReportedComparison], list[Skipped]]:
     """Read and digest all runs under some folders; refusals as of `collect`."""
     found = collect(folders)
     return [digest(comparison) for comparison in found.comparisons], found.skipped
@@ -110,20 +124,20 @@ def read(
 
 def digest(comparison: Comparison) -> ReportedComparison:
     """Reduce a comparison to what the page shows."""
-    table = metrics(comparison)
+    table = tables.metrics(comparison)
     own = {arm: _title(comparison, arm) for arm in comparison.arms}
     alike = Counter(own.values())  # as of a rule whose class inherits its title
     titles = {arm: f"{t} ({arm})" if alike[t] > 1 else t for arm, t in own.items()}
     present = [arm for arm in REFERENCES if arm in comparison.arms and len(comparison.arms) > 1]
-    voted = with_vote(table.reset_index(), ["replicate"]).set_index(["arm", "replicate"])
+    voted = tables.with_vote(table.reset_index(), ["replicate"]).set_index(["arm", "replicate"])
     present += [VOTE] * (VOTE in voted.index.unique("arm"))
     return ReportedComparison(
         comparison=comparison,
         titles=titles,
         metrics=table,
-        summary=comparison_table(table),
+        summary=tables.comparison_table(table),
         dynamics=_dynamics(comparison),
-        findings=headline(comparison),
+        findings=tables.headline(comparison),
         pairs={arm: paired_table(voted, arm) for arm in present},
         notes=[
             *(_unread(table, titles) if comparison.world == "real" else ()),
@@ -144,7 +158,7 @@ def _title(comparison: Comparison, arm: str) -> str:
 def _unread(table: pd.DataFrame, titles: dict[str, str]) -> Iterator[str]:
     """Yield the arms most of whose responses hold no answer: their numbers mean nothing."""
     for arm, name in titles.items():
-        share = float(floats(metrics_of(table, arm), "unread").mean())
+        share = float(floats(tables.metrics_of(table, arm), "unread").mean())
         if share > MOST_UNREAD:
             yield (
                 f"{name}: {share:.0f} % of the responses have no readable answer, so the numbers "
@@ -174,11 +188,11 @@ def _too_short(comparison: Comparison, titles: dict[str, str]) -> Iterator[str]:
 
 
 def _dynamics(comparison: Comparison) -> pd.DataFrame:
-    tables = {
+    parts = {
         arm: dynamics(trace.visits, trace.evals, comparison.fates(arm))
         for arm, trace in comparison.traces.items()
     }
-    whole = by_arm(tables)
+    whole = by_arm(parts)
     # A run that stopped early must not look as if it had gone all the way.
     planned = [run.config.get("epochs") for run in comparison.manifests]
     longest = max([1, *ints(whole, "epoch"), *(n for n in planned if isinstance(n, int))])
@@ -186,9 +200,9 @@ def _dynamics(comparison: Comparison) -> pd.DataFrame:
     return whole.assign(progress=whole["epoch"] / longest, arm=whole["arm"].astype(object))
 
 
-def by_arm(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def by_arm(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The tables of some arms below each other, with the arm in the first column."""
-    parts = [pd.DataFrame({"arm": arm, **table}) for arm, table in tables.items()]
+    parts = [pd.DataFrame({"arm": arm, **table}) for arm, table in found.items()]
     return pd.concat(parts, ignore_index=True)
 
 
@@ -211,23 +225,6 @@ def with_fates(
     return by_arm({arm: table(found.traces[arm].visits, found.fates(arm)) for arm in arms})
 
 
-_BASES = {"against": BASELINE, "over_vote": VOTE}
-_COLUMNS = {
-    "pass_start": "pass@1 before (%)",
-    "pass_final": "at the end (%)",
-    "against": f"minus {title(BASELINE)} (points)",
-    "over_vote": f"minus the {title(VOTE).lower()} (points)",
-    "TotalDeg": "problems made worse (%)",
-}
-"""Column of `overview` to its heading."""
-HOW = (
-    "Mean ± standard deviation over the seeds. Square brackets: 95 % t-interval of the difference "
-    "to TTRL or to the vote before training, paired by seed; bold where it leaves zero out, all "
-    "others are within noise. The vote before training is the majority of as many responses of the "
-    "start model as a visit has votes; it costs no training, and is scored as a vote."
-)
-
-
 def overview(world: ReportedComparison) -> pd.DataFrame:
     """One row per arm, in the order of the page: arm, title, seeds (replicates), and estimates.
 
@@ -235,12 +232,12 @@ def overview(world: ReportedComparison) -> pd.DataFrame:
     minus TTRL's (`against`) and minus the vote before training (`over_vote`), in points. The first
     row is this vote, where it was measured.
     """
-    table, rows = with_vote(world.metrics.reset_index(), ["replicate"]), []
+    table, rows = tables.with_vote(world.metrics.reset_index(), ["replicate"]), []
     for (arm,), own in groups(table, ["arm"]):
         means = {name: estimate(floats(own, name)) for name in _COLUMNS if name not in _BASES}
         gaps = {
             # Nothing of an arm minus itself.
-            name: difference(table.head(len(table) * (arm != base)), arm, base, METRIC)
+            name: tables.difference(table.head(len(table) * (arm != base)), arm, base, METRIC)
             for name, base in _BASES.items()
         }
         facts = {"arm": arm, "title": world.title(arm), "seeds": len(own)}
@@ -251,7 +248,7 @@ def overview(world: ReportedComparison) -> pd.DataFrame:
 def overview_table(world: ReportedComparison) -> TextTable:
     """`overview` as text; what no arm has is left out."""
     table = overview(world)
-    written = {name: difference_text if name in _BASES else estimate_text for name in _COLUMNS}
+    written = {name: difference_text if name in _BASES else str for name in _COLUMNS}
     shown = {name: [*map(write, table[name])] for name, write in written.items()}
     shown = {name: cells for name, cells in shown.items() if any(cells)}
     columns = [table["title"], *shown.values(), table["seeds"].astype(str)]
@@ -295,19 +292,6 @@ def _without(words: list[str], option: str) -> list[str]:
         drops = word.partition("=")[0] == option if word.startswith("--") else drops
         kept += [] if drops else [word]
     return kept
-
-
-STEPS_HOW = (
-    "Final pass@1 in % at each step size, mean over the replicates. Own best: each half of the "
-    "replicates is judged at the step size that was best on the other half, a single one at its "
-    "own. Square brackets: 95 % t-intervals of paired differences in points, bold where they leave "
-    "zero out."
-)
-NULL_HOW = (
-    "With uncoupled problems (the null model) no problem moves another: what happens there is not "
-    "caused by interference between problems."
-)
-_AT_BEST = ("own best", "pass@1 there (%)", "minus TTRL at its own", "worse there (%)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +341,7 @@ def step_studies(worlds: Sequence[ReportedComparison]) -> list[StepStudy]:
     """Comparisons at several step sizes together, and those with runs beside them."""
     grids = [(w.name, w.comparison.grid) for w in worlds if w.comparison.grid is not None]
     for family in families(worlds):
-        rows = over_steps(family)
+        rows = tables.over_steps(family)
         name = re.sub(r"[,:] step size \S+$", "", family[0].title)
         grids.append((name, Grid(rows, rows.head(0))))
     return [StepStudy(f"Step sizes: {name}", grid) for name, grid in grids if len(grid.rows)]
@@ -373,7 +357,7 @@ def families(worlds: Sequence[ReportedComparison]) -> list[list[Comparison]]:
 
 
 def _lines(rows: pd.DataFrame, steps: Sequence[float], what: str) -> Iterator[list[str]]:
-    at_best = own_best(rows, ["step"], METRIC)
+    at_best = own_best(rows, ["step"])
     for arm in arm_order(rows["arm"]):
         own = where(rows, arm=arm)
         cells = [mean_sd(finite_mean(where(own, step=step), METRIC)) for step in steps]
@@ -381,24 +365,16 @@ def _lines(rows: pd.DataFrame, steps: Sequence[float], what: str) -> Iterator[li
             best = where(at_best, arm=arm)
             chosen = ", ".join(f"{s:g}" for s in sorted(unique(best, "step")) if arms.trains(arm))
             score, worse = (estimate(floats(best, name)) for name in (METRIC, "TotalDeg"))
-            against = gap(at_best, arm, BASELINE, METRIC)
-            cells += [chosen, estimate_text(score), against, estimate_text(worse)]
+            against = tables.gap(at_best, arm, BASELINE, METRIC)
+            cells += [chosen, str(score), against, str(worse)]
         yield [title(arm) + what, *cells]
-
-
-def estimate_text(value: Estimate) -> str:
-    """Mean and standard deviation of an estimate."""
-    return mean_sd(value.mean, value.sd)
-
-
-_LONGEST = 60
 
 
 def file_names(texts: Iterable[str]) -> list[str]:
     """A distinct name for files per text, such as `sim-llama-math500`."""
     found: list[str] = []
     for text in texts:
-        name = re.sub(r"[^a-z0-9]+", "-", text.lower())[:_LONGEST].strip("-") or "unnamed"
+        name = re.sub(r"[^a-z0-9]+", "-", text.lower())[:_LONGEST_NAME].strip("-") or "unnamed"
         names = (f"{name}-{place}" if place > 1 else name for place in itertools.count(1))
         found.append(next(distinct for distinct in names if distinct not in found))
     return found

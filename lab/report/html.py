@@ -23,15 +23,24 @@ from lab.base.files import whole
 from lab.figures.style import COLUMN, TEMPLATE
 from lab.trace.manifest import now
 
+_DIGITS = 5
+"""Significant digits of a number in a figure, far below a pixel."""
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
+"""The browser itself refuses to load anything from outside."""
+_HEAD_BYTES = 4096
+"""The tag that marks our pages stands at the top."""
+GENERATOR = "ttrl-guard-lab figures"
+"""Marks a page of figures as ours, so that it may be overwritten."""
+Child = str | int | float | None
+"""Content of an element; anything but `Html` is escaped."""
+
 
 class Html(str):
     """Markup made by this module: it is not escaped again."""
 
     __slots__ = ()
-
-
-Child = str | int | float | None
-"""Content of an element; anything but `Html` is escaped."""
 
 
 def tag(name: str, *children: Child, **attributes: str | None) -> Html:
@@ -94,7 +103,7 @@ def plot(figure: go.Figure, name: str, alt: str, caption: str = "") -> Html:
         "div", id=name, class_="plot", role="img", aria_label=alt, data_figure=source,
         style=f"min-height:{figure.layout['height']}px",
     )  # fmt: skip
-    data = packed(figure_json(figure), source)
+    data = stored(deflated(figure_json(figure)), source)
     return tag("figure", place, data, tag("figcaption", caption) if caption else None)
 
 
@@ -105,10 +114,6 @@ def figure_json(figure: go.Figure) -> str:
     traces: Any = figure.data
     values = {"data": [trace.to_plotly_json() for trace in traces], "layout": layout}
     return json.dumps(plain(values), separators=(",", ":"))
-
-
-_DIGITS = 5
-"""Significant digits of a number in a figure, far below a pixel."""
 
 
 def plain(value: Any) -> Any:
@@ -176,11 +181,6 @@ def stored(text: str, name: str) -> Html:
     return tag("script", Html(text), type="text/plain", id=name)
 
 
-def packed(text: str, name: str) -> Html:
-    """A text on the page, deflated."""
-    return stored(deflated(text), name)
-
-
 @cache
 def _plotly() -> str:
     return deflated(get_plotlyjs())
@@ -195,16 +195,8 @@ def library() -> Html:
     """The plotting library and the script that draws with it, to stand once below all figures."""
     # What a file of a figure looks like is said once, for the button and for `guard-report`.
     look = {"template": TEMPLATE.to_plotly_json(), "image": {"format": "svg", **COLUMN}}
-    data = packed(json.dumps(look), "plotly-look"), stored(_plotly(), "plotly")
+    data = stored(deflated(json.dumps(look)), "plotly-look"), stored(_plotly(), "plotly")
     return join([*data, tag("script", asset("report.js"))])
-
-
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-)
-"""The browser itself refuses to load anything from outside."""
-_HEAD_BYTES = 4096
-"""The tag that marks our pages stands at the top."""
 
 
 def document(title: str, generator: str, body: Html, *styles: Html) -> str:
@@ -225,10 +217,6 @@ def is_made_by(path: Path, generator: str) -> bool:
     """Return whether a file is such a page, which may be overwritten."""
     with path.open("rb") as file:
         return f'name="generator" content="{generator}"'.encode() in file.read(_HEAD_BYTES)
-
-
-GENERATOR = "ttrl-guard-lab figures"
-"""Marks a page of figures as ours, so that it may be overwritten."""
 
 
 def figure_page(title: str, words: Sequence[str], drawing: Drawing, how: Sequence[str]) -> str:

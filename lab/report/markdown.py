@@ -13,18 +13,9 @@ from lab.base.columns import TextTable, floats, unique, where
 from lab.base.errors import one_line
 from lab.base.stats import difference as difference_text
 from lab.base.stats import estimate, mean_sd
-from lab.compare.collection import Comparison
 from lab.compare.tables import gap, over_steps, rule_rows, rule_table, with_vote
 from lab.measures import BY_NAME, PAGE
-from lab.report.digest import (
-    REFERENCES,
-    ReportedComparison,
-    estimate_text,
-    families,
-    missing,
-    overview_table,
-    step_studies,
-)
+from lab.report import digest
 
 _RULES_HEAD = (
     "arm", "chosen step", "final pass@1 (%)", "gained (points)", "minus {base} at its best",
@@ -41,6 +32,11 @@ NOTE = (
     "sizes. < and > mark a best at the smallest or largest step size: a better one may lie beyond."
 )
 _SIDES = {"smallest": "&lt;", "largest": ">"}
+_COMPARED = {
+    "pass_final": "final pass@1",
+    "maj_final": "final majority vote",
+    "TotalDeg": "TotalDeg",
+}
 
 
 def rule_markdown(table: pd.DataFrame) -> str:
@@ -57,12 +53,12 @@ def _rule_cells(row: dict[Any, Any]) -> list[str]:
     return [
         escaped(title(row["arm"])),
         f"{row['steps']} {sides}".rstrip(),
-        estimate_text(row["pass_final"]),
+        str(row["pass_final"]),
         difference_text(row["gain"]),
         "" if own else difference_text(row["against"]),
         "" if row["arm"] == VOTE else difference_text(row["vote"]),
         "" if own else difference_text(row["effort"]),
-        *(estimate_text(row[name]) for name in ("label_final", "TotalDeg", "Learned")),
+        *(str(row[name]) for name in ("label_final", "TotalDeg", "Learned")),
         *(mean_sd(row[name], digits=2) for name in ("update", "seconds")),
     ]
 
@@ -79,15 +75,8 @@ def _escaped(table: TextTable) -> Iterator[str]:
     return TextTable(head, rows).markdown()
 
 
-_COMPARED = {
-    "pass_final": "final pass@1",
-    "maj_final": "final majority vote",
-    "TotalDeg": "TotalDeg",
-}
-
-
 def markdown(
-    worlds: Sequence[ReportedComparison], sweeps: Iterable[tuple[str, TextTable]] = ()
+    worlds: Sequence[digest.ReportedComparison], sweeps: Iterable[tuple[str, TextTable]] = ()
 ) -> str:
     """All comparisons, every arm at its own best where there are several step sizes, and sweeps.
 
@@ -95,24 +84,27 @@ def markdown(
     """
     lines: list[str] = []
     for world in worlds:
-        lines += [f"## {escaped(world.name)}", "", *_escaped(overview_table(world)), ""]
+        lines += [f"## {escaped(world.name)}", "", *_escaped(digest.overview_table(world)), ""]
         lines += [f"* {escaped(finding.text)}" for finding in world.findings if finding.parts]
         lines += [f"* {escaped(note)}" for note in world.notes]
-        if (lacking := missing(world)) is not None:
+        if (lacking := digest.missing(world)) is not None:
             lines.append(f"* {escaped(lacking[0])}: `{one_line(lacking[1]).replace('`', '')}`")
         rows = with_vote(over_steps([world.comparison]), ["replicate"])
         lines += ["", *_metric_table(world, rows), "", *_difference_table(world, rows), ""]
-    for study in step_studies(worlds):
+    for study in digest.step_studies(worlds):
         lines += [f"## {escaped(study.name)}", "", *_escaped(study.table()), ""]
         lines += [*(f"* {escaped(line)}" for line in study.words()), "", study.how(), ""]
-    for found in families(worlds):
-        lines += _rules(found)
+    for found in digest.families(worlds):
+        names = {arm for comparison in found for arm in comparison.arms}
+        if BASELINE in names and any(rule_of(arm) not in (None, BASELINE) for arm in names):
+            rules = rule_markdown(rule_table(rule_rows(found)))
+            lines += ["", "## Rules", "", *rules.splitlines(), ""]
     for name, table in sweeps:
         lines += ["", f"## {escaped(name)}", "", *_escaped(table)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _metric_table(world: ReportedComparison, rows: pd.DataFrame) -> list[str]:
+def _metric_table(world: digest.ReportedComparison, rows: pd.DataFrame) -> list[str]:
     names, found = unique(rows, "arm"), []
     for metric in (*PAGE, *(BY_NAME[name] for name in ("fr_peak", "collapse", "drop"))):
         values = [estimate(floats(where(rows, arm=arm), metric.name)) for arm in names]
@@ -123,9 +115,9 @@ def _metric_table(world: ReportedComparison, rows: pd.DataFrame) -> list[str]:
     return [how, "", *_escaped(TextTable(["", *map(world.title, names)], found))]
 
 
-def _difference_table(world: ReportedComparison, rows: pd.DataFrame) -> list[str]:
+def _difference_table(world: digest.ReportedComparison, rows: pd.DataFrame) -> list[str]:
     names = unique(rows, "arm")
-    against = [arm for arm in REFERENCES if arm in names]
+    against = [arm for arm in digest.REFERENCES if arm in names]
     if len(names) < 2 or not against:
         return []
     # No vote has fates.
@@ -138,10 +130,3 @@ def _difference_table(world: ReportedComparison, rows: pd.DataFrame) -> list[str
     how = "Paired differences in points, 95 % t-interval; **bold** where it leaves zero out."
     head = ["", *(f"{_COMPARED[metric]} - {world.title(base)}" for base, metric in pairs)]
     return [how, "", *_escaped(TextTable(head, cells))]
-
-
-def _rules(found: Sequence[Comparison]) -> list[str]:
-    names = {arm for comparison in found for arm in comparison.arms}
-    if BASELINE not in names or all(rule_of(arm) in (None, BASELINE) for arm in names):
-        return []
-    return ["", "## Rules", "", *rule_markdown(rule_table(rule_rows(found))).splitlines(), ""]

@@ -82,6 +82,12 @@ _DUEL = {
     "guard": (title(GUARD), title(MATCHED)),
     "rival": ("The best simple rival ({note})", title(GUARD)),
 }
+_MOST_ITEMS, _LONGEST = 50, 2000
+"""Items of a list, and letters of a text, that are shown."""
+GENERATOR = "ttrl-guard-lab report"
+"""Marks a page as ours, so that it may be overwritten."""
+_SHORT, _DATA = "In short", "The data"
+"""Groups of the contents besides those of `SECTIONS`."""
 
 
 def sentence(finding: Finding) -> str:
@@ -197,10 +203,6 @@ def _arms(worlds: Sequence[ReportedComparison]) -> Html:
     return join([definitions(arms.items()), *said])
 
 
-_MOST_ITEMS, _LONGEST = 50, 2000
-"""Items of a list, and letters of a text, that are shown."""
-
-
 def provenance(world: ReportedComparison) -> Html:
     """The runs of one comparison, what their settings share and where they differ."""
     runs = world.comparison.manifests
@@ -272,9 +274,7 @@ def _seeds(runs: Sequence[Manifest]) -> str:
     return _shown(list(dict.fromkeys(seed for run in runs for seed in run.seeds)))
 
 
-def _difference_table(
-    world: ReportedComparison, differing: Mapping[str, Sequence[str]]
-) -> Html | None:
+def _difference_table(world: ReportedComparison, differing: Mapping[str, list[str]]) -> Html | None:
     if not differing:
         return None
     head = ("setting", *world.titles.values())
@@ -282,9 +282,7 @@ def _difference_table(
     return join([tag("h4", "Settings that differ between the arms"), table(head, rows)])
 
 
-def _split(
-    runs: Mapping[str, Sequence[Manifest]],
-) -> tuple[dict[str, str], dict[str, list[str]]]:
+def _split(runs: Mapping[str, Sequence[Manifest]]) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Settings that all runs share, and for each other one its values per arm, all as text."""
     # The settings first, and a setting before a fact of its name.
     flat = [
@@ -322,10 +320,6 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} letters)"
 
 
-GENERATOR = "ttrl-guard-lab report"
-"""Marks a page as ours, so that it may be overwritten."""
-
-
 def page(
     worlds: Sequence[ReportedComparison],
     skipped: Sequence[Skipped],
@@ -355,10 +349,6 @@ def page(
     )
     names = " · ".join(own.name for own in (*worlds, *sweeps))
     return document(f"TTRL-Guard Lab report: {names}", GENERATOR, body, asset("problems.css"))
-
-
-_SHORT, _DATA = "In short", "The data"
-"""Groups of the contents besides those of `SECTIONS`."""
 
 
 def _parts(

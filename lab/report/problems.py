@@ -19,7 +19,7 @@ from lab.figures.style import FATE_COLOURS
 from lab.measures.fate import FATES, FIRST, LAST, histories
 from lab.measures.problems import areas
 from lab.report.digest import ReportedComparison, slugs
-from lab.report.html import Html, deflated, figure_json, join, packed, plain, stored, table, tag
+from lab.report.html import Html, deflated, figure_json, join, plain, stored, table, tag
 from lab.trace.trace import Trace
 
 HOW = (
@@ -49,6 +49,9 @@ TOP = 5
 """Answers of a problem that keep an area of their own where a trace has votes."""
 Key = tuple[int, int]
 """Place of the arm, and replicate."""
+ON_PAPER = 20
+"""Rows of the table of problems where it cannot be scrolled."""
+_ZERO, _MOST_VOTES = "0", 10_000
 
 
 class _Number(NamedTuple):
@@ -74,7 +77,6 @@ _NUMBERS = (
     _Number("flips", "flips", "label changes in training", percent=False),
 )
 """In the order of the columns; the page, its script and `problem_columns` read nothing else."""
-_DIGITS = {"ila": 3, "fla": 3, "first": 3, "last": 3, "flips": 1}
 
 
 def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET) -> Html:
@@ -87,7 +89,7 @@ def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET)
         _world(world, slug, place, lives[place])
         for place, (world, slug) in enumerate(zip(worlds, slugs(worlds), strict=True))
     ]
-    look = packed(figure_json(life_template()), "life-template")
+    look = stored(deflated(figure_json(life_template())), "life-template")
     return join([tag("p", HOW, class_="how"), *parts, look])
 
 
@@ -113,10 +115,7 @@ def _world(world: ReportedComparison, slug: str, place: int, lives: Mapping[Key,
         "lives": [sorted(r for arm, r in lives if arm == k) for k in range(len(arms))],
         "redrawn": redrawn(world),
         "fates": [{"name": name, "colour": FATE_COLOURS[name]} for name in WORST_FIRST],
-        "kinds": [
-            {"key": n.key, "name": n.name, "meaning": n.meaning, "percent": n.percent}
-            for n in shown
-        ],
+        "kinds": [number._asdict() for number in shown],
         "columns": plain(columns),
     }
     parts = [
@@ -125,14 +124,10 @@ def _world(world: ReportedComparison, slug: str, place: int, lives: Mapping[Key,
         tag("p", _which(len(pairs), opened), class_="how"),
         tag("div", id=name, class_="problems", data_table=f"{name}-about"),
         _on_paper(world, columns, shown[0], numbered if redrawn(world) else []),
-        packed(json.dumps(about, separators=(",", ":")), f"{name}-about"),
+        stored(deflated(json.dumps(about, separators=(",", ":"))), f"{name}-about"),
         *(stored(text, f"life-{place}-{arm}-{r}") for (arm, r), text in lives.items()),
     ]
     return join(parts)
-
-
-ON_PAPER = 20
-"""Rows of the table of problems where it cannot be scrolled."""
 
 
 def _on_paper(
@@ -230,15 +225,15 @@ def _rows(visits: pd.DataFrame) -> pd.DataFrame:
 def _summary(rows: pd.DataFrame, fates: pd.DataFrame, problem: Ints) -> dict[str, Any]:
     n, place = len(problem), np.searchsorted(problem, ints(rows, "problem"))
     columns: dict[str, NDArray[Any]] = {
-        name: group_mean(floats(rows, name), place, n).round(_DIGITS[name])
-        for name in ("first", "last", "flips")
+        name: group_mean(floats(rows, name), place, n).round(digits)
+        for name, digits in (("first", 3), ("last", 3), ("flips", 1))
     }
     place = np.searchsorted(problem, ints(fates, "problem"))
     cell = place * len(FATES) + pd.Categorical(fates["fate"], categories=list(WORST_FIRST)).codes
     counts = np.bincount(cell, minlength=n * len(FATES)).reshape(n, len(FATES))
     known = counts.sum(axis=1)
     for name in ("ila", "fla"):
-        columns[name] = group_mean(floats(fates, name), place, n).round(_DIGITS[name])
+        columns[name] = group_mean(floats(fates, name), place, n).round(3)
     fate = np.where(known > 0, 1 + counts.argmax(axis=1), 0)
     return columns | {"fate": fate, "same": counts.max(axis=1), "known": known}
 
@@ -318,9 +313,6 @@ def _packed(life: pd.DataFrame, line: Line) -> list[Any]:
     if custom is not None:
         custom = custom.tolist() if custom.dtype.kind == "U" else plain(custom.round(3))
     return [place, None, x, numbers, custom]
-
-
-_ZERO, _MOST_VOTES = "0", 10_000
 
 
 def _letters(share: Floats, votes: Floats) -> str | list[float]:

@@ -12,17 +12,10 @@ from lab.base.arms import BASELINE, GUARD
 from lab.base.columns import floats, group_mean, ints, select
 from lab.base.errors import UserError
 from lab.base.stats import estimate, some_of
+from lab.figures import training
 from lab.figures.outcomes import fate_bars, overhead_bars, paired_differences
 from lab.figures.problems import auroc_curves, scissor_panels
 from lab.figures.style import BANDS
-from lab.figures.training import (
-    PROGRESS_PANELS,
-    arm_curves,
-    guard_action,
-    lost_votes,
-    training_progress,
-    training_window,
-)
 from lab.measures import WINDOW
 from lab.measures.dynamics import WARM_UP, run_windows, step_seconds, window_share, window_width
 from lab.measures.fate import LOST
@@ -31,13 +24,21 @@ from lab.report.digest import (
     COMPARED,
     ReportedComparison,
     by_arm,
-    estimate_text,
     file_names,
     no_fates,
     slugs,
     with_fates,
 )
 from lab.report.html import Absent, Drawing, Html, Piece, absent, join, shown, small_table, tag
+
+_USE = (
+    ("truncated", "responses cut at their limit (% of votes)", 100.0),
+    ("entropy", "policy entropy (nats per token)", 1.0),
+    ("gpu_memory_gb", "peak memory of the trainer (GB)", 1.0),
+    ("tokens_per_gpu_second", "sampled by the whole step (tokens per GPU second)", 1.0),
+    ("share_of_peak", "peak speed used in the update (%)", 100.0),
+)
+"""Column of the steps, name, and factor from the one to the unit of the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +102,14 @@ def _paired(world: ReportedComparison) -> Iterator[Piece]:
 
 def first(world: ReportedComparison) -> Drawing:
     """The one figure of the first screen."""
-    figure = arm_curves(world.dynamics, PROGRESS_PANELS[-1:], world.titles, 215)
+    figure = training.arm_curves(world.dynamics, training.PROGRESS_PANELS[-1:], world.titles, 215)
     return Drawing(figure, "pass@1 of all arms over training", BANDS)
 
 
 def _window(world: ReportedComparison) -> Iterator[Piece]:
     windows = {arm: run_windows(world.of_arm(arm)) for arm in world.comparison.arms}
     shares = by_arm({arm: window_share(world.of_arm(arm), own) for arm, own in windows.items()})
-    figure = training_window(world.dynamics, shares, world.titles)
+    figure = training.training_window(world.dynamics, shares, world.titles)
     rows = [
         [m.label, *(_happened(world.of_arm(arm), own, m.name) for arm, own in windows.items())]
         for m in WINDOW
@@ -122,7 +123,7 @@ def _window(world: ReportedComparison) -> Iterator[Piece]:
 def _happened(dynamics: pd.DataFrame, windows: pd.DataFrame, name: str) -> str:
     value = estimate(floats(windows, name))
     if value.n:
-        return estimate_text(value) + some_of(value.n, len(windows))
+        return f"{value}{some_of(value.n, len(windows))}"
     source = floats(dynamics, "pass_at_1" if name in ("drop", "lead") else "flip_rate")
     measured = np.isfinite(source[ints(dynamics, "epoch") > 0]).any()
     return "never" if measured else "not measured"
@@ -132,13 +133,12 @@ def _lost(world: ReportedComparison) -> Iterator[Piece]:
     if not np.isfinite(floats(world.dynamics, "correct_vote_rate_lost")).any():
         yield Absent("No problem was lost.")
         return
-    figure = lost_votes(world.dynamics, world.titles)
+    figure = training.lost_votes(world.dynamics, world.titles)
     # A curve of few problems is noisy.
-    known = [(arm, world.comparison.fates(arm)) for arm in world.comparison.arms]
     numbers = [
         f"{world.titles[arm]} {own['fate'].isin(LOST).sum() / own['replicate'].nunique():.1f}"
-        for arm, own in known
-        if len(own)
+        for arm in world.comparison.arms
+        if len(own := world.comparison.fates(arm))
     ]
     caption = f"Lost problems per replicate on average: {', '.join(numbers)}."
     yield Drawing(figure, "Correct-vote rate of lost problems over training", caption)
@@ -189,24 +189,14 @@ def _guard(world: ReportedComparison) -> Iterator[Piece]:
             f"1, {minority} % a minority candidate, and {skipped} % were skipped."
         )
         alt = f"Weights, touched visits and minority share over training, {name}"
-        yield Drawing(guard_action(world.of_arm(arm)), alt, caption, key=arm)
+        yield Drawing(training.guard_action(world.of_arm(arm)), alt, caption, key=arm)
 
 
 def _mean(own: pd.DataFrame, column: str, factor: float) -> str:
     """Mean over the replicates' means, and their spread; nothing where it was not measured."""
     _, place = np.unique(ints(own, "replicate"), return_inverse=True)
     means = group_mean(factor * floats(own, column), place, 1 + int(place.max()))
-    return estimate_text(estimate(means))
-
-
-_USE = (
-    ("truncated", "responses cut at their limit (% of votes)", 100.0),
-    ("entropy", "policy entropy (nats per token)", 1.0),
-    ("gpu_memory_gb", "peak memory of the trainer (GB)", 1.0),
-    ("tokens_per_gpu_second", "sampled by the whole step (tokens per GPU second)", 1.0),
-    ("share_of_peak", "peak speed used in the update (%)", 100.0),
-)
-"""Column of the steps, name, and factor from the one to the unit of the other."""
+    return str(estimate(means))
 
 
 def _overhead(world: ReportedComparison) -> Iterator[Piece]:
@@ -272,7 +262,7 @@ SECTIONS = (
         "falls while pass@1 falls too means that wrong answers have won. " + BANDS,
         lambda own: [
             Drawing(
-                training_progress(own.dynamics, own.titles),
+                training.training_progress(own.dynamics, own.titles),
                 "FR, MR and pass@1 of all arms over training",
             )
         ],

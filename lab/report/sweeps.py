@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,11 +11,12 @@ import pandas as pd
 from lab.base.arms import title
 from lab.base.columns import TextTable, floats, groups, unique, where
 from lab.base.errors import UserError
+from lab.base.files import Folders
 from lab.base.stats import estimate
 from lab.compare.collection import Skipped, find_sweeps, read_sweep
 from lab.figures.outcomes import swept
 from lab.measures import Metric
-from lab.report.digest import COMPARED, ReportedComparison, estimate_text, file_names
+from lab.report.digest import COMPARED, ReportedComparison, file_names
 from lab.report.html import Drawing, Html, join, shown, table, tag
 
 MOST_PANELS = 8
@@ -48,14 +48,14 @@ class ReportedSweep:
         plain = [str(name) for name in self.means if name not in ("arm", "n", *_NAMES)]
         rows = [
             [*(f"{row[name]}" for name in plain), title(str(row["arm"])), str(row["n"])]
-            + [estimate_text(row[name]) for name in _NAMES]
+            + [str(row[name]) for name in _NAMES]
             for row in self.means.to_dict("records")
         ]
         return TextTable([*plain, "arm", "replicates", *(m.label for m in COMPARED)], rows)
 
 
 def read_sweeps(
-    folders: Path | str | Sequence[Path | str], worlds: Sequence[ReportedComparison]
+    folders: Folders, worlds: Sequence[ReportedComparison]
 ) -> tuple[list[ReportedSweep], list[Skipped]]:
     """All sweeps under some folders but the grids of comparisons, and those that are damaged."""
     found, skipped = [], []
@@ -89,9 +89,8 @@ def _digest(rows: pd.DataFrame, name: str, slug: str) -> ReportedSweep:
         | {metric: estimate(floats(own, metric)) for metric in _NAMES}
         for values, own in groups(once, [*axes, "arm"])
     ]
-    return ReportedSweep(
-        name, slug, dict(zip(names, drawn.values(), strict=True)), pd.DataFrame(means)
-    )
+    figures = dict(zip(names, drawn.values(), strict=True))
+    return ReportedSweep(name, slug, figures, pd.DataFrame(means))
 
 
 def _drawings(rows: pd.DataFrame, axes: Sequence[str]) -> Iterator[tuple[Metric, Drawing]]:

@@ -41,6 +41,9 @@ _LONGEST_NAME, _LONGEST_TEXT, _MOST_NAMES = 1000, 100_000, 10_000
 _LARGEST = 10**300
 Name = Annotated[str, msgspec.Meta(max_length=_LONGEST_NAME)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+_PACKAGES = "ttrl-guard-lab numpy pandas pyarrow scipy numba torch transformers mpmath vllm"
+"""Distributions that a run may have used, as the presence of their module shows."""
+_version = functools.cache(importlib.metadata.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +155,14 @@ def read_manifest(folder: Path) -> Manifest:
 
     A UserError where the folder or the file is missing, damaged, of another program or newer.
     """
+    path = folder / FILE_NAME
     try:
-        values = msgspec.json.decode(_content(folder))
+        # A pipe would be waited for.
+        if path.exists() and not path.is_file():
+            raise UserError(f"{folder}: {FILE_NAME} is no file; give a run folder")
+        if path.stat().st_size > _MOST_BYTES:
+            raise UserError(f"{folder}: {FILE_NAME} has more than {_MOST_BYTES >> 20} MB")
+        values = msgspec.json.decode(path.read_bytes())
         _check_sizes(values)
         if not (isinstance(values, dict) and isinstance(values.get("schema_version"), int)):
             raise UserError(f"{folder}: {FILE_NAME} is not of this program; give a run folder")
@@ -164,26 +173,15 @@ def read_manifest(folder: Path) -> Manifest:
             )
         found = msgspec.convert(values, Manifest)
         msgspec.convert(found.extra.get("notices"), list[str] | None)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{folder}: {_why_none(folder)}") from None
+    except OSError as error:
+        raise UserError(f"{folder}: {FILE_NAME} cannot be read ({error.strerror})") from error
     except RecursionError:
         raise UserError(f"{folder}: {FILE_NAME} is damaged (nested too deep)") from None
     except (msgspec.MsgspecError, ValueError) as error:
         raise UserError(f"{folder}: {FILE_NAME} is damaged ({error}); run it again") from error
     return found
-
-
-def _content(folder: Path) -> bytes:
-    path = folder / FILE_NAME
-    try:
-        # A pipe would be waited for.
-        if path.exists() and not path.is_file():
-            raise UserError(f"{folder}: {FILE_NAME} is no file; give a run folder")
-        if path.stat().st_size > _MOST_BYTES:
-            raise UserError(f"{folder}: {FILE_NAME} has more than {_MOST_BYTES >> 20} MB")
-        return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{folder}: {_why_none(folder)}") from None
-    except OSError as error:
-        raise UserError(f"{folder}: {FILE_NAME} cannot be read ({error.strerror})") from error
 
 
 def _why_none(folder: Path) -> str:
@@ -213,10 +211,6 @@ def _check_sizes(values: Any) -> None:
         raise ValueError(f"{n_names} names, at most {_MOST_NAMES} are read")
 
 
-_PACKAGES = "ttrl-guard-lab numpy pandas pyarrow scipy numba torch transformers mpmath vllm"
-"""Distributions that a run may have used, as the presence of their module shows."""
-
-
 def provenance() -> dict[str, Any]:
     """The time, the command, the code and the machine of work that starts now."""
     made = {"started": now(), "command": command(), "commit": commit()}
@@ -237,9 +231,6 @@ def versions() -> dict[str, str]:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 found[package] = _version(package)
     return found
-
-
-_version = functools.cache(importlib.metadata.version)
 
 
 @functools.cache

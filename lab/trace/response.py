@@ -1,14 +1,12 @@
 """The response file: a model's token tree and the gradients of its edges, measured before training.
 
 It is written by `guard-train measure` and read by the simulator's policy `measured`. Around the
-weights theta_0 the log-probability of an edge e, one token after one prefix, is linear in the
-change of the weights:
+weights theta_0 the log-probability of an edge e, a token after a prefix, is linear in their change:
 
     log p(e) = log p_0(e) + sum_k scale_k psi_ek (theta_k - theta_0k) + normalisation
 
 with psi the gradient of log p_0(e) on D of the d weights, drawn at random, and scale the inverse of
-the chance that a weight was drawn. A leaf is a whole response; its probability is the product over
-its edges.
+the chance that it was drawn. A leaf is a response, whose probability is the product over its edges.
 """
 
 from __future__ import annotations

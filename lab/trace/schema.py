@@ -232,19 +232,6 @@ ROUTES: dict[int, str] = {
     Route.SKIPPED: "Skipped",
 }
 """Route code to the name shown to readers."""
-
-
-@cache
-def names(table: Table, *, required: bool = False) -> tuple[str, ...]:
-    """Column names in order; with `required`, only those that every row has."""
-    return tuple(c.name for c in TABLES[table] if c.required or not required)
-
-
-def missing(table: Table, columns: Container[str]) -> list[str]:
-    """Required columns that are not among `columns`."""
-    return [name for name in names(table, required=True) if name not in columns]
-
-
 _SAME = "label flipped match_rate flip_rate mean_match_rate had_competition route weight beta"
 DECIDED = {"tie": "tied", "skipped": "skip", **{name: name for name in _SAME.split()}}
 """Column of the visits to the field of `guard_core.Decision` that it holds."""
@@ -257,6 +244,17 @@ _BEFORE_TRAINING = {
 """Values of visit 0, at which the guard takes no decision yet."""
 COMPETITIVE_SHARE = 0.25
 """The true answer is competitive while it holds at least this share of the votes."""
+
+
+@cache
+def names(table: Table, *, required: bool = False) -> tuple[str, ...]:
+    """Column names in order; with `required`, only those that every row has."""
+    return tuple(c.name for c in TABLES[table] if c.required or not required)
+
+
+def missing(table: Table, columns: Container[str]) -> list[str]:
+    """Required columns that are not among `columns`."""
+    return [name for name in names(table, required=True) if name not in columns]
 
 
 def record_dtype(*more: tuple[str, type[np.generic]]) -> np.dtype[np.void]:
@@ -344,11 +342,9 @@ def check_values(table: Table, rows: pd.DataFrame) -> None:
 
 @cache
 def _dtypes(table: Table, given: frozenset[str]) -> dict[str, np.dtype]:
-    lacking = missing(table, given)
-    if lacking:
+    if lacking := missing(table, given):
         raise ValueError(f"{table}: missing columns {', '.join(lacking)}")
-    unknown = sorted(given - set(names(table)))
-    if unknown:
+    if unknown := sorted(given - set(names(table))):
         raise ValueError(f"{table}: {', '.join(unknown)}: not in the schema (lab/trace/schema.py)")
     return {c.name: np.dtype(c.dtype) for c in TABLES[table] if c.name in given}
 

@@ -6,8 +6,7 @@ a folder that can be read: each part has its final name and all its rows, or a t
 Encodings are chosen for a trace's columns. Measured on a simulator's visits against Parquet's
 defaults with zstd: 0.6 of the time, a fifth more bytes. Integers are written as differences, shares
 and factors (of few votes, so few different values) as a dictionary, other floats as they are, lz4
-on top. No bounds per page, since every reader wants all rows; no null flags, since a trace has
-none.
+on top. No bounds per page, since every reader wants all rows; no null flags: a trace has none.
 """
 
 from __future__ import annotations
@@ -169,8 +168,7 @@ class RunFolder(Recorder):
         """Go on with a run from an earlier point of it; the rows after that point are deleted.
 
         Killed in the midst of this, the folder can still be read and reopened. Nobody else may
-        write it now. A UserError where it is no run's, lacks rows before that point, or cannot be
-        written.
+        write it. A UserError where it is no run's, lacks earlier rows, or cannot be written.
         """
         path = Path(path)
         folder = cls(path, read_manifest(path))

@@ -89,7 +89,7 @@ def contrasts(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     for cell, part in groups(rows, others) if "step" in by else ():
         if len(unique(part, "step")) > 1:
             settings = {**dict(zip(others, cell, strict=True)), "step": np.nan}
-            best = own_best(part, ["step"], METRIC)
+            best = own_best(part, ["step"])
             both = guarded_and_rival(best, best_rival(part))
             parts.append(_differences(best, BEST, settings))
             parts.append(where(_differences(both, BEST, settings), against=BEST_RIVAL))
@@ -320,7 +320,7 @@ def _print_contrasts(rows: pd.DataFrame, title: str) -> None:
 
 
 def _print_own_best(rows: pd.DataFrame, policy: str) -> None:
-    best = own_best(rows, ["step"], METRIC)
+    best = own_best(rows, ["step"])
     lines = []
     for (arm,), part in groups(best, ["arm"]):
         steps = ", ".join(f"{step:g}" for step in sorted(unique(part, "step")) if trains(arm))

@@ -28,7 +28,7 @@ NAN = math.nan
 )
 def test_mean_and_standard_deviation(given, expected):
     assert mean_sd(*given) == expected
-    assert mean_sd(*given, missing="-", signed=True) == (f"+{expected}" if expected else "-")
+    assert mean_sd(*given, signed=True) == (f"+{expected}" if expected else "")
     assert plus_minus(NAN) == ""
 
 
