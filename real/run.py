@@ -38,6 +38,7 @@ from real.record.checkpoint import (
     read_file,
 )
 from real.record.evaluation import Evaluator
+from real.record.trial import check_sampling
 from real.settings.config import TrainConfig, rule_of
 from real.settings.resolve import check_engine_tp
 from real.settings.seeds import checkpoint_interval
@@ -45,7 +46,6 @@ from real.settings.stored import manifest_of
 from real.speed import update_flops
 from real.tiny import model_of, problems_of
 from real.tiny.tasks import VOCABULARY_SIZE
-from real.trial import check_sampling
 from real.update.grpo import initial_reference
 from real.update.logprobs import EntropyScorer, Scorer
 from real.update.optimizer import PolicyOptimizer

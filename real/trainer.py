@@ -31,13 +31,13 @@ from real.record.journal import LOGGERS, Journal, Unwritten, Visited, VoteRows
 from real.record.metrics import Clock, Progress, reporter, sampled_row, step_row
 from real.record.resuming import advised, fingerprint, reopened, resume_point, stop_requests
 from real.record.terminal import say
+from real.record.trial import check_saving
 from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
 from real.settings.resolve import require_loggers, settled_for
 from real.settings.seeds import Batch, Stream, batches, checkpoint_interval
 from real.settings.stored import stored_config
 from real.speed import peak_flops
-from real.trial import check_saving
 from real.update.correction import rescore
 from real.update.optimizer import Fault
 from real.vote.decide import Fields, pay, shared_streams

@@ -42,11 +42,11 @@ from real.problems.prompts import build_prompts
 from real.record.checkpoint import checkpoints_in, trained_weights
 from real.record.resuming import fingerprint
 from real.record.terminal import say
+from real.record.trial import check_sampling
 from real.settings.config import TrainConfig
 from real.settings.resolve import settled_for
 from real.settings.seeds import Stream, torch_generator
 from real.tiny import model_of, problems_of
-from real.trial import check_sampling
 
 _GREEDY = 1e-9
 """Nucleus mass that leaves the likeliest token alone."""

@@ -21,8 +21,8 @@ a single label for all is too."""
 def rounding_kl(dtype: str) -> float:
     """Return the largest `mismatch_kl` that rounding explains, in nats a token.
 
-    Measured on the models of `real.trial.rounding`, on 16 responses of 24 tokens at temperature
-    0.6: at most 2e-10 in float32. In bfloat16 at most 0.0003, but 0.008 where rounding sends tokens
+    Measured on the models of `trial.rounding`, on 16 responses of 24 tokens at temperature 0.6: at
+    most 2e-10 in float32. In bfloat16 at most 0.0003, but 0.008 where rounding sends tokens
     to other experts (mixtral) or the model scales its logits (granite). Caches that are not read
     and wrong positions gave 0.08 to 0.9 (mamba, rwkv, roberta), which `max_mismatch` = 0.1 mostly
     ends.

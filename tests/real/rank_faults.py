@@ -75,7 +75,7 @@ PHASES = {
     "update": "real.update.optimizer:PolicyOptimizer.step",
     "evaluation": "real.record.evaluation:evaluate",
     "checkpoint": "real.record.checkpoint:Checkpoints.save",
-    "trial": "real.trial:load_policy",
+    "trial": "real.record.trial:load_policy",
 }
 
 

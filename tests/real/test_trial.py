@@ -22,9 +22,9 @@ from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy, load_policy, write_model
 from real.record.alarms import check_mismatch, watch_labels
 from real.record.checkpoint import save_model as save_run_model
+from real.record.trial import check_sampling, check_saving
 from real.tiny import CHECKPOINT
 from real.trainer import resume
-from real.trial import check_sampling, check_saving
 
 SIZES = decoder_sizes(60) | {
     "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64, "n_ctx": 64, "rotary_dim": 4,
@@ -222,7 +222,7 @@ def test_generation_settings_change_no_sample_and_are_saved_as_they_came(
     (tmp_path / "run").mkdir()
     policy = load_policy(folder, "cpu")
     for limit in (2**26, 0):  # whole, and without its weights as a large model
-        monkeypatch.setattr("real.trial._WHOLE", limit)
+        monkeypatch.setattr("real.record.trial._WHOLE", limit)
         check_saving(policy, tmp_path / "run")
     assert not [*(tmp_path / "run").iterdir()]
     write_model(policy.model, policy.tokenizer, tmp_path / "run", folder)
