@@ -1,33 +1,25 @@
 """Random groups of responses to a small random model, and the gradient of their loss."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel
+from small_models import causal
 
 from real.settings.groups import UpdateSettings
 from real.update.grpo import backward
-from real.update.logprobs import Scorer
 from real.update.packing import Group, PackedRows
 
 VOCABULARY, PROMPT, RESPONSE = 13, 4, 6
 
 
-def random_model(seed: int) -> GPT2LMHeadModel:
+def random_model(seed):
     """In double precision throughout, which models with rotary positions are not."""
-    torch.manual_seed(seed)
-    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
-    config = GPT2Config(
-        vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=1, initializer_range=0.4, **sizes
-    )
-    return GPT2LMHeadModel(config).double().eval()
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "vocab_size": VOCABULARY}
+    ends = {"bos_token_id": 0, "eos_token_id": 1}
+    return causal("GPT2", seed, **sizes, **ends, initializer_range=0.4).double()
 
 
-def logprobs_of(scorer: Scorer, prompt_L: Tensor, tokens_KT: Tensor, temperature: float) -> Tensor:
+def logprobs_of(scorer, prompt_L, tokens_KT, temperature):
     """(K, T) log-probs of response tokens to one (L,) prompt, with gradient."""
     n_rows, width = tokens_KT.shape
     inputs = torch.cat([prompt_L.expand(n_rows, -1), tokens_KT[:, :-1]], dim=1)
@@ -35,7 +27,7 @@ def logprobs_of(scorer: Scorer, prompt_L: Tensor, tokens_KT: Tensor, temperature
     return scorer(rows, temperature).logprobs_n.view(n_rows, width)
 
 
-def make_group(scorer: Scorer, seed: int = 0, rows: int = 8, **changes: object) -> Group:
+def make_group(scorer, seed=0, rows=8, **changes):
     """Random responses of unequal length, from a policy that is some way off."""
     g = torch.Generator().manual_seed(seed)
     prompt = torch.randint(0, VOCABULARY, (PROMPT + seed % 3,), generator=g)
@@ -49,14 +41,12 @@ def make_group(scorer: Scorer, seed: int = 0, rows: int = 8, **changes: object) 
     return replace(group, **changes)
 
 
-def silenced(group: Group) -> Group:
+def silenced(group):
     zero = torch.zeros_like(group.majority_K)
     return replace(group, majority_K=zero, minority_K=zero)
 
 
-def random_rows(
-    n_prompt: int, lengths: list[int], vocabulary: int, seed: int = 0, **changes: Any
-) -> Group:
+def random_rows(n_prompt, lengths, vocabulary, seed=0, **changes):
     """Random responses of the given lengths, all with an advantage of 1."""
     g = torch.Generator().manual_seed(seed)
     n_rows, width = len(lengths), max(lengths)
@@ -71,9 +61,7 @@ def random_rows(
     return replace(group, **changes)
 
 
-def gradient(
-    scorer: Scorer, groups: list[Group], config: UpdateSettings, **options: Any
-) -> tuple[float, Tensor]:
+def gradient(scorer, groups, config, **options):
     scorer.zero_grad(set_to_none=True)
     done = backward(scorer, groups, config, **options)
     flat = [p.grad.flatten() for p in scorer.parameters() if p.grad is not None]

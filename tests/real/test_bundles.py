@@ -1,34 +1,25 @@
 """Prefixes computed once for several responses: equal to rounding, chosen where they pay."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
+import small_models
 import torch
-import transformers
 from random_groups import CONFIG, gradient, random_rows
-from small_models import decoder_sizes
 
 from real.model.prepare import add_lora
-from real.settings.groups import MemorySettings, UpdateSettings
+from real.settings.groups import MemorySettings
 from real.update import packing
 from real.update.grpo import backward
 from real.update.logprobs import EntropyScorer, Scorer
-from real.update.packing import Group, plan, row_counts
+from real.update.packing import plan, row_counts
 
 VOCABULARY = 30
-DECODER = decoder_sizes(VOCABULARY, head_dim=8)
+DECODER = small_models.decoder_sizes(VOCABULARY, head_dim=8)
 
 
-def causal(name: str, **settings: Any) -> Any:
-    torch.manual_seed(3)
-    config = getattr(transformers, f"{name}Config")(**settings)
-    return transformers.AutoModelForCausalLM.from_config(config).eval()
-
-
+causal = partial(small_models.causal, seed=3)
 llama, qwen3 = partial(causal, "Llama", **DECODER), partial(causal, "Qwen3", **DECODER)
 sliding = partial(causal, "Mistral", **DECODER, sliding_window=5)
 half_sliding = partial(causal, "Gemma2", **DECODER, sliding_window=5)
@@ -37,12 +28,12 @@ linear_biases = partial(causal, "Bloom", **SMALL, hidden_size=16, n_layer=2)
 """Its positions are counted from the mask."""
 
 
-def gpt2(**changes: Any) -> Any:
+def gpt2(**changes):
     """In double precision throughout, which models with rotary positions are not."""
     return causal("GPT2", **SMALL, n_embd=16, n_layer=2, n_positions=64, **changes).double()
 
 
-def make_group(seed: int, n_prompt: int = 25, rows: int = 7, **changes: Any) -> Group:
+def make_group(seed, n_prompt=25, rows=7, **changes):
     g = torch.Generator().manual_seed(seed)
     lengths = [6, *torch.randint(1, 7, (rows - 1,), generator=g).tolist()]
     old = -3 * torch.rand((rows, 6), generator=g)
@@ -52,7 +43,7 @@ def make_group(seed: int, n_prompt: int = 25, rows: int = 7, **changes: Any) -> 
     return random_rows(n_prompt, lengths, VOCABULARY, seed, **changes)
 
 
-def groups() -> list[Group]:
+def groups():
     """The second one's responses begin alike."""
     correction = torch.rand((7, 6), generator=torch.Generator().manual_seed(5))
     second = make_group(2, n_prompt=31, correction_KT=correction)
@@ -60,16 +51,16 @@ def groups() -> list[Group]:
 
 
 @pytest.fixture(autouse=True)
-def any_saving_is_enough(monkeypatch: pytest.MonkeyPatch):
+def any_saving_is_enough(monkeypatch):
     monkeypatch.setattr(packing, "PASS_TOKENS", 0)
 
 
-def bundle_of(scorer: Scorer, config: UpdateSettings) -> int:
+def bundle_of(scorer, config):
     counts, most = [row_counts(group) for group in groups()], config.max_tokens_per_microbatch
     return plan(groups(), counts, most, scorer.layout, scorer.bundle_width)[1]
 
 
-def assert_close(scorer: Scorer, config: UpdateSettings) -> None:
+def assert_close(scorer, config):
     assert scorer.bundle_width == 16
     assert bundle_of(scorer, config) > 1
     bundled = gradient(scorer, groups(), config)
@@ -85,16 +76,14 @@ def assert_close(scorer: Scorer, config: UpdateSettings) -> None:
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("make", [llama, qwen3, gpt2])
 @pytest.mark.parametrize("max_tokens_per_microbatch", [16384, 50])
-def test_loss_and_gradient_are_those_of_rows_alone(
-    make: Any, attention: str, max_tokens_per_microbatch: int
-):
+def test_loss_and_gradient_are_those_of_rows_alone(make, attention, max_tokens_per_microbatch):
     config = replace(CONFIG, max_tokens_per_microbatch=max_tokens_per_microbatch)
     assert_close(Scorer(make(attn_implementation=attention)), config)
 
 
 @pytest.mark.parametrize("scorer", [Scorer, EntropyScorer])
 @pytest.mark.parametrize("kind", ["dapo", "grpo", "dr_grpo"])
-def test_every_mean(kind: Any, scorer: Any):
+def test_every_mean(kind, scorer):
     assert_close(scorer(gpt2()), replace(CONFIG, loss=kind, max_response_tokens=6))
 
 
@@ -125,7 +114,7 @@ def test_a_broken_response_is_left_out_without_those_behind_its_prompt():
 
 
 @pytest.mark.parametrize("make", [sliding, half_sliding, linear_biases])
-def test_other_attention_goes_on_row_by_row(make: Any):
+def test_other_attention_goes_on_row_by_row(make):
     scorer = Scorer(make())
     assert scorer.bundle_width is None
     assert bundle_of(scorer, CONFIG) == 1
@@ -133,8 +122,8 @@ def test_other_attention_goes_on_row_by_row(make: Any):
 
 @pytest.mark.parametrize("width", [64, 576, 3584])
 @pytest.mark.parametrize("rows", [16, 32, 256])
-def test_bundles_only_where_prompts_are_long(rows: int, width: int):
-    def bundle(n_prompt: int, n_response: int) -> int:
+def test_bundles_only_where_prompts_are_long(rows, width):
+    def bundle(n_prompt, n_response):
         group = random_rows(n_prompt, [n_response] * rows, VOCABULARY)
         return plan([group], [row_counts(group)], 16384, "padded", width)[1]
 

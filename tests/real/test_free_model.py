@@ -1,22 +1,17 @@
 """Any local causal language model on a problem file it has never seen."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small_models import decoder_sizes, gpt2, save_model
+from small_models import decoder_sizes, save_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lab.base.errors import UserError
 from lab.trace.trace import load
-from real import TrainConfig, train
+from real import TrainConfig
 from real.__main__ import main
 from real.model import policy
 from real.model.policy import load_policy
@@ -25,67 +20,30 @@ from real.tiny import CHECKPOINT, problems
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("llama") / "model")
 
 
-def write_problems(folder: Path, prompts: list[str], answers: list[str | None]) -> str:
-    pairs = enumerate(zip(prompts, answers, strict=True))
-    rows = [{"id": f"p{i}", "prompt": prompt, "answer": answer} for i, (prompt, answer) in pairs]
-    path = folder / "set.json"
-    path.write_text(json.dumps(rows))
-    return str(path)
-
-
-def settings(model: Path, problems: str, **changes: Any) -> TrainConfig:
-    config = TrainConfig(
-        model=str(model), problems=problems, n_votes=8, n_samples=4, batch_size=2, epochs=2,
-        max_response_tokens=12, max_unread=1.0, eval_samples=2, lr=1e-3, threads=1,
-    )  # fmt: skip
-    return replace(config, **changes)
-
-
-def test_problems_without_answers_have_no_truth_columns(model: Path, tmp_path: Path):
-    problems = write_problems(tmp_path, ["1 + 1?", "1 + 2?"], [None, "3"])
-    trace = train(settings(model, problems), progress=False)
-    unknown = trace.visits[trace.visits["problem"] == 0]
-    known = trace.visits[trace.visits["problem"] == 1]
-    assert unknown["label_accuracy"].isna().all() and known["label_accuracy"].notna().all()
-    assert not unknown["label_correct"].any() and not unknown["correct_competitive"].any()
-    nowhere = write_problems(tmp_path, ["1 + 1?"], [None])
-    trace = train(settings(model, nowhere), progress=False)
-    assert trace.evals[["pass_at_1", "maj_accuracy"]].isna().all(axis=None)
-
-
-def test_positions_of_the_model_limit_prompts(tmp_path: Path):
-    folder = save_model(tmp_path / "model", gpt2, positions=120)
-    problems = write_problems(tmp_path, ["1 + 1?", "y" * 60], ["2", "0"])
-    trace = train(settings(folder, problems), progress=False)
-    assert trace.run.extra["prompts_left_out"] == ["p1"]
-    with pytest.raises(UserError, match="max_response_tokens = 120: the model has 120 positions"):
-        train(settings(folder, problems, max_response_tokens=120), progress=False)
-
-
-def file_with(name: str, text: str) -> Callable[[Path], object]:
+def file_with(name, text):
     return lambda folder: (folder / name).write_text(text)
 
 
-def config_with(**changes: Any) -> Callable[[Path], object]:
-    def spoil(folder: Path) -> None:
+def config_with(**changes):
+    def spoil(folder):
         path = folder / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
     return spoil
 
 
-def index_with_a_way_out(folder: Path) -> None:
+def index_with_a_way_out(folder):
     (folder / "model.safetensors").unlink()
     index = json.dumps({"metadata": {}, "weight_map": {"weight": "../../../etc/passwd"}})
     (folder / "model.safetensors.index.json").write_text(index)
 
 
-def weight_named(*names: str) -> Callable[[Path], object]:
-    def add(folder: Path) -> None:
+def weight_named(*names):
+    def add(folder):
         path = folder / "model.safetensors"
         weights = load_file(path) | {name: torch.ones(8) for name in names}
         save_file(weights, path, {"format": "pt"})
@@ -116,9 +74,7 @@ def weight_named(*names: str) -> Callable[[Path], object]:
         (lambda f: save_model(f, spare=-5), "the tokenizer has 103 tokens, the model 98"),
     ],
 )
-def test_a_folder_that_holds_no_whole_model_is_named(
-    tmp_path: Path, spoil: Callable[[Path], object], message: str
-):
+def test_a_folder_that_holds_no_whole_model_is_named(tmp_path, spoil, message):
     folder = save_model(tmp_path / "model")
     spoil(folder)
     with pytest.raises(UserError, match=message) as found:
@@ -126,7 +82,7 @@ def test_a_folder_that_holds_no_whole_model_is_named(
     assert str(folder) in str(found.value) and "\n" not in str(found.value)
 
 
-def test_weights_beside_those_of_the_model_are_left(tmp_path: Path):
+def test_weights_beside_those_of_the_model_are_left(tmp_path):
     folder = save_model(tmp_path / "model")
     name = "model.layers.0.self_attn"
     weight_named("v_head.summary.weight", "mtp.0.bias", f"{name}.inv_freq", f"{name}.bias")(folder)
@@ -134,8 +90,8 @@ def test_weights_beside_those_of_the_model_are_left(tmp_path: Path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs the system's memory map")
-def test_weights_in_the_precision_of_their_file_are_mapped_not_copied(model: Path):
-    def mapped(dtype: str) -> set[bool]:
+def test_weights_in_the_precision_of_their_file_are_mapped_not_copied(model):
+    def mapped(dtype):
         loaded = load_policy(model, "cpu", dtype).model
         lines = Path("/proc/self/maps").read_text().splitlines()
         spans = [line.split()[0].split("-") for line in lines if str(model) in line]
@@ -146,21 +102,16 @@ def test_weights_in_the_precision_of_their_file_are_mapped_not_copied(model: Pat
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_heads_share_keys_without_copies_and_change_no_bit(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-    dtype: str,
-):
+def test_heads_share_keys_without_copies_and_change_no_bit(tmp_path, monkeypatch, request, dtype):
     """Two heads on one, with a mask as prompts of two lengths have it."""
     save_model(tmp_path / "model", lambda n, _: LlamaForCausalLM(LlamaConfig(**decoder_sizes(n))))
     model = load_policy(tmp_path / "model", "cpu", dtype).model
     mask = torch.tensor([[0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
     inputs = {"input_ids": torch.arange(3, 15).view(2, 6), "attention_mask": mask}
-    heads: list[int] = []
+    heads = []
     kernel = policy.scaled_dot_product_attention
 
-    def watched(query: torch.Tensor, key: torch.Tensor, *rest: Any, **how: Any) -> torch.Tensor:
+    def watched(query, key, *rest, **how):
         heads.append(key.shape[1])
         return kernel(query, key, *rest, **how)
 
@@ -172,12 +123,12 @@ def test_heads_share_keys_without_copies_and_change_no_bit(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_missing_gpu_is_said(model: Path):
+def test_missing_gpu_is_said(model):
     with pytest.raises(UserError, match="no GPU"):
         load_policy(model, "cuda")
 
 
-def test_a_model_without_problems_is_told_that_it_gets_the_tiny_task(model: Path):
+def test_a_model_without_problems_is_told_that_it_gets_the_tiny_task(model):
     notice = "no problems given: the model is trained on the tiny task; name some by --problems"
     assert notice in prepare(TrainConfig(model=str(model)).settled()).prompts.notices
     tiny = TrainConfig(model=str(CHECKPOINT)).settled()
@@ -188,15 +139,14 @@ WORDS = ["--n-votes", "8", "--n-samples", "4", "--epochs", "1", "--max-response-
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> str:
+def own(tmp_path):
     """A file of eight last-digit sums."""
-    sums = problems(8, 3)
-    return write_problems(tmp_path, [p.prompt for p in sums], [p.answer for p in sums])
+    rows = [{"prompt": p.prompt, "answer": p.answer} for p in problems(8, 3)]
+    (tmp_path / "set.json").write_text(json.dumps(rows))
+    return str(tmp_path / "set.json")
 
 
-def test_a_comparison_whose_model_gives_no_answers_is_refused_once(
-    tmp_path: Path, own: str, capsys: pytest.CaptureFixture[str]
-):
+def test_a_comparison_whose_model_gives_no_answers_is_refused_once(tmp_path, own, capsys):
     out = tmp_path / "all"
     words = ["--problems", own, "--model", str(CHECKPOINT), "--out", str(out), "--quiet", *WORDS]
     assert main(["compare", "--arms", "ttrl", "guard", "--seeds", "0", *words]) == 2
@@ -207,9 +157,7 @@ def test_a_comparison_whose_model_gives_no_answers_is_refused_once(
     assert not list(out.rglob("run.json"))
 
 
-def test_own_problems_on_the_embedded_model_take_one_command(
-    tmp_path: Path, own: str, capsys: pytest.CaptureFixture[str]
-):
+def test_own_problems_on_the_embedded_model_take_one_command(tmp_path, own, capsys):
     out = tmp_path / "all"
     words = ["compare", "--problems", own, "--arms", "ttrl", "--seeds", "0", "--out", str(out)]
     assert main([*words, *WORDS[:6]]) == 2

@@ -1,20 +1,15 @@
 """Log-probs in chunks: right for every kind of head, small in memory, exact in the gradient."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
-from typing import Any, cast
 
 import pytest
+import small_models
 import torch
-import transformers
 from live_tensors import LiveTensors
 from random_groups import logprobs_of
-from small_models import decoder_sizes
-from torch import Tensor
 from torch._dynamo.utils import counters
-from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from lab.base.errors import UserError
 from real.engines.rollouts import Sampling
@@ -23,19 +18,11 @@ from real.model.policy import WideHead, load_policy, wide_product
 from real.model.prepare import prepare_training
 from real.settings.groups import MemorySettings
 from real.tiny import CHECKPOINT
-from real.update.logprobs import (
-    CHUNK_ELEMENTS,
-    Head,
-    Scorer,
-    TokenScores,
-    find_head,
-    head_scores,
-    score_logits,
-)
+from real.update.logprobs import CHUNK_ELEMENTS, Head, Scorer, find_head, head_scores, score_logits
 from real.update.packing import PackedRows
 
 VOCABULARY = 50
-SIZES = decoder_sizes(
+SIZES = small_models.decoder_sizes(
     VOCABULARY, num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=2
 )
 PROMPT = torch.tensor([3, 5, 7, 9])
@@ -47,18 +34,16 @@ ROWS = PackedRows(INPUTS, None, 10, TOKENS.flatten())
 class Odd(LlamaForCausalLM):
     """Its logits are modified in a way that no setting describes."""
 
-    def forward(self, *args: Any, **options: Any) -> Any:
+    def forward(self, *args, **options):
         found = super().forward(*args, **options)
         found.logits = found.logits + found.logits**2
         return found
 
 
-def causal(name: str, **changes: Any) -> Any:
-    config = getattr(transformers, f"{name}Config")(**SIZES, **changes)
-    return getattr(transformers, f"{name}ForCausalLM")(config)
+causal = partial(small_models.causal, seed=1, **SIZES)
 
 
-def phi() -> Any:
+def phi():
     """Its head has a bias, here one that matters."""
     model = causal("Phi")
     torch.nn.init.normal_(model.lm_head.bias)
@@ -76,12 +61,12 @@ MODELS = {
 }
 
 
-def make(name: str) -> Any:
+def make(name):
     torch.manual_seed(1)
     return MODELS[name]().eval()
 
 
-def whole_logprobs(model: Any) -> Tensor:
+def whole_logprobs(model):
     """From all logits, as the definition has it."""
     rows = torch.cat([PROMPT.expand(6, -1), TOKENS], dim=1)
     logits = model(input_ids=rows, use_cache=False).logits[:, len(PROMPT) - 1 : -1]
@@ -89,18 +74,18 @@ def whole_logprobs(model: Any) -> Tensor:
     return found.gather(-1, TOKENS[..., None]).squeeze(-1)
 
 
-def scores_of(model: Any, chunk_elements: int, stats: bool = False) -> TokenScores:
+def scores_of(model, chunk_elements, stats=False):
     return Scorer(model, chunk_elements)(ROWS, 0.6, stats)
 
 
-def gradient(model: Any, logprobs: Tensor) -> Tensor:
+def gradient(model, logprobs):
     model.zero_grad()
     (logprobs.flatten() * torch.linspace(-1, 1, 60)).sum().backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_kind_of_head(name: str):
+def test_every_kind_of_head(name):
     """Seven tokens a chunk, the last chunk smaller, against the whole in double precision."""
     model = make(name)
     head = Scorer(model).head
@@ -117,7 +102,7 @@ def test_every_kind_of_head(name: str):
 
 
 @pytest.mark.parametrize("softcap", [None, 5.0])
-def test_chunks_hold_an_eighth_of_the_memory(softcap: float | None):
+def test_chunks_hold_an_eighth_of_the_memory(softcap):
     """A 64th of 32 rows x 512 tokens x 32k words, with chunks a 64th of the usual."""
     n_tokens, vocabulary, width = 32 * 512 // 64, 32768, 8
     g = torch.Generator().manual_seed(0)
@@ -125,7 +110,7 @@ def test_chunks_hold_an_eighth_of_the_memory(softcap: float | None):
     hidden = torch.randn(n_tokens, width, generator=g, requires_grad=True)
     targets = torch.randint(0, vocabulary, (n_tokens,), generator=g)
 
-    def peak(chunk_elements: int) -> int:
+    def peak(chunk_elements):
         linear.zero_grad()
         hidden.grad = None
         with LiveTensors() as live:
@@ -141,9 +126,9 @@ def test_chunks_hold_an_eighth_of_the_memory(softcap: float | None):
 
 @pytest.mark.parametrize("chunk_elements", [2**20, 7 * VOCABULARY])
 @pytest.mark.parametrize("name", ["capped", "unknown"])
-def test_entropy_and_self_certainty_come_with_the_same_pass(name: str, chunk_elements: int):
+def test_entropy_and_self_certainty_come_with_the_same_pass(name, chunk_elements):
     model = make(name)
-    calls: list[int] = []
+    calls = []
     scorer = Scorer(model, chunk_elements)
     hook = model.base_model.register_forward_hook(lambda *_: calls.append(1))
     found = scorer(ROWS, 0.6, True)
@@ -164,7 +149,6 @@ def test_entropy_and_self_certainty_come_with_the_same_pass(name: str, chunk_ele
 def test_entropy_of_a_distribution_with_impossible_tokens():
     logits = torch.tensor([[0.0, 0.0, -torch.inf]])
     found = score_logits(logits, torch.tensor([0]), 1.0, stats=True)
-    assert found.entropy_n is not None
     assert found.entropy_n.item() == pytest.approx(torch.log(torch.tensor(2.0)).item())
 
 
@@ -182,43 +166,31 @@ def test_low_precision_weights_sum_their_gradient_in_single_precision():
     scores = head_scores(Head(narrow), hidden.bfloat16(), targets, 0.6, chunk_elements=chunk)
     assert scores.logprobs_n.dtype == torch.float32
     scores.logprobs_n.sum().backward()
-    assert linear.weight.grad is not None and narrow.weight.grad is not None
     error = (narrow.weight.grad.float() - linear.weight.grad).norm() / linear.weight.grad.norm()
     assert error < 0.006
 
 
-def test_checkpointed_layers_run_twice_without_dropout_and_sampling_keeps_its_cache():
-    torch.manual_seed(1)
-    model = LlamaForCausalLM(LlamaConfig(**SIZES, attention_dropout=0.5)).eval()
-    expected = gradient(model, scores_of(model, 2**20).logprobs_n).clone()
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    runs: list[int] = []
-    hook = model.model.layers[0].self_attn.register_forward_hook(lambda *_: runs.append(1))
-    scores = scores_of(model, 2**20)
-    runs.clear()
-    found = gradient(model, scores.logprobs_n)
-    hook.remove()
-    assert len(runs) == 1  # once more in the backward pass
-    torch.testing.assert_close(found, expected)
-    assert not any(module.training for module in model.modules())
-    cached = model(input_ids=PROMPT[None], use_cache=True).past_key_values
-    assert cached.get_seq_length() == len(PROMPT)
-
-
-def test_checkpointed_layers_with_a_dropout_of_their_own_do_without_it():
-    torch.manual_seed(1)
-    sizes = {"hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 24, "num_attention_heads": 2}
-    config = OPTConfig(vocab_size=VOCABULARY, num_hidden_layers=2, dropout=0.5, **sizes)
-    model = OPTForCausalLM(config).eval()
+@pytest.mark.parametrize(
+    ("name", "dropout"),
+    [
+        ("Llama", {"attention_dropout": 0.5}),
+        ("OPT", {"dropout": 0.5, "ffn_dim": 24, "word_embed_proj_dim": 16}),  # by its layers
+    ],
+)
+def test_checkpointed_layers_do_without_dropout_and_sampling_keeps_its_cache(name, dropout):
+    model = causal(name, **dropout)
     expected = scores_of(model, 2**20).logprobs_n
     slopes = gradient(model, expected).clone()
     model.gradient_checkpointing_enable({"use_reentrant": False})
     scores = scores_of(model, 2**20).logprobs_n
     torch.testing.assert_close(scores, expected)
     torch.testing.assert_close(gradient(model, scores), slopes)
+    assert not any(module.training for module in model.modules())
+    cached = model(input_ids=PROMPT[None], use_cache=True).past_key_values
+    assert cached.get_seq_length() == len(PROMPT)
 
 
-def draws(bias: bool) -> tuple[Tensor, Any, Tensor]:
+def draws(bias):
     """Hidden states and a head in bfloat16 with logits of about 16, and target tokens."""
     g = torch.Generator().manual_seed(0)
     head = torch.nn.Linear(64, VOCABULARY, bias=bias)
@@ -228,13 +200,13 @@ def draws(bias: bool) -> tuple[Tensor, Any, Tensor]:
     return hidden, head.bfloat16(), torch.randint(0, VOCABULARY, (300,), generator=g)
 
 
-def widened(head: Any) -> Any:
+def widened(head):
     wide = copy.deepcopy(head)
     wide.__class__ = WideHead
     return wide
 
 
-def scored(head: Any, hidden: Tensor, targets: Tensor, chunk: int) -> tuple[Tensor, ...]:
+def scored(head, hidden, targets, chunk):
     """Log-probs, and gradients of the hidden states, the weights and the bias."""
     hidden = hidden.clone().requires_grad_()
     scores = head_scores(Head(head), hidden, targets, 0.6, chunk_elements=chunk)
@@ -281,14 +253,14 @@ def test_compiled_layers_give_the_same_gradient_and_decode_as_they_are(backend, 
     assert torch.equal(*drawn)
 
 
-def test_logits_follow_weights_that_change(monkeypatch: pytest.MonkeyPatch):
+def test_logits_follow_weights_that_change(monkeypatch):
     """By an optimizer, and by FSDP2, which fills weights without moving their version counter.
 
     A head that is constant meanwhile widens its weights once, others at no time.
     """
-    used: list[Tensor] = []
+    used = []
 
-    def noting(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def noting(hidden, weight, bias):
         used.append(weight)
         return wide_product(hidden, weight, bias)
 
@@ -298,7 +270,7 @@ def test_logits_follow_weights_that_change(monkeypatch: pytest.MonkeyPatch):
     before = wide(hidden)
     wide.weight.detach().mul_(2)
     torch.testing.assert_close(wide(hidden), 2 * before, rtol=0, atol=0)
-    with cast(Any, torch.autograd)._unsafe_preserve_version_counter(wide.weight):
+    with torch.autograd._unsafe_preserve_version_counter(wide.weight):
         wide.weight.detach().mul_(2)
     torch.testing.assert_close(wide(hidden), 4 * before, rtol=0, atol=0)
     for factor in (4, 8):
@@ -314,7 +286,7 @@ def test_logits_follow_weights_that_change(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("chunk", [2**20, 16 * VOCABULARY])
-def test_log_probs_are_those_of_double_precision(bias: bool, chunk: int) -> None:
+def test_log_probs_are_those_of_double_precision(bias, chunk):
     hidden, head, targets = draws(bias)
     exact = scored(copy.deepcopy(head).double(), hidden.double(), targets, chunk)
     wide = scored(widened(head), hidden, targets, chunk)
@@ -328,9 +300,9 @@ def test_log_probs_are_those_of_double_precision(bias: bool, chunk: int) -> None
 
 
 @pytest.mark.parametrize(("head_dtype", "dtype"), [("float32", "float32"), ("model", "bfloat16")])
-def test_the_setting_decides(head_dtype: Any, dtype: str) -> None:
+def test_the_setting_decides(head_dtype, dtype):
     plain = load_policy(CHECKPOINT, "cpu", "bfloat16", head_dtype="model").model
-    model: Any = load_policy(CHECKPOINT, "cpu", "bfloat16", head_dtype=head_dtype).model
+    model = load_policy(CHECKPOINT, "cpu", "bfloat16", head_dtype=head_dtype).model
     assert model(input_ids=torch.arange(5)[None]).logits.dtype == getattr(torch, dtype)
     assert list(model.state_dict()) == list(plain.state_dict())
     assert model.lm_head.weight is model.model.embed_tokens.weight

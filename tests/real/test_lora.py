@@ -1,18 +1,14 @@
 """LoRA: adapters alone are trained, and merged weights are a plain model again."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from peft import PeftModel
 from random_groups import random_rows
-from small_models import decoder_sizes, save_model
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from small_models import causal, decoder_sizes, save_model
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from lab.base.errors import UserError
 from real.model.policy import load_policy
@@ -37,18 +33,17 @@ LORA = MemorySettings(lora_rank=2, lora_alpha=8.0)
 IDS = torch.randint(0, 30, (3, 8), generator=torch.Generator().manual_seed(0))
 
 
-def small_model(tied: bool = False, vocabulary: int = 30) -> LlamaForCausalLM:
-    torch.manual_seed(0)
+def small_model(tied=False, vocabulary=30):
     sizes = decoder_sizes(vocabulary, num_key_value_heads=2, initializer_range=0.2)
-    return LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=tied)).eval()
+    return causal("Llama", **sizes, tie_word_embeddings=tied)
 
 
-def logits(model: Any) -> torch.Tensor:
+def logits(model):
     with torch.no_grad():
         return model(input_ids=IDS).logits
 
 
-def trained(model: Any, kl_coef: float = 0.0) -> PolicyOptimizer:
+def trained(model, kl_coef=0.0):
     """Three optimizer steps on random responses."""
     config = UpdateSettings(temperature=1.0, kl_coef=kl_coef, lr=1e-2, warmup_ratio=0.0)
     scorer = Scorer(model)
@@ -79,9 +74,7 @@ TARGETS = ["all-linear", "q_proj, v_proj", "down_proj", "lm_head", "lm_head,o_pr
 
 @pytest.mark.parametrize("targets", TARGETS)
 @pytest.mark.parametrize("tied", [False, True])
-def test_the_reloaded_model_is_the_trained_one_for_every_choice_of_layers(
-    tied: bool, targets: str, tmp_path: Path
-):
+def test_the_reloaded_model_is_the_trained_one_for_every_choice_of_layers(tied, targets, tmp_path):
     """And an engine that merges nothing gets the list of those very layers."""
     save_model(tmp_path / "start", lambda *_: small_model(tied, vocabulary=103))
     policy = load_policy(tmp_path / "start", "cpu")
@@ -111,9 +104,9 @@ def test_the_reloaded_model_is_the_trained_one_for_every_choice_of_layers(
 
 
 @pytest.mark.parametrize("targets", ["all-linear", "c_attn,c_proj"])
-def test_the_plan_counts_the_adapters_of_gpt2_s_transposed_layers(targets: str):
+def test_the_plan_counts_the_adapters_of_gpt2_s_transposed_layers(targets):
     config = replace(LORA, lora_targets=targets)
-    sizes: Any = {"vocab_size": 30, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
+    sizes = {"vocab_size": 30, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
     planned = PlannedModel(GPT2Config(**sizes)).size(config)
     model = GPT2LMHeadModel(GPT2Config(**sizes))
     add_lora(model, config)
@@ -130,7 +123,7 @@ def test_reference_is_the_model_with_its_adapters_off():
     assert not torch.allclose(optimizer.scorer(rows(), 1.0).logprobs_n, before, atol=1e-3)
 
 
-def rows() -> PackedRows:
+def rows():
     return PackedRows(IDS[:, :-1], None, 4, IDS[:, -4:].flatten())
 
 
@@ -140,7 +133,7 @@ def test_the_adapters_product_is_scaled_by_alpha_over_rank():
         model = small_model()
         before = model.get_submodule(name).weight.detach().clone()
         prepare_training(model, MemorySettings(lora_rank=2, lora_alpha=alpha))
-        adapters: Any = model.get_submodule(name)
+        adapters = model.get_submodule(name)
         torch.nn.init.ones_(adapters.lora_B["default"].weight)
         change = dict(merged_weights(model))[f"{name}.weight"] - before
         product = adapters.lora_A["default"].weight.detach().sum(0).expand(16, -1)
@@ -169,13 +162,13 @@ def test_names_of_no_layers_are_refused():
             add_lora(small_model(), replace(LORA, lora_targets=targets))
 
 
-def test_without_peft_the_user_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch):
+def test_without_peft_the_user_is_told_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError, match=r"lora_rank = 2: needs the package peft; pip install"):
         add_lora(small_model(), LORA)
 
 
-def test_checkpointing_of_a_model_that_cannot_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_checkpointing_of_a_model_that_cannot_is_refused(monkeypatch):
     model = small_model()
     monkeypatch.setattr(type(model), "supports_gradient_checkpointing", False)
     with pytest.raises(UserError, match="gradient_checkpointing = true: LlamaForCausalLM has no"):

@@ -1,17 +1,13 @@
 """The gap between engine and trainer: what is measured, what the correction does to the loss."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from random_groups import gradient
-from small_models import decoder_sizes
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from small_models import causal, decoder_sizes
 
 from guard_core import PolicyStreams
 from real import TrainConfig
@@ -33,15 +29,13 @@ TEMPERATURE = 0.8
 
 
 @pytest.fixture(scope="module")
-def scorer() -> Scorer:
-    torch.manual_seed(0)
+def scorer():
     wider = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
-    sizes = decoder_sizes(13, num_key_value_heads=2, **wider)
-    config = Qwen2Config(**sizes, bos_token_id=None, eos_token_id=None)
-    return Scorer(Qwen2ForCausalLM(config).eval())
+    sizes = decoder_sizes(13, num_key_value_heads=2, bos_token_id=None, eos_token_id=None, **wider)
+    return Scorer(causal("Qwen2", **sizes))
 
 
-def sampled(scorer: Scorer, n_problems: int = 6) -> list[Group]:
+def sampled(scorer, n_problems=6):
     prompts = [[1, 2, 3 + i] for i in range(n_problems)]
     engine, generator = TransformersEngine(scorer.model, [5]), torch.Generator().manual_seed(0)
     drawn = engine.sample(prompts, 4, Sampling(8, TEMPERATURE), generator)
@@ -50,12 +44,12 @@ def sampled(scorer: Scorer, n_problems: int = 6) -> list[Group]:
     return [Group(*of_prompt, *advantages) for of_prompt in zip(*tables, strict=True)]
 
 
-def off_by(groups: list[Group], gap: float) -> list[Group]:
+def off_by(groups, gap):
     """An engine whose log-probs are those of the trainer plus `gap`."""
     return [replace(g, old_KT=torch.where(g.real_KT, g.old_KT + gap, 0.0)) for g in groups]
 
 
-def test_tokens_without_a_number_are_left_out() -> None:
+def test_tokens_without_a_number_are_left_out():
     nan, gone = math.nan, -math.inf
     trainer = [torch.tensor([-1.0, nan, -2.0]), torch.tensor([-1.0])]
     engine = [torch.tensor([-1.5, -1.0, gone]), torch.tensor([-1.0])]
@@ -64,14 +58,14 @@ def test_tokens_without_a_number_are_left_out() -> None:
     assert math.isnan(mismatch_kl([torch.tensor([nan])], [torch.tensor([-1.0])]))
 
 
-def test_importance_weights_are_truncated_ratios() -> None:
+def test_importance_weights_are_truncated_ratios():
     trainer = torch.tensor([[-1.0, -1.0, -3.0, math.nan, -1.0]])
     engine = torch.tensor([[-1.0, -3.0, -1.0, -1.0, -math.inf]])
     found = importance_weights(trainer, engine, cap=2.0)
     assert torch.allclose(found, torch.tensor([[1.0, 2.0, math.exp(-2), 1.0, 1.0]]))
 
 
-def test_responses_with_an_outlying_mean_ratio_have_no_weight() -> None:
+def test_responses_with_an_outlying_mean_ratio_have_no_weight():
     """Beyond the mask in the mean of the tokens, either way; padding does not count."""
     inside, outside = 0.99 * math.log(GEOMETRIC_MASK), 1.01 * math.log(GEOMETRIC_MASK)
     gap = torch.tensor([[inside] * 2, [outside] * 2, [-outside] * 2, [outside, math.nan]])
@@ -84,7 +78,7 @@ SETTINGS = UpdateSettings(temperature=TEMPERATURE, max_tokens_per_microbatch=409
 
 @pytest.mark.parametrize("cap", [0.0, 1.1])
 @pytest.mark.parametrize("gap", [0.0, 0.2, -0.2])
-def test_the_mismatch_is_that_of_the_engine(scorer: Scorer, gap: float, cap: float) -> None:
+def test_the_mismatch_is_that_of_the_engine(scorer, gap, cap):
     groups = sampled(scorer)
     found, columns = rescore(scorer, off_by(groups, gap), SETTINGS, cap)
     expected = math.exp(-gap) - 1 + gap
@@ -96,16 +90,13 @@ def test_the_mismatch_is_that_of_the_engine(scorer: Scorer, gap: float, cap: flo
         for before, after in zip(groups, found, strict=True):
             inside = before.real_KT
             assert torch.allclose(after.old_KT[inside], before.old_KT[inside], atol=1e-5)
-            assert after.correction_KT is not None
             assert (after.correction_KT[inside] - weight).abs().max() < 1e-4
 
 
-def test_without_a_cap_only_a_few_rows_are_looked_at(
-    scorer: Scorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[list[Group]] = []
+def test_without_a_cap_only_a_few_rows_are_looked_at(scorer, monkeypatch):
+    seen = []
 
-    def recording(scorer: Scorer, groups: Any, *rest: Any) -> list[torch.Tensor]:
+    def recording(scorer, groups, *rest):
         seen.append(list(groups))
         return group_scores(scorer, groups, *rest)
 
@@ -116,7 +107,7 @@ def test_without_a_cap_only_a_few_rows_are_looked_at(
     assert [len(g.lengths_K) for g in seen[0]] == [1] * PROBE_ROWS
 
 
-def test_groups_that_are_not_trained_on_are_not_corrected(scorer: Scorer) -> None:
+def test_groups_that_are_not_trained_on_are_not_corrected(scorer):
     groups = sampled(scorer)
     groups[0] = replace(groups[0], dropped=True)
     groups[1] = replace(groups[1], majority_K=torch.zeros(4))
@@ -125,7 +116,7 @@ def test_groups_that_are_not_trained_on_are_not_corrected(scorer: Scorer) -> Non
     assert columns["mismatch_kl"] == pytest.approx(math.exp(-0.2) - 1 + 0.2, rel=1e-3)
 
 
-def test_log_probs_of_the_trainer_may_replace_the_engines_without_weights(scorer: Scorer) -> None:
+def test_log_probs_of_the_trainer_may_replace_the_engines_without_weights(scorer):
     groups, anew = sampled(scorer), replace(SETTINGS, old_logprobs="trainer")
     found, columns = rescore(scorer, off_by(groups, 0.5), anew)
     assert all(group.correction_KT is None for group in found) and "tis_weight" not in columns
@@ -134,7 +125,7 @@ def test_log_probs_of_the_trainer_may_replace_the_engines_without_weights(scorer
     assert torch.allclose(after, before, atol=1e-6, rtol=1e-4)
 
 
-def test_a_missing_log_prob_of_the_engine_stays_out_of_the_loss(scorer: Scorer) -> None:
+def test_a_missing_log_prob_of_the_engine_stays_out_of_the_loss(scorer):
     groups = sampled(scorer)
     groups[2].old_KT[1, 0] = math.nan
     found, columns = rescore(scorer, groups, SETTINGS, 2.0)
@@ -144,7 +135,7 @@ def test_a_missing_log_prob_of_the_engine_stays_out_of_the_loss(scorer: Scorer) 
     assert gradient(scorer, found, SETTINGS)[1].isfinite().all()
 
 
-def test_outliers_of_an_engine_are_left_out_and_counted(scorer: Scorer) -> None:
+def test_outliers_of_an_engine_are_left_out_and_counted(scorer):
     groups = off_by(sampled(scorer), 0.01)
     groups[0].old_KT[1] -= 5.0
     found, columns = rescore(scorer, groups, SETTINGS, 2.0)
@@ -167,11 +158,11 @@ def test_outliers_of_an_engine_are_left_out_and_counted(scorer: Scorer) -> None:
         ({"engine": "vllm", "dtype": "bfloat16", "rule": "one_shot_em"}, 0.0),
     ],
 )
-def test_vllm_in_bfloat16_is_corrected_by_default(changes: dict[str, Any], cap: float) -> None:
+def test_vllm_in_bfloat16_is_corrected_by_default(changes, cap):
     assert TrainConfig(model="m", problems="p", **changes).settled().tis_cap == cap
 
 
-def test_truncated_responses_leave_the_loss(scorer: Scorer) -> None:
+def test_truncated_responses_leave_the_loss(scorer):
     """A problem of which no response ends is dropped."""
     engine = TransformersEngine(scorer.model, [5])
     prompts = [[1, 2, 3], [1, 2, 4]]

@@ -1,36 +1,29 @@
 """Cutting rows into passes: all rows once, within the budget, little padding, equal shares."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_groups import random_rows
-from small_models import decoder_sizes
-from transformers import AutoConfig, AutoModelForCausalLM
+from small_models import causal, decoder_sizes
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from real.settings.groups import UpdateSettings
 from real.update.logprobs import CHUNK_ELEMENTS, GPU_CHUNK_ELEMENTS, Scorer, group_scores
-from real.update.packing import Group, Layout, Place, micro_batch, plan, row_counts
+from real.update.packing import micro_batch, plan, row_counts
 
 VOCABULARY = 40
 
 
-def make_group(prompt: int, lengths: list[int], seed: int = 0) -> Group:
+def make_group(prompt, lengths, seed=0):
     return random_rows(prompt, lengths, VOCABULARY, seed)
 
 
-def passes_of(
-    groups: list[Group], budget: int, layout: Layout = "padded", world: int = 1
-) -> list[list[Place]]:
+def passes_of(groups, budget, layout="padded", world=1):
     return plan(groups, [row_counts(g) for g in groups], budget, layout, world=world)[0]
 
 
-def sizes(groups: list[Group], places: list[Place]) -> list[int]:
+def sizes(groups, places):
     return [len(groups[g].prompt_L) + int(groups[g].lengths_K[k]) - 1 for g, k in places]
 
 
@@ -66,7 +59,7 @@ def test_little_padding_at_heterogeneous_lengths():
     every = sizes(groups, [(0, k) for k in range(32)])
     assert 1 - sum(every) / (32 * max(every)) > 0.4
 
-    def waste(layout: Layout) -> float:
+    def waste(layout):
         passes = passes_of(groups, 16384, layout)
         assert len(passes) <= 12
         batches = [micro_batch(groups, places, layout) for places in passes]
@@ -81,16 +74,14 @@ SIZES = decoder_sizes(VOCABULARY)
 # Every layer looks back five tokens only.
 WINDOW = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}
 GPT2 = {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}
-MODELS = {"llama": SIZES, "qwen2": SIZES | WINDOW, "qwen3": SIZES | {"head_dim": 8}, "gpt2": GPT2}
+MODELS = {"Llama": SIZES, "Qwen2": SIZES | WINDOW, "Qwen3": SIZES | {"head_dim": 8}, "GPT2": GPT2}
 
 
-def decoder(kind: str, **changes: Any) -> Any:
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, **MODELS[kind], **changes)
-    return AutoModelForCausalLM.from_config(config).eval()
+def decoder(kind, **changes):
+    return causal(kind, **MODELS[kind], **changes)
 
 
-def within(max_tokens: int) -> UpdateSettings:
+def within(max_tokens):
     return UpdateSettings(temperature=0.6, max_tokens_per_microbatch=max_tokens)
 
 
@@ -113,7 +104,7 @@ def test_packed_rows_have_the_log_probs_of_padded_rows(kind, attention):
 
 
 def test_the_chunk_of_the_head_is_that_of_the_device_that_trains():
-    model = decoder("llama")
+    model = decoder("Llama")
     assert Scorer(model).chunk_elements == CHUNK_ELEMENTS
     assert Scorer(model, device=torch.device("cuda", 3)).chunk_elements == GPU_CHUNK_ELEMENTS
     assert Scorer(model, 77, torch.device("cuda")).chunk_elements == 77
@@ -121,10 +112,10 @@ def test_the_chunk_of_the_head_is_that_of_the_device_that_trains():
 
 def test_layout_follows_the_attention_kernel(monkeypatch):
     """Only flash attention learns from positions where rows end; recurrent layers never do."""
-    model, plain = decoder("qwen3"), decoder("llama")
+    model, plain = decoder("Qwen3"), decoder("Llama")
     assert Scorer(model).layout == Scorer(plain).layout == "padded"
 
-    def on_a_gpu_alone(*_: Any, **__: Any) -> None:
+    def on_a_gpu_alone(*_, **__):
         raise RuntimeError("FlashAttention only supports CUDA tensors")
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "flash_attention_2", on_a_gpu_alone)

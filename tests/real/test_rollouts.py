@@ -1,21 +1,16 @@
-from __future__ import annotations
-
 import copy
 import itertools
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from drawn import check_ends, logprob_gap
-from small_models import decoder_sizes, seeded
-from transformers import AutoConfig, AutoModelForCausalLM
+from small_models import causal, decoder_sizes, seeded
 
 from lab.base.errors import UserError
 from real.engines.rollouts import (
     EngineError,
-    Rollouts,
     SampledResponse,
     Sampling,
     request_params,
@@ -32,31 +27,29 @@ PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [11], [3, 2, 1]]
 SHARED = {"bos_token_id": None, "eos_token_id": None, "vocab_size": VOCABULARY}
 WIDER = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
 OWN = {
-    "qwen2": {"tie_word_embeddings": True},
-    "llama": {},
-    "mistral": {"sliding_window": 4},  # keys older than the window leave the cache
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.3},
+    "Qwen2": {"tie_word_embeddings": True},
+    "Llama": {},
+    "Mistral": {"sliding_window": 4},  # keys older than the window leave the cache
+    "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.3},
 }
 
 
-def make(kind: str) -> Any:
-    torch.manual_seed(0)
-    shape: Any = decoder_sizes(VOCABULARY, num_key_value_heads=2, pad_token_id=0, **WIDER)
-    shape = (shape if kind != "gpt2" else {}) | SHARED | OWN[kind]
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape)).eval()
+def make(kind):
+    shape = decoder_sizes(VOCABULARY, num_key_value_heads=2, pad_token_id=0, **WIDER)
+    return causal(kind, **(shape if kind != "GPT2" else {}) | SHARED | OWN[kind])
 
 
 @pytest.fixture(scope="module")
-def qwen() -> Any:
-    return make("qwen2")
+def qwen():
+    return make("Qwen2")
 
 
 @pytest.fixture
-def passes(qwen: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bool]]:
+def passes(qwen, monkeypatch):
     """Rows and columns of the model's forward passes, and whether they have a mask."""
     seen, forward = [], qwen.forward
 
-    def recording(**arguments: Any) -> Any:
+    def recording(**arguments):
         seen.append((*arguments["input_ids"].shape, "attention_mask" in arguments))
         return forward(**arguments)
 
@@ -64,7 +57,7 @@ def passes(qwen: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, b
     return seen
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "llama", "mistral", "gpt2"])
+@pytest.mark.parametrize("kind", OWN)
 @pytest.mark.parametrize("prompts", [PROMPTS, [[1, 2, 3, 4], [5, 6, 7, 8]]])
 @pytest.mark.parametrize("shares_rows", [False, True])
 def test_logprobs_equal_a_full_forward_pass(kind, prompts, shares_rows):
@@ -127,7 +120,7 @@ def test_responses_alike_so_far_are_one_row(qwen, passes, end_ids, top_p):
 
 
 def test_a_large_model_on_a_cpu_computes_a_row_for_responses_that_are_alike():
-    large = make("gpt2")
+    large = make("GPT2")
     assert not TransformersEngine(large).shares_rows
     large.resize_token_embeddings(2**18)
     assert TransformersEngine(large).shares_rows
@@ -170,7 +163,7 @@ def test_samples_name_the_weights_that_drew_them(qwen):
 
 def test_a_model_of_its_own_gets_the_trained_weights(qwen):
     """As on several ranks; those that are not trained stay."""
-    trained, own = make("qwen2"), copy.deepcopy(qwen)
+    trained, own = make("Qwen2"), copy.deepcopy(qwen)
     frozen = own.model.norm.weight.detach().clone().fill_(3.0)
     with torch.no_grad():
         own.model.norm.weight.copy_(frozen)
@@ -182,15 +175,12 @@ def test_a_model_of_its_own_gets_the_trained_weights(qwen):
 
 
 def test_a_response_ends_with_the_token_that_completes_a_text():
-    model, characters = make("qwen2"), "abcdefghijklm"
+    model, characters = make("Qwen2"), "abcdefghijklm"
 
-    class Letters:
-        """Token i is a letter."""
+    def decode(tokens_BT, skip_special_tokens):
+        return ["".join(characters[t] for t in row) for row in tokens_BT.tolist()]
 
-        def batch_decode(self, tokens_BT: torch.Tensor, skip_special_tokens: bool) -> list[str]:
-            return ["".join(characters[t] for t in row) for row in tokens_BT.tolist()]
-
-    engine = TransformersEngine(model, (), 0, tokenizer=Letters())
+    engine = TransformersEngine(model, (), 0, tokenizer=SimpleNamespace(batch_decode=decode))
     free = engine.sample(PROMPTS, 64, Sampling(20, 1.5), seeded())
     found = engine.sample(PROMPTS, 64, Sampling(20, 1.5, stop=["ab", "c"]), seeded())
     assert found.finished_PN.any() and not found.finished_PN.all()
@@ -246,11 +236,11 @@ N = 3
 class Echo:
     """Response i to prompt [p] is p, p + i times."""
 
-    def __init__(self, queues: bool) -> None:
+    def __init__(self, queues):
         self.queues = queues
-        self.calls: list[list[int]] = []
+        self.calls = []
 
-    def sample(self, prompts: Any, n: int, sampling: Sampling, generator: Any) -> Rollouts:
+    def sample(self, prompts, n, sampling, generator):
         self.calls.append([prompt[0] for prompt in prompts])
         rows = [
             [SampledResponse([p] * (p + i), [-1.0] * (p + i), True) for i in range(n)]
@@ -264,7 +254,7 @@ class Echo:
 )
 def test_an_engine_with_a_queue_gets_all_prompts_at_once(queues, calls):
     engine, policy = Echo(queues), SimpleNamespace(device="cpu")
-    sampler: Any = Sampler(engine, policy, 0)
+    sampler = Sampler(engine, policy, 0)
     problems = [Problem(f"{number}", "", None) for number in range(1, 8)]
     prompts = PromptSet("seven", problems, tokens=[[number] for number in range(1, 8)])
     parts = list(sampler.sample_all(prompts, N, Sampling(20), 4, torch.Generator(), 2 * N))
@@ -291,7 +281,7 @@ P, V, STEPS = 8, 64, 40
 
 def test_no_two_responses_share_a_seed_in_a_batch_and_across_batches():
     for run_seed in range(3):
-        seen: set[int] = set()
+        seen = set()
         for stream, step in itertools.product((Stream.VOTES, Stream.EVALUATION), range(STEPS)):
             # vLLM draws response i with the prompt's seed plus i. A generator on a CPU looks at
             # the lowest 32 bits alone.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from small_models import causal
 
 from lab.base.errors import UserError
 from real.engines.rollouts import Sampling
@@ -23,13 +23,9 @@ FACTS = {"task": "test", "model": {}, "problems": "", "problem_ids": ["a", "b"]}
 
 
 def small_model():
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=6, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
-        num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True,
-        attn_implementation="eager",
-    )  # fmt: skip
-    model = Qwen2ForCausalLM(config).eval()
+    sizes = {"vocab_size": 6, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True}
+    model = causal("Qwen2", **sizes, attn_implementation="eager")
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
@@ -151,10 +147,8 @@ def test_edges_can_be_responses_or_answers():
         mass = [np.exp(log_p[answers == a]).sum() for a in classes]
         assert list(classes) == sorted(set(answers)) and np.exp(joined) == pytest.approx(mass)
         # The gradient of an answer is the mean of those of its responses.
-        own = slice(*by_response.edge_start[n : n + 2])
-        sums = [
-            np.exp(log_p[answers == a]) @ by_response.features[own][answers == a] for a in classes
-        ]
+        own = by_response.features[slice(*by_response.edge_start[n : n + 2])]
+        sums = [np.exp(log_p[answers == a]) @ own[answers == a] for a in classes]
         means = np.array(sums) / np.array(mass)[:, None]
         joined_own = slice(*by_answer.edge_start[n : n + 2])
         assert by_answer.features[joined_own] == pytest.approx(means, abs=1e-4)
