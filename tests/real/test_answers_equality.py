@@ -1,11 +1,7 @@
 """Equality of answers: kinds, properties, limits, and what a run makes of it."""
 
-from __future__ import annotations
-
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hostile_answers import CODE, TOWER, box, hostile
@@ -13,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.base.errors import UserError
-from lab.trace.trace import Trace
 from real import TrainConfig, train
 from real.answers import AnswerIds, Equality, canonical, classes
 from real.answers.reader import Node, read, write
@@ -33,8 +28,7 @@ from real.vote.decide import Supervisor
         (r"\text{a parabola.}", r"\text{Parabola}\\\\", r"\text{the parabola}\text{.}"),
         ("025", "25", "25.0", "50/2", r"\frac{50}{2}", r"5^2", r"\sqrt{625}", r"2.5\times10^{1}"),
         (r"\dfrac12", "1/2", "0.5", ".50", "2/4", r"\frac{-1}{-2}", r"2^{-1}", r"5\cdot10^{-1}"),
-        (r"10\%", "10", "10 percent"),
-        ("e^{100}", "(e^{50})^2", r"e^{99}\cdot e"),
+        (r"10\%", "10", "10 percent"), ("e^{100}", "(e^{50})^2", r"e^{99}\cdot e"),
         (r"\hat{x}", "x\u0302"),
         ("7", r"\begin{aligned} x=7 \end{aligned}", r"\begin{align*} x &= 7 \end{align*}"),
         (r"0.\overline{3}", r"\frac13", r"0.3\overline{3}", "3/9"),
@@ -43,10 +37,8 @@ from real.vote.decide import Supervisor
         ("50", r"50\%", "50%", "\uff15\uff10\uff05"),
         (r"0.0000672", r"6.72\times10^{-5}", r"6.72 \cdot 10^{-5}"),
         (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt3}", r"1/\sqrt{3}", r"\frac13\sqrt3"),
-        ("2(k+1)", "2k+2", "2+2k", r"k+k+2"),
-        ("6-5i", "-5i+6", r"6 - 5\mathrm{i}", r"6-5\text{i}"),
-        (r"i\sqrt3", r"\sqrt{-3}"),
-        (r"\log_2 3", r"\frac{\ln 3}{\ln 2}"),
+        ("2(k+1)", "2k+2", "2+2k", r"k+k+2"), ("6-5i", "-5i+6", r"6 - 5\mathrm{i}", r"6-5\text{i}"),
+        (r"i\sqrt3", r"\sqrt{-3}"), (r"\log_2 3", r"\frac{\ln 3}{\ln 2}"),
         (r"1\pm\sqrt{19}", r"1-\sqrt{19}, 1+\sqrt{19}", r"\{1\pm\sqrt{19}\}", r"x=1\pm\sqrt{19}"),
         (r"(-\infty,2]\cup(3,4)", r"]-\infty;2]\cup]3;4[", r"\left]-\infty,2\right] \cup ]3,4["),
         ("12", "12=x", r"\therefore x=12", "&=12", r"12\checkmark", r"\sum_{k=1}^{3}2k=12"),
@@ -55,8 +47,7 @@ from real.vote.decide import Supervisor
         (r"36\text{ eggs}", "3 dozen eggs"), ("7", r"\text{Seven}"), ("12:30", "12{:}30"),
         ("108", "36 * 3 = 108", r"108=36\times3", r"100+8=\frac{216}{2}=108"),
         ("3, 5, 7", "7,5,3", r"\{5, 3, 7\}", "3, 5 and 7", r"3, 5, \text{ and } 7"),
-        ("x=1,y=2", "y=2, x=1"),
-        (r"x \in [-2,7]", "[-2,7]", r"-2\le x\le 7", r"7 \ge x \ge -2"),
+        ("x=1,y=2", "y=2, x=1"), (r"x \in [-2,7]", "[-2,7]", r"-2\le x\le 7", r"7 \ge x \ge -2"),
         (r"(5,\infty)", "x>5", "5<x", r"\left(\frac{10}{2},\infty\right)"),
         (r"(0,9)\cup(9,36)", r"(9,36) \cup (0,9)", r"(0,9)\cup(9,6^2)"),
         (r"(3,\frac{\pi}{2})", r"(3,0.5\pi)", r"\left(3.0,\pi/2\right)"),
@@ -70,12 +61,10 @@ from real.vote.decide import Supervisor
         ("116", "m+n=116", r"S_{10}=116", r"\text{Area}=116", "f(3)=116", r"\angle ABC=116^\circ"),
         ("1/2", r"P(A|B)=\frac12", r"\sin x=\frac12", r"\frac{a}{b}=\frac12", "AB=0.5", "½"),
         ("(1,2)", "(a,b)=(1,2)", r"(1\text{ cm}, 2\text{ cm})", r"\left(1,\;2\right)"),
-        ("2:3", "a:b=2:3", "2 : 3"),
-        ("(B) 5", r"\textbf{(B)}\ 5", "B) 5", "B)5"),
+        ("2:3", "a:b=2:3", "2 : 3"), ("(B) 5", r"\textbf{(B)}\ 5", "B) 5", "B)5"),
         ("1st", "1^{st}", r"1^{\text{ st}}", r"\text{1st}", "1^{ st }"),
         ("1,2", r"x=1 \lor x=2", r"\{1\}\cup\{2\}", "x=1,x=2", "x = 2 or x = 1", r"\{1,2\}"),
-        ("10^{50}", r"\sqrt{10^{100}}"),
-        ("y=-2x+3", "2x+y=3", "4x=6-2y", "y-1=-2(x-1)"),
+        ("10^{50}", r"\sqrt{10^{100}}"), ("y=-2x+3", "2x+y=3", "4x=6-2y", "y-1=-2(x-1)"),
         ("2k+1", "n=2k+1", "1+2k=n"), (r"\frac{d}{r}", "t=d/r"), ("2L+2W", "P=2L+2W"),
         ("3n-1", "u_n=3n-1"), ("2x", r"\frac{dy}{dx}=2x", "y'=2x"),
         ("73", "**73**", r"\boldsymbol{73}", r"\color{red}{73}", r"{\bf 73}", r"\underline{73}",
@@ -94,14 +83,11 @@ from real.vote.decide import Supervisor
         (r"x>2 \text{ and } x<5", "5>x>2", "(2,5)", r"\{x \mid 2<x<5\}"),
         (r"\mathbb{R}", "\u211d", r"\mathds{R}", r"(-\infty,\infty)", r"x\in\mathbb R"),
         (r"x\ne2", r"\mathbb{R}\setminus\{2\}", r"(-\infty,2)\cup(2,\infty)", r"x\not=2",
-         r"x\not\in\{2\}"),
-        (r"\varnothing", r"\emptyset", r"\{\}", "∅"),
+         r"x\not\in\{2\}"), (r"\varnothing", r"\emptyset", r"\{\}", "∅"),
         ("101_2", "101_{2}", r"101\ \text{base}\ 2"),
         (r"\left(\begin{array}{c}1\\2\end{array}\right)", r"\begin{bmatrix}1\\2\end{bmatrix}"),
-        (r"\sin 30^\circ", "0.5"),
-        (r"|x|", r"\sqrt{x^2}", r"\lvert x\rvert"),
-        ("n!+e^n", "n(n-1)!+e^n"),
-        (r"\binom{n}{k}", r"\binom{n}{n-k}", r"\frac{n!}{k!(n-k)!}"),
+        (r"\sin 30^\circ", "0.5"), (r"|x|", r"\sqrt{x^2}", r"\lvert x\rvert"),
+        ("n!+e^n", "n(n-1)!+e^n"), (r"\binom{n}{k}", r"\binom{n}{n-k}", r"\frac{n!}{k!(n-k)!}"),
         (r"x\ne0,\pm1", r"x\ne0, x\ne1, x\ne-1", r"x\notin\{-1,0,1\}"),
         (r"\frac12\text{ cup}", r"0.5\text{ cups}", "1/2"),
         ("e^{2x}", "y=e^{2x}", "2y=2e^{2x}", "y-e^{2x}=0"),
@@ -124,7 +110,7 @@ from real.vote.decide import Supervisor
         ("1", r"\sqrt[3]{2+\sqrt5}+\sqrt[3]{2-\sqrt5}"),
     ],
 )  # fmt: skip
-def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> None:
+def test_writings_of_one_answer(group, equality):
     for truth in (group[0], group[-1], box(group[0])):
         ids, truth_id = classes([box(text) for text in group], truth, equality)
         assert ids.tolist() == [0] * len(group), dict(zip(group, ids, strict=True))
@@ -134,66 +120,44 @@ def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> N
 @pytest.mark.parametrize(
     "group",
     [
-        (r"2\pi", r"2\pi\text{ radius}"),
-        ("C", r"\text{Vitamin C}", r"\text{Option D}"),
+        (r"2\pi", r"2\pi\text{ radius}"), ("C", r"\text{Vitamin C}", r"\text{Option D}"),
         ("(1,2)", "(2,1)", "1,2", "[1,2]", "[1,2)", "1,2,2", "(1,2,2)", "x=1,y=2", "12", "1.2"),
         ("1/3", "0.33", "0.333333333", "3", r"\frac{1}{3}x", r"3\text{ and }5"),
-        ("1/2", "2/1", "12", r"2\frac12", "21/2"),
-        ("100", "10", "1", "0.1", "5", "-5"),
+        ("1/2", "2/1", "12", r"2\frac12", "21/2"), ("100", "10", "1", "0.1", "5", "-5"),
         ("1,234", "1, 234", "(1,000)", "(1,0)"),
         (r"\sqrt{2}", "1.41", "1.4142135", "2", r"-\sqrt2", r"\sqrt{51}", r"\sqrt{5}1"),
         ("0.0000672", "0.0000671", "0.0000673", r"10^{-12}", r"10^{-13}", r"2\cdot10^{-13}"),
-        ("east", "seat", "west", "teas"),
-        ("52_8", "52", "52_9", "52_{10}"),
-        ("3R^2", "3r^2", "3R", "R^2"),
-        ("p-q", "q-p", "p-q1", "p+q"),
-        ("6-5i", "6+5i", "6-5", "5-6i"),
-        (r"1\frac45", r"\frac{14}{5}", r"\frac45", "14/5x"),
+        ("east", "seat", "west", "teas"), ("52_8", "52", "52_9", "52_{10}"),
+        ("3R^2", "3r^2", "3R", "R^2"), ("p-q", "q-p", "p-q1", "p+q"),
+        ("6-5i", "6+5i", "6-5", "5-6i"), (r"1\frac45", r"\frac{14}{5}", r"\frac45", "14/5x"),
         ("x+y=1", "x-y=1", "x+y=2", "x+y", "1"),
         (r"(0,9)\cup(9,36)", "(0,36)", r"[0,9)\cup(9,36)", "0,9,9,36"),
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}", "(1,2)", "1,2",
          r"\begin{pmatrix}12\end{pmatrix}"),
         ("(x+1,2y)", "(1+x,3y)", "(x+2,y+y)"),  # some parts agree
-        (r"2^{10}", "1023", "20"),
-        ("1^{st}", "1", "2^{nd}", "2^{n}", "21st"),
-        (r"10^{20}+1", r"10^{20}", r"10^{20}-1"),
-        (str(10**30), str(10**30 + 1)),
-        ("C", "c", "D"),
-        ("5 6", "56", "6 5"),
-        ("]1,2[", "[1,2[", "]1,2]", "[1,2]", "[1,2],[1,2]"),
-        ("1,200,3", "1200,3", "1,2,3", "1'20", "120"),
-        ("12=x^2", "12", r"\int_0^a f=x"),
-        ("1<2", "1<3", "2>3", "1"),
-        ("x+1=x", "x+2=x", "x<x+1", "x<x+2"),
-        ("AB^{-1}", "B^{-1}A", "A^T B", "BA^T"),
-        ("1=2", "2=3", "2", "1+1=3", "2+2=5"),
-        (r"e^{i\pi}+1=0", "0"),
-        (r"1\quad 2", "12", r"1\ 2\ 3", "123"),
+        (r"2^{10}", "1023", "20"), ("1^{st}", "1", "2^{nd}", "2^{n}", "21st"),
+        (r"10^{20}+1", r"10^{20}", r"10^{20}-1"), (str(10**30), str(10**30 + 1)), ("C", "c", "D"),
+        ("5 6", "56", "6 5"), ("]1,2[", "[1,2[", "]1,2]", "[1,2]", "[1,2],[1,2]"),
+        ("1,200,3", "1200,3", "1,2,3", "1'20", "120"), ("12=x^2", "12", r"\int_0^a f=x"),
+        ("1<2", "1<3", "2>3", "1"), ("x+1=x", "x+2=x", "x<x+1", "x<x+2"),
+        ("AB^{-1}", "B^{-1}A", "A^T B", "BA^T"), ("1=2", "2=3", "2", "1+1=3", "2+2=5"),
+        (r"e^{i\pi}+1=0", "0"), (r"1\quad 2", "12", r"1\ 2\ 3", "123"),
         (r"7\text{ a.m.}", r"7\text{ p.m.}", "7", r"7\text{ million}", r"7\text{ dozen}"),
         (r"\begin{vmatrix}1&2\\3&4\end{vmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
-        (r"\lfloor x\rfloor", r"\lceil x\rceil", "|x|", "x"),
-        (r"\text{ab}", r"\text{ba}"),
-        ("xy=0", "x=0", "x+y=0"),
-        ("x^2=4", "x=2", "4"),
-        ("y=2x+3", "x=2y+3", "y=2x-3"), ("b=2a", r"\frac{b}{2}", "a=2b"),
+        (r"\lfloor x\rfloor", r"\lceil x\rceil", "|x|", "x"), (r"\text{ab}", r"\text{ba}"),
+        ("xy=0", "x=0", "x+y=0"), ("x^2=4", "x=2", "4"), ("y=2x+3", "x=2y+3", "y=2x-3"),
+        ("b=2a", r"\frac{b}{2}", "a=2b"),
         (r"\frac{dy}{dx}", r"\frac{y}{x}", r"\frac{d}{dx}", r"\frac{1}{x}", r"\frac{d^2y}{dx^2}"),
-        ("x=1,y=2", "x=2,y=1", "2"),
-        ("1.000.000", "1", "1000000"),
-        (r"\approx 5", "5"),
-        (r"2^{2023}", "2^{2023}+1", "2^{2024}"),
-        (r"2^{2023}x", "2^{2023}x+1"),
+        ("x=1,y=2", "x=2,y=1", "2"), ("1.000.000", "1", "1000000"), (r"\approx 5", "5"),
+        (r"2^{2023}", "2^{2023}+1", "2^{2024}"), (r"2^{2023}x", "2^{2023}x+1"),
         ("x<2 or x>3", "2<x<3", "x<2, y>3", r"x\le2 or x\ge3"),
         (r"\mathbb{R}", r"\mathbb{Z}", r"\emptyset", "0", "1", "5x=0"),
         ("2:3", "3:2", "2/3", "4:6"),
         (r"x\equiv 2 \pmod{5}", r"x\equiv 2 \pmod{15}", r"x\equiv5\pmod{2}", "2"),
-        (r"20^\circ C", r"20^\circ F", "20"),
-        (r"\overline{AB}", "AB", "BA", r"\vec{AB}"),
-        ("|x-90|", "90-x", "x-90"),
-        (r"\sin x^2", r"\sin^2 x", r"(\sin x)^{-1}", r"\sin^{-1}x"),
-        ("f(2)", "2f"),
-        (r"\frac{a}{}=\frac12", "1/2"),  # nothing below the line
-        (r"\sin'^2 x", r"\sin' x"),
-        ("|x_1x_2|", "x_1x_2", "|x_1|x_2", "x_1|x_2|"),
+        (r"20^\circ C", r"20^\circ F", "20"), (r"\overline{AB}", "AB", "BA", r"\vec{AB}"),
+        ("|x-90|", "90-x", "x-90"), (r"\sin x^2", r"\sin^2 x", r"(\sin x)^{-1}", r"\sin^{-1}x"),
+        ("f(2)", "2f"), (r"\frac{a}{}=\frac12", "1/2"),  # nothing below the line
+        (r"\sin'^2 x", r"\sin' x"), ("|x_1x_2|", "x_1x_2", "|x_1|x_2", "x_1|x_2|"),
         (r"2\text{ h}, 30\text{ s}", r"30\text{ h}, 2\text{ s}", "2, 30"),
         (r"\sin\text{A}", r"\sin\text{K}", r"\sin\text{T}"),  # no units of a sine
         (r"\left[\frac n2\right]", r"\frac n2"), ("x-[x]", "0"),  # floors
@@ -206,7 +170,7 @@ def test_writings_of_one_answer(group: tuple[str, ...], equality: Equality) -> N
         ("a^{-}b", "a^{-b}"), (r"x\text{-axis}", r"y\text{-axis}"),
     ],
 )  # fmt: skip
-def test_different_answers(group: tuple[str, ...], equality: Equality) -> None:
+def test_different_answers(group, equality):
     ids, _ = classes([box(text) for text in group], None, equality)
     assert ids.tolist() == list(range(len(group))), dict(zip(group, ids, strict=True))
 
@@ -215,11 +179,11 @@ numbers = st.integers(0, 999).map(lambda n: Node("num", str(n)))
 names = st.sampled_from(["x", "y", r"\pi", "n"]).map(lambda name: Node("name", name))
 
 
-def grouped(node: Node) -> Node:
+def grouped(node):
     return Node("()", parts=(node,))
 
 
-def larger(children: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+def larger(children):
     some = st.lists(children.map(grouped), min_size=2, max_size=3).map(tuple)
     two = st.tuples(children, children)
     return st.one_of(
@@ -248,7 +212,7 @@ trees = st.one_of(
 
 @settings(max_examples=200, deadline=None)
 @given(trees)
-def test_reading_what_is_written_is_the_identity_and_brackets_balance(tree: Node) -> None:
+def test_reading_what_is_written_is_the_identity_and_brackets_balance(tree):
     text = write(tree)
     assert read(text) == tree
     once = canonical(text)
@@ -257,7 +221,7 @@ def test_reading_what_is_written_is_the_identity_and_brackets_balance(tree: Node
     assert once.count("{") == once.count("}")
 
 
-def rewritten(tree: Node, rng: Any) -> Node:
+def rewritten(tree, rng):
     """An equal tree: terms and factors in another order, halves of twice the number."""
     parts = [rewritten(part, rng) for part in tree.parts]
     if tree.kind in ("sum", "prod", "list", r"\{\}") and tree.parts[-1].kind != "neg":
@@ -269,7 +233,7 @@ def rewritten(tree: Node, rng: Any) -> Node:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(trees, min_size=1, max_size=3), st.randoms(use_true_random=False))
-def test_equality_is_an_equivalence_whatever_the_order(found: list[Node], rng: Any) -> None:
+def test_equality_is_an_equivalence_whatever_the_order(found, rng):
     responses = [box(write(tree)) for tree in found]
     responses += [box(write(rewritten(tree, rng))) for tree in found if "^" not in write(tree)]
     ids, _ = classes(responses, None, Equality())
@@ -282,7 +246,7 @@ def test_equality_is_an_equivalence_whatever_the_order(found: list[Node], rng: A
 
 
 @pytest.mark.parametrize("name", ["a", "p", "x", "x_{1}", "x_{2}", r"\alpha", "n'"])
-def test_letters_have_both_signs_below_1_and_far_from_0(name: str) -> None:
+def test_letters_have_both_signs_below_1_and_far_from_0(name):
     values = [Point(salt)[name] for salt in range(N_POINTS)]
     below_1 = [number for number in values if abs(number) < 1]
     far = values[N_NEAR:]
@@ -291,13 +255,13 @@ def test_letters_have_both_signs_below_1_and_far_from_0(name: str) -> None:
     assert all(number.denominator == 1 for number in far)
 
 
-def test_units_of_one_or_two_letters_are_products_outside_of_text() -> None:
+def test_units_of_one_or_two_letters_are_products_outside_of_text():
     for unit in ("K", "pc", "AU", "GB"):
         assert canonical(rf"7\text{{ {unit}}}") == "7"
         assert canonical(f"7 {unit}") == f"7 {' '.join(unit)}"
 
 
-def test_equal_formulas_are_one_class() -> None:
+def test_equal_formulas_are_one_class():
     votes = [f"{k}(x+1)^2-{k - 1}(x^2+2x+1)" for k in range(1, 65)]
     start = time.process_time()
     ids, truth_id = classes(list(map(box, votes)), "(x+1)^2", Equality())
@@ -312,7 +276,7 @@ def test_equal_formulas_are_one_class() -> None:
         "2^{2^{2^{2^5}}}x", r"\binom{2^{999}+\frac12}{3}", r"\binom{10^{1000}}{10^6}",
     ],
 )  # fmt: skip
-def test_what_is_beyond_the_limits_is_named_and_equals_its_own_text(text: str) -> None:
+def test_what_is_beyond_the_limits_is_named_and_equals_its_own_text(text):
     equality = Equality()
     answer_ids = AnswerIds([text], equality)
     assert answer_ids.ids(0, [box(text), box(f"{text}+0"), box(text)]).tolist() == [0, 1, 0]
@@ -323,7 +287,7 @@ def test_what_is_beyond_the_limits_is_named_and_equals_its_own_text(text: str) -
     assert copy.given_up == equality.given_up
 
 
-def test_hostile_answers_are_classes_within_their_limits(tmp_path: Path, monkeypatch) -> None:
+def test_hostile_answers_are_classes_within_their_limits(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     answers = [*hostile(), *CODE, "9" * 1_000_000, r"\frac{1}{1+" * 64 + "x" + "}" * 64]
     answers += ["(" * 10_000, "(" * 39 + "x" + ")" * 39, "(" * 400 + "x" + ")" * 400]
@@ -338,7 +302,7 @@ def test_hostile_answers_are_classes_within_their_limits(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_answer_ids_survive_json_and_a_restart() -> None:
+def test_answer_ids_survive_json_and_a_restart():
     visits = [["2k+2", "1/2", "k"], ["2(k+1)", "0.5", r"\sqrt{k^2+1}"], ["k+k+2", "(1,2)"]]
     answer_ids = AnswerIds(["2+2k", None], Equality())
     for answers in visits:
@@ -350,19 +314,17 @@ def test_answer_ids_survive_json_and_a_restart() -> None:
     assert copy.ids(0, more).tolist() == answer_ids.ids(0, more).tolist() == [1, 0, 5, 4]
 
 
-def test_checkpoints_of_earlier_versions_are_read() -> None:
+def test_checkpoints_of_earlier_versions_are_read():
     """Their classes had keys, their fractions other texts; questions were given up."""
     old = {"truths": ["1/2", None], "postponed": 3, "given_up": [["key", "9^{9^9}"]]}
-    old["classes"] = [
-        [{"writings": ["7"], "key": "e:7"}, {"writings": ["1/2", "0.5"], "key": "e:5"}],
-        [],
-    ]
+    half = {"writings": ["1/2", "0.5"], "key": "e:5"}
+    old["classes"] = [[{"writings": ["7"], "key": "e:7"}, half], []]
     answer_ids = AnswerIds.from_values(old, Equality())
     assert answer_ids.ids(0, list(map(box, [r"\frac12", "2/4", "7", "8"]))).tolist() == [1, 1, 0, 2]
     assert answer_ids.truth_id(0) == 1
 
 
-def test_settings_choose_the_equality() -> None:
+def test_settings_choose_the_equality():
     assert TrainConfig().settled().answer_check == "strings"
     file = TrainConfig(model="m", problems="p.json")
     assert file.settled().answer_check == "math"
@@ -371,7 +333,7 @@ def test_settings_choose_the_equality() -> None:
         TrainConfig(answer_check="both")
 
 
-def tiny_run(folder: Path, answers: str, **settings: Any) -> Trace:
+def tiny_run(folder, answers, **settings):
     """The tiny model on problems from a file, `{}` in `answers` for twice the true digit."""
     rows = [
         {"prompt": p.prompt, "answer": answers.replace("{}", str(2 * int(p.answer or "")))}
@@ -387,7 +349,7 @@ def tiny_run(folder: Path, answers: str, **settings: Any) -> Trace:
 
 
 @pytest.mark.parametrize(("check", "right"), [("math", True), ("strings", False)])
-def test_a_run_rewards_what_its_equality_calls_equal(tmp_path: Path, check: str, right: bool):
+def test_a_run_rewards_what_its_equality_calls_equal(tmp_path, check, right):
     """The tiny model says 7, the file asks for 14/2: strings differ, the answers do not."""
     trace = tiny_run(tmp_path, "{}/2", answer_check=check)
     assert (trace.evals["pass_at_1"].max() > 0) == right
@@ -395,16 +357,15 @@ def test_a_run_rewards_what_its_equality_calls_equal(tmp_path: Path, check: str,
     assert not any("beyond" in line for line in outcome(trace))
 
 
-def test_a_run_names_what_is_beyond_the_limits(tmp_path: Path) -> None:
+def test_a_run_names_what_is_beyond_the_limits(tmp_path):
     trace = tiny_run(tmp_path, "9^{9^{9^{{}}}}".replace("{{}}", "{}"), answer_check="math")
     (first, *_) = trace.run.extra["answers_given_up"]
     assert any(line.endswith(f"the first {first}") for line in outcome(trace))
 
 
-def test_a_run_names_a_thousand_of_them_at_most_and_its_checkpoints_all() -> None:
+def test_a_run_names_a_thousand_of_them_at_most_and_its_checkpoints_all():
     supervisor = Supervisor(TrainConfig(answer_check="math"), ["1"])
     texts = [str(n) for n in range(2000)]
-    assert supervisor.equality is not None
     supervisor.equality.restore(texts)
     assert supervisor.answers_given_up == texts[:1000]
     assert supervisor.answer_ids.to_values()["given_up"] == texts

@@ -1,7 +1,5 @@
 """The reference answers of MATH-500 in usual notations; none is taken for another."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -10,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from real.answers import AnswerIds, Equality, canonical, classes, repeats
+from real.answers import AnswerIds, canonical, classes, repeats
 from real.answers.canonical import names_in
 from real.answers.reader import read
 from real.answers.values import value
@@ -19,7 +17,7 @@ DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
 
 @pytest.fixture(scope="module")
-def problems() -> list[dict[str, str]]:
+def problems():
     path = DATA / "math500.json"
     if not path.exists() and not os.environ.get("CI"):
         pytest.skip("math500.json is not next to this checkout")
@@ -27,15 +25,15 @@ def problems() -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def answers(problems: list[dict[str, str]]) -> list[str]:
+def answers(problems):
     return [problem["answer"] for problem in problems]
 
 
-def box(answer: str) -> str:
+def box(answer):
     return rf"Some steps, then a first guess \boxed{{0.123}}. Finally \boxed{{{answer}}}, I think."
 
 
-def writings(answer: str) -> list[str]:
+def writings(answer):
     """Usual writings of a reference answer; `test_answers_equality` has those of other kinds."""
     text = canonical(answer)
     found = [answer, text, f"${answer}$", rf"\({answer}\)", f" {answer} ", rf"\boxed{{{answer}}}"]
@@ -48,7 +46,7 @@ def writings(answer: str) -> list[str]:
     return [*found, *equations(answer, text, tree.kind)]
 
 
-def numbers(text: str, number: Fraction) -> list[str]:
+def numbers(text, number):
     top, bottom = number.numerator, number.denominator
     sign, size = ("-" if top < 0 else ""), abs(top)
     found = [rf"\frac{{{2 * top}}}{{{2 * bottom}}}", rf"{sign}\frac{{{3 * size}}}{{{3 * bottom}}}"]
@@ -66,7 +64,7 @@ def numbers(text: str, number: Fraction) -> list[str]:
     return found
 
 
-def equations(answer: str, text: str, kind: str) -> list[str]:
+def equations(answer, text, kind):
     if "=" in answer or r"\in" in answer or re.fullmatch("[A-Za-z]+", text):
         return [answer.replace("=", " = ")]
     if kind in ("(]", "[)", "[]"):
@@ -74,9 +72,7 @@ def equations(answer: str, text: str, kind: str) -> list[str]:
     return [f"x={answer}", f"x = {answer}", rf"\theta = {answer}"] if "," not in text else []
 
 
-def test_a_unanimous_correct_group_is_rewarded_on_every_problem(
-    answers: list[str], equality: Equality
-) -> None:
+def test_a_unanimous_correct_group_is_rewarded_on_every_problem(answers, equality):
     split, n_writings = [], 0
     for answer in answers:
         group = list(dict.fromkeys(writings(answer)))
@@ -90,7 +86,7 @@ def test_a_unanimous_correct_group_is_rewarded_on_every_problem(
     assert equality.given_up == []
 
 
-def test_different_reference_answers_are_never_merged(answers: list[str], equality: Equality):
+def test_different_reference_answers_are_never_merged(answers, equality):
     """All pairs of the 500; two problems ask for -2 and 1, in either order."""
     answer_ids = AnswerIds([None], equality)
     ids = answer_ids.ids(0, [box(answer) for answer in answers]).tolist()
@@ -102,6 +98,6 @@ def test_different_reference_answers_are_never_merged(answers: list[str], equali
     assert merged == {("1, -2", "-2, 1")}
 
 
-def test_hardly_a_reference_answer_is_a_formula_of_its_question(problems: list[dict[str, str]]):
+def test_hardly_a_reference_answer_is_a_formula_of_its_question(problems):
     found = [p["answer"] for p in problems if repeats(p["prompt"], [box(p["answer"])])]
     assert found == ["1+2i"]
