@@ -1,16 +1,12 @@
 """Starts runs of several ranks."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 
 
 @pytest.fixture(scope="session")
-def rank_server() -> Iterator[Any]:
+def rank_server():
     """The function of `rank_runs.server` that starts a run: torch is imported once."""
     from rank_runs import server
 
@@ -19,13 +15,13 @@ def rank_server() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def ranks(rank_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def ranks(rank_server, tmp_path_factory):
     """As `rank_server`, in a place of the module's own."""
     return partial(rank_server, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.fixture
-def few_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_votes(monkeypatch):
     """Accuracy of a tiny model that has learnt nothing needs no 4096 responses."""
     from real.tiny import pretrain
 
@@ -33,7 +29,7 @@ def few_votes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def equality() -> Any:
+def equality():
     """Of answers, by their values."""
     from real.answers import Equality
 
@@ -41,7 +37,7 @@ def equality() -> Any:
 
 
 @pytest.fixture
-def library_attention() -> Iterator[None]:
+def library_attention():
     """The attention of transformers, as on a GPU, for models already made and new ones."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS

@@ -1,15 +1,9 @@
 """Checks of rollouts, whatever engine drew them."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import torch
 
-from real.engines.rollouts import Rollouts
 
-
-def logprob_gap(model: Any, prompts: Any, rollouts: Rollouts, temperature: float) -> float:
+def logprob_gap(model, prompts, rollouts, temperature):
     """Largest difference from log-probs by one forward pass without cache, mask or padding."""
     largest = 0.0
     for place, prompt in enumerate(prompts):
@@ -24,7 +18,7 @@ def logprob_gap(model: Any, prompts: Any, rollouts: Rollouts, temperature: float
     return largest
 
 
-def check_ends(rollouts: Rollouts, ends: tuple[int, ...], longest: int) -> None:
+def check_ends(rollouts, ends, longest):
     """Some responses, and not all, end at the first of the end tokens; padding follows."""
     assert rollouts.finished_PN.any()
     assert not rollouts.finished_PN.all()

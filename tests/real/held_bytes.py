@@ -1,13 +1,7 @@
 """Bytes of the tensors that an optimizer holds on this rank."""
 
-from __future__ import annotations
 
-from typing import Any
-
-from torch import Tensor
-
-
-def held_bytes(optimizer: Any) -> dict[str, int]:
+def held_bytes(optimizer):
     """Bytes of storages, each counted once: of the model's parameters, and of all else."""
     weights = storages(list(optimizer.model.parameters()))
     state = [t for name, t in optimizer.state_tensors().items() if not name.startswith("n_")]
@@ -16,7 +10,7 @@ def held_bytes(optimizer: Any) -> dict[str, int]:
     return {"weights": sum(weights.values()), "rest": sum(rest.values())}
 
 
-def storages(tensors: list[Any]) -> dict[int, int]:
-    local: list[Tensor] = [getattr(t, "_local_tensor", t) for t in tensors]
+def storages(tensors):
+    local = [getattr(t, "_local_tensor", t) for t in tensors]
     found = [t.untyped_storage() for t in local]
     return {storage.data_ptr(): storage.nbytes() for storage in found if storage.nbytes()}

@@ -1,10 +1,5 @@
 """Memory of the tensors that are made meanwhile."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
-from typing import Any
-
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,13 +12,13 @@ class LiveTensors(TorchDispatchMode):
     Storages of `known` tensors, which exist before, are not counted.
     """
 
-    def __init__(self, known: Iterable[Tensor] = ()) -> None:
+    def __init__(self, known=()):
         super().__init__()
         self.known = {StorageWeakRef(tensor.untyped_storage()) for tensor in known}
         self.peak = 0
-        self.live: dict[StorageWeakRef, int] = {}
+        self.live = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         found = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(found):
             if isinstance(tensor, Tensor):

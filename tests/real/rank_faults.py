@@ -6,15 +6,13 @@ hang; "change" kills it, as by kill -9, just before the n-th time that it change
 files, or writes the number of these changes into the file "counted" without an n.
 
 Parts that are replaced: "silent": the engine gives no entropies, so that the trainer's own pass
-must. "bytes": after the first optimizer step the bytes of the
-weights, and of masters, gradients and moments, that this rank holds are printed. "rounded": the
-mismatch is one that rounding to bfloat16 explains, whatever this processor's is.
+must. "bytes": after the first optimizer step the bytes of the weights, and of masters, gradients
+and moments, that this rank holds are printed. "beside": engines have weights of their own.
+"rounded": the mismatch is one that rounding to bfloat16 explains, whatever this processor's is.
 
 As a program, under torchrun: plants the fault that the first argument names, in JSON, and goes on
 as guard-train with the others.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -22,18 +20,16 @@ import pkgutil
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 LIMIT = 300.0
 """Seconds after which ranks that still run are killed: no test waits for ever."""
 
 
-def on_call(module: Any, name: str, number: int, before: Any, after: Any) -> None:
+def on_call(module, name, number, before, after):
     whole, calls = getattr(module, name), 0
 
-    def wrapped(*arguments: Any, **named: Any) -> Any:
+    def wrapped(*arguments, **named):
         nonlocal calls
         calls += 1
         if calls == number:
@@ -46,22 +42,22 @@ def on_call(module: Any, name: str, number: int, before: Any, after: Any) -> Non
     setattr(module, name, wrapped)
 
 
-def spoil(scorer: Any, *_: Any) -> None:
+def spoil(scorer, *_):
     """A NaN in this rank's part of one gradient."""
     grad = next(p.grad for p in scorer.parameters() if p.grad is not None)
     getattr(grad, "_local_tensor", grad).view(-1)[0] = float("nan")
 
 
-def nothing(*_: Any) -> None:
+def nothing(*_):
     pass
 
 
-def in_double() -> None:
+def in_double():
     import real.run
 
     load = real.run.load_policy
 
-    def load_double(*arguments: Any) -> Any:
+    def load_double(*arguments):
         policy = load(*arguments)
         policy.model.double()
         return policy
@@ -79,11 +75,11 @@ PHASES = {
 }
 
 
-def plant(fault: dict[str, Any], folder: str) -> None:
+def plant(fault, folder):
     import real.update.optimizer
     from lab.base.errors import UserError
 
-    def fail(*_: Any) -> Any:
+    def fail(*_):
         if fault["what"] == "error":
             raise UserError("fault: wanted by the test")
         if fault["what"] == "sleep":
@@ -104,11 +100,11 @@ def plant(fault: dict[str, Any], folder: str) -> None:
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "open"}
 
 
-def count_changes(folder: str, wanted: int | None, counted: str) -> None:
+def count_changes(folder, wanted, counted):
     """Count the changes of files in the folder, and die before the wanted one."""
     count = 0
 
-    def hook(event: str, words: tuple[Any, ...]) -> None:
+    def hook(event, words):
         nonlocal count
         if event not in CHANGES or folder not in str(words[0]):
             return
@@ -124,35 +120,33 @@ def count_changes(folder: str, wanted: int | None, counted: str) -> None:
     sys.addaudithook(hook)
 
 
-def silent() -> None:
+def silent():
     from real.engines.transformers_engine import TransformersEngine
 
-    kind: Any = TransformersEngine
-    sample = kind.sample
+    sample = TransformersEngine.sample
 
-    def without_stats(*arguments: Any) -> Any:
+    def without_stats(*arguments):
         return replace(sample(*arguments), entropy_PV=None, certainty_PV=None)
 
-    kind.sample = without_stats
+    TransformersEngine.sample = without_stats
 
 
-def print_bytes() -> None:
+def print_bytes():
     from held_bytes import held_bytes
 
     from real.update.optimizer import PolicyOptimizer
 
-    kind: Any = PolicyOptimizer
-    step = kind.step
+    step = PolicyOptimizer.step
 
-    def then_printed(self: Any, *arguments: Any) -> Any:
+    def then_printed(self, *arguments):
         done = step(self, *arguments)
         print(json.dumps(held_bytes(self)))
         return done
 
-    kind.step = then_printed
+    PolicyOptimizer.step = then_printed
 
 
-def beside() -> None:
+def beside():
     from copied_engine import copied_on_ranks
 
     import real.run
@@ -160,18 +154,13 @@ def beside() -> None:
     real.run.make_engine = copied_on_ranks
 
 
-def rounded() -> None:
+def rounded():
     import real.update.correction
 
     real.update.correction.mismatch_kl = lambda *_: 1e-3
 
 
-PARTS: dict[str, Callable[[], None]] = {
-    "silent": silent,
-    "bytes": print_bytes,
-    "beside": beside,
-    "rounded": rounded,
-}
+PARTS = {"silent": silent, "bytes": print_bytes, "beside": beside, "rounded": rounded}
 
 
 if __name__ == "__main__":

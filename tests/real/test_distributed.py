@@ -3,27 +3,16 @@
 Each run is forked from a server, see `forked_ranks`.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from rank_runs import (
-    TOLERANCE,
-    Ended,
-    Start,
-    assert_close,
-    assert_frame_equal,
-    assert_same_steps,
-    free_port,
-)
+from rank_runs import TOLERANCE, assert_close, assert_frame_equal, assert_same_steps, free_port
 
 from lab.trace.manifest import read_manifest
 from lab.trace.trace import load
@@ -38,7 +27,7 @@ from real.tiny import CHECKPOINT
 
 # Flips at the first visit make problems sit out; five rows in passes of two leave a rank idle; the
 # second batch has one problem, so that a rank has none.
-CONFIG: dict[str, Any] = {
+CONFIG = {
     "n_problems": 9, "n_votes": 8, "n_samples": 5, "epochs": 1, "eval_every": 0,
     "max_tokens_per_microbatch": 64, "checkpoint_every": 1, "checkpoint_keep": 9,
     "guard": {"W": 1, "tau_FR": 0.0, "theta_MR": 0.0, "p_skip": 1.0},
@@ -46,39 +35,32 @@ CONFIG: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def start(ranks: Start) -> Start:
+def start(ranks):
     """Two ranks by default, with `CONFIG` and changes of it."""
 
-    def run(
-        name: str,
-        world: int = 2,
-        do: str = "train",
-        fault: Any = None,
-        parts: tuple[str, ...] = (),
-        **changes: Any,
-    ) -> Ended:
+    def run(name, world=2, do="train", fault=None, parts=(), **changes):
         return ranks(name, {**CONFIG, **changes}, world, do, fault, parts)
 
     return run
 
 
-def pair(start: Start, name: str, **changes: Any) -> tuple[Ended, Ended]:
+def pair(start, name, **changes):
     two, one = start(f"{name}-2", **changes), start(f"{name}-1", world=1, **changes)
     assert two.codes == [0, 0]
     return two, one
 
 
 @pytest.fixture(scope="module")
-def alone(start: Start) -> Ended:
+def alone(start):
     return start("alone", world=1)
 
 
 @pytest.fixture(scope="module")
-def killed(start: Start) -> Ended:
+def killed(start):
     return start("killed", fault={"rank": 1, "what": "kill", "call": 2})
 
 
-def test_two_ranks_make_the_votes_decisions_and_update_of_one(alone: Ended, killed: Ended):
+def test_two_ranks_make_the_votes_decisions_and_update_of_one(alone, killed):
     before, after = alone.tensors(0), alone.tensors(1)
     moved = max(float((after[n] - before[n]).abs().max()) for n in after)
     assert moved > 100 * TOLERANCE
@@ -92,7 +74,7 @@ def test_two_ranks_make_the_votes_decisions_and_update_of_one(alone: Ended, kill
         assert one.read_bytes() == two.read_bytes()
 
 
-def test_a_killed_rank_ends_the_other_with_one_line(killed: Ended) -> None:
+def test_a_killed_rank_ends_the_other_with_one_line(killed):
     assert killed.codes == [1, -9]
     (said,) = killed.lines[0]
     assert said.startswith("guard-train: rank 0: guard: lost the other ranks (")
@@ -101,7 +83,7 @@ def test_a_killed_rank_ends_the_other_with_one_line(killed: Ended) -> None:
     assert killed.trace.run.status == "failed"
 
 
-def test_one_rank_goes_on_where_two_stopped(start: Start, alone: Ended, killed: Ended) -> None:
+def test_one_rank_goes_on_where_two_stopped(start, alone, killed):
     resumed = start("killed", world=1, do="resume")
     assert resumed.codes == [0]
     assert_close(resumed.tensors(2), alone.tensors(2))
@@ -111,10 +93,9 @@ def test_one_rank_goes_on_where_two_stopped(start: Start, alone: Ended, killed: 
     assert_same_steps(resumed.trace, alone.trace)
 
 
-def test_a_nan_in_one_ranks_gradient_refuses_the_step_on_both(start: Start) -> None:
-    two, one = (
-        start(f"nan-{n}", world=n, fault={"rank": n - 1, "what": "nan", "call": 3}) for n in (2, 1)
-    )
+def test_a_nan_in_one_ranks_gradient_refuses_the_step_on_both(start):
+    fault = {"what": "nan", "call": 3}
+    two, one = (start(f"nan-{n}", world=n, fault={**fault, "rank": n - 1}) for n in (2, 1))
     assert two.codes == [0, 0]
     assert two.trace.steps["n_refused"].tolist() == [1, 0]
     assert two.trace.run.extra["refused_steps"] == 1
@@ -122,7 +103,7 @@ def test_a_nan_in_one_ranks_gradient_refuses_the_step_on_both(start: Start) -> N
     assert all(value.isfinite().all() for value in two.tensors(2).values())
 
 
-def test_a_batch_without_gradient_leaves_no_old_weights_behind(start: Start) -> None:
+def test_a_batch_without_gradient_leaves_no_old_weights_behind(start):
     """Its silent problems go through the model only to be compared with the engine."""
     two, one = pair(start, "silent", batch_size=1, n_samples=2, n_problems=5)
     tokens = one.trace.steps["tokens"].tolist()
@@ -131,7 +112,7 @@ def test_a_batch_without_gradient_leaves_no_old_weights_behind(start: Start) -> 
         assert_close(two.tensors(step), one.tensors(step))
 
 
-def test_every_option_of_the_loss_and_adapters(start: Start) -> None:
+def test_every_option_of_the_loss_and_adapters(start):
     """KL to the first model, importance weights, checkpointed layers; averaged LoRA, merged."""
     pytest.importorskip("peft")
     options = {"lora_rank": 4, "kl_coef": 0.1, "tis_cap": 2.0, "ema_decay": 0.5}
@@ -142,7 +123,7 @@ def test_every_option_of_the_loss_and_adapters(start: Start) -> None:
     assert_close(*merged)
 
 
-def test_two_copies_of_the_model_make_the_update_of_one(start: Start, alone: Ended) -> None:
+def test_two_copies_of_the_model_make_the_update_of_one(start, alone):
     """Their state is in main memory between the steps."""
     settings = {"fsdp_size": 2, "offload_optimizer": True}
     fault = {"rank": 3, "call": 3, "what": "kill"}
@@ -160,9 +141,7 @@ def test_two_copies_of_the_model_make_the_update_of_one(start: Start, alone: End
 
 
 @pytest.mark.parametrize(("rank", "group"), [(0, 2), (4, 1)])
-def test_engine_processes_get_whole_weights_or_adapters_and_their_own_prompts_seeds(
-    start: Start, group: int, rank: int
-) -> None:
+def test_engine_processes_get_whole_weights_or_adapters_and_their_seeds(start, group, rank):
     """A scripted engine's tokens are made of each response's seed, and of the sum of all weights.
 
     Or of adapters, to which it adds 1000; these come twice, the second time without the weights.
@@ -184,7 +163,7 @@ def test_engine_processes_get_whole_weights_or_adapters_and_their_own_prompts_se
     assert np.all(tokens[:, :, 1] == round(total))
 
 
-def test_each_rank_writes_and_checks_its_own_shards_which_are_masters(start: Start) -> None:
+def test_each_rank_writes_and_checks_its_own_shards_which_are_masters(start):
     changes = {"dtype": "bfloat16", "kl_coef": 0.1, "save_model": True}
     fault = {"rank": 1, "phase": "checkpoint", "what": "error", "call": 3}
     ended = start("shards", fault=fault, **changes)
@@ -212,9 +191,9 @@ def test_each_rank_writes_and_checks_its_own_shards_which_are_masters(start: Sta
     assert all(torch.equal(saved[n], master.bfloat16()) for n, master in masters.items())
 
 
-def test_numbers_in_the_order_of_columns_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_in_the_order_of_columns_are_sent(monkeypatch):
     """As a rule of your own may give them; gloo takes rows one after the other."""
-    sent: list[torch.Tensor] = []
+    sent = []
     monkeypatch.setattr("torch.distributed.broadcast", lambda tensor, src: sent.append(tensor))
     given = np.arange(6.0).reshape(2, 3).T
     assert np.array_equal(Ranks(rank=0, world=2).from_first(given), given)
@@ -222,9 +201,7 @@ def test_numbers_in_the_order_of_columns_are_sent(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("n_prompts", "n", "world"), [(8, 64, 8), (5, 4, 8), (3, 2, 2), (1, 1, 3)])
-def test_every_response_is_dealt_once_and_each_prompt_to_all_ranks(
-    n_prompts: int, n: int, world: int
-) -> None:
+def test_every_response_is_dealt_once_and_each_prompt_to_all_ranks(n_prompts, n, world):
     parts = [shard_requests(n_prompts, n, (rank, world)) for rank in range(world)]
     assert sorted(chain(*parts)) == [(p, i) for p in range(n_prompts) for i in range(n)]
     for part in parts:
@@ -234,14 +211,14 @@ def test_every_response_is_dealt_once_and_each_prompt_to_all_ranks(
     assert max(map(len, parts)) - min(map(len, parts)) <= min(n_prompts, world)
 
 
-def test_votes_sampled_during_the_update_are_the_same_on_two_ranks(start: Start) -> None:
+def test_votes_sampled_during_the_update_are_the_same_on_two_ranks(start):
     two, one = pair(start, "ahead", async_level=1, parts=("beside",))
     assert two.trace.steps["staleness"].tolist() == [0, 1]
     assert_frame_equal(two.trace.visits, one.trace.visits)
     assert_close(two.tensors(2), one.tensors(2))
 
 
-SMALL: dict[str, Any] = {
+SMALL = {
     "n_problems": 2, "batch_size": 2, "n_votes": 4, "n_samples": 2, "epochs": 1,
     "max_response_tokens": 2, "eval_samples": 1, "checkpoint_every": 1, "save_model": True,
 }  # fmt: skip
@@ -251,7 +228,7 @@ PLACES = {"load": ("start", 1), "evaluation": ("evaluation", 2), "trial": ("save
 evaluated before training. The first rank tries its save."""
 
 
-def options(folder: Path, **settings: Any) -> list[str]:
+def options(folder, **settings):
     words = ["run", "--out", str(folder), "--quiet"]
     for name, value in {**SMALL, **settings}.items():
         name = name.replace("_", "-")
@@ -260,14 +237,14 @@ def options(folder: Path, **settings: Any) -> list[str]:
     return words
 
 
-def torchrun(words: list[str], *places: str) -> subprocess.Popen[str]:
+def torchrun(words, *places):
     command = [sys.executable, "-m", "torch.distributed.run", *places, *words]
-    pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, **pipes)
 
 
 @pytest.mark.slow  # torchrun and two processes start from nothing, for which the limit has room
-def test_a_hang_ends_by_the_timeout_of_the_process_group(tmp_path: Path) -> None:
+def test_a_hang_ends_by_the_timeout_of_the_process_group(tmp_path):
     """Torchrun then ends the rank that hangs, which says nothing."""
     fault = {"rank": 1, "phase": "update", "what": "sleep", "call": 1}
     words = [str(Path(__file__).with_name("rank_faults.py")), json.dumps(fault)]
@@ -284,7 +261,7 @@ def test_a_hang_ends_by_the_timeout_of_the_process_group(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("rank", "place"), [(n % 2, place) for n, place in enumerate(PLACES)])
-def test_an_error_of_a_rank_in_any_phase_ends_all(ranks: Start, place: str, rank: int) -> None:
+def test_an_error_of_a_rank_in_any_phase_ends_all(ranks, place, rank):
     phase, call = PLACES[place]
     fault = {"rank": rank, "phase": place, "what": "error", "call": call}
     ended = ranks(f"{place}-{rank}", SMALL, 2, fault=fault)
@@ -301,7 +278,7 @@ def test_an_error_of_a_rank_in_any_phase_ends_all(ranks: Start, place: str, rank
 
 
 @pytest.mark.slow  # starts four processes from nothing
-def test_two_agents_of_torchrun_make_the_visits_of_one_process(tmp_path: Path) -> None:
+def test_two_agents_of_torchrun_make_the_visits_of_one_process(tmp_path):
     words = ["-m", "real", *options(tmp_path / "two")]
     where = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
     where += ["--master-port", str(free_port()), "--node-rank"]

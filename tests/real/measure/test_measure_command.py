@@ -101,9 +101,7 @@ def test_what_cannot_be_measured_is_one_line(tmp_path, capsys):
     assert "exists" in capsys.readouterr().err and out.read_text() == "mine"
 
 
-def test_the_run_that_is_predicted_has_the_precision_that_this_machine_gives_it(
-    tmp_path, monkeypatch
-):
+def test_the_run_that_is_predicted_has_the_precision_of_this_machine(tmp_path, monkeypatch):
     monkeypatch.setattr("real.measure.measuring.pick_device", lambda _: torch.device("cuda"))
     (tmp_path / "set.json").write_text(json.dumps([{"prompt": "1+2=", "answer": "3"}]))
     words = ["--model", str(CHECKPOINT), "--problems", str(tmp_path / "set.json"), *FEW[2:]]
@@ -197,9 +195,7 @@ def test_a_forecast_refuses_mistakes_before_it_measures(words, message, tmp_path
     assert message in capsys.readouterr().err and not (tmp_path / "forecast").exists()
 
 
-def test_a_forecast_goes_on_with_the_same_problems_and_simulates_the_arms_of_the_run(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_forecast_goes_on_with_the_problems_and_arms_of_the_run(tmp_path, monkeypatch, capsys):
     asked = Mock(return_value=Mock(returncode=0))
     monkeypatch.setattr("real.commands.subprocess.run", asked)
     (tmp_path / "set.json").write_text(json.dumps([{"prompt": "1+2=", "answer": "3"}]))

@@ -1,16 +1,12 @@
 """The plan's bytes against those of the tensors that training holds."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -26,7 +22,6 @@ from real.engines.transformers_engine import TransformersEngine
 from real.engines.vllm_engine import EngineMemory
 from real.fit import engine_memory
 from real.model.machine import card_held
-from real.model.policy import Policy
 from real.model.prepare import prepare_training
 from real.plan import (
     CONTEXT,
@@ -49,17 +44,17 @@ from real.trainer import train_batch
 from real.update.logprobs import Head, Scorer
 from real.update.packing import PackedRows
 
-TINY: dict[str, Any] = {"n_problems": 8, "n_votes": 8, "n_samples": 4, "epochs": 1}
+TINY = {"n_problems": 8, "n_votes": 8, "n_samples": 4, "epochs": 1}
 
 
 QWEN = PlannedModel(read_config("Qwen2.5-7B-Instruct"))
 
 
-def cell(**changes: Any) -> TrainConfig:
+def cell(**changes):
     return preset("qwen2.5-7b/math500", "folder", **changes).settled()
 
 
-def planned(config: TrainConfig, world: int = 1) -> dict[str, int]:
+def planned(config, world=1):
     model = PlannedModel(read_config(str(CHECKPOINT)))
     parts = state_parts(model.size(config), config, world)
     weights = sum(part.update for part in parts if part.name == "weights")
@@ -121,10 +116,10 @@ def test_two_ranks_hold_the_planned_bytes(ranks, dtype):
         assert sum(one[name] for one in held) / 2 == pytest.approx(n_bytes, rel=0.05)
 
 
-def passes_of(kept: int, dtype: torch.dtype, **changes: Any) -> TrainConfig:
+def passes_of(kept, dtype, **changes):
     """Settings of passes of 1,024 tokens."""
-    memory: Any = {"gradient_checkpointing": True, "kept_layers": kept, "dtype": str(dtype)[6:]}
-    tokens: Any = {"max_prompt_tokens": 704, "max_response_tokens": 11}
+    memory = {"gradient_checkpointing": True, "kept_layers": kept, "dtype": str(dtype)[6:]}
+    tokens = {"max_prompt_tokens": 704, "max_response_tokens": 11}
     return TrainConfig(max_tokens_per_microbatch=1024, **memory, **tokens, **changes)
 
 
@@ -141,13 +136,13 @@ def test_a_pass_makes_the_planned_tensors(shape, dtype, shares_prompt, kept, req
     """Behind one prompt with keys and values copied under a mask, as on a GPU."""
     if shares_prompt:
         request.getfixturevalue("library_attention")
-    attention: dict[str, Any] = {} if shares_prompt else {"attention": "flash_attention_2"}
-    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 6}
-    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    attention = {} if shares_prompt else {"attention": "flash_attention_2"}
+    sizes = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 6}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
     config = shape(**sizes, **heads, vocab_size=3000)
     size, chunk = PlannedModel(config).size(), 64 * 3000
     expected = pass_bytes(size, passes_of(kept, dtype, **attention), chunk)
-    model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     prepare_training(model, MemorySettings(gradient_checkpointing=True, kept_layers=kept))
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
@@ -202,17 +197,17 @@ def test_a_model_that_no_gpu_holds_whole_is_sharded_from_main_memory():
 @pytest.mark.parametrize(("world", "url"), [(1, None), (2, None), (2, "http://127.0.0.1:1")])
 def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch, world, url):
     """The device `meta` stands for the GPU; several ranks move the model as they shard it."""
-    places: list[str] = []
+    places = []
 
     class Stopped(Exception):
         pass
 
-    def made(config: TrainConfig, policy: Policy, *_: Any) -> SimpleNamespace:
+    def made(config, policy, *_):
         places.append(next(policy.model.parameters()).device.type)
         assert policy.device.type == "meta"
         return SimpleNamespace(release=lambda: places.append("released"))
 
-    def stop(model: Any, device: torch.device) -> None:
+    def stop(model, device):
         assert device.type == "meta"
         places.append(next(model.parameters()).device.type)
         raise Stopped
@@ -231,7 +226,7 @@ def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch, world, ur
 EIGHT = ["--preset", "qwen2.5-7b/math500", "--gpus", "8"]
 
 
-def said_by(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+def said_by(capsys, *words, code=0):
     """What a plan says that fits, or with code 1 one that does not."""
     assert main(["plan", *words]) == code
     return capsys.readouterr().out
@@ -371,19 +366,18 @@ sys.stdin.read()
 """
 ALL = TrainConfig(engine="vllm")
 SHARE = TrainConfig(engine="vllm", engine_memory=0.3)
-Hold = Callable[[str], None]
 
 
 @pytest.fixture
-def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hold]:
+def other(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     properties = SimpleNamespace(uuid="GPU-8f")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    held: list[Any] = []
+    held = []
 
-    def hold(kind: str) -> None:
+    def hold(kind):
         command = [sys.executable, "-c", HOLD, tmp_path / "guard-train-GPU-8f.lock", kind]
         held.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         assert held[-1].stdout.readline() == b"held\n"
@@ -426,11 +420,11 @@ def test_an_engine_holds_at_most_the_planned_bytes(
     kv_heads, vocabulary, lengths, top_p, least, monkeypatch, library_attention
 ):
     monkeypatch.setattr("real.engines.transformers_engine.BLOCK", 16)  # so that buffers grow
-    sizes: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 3}
-    heads: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": kv_heads}
+    sizes = {"hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 3}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": kv_heads}
     shape = Qwen2Config(**sizes, **heads, vocab_size=vocabulary)
-    model: Any = AutoModelForCausalLM.from_config(shape, dtype=torch.float32).eval()
-    settings: dict[str, Any] = {"max_prompt_tokens": 40, "max_rows": 24, "eval_top_p": top_p}
+    model = AutoModelForCausalLM.from_config(shape, dtype=torch.float32).eval()
+    settings = {"max_prompt_tokens": 40, "max_rows": 24, "eval_top_p": top_p}
     n_tokens = 150 if vocabulary == 50 else 3
     config = TrainConfig(**settings, max_response_tokens=n_tokens).settled()
     plan = plan_memory(PlannedModel(shape).size(), config, 1, GIB)
@@ -443,7 +437,7 @@ def test_an_engine_holds_at_most_the_planned_bytes(
 
 
 @pytest.fixture
-def on_a_card(tmp_path: Path) -> Callable[[TrainConfig], tuple[EngineMemory, list[str]]]:
+def on_a_card(tmp_path):
     """Plans a run of Qwen2.5-7B on one GPU of 140 GiB."""
     read_config("Qwen2.5-7B-Instruct").save_pretrained(tmp_path)
     return lambda config: engine_memory(config, tmp_path, 1, 140 * GIB, 140 * GIB)

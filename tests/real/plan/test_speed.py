@@ -1,13 +1,9 @@
 """Seconds of a run: what is assumed, what was measured, and what changes them."""
 
-from __future__ import annotations
-
 import json
 import re
 import time
 from itertools import count
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +14,7 @@ from real.speed import CARDS, FAST, SLOW, Rates, assumed_rates, product_flops
 WORDS = ("plan", "--preset", "qwen2.5-7b/math500", "--gpus", "8")
 
 
-def planned(capsys: pytest.CaptureFixture[str], *more: str) -> tuple[str, list[int]]:
+def planned(capsys, *more):
     """Return what a plan says, and its seconds a step: usual, fastest, slowest."""
     assert main([*WORDS, *more]) == 0
     said = capsys.readouterr().out
@@ -27,7 +23,7 @@ def planned(capsys: pytest.CaptureFixture[str], *more: str) -> tuple[str, list[i
     return said, [int(n) for n in found.groups()]
 
 
-def measures(path: Path, dry: bool = False, **rates: Any) -> str:
+def measures(path, dry=False, **rates):
     rows = [{"name": name, "value": value, "rate": name} for name, value in rates.items()]
     records = [{"dry": dry, "measures": [{"name": "other", "value": None}]}]
     records += [{"dry": dry, "measures": [row]} for row in rows]

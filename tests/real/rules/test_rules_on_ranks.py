@@ -1,23 +1,19 @@
 """Two gloo ranks train under a rule as one process does: observations, decisions, weights."""
 
-from __future__ import annotations
-
-from typing import Any
-
-from rank_runs import TOLERANCE, Ended, assert_close, assert_frame_equal, assert_same_steps
+from rank_runs import TOLERANCE, assert_close, assert_frame_equal, assert_same_steps
 
 from lab.base.arms import arm
 from lab.base.settings import to_values
 
 # Four problems by three: a rank has none in the second batch. Short passes leave ranks idle.
-SETTINGS: dict[str, Any] = {
+SETTINGS = {
     "n_problems": 4, "batch_size": 3, "n_votes": 8, "n_samples": 5, "epochs": 2, "eval_every": 0,
     "eval_samples": 1, "max_tokens_per_microbatch": 64, "checkpoint_every": 4, "temperature": 1.5,
 }  # fmt: skip
 LAST = 4  # batches
 
 
-def of_arm(name: str, **changes: Any) -> dict[str, Any]:
+def of_arm(name, **changes):
     """Settings of an arm that may be guarded; with a guard that acts at the first visit."""
     chosen = arm(name)
     acting = {"W": 1, "tau_FR": 0.0, "theta_MR": 0.0, "p_skip": 1.0, "skip_share": 0.5}
@@ -28,7 +24,7 @@ def of_arm(name: str, **changes: Any) -> dict[str, Any]:
 TEACHER = of_arm("co_rewarding_2", checkpoint_every=1, checkpoint_keep=9)
 
 
-def assert_same(two: Ended, one: Ended) -> None:
+def assert_same(two, one):
     """Votes, labels, sums over rewards, and weights; all but the clock and mere rounding."""
     assert two.codes == [0, 0] and one.codes == [0], (two.lines, one.lines)
     mine, expected = two.trace, one.trace
