@@ -1,27 +1,22 @@
 """Votes through the guard to what the trainer consumes: scripted votes, hand-made numbers."""
 
-from __future__ import annotations
-
-from typing import Any, NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from guard_core import GuardConfig, PolicyStreams
+from guard_core import GuardConfig
 from lab.measures.problems import vote_areas
 from lab.trace.schema import checked
-from lab.trace.trace import Trace
 from real import train
 from real.settings.config import TrainConfig
-from real.vote.decide import Fields, Supervisor, pay
+from real.vote.decide import Supervisor, pay
 
 OFF = GuardConfig.off()
 
 
-def supervisor(
-    guard: GuardConfig, truths: list[str | None], answers: int = 4, **settings: object
-) -> Supervisor:
+def supervisor(guard, truths, answers=4, **settings):
     """A supervisor whose answer book already knows the answers 0 .. answers-1 of every problem."""
     config = TrainConfig(guard=guard, **settings).settled()
     made = Supervisor(config, truths)
@@ -30,7 +25,7 @@ def supervisor(
     return made
 
 
-def votes(*numbers: int, rest: int = -1, total: int = 64) -> np.ndarray:
+def votes(*numbers, rest=-1, total=64):
     """`numbers[i]` votes for answer i, spread evenly over the response order, the rest given."""
     answers = [answer for answer, n in enumerate(numbers) for _ in range(n)]
     answers += [rest] * (total - len(answers))
@@ -38,28 +33,21 @@ def votes(*numbers: int, rest: int = -1, total: int = 64) -> np.ndarray:
     return np.array(answers)[order]
 
 
-def halves(*numbers: int) -> np.ndarray:
+def halves(*numbers):
     """Exactly `numbers` among the 32 samples, and the same among the other 32 votes."""
     return np.tile(votes(*numbers, total=32), 2)
 
 
-class Visit(NamedTuple):
-    rows: dict[str, Any]
-    streams: PolicyStreams
-
-
-def decide(
-    made: Supervisor, problems_P: Any, answers_PV: Any, visit: Any, observed: Fields | None = None
-) -> Visit:
+def decide(made, problems_P, answers_PV, visit, observed=None):
     """Rows and rewards of one visit."""
     decided = made.decide(np.asarray(problems_P), answers_PV, visit, observed or {})
-    assert decided is not None
-    return Visit(decided.rows, pay(made.rule, decided, made.config.guard))
+    streams = pay(made.rule, decided, made.config.guard)
+    return SimpleNamespace(rows=decided.rows, streams=streams)
 
 
 def test_everything_follows_its_problem_in_any_order():
     rng = np.random.default_rng(1)
-    truths: list[str | None] = ["0", "1", "2", None, "3", "0"]
+    truths = ["0", "1", "2", None, "3", "0"]
     straight, shuffled = (supervisor(GuardConfig(), truths) for _ in range(2))
     for visit in range(1, 9):
         answers_NV = np.stack([votes(*rng.multinomial(60, [0.3, 0.3, 0.2, 0.2])) for _ in truths])
@@ -94,9 +82,8 @@ def test_true_labels_reward_the_truth_while_the_trace_tells_of_the_votes():
 
 
 def test_guard_draws_belong_to_seed_problem_and_visit():
-    one, two = (
-        supervisor(GuardConfig().set(tie_break="random"), ["0"] * 3, seed=s) for s in (0, 1)
-    )
+    guard = GuardConfig().set(tie_break="random")
+    one, two = (supervisor(guard, ["0"] * 3, seed=seed) for seed in (0, 1))
     base = one.draws(np.array([0, 1, 2]), 4)
     again = one.draws(np.array([2, 0]), np.array([4, 7]))
     assert again.tie.tolist() == [base.tie[2], one.draws(np.array([0]), 7).tie[0]]
@@ -139,7 +126,7 @@ KEY = ["replicate", "step", "epoch", "visit", "problem"]
 
 
 @pytest.fixture(scope="module")
-def trace() -> Trace:
+def trace():
     return train(SMALL, progress=False)
 
 

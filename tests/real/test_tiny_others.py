@@ -1,10 +1,7 @@
 """The second and third tiny task: steps, shares of votes, problem sets, checkpoints and runs."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,18 +10,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lab.base.errors import UserError
 from real import TrainConfig, train
-from real.tiny import ARITHMETIC, CLOSED, COLLATZ, Task, problems_of, tasks
+from real.tiny import ARITHMETIC, CLOSED, COLLATZ, problems_of, tasks
 from real.tiny.pretrain import RECIPES, measure
 from real.tiny.tasks import closed, collatz_steps, encode, is_held_out, lead, response_text
 from real.vote.tool import tool_verdicts
 
 DIGITS = [tasks.IDS[str(digit)] for digit in range(10)]
-RIGHT, WRONG = "733377377333", "737377377773"
 
 
-def shipped(task: Task) -> Any:
-    model: Any = AutoModelForCausalLM.from_pretrained(task.checkpoint, use_safetensors=True)
-    return model.eval()
+def shipped(task):
+    return AutoModelForCausalLM.from_pretrained(task.checkpoint, use_safetensors=True).eval()
 
 
 def test_neither_rewording_nor_calculator_gives_anything_away():
@@ -48,11 +43,11 @@ def test_the_start_of_collatz_is_as_stated():
 
 
 @pytest.fixture(scope="module")
-def start() -> Any:
+def start():
     return shipped(CLOSED)
 
 
-def digit_shares(model: Any, prompts: list[str], temperature: float = 0.6) -> np.ndarray:
+def digit_shares(model, prompts, temperature=0.6):
     """(N, 10) probabilities of the digits in the box."""
     read = torch.tensor([encode(prompt + "\\boxed{") for prompt in prompts])
     with torch.no_grad():
@@ -117,7 +112,7 @@ def test_training_gives_no_response_that_the_start_did_not(tmp_path, start):
     trace = train(config, tmp_path / "whole", progress=False)
     assert trace.run.task == "tiny-closed" and trace.run.config["tiny_wrong"] == 0.4
     assert trace.answers.text.str.fullmatch(r"\d").all()
-    trained: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "whole" / "model")
+    trained = AutoModelForCausalLM.from_pretrained(tmp_path / "whole" / "model")
     prompts = [problem.prompt for problem in closed(0.4, 40).problems(16)]
     before, after = (digit_shares(model, prompts) for model in (start, trained.eval()))
     assert after.sum(axis=1).min() > 0.99

@@ -49,7 +49,7 @@ def test_a_built_folder_loads_and_is_never_replaced(tmp_path, monkeypatch, capsy
 
 
 def test_a_build_that_cannot_be_written_or_is_interrupted_leaves_nothing(tmp_path, monkeypatch):
-    def interrupt(*_: object, **__: object) -> None:
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pretrain, "train_model", interrupt)

@@ -9,7 +9,7 @@ from real.tiny.arithmetic import EvaluationRule, steps
 from real.tiny.tasks import encode, is_held_out, response_text
 
 
-def school_value(text: str) -> int:
+def school_value(text):
     """Multiplication first, in whole numbers: a sum of signed products."""
     terms = text.replace("-", "+-").split("+")
     products = [np.prod([int(d) for d in term.lstrip("-").split("*")]) for term in terms]

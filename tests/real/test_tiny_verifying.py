@@ -1,12 +1,8 @@
 """CoVerRL in the trainer, with scripted verdicts and on the tiny model that judges."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from itertools import cycle
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,17 +21,16 @@ from real.tiny.arithmetic import PROMPT_TOKENS, RESPONSE_TOKENS, EvaluationRule
 from real.tiny.pretrain import VerifyingRecipe, measure, measure_judging
 from real.tiny.tasks import encode, response_text
 from real.update.optimizer import PolicyOptimizer
-from real.update.packing import Group
 from real.vote import judge
 from real.vote.judge import TinyWording, Wording
-from real.vote.sample import Responses, Sampler
+from real.vote.sample import Sampler
 
 RECORD = json.loads((VERIFYING / "recipe.json").read_text())
 SHORT = VerifyingRecipe(steps=3, batch_size=4, n_conversations=4, warmup_steps=1)
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
+def model():
     return AutoModelForCausalLM.from_pretrained(VERIFYING, use_safetensors=True).eval()
 
 
@@ -132,14 +127,10 @@ def test_three_turns_in_the_tasks_own_tokens():
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        (judging.verification(WORK, right=True), 1),
-        (judging.verification(WORK, right=False), 0),
-        (ATTEMPT, -1),
-        (r"2\boxed{*}", -1),
-        (r"2\boxed{}", -1),
-        ("", -1),
+        (judging.verification(WORK, right=True), 1), (judging.verification(WORK, right=False), 0),
+        (ATTEMPT, -1), (r"2\boxed{*}", -1), (r"2\boxed{}", -1), ("", -1),
     ],
-)
+)  # fmt: skip
 def test_verdicts_are_read_from_the_box(text, verdict):
     assert judging.read_verdict(text) == TinyWording().verdict(text) == verdict
 
@@ -162,7 +153,7 @@ Q = 2
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> TrainConfig:
+def config(tmp_path):
     return TrainConfig(
         guard=arm("coverrl").guard, rule="coverrl", **of_file(tmp_path), answer_check="strings",
         rule_options={"verifications": Q, "regenerations": 0}, temperature=1.5,
@@ -171,11 +162,11 @@ def config(tmp_path: Path) -> TrainConfig:
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[Group]]:
-    seen: list[list[Group]] = []
+def steps(monkeypatch):
+    seen = []
     step = PolicyOptimizer.step
 
-    def watched(self: Any, groups: Any) -> Any:
+    def watched(self, groups):
         seen.append(list(groups))
         return step(self, groups)
 
@@ -206,7 +197,7 @@ def test_truncated_verdicts_leave_the_loss(config, steps, monkeypatch):
     monkeypatch.setattr(judge.Wording, "verdict", lambda self, _: 1)
     sample = Sampler.sample
 
-    def cut(*given: Any) -> Responses:
+    def cut(*given):
         drawn = sample(*given)
         ended_PN = drawn.rollouts.finished_PN
         ended_PN = ended_PN & (ended_PN.shape[1] > 1)

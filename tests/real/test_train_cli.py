@@ -1,12 +1,9 @@
 """`guard-train`: settings from everywhere, and every mistake as one line with exit code 2."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,13 +15,11 @@ from real.settings.stored import manifest_of
 QUICK = ["--n-problems", "4", "--n-votes", "8", "--n-samples", "4", "--epochs", "1", "--quiet"]
 
 
-def run(*words: object) -> int:
+def run(*words):
     return main([str(word) for word in words])
 
 
-def test_run_writes_a_folder_and_says_where_and_shows_phases_and_numbers(
-    tmp_path, capsys, monkeypatch
-):
+def test_run_writes_a_folder_says_where_and_shows_its_phases(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     out = tmp_path / "run"
     assert run("run", "--out", out, "--arm", "frozen", *QUICK[:-1]) == 0
@@ -42,23 +37,18 @@ def test_run_writes_a_folder_and_says_where_and_shows_phases_and_numbers(
     assert "1/1 [" in drawn[-1] and "reward 0." in drawn[-1]
 
 
-BAD_OPTIONS = [
-    (["--n-samples", "65"], "n_samples = 65: must be at most n_votes = 64"),
-    (["--threads", "1000000000"], "threads = 1000000000: must lie in [1, 1024]"),
-    (["--preset", "best"], "preset = 'best': unknown; one of llama"),
-    (["--model", "nowhere"], "model nowhere: no such folder"),
-    (["--problems", "nowhere.json"], "needs a model"),
-]
-BAD_COMPARISONS = [
-    (["--jobs", "0"], "jobs = 0: must be at least 1"),
-    (["--seed", "3"], "seed: every arm and seed has its own"),
-    (["--guard.W", "3"], "guard: every arm and seed has its own"),
-]
-REFUSED = [("run", *row) for row in BAD_OPTIONS] + [("compare", *row) for row in BAD_COMPARISONS]
-
-
 @pytest.mark.parametrize(
-    ("command", "words", "message"), REFUSED, ids=[" ".join(words) for _, words, _ in REFUSED]
+    ("command", "words", "message"),
+    [
+        ("run", ["--n-samples", "65"], "n_samples = 65: must be at most n_votes = 64"),
+        ("run", ["--threads", "1000000000"], "threads = 1000000000: must lie in [1, 1024]"),
+        ("run", ["--preset", "best"], "preset = 'best': unknown; one of llama"),
+        ("run", ["--model", "nowhere"], "model nowhere: no such folder"),
+        ("run", ["--problems", "nowhere.json"], "needs a model"),
+        ("compare", ["--jobs", "0"], "jobs = 0: must be at least 1"),
+        ("compare", ["--seed", "3"], "seed: every arm and seed has its own"),
+        ("compare", ["--guard.W", "3"], "guard: every arm and seed has its own"),
+    ],
 )
 def test_bad_options_are_one_line(command, words, message, tmp_path, capsys):
     assert run(command, "--out", tmp_path / "run", *words) == 2
@@ -85,7 +75,7 @@ def test_missing_torch_says_what_to_install(command, tmp_path):
     assert re.fullmatch(message, ended.stderr.splitlines()[-1])
 
 
-def check_refused(capsys: pytest.CaptureFixture[str], message: str) -> None:
+def check_refused(capsys, message):
     said = capsys.readouterr()
     assert len(said.err.strip().splitlines()) == 1, said.err
     assert said.err.startswith("guard-train: ") and message in said.err
@@ -111,21 +101,20 @@ def test_a_run_to_replay_is_found_from_any_folder(tmp_path, monkeypatch):
 
 def test_a_folder_with_an_unfinished_run_names_the_way_to_go_on(tmp_path, capsys):
     config = TrainConfig(n_problems=8, n_votes=8, n_samples=4, batch_size=4, epochs=4).settled()
-    manifest = manifest_of(config, 8, "tiny", "transformers on cpu")
-    with pytest.raises(KeyboardInterrupt), RunFolder.create(tmp_path / "run", manifest):
-        raise KeyboardInterrupt
-    assert run("run", "--out", tmp_path / "run", *QUICK) == 2
-    check_refused(capsys, "already holds a run; stopped at step 0, go on with guard-train resume")
-    manifest = manifest_of(replace(config, checkpoint_every=0), 8, "tiny", "transformers on cpu")
-    with pytest.raises(KeyboardInterrupt), RunFolder.create(tmp_path / "lost", manifest):
-        raise KeyboardInterrupt
-    assert run("run", "--out", tmp_path / "lost", *QUICK) == 2
-    check_refused(capsys, "already holds a run; choose another folder or delete it")
+    for name, changes, advice in (
+        ("run", {}, "stopped at step 0, go on with guard-train resume"),
+        ("lost", {"checkpoint_every": 0}, "choose another folder or delete it"),
+    ):
+        manifest = manifest_of(replace(config, **changes), 8, "tiny", "transformers on cpu")
+        with pytest.raises(KeyboardInterrupt), RunFolder.create(tmp_path / name, manifest):
+            raise KeyboardInterrupt
+        assert run("run", "--out", tmp_path / name, *QUICK) == 2
+        check_refused(capsys, f"already holds a run; {advice}")
 
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_stopped_run_names_the_way_to_go_on_if_there_is_one(kept, tmp_path, capsys, monkeypatch):
-    def stopped(_: object, out: Path, **__: object) -> None:
+    def stopped(_, out, **__):
         (out / "checkpoints" if kept else out).mkdir(parents=True)
         raise KeyboardInterrupt
 

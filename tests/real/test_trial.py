@@ -1,12 +1,8 @@
 """A model is tried before it is trained: what is sampled is what is scored, and it can be saved."""
 
-from __future__ import annotations
-
 import errno
 import json
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -52,7 +48,7 @@ SHARED = {
     "num_hidden_layers": 4, "layers_block_type": ["linear_attention"] * 2 + ["hybrid"] * 2,
     "head_dim": 16, "num_key_value_heads": 2, "mamba_d_state": 4,
 }  # fmt: skip
-MORE: dict[str, dict[str, Any]] = {
+MORE = {
     "bamba": STATES | {"attn_layer_indices": [1]},
     "deepseek_v2": LATENT,
     "deepseek_v3": LATENT,
@@ -93,13 +89,10 @@ REFUSED = """
 """Zamba2 bounds its time steps in the forward pass, and not where it decodes."""
 
 
-def tried(
-    kind: str, longest: int = 16, prompts: Any = PROMPTS, dtype: Any = None, **changes: Any
-) -> None:
+def tried(kind, longest=16, prompts=PROMPTS, dtype=None, **changes):
     torch.manual_seed(0)
     config = AutoConfig.for_model(kind, **SIZES | MORE.get(kind, {}) | changes)
-    made: Any = AutoModelForCausalLM
-    model = made.from_config(config).eval().to(dtype)
+    model = AutoModelForCausalLM.from_config(config).eval().to(dtype)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     tokenizer = SimpleNamespace(name_or_path="folder")
     policy = Policy(model, tokenizer, (2,), 1, torch.device("cpu"))
@@ -123,7 +116,7 @@ def test_architectures_are_sampled_as_they_are_scored_or_refused_by_name():
 
 
 @pytest.mark.parametrize("kind", ["mamba", "recurrent_gemma", "roberta", "deepseek_v32"])
-def test_models_that_sample_and_score_differently_are_refused_by_name(kind: str):
+def test_models_that_sample_and_score_differently_are_refused_by_name(kind):
     """In bfloat16, whose rounding moves log-probs by more than some of these faults."""
     with pytest.raises(UserError, match=r"model folder: \w+ForCausalLM.*engine = 'vllm'"):
         tried(kind, dtype=torch.bfloat16)
@@ -151,7 +144,7 @@ def test_weights_that_are_not_finite_are_named():
 
 
 @pytest.mark.parametrize("kind", ["llama", "mixtral", "qwen3_next"])
-def test_rounding_refuses_no_model(kind: str):
+def test_rounding_refuses_no_model(kind):
     tried(kind, dtype=torch.bfloat16)
 
 
@@ -164,7 +157,7 @@ def test_positions_that_change_at_a_length_are_refused_where_the_run_crosses_it(
 
 
 @pytest.mark.parametrize("table", ["dynamic", "linear", "llama3", "yarn"])
-def test_tables_of_positions_that_keep_to_the_model_s_length_are_right(table: str):
+def test_tables_of_positions_that_keep_to_the_model_s_length_are_right(table):
     rope = {
         "rope_type": table, "rope_theta": 1e4, "factor": 2.0, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
@@ -173,13 +166,11 @@ def test_tables_of_positions_that_keep_to_the_model_s_length_are_right(table: st
 
 
 @pytest.mark.parametrize("name", ["sliding_window", "attention_window_size", "index_topk"])
-def test_models_are_tried_beyond_every_length_that_their_config_names(
-    name: str, monkeypatch: pytest.MonkeyPatch
-):
-    lengths: list[int] = []
+def test_models_are_tried_beyond_every_length_that_their_config_names(name, monkeypatch):
+    lengths = []
     sample = TransformersEngine.sample
 
-    def watched(engine: Any, prompts: Any, *rest: Any) -> Any:
+    def watched(engine, prompts, *rest):
         lengths.extend(map(len, prompts))
         return sample(engine, prompts, *rest)
 
@@ -192,7 +183,7 @@ def test_models_are_tried_beyond_every_length_that_their_config_names(
     assert max(lengths) < 14
 
 
-SHORT: dict[str, Any] = {
+SHORT = {
     "n_problems": 2, "n_votes": 4, "n_samples": 2, "batch_size": 2, "epochs": 1,
     "max_response_tokens": 8, "max_unread": 1.0, "eval_every": 0, "threads": 1, "save_model": True,
 }  # fmt: skip
@@ -209,9 +200,7 @@ SHORT: dict[str, Any] = {
     ],
     ids=" ".join,
 )
-def test_generation_settings_change_no_sample_and_are_saved_as_they_came(
-    settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_generation_settings_change_no_sample_and_are_saved(settings, tmp_path, monkeypatch):
     """One of them in the model's `config.json`."""
     file = "config.json" if "top_k" in settings else "generation_config.json"
     plain, folder = (save_model(tmp_path / name) for name in ("plain", "model"))
@@ -264,9 +253,7 @@ def test_prompts_are_stored_with_those_held_out_and_resume_reads_them(tmp_path: 
     assert resume(run, progress=False).run.status == "finished"
 
 
-def test_a_run_that_failed_at_its_save_keeps_its_training_and_resume_saves_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_that_failed_at_its_save_is_saved_by_resume(tmp_path, monkeypatch):
     config, run = TrainConfig(**SHORT), tmp_path / "run"
     train(config, tmp_path / "whole", progress=False)
     with monkeypatch.context() as patch:
@@ -282,9 +269,7 @@ def test_a_run_that_failed_at_its_save_keeps_its_training_and_resume_saves_it(
     assert saved[0].read_bytes() == saved[1].read_bytes()
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_folder_that_cannot_be_written_is_refused_before_the_training(tmp_path, monkeypatch):
     """As the system refuses it; an administrator may write anywhere."""
     refused = PermissionError(errno.EACCES, "Permission denied")
     monkeypatch.setattr("real.trainer.run_loop", Mock(side_effect=AssertionError))

@@ -1,28 +1,26 @@
 """Short runs, some stopped on the way or held elsewhere, and comparison of traces to the bit."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from lab.trace.trace import Trace
 from real.settings.config import TrainConfig
 from real.tiny import ARITHMETIC, CHECKPOINT
 
+SMALL = TrainConfig(
+    n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=2, eval_samples=2, checkpoint_every=1
+)
+"""Four batches, with a checkpoint after each."""
 QUICK = TrainConfig(n_problems=8, n_votes=8, n_samples=4, epochs=2, eval_every=0, lr=1e-3)
 """Settings of a short comparison."""
 WORDS = ["--n-problems", "8", "--n-votes", "8", "--n-samples", "4", "--eval-every", "0"]
 """The same for a command line, apart from the length and the rate."""
 
 
-def of_file(folder: Path) -> dict[str, Any]:
+def of_file(folder):
     """Settings of a run on four problems of the tiny task, as on those of any file."""
     rows = [{"id": p.id, "prompt": p.prompt, "answer": p.answer} for p in ARITHMETIC.problems(4)]
     (folder / "set.json").write_text(json.dumps(rows))
@@ -32,7 +30,7 @@ def of_file(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run_folder(folder: Path, arm: str, seed: int) -> Path:
+def run_folder(folder, arm, seed):
     """Folder of one run of a comparison."""
     return folder / arm / f"seed-{seed}"
 
@@ -48,11 +46,11 @@ with locked(Path(sys.argv[1])):
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder):
     """Let another process write the run of a folder, until it is killed at the end."""
     command, pipe = [sys.executable, "-c", HOLD, str(folder)], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe) as holder:
-        assert holder.stdout and holder.stdout.readline() == b"held\n"
+        assert holder.stdout.readline() == b"held\n"
         yield
         holder.kill()
 
@@ -61,20 +59,20 @@ class Stopped(Exception):
     """Raised by the function that is called with a run's progress."""
 
 
-def stop_at(share: float) -> Callable[[float], None]:
-    def report(done: float) -> None:
+def stop_at(share):
+    def report(done):
         if done >= share:
             raise Stopped(f"stopped at {done}")
 
     return report
 
 
-def timeless(trace: Trace, without: tuple[str, ...] = ()) -> pd.DataFrame:
+def timeless(trace, without=()):
     """The steps without the columns of the clock."""
     return trace.steps[[n for n in trace.steps if "second" not in n and n not in without]]
 
 
-def check_same(first: Trace, second: Trace) -> None:
+def check_same(first, second):
     for table in ("visits", "evals", "votes", "answers"):
         pair = getattr(first, table), getattr(second, table)
         pd.testing.assert_frame_equal(*pair, check_exact=True)
