@@ -1,50 +1,39 @@
 """Engines in this process with weights of their own, for runs that sample beside the update."""
 
-from __future__ import annotations
-
 import copy
-from typing import Any
 
 import torch
 
 from real.engines.ranked import RankedEngine
-from real.engines.rollouts import (
-    EngineDied,
-    Prompts,
-    Rollouts,
-    Sampling,
-    Stages,
-)
+from real.engines.rollouts import EngineDied
 from real.engines.transformers_engine import TransformersEngine
-from real.model.policy import Policy
 from real.ranks.distributed import whole_tensor
-from real.settings.config import TrainConfig
 
 
 class CopiedEngine(TransformersEngine):
     """Samples with a copy of the model, which stands for an engine in a process of its own."""
 
-    fails_at: int | None = None
+    fails_at = None
     """Draw of votes that fails, counted from 0, the votes before training."""
 
-    def __init__(self, policy: Policy, config: TrainConfig) -> None:
+    def __init__(self, policy, config):
         # With gradients as the trainer's: torch folds products of frozen weights in another order.
         own = copy.deepcopy(policy.model)
         super().__init__(own, policy.eos_token_ids, policy.pad_token_id, config.max_rows)
         self.n_drawn = 0
 
-    def sample(self, prompts: Prompts, n: int, sampling: Sampling, *others: Any) -> Rollouts:
+    def sample(self, prompts, n, sampling, *others):
         if sampling.logprobs:  # else an evaluation
             if self.n_drawn == self.fails_at:
                 raise EngineDied("engine: died as the test wants it")
             self.n_drawn += 1
         return super().sample(prompts, n, sampling, *others)
 
-    def release(self) -> None:
+    def release(self):
         raise AssertionError("the engine must stay awake")
 
     @torch.no_grad()
-    def update_weights(self, model: Any, version: int) -> Stages:
+    def update_weights(self, model, version):
         for own, trained in zip(self.model.parameters(), model.parameters(), strict=True):
             own.copy_(whole_tensor(trained))
         return super().update_weights(self.model, version)
@@ -53,36 +42,34 @@ class CopiedEngine(TransformersEngine):
 class LaggingEngine(CopiedEngine):
     """Samples votes, in turn with the update, by the weights of the version before the last."""
 
-    def __init__(self, policy: Policy, config: TrainConfig) -> None:
+    def __init__(self, policy, config):
         super().__init__(policy, config)
-        self.versions: list[dict[str, torch.Tensor]] = []
+        self.versions = []
 
-    def sample(self, prompts: Prompts, n: int, sampling: Sampling, *others: Any) -> Rollouts:
+    def sample(self, prompts, n, sampling, *others):
         latest = len(self.versions) - 1
         self.model.load_state_dict(self.versions[max(0, latest - bool(sampling.logprobs))])
         return super().sample(prompts, n, sampling, *others)
 
-    def release(self) -> None:
+    def release(self):
         pass
 
-    def update_weights(self, model: Any, version: int) -> Stages:
+    def update_weights(self, model, version):
         stages = super().update_weights(model, version)
         self.versions.append(copy.deepcopy(self.model.state_dict()))
         return stages
 
 
-def copied(config: TrainConfig, policy: Policy, *_: Any) -> CopiedEngine:
+def copied(config, policy, *_):
     """Stand in for `real.engines.make.make_engine`."""
     return CopiedEngine(policy, config)
 
 
-def lagging(config: TrainConfig, policy: Policy, *_: Any) -> LaggingEngine:
+def lagging(config, policy, *_):
     """Stand in for it as well."""
     return LaggingEngine(policy, config)
 
 
-def copied_on_ranks(
-    config: TrainConfig, policy: Policy, _: Any, ranks: Any, *__: Any
-) -> RankedEngine:
+def copied_on_ranks(config, policy, _, ranks, *__):
     """Stand in for it with several ranks."""
     return RankedEngine(CopiedEngine(policy, config), ranks, policy.pad_token_id)

@@ -1,15 +1,10 @@
 """Checkpoints on disk: what is in them, which are kept, and what happens to damaged ones."""
 
-from __future__ import annotations
-
 import errno
 import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +30,7 @@ SMALL = TrainConfig(
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stopped(tmp_path_factory):
     """Stopped in the last of four batches, with checkpoints at 1, 2 and 3."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
     with pytest.raises(Stopped):
@@ -45,7 +40,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     """A run of four batches, with checkpoints at the ends of its two epochs."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     train(SMALL, folder, progress=False)
@@ -53,12 +48,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(stopped: Path, tmp_path: Path) -> Path:
+def run(stopped, tmp_path):
     shutil.copytree(stopped, tmp_path / "run")
     return tmp_path / "run"
 
 
-def steps(folder: Path) -> list[str]:
+def steps(folder):
     return sorted(p.name for p in (folder / "checkpoints").iterdir())
 
 
@@ -73,7 +68,7 @@ TENSORS = {
 }
 
 
-def test_tensor_files_are_safetensors(tmp_path: Path):
+def test_tensor_files_are_safetensors(tmp_path):
     """To the byte what the library writes."""
     ours, theirs = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
     assert write_tensors(ours, TENSORS) == file_digest(ours)
@@ -83,7 +78,7 @@ def test_tensor_files_are_safetensors(tmp_path: Path):
     assert all(torch.equal(read[name], tensor) for name, tensor in TENSORS.items())
 
 
-def test_minutes_make_one_due_at_the_end_of_any_batch(tmp_path: Path):
+def test_minutes_make_one_due_at_the_end_of_any_batch(tmp_path):
     config = replace(SMALL, checkpoint_every=100, checkpoint_keep=9, save_model=None)
     train(replace(config, checkpoint_minutes=1e-9), tmp_path / "often", progress=False)
     assert steps(tmp_path / "often") == [f"step-{n:06d}" for n in range(5)]
@@ -92,14 +87,14 @@ def test_minutes_make_one_due_at_the_end_of_any_batch(tmp_path: Path):
     assert not (tmp_path / "ends" / "model").exists()  # is saved where it is asked for
 
 
-def test_shards_of_several_ranks_are_one_tensor(tmp_path: Path):
+def test_shards_of_several_ranks_are_one_tensor(tmp_path):
     """Cut along the first dimension; tensors that all ranks have are the first one's."""
     whole = torch.arange(10.0).reshape(5, 2)
     for rank, rows in enumerate((slice(0, 3), slice(3, 5), slice(5, 5))):
         part = {"a": whole[rows]} | ({"n": torch.tensor(7)} if rank == 0 else {})
         write_tensors(shard_path(tmp_path / "x.safetensors", rank, 3), part)
     read = read_tensors(tmp_path / "x.safetensors")
-    pieces: Any = read["a"]
+    pieces = read["a"]
     assert pieces.shape == whole.shape and torch.equal(pieces.whole(), whole)
     assert all(torch.equal(pieces.rows(a, b), whole[a:b]) for a in range(6) for b in range(a, 6))
     assert int(read["n"]) == 7
@@ -108,13 +103,11 @@ def test_shards_of_several_ranks_are_one_tensor(tmp_path: Path):
         read_tensors(tmp_path / "x.safetensors")
 
 
-def notices(capsys: pytest.CaptureFixture[str]) -> list[str]:
+def notices(capsys):
     return capsys.readouterr().err.strip().splitlines()
 
 
-def test_a_damaged_one_is_named_and_the_one_before_is_used(
-    run: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_damaged_one_is_named_and_the_one_before_is_used(run, capsys):
     """`test_distributed` has a damaged file of tensors."""
     damaged = run / "checkpoints" / "step-000003" / "answers.json"
     content = bytearray(damaged.read_bytes())
@@ -130,11 +123,11 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(
     assert trace.steps["step"].tolist() == [1, 2, 3, 4]
     # The damaged one has made room for a sound one of the same batch; the leftover is gone.
     assert steps(run) == ["step-000002", "step-000003", "step-000004"]
-    unused: list[str] = []
+    unused = []
     assert real.record.checkpoint.latest(run, unused.append) is not None and not unused
 
 
-def test_incomplete_and_newer_ones_are_passed_over(run: Path, capsys: pytest.CaptureFixture[str]):
+def test_incomplete_and_newer_ones_are_passed_over(run, capsys):
     (run / "checkpoints" / "step-000003" / "optimizer.safetensors").unlink()
     index = run / "checkpoints" / "step-000002" / "checkpoint.json"
     index.write_text(json.dumps({**json.loads(index.read_text()), "version": 99}))
@@ -145,7 +138,7 @@ def test_incomplete_and_newer_ones_are_passed_over(run: Path, capsys: pytest.Cap
     assert trace.run.extra["resumed"][0]["step"] == 1
 
 
-def test_a_damaged_one_takes_no_sound_one_s_place(run: Path):
+def test_a_damaged_one_takes_no_sound_one_s_place(run):
     for step in (2, 3):
         (run / "checkpoints" / f"step-00000{step}" / "checkpoint.json").write_text("{")
     config = replace(SMALL, checkpoint_every=2, checkpoint_keep=1)
@@ -155,7 +148,7 @@ def test_a_damaged_one_takes_no_sound_one_s_place(run: Path):
     assert resume(run, progress=False).run.extra["resumed"][-1]["step"] == 2
 
 
-def test_with_no_sound_one_there_is_no_resuming(run: Path, capsys: pytest.CaptureFixture[str]):
+def test_with_no_sound_one_there_is_no_resuming(run, capsys):
     for folder in (run / "checkpoints").iterdir():
         (folder / "checkpoint.json").write_text("{")
     before = (run / "run.json").read_bytes()
@@ -165,10 +158,8 @@ def test_with_no_sound_one_there_is_no_resuming(run: Path, capsys: pytest.Captur
     assert (run / "run.json").read_bytes() == before and len(load(run).steps) == 4
 
 
-def test_a_full_disk_leaves_the_old_checkpoint_and_a_readable_run(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def full(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
+def test_a_full_disk_leaves_the_old_checkpoint_and_a_readable_run(whole, tmp_path, monkeypatch):
+    def full(path, tensors):
         digest = write_tensors(path, tensors)
         if path.parent.name.startswith("step-000004") and path.name == "optimizer.safetensors":
             path.write_bytes(path.read_bytes()[:1000])
@@ -191,7 +182,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_a_readable_run(
 @pytest.mark.parametrize(
     "changes", [{"dtype": "float32"}, {"dtype": "bfloat16"}, {"rule": "co_rewarding_2"}], ids=str
 )
-def test_its_size_is_known_before_the_start(changes: dict[str, Any], tmp_path: Path):
+def test_its_size_is_known_before_the_start(changes, tmp_path):
     config = replace(SMALL, epochs=1, **changes).settled()
     train(config, tmp_path / "run", progress=False)
     saved = [*(tmp_path / "run" / "checkpoints" / "step-000002").glob("[mor]*.safetensors")]
@@ -204,9 +195,7 @@ def test_its_size_is_known_before_the_start(changes: dict[str, Any], tmp_path: P
     assert model == model_bytes(parts.policy.model)
 
 
-def test_its_size_is_told_and_a_disk_without_room_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_its_size_is_told_and_a_disk_without_room_refused(tmp_path, monkeypatch):
     out = tmp_path / "new" / "run"
     (notice,) = check_room(out, 1_600_000_000, keep=2, n_written=5)
     assert notice == "checkpoints: 1.6 GB each; 2 are kept, 3.2 GB in all"
@@ -230,7 +219,7 @@ def test_its_size_is_told_and_a_disk_without_room_refused(
     assert not out.parent.exists()
 
 
-def test_the_trained_model_can_be_loaded_and_is_the_last_of_two_checkpoints(whole: Path):
+def test_the_trained_model_can_be_loaded_and_is_the_last_of_two_checkpoints(whole):
     assert steps(whole) == ["step-000002", "step-000004"]
     model = load_policy(whole / "model", "cpu")
     saved = load_file(whole / "checkpoints" / "step-000004" / "model.safetensors")
@@ -243,7 +232,7 @@ def test_the_trained_model_can_be_loaded_and_is_the_last_of_two_checkpoints(whol
     assert (whole / "model" / "generation_config.json").is_file()
 
 
-def test_a_few_responses_of_every_evaluation_are_written_down(whole: Path):
+def test_a_few_responses_of_every_evaluation_are_written_down(whole):
     files = sorted((whole / "completions").iterdir())
     assert [p.name for p in files] == [f"step-{n:06d}.jsonl" for n in (0, 2, 4)]
     rows = [json.loads(line) for line in files[0].read_text().splitlines()]

@@ -1,7 +1,5 @@
 """Dynamic sampling: updates wait for enough problems with rewards that differ."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -10,9 +8,7 @@ from random_groups import random_rows
 from tiny_runs import Stopped, check_same, stop_at
 
 from lab.base.errors import UserError
-from lab.trace.trace import Trace
 from real import TrainConfig, resume, train
-from real.update.packing import Group
 from real.vote.dynamic_sampling import DynamicSampler
 
 CONFIG = TrainConfig(
@@ -23,13 +19,13 @@ CONFIG = TrainConfig(
 """Epochs of three batches of four problems and one of two."""
 
 
-def group(number: int, silent: bool = False, dropped: bool = False) -> Group:
+def group(number, silent=False, dropped=False):
     """A group with a name, the only token of its prompt."""
     prompt, advantages = torch.tensor([number]), torch.tensor([1.0, -1.0]) * (not silent)
     return random_rows(1, [1, 1], 9, prompt_L=prompt, majority_K=advantages, dropped=dropped)
 
 
-def names(parts: list[list[Group]]) -> list[list[int]]:
+def names(parts):
     return [[int(group.prompt_L) for group in part] for part in parts]
 
 
@@ -76,7 +72,7 @@ def test_extra_groups_go_with_their_problem():
 
 
 @pytest.fixture(scope="module")
-def trace() -> Trace:
+def trace():
     return train(CONFIG, progress=False)
 
 

@@ -1,12 +1,8 @@
 """pass@1 and the majority's accuracy from sampled answers."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,7 +23,7 @@ from real.tiny import TASKS, problems_of
 from real.vote.decide import Supervisor
 
 
-def ids_of(answer_ids: AnswerIds, texts: list[list[str]]) -> np.ndarray:
+def ids_of(answer_ids, texts):
     boxed = [[f"\\boxed{{{text}}}" if text else "" for text in row] for row in texts]
     return np.stack([answer_ids.ids(i, row) for i, row in enumerate(boxed)])
 
@@ -50,7 +46,7 @@ def test_shared_ties_and_what_is_not_known(truths, texts, with_majority, pass_at
 
 
 @pytest.mark.parametrize("n", [4, 7])
-def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(n: int):
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(n):
     """The estimator against its meaning: all ways to choose k of the n responses."""
     for k in range(1, n + 1):
         for right in range(n + 1):
@@ -76,13 +72,13 @@ SMALL = TrainConfig(
 TTRL = replace(SMALL, guard=GuardConfig.off())
 
 
-def row(step: int, score: float) -> dict[str, Any]:
+def row(step, score):
     scores = {"pass_at_1": score, "maj_accuracy": np.nan}
     return {"step": step, "epoch": 0, "n_responses": 4, **scores}
 
 
 def test_a_resumed_run_makes_its_points_again():
-    whole: Any = None
+    whole = None
     for step, score in ((0, 0.2), (10, 0.6), (20, 0.1), (30, 0.5)):
         whole = summary(whole, row(step, score))
     # Killed after step 30, gone on from a checkpoint of step 15; `run.json` was read back.
@@ -102,7 +98,7 @@ def test_without_true_answers_there_is_no_curve():
 
 
 def test_held_out_problems_may_be_the_only_ones_with_answers():
-    found: Any = None
+    found = None
     for step, score in ((0, 0.2), (10, 0.6)):
         found = summary(found, row(step, np.nan) | {"held_out_pass_at_1": score})
     assert found["first"] == {"step": 0, "held_out_pass_at_1": 0.2} and found["best"] is None
@@ -120,9 +116,7 @@ def test_evaluations_every_few_batches():
     assert (both["pass_at_16"] >= both["pass_at_4"]).all() and "pass_at_64" not in evals
 
 
-def test_run_json_and_the_command_line_tell_the_curve(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_run_json_and_the_command_line_tell_the_curve(tmp_path, capsys):
     words = ["--n-problems", "8", "--n-votes", "8", "--n-samples", "4", "--epochs", "2", "--quiet"]
     out = tmp_path / "run"
     assert main(["run", "--out", str(out), *words]) == 0
@@ -143,9 +137,8 @@ def test_right_labels_and_rewards_by_hand():
     """Four votes of which two are trained on; the last problem's true answer is unknown."""
     votes = [["5", "5", "5", "1"], ["2", "", "2", "9"], ["", "", "", ""], ["7", "7", "7", "7"]]
     supervisor = Supervisor(replace(TTRL, n_votes=4, n_samples=2), ["1", "2", "3", None])
-    decided = supervisor.decide(np.arange(4), ids_of(supervisor.answer_ids, votes), 1, {})
-    assert decided is not None
-    columns = decided.step_columns
+    answers = ids_of(supervisor.answer_ids, votes)
+    columns = supervisor.decide(np.arange(4), answers, 1, {}).step_columns
     assert (columns["n_problems"], columns["n_skipped"], columns["n_unread"]) == (4, 0, 1)
     assert columns["majority_ratio"] == pytest.approx((3 / 4 + 2 / 4 + 0 + 1) / 4)
     assert columns["label_correct"] == pytest.approx(1 / 3)
@@ -153,7 +146,7 @@ def test_right_labels_and_rewards_by_hand():
     assert columns["reward_correct"] == pytest.approx(4 / 6)
 
 
-def test_held_out_problems_are_evaluated_and_change_nothing_else(tmp_path: Path):
+def test_held_out_problems_are_evaluated_and_change_nothing_else(tmp_path):
     """They follow those of training, whose draws stay the same."""
     made = TASKS["arithmetic"].problems(6)
     rows = [{"prompt": p.prompt, "answer": p.answer if i < 4 else "x"} for i, p in enumerate(made)]
@@ -172,15 +165,14 @@ def test_held_out_problems_are_evaluated_and_change_nothing_else(tmp_path: Path)
     pd.testing.assert_frame_equal(both.visits, alone.visits)
 
 
-def test_held_out_problems_that_are_left_out_are_told(tmp_path: Path):
+def test_held_out_problems_that_are_left_out_are_told(tmp_path):
     file = tmp_path / "problems.json"
     asked = "1+2=", "1+3=", "1+4=", "1+1+1+1+1="
     file.write_text(json.dumps([{"id": p, "prompt": p} for p in asked]))
     config = TrainConfig(model="tiny", problems=str(file), n_held_out=2, max_prompt_tokens=6)
     prompts = prepare(replace(config, prompt_suffix="").settled()).prompts
-    assert (
-        prompts.left_out == [asked[3]] and "held-out problems: left out: 1 " in prompts.notices[-1]
-    )
+    assert prompts.left_out == [asked[3]]
+    assert "held-out problems: left out: 1 " in prompts.notices[-1]
     # They need no answers where those of the others are trained on.
     rows = [{"id": p, "prompt": p, "answer": "3" if p in asked[:2] else None} for p in asked]
     file.write_text(json.dumps(rows))
@@ -188,7 +180,7 @@ def test_held_out_problems_that_are_left_out_are_told(tmp_path: Path):
     assert told.truths == ["3", "3"]
 
 
-def test_a_file_with_too_few_problems_to_hold_out(tmp_path: Path):
+def test_a_file_with_too_few_problems_to_hold_out(tmp_path):
     file = tmp_path / "problems.json"
     file.write_text(json.dumps([{"prompt": f"{i}=", "answer": str(i)} for i in range(5)]))
     config = TrainConfig(model="tiny", problems=str(file), n_held_out=2)

@@ -1,12 +1,9 @@
 """GGUF files become model folders: the tiny checkpoint goes through one and comes back the same."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,15 +16,15 @@ from real.model.policy import import_gguf
 from real.tiny import CHECKPOINT
 from real.tiny.tasks import TOKENS
 
-gguf: Any = pytest.importorskip("gguf")
+gguf = pytest.importorskip("gguf")
 
 
 @pytest.fixture(scope="module")
-def tiny() -> Any:
+def tiny():
     return AutoModelForCausalLM.from_pretrained(CHECKPOINT, use_safetensors=True)
 
 
-def write(file: Path, model: Any, kind: str) -> Path:
+def write(file, model, kind):
     """The model and the tokenizer of the tiny task as a GGUF file of one kind of weights."""
     writer, config = gguf.GGUFWriter(file, "qwen2"), model.config
     values = {
@@ -58,11 +55,11 @@ def write(file: Path, model: Any, kind: str) -> Path:
 
 
 @pytest.mark.parametrize(("kind", "error"), [("F32", 0.0), ("Q8_0", 0.02)])
-def test_weights_come_back(kind: str, error: float, tiny: Any, tmp_path: Path, capsys: Any):
+def test_weights_come_back(kind, error, tiny, tmp_path, capsys):
     file = write(tmp_path / "tiny.gguf", tiny, kind)
     assert main(["import-gguf", str(file), str(tmp_path / "made" / "tiny")]) == 0
     assert "qwen2, 0.1 million weights" in capsys.readouterr().out
-    again: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "made" / "tiny")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "made" / "tiny")
     assert again.dtype == torch.float32 and not hasattr(again.config, "quantization_config")
     for (name, first), second in zip(tiny.named_parameters(), again.parameters(), strict=True):
         assert (first - second).abs().max() <= error * first.abs().max(), name
@@ -82,9 +79,7 @@ def test_weights_come_back(kind: str, error: float, tiny: Any, tmp_path: Path, c
         (b"made", "made: is not empty"),
     ],
 )
-def test_what_cannot_be_converted_is_one_line(
-    content: bytes | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_cannot_be_converted_is_one_line(content, message, tmp_path, monkeypatch):
     if content is not None:
         (tmp_path / "small.gguf").write_bytes(content)
     if content == b"GGUF":
@@ -98,14 +93,14 @@ def test_what_cannot_be_converted_is_one_line(
 
 
 @pytest.mark.slow
-def test_a_model_is_carried_in_halves_and_joined(tiny: Any, tmp_path: Path):
+def test_a_model_is_carried_in_halves_and_joined(tiny, tmp_path):
     """As SmolLM2 to a GPU without a network; an import without its first half is refused."""
     root = Path(__file__).parents[2]
     file, halves = write(tmp_path / "tiny.gguf", tiny, "F32"), tmp_path / "halves"
     paths = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": paths}
 
-    def bring(*words: Any) -> Any:
+    def bring(*words):
         command = ["bash", str(root / "benchmarks/gpu/bring.sh"), *map(str, words)]
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path

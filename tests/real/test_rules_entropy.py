@@ -1,11 +1,9 @@
 """The entropy loss: its gradient is torch's, however it is cut, and impossible tokens are fine."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from random_groups import random_rows
-from torch import Tensor, nn
+from torch import nn
 
 import real.update.logprobs as entropy_loss
 from real.model.policy import load_policy
@@ -13,18 +11,17 @@ from real.settings.groups import UpdateSettings
 from real.tiny import CHECKPOINT
 from real.update.grpo import backward
 from real.update.logprobs import EntropyScorer, Head, Scorer, entropies, head_entropies
-from real.update.packing import Group
 
 N, WIDTH, WORDS = 13, 5, 7
 
 
-def plain(logits: Tensor, temperature: float) -> Tensor:
+def plain(logits, temperature):
     """By automatic differentiation."""
     logp = torch.log_softmax(logits / temperature, dim=-1)
     return -(logp.exp() * logp).sum(-1)
 
 
-def parts(bias: bool) -> tuple[Tensor, nn.Linear, Tensor]:
+def parts(bias):
     torch.manual_seed(3)
     hidden = torch.randn(N, WIDTH, dtype=torch.float64, requires_grad=True)
     return hidden, nn.Linear(WIDTH, WORDS, bias=bias).double(), torch.randn(N).double()
@@ -50,16 +47,15 @@ def test_a_frozen_head_and_low_precision():
     hidden, linear, pull = parts(True)
     linear.requires_grad_(False)
     head_entropies(Head(linear), hidden, 1.0, WORDS).mul(pull).sum().backward()
-    assert hidden.grad is not None and hidden.grad.isfinite().all()
+    assert hidden.grad.isfinite().all()
     low = torch.randn(N, WIDTH, dtype=torch.bfloat16, requires_grad=True)
     words = nn.Linear(WIDTH, WORDS, bias=False).bfloat16()
     found = head_entropies(Head(words), low, 1.0, WORDS)
     assert found.dtype == torch.float32
     found.sum().backward()
-    assert low.grad is not None and low.grad.dtype == torch.bfloat16
+    assert low.grad.dtype == torch.bfloat16
     wide = low.detach().float().requires_grad_()
     plain(wide @ words.weight.float().T, 1.0).sum().backward()
-    assert wide.grad is not None
     torch.testing.assert_close(low.grad.float(), wide.grad, rtol=0.05, atol=0.02)
 
 
@@ -72,8 +68,8 @@ def test_impossible_tokens_add_nothing():
     assert logits.grad is not None and logits.grad.isfinite().all() and logits.grad[0].any()
 
 
-def groups() -> list[Group]:
-    made: list[Group] = []
+def groups():
+    made = []
     for weight in (1.0, 0.5):
         old = torch.zeros(3, 6)
         old[1, 1] = torch.nan  # one token that is out of the loss

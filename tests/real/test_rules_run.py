@@ -1,10 +1,8 @@
 """Every rule in the trainer on the tiny task: it trains as it must, or is refused in one line."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, ClassVar
+from typing import ClassVar
 from unittest.mock import Mock
 
 import numpy as np
@@ -15,16 +13,14 @@ from tiny_runs import timeless
 
 import real.run
 from guard_core import GuardConfig
-from guard_core.rules import RULES, Need, Observations, Rule
+from guard_core.rules import RULES, Need, Rule
 from guard_core.rules.confidence import Scope
 from guard_core.votes import sum_by_id
 from lab.base.arms import arm
 from lab.base.errors import UserError
-from lab.trace.trace import Trace
 from real import TrainConfig, train
 from real.answers import AnswerIds
 from real.engines.transformers_engine import TransformersEngine
-from real.problems import ProblemSet
 
 TINY = TrainConfig(
     n_problems=4, batch_size=4, n_votes=8, n_samples=4, epochs=2, eval_samples=1, eval_every=0
@@ -32,14 +28,14 @@ TINY = TrainConfig(
 TRUTH = ["label_accuracy", "label_correct", "correct_competitive"]
 
 
-def of_arm(name: str, **changes: Any) -> TrainConfig:
+def of_arm(name, **changes):
     chosen = arm(name)
     changes |= {"labels": chosen.labels, "rule": chosen.rule, "tiny_verifies": name == "coverrl"}
     return replace(TINY, guard=chosen.guard, **changes)
 
 
 @cache
-def trained(name: str) -> Trace:
+def trained(name):
     return train(of_arm(name), progress=False)
 
 
@@ -68,7 +64,7 @@ def test_the_truth_says_nothing(name, monkeypatch):
     trace = trained(name)
     read = real.run.problems_of
 
-    def shifted(config: TrainConfig, with_answers: bool) -> ProblemSet:
+    def shifted(config, with_answers):
         found = read(config, with_answers=with_answers)
         truths = [str((int(p.answer or 0) + 1) % 10) for p in found.problems]
         pairs = zip(found.problems, truths, strict=True)
@@ -77,12 +73,9 @@ def test_the_truth_says_nothing(name, monkeypatch):
     monkeypatch.setattr(real.run, "problems_of", shifted)
     other = train(of_arm(name), progress=False)
     quality = ("label_correct", "reward_correct")
-    pd.testing.assert_frame_equal(
-        timeless(trace, quality), timeless(other, quality), check_exact=True
-    )
-    pd.testing.assert_frame_equal(
-        trace.visits.drop(columns=TRUTH), other.visits.drop(columns=TRUTH), check_exact=True
-    )
+    known = ([timeless(t, quality), t.visits.drop(columns=TRUTH)] for t in (trace, other))
+    for found, expected in zip(*known, strict=True):
+        pd.testing.assert_frame_equal(found, expected, check_exact=True)
     assert not trace.visits[TRUTH].equals(other.visits[TRUTH])
 
 
@@ -94,7 +87,7 @@ class Surest(Rule):
     title: ClassVar[str] = "Surest"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CERTAINTY})
 
-    def scores(self, obs: Observations) -> Any:
+    def scores(self, obs):
         return sum_by_id(obs.of("answers"), obs.votes.counts.shape[-1], obs.of("certainty"))
 
 
@@ -122,7 +115,7 @@ def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(monkeypatch):
     matched = []
     pay = Scope.pay
 
-    def watched(rule: Scope, seen: Any, label: Any) -> Any:
+    def watched(rule, seen, label):
         paid = pay(rule, seen, label)
         matched.append((paid == (seen.answers == label[:, None])[:, : paid.shape[-1]]).all())
         return paid
@@ -155,7 +148,7 @@ def test_nobody_gives_an_answer(monkeypatch):
 def test_numbers_that_are_not_finite_spoil_nothing(name, monkeypatch):
     sample = TransformersEngine.sample
 
-    def spoilt(self: TransformersEngine, *arguments: Any, **options: Any) -> Any:
+    def spoilt(self, *arguments, **options):
         found = sample(self, *arguments, **options)
         for values in (found.logprobs_PNT, found.entropy_PV, found.certainty_PV):
             if values is not None:

@@ -1,26 +1,23 @@
 """Second vote sets: rewordings that keep the value, a teacher that lags behind, exact resumes."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny_runs import Stopped, check_same, of_file, stop_at
+from tiny_runs import SMALL, Stopped, check_same, of_file, stop_at
 
-from guard_core import Draws, Guard, GuardConfig, PolicyStreams, Votes
+from guard_core import Draws, Guard, GuardConfig, Votes
 from guard_core.rules import Observations, make_rule
 from guard_core.rules.evidence import CoRewarding1
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.trace.trace import load
-from real import TrainConfig, resume, train
-from real.run import Run, prepare
+from real import resume, train
+from real.run import prepare
 from real.tiny import ARITHMETIC
 from real.tiny.arithmetic import evaluate, is_expression, reworded
 from real.vote.decide import Decided, pay
@@ -30,16 +27,11 @@ from real.vote.second_votes import (
     REQUEST,
     Paraphrases,
     SecondVotes,
-    Teacher,
     ema_rate,
 )
 
-SMALL = TrainConfig(
-    n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=2, eval_samples=1, checkpoint_every=1
-)
 
-
-def of_rule(name: str, **changes: Any) -> TrainConfig:
+def of_rule(name, **changes):
     return replace(with_arm(SMALL, arm(name)), **changes)
 
 
@@ -73,18 +65,17 @@ def test_truncated_second_votes_leave_the_loss():
     assert not steps["tokens"].any() and not steps["update_norm"].any()
 
 
-def weights(run: Run) -> dict[str, torch.Tensor]:
+def weights(run):
     return {n: p.detach().clone() for n, p in run.policy.model.named_parameters()}
 
 
-def has(run: Run, expected: Any) -> bool:
+def has(run, expected):
     return all(torch.equal(value, expected[name]) for name, value in weights(run).items())
 
 
 def test_the_teacher_votes_and_leaves_no_trace():
     run = prepare(of_rule("co_rewarding_2").settled())
     teacher, before = run.extra_rollouts, weights(run)
-    assert isinstance(teacher, Teacher)
     with teacher.answering(0) as version:
         assert version == 0  # it is the model itself
     with torch.no_grad():
@@ -119,9 +110,7 @@ def test_the_rate_follows_a_cosine():
     assert rates == sorted(rates, reverse=True) and math.isfinite(ema_rate(0, 1))
 
 
-def twin_streams(
-    guard: GuardConfig, answers_PV: Any, second_PV: Any, tie: float, truth: int | None = None
-) -> tuple[Decided, PolicyStreams]:
+def twin_streams(guard, answers_PV, second_PV, tie, truth=None):
     """The decision on one problem, and what the second votes are paid."""
     config = of_rule("co_rewarding_1", labels="votes" if truth is None else "truth")
     rule, ties = make_rule("co_rewarding_1"), Draws(*np.full((3, 1), tie))
@@ -130,7 +119,7 @@ def twin_streams(
     state = Guard(guard).init(1, n_answers=3)
     _, decision = Guard(guard).step(state, votes, ties, rule.scores(obs))
     decision = decision if truth is None else decision.trained_on(np.array([truth]))
-    parts: Any = SimpleNamespace(config=replace(config, guard=guard), rule=rule, prompts=None)
+    parts = SimpleNamespace(config=replace(config, guard=guard), rule=rule, prompts=None)
     decided = Decided(obs, decision, np.array([tie]), {}, {})
     return decided, SecondVotes(parts).pay(decided)
 
@@ -156,7 +145,6 @@ def test_a_language_model_rewords_its_own_problems(tmp_path, monkeypatch):
         type(run.policy), "texts", lambda self, t, n: written if len(t) == 4 else texts(t, n)
     )
     second = run.extra_rollouts
-    assert isinstance(second, Paraphrases)
     assert second.begin() == {"paraphrases_missing": 2}
     assert second.texts_N == ["1+1=", "2+2=", None, None]
     asked = second.prompts.tokens
@@ -174,7 +162,7 @@ def test_a_stop_text_is_no_part_of_a_rewording(tmp_path, monkeypatch):
     run = prepare(of_rule("self_harmony", **settings).settled())
     written = ["1+1=\nNext", "2+2=Q: 3", "Next1", "3+3="]
     monkeypatch.setattr(type(run.policy), "texts", lambda *_: written)
-    assert isinstance(second := run.extra_rollouts, Paraphrases)
+    second = run.extra_rollouts
     assert second.begin() == {"paraphrases_missing": 1}
     assert second.texts_N == ["1+1=", "2+2", None, "3+3="]
 
