@@ -1,7 +1,5 @@
 """The calculator: what it confirms, what it passes over, and that nothing is too much for it."""
 
-from __future__ import annotations
-
 import random
 import time
 from fractions import Fraction
@@ -12,7 +10,7 @@ import pytest
 from real.vote.tool import MOST_BITS, claims, tool_verdicts
 
 
-def found(text: str) -> list[tuple[str, str]]:
+def found(text):
     return [(str(left), str(right)) for left, right in claims(text)]
 
 
@@ -74,7 +72,7 @@ def test_values_are_those_of_exact_arithmetic():
     """Random expressions against the same ones put together as fractions."""
     rng = random.Random(0)
 
-    def make(depth: int) -> tuple[str, Fraction]:
+    def make(depth):
         if depth == 0 or rng.random() < 0.2:
             number = rng.randint(0, 99)
             return str(number), Fraction(number)
@@ -105,7 +103,7 @@ def test_scratch_work_of_the_tiny_task():
     assert tool_verdicts([right, slips, other]).tolist() == [True, False, True]
 
 
-def hostile() -> list[str]:
+def hostile():
     rng = random.Random(1)
     pieces = [
         "9" * 50, "9^9^9^9", "2**99999999", "(" * 60, ")" * 60, "-" * 70, r"\frac{", "}{", "=",
@@ -133,14 +131,11 @@ def test_hostile_texts_are_fast():
 @pytest.mark.parametrize(
     "text",
     [
-        "2^99999999 = 1+1",
-        "(2^40)^(2^40) = 1+1",
-        f"{'9' * 41} + 0 = {'9' * 41}",
-        "-" * 300 + "1 = 1 - 2",
-        "+".join(["1"] * 101) + " = 101",
+        "2^99999999 = 1+1", "(2^40)^(2^40) = 1+1", f"{'9' * 41} + 0 = {'9' * 41}",
+        "-" * 300 + "1 = 1 - 2", "+".join(["1"] * 101) + " = 101",
         "*".join(["9" * 39] * (MOST_BITS // 128)) + " = 1",
     ],
-)
+)  # fmt: skip
 def test_beyond_the_limits_is_not_checked(text):
     assert found(text) == []
     assert tool_verdicts([text + "; 1 + 1 = 2"]).tolist() == [True]

@@ -1,11 +1,7 @@
 """Questions to the verifier: what is asked, how verdicts are read, what can be trained on."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +12,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from guard_core import Draws, Guard, GuardConfig, PolicyStreams, Votes
 from guard_core.rules import Observations, make_rule
 from guard_core.rules.evidence import CoVerRL
-from real.engines.rollouts import Prompts, Rollouts, SampledResponse, Sampling, to_rollouts
+from real.engines.rollouts import SampledResponse, Sampling, to_rollouts
 from real.model.policy import Policy
 from real.problems import Problem
 from real.problems.problem import Turn
@@ -36,23 +32,18 @@ SAMPLING = Sampling(40)
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        (r"All steps hold. \boxed{correct}", 1),
-        (r"\boxed{wrong}", 0),
-        (r"The answer \boxed{5} is right, so \boxed{\text{Correct}}.", 1),
-        (r"\boxed{ Incorrect. }", 0),
-        (r"\boxed{correct} ... no: \boxed{wrong}", 0),
-        (r"\boxed{not correct}", -1),
-        (r"\boxed{}", -1),
-        (r"\boxed{correct", -1),
-        ("", -1),
+        (r"All steps hold. \boxed{correct}", 1), (r"\boxed{wrong}", 0), (r"\boxed{}", -1),
+        (r"The answer \boxed{5} is right, so \boxed{\text{Correct}}.", 1), (r"\boxed{correct", -1),
+        (r"\boxed{correct} ... no: \boxed{wrong}", 0), (r"\boxed{not correct}", -1),
+        (r"\boxed{ Incorrect. }", 0), ("", -1),
     ],
-)
+)  # fmt: skip
 def test_verdicts_are_read_from_the_last_box(text, verdict):
     assert Wording().verdict(text) == verdict
 
 
 @pytest.fixture(scope="module")
-def letters() -> Any:
+def letters():
     """A tokenizer of bytes."""
     return byte_level(["<eos>", "<pad>", *sorted(ByteLevel.alphabet())])
 
@@ -60,24 +51,15 @@ def letters() -> Any:
 class Answering:
     """An engine that answers the n-th question it gets with the n-th of its answers."""
 
-    def __init__(self, tokenizer: Any, answers: Sequence[str]) -> None:
-        self.tokenizer, self.answers, self.version = tokenizer, answers, 0
-        self.asked: list[str] = []
+    def __init__(self, tokenizer, answers):
+        self.tokenizer, self.answers, self.asked = tokenizer, answers, []
 
-    def sample(
-        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
-    ) -> Rollouts:
+    def sample(self, prompts, n, sampling, generator):
         assert n == 1 and sampling == SAMPLING
         self.asked = [self.tokenizer.decode(prompt) for prompt in prompts]
         ids = [self.tokenizer(answer)["input_ids"] + [0] for answer in self.answers]
         rows = [[SampledResponse(row, [-0.5] * len(row), True)] for row in ids]
-        return to_rollouts(rows, 1, 0, self.version)
-
-    def release(self) -> None: ...
-
-    def update_weights(self, model: Any, version: int) -> None: ...
-
-    def close(self) -> None: ...
+        return to_rollouts(rows, 1, 0, 0)
 
 
 class Fixed:
@@ -86,14 +68,14 @@ class Fixed:
     verifications, regenerations = 1, 0
     trusts = regeneration_rewards = None
 
-    def __init__(self, questions: list[list[int]]) -> None:
+    def __init__(self, questions):
         self.questions_PQ = np.array(questions)
 
-    def questions(self, obs: Any, label: Any) -> Any:
+    def questions(self, obs, label):
         return self.questions_PQ
 
 
-def decision() -> Decided:
+def decision():
     """Two problems of three responses each, decided on."""
     answers_PV = np.array([[0, 1, -1], [0, 1, 2]])
     votes = Votes.from_answers(answers_PV, n_samples=2, n_answers=3)
@@ -103,22 +85,19 @@ def decision() -> Decided:
     return Decided(Observations(votes, np.zeros((2, 0)), answers_PV), decided, draws.tie, {}, {})
 
 
-def judged(
-    tokenizer: Any, engine: Any, questions: list[list[int]], **changes: Any
-) -> tuple[Judge, Any]:
+def judged(tokenizer, engine, questions, **changes):
     """The judge and (P, Q) verdicts on `TEXTS`."""
     text_config = SimpleNamespace(get_text_config=lambda: SimpleNamespace())
     model = SimpleNamespace(config=text_config)
     policy = Policy(model, tokenizer, (0,), 0, torch.device("cpu"))
     config = TrainConfig(chat_template="off", threads=1, **changes)
-    prompts: Any = SimpleNamespace(problems=(SUM, PRODUCT))
+    prompts = SimpleNamespace(problems=(SUM, PRODUCT))
     sampler = Sampler(engine, policy, 0)
     parts = Parts(config, make_rule("ttrl"), prompts, sampler, SAMPLING, None, ALONE)
     judge = Judge(Fixed(questions), parts)
     judge.before(np.arange(2), 1)
-    votes: Any = SimpleNamespace(problems=[0, 1], texts=TEXTS)
+    votes = SimpleNamespace(problems=[0, 1], texts=TEXTS)
     decided = judge.ask(decision(), votes)
-    assert decided is not None and decided.obs.verdicts is not None
     return judge, decided.obs.verdicts
 
 
@@ -128,7 +107,6 @@ def test_verdicts_come_back_at_the_questions_places(letters):
     )
     judge, verdicts_PQ = judged(letters, engine, [[0, -1, 1, 1], [-1, 2, 2, -1]])
     assert verdicts_PQ.tolist() == [[1, -1, -1, 0], [-1, 0, 1, -1]]
-    assert judge.verified is not None and judge.verified.responses is not None
     assert judge.verified.questions_PQ.tolist() == [[0, -1, 1, 2], [-1, 3, 4, -1]]
     assert [text.count("\\boxed{6}") for text in engine.asked] == [0, 1, 1, 0, 0]
     assert engine.asked[1] == engine.asked[2]  # asked twice, two samples
@@ -147,7 +125,7 @@ def test_questions_that_are_too_long_are_not_asked(letters):
     engine = Answering(letters, ["\\boxed{correct}"])
     judge, verdicts_PQ = judged(letters, engine, [[0], [0]], max_prompt_tokens=lengths[1])
     assert verdicts_PQ.tolist() == [[-1], [1]]
-    assert judge.verified is not None and judge.verified.questions_PQ.tolist() == [[-1], [0]]
+    assert judge.verified.questions_PQ.tolist() == [[-1], [0]]
 
 
 def test_verifications_are_trained_on_as_the_guard_has_it(letters, monkeypatch):

@@ -1,9 +1,5 @@
 """The paper's 12 cells as settings, and how they meet files and options."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 import real.verl
@@ -13,7 +9,7 @@ from real.commands import CompareCommand, RunCommand
 from real.settings.presets import NAMES, preset, table
 from real.tiny import problems_of
 
-PAPER: dict[str, Any] = {
+PAPER = {
     "batch_size": 8, "mini_batch": 1, "lr": 5e-7, "warmup_ratio": 0.03, "kl_coef": 0.0,
     "n_votes": 64, "n_samples": 32, "max_prompt_tokens": 1024, "max_response_tokens": 3072,
     "temperature": 0.6, "eval_samples": 4,
@@ -52,13 +48,11 @@ def test_options_beat_the_file_and_the_file_beats_the_preset(tmp_path):
         RunCommand.defaults({"config": file})
 
 
-def test_a_study_has_its_problems_arms_and_seed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_has_its_problems_arms_and_seed(capsys):
     name = "smollm2/multiplication"
     config = preset(name, model="model", lr=1e-5)
-    problems = problems_of(config)
-    assert (
-        len(problems) == config.n_problems == 24 and len(problems_of(config, held_out=True)) == 12
-    )
+    problems, held_out = problems_of(config), problems_of(config, held_out=True)
+    assert len(problems) == config.n_problems == 24 and len(held_out) == 12
     for problem in problems:
         one, other = map(int, problem.id.split("*"))
         assert problem.answer == str(one * other) and len(problem.before) == 3

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -8,7 +6,6 @@ import types
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock, call
 
 import numpy as np
@@ -21,56 +18,55 @@ from lab.base.errors import UserError
 from real.answers import Equality
 from real.model.folder import model_folder
 from real.other_trainers import GuardedRun, is_right
-from real.problems import NAMED, Problem, ProblemSet, Turn, load_problems
+from real.problems import NAMED, Problem, Turn, load_problems
 from real.problems.load import read_problems
 from real.problems.problem import check_answers, reference
 from real.settings.config import TrainConfig
 from real.settings.groups import FieldMap
 from real.tiny import problems_of
 
-ROWS: list[dict[str, Any]] = [
+ROWS = [
     {"problem": "1+1?", "answer": "2", "unique_id": "a"},
     {"problem": "1+2?", "answer": None, "unique_id": "b"},
 ]
 PROBLEMS = [Problem("a", "1+1?", "2"), Problem("b", "1+2?", None)]
 
 
-def refusal(*args: Any, **options: Any) -> str:
+def refusal(*args, **options):
     with pytest.raises(UserError) as found:
         load_problems(*args, **options)
     assert "\n" not in str(found.value)
     return str(found.value)
 
 
-def make_set(n: int) -> list[dict[str, Any]]:
+def make_set(n):
     return [{"id": str(i), "prompt": f"{i}?", "answer": str(i)} for i in range(n)]
 
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
-Rows = list[dict[str, Any]]
 
 
-def write(folder: Path, text: str, name: str = "problems.json") -> Path:
+def write(folder, text, name="problems.json"):
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def message(path: Path, **fields: str) -> str:
+def message(path, **fields):
     text = refusal(path, FieldMap(**fields))
     assert str(path) in text
     return text
 
 
-def load(folder: Path, rows: Rows, **fields: str) -> ProblemSet:
+def load(folder, rows, **fields):
     return load_problems(write(folder, json.dumps(rows)), FieldMap(**fields))
 
 
-def rows_refused(folder: Path, rows: Rows, **fields: str) -> str:
+def rows_refused(folder, rows, **fields):
     return message(write(folder, json.dumps(rows)), **fields)
 
 
-def row(**fields: object) -> dict[str, object]:
+def row(**fields):
     return {"id": "a", "prompt": "1+1=", "answer": "2", **fields}
 
 
@@ -172,9 +168,7 @@ LETTERED = "2+2?\nA) 3\nB) 4"
         ({"prompt": "2+2?", "options": "easy", "answer": "A"}, ""),
     ],
 )
-def test_choices_stand_in_the_prompt_where_the_answer_is_one_s_letter_or_place(
-    row: dict[str, Any], said: str, tmp_path: Path
-):
+def test_choices_stand_in_the_prompt_where_the_answer_is_one_s_letter_or_place(row, said, tmp_path):
     path = write(tmp_path, json.dumps([row]))
     if said:
         assert said in message(path) and "row 1" in message(path)
@@ -199,7 +193,7 @@ def test_usual_names_are_found(tmp_path, prompt, answer, identity):
 
 
 def test_dots_reach_into_objects_but_a_field_of_that_name_wins(tmp_path):
-    rows: Rows = [{"q": {"text": "1+1?", "id": 7}, "answer": None}]
+    rows = [{"q": {"text": "1+1?", "id": 7}, "answer": None}]
     found = load(tmp_path, rows, prompt="q.text", id="q.id")
     assert found.problems == [Problem("7", "1+1?", None)]
     rows = [{"q.text": "2+2?", "q": {"text": "1+1?"}}]
@@ -245,7 +239,7 @@ def test_ambiguous_and_missing_fields_are_refused(tmp_path, row, fields, expecte
 
 
 def test_ids_from_prompts_follow_the_prompt_not_the_place(tmp_path):
-    rows: Rows = [{"prompt": f"{i} + 1?", "answer": str(i + 1)} for i in range(5)]
+    rows = [{"prompt": f"{i} + 1?", "answer": str(i + 1)} for i in range(5)]
     first = {p.prompt: p.id for p in load(tmp_path, rows)}
     assert len(set(first.values())) == 5
     assert {p.prompt: p.id for p in load(tmp_path, rows[::-1])} == first
@@ -254,7 +248,7 @@ def test_ids_from_prompts_follow_the_prompt_not_the_place(tmp_path):
 
 
 def test_equal_prompts_get_numbered_ids_and_a_notice(tmp_path):
-    rows: Rows = [{"prompt": p} for p in ("a", "b", "a", "a")]
+    rows = [{"prompt": p} for p in ("a", "b", "a", "a")]
     found = load(tmp_path, rows)
     a, b = found.problems[0].id, found.problems[1].id
     assert [p.id for p in found] == [a, b, f"{a}-2", f"{a}-3"]
@@ -262,7 +256,7 @@ def test_equal_prompts_get_numbered_ids_and_a_notice(tmp_path):
 
 
 def test_no_ids_and_no_answers_can_be_asked_for(tmp_path):
-    rows: Rows = [{"id": 1, "prompt": "a", "answer": "2"}, {"id": 1, "prompt": "b", "answer": "3"}]
+    rows = [{"id": 1, "prompt": "a", "answer": "2"}, {"id": 1, "prompt": "b", "answer": "3"}]
     assert "--fields.id ''" in rows_refused(tmp_path, rows)
     found = load(tmp_path, rows, id="", answer="")
     assert len({p.id for p in found}) == 2 and {p.answer for p in found} == {None}
@@ -397,13 +391,13 @@ def test_the_seed_chooses_the_problems_of_the_tiny_task():
     assert [p.id for p in sets[1]][:2] == ["tiny-1-000", "tiny-1-001"]
 
 
-def split_of(rows: list[dict[str, Any]]) -> Any:
+def split_of(rows):
     """As the library gives one in the format `arrow`."""
     table = pa.Table.from_pylist(rows)
     return types.SimpleNamespace(with_format={"arrow": table}.__getitem__)
 
 
-def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> Mock:
+def fake_hub(monkeypatch, answer):
     """The function of the library `datasets` that loads a set, here always the same."""
     load_dataset = Mock(return_value=answer)
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))

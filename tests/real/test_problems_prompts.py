@@ -1,14 +1,10 @@
 """From problems to tokens: chat templates, plain text, suffixes, and what is said about them."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -27,7 +23,6 @@ from real.engines.transformers_engine import TransformersEngine
 from real.model.folder import check_folder, model_digests
 from real.model.policy import load_policy
 from real.problems import Problem, ProblemSet, Turn, fingerprint
-from real.problems.problem import PromptSet
 from real.problems.prompts import FIXED_DATE, build_prompts, encode
 from real.settings.config import TrainConfig
 from real.settings.groups import BOX_REQUEST
@@ -43,30 +38,30 @@ tokenizer = partial(make_tokenizer, model_max_length=128)
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("base") / "base")
 
 
 @pytest.fixture(scope="module")
-def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chat(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("chat") / "chat", chat_template=CHAT)
 
 
 policy_of = cache(partial(load_policy, device="cpu"))
 
 
-def prompts(folder: Path, *problems: Problem, **changes: Any) -> PromptSet:
+def prompts(folder, *problems, **changes):
     config = TrainConfig(
         model=str(folder), problems="p.json", max_response_tokens=8, **changes
     ).settled()
     return build_prompts(ProblemSet("p", list(problems)), config, policy_of(folder))
 
 
-def squeezed(wanted: str) -> str:
+def squeezed(wanted):
     return wanted.replace(" ", "")
 
 
-def text(folder: Path, problem: Problem, **changes: Any) -> str:
+def text(folder, problem, **changes):
     found = prompts(folder, problem, **changes)
     return squeezed(policy_of(folder).tokenizer.decode(found.tokens[0]))
 
@@ -127,12 +122,11 @@ def test_options_reach_the_template_and_others_are_refused(tmp_path):
 
 def test_a_system_prompt_comes_first_and_replaces_that_of_the_file(chat, base):
     decode = make_tokenizer().decode
+    thinks = replace(SYSTEM, before=(Turn("system", "Think."),))
+    expected = decode(encode(make_tokenizer(CHAT), thinks, "", True))
     for problem in (SYSTEM, replace(SYSTEM, before=())):
-        expected = encode(
-            make_tokenizer(CHAT), replace(SYSTEM, before=(Turn("system", "Think."),)), "", True
-        )
         found = prompts(chat, problem, prompt_suffix="", system_prompt="Think.").tokens[0]
-        assert decode(found) == decode(expected)
+        assert decode(found) == expected
     plain = prompts(base, SYSTEM, prompt_suffix="", system_prompt="Think.").tokens[0]
     assert plain == make_tokenizer()("Think.\n\n1+1?")["input_ids"]
 
@@ -161,7 +155,7 @@ def test_who_asks_for_a_box_is_not_asked_again(base):
 
 @pytest.mark.parametrize("in_template", [False, True])
 def test_overlong_prompts_are_counted_here_not_warned_of_by_the_library(in_template, monkeypatch):
-    heard: list[str] = []
+    heard = []
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())
     logger = logging.getLogger("transformers")
@@ -240,14 +234,14 @@ DATED = (
         ("{% set d = strftime_now('%B %d, %Y') %}{{ d }}: " + CHAT, "July26,2024:<system>"),
     ],
 )
-def test_prompts_do_not_depend_on_the_clock(template: str, written: str):
+def test_prompts_do_not_depend_on_the_clock(template, written):
     """A resumed run would see other prompts."""
     ids = encode(tokenizer(template), SYSTEM, "", in_template=True)
     assert tokenizer().decode(ids).replace(" ", "").startswith(written)
 
 
 @pytest.mark.parametrize("form", ["$A <eos>", "<pad> $A <eos>", "<pad> $A <pad> <eos>", "$A"])
-def test_end_tokens_that_a_tokenizer_puts_behind_are_cut_off_plain_prompts(form: str):
+def test_end_tokens_that_a_tokenizer_puts_behind_are_cut_off_plain_prompts(form):
     made, specials = tokenizer(), [("<pad>", 1), ("<eos>", 2)]
     made.backend_tokenizer.post_processor = TemplateProcessing(form, None, specials)
     plain = Problem("p", "1+1?", None)

@@ -4,7 +4,6 @@ import re
 import textwrap
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def visits(names: dict[str, Any]) -> None:
+def visits(names):
     """Repeat the README's example on answers that flip, then agree, until all parts act."""
     (block,) = (text for text in PYTHON.findall((ROOT / "README.md").read_text()) if "loss" in text)
     once, again = block.partition("state = guard.init(100)")[::2]
@@ -35,7 +34,7 @@ def visits(names: dict[str, Any]) -> None:
 
 
 def test_the_example_of_readme_trains_what_the_trainer_trains(monkeypatch):
-    names: dict[str, Any] = {}
+    names = {}
     visits(names)
     decision, guard = names["decision"], names["guard"]
     assert decision.skip.any() and not decision.skip.all()
@@ -73,7 +72,7 @@ def test_the_example_of_readme_trains_what_the_trainer_trains(monkeypatch):
 def test_the_example_of_guard_core_ends_in_what_is_trained():
     (_, example, _) = str(guard_core.__doc__).split("\n\n")
     answers = np.random.default_rng(0).integers(-1, 3, (4, 8))
-    names: dict[str, Any] = {
+    names = {
         **{name: getattr(guard_core, name) for name in guard_core.__all__},
         **{"n_problems": 4, "problems": np.arange(4), "answers": answers},
         "votes": Votes.from_answers(answers, n_samples=8, n_answers=3),

@@ -1,11 +1,8 @@
 """`guard-verl`: problem sets as verl reads them, and the paper's cells as scripts for verl."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -23,13 +20,13 @@ ROWS = [
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     path = tmp_path / "sums.json"
     path.write_text(json.dumps(ROWS))
     return path
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
+def rows_of(path):
     return pq.read_table(path).to_pylist()
 
 
@@ -95,16 +92,14 @@ def test_bad_input_is_one_line(words, message, file, monkeypatch, capsys):
     assert sorted(path.name for path in file.parent.iterdir()) == ["old.parquet", "sums.json"]
 
 
-def run_of(script: str, flash: bool = False) -> subprocess.CompletedProcess[str]:
+def run_of(script, flash=False):
     """Run a script with a python that prints its words, with or without flash attention."""
     probe = f'[ "$1" = -c ] && {{ {str(flash).lower()}; return; }}'
     fake = f"python() {{ {probe}; printf '%s\\0' \"$@\"; }}\n"
-    return subprocess.run(
-        ["bash", "-c", fake + script], text=True, capture_output=True, check=False
-    )
+    return subprocess.run(["bash", "-c", fake + script], text=True, capture_output=True)
 
 
-def words_of(script: str, flash: bool = False) -> list[str]:
+def words_of(script, flash=False):
     """Return the words that the script gives to verl."""
     words = run_of(script, flash).stdout.split("\0")[:-1]
     assert words[:2] == ["-m", "verl.trainer.main_ppo"]
@@ -121,7 +116,7 @@ def test_gpus_that_share_a_row_need_flash_attention(capsys):
         assert ended.stderr.startswith("flash_attn: not installed") and "32 GPUs" in ended.stderr
 
 
-def script_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def script_of(capsys, *words):
     assert main(["config", *words]) == 0
     return capsys.readouterr().out
 
@@ -185,7 +180,7 @@ def test_an_arm_is_a_profile_and_what_differs_from_it(arm, guard, capsys):
 
 
 def test_sizes_follow_the_cluster(capsys):
-    def sizes(*words: str) -> list[str]:
+    def sizes(*words):
         script = script_of(capsys, "--preset", "qwen2.5-7b/math500", *words)
         settings = dict(word.split("=", 1) for word in words_of(script, flash=True))
         assert settings[KERNEL] == "flash_attention_2"
