@@ -1,9 +1,5 @@
 """Restarts of an engine that died: how many, with which weights, and for which errors."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 from unittest.mock import Mock, call
 
 import pytest
@@ -11,29 +7,27 @@ import torch
 from tiny_runs import check_same
 
 import real.run
-from lab.trace.trace import Trace
 from real import TrainConfig, train
 from real.engines.make import RestartingEngine
 from real.engines.rollouts import EngineDied, EngineError, Sampling
 from real.engines.transformers_engine import TransformersEngine
-from real.model.policy import Policy
 
 SMALL = TrainConfig(n_problems=2, n_votes=4, n_samples=2, epochs=1, eval_samples=1)
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> Trace:
+def undisturbed():
     return train(SMALL, progress=False)
 
 
 UPDATE = call.update_weights(None, 7)
 
 
-def recorded(error: Exception | None = None) -> tuple[list[Mock], Callable[[], Any]]:
+def recorded(error=None):
     """Engines as they are made, which fail with that error, and what makes them."""
-    made: list[Mock] = []
+    made = []
 
-    def make() -> Any:
+    def make():
         made.append(Mock(**{"sample.side_effect": error, "update_weights.side_effect": error}))
         return made[-1]
 
@@ -77,21 +71,21 @@ def test_a_run_goes_on_with_another_engine_as_if_nothing_happened(
     class Dying(TransformersEngine):
         calls = 0
 
-        def dies(self) -> None:
+        def dies(self):
             self.calls += 1
             if self.calls > place:
                 raise EngineDied("gone")
 
-        def sample(self, *arguments: Any, **options: Any) -> Any:
+        def sample(self, *arguments, **options):
             found = super().sample(*arguments, **options)
             self.dies()
             return found
 
-        def update_weights(self, *arguments: Any) -> Any:
+        def update_weights(self, *arguments):
             self.dies()
             return super().update_weights(*arguments)
 
-    def make(config: TrainConfig, policy: Policy, *_: Any) -> Any:
+    def make(config, policy, *_):
         one = policy.model, policy.eos_token_ids, policy.pad_token_id
         engines = iter([Dying(*one), TransformersEngine(*one)])
         return RestartingEngine(lambda: next(engines), 1)

@@ -1,7 +1,5 @@
 """Resuming: to the bit, only with the same settings, model and problems, and stopped cleanly."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -13,35 +11,29 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from rank_runs import Ended
-from tiny_runs import Stopped, check_same, held, of_file, stop_at
+from tiny_runs import SMALL, Stopped, check_same, held, of_file, stop_at
 
 from guard_core import GuardConfig
 from lab.base.errors import UserError
 from lab.base.settings import to_values
 from lab.trace.manifest import locked
-from lab.trace.trace import Trace, load
-from real import TrainConfig, resume, train
+from lab.trace.trace import load
+from real import resume, train
 from real.__main__ import main
 from real.model.policy import load_policy
 from real.tiny import CHECKPOINT
 
-SMALL = TrainConfig(
-    n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=2, eval_samples=2, checkpoint_every=1
-)
-
 
 @pytest.fixture(scope="module")
-def whole() -> Trace:
+def whole():
     return train(SMALL, progress=False)
 
 
 @pytest.fixture(scope="module")
-def broken_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def broken_run(tmp_path_factory):
     """A run that failed in its third batch of four, after a checkpoint at the second."""
     folder = tmp_path_factory.mktemp("broken") / "run"
     with pytest.raises(Stopped):
@@ -50,7 +42,7 @@ def broken_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def broken(broken_run: Path, tmp_path: Path) -> Path:
+def broken(broken_run, tmp_path):
     shutil.copytree(broken_run, tmp_path / "run")
     return tmp_path / "run"
 
@@ -181,7 +173,7 @@ def test_a_stopped_run_writes_a_checkpoint_where_it_is(tmp_path):
     out = tmp_path / "run"
     words = ["--n-problems", "40", "--batch-size", "1", "--n-votes", "4", "--n-samples", "2"]
     command = [sys.executable, "-m", "real", "run", "--out", str(out), *words]
-    process: Any = subprocess.Popen(
+    process = subprocess.Popen(
         [*command, "--eval-samples", "1"],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     )  # fmt: skip
@@ -208,7 +200,7 @@ CONFIG = replace(SMALL, save_model=True)
 """Four batches, a checkpoint after each: so that most changes of files belong to checkpoints."""
 
 
-def check_equal(folder: Path, other: Path) -> None:
+def check_equal(folder, other):
     """Trace, last checkpoint, trained model and completions, to the bit."""
     first, second = load(folder), load(other)
     assert first.run.status == second.run.status == "finished"
@@ -230,7 +222,7 @@ def test_killed_before_any_change_of_its_files(ranks, tmp_path):
     """At moments spread over the whole run; then again while it is resumed, then it may end."""
     counted = tmp_path / "changes"
 
-    def run(name: str, do: str, kill_at: int | None = None) -> Ended:
+    def run(name, do, kill_at=None):
         fault = {"rank": 0, "what": "change", "call": kill_at, "counted": str(counted)}
         return ranks(name, to_values(CONFIG), 1, do, fault)
 

@@ -1,14 +1,10 @@
 """The client of a vLLM server, against a scripted one: protocol, refusals, time limits."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock, call
 
 import pandas as pd
@@ -29,7 +25,7 @@ PROMPTS = [[1, 2, 3], [4]]
 SAMPLING = Sampling(4, 0.7, 0.9)
 VOCABULARY = 97
 
-USUAL: dict[str, Any] = {
+USUAL = {
     "/version": {"version": "0.32.0"},
     "/v1/models": {"data": [{"id": "m", "max_model_len": 20}]},
     "/server_info": {"vllm_config": {"model_config": {"logprobs_mode": "processed_logprobs"}}},
@@ -44,22 +40,16 @@ class Listener(ThreadingHTTPServer):
 class Server:
     """Answers like vLLM 0.32, unless `replies` says otherwise for a path."""
 
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, Any]] = []
-        self.replies: dict[str, Callable[[Any], Any]] = {}
+    def __init__(self):
+        self.calls = []
+        self.replies = {}
         self.version = "default"
         script = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.answer(None)
-
-            def do_POST(self) -> None:
+            def answer(self):
                 text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                self.answer(json.loads(text) if text else None)
-
-            def answer(self, body: Any) -> None:
-                path = self.path.split("?")[0]
+                path, body = self.path.split("?")[0], json.loads(text or "null")
                 script.calls.append((path, body))
                 reply = script.replies.get(path, lambda _: script.usual(path, body))(body)
                 status, content = reply if isinstance(reply, tuple) else (200, reply)
@@ -69,15 +59,16 @@ class Server:
                 self.end_headers()
                 self.wfile.write(data)
 
-            def log_message(self, format: str, *args: Any) -> None:
+            do_GET = do_POST = answer
+
+            def log_message(self, *_):
                 pass
 
         self.http = Listener(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
         threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True).start()
 
-    def usual(self, path: str, body: Any) -> Any:
+    def usual(self, path, body):
         if path == "/update_weight_version":
             self.version = body["new_version"]
         if path == "/inference/v1/generate":
@@ -85,7 +76,7 @@ class Server:
             return {"choices": [self.choice(i, params["seed"]) for i in range(params["n"])][::-1]}
         return USUAL.get(path, {})
 
-    def choice(self, index: int, seed: int) -> dict[str, Any]:
+    def choice(self, index, seed):
         """Every second response is cut before its last token, a boxed digit of `small_models`."""
         number, is_whole = seed + index, (seed + index) % 2
         tokens = [number % VOCABULARY, 3 + number % 4][: 1 + is_whole]
@@ -98,12 +89,12 @@ class Server:
             "weight_versions": [{"version": self.version, "start": 0, "end": len(tokens)}],
         }
 
-    def paths(self) -> list[str]:
+    def paths(self):
         return [path for path, _ in self.calls]
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(monkeypatch):
     monkeypatch.setattr(vllm_server, "FileTransfer", Mock())
     made = Server()
     yield made
@@ -111,12 +102,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     made.http.server_close()
 
 
-def connect(server: Server, timeout: float = 5.0, **more: Any) -> VllmServerEngine:
+def connect(server, timeout=5.0, **more):
     return VllmServerEngine(server.url, timeout, (5, 6), **more)
 
 
 @pytest.fixture
-def engine(server: Server) -> VllmServerEngine:
+def engine(server):
     made = connect(server)
     made.update_weights("weights", 3)
     return made
@@ -146,7 +137,7 @@ def test_new_weights_come_before_the_reset_and_the_version(server):
     server.calls.clear()
     engine.update_weights("weights", 1)
     assert server.paths() == ["/reset_prefix_cache", "/update_weight_version"]
-    transfer: Any = engine.transfer
+    transfer = engine.transfer
     engine.update_weights("weights", 2)
     engine.close()
     assert transfer.mock_calls == [call.send("weights"), call.send("weights"), call.close()]
@@ -243,7 +234,7 @@ def test_two_ranks_share_servers_and_see_the_votes_of_one(ranks, tmp_path):
     """
     model = str(save_model(tmp_path / "untied", positions=64))
 
-    def run(name: str, world: int, n_servers: int) -> tuple[list[Server], Any]:
+    def run(name, world, n_servers):
         servers = [Server() for _ in range(n_servers)]
         for one in servers:
             one.replies |= {"/v1/models": lambda _: {"data": [{"max_model_len": 64}]}}
