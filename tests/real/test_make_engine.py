@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -36,7 +34,7 @@ USUAL: dict[str, Any] = {"model": "m", "max_model_len": 4, "eos_token_ids": (1,)
 
 
 @pytest.fixture(scope="module")
-def policy() -> Any:
+def policy():
     return load_policy(CHECKPOINT, "cpu")
 
 
@@ -47,11 +45,11 @@ class Made(str):
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def made(monkeypatch):
     """Arguments that the engines were made with; none of them starts."""
-    calls: list[Any] = []
+    calls = []
 
-    def recording(*arguments: Any, **named: Any) -> Made:
+    def recording(*arguments, **named):
         calls.append(arguments)
         return Made(f"engine {len(calls)}")
 
@@ -60,13 +58,13 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-def test_by_default_the_trainers_own_model_samples(policy: Any) -> None:
+def test_by_default_the_trainers_own_model_samples(policy):
     engine = make.make_engine(CONFIG, policy, CHECKPOINT)
     assert isinstance(engine, TransformersEngine)
     assert engine.model is policy.model
 
 
-def test_vllm_gets_the_settings_of_the_run(policy: Any, made: list[Any]) -> None:
+def test_vllm_gets_the_settings_of_the_run(policy, made):
     config = replace(CONFIG_VLLM, engine_timeout=77.0, max_rows=128)
     assert make.make_engine(config, policy, CHECKPOINT) == "engine 1"
     settings, timeout, route, room, *_ = made[0]
@@ -80,7 +78,7 @@ def test_vllm_gets_the_settings_of_the_run(policy: Any, made: list[Any]) -> None
     assert room.total >= 2 * 100_000
 
 
-def test_the_plans_bytes_reach_vllm(policy: Any, made: list[Any]) -> None:
+def test_the_plans_bytes_reach_vllm(policy, made):
     config = replace(CONFIG, engine="vllm", engine_memory=0.3)
     make.make_engine(config, policy, CHECKPOINT, memory=EngineMemory(0.6, 123_456))
     assert (made[0][0]["memory"], made[0][0]["cache"]) == (0.6, 123_456)
@@ -90,7 +88,7 @@ def test_the_plans_bytes_reach_vllm(policy: Any, made: list[Any]) -> None:
     assert arguments["max_num_batched_tokens"] == 8192  # else 16,384, with logits and all
 
 
-def test_fp8_reaches_vllm_and_halves_the_planned_bytes_of_its_layers(policy, made) -> None:
+def test_fp8_reaches_vllm_and_halves_the_planned_bytes_of_its_layers(policy, made):
     config = replace(CONFIG_VLLM, tis_cap=2.0, engine_quantization="fp8")
     make.make_engine(config, policy, CHECKPOINT)
     assert vllm_arguments(VllmSettings(**made[0][0]))["quantization"] == "fp8"
@@ -103,16 +101,16 @@ def test_fp8_reaches_vllm_and_halves_the_planned_bytes_of_its_layers(policy, mad
             make.make_engine(replace(config, **refused), policy, CHECKPOINT)
 
 
-def test_a_group_of_ranks_has_one_engine(policy: Any, made: list[Any]) -> None:
+def test_a_group_of_ranks_has_one_engine(policy, made):
     two = replace(CONFIG, engine="vllm", engine_tp=2)
     config = replace(two, rule="intuitor", guard=arm("intuitor").guard)
     for rank in range(4):
-        engine: Any = make.make_engine(config, policy, CHECKPOINT, Ranks(rank, 4))
+        engine = make.make_engine(config, policy, CHECKPOINT, Ranks(rank, 4))
         assert (engine.engine == f"engine {len(made)}") is (rank % 2 == 0)
     assert [call[0]["n_gpus"] for call in made] == [2] * 2
 
 
-def test_adapters_are_applied_by_vllm_in_its_own_process(policy: Any, made: list[Any]) -> None:
+def test_adapters_are_applied_by_vllm_in_its_own_process(policy, made):
     config = replace(CONFIG, engine="vllm", lora_rank=20, engine_adapters=True)
     make.make_engine(config, policy, CHECKPOINT)
     arguments = vllm_arguments(VllmSettings(**made[0][0]))
@@ -145,24 +143,24 @@ def test_an_engine_that_keeps_its_weights_gives_back_all_other_memory(monkeypatc
         ({"lora_rank": 0}, False), ({"engine": "transformers"}, False),
     ],
 )  # fmt: skip
-def test_vllm_applies_adapters_where_a_merge_would_round(changed: Any, expected: bool) -> None:
+def test_vllm_applies_adapters_where_a_merge_would_round(changed, expected):
     config = replace(CONFIG_VLLM, lora_rank=4, engine_adapters=None)
     assert replace(config, **changed).settled().engine_adapters is expected
 
 
-def test_a_server_gets_its_address(policy: Any, made: list[Any]) -> None:
+def test_a_server_gets_its_address(policy, made):
     make.make_engine(replace(CONFIG, **SERVER), policy, CHECKPOINT)
     assert made[0][0] == SERVER["engine_url"]
 
 
-def test_training_with_a_nucleus_brings_a_notice() -> None:
+def test_training_with_a_nucleus_brings_a_notice():
     (notice,) = make.engine_notices(replace(CONFIG, engine="vllm", top_p=0.9))
     assert notice.startswith("top_p = 0.9: biases the ratio")
     assert make.engine_notices(replace(CONFIG, top_p=0.9)) == []
     assert make.engine_notices(replace(CONFIG, engine="vllm")) == []
 
 
-def test_tied_weights_come_once_and_in_the_engines_type(policy: Any) -> None:
+def test_tied_weights_come_once_and_in_the_engines_type(policy):
     named = dict(named_weights(policy.model, torch.bfloat16))
     assert "model.embed_tokens.weight" in named
     assert "lm_head.weight" not in named
@@ -173,14 +171,14 @@ def test_tied_weights_come_once_and_in_the_engines_type(policy: Any) -> None:
 
 
 @pytest.mark.parametrize("release", ["0.26.0", "0.34.0rc1", "0.320", "1.32.0", "dev", "None"])
-def test_other_releases_are_refused_in_one_line(release: str) -> None:
+def test_other_releases_are_refused_in_one_line(release):
     with pytest.raises(UserError, match=rf"^here: vLLM {release} .*0\.32 and 0\.33 are;"):
         check_version(release, "here")
 
 
-def test_restarts_are_for_engines_that_can_be_killed(policy: Any, made: list[Any]) -> None:
+def test_restarts_are_for_engines_that_can_be_killed(policy, made):
     config = replace(CONFIG, engine="vllm", restart_engine=2)
-    engine: Any = make.make_engine(config, policy, CHECKPOINT)
+    engine = make.make_engine(config, policy, CHECKPOINT)
     assert isinstance(engine, RestartingEngine) and engine.left == 2
 
 
@@ -209,9 +207,7 @@ AHEAD = {"async_level": 1}
     ],
     ids=str,
 )
-def test_settings_that_contradict_each_other(
-    policy: Any, changes: dict[str, Any], world: int, words: str
-) -> None:
+def test_settings_that_contradict_each_other(policy, changes, world, words):
     with pytest.raises(UserError, match=words):
         config = TrainConfig(**changes).settled()
         make.make_engine(config, policy, CHECKPOINT, Ranks(0, world))

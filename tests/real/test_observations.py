@@ -1,9 +1,6 @@
 """Log-probs of steps, however a tokenizer spells its blank lines."""
 
-from __future__ import annotations
-
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +19,7 @@ BYTES = ["<pad>", "<eos>", "a", "b", ".", "Ċ", "ĊĊ", ".ĊĊ", "Ġ", "Ã", "©
 PIECES = ["<pad>", "<eos>", "a", "b", ".", "<0x0A>", "▁a", "▁b", "▁", "<0xC3>", "<0xA9>"]
 
 
-def pieces() -> Any:
+def pieces():
     """As Llama 2 has it: spaces in front of words, line feeds as bytes."""
     vocab = {t: i for i, t in enumerate(PIECES)}
     backend = Tokenizer(BPE(vocab=vocab, merges=[], byte_fallback=True))
@@ -30,7 +27,7 @@ def pieces() -> Any:
     return with_ends(backend)
 
 
-def rollouts_of(rows: list[list[int]], logprobs: list[list[float]]) -> Rollouts:
+def rollouts_of(rows, logprobs):
     width = max(map(len, rows))
     tokens = torch.tensor([row + [0] * (width - len(row)) for row in rows])
     values = torch.tensor([row + [-99.0] * (width - len(row)) for row in logprobs])

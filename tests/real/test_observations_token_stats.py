@@ -1,21 +1,17 @@
 """Entropy and self-certainty of responses: from sampling, from a pass, over ranks; in memory."""
 
-from __future__ import annotations
-
 import math
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from typing import Any
 
 import pytest
 import torch
 from small_models import seeded
-from torch import Tensor
 
 from real.engines.ranked import RankedEngine
-from real.engines.rollouts import Rollouts, Sampling
+from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import RunningStats, TransformersEngine
-from real.model.policy import Policy, load_policy
+from real.model.policy import load_policy
 from real.ranks.distributed import Ranks
 from real.settings.groups import UpdateSettings
 from real.tiny import ARITHMETIC, CHECKPOINT
@@ -28,22 +24,21 @@ N = 12
 
 
 @pytest.fixture(scope="module")
-def policy() -> Policy:
+def policy():
     return load_policy(CHECKPOINT, "cpu")
 
 
-def sample(policy: Policy, stats: bool, temperature: float = 0.6, **options: Any) -> Rollouts:
+def sample(policy, stats, temperature=0.6, **options):
     engine = TransformersEngine(policy.model, policy.eos_token_ids, policy.pad_token_id, **options)
     return engine.sample(PROMPTS, N, Sampling(22, temperature, stats=stats), seeded(3))
 
 
-def close(found: Tensor | None, expected: Tensor | None) -> bool:
-    assert found is not None and expected is not None
+def close(found, expected):
     assert found.dtype == torch.float64
     return found.shape == expected.shape and bool((found - expected).abs().max() < 1e-4)
 
 
-def one_token(logprobs_BA: Tensor) -> tuple[Tensor, Tensor]:
+def one_token(logprobs_BA):
     """Statistics of B responses of a token each."""
     rows = len(logprobs_BA)
     stats = RunningStats(rows)
@@ -67,12 +62,11 @@ def test_sampling_and_a_pass_of_the_trainer_agree(policy, temperature):
     found = token_stats(Scorer(policy.model), PROMPTS, rollouts, settings)
     assert close(rollouts.entropy_PV, found[0])
     assert close(rollouts.certainty_PV, found[1])
-    assert rollouts.entropy_PV is not None and rollouts.entropy_PV.std() > 0.01
-    assert rollouts.certainty_PV is not None and rollouts.certainty_PV.min() > 0
+    assert rollouts.entropy_PV.std() > 0.01 and rollouts.certainty_PV.min() > 0
 
 
 def test_asking_changes_no_bit_of_the_samples_and_takes_no_further_pass(policy):
-    calls: list[int] = []
+    calls = []
     hook = policy.model.register_forward_hook(lambda *_: calls.append(1))
     plain = sample(policy, False)
     without = len(calls)
@@ -88,10 +82,7 @@ def test_asking_changes_no_bit_of_the_samples_and_takes_no_further_pass(policy):
 class Threads(Ranks):
     """Ranks of one process, a thread each."""
 
-    met: dict[int, Tensor]
-    barrier: Barrier
-
-    def gather(self, tensor: Tensor, everywhere: bool = True) -> Tensor:
+    def gather(self, tensor, everywhere=True):
         self.met[self.rank] = tensor
         self.barrier.wait(10)
         found = torch.stack([self.met[rank] for rank in range(self.world)])
@@ -100,9 +91,7 @@ class Threads(Ranks):
 
 
 class Recording(TransformersEngine):
-    asked: list[tuple[int, int]]
-
-    def sample(self, prompts: Any, n: int, *arguments: Any) -> Rollouts:
+    def sample(self, prompts, n, *arguments):
         self.asked += arguments[2:]
         return super().sample(prompts, n, *arguments)
 
@@ -120,11 +109,11 @@ def on_ranks(
     Threads.met, Threads.barrier, Recording.asked = {}, Barrier(world), []
     call = PROMPTS[:n_prompts], n, Sampling(22, 0.6, stats=stats, everywhere=everywhere)
 
-    def engine() -> Recording:
+    def engine():
         # 25 responses at once: the chunks of a share are not those of the whole.
         return Recording(policy.model, policy.eos_token_ids, policy.pad_token_id, max_rows=25)
 
-    def one(rank: int) -> tuple[Rollouts, Tensor]:
+    def one(rank):
         ranked = RankedEngine(engine(), Threads(rank, world), policy.pad_token_id, group=group)
         generator = seeded(3)
         return ranked.sample(*call, generator), generator.get_state()
