@@ -1,102 +1,79 @@
 """Metrics outside of the run folder: TensorBoard files, and the values that W&B gets."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from tiny_runs import Stopped, stop_at
+from tiny_runs import SMALL, Stopped, stop_at
 
 from lab.base.errors import UserError
 from lab.trace.manifest import Manifest
-from lab.trace.trace import MemoryRun, Trace, load
+from lab.trace.trace import MemoryRun, load
 from real import TrainConfig, resume, train
 from real.__main__ import main
 from real.record.journal import LOGGERS, Journal
 
-SMALL = TrainConfig(
-    n_problems=4, batch_size=2, n_votes=8, n_samples=4, epochs=2, eval_samples=2, checkpoint_every=1
-)
+
+def fake_wandb():
+    """What the trainer uses of the library; a run is the module itself."""
+    made = Mock(spec_set=["init", "log", "finish", "Settings", "__spec__"])
+    made.__spec__ = importlib.util.spec_from_loader("wandb", None, origin=__file__)
+    made.init.return_value = made
+    return made
 
 
-class Fake(ModuleType):
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.__spec__ = importlib.util.spec_from_loader(name, None, origin=__file__)
-        self.started: list[dict[str, Any]] = []
-        self.logged: list[tuple[int, dict[str, Any]]] = []
-        self.closed = 0
-
-    def init(self, **settings: Any) -> Fake:
-        self.started.append(settings)
-        return self
-
-    def log(self, values: dict[str, Any], step: int) -> None:
-        self.logged.append((step, values))
-
-    def finish(self) -> None:
-        self.closed += 1
-
-    def Settings(self, **settings: Any) -> dict[str, Any]:
-        return settings
-
-    def scalars(self, name: str) -> list[tuple[int, float]]:
-        return [(step, values[name]) for step, values in self.logged if name in values]
+def scalars(fake, name):
+    logged = [(call.kwargs["step"], call.args[0]) for call in fake.log.mock_calls]
+    return [(step, values[name]) for step, values in logged if name in values]
 
 
 @pytest.fixture(scope="module")
-def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Fake, Path]:
+def resumed(tmp_path_factory):
     """A run with all loggers there are, which was stopped in its third batch of four."""
-    fake, folder = Fake("wandb"), tmp_path_factory.mktemp("resumed") / "run"
+    fake, folder = fake_wandb(), tmp_path_factory.mktemp("resumed") / "run"
     has_tensorboard = importlib.util.find_spec("tensorboard") is not None
-    log: Any = ("wandb", "tensorboard") if has_tensorboard else ("wandb",)
+    log = ("wandb", "tensorboard") if has_tensorboard else ("wandb",)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "wandb", fake)
         patch.delenv("WANDB_MODE", raising=False)
         with pytest.raises(Stopped):
             train(replace(SMALL, log=log), folder, progress=stop_at(0.75))
-        assert fake.closed == 1
+        fake.finish.assert_called_once()
         return resume(folder, progress=False), fake, folder
 
 
-def test_they_get_the_numbers_of_the_trace(resumed: tuple[Trace, Fake, Path]):
+def test_they_get_the_numbers_of_the_trace(resumed):
     trace, fake, folder = resumed
-    for kind, column, known in (
-        ("train", "update_norm", trace.steps),
-        ("eval", "pass_at_1", trace.evals),
-    ):
-        logged = dict(fake.scalars(f"{kind}/{column}"))
+    tables = ("train", "update_norm", trace.steps), ("eval", "pass_at_1", trace.evals)
+    for kind, column, known in tables:
+        logged = dict(scalars(fake, f"{kind}/{column}"))
         assert logged == dict(zip(known["step"], known[column], strict=True))
-    assert [step for step, _ in fake.scalars("train/loss")] == [1, 2, 3, 3, 4]
+    assert [step for step, _ in scalars(fake, "train/loss")] == [1, 2, 3, 3, 4]
     rates = trace.visits.groupby("step")["match_rate"].mean()
-    votes = dict(fake.scalars("votes/match_rate"))
+    votes = dict(scalars(fake, "votes/match_rate"))
     np.testing.assert_allclose([votes[step] for step in rates.index], rates)
-    assert not any("problem" in name.split("/") for _, values in fake.logged for name in values)
-    first, second = fake.started
-    assert fake.closed == 2 and first["config"]["n_votes"] == 8
+    names = {name for call in fake.log.mock_calls for name in call.args[0]}
+    assert not any("problem" in name.split("/") for name in names)
+    first, second = (call.kwargs for call in fake.init.mock_calls)
+    assert fake.finish.call_count == 2 and first["config"]["n_votes"] == 8
     assert first["mode"] == "offline" and first["dir"] == str(folder)
     assert first["id"] == second["id"] and second["resume"] == "allow"
 
 
-def test_runs_that_start_in_one_second_are_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "wandb", fake := Fake("wandb"))
+def test_runs_that_start_in_one_second_are_two(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", fake := fake_wandb())
     started = "2026-01-01T00:00:00+00:00"
     for arm in ("ttrl", "guard", "guard"):
         one = Manifest("real", arm, "", n_problems=1, n_votes=1, started=started)
         LOGGERS["wandb"](tmp_path / arm / "seed-0", one, None)
-    first, second, third = (given["id"] for given in fake.started)
+    first, second, third = (call.kwargs["id"] for call in fake.init.mock_calls)
     assert first != second == third
 
 
-def test_a_missing_library_is_told_before_anything_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_a_missing_library_is_told_before_anything_is_made(tmp_path, monkeypatch, capsys):
     found = importlib.util.find_spec
     missing = {"tensorboard"}
     monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n in missing else found(n))
@@ -111,7 +88,7 @@ def test_unknown_loggers_and_runs_in_memory_are_refused():
     once = "name each of them at most once"
     for log, message in ((("mlflow",), "one of tensorboard, wandb"), (("wandb", "wandb"), once)):
         with pytest.raises(UserError, match=message):
-            TrainConfig(log=log)  # type: ignore[arg-type]
+            TrainConfig(log=log)
     with pytest.raises(UserError, match="needs a run folder"):
         train(replace(SMALL, log=("tensorboard",)), progress=False)
 
@@ -121,20 +98,20 @@ class Broken:
 
     calls = 0
 
-    def scalars(self, step: int, values: Any) -> None:
+    def scalars(self, step, values):
         self.calls += 1
         if self.calls > 1:
             raise OSError("no space")
 
-    def close(self) -> None:
+    def close(self):
         self.calls = -1
 
 
-def test_a_logger_that_fails_is_left_out_and_the_others_go_on(capsys: pytest.CaptureFixture[str]):
+def test_a_logger_that_fails_is_left_out_and_the_others_go_on(capsys):
     broken, sound = Broken(), Broken()
     sound.calls = -100
     recorder = MemoryRun(Manifest.new("real", "ttrl", "TTRL", n_problems=1, n_votes=1, seeds=[0]))
-    recorder.write = lambda table, columns: None  # type: ignore[method-assign]
+    recorder.write = lambda table, columns: None
     with Journal(recorder, loggers=[("broken", broken), ("sound", sound)]) as journal:
         for step in range(5):
             journal.write("evals", {"step": step, "a": 1.0})
@@ -143,7 +120,7 @@ def test_a_logger_that_fails_is_left_out_and_the_others_go_on(capsys: pytest.Cap
     assert broken.calls == 2 and sound.calls == -1
 
 
-def test_tensorboard_writes_real_event_files(resumed: tuple[Trace, Fake, Path]):
+def test_tensorboard_writes_real_event_files(resumed):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -1,13 +1,9 @@
 """Settings and allocator of a machine with a GPU, without one; what is said where memory ends."""
 
-from __future__ import annotations
-
 import errno
 import platform
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -31,13 +27,13 @@ from real.tiny import CHECKPOINT
 OWN = TrainConfig(model="folder", problems="p.json")
 
 
-def chosen(config: TrainConfig, **machine: Any) -> tuple[str, str, list[str]]:
+def chosen(config, **machine):
     settled, notices = settled_for(config, **machine)
     assert settled == settled.settled()
     return settled.dtype, settled.engine, notices
 
 
-def test_a_gpu_gets_bfloat16_and_vllm_and_says_so() -> None:
+def test_a_gpu_gets_bfloat16_and_vllm_and_says_so():
     dtype, engine, notices = chosen(OWN, device="cuda", vllm=True)
     assert (dtype, engine) == ("bfloat16", "vllm")
     assert notices == ["chosen for this GPU: dtype bfloat16, engine vllm"]
@@ -46,7 +42,7 @@ def test_a_gpu_gets_bfloat16_and_vllm_and_says_so() -> None:
     assert "not installed" in notices[0]
 
 
-def test_what_is_asked_for_is_kept() -> None:
+def test_what_is_asked_for_is_kept():
     asked = TrainConfig(model="m", problems="p.json", dtype="float32", engine="transformers")
     assert chosen(asked, device="cuda", vllm=True) == ("float32", "transformers", [])
     cell = preset("qwen2.5-7b/math500", "folder", engine="transformers")
@@ -54,25 +50,25 @@ def test_what_is_asked_for_is_kept() -> None:
 
 
 @pytest.fixture
-def settings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def settings(monkeypatch):
     """Settings that torch's allocator gets."""
-    made: list[str] = []
-    core: Any = torch._C
-    monkeypatch.setattr(core, "_accelerator_setAllocatorSettings", made.append, raising=False)
+    made = []
+    name = "_accelerator_setAllocatorSettings"
+    monkeypatch.setattr(torch._C, name, made.append, raising=False)
     monkeypatch.setattr(memory, "SEGMENTS", memory.Segments())
     for name in memory.ALLOCATOR_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return made
 
 
-def test_segments_grow_but_for_memory_that_others_open(settings: list[str]) -> None:
+def test_segments_grow_but_for_memory_that_others_open(settings):
     memory.grow_segments(torch.device("cuda"), vllm_inside=False)
     with memory.fixed_segments():
         assert settings[-1] == "expandable_segments:False"
     assert settings == [f"expandable_segments:{grow}" for grow in (True, False, True)]
 
 
-def test_segments_stay_fixed_elsewhere(settings: list[str], monkeypatch: pytest.MonkeyPatch):
+def test_segments_stay_fixed_elsewhere(settings, monkeypatch):
     memory.grow_segments(torch.device("cpu"), vllm_inside=False)
     memory.grow_segments(torch.device("cuda"), vllm_inside=True)
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:512")
@@ -82,13 +78,13 @@ def test_segments_stay_fixed_elsewhere(settings: list[str], monkeypatch: pytest.
     assert settings == []
 
 
-def test_steps_on_a_gpu_tell_its_memory_and_the_use_of_its_speed(monkeypatch: pytest.MonkeyPatch):
-    reset: list[Any] = []
+def test_steps_on_a_gpu_tell_its_memory_and_the_use_of_its_speed(monkeypatch):
+    reset = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 3 * 10**9)
 
-    def measured(kind: str) -> dict[str, float]:
+    def measured(kind):
         clock = Clock(torch.device(kind))
         for phase in ("rollout", "update"):
             with clock.phase(phase):
@@ -103,18 +99,18 @@ def test_steps_on_a_gpu_tell_its_memory_and_the_use_of_its_speed(monkeypatch: py
     assert not {"gpu_memory_gb", "tokens_per_gpu_second", "share_of_peak"} & set(on_cpu)
 
 
-def test_a_card_is_known_by_its_name() -> None:
+def test_a_card_is_known_by_its_name():
     known = {"NVIDIA H200": "h200", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA A100-SXM4": "a100"}
     assert all(card_named(name) == CARDS[kind] for name, kind in known.items())
     for other in ("NVIDIA H100 PCIe", "NVIDIA H200 MIG 1g.18gb", "NVIDIA GH200 480GB"):
         assert card_named(other) is None
 
 
-def test_operations_of_an_update_are_those_that_torch_counts() -> None:
+def test_operations_of_an_update_are_those_that_torch_counts():
     """Embeddings of their own are looked up, a tied head is multiplied; attention is left out."""
     for tied in (True, False):
         sizes = decoder_sizes(512, hidden_size=64, intermediate_size=128, initializer_range=0.02)
-        model: Any = LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=tied))
+        model = LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=tied))
         with FlopCounterMode(display=False) as counter:
             model(torch.arange(8)[None], use_cache=False).logits.sum().backward()
         counts = {str(op): n for op, n in counter.get_flop_counts()["Global"].items()}
@@ -126,7 +122,7 @@ def test_operations_of_an_update_are_those_that_torch_counts() -> None:
 SMALL = TrainConfig(n_problems=2, n_votes=4, n_samples=4, batch_size=2, epochs=1, eval_every=0)
 
 
-def too_much(*_: Any, **__: Any) -> None:
+def too_much(*_, **__):
     torch.empty(2**58)
 
 
@@ -149,7 +145,7 @@ Cuda failure 2 'out of memory'"""
     ],
     ids=["torch", "cublas", "driver", "nccl", "c++", "python", "system"],
 )
-def test_every_spelling_names_phase_and_settings(error: Exception, words: str):
+def test_every_spelling_names_phase_and_settings(error, words):
     remedies = "lower max_tokens_per_microbatch", "lower engine_memory", "lora_rank"
     for phase, remedy in zip(("update", "sync", "other"), remedies, strict=True):
         told = pytest.raises(UserError, match=f"{phase}: out of {words}.*{remedy}")
@@ -174,9 +170,7 @@ def test_a_bug_carries_its_innermost_phase():
         ("real.vote.decide.Supervisor.decide", "guard"),
     ],
 )
-def test_no_phase_lacks_a_limit(
-    function: str, phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_no_phase_lacks_a_limit(function, phase, tmp_path, monkeypatch):
     monkeypatch.setattr(function, too_much)
     words = rf"^{phase}: out of main memory .*; .*(lora_rank|max_rows)"
     with pytest.raises(UserError, match=words):
