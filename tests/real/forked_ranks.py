@@ -11,20 +11,17 @@ Faults and parts are those of `rank_faults`.
 The answer is the list of exit codes, minus the signal where one ended the rank.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import sys
 import time
 from contextlib import closing, suppress
-from typing import Any
 
 from rank_faults import LIMIT, PARTS, in_double, plant
 
 
-def sample_scripted(config: Any) -> None:
+def sample_scripted(config):
     import torch
     from scripted_child import COMMAND
 
@@ -51,7 +48,7 @@ def sample_scripted(config: Any) -> None:
         print(json.dumps(found.of_version(3).tokens_PNT.tolist()))
 
 
-def child(request: dict[str, Any], rank: int) -> int:
+def child(request, rank):
     from lab.base.settings import from_values
     from lab.cli import run_cli
     from real.settings.config import TrainConfig
@@ -70,7 +67,7 @@ def child(request: dict[str, Any], rank: int) -> int:
         PARTS[name]()
 
     class Command:
-        def run(self) -> None:
+        def run(self):
             config = from_values(request["config"], TrainConfig, "request")
             if request["do"] == "sample":
                 sample_scripted(config)
@@ -85,7 +82,7 @@ def child(request: dict[str, Any], rank: int) -> int:
     return run_cli("guard-train", {}, [])
 
 
-def start(request: dict[str, Any], rank: int) -> int:
+def start(request, rank):
     pid = os.fork()
     if pid:
         return pid
@@ -103,10 +100,10 @@ def start(request: dict[str, Any], rank: int) -> int:
         os._exit(code)
 
 
-def wait_for(pids: list[int]) -> list[int]:
+def wait_for(pids):
     """Exit codes; those still running at the limit are killed."""
     deadline = time.monotonic() + LIMIT
-    codes: dict[int, int] = {}
+    codes = {}
     while len(codes) < len(pids):
         for pid in set(pids) - codes.keys():
             if time.monotonic() > deadline:
@@ -118,7 +115,7 @@ def wait_for(pids: list[int]) -> list[int]:
     return [codes[pid] for pid in pids]
 
 
-def serve() -> None:
+def serve():
     import pyarrow.pandas_compat  # noqa: F401
 
     import lab.cli

@@ -3,29 +3,17 @@
 Tokens follow from the seeds, and it can be set to misbehave.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
 from real.engines.child import main
-from real.engines.rollouts import (
-    EngineDied,
-    EngineError,
-    Rollouts,
-    SampledResponse,
-    Sampling,
-    to_rollouts,
-)
+from real.engines.rollouts import EngineDied, EngineError, SampledResponse, to_rollouts
 
 COMMAND = (sys.executable, __file__)
 
@@ -33,18 +21,18 @@ COMMAND = (sys.executable, __file__)
 class TinyModel(torch.nn.Module):
     """Four weights that sum to `total`."""
 
-    def __init__(self, total: float) -> None:
+    def __init__(self, total):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.full((4,), total / 4))
 
     class config:
         @staticmethod
-        def get_text_config() -> None:
+        def get_text_config():
             return None
 
 
 class ScriptedHost:
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings):
         self.settings = settings
         self.version = -1
         self.total = 0.0
@@ -52,7 +40,7 @@ class ScriptedHost:
         print("scripted engine: ready", flush=True)
         self.misbehave("start")
 
-    def misbehave(self, doing: str) -> None:
+    def misbehave(self, doing):
         how = self.settings.get(doing)
         if how is None:
             return
@@ -67,42 +55,38 @@ class ScriptedHost:
         elif how == "died":
             raise EngineDied("scripted engine: it has died")
 
-    def sample(
-        self, prompts: Any, n: int, sampling: Sampling, seeds: Any, progress: Any
-    ) -> Rollouts:
+    def sample(self, prompts, n, sampling, seeds, progress):
         self.misbehave("sample")
         if self.version < 0:
             raise EngineError("scripted engine: no weights")
         for _ in range(self.settings.get("steps", 0)):
             time.sleep(0.3)
             progress()
-        rows = [
-            [
-                SampledResponse([(seed + i) % 97, round(self.total)], [-0.5, -1.0], True)
-                for i in range(n)
-            ]
-            for seed in seeds
-        ]
+
+        def response(number):
+            return SampledResponse([number % 97, round(self.total)], [-0.5, -1.0], True)
+
+        rows = [[response(seed + i) for i in range(n)] for seed in seeds]
         rollouts = to_rollouts(rows, n, 0, self.version)
         if sampling.stats:
             rollouts.entropy_PV = torch.arange(len(rows) * n).view(-1, n).double()
             rollouts.certainty_PV = -rollouts.entropy_PV
         return rollouts
 
-    def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+    def load(self, weights, version):
         self.misbehave("load")
         self.total = sum(float(weight.float().sum()) for _, weight in weights)
         self.version = version
 
-    def adapt(self, adapters: Path, version: int) -> None:
+    def adapt(self, adapters, version):
         loaded = load_file(adapters / "adapter_model.safetensors")
         self.total = 1000 + sum(float(weight.sum()) for weight in loaded.values())
         self.version = version
 
-    def refusal(self, buckets: list[Any]) -> str | None:
+    def refusal(self, buckets):
         return None
 
-    def release(self) -> None:
+    def release(self):
         self.version = -1
 
 

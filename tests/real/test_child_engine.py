@@ -1,7 +1,5 @@
 """The engine process: what is said to it, and what happens when it dies, hangs or is left alone."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -11,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -37,11 +34,11 @@ TWO = Sampling(2)
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def start(tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "MEMORY", tmp_path)
-    engines: list[ChildEngine] = []
+    engines = []
 
-    def make(is_loaded: bool = False, route: Route = LOCAL, **settings: Any) -> ChildEngine:
+    def make(is_loaded=False, route=LOCAL, **settings):
         engines.append(ChildEngine(settings, 60.0, route, command=COMMAND))
         if is_loaded:
             engines[-1].update_weights(TinyModel(8.0), version=1)
@@ -53,7 +50,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert not list(tmp_path.glob("guard-engine-*"))
 
 
-def running(pid: int) -> bool:
+def running(pid):
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:
@@ -61,14 +58,14 @@ def running(pid: int) -> bool:
     return state != "Z"
 
 
-def until(condition: Any, seconds: float = 10.0) -> bool:
+def until(condition, seconds=10.0):
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
     return condition()
 
 
-def test_samples_weights_and_versions_cross_over(start: Any) -> None:
+def test_samples_weights_and_versions_cross_over(start):
     engine = start()
     with pytest.raises(EngineError, match="no weights"):  # a refusal leaves it running
         engine.sample(PROMPTS, 4, TWO, seeded())
@@ -88,12 +85,12 @@ def test_samples_weights_and_versions_cross_over(start: Any) -> None:
     assert engine.sample(PROMPTS, 4, TWO, seeded(1)).tokens_PNT[0, 0, 1] == 12
 
 
-def test_an_engine_says_itself_that_it_has_died(start: Any) -> None:
+def test_an_engine_says_itself_that_it_has_died(start):
     with pytest.raises(EngineDied, match=r"^scripted engine: it has died$"):
         start(start="died")
 
 
-def test_signs_of_life_keep_a_slow_engine_alive_and_a_hang_ends_within_the_limit(start: Any):
+def test_signs_of_life_keep_a_slow_engine_alive_and_a_hang_ends_within_the_limit(start):
     engine = start(is_loaded=True, steps=14)
     engine.timeout = 3.0
     assert engine.sample(PROMPTS, 1, TWO, seeded()).version == 1
@@ -110,7 +107,7 @@ def test_signs_of_life_keep_a_slow_engine_alive_and_a_hang_ends_within_the_limit
         engine.sample(PROMPTS, 4, TWO, seeded())
 
 
-def test_what_the_engine_started_dies_with_it(start: Any) -> None:
+def test_what_the_engine_started_dies_with_it(start):
     engine = start(is_loaded=True, sample="grandchild")
     engine.timeout = 2.0
     with pytest.raises(EngineDied, match=r"its last line: grandchild \d+") as caught:
@@ -119,7 +116,7 @@ def test_what_the_engine_started_dies_with_it(start: Any) -> None:
     assert until(lambda: not running(grandchild))
 
 
-def test_memory_of_the_weights_ends_with_the_engine(start: Any, tmp_path: Path) -> None:
+def test_memory_of_the_weights_ends_with_the_engine(start, tmp_path):
     """Else the engine that replaces one that died would find too little of it."""
     engine = start(is_loaded=True)
     maps = Path("/proc/self/maps")
@@ -128,14 +125,12 @@ def test_memory_of_the_weights_ends_with_the_engine(start: Any, tmp_path: Path) 
     assert str(tmp_path) not in maps.read_text()
 
 
-def hold_an_engine(pipe: Any) -> None:
+def hold_an_engine(pipe):
     pipe.send(ChildEngine({}, 60.0, command=COMMAND).pid)
     time.sleep(600)
 
 
-def test_an_orphaned_engine_ends_and_cleans_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_orphaned_engine_ends_and_cleans_up(tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "MEMORY", tmp_path)
     forked = multiprocessing.get_context("fork")
     here, there = forked.Pipe()
@@ -153,16 +148,14 @@ def test_an_orphaned_engine_ends_and_cleans_up(
 class ThreeWeights(TinyModel):
     """A kilobyte each, of 1.0, 2.0 and bfloat16 3.0."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(4.0)
         self.weight = torch.nn.Parameter(torch.ones(256))
         self.second = torch.nn.Parameter(torch.full((16, 16), 2.0))
         self.third = torch.nn.Parameter(torch.full((512,), 3.0, dtype=torch.bfloat16))
 
 
-def test_weights_cross_over_bucket_by_bucket_where_there_is_little_room(
-    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_cross_over_bucket_by_bucket_where_room_is_short(start, tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "BUCKET", 2048)
     monkeypatch.setattr(weights, "SPARE", 0)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2500))
@@ -179,15 +172,10 @@ def test_weights_cross_over_bucket_by_bucket_where_there_is_little_room(
     assert set(stages) == {"seconds_sync_copy", "seconds_sync_load"} < set(names("steps"))
 
 
-@pytest.fixture(scope="module")
-def adapted() -> Any:
+def test_an_engine_that_applies_no_adapters_gets_merged_weights(start):
     pytest.importorskip("peft")
-    model = load_policy(CHECKPOINT, "cpu").model
-    add_lora(model, MemorySettings(lora_rank=4))
-    return model
-
-
-def test_an_engine_that_applies_no_adapters_gets_merged_weights(start: Any, adapted: Any) -> None:
+    adapted = load_policy(CHECKPOINT, "cpu").model
+    add_lora(adapted, MemorySettings(lora_rank=4))
     engine = start(route=Route(adapters=True), refused_adapters="none for this model")
     with pytest.warns(UserWarning, match="engine_adapters: none for this model; the merged"):
         engine.update_weights(adapted, 1)
@@ -222,7 +210,7 @@ def test_the_vllm_process_refuses_its_settings_in_one_line(
         ChildEngine(settings, 120.0)
 
 
-def test_the_log_is_a_file_that_messages_name_and_an_empty_one_is_removed(tmp_path: Path):
+def test_the_log_is_a_file_that_messages_name_and_an_empty_one_is_removed(tmp_path):
     log = tmp_path / "run" / "engine-rank0.log"
     with pytest.raises(EngineDied, match=r"died during start \(exit code 3\)$"):
         silent = (sys.executable, "-c", "raise SystemExit(3)")
@@ -245,9 +233,7 @@ def test_the_log_is_a_file_that_messages_name_and_an_empty_one_is_removed(tmp_pa
         ChildEngine({}, 20.0, command=COMMAND, log=log)
 
 
-def test_a_folder_in_memory_only_where_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_in_memory_only_where_there_is_room(tmp_path, monkeypatch):
     memory, chosen = tmp_path / "memory", tmp_path / "chosen"
     memory.mkdir()
     chosen.mkdir()
@@ -261,7 +247,7 @@ def test_a_folder_in_memory_only_where_there_is_room(
         weights.exchange_folder(few, str(tmp_path / "absent"))
 
 
-def test_a_handle_of_device_memory_is_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handle_of_device_memory_is_plain_values(monkeypatch):
     """The protocol of CUDA IPC without a GPU: what crosses over is what torch gets back."""
     fields = (b"\x00handle\xff", 4096, 512, b"counter", 7, b"event", True)
     shared = SimpleNamespace(_share_cuda_=lambda: (3, *fields))
@@ -270,9 +256,9 @@ def test_a_handle_of_device_memory_is_plain_values(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.Tensor, "untyped_storage", lambda _: shared)
     handle = json.loads(json.dumps(bucket.handle()))
     monkeypatch.undo()
-    got: list[Any] = []
+    got = []
 
-    def reopened(*given: Any) -> torch.UntypedStorage:
+    def reopened(*given):
         got.extend(given)
         return torch.UntypedStorage(4)
 
@@ -282,9 +268,7 @@ def test_a_handle_of_device_memory_is_plain_values(monkeypatch: pytest.MonkeyPat
     assert tuple(got) == (0, *fields)
 
 
-def test_what_cannot_be_written_is_one_line(
-    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_written_is_one_line(start, tmp_path, monkeypatch):
     """As in a full /dev/shm; a folder in the place of the request stands for that."""
     engine = start()
     full = Mock(side_effect=OSError(28, "No space left on device"))
