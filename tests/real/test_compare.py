@@ -1,7 +1,5 @@
 """Arms times seeds in processes: resuming, failures, signals, matched effort, replays."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import multiprocessing
@@ -11,8 +9,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,14 +30,15 @@ from real.jobs import find_places, run_jobs
 from real.settings.config import TrainConfig
 
 
-def test_the_same_comparison_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def stop(_):
+    raise KeyboardInterrupt
+
+
+def test_the_same_comparison_goes_on(tmp_path, capsys):
     """Finished runs stay, begun ones go on, others start; other settings are refused by name."""
     out = tmp_path / "all"
     words = ["--out", str(out), "--seeds", "0", "--quiet", *WORDS, "--lr", "1e-3"]
     words += ["--epochs", "1", "--batch-size", "4", "--checkpoint-every", "1"]
-
-    def stop(done: float) -> None:
-        raise KeyboardInterrupt
 
     assert main(["compare", "--arms", "ttrl", *words]) == 0
     kept = (run_folder(out, "ttrl", 0) / "run.json").read_bytes()
@@ -64,10 +61,7 @@ def test_the_same_comparison_goes_on(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "ttrl/seed-0: settings differ" in err and "epochs = 3 (was 1);" in err
 
 
-def test_a_stopped_run_without_checkpoints_is_made_again(tmp_path: Path):
-    def stop(done: float) -> None:
-        raise KeyboardInterrupt
-
+def test_a_stopped_run_without_checkpoints_is_made_again(tmp_path):
     config = replace(TINY, guard=GuardConfig.off(), checkpoint_every=0)
     with pytest.raises(KeyboardInterrupt):
         train(config, run_folder(tmp_path, "ttrl", 0), stop)
@@ -81,7 +75,7 @@ def test_a_stopped_run_without_checkpoints_is_made_again(tmp_path: Path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX locks")
-def test_a_run_that_another_process_writes_is_refused_at_once(tmp_path: Path):
+def test_a_run_that_another_process_writes_is_refused_at_once(tmp_path):
     folder = run_folder(tmp_path, "ttrl", 0)
     config = replace(QUICK, guard=GuardConfig.off()).settled()
     size = {"n_problems": 8, "n_votes": 8}
@@ -91,7 +85,7 @@ def test_a_run_that_another_process_writes_is_refused_at_once(tmp_path: Path):
         compare(QUICK, tmp_path, ("ttrl",), (0,), 1)
 
 
-def test_learning_rates_are_compared_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_learning_rates_are_compared_one_by_one(tmp_path, capsys):
     words = ["--seeds", "0", "--arms", "ttrl", "--epochs", "1", "--quiet", *WORDS]
     place = str(tmp_path / "all")
     assert main(["compare", "--out", place, "--lrs", "1e-4", "0.01", *words]) == 0
@@ -107,7 +101,7 @@ def test_learning_rates_are_compared_one_by_one(tmp_path: Path, capsys: pytest.C
         assert "lrs: the list names one twice" in capsys.readouterr().err
 
 
-def test_true_labels_need_answers_before_any_run_starts(tmp_path: Path):
+def test_true_labels_need_answers_before_any_run_starts(tmp_path):
     settings = of_file(tmp_path)
     rows = json.loads((tmp_path / "set.json").read_text())
     (tmp_path / "set.json").write_text(json.dumps([*rows[:3], {**rows[3], "answer": None}]))
@@ -120,16 +114,16 @@ def test_true_labels_need_answers_before_any_run_starts(tmp_path: Path):
     assert found.lines[0].startswith("TTRL: no true answers (1 seed), unread ")
 
 
-def test_failing_and_killed_runs_are_reported_and_the_others_go_on(tmp_path: Path):
-    def job(name: str, **changes: object) -> Job:
+def test_failing_and_killed_runs_are_reported_and_the_others_go_on(tmp_path):
+    def job(name, **changes):
         return Job(name, replace(QUICK, **changes), tmp_path / name)
 
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine.txt").write_text("mine")
     jobs = [job("taken"), job("killed", epochs=1000), job("good")]
-    pids: list[int] = []
+    pids = []
 
-    def kill_the_long_one(_: float) -> None:
+    def kill_the_long_one(_):
         for child in multiprocessing.active_children():
             if child.name.startswith("killed") and not pids and child.pid:
                 pids.append(child.pid)
@@ -142,20 +136,20 @@ def test_failing_and_killed_runs_are_reported_and_the_others_go_on(tmp_path: Pat
     assert (tmp_path / "taken" / "mine.txt").read_text() == "mine"
 
 
-def test_a_comparisons_own_process_starts_without_the_trainer() -> None:
+def test_a_comparisons_own_process_starts_without_the_trainer():
     code = "import sys, real.commands, real.compare; sys.exit('torch' in sys.modules)"
     assert not subprocess.run([sys.executable, "-c", code], check=False).returncode
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
-def test_a_signal_stops_the_children_and_leaves_checkpoints(tmp_path: Path):
+def test_a_signal_stops_the_children_and_leaves_checkpoints(tmp_path):
     """SIGHUP to all, as from a terminal that is closed."""
     out = tmp_path / "all"
     words = ["--arms", "ttrl", "guard", "--seeds", "0", "--epochs", "500", "--quiet", *WORDS]
     command = [sys.executable, "-m", "real", "compare", "--out", str(out), *words]
     # Under nohup SIGHUP is ignored, and a new process takes that over.
     inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, start_new_session=True, **pipes)
     signal.signal(signal.SIGHUP, inherited)
     folders = [run_folder(out, name, 0) for name in ("ttrl", "guard")]
@@ -177,7 +171,7 @@ def test_a_signal_stops_the_children_and_leaves_checkpoints(tmp_path: Path):
     assert gone(process.pid), "a process of the comparison is still there"
 
 
-def gone(group: int) -> bool:
+def gone(group):
     """True if a process group ends within some seconds; the server of processes ends last."""
     for _ in range(200):
         try:
@@ -192,7 +186,7 @@ TINY = replace(QUICK, n_problems=2, batch_size=2, n_votes=4, n_samples=2, epochs
 TINY = replace(TINY, max_response_tokens=2, eval_samples=1)
 
 
-def test_gpus_are_dealt_to_as_many_runs_as_they_hold_others_wait(monkeypatch: pytest.MonkeyPatch):
+def test_gpus_are_dealt_to_as_many_runs_as_they_hold_others_wait(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 5)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 7,GPU-8f,9,11")
     assert find_places("auto", None, 2) == ([("4", "7"), ("GPU-8f", "9")], [])
@@ -203,7 +197,7 @@ def test_gpus_are_dealt_to_as_many_runs_as_they_hold_others_wait(monkeypatch: py
     assert len(places) == 2 and notice.endswith("(gpus_per_run = 2); the others wait")
 
 
-def test_too_few_gpus_are_refused_before_any_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_too_few_gpus_are_refused_before_any_run(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     with pytest.raises(UserError, match="gpus_per_run = 2: there are 0 GPUs"):
         compare(TINY, tmp_path / "all", ["ttrl"], [0], gpus_per_run=2)
@@ -211,11 +205,11 @@ def test_too_few_gpus_are_refused_before_any_run(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow  # processes start from nothing, as they do beside CUDA
-def test_each_run_sees_its_own_gpus(tmp_path: Path):
+def test_each_run_sees_its_own_gpus(tmp_path):
     """The ranks of torchrun on a place of two GPUs."""
     (tmp_path / "ttrl").mkdir()
     job = Job("ttrl", with_arm(TINY, arm("ttrl")), run_folder(tmp_path, "ttrl", 0))
-    shares: list[float] = []
+    shares = []
     (outcome,) = run_jobs(run_one, [job], [("7", "GPU-8f")], shares.append)
     assert outcome.error is None
     run = read_manifest(job.folder)
@@ -223,9 +217,7 @@ def test_each_run_sees_its_own_gpus(tmp_path: Path):
     assert run.status == "finished" and shares[-1] == 1
 
 
-def test_comparison_is_paired_and_matches_the_effort(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_comparison_is_paired_and_matches_the_effort(tmp_path, capsys):
     """A guard that always skips half of the batch needs a much smaller step to be matched."""
     arms = ("ttrl", "guard", "matched")
     words = ["--seeds", "3", "5", "--arms", *arms, "--epochs", "2", "--lr", "1e-3", "--quiet"]
@@ -268,7 +260,7 @@ def test_a_permuted_guard_treats_as_much_and_sees_the_same():
     assert (dealt.visits["skipped"] == (dealt.visits["route"] == 3)).all()
 
 
-def test_a_comparison_replays_the_next_seed(tmp_path: Path):
+def test_a_comparison_replays_the_next_seed(tmp_path):
     name, target = "replayed: theta_MR=0, tau_FR=.1, W=2", "guard,W=2,tau_FR=0.1,theta_MR=0.0"
     found = compare(QUICK, tmp_path, [name, target], [5, 3])
     assert not found.failed
