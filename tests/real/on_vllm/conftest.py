@@ -1,9 +1,6 @@
 """The real vLLM on a CPU. Without it these tests are skipped, but in CI they fail."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 from vllm_models import make_model
@@ -12,7 +9,7 @@ from lab.base.errors import installed
 
 
 @pytest.fixture(scope="session", autouse=True)
-def needs_vllm() -> None:
+def needs_vllm():
     if installed("vllm"):
         return
     if os.environ.get("CI"):
@@ -21,14 +18,14 @@ def needs_vllm() -> None:
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("model")
     make_model().save_pretrained(path)
     return path
 
 
 @pytest.fixture(scope="session")
-def untied_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def untied_folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("untied")
     make_model(tied=False).save_pretrained(path)
     return path

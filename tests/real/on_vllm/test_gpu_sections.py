@@ -1,11 +1,8 @@
 """The sections for a GPU that need vLLM, each in a dry run on the CPU."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import chain
-from typing import Any
 
 import prove
 import pytest
@@ -16,7 +13,7 @@ NAMES = [name for name, one in prove.SECTIONS.items() if one.part in "BC"]
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def records(tmp_path_factory):
     # In processes of their own: sections are forked, which engines of earlier tests would hang.
     halves = {tmp_path_factory.mktemp("gpu"): NAMES[n::2] for n in range(2)}
     command = [sys.executable, prove.__file__, "--dry"]
@@ -29,7 +26,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_section_runs_dry(records: dict[str, Any], name: str) -> None:
+def test_every_section_runs_dry(records, name):
     record = records[name]
     assert record["status"] == "done", record.get("error")
     found = {measure["name"]: measure["value"] for measure in record["measures"]}

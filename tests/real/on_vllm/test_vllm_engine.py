@@ -1,10 +1,5 @@
 """vLLM in this process: log-probs, weights, versions, seeds."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from drawn import check_ends, logprob_gap
@@ -24,11 +19,9 @@ EIGHT = Sampling(8, temperature=0.7)
 
 
 @pytest.fixture(scope="module")
-def one(folder: Path) -> Any:
+def one(folder):
     """Starting vLLM takes seconds, so all tests share an engine."""
-    settings = VllmSettings(
-        model=str(folder), max_model_len=256, eos_token_ids=(5, 6), pad_token_id=0
-    )
+    settings = VllmSettings(model=str(folder), max_model_len=256, eos_token_ids=(5, 6))
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     state = torch.get_rng_state()
@@ -45,7 +38,7 @@ def one(folder: Path) -> Any:
 
 
 @pytest.fixture
-def model(one: VllmEngine) -> Any:
+def model(one):
     fresh = make_model()
     one.update_weights(fresh, version=0)
     return fresh
@@ -53,9 +46,7 @@ def model(one: VllmEngine) -> Any:
 
 @pytest.mark.parametrize("prompts", [SHORT, LONG])
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
-def test_logprobs_equal_transformers_before_and_after_an_update(
-    one: VllmEngine, model: Any, prompts: list[list[int]], temperature: float
-) -> None:
+def test_logprobs_equal_transformers_before_and_after_an_update(one, model, prompts, temperature):
     sampling = Sampling(12, temperature)
     before = one.sample(prompts, 4, sampling, seeded())
     assert logprob_gap(model, prompts, before, temperature) < TOLERANCE
@@ -71,9 +62,7 @@ def test_logprobs_equal_transformers_before_and_after_an_update(
     assert (before.version, after.version) == (0, 1)
 
 
-def test_the_old_weights_keys_and_values_are_forgotten(
-    one: VllmEngine, model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_old_weights_keys_and_values_are_forgotten(one, model, monkeypatch):
     one.sample(LONG, 4, EIGHT, seeded())
     change(model)
     one.update_weights(model, version=1)  # without `release`, which empties the cache as well
@@ -86,9 +75,7 @@ def test_the_old_weights_keys_and_values_are_forgotten(
     assert logprob_gap(model, LONG, one.sample(LONG, 4, EIGHT, seeded()), 0.7) > 0.1
 
 
-def test_a_cache_that_cannot_be_emptied_is_an_error(
-    one: VllmEngine, model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_emptied_is_an_error(one, model, monkeypatch):
     monkeypatch.setattr(one.host.llm, "reset_prefix_cache", lambda: False)
     with pytest.raises(EngineDied, match="prefix cache was not emptied"):
         one.update_weights(model, version=1)
@@ -96,9 +83,7 @@ def test_a_cache_that_cannot_be_emptied_is_an_error(
         one.sample(SHORT, 2, EIGHT, seeded())
 
 
-def test_the_version_is_what_vllm_says_not_what_we_hope(
-    one: VllmEngine, model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_version_is_what_vllm_says_not_what_we_hope(one, model, monkeypatch):
     one.host.llm.update_weight_version("other")
     with pytest.raises(EngineError, match="drawn by version other of the weights instead of 0"):
         one.sample(SHORT, 2, EIGHT, seeded())
@@ -108,7 +93,7 @@ def test_the_version_is_what_vllm_says_not_what_we_hope(
         one.sample(SHORT, 2, EIGHT, seeded())
 
 
-def test_same_seed_same_samples(one: VllmEngine, model: Any) -> None:
+def test_same_seed_same_samples(one, model):
     first = one.sample(SHORT, 16, EIGHT, seeded(3))
     again = one.sample(SHORT, 16, Sampling(8, 0.7, logprobs=False), seeded(3))
     assert torch.equal(again.tokens_PNT, first.tokens_PNT)
@@ -121,24 +106,22 @@ def test_same_seed_same_samples(one: VllmEngine, model: Any) -> None:
     assert not torch.equal(other.tokens_PNT[..., :width], first.tokens_PNT[..., :width])
 
 
-def test_more_prompt_tokens_than_a_step_of_vllm_takes(one: VllmEngine, model: Any) -> None:
+def test_more_prompt_tokens_than_a_step_of_vllm_takes(one, model):
     prompts = [[(7 * i + place) % 30 + 1 for i in range(31)] for place in range(5)]
     rollouts = one.sample(prompts, 64, Sampling(2, 0.7), seeded())
     assert rollouts.tokens_PNT.shape == (5, 64, 2)
 
 
-def test_responses_to_equal_prompts_share_no_random_numbers(one: VllmEngine, model: Any) -> None:
+def test_responses_to_equal_prompts_share_no_random_numbers(one, model):
     tokens_PNT = one.sample([[1, 2, 3]] * 4, 32, Sampling(8, 2.0), seeded()).tokens_PNT
     assert len(torch.unique(tokens_PNT.flatten(0, 1), dim=0)) > 120
 
 
-def test_responses_end_at_their_end_token(one: VllmEngine, model: Any) -> None:
+def test_responses_end_at_their_end_token(one, model):
     check_ends(one.sample(SHORT, 32, Sampling(8, 1.5), seeded()), (5, 6), 8)
 
 
-def test_votes_follow_the_same_distribution_as_those_of_transformers(
-    one: VllmEngine, model: Any
-) -> None:
+def test_votes_follow_the_same_distribution_as_those_of_transformers(one, model):
     n, sampling = 3000, Sampling(2, 0.9)
     theirs = one.sample(SHORT, n, sampling, seeded(1)).tokens_PNT
     ours = TransformersEngine(model, (5, 6), max_rows=3 * n).sample(SHORT, n, sampling, seeded(2))
@@ -152,7 +135,7 @@ def test_votes_follow_the_same_distribution_as_those_of_transformers(
         assert ((shares[0] - shares[1]).abs() <= bound).all()
 
 
-def test_top_p_is_in_the_logprobs(one: VllmEngine, model: Any) -> None:
+def test_top_p_is_in_the_logprobs(one, model):
     rollouts = one.sample(SHORT, 64, Sampling(1, 1.0, top_p=0.3), seeded())
     probs = rollouts.logprobs_PNT.exp()
     for place in range(len(SHORT)):
@@ -161,7 +144,7 @@ def test_top_p_is_in_the_logprobs(one: VllmEngine, model: Any) -> None:
         assert sum(seen.values()) <= 1 + 1e-4
 
 
-def test_requests_that_do_not_fit_vllm_are_refused(one: VllmEngine, model: Any) -> None:
+def test_requests_that_do_not_fit_vllm_are_refused(one, model):
     with pytest.raises(UserError, match="exceed the model's 256 positions"):
         one.sample([[1] * 250], 2, EIGHT, seeded())
     with pytest.raises(EngineError, match=r"temperature must be in \[0, 2\], got 5") as caught:
@@ -169,10 +152,8 @@ def test_requests_that_do_not_fit_vllm_are_refused(one: VllmEngine, model: Any) 
     assert not isinstance(caught.value, EngineDied)
 
 
-def test_what_breaks_in_vllm_is_one_line(
-    one: VllmEngine, model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken() -> None:
+def test_what_breaks_in_vllm_is_one_line(one, model, monkeypatch):
+    def broken():
         raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB\nand more")
 
     with monkeypatch.context() as patch:

@@ -1,15 +1,11 @@
 """vLLM in a process of its own, and training through it."""
 
-from __future__ import annotations
-
 import copy
 import os
 import signal
 import time
 from dataclasses import asdict, replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -21,28 +17,20 @@ from guard_core import GuardConfig
 from real import TrainConfig, train
 from real.engines import weights
 from real.engines.child_engine import ChildEngine
-from real.engines.rollouts import EngineDied, Rollouts, Sampling
+from real.engines.rollouts import EngineDied, Sampling
 from real.engines.vllm_engine import VllmSettings
 from real.engines.weights import Route
 from real.model.prepare import add_lora
 from real.settings.groups import MemorySettings
 
 CONFIG = TrainConfig(
-    engine="vllm",
-    guard=GuardConfig.paper(),
-    n_problems=6,
-    n_votes=16,
-    n_samples=8,
-    batch_size=2,
-    epochs=1,
-    lr=1e-3,
-    eval_every=0,
-    engine_timeout=240.0,
-)
+    engine="vllm", guard=GuardConfig.paper(), n_problems=6, n_votes=16, n_samples=8, batch_size=2,
+    epochs=1, lr=1e-3, eval_every=0, engine_timeout=240.0,
+)  # fmt: skip
 """Three batches of the tiny task."""
 
 
-def run(monkeypatch: pytest.MonkeyPatch, config: TrainConfig, changed: Any) -> Any:
+def run(monkeypatch, config, changed):
     """Train with an engine that `changed` has changed."""
     make = real.run.make_engine
     with monkeypatch.context() as patch:
@@ -50,10 +38,10 @@ def run(monkeypatch: pytest.MonkeyPatch, config: TrainConfig, changed: Any) -> A
         return train(config, progress=False)
 
 
-def test_training_through_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    rollouts: list[Rollouts] = []
+def test_training_through_vllm(monkeypatch):
+    rollouts = []
 
-    def watched(engine: Any) -> Any:
+    def watched(engine):
         sample = engine.sample
         engine.sample = lambda *given: rollouts.append(sample(*given)) or rollouts[-1]
         return engine
@@ -67,16 +55,16 @@ def test_training_through_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (steps.seconds_sync > 0).all()
 
 
-def lagging(engine: Any) -> Any:
+def lagging(engine):
     """Let votes come from the weights before the last ones, in turns with the update."""
     sample, load, kept = engine.sample, engine.update_weights, []
 
-    def sampled(prompts: Any, n: int, sampling: Sampling, *others: Any) -> Rollouts:
+    def sampled(prompts, n, sampling, *others):
         votes = sampling.logprobs  # else an evaluation
         load(kept[max(0, len(kept) - 1 - votes)], len(kept) - 1)
         return sample(prompts, n, sampling, *others)
 
-    def loaded(model: Any, version: int) -> Any:
+    def loaded(model, version):
         kept.append(copy.deepcopy(model))
         return load(model, version)
 
@@ -84,9 +72,7 @@ def lagging(engine: Any) -> Any:
     return engine
 
 
-def test_votes_one_batch_ahead_are_those_of_the_weights_before_the_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_votes_one_batch_ahead_are_those_of_the_weights_before_the_last(monkeypatch):
     """Beside the update in an engine of its own, and in turns in one in the same process."""
     ahead = train(replace(CONFIG, async_level=1), progress=False)
     turns = run(monkeypatch, replace(CONFIG, engine="vllm_inprocess"), lagging)
@@ -101,18 +87,18 @@ def test_votes_one_batch_ahead_are_those_of_the_weights_before_the_last(
 PROMPTS = [[1, 2, 3], [(7 * i) % 30 + 1 for i in range(100)]]
 
 
-def start(folder: Path, **more: Any) -> ChildEngine:
+def start(folder, **more):
     sizes = {"max_model_len": 256, "eos_token_ids": (5, 6), "threads": 1}
     settings = VllmSettings(model=str(folder), **sizes, **more)
     route = Route(n_gpus=settings.n_gpus, adapters=settings.adapter_rank > 0)
     return ChildEngine(asdict(settings), 240.0, route)
 
 
-def sample(engine: ChildEngine) -> Rollouts:
+def sample(engine):
     return engine.sample(PROMPTS, 4, Sampling(12, 0.7), torch.Generator().manual_seed(0))
 
 
-def test_adapters_alone_give_the_log_probs_of_the_adapted_model(folder: Path) -> None:
+def test_adapters_alone_give_the_log_probs_of_the_adapted_model(folder):
     """In an engine of two processes."""
     pytest.importorskip("peft")
     model = make_model()
@@ -139,9 +125,7 @@ def test_adapters_alone_give_the_log_probs_of_the_adapted_model(folder: Path) ->
     engine.close()
 
 
-def test_an_engine_of_two_processes_gets_their_parts_of_the_weights(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_of_two_processes_gets_their_parts_of_the_weights(folder, monkeypatch):
     """In buckets that are filled again and again, as where there is little room."""
     monkeypatch.setattr(weights, "BUCKET", 20_000)
     monkeypatch.setattr(weights, "SPARE", 0)

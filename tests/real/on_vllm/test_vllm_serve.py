@@ -1,13 +1,9 @@
 """The client against a real `vllm serve` on a CPU; weights go through a file there."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,38 +21,22 @@ EIGHT = Sampling(8, temperature=0.7)
 
 
 @pytest.fixture(scope="module")
-def url(untied_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(untied_folder, tmp_path_factory):
     port = free_port()
-    arguments = {
-        "--model": str(untied_folder),
-        "--host": "127.0.0.1",
-        "--port": str(port),
-        "--dtype": "float32",
-        "--block-size": "32",
-        "--max-model-len": "256",
-        "--logprobs-mode": "processed_logprobs",
-    }
-    flags = ["--enable-scale-out", "--skip-tokenizer-init", "--enforce-eager"]
+    words = [
+        "--model", untied_folder, "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32",
+        "--block-size", "32", "--max-model-len", "256", "--logprobs-mode", "processed_logprobs",
+        "--enable-scale-out", "--skip-tokenizer-init", "--enforce-eager",
+    ]  # fmt: skip
     more = {
-        "VLLM_SERVER_DEV_MODE": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
+        "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *words]
     log = tmp_path_factory.mktemp("serve") / "log"
     with log.open("w") as out:
-        server = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags),
-                *(word for pair in arguments.items() for word in pair),
-            ],
-            env=os.environ | more,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
+        pipes = {"stdout": out, "stderr": out, "env": os.environ | more}
+        server = subprocess.Popen(command, start_new_session=True, **pipes)
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -66,7 +46,7 @@ def url(untied_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         print(log.read_text()[-2000:])  # shown if a test fails
 
 
-def test_logprobs_weights_and_versions_through_a_server(url: str) -> None:
+def test_logprobs_weights_and_versions_through_a_server(url):
     model = make_model(tied=False)
     engine = VllmServerEngine(url, 600.0, (5, 6), head_dtype="float32")
     assert engine.max_model_len == 256
@@ -82,7 +62,7 @@ def test_logprobs_weights_and_versions_through_a_server(url: str) -> None:
     engine.close()
 
 
-def test_tied_embeddings_are_refused_without_a_gpu(url: str) -> None:
+def test_tied_embeddings_are_refused_without_a_gpu(url):
     engine = VllmServerEngine(url, 600.0, (5, 6))
     with pytest.raises(UserError, match="keeps the old output head"):
         engine.update_weights(make_model(tied=True), 0)
