@@ -8,19 +8,15 @@ of both devices (but for numbers and for indices of a GPU's tensor), NumPy's vie
 its pickle. What is not seen: generators of the wrong device, kernels, streams, memory.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 if __name__ == "__main__":  # before PyTorch asks for the first time whether there is a GPU
     spec = find_spec("torch")
-    assert spec is not None and spec.origin is not None
     ctypes.CDLL(str(Path(spec.origin).parent / "lib" / "libtorch_cpu.so"), ctypes.RTLD_GLOBAL)
     ctypes.CDLL(sys.argv[1])
 
@@ -30,71 +26,70 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
-aten: Any = torch.ops.aten
+aten = torch.ops.aten
 DEVICE = torch.device("cuda", 0)
-DATA: Any = torch._C.TensorBase.data  # type: ignore[attr-defined]
+DATA = torch._C.TensorBase.data
 COPIES = (aten._to_copy.default, aten.copy_.default)  # noqa: SLF001
 INDEXED = (aten.index.Tensor, aten.index_put_.default, aten._index_put_impl_.default)
 WIDENING = (aten.mm.dtype, aten.addmm.dtype, aten.addmm.dtype_out)
 GIB = 2**30
 
 
-def refused(*_: Any, **__: Any) -> None:
+def refused(*_, **__):
     raise TypeError("can't convert cuda:0 device type tensor to numpy, or pickle it")
 
 
-def is_on_gpu(device: Any) -> bool:
+def is_on_gpu(device):
     return device is not None and torch.device(device).type == "cuda"
 
 
 class GpuTensor(Tensor):
     """A tensor that says it is on the GPU."""
 
-    elem: Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # noqa: SLF001
-    numpy = __array__ = __reduce_ex__ = refused  # type: ignore[assignment]
+    __torch_function__ = torch._C._disabled_torch_function_impl  # noqa: SLF001
+    numpy = __array__ = __reduce_ex__ = refused
 
     @staticmethod
-    def __new__(cls, elem: Tensor) -> GpuTensor:
-        how: dict[str, Any] = {"dtype": elem.dtype, "device": DEVICE, "strides": elem.stride()}
+    def __new__(cls, elem):
+        how = {"dtype": elem.dtype, "device": DEVICE, "strides": elem.stride()}
         how["storage_offset"] = elem.storage_offset()
         made = torch.Tensor._make_wrapper_subclass(cls, elem.size(), **how)  # noqa: SLF001
         made.elem = elem
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         return run(func, args, kwargs or {})
 
-    def _set_data(self, value: Any) -> None:
+    def _set_data(self, value):
         DATA.__set__(self, value)
         self.elem = value.elem
 
-    data = property(lambda self: DATA.__get__(self), _set_data)  # type: ignore[assignment]
+    data = property(lambda self: DATA.__get__(self), _set_data)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        made: Any = GpuTensor(self.elem.detach().clone())
+    def __deepcopy__(self, memo):
+        made = GpuTensor(self.elem.detach().clone())
         if isinstance(self, torch.nn.Parameter):
             made = torch.nn.Parameter(made, self.requires_grad)
         return memo.setdefault(id(self), made)
 
-    def tolist(self) -> Any:
+    def tolist(self):
         return self.elem.tolist()
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key):
         return super().__getitem__(_indices(key))
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key, value):
         super().__setitem__(_indices(key), value)
 
 
-def _indices(key: Any) -> Any:
+def _indices(key):
     if isinstance(key, tuple):
         return tuple(map(_indices, key))
     return torch.tensor(key) if isinstance(key, list) else key
 
 
-def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def run(func, args, kwargs):
     """Run an operation in main memory, unless a GPU would refuse it."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     on_gpu = [x for x in tensors if isinstance(x, GpuTensor)]
@@ -126,7 +121,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return return_and_correct_aliasing(func, args, kwargs, found) if has_aliases else found
 
 
-def _widened(*given: Any, out: Tensor | None = None, **_: Any) -> Tensor:
+def _widened(*given, out=None, **_):
     """A product of low-precision numbers in single precision, which only a GPU has."""
     *added, left, right = (x for x in given if isinstance(x, Tensor))
     assert left.dtype == right.dtype
@@ -138,7 +133,7 @@ def _widened(*given: Any, out: Tensor | None = None, **_: Any) -> Tensor:
 class OnGpu(TorchDispatchMode):
     """Makes tensors on the GPU where one is asked for."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         is_there = any(isinstance(x, GpuTensor) for x in tree_leaves((args, kwargs)))
         is_there = is_there or is_on_gpu(kwargs.get("device"))
@@ -148,21 +143,21 @@ class OnGpu(TorchDispatchMode):
 class Generator(torch.Generator):
     """A generator that says where it is."""
 
-    def __new__(cls, device: Any = "cpu") -> Generator:
+    def __new__(cls, device="cpu"):
         made = super().__new__(cls, device="cpu")
         made.place = DEVICE if is_on_gpu(device) else torch.device(device)
         return made
 
-    device = property(lambda self: self.place)  # type: ignore[assignment]
+    device = property(lambda self: self.place)
 
 
-def install() -> None:
+def install():
     """Let PyTorch have the GPU from now on."""
     _device_constructors()  # kept from now on, with the functions that are replaced here
     torch.__future__.set_swap_module_params_on_conversion(True)
     for name in ("tensor", "as_tensor"):
         setattr(torch, name, _made_there(getattr(torch, name)))
-    torch.Generator = Generator  # type: ignore[misc]
+    torch.Generator = Generator
     card = SimpleNamespace(uuid="0", name="NVIDIA H100 80GB HBM3", total_memory=80 * GIB)
     answers = {
         "is_available": True, "device_count": 1, "current_device": 0, "_lazy_init": None,
@@ -177,8 +172,8 @@ def install() -> None:
     OnGpu().__enter__()
 
 
-def _made_there(real: Any) -> Any:
-    def made(data: Any, *args: Any, device: Any = None, **options: Any) -> Any:
+def _made_there(real):
+    def made(data, *args, device=None, **options):
         if not is_on_gpu(device):
             return real(data, *args, **({} if device is None else {"device": device}), **options)
         if isinstance(data, GpuTensor):
@@ -188,7 +183,7 @@ def _made_there(real: Any) -> Any:
     return made
 
 
-def faults() -> list[str]:
+def faults():
     """What is said of faults that a GPU refuses."""
     here, there = torch.ones(2), torch.ones(2, device="cuda")
     wrong = (lambda: here + there, lambda: here[there.long()], there.numpy, there.__reduce_ex__)
@@ -201,7 +196,7 @@ def faults() -> list[str]:
     return said
 
 
-def main(calls: Path, out: Path) -> None:
+def main(calls, out):
     from real import TrainConfig, train
 
     install()

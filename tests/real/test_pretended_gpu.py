@@ -1,7 +1,5 @@
 """Training on a GPU, as far as it can be seen without one: on which device every tensor is."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
