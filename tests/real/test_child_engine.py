@@ -185,10 +185,10 @@ def test_an_engine_that_applies_no_adapters_gets_merged_weights(start):
 
 
 def test_the_engine_is_given_the_memory_of_the_update_before_it_wakes(
-    adapted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    adapted, tmp_path, monkeypatch
+):
     """Of a GPU: torch keeps what an update has freed, and the cache takes all that is left."""
-    happened: list[str] = []
+    happened = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: happened.append("memory"))
     route = Route(torch.device("cuda"), torch.bfloat16, adapters=True)
     sender = weights.WeightSender(

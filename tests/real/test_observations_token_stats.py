@@ -96,15 +96,7 @@ class Recording(TransformersEngine):
         return super().sample(prompts, n, *arguments)
 
 
-def on_ranks(
-    policy: Policy,
-    n_prompts: int,
-    stats: bool,
-    world: int,
-    group: int = 1,
-    everywhere: bool = True,
-    n: int = N,
-) -> tuple[Rollouts, list[Rollouts]]:
+def on_ranks(policy, n_prompts, stats, world, group=1, everywhere=True, n=N):
     """What an engine alone gives, and what each of the ranks gets."""
     Threads.met, Threads.barrier, Recording.asked = {}, Barrier(world), []
     call = PROMPTS[:n_prompts], n, Sampling(22, 0.6, stats=stats, everywhere=everywhere)

@@ -126,10 +126,10 @@ def test_models_that_sample_and_score_differently_are_refused_by_name(kind):
     ("kind", "changes"),
     [("xlm", {"emb_dim": 16, "causal": True}), ("xlnet", {"d_inner": 24})],
 )
-def test_models_that_assert_or_name_no_length_are_refused_by_name(kind: str, changes: Any):
+def test_models_that_assert_or_name_no_length_are_refused_by_name(kind, changes):
     sizes = {"vocab_size": 60, "n_layers": 2, "n_heads": 2, "d_model": 16, "n_layer": 2}
     torch.manual_seed(0)
-    made: Any = AutoModelForCausalLM
+    made = AutoModelForCausalLM
     model = made.from_config(AutoConfig.for_model(kind, **sizes, n_head=2, **changes)).eval()
     policy = Policy(model, SimpleNamespace(name_or_path="folder"), (2,), 1, torch.device("cpu"))
     with pytest.raises(UserError, match=r"model folder: XL\w+LMHeadModel"):
@@ -223,7 +223,7 @@ def test_generation_settings_change_no_sample_and_are_saved(settings, tmp_path, 
     assert torch.equal(*drawn)
 
 
-def test_a_tokenizer_with_several_templates_is_saved_with_them(tmp_path: Path):
+def test_a_tokenizer_with_several_templates_is_saved_with_them(tmp_path):
     folder = save_model(tmp_path / "model")
     named = [{"name": name, "template": name} for name in ("default", "tool_use")]
     file = folder / "tokenizer_config.json"
@@ -236,7 +236,7 @@ def test_a_tokenizer_with_several_templates_is_saved_with_them(tmp_path: Path):
     assert again.chat_template == {"default": "default", "tool_use": "tool_use"}
 
 
-def test_prompts_are_stored_with_those_held_out_and_resume_reads_them(tmp_path: Path):
+def test_prompts_are_stored_with_those_held_out_and_resume_reads_them(tmp_path):
     run = tmp_path / "run"
     train(TrainConfig(**SHORT, checkpoint_every=1, n_held_out=1), run, progress=False)
     rows = json.loads((run / "prompts.json").read_text())
