@@ -373,7 +373,7 @@ class ForecastCommand(MeasureCommand):
             from real.measure.measuring import loaded
 
         facts = read_response(response).facts
-        settings, _, _, sources = loaded(self.settings, weights=False)
+        settings, _, _, sources = loaded(self.settings)
         found = from_values(facts.run, TrainConfig, ""), facts.unit, facts.growth is None
         if (
             found != (settings, self.unit, self.growth is None)

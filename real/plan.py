@@ -102,13 +102,13 @@ class PlannedModel:
         builder: Any = AutoModelForCausalLM
         remedy = "give a causal language model"
         with loading("model: no memory plan for it", remedy), torch.device("meta"):
-            self.model = builder.from_config(config)
-        widen_head(self.model)
+            self._model = builder.from_config(config)
+        widen_head(self._model)
         self._text = config.get_text_config()
 
     def size(self, config: MemorySettings | None = None) -> ModelSize:
         """Return its numbers of weights, with those of adapters if they are trained."""
-        model, text = self.model, self._text
+        model, text = self._model, self._text
         layers = [
             sum(p.numel() for p in module.parameters())
             for module in model.modules()

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoTokenizer
 
 from lab.base.errors import UserError
 from lab.base.files import check_new_file
@@ -36,7 +35,6 @@ from real.measure.tree import Leaf, MeasuredTree, edge_arrays, grow, merge_answe
 from real.model.machine import keep_freed_memory, pick_device, torch_threads
 from real.model.policy import Policy, load_policy
 from real.model.prepare import add_lora
-from real.plan import PlannedModel, read_config
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
 from real.record.checkpoint import checkpoints_in, trained_weights
@@ -151,23 +149,16 @@ def measure_to(
     )
 
 
-def loaded(
-    config: TrainConfig, weights: bool = True
-) -> tuple[TrainConfig, Policy, PromptSet, dict[str, Any]]:
+def loaded(config: TrainConfig) -> tuple[TrainConfig, Policy, PromptSet, dict[str, Any]]:
     """Return settings as a run here has them, the model to be measured, and its prompts.
 
-    And the `fingerprint` of both. Without `weights` the model has none, which takes no time.
+    And the `fingerprint` of both.
     """
     config = settled_for(config, pick_device(config.device).type)[0]
     folder = model_of(config)
-    if weights:
-        policy = load_policy(folder, config.device, "float32", "eager")
-    else:
-        model = PlannedModel(read_config(str(folder))).model
-        tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        policy = Policy(model, tokenizer, (), 0, torch.device("meta"))
+    policy = load_policy(folder, config.device, "float32", "eager")
     keep_freed_memory(policy.device)
-    if config.lora_rank and weights:  # of how a run trains nothing else matters to gradients
+    if config.lora_rank:  # of how a run trains nothing else matters to gradients
         add_lora(policy.model, config, config.seed)
     prompts = build_prompts(problems_of(config), config, policy)
     return config, policy, prompts, fingerprint(folder, [prompts])
