@@ -120,6 +120,8 @@ class Gradients:
         """Refuse E gradients on D weights that need more memory than there is."""
         # Per value: single precision, the half precision of the file, and one copy on the way.
         kept, batch = 10 * n_edges * n_kept, 12 * self.n_weights * self._batch
+        if n_kept < self.n_weights:  # five numbers of each while some are drawn
+            kept = max(kept, 40 * self.n_weights)
         for needed, device in ((kept, torch.device("cpu")), (batch, self.model.device)):
             there = free_bytes(device)
             if needed > there:

@@ -346,8 +346,7 @@ def choose_weights(
         return rng.permutation(d), np.ones(d, np.float32)
     few = rng.permutation(len(tokens))[:_SCALE_EDGES]
     size_d = gradients.sizes([contexts[e] for e in few], [tokens[e] for e in few])
-    share_d = _UNIFORM / d + (1 - _UNIFORM) * size_d / size_d.sum()
-    chance_d = np.minimum(1.0, n * share_d)
+    chance_d = np.minimum(1.0, n * (_UNIFORM / d + (1 - _UNIFORM) * size_d / size_d.sum()))
     for _ in range(_ROUNDS):  # what is cut at 1 goes to the other weights
         chance_d = np.minimum(1.0, chance_d * n / chance_d.sum())
     # Equally spaced points on the line of all chances draw each weight with its own chance.

@@ -194,6 +194,11 @@ def test_what_cannot_be_measured_is_refused_in_one_line(monkeypatch):
     words = r"gradients of \d+ edges on \d+ of \d+ weights need.*set lora_rank or unit answer"
     with pytest.raises(UserError, match=words):
         measured(small_model())
+    monkeypatch.setattr("real.measure.gradients._GRADIENT_BYTES", 1)
+    gradients, every = every_weight(small_model())
+    monkeypatch.setattr("real.measure.gradients.free_bytes", lambda device: 39 * len(every))
+    with pytest.raises(UserError, match=words):  # to draw a weight takes numbers of all
+        gradients.check_memory(1, 1)
 
 
 def test_weights_are_drawn_by_the_size_of_their_gradients():
