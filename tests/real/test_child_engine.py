@@ -184,10 +184,11 @@ def test_an_engine_that_applies_no_adapters_gets_merged_weights(start):
     assert engine.sample(PROMPTS, 1, TWO, seeded()).tokens_PNT[0, 0, 1] == round(merged)
 
 
-def test_the_engine_is_given_the_memory_of_the_update_before_it_wakes(
-    adapted, tmp_path, monkeypatch
-):
+def test_the_engine_is_given_the_memory_of_the_update_before_it_wakes(tmp_path, monkeypatch):
     """Of a GPU: torch keeps what an update has freed, and the cache takes all that is left."""
+    pytest.importorskip("peft")
+    adapted = load_policy(CHECKPOINT, "cpu").model
+    add_lora(adapted, MemorySettings(lora_rank=4))
     happened = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: happened.append("memory"))
     route = Route(torch.device("cuda"), torch.bfloat16, adapters=True)
