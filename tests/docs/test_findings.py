@@ -179,12 +179,17 @@ def language_model(tool, study, single):
     yield f"it falls to {single.loc[3e-5, 'pass_final'].mean():.1f} %"
     yield f"At 1e-5 TTRL ends at {final.loc[1e-5, 'ttrl'].mean():.1f} %"
     every = pd.read_csv(DATA / "language-model.csv")
-    for (task, lr), own in pd.read_csv(DATA / "forecast-language.csv").groupby(["task", "lr"]):
-        missed = [(own["real"] - own[name]).abs().mean() for name in ("predicted", "unrounded")]
+    forecast = pd.read_csv(DATA / "forecast-language.csv")
+    collapsed = where(where(forecast, task="multiplication", arm="ttrl"), lr=3e-5)
+    yield f"TTRL at 3e-5 is predicted at {collapsed['tokens'].item():.1f} %"
+    for (task, lr), own in forecast.groupby(["task", "lr"]):
+        by = ("predicted", "tokens", "unrounded")
+        missed = [(own["real"] - own[name]).abs().mean() for name in by]
         name, rate = "letters" if task == "letters" else "products", f"{lr:.0e}".replace("-0", "-")
         same = where(where(every, task=task), lr=lr).drop_duplicates("seed")["maj_start"]
         missed.append(tool.vote_error(own, same.mean()))
-        yield "| {}, {} | {} | {:.1f} | {:.1f} | {:.1f} |".format(name, rate, len(own), *missed)
+        shown = " | ".join(f"{value:.1f}".replace("nan", "-") for value in missed)
+        yield f"| {name}, {rate} | {len(own)} | {shown} |"
 
 
 def test_numbers_of_the_text_are_those_of_the_rows(page, tool, study, single):
