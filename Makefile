@@ -7,6 +7,8 @@ VENV := -m venv --upgrade-deps
 export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
 RUN ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
+# Once: each command would ask for a time of its own.
+RUN := $(RUN)
 EPOCHS ?= 12
 SEEDS ?= 0 1 2
 AGREEMENT ?= runs/agreement
