@@ -16,7 +16,7 @@ from guard_core.rules import Need
 from lab.base.errors import UserError
 from real.engines.vllm_engine import batched_tokens
 from real.model.folder import PREFIX, check_folder
-from real.model.policy import loading, widen_head
+from real.model.policy import attention_heads, loading, widen_head
 from real.model.prepare import adapted_layers
 from real.ranks import model_copies
 from real.settings.config import TrainConfig, rule_of
@@ -116,8 +116,7 @@ class PlannedModel:
         ]
         n_weights = sum(p.numel() for p in model.parameters())
         # A recurrent model's state counts as the cache of one wide head, which is more.
-        heads = getattr(text, "num_attention_heads", None) or 1
-        kv_heads = getattr(text, "num_key_value_heads", None) or heads
+        heads, kv_heads = attention_heads(text)
         per_head = getattr(text, "head_dim", None) or text.hidden_size // heads
         rank = config.lora_rank if config else 0
         adapted = adapted_layers(model, config.lora_targets) if config and rank else []

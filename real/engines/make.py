@@ -21,7 +21,7 @@ from real.engines.transformers_engine import TransformersEngine, stated_request
 from real.engines.vllm_engine import EngineMemory, VllmEngine, VllmSettings
 from real.engines.vllm_server import VllmServerEngine
 from real.engines.weights import GroupMember, Room, Route
-from real.model.policy import Policy, max_positions
+from real.model.policy import Policy, attention_heads, max_positions
 from real.ranks.distributed import ALONE, Ranks
 from real.settings.config import TrainConfig, rule_of
 from real.settings.engines import divides_heads, named
@@ -83,10 +83,7 @@ def make_child(
     memory: EngineMemory | None,
 ) -> ChildEngine:
     """Start an engine in a process of its own; the arguments are those of `make_engine`."""
-    if config.engine_tp > 1:
-        text = policy.model.config.get_text_config()
-        heads = text.num_attention_heads
-        check_heads(config, heads, getattr(text, "num_key_value_heads", None) or heads)
+    check_heads(config, *attention_heads(policy.model.config))
     own: dict[str, Any] = {}
     if not config.engine_kind.native:
         settings = asdict(_vllm_settings(config, policy, folder, memory))

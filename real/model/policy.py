@@ -56,6 +56,13 @@ class Policy:
         return [text_of[key] for key in keys]
 
 
+def attention_heads(config: Any) -> tuple[int, int]:
+    """Return the heads of a model's attention and those of its keys; 1 where it has none."""
+    text = config.get_text_config()
+    heads = getattr(text, "num_attention_heads", None) or 1
+    return heads, getattr(text, "num_key_value_heads", None) or heads
+
+
 def max_positions(model: Any) -> int | None:
     """Return the longest sequence that the model has positions for; None if it names no bound."""
     named = getattr(model.config.get_text_config(), "max_position_embeddings", None)
