@@ -13,7 +13,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from guard_core.rules import Need
-from lab.base.errors import UserError
 from real.engines.vllm_engine import batched_tokens
 from real.model.folder import PREFIX, check_folder
 from real.model.policy import attention_heads, loading, widen_head
@@ -120,11 +119,6 @@ class PlannedModel:
         per_head = getattr(text, "head_dim", None) or text.hidden_size // heads
         rank = config.lora_rank if config else 0
         adapted = adapted_layers(model, config.lora_targets) if config and rank else []
-        if config and rank and not adapted:
-            raise UserError(
-                f"lora_targets = {config.lora_targets}: the model has no such linear layers; "
-                "give names of its layers, or all-linear"
-            )
         return ModelSize(
             n_weights=n_weights,
             n_multiplied=multiplied(model),

@@ -67,21 +67,23 @@ def _check_ties(model: Any, targets: str) -> None:
 
 
 def adapted_layers(model: Any, targets: str) -> list[Any]:
-    """Return the linear layers of a model that `add_lora` would adapt; refuse a name of none."""
+    """Return the linear layers that `add_lora` would adapt; refuse a name that has none."""
     head, ends = model.get_output_embeddings(), tuple(f".{n.strip()}" for n in targets.split(","))
     modules = {f".{name}": module for name, module in model.named_modules() if name}
-    for end in ends if targets != "all-linear" else ():
-        if not any(name.endswith(end) for name in modules):
-            raise UserError(
-                f"lora_targets = {targets}: the model has no such linear layers as {end[1:]}; give "
-                "names of its layers, or all-linear"
-            )
-    return [
+    named = ends if targets != "all-linear" else ()
+    unknown = [f" as {end[1:]}" for end in named if not any(n.endswith(end) for n in modules)]
+    adapted = [
         module
         for name, module in modules.items()
         if isinstance(module, _LINEAR)
         and (module is not head if targets == "all-linear" else name.endswith(ends))
     ]
+    if unknown or not adapted:
+        raise UserError(
+            f"lora_targets = {targets}: the model has no such linear layers{''.join(unknown[:1])}; "
+            "give names of its layers, or all-linear"
+        )
+    return adapted
 
 
 def has_adapters(model: Any) -> bool:
