@@ -32,18 +32,21 @@ from guard_core import machine_code
 from guard_core.config import settings
 from guard_core.rcsu import skip_cap
 from guard_core.visit import Memory
-from sim.engine.rows import Epoch, tally
+from sim.engine.rows import RECORD, Epoch
 from sim.settings.config import SimConfig
 from sim.world.policies import Directions, update_plain, write_logits
 from sim.world.sampling import (
+    VOTES,
     Bools,
     Floats,
     Ints,
     Records,
-    Shorts,
-    draw_votes,
+    draw_row,
     exp_rows,
+    fold,
+    room_for,
     softmax_rows,
+    stream,
 )
 
 
@@ -73,11 +76,18 @@ prime, decide = _law.prime_batches, _law.visit_batches
 
 
 class Batch(NamedTuple):
-    """Memory for one batch of one replicate, which all batches of its size use in turn."""
+    """Memory for one batch of one replicate, which all batches of its size use in turn.
+
+    Whole arrays are made once: to cut a batch out of an epoch's arrays costs as much as a visit.
+    """
 
     cap: int
     """Largest number of problems that are skipped."""
+    order_1P: Ints
+    """The problems of the batch."""
     p_1PA: Floats
+    room_3C: Ints
+    """Working memory of `draw_row`."""
     counts_1PA: Ints
     samples_1PA: Ints
     candidate_votes_1PA: Ints
@@ -85,6 +95,8 @@ class Batch(NamedTuple):
     minority_1PA: Bools
     """Minority candidates; without the label once it is known what is trained on."""
     gradient_1PA: Floats
+    norm_1P: Floats
+    records_1P: Records
     label_P: Ints
     """The answer that is trained on, -1 for none."""
     hits_P: Floats
@@ -101,12 +113,16 @@ class Batch(NamedTuple):
         counts_1PA, samples_1PA = np.empty((2, *shape), np.int64)
         return cls(
             cap=skip_cap(n_problems, guard),
+            order_1P=np.empty(shape[:2], np.int64),
             p_1PA=np.empty(shape),
+            room_3C=room_for(config.n_answers),
             counts_1PA=counts_1PA,
             samples_1PA=samples_1PA,
             candidate_votes_1PA=samples_1PA if over_samples else counts_1PA,
             minority_1PA=np.empty(shape, np.bool_),
             gradient_1PA=np.empty(shape),
+            norm_1P=np.empty(shape[:2]),
+            records_1P=np.empty(shape[:2], RECORD),
             label_P=np.empty(n_problems, np.int64),
             hits_P=np.empty(n_problems),
             rival_hits_P=np.empty(n_problems),
@@ -125,13 +141,10 @@ class Plain(NamedTuple):
     on_truth: bool
     """Train on the true answer in place of the label."""
     settings_1: Records
-    batch: Batch
-    last: Batch
-    """Memory for the last batch, which may be smaller."""
+    batches: tuple[Batch, Batch]
+    """Memory for whole batches, and for the last one, which may be smaller."""
     memory: Memory
     policy: Directions
-    problems_N: Ints
-    """All problems in order."""
     right_RN: Floats
     """Output; chance that a response to each problem is right after the latest epoch."""
 
@@ -145,9 +158,9 @@ def visit_all(run: Plain, epoch: Epoch, bad_R: Ints) -> None:
     Args:
         bad_R: output; place of the visit at which a replicate ends, its logits not finite, or -1.
     """
-    (R, N), size = epoch.problems_RN.shape, run.batch.key_P.shape[0]
+    R, N = epoch.problems_RN.shape
     for r in range(R):
-        one, bad = slice(r, r + 1), -1
+        one, start, bad = slice(r, r + 1), 0, -1
         memory, policy = run.memory, run.policy
         own = Memory(
             memory.problems[one], memory.flips[one], memory.match_rates[one], memory.votes[one]
@@ -161,41 +174,31 @@ def visit_all(run: Plain, epoch: Epoch, bad_R: Ints) -> None:
             policy.neg_transfer,
         )
         drawn = (epoch.tie_RN[one], epoch.skip_RN[one], epoch.pick_RN[one])
+        key = stream(run.seed, run.first + r, VOTES, epoch.epoch)
         # The sum is kept in memory that is overwritten: the reads would be removed without a use.
-        run.batch.key_P[0] = _fetch(own, model)
-        for b in range(epoch.lr_RB.shape[1]):
-            start, stop = b * size, min((b + 1) * size, N)
-            at, shape = slice(start, stop), (1, stop - start)
-            batch = run.batch if stop - start == size else run.last
-            order_1P = epoch.problems_RN[r, at].reshape(shape)
-            seen_1P = epoch.records_RN[r, at].reshape(shape)
-            norm_1P = epoch.norm_RN[r, at].reshape(shape)
-            bad = _vote(run, epoch, r, at, batch, model)
-            if bad < 0:
-                decide(
-                    run.settings_1,
-                    own,
-                    drawn,
-                    order_1P,
-                    batch.counts_1PA,
-                    batch.counts_1PA,
-                    batch.cap,
-                    batch.candidate_votes_1PA,
-                    batch.minority_1PA,
-                    batch.key_P,
-                    seen_1P,
-                )
-                _learn(run, epoch.truth_RN[r, at], batch, seen_1P[0])
-                update_plain(model, order_1P, epoch.lr_RB[r, b], batch.gradient_1PA, norm_1P)
-                for p in range(stop - start - 1, -1, -1):
-                    bad = bad if np.isfinite(norm_1P[0, p]) else p
-            if bad >= 0:
-                bad += start
-                break
-            if r < epoch.counts_SNA.shape[0]:
-                for p in range(stop - start):
-                    for a in range(epoch.counts_SNA.shape[2]):
-                        epoch.counts_SNA[r, start + p, a] = batch.counts_1PA[0, p, a]
+        run.batches[0].key_P[0] = _fetch(own, model, drawn)
+        for batch in run.batches:
+            while start + batch.key_P.shape[0] <= N and bad < 0:
+                bad = _vote(run, epoch, r, start, key, batch, model)
+                if bad < 0:
+                    decide(
+                        run.settings_1,
+                        own,
+                        drawn,
+                        batch.order_1P,
+                        batch.counts_1PA,
+                        batch.counts_1PA,
+                        batch.cap,
+                        batch.candidate_votes_1PA,
+                        batch.minority_1PA,
+                        batch.key_P,
+                        batch.records_1P,
+                    )
+                    _learn(run, model, batch)
+                    lr = epoch.lr_RB[r, start // run.batches[0].key_P.shape[0]]
+                    update_plain(model, batch.order_1P, lr, batch.gradient_1PA, batch.norm_1P)
+                    bad = _record(epoch, r, start, batch)
+                start += batch.key_P.shape[0]
         bad_R[r] = bad
         _evaluate(run, model, run.right_RN[r])
 
@@ -203,55 +206,61 @@ def visit_all(run: Plain, epoch: Epoch, bad_R: Ints) -> None:
 @_njit()
 def _evaluate(run: Plain, model: Directions, right_N: Floats) -> None:
     """Write the chance of the truth in every problem, while the parameters are in the cache."""
-    N, size = right_N.shape[0], run.batch.key_P.shape[0]
-    for start in range(0, N, size):
-        n_problems = min(size, N - start)
-        p_1PA = run.batch.p_1PA if n_problems == size else run.last.p_1PA
-        write_logits(model, run.problems_N[start : start + size].reshape(1, n_problems), p_1PA)
-        exp_rows(p_1PA)
-        for p in range(n_problems):
-            total = 0.0
-            for a in range(p_1PA.shape[2]):
-                total += p_1PA[0, p, a]
-            right_N[start + p] = p_1PA[0, p, model.place_RN2[0, start + p, 0]] / total
+    start = 0
+    for batch in run.batches:
+        p_1PA, order_P = batch.p_1PA, batch.order_1P[0]
+        while start + order_P.shape[0] <= right_N.shape[0]:
+            for p in range(order_P.shape[0]):
+                order_P[p] = start + p
+            write_logits(model, batch.order_1P, p_1PA)
+            exp_rows(p_1PA)
+            for p in range(order_P.shape[0]):
+                total = 0.0
+                for a in range(p_1PA.shape[2]):
+                    total += p_1PA[0, p, a]
+                right_N[start + p] = p_1PA[0, p, model.place_RN2[0, start + p, 0]] / total
+            start += order_P.shape[0]
 
 
-@_njit()
-def _vote(run: Plain, epoch: Epoch, r: int, at: slice, batch: Batch, model: Directions) -> int:
+@_njit(inline="always")
+def _vote(
+    run: Plain, epoch: Epoch, r: int, start: int, key: Any, batch: Batch, model: Directions
+) -> int:
     """Draw and count the votes of a batch; returns its first place that is not finite, or -1."""
-    p_1PA, s = batch.p_1PA, run.settings_1[0]
-    shape = (1, p_1PA.shape[1])
-    order_1P = epoch.problems_RN[r, at].reshape(shape)
-    write_logits(model, order_1P, p_1PA)
-    bad = softmax_rows(p_1PA)
+    order_P, records_P, s = batch.order_1P[0], batch.records_1P[0], run.settings_1[0]
+    p_PA, counts_PA, samples_PA = batch.p_1PA[0], batch.counts_1PA[0], batch.samples_1PA[0]
+    for p in range(order_P.shape[0]):
+        order_P[p] = epoch.problems_RN[r, start + p]
+    write_logits(model, batch.order_1P, batch.p_1PA)
+    bad = softmax_rows(batch.p_1PA)
     if bad >= 0:
-        return bad
-    draw_votes(
-        run.seed,
-        run.first + r,
-        epoch.epoch,
-        order_1P,
-        p_1PA,
-        run.parseable,
-        s.n_votes,
-        batch.counts_1PA,
-        batch.samples_1PA,
-        s.n_samples,
-    )
-    truth_1P = epoch.truth_RN[r, at].reshape(shape)
-    tally(batch.counts_1PA, truth_1P, s.n_votes, 0, epoch.records_RN[r, at].reshape(shape))
+        return start + bad
+    for p in range(order_P.shape[0]):
+        n = order_P[p]
+        n_parsed = draw_row(
+            fold(key, n),
+            p_PA[p],
+            run.parseable,
+            s.n_votes,
+            s.n_samples,
+            batch.room_3C,
+            counts_PA[p],
+            samples_PA[p],
+        )
+        records_P[p].n_unparseable = s.n_votes - n_parsed
+        records_P[p].right = counts_PA[p, model.place_RN2[0, n, 0]]
     return -1
 
 
-@_njit()
-def _learn(run: Plain, truth_P: Shorts, batch: Batch, records_P: Records) -> None:
+@_njit(inline="always")
+def _learn(run: Plain, model: Directions, batch: Batch) -> None:
     """Compute the gradient in the logits, 0 where a problem is dropped."""
-    s = run.settings_1[0]
+    s, records_P, order_P = run.settings_1[0], batch.records_1P[0], batch.order_1P[0]
     p_PA, samples_PA, gradient_PA = batch.p_1PA[0], batch.samples_1PA[0], batch.gradient_1PA[0]
     votes_PA, minority_PA = batch.candidate_votes_1PA[0], batch.minority_1PA[0]
     P, A = samples_PA.shape
     for p in range(P):
-        label = truth_P[p] if run.on_truth else records_P[p].label
+        label = model.place_RN2[0, order_P[p], 0] if run.on_truth else records_P[p].label
         hits, rival_hits = 0.0, 0.0
         if label >= 0:
             hits += samples_PA[p, label]
@@ -277,12 +286,27 @@ def _learn(run: Plain, truth_P: Shorts, batch: Batch, records_P: Records) -> Non
             gradient_A[a] = scale * (gradient_A[a] - p_PA[p, a] * total)
 
 
+@_njit(inline="always")
+def _record(epoch: Epoch, r: int, start: int, batch: Batch) -> int:
+    """Write a batch to the epoch; returns the place of its first norm that is not finite, or -1."""
+    S, _, A = epoch.counts_SNA.shape
+    for p in range(batch.norm_1P.shape[1]):
+        if not np.isfinite(batch.norm_1P[0, p]):
+            return start + p
+        epoch.norm_RN[r, start + p] = batch.norm_1P[0, p]
+        epoch.records_RN[r, start + p] = batch.records_1P[0, p]
+        if r < S:
+            for a in range(A):
+                epoch.counts_SNA[r, start + p, a] = batch.counts_1PA[0, p, a]
+    return -1
+
+
 @_njit()
-def _fetch(memory: Memory, policy: Directions) -> float:
+def _fetch(memory: Memory, policy: Directions, drawn: tuple[Floats, Floats, Floats]) -> float:
     """Read a replicate's rows in order, which brings them into the cache before the visits."""
-    total = 0.0
+    total, (tie_1N, skip_1N, pick_1N) = 0.0, drawn
     for n in range(policy.z_RNA.shape[1]):
         total += policy.z_RNA[0, n, 0] + policy.load_RN2[0, n, 0] + policy.place_RN2[0, n, 0]
         total += memory.problems[0, n].label + memory.flips[0, n, 0]
-        total += memory.match_rates[0, n, 0]
+        total += memory.match_rates[0, n, 0] + tie_1N[0, n] + skip_1N[0, n] + pick_1N[0, n]
     return total

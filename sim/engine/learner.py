@@ -80,11 +80,9 @@ class Learner:
             parseable=1.0 - c.unparseable,
             on_truth=c.labels == "truth",
             settings_1=self._settings_1,
-            batch=Batch.of_size(size, c),
-            last=Batch.of_size(c.n_problems - (c.n_batches - 1) * size, c),
+            batches=(Batch.of_size(size, c), Batch.of_size(c.n_problems % size or size, c)),
             memory=self._memory,
             policy=policy,
-            problems_N=np.arange(c.n_problems),
             right_RN=right_RN,
         )
 

@@ -322,9 +322,13 @@ def draw_row(
     room_3C: Ints,
     counts_A: Ints,
     samples_A: Ints,
-) -> None:
-    """Draw the votes on one problem with the numbers of this key; see `draw_votes`."""
-    A, bound = p_A.shape[0], 0.0
+) -> int:
+    """Draw the votes on one problem with the numbers of this key, as `draw_votes`.
+
+    Returns:
+        How many votes hold an answer.
+    """
+    A, bound, n_parsed = p_A.shape[0], 0.0, 0
     for a in range(A):
         # At last not the rounded sum, which may fall short of all that can be parsed.
         bound = bound + parseable * p_A[a] if a < A - 1 else parseable
@@ -340,6 +344,8 @@ def draw_row(
             counts_A[a] += n - n_before
             samples_A[a] += n_trained - n_trained_before
             n_before, n_trained_before = n, n_trained
+        n_parsed += n_before
+    return n_parsed
 
 
 @njit(cache=True, nogil=True)
