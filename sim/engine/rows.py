@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from guard_core.rules.rule import at_label
 from lab.trace.schema import Arrays, record_dtype, truth_columns
 from sim.settings.config import SimConfig
 from sim.world.sampling import Floats, Ints, Records, Shorts
@@ -44,26 +44,16 @@ class Epoch(NamedTuple):
     """Random numbers of permuted decisions, by problem; None where they are not permuted."""
 
 
-@njit(cache=True, nogil=True)
-def tally(
-    counts_RPA: Ints, truth_RN: Shorts, n_votes: int, start: int, records_RN: Records
-) -> None:
-    """Count right and unparseable votes of a batch, whose first visit has the place `start`."""
-    R, P, A = counts_RPA.shape
-    for r in range(R):
-        for p in range(P):
-            parsed = 0
-            for a in range(A):
-                parsed += counts_RPA[r, p, a]
-            records_RN[r, start + p].n_unparseable = n_votes - parsed
-            records_RN[r, start + p].right = counts_RPA[r, p, truth_RN[r, start + p]]
+def tally(counts_RPA: Ints, truth_RP: Shorts, n_votes: int, records_RP: Records) -> None:
+    """Count right and unparseable votes."""
+    records_RP["n_unparseable"] = n_votes - counts_RPA.sum(axis=-1)
+    records_RP["right"] = at_label(counts_RPA, truth_RP)
 
 
 def majority_right(counts_RPA: Ints, truth_RP: Shorts) -> Floats:
     """(R, P) chance that the majority vote, ties broken at random, is right; 0 without a vote."""
     wins_RPA = (counts_RPA == counts_RPA.max(axis=-1, keepdims=True)) & (counts_RPA > 0)
-    right_RP = np.take_along_axis(wins_RPA, truth_RP[..., None], axis=-1)[..., 0]
-    return right_RP / np.maximum(wins_RPA.sum(axis=-1), 1)
+    return at_label(wins_RPA, truth_RP) / np.maximum(wins_RPA.sum(axis=-1), 1)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class Simulation:
         if policy is not None and self.is_plain():
             self._plain = self.learner.plain(policy, self._right_RN)
         records_RN = epoch.records_RN
-        tally(votes.counts, self.truth_RN, c.n_votes, 0, records_RN)
+        tally(votes.counts, self.truth_RN, c.n_votes, records_RN)
         records_RN["mean_match_rate"] = np.nan
         records_RN["weight"] = 1
         epoch.counts_SNA[:] = votes.counts[: self._n_kept]
@@ -153,7 +153,7 @@ class Simulation:
         at = slice(start, min(start + c.batch_size, c.n_problems))
         problems_RP = epoch.problems_RN[:, at].copy()
         votes, p_RPA = self._vote(problems_RP, number)
-        tally(votes.counts, epoch.truth_RN, c.n_votes, start, epoch.records_RN)
+        tally(votes.counts, epoch.truth_RN[:, at], c.n_votes, epoch.records_RN[:, at])
         epoch.counts_SNA[:, at] = votes.counts[: self._n_kept]
         update = self.learner.step(epoch, start, votes, p_RPA)
         if c.guard.brake.brake < 1:
@@ -174,7 +174,7 @@ class Simulation:
             problems_RN,
             np.take_along_axis(self.truth_RN, problems_RN, axis=1),
             *draws,
-            np.zeros(problems_RN.shape, RECORD),
+            (np.empty if number else np.zeros)(problems_RN.shape, RECORD),
             np.tile(self._steps[self._batch : self._batch + self.config.n_batches], (R, 1)),
             np.zeros(problems_RN.shape),
             np.zeros((self._n_kept, *problems_RN.shape[1:], self.config.n_answers), np.int32),
