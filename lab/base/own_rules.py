@@ -70,6 +70,7 @@ def _load(name: str) -> str:
                 "that of another rule or arm, or none; use letters, digits and _"
             )
         taken.add(rule)
+        kind.title = str(getattr(kind, "title", rule))
     RULES.update({kind.name: kind for kind in own})
     _LOADED.add(name)
     return name

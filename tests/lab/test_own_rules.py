@@ -108,6 +108,14 @@ def test_a_file_that_is_no_rule_is_refused_in_one_line(file, text, said):
         load_rules(file.with_name("none.py"))
 
 
+def test_a_rule_without_a_title_is_shown_by_its_name(file):
+    titled = '    title: ClassVar[str] = "Shares"\n'
+    file.write_text(RULE.replace("NAME", "untitled").replace(titled, ""))
+    load_rules(file)
+    assert arm("untitled").title == "untitled"
+    assert arm("untitled+memory").title == "untitled + Vote memory"
+
+
 def test_public_functions_are_listed_and_one_folder_is_one_path(tmp_path, make_trace, save):
     for package in (lab, sim, real):
         assert set(package.__all__) <= set(dir(package))
