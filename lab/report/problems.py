@@ -60,23 +60,22 @@ class _Number(NamedTuple):
     key: str
     name: str
     meaning: str
-    with_fates: bool | None = None
-    """Shown where some problem has a fate, where some problem has none, or always."""
     percent: bool = True
     """A share, which is shown in percent."""
 
 
-_NUMBERS = (
-    _Number("fate", "fate", "commonest fate", with_fates=True, percent=False),
-    _Number(
-        "ila", "ILA", "initial label accuracy in percent (first three visits)", with_fates=True
-    ),
-    _Number("fla", "FLA", "final label accuracy in percent (last five visits)", with_fates=True),
-    _Number("first", "first MR", "match rate in percent (first three visits)", False),
-    _Number("last", "last MR", "match rate in percent (last five visits)", False),
-    _Number("flips", "flips", "label changes in training", percent=False),
+_OF_FATES = (
+    _Number("fate", "fate", "commonest fate", percent=False),
+    _Number("ila", "ILA", "initial label accuracy in percent (first three visits)"),
+    _Number("fla", "FLA", "final label accuracy in percent (last five visits)"),
 )
-"""In the order of the columns; the page, its script and `problem_columns` read nothing else."""
+"""Shown where some problem has a fate."""
+_WITHOUT_FATES = (
+    _Number("first", "first MR", "match rate in percent (first three visits)"),
+    _Number("last", "last MR", "match rate in percent (last five visits)"),
+)
+"""Shown where some problem has none."""
+_FLIPS = _Number("flips", "flips", "label changes in training", percent=False)
 
 
 def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET) -> Html:
@@ -99,8 +98,7 @@ def _world(world: ReportedComparison, slug: str, place: int, lives: Mapping[Key,
     # Every arm has its own numbers wherever one arm's lives can be opened.
     columns = problem_columns(world, opened if len(pairs) > 1 else [])
     fates = np.stack([columns[f"{k}.fate"] for k in range(len(arms))])
-    there = {True: fates.any(), False: not fates.all(), None: True}
-    shown = [number for number in _NUMBERS if there[number.with_fates]]
+    shown = [*_OF_FATES * bool(fates.any()), *_WITHOUT_FATES * (not fates.all()), _FLIPS]
     once = len({seed for seed, _ in pairs}) == len(pairs)
     numbered = [f"seed {s}" if once else f"{n} (seed {s})" for n, (s, _) in enumerate(pairs)]
     # Data of the script, which treats all text as text.

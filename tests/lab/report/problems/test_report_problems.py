@@ -63,6 +63,7 @@ def test_match_rates_are_shown_only_where_a_truth_is_unknown(without_votes, worl
     assert keys == ["fate", "ila", "fla", "first", "last", "flips"]
     known = about(problem_sections(worlds[1:]))
     assert [kind["key"] for kind in known["kinds"]] == ["fate", "ila", "fla", "flips"]
+    assert set(known["kinds"][0]) == {"key", "name", "meaning", "percent"}  # read by the script
     assert known["replicates"] == ["seed 0", "seed 1", "seed 2"] and known["ids"] is None
 
 
