@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, partial
@@ -58,22 +59,12 @@ _MANY_ROWS = 50_000
 _METADATA = {"ttrl-guard-lab-schema": str(SCHEMA_VERSION)}
 
 
-@dataclass(slots=True)
-class _Part:
-    """Rows of one table on their way to a file."""
-
-    before: Extent = field(default_factory=Extent)
-    """Of the table's earlier parts."""
-    chunks: list[Arrays] = field(default_factory=list)
-    rows: int = 0
-
-
 class Recorder:
     """Destination of a run's rows, which wait in memory: a `RunFolder` or a `MemoryRun`."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        self._parts: dict[Table, _Part] = {table: _Part() for table in TABLES}
+        self._chunks: dict[Table, list[Arrays]] = {table: [] for table in TABLES}
 
     def write(self, table: Table, columns: Columns, *, copy: bool = True) -> None:
         """Add rows to a table.
@@ -86,9 +77,7 @@ class Recorder:
             ValueError: a column is missing, unknown or of a wrong kind.
             UserError: the disk cannot be written.
         """
-        rows = checked(table, columns, copy=copy)
-        self._parts[table].chunks.append(rows)
-        self._parts[table].rows += len(rows["step"])
+        self._chunks[table].append(checked(table, columns, copy=copy))
 
     def note(self, progress: float | None = None, **extra: Any) -> None:
         """Note how far the run is (0 to 1), and facts for the manifest's `extra`."""
@@ -130,9 +119,8 @@ class MemoryRun(Recorder):
 
     def arrays(self, table: Table) -> Arrays:
         """All rows of a table so far."""
-        part = self._parts[table]
-        part.chunks = [_joined(table, part.chunks)]
-        return part.chunks[0]
+        self._chunks[table] = [_joined(table, self._chunks[table])]
+        return self._chunks[table][0]
 
 
 class RunFolder(Recorder):
@@ -147,9 +135,9 @@ class RunFolder(Recorder):
 
     def __init__(self, path: Path, manifest: Manifest, flush_rows: int = FLUSH_ROWS) -> None:
         super().__init__(manifest)
-        self.path = path
-        self._flush_rows = flush_rows
-        self._flushed = time.monotonic()
+        self.path, self._flush_rows = path, flush_rows
+        manifest.tables = {table: Extent() for table in TABLES}
+        self._waiting, self._flushed = Counter[Table](), time.monotonic()
 
     @classmethod
     def create(
@@ -175,9 +163,7 @@ class RunFolder(Recorder):
         run = folder.manifest
         run.status, run.error, run.ended = "running", None, None
         for table in TABLES:
-            kept = _extent(path, table, parts_of(path, table, parts.get(table, 0)))
-            folder._parts[table] = _Part(kept)
-            run.tables[table] = kept
+            run.tables[table] = _extent(path, table, parts_of(path, table, parts.get(table, 0)))
         for table in TABLES:
             cut_back(path, table, parts.get(table, 0))
         write_manifest(path, run)
@@ -188,25 +174,25 @@ class RunFolder(Recorder):
         self.flush()
         for table in TABLES:
             sync_folder(self.path / table)
-        return {table: part.before.parts for table, part in self._parts.items()}
+        return {table: extent.parts for table, extent in self.manifest.tables.items()}
 
     def flush(self) -> None:
         """Put all rows and the manifest on disk; a UserError where that cannot be written."""
-        for table, part in self._parts.items():
-            if part.chunks:
-                rows = _joined(table, part.chunks)
+        for table, before in self.manifest.tables.items():
+            if chunks := self._chunks[table]:
+                rows = _joined(table, chunks)
                 schema, encoding = _layout(tuple(c for c in TABLES[table] if c.name in rows))
                 content = pa.Table.from_arrays([pa.array(v) for v in rows.values()], schema=schema)
                 # Bytes, since the name may not be UTF-8.
                 with (
-                    whole(self.path / table / part_name(part.before.parts)) as temporary,
+                    whole(self.path / table / part_name(before.parts)) as temporary,
                     pa.OSFile(os.fsencode(temporary), "wb") as target,
                 ):
                     pq.write_table(content, target, **encoding)
                 # Only now, so that a part that failed is the next to be tried.
-                after = Extent(part.before.parts + 1, part.before.rows + part.rows)
-                self._parts[table] = _Part(after)
-        self.manifest.tables = {table: part.before for table, part in self._parts.items()}
+                after = Extent(before.parts + 1, before.rows + content.num_rows)
+                self.manifest.tables[table] = after
+                self._chunks[table], self._waiting[table] = [], 0
         self.manifest.updated = now()
         self._flushed = time.monotonic()
         write_manifest(self.path, self.manifest)
@@ -214,8 +200,9 @@ class RunFolder(Recorder):
     def write(self, table: Table, columns: Columns, *, copy: bool = True) -> None:
         """Add rows to a table, and put all rows on disk where they are many or have waited long."""
         super().write(table, columns, copy=copy)
+        self._waiting[table] += len(self._chunks[table][-1]["step"])
         old = time.monotonic() - self._flushed >= FLUSH_SECONDS
-        if old or self._parts[table].rows >= self._flush_rows:
+        if old or self._waiting[table] >= self._flush_rows:
             self.flush()
 
 
