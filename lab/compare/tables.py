@@ -98,7 +98,7 @@ class Finding:
 
     key: str
     title: str
-    parts: tuple[Quantity, ...]
+    parts: tuple[Quantity, ...] = ()
     note: str = ""
     """Origin of the number, or the reason why there is none."""
 
@@ -109,28 +109,34 @@ class Finding:
         return f"{self.title}: {numbers}" + (f" ({self.note})" if self.note else "")
 
 
+_Numbers = tuple[tuple[Quantity, ...], str]
+"""Parts and note of a finding."""
+
+
 def headline(comparison: Comparison) -> list[Finding]:
     """TTRL's degradation, the guard's gain over matched effort, and a rival's over the guard.
 
     A finding whose arms are missing says so.
     """
-    table = metrics(comparison)
-    return [_damage(table), _guard(comparison, table), _rival(table)]
+    table, guard = metrics(comparison), title(GUARD)
+    return [
+        Finding("damage", f"Problems that {title(BASELINE)} makes worse", *_damage(table)),
+        Finding("guard", f"What {guard} saves beyond matched effort", *_guard(comparison, table)),
+        Finding("rival", f"What the best simple rival saves beyond {guard}", *_rival(table)),
+    ]
 
 
-def _damage(table: pd.DataFrame) -> Finding:
-    name = f"Problems that {title(BASELINE)} makes worse"
+def _damage(table: pd.DataFrame) -> _Numbers:
     if lacking := _lacking(table, BASELINE):
-        return Finding("damage", name, (), lacking)
+        return (), lacking
     value = estimate(floats(metrics_of(table, BASELINE), "TotalDeg"))
     text = f"TotalDeg {value.mean:.1f} % [{interval_of(value, 'replicate', signed=False)}]"
-    return Finding("damage", name, (Quantity("TotalDeg", value, text),) if value.n else ())
+    return (Quantity("TotalDeg", value, text),) * bool(value.n), ""
 
 
-def _guard(comparison: Comparison, table: pd.DataFrame) -> Finding:
-    name = f"What {title(GUARD)} saves beyond matched effort"
+def _guard(comparison: Comparison, table: pd.DataFrame) -> _Numbers:
     if lacking := _lacking(table, GUARD, MATCHED):
-        return Finding("guard", name, (), lacking)
+        return (), lacking
     guard, matched = metrics_of(table, GUARD), metrics_of(table, MATCHED)
     both, note = guard.index.intersection(matched.index), ""
     try:
@@ -141,18 +147,17 @@ def _guard(comparison: Comparison, table: pd.DataFrame) -> Finding:
             note = f"the matched run moved {ratio:.2f} times as far as the guard's"
     except UserError as error:
         note = str(error)
-    return Finding("guard", name, _saved(guard, matched), note)
+    return _saved(guard, matched), note
 
 
-def _rival(table: pd.DataFrame) -> Finding:
-    name = f"What the best simple rival saves beyond {title(GUARD)}"
+def _rival(table: pd.DataFrame) -> _Numbers:
     there = [arm for arm in RIVALS if arm in table.index.unique("arm")]
     if lacking := _lacking(table, GUARD) or ("" if there else _lacking(table, *RIVALS)):
-        return Finding("rival", name, (), lacking)
+        return (), lacking
     guard = metrics_of(table, GUARD)
     if len(there) == 1:
-        note = f"{title(there[0])}, the only rival run"
-        return Finding("rival", name, _saved(metrics_of(table, there[0]), guard), note)
+        saved = _saved(metrics_of(table, there[0]), guard)
+        return saved, f"{title(there[0])}, the only rival run"
     # Only replicates that are compared may choose.
     rows = pd.concat({arm: metrics_of(table, arm) for arm in there}, names=["arm"]).reset_index()
     rows = select(rows, rows["replicate"].isin(guard.index))
@@ -166,8 +171,7 @@ def _rival(table: pd.DataFrame) -> Finding:
     how = f"each half of the seeds has the rival of {by} on the other half"
     if len(best) == 1:
         how = f"the rival of {by} on this seed, chosen with hindsight"
-    note = f"{chosen}; {how}" if chosen else ""
-    return Finding("rival", name, _saved(best.set_index("replicate"), guard), note)
+    return _saved(best.set_index("replicate"), guard), f"{chosen}; {how}" if chosen else ""
 
 
 def _saved(first: pd.DataFrame, against: pd.DataFrame) -> tuple[Quantity, ...]:
@@ -198,7 +202,17 @@ def over_steps(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         of `lab.measures.PAGE` in their units, and the window of
         `lab.measures.dynamics.run_windows`: `fr_peak` (%), `collapse`, `drop`, `lead` (epochs).
     """
-    rows = pd.concat([_rows(comparison) for comparison in comparisons], ignore_index=True)
+    parts = []
+    for comparison in comparisons:
+        table, step = metrics(comparison), comparison.step_size
+        for arm, trace in comparison.traces.items():
+            window = run_windows(dynamics(trace.visits, trace.evals)).drop(columns="peak")
+            own = metrics_of(table, arm).join(window)
+            pairs = [comparison.pairs[replicate] for replicate in own.index]
+            keys: dict[str, object] = {"arm": arm, "step": np.nan if step is None else step}
+            keys |= {"seed": [seed for seed, _ in pairs], "place": [place for _, place in pairs]}
+            parts.append(pd.concat([pd.DataFrame(keys), own.reset_index(drop=True)], axis=1))
+    rows = pd.concat(parts, ignore_index=True)
     return rows.assign(replicate=rows.groupby(["seed", "place"]).ngroup())
 
 
@@ -213,23 +227,6 @@ def gap(rows: pd.DataFrame, arm: str, base: str, metric: str, *, starred: bool =
     if arm == base:
         return ""
     return difference_text(difference(rows, arm, base, metric), starred=starred)
-
-
-def _rows(comparison: Comparison) -> pd.DataFrame:
-    table = metrics(comparison)
-    parts = []
-    for arm, trace in comparison.traces.items():
-        window = run_windows(dynamics(trace.visits, trace.evals)).drop(columns="peak")
-        own = metrics_of(table, arm).join(window)
-        pairs = [comparison.pairs[replicate] for replicate in own.index]
-        keys = {
-            "arm": arm,
-            "step": np.nan if comparison.step_size is None else comparison.step_size,
-            "seed": [seed for seed, _ in pairs],
-            "place": [place for _, place in pairs],
-        }
-        parts.append(pd.concat([pd.DataFrame(keys), own.reset_index(drop=True)], axis=1))
-    return pd.concat(parts, ignore_index=True)
 
 
 def rule_rows(comparisons: Sequence[Comparison]) -> pd.DataFrame:

@@ -70,8 +70,6 @@ class ReportedComparison:
     """Arm to title, not escaped."""
     metrics: pd.DataFrame
     """`lab.compare.tables.metrics`, indexed by (arm, replicate)."""
-    summary: pd.DataFrame
-    """`lab.compare.tables.comparison_table`, indexed by arm."""
     dynamics: pd.DataFrame
     """`lab.measures.dynamics` with the column `arm`; its progress is that in the planned epochs."""
     findings: list[tables.Finding]
@@ -135,7 +133,6 @@ def digest(comparison: Comparison) -> ReportedComparison:
         comparison=comparison,
         titles=titles,
         metrics=table,
-        summary=tables.comparison_table(table),
         dynamics=_dynamics(comparison),
         findings=tables.headline(comparison),
         pairs={arm: paired_table(voted, arm) for arm in present},

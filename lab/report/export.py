@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from lab.base.columns import select, write_csv
 from lab.base.files import whole_folder
-from lab.compare.tables import flat
+from lab.compare.tables import comparison_table, flat
 from lab.measures import BY_NAME
 from lab.measures.dynamics import run_windows
 from lab.report.digest import ReportedComparison, by_arm, no_fates, overview, slugs, with_fates
@@ -60,7 +60,7 @@ def tables(world: ReportedComparison) -> Iterator[tuple[str, pd.DataFrame]]:
     replicates = world.metrics.index.get_level_values("replicate")
     seeds = [world.comparison.pairs[replicate][0] for replicate in replicates]
     yield "metrics", world.metrics.reset_index().assign(seed=seeds)
-    long = world.summary.stack("metric", future_stack=True).reset_index()
+    long = comparison_table(world.metrics).stack("metric", future_stack=True).reset_index()
     known = select(long, long["n"].to_numpy() > 0)
     yield "summary", known.assign(unit=[BY_NAME[name].unit for name in known["metric"]])
     for reference, pairs in world.pairs.items():

@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 
 from lab.base.arms import GUARD, MATCHED, about, title
-from lab.base.columns import TextTable, finite_mean
+from lab.base.columns import TextTable, finite_mean, floats
 from lab.base.settings import flattened
-from lab.base.stats import interval, mean_sd, plus_minus, some_of
+from lab.base.stats import estimate, interval, mean_sd, plus_minus, some_of
 from lab.compare.collection import MEASURED, Skipped
-from lab.compare.tables import Finding, Quantity
+from lab.compare.tables import Finding, Quantity, metrics_of
 from lab.measures import PAGE, Metric
 from lab.report.digest import (
     HOW,
@@ -165,12 +165,12 @@ def _bold(cell: str) -> Child:
 
 
 def _arm_table(world: ReportedComparison) -> Html:
-    counts = Counter(world.metrics.index.get_level_values("arm"))
-    head = [tag("span", world.titles[arm], _small(f"n = {n}")) for arm, n in counts.items()]
+    parts = {arm: metrics_of(world.metrics, arm) for arm in world.comparison.arms}
+    head = [tag("span", world.titles[arm], _small(f"n = {len(own)}")) for arm, own in parts.items()]
     rows = [
         [
             tag("span", metric.title, _small(f" ({metric.unit})")),
-            *(_cell(world.summary.loc[arm], metric, n) for arm, n in counts.items()),
+            *(_cell(own, metric) for own in parts.values()),
         ]
         for metric in PAGE
         if len(world.metrics[metric.name].dropna())
@@ -178,14 +178,14 @@ def _arm_table(world: ReportedComparison) -> Html:
     return join([tag("h3", world.name), table(["", *head], rows)])
 
 
-def _cell(summary: pd.Series, metric: Metric, total: int) -> Html:
-    """One metric of an arm over its `total` replicates."""
-    mean, sd, n = (float(summary[metric.name, what]) for what in ("mean", "sd", "n"))
-    if not n:
-        has_fates = metric.name == "L/D" and summary["TotalDeg", "n"] > 0
+def _cell(own: pd.DataFrame, metric: Metric) -> Html:
+    """One metric of an arm over its replicates."""
+    value = estimate(floats(own, metric.name))
+    if not value.n:
+        has_fates = metric.name == "L/D" and own["TotalDeg"].notna().any()
         return tag("span", "nothing degraded" if has_fates else "not measured")
-    spread = plus_minus(sd, metric.digits) + some_of(int(n), total)
-    return tag("span", mean_sd(mean, digits=metric.digits), _small(spread))
+    spread = plus_minus(value.sd, metric.digits) + some_of(value.n, len(own))
+    return tag("span", mean_sd(value.mean, digits=metric.digits), _small(spread))
 
 
 def _small(text: str) -> Html:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from page_parts import PER_WORLD, figures_of, outline, without_scripts
 
-from lab.compare.tables import headline
+from lab.compare.tables import comparison_table, headline
 from lab.report.digest import read
 from lab.report.export import figures
 from lab.report.html import Absent, library
@@ -63,7 +63,8 @@ def test_the_numbers_are_those_of_the_headline(content, worlds):
 
 def test_the_table_has_every_arm_with_its_replicates(content, worlds):
     plain = without_scripts(content)
-    mean, sd = (worlds[0].summary.loc["ttrl", ("pass_final", what)] for what in ("mean", "sd"))
+    summary = comparison_table(worlds[0].metrics).loc["ttrl"]
+    mean, sd = (summary["pass_final", what] for what in ("mean", "sd"))
     assert f'{mean:.1f}<span class="spread"> ± {sd:.1f}</span>' in plain
     assert '<th scope="col">' in plain and '<th scope="row"' in plain
     row = plain.split(">L/D<")[1].split("</tr>")[0]
