@@ -22,6 +22,7 @@ from lab.figures.style import (
     INK,
     PHASE_COLOURS,
     PHASE_PATTERNS,
+    Titles,
     arm_style,
     arm_title,
     hover_sd,
@@ -53,7 +54,7 @@ _SHORT = {
 }
 
 
-def fate_bars(shares: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
+def fate_bars(shares: pd.DataFrame, titles: Titles = None) -> go.Figure:
     """Mean share of each fate per arm, stacked from the best end to the worst.
 
     A segment holds its mean and one standard deviation over the replicates where there is room;
@@ -143,7 +144,7 @@ def _inside(value: Estimate) -> str:
 
 
 def paired_differences(
-    table: pd.DataFrame, metrics: Sequence[Metric], titles: Mapping[str, str] | None = None
+    table: pd.DataFrame, metrics: Sequence[Metric], titles: Titles = None
 ) -> go.Figure:
     """Each arm minus the reference: a dot and its 95 % interval, one panel per metric.
 
@@ -233,7 +234,7 @@ def swept(rows: pd.DataFrame, axis: str, metric: Metric) -> go.Figure:
     return styled(figure, height, legend={"y": 1 + 34 / (height - 80)}, hovermode="closest")
 
 
-def overhead_bars(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
+def overhead_bars(table: pd.DataFrame, titles: Titles = None) -> go.Figure:
     """Seconds of `step_seconds` by phase as stacked bars, 100 % being the baseline's whole step.
 
     The whisker is one standard deviation of the whole step over the replicates.
@@ -284,7 +285,7 @@ def overhead_bars(table: pd.DataFrame, titles: Mapping[str, str] | None = None) 
     return styled(figure, height, barmode="stack", bargap=0.3, legend=legend)
 
 
-def calibration_errors(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
+def calibration_errors(table: pd.DataFrame, titles: Titles = None) -> go.Figure:
     """Predicted minus published share of every cell, a panel per kind of prediction.
 
     With several fits a cell is their mean; their range is in the hover.

@@ -27,6 +27,7 @@ from lab.figures.style import (
     SKY,
     VERMILLION,
     ArmStyle,
+    Titles,
     arm_title,
     band,
     multiples,
@@ -185,9 +186,7 @@ def _drawn(traces: Iterable[tuple[int, dict[str, Any]]]) -> go.Figure:
     return styled(figure, 600, legend=legend, hovermode="closest", modebar=modebar)
 
 
-def scissor_panels(
-    thirds: pd.DataFrame, widths: pd.DataFrame, titles: Mapping[str, str] | None = None
-) -> go.Figure:
+def scissor_panels(thirds: pd.DataFrame, widths: pd.DataFrame, titles: Titles = None) -> go.Figure:
     """Three quantities per third of training and the window's width, mean and one sd over runs.
 
     Args:

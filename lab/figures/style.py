@@ -37,6 +37,8 @@ BANDS = "Lines are means over the replicates, bands one standard deviation of si
 BAND = "band"
 """`meta` of the area around a curve."""
 
+Titles = Mapping[str, str] | None
+"""Arm to its title, where that is not the one of `lab.base.arms`."""
 Place = dict[str, int]
 """Row and column of a panel, as plotly's arguments."""
 
@@ -129,7 +131,7 @@ def arm_style(name: str) -> ArmStyle:
     return _given[-1]
 
 
-def arm_title(name: str, titles: Mapping[str, str] | None = None) -> str:
+def arm_title(name: str, titles: Titles = None) -> str:
     """The title of an arm (not escaped): that in `titles`, or else that of `lab.base.arms`."""
     return (titles or {}).get(name, arms.title(name))
 

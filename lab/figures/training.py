@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from lab.figures.style import (
     PURPLE,
     VERMILLION,
     Place,
+    Titles,
     arm_style,
     arm_title,
     band,
@@ -33,7 +34,7 @@ PROGRESS_TITLE = "training progress (%)"
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One quantity over training."""
+    """One quantity over training, and its curve where that is not an arm's."""
 
     column: str
     """Of `lab.measures.dynamics`, a share from 0 to 1."""
@@ -44,6 +45,8 @@ class Panel:
     """From the column to the unit; 100 for percent."""
     top: float | None = None
     """Fixed upper end of the axis in the unit; None fits the data."""
+    colour: str = BLACK
+    dash: str = "solid"
 
 
 PROGRESS_PANELS = (
@@ -56,16 +59,16 @@ LOST_PANEL = Panel(
 )
 WINDOW_TITLE = "runs in the window (FR peak to collapse)"
 CURVES = (
-    (Panel("flip_rate", "FR", "% of problems (FR)"), VERMILLION, "solid"),
-    (Panel("match_rate", "MR", "% of votes (MR)"), BLACK, "dash"),
-    (Panel("pass_at_1", "pass@1", "% of responses (pass@1)"), BLUE, "dashdot"),
+    Panel("flip_rate", "FR", "% of problems (FR)", colour=VERMILLION),
+    Panel("match_rate", "MR", "% of votes (MR)", colour=BLACK, dash="dash"),
+    Panel("pass_at_1", "pass@1", "% of responses (pass@1)", colour=BLUE, dash="dashdot"),
 )
-WEIGHT = Panel("weight", "FRS: mean weight of the loss", "factor", factor=1.0, top=1.05)
-BETA = Panel("beta", "MPS: mean share of the minority loss", "% of loss")
+WEIGHT = Panel("weight", "FRS: mean weight of the loss", "factor", 1.0, 1.05, BLUE)
+BETA = Panel("beta", "MPS: mean share of the minority loss", "% of loss", colour=PURPLE)
 TOUCHED = (
-    (Panel("weighted_share", "weight below 1", "% of visits"), BLUE, "solid"),
-    (Panel("minority_share", "a minority candidate", "% of visits"), PURPLE, "dash"),
-    (Panel("skipped", "left out (RCSU)", "% of visits"), VERMILLION, "dot"),
+    Panel("weighted_share", "weight below 1", "% of visits", colour=BLUE),
+    Panel("minority_share", "a minority candidate", "% of visits", colour=PURPLE, dash="dash"),
+    Panel("skipped", "left out (RCSU)", "% of visits", colour=VERMILLION, dash="dot"),
 )
 
 
@@ -84,16 +87,17 @@ def spread(table: pd.DataFrame, column: str) -> pd.DataFrame:
     return pd.DataFrame({"progress": centre, "mean": mean, "sd": sd, "n": n})
 
 
-def curve(
-    table: pd.DataFrame, panel: Panel, colour: str, group: str, dash: str = "solid"
-) -> list[go.Scatter]:
-    """The band of one standard deviation, where there is one, and the line of means over it.
+def _add_curve(
+    figure: go.Figure, place: Place, table: pd.DataFrame, panel: Panel, group: str, named: set[str]
+) -> None:
+    """Add the band of one standard deviation, where there is one, and the line of means over it.
 
-    Curves of one group show and hide together; there is none where the panel's column is empty.
+    Curves of one group show and hide together, and the legend names the first of them by the
+    panel's title, unless it is in `named`. There is none where the panel's column is empty.
     """
     values = spread(table, panel.column)
     if values.empty:
-        return []
+        return
     x = 100 * floats(values, "progress")
     mean, sd = (panel.factor * floats(values, name) for name in ("mean", "sd"))
     line = go.Scatter(
@@ -101,40 +105,40 @@ def curve(
         y=mean,
         customdata=hover_sd(zip(sd, values["n"], strict=True)),
         mode="lines" if len(x) > 1 else "markers",
-        line={"color": colour, "width": 2.2, "dash": dash},
-        marker={"color": colour},
+        line={"color": panel.colour, "width": 2.2, "dash": panel.dash},
+        marker={"color": panel.colour},
         legendgroup=group,
-        showlegend=False,
+        showlegend=group not in named,
         hovertemplate=(
             f"%{{y:.3g}}%{{customdata[0]}} {safe(panel.unit)}<br>%{{x:.0f}} % of training, "
             "%{customdata[1]} replicates"
         ),
     )
+    named.add(group)
     known = np.isfinite(sd)
-    if not known.any():
-        return [line]
-    # A share cannot leave 0 to 1, so neither can the band.
-    low, high = (np.clip(mean + side * sd, 0, panel.factor)[known] for side in (-1, 1))
-    return [band(x[known], low, high, colour, group), line]
+    if known.any():
+        # A share cannot leave 0 to 1, so neither can the band.
+        low, high = (np.clip(mean + side * sd, 0, panel.factor)[known] for side in (-1, 1))
+        area = band(x[known], low, high, panel.colour, group)
+        figure.add_trace(area.update(name=panel.title), **place)
+    figure.add_trace(line.update(name=panel.title), **place)
 
 
-def _panel_grid(panels: Sequence[Panel], panel_height: int) -> go.Figure:
+def _panel_grid(panels: Sequence[Panel], panel_height: int) -> tuple[go.Figure, list[Place]]:
     """Empty panels in the look of all figures, the legend 28 pixels above them."""
     titles = [panel.title for panel in panels]
-    figure, _ = multiples(titles, columns=1, row_gap=0.22, shared_xaxes=True)
-    for row, panel in enumerate(panels, start=1):
+    figure, places = multiples(titles, columns=1, row_gap=0.22, shared_xaxes=True)
+    for panel, place in zip(panels, places, strict=True):
         span = None if panel.top is None else [0, panel.top]
-        figure.update_yaxes(title_text=panel.unit, range=span, rangemode="tozero", row=row, col=1)
-    figure.update_xaxes(title_text=PROGRESS_TITLE, row=len(panels), col=1)
+        figure.update_yaxes(title_text=panel.unit, range=span, rangemode="tozero", **place)
+    figure.update_xaxes(title_text=PROGRESS_TITLE, **places[-1])
     height = panel_height * len(panels)
-    return styled(figure, height + 110, legend={"y": 1 + 28 / height}, hovermode="closest")
+    legend = {"y": 1 + 28 / height}
+    return styled(figure, height + 110, legend=legend, hovermode="closest"), places
 
 
 def arm_curves(
-    table: pd.DataFrame,
-    panels: Sequence[Panel],
-    titles: Mapping[str, str] | None = None,
-    panel_height: int = 210,
+    table: pd.DataFrame, panels: Sequence[Panel], titles: Titles = None, panel_height: int = 210
 ) -> go.Figure:
     """Panels below each other, in each one curve per arm with a band of one standard deviation.
 
@@ -142,26 +146,22 @@ def arm_curves(
         table: `lab.measures.dynamics` tables with the column `arm`, as of all figures here.
         panel_height: pixels.
     """
-    figure = _panel_grid(panels, panel_height)
+    figure, places = _panel_grid(panels, panel_height)
+    named: set[str] = set()
     for arm in arm_order(table["arm"]):
         style, own = arm_style(arm), where(table, arm=arm)
-        named = False
-        for row, panel in enumerate(panels, start=1):
-            traces = curve(own, panel, style.colour, safe(arm), style.dash)
-            for trace in traces:
-                trace.name = safe(arm_title(arm, titles))
-                figure.add_trace(trace, row, 1)
-            if traces and not named:
-                figure.data[-1].showlegend = named = True
+        look = {"title": safe(arm_title(arm, titles)), "colour": style.colour, "dash": style.dash}
+        for panel, place in zip(panels, places, strict=True):
+            _add_curve(figure, place, own, replace(panel, **look), safe(arm), named)
     return figure
 
 
-def training_progress(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
+def training_progress(table: pd.DataFrame, titles: Titles = None) -> go.Figure:
     """FR, MR and pass@1 of every arm over normalised progress."""
     return arm_curves(table, PROGRESS_PANELS, titles)
 
 
-def lost_votes(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> go.Figure:
+def lost_votes(table: pd.DataFrame, titles: Titles = None) -> go.Figure:
     """Share of visits to lost problems at which the correct answer still wins the vote.
 
     The table is one that was made with fates.
@@ -170,7 +170,7 @@ def lost_votes(table: pd.DataFrame, titles: Mapping[str, str] | None = None) -> 
 
 
 def training_window(
-    dynamics: pd.DataFrame, shares: pd.DataFrame, titles: Mapping[str, str] | None = None
+    dynamics: pd.DataFrame, shares: pd.DataFrame, titles: Titles = None
 ) -> go.Figure:
     """FR, MR and pass@1 with their spread over the share of runs whose window is open.
 
@@ -202,27 +202,9 @@ def training_window(
             ),
             **place,
         )
-        _add_curves(figure, place, where(dynamics, arm=arm), CURVES, named)
+        for panel in CURVES:
+            _add_curve(figure, place, where(dynamics, arm=arm), panel, panel.column, named)
     return _percent_panels(figure, places, 260 * len(arms) + 120)
-
-
-def _add_curves(
-    figure: go.Figure,
-    place: Place,
-    own: pd.DataFrame,
-    curves: Sequence[tuple[Panel, str, str]],
-    named: set[str],
-    of: str = "",
-    dash: str = "",
-) -> None:
-    """Add the curves of one arm; the legend names each kind of curve once."""
-    for panel, colour, usual in curves:
-        group = panel.column + of
-        for trace in (traces := curve(own, panel, colour, group, dash or usual)):
-            figure.add_trace(trace, **place)
-        if traces:
-            figure.data[-1].update(name=panel.title + of, showlegend=group not in named)
-            named.add(group)
 
 
 def _percent_panels(figure: go.Figure, places: Sequence[Place], height: int) -> go.Figure:
@@ -234,9 +216,7 @@ def _percent_panels(figure: go.Figure, places: Sequence[Place], height: int) -> 
     return styled(figure, height, legend={"y": 1 + 34 / (height - 90)}, hovermode="closest")
 
 
-def overlay(
-    real: pd.DataFrame, simulated: pd.DataFrame, titles: Mapping[str, str] | None = None
-) -> go.Figure:
+def overlay(real: pd.DataFrame, simulated: pd.DataFrame, titles: Titles = None) -> go.Figure:
     """Means with bands of one standard deviation, real runs solid and simulated ones dotted.
 
     Arms that only one of both has are left out.
@@ -246,15 +226,20 @@ def overlay(
     figure, places = multiples(titles_of, row_gap=0.25, shared_yaxes=True)
     named: set[str] = set()
     for arm, place in zip(arms, places, strict=True):
-        for name, dash, table in (("real", "solid", real), ("simulated", "dot", simulated)):
-            _add_curves(figure, place, where(table, arm=arm), CURVES, named, f", {name}", dash)
+        for world, dash, table in (("real", "solid", real), ("simulated", "dot", simulated)):
+            for panel in CURVES:
+                own = replace(panel, title=f"{panel.title}, {world}", dash=dash)
+                _add_curve(figure, place, where(table, arm=arm), own, own.title, named)
     return _percent_panels(figure, places, 240 * places[-1]["row"] + 130)
 
 
 def guard_action(table: pd.DataFrame) -> go.Figure:
     """Mean weight, shares of visits (`TOUCHED`) and mean beta over training, of one guarded arm."""
-    figure = _panel_grid((WEIGHT, Panel("", "Visits with …", "% of visits"), BETA), 170)
-    figure.add_traces(curve(table, WEIGHT, BLUE, WEIGHT.column), 1, 1)
-    figure.add_traces(curve(table, BETA, PURPLE, BETA.column), 3, 1)
-    _add_curves(figure, {"row": 2, "col": 1}, table, TOUCHED, set())
+    middle = Panel("", "Visits with …", "% of visits")
+    figure, places = _panel_grid((WEIGHT, middle, BETA), 170)
+    named = {""}  # a panel of one curve needs no legend
+    for panel, place in ((WEIGHT, places[0]), (BETA, places[2])):
+        _add_curve(figure, place, table, replace(panel, title=""), "", named)
+    for panel in TOUCHED:
+        _add_curve(figure, places[1], table, panel, panel.column, named)
     return figure
