@@ -226,7 +226,15 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
         arm(target)  # a guard that cannot be has no control either
         return replace(plain, name=name, title=title(name))
     if own:
-        return _with_own(arm(base, step_factor), name, own)
+        found, others = arm(base, step_factor), {key: own[key] for key in own if key not in KINDS}
+        try:
+            guard = with_own(found.guard, own)
+        except ConfigError as error:
+            raise UserError(f"arm {name!r}: {error}") from error
+        if reason := misfit(RULES[found.rule], guard, found.labels):
+            raise UserError(f"arm {name!r}: {RULES[found.rule].title} {reason}")
+        settings = {**found.settings, **others}
+        return replace(found, name=name, title=title(name), guard=guard, settings=settings)
     rule, other = _split(name)
     if rule is None or other not in NAMED_ARMS:
         raise UserError(
@@ -244,18 +252,6 @@ def arm(name: str, step_factor: float = 1.0) -> Arm:
         raise UserError(f"arm {name!r}: {rule.title} {reason}")
     settings = NAMED_ARMS[name].settings if name in NAMED_ARMS else {}
     return Arm(name, title(name), guard, labels, step_factor, rule.name, settings)
-
-
-def _with_own(found: Arm, name: str, own: Mapping[str, Any]) -> Arm:
-    try:
-        guard = with_own(found.guard, own)
-    except ConfigError as error:
-        raise UserError(f"arm {name!r}: {error}") from error
-    others = {key: own[key] for key in own if key not in KINDS}
-    if reason := misfit(RULES[found.rule], guard, found.labels):
-        raise UserError(f"arm {name!r}: {RULES[found.rule].title} {reason}")
-    settings = {**found.settings, **others}
-    return replace(found, name=name, title=title(name), guard=guard, settings=settings)
 
 
 def title(name: str) -> str:

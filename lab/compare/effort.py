@@ -51,10 +51,15 @@ def search(
         initial_ratio: the same ratio at factor 1, which has been run already.
     """
     _check_ratio(initial_ratio)
-    points = [(0.0, math.log(initial_ratio))]
+    points, slope = [(0.0, math.log(initial_ratio))], 1.0
     best, gap = 1.0, abs(initial_ratio - 1)
     while gap >= close and len(points) <= max_tries:
-        position = _secant(points)
+        position, value = points[-1]
+        if len(points) > 1:
+            before, old = points[-2]
+            slope = (value - old) / (position - before)
+        # Far from a straight line the secant may point anywhere, so a step of slope 1 is safer.
+        position -= value / (slope if 0.25 < slope < 4 else 1.0)
         factor = math.exp(position)
         ratio = measure(factor)
         _check_ratio(ratio)
@@ -62,17 +67,6 @@ def search(
         if abs(ratio - 1) < gap:
             best, gap = factor, abs(ratio - 1)
     return best
-
-
-def _secant(points: list[tuple[float, float]]) -> float:
-    """The position where the line through the last two points is 0; slope 1 from a single one."""
-    position, value = points[-1]
-    slope = 1.0
-    if len(points) > 1:
-        before, old = points[-2]
-        slope = (value - old) / (position - before)
-    # Far from a straight line the secant may point anywhere, so a step of slope 1 is safer.
-    return position - value / (slope if 0.25 < slope < 4 else 1.0)
 
 
 def _check_ratio(ratio: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -93,11 +93,19 @@ def families(runs: Sequence[Manifest]) -> list[Family]:
 def shared_settings(run: Manifest) -> dict[str, Any]:
     """Return the settings that all arms and seeds of a comparison share, by name.
 
-    The start model and the problems of a real run are known by their recorded fingerprints.
+    The start weights of a real run, and its problems as the model sees them, are known by their
+    recorded digests.
     """
     own = having(run.roles, *NOT_COMPARED) if run.roles else _EARLIER.split()
-    settings = {name: value for name, value in run.config.items() if name not in own}
-    return {**flattened(settings), **dict(_fingerprints(run.extra.get("sources")))}
+    settings = flattened({n: value for n, value in run.config.items() if n not in own})
+    sources = run.extra.get("sources")
+    if isinstance(sources, Mapping):
+        if isinstance(model := sources.get("model"), Mapping):
+            files = [str(model[name]) for name in sorted(model) if name.endswith(_WEIGHT_FILES)]
+            settings[_WEIGHTS] = " ".join(files)
+        if sources.get("problems"):
+            settings[PROMPTS] = str(sources["problems"])
+    return settings
 
 
 def step_size(run: Manifest) -> float | None:
@@ -129,18 +137,6 @@ def distinction(family: Family, others: Sequence[Family]) -> str:
     if left := len({*shown} - {*named}):
         parts.append(f"and {left} more settings")
     return ", ".join(parts)
-
-
-def _fingerprints(sources: object) -> Iterator[tuple[str, str]]:
-    """Yield digests of the start weights and of the problems as the model sees them."""
-    if not isinstance(sources, Mapping):
-        return
-    model = sources.get("model")
-    if isinstance(model, Mapping):
-        weights = [str(model[name]) for name in sorted(model) if name.endswith(_WEIGHT_FILES)]
-        yield _WEIGHTS, " ".join(weights)
-    if sources.get("problems"):
-        yield PROMPTS, str(sources["problems"])
 
 
 def _short(value: object) -> str:

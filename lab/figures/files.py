@@ -46,7 +46,10 @@ def _rows(
 ) -> Iterator[tuple[Any, ...]]:
     if trace.meta == BAND or (trace.type == "scatter" and trace.mode == "text"):
         return
-    panel, nan = _panel(figure, trace), float("nan")
+    # The title of a panel stands in the place of its axis.
+    titles: Any = figure.layout["annotations"]
+    place, nan = int((trace.xaxis or "x")[1:] or 1) - 1, float("nan")
+    panel = _plain(titles[place].text) if place < len(titles) else ""
     if trace.type == "heatmap":
         for (i, y), (j, x) in itertools.product(enumerate(trace.y), enumerate(trace.x)):
             yield panel, "", _plain(x), _plain(y), nan, nan, trace.z[i][j]
@@ -59,13 +62,6 @@ def _rows(
     for x, y, mean, below, above in zip(trace.x, trace.y, means, low, high, strict=True):
         edges = around.get(x, (mean - below, mean + above)) if np.isfinite(mean) else (nan, nan)
         yield panel, _plain(trace.name or ""), _plain(x), _plain(y), *edges, nan
-
-
-def _panel(figure: go.Figure, trace: Any) -> str:
-    """The title of the panel of a trace, which stands in the place of its axis."""
-    place = int((trace.xaxis or "x")[1:] or 1) - 1
-    titles: Any = figure.layout["annotations"]
-    return _plain(titles[place].text) if place < len(titles) else ""
 
 
 def _plain(value: Any) -> Any:

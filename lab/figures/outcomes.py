@@ -323,7 +323,13 @@ def _heat(
     for (name, cell), here in groups(own, ["row", "cell"]):
         place = names.index(name), cells.index(cell)
         errors = floats(here, "predicted") - floats(here, "published")
-        z[place], hover[place] = errors.mean(), _hover(here, errors)
+        z[place] = errors.mean()
+        predicted = mean_sd(floats(here, "predicted").mean(), floats(here, "sd").mean())
+        said = f"predicted {predicted} %, published {floats(here, 'published')[0]:.1f} %"
+        said += f"<br>{errors.mean():+.1f} points"
+        if len(errors) > 1:
+            said += f"; {len(errors)} fits from {errors.min():+.1f} to {errors.max():+.1f}"
+        hover[place] = said
     return go.Heatmap(
         x=[_SHORT.get(cell, safe(cell)) for cell in cells],
         y=[wrapped(titles.get(name, name), 16) for name in names],
@@ -337,14 +343,3 @@ def _heat(
         xgap=2,
         ygap=2,
     )
-
-
-def _hover(here: pd.DataFrame, errors: np.ndarray) -> str:
-    predicted = mean_sd(floats(here, "predicted").mean(), floats(here, "sd").mean())
-    text = (
-        f"predicted {predicted} %, published {floats(here, 'published')[0]:.1f} %"
-        f"<br>{errors.mean():+.1f} points"
-    )
-    if len(errors) > 1:
-        text += f"; {len(errors)} fits from {errors.min():+.1f} to {errors.max():+.1f}"
-    return text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from lab.figures.style import (
     styled,
     translucent,
 )
-from lab.measures.problems import SCORES, THIRDS
+from lab.measures.problems import SCORES, THIRDS, Areas, Names
 from lab.trace.schema import ROUTES
 
 _AREAS = (
@@ -108,9 +108,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def life_lines(
-    life: pd.DataFrame, areas: Iterable[tuple[str, str, Floats]], names: Mapping[int, str]
-) -> Iterator[Line]:
+def life_lines(life: pd.DataFrame, areas: Areas, names: Names) -> Iterator[Line]:
     """The traces of a life but empty ones; areas are those of `lab.measures.problems.areas`."""
     spare = iter(_ANSWERS)
     for area, kind, share in areas:
@@ -133,9 +131,7 @@ def life_lines(
             yield place, None, shown[0], None, shown[1][shown[0]]
 
 
-def life_figure(
-    life: pd.DataFrame, areas: pd.DataFrame, names: Mapping[int, str] | None = None
-) -> go.Figure:
+def life_figure(life: pd.DataFrame, areas: pd.DataFrame, names: Names | None = None) -> go.Figure:
     """One problem over its visits.
 
     Every trace says in `meta` what it draws: the kind of an area, `right`, `wrong`, `changed`, a
@@ -144,10 +140,10 @@ def life_figure(
     Args:
         life: from `lab.measures.problems.problem_life`.
         areas: from `lab.measures.problems.vote_areas`, of the same problem.
-        names: answer id to its text, where it is known. All names are escaped here.
+        names: those that are known. All are escaped here.
     """
     visit, traces = ints(life, "visit"), []
-    parts = [(*key, floats(own, "share")) for key, own in groups(areas, ["area", "kind"])]
+    parts = ((*key, floats(own, "share")) for key, own in groups(areas, ["area", "kind"]))
     for place, area, chosen, y, custom in life_lines(life, parts, names or {}):
         row, look = _LOOKS[place]
         x = visit if chosen is None else visit[chosen]

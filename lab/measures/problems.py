@@ -22,6 +22,10 @@ from lab.trace.schema import names as columns_of
 from lab.trace.trace import Trace
 
 Kind = Literal["correct", "label", "answer", "other", "unparseable"]
+Areas = Iterator[tuple[str, Kind, Floats]]
+"""Name, kind and (visits,) share of each area of a problem's life, see `vote_areas`."""
+Names = Mapping[int, str]
+"""Answer id to its text."""
 TOP = 6
 """Answers that get an area of their own if nothing else is asked for."""
 THIRDS = 3
@@ -53,16 +57,12 @@ def problem_life(visits: pd.DataFrame, replicate: int, problem: int) -> pd.DataF
 
 
 def vote_areas(
-    trace: Trace,
-    replicate: int,
-    problem: int,
-    names: Mapping[int, str] | None = None,
-    top: int = TOP,
+    trace: Trace, replicate: int, problem: int, names: Names | None = None, top: int = TOP
 ) -> pd.DataFrame:
     """Shares of the votes that fill each visit, by answer where the trace kept its votes.
 
     Args:
-        names: answer id to its text, by default those of the trace; else the id is shown.
+        names: by default those of the trace; without a name the id is shown.
         top: answers that get an area of their own; the rest share one.
 
     Returns:
@@ -79,10 +79,8 @@ def vote_areas(
     return pd.concat(parts, ignore_index=True)
 
 
-def areas(
-    life: pd.DataFrame, votes: pd.DataFrame, names: Mapping[int, str], top: int
-) -> Iterator[tuple[str, Kind, Floats]]:
-    """Name, kind and (visits,) share of each area of a problem's life, see `vote_areas`."""
+def areas(life: pd.DataFrame, votes: pd.DataFrame, names: Names, top: int) -> Areas:
+    """The areas of a problem's life from the bottom up, empty ones included."""
     return _coarse(life) if votes.empty else _by_answer(life, votes, names, top)
 
 
@@ -113,9 +111,7 @@ def _shares(life: pd.DataFrame, votes: pd.DataFrame) -> dict[int, Floats]:
     return dict(zip(answers.tolist(), shares, strict=True))
 
 
-def _by_answer(
-    life: pd.DataFrame, votes: pd.DataFrame, names: Mapping[int, str], top: int
-) -> Iterator[tuple[str, Kind, Floats]]:
+def _by_answer(life: pd.DataFrame, votes: pd.DataFrame, names: Names, top: int) -> Areas:
     truth = true_answer(life, votes)
     totals = np.bincount(ints(votes, "answer"), floats(votes, "count"))
     # The true answer always has an area; equal totals keep the order of the ids.
@@ -132,7 +128,7 @@ def _by_answer(
     yield "unparseable", "unparseable", _unparseable(life)
 
 
-def _coarse(life: pd.DataFrame) -> Iterator[tuple[str, Kind, Floats]]:
+def _coarse(life: pd.DataFrame) -> Areas:
     """Label, true answer and rest; the true answer's share is 0 where it is not known."""
     right = flags(life, "label_correct")
     accuracy = floats(life, "label_accuracy")

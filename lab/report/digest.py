@@ -114,6 +114,9 @@ class ReportedComparison:
         return any(guard.get(part) for guard in known for part in PARTS)
 
 
+Worlds = Sequence[ReportedComparison]
+
+
 def read(folders: Folders) -> tuple[list[ReportedComparison], list[Skipped]]:
     """Read and digest all runs under some folders; refusals as of `collect`."""
     found = collect(folders)
@@ -258,7 +261,10 @@ def missing(world: ReportedComparison) -> tuple[str, str] | None:
     found = world.comparison.arms
     lacking = [f for f in world.findings if f.note and not any(p.value.n for p in f.parts)]
     needed = [arm for arm in DEMO_ARMS if arm not in found]
-    words = _words(world)
+    try:
+        words = shlex.split(world.comparison.manifests[0].command)
+    except ValueError:  # a quote is not closed
+        words = []
     if not lacking or not needed or not {BASELINE, GUARD} & set(found) or words[1:2] == ["agree"]:
         return None
     what = "; ".join(f"{f.title[:1].lower()}{f.title[1:]} ({f.note})" for f in lacking)
@@ -272,14 +278,6 @@ def missing(world: ReportedComparison) -> tuple[str, str] | None:
         kept = [*_without(kept, "--out"), "--out", "NEW-FOLDER"]
     command = shlex.join([*kept[:2], "--arms", *DEMO_ARMS, *others, *kept[2:]])
     return f"Not measured: {what}. Added by", command
-
-
-def _words(world: ReportedComparison) -> list[str]:
-    """The command of a comparison, word by word; empty where a quote is not closed."""
-    try:
-        return shlex.split(world.comparison.manifests[0].command)
-    except ValueError:
-        return []
 
 
 def _without(words: list[str], option: str) -> list[str]:
@@ -334,7 +332,7 @@ class StepStudy:
         return TextTable(head, rows)
 
 
-def step_studies(worlds: Sequence[ReportedComparison]) -> list[StepStudy]:
+def step_studies(worlds: Worlds) -> list[StepStudy]:
     """Comparisons at several step sizes together, and those with runs beside them."""
     grids = [(w.name, w.comparison.grid) for w in worlds if w.comparison.grid is not None]
     for family in families(worlds):
@@ -344,7 +342,7 @@ def step_studies(worlds: Sequence[ReportedComparison]) -> list[StepStudy]:
     return [StepStudy(f"Step sizes: {name}", grid) for name, grid in grids if len(grid.rows)]
 
 
-def families(worlds: Sequence[ReportedComparison]) -> list[list[Comparison]]:
+def families(worlds: Worlds) -> list[list[Comparison]]:
     """Comparisons that differ in their step size alone, where there are several."""
     found: dict[int, list[Comparison]] = {}
     for world in worlds:
@@ -377,6 +375,6 @@ def file_names(texts: Iterable[str]) -> list[str]:
     return found
 
 
-def slugs(worlds: Sequence[ReportedComparison]) -> list[str]:
+def slugs(worlds: Worlds) -> list[str]:
     """A name for files per comparison."""
     return file_names(f"{w.comparison.world}-{w.comparison.task}" for w in worlds)

@@ -13,16 +13,22 @@ from lab.base.files import whole_folder
 from lab.compare.tables import comparison_table, flat
 from lab.measures import BY_NAME
 from lab.measures.dynamics import run_windows
-from lab.report.digest import ReportedComparison, by_arm, no_fates, overview, slugs, with_fates
+from lab.report.digest import (
+    ReportedComparison,
+    Worlds,
+    by_arm,
+    no_fates,
+    overview,
+    slugs,
+    with_fates,
+)
 from lab.report.html import Drawing, Piece
 from lab.report.predictions import predictions
 from lab.report.sections import SECTIONS, first
 from lab.report.sweeps import ReportedSweep
 
 
-def write_tables(
-    worlds: Sequence[ReportedComparison], sweeps: Sequence[ReportedSweep], folder: Path | str
-) -> list[Path]:
+def write_tables(worlds: Worlds, sweeps: Sequence[ReportedSweep], folder: Path | str) -> list[Path]:
     """Write the tables of all comparisons and sweeps as CSV, one file each; returns the files."""
     found = {
         f"{slug}-{name}.csv": table
@@ -36,9 +42,7 @@ def write_tables(
     return [Path(folder) / name for name in found]
 
 
-def figures(
-    worlds: Sequence[ReportedComparison], sweeps: Sequence[ReportedSweep]
-) -> dict[str, go.Figure]:
+def figures(worlds: Worlds, sweeps: Sequence[ReportedSweep]) -> dict[str, go.Figure]:
     """Every figure of the page but the lives of problems, by its name."""
     found: dict[str, Piece] = {}
     for world, slug in zip(worlds, slugs(worlds), strict=True):

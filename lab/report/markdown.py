@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -75,9 +75,7 @@ def _escaped(table: TextTable) -> Iterator[str]:
     return TextTable(head, rows).markdown()
 
 
-def markdown(
-    worlds: Sequence[digest.ReportedComparison], sweeps: Iterable[tuple[str, TextTable]] = ()
-) -> str:
+def markdown(worlds: digest.Worlds, sweeps: Iterable[tuple[str, TextTable]] = ()) -> str:
     """All comparisons, every arm at its own best where there are several step sizes, and sweeps.
 
     Of a sweep name and table are given.

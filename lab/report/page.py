@@ -21,6 +21,7 @@ from lab.report.digest import (
     HOW,
     ReportedComparison,
     StepStudy,
+    Worlds,
     missing,
     overview_table,
     slugs,
@@ -116,31 +117,19 @@ def _outcome(parts: Sequence[Quantity]) -> str:
     return f"does {'better' if shown[0] else 'worse'}{some} than"
 
 
-def first_screen(worlds: Sequence[ReportedComparison]) -> Html:
-    """What a reader came for."""
-    parts = [_world(*own) for own in zip(worlds, slugs(worlds), strict=True)]
-    studies = [_study(study) for study in step_studies(worlds)]
-    return tag("section", *parts, *studies, tag("p", HOW, class_="small-how"), class_="first")
-
-
 def _world(world: ReportedComparison, slug: str) -> Html:
     found = [f for f in world.findings[1:] if any(part.value.n for part in f.parts)]
     lacking = missing(world)
+    share = finite_mean(world.metrics, "unread")
+    unread = f"Responses without a readable answer: {share:.1f} %."
     left = [
         _text_table(overview_table(world)),
-        _unread(world),
+        tag("p", unread, class_="small-how") if world.comparison.world == "real" else None,
         tag("ul", *(tag("li", sentence(finding)) for finding in found)) if found else None,
         tag("p", lacking[0], ": ", tag("code", lacking[1]), class_="lacking") if lacking else None,
     ]
     drawn = shown(first(world), f"{slug}-first", world.name)
     return join([tag("h2", world.name), tag("div", tag("div", *left), drawn, class_="pair")])
-
-
-def _unread(world: ReportedComparison) -> Html | None:
-    if world.comparison.world != "real":
-        return None
-    share = finite_mean(world.metrics, "unread")
-    return tag("p", f"Responses without a readable answer: {share:.1f} %.", class_="small-how")
 
 
 def _study(study: StepStudy) -> Html:
@@ -192,7 +181,7 @@ def _small(text: str) -> Html:
     return tag("span", text, class_="spread")
 
 
-def _arms(worlds: Sequence[ReportedComparison]) -> Html:
+def _arms(worlds: Worlds) -> Html:
     arms = {title: about(arm) for world in worlds for arm, title in world.titles.items()}
     notes = [PLANTED] if any(world.planted for world in worlds) else []
     for world in worlds:
@@ -320,13 +309,11 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} letters)"
 
 
-def page(
-    worlds: Sequence[ReportedComparison],
-    skipped: Sequence[Skipped],
-    sweeps: Sequence[ReportedSweep] = (),
-) -> str:
+def page(worlds: Worlds, skipped: Sequence[Skipped], sweeps: Sequence[ReportedSweep] = ()) -> str:
     """The report as HTML."""
     parts = list(_parts(worlds, skipped, sweeps))
+    screen = [_world(*own) for own in zip(worlds, slugs(worlds), strict=True)]
+    screen += [*map(_study, step_studies(worlds)), tag("p", HOW, class_="small-how")]
     made = f"Made {now()} by guard-report from the run folders; nothing on this page is fetched."
     body = tag(
         "body",
@@ -336,7 +323,7 @@ def page(
             tag("h1", "TTRL-Guard Lab: report"),
             warned(f"{world.name}: {note}" for world in worlds for note in world.notes),
         ),
-        first_screen(worlds) if worlds else None,
+        tag("section", *screen, class_="first") if worlds else None,
         _contents(parts),
         tag(
             "main",
@@ -352,7 +339,7 @@ def page(
 
 
 def _parts(
-    worlds: Sequence[ReportedComparison],
+    worlds: Worlds,
     skipped: Sequence[Skipped],
     sweeps: Sequence[ReportedSweep],
 ) -> Iterator[tuple[str, str, str, Html]]:

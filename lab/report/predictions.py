@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from lab.compare.agreement import CELLS, MEANS, cell_table, compare_cells, mean_table, predicts
 from lab.compare.collection import MEASURED
 from lab.figures.style import BANDS
 from lab.figures.training import overlay
-from lab.report.digest import ReportedComparison, file_names, slugs
+from lab.report.digest import ReportedComparison, Worlds, file_names, slugs
 from lab.report.html import Drawing, Html, join, shown, small_table, tag
 
 _HOW = (
@@ -19,7 +17,7 @@ _HOW = (
 )
 
 
-def predictions(worlds: Sequence[ReportedComparison]) -> dict[str, tuple[str, Drawing]]:
+def predictions(worlds: Worlds) -> dict[str, tuple[str, Drawing]]:
     """Title and figure of every real comparison that simulated runs predict, by the figure's name.
 
     The figure has its tables below.
@@ -45,7 +43,7 @@ def _drawing(real: ReportedComparison, simulated: ReportedComparison) -> Drawing
     return Drawing(figure, alt, caption, below=below)
 
 
-def agreements(worlds: Sequence[ReportedComparison]) -> Html | None:
+def agreements(worlds: Worlds) -> Html | None:
     """How to read them, then the figure and the table of every prediction; None without any."""
     found = predictions(worlds)
     parts = [

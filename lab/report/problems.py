@@ -18,7 +18,7 @@ from lab.figures.problems import Line, life_lines, life_template
 from lab.figures.style import FATE_COLOURS
 from lab.measures.fate import FATES, FIRST, LAST, histories
 from lab.measures.problems import areas
-from lab.report.digest import ReportedComparison, slugs
+from lab.report.digest import ReportedComparison, Worlds, slugs
 from lab.report.html import Html, deflated, figure_json, join, plain, stored, table, tag
 from lab.trace.trace import Trace
 
@@ -78,7 +78,7 @@ _WITHOUT_FATES = (
 _FLIPS = _Number("flips", "flips", "label changes in training", percent=False)
 
 
-def problem_sections(worlds: Sequence[ReportedComparison], budget: int = BUDGET) -> Html:
+def problem_sections(worlds: Worlds, budget: int = BUDGET) -> Html:
     """The table of each comparison, with the numbers and lives that its script draws from.
 
     See `packed_lives` for which lives the budget leaves out.
@@ -236,9 +236,7 @@ def _summary(rows: pd.DataFrame, fates: pd.DataFrame, problem: Ints) -> dict[str
     return columns | {"fate": fate, "same": counts.max(axis=1), "known": known}
 
 
-def packed_lives(
-    worlds: Sequence[ReportedComparison], budget: int = BUDGET
-) -> list[dict[Key, str]]:
+def packed_lives(worlds: Worlds, budget: int = BUDGET) -> list[dict[Key, str]]:
     """Lives as deflated JSON: the first replicate of every arm, and as many further ones as fit.
 
     A replicate has all its arms or none, so that arms can be compared.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ from lab.measures.problems import flip_rate_in_time, lost_problem_auroc, scissor
 from lab.report.digest import (
     COMPARED,
     ReportedComparison,
+    Worlds,
     by_arm,
     file_names,
     no_fates,
@@ -65,7 +66,7 @@ class Section:
         return [(f"{slug}-{self.name}{f'-{k}' * bool(piece.key)}", piece) for piece, k in keys]
 
 
-def render(section: Section, worlds: Sequence[ReportedComparison]) -> Html:
+def render(section: Section, worlds: Worlds) -> Html:
     """How to read the figures, and below it the comparisons side by side, stacked without room.
 
     Where no comparison has the data, the reasons stand alone: there is nothing to read.

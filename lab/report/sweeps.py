@@ -16,7 +16,7 @@ from lab.base.stats import estimate
 from lab.compare.collection import Skipped, find_sweeps, read_sweep
 from lab.figures.outcomes import swept
 from lab.measures import Metric
-from lab.report.digest import COMPARED, ReportedComparison, file_names
+from lab.report.digest import COMPARED, Worlds, file_names
 from lab.report.html import Drawing, Html, join, shown, table, tag
 
 MOST_PANELS = 8
@@ -54,9 +54,7 @@ class ReportedSweep:
         return TextTable([*plain, "arm", "replicates", *(m.label for m in COMPARED)], rows)
 
 
-def read_sweeps(
-    folders: Folders, worlds: Sequence[ReportedComparison]
-) -> tuple[list[ReportedSweep], list[Skipped]]:
+def read_sweeps(folders: Folders, worlds: Worlds) -> tuple[list[ReportedSweep], list[Skipped]]:
     """All sweeps under some folders but the grids of comparisons, and those that are damaged."""
     found, skipped = [], []
     own = [world.comparison.grid.folder for world in worlds if world.comparison.grid is not None]

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -96,22 +95,17 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None:
             self.finish()
             return
         # The error that ended the run matters more than a second one while saving its rows.
         with contextlib.suppress(UserError):
-            if issubclass(kind, KeyboardInterrupt):
+            if isinstance(error, KeyboardInterrupt):
                 self.finish("interrupted")
             else:
                 lines = str(error).splitlines()
-                self.finish("failed", f"{kind.__name__}: {lines[0] if lines else ''}")
+                self.finish("failed", f"{type(error).__name__}: {lines[0] if lines else ''}")
 
 
 class MemoryRun(Recorder):
