@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 
 EXIT_USER_ERROR = 2
@@ -11,6 +13,16 @@ EXIT_INTERRUPTED = 130
 
 class UserError(Exception):
     """Something the user gave is wrong; the message says what, where and the remedy in one line."""
+
+
+@contextlib.contextmanager
+def refusing(what: str, remedy: str = "") -> Iterator[None]:
+    """Turn an error of the operating system into a UserError, `WHAT (REASON); REMEDY`."""
+    try:
+        yield
+    except OSError as error:
+        reason = f"{what} ({error.strerror or error})"
+        raise UserError(f"{reason}; {remedy}" if remedy else reason) from error
 
 
 class Unfit(UserError):

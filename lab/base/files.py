@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from lab.base.errors import UserError
+from lab.base.errors import UserError, refusing
 
 TEMPORARY, REMOVED = ".tmp", ".old.tmp"
 """Ends of the names of what is not whole yet, and of folders on their way to removal."""
@@ -97,11 +97,9 @@ def check_new_folder(target: Path) -> None:
 
 def make_folder(folder: Path, is_own: Callable[[Path], bool]) -> None:
     """Make a folder, or refuse one that holds something else than what `is_own`."""
-    try:
+    with refusing(f"{folder}: cannot be made", "choose another"):
         folder.mkdir(parents=True, exist_ok=True)
         found = [path for path in folder.iterdir() if not path.name.endswith(TEMPORARY)]
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be made ({error.strerror}); choose another") from error
     if others := sorted(path.name for path in found if not is_own(path)):
         raise UserError(f"{folder}: is not empty, it holds {others[0]}; choose another folder")
 

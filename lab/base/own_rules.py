@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from guard_core.rules import RULES, Rule
-from lab.base.errors import UserError, first_line
+from lab.base.errors import UserError, first_line, refusing
 from lab.base.named_arms import CONTROLS, CUSTOM, NAMED_ARMS, VOTE
 
 _LOADED: set[str] = set()
@@ -36,10 +36,8 @@ def load_rules(files: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
 def _load(name: str) -> str:
     words, *digest = re.split(r"#(?=[0-9a-f]{16}\Z)", name)
     path = Path(words).resolve()
-    try:
+    with refusing(f"rules: {path} cannot be read"):
         content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"rules: {path} cannot be read ({error.strerror})") from error
     now = hashlib.sha256(content).hexdigest()[:16]
     if digest and digest != [now]:
         raise UserError(f"rules: {path} has changed since the run was started; put it back")

@@ -18,6 +18,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatch
@@ -26,7 +27,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from lab.base.errors import UserError
+from lab.base.errors import UserError, refusing
 from lab.base.files import TEMPORARY, whole
 from lab.base.settings import plain
 from lab.trace.schema import MOST, SCHEMA_VERSION, TABLES, Table
@@ -246,9 +247,14 @@ def commit() -> str | None:
 @functools.cache
 def machine() -> dict[str, Any]:
     """Processor, cores that this process may use, and platform; no name and no path of it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     affinity = getattr(os, "sched_getaffinity", None)
     return {
-        "cpu": _cpu_model(),
+        "cpu": next(models, platform.processor() or "unknown"),
         "cores": len(affinity(0)) if affinity else os.cpu_count(),
         "platform": f"{platform.system()} {platform.machine()}",
     }
@@ -277,15 +283,6 @@ def _git(folder: Path, *words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, platform.processor() or "unknown")
-
-
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder for this process; the hold ends with the process, however that ends.
@@ -297,21 +294,16 @@ def locked(folder: Path) -> Iterator[None]:
         return
     import fcntl
 
-    try:
+    with refusing(f"{folder}: cannot be written", "give a run folder"):
         file = (folder / LOCK_NAME).open("w")
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"{folder}: cannot be written ({reason}); give a run folder") from error
     with file:
-        try:
-            # Not flock: a forked child would share it, and keep it when this process is killed.
-            fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            held = "another process writes this run; wait for it or end it"
-            raise UserError(f"{folder}: {held}") from None
-        except OSError as error:
-            reason = f"cannot be locked ({error.strerror}); move it to another disk"
-            raise UserError(f"{folder}: {reason}") from error
+        with refusing(f"{folder}: cannot be locked", "move it to another disk"):
+            try:
+                # Not flock: a forked child would share it, and keep it when this process is killed.
+                fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                held = "another process writes this run; wait for it or end it"
+                raise UserError(f"{folder}: {held}") from None
         yield
 
 
@@ -333,10 +325,8 @@ def parts_of(folder: Path, table: str, n_parts: int | None = None) -> list[Path]
 
     A UserError where one is missing before the last one, or the folder cannot be read.
     """
-    try:
+    with refusing(f"{folder}: {table} cannot be read"):
         there = _part_numbers(folder, table)
-    except OSError as error:
-        raise UserError(f"{folder}: {table} cannot be read ({error.strerror})") from error
     wanted = range(len(there) if n_parts is None else n_parts)
     if gaps := sorted({*wanted} - there):
         raise UserError(f"{folder}: {table}/{part_name(gaps[0])} is missing; copy the folder whole")
@@ -346,40 +336,31 @@ def parts_of(folder: Path, table: str, n_parts: int | None = None) -> list[Path]
 def cut_back(folder: Path, table: str, n_parts: int) -> None:
     """Delete all but a table's first parts, the last one first: never leave a gap."""
     place = folder / table
-    try:
+    with refusing(f"{folder}: {table} cannot be cut back", "make the folder writable"):
         place.mkdir(exist_ok=True)
         for number in sorted(_part_numbers(folder, table), reverse=True):
             if number >= n_parts:
                 (place / part_name(number)).unlink()
         for path in place.glob(f"*{TEMPORARY}"):
             path.unlink()
-    except OSError as error:
-        raise UserError(
-            f"{folder}: {table} cannot be cut back ({error.strerror}); make the folder writable"
-        ) from error
 
 
 def make_tables(path: Path) -> None:
     """Make a run folder with a folder for each table; refusals as of `check_new`."""
     check_new(path)
-    try:
+    with _making(path):
         for table in TABLES:
             (path / table).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unmakable(path, error) from error
 
 
 def check_new(path: Path) -> None:
     """Refuse a folder in which no new run can be made."""
-    try:
+    with _making(path):
         if (path / FILE_NAME).exists():
             raise UserError(f"{path}: already holds a run; {_remedy(path)}")
-        if path.exists() and not path.is_dir():
-            raise UserError(f"{path}: is a file; choose another folder")
-        if path.is_dir() and not is_unused(path):
-            raise UserError(f"{path}: is not empty; choose another folder")
-    except OSError as error:
-        raise _unmakable(path, error) from error
+        if path.exists() and not is_unused(path):
+            what = "is not empty" if path.is_dir() else "is a file"
+            raise UserError(f"{path}: {what}; choose another folder")
 
 
 def _remedy(path: Path) -> str:
@@ -394,8 +375,8 @@ def _remedy(path: Path) -> str:
     return "choose another folder or delete it"
 
 
-def _unmakable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path}: cannot be made ({error.strerror}); choose a folder you may write to")
+def _making(path: Path) -> AbstractContextManager[None]:
+    return refusing(f"{path}: cannot be made", "choose a folder you may write to")
 
 
 def is_unused(path: Path) -> bool:
