@@ -36,6 +36,7 @@ from lab.base.named_arms import (
 )
 from lab.base.settings import hint, readings
 
+Labels = Literal["votes", "truth"]
 DEFAULT_GUARD = GuardConfig.paper()
 """Stands for the guard of settings that do not mention one. It is recognised by identity, since an
 equal guard that was given is kept under every rule."""
@@ -87,9 +88,7 @@ def guard_alone(rule: type[Rule]) -> GuardConfig:
     return GuardConfig.off() if trains else GuardConfig.off().set(label_from="memory")
 
 
-def misfit(
-    rule: Rule | type[Rule], guard: GuardConfig, labels: Literal["votes", "truth"]
-) -> str | None:
+def misfit(rule: Rule | type[Rule], guard: GuardConfig, labels: Labels) -> str | None:
     """Reason why a rule cannot be combined with a guard or labels; None if it can.
 
     The reason continues a sentence that begins with the rule's name.
@@ -111,7 +110,7 @@ def check_measured_rule(rule: Rule) -> None:
         raise UserError(f"rule = {rule.name}: policy = measured needs a rule with rewards")
 
 
-def check_fit(rule: Rule, guard: GuardConfig, labels: Literal["votes", "truth"]) -> None:
+def check_fit(rule: Rule, guard: GuardConfig, labels: Labels) -> None:
     """Refuse settings that a rule cannot stand under, in the words of `misfit`."""
     reason = misfit(rule, guard, labels)
     if reason is None:
@@ -167,7 +166,7 @@ class Arm:
     name: str
     title: str
     guard: GuardConfig
-    labels: Literal["votes", "truth"] = "votes"
+    labels: Labels = "votes"
     """`truth` trains on the true answers: the ceiling, which no label-free rule can pass."""
     step_factor: float = 1.0
     """Constant factor on the learning rate."""

@@ -316,13 +316,16 @@ def _compare(task: str, group: list[tuple[str, Trace]], skipped: list[Skipped]) 
     arms = arm_order(kept)
     traces = {arm: together(kept[arm], pairs) for arm in arms}
     every = [trace.run for arm in arms for trace in kept[arm]]
+    epochs = {arm: int(ints(trace.visits, "epoch").max()) for arm, trace in traces.items()}
+    named = ", ".join(f"{title(arm)} {last} epochs" for arm, last in epochs.items())
+    lengths = [f"the arms differ in length: {named}"] if len(set(epochs.values())) > 1 else []
     return Comparison(
         world=group[0][1].run.world,
         task=task,
         traces=traces,
         runs={arm: [trace.run for trace in kept[arm]] for arm in arms},
         pairs=pairs,
-        notes=[*_lengths(traces), *(_state(run) for run in every if run.status != "finished")],
+        notes=lengths + [_state(run) for run in every if run.status != "finished"],
     )
 
 
@@ -331,22 +334,18 @@ def _read_run(folder: Path) -> Trace | Skipped:
         trace = load(folder)
         for table in TABLES:  # now, so that damage inside leaves out one run and not all
             getattr(trace, table)
-        _check_visits(trace, folder)
     except UserError as error:
         return Skipped(folder, str(error))
-    return trace
-
-
-def _check_visits(trace: Trace, folder: Path) -> None:
-    keys = ("replicate", "problem", "visit")
+    keys, n_problems = ("replicate", "problem", "visit"), trace.run.n_problems
     replicate, problem, visit = (ints(trace.visits, name) for name in keys)
-    if problem.max() >= trace.run.n_problems:
-        n = trace.run.n_problems
-        raise UserError(f"{folder}: visits is damaged (problem {problem.max()} of {n} problems)")
+    last, damaged = problem.max(), f"{folder}: visits is damaged"
+    if last >= n_problems:
+        return Skipped(folder, f"{damaged} (problem {last} of {n_problems} problems)")
     # One key of 64 bits: see the bounds of `lab.trace.schema`.
-    key = np.sort((replicate * (1 + problem.max()) + problem) * (1 + visit.max()) + visit)
+    key = np.sort((replicate * (1 + last) + problem) * (1 + visit.max()) + visit)
     if (key[1:] == key[:-1]).any():
-        raise UserError(f"{folder}: visits is damaged (a visit of a problem is there twice)")
+        return Skipped(folder, f"{damaged} (a visit of a problem is there twice)")
+    return trace
 
 
 def _state(run: Manifest) -> str:
@@ -354,11 +353,3 @@ def _state(run: Manifest) -> str:
     seeds = ", ".join(map(str, sorted(set(run.seeds))))
     state = "running or killed" if run.status == "running" else run.status
     return f"{title(run.arm)}, seed {seeds}: {state} at {run.progress:.0%} of its steps"
-
-
-def _lengths(traces: dict[str, Trace]) -> list[str]:
-    epochs = {arm: int(ints(trace.visits, "epoch").max()) for arm, trace in traces.items()}
-    if len(set(epochs.values())) < 2:
-        return []
-    named = ", ".join(f"{title(arm)} {last} epochs" for arm, last in epochs.items())
-    return [f"the arms differ in length: {named}"]

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from lab.base.arms import BASELINE, GUARD, MATCHED, VOTE, title, trains
-from lab.base.columns import Floats, finite_mean, floats, groups, select, unique, where
+from lab.base.columns import finite_mean, floats, groups, select, unique, where
 from lab.base.errors import UserError
 from lab.base.stats import Estimate, counted, estimate, interval_of, paired
 from lab.base.stats import difference as difference_text
@@ -254,10 +254,13 @@ def rule_table(rows: pd.DataFrame) -> pd.DataFrame:
         labels right at the end), TotalDeg and Learned (% of problems); update (mean update norm by
         that of the baseline at its own best), seconds (a step's, by the baseline's at that size).
     """
+    own = where(rows, arm=BASELINE)
+    of_step = {s: finite_mean(where(own, step=s), "seconds") for s in unique(own, "step")}
+    below = np.array([of_step.get(step, np.nan) for step in floats(rows, "step")])
     rows = rows.assign(
         gain=floats(rows, METRIC) - floats(rows, "pass_start"),
         effort=effort.beyond_effort(rows, METRIC),
-        seconds=_relative_seconds(rows),
+        seconds=floats(rows, "seconds") / below,
     )
     rows = with_vote(rows, ["replicate"])  # it is the same at every step
     best = effort.own_best(rows, ["step"])
@@ -295,14 +298,6 @@ def _line(rows: pd.DataFrame, best: pd.DataFrame, arm: str) -> dict[str, object]
         "update": finite_mean(own, "update_norm") / moved if moved else np.nan,
         "seconds": finite_mean(own, "seconds"),
     }
-
-
-def _relative_seconds(rows: pd.DataFrame) -> Floats:
-    """Seconds by the baseline's mean at the same step size, NaN where it has none."""
-    own = where(rows, arm=BASELINE)
-    of_step = {s: finite_mean(where(own, step=s), "seconds") for s in unique(own, "step")}
-    below = np.array([of_step.get(step, np.nan) for step in floats(rows, "step")])
-    return floats(rows, "seconds") / below
 
 
 def facts(trace: Trace) -> pd.DataFrame:

@@ -57,9 +57,7 @@ METRICS = (
     Metric(
         "pass_start", "pass@1 before training", "%", head="start", about="pass@1 before training",
     ),
-    Metric(
-        "pass_final", "pass@1 at the end", "%", "high", head="pass@1", about="at the end",
-    ),
+    Metric("pass_final", "pass@1 at the end", "%", "high", head="pass@1", about="at the end"),
     Metric(
         "pass_best", "best pass@1 on the way", "%", "high",
         head="best", about="pass@1 at its highest, chosen with hindsight",
@@ -75,10 +73,7 @@ METRICS = (
         "high", at=("page",),
     ),
     Metric("label_final", "labels right at the end", "%", "high", at=("tally",)),
-    Metric(
-        "TotalDeg", "TotalDeg", "% of problems", "low",
-        head="TotalDeg", about="Degraded and MargDeg",
-    ),
+    _fate("TotalDeg", "low", about="Degraded and MargDeg"),
     _fate("Stable Always Right", "high", "Stable", "Stable Always Right"),
     _fate("Degraded", "low"),
     _fate("Learned", "high"),
@@ -116,8 +111,13 @@ def measured(trace: Trace, fates: pd.DataFrame) -> pd.DataFrame:
 
     An arm that trains nothing is scored by its vote: `pass_final` is that of `right_at_the_end`.
     """
+    training = trace.visits.loc[trace.visits["visit"] > 0, ["replicate", "skipped"]]
+    skipped = training.groupby("replicate")["skipped"].mean()
+    votes = trace.visits.groupby("replicate")[["n_unparseable", "n_votes"]].sum()
+    unread = votes["n_unparseable"] / votes["n_votes"]
+    shares = 100.0 * pd.DataFrame({"skipped": skipped, "unread": unread})
     table = pd.DataFrame(index=pd.Index(trace.replicates, name="replicate"))
-    table = table.join([_scores(trace), _visit_shares(trace), fate_shares(fates)])
+    table = table.join([_scores(trace), shares, fate_shares(fates)])
     return table if trains(trace.run.arm) else table.assign(pass_final=right_at_the_end(trace))
 
 
@@ -147,15 +147,6 @@ def _scores(trace: Trace) -> pd.DataFrame:
         "held_out_gain": held_out - start["held_out_maj_accuracy"].last(),
     }
     return 100.0 * pd.DataFrame(found)
-
-
-def _visit_shares(trace: Trace) -> pd.DataFrame:
-    """Shares in percent: of training visits that were skipped, of votes without an answer."""
-    training = trace.visits.loc[trace.visits["visit"] > 0, ["replicate", "skipped"]]
-    skipped = training.groupby("replicate")["skipped"].mean()
-    votes = trace.visits.groupby("replicate")[["n_unparseable", "n_votes"]].sum()
-    unread = votes["n_unparseable"] / votes["n_votes"]
-    return 100.0 * pd.DataFrame({"skipped": skipped, "unread": unread})
 
 
 def update_by_replicate(steps: pd.DataFrame) -> pd.Series:

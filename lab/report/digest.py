@@ -86,7 +86,13 @@ class ReportedComparison:
     @property
     def guarded(self) -> list[str]:
         """Arms with a guard that is switched on or that touched a visit."""
-        return [arm for arm in self.comparison.arms if self._is_guarded(arm)]
+        touched = (self.dynamics[["weighted_share", "beta", "skipped"]] > 0).any(axis=1)
+        found = set(self.dynamics["arm"][touched])
+        for arm, runs in self.comparison.runs.items():
+            guards = [run.config.get("guard") for run in runs]
+            known = [guard for guard in guards if isinstance(guard, dict)]
+            found |= {arm for guard in known for part in PARTS if guard.get(part)}
+        return [arm for arm in self.comparison.arms if arm in found]
 
     @property
     def planted(self) -> bool:
@@ -105,13 +111,6 @@ class ReportedComparison:
     def of_arm(self, arm: str) -> pd.DataFrame:
         """The dynamics of one arm."""
         return where(self.dynamics, arm=arm)
-
-    def _is_guarded(self, arm: str) -> bool:
-        if (self.of_arm(arm)[["weighted_share", "beta", "skipped"]] > 0).to_numpy().any():
-            return True
-        guards = [run.config.get("guard") for run in self.comparison.runs[arm]]
-        known = [guard for guard in guards if isinstance(guard, dict)]
-        return any(guard.get(part) for guard in known for part in PARTS)
 
 
 Worlds = Sequence[ReportedComparison]

@@ -87,6 +87,7 @@ _MOST_ITEMS, _LONGEST = 50, 2000
 """Items of a list, and letters of a text, that are shown."""
 GENERATOR = "ttrl-guard-lab report"
 """Marks a page as ours, so that it may be overwritten."""
+_RUN_HEAD = "arm,seeds,replicates,status,started (UTC),minutes from start to end,commit,backend"
 _SHORT, _DATA = "In short", "The data"
 """Groups of the contents besides those of `SECTIONS`."""
 
@@ -197,6 +198,12 @@ def provenance(world: ReportedComparison) -> Html:
     runs = world.comparison.manifests
     shared, differing = _split(world.comparison.runs)
     settings = definitions((key, tag("code", text)) for key, text in shared.items())
+    rows = [(tag("code", key), *texts) for key, texts in differing.items()]
+    counts = Counter(world.metrics.index.get_level_values("arm"))
+    made = [
+        (world.titles[arm], _seeds(own), counts[arm], *_facts(own))
+        for arm, own in world.comparison.runs.items()
+    ]
     notes = ["Notes on these runs:", *world.notes] if world.notes else []
     notices = _distinct(_shown(line) for run in runs for line in run.extra.get("notices") or ())
     software: dict[str, dict[str, None]] = {}
@@ -208,11 +215,12 @@ def provenance(world: ReportedComparison) -> Html:
         "div",
         tag("h3", world.name),
         warned(notes),
-        _run_table(world),
+        table(_RUN_HEAD.split(","), made, class_="words"),
         warned(notices),
         tag("h4", "Commands to repeat"),
         *(tag("pre", command) for command in _distinct(run.command for run in runs)),
-        _difference_table(world, differing),
+        tag("h4", "Settings that differ between the arms") if differing else None,
+        table(("setting", *world.titles.values()), rows) if differing else None,
         _folded("Settings that all arms share", settings),
         _folded("Versions and machine", versions),
     )
@@ -220,17 +228,6 @@ def provenance(world: ReportedComparison) -> Html:
 
 def _folded(title: str, inside: Html, **attributes: str) -> Html:
     return tag("details", tag("summary", title), inside, **attributes)
-
-
-def _run_table(world: ReportedComparison) -> Html:
-    head = ["arm", "seeds", "replicates", "status", "started (UTC)", "minutes from start to end"]
-    head += ["commit", "backend"]
-    counts = Counter(world.metrics.index.get_level_values("arm"))
-    rows = [
-        (world.titles[arm], _seeds(own), counts[arm], *_facts(own))
-        for arm, own in world.comparison.runs.items()
-    ]
-    return table(head, rows, class_="words")
 
 
 def _facts(runs: Sequence[Manifest]) -> list[Html | str]:
@@ -261,14 +258,6 @@ def _state(run: Manifest) -> str:
 
 def _seeds(runs: Sequence[Manifest]) -> str:
     return _shown(list(dict.fromkeys(seed for run in runs for seed in run.seeds)))
-
-
-def _difference_table(world: ReportedComparison, differing: Mapping[str, list[str]]) -> Html | None:
-    if not differing:
-        return None
-    head = ("setting", *world.titles.values())
-    rows = [(tag("code", key), *texts) for key, texts in differing.items()]
-    return join([tag("h4", "Settings that differ between the arms"), table(head, rows)])
 
 
 def _split(runs: Mapping[str, Sequence[Manifest]]) -> tuple[dict[str, str], dict[str, list[str]]]:

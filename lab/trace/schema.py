@@ -318,7 +318,13 @@ def checked(table: Table, columns: Columns, *, copy: bool = True) -> Arrays:
     """
     kinds = _dtypes(table, frozenset(columns))
     rows = {name: np.asarray(columns[name]) for name in kinds}
-    n_rows = _row_count(table, rows)
+    if deep := [name for name, values in rows.items() if values.ndim > 1]:
+        shape = rows[deep[0]].shape
+        raise ValueError(f"{table}: {deep[0]}: shape {shape}, must be one-dimensional")
+    lengths = sorted({len(values) for values in rows.values() if values.ndim})
+    if len(lengths) > 1:
+        raise ValueError(f"{table}: columns of different lengths {lengths}")
+    n_rows = lengths[0] if lengths else 1
     for name, wanted in kinds.items():
         _check_cast(f"{table}: {name}", rows[name], wanted)
         values = rows[name].astype(wanted, copy=copy)
@@ -347,16 +353,6 @@ def _dtypes(table: Table, given: frozenset[str]) -> dict[str, np.dtype]:
     if unknown := sorted(given - set(names(table))):
         raise ValueError(f"{table}: {', '.join(unknown)}: not in the schema (lab/trace/schema.py)")
     return {c.name: np.dtype(c.dtype) for c in TABLES[table] if c.name in given}
-
-
-def _row_count(table: Table, raw: Arrays) -> int:
-    for name, values in raw.items():
-        if values.ndim > 1:
-            raise ValueError(f"{table}: {name}: shape {values.shape}, must be one-dimensional")
-    lengths = sorted({len(values) for values in raw.values() if values.ndim})
-    if len(lengths) > 1:
-        raise ValueError(f"{table}: columns of different lengths {lengths}")
-    return lengths[0] if lengths else 1
 
 
 def _check_cast(where: str, values: NDArray[np.generic], wanted: np.dtype) -> None:
