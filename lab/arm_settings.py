@@ -96,8 +96,30 @@ class Treatments:
             UserError: the folder holds no finished run with these visits, or only the same seed.
         """
         self._permutes, self._stored_RVN = treatment == PERMUTED, None
-        if treatment not in (OWN, PERMUTED):
-            self._stored_RVN = _read(treatment, seed, replicates, shape)
+        if treatment in (OWN, PERMUTED):
+            return
+        problem = f"treatment = {treatment}"
+        if not Path(treatment).is_dir():
+            wrong = "is neither own nor permuted nor the folder of a guard's run"
+            raise UserError(f"{problem}: {wrong}")
+        # Readers of tables are heavy, and nearly no arm replays another.
+        from lab.base.columns import flags, floats, ints, select
+        from lab.trace.trace import load
+
+        trace = load(treatment)
+        visits = select(trace.visits, ints(trace.visits, "visit") > 0)
+        stored = trace.replicates
+        if trace.run.status != "finished" or len(visits) != len(stored) * shape[0] * shape[1]:
+            size = f"{shape[1]} problems, {shape[0]} visits"
+            raise UserError(f"{problem}: needs a finished run of {size}")
+        if not set(replicates) <= set(stored) or (len(stored) == 1 and trace.run.seeds == [seed]):
+            raise UserError(f"{problem}: has no other seed to replay; name a run of another seed")
+        order = np.lexsort([ints(visits, name) for name in ("problem", "visit", "replicate")])
+        # Each replicate gets the decisions of the next one, the last those of the first.
+        following = [(stored.index(number) + 1) % len(stored) for number in replicates]
+        columns = floats(visits, "weight"), floats(visits, "beta"), flags(visits, "skipped")
+        found = (c[order].reshape(len(stored), *shape)[following] for c in columns)
+        self._stored_RVN = Treatment(*found)
 
     def __call__(
         self, own: Treatment, problems: NDArray[Any], visit: Any, draws: NDArray[Any] | None
@@ -116,30 +138,3 @@ class Treatments:
             return own.permuted(problems, draws)
         row = np.arange(len(problems))[:, None] if problems.ndim == 2 else 0
         return Treatment(*(stored[row, visit - 1, problems] for stored in self._stored_RVN))
-
-
-def _read(folder: str, seed: int, replicates: Sequence[int], shape: tuple[int, int]) -> Treatment:
-    """Return (R, visits, N) decisions: of the next replicate each, or of the run of another seed.
-
-    The last replicate gets those of the first one.
-    """
-    problem = f"treatment = {folder}"
-    if not Path(folder).is_dir():
-        raise UserError(f"{problem}: is neither own nor permuted nor the folder of a guard's run")
-    # Readers of tables are heavy, and nearly no arm replays another.
-    from lab.base.columns import flags, floats, ints, select
-    from lab.trace.trace import load
-
-    trace = load(folder)
-    visits = select(trace.visits, ints(trace.visits, "visit") > 0)
-    stored = trace.replicates
-    if trace.run.status != "finished" or len(visits) != len(stored) * shape[0] * shape[1]:
-        raise UserError(
-            f"{problem}: needs a finished run of {shape[1]} problems, {shape[0]} visits"
-        )
-    if not set(replicates) <= set(stored) or (len(stored) == 1 and trace.run.seeds == [seed]):
-        raise UserError(f"{problem}: has no other seed to replay; name a run of another seed")
-    order = np.lexsort([ints(visits, name) for name in ("problem", "visit", "replicate")])
-    following = [(stored.index(number) + 1) % len(stored) for number in replicates]
-    columns = floats(visits, "weight"), floats(visits, "beta"), flags(visits, "skipped")
-    return Treatment(*(c[order].reshape(len(stored), *shape)[following] for c in columns))

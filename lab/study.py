@@ -41,7 +41,7 @@ from lab.base.columns import floats
 from lab.base.errors import UserError
 from lab.base.files import remove_folder
 from lab.base.settings import to_values
-from lab.compare.effort import CLOSE, MAX_TRIES, achieved_ratio, mean_update, search
+from lab.compare.effort import CLOSE, MAX_TRIES, RatioAt, achieved_ratio, mean_update, search
 from lab.trace.manifest import FILE_NAME, read_manifest, write_manifest
 from lab.trace.trace import Trace, load
 
@@ -134,7 +134,7 @@ class Control:
         self,
         plain: Effort,
         target: Effort,
-        ratio_at: Callable[[float], float],
+        ratio_at: RatioAt,
         close: float = CLOSE,
         max_tries: int = MAX_TRIES,
     ) -> float:
@@ -142,7 +142,6 @@ class Control:
 
         Args:
             plain: effort of the arm that it runs, before its number is set.
-            ratio_at: runs the control at a number and returns its `ratio`.
         """
         if self.kind == MATCHED:
             return search(ratio_at, self.ratio(plain, target), close=close, max_tries=max_tries)

@@ -1,13 +1,12 @@
 """Fair comparisons: matched effort, and every arm at its own best setting.
 
-Matched effort is the unguarded control that moves as far as the guard does. One factor on the
-control's learning rate gives it the guard's mean update norm per scheduled optimizer step. The norm
-is not proportional to it, since training takes another path at another step size: it is searched.
+Matched effort: one factor on the learning rate of the unguarded control gives it the guard's mean
+update norm per scheduled optimizer step. The norm is not proportional to the factor, since training
+takes another path at another step size: it is searched.
 
-The best of several settings looks better than it is on the replicates that chose it, the more so
-the more settings there are. So the replicates are split into two halves: each half is judged at the
-setting that was best on the other half. The chosen settings may differ between the halves. The
-best of several rivals is chosen in the same way, arm and setting at once.
+The best of several settings looks better than it is on the replicates that chose it, so each half
+of the replicates is judged at the setting that was best on the other half. The best of several
+rivals is chosen in the same way, arm and setting at once.
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ from lab.base.columns import Floats, finite_mean, floats, groups, require, selec
 from lab.base.errors import UserError
 from lab.base.stats import contrast_table, with_interval
 
+RatioAt = Callable[[float], float]
+"""Runs a control at a number and returns its effort divided by the target's."""
 CLOSE = 0.002
 """Relative error of the matched effort that is not worth another run."""
 MAX_TRIES = 4
@@ -34,11 +35,7 @@ BEST_RIVAL = "best rival"
 
 
 def search(
-    measure: Callable[[float], float],
-    initial_ratio: float,
-    *,
-    close: float = CLOSE,
-    max_tries: int = MAX_TRIES,
+    measure: RatioAt, initial_ratio: float, *, close: float = CLOSE, max_tries: int = MAX_TRIES
 ) -> float:
     """Return the factor whose run comes closest to the target's mean update norm.
 
@@ -46,8 +43,7 @@ def search(
     of 1 or after `max_tries` runs.
 
     Args:
-        measure: runs the control at a factor and returns its mean update norm divided by the
-            target's; a UserError where one of them did not move.
+        measure: by mean update norms; a UserError where one of the runs did not move.
         initial_ratio: the same ratio at factor 1, which has been run already.
     """
     _check_ratio(initial_ratio)

@@ -190,7 +190,7 @@ def scissor_panels(thirds: pd.DataFrame, widths: pd.DataFrame, titles: Titles = 
         widths: `lab.measures.dynamics.window_width` tables with the column `arm`.
     """
     heads = [*(head for _, head, *_ in PANELS), _WIDTH[0]]
-    figure, (*places, last) = multiples(heads, row_gap=0.32, column_gap=0.26)
+    figure, (*places, last) = multiples(heads, row_gap=0.32, horizontal_spacing=0.26)
     arms = arm_order([*thirds["arm"], *widths["arm"]])
     for number, arm in enumerate(arms):
         name = {"name": safe(arm_title(arm, titles))}

@@ -164,18 +164,14 @@ def styled(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
 
 
 def multiples(
-    titles: Sequence[str],
-    columns: int = 2,
-    row_gap: float = 0.3,
-    column_gap: float = 0.12,
-    **options: Any,
+    titles: Sequence[str], columns: int = 2, row_gap: float = 0.3, **options: Any
 ) -> tuple[go.Figure, list[Place]]:
     """Empty panels, filled row by row, and their places.
 
     Args:
         titles: one per panel, not escaped; a single column has them on the left.
         columns: largest number of panels in a row.
-        row_gap: share of the figure's height between two rows; `column_gap` of its width.
+        row_gap: share of the figure's height between two rows.
         options: of `plotly.subplots.make_subplots`.
     """
     n_columns = max(1, min(columns, len(titles)))
@@ -185,8 +181,7 @@ def multiples(
         cols=n_columns,
         subplot_titles=[f"<b>{safe(title)}</b>" for title in titles],
         vertical_spacing=row_gap / max(rows, 2),
-        horizontal_spacing=column_gap,
-        **options,
+        **{"horizontal_spacing": 0.12, **options},
     )
     figure.update_annotations(font_size=13, **({"x": 0, "xanchor": "left"} if columns == 1 else {}))
     return figure, [

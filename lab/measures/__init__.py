@@ -1,9 +1,8 @@
 """The metrics of a run, once: name, meaning, unit, how they are computed and how they are printed.
 
-The report, Markdown, CSV, the terminal's tables, sweeps and figures read `METRICS`. A metric of
-the page is computed from a trace (`measured`); one of the simulator's sweeps is summed up while a
-run goes on (`sim.engine.run.measure`), since a sweep needs a few numbers per replicate, not the
-hundreds of thousands of rows that they come from. Both are the same number in the same unit.
+All tables and figures read `METRICS`. A metric of the page is computed from a trace (`measured`);
+one of the simulator's sweeps is summed up while a run goes on (`sim.engine.run.measure`), which
+keeps no rows. Both are the same number in the same unit.
 """
 
 from __future__ import annotations

@@ -81,7 +81,13 @@ def vote_areas(
 
 def areas(life: pd.DataFrame, votes: pd.DataFrame, names: Names, top: int) -> Areas:
     """The areas of a problem's life from the bottom up, empty ones included."""
-    return _coarse(life) if votes.empty else _by_answer(life, votes, names, top)
+    unparseable = floats(life, "n_unparseable") / np.maximum(floats(life, "n_votes"), 1)
+    left = 1 - unparseable
+    for area, kind, share in _by_answer(life, votes, names, top) if len(votes) else _coarse(life):
+        left = left - share
+        yield area, kind, share
+    yield "other answers", "other", np.maximum(left, 0.0)
+    yield "unparseable", "unparseable", unparseable
 
 
 def true_answer(life: pd.DataFrame, votes: pd.DataFrame | None = None) -> int | None:
@@ -118,32 +124,19 @@ def _by_answer(life: pd.DataFrame, votes: pd.DataFrame, names: Names, top: int) 
     answers = [int(answer) for answer in np.flatnonzero(totals)]
     ranked = sorted(answers, key=lambda answer: (answer != truth, -totals[answer]))
     labels = set(ints(life, "label").tolist())
-    left, shares = 1 - _unparseable(life), _shares(life, votes)
+    shares = _shares(life, votes)
     for answer in ranked[:top]:
-        share = shares[answer]
-        left = left - share
         kind: Kind = "correct" if answer == truth else "label" if answer in labels else "answer"
-        yield names.get(answer) or f"answer {answer}", kind, share
-    yield "other answers", "other", np.maximum(left, 0.0)
-    yield "unparseable", "unparseable", _unparseable(life)
+        yield names.get(answer) or f"answer {answer}", kind, shares[answer]
 
 
 def _coarse(life: pd.DataFrame) -> Areas:
-    """Label, true answer and rest; the true answer's share is 0 where it is not known."""
+    """True answer, whose share is 0 where it is not known, and label."""
     right = flags(life, "label_correct")
     accuracy = floats(life, "label_accuracy")
     name = "wrong label" if np.isfinite(accuracy).any() else "label"
-    accuracy = np.nan_to_num(accuracy)
-    wrong = np.where(right, 0.0, floats(life, "match_rate"))
-    unparseable = _unparseable(life)
-    yield "true answer", "correct", accuracy
-    yield name, "label", wrong
-    yield "other answers", "other", np.maximum(1 - accuracy - wrong - unparseable, 0.0)
-    yield "unparseable", "unparseable", unparseable
-
-
-def _unparseable(life: pd.DataFrame) -> Floats:
-    return floats(life, "n_unparseable") / np.maximum(floats(life, "n_votes"), 1)
+    yield "true answer", "correct", np.nan_to_num(accuracy)
+    yield name, "label", np.where(right, 0.0, floats(life, "match_rate"))
 
 
 def scissor(visits: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from lab.base.errors import UserError, one_line
 from lab.base.files import check_folders, check_new_folder, check_parent, unwritable
 from lab.options import POSITIONAL
-
-if TYPE_CHECKING:
-    from lab.report.digest import ReportedComparison
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ class Report:
         # Figures are many small objects and no garbage: looking for it takes a tenth of the time.
         gc.set_threshold(100_000, 50, 100)
         from lab.figures.files import check_exporter, write_figures
-        from lab.report.digest import read
+        from lab.report.digest import read, step_studies
         from lab.report.export import figures, write_tables
         from lab.report.html import write_page
         from lab.report.markdown import markdown
@@ -81,7 +77,10 @@ class Report:
         for item in skipped:
             print(f"left out: {one_line(item.reason)}", file=sys.stderr)
         if self.format == "html":
-            _tell(worlds)
+            told = [(w.name, [*w.notes, *(f.text for f in w.findings if f.parts)]) for w in worlds]
+            told += [(study.name, study.words()) for study in step_studies(worlds)]
+            for name, lines in told:
+                print(one_line(name), *(f"  {one_line(line)}" for line in lines), sep="\n")
         print(*written, sep="\n", end="\n" * bool(written))
         if self.figures is not None:
             print(*write_figures(figures(worlds, sweeps), self.figures), sep="\n")
@@ -112,15 +111,6 @@ class Report:
         except OSError as error:
             raise unwritable(target, error) from error
         return target
-
-
-def _tell(worlds: Sequence[ReportedComparison]) -> None:
-    from lab.report.digest import step_studies
-
-    said = [(w.name, [*w.notes, *(f.text for f in w.findings if f.parts)]) for w in worlds]
-    said += [(study.name, study.words()) for study in step_studies(worlds)]
-    for name, lines in said:
-        print(one_line(name), *(f"  {one_line(line)}" for line in lines), sep="\n")
 
 
 COMMANDS, ABOUT = {"": Report}, ""

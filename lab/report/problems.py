@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +47,8 @@ BUDGET = 150_000
 """Characters of all lives of a page that hold further replicates than the first."""
 TOP = 5
 """Answers of a problem that keep an area of their own where a trace has votes."""
+Columns = dict[str, NDArray[Any]]
+"""(N,) values of the problems by name, see `problem_columns`."""
 Key = tuple[int, int]
 """Place of the arm, and replicate."""
 ON_PAPER = 20
@@ -121,22 +123,17 @@ def _world(world: ReportedComparison, slug: str, place: int, lives: Mapping[Key,
         tag("p", REDRAWN, class_="note") if redrawn(world) else None,
         tag("p", _which(len(pairs), opened), class_="how"),
         tag("div", id=name, class_="problems", data_table=f"{name}-about"),
-        _on_paper(world, columns, shown[0], numbered if redrawn(world) else []),
+        _on_paper(world, columns, shown[0], numbered[0] if redrawn(world) else ""),
         stored(deflated(json.dumps(about, separators=(",", ":"))), f"{name}-about"),
         *(stored(text, f"life-{place}-{arm}-{r}") for (arm, r), text in lives.items()),
     ]
     return join(parts)
 
 
-def _on_paper(
-    world: ReportedComparison,
-    columns: Mapping[str, NDArray[Any]],
-    number: _Number,
-    drawn: Sequence[str],
-) -> Html:
+def _on_paper(world: ReportedComparison, columns: Columns, number: _Number, drawn: str) -> Html:
     """The first problems with one number of each arm, for print and for readers without scripts.
 
-    Of the first of the replicates `drawn` alone, if there are any: they have problems of their own.
+    They are those of the first replicate, `drawn`, where each has problems of its own, else "".
     """
     problems, arms = columns["problem"][:ON_PAPER].tolist(), range(len(world.comparison.arms))
     rows = []
@@ -148,7 +145,7 @@ def _on_paper(
             cells = [mean_sd(100 * value, digits=0) for value in values]
         rows.append([str(problem), *cells])
     head = [f"problem, {number.name}", *world.titles.values()]
-    whose = f" of replicate {drawn[0]}" if drawn else ""
+    whose = f" of replicate {drawn}" if drawn else ""
     n = len(columns["problem"])
     how = f"{len(rows)} of {n} problems{whose}; the page itself lists all of them."
     return tag("div", tag("p", how, class_="small-how"), table(head, rows), class_="on-paper")
@@ -165,9 +162,7 @@ def _which(n: int, opened: list[int]) -> str:
     )
 
 
-def problem_columns(
-    world: ReportedComparison, replicates: Collection[int]
-) -> dict[str, NDArray[Any]]:
+def problem_columns(world: ReportedComparison, replicates: Collection[int]) -> Columns:
     """All problems under all arms, with the own numbers of some replicates besides the means.
 
     Returns:
@@ -181,7 +176,7 @@ def problem_columns(
     arms = world.comparison.arms
     traces = world.comparison.traces
     problem = np.unique(np.concatenate([ints(traces[arm].visits, "problem") for arm in arms]))
-    columns: dict[str, NDArray[Any]] = {"problem": problem}
+    columns: Columns = {"problem": problem}
     for place, arm in enumerate(arms):
         rows, fates = _rows(traces[arm].visits), world.comparison.fates(arm)
         own = _summary(rows, fates, problem)
@@ -222,7 +217,7 @@ def _rows(visits: pd.DataFrame) -> pd.DataFrame:
 
 def _summary(rows: pd.DataFrame, fates: pd.DataFrame, problem: Ints) -> dict[str, Any]:
     n, place = len(problem), np.searchsorted(problem, ints(rows, "problem"))
-    columns: dict[str, NDArray[Any]] = {
+    columns: Columns = {
         name: group_mean(floats(rows, name), place, n).round(digits)
         for name, digits in (("first", 3), ("last", 3), ("flips", 1))
     }
