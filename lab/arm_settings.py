@@ -11,19 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guard_core.decision import Treatment
-from lab.base.arms import (
-    BASELINE,
-    CUSTOM,
-    OWN,
-    WITH_RULES,
-    Arm,
-    arm,
-    matched_target,
-    replayed_target,
-    title,
-)
+from lab.base.arms import WITH_RULES, Arm, arm, matched_target, replayed_target, title
 from lab.base.errors import UserError
-from lab.base.named_arms import NAMED_ARMS, PERMUTED
+from lab.base.named_arms import BASELINE, CUSTOM, NAMED_ARMS, OWN, PERMUTED
 
 Settings = TypeVar("Settings")
 """Those of a run, in either world: a dataclass with guard, labels, rule, `rule_options`,

@@ -26,20 +26,11 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import pandas as pd
 
-from lab.base.arms import (
-    CONTROLS,
-    GUARD,
-    MATCHED,
-    Arm,
-    arm,
-    control_target,
-    replayed_target,
-    title,
-    without_guard,
-)
+from lab.base.arms import Arm, arm, control_target, replayed_target, title, without_guard
 from lab.base.columns import floats
 from lab.base.errors import UserError
 from lab.base.files import remove_folder
+from lab.base.named_arms import CONTROLS, GUARD, MATCHED
 from lab.base.settings import to_values
 from lab.compare.effort import CLOSE, MAX_TRIES, RatioAt, achieved_ratio, mean_update, search
 from lab.trace.manifest import FILE_NAME, read_manifest, write_manifest

@@ -13,15 +13,8 @@ import plotly.graph_objects as go
 from lab.base.arms import BASELINE, arm_order
 from lab.base.columns import floats, groups, require, unique, where
 from lab.base.stats import Estimate, estimate, interval, mean_sd, plus_minus
+from lab.figures import style
 from lab.figures.style import (
-    BLACK,
-    BLUE,
-    FATE_COLOURS,
-    FATE_PATTERNS,
-    GREY,
-    INK,
-    PHASE_COLOURS,
-    PHASE_PATTERNS,
     Titles,
     arm_style,
     arm_title,
@@ -30,7 +23,6 @@ from lab.figures.style import (
     points,
     safe,
     styled,
-    wrapped,
 )
 from lab.measures import Metric
 from lab.measures.dynamics import STEP
@@ -64,14 +56,15 @@ def fate_bars(shares: pd.DataFrame, titles: Titles = None) -> go.Figure:
         shares: percent of problems, indexed by (arm, replicate), one column per fate and `L/D`, as
             `lab.compare.tables.metrics` gives them. Arms without known fates are left out.
     """
-    known = shares.dropna(subset=list(FATE_COLOURS))
+    known = shares.dropna(subset=list(style.FATE_COLOURS))
     parts = {str(arm): part for arm, part in known.groupby(level="arm")}
     arms = arm_order(parts)
-    labels = [wrapped(arm_title(arm, titles)) for arm in arms]
+    labels = [style.wrapped(arm_title(arm, titles)) for arm in arms]
     figure = go.Figure()
-    for fate, colour in FATE_COLOURS.items():
+    for fate, colour in style.FATE_COLOURS.items():
         found = [estimate(floats(parts[arm], fate)) for arm in arms]
-        pattern = {"shape": FATE_PATTERNS.get(fate, ""), "fgcolor": "white", "fgopacity": 0.55}
+        shape = style.FATE_PATTERNS.get(fate, "")
+        pattern = {"shape": shape, "fgcolor": "white", "fgopacity": 0.55}
         bar = _segment(fate, labels, found, colour, pattern)
         bar.update(
             customdata=hover_sd((v.sd, v.n) for v in found),
@@ -79,7 +72,7 @@ def fate_bars(shares: pd.DataFrame, titles: Titles = None) -> go.Figure:
             textposition="inside",
             insidetextanchor="middle",
             textangle=0,
-            textfont={"size": 10, "color": "white" if fate == "Learned" else INK},
+            textfont={"size": 10, "color": "white" if fate == "Learned" else style.INK},
             hovertemplate=(
                 "%{y}: %{x:.1f}%{customdata[0]} % of problems, %{customdata[1]} replicates"
             ),
@@ -155,7 +148,7 @@ def paired_differences(
     """
     pairs = [pair for pair in table.to_dict("records") if pair["n"] > 0]
     arms = arm_order(pair["arm"] for pair in pairs)
-    labels = {arm: wrapped(arm_title(arm, titles)) for arm in arms}
+    labels = {arm: style.wrapped(arm_title(arm, titles)) for arm in arms}
     figure, places = multiples([metric.title for metric in metrics], columns=1, row_gap=0.36)
     for metric, place in zip(metrics, places, strict=True):
         for pair in pairs:
@@ -170,7 +163,8 @@ def paired_differences(
         ticks="",
         showgrid=False,
     )
-    figure.update_xaxes(rangemode="tozero", zeroline=True, zerolinecolor=GREY, zerolinewidth=2)
+    zero = {"zeroline": True, "zerolinecolor": style.GREY, "zerolinewidth": 2}
+    figure.update_xaxes(rangemode="tozero", **zero)
     figure.update_annotations(yshift=4)
     height = 50 + len(metrics) * (90 + 44 * len(arms))
     return styled(figure, height, showlegend=False, hovermode="closest")
@@ -180,9 +174,9 @@ def _dot(pair: dict[Any, Any], label: str) -> go.Scatter:
     """One difference; hollow and grey where its interval holds zero or there is none."""
     value = Estimate(**{name: pair[name] for name in ("mean", "sd", "low", "high", "n")})
     known, shown = value.has_interval, not value.within_noise
-    style = arm_style(pair["arm"])
-    colour = style.colour if shown else GREY
-    symbol = style.symbol.removesuffix("-open")
+    look = arm_style(pair["arm"])
+    colour = look.colour if shown else style.GREY
+    symbol = look.symbol.removesuffix("-open")
     return go.Scatter(
         x=[value.mean],
         y=[label],
@@ -240,7 +234,7 @@ def overhead_bars(table: pd.DataFrame, titles: Titles = None) -> go.Figure:
     The whisker is one standard deviation of the whole step over the replicates.
     """
     arms = arm_order(table["arm"])
-    labels = [wrapped(arm_title(arm, titles)) for arm in arms]
+    labels = [style.wrapped(arm_title(arm, titles)) for arm in arms]
 
     def found(phase: str, column: str) -> list[Estimate]:
         return [estimate(floats(where(table, arm=arm, phase=phase), column)) for arm in arms]
@@ -255,26 +249,27 @@ def overhead_bars(table: pd.DataFrame, titles: Titles = None) -> go.Figure:
         }
 
     figure = go.Figure()
-    for phase, colour in PHASE_COLOURS.items():
+    for phase, colour in style.PHASE_COLOURS.items():
         relative = found(phase, "relative")
         if any(value.mean > 0 for value in relative):
-            pattern = {"shape": PHASE_PATTERNS.get(phase, "")}
+            pattern = {"shape": style.PHASE_PATTERNS.get(phase, "")}
             bar = _segment(phase, labels, relative, colour, pattern)
             figure.add_trace(bar.update(hover(phase)))
     whole = found(STEP, "relative")
     ends = [value.mean + (value.sd if value.has_interval else 0.0) for value in whole]
+    whisker = {"color": style.BLACK, "thickness": 1.5, "width": 4}
     figure.add_scatter(
         name=STEP,
         x=[value.mean for value in whole],
         y=labels,
         mode="markers",
-        marker={"color": BLACK, "symbol": "line-ns", "size": 12, "line": {"width": 2}},
-        error_x={"array": [v.sd for v in whole], "color": BLACK, "thickness": 1.5, "width": 4},
+        marker={"color": style.BLACK, "symbol": "line-ns", "size": 12, "line": {"width": 2}},
+        error_x=whisker | {"array": [value.sd for value in whole]},
         **hover(STEP),
     )
     changes = [f" {mean_sd(v.mean - 100, v.sd, signed=True)} %" if v.n else "" for v in whole]
     figure.add_trace(_beside(ends, labels, changes, "change"))
-    figure.add_vline(x=100, line={"color": GREY, "width": 1, "dash": "dot"})
+    figure.add_vline(x=100, line={"color": style.GREY, "width": 1, "dash": "dot"})
     figure.update_yaxes(autorange="reversed", ticks="")
     figure.update_xaxes(
         range=[0, 1.55 * max((end for end in ends if math.isfinite(end)), default=100.0)],
@@ -305,7 +300,7 @@ def calibration_errors(table: pd.DataFrame, titles: Titles = None) -> go.Figure:
     for kind, place in zip(kinds, places, strict=True):
         figure.add_trace(_heat(where(table, kind=kind), names, cells, titles or {}), **place)
     figure.update_layout(
-        coloraxis_colorscale=[[0, "#B35900"], [0.5, "#F7F7F7"], [1, BLUE]],
+        coloraxis_colorscale=[[0, "#B35900"], [0.5, "#F7F7F7"], [1, style.BLUE]],
         coloraxis_cmin=-limit,
         coloraxis_cmax=limit,
         coloraxis_showscale=False,  # the numbers stand in the cells
@@ -332,7 +327,7 @@ def _heat(
         hover[place] = said
     return go.Heatmap(
         x=[_SHORT.get(cell, safe(cell)) for cell in cells],
-        y=[wrapped(titles.get(name, name), 16) for name in names],
+        y=[style.wrapped(titles.get(name, name), 16) for name in names],
         z=z,
         coloraxis="coloraxis",
         text=[["" if np.isnan(v) else f"{v:+.1f}" for v in line] for line in z],

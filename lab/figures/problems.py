@@ -14,40 +14,12 @@ from guard_core.config import ROUNDING
 from lab.base.arms import arm_order
 from lab.base.columns import Bools, Floats, flags, floats, groups, ints, where
 from lab.base.stats import estimate
-from lab.figures.style import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PALE,
-    PURPLE,
-    ROUTE_COLOURS,
-    SKY,
-    VERMILLION,
-    ArmStyle,
-    Titles,
-    arm_title,
-    band,
-    multiples,
-    points,
-    safe,
-    styled,
-    translucent,
-)
+from lab.figures import style
+from lab.figures.style import AREAS, Titles, arm_title, band, multiples, points, safe, styled
 from lab.measures.problems import SCORES, THIRDS, Areas, Names
 from lab.trace.schema import ROUTES
 
-_AREAS = (
-    ("correct", GREEN),
-    *(("answer", colour) for colour in (VERMILLION, ORANGE, PURPLE, SKY, BLUE, BLACK)),
-    ("other", PALE),
-    ("unparseable", GREY),
-)
-"""Kind and colour of the areas of votes from the bottom up, answers with most votes first. The
-wrong label of a trace without votes is drawn as an answer."""
-AREA_KINDS = tuple(kind for kind, _ in _AREAS)
+AREA_KINDS = tuple(kind for kind, _ in AREAS)
 _ANSWERS = [place for place, kind in enumerate(AREA_KINDS) if kind == "answer"]
 LONGEST = 40
 """Characters of an answer in a legend."""
@@ -62,11 +34,6 @@ PANELS = (
 )
 """Column of `lab.measures.problems.scissor`, heading, unit, factor."""
 _WIDTH = ("d  Window width", "% of a problem's visits")
-_STYLES = {
-    "votes": ArmStyle(BLUE, "solid", "circle"),
-    "mr": ArmStyle(ORANGE, "dash", "diamond"),
-    "fr": ArmStyle(VERMILLION, "dot", "square"),
-}
 
 
 def _looks() -> Iterator[tuple[int, dict[str, Any]]]:
@@ -81,22 +48,25 @@ def _looks() -> Iterator[tuple[int, dict[str, Any]]]:
         ring = {"line": {"width": 1.5, "color": colour}}
         return look(hover, "markers", name=name, meta=meta, marker=marker | ring)
 
-    for kind, colour in _AREAS:
+    for kind, colour in AREAS:
         line = {"width": 0.8, "color": colour}
-        filled = {"stackgroup": "votes", "fillcolor": translucent(colour, 0.75)}
+        filled = {"stackgroup": "votes", "fillcolor": style.translucent(colour, 0.75)}
         yield 1, look("%{y:.1f} % of votes", meta=kind, line=line, **filled)
     # Filled where the label is the true answer, ringed where it just changed.
     label = "label %{customdata}"
-    yield 2, mark("right", "label is right", label, "square", GREEN)
-    yield 2, mark("wrong", "label is wrong or unknown", label, "x-thin", VERMILLION)
-    yield 2, mark("changed", "label changed", label, "diamond-tall-open", GREY, 13)
-    rates = (("FR", "flip_rate", VERMILLION, "solid"), ("weight", "weight", BLUE, "dash"))
+    yield 2, mark("right", "label is right", label, "square", style.GREEN)
+    yield 2, mark("wrong", "label is wrong or unknown", label, "x-thin", style.VERMILLION)
+    yield 2, mark("changed", "label changed", label, "diamond-tall-open", style.GREY, 13)
+    rates = (
+        ("FR", "flip_rate", style.VERMILLION, "solid"),
+        ("weight", "weight", style.BLUE, "dash"),
+    )
     for name, column, colour, dash in rates:
         line = {"color": colour, "width": 2, "dash": dash}
         yield 3, look("%{y:.3g}", name=name, meta=column, line=line)
     for (code, name), symbol in zip(ROUTES.items(), _ROUTE_SYMBOLS, strict=True):
         hover = f"{name}, weight %{{customdata:.3g}}"
-        yield 4, mark(f"route {code:d}", name, hover, symbol, ROUTE_COLOURS[name])
+        yield 4, mark(f"route {code:d}", name, hover, symbol, style.ROUTE_COLOURS[name])
 
 
 _ROUTE_SYMBOLS = ("circle-open", "diamond", "square", "x")
@@ -178,7 +148,7 @@ def _drawn(traces: Iterable[tuple[int, dict[str, Any]]]) -> go.Figure:
         )
     figure.update_xaxes(title_text="visit (0: before training)", row=4)
     legend = {"y": 1.02, "traceorder": "normal"}
-    modebar = {"bgcolor": "rgba(0,0,0,0)", "color": GREY, "activecolor": INK}
+    modebar = {"bgcolor": "rgba(0,0,0,0)", "color": style.GREY, "activecolor": style.INK}
     return styled(figure, 600, legend=legend, hovermode="closest", modebar=modebar)
 
 
@@ -218,21 +188,21 @@ def scissor_panels(thirds: pd.DataFrame, widths: pd.DataFrame, titles: Titles = 
 def auroc_curves(table: pd.DataFrame) -> go.Figure:
     """AUROC of every score of `lost_problem_auroc` over the visits, its 95 % interval as a band."""
     figure = go.Figure()
-    figure.add_hline(y=0.5, line={"color": GREY, "width": 1, "dash": "dot"})
+    figure.add_hline(y=0.5, line={"color": style.GREY, "width": 1, "dash": "dot"})
     for name, title in SCORES.items():
-        own, style = where(table, score=name), _STYLES[name]
+        own, look = where(table, score=name), style.SCORE_STYLES[name]
         known = own.dropna(subset=["low", "high"])
         if len(known):
             x, low, high = (floats(known, column) for column in ("visit", "low", "high"))
-            figure.add_trace(band(x, low, high, style.colour, name))
+            figure.add_trace(band(x, low, high, look.colour, name))
         figure.add_scatter(
             x=floats(own, "visit"),
             y=floats(own, "auroc"),
             customdata=own[["low", "high", "n_lost", "n_kept"]].to_numpy().tolist(),
             mode="lines+markers",
             name=title,
-            line={"color": style.colour, "width": 2.2, "dash": style.dash},
-            marker={"color": style.colour, "symbol": style.symbol, "size": 7},
+            line={"color": look.colour, "width": 2.2, "dash": look.dash},
+            marker={"color": look.colour, "symbol": look.symbol, "size": 7},
             legendgroup=name,
             hovertemplate=(
                 "visit %{x}: AUROC %{y:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]<br>"

@@ -56,6 +56,15 @@ FATE_COLOURS = {
 }
 """From the best end to the worst, the order in which bars are stacked."""
 
+AREAS = (
+    ("correct", GREEN),
+    *(("answer", colour) for colour in (VERMILLION, ORANGE, PURPLE, SKY, BLUE, BLACK)),
+    ("other", PALE),
+    ("unparseable", GREY),
+)
+"""Kind and colour of the areas of votes from the bottom up, answers with most votes first. The
+wrong label of a trace without votes is drawn as an answer."""
+
 FATE_PATTERNS = {"Marginal Degraded": "/", "Marginal Stable": ".", "Unclassified": "x"}
 
 ROUTE_COLOURS = dict(zip(ROUTES.values(), (GREY, ORANGE, VERMILLION, BLUE), strict=True))
@@ -107,6 +116,12 @@ _ARM_STYLES = {
     "mps": ArmStyle(PURPLE, "dash", "diamond-open"),
     "rcsu": ArmStyle(GREEN, "dot", "triangle-up-open"),
 }
+SCORE_STYLES = {
+    "votes": ArmStyle(BLUE, "solid", "circle"),
+    "mr": ArmStyle(ORANGE, "dash", "diamond"),
+    "fr": ArmStyle(VERMILLION, "dot", "square"),
+}
+"""Score of `lab.measures.problems` to the look of its curve."""
 _SPARE_SYMBOLS = {"longdashdot": "hexagon", "dot": "pentagon", "dash": "bowtie", "dashdot": "x"}
 _SPARE_STYLES = [
     ArmStyle(colour, dash, symbol)

@@ -11,23 +11,8 @@ import plotly.graph_objects as go
 
 from lab.base.arms import arm_order
 from lab.base.columns import floats, ints, where
-from lab.figures.style import (
-    BLACK,
-    BLUE,
-    ORANGE,
-    PURPLE,
-    VERMILLION,
-    Place,
-    Titles,
-    arm_style,
-    arm_title,
-    band,
-    hover_sd,
-    multiples,
-    safe,
-    styled,
-    translucent,
-)
+from lab.figures import style
+from lab.figures.style import Place, Titles, arm_style, arm_title, band, multiples, safe, styled
 
 PROGRESS_TITLE = "training progress (%)"
 
@@ -45,7 +30,7 @@ class Panel:
     """From the column to the unit; 100 for percent."""
     top: float | None = None
     """Fixed upper end of the axis in the unit; None fits the data."""
-    colour: str = BLACK
+    colour: str = style.BLACK
     dash: str = "solid"
 
 
@@ -59,16 +44,18 @@ LOST_PANEL = Panel(
 )
 WINDOW_TITLE = "runs in the window (FR peak to collapse)"
 CURVES = (
-    Panel("flip_rate", "FR", "% of problems (FR)", colour=VERMILLION),
-    Panel("match_rate", "MR", "% of votes (MR)", colour=BLACK, dash="dash"),
-    Panel("pass_at_1", "pass@1", "% of responses (pass@1)", colour=BLUE, dash="dashdot"),
+    Panel("flip_rate", "FR", "% of problems (FR)", colour=style.VERMILLION),
+    Panel("match_rate", "MR", "% of votes (MR)", colour=style.BLACK, dash="dash"),
+    Panel("pass_at_1", "pass@1", "% of responses (pass@1)", colour=style.BLUE, dash="dashdot"),
 )
-WEIGHT = Panel("weight", "FRS: mean weight of the loss", "factor", 1.0, 1.05, BLUE)
-BETA = Panel("beta", "MPS: mean share of the minority loss", "% of loss", colour=PURPLE)
+WEIGHT = Panel("weight", "FRS: mean weight of the loss", "factor", 1.0, 1.05, style.BLUE)
+BETA = Panel("beta", "MPS: mean share of the minority loss", "% of loss", colour=style.PURPLE)
 TOUCHED = (
-    Panel("weighted_share", "weight below 1", "% of visits", colour=BLUE),
-    Panel("minority_share", "a minority candidate", "% of visits", colour=PURPLE, dash="dash"),
-    Panel("skipped", "left out (RCSU)", "% of visits", colour=VERMILLION, dash="dot"),
+    Panel("weighted_share", "weight below 1", "% of visits", colour=style.BLUE),
+    Panel(
+        "minority_share", "a minority candidate", "% of visits", colour=style.PURPLE, dash="dash"
+    ),
+    Panel("skipped", "left out (RCSU)", "% of visits", colour=style.VERMILLION, dash="dot"),
 )
 
 
@@ -103,7 +90,7 @@ def _add_curve(
     line = go.Scatter(
         x=x,
         y=mean,
-        customdata=hover_sd(zip(sd, values["n"], strict=True)),
+        customdata=style.hover_sd(zip(sd, values["n"], strict=True)),
         mode="lines" if len(x) > 1 else "markers",
         line={"color": panel.colour, "width": 2.2, "dash": panel.dash},
         marker={"color": panel.colour},
@@ -149,10 +136,11 @@ def arm_curves(
     figure, places = _panel_grid(panels, panel_height)
     named: set[str] = set()
     for arm in arm_order(table["arm"]):
-        style, own = arm_style(arm), where(table, arm=arm)
-        look = {"title": safe(arm_title(arm, titles)), "colour": style.colour, "dash": style.dash}
+        look, own = arm_style(arm), where(table, arm=arm)
+        name = safe(arm_title(arm, titles))
         for panel, place in zip(panels, places, strict=True):
-            _add_curve(figure, place, own, replace(panel, **look), safe(arm), named)
+            drawn = replace(panel, title=name, colour=look.colour, dash=look.dash)
+            _add_curve(figure, place, own, drawn, safe(arm), named)
     return figure
 
 
@@ -192,7 +180,7 @@ def training_window(
             mode="lines",
             line={"width": 0, "shape": "hvh"},
             fill="tozeroy",
-            fillcolor=translucent(ORANGE, 0.22),
+            fillcolor=style.translucent(style.ORANGE, 0.22),
             name=WINDOW_TITLE,
             legendgroup="window",
             showlegend=arm == arms[0],

@@ -17,29 +17,9 @@ from lab.base.stats import estimate, interval, mean_sd, plus_minus, some_of
 from lab.compare.collection import MEASURED, Skipped
 from lab.compare.tables import Finding, Quantity, metrics_of
 from lab.measures import PAGE, Metric
-from lab.report.digest import (
-    HOW,
-    ReportedComparison,
-    StepStudy,
-    Worlds,
-    missing,
-    overview_table,
-    slugs,
-    step_studies,
-)
-from lab.report.html import (
-    Child,
-    Html,
-    asset,
-    definitions,
-    document,
-    join,
-    library,
-    shown,
-    table,
-    tag,
-    warned,
-)
+from lab.report import digest, html
+from lab.report.digest import ReportedComparison, StepStudy, Worlds, slugs
+from lab.report.html import Child, Html, join, shown, table, tag, warned
 from lab.report.predictions import agreements
 from lab.report.problems import problem_sections
 from lab.report.sections import SECTIONS, first, render
@@ -120,11 +100,11 @@ def _outcome(parts: Sequence[Quantity]) -> str:
 
 def _world(world: ReportedComparison, slug: str) -> Html:
     found = [f for f in world.findings[1:] if any(part.value.n for part in f.parts)]
-    lacking = missing(world)
+    lacking = digest.missing(world)
     share = finite_mean(world.metrics, "unread")
     unread = f"Responses without a readable answer: {share:.1f} %."
     left = [
-        _text_table(overview_table(world)),
+        _text_table(digest.overview_table(world)),
         tag("p", unread, class_="small-how") if world.comparison.world == "real" else None,
         tag("ul", *(tag("li", sentence(finding)) for finding in found)) if found else None,
         tag("p", lacking[0], ": ", tag("code", lacking[1]), class_="lacking") if lacking else None,
@@ -190,14 +170,14 @@ def _arms(worlds: Worlds) -> Html:
             policy = world.comparison.manifests[0].config.get("policy")
             notes.append(LINEARISED if policy == MEASURED else SIMULATED)
     said = [tag("p", note, class_="note") for note in dict.fromkeys(notes)]
-    return join([definitions(arms.items()), *said])
+    return join([html.definitions(arms.items()), *said])
 
 
 def provenance(world: ReportedComparison) -> Html:
     """The runs of one comparison, what their settings share and where they differ."""
     runs = world.comparison.manifests
     shared, differing = _split(world.comparison.runs)
-    settings = definitions((key, tag("code", text)) for key, text in shared.items())
+    settings = html.definitions((key, tag("code", text)) for key, text in shared.items())
     rows = [(tag("code", key), *texts) for key, texts in differing.items()]
     counts = Counter(world.metrics.index.get_level_values("arm"))
     made = [
@@ -210,7 +190,7 @@ def provenance(world: ReportedComparison) -> Html:
     for run in runs:
         for key, value in {**run.versions, **run.machine}.items():
             software.setdefault(key, {})[_shown(value)] = None
-    versions = definitions((key, " or ".join(values)) for key, values in software.items())
+    versions = html.definitions((key, " or ".join(values)) for key, values in software.items())
     return tag(
         "div",
         tag("h3", world.name),
@@ -302,7 +282,7 @@ def page(worlds: Worlds, skipped: Sequence[Skipped], sweeps: Sequence[ReportedSw
     """The report as HTML."""
     parts = list(_parts(worlds, skipped, sweeps))
     screen = [_world(*own) for own in zip(worlds, slugs(worlds), strict=True)]
-    screen += [*map(_study, step_studies(worlds)), tag("p", HOW, class_="small-how")]
+    screen += [*map(_study, digest.step_studies(worlds)), tag("p", digest.HOW, class_="small-how")]
     made = f"Made {now()} by guard-report from the run folders; nothing on this page is fetched."
     body = tag(
         "body",
@@ -320,11 +300,13 @@ def page(worlds: Worlds, skipped: Sequence[Skipped], sweeps: Sequence[ReportedSw
             id="main",
         ),
         tag("footer", tag("p", made)),
-        library(),
-        tag("script", asset("problems.js")),
+        html.library(),
+        tag("script", html.asset("problems.js")),
     )
     names = " · ".join(own.name for own in (*worlds, *sweeps))
-    return document(f"TTRL-Guard Lab report: {names}", GENERATOR, body, asset("problems.css"))
+    return html.document(
+        f"TTRL-Guard Lab report: {names}", GENERATOR, body, html.asset("problems.css")
+    )
 
 
 def _parts(

@@ -20,16 +20,8 @@ from lab.measures import WINDOW
 from lab.measures.dynamics import WARM_UP, run_windows, step_seconds, window_share, window_width
 from lab.measures.fate import LOST
 from lab.measures.problems import flip_rate_in_time, lost_problem_auroc, scissor
-from lab.report.digest import (
-    COMPARED,
-    ReportedComparison,
-    Worlds,
-    by_arm,
-    file_names,
-    no_fates,
-    slugs,
-    with_fates,
-)
+from lab.report import digest
+from lab.report.digest import COMPARED, ReportedComparison, Worlds, by_arm, slugs, with_fates
 from lab.report.html import Absent, Drawing, Html, Piece, absent, join, shown, small_table, tag
 
 _USE = (
@@ -60,9 +52,9 @@ class Section:
 
     def named(self, world: ReportedComparison, slug: str) -> list[tuple[str, Piece]]:
         """The drawings of one comparison by their names, or the reason why there is none."""
-        reason = no_fates(world) if self.needs_fates else None
+        reason = digest.no_fates(world) if self.needs_fates else None
         pieces = list(self.draw(world)) if reason is None else [Absent(reason)]
-        keys = zip(pieces, file_names(piece.key for piece in pieces), strict=True)
+        keys = zip(pieces, digest.file_names(piece.key for piece in pieces), strict=True)
         return [(f"{slug}-{self.name}{f'-{k}' * bool(piece.key)}", piece) for piece, k in keys]
 
 

@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 from lab.base.columns import ints, where
 from lab.base.errors import UserError, first_line
 from lab.base.files import sync_folder, whole
+from lab.trace import schema
 from lab.trace.manifest import (
     Extent,
     Manifest,
@@ -41,21 +42,11 @@ from lab.trace.manifest import (
     read_manifest,
     write_manifest,
 )
-from lab.trace.schema import (
-    SCHEMA_VERSION,
-    TABLES,
-    Arrays,
-    Column,
-    Columns,
-    Table,
-    check_values,
-    checked,
-    missing,
-)
+from lab.trace.schema import TABLES, Arrays, Column, Columns, Table
 
 FLUSH_ROWS, FLUSH_SECONDS = 500_000, 30.0
 _MANY_ROWS = 50_000
-_METADATA = {"ttrl-guard-lab-schema": str(SCHEMA_VERSION)}
+_METADATA = {"ttrl-guard-lab-schema": str(schema.SCHEMA_VERSION)}
 
 
 class Recorder:
@@ -76,7 +67,7 @@ class Recorder:
             ValueError: a column is missing, unknown or of a wrong kind.
             UserError: the disk cannot be written.
         """
-        self._chunks[table].append(checked(table, columns, copy=copy))
+        self._chunks[table].append(schema.checked(table, columns, copy=copy))
 
     def note(self, progress: float | None = None, **extra: Any) -> None:
         """Note how far the run is (0 to 1), and facts for the manifest's `extra`."""
@@ -175,8 +166,8 @@ class RunFolder(Recorder):
         for table, before in self.manifest.tables.items():
             if chunks := self._chunks[table]:
                 rows = _joined(table, chunks)
-                schema, encoding = _layout(tuple(c for c in TABLES[table] if c.name in rows))
-                content = pa.Table.from_arrays([pa.array(v) for v in rows.values()], schema=schema)
+                fields, encoding = _layout(tuple(c for c in TABLES[table] if c.name in rows))
+                content = pa.Table.from_arrays([pa.array(v) for v in rows.values()], schema=fields)
                 # Bytes, since the name may not be UTF-8.
                 with (
                     whole(self.path / table / part_name(before.parts)) as temporary,
@@ -355,7 +346,7 @@ def _extent(folder: Path, table: Table, parts: Sequence[Path]) -> Extent:
     with _damage(folder, table):
         found = pa.unify_schemas(schemas, promote_options="default") if parts else pa.schema([])
         kinds = dict(zip(found.names, found.types, strict=True))
-        if parts and (lacking := missing(table, kinds)):
+        if parts and (lacking := schema.missing(table, kinds)):
             raise UserError(f"{folder}: {table} lacks the columns {', '.join(lacking)}")
         for column in TABLES[table]:
             kind = kinds.get(column.name)
@@ -379,5 +370,5 @@ def _read(folder: Path, table: Table, parts: Sequence[Path]) -> pd.DataFrame:
                 raise pa.ArrowInvalid(f"{column.name} has empty cells")
         read.clear()
         found = rows.to_pandas(split_blocks=True, self_destruct=True)
-        check_values(table, found)
+        schema.check_values(table, found)
         return found
