@@ -14,16 +14,7 @@ from lab.base.arms import BASELINE, arm_order
 from lab.base.columns import floats, groups, require, unique, where
 from lab.base.stats import Estimate, estimate, interval, mean_sd, plus_minus
 from lab.figures import style
-from lab.figures.style import (
-    Titles,
-    arm_style,
-    arm_title,
-    hover_sd,
-    multiples,
-    points,
-    safe,
-    styled,
-)
+from lab.figures.style import Titles, arm_style, arm_title, multiples, points, safe, styled
 from lab.measures import Metric
 from lab.measures.dynamics import STEP
 
@@ -67,7 +58,7 @@ def fate_bars(shares: pd.DataFrame, titles: Titles = None) -> go.Figure:
         pattern = {"shape": shape, "fgcolor": "white", "fgopacity": 0.55}
         bar = _segment(fate, labels, found, colour, pattern)
         bar.update(
-            customdata=hover_sd((v.sd, v.n) for v in found),
+            customdata=style.hover_sd((v.sd, v.n) for v in found),
             text=[_inside(value) for value in found],
             textposition="inside",
             insidetextanchor="middle",
@@ -241,7 +232,7 @@ def overhead_bars(table: pd.DataFrame, titles: Titles = None) -> go.Figure:
 
     def hover(phase: str) -> dict[str, Any]:
         seconds = found(phase, "seconds")
-        spread = zip(seconds, hover_sd((v.sd, v.n) for v in seconds), strict=True)
+        spread = zip(seconds, style.hover_sd((v.sd, v.n) for v in seconds), strict=True)
         said = "%{y}: %{customdata[0]:.3g}%{customdata[1]} s per step, %{x:.1f} %, "
         return {
             "customdata": [[value.mean, *row] for value, row in spread],

@@ -13,15 +13,8 @@ from lab.base.files import whole_folder
 from lab.compare.tables import comparison_table, flat
 from lab.measures import BY_NAME
 from lab.measures.dynamics import run_windows
-from lab.report.digest import (
-    ReportedComparison,
-    Worlds,
-    by_arm,
-    no_fates,
-    overview,
-    slugs,
-    with_fates,
-)
+from lab.report import digest
+from lab.report.digest import ReportedComparison, Worlds, slugs
 from lab.report.html import Drawing, Piece
 from lab.report.predictions import predictions
 from lab.report.sections import SECTIONS, first
@@ -57,7 +50,7 @@ def figures(worlds: Worlds, sweeps: Sequence[ReportedSweep]) -> dict[str, go.Fig
 
 def tables(world: ReportedComparison) -> Iterator[tuple[str, pd.DataFrame]]:
     """Name and content of every table that a comparison has data for."""
-    yield "arms", flat(overview(world))
+    yield "arms", flat(digest.overview(world))
     if (grid := world.comparison.grid) is not None:
         parts = {"no": grid.rows, "yes": grid.null}
         yield "steps", pd.concat([own.assign(null_model=is_null) for is_null, own in parts.items()])
@@ -70,7 +63,7 @@ def tables(world: ReportedComparison) -> Iterator[tuple[str, pd.DataFrame]]:
     for reference, pairs in world.pairs.items():
         yield f"paired-{reference}", pairs.assign(against=reference)
     yield "dynamics", world.dynamics
-    arms = world.comparison.arms
-    yield "windows", by_arm({arm: run_windows(world.of_arm(arm)).reset_index() for arm in arms})
-    if no_fates(world) is None:
-        yield "fates", with_fates(world, lambda _, fates: fates)
+    windows = {arm: run_windows(world.of_arm(arm)).reset_index() for arm in world.comparison.arms}
+    yield "windows", digest.by_arm(windows)
+    if digest.no_fates(world) is None:
+        yield "fates", digest.with_fates(world, lambda _, fates: fates)
