@@ -237,18 +237,11 @@ def _errors(
     own, other = predicted.get(source), real.get(arm)
     if own is None or other is None:
         return {}
-    curve, match_rate, flip_rate = (
-        float(np.sqrt(np.nanmean((own[name] - other[name]) ** 2))) for name in _CURVES
-    )
     both = pd.DataFrame({"own": own["accuracy"], "other": other["accuracy"]})
-    values = {
-        "final": abs(_final(own) - _final(other)),
-        "curve": curve,
-        "match_rate": match_rate,
-        "flip_rate": flip_rate,
-        "fates": float(np.abs(own["fates"] - other["fates"]).mean()),
-        "r": float(both.corr().to_numpy()[0, 1]),
-    }
+    squares = [float(np.nanmean((own[name] - other[name]) ** 2)) for name in _CURVES]
+    errors = [abs(_final(own) - _final(other)), *map(math.sqrt, squares)]
+    errors.append(float(np.abs(own["fates"] - other["fates"]).mean()))
+    values = dict(zip(ERRORS, errors, strict=True)) | {"r": float(both.corr().to_numpy()[0, 1])}
     base, real_base = predicted.get(BASELINE), real.get(BASELINE)
     if arm != BASELINE and base is not None and real_base is not None:
         values["gain_predicted"] = _final(own) - _final(base)
