@@ -98,7 +98,7 @@ class Finding:
 
     key: str
     title: str
-    parts: tuple[Quantity, ...] = ()
+    parts: tuple[Quantity, ...]
     note: str = ""
     """Origin of the number, or the reason why there is none."""
 
@@ -131,7 +131,8 @@ def _damage(table: pd.DataFrame) -> _Numbers:
         return (), lacking
     value = estimate(floats(metrics_of(table, BASELINE), "TotalDeg"))
     text = f"TotalDeg {value.mean:.1f} % [{interval_of(value, 'replicate', signed=False)}]"
-    return (Quantity("TotalDeg", value, text),) * bool(value.n), ""
+    parts = (Quantity("TotalDeg", value, text),) if value.n else ()
+    return parts, ""
 
 
 def _guard(comparison: Comparison, table: pd.DataFrame) -> _Numbers:
