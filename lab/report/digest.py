@@ -260,18 +260,21 @@ def missing(world: ReportedComparison) -> tuple[str, str] | None:
     found = world.comparison.arms
     lacking = [f for f in world.findings if f.note and not any(p.value.n for p in f.parts)]
     needed = [arm for arm in DEMO_ARMS if arm not in found]
+    simulated = world.comparison.world == "sim"
+    program = "guard-sim" if simulated else "guard-train"
     try:
         words = shlex.split(world.comparison.manifests[0].command)
     except ValueError:  # a quote is not closed
         words = []
+    if words[:2] == ["python", "-m"]:
+        words[:3] = [program]
     if not lacking or not needed or not {BASELINE, GUARD} & set(found) or words[1:2] == ["agree"]:
         return None
     what = "; ".join(f"{f.title[:1].lower()}{f.title[1:]} ({f.note})" for f in lacking)
     others = [a for a in found if a not in DEMO_ARMS and not re.search(rf"\(|\b{CUSTOM}$", a)]
     # The comparison's own command with more arms; one of the simulator needs a new folder.
-    simulated = world.comparison.world == "sim"
     if words[1:2] != ["compare"]:
-        words = ["guard-sim" if simulated else "guard-train", "compare", "--out", "FOLDER"]
+        words = [program, "compare", "--out", "FOLDER"]
     kept = _without(words, "--arms")
     if simulated:
         kept = [*_without(kept, "--out"), "--out", "NEW-FOLDER"]

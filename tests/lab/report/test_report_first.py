@@ -94,9 +94,10 @@ def test_the_command_that_adds_arms_gives_each_option_once(given, add_run, tmp_p
     for name in ("ttrl", "srt+custom"):  # no command knows a custom arm
         add_run(tmp_path / name, name)
     (world,), _ = read([tmp_path])
-    world.comparison.manifests[0].command = f"guard-sim compare {given} --seed 3"
     shown = "guard-sim compare --arms ttrl guard matched frozen memory --seed 3 --out NEW-FOLDER"
-    assert missing(world)[1] == shown
+    for program in ("guard-sim", "python -m sim"):
+        world.comparison.manifests[0].command = f"{program} compare {given} --seed 3"
+        assert missing(world)[1] == shown
 
 
 @pytest.mark.parametrize("world", ["real", "sim"])
