@@ -67,7 +67,8 @@ _MOST_ITEMS, _LONGEST = 50, 2000
 """Items of a list, and letters of a text, that are shown."""
 GENERATOR = "ttrl-guard-lab report"
 """Marks a page as ours, so that it may be overwritten."""
-_RUN_HEAD = "arm,seeds,replicates,status,started (UTC),minutes from start to end,commit,backend"
+_RUN_HEAD = ("arm", "seeds", "replicates", "status", "started (UTC)", "minutes from start to end")
+_RUN_HEAD += ("commit", "backend")
 _SHORT, _DATA = "In short", "The data"
 """Groups of the contents besides those of `SECTIONS`."""
 
@@ -195,7 +196,7 @@ def provenance(world: ReportedComparison) -> Html:
         "div",
         tag("h3", world.name),
         warned(notes),
-        table(_RUN_HEAD.split(","), made, class_="words"),
+        table(_RUN_HEAD, made, class_="words"),
         warned(notices),
         tag("h4", "Commands to repeat"),
         *(tag("pre", command) for command in _distinct(run.command for run in runs)),
