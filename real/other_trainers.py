@@ -34,8 +34,14 @@ from lab.trace.trace import RunFolder
 from real.answers import UNPARSEABLE, AnswerIds, Equality, Extract, repeats
 from real.problems.problem import check_answers, reference
 from real.record.alarms import watch_labels
-from real.record.checkpoint import Checkpoint, read_checkpoint, read_file, write_checkpoint
-from real.record.journal import Journal, Visited, VoteRows, metrics_of
+from real.record.checkpoint import (
+    GUARD_FILES,
+    Checkpoint,
+    read_checkpoint,
+    read_file,
+    write_checkpoint,
+)
+from real.record.journal import Journal, Visited, metrics_of
 from real.record.resuming import cut_back
 from real.settings.config import TrainConfig
 from real.settings.stored import check_same, manifest_of
@@ -98,7 +104,6 @@ def is_right(
 
 
 FOLDER = "guard"
-_FILES = "guard.safetensors", "answers.json"
 
 
 class Voted(NamedTuple):
@@ -167,7 +172,7 @@ class GuardedRun:
         check_same(saved.config, self.config, folder)
         if saved.extra.get("problem_digest") != self._digest:
             raise UserError("problems: not the checkpoint's; give those, or start a new run")
-        self.supervisor.restore(*(read_file(folder / name) for name in _FILES))
+        self.supervisor.restore(*(read_file(folder / name) for name in GUARD_FILES))
         self.step = saved.step
 
     @contextlib.contextmanager
@@ -183,7 +188,8 @@ class GuardedRun:
             raise UserError(f"{path}: not the run of the checkpoint; name that run's folder")
         with locked(path), new or cut_back(path, saved, self.config) as self.folder:
             self.log = Journal(self.folder)
-            self._votes = VoteRows(self.supervisor.answer_ids) if self.config.keep_votes else None
+            if self.config.keep_votes:
+                self.log.keep_votes(self.supervisor.answer_ids)
             yield
 
     def read(self, texts: Mapping[Any, str], problem_of: Mapping[Any, int]) -> Voted:
@@ -218,7 +224,7 @@ class GuardedRun:
         columns = self.supervisor.prime(answers_NV, {})
         self.log.note(n_labels_before=self.supervisor.n_labels())
         visited = Visited(np.arange(len(answers_NV)), answers_NV, columns)
-        self.log.write_visited(visited, self._place(0), self._votes)
+        self.log.write_visited(visited, self._place(0))
 
     def _place(self, step: int) -> dict[str, int]:
         n_batches = max(1, self._n_problems // self.config.batch_size)
@@ -230,7 +236,7 @@ class GuardedRun:
         visit_P = 1 + self.supervisor.state.visits[problems_P].astype(np.int64)
         decided = self.supervisor.decide(problems_P, answers_PV, visit_P, {})
         assert decided is not None  # only ranks that read no answers get none
-        self.log.write_visited(Visited(problems_P, answers_PV, decided.rows), place, self._votes)
+        self.log.write_visited(Visited(problems_P, answers_PV, decided.rows), place)
         streams = pay(self.supervisor.rule, decided, self.config.guard)
         weight_P = np.where(streams.drop, 0.0, streams.weight)
         both_PK2 = np.stack([streams.majority, streams.minority], 2) * weight_P[:, None, None]
@@ -282,7 +288,7 @@ class GuardedRun:
     def save(self, checkpoint: Path) -> None:
         """Write the guard's part of a checkpoint, before the trainer makes it its latest."""
         state = self.supervisor.tensors(), self.supervisor.answer_ids.to_values()
-        files = dict(zip(_FILES, state, strict=True))
+        files = dict(zip(GUARD_FILES, state, strict=True))
         write_checkpoint(checkpoint / FOLDER, self.folder, files, self.step)
 
 

@@ -29,6 +29,7 @@ from real.problems.prompts import build_prompts
 from real.ranks import launched
 from real.ranks.distributed import ALONE, Ranks, shard_of
 from real.record.checkpoint import (
+    GUARD_FILES,
     MASTER,
     MODEL,
     OPTIMIZER,
@@ -56,9 +57,8 @@ from real.vote.judge import Judge
 from real.vote.sample import Parts, Sampler, VoteSampler
 from real.vote.second_votes import Paraphrases, Teacher
 
-GUARD, ANSWERS = "guard.safetensors", "answers.json"
-RULE, RULE_VALUES = "rule.safetensors", "rule.json"
-VOTES, VOTES_VALUES = "votes.safetensors", "votes.json"
+RULE = "rule.safetensors", "rule.json"
+VOTES = "votes.safetensors", "votes.json"
 
 
 @dataclass(frozen=True)
@@ -103,18 +103,15 @@ def state_of(run: Run) -> State:
     votes.safetensors, votes.json
                             the votes of the next batch, where they are sampled ahead
     """
-    state: dict[str, Any] = {}
-    if votes := run.votes.state():
-        state |= zip((VOTES, VOTES_VALUES), votes, strict=True)
-    if extra := run.extra_rollouts.state():
-        state |= zip((RULE, RULE_VALUES), extra, strict=True)
     trained, optimizer = trained_parameters(run.policy.model), run.optimizer.state_tensors()
-    return state | {
-        MODEL: {n: p for n, p in trained.items() if MASTER + n not in optimizer},
-        OPTIMIZER: optimizer,
-        GUARD: run.supervisor.tensors(),
-        ANSWERS: run.supervisor.answer_ids.to_values(),
-    }
+    model = {n: p for n, p in trained.items() if MASTER + n not in optimizer}
+    guard = run.supervisor.tensors(), run.supervisor.answer_ids.to_values()
+    parts = {GUARD_FILES: guard, RULE: run.extra_rollouts.state(), VOTES: run.votes.state()}
+    state: dict[str, Any] = {MODEL: model, OPTIMIZER: optimizer}
+    for names, kept in parts.items():
+        if kept is not None:
+            state |= zip(names, kept, strict=True)
+    return state
 
 
 @torch.no_grad()
@@ -124,11 +121,10 @@ def restore(run: Run, folder: Path) -> None:
     for name, weight in read_file(folder / MODEL).items():  # others are rounded from their masters
         trained[name].copy_(shard_of(weight, trained[name]))
     run.optimizer.load_state_tensors(read_file(folder / OPTIMIZER))
-    run.supervisor.restore(read_file(folder / GUARD), read_file(folder / ANSWERS))
-    if run.extra_rollouts.state() is not None:
-        run.extra_rollouts.restore(read_file(folder / RULE), read_file(folder / RULE_VALUES))
-    if (folder / VOTES).exists():
-        run.votes.restore(read_file(folder / VOTES), read_file(folder / VOTES_VALUES))
+    parts: dict[tuple[str, str], Any] = {GUARD_FILES: run.supervisor, RULE: run.extra_rollouts}
+    for names, part in {**parts, VOTES: run.votes}.items():
+        if (folder / names[1]).exists():  # tensors may be in several files
+            part.restore(*(read_file(folder / name) for name in names))
 
 
 def few_epochs(config: TrainConfig) -> list[str]:

@@ -5,9 +5,9 @@ Shapes end in their axes: N problems, P problems of the batch, V votes, K traine
 
 from __future__ import annotations
 
-import contextlib
+import shlex
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -22,14 +22,15 @@ from lab.trace.manifest import locked
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 from real.answers import UNPARSEABLE, repeats
 from real.engines.make import RestartingEngine
+from real.engines.rollouts import EngineDied
 from real.model.machine import card_held, in_phase, pick_device, torch_threads
 from real.problems.prompts import PROMPTS, prompt_rows
 from real.ranks.distributed import joined_ranks, lost_ranks_named
 from real.record.alarms import check_flips, check_mismatch, check_unread, watch_labels
 from real.record.checkpoint import Checkpoints, save_model
-from real.record.journal import LOGGERS, Journal, Unwritten, Visited, VoteRows
+from real.record.journal import LOGGERS, Journal, Unwritten, Visited
 from real.record.metrics import Clock, Progress, reporter, sampled_row, step_row
-from real.record.resuming import advised, fingerprint, reopened, resume_point, stop_requests
+from real.record.resuming import fingerprint, resume_point, stop_requests
 from real.record.terminal import say
 from real.record.trial import check_saving
 from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore, state_of
@@ -129,20 +130,24 @@ def resume(
     with (
         joined_ranks(config.device, config.rank_timeout) as ranks,
         card_held(config, config.device),
-        locked(folder) if ranks.first else contextlib.nullcontext(),
+        locked(folder) if ranks.first else nullcontext(),
+        torch_threads(config.threads),
         in_phase("run"),
     ):
         point = resume_point(folder, config, ranks)
         ranks.wait()  # all have read the folder before one changes it
         if point is not None:
-            require_loggers(point.config.log)
-            with torch_threads(point.config.threads):
-                with in_phase("start"):
-                    run = prepare(point.config, ranks, run_folder=folder)
-                sources = fingerprint(run.policy.folder, run.prompt_sets) if ranks.first else None
-                opened = reopened(point, sources, partial(restore, run))
-                with closing(run.engine), opened as written:
-                    done = None if point.checkpoint is None else point.checkpoint.step
+            require_loggers(config.log)
+            with in_phase("start"):
+                run = prepare(config, ranks, run_folder=folder)
+            with closing(run.engine):
+                if ranks.first:
+                    sources = fingerprint(run.policy.folder, run.prompt_sets)
+                    point.check_sources(config.model, sources)
+                if point.checkpoint_folder is not None:
+                    restore(run, point.checkpoint_folder)
+                done = None if point.checkpoint is None else point.checkpoint.step
+                with point.reopened(config) if ranks.first else nullcontext() as written:
                     run_in_folder(run, written, folder, progress, done)
     return load(folder)
 
@@ -157,21 +162,24 @@ def run_in_folder(
     """Do the whole run with all that it leaves on disk."""
     every = checkpoint_interval(run.config, len(run.prompts))
     kept = Checkpoints(path, written, run.config, every, run.ranks) if every else None
-    if written is None:
-        journal = Journal(Unwritten(new_manifest(run, None)), checkpoints=kept)
-    else:
-        where = written.path, written.manifest, done
-        made = [(kind, LOGGERS[kind](*where)) for kind in run.config.log]
-        journal = Journal(written, written.path, made, kept)
+    names = run.config.log if written else ()
+    recorder, place = written or Unwritten(new_manifest(run, None)), path if written else None
+    loggers = [(name, LOGGERS[name](path, recorder.manifest, done)) for name in names]
     with lost_ranks_named():
         if run.config.save_model and done is None:
             with in_phase("save"):
-                check_saving(run.policy, written.path if written else None)
-        with journal as log, advised(path, log.keeps_checkpoints):
-            run_loop(run, log, progress if written else False, done)
+                check_saving(run.policy, place)
+        try:
+            with Journal(recorder, place, loggers, kept) as log:
+                run_loop(run, log, progress if written else False, done)
+        except EngineDied as error:
+            if kept is None:
+                raise
+            command = f"guard-train resume {shlex.quote(str(path))}"
+            raise EngineDied(f"{error}; go on with {command}") from error
         if run.config.save_model:
             with in_phase("save"):
-                save_model(run.policy, written.path if written else None, run.optimizer.average)
+                save_model(run.policy, place, run.optimizer.average)
 
 
 def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | None = None) -> None:
@@ -181,8 +189,8 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
     """
     if done is None:
         say(run.prompts.notices)
-    keeps = run.config.keep_votes and run.supervisor.reads
-    votes = VoteRows(run.supervisor.answer_ids) if keeps else None
+    if run.config.keep_votes and run.supervisor.reads:
+        log.keep_votes(run.supervisor.answer_ids)
     state = partial(state_of, run)
     if isinstance(run.engine, RestartingEngine):
         run.engine.notice = log.notice
@@ -197,7 +205,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             with log.phase("votes before training"):
                 first = prime(run)
             log.note(n_labels_before=run.supervisor.n_labels())
-            log.write_visited(first, {"step": 0, "epoch": 0}, votes)
+            log.write_visited(first, {"step": 0, "epoch": 0})
             run.evaluator.log(log, step=0, epoch=0, full=True)
             log.checkpoint(state, 0)
         signals.deferred = log.keeps_checkpoints
@@ -208,7 +216,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
                 visited, row = train_batch(run, batch, following)
             finally:  # an error may follow from them
                 note_faults(log, run.optimizer.faults, batch.step)
-            log.write_visited(visited, position, votes)
+            log.write_visited(visited, position)
             row |= position
             log.write("steps", row)
             report(batch.step, visited, row)

@@ -53,6 +53,8 @@ from real.update.ema import WeightAverage
 VERSION = 2
 """Raised when an older program would misread a checkpoint."""
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+GUARD_FILES = "guard.safetensors", "answers.json"
+"""The guard's memory, and the answer ids of every problem."""
 MASTER = "master/"
 """Begins the names of a weight's copy in single precision, from which it is rounded."""
 INDEX = "checkpoint.json"

@@ -98,7 +98,7 @@ class Evaluator:
                 unseen = judged(self.held_out)[0][chosen]
                 row |= {f"held_out_{name}": unseen[name] for name in ("pass_at_1", "maj_accuracy")}
         log.write("evals", row)
-        log.write_completions(step, completions)
+        log.write_json(f"completions/step-{step:06d}.jsonl", completions)
         log.note(evaluation=summary(log.manifest.extra.get("evaluation"), row))
 
     def _judged(

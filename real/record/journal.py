@@ -29,51 +29,50 @@ from real.record.terminal import ALARM, say
 PROJECT = "ttrl-guard-lab"
 
 
-class _TensorBoard:
-    def __init__(self, folder: Path, manifest: Manifest, after: int | None) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+class Logger(NamedTuple):
+    """Destination of metrics besides the trace."""
 
-        # Hide what a killed run logged after its checkpoint: those batches are run again.
-        purge = None if after is None else after + 1
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
-        if after is None:
-            config = msgspec.json.format(msgspec.json.encode(manifest.config)).decode()
-            self._writer.add_text("config", f"<pre>{html.escape(config)}</pre>", 0)
+    scalars: Callable[[int, Mapping[str, float]], object]
+    """Called with a step and its numbers by name."""
+    close: Callable[[], object]
 
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+
+def _tensorboard(folder: Path, manifest: Manifest, after: int | None) -> Logger:
+    from torch.utils.tensorboard import SummaryWriter
+
+    # Hide what a killed run logged after its checkpoint: those batches are run again.
+    purge = None if after is None else after + 1
+    writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
+    if after is None:
+        config = msgspec.json.format(msgspec.json.encode(manifest.config)).decode()
+        writer.add_text("config", f"<pre>{html.escape(config)}</pre>", 0)
+
+    def scalars(step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+            writer.add_scalar(name, value, step)
 
-    def close(self) -> None:
-        self._writer.close()
+    return Logger(scalars, writer.close)
 
 
-class _Wandb:
+def _wandb(folder: Path, manifest: Manifest, after: int | None) -> Logger:
     """A Weights & Biases run, kept in RUN/wandb until `wandb sync` sends it."""
-
-    def __init__(self, folder: Path, manifest: Manifest, after: int | None) -> None:
-        self._wandb: Any = importlib.import_module("wandb")
-        name = f"{manifest.arm}-{folder.name}"  # the arms of a comparison start in one second
-        identity = hashlib.sha256(f"{name} {manifest.started}".encode()).hexdigest()
-        self._run = self._wandb.init(
-            project=PROJECT,
-            name=name,
-            id=identity[:12],  # a run shares it with its resumption and with no other run
-            config=manifest.config,
-            dir=str(folder),
-            mode=os.environ.get("WANDB_MODE", "offline"),
-            resume="allow",
-            settings=self._wandb.Settings(silent=True),
-        )
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
+    wandb: Any = importlib.import_module("wandb")
+    name = f"{manifest.arm}-{folder.name}"  # the arms of a comparison start in one second
+    identity = hashlib.sha256(f"{name} {manifest.started}".encode()).hexdigest()
+    run = wandb.init(
+        project=PROJECT,
+        name=name,
+        id=identity[:12],  # a run shares it with its resumption and with no other run
+        config=manifest.config,
+        dir=str(folder),
+        mode=os.environ.get("WANDB_MODE", "offline"),
+        resume="allow",
+        settings=wandb.Settings(silent=True),
+    )
+    return Logger(lambda step, values: run.log(dict(values), step=step), run.finish)
 
 
-LOGGERS = {"tensorboard": _TensorBoard, "wandb": _Wandb}
+LOGGERS = {"tensorboard": _tensorboard, "wandb": _wandb}
 
 Rows = dict[str, Any]
 
@@ -88,45 +87,6 @@ class Visited(NamedTuple):
     """Columns of the trace's visits, without step and epoch."""
 
 
-class VoteRows:
-    """Counts the votes of every visit, and knows the answers whose texts were written before."""
-
-    def __init__(self, answer_ids: AnswerIds) -> None:
-        self._answer_ids = answer_ids
-        self._n_written_N = np.array(
-            [answer_ids.n_answers_of(p) for p in range(len(answer_ids))], np.int64
-        )
-
-    def count(self, problems_P: Ints, answers_PV: Ints, visit: int | Ints) -> tuple[Rows, Rows]:
-        """Return columns of the trace's votes and answers for one visit, without step and epoch.
-
-        Problems come in the batch's order, ids ascending; answers are those of which no text was
-        written yet. `answers_PV` are (P, V) ids, -1 unparseable, which gets no row; `visit` is the
-        visit's number, (P,) where it differs between the problems.
-        """
-        width = 1 + int(answers_PV.max(initial=0))
-        key_PV = np.arange(len(problems_P))[:, None] * width + answers_PV
-        voted, count = np.unique(key_PV[answers_PV >= 0], return_counts=True)
-        row, answer = np.divmod(voted, width)
-        visit_P = np.broadcast_to(visit, len(problems_P))
-        votes = {"problem": problems_P[row], "answer": answer, "count": count}
-        # Ids follow the order of first appearance, so those beyond the last written one are new.
-        new_answers = [
-            (new, problem, answer)
-            for new, problem in enumerate(problems_P.tolist())
-            for answer in range(self._n_written_N[problem], self._answer_ids.n_answers_of(problem))
-        ]
-        new, problem, answer = np.array(new_answers, np.int64).reshape(-1, 3).T
-        np.maximum.at(self._n_written_N, problem, answer + 1)
-        texts = list(map(self._answer_ids.text, problem.tolist(), answer.tolist()))
-        answers = {"problem": problem, "answer": answer, "text": np.array(texts, np.str_)}
-        return (
-            {"replicate": 0, "visit": visit_P[row], **votes},
-            {"replicate": 0, "visit": visit_P[new], **answers},
-        )
-
-
-COMPLETIONS = "completions"
 _GROUPS: dict[Table, str] = {"steps": "train", "evals": "eval", "visits": "votes"}
 """Groups of the metrics of those tables that loggers are told of."""
 _NOT_METRICS = {"replicate", "step", "epoch", "visit", "problem", "label", "route"}
@@ -147,6 +107,8 @@ class Journal:
         self._folder, self._loggers = folder, list(loggers)
         self._checkpoints, self._overdue = checkpoints, False
         self.keeps_checkpoints = checkpoints is not None
+        self._answer_ids: AnswerIds | None = None
+        self.note = recorder.note
         self.show: Callable[[str], object] = lambda phase: None
         """Called with the name of a phase at its start, and with "" at its end."""
 
@@ -157,32 +119,50 @@ class Journal:
             step, values = int(np.max(np.asarray(columns["step"]))), metrics_of(group, columns)
             self._tell(lambda logger: logger.scalars(step, values))
 
-    def write_visited(
-        self, visited: Visited, position: Columns, votes: VoteRows | None = None
-    ) -> None:
-        """Add a batch's visits to the trace, and its votes where `votes` counts them."""
-        columns = {**visited.columns, **position}
-        self.write("visits", columns)
-        if votes is not None:
-            counted, answers = votes.count(*visited[:2], visit=visited.columns["visit"])
-            self.write("votes", {**counted, **position})
-            if len(answers["text"]):
-                self.write("answers", {**answers, **position})
+    def keep_votes(self, answer_ids: AnswerIds) -> None:
+        """Write votes and texts of answers with the visits from now on; texts known now are not."""
+        self._answer_ids = answer_ids
+        self._n_written_N = list(map(answer_ids.n_answers_of, range(len(answer_ids))))
 
-    def write_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write down responses of one evaluation, one JSON object a line."""
-        if self._folder is None or not rows:
+    def write_visited(self, visited: Visited, position: Columns) -> None:
+        """Add a batch's visits to the trace, and its votes where they are kept.
+
+        Problems come in the batch's order, ids ascending; an unparseable vote gets no row. Texts
+        are those of the answers that were not written yet.
+        """
+        self.write("visits", {**visited.columns, **position})
+        if (ids := self._answer_ids) is None:
             return
-        target = self._folder / COMPLETIONS / f"step-{step:06d}.jsonl"
-        target.parent.mkdir(exist_ok=True)
-        with whole(target) as temporary:
-            temporary.write_bytes(msgspec.json.Encoder().encode_lines(rows))
+        votes: list[tuple[int, ...]] = []
+        answers: list[tuple[int, int, int]] = []
+        problems = visited.problems_P.tolist()
+        visits = np.broadcast_to(visited.columns["visit"], len(problems)).tolist()
+        for visit, problem, answers_V in zip(visits, problems, visited.answers_PV, strict=True):
+            counts = np.unique(answers_V[answers_V >= 0], return_counts=True)
+            votes += [(visit, problem, *pair) for pair in zip(*counts, strict=True)]
+            # Ids follow the order of first appearance, so those beyond the last written are new.
+            new = range(self._n_written_N[problem], ids.n_answers_of(problem))
+            answers += [(visit, problem, answer) for answer in new]
+            self._n_written_N[problem] += len(new)
+        shared, names = {"replicate": 0, **position}, ("visit", "problem", "answer", "count")
+        columns = np.array(votes, np.int64).reshape(-1, 4).T
+        self.write("votes", {**shared, **dict(zip(names, columns, strict=True))})
+        if answers:
+            columns = np.array(answers, np.int64).T
+            texts = np.array([ids.text(problem, answer) for _, problem, answer in answers])
+            shared |= {"text": texts, **dict(zip(names, columns, strict=False))}
+            self.write("answers", shared)
 
     def write_json(self, name: str, values: Any) -> None:
-        """Write a file of plain values next to the trace."""
-        if self._folder is not None:
-            with whole(self._folder / name) as temporary:
-                temporary.write_bytes(msgspec.json.format(msgspec.json.encode(values)))
+        """Write plain values next to the trace, one a line where the name ends in .jsonl."""
+        if self._folder is None:
+            return
+        target, encoder = self._folder / name, msgspec.json.Encoder()
+        target.parent.mkdir(exist_ok=True)
+        is_lines = target.suffix == ".jsonl"
+        content = encoder.encode_lines(values) if is_lines else encoder.encode(values)
+        with whole(target) as temporary:
+            temporary.write_bytes(content if is_lines else msgspec.json.format(content))
 
     def note_faults(self, refused: int, faults: Mapping[str, int], step: int) -> None:
         """Note how often notices of `faults` apply to a batch; the first of a kind on stderr."""
@@ -210,10 +190,6 @@ class Journal:
         line = f"{ALARM}{name}"
         if not any(known.startswith(line) for known in self.manifest.extra.get("notices", [])):
             self.notice(f"{line} {text}")
-
-    def note(self, progress: float | None = None, **extra: Any) -> None:
-        """Note how far the run is, and facts for the manifest's `extra`."""
-        self.recorder.note(progress, **extra)
 
     def checkpoint(
         self, state: Callable[[], State], step: int, asked: bool = False, later: bool = False

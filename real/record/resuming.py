@@ -6,10 +6,9 @@ import contextlib
 import hashlib
 import multiprocessing
 import os
-import shlex
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -21,9 +20,8 @@ from lab.base.errors import UserError
 from lab.base.files import TEMPORARY, remove_folder
 from lab.base.settings import to_values
 from lab.signals import handled, handlers, stop
-from lab.trace.manifest import Manifest, commit, now, read_manifest, versions
+from lab.trace.manifest import commit, now, read_manifest, versions
 from lab.trace.trace import RunFolder
-from real.engines.rollouts import EngineDied
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import PromptSet
 from real.ranks.distributed import Ranks
@@ -76,38 +74,51 @@ def stop_requests() -> Iterator[StopRequest]:
         yield request
 
 
-@contextlib.contextmanager
-def advised(folder: Path, keeps_checkpoints: bool) -> Iterator[None]:
-    """Add to the message of an engine that died how to go on with the run."""
-    try:
-        yield
-    except EngineDied as error:
-        if not keeps_checkpoints:
-            raise
-        command = f"guard-train resume {shlex.quote(str(folder))}"
-        raise EngineDied(f"{error}; go on with {command}") from error
-
-
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
     """A run that can be resumed."""
 
     folder: Path
-    config: TrainConfig
-    manifest: Manifest
+    facts: Mapping[str, Any]
+    """The manifest's `extra` at that time."""
     notices: Sequence[str]
     """Checkpoints that could not be used and versions that changed, one sentence each."""
     checkpoint_folder: Path | None = None
     checkpoint: Checkpoint | None = None
     """None: killed before the first one was written, so it starts from the beginning."""
 
+    def check_sources(self, model: str | None, sources: Mapping[str, Any]) -> None:
+        """Refuse a model or problems that have changed; `sources` is today's `fingerprint`."""
+        then = self.facts.get("sources", {})
+        if names := changed_files(then.get("model", {}), sources["model"]):
+            raise UserError(
+                f"model {model or 'of the tiny task'}: changed since the run was started "
+                f"({', '.join(names)}); put the old files back or start a new run"
+            )
+        if then.get("problems") != sources["problems"]:
+            raise UserError(
+                "problems: changed since the run was started; put the old file back or start a "
+                "new run"
+            )
+
+    def reopened(self, config: TrainConfig) -> RunFolder:
+        """Return the run folder, cut back to the checkpoint; nothing in it was changed before."""
+        for pattern in (f"*{TEMPORARY}", f"*/*{TEMPORARY}", "trial-*"):
+            for unfinished in self.folder.glob(pattern):
+                remove_folder(unfinished)
+                unfinished.unlink(missing_ok=True)
+        written = cut_back(self.folder, self.checkpoint, config)
+        if self.notices:
+            written.note(notices=[*written.manifest.extra.get("notices", []), *self.notices])
+        return written
+
 
 def resume_point(folder: Path, config: TrainConfig, ranks: Ranks) -> ResumePoint | None:
-    """Return the point from which a run folder continues; None if nothing is left to do.
+    """Return the point from which a run goes on with settled settings; None if nothing is left.
 
     A finished run goes on from its last checkpoint where its model is to be saved and was not.
     """
-    manifest, config = read_manifest(folder), config.settled()
+    manifest = read_manifest(folder)
     check_same(manifest.config, config, folder)
     finished = manifest.status == "finished"
     if finished and (not config.save_model or manifest.config.get("save_model")):
@@ -124,48 +135,11 @@ def resume_point(folder: Path, config: TrainConfig, ranks: Ranks) -> ResumePoint
         notice(f"{folder}: goes on with {changed}; the numbers may differ in rounding")
     if (last := latest(folder, notice, ranks)) is not None:
         check_same(last[1].config, config, folder)
-        return ResumePoint(folder, config, manifest, notices, *last)
+        return ResumePoint(folder, last[1].extra, notices, *last)
     if finished or keeps_nothing(folder):
         raise UserError(f"{folder}: holds no checkpoint; start a new run")
     say([f"{folder}: no checkpoint yet; starts from the beginning"])
-    return ResumePoint(folder, config, manifest, notices)
-
-
-@contextlib.contextmanager
-def reopened(
-    point: ResumePoint, sources: dict[str, Any] | None, restore: Callable[[Path], None]
-) -> Iterator[RunFolder | None]:
-    """Open the run folder, cut back to the checkpoint, after `restore` has put the run there.
-
-    Nothing in the folder changes before everything fits. `sources` is today's `fingerprint`, kept
-    by the rank that writes; None on the others, which get None.
-    """
-    old = point.manifest if point.checkpoint is None else point.checkpoint
-    if sources is not None:
-        then = old.extra.get("sources", {})
-        if names := changed_files(then.get("model", {}), sources["model"]):
-            raise UserError(
-                f"model {point.config.model or 'of the tiny task'}: changed since the run was "
-                f"started ({', '.join(names)}); put the old files back or start a new run"
-            )
-        if then.get("problems") != sources["problems"]:
-            raise UserError(
-                "problems: changed since the run was started; put the old file back or start a "
-                "new run"
-            )
-    if point.checkpoint_folder is not None:
-        restore(point.checkpoint_folder)
-    if sources is None:
-        yield None
-        return
-    for pattern in (f"*{TEMPORARY}", f"*/*{TEMPORARY}", "trial-*"):
-        for unfinished in point.folder.glob(pattern):
-            remove_folder(unfinished)
-            unfinished.unlink(missing_ok=True)
-    with cut_back(point.folder, point.checkpoint, point.config) as written:
-        if point.notices:
-            written.note(notices=[*written.manifest.extra.get("notices", []), *point.notices])
-        yield written
+    return ResumePoint(folder, manifest.extra, notices)
 
 
 def cut_back(folder: Path, checkpoint: Checkpoint | None, config: TrainConfig) -> RunFolder:
