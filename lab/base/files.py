@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +48,8 @@ def whole_folder(target: Path, replaces: bool = False) -> Iterator[Path]:
         check_new_folder(target)
     # The folder behind a link, and the current one under its name.
     place = target.resolve()
-    temporary = place.with_name(f"{place.name}{TEMPORARY}")
+    mark = "" if replaces else f".{secrets.token_hex(4)}"  # `NAME.tmp` may be the user's own
+    temporary = place.with_name(f"{place.name}{mark}{TEMPORARY}")
     try:
         remove_folder(temporary)
         temporary.mkdir(parents=True)
@@ -58,7 +60,10 @@ def whole_folder(target: Path, replaces: bool = False) -> Iterator[Path]:
                 continue
             with path.open("rb+") as file:
                 os.fsync(file.fileno())
-        remove_folder(place)
+        if replaces:
+            remove_folder(place)
+        elif place.is_dir():
+            place.rmdir()
         temporary.rename(place)
         sync_folder(place.parent)
     except BaseException as error:

@@ -66,6 +66,19 @@ def test_a_new_folder_gets_its_parents_and_a_replaced_one_is_no_file(tmp_path):
         pytest.fail("it was to be filled")
 
 
+def test_folders_of_the_user_beside_a_new_one_stay(tmp_path):
+    place = tmp_path / "model"
+    for name in ("model", "model.tmp", "model.old.tmp"):
+        (tmp_path / name).mkdir()
+    for name in ("model.tmp", "model.old.tmp"):
+        (tmp_path / name / "mine").touch()
+    with whole_folder(place) as made:
+        (made / "own").touch()
+    names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/*")}
+    assert names == {"model/own", "model.tmp/mine", "model.old.tmp/mine"}
+    assert len([*tmp_path.iterdir()]) == 3
+
+
 def test_what_a_killed_removal_left_does_not_stop_the_next_one(tmp_path):
     for name in ("run", "run.old.tmp"):
         (tmp_path / name).mkdir()
