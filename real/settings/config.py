@@ -153,6 +153,10 @@ def check_other_trainer(settings: TrainConfig, trainer: str, prefix: str = "") -
             f"{prefix}rule = {settings.rule}: works on {wants}, and {trainer} gives votes alone; "
             f"take {', '.join(able)}, or run it by guard-train"
         )
+    if settings.treatment == REPLAYED:
+        raise UserError(
+            f"{prefix}treatment = {REPLAYED}: names no run; give the folder of one of another seed"
+        )
     limits = ((f"{prefix}brake", brake, 1.0), ("ema_decay", settings.ema_decay, 0.0))
     for name, value, without in limits:
         if value != without:

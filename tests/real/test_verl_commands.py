@@ -76,6 +76,7 @@ def test_messages_and_missing_answers_are_kept(tmp_path):
                 "--arm early_stop": "guard.brake = 0: verl",
                 "--arm averaged": "ema_decay = 0.95: verl",
                 "--arm scope": "verl gives votes alone",
+                "--arm replayed": "guard.treatment = replayed: names no run; give the folder",
                 "--out .": "is not empty; choose another",
                 "--gpus 7": "cannot be dealt evenly to 7 GPUs; take a smaller power of two",
             }.items()
