@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from guard_core.config import Count
 from guard_core.rules import make_rule
@@ -23,27 +23,16 @@ from lab.options import POSITIONAL
 from lab.signals import ends_at_once
 from lab.trace.manifest import CHECKPOINTS, FILE_NAME, check_new, read_manifest
 from lab.trace.response import read_response
-from real.asked import check_asked, check_lrs, check_shared, read_sources
+from real.asked import check_lrs, check_shared, read_sources
 from real.measure import MeasureSettings
 from real.ranks import launched
-from real.record.terminal import (
-    ALARM,
-    advice_when_stopped,
-    phases_bar,
-    runs_bar,
-    tell,
-    unread_shares,
-)
-from real.record.terminal import lines as curve_lines
+from real.record.terminal import advice_when_stopped, outcome, phases_bar, runs_bar, tell
 from real.settings.config import TrainConfig
 from real.settings.groups import ProblemSettings, TinyTask
 from real.settings.machines import Machines
 from real.settings.presets import STUDIES, STUDY, table
-from real.settings.resolve import settings_of, settled_for
+from real.settings.resolve import settings_of
 from real.settings.stored import stored_config
-
-if TYPE_CHECKING:
-    from lab.trace.trace import Trace
 
 
 @dataclass(kw_only=True)
@@ -186,22 +175,18 @@ class CompareCommand(SettingsCommand):
         if (process := launched()) is not None and process.world > 1:
             raise UserError("compare: starts processes of its own; start it without torchrun")
         arms = tuple(for_cell(name, self.preset) for name in self.arms)
-        check_asked(self.settings, arms, self.seeds)
         with ends_at_once("guard-train"):
             from real.compare import compare
-            from real.model.machine import pick_device
 
-        chosen = settled_for(self.settings, pick_device(self.settings.device).type)[0]
-        settings = replace(self.settings, engine=chosen.engine, dtype=chosen.dtype)
         total = len(arms) * len(self.seeds) * max(1, len(self.lrs))
         advice = advice_when_stopped("the same command")
         with advice, runs_bar(total, self.quiet) as report:
-            asked = settings, self.out, arms, self.seeds, self.jobs
+            asked = self.settings, self.out, arms, self.seeds, self.jobs
             done = compare(*asked, report, gpus_per_run=self.gpus_per_run, lrs=self.lrs)
         print("\n".join([*done.lines, f"run folders: {self.out}"]))
-        for outcome in done.failed:
-            log = f"; log: {outcome.job.log}" if outcome.job.log.exists() else ""
-            print(f"failed: {outcome.job.name}: {outcome.error}{log}", file=sys.stderr)
+        for job, error in ((failed.job, failed.error) for failed in done.failed):
+            log = f"; log: {job.log}" if job.log.exists() else ""
+            print(f"failed: {job.name}: {error}{log}", file=sys.stderr)
         return int(bool(done.failed))
 
 
@@ -454,24 +439,3 @@ Examples:
     guard-train compare --arms ttrl guard --seeds 0 1 --out runs/arms
     guard-train run --model path/to/model --problems problems.json --out runs/mine
 """
-
-
-def outcome(trace: Trace) -> Iterator[str]:
-    """Result of a run, line by line."""
-    run = trace.run
-    if given_up := run.extra.get("answers_given_up"):
-        yield (
-            f"answers: {len(given_up)} hold a formula beyond the limits and equal their own text "
-            f"alone, the first {given_up[0]}"
-        )
-    if evaluation := run.extra.get("evaluation"):  # which no other trainer's runs have
-        first, last = evaluation["first"], evaluation["last"]
-        if "pass_at_1" in last:
-            yield (
-                f"{run.title}: pass@1 {first['pass_at_1']:.3f} -> {last['pass_at_1']:.3f}, "
-                f"majority {first['maj_accuracy']:.3f} -> {last['maj_accuracy']:.3f}"
-            )
-        yield from curve_lines(evaluation)
-    before, after = unread_shares(trace)
-    yield f"responses without a readable answer: {before:.1%} -> {after:.1%}"
-    yield from (line for line in run.extra.get("notices", []) if line.startswith(ALARM))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -20,16 +21,16 @@ from lab.base.stats import counted, estimate, interval_of, mean_sd
 from lab.compare.collection import gather
 from lab.compare.effort import METRIC
 from lab.compare.tables import difference, over_steps, with_vote
-from lab.signals import stops_raised
+from lab.signals import ends_at_once, stops_raised
 from lab.study import Job, Outcome, Report, Study
 from lab.trace.manifest import FILE_NAME, is_unused, locked, read_manifest
-from lab.trace.trace import Trace
 from real.asked import check_asked, check_lrs
 from real.jobs import UNFIT, find_places, log_numbers, run_jobs
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import ProblemSet, fingerprint
 from real.record.terminal import numbers_shown, said_once, say, unread_shares
 from real.settings.config import TrainConfig
+from real.settings.resolve import settled_for
 from real.settings.stored import check_same, stored_config
 
 CLOSE = 0.1
@@ -69,6 +70,12 @@ def compare(
         gpus_per_run: GPUs that each run has for itself; with several, torchrun starts its ranks.
         lrs: peak learning rates, one comparison each, into `folder/lr-LR`.
     """
+    problems, model = check_asked(config, arms, seeds)
+    with ends_at_once("guard-train"):
+        from real.model.machine import pick_device  # imports torch
+
+    chosen = settled_for(config, pick_device(config.device).type)[0]
+    config = replace(config, engine=chosen.engine, dtype=chosen.dtype)
     places, notices = find_places(config.device, n_parallel, gpus_per_run)
     if lrs:
         check_lrs(config, lrs)
@@ -85,7 +92,6 @@ def compare(
         )
         for cell, place in cells or [(config, Path(folder))]
     ]
-    problems, model = check_asked(config, studies[0].arms, seeds)
     said = [notice for study in studies for notice in _check(study, problems, model)]
     say([*said, *notices])
     lines: list[str] = []
@@ -113,23 +119,17 @@ def _lines(study: Study) -> Iterator[str]:
         vote = estimate(floats(where(rows, arm=VOTE), METRIC))
         gap = difference(rows, rows["arm"].iloc[-1], VOTE, METRIC)
         over = f"{gap.mean:+.1f} points [{interval_of(gap, 'pair')}]"
-        lines.append(_line(name, traces) + f", minus the vote {over}" * (gap.n > 0))
+        start = np.mean([trace.evals["pass_at_1"].iloc[0] for trace in traces])
+        final = estimate(np.array([trace.evals["pass_at_1"].iloc[-1] for trace in traces]))
+        before, after = np.mean([unread_shares(trace) for trace in traces], axis=0)
+        score = f"pass@1 {start:.3f} -> {mean_sd(final.mean, final.sd, 3)}"
+        line = f"{arm(name).title}: {score if final.n else 'no true answers'}"
+        line += f" ({counted(len(traces), 'seed')}), unread {before:.1%} -> {after:.1%}"
+        lines.append(line + f", minus the vote {over}" * (gap.n > 0))
         if vote.n:
             shown = mean_sd(vote.mean / 100, vote.sd / 100, 3)
             votes.append(f"{title(VOTE)}: right {shown} ({counted(vote.n, 'seed')})")
     yield from [*votes[:1], *lines]
-
-
-def _line(name: str, traces: Sequence[Trace]) -> str:
-    """Mean and standard deviation of an arm over its finished seeds."""
-    starts, ends = (
-        np.array([trace.evals["pass_at_1"].iloc[place] for trace in traces]) for place in (0, -1)
-    )
-    final = estimate(ends)
-    before, after = np.mean([unread_shares(trace) for trace in traces], axis=0)
-    shown = f"pass@1 {np.mean(starts):.3f} -> {mean_sd(final.mean, final.sd, 3)}"
-    shown = f"{shown if final.n else 'no true answers'} ({counted(len(ends), 'seed')})"
-    return f"{arm(name).title}: {shown}, unread {before:.1%} -> {after:.1%}"
 
 
 def run_one(arguments: Sequence[str]) -> int:
@@ -155,7 +155,12 @@ def _check(study: Study, problems: ProblemSet | None, model: Path | None) -> lis
     """Refuse mistakes before any run starts; return a notice of the runs that are there already."""
     for job in study.all_jobs():
         if job.begun:
-            check_stored(job)
+            before, done = to_values(stored_config(job.folder)), job.finished
+            # Of a finished run the names of model and problems are compared, too.
+            named = ("model", "problems") if done else ()
+            check_same(before, job.config.settled(), job.folder, *named)
+            with nullcontext() if done else locked(job.folder):
+                """Only to learn whether another process holds it."""
             check_sources(job, problems, model)
         elif job.folder.exists() and not is_unused(job.folder):
             raise UserError(
@@ -184,16 +189,6 @@ def check_sources(job: Job, problems: ProblemSet | None, model: Path | None) -> 
             f"{job.folder}: the content has changed since the run was started: "
             f"{', '.join(changed)}; put the old files back, or choose another --out"
         )
-
-
-def check_stored(job: Job) -> None:
-    """Refuse a folder in which the run can neither go on nor count as finished."""
-    before, done = to_values(stored_config(job.folder)), job.finished
-    # Of a finished run the names of model and problems are compared, too; of all their content.
-    check_same(before, job.config.settled(), job.folder, *(("model", "problems") if done else ()))
-    if not done:
-        with locked(job.folder):
-            """Only to learn whether another process holds it."""
 
 
 if __name__ == "__main__":

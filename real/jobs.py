@@ -17,11 +17,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
@@ -80,7 +79,11 @@ UNFIT = 3
 def run_child(do: Do, words: Sequence[str], log: str, place: Place) -> None:
     """Do one run in this process, or become torchrun where it has several GPUs."""
     _stop_once()
-    _redirect(log)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        stream.flush()
+        os.dup2(target, number)
+    os.close(target)
     if place:
         os.environ[VISIBLE] = ",".join(place)
     if len(place) > 1:
@@ -119,14 +122,6 @@ def _stop_once() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
-def _redirect(log: str) -> None:
-    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
-        stream.flush()
-        os.dup2(target, number)
-    os.close(target)
-
-
 STOP_SECONDS = 30.0
 """Seconds after which runs that were asked to stop are waited for with a notice, or killed."""
 _SAME_PRESS = 1.0
@@ -145,14 +140,23 @@ def log_numbers(words: str) -> None:
         print(f"{_SAID}{words}", file=sys.stderr)
 
 
-@dataclass(slots=True)
 class _Child:
-    process: Any
-    outcome: Outcome
-    place: Place
-    log: TextIO
-    others: list[str] = field(default_factory=list)
-    """Lines of the log that are neither notices nor numbers."""
+    """A run in a process of its own."""
+
+    def __init__(self, context: Any, do: Do, outcome: Outcome, place: Place) -> None:
+        self.outcome, self.place, job = outcome, place, outcome.job
+        self.others: list[str] = []
+        """Lines of the log that are neither notices nor numbers."""
+        if job.begun:
+            with contextlib.suppress(UserError), locked(job.folder):  # else the process refuses it
+                if keeps_nothing(job.folder):
+                    say([f"{job.name}: kept no checkpoint, and is made again"])
+                    remove_folder(job.folder)
+        words = (msgspec.json.encode(to_values(job.config)).decode(), str(job.folder), job.arm)
+        self.log = job.log.open("w+", encoding="utf-8", errors="replace")
+        given = do, words, str(job.log), place
+        self.process = context.Process(target=run_child, args=given, name=job.name)
+        self.process.start()
 
 
 def run_jobs(
@@ -182,7 +186,7 @@ def run_jobs(
         while waiting or running:
             while waiting and free:
                 with stops_held():
-                    running.append(_start(context, do, waiting.pop(), free.pop()))
+                    running.append(_Child(context, do, waiting.pop(), free.pop()))
             wait([child.process.sentinel for child in running], _LOOK_SECONDS)
             lives = [(child, _listen(child)) for child in running]
             free += [child.place for child, alive in lives if not alive]
@@ -204,21 +208,6 @@ def _context(on_gpus: bool, do: Do) -> Any:
     preloaded = [do.__module__, "real.trainer", "transformers.models.qwen2.modeling_qwen2"]
     context.set_forkserver_preload(preloaded)
     return context
-
-
-def _start(context: Any, do: Do, outcome: Outcome, place: Place) -> _Child:
-    job = outcome.job
-    if job.begun:
-        with contextlib.suppress(UserError), locked(job.folder):  # else its own process refuses it
-            if keeps_nothing(job.folder):
-                say([f"{job.name}: kept no checkpoint, and is made again"])
-                remove_folder(job.folder)
-    words = (msgspec.json.encode(to_values(job.config)).decode(), str(job.folder), job.arm)
-    log = job.log.open("w+", encoding="utf-8", errors="replace")
-    process = context.Process(target=run_child, args=(do, words, str(job.log), place))
-    process.name = job.name
-    process.start()
-    return _Child(process, outcome, place, log)
 
 
 def _listen(child: _Child) -> bool:
@@ -244,7 +233,7 @@ def _listen(child: _Child) -> bool:
 
 
 def _end(child: _Child) -> None:
-    """Take leave of a process; its log goes if it holds no more than what is reported."""
+    """Join a process; delete its log if all in it is reported."""
     child.process.join()
     child.log.close()
     if all(line.startswith(_SAID) for line in child.others):
@@ -264,22 +253,19 @@ def _reason(code: int, lines: Sequence[str]) -> str:
 def _stop(running: Sequence[_Child]) -> None:
     """Ask the running ones to stop after their batch; at once when asked a second time."""
     try:
-        _terminate(running)
+        for child in running:
+            child.process.terminate()
         if not _ended(running, STOP_SECONDS):
             say(["waiting for the runs to end their batch; Ctrl-C again stops without waiting"])
             _ended(running, None)
     except KeyboardInterrupt:
         if not _ended(running, _SAME_PRESS):  # a terminal sends Ctrl-C to the runs as well
-            _terminate(running)
+            for child in running:
+                child.process.terminate()
             _ended(running, STOP_SECONDS)
     for child in running:
         child.process.kill()
         _end(child)
-
-
-def _terminate(running: Sequence[_Child]) -> None:
-    for child in running:
-        child.process.terminate()
 
 
 def _ended(running: Sequence[_Child], seconds: float | None) -> bool:

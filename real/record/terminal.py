@@ -135,20 +135,15 @@ def summary(previous: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[
     points = [point for point in before["points"] if point[0] < now["step"]]
     if "pass_at_1" in scores:
         points.append([now["step"], scores["pass_at_1"]])
-    curve = {
-        "first": min(now, before["first"], key=lambda scores: scores["step"]),
-        "last": now,
-        "best": None,
-        "area": None,
-        "points": points,
-    }
+    best, area = None, None
     if points:
-        best = max(points, key=lambda point: point[1])
+        step, score = max(points, key=lambda point: point[1])
+        best = {"step": step, "pass_at_1": score}
         steps, heights = np.array(points, float).T
         span = steps[-1] - steps[0]
-        area = np.trapezoid(heights, steps) / span if span else heights[-1]
-        curve |= {"best": {"step": best[0], "pass_at_1": best[1]}, "area": float(area)}
-    return curve
+        area = float(np.trapezoid(heights, steps) / span if span else heights[-1])
+    first = min(now, before["first"], key=lambda scores: scores["step"])
+    return {"first": first, "last": now, "best": best, "area": area, "points": points}
 
 
 def lines(curve: Mapping[str, Any]) -> list[str]:
@@ -184,3 +179,24 @@ def unread_shares(trace: Trace) -> tuple[float, float]:
     ends = (visits["epoch"].min(), visits["epoch"].max())
     before, after = (visits[visits["epoch"] == epoch] for epoch in ends)
     return unread(before), unread(after)
+
+
+def outcome(trace: Trace) -> Iterator[str]:
+    """Result of a run, line by line."""
+    run = trace.run
+    if given_up := run.extra.get("answers_given_up"):
+        yield (
+            f"answers: {len(given_up)} hold a formula beyond the limits and equal their own text "
+            f"alone, the first {given_up[0]}"
+        )
+    if evaluation := run.extra.get("evaluation"):  # which no other trainer's runs have
+        first, last = evaluation["first"], evaluation["last"]
+        if "pass_at_1" in last:
+            yield (
+                f"{run.title}: pass@1 {first['pass_at_1']:.3f} -> {last['pass_at_1']:.3f}, "
+                f"majority {first['maj_accuracy']:.3f} -> {last['maj_accuracy']:.3f}"
+            )
+        yield from lines(evaluation)
+    before, after = unread_shares(trace)
+    yield f"responses without a readable answer: {before:.1%} -> {after:.1%}"
+    yield from (line for line in run.extra.get("notices", []) if line.startswith(ALARM))
