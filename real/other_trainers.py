@@ -34,13 +34,7 @@ from lab.trace.trace import RunFolder
 from real.answers import UNPARSEABLE, AnswerIds, Equality, Extract, repeats
 from real.problems.problem import check_answers, reference
 from real.record.alarms import watch_labels
-from real.record.checkpoint import (
-    GUARD_FILES,
-    Checkpoint,
-    read_checkpoint,
-    read_file,
-    write_checkpoint,
-)
+from real.record.checkpoint import GUARD, Checkpoint, read_checkpoint, read_file, write_checkpoint
 from real.record.journal import Journal, Visited, metrics_of
 from real.record.resuming import cut_back
 from real.settings.config import TrainConfig
@@ -172,7 +166,7 @@ class GuardedRun:
         check_same(saved.config, self.config, folder)
         if saved.extra.get("problem_digest") != self._digest:
             raise UserError("problems: not the checkpoint's; give those, or start a new run")
-        self.supervisor.restore(*(read_file(folder / name) for name in GUARD_FILES))
+        self.supervisor.restore(*(read_file(folder / name) for name in GUARD))
         self.step = saved.step
 
     @contextlib.contextmanager
@@ -288,7 +282,7 @@ class GuardedRun:
     def save(self, checkpoint: Path) -> None:
         """Write the guard's part of a checkpoint, before the trainer makes it its latest."""
         state = self.supervisor.tensors(), self.supervisor.answer_ids.to_values()
-        files = dict(zip(GUARD_FILES, state, strict=True))
+        files = dict(zip(GUARD, state, strict=True))
         write_checkpoint(checkpoint / FOLDER, self.folder, files, self.step)
 
 

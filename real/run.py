@@ -15,7 +15,6 @@ from guard_core.rules import Need
 from guard_core.rules.evidence import CoVerRL
 from guard_core.schedule import scheduled_steps
 from lab.base.errors import UserError
-from lab.measures.fate import MIN_VISITS
 from lab.trace.manifest import Manifest
 from real.engines.make import engine_notices, make_engine, needs_stats
 from real.engines.rollouts import Engine, Sampling
@@ -29,7 +28,7 @@ from real.problems.prompts import build_prompts
 from real.ranks import launched
 from real.ranks.distributed import ALONE, Ranks, shard_of
 from real.record.checkpoint import (
-    GUARD_FILES,
+    GUARD,
     MASTER,
     MODEL,
     OPTIMIZER,
@@ -106,7 +105,7 @@ def state_of(run: Run) -> State:
     trained, optimizer = trained_parameters(run.policy.model), run.optimizer.state_tensors()
     model = {n: p for n, p in trained.items() if MASTER + n not in optimizer}
     guard = run.supervisor.tensors(), run.supervisor.answer_ids.to_values()
-    parts = {GUARD_FILES: guard, RULE: run.extra_rollouts.state(), VOTES: run.votes.state()}
+    parts = {GUARD: guard, RULE: run.extra_rollouts.state(), VOTES: run.votes.state()}
     state: dict[str, Any] = {MODEL: model, OPTIMIZER: optimizer}
     for names, kept in parts.items():
         if kept is not None:
@@ -121,17 +120,10 @@ def restore(run: Run, folder: Path) -> None:
     for name, weight in read_file(folder / MODEL).items():  # others are rounded from their masters
         trained[name].copy_(shard_of(weight, trained[name]))
     run.optimizer.load_state_tensors(read_file(folder / OPTIMIZER))
-    parts: dict[tuple[str, str], Any] = {GUARD_FILES: run.supervisor, RULE: run.extra_rollouts}
+    parts: dict[tuple[str, str], Any] = {GUARD: run.supervisor, RULE: run.extra_rollouts}
     for names, part in {**parts, VOTES: run.votes}.items():
         if (folder / names[1]).exists():  # tensors may be in several files
             part.restore(*(read_file(folder / name) for name in names))
-
-
-def few_epochs(config: TrainConfig) -> list[str]:
-    """Return a notice for a run that is too short for the fates of its problems."""
-    fates = "the fates of problems (Degraded, Learned, lost)"
-    notice = f"epochs = {config.epochs}: too few for {fates}, which need {MIN_VISITS}"
-    return [notice] if config.epochs < MIN_VISITS else []
 
 
 def check_disk(run: Run, folder: Path) -> list[str]:
@@ -218,16 +210,18 @@ def _assemble(
     ranks: Ranks,
 ) -> Run:
     rule = rule_of(config)
-    sampling = Sampling(
-        config.max_response_tokens or 1,
-        config.temperature,
-        config.top_p,
-        stats=needs_stats(rule),
-        stop=config.stop,
-    )
+    length, stats = config.max_response_tokens or 1, needs_stats(rule)
+    sampling = Sampling(length, config.temperature, config.top_p, stats=stats, stop=config.stop)
     sampler = Sampler(engine, policy, config.seed)
     supervisor = Supervisor(config, prompts.truths, ranks)
-    optimizer = _optimizer(config, policy, len(prompts), ranks)
+    kind = EntropyScorer if rule.loss == "entropy" else Scorer
+    scorer = kind(policy.model, device=policy.device)
+    shard = partial(ranks.shard, fsdp_size=config.fsdp_size)
+    reference = initial_reference(scorer, shard) if config.kl_coef > 0 else None
+    shard(scorer)
+    steps = scheduled_steps(len(prompts), config.batch_size, config.mini_batch)
+    n_steps = config.epochs * sum(steps)
+    optimizer = PolicyOptimizer(scorer, config, n_steps, ranks.share, reference)
     parts = Parts(config, rule, prompts, sampler, sampling, supervisor.read, ranks)
     return Run(
         **vars(parts),
@@ -264,15 +258,3 @@ def new_manifest(run: Run, arm: str | None) -> Manifest:
     backend = f"{run.config.engine} on {device if world == 1 else f'{world} x {device}'}"
     facts = {"refused_steps": 0, **({"gpus": gpus} if gpus else {}), **run.prompts.facts()}
     return manifest_of(run.config, len(run.prompts), run.prompts.name, backend, arm, **facts)
-
-
-def _optimizer(
-    config: TrainConfig, policy: Policy, n_problems: int, ranks: Ranks
-) -> PolicyOptimizer:
-    kind = EntropyScorer if rule_of(config).loss == "entropy" else Scorer
-    scorer = kind(policy.model, device=policy.device)
-    shard = partial(ranks.shard, fsdp_size=config.fsdp_size)
-    reference = initial_reference(scorer, shard) if config.kl_coef > 0 else None
-    shard(scorer)
-    steps = scheduled_steps(n_problems, config.batch_size, config.mini_batch)
-    return PolicyOptimizer(scorer, config, config.epochs * sum(steps), ranks.share, reference)

@@ -6,7 +6,6 @@ Shapes end in their axes: N problems, P problems of the batch, V votes, K traine
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from contextlib import closing, nullcontext
 from functools import partial
 from itertools import chain, islice
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.base.errors import UserError
+from lab.measures.fate import MIN_VISITS
 from lab.signals import stop
 from lab.trace.manifest import locked
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
@@ -33,7 +33,7 @@ from real.record.metrics import Clock, Progress, reporter, sampled_row, step_row
 from real.record.resuming import fingerprint, resume_point, stop_requests
 from real.record.terminal import say
 from real.record.trial import check_saving
-from real.run import Run, check_disk, few_epochs, new_manifest, prepare, restore, state_of
+from real.run import Run, check_disk, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
 from real.settings.resolve import require_loggers, settled_for
 from real.settings.seeds import Batch, Stream, batches, checkpoint_interval
@@ -44,14 +44,6 @@ from real.update.optimizer import Fault
 from real.vote.decide import Fields, pay, shared_streams
 from real.vote.observe import observe
 from real.vote.pilot import check_readable
-
-
-def note_faults(log: Journal, faults: Counter[Fault], step: int) -> None:
-    """Note numbers of a batch that were not finite, and forget them."""
-    if counted := +faults:  # without zeros
-        refused = counted.total() - counted[Fault.LOG_PROB]
-        log.note_faults(refused, {fault.notice: n for fault, n in counted.items()}, step)
-    faults.clear()
 
 
 def train(
@@ -98,9 +90,13 @@ def train(
             if ranks.first:
                 manifest.extra["sources"] = fingerprint(run.policy.folder, run.prompt_sets)
                 notices = check_disk(run, Path(folder))
-                manifest.extra["notices"] += notices
+                manifest.extra["notices"] = [*manifest.extra["notices"], *notices]
                 written = RunFolder.create(folder, manifest)
-                say([*notices, *few_epochs(config)])
+                if config.epochs < MIN_VISITS:
+                    fates = "the fates of problems (Degraded, Learned, lost)"
+                    few = f"epochs = {config.epochs}: too few for {fates}"
+                    notices.append(f"{few}, which need {MIN_VISITS}")
+                say(notices)
                 with locked(written.path), written:
                     run_in_folder(run, written, written.path, progress)
             else:
@@ -215,7 +211,10 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             try:
                 visited, row = train_batch(run, batch, following)
             finally:  # an error may follow from them
-                note_faults(log, run.optimizer.faults, batch.step)
+                faults = +run.optimizer.faults  # without zeros
+                refused = faults.total() - faults[Fault.LOG_PROB]
+                log.note_faults(refused, {f.notice: n for f, n in faults.items()}, batch.step)
+                run.optimizer.faults.clear()
             log.write_visited(visited, position)
             row |= position
             log.write("steps", row)
@@ -302,6 +301,7 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
     unread_P = run.supervisor.reads & (answers_PV == UNPARSEABLE).all(axis=1)
     n_sampled = responses.n_tokens + extra.n_sampled
     flops = run.token_flops * sum(step.n_inputs for step in steps)
+    peak = peak_flops(run.policy.device)
     row = {
         **means,
         "replicate": 0,
@@ -313,13 +313,7 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
         "tokens_sampled": n_sampled,
         **sampled_row(responses.rollouts, config.top_p),
         **(decided.step_columns if decided else {}),
-        **clock.columns(
-            n_sampled,
-            means["tokens"],
-            flops,
-            peak=peak_flops(run.policy.device),
-            world=run.ranks.world,
-        ),
+        **clock.columns(n_sampled, means["tokens"], flops, peak=peak, world=run.ranks.world),
         **stages,
         **run.dynamic_sampler.columns,
         **run.votes.columns(responses.n_tokens),

@@ -11,6 +11,14 @@ from real.record.journal import Journal
 _FORGOTTEN, _BATCH = 0.05, 4
 """Mean match rate of a batch below which its labels get almost no vote, and the problems with
 answers that it needs: the label of a single one, as at an epoch's end, may miss all votes."""
+_ROUNDING = {"float32": 1e-6, "bfloat16": 0.02}
+"""Precision to the largest `mismatch_kl` that rounding explains, in nats a token.
+
+Measured on the models of `trial.rounding`, on 16 responses of 24 tokens at temperature 0.6: at most
+2e-10 in float32; at most 0.0003 in bfloat16, but 0.008 where rounding sends tokens to other experts
+(mixtral) or the model scales its logits (granite). Caches that are not read and wrong positions
+gave 0.08 to 0.9 (mamba, rwkv, roberta), which `max_mismatch` = 0.1 mostly ends.
+"""
 _REPEATED = 0.25
 """Share of votes that repeat the question, from which on it is what the policy learns."""
 _FEW, _PROBLEMS = 1 / 8, 8
@@ -18,28 +26,13 @@ _FEW, _PROBLEMS = 1 / 8, 8
 a single label for all is too."""
 
 
-def rounding_kl(dtype: str) -> float:
-    """Return the largest `mismatch_kl` that rounding explains, in nats a token.
-
-    Measured on the models of `trial.rounding`, on 16 responses of 24 tokens at temperature 0.6: at
-    most 2e-10 in float32. In bfloat16 at most 0.0003, but 0.008 where rounding sends tokens
-    to other experts (mixtral) or the model scales its logits (granite). Caches that are not read
-    and wrong positions gave 0.08 to 0.9 (mamba, rwkv, roberta), which `max_mismatch` = 0.1 mostly
-    ends.
-    """
-    return 1e-6 if dtype == "float32" else 0.02
-
-
 def check_mismatch(log: Journal, row: Mapping[str, Any], dtype: str, allowed: float) -> None:
-    """Give notice of an engine that samples otherwise than the trainer scores, or end the run.
+    """Give notice of an engine that samples otherwise than the trainer scores.
 
-    Args:
-        dtype: what the model computes with; its weights may be wider where they are sharded.
-
-    Raises:
-        UserError: the mismatch of a batch, whose row of the steps this is, is more than `allowed`.
+    UserError where the mismatch of the batch whose row of the steps this is is more than `allowed`.
+    `dtype` is what the model computes with; its weights may be wider where they are sharded.
     """
-    kl, explained = row["mismatch_kl"], rounding_kl(dtype)
+    kl, explained = row["mismatch_kl"], _ROUNDING[dtype]
     found = f"{kl:.2g} nats a token in batch {row['step']}"
     if kl > allowed:
         raise UserError(
@@ -55,10 +48,9 @@ def check_mismatch(log: Journal, row: Mapping[str, Any], dtype: str, allowed: fl
 
 
 def check_unread(share: float, allowed: float) -> None:
-    """End a run whose policy lost the form of answers: no label can bring it back.
+    """Refuse to go on where of more than a share of a batch's problems no vote holds an answer.
 
-    Raises:
-        UserError: of more than a share `allowed` of a batch's problems no vote holds an answer.
+    The policy has lost the form of answers, which no label can bring back.
     """
     if share > allowed:
         raise UserError(
@@ -68,10 +60,9 @@ def check_unread(share: float, allowed: float) -> None:
 
 
 def check_flips(share: float, lr: float | None, below: float | None) -> None:
-    """End a run whose labels change: for TTRL, a learning rate that is too high.
+    """Refuse to go on where at least a share `below` of all labels flipped at visit 2.
 
-    Raises:
-        UserError: a share of at least `below` of all labels flipped at visit 2.
+    For TTRL the learning rate is too high then.
     """
     if below is not None and share >= below:
         raise UserError(

@@ -53,14 +53,14 @@ from real.update.ema import WeightAverage
 VERSION = 2
 """Raised when an older program would misread a checkpoint."""
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-GUARD_FILES = "guard.safetensors", "answers.json"
+GUARD = "guard.safetensors", "answers.json"
 """The guard's memory, and the answer ids of every problem."""
 MASTER = "master/"
 """Begins the names of a weight's copy in single precision, from which it is rounded."""
 INDEX = "checkpoint.json"
 TENSORS = ".safetensors"
 
-_NAME = re.compile(r"step-(\d{6,})")
+_NAME = re.compile(r"step-\d{6,}")
 
 State = Mapping[str, Any]
 """File names and their contents: tensors by name for `NAME.safetensors`, else plain values."""
@@ -117,7 +117,7 @@ class Checkpoints:
         else:
             self._ranks.wait()  # the first rank has made the folder
             try:
-                _write_shards(target.with_name(f"{target.name}{TEMPORARY}"), state, self._ranks)
+                _write_files(target.with_name(f"{target.name}{TEMPORARY}"), state, self._ranks)
             except OSError as error:
                 raise unwritable(target, error) from error
         self._last = time.monotonic()
@@ -127,18 +127,12 @@ def write_checkpoint(
     target: Path, run_folder: RunFolder, state: State, step: int, ranks: Ranks = ALONE
 ) -> None:
     """Write one checkpoint, on the rank that holds the trace; the others write their shards."""
-    manifest, parts = run_folder.manifest, run_folder.parts()
+    run, parts = run_folder.manifest, run_folder.parts()
     with whole_folder(target, replaces=True) as folder:
         ranks.wait()
-        files = _write_shards(folder, state, ranks)
-        files |= {n: _write(folder / n, c) for n, c in state.items() if not _is_sharded(n, c)}
+        files = _write_files(folder, state, ranks)
         index = Checkpoint(
-            version=VERSION,
-            step=step,
-            parts=parts,
-            config=dict(manifest.config),
-            extra=dict(manifest.extra),
-            files=files,
+            version=VERSION, step=step, parts=parts, files=files, config=run.config, extra=run.extra
         )
         (folder / INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(index)))
 
@@ -180,12 +174,8 @@ def trained_weights(folder: Path) -> dict[str, Tensor]:
 
 def checkpoints_in(root: Path) -> list[Path]:
     """Return the folders of whole checkpoints, the last one first."""
-    steps = {
-        int(match[1]): path
-        for path in (root.iterdir() if root.is_dir() else ())
-        if (match := _NAME.fullmatch(path.name))
-    }
-    return [steps[step] for step in sorted(steps, reverse=True)]
+    found = [path for path in root.glob("step-*") if _NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
 
 
 def read_checkpoint(folder: Path, ranks: Ranks = ALONE) -> Checkpoint:
@@ -211,33 +201,28 @@ def read_checkpoint(folder: Path, ranks: Ranks = ALONE) -> Checkpoint:
     return index
 
 
-def _write_shards(folder: Path, state: State, ranks: Ranks) -> dict[str, str]:
-    """Write this rank's shards; returns the digests of the files of all ranks."""
+def _write_files(folder: Path, state: State, ranks: Ranks) -> dict[str, str]:
+    """Write this rank's files, shards alone on all but the first; returns the digests of all."""
     rank, world = ranks.share
-    names = [name for name, content in state.items() if _is_sharded(name, content)]
-    if not names:
-        return {}
+    tensors = [name for name in state if name.endswith(TENSORS)]
+    sharded = [name for name in tensors if shard_group(state[name].values()) is not None]
     digests = [
         write_tensors(shard_path(folder / name, rank, world), local_tensors(state[name], rank))
-        for name in names
+        for name in sharded
     ]
-    mine = torch.tensor([list(bytes.fromhex(digest)) for digest in digests], dtype=torch.uint8)
-    return {
-        shard_path(folder / name, other, world).name: bytes(digest.tolist()).hex()
-        for other, of_rank in enumerate(ranks.gather(mine))
-        for name, digest in zip(names, of_rank, strict=True)
-    }
-
-
-def _is_sharded(name: str, content: Any) -> bool:
-    return name.endswith(TENSORS) and shard_group(content.values()) is not None
-
-
-def _write(path: Path, content: Any) -> str:
-    if path.name.endswith(TENSORS):
-        return write_tensors(path, content)
-    path.write_bytes(msgspec.json.encode(content))
-    return file_digest(path)
+    files: dict[str, str] = {}
+    if sharded:
+        mine = torch.tensor([list(bytes.fromhex(one)) for one in digests], dtype=torch.uint8)
+        for other, of_rank in enumerate(ranks.gather(mine)):
+            for name, digest in zip(sharded, of_rank.tolist(), strict=True):
+                files[shard_path(folder / name, other, world).name] = bytes(digest).hex()
+    for name in [name for name in state if name not in sharded and ranks.first]:
+        if name in tensors:
+            files[name] = write_tensors(folder / name, state[name])
+        else:
+            (folder / name).write_bytes(msgspec.json.encode(state[name]))
+            files[name] = file_digest(folder / name)
+    return files
 
 
 def check_room(

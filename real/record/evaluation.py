@@ -36,17 +36,17 @@ def evaluate(
     n_responses = answers_NV.shape[1]
     known = [i for i in range(len(answer_ids)) if answer_ids.has_truth(i)]
     truth_M = np.array([answer_ids.truth_id(i) for i in known])
-    columns = {"pass_at_1": np.nan, "maj_accuracy": np.nan, "n_responses": n_responses}
-    columns |= {f"pass_at_{k}": np.nan for k in ks}
-    if not known:
-        return columns
-    right_MV = answers_NV[known] == truth_M[:, None]
-    columns["pass_at_1"] = float(right_MV.mean(axis=1).mean())
-    if with_majority:
-        pairs = zip(answers_NV[known], truth_M, strict=True)
-        columns["maj_accuracy"] = float(np.mean([majority_right(*pair) for pair in pairs]))
+    unknown = np.full((1, n_responses), np.nan)
+    right_MV = answers_NV[known] == truth_M[:, None] if known else unknown
+    votes = zip(answers_NV[known], truth_M, strict=True) if with_majority else ()
+    majority_M = [majority_right(*pair) for pair in votes] or [np.nan]
     right_M = right_MV.sum(axis=1)
-    return columns | {f"pass_at_{k}": float(pass_at(k, right_M, n_responses).mean()) for k in ks}
+    return {
+        "pass_at_1": float(right_MV.mean(axis=1).mean()),
+        "maj_accuracy": float(np.mean(majority_M)),
+        "n_responses": n_responses,
+        **{f"pass_at_{k}": float(pass_at(k, right_M, n_responses).mean()) for k in ks},
+    }
 
 
 def pass_at(k: int, right_N: Ints, n: int) -> Floats:
@@ -108,14 +108,8 @@ class Evaluator:
         parts, answer_ids = self.parts, AnswerIds(prompts.truths, self.equality)
         config = parts.config
         n = config.n_votes if full else config.eval_samples
-        sampling = replace(
-            parts.sampling,
-            temperature=config.eval_temperature,
-            top_p=config.eval_top_p,
-            stats=False,
-            logprobs=False,
-            everywhere=False,
-        )
+        asked = {"temperature": config.eval_temperature, "top_p": config.eval_top_p}
+        sampling = replace(parts.sampling, **asked, stats=False, logprobs=False, everywhere=False)
         read: dict[Extract, Ints] = {
             extract: np.full((len(prompts), n), UNPARSEABLE) for extract in get_args(Extract)
         }

@@ -166,6 +166,8 @@ class Journal:
 
     def note_faults(self, refused: int, faults: Mapping[str, int], step: int) -> None:
         """Note how often notices of `faults` apply to a batch; the first of a kind on stderr."""
+        if not faults:
+            return
         extra = self.manifest.extra
         known: dict[str, list[int]] = dict(extra.get("faults", {}))
         others = [line for line in extra.get("notices", []) if line.partition(": ")[0] not in known]
