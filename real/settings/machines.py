@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from guard_core.config import Count, Positive, check_fields
-from lab.base.errors import UserError
+from guard_core.config import Count, Positive
+from real.settings.groups import Settings
 
 
 @dataclass(kw_only=True)
-class Machines:
+class Machines(Settings):
     """GPUs and what connects them, for responses of some length."""
 
     gpus: Count = 1
@@ -25,9 +25,6 @@ class Machines:
     """GiB of each GPU."""
     mean_tokens: Count = 700
     """Mean tokens of a response, of which one in a batch reaches the limit."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, error=UserError)
 
     @property
     def world(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from lab.base.errors import UserError
 from lab.base.settings import from_values
@@ -13,19 +13,6 @@ from real.settings.config import TrainConfig
 from real.settings.groups import BOX_REQUEST
 
 _WIDTH = 100
-
-Source = Literal["paper", "release", "ours"]
-
-
-class Choice(NamedTuple):
-    """One setting of a preset."""
-
-    name: str
-    value: Any
-    source: Source
-    """The paper's text, the scripts of its release (github linhxkkkk/TTRL-Guard), or neither."""
-    remark: str = ""
-
 
 MODELS = {
     "llama-3.2-3b": "Llama-3.2-3B-Instruct",
@@ -68,35 +55,38 @@ STUDIES: dict[str, dict[str, Any]] = {
 STUDY: dict[str, Any] = {"arms": ("ttrl", "guard", "memory"), "seeds": (1,)}
 """What `guard-train compare` runs of one of `STUDIES` unless it is told otherwise."""
 
-SHARED = (
-    Choice("batch_size", 8, "paper", "problems per batch"),
-    Choice("mini_batch", 1, "paper", "problems per optimizer step, so 8 steps a batch"),
-    Choice("lr", 5e-7, "paper"),
-    Choice("warmup_ratio", 0.03, "paper", "then a cosine to 0"),
-    Choice("kl_coef", 0.0, "paper", "no reference model"),
-    Choice("n_votes", 64, "paper", "votes per prompt"),
-    Choice("n_samples", 32, "paper", "samples per prompt K"),
-    Choice("max_prompt_tokens", 1024, "paper"),
-    Choice("max_response_tokens", 3072, "paper"),
-    Choice("temperature", 0.6, "paper"),
-    Choice("eval_samples", 4, "paper", "validation samples N"),
-    Choice("prompt_suffix", BOX_REQUEST, "release"),
-    Choice("top_p", 1.0, "release", "its library's default; below 1 the ratio would be biased"),
-    Choice("eval_temperature", 0.6, "release"),
-    Choice("eval_top_p", 0.95, "release"),
-    Choice("eval_steps", 5, "release", "batches between evaluations; math500 63, an epoch (ours)"),
-    Choice("clip_low", 0.2, "release", "its library's default"),
-    Choice("clip_high", 0.2, "release", "its library's default"),
-    Choice("loss", "dapo", "release", "mean over tokens, its library's default"),
-    Choice("weight_decay", 0.01, "release", "its library's default"),
-    Choice("max_grad_norm", 1.0, "release", "its library's default"),
-    Choice("gradient_checkpointing", True, "release", "memory alone"),
-    Choice("engine", "vllm", "release", "give --engine transformers where it is not installed"),
-    Choice("chat_template", "require", "ours", "all three models are chat models"),
-    Choice("dtype", "bfloat16", "ours", "the paper does not say"),
+SHARED: tuple[tuple[str, Any, str, str], ...] = (
+    ("batch_size", 8, "paper", "problems per batch"),
+    ("mini_batch", 1, "paper", "problems per optimizer step, so 8 steps a batch"),
+    ("lr", 5e-7, "paper", ""),
+    ("warmup_ratio", 0.03, "paper", "then a cosine to 0"),
+    ("kl_coef", 0.0, "paper", "no reference model"),
+    ("n_votes", 64, "paper", "votes per prompt"),
+    ("n_samples", 32, "paper", "samples per prompt K"),
+    ("max_prompt_tokens", 1024, "paper", ""),
+    ("max_response_tokens", 3072, "paper", ""),
+    ("temperature", 0.6, "paper", ""),
+    ("eval_samples", 4, "paper", "validation samples N"),
+    ("prompt_suffix", BOX_REQUEST, "release", ""),
+    ("top_p", 1.0, "release", "its library's default; below 1 the ratio would be biased"),
+    ("eval_temperature", 0.6, "release", ""),
+    ("eval_top_p", 0.95, "release", ""),
+    ("eval_steps", 5, "release", "batches between evaluations; math500 63, an epoch (ours)"),
+    ("clip_low", 0.2, "release", "its library's default"),
+    ("clip_high", 0.2, "release", "its library's default"),
+    ("loss", "dapo", "release", "mean over tokens, its library's default"),
+    ("weight_decay", 0.01, "release", "its library's default"),
+    ("max_grad_norm", 1.0, "release", "its library's default"),
+    ("gradient_checkpointing", True, "release", "memory alone"),
+    ("engine", "vllm", "release", "give --engine transformers where it is not installed"),
+    ("chat_template", "require", "ours", "all three models are chat models"),
+    ("dtype", "bfloat16", "ours", "the paper does not say"),
 )
-"""Settings of all 12 presets. The paper's micro-batch of 2 rows is a matter of memory alone, here
-`max_tokens_per_microbatch`."""
+"""Settings of all 12 presets: name, value, source, remark.
+
+The source is the paper's text, the scripts of its release (github linhxkkkk/TTRL-Guard), or ours.
+The paper's micro-batch of 2 rows is a matter of memory alone, here `max_tokens_per_microbatch`.
+"""
 
 REMARKS = (
     "The guard's numbers are those of the profile `paper`, the default; choose arms with --arm.",
@@ -126,7 +116,7 @@ def preset(name: str, /, model: str | None = None, **changes: Any) -> TrainConfi
         )
     values, data = STUDIES.get(name), name.partition("/")[2]
     if values is None:
-        shared = {choice.name: choice.value for choice in SHARED}
+        shared = {name: value for name, value, _, _ in SHARED}
         values = {"problems": data, **shared, **SETS[data]}
     return from_values(values | {"model": model, **changes}, TrainConfig, f"preset {name}")
 
@@ -140,7 +130,7 @@ def table() -> Iterator[str]:
     yield "what they set:"
     epochs = ", ".join(f"{data} {own['epochs']}" for data, own in SETS.items())
     rows = [("problems, epochs", "paper", epochs, "")]
-    rows += [(c.name, c.source, _shown(c.value), c.remark) for c in SHARED]
+    rows += [(name, source, _shown(value), remark) for name, value, source, remark in SHARED]
     names, sources = (max(len(row[column]) for row in rows) for column in range(2))
     for name, source, value, remark in rows:
         head = f"  {name:<{names}}  {source:<{sources}}  "

@@ -68,8 +68,7 @@ class GuardGRPOConfig(GRPOConfig):
     def settled(self, model: str, n_problems: int) -> TrainConfig:
         """Return the run's settings under this project's names.
 
-        Raises:
-            UserError: settings of TRL and of the guard do not fit each other.
+        A UserError where settings of TRL and of the guard do not fit each other.
         """
         votes, rows = self.num_generations, self.per_device_train_batch_size
         window = rows * self.gradient_accumulation_steps

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from guard_core import GuardConfig
-from guard_core.config import GROUP_OF, Count, Natural, Positive, check_fields
+from guard_core.config import GROUP_OF, Count, Natural, Positive
 from guard_core.rcsu import skip_cap
 from lab.base.errors import UserError, first_line
 from lab.base.files import check_new_file, whole
@@ -23,7 +23,7 @@ from real.problems.load import suffix_of
 from real.problems.problem import ProblemSet
 from real.settings.config import TrainConfig, check_other_trainer
 from real.settings.engines import divides_heads
-from real.settings.groups import BOX_REQUEST, FieldMap
+from real.settings.groups import BOX_REQUEST, FieldMap, Settings
 from real.settings.presets import STUDIES, model_of
 from real.settings.resolve import settings_of
 
@@ -84,7 +84,7 @@ def write_problems(
 
 
 @dataclass(kw_only=True)
-class ConfigCommand:
+class ConfigCommand(Settings):
     """Print a shell script that runs one of the paper's cells on verl, with its sources.
 
     Examples:
@@ -114,9 +114,6 @@ class ConfigCommand:
     seed: Natural = 0
     """Of the votes, of the guard and of the problems' order."""
 
-    def __post_init__(self) -> None:
-        check_fields(self, error=UserError)
-
     def run(self) -> None:
         """Print the script."""
         if self.preset in STUDIES:
@@ -134,7 +131,13 @@ class ConfigCommand:
         file, n_problems = Path(self.problems or f"{data}.parquet"), NAMED[data].n_problems
         by_epoch = config.eval_steps == -(-n_problems // config.batch_size)
         if file.is_file():
-            n_problems = _n_rows(file)
+            import pyarrow.parquet as pq  # too slow for --help
+
+            try:
+                n_problems = pq.read_metadata(file).num_rows
+            except (OSError, ValueError) as error:  # ValueError is the base of pyarrow's own
+                reason = first_line(error)
+                raise UserError(f"{file}: cannot be read as Parquet ({reason})") from error
         n_batches, left_out = divmod(n_problems, config.batch_size)
         if not n_batches:
             raise UserError(f"{file}: {n_problems} problems are no batch of {config.batch_size}")
@@ -160,16 +163,6 @@ class ConfigCommand:
         shown["guard"] = "\n  ".join(guard)
         shown["address"] = "RAY_ADDRESS=auto " if self.nodes > 1 else ""
         print(TEMPLATE.format_map(shown), end="")
-
-
-def _n_rows(file: Path) -> int:
-    """Return the number of rows of a Parquet file."""
-    import pyarrow.parquet as pq  # too slow for --help
-
-    try:
-        return pq.read_metadata(file).num_rows
-    except (OSError, ValueError) as error:  # ValueError is the base of pyarrow's own
-        raise UserError(f"{file}: cannot be read as Parquet ({first_line(error)})") from error
 
 
 def _spread(size: Any, rows: int, cell: ConfigCommand) -> dict[str, Any]:
