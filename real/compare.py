@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from lab.arm_settings import with_arm
 from lab.base.arms import DEMO_ARMS, VOTE, arm, title
 from lab.base.columns import floats, where
-from lab.base.errors import Unfit, UserError, exit_code, one_line
-from lab.base.settings import from_values, to_values
+from lab.base.errors import UserError
+from lab.base.settings import to_values
 from lab.base.stats import counted, estimate, interval_of, mean_sd
 from lab.compare.collection import gather
 from lab.compare.effort import METRIC
 from lab.compare.tables import difference, over_steps, with_vote
-from lab.signals import ends_at_once, stops_raised
+from lab.signals import ends_at_once
 from lab.study import Job, Outcome, Report, Study
-from lab.trace.manifest import FILE_NAME, is_unused, locked, read_manifest
+from lab.trace.manifest import is_unused, locked, read_manifest
 from real.asked import check_asked, check_lrs
-from real.jobs import UNFIT, find_places, log_numbers, run_jobs
+from real.jobs import find_places, run_jobs
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import ProblemSet, fingerprint
-from real.record.terminal import numbers_shown, said_once, say, unread_shares
+from real.record.terminal import said_once, say, unread_shares
 from real.settings.config import TrainConfig
 from real.settings.resolve import settled_for
 from real.settings.stored import check_same, stored_config
@@ -86,7 +84,7 @@ def compare(
             arms=[arm(name).name for name in arms],
             seeds=seeds,
             config_of=lambda name, cell=cell: with_arm(cell, arm(name)),
-            run_jobs=lambda jobs, told: run_jobs(run_one, jobs, places, told),
+            run_jobs=lambda jobs, told: run_jobs(jobs, places, told),
             close=CLOSE,
             max_tries=MAX_TRIES,
         )
@@ -132,25 +130,6 @@ def _lines(study: Study) -> Iterator[str]:
     yield from [*votes[:1], *lines]
 
 
-def run_one(arguments: Sequence[str]) -> int:
-    """Do a run, or go on with it where it was begun; see `real.jobs.Do`."""
-    from real.trainer import resume, train  # takes seconds, which the comparison need not wait
-
-    settings, folder, arm = arguments
-    try:
-        with stops_raised(), numbers_shown(log_numbers):
-            config = from_values(msgspec.json.decode(settings), TrainConfig, "")
-            if (Path(folder) / FILE_NAME).is_file():
-                resume(folder, config, False)
-            else:
-                train(config, folder, False, arm)
-    except (UserError, KeyboardInterrupt) as error:
-        if isinstance(error, UserError):
-            print(f"guard-train: {one_line(error)}", file=sys.stderr)
-        return UNFIT if isinstance(error, Unfit) else exit_code(error)
-    return 0
-
-
 def _check(study: Study, problems: ProblemSet | None, model: Path | None) -> list[str]:
     """Refuse mistakes before any run starts; return a notice of the runs that are there already."""
     for job in study.all_jobs():
@@ -189,7 +168,3 @@ def check_sources(job: Job, problems: ProblemSet | None, model: Path | None) -> 
             f"{job.folder}: the content has changed since the run was started: "
             f"{', '.join(changed)}; put the old files back, or choose another --out"
         )
-
-
-if __name__ == "__main__":
-    sys.exit(run_one(sys.argv[1:]))

@@ -19,26 +19,27 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import msgspec
 
-from lab.base.errors import Unfit, UserError
+from lab.base.errors import Unfit, UserError, exit_code, one_line
 from lab.base.files import remove_folder
-from lab.base.settings import to_values
-from lab.signals import STOP_SIGNALS, stop, stop_with_parent, stops_held
+from lab.base.settings import from_values, to_values
+from lab.signals import STOP_SIGNALS, stop, stop_with_parent, stops_held, stops_raised
 from lab.study import Job, Outcome
-from lab.trace.manifest import locked
+from lab.trace.manifest import FILE_NAME, locked
 from real.ranks import speaks
-from real.record.terminal import say, show_numbers
+from real.record.terminal import numbers_shown, say, show_numbers
+from real.settings.config import TrainConfig
 from real.settings.stored import keeps_nothing
 
 Place = tuple[str, ...]
 """Identifiers of the GPUs of one run; empty on a CPU."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_ON_CPU = 2
-"""Runs at once on a CPU."""
+_ON_CPU = 2  # runs at once
 
 
 def find_places(
@@ -69,14 +70,33 @@ def visible_gpus() -> list[str]:
     return named[:n] if named else [str(i) for i in range(n)]
 
 
-Do = Callable[[Sequence[str]], int]
-"""Does one run, given its settings as JSON, its folder and its arm, and returns the exit code. A
-function of a module that does the part of one rank where it is run as a program."""
-UNFIT = 3
+_UNFIT = 3
 """Exit code of a run whose model or problems cannot be used, as those of all other runs."""
 
 
-def run_child(do: Do, words: Sequence[str], log: str, place: Place) -> None:
+def run_one(arguments: Sequence[str]) -> int:
+    """Do a run, or go on with it where it was begun; returns the exit code.
+
+    The arguments are its settings as JSON, its folder and its arm.
+    """
+    from real.trainer import resume, train  # takes seconds, which the comparison need not wait
+
+    settings, folder, arm = arguments
+    try:
+        with stops_raised(), numbers_shown(_log_numbers):
+            config = from_values(msgspec.json.decode(settings), TrainConfig, "")
+            if (Path(folder) / FILE_NAME).is_file():
+                resume(folder, config, False)
+            else:
+                train(config, folder, False, arm)
+    except (UserError, KeyboardInterrupt) as error:
+        if isinstance(error, UserError):
+            print(f"guard-train: {one_line(error)}", file=sys.stderr)
+        return _UNFIT if isinstance(error, Unfit) else exit_code(error)
+    return 0
+
+
+def run_child(words: Sequence[str], log: str, place: Place) -> None:
     """Do one run in this process, or become torchrun where it has several GPUs."""
     _stop_once()
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -89,10 +109,10 @@ def run_child(do: Do, words: Sequence[str], log: str, place: Place) -> None:
     if len(place) > 1:
         stop_with_parent()
         ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(len(place))]
-        ranks += ["--shutdown-timeout", str(SHUTDOWN_SECONDS), "-m", do.__module__]
+        ranks += ["--shutdown-timeout", str(SHUTDOWN_SECONDS), "-m", __name__]
         os.execv(sys.executable, [sys.executable, *ranks, *words])
     threading.Thread(target=_outlive, daemon=True).start()
-    sys.exit(do(words))
+    sys.exit(run_one(words))
 
 
 def _outlive() -> None:
@@ -124,17 +144,14 @@ def _stop_once() -> None:
 
 STOP_SECONDS = 30.0
 """Seconds after which runs that were asked to stop are waited for with a notice, or killed."""
-_SAME_PRESS = 1.0
-"""Seconds within which a signal to all processes reaches the runs."""
-_LOOK_SECONDS = 0.5
-"""Time between two looks at the logs."""
+_SAME_PRESS = 1.0  # seconds within which a signal to all processes reaches the runs
+_LOOK_SECONDS = 0.5  # between two looks at the logs
 _SAID, _NOTICE = "guard-train: ", "guard-train: notice: "
 """Begin lines of the program in a log."""
-_STEP = re.compile(rf"{_SAID}(step (\d+)/(\d+), .*)")
-"""A line of `log_numbers`."""
+_STEP = re.compile(rf"{_SAID}(step (\d+)/(\d+), .*)")  # of `_log_numbers`
 
 
-def log_numbers(words: str) -> None:
+def _log_numbers(words: str) -> None:
     """Write a batch's number, the number of batches and what the batch measured to the log."""
     if speaks():
         print(f"{_SAID}{words}", file=sys.stderr)
@@ -143,7 +160,7 @@ def log_numbers(words: str) -> None:
 class _Child:
     """A run in a process of its own."""
 
-    def __init__(self, context: Any, do: Do, outcome: Outcome, place: Place) -> None:
+    def __init__(self, context: Any, outcome: Outcome, place: Place) -> None:
         self.outcome, self.place, job = outcome, place, outcome.job
         self.others: list[str] = []
         """Lines of the log that are neither notices nor numbers."""
@@ -154,13 +171,12 @@ class _Child:
                     remove_folder(job.folder)
         words = (msgspec.json.encode(to_values(job.config)).decode(), str(job.folder), job.arm)
         self.log = job.log.open("w+", encoding="utf-8", errors="replace")
-        given = do, words, str(job.log), place
+        given = words, str(job.log), place
         self.process = context.Process(target=run_child, args=given, name=job.name)
         self.process.start()
 
 
 def run_jobs(
-    do: Do,
     jobs: Sequence[Job],
     places: Sequence[Place] = ((),),
     report: Callable[[float], None] = lambda _: None,
@@ -170,23 +186,18 @@ def run_jobs(
     Finished ones are skipped, begun ones go on from their last checkpoint, or are made again where
     they keep none. On Ctrl-C, SIGTERM or SIGHUP the running ones end their batch, write a
     checkpoint and stop, and KeyboardInterrupt is raised. Where model or problems of one run cannot
-    be used `Unfit` ends all.
-
-    Args:
-        do: does one run, in its process.
-        jobs: the runs; the folders around theirs must exist.
-        places: GPUs of each run that computes at the same time, see `find_places`.
+    be used `Unfit` ends all. The folders around those of the runs must exist.
     """
     outcomes = [Outcome(job, done=float(job.finished)) for job in jobs]
     waiting = [outcome for outcome in reversed(outcomes) if not outcome.done]
     running: list[_Child] = []
     free = list(reversed(places))
-    context = _context(any(places), do)
+    context = _context(any(places))
     try:
         while waiting or running:
             while waiting and free:
                 with stops_held():
-                    running.append(_Child(context, do, waiting.pop(), free.pop()))
+                    running.append(_Child(context, waiting.pop(), free.pop()))
             wait([child.process.sentinel for child in running], _LOOK_SECONDS)
             lives = [(child, _listen(child)) for child in running]
             free += [child.place for child, alive in lives if not alive]
@@ -198,14 +209,14 @@ def run_jobs(
     return outcomes
 
 
-def _context(on_gpus: bool, do: Do) -> Any:
+def _context(on_gpus: bool) -> Any:
     # CUDA does not survive a fork, and torchrun would close what tells of a forked process's end.
     if on_gpus or "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     # Its start would unblock the signals that are held back while processes start.
     resource_tracker.ensure_running()
     context = multiprocessing.get_context("forkserver")
-    preloaded = [do.__module__, "real.trainer", "transformers.models.qwen2.modeling_qwen2"]
+    preloaded = [__name__, "real.trainer", "transformers.models.qwen2.modeling_qwen2"]
     context.set_forkserver_preload(preloaded)
     return context
 
@@ -227,7 +238,7 @@ def _listen(child: _Child) -> bool:
         outcome.done = 1.0
         code = child.process.exitcode
         outcome.error = _reason(code, child.others) if code else None
-        if code == UNFIT and len(child.place) < 2:
+        if code == _UNFIT and len(child.place) < 2:
             raise Unfit(outcome.error)
     return not ended
 
@@ -274,3 +285,7 @@ def _ended(running: Sequence[_Child], seconds: float | None) -> bool:
     for child in running:
         child.process.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
     return not any(child.process.is_alive() for child in running)
+
+
+if __name__ == "__main__":
+    sys.exit(run_one(sys.argv[1:]))

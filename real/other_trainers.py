@@ -187,12 +187,7 @@ class GuardedRun:
             yield
 
     def read(self, texts: Mapping[Any, str], problem_of: Mapping[Any, int]) -> Voted:
-        """Return the votes of a batch.
-
-        Args:
-            texts: key of a row to the text of its response.
-            problem_of: key of every vote to the place of its problem, in the order of the votes.
-        """
+        """Return the votes of a batch, by key the texts of rows and, in order, places of votes."""
         rows = defaultdict[int, list[Any]](list)
         for key, problem in problem_of.items():
             rows[problem].append(key)

@@ -22,26 +22,16 @@ from real.fit import checked_engine_memory
 from real.model.machine import grow_segments, in_phase, keep_freed_memory, pick_device
 from real.model.policy import Policy, load_policy
 from real.model.prepare import prepare_training, trained_parameters
-from real.plan import checkpoint_bytes, multiplied
+from real.plan import multiplied
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
 from real.ranks import launched
 from real.ranks.distributed import ALONE, Ranks, shard_of
-from real.record.checkpoint import (
-    GUARD,
-    MASTER,
-    MODEL,
-    OPTIMIZER,
-    State,
-    check_room,
-    model_bytes,
-    read_file,
-)
+from real.record.checkpoint import GUARD, MASTER, MODEL, OPTIMIZER, State, read_file
 from real.record.evaluation import Evaluator
 from real.record.trial import check_sampling
 from real.settings.config import TrainConfig, rule_of
 from real.settings.resolve import check_engine_tp
-from real.settings.seeds import checkpoint_interval
 from real.settings.stored import manifest_of
 from real.speed import update_flops
 from real.tiny import model_of, problems_of
@@ -126,20 +116,6 @@ def restore(run: Run, folder: Path) -> None:
             part.restore(*(read_file(folder / name) for name in names))
 
 
-def check_disk(run: Run, folder: Path) -> list[str]:
-    """Return a notice of the disk space that a run will take; none if it is little."""
-    config = run.config
-    every = checkpoint_interval(config, len(run.prompts))
-    least = 1 if config.checkpoint_minutes else every
-    return check_room(
-        folder,
-        checkpoint_bytes(sum(p.numel() for p in run.optimizer.parameters), config),
-        keep=config.checkpoint_keep,
-        n_written=1 - (-run.n_steps // least) if every else 0,
-        final=model_bytes(run.policy.model) if config.save_model else 0,
-    )
-
-
 def prepare(
     config: TrainConfig,
     ranks: Ranks = ALONE,
@@ -169,7 +145,12 @@ def prepare(
     if config.engine_kind.native:
         with in_phase("trial"):
             check_sampling(policy, prompts.tokens, config)
-    return _assemble(config, policy, prompts, held_out, engine, ranks)
+    rule, supervisor = rule_of(config), Supervisor(config, prompts.truths, ranks)
+    length, stats = config.max_response_tokens or 1, needs_stats(rule)
+    sampling = Sampling(length, config.temperature, config.top_p, stats=stats, stop=config.stop)
+    sampler = Sampler(engine, policy, config.seed)
+    parts = Parts(config, rule, prompts, sampler, sampling, supervisor.read, ranks)
+    return _assemble(parts, supervisor, held_out)
 
 
 def _load(config: TrainConfig, folder: Path) -> Policy:
@@ -201,34 +182,23 @@ def _prompts(
     return prompts, held_out
 
 
-def _assemble(
-    config: TrainConfig,
-    policy: Policy,
-    prompts: PromptSet,
-    held_out: PromptSet | None,
-    engine: Engine,
-    ranks: Ranks,
-) -> Run:
-    rule = rule_of(config)
-    length, stats = config.max_response_tokens or 1, needs_stats(rule)
-    sampling = Sampling(length, config.temperature, config.top_p, stats=stats, stop=config.stop)
-    sampler = Sampler(engine, policy, config.seed)
-    supervisor = Supervisor(config, prompts.truths, ranks)
-    kind = EntropyScorer if rule.loss == "entropy" else Scorer
+def _assemble(parts: Parts, supervisor: Supervisor, held_out: PromptSet | None) -> Run:
+    """Make the optimizer, which shards the model, and then all that needs it."""
+    config, policy, ranks = parts.config, parts.sampler.policy, parts.ranks
+    kind = EntropyScorer if parts.rule.loss == "entropy" else Scorer
     scorer = kind(policy.model, device=policy.device)
     shard = partial(ranks.shard, fsdp_size=config.fsdp_size)
     reference = initial_reference(scorer, shard) if config.kl_coef > 0 else None
     shard(scorer)
-    steps = scheduled_steps(len(prompts), config.batch_size, config.mini_batch)
+    steps = scheduled_steps(len(parts.prompts), config.batch_size, config.mini_batch)
     n_steps = config.epochs * sum(steps)
     optimizer = PolicyOptimizer(scorer, config, n_steps, ranks.share, reference)
-    parts = Parts(config, rule, prompts, sampler, sampling, supervisor.read, ranks)
     return Run(
         **vars(parts),
         votes=VoteSampler(parts),
         supervisor=supervisor,
         extra_rollouts=_extra_rollouts(parts),
-        dynamic_sampler=DynamicSampler(config, len(prompts)),
+        dynamic_sampler=DynamicSampler(config, len(parts.prompts)),
         optimizer=optimizer,
         evaluator=Evaluator(parts, supervisor.equality, optimizer.average, held_out),
         token_flops=update_flops(multiplied(policy.model), config),

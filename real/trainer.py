@@ -24,16 +24,17 @@ from real.answers import UNPARSEABLE, repeats
 from real.engines.make import RestartingEngine
 from real.engines.rollouts import EngineDied
 from real.model.machine import card_held, in_phase, pick_device, torch_threads
+from real.plan import checkpoint_bytes
 from real.problems.prompts import PROMPTS, prompt_rows
 from real.ranks.distributed import joined_ranks, lost_ranks_named
 from real.record.alarms import check_flips, check_mismatch, check_unread, watch_labels
-from real.record.checkpoint import Checkpoints, save_model
+from real.record.checkpoint import Checkpoints, check_room, model_bytes, save_model
 from real.record.journal import LOGGERS, Journal, Unwritten, Visited
 from real.record.metrics import Clock, Progress, reporter, sampled_row, step_row
 from real.record.resuming import fingerprint, resume_point, stop_requests
 from real.record.terminal import say
 from real.record.trial import check_saving
-from real.run import Run, check_disk, new_manifest, prepare, restore, state_of
+from real.run import Run, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
 from real.settings.resolve import require_loggers, settled_for
 from real.settings.seeds import Batch, Stream, batches, checkpoint_interval
@@ -148,6 +149,20 @@ def resume(
     return load(folder)
 
 
+def check_disk(run: Run, folder: Path) -> list[str]:
+    """Return a notice of the disk space that a run will take; none if it is little."""
+    config = run.config
+    every = checkpoint_interval(config, len(run.prompts))
+    least = 1 if config.checkpoint_minutes else every
+    return check_room(
+        folder,
+        checkpoint_bytes(sum(p.numel() for p in run.optimizer.parameters), config),
+        keep=config.checkpoint_keep,
+        n_written=1 - (-run.n_steps // least) if every else 0,
+        final=model_bytes(run.policy.model) if config.save_model else 0,
+    )
+
+
 def run_in_folder(
     run: Run,
     written: RunFolder | None,
@@ -166,7 +181,7 @@ def run_in_folder(
             with in_phase("save"):
                 check_saving(run.policy, place)
         try:
-            with Journal(recorder, place, loggers, kept) as log:
+            with Journal(recorder, loggers, kept) as log:
                 run_loop(run, log, progress if written else False, done)
         except EngineDied as error:
             if kept is None:
@@ -179,10 +194,7 @@ def run_in_folder(
 
 
 def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | None = None) -> None:
-    """Do the whole run: votes before training, then epochs over the shuffled problems.
-
-    `done` batches were done before a resumed run, and the run was put there; None for a new one.
-    """
+    """Do the whole run, or what is left of it where `done` batches were done and restored."""
     if done is None:
         say(run.prompts.notices)
     if run.config.keep_votes and run.supervisor.reads:

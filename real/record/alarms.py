@@ -14,8 +14,8 @@ answers that it needs: the label of a single one, as at an epoch's end, may miss
 _ROUNDING = {"float32": 1e-6, "bfloat16": 0.02}
 """Precision to the largest `mismatch_kl` that rounding explains, in nats a token.
 
-Measured on the models of `trial.rounding`, on 16 responses of 24 tokens at temperature 0.6: at most
-2e-10 in float32; at most 0.0003 in bfloat16, but 0.008 where rounding sends tokens to other experts
+Measured on the models of `trial._ROUNDING`, on 16 responses of 24 tokens at temperature 0.6: at
+most 2e-10 in float32; 0.0003 in bfloat16, but 0.008 where rounding sends tokens to other experts
 (mixtral) or the model scales its logits (granite). Caches that are not read and wrong positions
 gave 0.08 to 0.9 (mamba, rwkv, roberta), which `max_mismatch` = 0.1 mostly ends.
 """
@@ -48,10 +48,7 @@ def check_mismatch(log: Journal, row: Mapping[str, Any], dtype: str, allowed: fl
 
 
 def check_unread(share: float, allowed: float) -> None:
-    """Refuse to go on where of more than a share of a batch's problems no vote holds an answer.
-
-    The policy has lost the form of answers, which no label can bring back.
-    """
+    """A UserError where more than a share `allowed` of a batch's problems have no readable vote."""
     if share > allowed:
         raise UserError(
             f"no vote holds an answer in {share:.0%} of a batch's problems; lower lr, read the "
@@ -60,10 +57,7 @@ def check_unread(share: float, allowed: float) -> None:
 
 
 def check_flips(share: float, lr: float | None, below: float | None) -> None:
-    """Refuse to go on where at least a share `below` of all labels flipped at visit 2.
-
-    For TTRL the learning rate is too high then.
-    """
+    """A UserError where at least a share `below` of all labels flipped at visit 2."""
     if below is not None and share >= below:
         raise UserError(
             f"{share:.0%} of the labels flipped at visit 2, flips_below = {below:g}: start again "

@@ -104,10 +104,7 @@ class Checkpoints:
         return bool(self._ranks.highest(int(time.monotonic() - self._last >= self._seconds)))
 
     def save(self, state: State, step: int) -> None:
-        """Write a checkpoint after `step` batches, then delete the oldest; all ranks call this.
-
-        The rows of the trace are put on disk first: the checkpoint says how many parts they fill.
-        """
+        """Write a checkpoint after `step` batches, then delete the oldest; all ranks call this."""
         target = self._root / f"step-{step:06d}"
         if self._run_folder is not None:
             write_checkpoint(target, self._run_folder, state, step, self._ranks)

@@ -8,9 +8,9 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from lab.base.errors import first_line
 from lab.base.files import whole
 from lab.trace.manifest import Manifest
 from lab.trace.schema import Columns, Table
-from lab.trace.trace import MemoryRun, Recorder
+from lab.trace.trace import MemoryRun, Recorder, RunFolder
 from real.answers import AnswerIds
 from real.model.machine import in_phase
 from real.record.checkpoint import Checkpoints, State
@@ -73,6 +73,8 @@ def _wandb(folder: Path, manifest: Manifest, after: int | None) -> Logger:
 
 
 LOGGERS = {"tensorboard": _tensorboard, "wandb": _wandb}
+Loggers = Sequence[tuple[str, Any]]
+"""Names and their loggers."""
 
 Rows = dict[str, Any]
 
@@ -92,19 +94,16 @@ _GROUPS: dict[Table, str] = {"steps": "train", "evals": "eval", "visits": "votes
 _NOT_METRICS = {"replicate", "step", "epoch", "visit", "problem", "label", "route"}
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """Takes in what the loop has to tell, and passes it on to whoever wants it."""
 
     def __init__(
-        self,
-        recorder: Recorder,
-        folder: Path | None = None,
-        loggers: Sequence[tuple[str, Any]] = (),
-        checkpoints: Checkpoints | None = None,
+        self, recorder: Recorder, loggers: Loggers = (), checkpoints: Checkpoints | None = None
     ) -> None:
         """Write to the recorder; a logger that fails is left out, and the run continues."""
         self.recorder, self.manifest = recorder, recorder.manifest
-        self._folder, self._loggers = folder, list(loggers)
+        self._folder = recorder.path if isinstance(recorder, RunFolder) else None
+        self._loggers = list(loggers)
         self._checkpoints, self._overdue = checkpoints, False
         self.keeps_checkpoints = checkpoints is not None
         self._answer_ids: AnswerIds | None = None
@@ -125,11 +124,7 @@ class Journal:
         self._n_written_N = list(map(answer_ids.n_answers_of, range(len(answer_ids))))
 
     def write_visited(self, visited: Visited, position: Columns) -> None:
-        """Add a batch's visits to the trace, and its votes where they are kept.
-
-        Problems come in the batch's order, ids ascending; an unparseable vote gets no row. Texts
-        are those of the answers that were not written yet.
-        """
+        """Add visits to the trace and, where they are kept, parsed votes and texts that are new."""
         self.write("visits", {**visited.columns, **position})
         if (ids := self._answer_ids) is None:
             return
@@ -214,9 +209,6 @@ class Journal:
                 yield
         finally:
             self.show("")
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._tell(lambda logger: logger.close())

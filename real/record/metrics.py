@@ -137,10 +137,7 @@ def sampled_row(rollouts: Rollouts, top_p: float) -> dict[str, float]:
 
 
 def step_row(done: list[Step], with_kl: bool) -> dict[str, float]:
-    """Return means over the scheduled steps, or those taken where only they have a value.
-
-    `kl` is the mean over tokens of the divergence from the start model, in nats.
-    """
+    """Return means over the scheduled steps, or those taken; `kl` is over tokens, in nats."""
     taken = [s for s in done if s.taken]
     n_tokens, n_forward = sum(s.n_tokens for s in taken), sum(s.n_forward for s in done)
     kl = sum(s.kl * s.n_forward for s in done) / n_forward if n_forward else np.nan

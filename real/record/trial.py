@@ -26,28 +26,22 @@ from real.settings.config import TrainConfig
 from real.update.logprobs import Scorer, group_scores
 from real.update.packing import unpaid
 
-_WHOLE = 2**26
-"""Bytes of weights up to which a model is written whole in the trial."""
-_LENGTHS = (1, 4, 9)
-"""Tokens of the trial's prompts."""
-_TOKENS, _EACH = 12, 2
-"""Sampled tokens of a response, and responses to a prompt."""
+_WHOLE = 2**26  # bytes of weights up to which a model is written whole in the trial
+_LENGTHS = (1, 4, 9)  # tokens of the trial's prompts
+_TOKENS, _EACH = 12, 2  # sampled tokens of a response, and responses to a prompt
+_ROUNDING = 32
+"""By how many of its precision's epsilons rounding may move a response's mean log-prob, in nats.
+
+Measured on 82 random models of 18 architectures, 16 to 256 wide with 2 to 30 layers, as the worst
+response of 16: 3e-5 in float32; 0.09 in bfloat16, and 0.2 where rounding sends tokens to other
+experts. Faults of caches and positions were 0.06 to 2.8, so bfloat16 would hide some.
+"""
 _SWITCH = re.compile("position|window|chunk|block_size|context|topk|seq_len")
 """Part of the names in configs of lengths from which on a model reads positions in another way."""
 _FAILURES = (
     *(TypeError, ValueError, RuntimeError, LookupError, AttributeError, NotImplementedError),
     *(AssertionError, ArithmeticError, ImportError),
 )
-
-
-def rounding(dtype: torch.dtype) -> float:
-    """Return by how many nats rounding may move the log-probs of a response in the mean.
-
-    Measured on 82 random models of 18 architectures, 16 to 256 wide with 2 to 30 layers, as the
-    worst response of 16: 3e-5 in float32; 0.09 in bfloat16, and 0.2 where rounding sends tokens to
-    other experts. Faults of caches and positions were 0.06 to 2.8, so bfloat16 would hide some.
-    """
-    return max(1e-4, 32 * torch.finfo(dtype).eps)
 
 
 def check_sampling(policy: Policy, prompts: Sequence[list[int]], config: TrainConfig) -> None:
@@ -81,7 +75,7 @@ def check_sampling(policy: Policy, prompts: Sequence[list[int]], config: TrainCo
         try:
             with _widened(policy.model, config.attention):
                 gap = _gap(policy, shortened, n_tokens, config)
-                allowed = rounding(policy.model.dtype)
+                allowed = max(1e-4, _ROUNDING * torch.finfo(policy.model.dtype).eps)
         except torch.OutOfMemoryError:
             raise
         except _FAILURES as error:
@@ -154,10 +148,7 @@ def _widened(model: Any, attention: str) -> Iterator[None]:
 
 
 def _gap(policy: Policy, prompts: Sequence[list[int]], n_tokens: int, config: TrainConfig) -> float:
-    """Return how far engine and scorer are apart, in nats a token, in the worst response.
-
-    It is infinite where no response has finite numbers, and NaN where some have none.
-    """
+    """Return how far engine and scorer are apart, in nats a token, in the worst response."""
     engine = TransformersEngine(policy.model, (), policy.pad_token_id, config.max_rows)
     generator = torch.Generator(policy.model.device).manual_seed(0)
     drawn = engine.sample(prompts, _EACH, Sampling(n_tokens, config.temperature), generator)
@@ -165,7 +156,7 @@ def _gap(policy: Policy, prompts: Sequence[list[int]], n_tokens: int, config: Tr
     groups = [unpaid(*row) for row in rows]
     scores = group_scores(Scorer(policy.model), groups, config)
     gaps = [(s[0] - g.old_KT).abs().mean(-1) for s, g in zip(scores, groups, strict=True)]
-    gap = torch.cat(gaps)
+    gap = torch.cat(gaps)  # NaN where some responses have no finite numbers
     return float(gap.max()) if gap.isfinite().any() else math.inf
 
 

@@ -14,24 +14,14 @@ from lab.base.errors import UserError
 from lab.base.named_arms import PERMUTED, REPLAYED
 from lab.base.own_rules import load_rules
 from lab.base.roles import Role
-from real.settings.groups import (
-    BOX_REQUEST,
-    EMBEDDED,
-    CheckpointSettings,
-    EngineSettings,
-    EvalSettings,
-    MachineSettings,
-    Settings,
-    TaskSettings,
-    UpdateSettings,
-)
+from real.settings import groups
 
 TIS_CAP = 2.0
 """As in verl (`rollout_is_threshold`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuleSettings(Settings, group="rule"):
+class RuleSettings(groups.Settings, group="rule"):
     """The rule that pays responses, and the guard."""
 
     guard: Annotated[GuardConfig, Role.ARM] = DEFAULT_GUARD
@@ -71,12 +61,12 @@ def rule_of(config: RuleSettings) -> Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(
-    MachineSettings,
-    CheckpointSettings,
-    EvalSettings,
-    UpdateSettings,
-    EngineSettings,
-    TaskSettings,
+    groups.MachineSettings,
+    groups.CheckpointSettings,
+    groups.EvalSettings,
+    groups.UpdateSettings,
+    groups.EngineSettings,
+    groups.TaskSettings,
     RuleSettings,
 ):
     """One run of majority-vote GRPO, with or without the guard.
@@ -116,9 +106,9 @@ class TrainConfig(
 
     def settled(self) -> TrainConfig:
         """Return the run with a value in every setting that task and model decide."""
-        tiny, small = self.is_tiny, self.is_tiny or self.model == EMBEDDED
+        tiny, small = self.is_tiny, self.is_tiny or self.model == groups.EMBEDDED
         chosen = {
-            "prompt_suffix": "" if small else BOX_REQUEST,
+            "prompt_suffix": "" if small else groups.BOX_REQUEST,
             "max_response_tokens": 22 if small else 1024,
             "lr": 3e-4 if small else 5e-7,
             "n_problems": 64 if tiny else None,

@@ -44,10 +44,7 @@ ENGINES: dict[EngineName, EngineKind] = {
 
 
 def divides_heads(n: int, heads: int, kv_heads: int) -> bool:
-    """Return whether `n` GPUs can share the heads of an attention and those of its keys.
-
-    vLLM and verl deal heads evenly, and give several GPUs the same head of keys only evenly too.
-    """
+    """Return whether `n` GPUs can share an attention's heads and those of its keys evenly."""
     return heads % n == 0 == min(kv_heads % n, n % kv_heads)
 
 

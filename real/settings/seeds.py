@@ -20,26 +20,17 @@ from real.settings.groups import EvalSettings, OptimSettings
 
 
 class Stream(IntEnum):
-    """Purpose of random numbers."""
+    """Purpose of random numbers, each with its positions in a run."""
 
-    ORDER = 0
-    """Position: epoch."""
-    VOTES = 1
-    """Position: step, 0 before training."""
-    EVALUATION = 2
-    """Position: step."""
-    GUARD = 3
-    """Position: problem, visit."""
-    RULE = 4
-    """Random numbers of a rule; position: problem, visit."""
-    SECOND = 5
-    """A rule's second votes; position: step, 0 before training."""
-    REWORDING = 6
-    """Rewordings of all problems before training; no position."""
-    VERIFIER = 7
-    """A model's verdicts on responses; position: step."""
-    DEAL = 8
-    """Permuted decisions; position: problem, visit."""
+    ORDER = 0  # epoch
+    VOTES = 1  # step, 0 before training
+    EVALUATION = 2  # step
+    GUARD = 3  # problem, visit
+    RULE = 4  # a rule's own: problem, visit
+    SECOND = 5  # a rule's second votes: step, 0 before training
+    REWORDING = 6  # rewordings of all problems before training: none
+    VERIFIER = 7  # a model's verdicts on responses: step
+    DEAL = 8  # permuted decisions: problem, visit
 
 
 def generator(seed: int, stream: Stream, *position: int) -> np.random.Generator:

@@ -66,10 +66,7 @@ class GuardGRPOConfig(GRPOConfig):
         return self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps
 
     def settled(self, model: str, n_problems: int) -> TrainConfig:
-        """Return the run's settings under this project's names.
-
-        A UserError where settings of TRL and of the guard do not fit each other.
-        """
+        """Return the run's settings under our names; a UserError where TRL's do not fit them."""
         votes, rows = self.num_generations, self.per_device_train_batch_size
         window = rows * self.gradient_accumulation_steps
         if window % votes or rows * self.n_samples % votes:

@@ -166,10 +166,7 @@ class ConfigCommand(Settings):
 
 
 def _spread(size: Any, rows: int, cell: ConfigCommand) -> dict[str, Any]:
-    """Return how many GPUs share rows, weights and state, and whether FSDP's is kept on the host.
-
-    The rows of a mini-batch are dealt evenly. vLLM's weights may take a quarter of a GPU.
-    """
+    """Return how many GPUs share rows, weights and state, and whether it is kept on the host."""
     world, card = cell.nodes * cell.gpus, cell.gpu_memory * 2**30
     heads = size.n_heads, size.n_kv_heads
     shared = [n for n in range(1, size.n_heads + 1) if world % n == 0 and divides_heads(n, *heads)]
@@ -180,7 +177,7 @@ def _spread(size: Any, rows: int, cell: ConfigCommand) -> dict[str, Any]:
             "take a smaller power of two"
         )
     copies = [n for n in shared if cell.gpus % n == 0]
-    fits = (n for n in copies if 2 * size.n_weights / n <= 0.25 * card)
+    fits = (n for n in copies if 2 * size.n_weights / n <= 0.25 * card)  # vLLM's weights
     return {
         "data_ranks": world // even,
         "sequence_ranks": even,

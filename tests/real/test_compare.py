@@ -25,7 +25,7 @@ from lab.trace.trace import RunFolder, load
 from real import train
 from real.__main__ import main
 from real.asked import check_asked
-from real.compare import CLOSE, MAX_TRIES, compare, run_one
+from real.compare import CLOSE, MAX_TRIES, compare
 from real.jobs import find_places, run_jobs
 from real.settings.config import TrainConfig
 
@@ -67,7 +67,7 @@ def test_a_stopped_run_without_checkpoints_is_made_again(tmp_path):
         train(config, run_folder(tmp_path, "ttrl", 0), stop)
     job = Job("ttrl", config, run_folder(tmp_path, "ttrl", 0))
     with held(job.folder):
-        (outcome,) = run_jobs(run_one, [job])
+        (outcome,) = run_jobs([job])
     assert "another process writes this run" in (outcome.error or "")
     assert not compare(replace(TINY, checkpoint_every=0), tmp_path, ["ttrl"], [0], 1).failed
     run = load(run_folder(tmp_path, "ttrl", 0)).run
@@ -129,7 +129,7 @@ def test_failing_and_killed_runs_are_reported_and_the_others_go_on(tmp_path):
                 pids.append(child.pid)
                 os.kill(child.pid, signal.SIGKILL)
 
-    taken, killed, good = run_jobs(run_one, jobs, [(), ()], kill_the_long_one)
+    taken, killed, good = run_jobs(jobs, [(), ()], kill_the_long_one)
     assert "is not empty" in (taken.error or "")
     assert killed.error == "its process was killed by signal 9"
     assert good.error is None and load(good.job.folder).run.status == "finished"
@@ -210,7 +210,7 @@ def test_each_run_sees_its_own_gpus(tmp_path):
     (tmp_path / "ttrl").mkdir()
     job = Job("ttrl", with_arm(TINY, arm("ttrl")), run_folder(tmp_path, "ttrl", 0))
     shares = []
-    (outcome,) = run_jobs(run_one, [job], [("7", "GPU-8f")], shares.append)
+    (outcome,) = run_jobs([job], [("7", "GPU-8f")], shares.append)
     assert outcome.error is None
     run = read_manifest(job.folder)
     assert (run.extra["gpus"], run.backend) == ("7,GPU-8f", "transformers on 2 x cpu")
