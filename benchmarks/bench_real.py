@@ -26,9 +26,9 @@ import torch
 
 from lab.base.arms import arm
 from real import TrainConfig
-from real.run import prepare
+from real.run import batches, prepare
 from real.settings.presets import preset
-from real.settings.seeds import Stream, batches, torch_generator
+from real.settings.seeds import Stream, torch_generator
 from real.trainer import prime, train_batch
 from real.update.optimizer import PolicyOptimizer
 from real.update.packing import Group, unpaid

@@ -49,7 +49,13 @@ def find_places(
     for name, number in (("jobs", n_parallel), ("gpus_per_run", gpus_per_run)):
         if number is not None and number < 1:
             raise UserError(f"{name} = {number}: must be at least 1")
-    gpus = [] if device == "cpu" else visible_gpus()
+    gpus: list[str] = []
+    if device != "cpu":
+        import torch  # takes seconds
+
+        n = torch.cuda.device_count()
+        named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
+        gpus = named[:n] or list(map(str, range(n)))
     if gpus_per_run > max(1, len(gpus)):
         raise UserError(f"gpus_per_run = {gpus_per_run}: there are {len(gpus)} GPUs; lower it")
     if not gpus:
@@ -59,15 +65,6 @@ def find_places(
     room = f"{len(gpus)} GPUs have room for {n_places} runs at once (gpus_per_run = {gpus_per_run})"
     waits = n_parallel is not None and n_parallel > n_places
     return places[:n_parallel], [f"jobs = {n_parallel}: {room}; the others wait"] * waits
-
-
-def visible_gpus() -> list[str]:
-    """Return the identifiers of this process's GPUs, as `CUDA_VISIBLE_DEVICES` takes them."""
-    import torch  # takes seconds
-
-    n = torch.cuda.device_count()
-    named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
-    return named[:n] if named else [str(i) for i in range(n)]
 
 
 _UNFIT = 3

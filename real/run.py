@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from guard_core.rules import Need
 from guard_core.rules.evidence import CoVerRL
@@ -31,7 +33,9 @@ from real.record.checkpoint import GUARD, MASTER, MODEL, OPTIMIZER, State, read_
 from real.record.evaluation import Evaluator
 from real.record.trial import check_sampling
 from real.settings.config import TrainConfig, rule_of
+from real.settings.groups import EvalSettings
 from real.settings.resolve import check_engine_tp
+from real.settings.seeds import Stream, generator
 from real.settings.stored import manifest_of
 from real.speed import update_flops
 from real.tiny import model_of, problems_of
@@ -48,6 +52,36 @@ from real.vote.second_votes import Paraphrases, Teacher
 
 RULE = "rule.safetensors", "rule.json"
 VOTES = "votes.safetensors", "votes.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of problems."""
+
+    step: int
+    epoch: int
+    """From 1; also the number of these problems' visit."""
+    problems_P: NDArray[np.int64]
+    ends_epoch: bool
+    ends_run: bool
+
+    def is_evaluated(self, config: EvalSettings) -> bool:
+        """Return whether an evaluation follows."""
+        if config.eval_steps:
+            return self.ends_run or self.step % config.eval_steps == 0
+        every = config.eval_every
+        return self.ends_run or (self.ends_epoch and every > 0 and self.epoch % every == 0)
+
+
+def batches(config: TrainConfig, n_problems: int) -> Iterator[Batch]:
+    """Yield all batches of a run; each epoch has a new order of the problems."""
+    step, cuts = 0, range(config.batch_size, n_problems, config.batch_size)
+    for epoch in range(1, config.epochs + 1):
+        order_N = generator(config.seed, Stream.ORDER, epoch).permutation(n_problems)
+        for problems_P in np.split(order_N, cuts):
+            step += 1
+            last = step % (len(cuts) + 1) == 0
+            yield Batch(step, epoch, problems_P, last, last and epoch == config.epochs)
 
 
 @dataclass(frozen=True)

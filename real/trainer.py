@@ -34,10 +34,10 @@ from real.record.metrics import Clock, Progress, reporter, sampled_row, step_row
 from real.record.resuming import fingerprint, resume_point, stop_requests
 from real.record.terminal import say
 from real.record.trial import check_saving
-from real.run import Run, new_manifest, prepare, restore, state_of
+from real.run import Batch, Run, batches, new_manifest, prepare, restore, state_of
 from real.settings.config import TrainConfig
 from real.settings.resolve import require_loggers, settled_for
-from real.settings.seeds import Batch, Stream, batches, checkpoint_interval
+from real.settings.seeds import Stream
 from real.settings.stored import stored_config
 from real.speed import peak_flops
 from real.update.correction import rescore
@@ -149,10 +149,15 @@ def resume(
     return load(folder)
 
 
+def checkpoint_interval(run: Run) -> int:
+    """Return the number of batches between checkpoints; 0 if none are written."""
+    every = run.config.checkpoint_every
+    return run.n_steps // run.config.epochs if every is None else every
+
+
 def check_disk(run: Run, folder: Path) -> list[str]:
     """Return a notice of the disk space that a run will take; none if it is little."""
-    config = run.config
-    every = checkpoint_interval(config, len(run.prompts))
+    config, every = run.config, checkpoint_interval(run)
     least = 1 if config.checkpoint_minutes else every
     return check_room(
         folder,
@@ -171,7 +176,7 @@ def run_in_folder(
     done: int | None = None,
 ) -> None:
     """Do the whole run with all that it leaves on disk."""
-    every = checkpoint_interval(run.config, len(run.prompts))
+    every = checkpoint_interval(run)
     kept = Checkpoints(path, written, run.config, every, run.ranks) if every else None
     names = run.config.log if written else ()
     recorder, place = written or Unwritten(new_manifest(run, None)), path if written else None

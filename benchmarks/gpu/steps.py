@@ -17,9 +17,8 @@ from shapes import MEAN_TOKENS, Setup, model_folder, train_config
 import real.run
 from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling, Stages
 from real.model.policy import Policy
-from real.run import Run
+from real.run import Run, batches
 from real.settings.config import TrainConfig
-from real.settings.seeds import batches
 from real.speed import peak_flops
 from real.tiny.tasks import IDS, VOCABULARY_SIZE
 from real.trainer import train_batch

@@ -18,7 +18,7 @@ from lab.trace.trace import load
 from real import TrainConfig, resume, train
 from real.answers import AnswerIds
 from real.model.policy import load_policy
-from real.settings.seeds import batches
+from real.run import batches
 from real.settings.stored import stored_config
 from real.tiny import CHECKPOINT
 

@@ -34,11 +34,10 @@ from real.plan import (
     state_parts,
 )
 from real.ranks.distributed import Ranks
-from real.run import prepare
+from real.run import batches, prepare
 from real.settings.config import TrainConfig
 from real.settings.groups import MemorySettings
 from real.settings.presets import NAMES, preset
-from real.settings.seeds import batches
 from real.tiny import CHECKPOINT
 from real.trainer import train_batch
 from real.update.logprobs import Head, Scorer
