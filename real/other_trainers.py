@@ -21,8 +21,6 @@ import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.distributed.tensor import DTensor
-from torch.linalg import vector_norm
 from torch.nn.utils import get_total_norm
 
 from guard_core.config import ConfigError
@@ -33,6 +31,7 @@ from lab.trace.manifest import locked, read_manifest
 from lab.trace.trace import RunFolder
 from real.answers import UNPARSEABLE, AnswerIds, Equality, Extract, repeats
 from real.problems.problem import check_answers, reference
+from real.ranks.distributed import whole_tensor
 from real.record.alarms import watch_labels
 from real.record.checkpoint import GUARD, Checkpoint, read_checkpoint, read_file, write_checkpoint
 from real.record.journal import Journal, Visited, metrics_of
@@ -98,6 +97,8 @@ def is_right(
 
 
 FOLDER = "guard"
+MINORITY = "minority_advantages"
+"""Column of the second stream in the rows of both trainers; the first is their `advantages`."""
 
 
 class Voted(NamedTuple):
@@ -302,6 +303,6 @@ def update_norm(optimizer: Any) -> float:
                 squares = state.get("max_exp_avg_sq", state["exp_avg_sq"])  # the former of amsgrad
                 root = (squares / (1 - beta2**n)).sqrt_().add_(group["eps"])
                 move = state["exp_avg"] * (rate / (1 - beta1**n)) / root
-                norms.append(vector_norm(move + decay * (parameter + move) / (1 - decay)))
-    total = get_total_norm(norms)
-    return float(total.full_tensor() if isinstance(total, DTensor) else total)
+                change = move + decay * (parameter + move) / (1 - decay)
+                norms.append(torch.linalg.vector_norm(change))
+    return float(whole_tensor(get_total_norm(norms)))

@@ -221,7 +221,7 @@ def run_loop(run: Run, log: Journal, progress: Progress = False, done: int | Non
             log.write_visited(first, {"step": 0, "epoch": 0})
             run.evaluator.log(log, step=0, epoch=0, full=True)
             log.checkpoint(state, 0)
-        signals.deferred = log.keeps_checkpoints
+        signals.deferred = log.checkpoints is not None
         left = list(batches(run.config, len(run.prompts)))[done or 0 :]
         for batch, following in zip(left, [*left[1:], None], strict=False):
             position = {"step": batch.step, "epoch": batch.epoch}

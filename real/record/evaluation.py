@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import multimode
 from typing import Any, get_args
 
 import numpy as np
@@ -65,12 +66,8 @@ def pass_at(k: int, right_N: Ints, n: int) -> Floats:
 
 def majority_right(answers_V: Ints, truth: int) -> float:
     """Chance that the majority vote is the truth, ties broken at random."""
-    parsed = answers_V[answers_V >= 0]
-    if not len(parsed):
-        return 0.0
-    counts = np.bincount(parsed)
-    winners = np.flatnonzero(counts == counts.max())
-    return float((winners == truth).any() / len(winners))
+    winners = multimode(answer for answer in answers_V.tolist() if answer >= 0)
+    return (truth in winners) / max(1, len(winners))
 
 
 @dataclass(frozen=True, slots=True)

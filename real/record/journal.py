@@ -104,8 +104,7 @@ class Journal(AbstractContextManager["Journal"]):
         self.recorder, self.manifest = recorder, recorder.manifest
         self._folder = recorder.path if isinstance(recorder, RunFolder) else None
         self._loggers = list(loggers)
-        self._checkpoints, self._overdue = checkpoints, False
-        self.keeps_checkpoints = checkpoints is not None
+        self.checkpoints, self._overdue = checkpoints, False
         self._answer_ids: AnswerIds | None = None
         self.note = recorder.note
         self.show: Callable[[str], object] = lambda phase: None
@@ -192,13 +191,13 @@ class Journal(AbstractContextManager["Journal"]):
         self, state: Callable[[], State], step: int, asked: bool = False, later: bool = False
     ) -> None:
         """Write a checkpoint, if one is due after this batch or `asked` for, or put it off."""
-        if self._checkpoints is None:
+        if self.checkpoints is None:
             return
-        self._overdue = self._overdue or asked or self._checkpoints.due(step)
+        self._overdue = self._overdue or asked or self.checkpoints.due(step)
         if self._overdue and not later:
             self._overdue = False
             with self.phase("checkpoint"):
-                self._checkpoints.save(state(), step)
+                self.checkpoints.save(state(), step)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

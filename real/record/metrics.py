@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -27,7 +27,7 @@ class Clock:
     """Adds up seconds per phase; a GPU is waited for at the end of each."""
 
     def __init__(self, device: torch.device) -> None:
-        self.seconds: dict[str, float] = {}
+        self.seconds = defaultdict[str, float](float)
         self._device = device
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
@@ -41,8 +41,7 @@ class Clock:
             yield
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
-        column = f"seconds_{name}"
-        self.seconds[column] = self.seconds.get(column, 0.0) + time.perf_counter() - start
+        self.seconds[f"seconds_{name}"] += time.perf_counter() - start
 
     def columns(
         self, n_sampled: float, n_trained: float, flops: float, peak: float, world: int
@@ -52,7 +51,7 @@ class Clock:
         The phases `rollout` and `further` sampled `n_sampled` tokens; `update` trained `n_trained`,
         with `flops` operations. Each of `world` ranks has a GPU of at most `peak` a second.
         """
-        seconds, further = self.seconds, self.seconds.get("seconds_further", 0.0)
+        seconds, further = dict(self.seconds), self.seconds["seconds_further"]
         whole = time.perf_counter() - self._start
         columns = {
             **seconds,

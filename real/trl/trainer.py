@@ -26,14 +26,12 @@ from trl import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from lab.base.errors import UserError
-from real.other_trainers import GuardedRun, Voted, is_right, update_norm
+from real.other_trainers import MINORITY, GuardedRun, Voted, is_right, update_norm
 from real.trl.config import GuardGRPOConfig
 from real.update.grpo import denominator, kl_estimate, row_sums, token_loss
 
 PLACE = "guard_place"
 """Column that the data set gets: the place of the problem in it."""
-MINORITY = "minority_advantages"
-"""The second stream of the trained rows; the first one is TRL's `advantages`."""
 
 
 class GuardGRPOTrainer(GRPOTrainer, TrainerCallback):

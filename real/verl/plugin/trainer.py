@@ -35,13 +35,10 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from lab.base.errors import UserError, first_line
 from lab.trace.manifest import check_new
-from real.other_trainers import GuardedRun, Voted, update_norm
+from real.other_trainers import MINORITY, GuardedRun, Voted, update_norm
 from real.record.alarms import check_mismatch
 from real.settings.seeds import Stream, request_seed
 from real.verl.plugin.votes import AGENT, STEPS, STREAM, dealt, places_of, settings_of, votes_of
-
-MINORITY = "minority_advantages"
-"""Column of the second stream; the first one is verl's `advantages`."""
 
 
 def two_stream_loss(
