@@ -62,11 +62,8 @@ def settings_from(
 ) -> TrainConfig:
     """Return settings of the run, or refuse those of a trainer that the guard cannot stand beside.
 
-    Args:
-        value_of: name of a setting of the trainer to its value.
-        names: our settings that the trainer's decide, to its names for them.
-        others: returns other settings, under our names, which win.
-        prefix: of our names in messages, also in those of `others`.
+    `value_of` maps a setting of the trainer to its value, `names` ours to those that decide them.
+    `others` returns further ones of ours, which win; `prefix` stands before ours in messages.
     """
     for name, (allowed, reason) in refusals.items():
         if (value := value_of(name)) not in allowed:

@@ -63,6 +63,10 @@ def test_verls_defaults_give_way_to_the_guards_parts(changed, tmp_path):
     assert config.reward.custom_reward_function.path == "pkg://real.verl.plugin.votes"
 
 
+_SHARES = "actor_rollout_ref__actor__ulysses_sequence_parallel_size"
+_KERNEL = "actor_rollout_ref__model__override_config__attn_implementation"
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -79,6 +83,7 @@ def test_verls_defaults_give_way_to_the_guards_parts(changed, tmp_path):
             ({f"actor_rollout_ref__{part}__ulysses_sequence_parallel_size": 2}, "own part of a row")
             for part in ("actor", "actor__fsdp_config")
         ),
+        ({_SHARES: 2, _KERNEL: None}, "own part of a row"),
         ({"reward__reward_model__enable": True}, "reward_model.enable = True: "),
         ({"trainer__v1__sampler__sync_refill_failed_groups": True}, "failed_groups = True: "),
         ({"actor_rollout_ref__actor__shuffle": True}, "actor.shuffle = True: would mix"),
@@ -90,6 +95,8 @@ def test_verls_defaults_give_way_to_the_guards_parts(changed, tmp_path):
         ({"actor_rollout_ref__rollout__temperature": 0}, r"^actor_rollout_ref\.rollout\.temper"),
         ({"guard__rule": "scope"}, "guard.rule = scope: works on step_logprob"),
         ({"guard__rule": "rent"}, "rule = rent: "),
+        ({"guard__treatment": "replayed"}, "guard.treatment = replayed: names no run"),
+        ({"guard__profile": None}, "guard.profile"),
         ({"guard__skip_share": 1.0}, "could skip all 4 problems"),
         ({"guard__min_share": 0.5}, "take guard.skip_by = mask"),
         ({"guard": 3}, "guard = 3: must be a section"),
@@ -102,8 +109,7 @@ def test_what_the_guard_cannot_stand_beside_is_refused(changed, values, message)
 
 
 def test_gpus_share_a_row_under_flash_attention(changed):
-    kernel = {"actor_rollout_ref__model__override_config__attn_implementation": "flash_attention_2"}
-    settings_of(changed(actor_rollout_ref__actor__ulysses_sequence_parallel_size=2, **kernel))
+    settings_of(changed(**{_SHARES: 2, _KERNEL: "flash_attention_2"}))
 
 
 def test_verl_takes_the_trainer_for_a_synchronous_one():

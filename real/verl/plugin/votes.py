@@ -72,7 +72,7 @@ def settings_of(config: DictConfig) -> tuple[TrainConfig, Path]:
     """Return the run's settings, and its folder."""
     value_of = partial(OmegaConf.select, config)
     kernel = OmegaConf.select(config, _KERNEL, default="flash_attention_2")
-    refusals = _RULED_OUT | ({} if "flash" in kernel else _SHARED_ROWS)
+    refusals = _RULED_OUT | ({} if "flash" in (kernel or "") else _SHARED_ROWS)
     section = value_of("guard")
     if not isinstance(section, DictConfig | None):
         raise UserError(f"guard = {section}: must be a section, such as +guard.profile=paper")
