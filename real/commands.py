@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from guard_core.config import Count
+from guard_core.config import Count, Natural
 from guard_core.rules import make_rule
 from lab.arm_settings import arm_of
 from lab.base.arms import DEMO_ARMS, arm, check_measured_rule, for_cell, with_rule
@@ -28,7 +28,7 @@ from real.measure import MeasureSettings
 from real.ranks import launched
 from real.record.terminal import advice_when_stopped, outcome, phases_bar, runs_bar, tell
 from real.settings.config import TrainConfig
-from real.settings.groups import ProblemSettings, TinyTask
+from real.settings.groups import ProblemSettings, Settings, TinyTask
 from real.settings.machines import Machines
 from real.settings.presets import STUDIES, STUDY, table
 from real.settings.resolve import settings_of
@@ -191,7 +191,7 @@ class CompareCommand(SettingsCommand):
 
 
 @dataclass(kw_only=True)
-class MakeTinyCommand:
+class MakeTinyCommand(Settings):
     """Rebuild a tiny task's starting checkpoint by supervised training, about a minute.
 
     Examples:
@@ -204,7 +204,7 @@ class MakeTinyCommand:
     """Folder to make; use it with `run --model`."""
     task: TinyTask = "arithmetic"
     """Task to train on; for `--tiny-task`."""
-    seed: int = 0
+    seed: Natural = 0
     verifies: bool = False
     """Teach the arithmetic's checkpoint to judge responses instead; for `--tiny-verifies`."""
     quiet: bool = False
@@ -212,8 +212,6 @@ class MakeTinyCommand:
 
     def run(self) -> None:
         """Train the checkpoint, and say how good it is."""
-        if self.seed < 0:
-            raise UserError(f"seed = {self.seed}: must be at least 0")
         from real.tiny.pretrain import build, build_verifying
 
         if self.verifies:

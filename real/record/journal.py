@@ -76,8 +76,6 @@ LOGGERS = {"tensorboard": _tensorboard, "wandb": _wandb}
 Loggers = Sequence[tuple[str, Any]]
 """Names and their loggers."""
 
-Rows = dict[str, Any]
-
 
 class Visited(NamedTuple):
     """Votes of some problems, as the trace keeps them."""
@@ -85,7 +83,7 @@ class Visited(NamedTuple):
     problems_P: Ints
     answers_PV: Ints
     """(P, V) answer ids, -1 unparseable."""
-    columns: Rows
+    columns: dict[str, Any]
     """Columns of the trace's visits, without step and epoch."""
 
 
