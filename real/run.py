@@ -144,8 +144,8 @@ def restore(run: Run, folder: Path) -> None:
     for name, weight in read_file(folder / MODEL).items():  # others are rounded from their masters
         trained[name].copy_(shard_of(weight, trained[name]))
     run.optimizer.load_state_tensors(read_file(folder / OPTIMIZER))
-    parts: dict[tuple[str, str], Any] = {GUARD: run.supervisor, RULE: run.extra_rollouts}
-    for names, part in {**parts, VOTES: run.votes}.items():
+    parts: Any = {GUARD: run.supervisor, RULE: run.extra_rollouts, VOTES: run.votes}
+    for names, part in parts.items():
         if (folder / names[1]).exists():  # tensors may be in several files
             part.restore(*(read_file(folder / name) for name in names))
 
