@@ -11,11 +11,6 @@ from real.engines.transformers_engine import TransformersEngine
 from real.measure import MeasureSettings
 from real.measure.gradients import Gradients, Growth, next_log_probs, sampling_error
 from real.measure.measuring import Subject, choose_weights, measure
-from real.settings.config import TrainConfig
-from real.update.grpo import token_loss
-from sim.world.sampling import fold
-from sim.world.training import Adam, TrainedBatch, draw_leaves, train_batch
-from sim.world.tree import draw_weights, edge_log_probs, leaf_probs, tree_of
 
 PROMPTS = [[1, 2], [3, 1, 4]]
 END, LONGEST, TEMPERATURE = 0, 3, 0.8
@@ -302,76 +297,3 @@ def test_the_sampling_error_is_that_of_unit_gradients():
     moved_KE, estimated_KE = np.array([[2.0, 1.0, 0.0]]), np.array([[4.0, 0.0, 9.0]])
     assert sampling_error(moved_KE, estimated_KE, norm2_E) == pytest.approx((1 + 1) / (1 + 1))
     assert sampling_error(moved_KE, 1.1 * moved_KE, norm2_E) == pytest.approx(0.01)
-
-
-SAMPLES = np.array([[3, 2, 1, 1, 1, 0], [0, 4, 2, 0, 2, 0]])
-"""Trained samples per problem and answer, the last place for unparseable ones."""
-KEY = np.uint64(5)
-
-
-def all_log_probs(tree, weights):
-    rows = []
-    for n in range(2):
-        out_E = np.empty(500)
-        rows.append(out_E[: edge_log_probs(tree, weights, n, out_E)])
-    return np.concatenate(rows)
-
-
-def test_the_linear_simulator_is_the_linearised_trainer(whole):
-    """All weights measured: torch's autograd, loss, clip and AdamW give the same probabilities.
-
-    Logits read the weights rounded to bfloat16; `test_compiled_training_equals_numpy` reads them
-    as they are.
-    """
-    response, features = whole, whole.features
-    tree = tree_of(response)
-    weights = draw_weights(response, features, 0, 0, np.random.default_rng(0), rounded=True)
-    places = [slice(*response.edge_start[n : n + 2]) for n in range(2)]
-    start = torch.tensor(response.start).bfloat16().double()
-    theta = start.clone().requires_grad_()
-    optimizer = torch.optim.AdamW([theta], lr=1.0, weight_decay=0.01)
-    adam, norm, taken = Adam(0.9, 0.999, 1e-8, 1.0, 0.01, 1), np.empty(2), 0
-    config = TrainConfig(temperature=1.0, clip_low=0.2, clip_high=0.2)
-
-    def linear(n):
-        read = theta + (theta.bfloat16() - theta).detach()
-        z = torch.tensor(features[places[n]], dtype=torch.float64) @ (read - start)
-        z = z + torch.tensor(response.log_p0[places[n]])
-        nodes = torch.tensor(response.edge_node[places[n]])
-        return z - torch.stack([z[nodes == v].logsumexp(0) for v in nodes])
-
-    rng, n_clipped = np.random.default_rng(1), 0
-    for batch in range(6):
-        streams = rng.normal(size=(2, 2, 6)) * (np.arange(6) < 5)
-        rates, key = np.array([0.02, 0.015]), np.uint64(fold(KEY, batch))
-        counts = [drawn_leaves(tree, weights, n, key) for n in range(2)]
-        old = [linear(n).detach() for n in range(2)]
-        data = TrainedBatch(np.arange(2), rates, SAMPLES, streams, np.zeros(2, bool))
-        taken = train_batch(tree, weights, adam, taken, data, key, norm)
-        for n in range(2):
-            optimizer.param_groups[0]["lr"] = rates[n]
-            optimizer.zero_grad()
-            now, loss, first = linear(n), 0.0, response.leaf_start[n]
-            for leaf, count in enumerate(counts[n]):
-                a, b = response.path_start[first + leaf : first + leaf + 2]
-                edges, answer = response.path_edge[a:b], response.leaf_answer[first + leaf] % 6
-                given = (torch.tensor([stream[n, answer]]) for stream in streams)
-                tokens = token_loss(now[edges][None], old[n][edges][None], *given, config)
-                loss = loss + int(count) * tokens[0].sum()
-                n_clipped += int(count) * int(tokens[1].sum())
-            lengths = response.leaf_length[first : first + len(counts[n])]
-            (loss / float(counts[n] @ lengths)).backward()
-            torch.nn.utils.clip_grad_norm_([theta], 1.0)
-            optimizer.step()
-        expected = np.concatenate([linear(n).detach().numpy() for n in range(2)])
-        assert all_log_probs(tree, weights) == pytest.approx(expected, abs=1e-6)
-    assert taken == 12 and n_clipped > 10
-    assert np.abs(expected - response.log_p0).max() > 1
-
-
-def drawn_leaves(tree, weights, n, key):
-    p_E, p_L, counts_L = np.empty(500), np.empty(500), np.empty(500, np.int64)
-    edge_log_probs(tree, weights, n, p_E)
-    n_leaves = leaf_probs(tree, p_E, n, p_L)
-    draw_leaves(tree, p_L, n, SAMPLES[n], np.uint64(fold(key, n)), counts_L)
-    return counts_L[:n_leaves]
