@@ -42,6 +42,8 @@ def test_a_checkpoint_touches_no_other_runs_folder(tmp_path, monkeypatch):
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     run = made()
+    with pytest.raises(UserError, match="guard: missing"):
+        run.load(tmp_path)
     with opened_run(tmp_path, run):
         run.save(tmp_path)
     with pytest.raises(UserError, match=r"settings differ .* n_votes = 16 \(was 8\)"):

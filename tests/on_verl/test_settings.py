@@ -13,7 +13,7 @@ from run_verl import ENVIRONMENT, settings
 
 from guard_core import GuardConfig
 from lab.base.errors import UserError
-from real.verl.plugin.trainer import GuardTrainer
+from real.verl.plugin.trainer import GuardTrainer, SeededAgentLoop
 from real.verl.plugin.votes import settings_of
 
 PROCESS = {**os.environ, **ENVIRONMENT}
@@ -110,6 +110,34 @@ def test_what_the_guard_cannot_stand_beside_is_refused(changed, values, message)
 
 def test_gpus_share_a_row_under_flash_attention(changed):
     settings_of(changed(**{_SHARES: 2, _KERNEL: "flash_attention_2"}))
+
+
+def test_another_trainer_is_refused_by_the_agent_loop(changed, monkeypatch):
+    """verl's own trainers would run the votes unguarded."""
+    monkeypatch.setattr(
+        SeededAgentLoop.__mro__[1],
+        "__init__",
+        lambda self, config: vars(self).update(config=config),
+    )
+    for mode in ("sync", "colocate_async", "separate_async"):
+        with pytest.raises(UserError, match=rf"trainer_mode = {mode}: .*; set ttrl_guard"):
+            SeededAgentLoop(changed(trainer__v1__trainer_mode=mode))
+    SeededAgentLoop(changed(trainer__v1__trainer_mode="ttrl_guard"))
+
+
+def test_a_run_folder_that_exists_is_refused_before_anything_starts(changed, tmp_path):
+    saved = tmp_path / "checkpoints" / "global_step_4"
+    saved.mkdir(parents=True)
+    (tmp_path / "run.json").touch()
+    words = {"guard__out": str(tmp_path), "trainer__default_local_dir": str(saved.parent)}
+    for more in ({}, {"trainer__resume_mode": "disable"}):
+        with pytest.raises(UserError, match="already holds a run; choose another folder"):
+            GuardTrainer(changed(**words, **more))
+        # Now there is a latest checkpoint to go on from, which the second run must not.
+        (saved.parent / "latest_checkpointed_iteration.txt").write_text("4")
+    assert GuardTrainer(changed(**words)).resumed == saved
+    given = {"trainer__resume_mode": "resume_path", "trainer__resume_from_path": str(saved)}
+    assert GuardTrainer(changed(**words, **given)).resumed == saved
 
 
 def test_verl_takes_the_trainer_for_a_synchronous_one():
