@@ -7,7 +7,6 @@ import torch
 from random_groups import random_rows
 from tiny_runs import Stopped, check_same, stop_at
 
-from lab.base.errors import UserError
 from real import TrainConfig, resume, train
 from real.vote.dynamic_sampling import DynamicSampler
 
@@ -97,9 +96,3 @@ def test_a_run_that_is_stopped_while_groups_wait_resumes_to_the_bit(trace, tmp_p
     kept = [int(p.name[5:]) for p in (tmp_path / "run" / "checkpoints").glob("step-*")]
     assert kept and not set(kept) & set(waited)
     check_same(resume(tmp_path / "run", progress=False), trace)
-
-
-@pytest.mark.parametrize("change", [{"drop_uniform": False}, {"async_level": 1}])
-def test_refilling_needs_dropped_groups_of_the_newest_weights(change):
-    with pytest.raises(UserError, match="max_num_gen_batches > 1: needs drop_uniform"):
-        replace(CONFIG, **change)

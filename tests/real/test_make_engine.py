@@ -7,6 +7,7 @@ from unittest.mock import Mock, call
 import pytest
 import torch
 
+from guard_core import GuardConfig
 from lab.base.arms import arm
 from lab.base.errors import UserError
 from real import TrainConfig
@@ -184,6 +185,9 @@ def test_restarts_are_for_engines_that_can_be_killed(policy, made):
 
 SERVER = {"engine": "vllm_server", "engine_url": "http://127.0.0.1:1"}
 AHEAD = {"async_level": 1}
+REFILLED = {"max_num_gen_batches": 2, "drop_uniform": True}
+OWN = {"problems": "amc", "model": "x"}
+FROZEN = GuardConfig().set(frs=False, mps=False, rcsu=False, label_from="frozen")
 
 
 @pytest.mark.parametrize(
@@ -204,10 +208,25 @@ AHEAD = {"async_level": 1}
         ({**AHEAD, "rule": "coverrl", "tiny_verifies": True}, 1, "async_level = 1: .*samples more"),
         ({**SERVER, **AHEAD, "rule": "intuitor"}, 1, "async_level = 1: .*token statistics"),
         ({**AHEAD, "rule": "one_shot_em"}, 1, "async_level = 1: .*has neither rewards nor"),
+        ({"rule": "one_shot_em", "kl_coef": 0.1}, 1, "kl_coef = 0.1: rule one_shot_em"),
+        ({"rule": "one_shot_em", "drop_uniform": True}, 1, "drop_uniform = True"),
+        ({"rule": "one_shot_em", "tis_cap": 2.0}, 1, "tis_cap = 2.0"),
+        ({"rule": "scope", "guard": FROZEN}, 1, "makes new labels on every visit"),
+        ({"max_num_gen_batches": 2}, 1, "max_num_gen_batches > 1: needs drop_uniform"),
+        ({**REFILLED, **AHEAD}, 1, "max_num_gen_batches > 1: needs drop_uniform, and votes not a"),
+        ({"kept_layers": 1}, 1, "kept_layers = 1: without gradient_checkpointing"),
+        ({"flips_below": 0.5, "epochs": 1}, 1, "flips_below: is looked at after visit 2, and epo"),
+        ({"tiny_wrong": 0.3}, 1, "tiny_wrong, tiny_lead: for tiny_task = closed alone"),
+        ({"tiny_task": "collatz", "tiny_lead": 60}, 1, "for tiny_task = closed alone"),
+        ({"tiny_task": "closed", "tiny_verifies": True}, 1, "no model of tiny_task = closed"),
+        ({"tiny_task": "collatz", **OWN}, 1, "tiny_task = collatz: problems = amc are not the ti"),
+        ({"tiny_verifies": True, **OWN}, 1, "tiny_verifies = true: problems = amc are not the ti"),
+        ({"problem_seed": 1, **OWN}, 1, "problem_seed = 1: problems = amc are not the tiny"),
     ],
     ids=str,
 )
 def test_settings_that_contradict_each_other(policy, changes, world, words):
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=words) as refused:
         config = TrainConfig(**changes).settled()
         make.make_engine(config, policy, CHECKPOINT, Ranks(0, world))
+    assert "\n" not in str(refused.value)

@@ -12,7 +12,6 @@ import torch
 from tiny_runs import timeless
 
 import real.run
-from guard_core import GuardConfig
 from guard_core.rules import RULES, Need, Rule
 from guard_core.rules.confidence import Scope
 from guard_core.votes import sum_by_id
@@ -159,22 +158,3 @@ def test_numbers_that_are_not_finite_spoil_nothing(name, monkeypatch):
     trace = train(of_arm(name), progress=False)
     assert (trace.steps["n_left_out"] > 0).all() and (trace.steps["n_refused"] == 0).all()
     assert (trace.steps["update_norm"] > 0).all()
-
-
-OFF = GuardConfig.off()
-FROZEN = GuardConfig().set(frs=False, mps=False, rcsu=False, label_from="frozen")
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"rule": "scope", "guard": FROZEN}, "makes new labels on every visit"),
-        ({"rule": "one_shot_em", "guard": OFF, "kl_coef": 0.1}, "kl_coef = 0.1: rule one_shot_em"),
-        ({"rule": "one_shot_em", "guard": OFF, "drop_uniform": True}, "drop_uniform = True"),
-        ({"rule": "one_shot_em", "guard": OFF, "tis_cap": 2.0}, "tis_cap = 2.0"),
-    ],
-)
-def test_settings_that_contradict(settings, expected):
-    with pytest.raises(UserError) as error:
-        TrainConfig(**settings)
-    assert expected in str(error.value) and "\n" not in str(error.value)

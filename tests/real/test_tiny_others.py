@@ -117,22 +117,3 @@ def test_training_gives_no_response_that_the_start_did_not(tmp_path, start):
     before, after = (digit_shares(model, prompts) for model in (start, trained.eval()))
     assert after.sum(axis=1).min() > 0.99
     assert after.max(axis=1).mean() > before.max(axis=1).mean() + 0.1  # towards consensus
-
-
-OWN = {"problems": "amc", "model": "x"}
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"tiny_wrong": 0.3}, "tiny_wrong, tiny_lead: for tiny_task = closed alone"),
-        ({"tiny_task": "collatz", "tiny_lead": 60}, "for tiny_task = closed alone"),
-        ({"tiny_task": "closed", "tiny_verifies": True}, "no model of tiny_task = closed"),
-        ({"tiny_task": "collatz", **OWN}, "tiny_task = collatz: problems = amc are not the tiny"),
-        ({"tiny_verifies": True, **OWN}, "tiny_verifies = true: problems = amc are not the tiny"),
-        ({"problem_seed": 1, **OWN}, "problem_seed = 1: problems = amc are not the tiny"),
-    ],
-)
-def test_settings_that_contradict_the_task_are_refused(values, message):
-    with pytest.raises(UserError, match=message):
-        TrainConfig(**values)
