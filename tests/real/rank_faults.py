@@ -139,8 +139,11 @@ def print_bytes():
     step = PolicyOptimizer.step
 
     def then_printed(self, *arguments):
+        before = held_bytes(self)["weights"]
         done = step(self, *arguments)
-        print(json.dumps(held_bytes(self)))
+        held = held_bytes(self)
+        assert held["weights"] == before
+        print(json.dumps(held))
         return done
 
     PolicyOptimizer.step = then_printed

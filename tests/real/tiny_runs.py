@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pandas as pd
 
+from lab.trace.manifest import LOCK_NAME
 from real.settings.config import TrainConfig
 from real.tiny import ARITHMETIC, CHECKPOINT
 
@@ -36,19 +37,19 @@ def run_folder(folder, arm, seed):
 
 
 HOLD = """
-import sys
-from pathlib import Path
-from lab.trace.manifest import locked
-with locked(Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
+import fcntl, sys
+file = open(sys.argv[1], "a+")
+fcntl.lockf(file, getattr(fcntl, sys.argv[2]))
+print("held", flush=True)
+sys.stdin.read()
 """
 
 
 @contextmanager
-def held(folder):
-    """Let another process write the run of a folder, until it is killed at the end."""
-    command, pipe = [sys.executable, "-c", HOLD, str(folder)], subprocess.PIPE
+def held(place, kind="LOCK_EX"):
+    """Let another process hold a run's folder, or lock a file, until it is killed at the end."""
+    file = place / LOCK_NAME if place.is_dir() else place
+    command, pipe = [sys.executable, "-c", HOLD, str(file), kind], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe) as holder:
         assert holder.stdout.readline() == b"held\n"
         yield

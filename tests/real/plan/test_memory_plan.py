@@ -2,17 +2,15 @@
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from held_bytes import held_bytes
 from live_tensors import LiveTensors
 from random_groups import random_rows
+from tiny_runs import held
 from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig, Qwen2Config, Qwen3Config
 
 from lab.base.errors import UserError
@@ -39,13 +37,10 @@ from real.settings.config import TrainConfig
 from real.settings.groups import MemorySettings
 from real.settings.presets import NAMES, preset
 from real.tiny import CHECKPOINT
-from real.trainer import train_batch
 from real.update.logprobs import Head, Scorer
 from real.update.packing import PackedRows
 
 TINY = {"n_problems": 8, "n_votes": 8, "n_samples": 4, "epochs": 1}
-
-
 QWEN = PlannedModel(read_config("Qwen2.5-7B-Instruct"))
 
 
@@ -53,7 +48,7 @@ def cell(**changes):
     return preset("qwen2.5-7b/math500", "folder", **changes).settled()
 
 
-def planned(config, world=1):
+def planned(config, world):
     model = PlannedModel(read_config(str(CHECKPOINT)))
     parts = state_parts(model.size(config), config, world)
     weights = sum(part.update for part in parts if part.name == "weights")
@@ -61,21 +56,24 @@ def planned(config, world=1):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"dtype": "bfloat16", "ema_decay": 0.9}, {"lora_rank": 4}]
+    ("world", "settings"),
+    [
+        (1, {"dtype": "float32"}),
+        (1, {"dtype": "bfloat16", "ema_decay": 0.9}),
+        (1, {"dtype": "float32", "lora_rank": 4}),
+        (2, {"dtype": "float32"}),
+        (2, {"dtype": "bfloat16"}),
+    ],
 )
-def test_state_has_the_planned_bytes(settings):
+def test_ranks_hold_the_planned_bytes(ranks, world, settings):
     if "lora_rank" in settings:
         pytest.importorskip("peft")
-    config = TrainConfig(**TINY, **settings).settled()
-    run = prepare(config)
-    run.engine.update_weights(run.policy.model, version=0)
-    before = held_bytes(run.optimizer)
-    train_batch(run, next(batches(config, len(run.prompts))), None)
-    after = held_bytes(run.optimizer)
-    expected = planned(config)
-    assert after["weights"] == pytest.approx(expected["weights"], rel=0.05)
-    assert after["rest"] == pytest.approx(expected["rest"], rel=0.05)
-    assert before["weights"] == after["weights"]
+    name = f"bytes-{world}-{'-'.join(map(str, settings.values()))}"
+    ended = ranks(name, {**TINY, **settings}, world, parts=("bytes",))
+    assert ended.codes == [0] * world
+    held = [json.loads(lines[0]) for lines in ended.lines]
+    for kind, n_bytes in planned(TrainConfig(**TINY, **settings).settled(), world).items():
+        assert sum(one[kind] for one in held) / world == pytest.approx(n_bytes, rel=0.05)
 
 
 def test_engines_of_several_gpus_have_room_for_more_tokens():
@@ -103,16 +101,6 @@ def test_an_engine_that_samples_during_the_update_is_counted_with_it(engine):
         assert ahead.fits and ahead.update == ahead.usable
     else:
         assert ahead.host > turns.host
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_two_ranks_hold_the_planned_bytes(ranks, dtype):
-    ended = ranks(f"bytes-{dtype}", {**TINY, "dtype": dtype}, world=2, parts=("bytes",))
-    assert ended.codes == [0, 0]
-    expected = planned(TrainConfig(**TINY, dtype=dtype).settled(), world=2)
-    held = [json.loads(lines[0]) for lines in ended.lines]
-    for name, n_bytes in expected.items():
-        assert sum(one[name] for one in held) / 2 == pytest.approx(n_bytes, rel=0.05)
 
 
 def passes_of(kept, dtype, **changes):
@@ -356,51 +344,34 @@ def test_bad_plans_are_one_line(words, message, capsys):
     assert message in said and len(said.splitlines()) == 1
 
 
-HOLD = """
-import fcntl, sys
-file = open(sys.argv[1], "a+")
-fcntl.lockf(file, getattr(fcntl, sys.argv[2]))
-print("held", flush=True)
-sys.stdin.read()
-"""
 ALL = TrainConfig(engine="vllm")
 SHARE = TrainConfig(engine="vllm", engine_memory=0.3)
 
 
 @pytest.fixture
-def other(tmp_path, monkeypatch):
+def lock(tmp_path, monkeypatch):
+    """The file by which runs on a GPU know of each other."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     properties = SimpleNamespace(uuid="GPU-8f")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    held = []
-
-    def hold(kind):
-        command = [sys.executable, "-c", HOLD, tmp_path / "guard-train-GPU-8f.lock", kind]
-        held.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-        assert held[-1].stdout.readline() == b"held\n"
-
-    yield hold
-    for process in held:
-        process.communicate()
+    return tmp_path / "guard-train-GPU-8f.lock"
 
 
 @pytest.mark.parametrize(("kind", "config"), [("LOCK_EX", SHARE), ("LOCK_SH", ALL)])
-def test_a_run_that_takes_all_of_a_gpu_is_alone_on_it(other, kind, config):
+def test_a_run_that_takes_all_of_a_gpu_is_alone_on_it(lock, kind, config):
     # Runs of one process are no other runs.
     with card_held(config, "auto"), card_held(config, "auto"):
         pass
-    other(kind)
     refused = pytest.raises(UserError, match=r"^GPU 3: another run is on it.*engine_memory$")
-    with refused, card_held(config, "auto"):
+    with held(lock, kind), refused, card_held(config, "auto"):
         pass
 
 
-def test_runs_with_shares_of_a_gpu_stand_beside_each_other(other):
-    other("LOCK_SH")
+def test_runs_with_shares_of_a_gpu_stand_beside_each_other(lock):
     for config in (SHARE, TrainConfig(engine="transformers"), TrainConfig(engine="vllm_server")):
-        with card_held(config, "auto"):
+        with held(lock, "LOCK_SH"), card_held(config, "auto"):
             pass
 
 
