@@ -180,29 +180,26 @@ def test_an_arm_is_a_profile_and_what_differs_from_it(arm, guard, capsys):
     assert [word for word in own if word.split("=")[0] not in ("seed", "out", "n_votes")] == guard
 
 
-def test_sizes_follow_the_cluster(capsys):
-    def sizes(*words):
-        script = script_of(capsys, "--preset", "qwen2.5-7b/math500", *words)
-        settings = dict(word.split("=", 1) for word in words_of(script, flash=True))
-        assert settings[KERNEL] == "flash_attention_2"
-        keys = ("actor.ulysses_sequence_parallel_size", "rollout.tensor_model_parallel_size")
-        keys += ("actor.fsdp_config.param_offload",)
-        return [settings[f"actor_rollout_ref.{key}"] for key in keys]
-
-    assert sizes() == ["1", "1", "False"]
-    assert sizes("--nodes", "8") == ["2", "1", "False"]
-    assert sizes("--gpu-memory", "24") == ["1", "4", "True"]
-    assert sizes("--gpus", "1") == ["1", "1", "True"]
-    assert "RAY_ADDRESS" not in script_of(capsys, "--preset", "qwen2.5-7b/math500")
-
-
 @pytest.mark.parametrize(
-    ("preset", "nodes", "shared"), [("qwen2.5-7b", "7", "28"), ("llama-3.2-3b", "3", "24")]
+    ("name", "words", "sizes"),
+    [
+        ("qwen2.5-7b", "", ("1", "1", "False")),
+        ("qwen2.5-7b", "--nodes 8", ("2", "1", "False")),
+        ("qwen2.5-7b", "--gpu-memory 24", ("1", "4", "True")),
+        ("qwen2.5-7b", "--gpus 1", ("1", "1", "True")),
+        # verl refuses to deal 4 or 8 heads of keys to 7 or 3 GPUs, once it has taken all of them.
+        ("qwen2.5-7b", "--nodes 7", ("28", "1", "False")),
+        ("llama-3.2-3b", "--nodes 3", ("24", "1", "False")),
+    ],
 )
-def test_gpus_that_share_a_row_share_the_heads_of_keys_too(preset, nodes, shared, capsys):
-    """verl refuses to deal 4 or 8 heads of keys to 7 or 3 GPUs, once it has taken all of them."""
-    words = words_of(script_of(capsys, "--preset", f"{preset}/math500", "--nodes", nodes), True)
-    assert f"actor_rollout_ref.actor.ulysses_sequence_parallel_size={shared}" in words
+def test_sizes_follow_the_cluster(name, words, sizes, capsys):
+    script = script_of(capsys, "--preset", f"{name}/math500", *words.split())
+    settings = dict(word.split("=", 1) for word in words_of(script, flash=True))
+    assert settings[KERNEL] == "flash_attention_2"
+    keys = ("actor.ulysses_sequence_parallel_size", "rollout.tensor_model_parallel_size")
+    keys += ("actor.fsdp_config.param_offload",)
+    assert tuple(settings[f"actor_rollout_ref.{key}"] for key in keys) == sizes
+    assert ("RAY_ADDRESS" in script) == ("--nodes" in words)
 
 
 def test_the_script_of_a_run_that_has_a_checkpoint_can_be_printed_again(tmp_path, capsys):
