@@ -178,6 +178,7 @@ def test_a_response_ends_with_the_token_that_completes_a_text():
     model, characters = make("Qwen2"), "abcdefghijklm"
 
     def decode(tokens_BT, skip_special_tokens):
+        assert not skip_special_tokens  # one may be a stop text
         return ["".join(characters[t] for t in row) for row in tokens_BT.tolist()]
 
     engine = TransformersEngine(model, (), 0, tokenizer=SimpleNamespace(batch_decode=decode))
