@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -108,18 +109,12 @@ def test_heads_share_keys_without_copies_and_change_no_bit(tmp_path, monkeypatch
     model = load_policy(tmp_path / "model", "cpu", dtype).model
     mask = torch.tensor([[0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
     inputs = {"input_ids": torch.arange(3, 15).view(2, 6), "attention_mask": mask}
-    heads = []
-    kernel = policy.scaled_dot_product_attention
-
-    def watched(query, key, *rest, **how):
-        heads.append(key.shape[1])
-        return kernel(query, key, *rest, **how)
-
-    monkeypatch.setattr(policy, "scaled_dot_product_attention", watched)
+    kernel = Mock(side_effect=policy.scaled_dot_product_attention)
+    monkeypatch.setattr(policy, "scaled_dot_product_attention", kernel)
     shared = model(**inputs).logits
-    assert heads == [1, 1]
+    assert [call.args[1].shape[1] for call in kernel.call_args_list] == [1, 1]
     request.getfixturevalue("library_attention")
-    assert torch.equal(model(**inputs).logits, shared) and heads == [1, 1]
+    assert torch.equal(model(**inputs).logits, shared) and kernel.call_count == 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -2,6 +2,7 @@
 
 import copy
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 import small_models
@@ -255,13 +256,8 @@ def test_logits_follow_weights_that_change(monkeypatch):
 
     A head that is constant meanwhile widens its weights once, others at no time.
     """
-    used = []
-
-    def noting(hidden, weight, bias):
-        used.append(weight)
-        return wide_product(hidden, weight, bias)
-
-    monkeypatch.setattr("real.model.policy.wide_product", noting)
+    product = Mock(side_effect=wide_product)
+    monkeypatch.setattr("real.model.policy.wide_product", product)
     hidden, head, _ = draws(bias=False)
     wide = widened(head)
     before = wide(hidden)
@@ -271,14 +267,15 @@ def test_logits_follow_weights_that_change(monkeypatch):
         wide.weight.detach().mul_(2)
     torch.testing.assert_close(wide(hidden), 4 * before, rtol=0, atol=0)
     for factor in (4, 8):
-        used.clear()
+        product.reset_mock()
         with torch.no_grad(), WideHead.constant(wide):
             for _ in range(2):
                 torch.testing.assert_close(wide(hidden), factor * before, rtol=0, atol=0)
-        assert used[0] is used[1] and used[0].dtype == torch.float32
+        first, second = (call.args[1] for call in product.call_args_list)
+        assert first is second and first.dtype == torch.float32
         wide.weight.detach().mul_(2)
     wide(hidden)
-    assert used[2].dtype == torch.bfloat16
+    assert product.call_args.args[1].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("bias", [False, True])

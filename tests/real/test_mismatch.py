@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -94,17 +95,12 @@ def test_the_mismatch_is_that_of_the_engine(scorer, gap, cap):
 
 
 def test_without_a_cap_only_a_few_rows_are_looked_at(scorer, monkeypatch):
-    seen = []
-
-    def recording(scorer, groups, *rest):
-        seen.append(list(groups))
-        return group_scores(scorer, groups, *rest)
-
-    monkeypatch.setattr("real.update.correction.group_scores", recording)
+    scores = Mock(side_effect=group_scores)
+    monkeypatch.setattr("real.update.correction.group_scores", scores)
     groups = sampled(scorer)
     found, _ = rescore(scorer, groups, SETTINGS)
     assert all(a is b for a, b in zip(found, groups, strict=True))
-    assert [len(g.lengths_K) for g in seen[0]] == [1] * PROBE_ROWS
+    assert [len(g.lengths_K) for g in scores.call_args.args[1]] == [1] * PROBE_ROWS
 
 
 def test_groups_that_are_not_trained_on_are_not_corrected(scorer):

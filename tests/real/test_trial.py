@@ -3,7 +3,7 @@
 import errno
 import json
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import Mock, create_autospec
 
 import pytest
 import torch
@@ -89,9 +89,9 @@ REFUSED = """
 """Zamba2 bounds its time steps in the forward pass, and not where it decodes."""
 
 
-def tried(kind, longest=16, prompts=PROMPTS, dtype=None, **changes):
+def tried(kind, longest=16, prompts=PROMPTS, dtype=None, sizes=SIZES, **changes):
     torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, **SIZES | MORE.get(kind, {}) | changes)
+    config = AutoConfig.for_model(kind, **sizes | MORE.get(kind, {}) | changes)
     model = AutoModelForCausalLM.from_config(config).eval().to(dtype)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     tokenizer = SimpleNamespace(name_or_path="folder")
@@ -127,13 +127,9 @@ def test_models_that_sample_and_score_differently_are_refused_by_name(kind):
     [("xlm", {"emb_dim": 16, "causal": True}), ("xlnet", {"d_inner": 24})],
 )
 def test_models_that_assert_or_name_no_length_are_refused_by_name(kind, changes):
-    sizes = {"vocab_size": 60, "n_layers": 2, "n_heads": 2, "d_model": 16, "n_layer": 2}
-    torch.manual_seed(0)
-    made = AutoModelForCausalLM
-    model = made.from_config(AutoConfig.for_model(kind, **sizes, n_head=2, **changes)).eval()
-    policy = Policy(model, SimpleNamespace(name_or_path="folder"), (2,), 1, torch.device("cpu"))
+    sizes = {"n_layers": 2, "n_heads": 2, "d_model": 16, "n_layer": 2, "n_head": 2}
     with pytest.raises(UserError, match=r"model folder: XL\w+LMHeadModel"):
-        check_sampling(policy, PROMPTS, TrainConfig(max_response_tokens=16))
+        tried(kind, sizes=sizes, **changes)
 
 
 def test_weights_that_are_not_finite_are_named():
@@ -167,20 +163,14 @@ def test_tables_of_positions_that_keep_to_the_model_s_length_are_right(table):
 
 @pytest.mark.parametrize("name", ["sliding_window", "attention_window_size", "index_topk"])
 def test_models_are_tried_beyond_every_length_that_their_config_names(name, monkeypatch):
-    lengths = []
-    sample = TransformersEngine.sample
-
-    def watched(engine, prompts, *rest):
-        lengths.extend(map(len, prompts))
-        return sample(engine, prompts, *rest)
-
-    monkeypatch.setattr(TransformersEngine, "sample", watched)
+    sample = create_autospec(TransformersEngine.sample, side_effect=TransformersEngine.sample)
+    monkeypatch.setattr(TransformersEngine, "sample", sample)
     kind = "mistral" if name == "sliding_window" else "llama"
-    tried(kind, longest=40, **{name: 20})
-    assert any(n < 20 < n + 12 for n in lengths)
-    lengths.clear()
-    tried(kind, longest=8, **{name: 20})
-    assert max(lengths) < 14
+    for longest, crosses in ((40, True), (8, False)):
+        sample.reset_mock()
+        tried(kind, longest=longest, **{name: 20})
+        lengths = [len(prompt) for call in sample.call_args_list for prompt in call.args[1]]
+        assert any(n < 20 < n + 12 for n in lengths) if crosses else max(lengths) < 14
 
 
 SHORT = {
