@@ -141,8 +141,7 @@ def test_an_orphaned_engine_ends_and_cleans_up(tmp_path, monkeypatch):
     assert running(engine)
     parent.kill()
     parent.join()
-    assert until(lambda: not running(engine))
-    assert until(lambda: not list(tmp_path.glob("guard-engine-*")))
+    assert until(lambda: not running(engine) and not list(tmp_path.glob("guard-engine-*")))
 
 
 class ThreeWeights(TinyModel):
@@ -201,9 +200,7 @@ def test_the_engine_is_given_the_memory_of_the_update_before_it_wakes(tmp_path, 
     assert happened == ["memory", "adapt"] * 2
 
 
-def test_the_vllm_process_refuses_its_settings_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_vllm_process_refuses_its_settings_in_one_line(tmp_path, monkeypatch):
     (tmp_path / "vllm.py").write_text("raise ImportError('broken here')")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     settings = {"model": "m", "max_model_len": 4, "eos_token_ids": [1], "threads": None}

@@ -155,9 +155,7 @@ def test_seed_fixes_the_adapters_and_leaves_other_randomness_alone():
 
 
 def test_names_of_no_layers_are_refused():
-    with pytest.raises(UserError, match="lora_targets = no_such: the model has no such"):
-        add_lora(small_model(), replace(LORA, lora_targets="no_such"))
-    for targets in ("q_proj,v_porj", "q_proj,"):
+    for targets in ("no_such", "q_proj,v_porj", "q_proj,"):
         with pytest.raises(UserError, match=f"lora_targets = {targets}: the model has no such"):
             add_lora(small_model(), replace(LORA, lora_targets=targets))
 

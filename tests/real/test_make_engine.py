@@ -1,7 +1,6 @@
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock, call
 
 import pytest
@@ -31,7 +30,6 @@ from real.tiny import CHECKPOINT
 
 CONFIG = TrainConfig().settled()
 CONFIG_VLLM = replace(CONFIG, engine="vllm", dtype="bfloat16")
-USUAL: dict[str, Any] = {"model": "m", "max_model_len": 4, "eos_token_ids": (1,)}
 
 
 @pytest.fixture(scope="module")
@@ -122,15 +120,16 @@ def test_adapters_are_applied_by_vllm_in_its_own_process(policy, made):
     assert refused_adapters(large) == "vLLM's largest rank is 512"
 
 
-def test_an_engine_that_keeps_its_weights_gives_back_all_other_memory(monkeypatch: Any) -> None:
+def test_an_engine_that_keeps_its_weights_gives_back_all_other_memory(monkeypatch):
     """As the plan counts it: vLLM itself gives back its cache, not what its passes have freed."""
     host = VllmHost.__new__(VllmHost)
-    host.settings, host.llm = VllmSettings(**USUAL, device="cuda"), Mock()
+    settings = {"model": "m", "max_model_len": 4, "eos_token_ids": (1,), "device": "cuda"}
+    host.settings, host.llm = VllmSettings(**settings), Mock()
     monkeypatch.setattr(host, "_adapters", "adapters", raising=False)
     host.release()
     slept = call.sleep(0), call.release_kv_cache_memory(), call.collective_rpc(collect_memory)
     assert tuple(host.llm.mock_calls) == slept
-    done: list[str] = []
+    done = []
     for name in ("synchronize", "ipc_collect", "empty_cache"):
         monkeypatch.setattr(torch.cuda, name, partial(done.append, name))
     collect_memory(SimpleNamespace(device=torch.device("cuda")))
