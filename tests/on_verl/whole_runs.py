@@ -49,13 +49,7 @@ class Done(NamedTuple):
 
 
 def run(out: Path, *overrides: str, **environment: str) -> Done:
-    """Run verl; all processes that it started are gone afterwards.
-
-    Args:
-        out: folder of the run, made on the first call.
-        overrides: of `run_verl.settings`.
-        environment: of the processes.
-    """
+    """Run verl in a folder, made on the first call; its processes are gone afterwards."""
     if not out.exists():
         out.mkdir(parents=True)
         tiny = [Problem(p.id, p.prompt, p.answer) for p in problems(N_PROBLEMS)]

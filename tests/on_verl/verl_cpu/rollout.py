@@ -1,4 +1,4 @@
-"""A rollout server of transformers' own sampling in a Ray actor, by verl's `RolloutReplica`."""
+"""A rollout server of the trainer's sampling in a Ray actor, by verl's `RolloutReplica`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import torch
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
+from real.engines import transformers_engine
+from real.engines.rollouts import Sampling
+
 
 class HFServer:
     """Answers `generate` calls in batches; takes weights by name."""
@@ -23,9 +26,8 @@ class HFServer:
         self.config, self.rank, self.global_steps, self.awake = config, rank, None, False
         self.waiting: list[tuple[list[int], dict[str, Any], asyncio.Future[Any]]] = []
         model = AutoModelForCausalLM.from_pretrained(model_config.local_path, dtype=torch.float32)
-        self.model = model.eval()
-        self.eos = model.generation_config.eos_token_id
-        self.pad = model.config.pad_token_id or 0
+        ends = [model.generation_config.eos_token_id]
+        self.engine = transformers_engine.TransformersEngine(model.eval(), ends)
 
     async def generate(
         self, request_id: Any, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
@@ -52,52 +54,28 @@ class HFServer:
         for (*_, done), output in zip(todo, outputs, strict=True):
             done.set_result(output)
 
-    @torch.inference_mode()
     def _sample(self, prompts: list[list[int]], params: list[dict[str, Any]]) -> list[Any]:
-        """Left-padded sampling with one generator a row: it depends on its seed alone."""
+        """Each row has a generator of its own: it depends on its seed alone."""
         assert self.awake, "asked to generate while asleep"
-        n, most, size = len(prompts), self.config.response_length, max(map(len, prompts))
-        ids = torch.full((n, size), self.pad)
-        mask = torch.zeros((n, size), dtype=torch.long)
-        for i, prompt in enumerate(prompts):
-            ids[i, size - len(prompt) :] = torch.tensor(prompt)
-            mask[i, size - len(prompt) :] = 1
-        heat = torch.tensor([p.get("temperature", 1.0) or 1.0 for p in params])[:, None]
-        greedy = torch.tensor([p.get("temperature", 1.0) == 0 for p in params])
+        most = self.config.response_length
         makers = [torch.Generator().manual_seed(p["seed"]) for p in params]
         draws = torch.stack([torch.rand(most, generator=maker) for maker in makers])
-        cache, tokens, logprobs = None, [], []
-        alive, lengths = torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.long)
-        step_ids, place = ids, mask.cumsum(1).sub(1).clamp(min=0)
-        for t in range(most):
-            out = self.model(
-                step_ids, attention_mask=mask, position_ids=place, past_key_values=cache
-            )
-            cache = out.past_key_values
-            logp = torch.log_softmax(out.logits[:, -1].float() / heat, -1)
-            drawn = (logp.exp().cumsum(-1) < draws[:, t : t + 1]).sum(-1)
-            token = torch.where(greedy, logp.argmax(-1), drawn.clamp(max=logp.shape[-1] - 1))
-            tokens.append(token)
-            logprobs.append(logp.gather(1, token[:, None])[:, 0])
-            lengths += alive
-            alive &= token != self.eos
-            if not alive.any():
-                break
-            mask = torch.cat([mask, torch.ones((n, 1), dtype=torch.long)], 1)
-            step_ids, place = token[:, None], mask.sum(1, keepdim=True) - 1
-        whole, scores = torch.stack(tokens, 1), torch.stack(logprobs, 1)
+        transformers_engine.uniforms = lambda *_: draws
+        (heat,) = {p["temperature"] for p in params}
+        sampling = Sampling(most, max(heat, 1e-4))  # verl evaluates at 0
+        drawn = self.engine.sample(prompts, 1, sampling, torch.Generator())
         return [
             TokenOutput(
-                token_ids=whole[i, :length].tolist(),
-                log_probs=scores[i, :length].tolist(),
+                token_ids=drawn.tokens_PNT[i, 0, :length].tolist(),
+                log_probs=drawn.logprobs_PNT[i, 0, :length].tolist(),
                 stop_reason="completed",
                 extra_fields={"global_steps": self.global_steps},
             )
-            for i, length in enumerate(lengths.tolist())
+            for i, length in enumerate(drawn.lengths_PN[:, 0].tolist())
         ]
 
     async def update_weights(self, weights: dict[str, torch.Tensor], global_steps: int) -> None:
-        missing, unexpected = self.model.load_state_dict(weights, strict=False)
+        missing, unexpected = self.engine.model.load_state_dict(weights, strict=False)
         assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
         self.global_steps, self.awake = global_steps, True
 
