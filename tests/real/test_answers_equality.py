@@ -8,7 +8,6 @@ from hostile_answers import CODE, TOWER, box, hostile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.base.errors import UserError
 from real import TrainConfig, train
 from real.answers import AnswerIds, Equality, canonical, classes
 from real.answers.reader import Node, read, write
@@ -264,15 +263,6 @@ def test_checkpoints_of_earlier_versions_are_read():
     answer_ids = AnswerIds.from_values(old, Equality())
     assert answer_ids.ids(0, list(map(box, [r"\frac12", "2/4", "7", "8"]))).tolist() == [1, 1, 0, 2]
     assert answer_ids.truth_id(0) == 1
-
-
-def test_settings_choose_the_equality():
-    assert TrainConfig().settled().answer_check == "strings"
-    file = TrainConfig(model="m", problems="p.json")
-    assert file.settled().answer_check == "math"
-    assert TrainConfig(answer_check="math").settled().answer_check == "math"
-    with pytest.raises(UserError, match="answer_"):
-        TrainConfig(answer_check="both")
 
 
 def tiny_run(folder, answers, **settings):

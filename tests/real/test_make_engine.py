@@ -136,18 +136,6 @@ def test_an_engine_that_keeps_its_weights_gives_back_all_other_memory(monkeypatc
     assert done == ["synchronize", "ipc_collect", "empty_cache"]
 
 
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [
-        ({}, True), ({"engine_adapters": False}, False), ({"dtype": "float32"}, False),
-        ({"lora_rank": 0}, False), ({"engine": "transformers"}, False),
-    ],
-)  # fmt: skip
-def test_vllm_applies_adapters_where_a_merge_would_round(changed, expected):
-    config = replace(CONFIG_VLLM, lora_rank=4, engine_adapters=None)
-    assert replace(config, **changed).settled().engine_adapters is expected
-
-
 def test_a_server_gets_its_address(policy, made):
     make.make_engine(replace(CONFIG, **SERVER), policy, CHECKPOINT)
     assert made[0][0] == SERVER["engine_url"]
@@ -215,6 +203,9 @@ FROZEN = GuardConfig().set(frs=False, mps=False, rcsu=False, label_from="frozen"
         ({**REFILLED, **AHEAD}, 1, "max_num_gen_batches > 1: needs drop_uniform, and votes not a"),
         ({"kept_layers": 1}, 1, "kept_layers = 1: without gradient_checkpointing"),
         ({"flips_below": 0.5, "epochs": 1}, 1, "flips_below: is looked at after visit 2, and epo"),
+        ({"answer_check": "both"}, 1, "answer_check = 'both': must be one of"),
+        ({"log": ("mlflow",)}, 1, "one of tensorboard, wandb"),
+        ({"log": ("wandb", "wandb")}, 1, "name each of them at most once"),
         ({"tiny_wrong": 0.3}, 1, "tiny_wrong, tiny_lead: for tiny_task = closed alone"),
         ({"tiny_task": "collatz", "tiny_lead": 60}, 1, "for tiny_task = closed alone"),
         ({"tiny_task": "closed", "tiny_verifies": True}, 1, "no model of tiny_task = closed"),

@@ -11,7 +11,6 @@ from random_groups import gradient
 from small_models import causal, decoder_sizes
 
 from guard_core import PolicyStreams
-from real import TrainConfig
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.settings.groups import UpdateSettings
@@ -141,21 +140,6 @@ def test_outliers_of_an_engine_are_left_out_and_counted(scorer):
     again, _ = rescore(scorer, groups, SETTINGS, 2.0)
     pair = (gradient(scorer, some, SETTINGS)[1] for some in (again, found))
     torch.testing.assert_close(*pair)
-
-
-@pytest.mark.parametrize(
-    ("changes", "cap"),
-    [
-        ({"engine": "vllm", "dtype": "bfloat16"}, 2.0),
-        ({"engine": "vllm_server", "dtype": "bfloat16"}, 2.0),
-        ({"engine": "vllm", "dtype": "float32"}, 0.0),
-        ({"engine": "transformers", "dtype": "bfloat16"}, 0.0),
-        ({"engine": "vllm", "dtype": "bfloat16", "tis_cap": 0.0}, 0.0),
-        ({"engine": "vllm", "dtype": "bfloat16", "rule": "one_shot_em"}, 0.0),
-    ],
-)
-def test_vllm_in_bfloat16_is_corrected_by_default(changes, cap):
-    assert TrainConfig(model="m", problems="p", **changes).settled().tis_cap == cap
 
 
 def test_truncated_responses_leave_the_loss(scorer):

@@ -10,6 +10,7 @@ import pytest
 from lab.trace.trace import RunFolder, load
 from real.__main__ import main
 from real.settings.config import TrainConfig
+from real.settings.groups import BOX_REQUEST
 from real.settings.stored import manifest_of
 
 QUICK = ["--n-problems", "4", "--n-votes", "8", "--n-samples", "4", "--epochs", "1", "--quiet"]
@@ -82,14 +83,34 @@ def check_refused(capsys, message):
     assert "Traceback" not in said.err and not said.out
 
 
-def test_settled_fills_what_the_task_decides():
-    tiny = TrainConfig().settled()
-    assert (tiny.lr, tiny.max_response_tokens, tiny.n_problems, tiny.threads) == (3e-4, 22, 64, 1)
-    free = TrainConfig(model="m", problems="p.json").settled()
-    assert (free.lr, free.n_problems, free.threads) == (5e-7, None, None)
-    assert "\\boxed{}" in (free.prompt_suffix or "")
-    assert TrainConfig(lr=1e-4).settled().lr == 1e-4
-    assert tiny.settled() == tiny
+FILE = {"model": "m", "problems": "p.json"}
+VLLM = {**FILE, "engine": "vllm", "dtype": "bfloat16", "lora_rank": 4}
+"""In bfloat16 its samples are corrected for, and a merge of adapters would round."""
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ({}, {"lr": 3e-4, "n_problems": 64, "threads": 1, "answer_check": "strings"}),
+        ({}, {"max_response_tokens": 22, "prompt_suffix": ""}),
+        (FILE, {"lr": 5e-7, "n_problems": None, "threads": None, "answer_check": "math"}),
+        (FILE, {"prompt_suffix": BOX_REQUEST}),
+        ({"lr": 1e-4, "answer_check": "math"}, {"lr": 1e-4, "answer_check": "math"}),
+        (VLLM, {"tis_cap": 2.0, "engine_adapters": True}),
+        ({**VLLM, "engine": "vllm_server"}, {"tis_cap": 2.0, "engine_adapters": False}),
+        ({**VLLM, "engine": "transformers"}, {"tis_cap": 0.0, "engine_adapters": False}),
+        ({**VLLM, "dtype": "float32"}, {"tis_cap": 0.0, "engine_adapters": False}),
+        ({**VLLM, "tis_cap": 0.0}, {"tis_cap": 0.0}),
+        ({**VLLM, "rule": "one_shot_em"}, {"tis_cap": 0.0}),
+        ({**VLLM, "engine_adapters": False}, {"engine_adapters": False}),
+        ({**VLLM, "lora_rank": 0}, {"engine_adapters": False}),
+    ],
+    ids=str,
+)
+def test_settings_that_are_left_out_are_settled_by_task_and_engine(given, chosen):
+    settled = TrainConfig(**given).settled()
+    assert {name: getattr(settled, name) for name in chosen} == chosen
+    assert settled.settled() == settled
 
 
 def test_a_run_to_replay_is_found_from_any_folder(tmp_path, monkeypatch):
