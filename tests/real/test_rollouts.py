@@ -76,12 +76,6 @@ def test_responses_end_at_their_end_token(qwen):
     assert (rollouts.logprobs_PNT[rollouts.mask_PNT()] < 0).all()
 
 
-def test_sampling_stops_when_all_rows_ended(qwen):
-    engine = TransformersEngine(qwen, eos_token_ids=list(range(VOCABULARY)))
-    rollouts = engine.sample(PROMPTS, 4, Sampling(8), seeded())
-    assert rollouts.tokens_PNT.shape == (4, 4, 1) and rollouts.finished_PN.all()
-
-
 def test_same_seed_same_tokens(qwen):
     engine, generator = TransformersEngine(qwen), seeded(3)
     draws = (generator, seeded(3), seeded(4), generator)
