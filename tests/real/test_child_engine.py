@@ -1,5 +1,3 @@
-"""The engine process: what is said to it, and what happens when it dies, hangs or is left alone."""
-
 import json
 import multiprocessing
 import os

@@ -1,5 +1,3 @@
-"""GGUF files become model folders: the tiny checkpoint goes through one and comes back the same."""
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Metrics outside of the run folder: TensorBoard files, and the values that W&B gets."""
-
 import importlib.util
 import sys
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Settings and allocator of a machine with a GPU, without one; what is said where memory ends."""
-
 import errno
 import platform
 import subprocess

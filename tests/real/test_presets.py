@@ -1,5 +1,3 @@
-"""The paper's 12 cells as settings, and how they meet files and options."""
-
 import pytest
 
 import real.verl

@@ -1,5 +1,3 @@
-"""Restarts of an engine that died: how many, with which weights, and for which errors."""
-
 from unittest.mock import Mock, call
 
 import pytest

@@ -1,5 +1,3 @@
-"""`guard-train`: settings from everywhere, and every mistake as one line with exit code 2."""
-
 import re
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""`guard-verl`: problem sets as verl reads them, and the paper's cells as scripts for verl."""
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The client of a vLLM server, against a scripted one: protocol, refusals, time limits."""
-
 import json
 import threading
 import time
