@@ -1,5 +1,3 @@
-"""Dynamic sampling: updates wait for enough problems with rewards that differ."""
-
 from dataclasses import replace
 
 import pytest

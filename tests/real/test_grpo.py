@@ -1,5 +1,3 @@
-"""The two-stream loss: by its definition, any cut, nothing where nothing is due."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Log-probs in chunks: right for every kind of head, small in memory, exact in the gradient."""
-
 import copy
 from functools import partial
 from unittest.mock import Mock

@@ -1,5 +1,3 @@
-"""LoRA: adapters alone are trained, and merged weights are a plain model again."""
-
 import sys
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""The gap between engine and trainer: what is measured, what the correction does to the loss."""
-
 import math
 from dataclasses import replace
 from unittest.mock import Mock

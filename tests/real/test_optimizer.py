@@ -1,5 +1,3 @@
-"""Optimizer steps: taken, left out, refused; how far they went."""
-
 import copy
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""Cutting rows into passes: all rows once, within the budget, little padding, equal shares."""
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,5 +1,3 @@
-"""The example of README, as printed, trains what the trainer trains."""
-
 import re
 import textwrap
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""The entropy loss: its gradient is torch's, however it is cut, and impossible tokens are fine."""
-
 import pytest
 import torch
 from random_groups import random_rows
