@@ -1,5 +1,3 @@
-"""Checkpoints on disk: what is in them, which are kept, and what happens to damaged ones."""
-
 import errno
 import json
 import shutil

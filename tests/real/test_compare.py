@@ -1,5 +1,3 @@
-"""Arms times seeds in processes: resuming, failures, signals, matched effort, replays."""
-
 import itertools
 import json
 import multiprocessing

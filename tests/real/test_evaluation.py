@@ -1,5 +1,3 @@
-"""pass@1 and the majority's accuracy from sampled answers."""
-
 import itertools
 import json
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Resuming: to the bit, only with the same settings, model and problems, and stopped cleanly."""
-
 import itertools
 import json
 import os

@@ -1,5 +1,3 @@
-"""Every rule in the trainer on the tiny task: it trains as it must, or is refused in one line."""
-
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar

@@ -1,5 +1,3 @@
-"""Second vote sets: rewordings that keep the value, a teacher that lags behind, exact resumes."""
-
 import json
 import math
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Votes through the guard to what the trainer consumes: scripted votes, hand-made numbers."""
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The whole loop on the tiny task: trace, determinism, pairing, skipping, learning."""
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""A model is tried before it is trained: what is sampled is what is scored, and it can be saved."""
-
 import errno
 import json
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""Two gloo ranks train under a rule as one process does: observations, decisions, weights."""
-
 from rank_runs import TOLERANCE, assert_close, assert_frame_equal, assert_same_steps
 
 from lab.base.arms import arm
