@@ -1,5 +1,3 @@
-"""Equality of answers: kinds, properties, limits, and what a run makes of it."""
-
 import json
 import time
 

@@ -1,5 +1,3 @@
-"""The reference answers of MATH-500 in usual notations; none is taken for another."""
-
 import json
 import os
 import re

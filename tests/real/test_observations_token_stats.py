@@ -1,5 +1,3 @@
-"""Entropy and self-certainty of responses: from sampling, from a pass, over ranks; in memory."""
-
 import math
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier

@@ -1,5 +1,3 @@
-"""The calculator: what it confirms, what it passes over, and that nothing is too much for it."""
-
 import random
 import time
 from fractions import Fraction

@@ -1,5 +1,3 @@
-"""Questions to the verifier: what is asked, how verdicts are read, what can be trained on."""
-
 from dataclasses import replace
 from types import SimpleNamespace
 

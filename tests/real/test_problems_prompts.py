@@ -1,5 +1,3 @@
-"""From problems to tokens: chat templates, plain text, suffixes, and what is said about them."""
-
 import json
 import logging
 import shutil

@@ -1,5 +1,3 @@
-"""The second and third tiny task: steps, shares of votes, problem sets, checkpoints and runs."""
-
 import json
 from dataclasses import asdict
 

@@ -1,5 +1,3 @@
-"""The supervised recipes and the shipped checkpoints: same seed, same bits; the stated start."""
-
 import hashlib
 import json
 from dataclasses import asdict

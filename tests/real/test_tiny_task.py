@@ -1,5 +1,3 @@
-"""The arithmetic of the tiny task: its problems, what is kept apart, and its tokens."""
-
 import numpy as np
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast

@@ -1,5 +1,3 @@
-"""CoVerRL in the trainer, with scripted verdicts and on the tiny model that judges."""
-
 import json
 from dataclasses import asdict, replace
 from itertools import cycle
