@@ -1,5 +1,3 @@
-"""What `guard-verl` writes is what verl reads: its configuration and its data set."""
-
 import subprocess
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""The run folder, and the guard's part of verl's checkpoints."""
-
 import random
 
 import pytest

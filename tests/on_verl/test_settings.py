@@ -1,5 +1,3 @@
-"""What verl may not be set to beside the guard, and what the guard's own settings become."""
-
 import os
 import re
 import subprocess

@@ -1,5 +1,3 @@
-"""The measured token tree: probabilities, gradients, files and refusals."""
-
 import numpy as np
 import pytest
 import torch

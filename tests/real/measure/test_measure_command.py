@@ -1,5 +1,3 @@
-"""`guard-train measure` as a user meets it."""
-
 import json
 import shutil
 from unittest.mock import Mock

@@ -1,5 +1,3 @@
-"""The plan's bytes against those of the tensors that training holds."""
-
 import json
 import re
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Seconds of a run: what is assumed, what was measured, and what changes them."""
-
 import json
 import re
 import time
