@@ -30,7 +30,6 @@ def few_votes(monkeypatch):
 
 @pytest.fixture(scope="module")
 def equality():
-    """Of answers, by their values."""
     from real.answers import Equality
 
     return Equality()

@@ -66,10 +66,8 @@ def copied(config, policy, *_):
 
 
 def lagging(config, policy, *_):
-    """Stand in for it as well."""
     return LaggingEngine(policy, config)
 
 
 def copied_on_ranks(config, policy, _, ranks, *__):
-    """Stand in for it with several ranks."""
     return RankedEngine(CopiedEngine(policy, config), ranks, policy.pad_token_id)

@@ -1,6 +1,3 @@
-"""Bytes of the tensors that an optimizer holds on this rank."""
-
-
 def held_bytes(optimizer):
     """Bytes of storages, each counted once: of the model's parameters, and of all else."""
     weights = storages(list(optimizer.model.parameters()))

@@ -1,5 +1,3 @@
-"""Memory of the tensors that are made meanwhile."""
-
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode

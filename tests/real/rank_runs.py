@@ -23,8 +23,6 @@ assert_frame_equal = pd.testing.assert_frame_equal
 
 @dataclass
 class Ended:
-    """A run of some ranks."""
-
     folder: Path
     codes: list[int]
     lines: list[list[str]]
@@ -83,7 +81,7 @@ def assert_close(made, expected):
 
 
 def assert_same_steps(made, expected):
-    """All columns but the clock's, and the mismatch, which is rounding alone."""
+    """The mismatch, which is rounding alone, and the clock may differ."""
     measured = [
         n for n in expected.steps if not n.startswith(("seconds", "mismatch")) and "_per_" not in n
     ]

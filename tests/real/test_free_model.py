@@ -135,7 +135,6 @@ WORDS = ["--n-votes", "8", "--n-samples", "4", "--epochs", "1", "--max-response-
 
 @pytest.fixture
 def own(tmp_path):
-    """A file of eight last-digit sums."""
     rows = [{"prompt": p.prompt, "answer": p.answer} for p in problems(8, 3)]
     (tmp_path / "set.json").write_text(json.dumps(rows))
     return str(tmp_path / "set.json")

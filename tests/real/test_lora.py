@@ -42,7 +42,6 @@ def logits(model):
 
 
 def trained(model, kl_coef=0.0):
-    """Three optimizer steps on random responses."""
     config = UpdateSettings(temperature=1.0, kl_coef=kl_coef, lr=1e-2, warmup_ratio=0.0)
     scorer = Scorer(model)
     optimizer = PolicyOptimizer(scorer, config, 3, reference=initial_reference(scorer))

@@ -42,7 +42,6 @@ def test_verdicts_are_read_from_the_last_box(text, verdict):
 
 @pytest.fixture(scope="module")
 def letters():
-    """A tokenizer of bytes."""
     return byte_level(["<eos>", "<pad>", *sorted(ByteLevel.alphabet())])
 
 
@@ -74,7 +73,6 @@ class Fixed:
 
 
 def decision():
-    """Two problems of three responses each, decided on."""
     answers_PV = np.array([[0, 1, -1], [0, 1, 2]])
     votes = Votes.from_answers(answers_PV, n_samples=2, n_answers=3)
     guard = Guard(GuardConfig.off())

@@ -32,7 +32,6 @@ def of_file(folder):
 
 
 def run_folder(folder, arm, seed):
-    """Folder of one run of a comparison."""
     return folder / arm / f"seed-{seed}"
 
 
@@ -69,7 +68,6 @@ def stop_at(share):
 
 
 def timeless(trace, without=()):
-    """The steps without the columns of the clock."""
     return trace.steps[[n for n in trace.steps if "second" not in n and n not in without]]
 
 

@@ -54,13 +54,11 @@ def measured(model, checkpoints=(), sampled=None, **settings):
 
 @pytest.fixture(scope="module")
 def whole():
-    """Measured on all weights."""
     return measured(small_model(), weights=10**6)
 
 
 @pytest.fixture(scope="module")
 def part():
-    """Measured on a sample of the weights."""
     return measured(small_model(), weights=16)
 
 

@@ -102,7 +102,6 @@ def test_an_engine_that_samples_during_the_update_is_counted_with_it(engine):
 
 
 def passes_of(kept, dtype, **changes):
-    """Settings of passes of 1,024 tokens."""
     memory = {"gradient_checkpointing": True, "kept_layers": kept, "dtype": str(dtype)[6:]}
     tokens = {"max_prompt_tokens": 704, "max_response_tokens": 11}
     return TrainConfig(max_tokens_per_microbatch=1024, **memory, **tokens, **changes)
