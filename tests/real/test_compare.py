@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,10 +17,10 @@ from guard_core import GuardConfig
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
 from lab.base.errors import UserError
-from lab.base.settings import from_values, to_values
+from lab.base.settings import from_values
 from lab.study import Job
-from lab.trace.manifest import Manifest, read_manifest
-from lab.trace.trace import RunFolder, load
+from lab.trace.manifest import read_manifest
+from lab.trace.trace import load
 from real import train
 from real.__main__ import main
 from real.asked import check_asked
@@ -64,23 +65,15 @@ def test_a_stopped_run_without_checkpoints_is_made_again(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(config, run_folder(tmp_path, "ttrl", 0), stop)
     job = Job("ttrl", config, run_folder(tmp_path, "ttrl", 0))
+    again = partial(compare, replace(TINY, checkpoint_every=0), tmp_path, ["ttrl"], [0], 1)
+    written = "another process writes this run"
     with held(job.folder):
         (outcome,) = run_jobs([job])
-    assert "another process writes this run" in (outcome.error or "")
-    assert not compare(replace(TINY, checkpoint_every=0), tmp_path, ["ttrl"], [0], 1).failed
+        with pytest.raises(UserError, match=written):  # at once
+            again()
+    assert written in (outcome.error or "") and not again().failed
     run = load(run_folder(tmp_path, "ttrl", 0)).run
     assert run.status == "finished" and "resumed" not in run.extra
-
-
-@pytest.mark.skipif(os.name != "posix", reason="POSIX locks")
-def test_a_run_that_another_process_writes_is_refused_at_once(tmp_path):
-    folder = run_folder(tmp_path, "ttrl", 0)
-    config = replace(QUICK, guard=GuardConfig.off()).settled()
-    size = {"n_problems": 8, "n_votes": 8}
-    manifest = Manifest.new("real", "ttrl", "", config=to_values(config), seeds=[0], **size)
-    RunFolder.create(folder, manifest)
-    with held(folder), pytest.raises(UserError, match="another process writes this run"):
-        compare(QUICK, tmp_path, ("ttrl",), (0,), 1)
 
 
 def test_learning_rates_are_compared_one_by_one(tmp_path, capsys):

@@ -135,16 +135,16 @@ def test_the_twin_is_trained_on_the_guards_choice_among_equal_votes(tie_break, t
 
 
 def test_a_language_model_rewords_its_own_problems(tmp_path, monkeypatch):
-    settings = of_file(tmp_path) | {"answer_check": "strings"}
+    settings = of_file(tmp_path) | {"answer_check": "strings", "stop": ("Next", "=Q")}
     run = prepare(of_rule("self_harmony", **settings).settled())
-    written = ["<think>hm</think> 1+1=", "2+2=", "", "1" * 3000]
+    written = ["<think>hm</think> 1+1=", "2+2=Q: 3", "Next1", "1" * 3000]
     texts = run.policy.texts
     monkeypatch.setattr(
         type(run.policy), "texts", lambda self, t, n: written if len(t) == 4 else texts(t, n)
     )
     second = run.extra_rollouts
     assert second.begin() == {"paraphrases_missing": 2}
-    assert second.texts_N == ["1+1=", "2+2=", None, None]
+    assert second.texts_N == ["1+1=", "2+2", None, None]
     asked = second.prompts.tokens
     assert asked[2:] == run.prompts.tokens[2:] and len(asked[0]) == 4
     other = Paraphrases(second.parts)
@@ -153,16 +153,6 @@ def test_a_language_model_rewords_its_own_problems(tmp_path, monkeypatch):
     monkeypatch.undo()
     first, again = Paraphrases(second.parts), Paraphrases(second.parts)
     assert first.begin() == again.begin() and first.texts_N == again.texts_N
-
-
-def test_a_stop_text_is_no_part_of_a_rewording(tmp_path, monkeypatch):
-    settings = of_file(tmp_path) | {"answer_check": "strings", "stop": ("Next", "=Q")}
-    run = prepare(of_rule("self_harmony", **settings).settled())
-    written = ["1+1=\nNext", "2+2=Q: 3", "Next1", "3+3="]
-    monkeypatch.setattr(type(run.policy), "texts", lambda *_: written)
-    second = run.extra_rollouts
-    assert second.begin() == {"paraphrases_missing": 1}
-    assert second.texts_N == ["1+1=", "2+2", None, "3+3="]
 
 
 def test_the_other_view_is_trained_on_the_votes_of_the_first():
