@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 
 from guard_core import GuardConfig
-from lab.measures.problems import vote_areas
 from lab.trace.schema import checked
 from real import train
 from real.settings.config import TrainConfig
@@ -147,7 +146,3 @@ def test_every_answer_has_its_text_from_its_first_visit_on(trace):
     pd.testing.assert_series_equal(written, first, check_exact=True)
     assert trace.answers["visit"].nunique() > 1
     assert trace.answers["text"].str.fullmatch("-?[0-9]+").any()
-    names = trace.answer_texts(0, 2)
-    areas = vote_areas(trace, 0, 2, names)
-    assert set(areas["area"]) & set(names.values())
-    np.testing.assert_allclose(areas.groupby("visit")["share"].sum(), 1)
