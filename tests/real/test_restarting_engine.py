@@ -1,3 +1,5 @@
+from functools import partial
+from itertools import count
 from unittest.mock import Mock, call
 
 import pytest
@@ -64,29 +66,21 @@ def test_refusals_are_no_reason_to_restart():
 def test_a_run_goes_on_with_another_engine_as_if_nothing_happened(
     undisturbed, place, tmp_path, monkeypatch, capfd
 ):
-    """The engine dies at that call: in an update, or in a draw once it has drawn."""
+    """The engine dies at the end of that call, of an update or a draw."""
+    calls = count()
 
-    class Dying(TransformersEngine):
-        calls = 0
-
-        def dies(self):
-            self.calls += 1
-            if self.calls > place:
-                raise EngineDied("gone")
-
-        def sample(self, *arguments, **options):
-            found = super().sample(*arguments, **options)
-            self.dies()
-            return found
-
-        def update_weights(self, *arguments):
-            self.dies()
-            return super().update_weights(*arguments)
+    def dying(do, *arguments):
+        found = do(*arguments)
+        if next(calls) >= place:
+            raise EngineDied("gone")
+        return found
 
     def make(config, policy, *_):
         one = policy.model, policy.eos_token_ids, policy.pad_token_id
-        engines = iter([Dying(*one), TransformersEngine(*one)])
-        return RestartingEngine(lambda: next(engines), 1)
+        first, second = TransformersEngine(*one), TransformersEngine(*one)
+        first.sample = partial(dying, first.sample)
+        first.update_weights = partial(dying, first.update_weights)
+        return RestartingEngine(iter([first, second]).__next__, 1)
 
     monkeypatch.setattr(real.run, "make_engine", make)
     check_same(train(SMALL, tmp_path / "run", progress=False), undisturbed)
