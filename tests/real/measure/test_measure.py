@@ -1,3 +1,5 @@
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
@@ -250,25 +252,21 @@ def test_growth_is_that_of_the_median_node(monkeypatch):
 
 
 def test_growth_is_measured_at_the_likeliest_nodes_whatever_weights_are_drawn(monkeypatch):
-    model, compared, growths = small_model(), [], []
-
-    class Seen(Growth):
-        def __init__(self, gradients, edges, *rest):
-            compared.append(edges)
-            growths.append(self)
-            super().__init__(gradients, edges, *rest)
-
-    monkeypatch.setattr("real.measure.measuring.Growth", Seen)
+    model, made = small_model(), Mock(side_effect=Growth)
+    monkeypatch.setattr("real.measure.measuring.Growth", made)
     moved = {name: 1.01 * p.detach() for name, p in model.named_parameters()}
     for settings in ({"weights": 16}, {"weights": 32}):
         measured(model, [lambda: moved], **settings)
-    assert compared[0] == compared[1]
+    first, second = (call.args[1] for call in made.call_args_list)
+    assert first == second
     monkeypatch.setattr("real.measure.measuring.GROWTH_NODES", len(PROMPTS))
     growth = measured(model, [lambda: moved], weights=16).facts.growth
     distance = 0.01 * sum(float(p.detach().square().sum()) for p in model.parameters()) ** 0.5
-    assert growth == pytest.approx(growths[-1].at(moved) / distance, rel=1e-4)
+    again = Growth(*made.call_args.args)
+    assert growth == pytest.approx(again.at(moved) / distance, rel=1e-4)
     # No prefix is likelier than the empty one.
-    assert {tuple(context) for context in compared[2][0]} == {tuple(p) for p in PROMPTS}
+    contexts = made.call_args.args[1][0]
+    assert {tuple(context) for context in contexts} == {tuple(p) for p in PROMPTS}
 
 
 def test_first_order_changes_are_those_of_all_weights():

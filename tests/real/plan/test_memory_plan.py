@@ -8,7 +8,7 @@ import pytest
 import torch
 from live_tensors import LiveTensors
 from random_groups import random_rows
-from tiny_runs import held
+from tiny_runs import Stopped, held
 from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig, Qwen2Config, Qwen3Config
 
 from lab.base.errors import UserError
@@ -182,9 +182,6 @@ def test_a_model_that_no_gpu_holds_whole_is_sharded_from_main_memory():
 def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch, world, url):
     """The device `meta` stands for the GPU; several ranks move the model as they shard it."""
     places = []
-
-    class Stopped(Exception):
-        pass
 
     def made(config, policy, *_):
         places.append(next(policy.model.parameters()).device.type)
