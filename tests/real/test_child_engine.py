@@ -252,16 +252,11 @@ def test_a_handle_of_device_memory_is_plain_values(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "untyped_storage", lambda _: shared)
     handle = json.loads(json.dumps(bucket.handle()))
     monkeypatch.undo()
-    got = []
-
-    def reopened(*given):
-        got.extend(given)
-        return torch.UntypedStorage(4)
-
+    reopened = Mock(return_value=torch.UntypedStorage(4))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.UntypedStorage, "_new_shared_cuda", reopened, raising=False)
     assert len(exchange.opened(handle)) == 2
-    assert tuple(got) == (0, *fields)
+    assert reopened.call_args.args == (0, *fields)
 
 
 def test_what_cannot_be_written_is_one_line(start, tmp_path, monkeypatch):

@@ -308,13 +308,9 @@ def test_answers_that_repeat_their_question_are_alarming():
 
 
 def test_a_run_tells_that_its_votes_repeat_their_questions(monkeypatch):
-    asked = []
-
-    def all_of_them(question, responses):
-        asked.append(question)
-        return len(responses)
-
-    monkeypatch.setattr("real.trainer.repeats", all_of_them)
+    asked = Mock(side_effect=lambda question, responses: len(responses))
+    monkeypatch.setattr("real.trainer.repeats", asked)
     trace = train(TrainConfig(epochs=1, n_problems=16, n_votes=4, n_samples=2), progress=False)
-    assert len(set(asked)) == 16 and (trace.steps["repeated"] == 1.0).all()
+    assert len({call.args[0] for call in asked.call_args_list}) == 16
+    assert (trace.steps["repeated"] == 1.0).all()
     assert [n for n in trace.run.extra["notices"] if n.startswith("alarm: answers repeat")]
