@@ -177,7 +177,7 @@ TINY = replace(QUICK, n_problems=2, batch_size=2, n_votes=4, n_samples=2, epochs
 TINY = replace(TINY, max_response_tokens=2, eval_samples=1)
 
 
-def test_gpus_are_dealt_to_as_many_runs_as_they_hold_others_wait(monkeypatch):
+def test_gpus_are_dealt_to_as_many_runs_as_they_hold_others_wait(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 5)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 7,GPU-8f,9,11")
     assert find_places("auto", None, 2) == ([("4", "7"), ("GPU-8f", "9")], [])
@@ -186,13 +186,10 @@ def test_gpus_are_dealt_to_as_many_runs_as_they_hold_others_wait(monkeypatch):
     assert find_places("cpu", 3, 1) == ([(), (), ()], [])
     places, (notice,) = find_places("auto", 4, 2)
     assert len(places) == 2 and notice.endswith("(gpus_per_run = 2); the others wait")
-
-
-def test_too_few_gpus_are_refused_before_any_run(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     with pytest.raises(UserError, match="gpus_per_run = 2: there are 0 GPUs"):
         compare(TINY, tmp_path / "all", ["ttrl"], [0], gpus_per_run=2)
-    assert not (tmp_path / "all").exists()
+    assert not (tmp_path / "all").exists()  # refused before any run
 
 
 @pytest.mark.slow  # processes start from nothing, as they do beside CUDA

@@ -283,28 +283,20 @@ def test_a_mismatch_is_told_above_rounding_and_ends_the_run_far_above_it():
     check_mismatch(log, {"mismatch_kl": 1.0, "step": 2}, "bfloat16", 2.0)
 
 
-def test_labels_without_votes_and_one_label_for_all_are_alarming():
+def test_labels_without_votes_one_label_for_all_and_repeated_questions_are_alarming():
     log = Mock(**{"manifest.extra": {"n_labels_before": 40}})
     row = {"majority_ratio": 0.4, "n_labels": 30, "n_problems": 8, "step": 3}
     watch_labels(log, row, 40)
-    watch_labels(log, row | {"n_labels": 6}, 6)
+    watch_labels(log, row | {"n_labels": 6, "repeated": 0.2}, 6)
     watch_labels(log, row | {"majority_ratio": 0.0, "n_unread": 8}, 40)
     watch_labels(log, row | {"majority_ratio": 0.0, "n_problems": 1}, 41)  # the last of an epoch
     nothing = Mock(**{"manifest.extra": {"n_labels_before": 0}})
     watch_labels(nothing, row | {"majority_ratio": 0.0, "n_unread": 8, "n_labels": 0}, 40)
     assert not log.alarm.called and not nothing.alarm.called
-    watch_labels(log, row | {"majority_ratio": 0.01, "n_labels": 1}, 40)
-    assert sorted(call.args[0] for call in log.alarm.mock_calls) == ["labels", "match rate"]
-
-
-def test_answers_that_repeat_their_question_are_alarming():
-    log = Mock(**{"manifest.extra": {}})
-    row = {"majority_ratio": 1.0, "n_labels": 9, "n_problems": 8, "step": 4}
-    watch_labels(log, row | {"repeated": 0.2}, 40)
-    assert not log.alarm.called
-    watch_labels(log, row | {"repeated": 0.3}, 40)
-    name, text = log.alarm.call_args.args
-    assert name == "answers" and "30% of the votes of batch 4" in text and "strings" in text
+    watch_labels(log, row | {"majority_ratio": 0.01, "n_labels": 1, "repeated": 0.3}, 40)
+    told = dict(call.args for call in log.alarm.mock_calls)
+    assert sorted(told) == ["answers", "labels", "match rate"]
+    assert "30% of the votes of batch 3" in told["answers"] and "strings" in told["answers"]
 
 
 def test_a_run_tells_that_its_votes_repeat_their_questions(monkeypatch):
