@@ -57,10 +57,14 @@ def made(monkeypatch):
     return calls
 
 
-def test_by_default_the_trainers_own_model_samples(policy):
-    engine = make.make_engine(CONFIG, policy, CHECKPOINT)
-    assert isinstance(engine, TransformersEngine)
-    assert engine.model is policy.model
+def test_an_engine_is_of_the_kind_that_the_settings_name(policy, made):
+    own = make.make_engine(CONFIG, policy, CHECKPOINT)
+    assert isinstance(own, TransformersEngine) and own.model is policy.model
+    make.make_engine(replace(CONFIG, **SERVER), policy, CHECKPOINT)
+    assert made[0][0] == SERVER["engine_url"]
+    config = replace(CONFIG, engine="vllm", restart_engine=2)
+    restarting = make.make_engine(config, policy, CHECKPOINT)
+    assert isinstance(restarting, RestartingEngine) and restarting.left == 2
 
 
 def test_vllm_gets_the_settings_of_the_run(policy, made):
@@ -136,11 +140,6 @@ def test_an_engine_that_keeps_its_weights_gives_back_all_other_memory(monkeypatc
     assert done == ["synchronize", "ipc_collect", "empty_cache"]
 
 
-def test_a_server_gets_its_address(policy, made):
-    make.make_engine(replace(CONFIG, **SERVER), policy, CHECKPOINT)
-    assert made[0][0] == SERVER["engine_url"]
-
-
 def test_training_with_a_nucleus_brings_a_notice():
     (notice,) = make.engine_notices(replace(CONFIG, engine="vllm", top_p=0.9))
     assert notice.startswith("top_p = 0.9: biases the ratio")
@@ -162,12 +161,6 @@ def test_tied_weights_come_once_and_in_the_engines_type(policy):
 def test_other_releases_are_refused_in_one_line(release):
     with pytest.raises(UserError, match=rf"^here: vLLM {release} .*0\.32 and 0\.33 are;"):
         check_version(release, "here")
-
-
-def test_restarts_are_for_engines_that_can_be_killed(policy, made):
-    config = replace(CONFIG, engine="vllm", restart_engine=2)
-    engine = make.make_engine(config, policy, CHECKPOINT)
-    assert isinstance(engine, RestartingEngine) and engine.left == 2
 
 
 SERVER = {"engine": "vllm_server", "engine_url": "http://127.0.0.1:1"}

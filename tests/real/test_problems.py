@@ -419,22 +419,16 @@ def test_hub_sets_are_read_by_name_configuration_and_split(monkeypatch, name, as
     assert found.problems == PROBLEMS and found.name == name
 
 
-def test_what_is_no_hub_name_is_refused():
+def test_a_hub_set_needs_a_name_one_of_several_splits_and_the_library(monkeypatch):
     for wrong in ("hf:", "hf:a/b/c", "hf:a b", "hf:a/b@", "hf:a/b:", "hf:../a"):
         assert "not a hub name" in refusal(wrong)
-
-
-def test_hub_sets_with_several_splits_need_one(monkeypatch):
     fake_hub(monkeypatch, {"train": split_of(ROWS), "test": split_of(ROWS)})
     assert "holds several splits (train, test); give one as in hf:o/n@train" in refusal("hf:o/n")
     fake_hub(monkeypatch, {"test": split_of(ROWS)})
     assert load_problems("hf:o/n").problems == PROBLEMS
-
-
-def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    text = refusal("hf:o/n")
-    assert "needs the library datasets, install it with pip install -e '.[hf]'" in text
+    needed = "needs the library datasets, install it with pip install -e '.[hf]'"
+    assert needed in refusal("hf:o/n")
 
 
 def test_the_hub_is_asked_for_a_named_set_only_on_request(tmp_path, monkeypatch):
