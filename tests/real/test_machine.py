@@ -117,13 +117,6 @@ def test_operations_of_an_update_are_those_that_torch_counts():
         assert products == pytest.approx(expected, rel=0.02)
 
 
-SMALL = TrainConfig(n_problems=2, n_votes=4, n_samples=4, batch_size=2, epochs=1, eval_every=0)
-
-
-def too_much(*_, **__):
-    torch.empty(2**58)
-
-
 NCCL = """NCCL error in: /pytorch/NCCLUtils.cpp:93, unhandled cuda error, NCCL version 2.28.9
 ncclUnhandledCudaError: Call to CUDA function failed.
 Last error:
@@ -169,10 +162,11 @@ def test_a_bug_carries_its_innermost_phase():
     ],
 )
 def test_no_phase_lacks_a_limit(function, phase, tmp_path, monkeypatch):
-    monkeypatch.setattr(function, too_much)
+    monkeypatch.setattr(function, lambda *_, **__: torch.empty(2**58))
+    small = TrainConfig(n_problems=2, n_votes=4, n_samples=4, batch_size=2, epochs=1, eval_every=0)
     words = rf"^{phase}: out of main memory .*; .*(lora_rank|max_rows)"
     with pytest.raises(UserError, match=words):
-        train(SMALL, tmp_path / "run", progress=False)
+        train(small, tmp_path / "run", progress=False)
 
 
 @pytest.mark.skipif(is_flash_attn_2_available(), reason="it is installed")

@@ -24,15 +24,11 @@ def file(tmp_path):
     return path
 
 
-def rows_of(path):
-    return pq.read_table(path).to_pylist()
-
-
 def test_problems_have_one_index_through_all_sets(file, tmp_path, capsys):
     out = tmp_path / "both.parquet"
     assert main(["problems", str(file), str(file), "--out", str(out)]) == 0
     assert "4 problems, extra_info.index 0 to 3" in capsys.readouterr().out
-    rows = rows_of(out)
+    rows = pq.read_table(out).to_pylist()
     assert [row["extra_info"]["index"] for row in rows] == [0, 1, 2, 3]
     assert [row["extra_info"]["id"] for row in rows] == ["add", "box", "add", "box"]
     assert rows[0] == {
@@ -50,7 +46,7 @@ def test_messages_and_missing_answers_are_kept(tmp_path):
     chat = ProblemSet("chat", [Problem("a", "1 + 1?", None, turns)])
     for name, prompt, first in (("own", None, "Be brief."), ("other", "Be long.", "Be long.")):
         write_problems(tmp_path / f"{name}.parquet", [chat], " Box it.", prompt)
-        (row,) = rows_of(tmp_path / f"{name}.parquet")
+        (row,) = pq.read_table(tmp_path / f"{name}.parquet").to_pylist()
         said = [(turn["role"], turn["content"]) for turn in row["prompt"]]
         middle = [("user", "Hi"), ("assistant", "Hello")]
         assert said == [("system", first), *middle, ("user", "1 + 1? Box it.")]

@@ -101,12 +101,6 @@ def test_an_engine_that_samples_during_the_update_is_counted_with_it(engine):
         assert ahead.host > turns.host
 
 
-def passes_of(kept, dtype, **changes):
-    memory = {"gradient_checkpointing": True, "kept_layers": kept, "dtype": str(dtype)[6:]}
-    tokens = {"max_prompt_tokens": 704, "max_response_tokens": 11}
-    return TrainConfig(max_tokens_per_microbatch=1024, **memory, **tokens, **changes)
-
-
 @pytest.mark.parametrize("kept", [0, 6])
 @pytest.mark.parametrize(
     ("shape", "dtype", "shares_prompt"),
@@ -125,7 +119,10 @@ def test_a_pass_makes_the_planned_tensors(shape, dtype, shares_prompt, kept, req
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
     config = shape(**sizes, **heads, vocab_size=3000)
     size, chunk = PlannedModel(config).size(), 64 * 3000
-    expected = pass_bytes(size, passes_of(kept, dtype, **attention), chunk)
+    memory = {"gradient_checkpointing": True, "kept_layers": kept, "dtype": str(dtype)[6:]}
+    tokens = {"max_prompt_tokens": 704, "max_response_tokens": 11}
+    passes = TrainConfig(max_tokens_per_microbatch=1024, **memory, **tokens, **attention)
+    expected = pass_bytes(size, passes, chunk)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     prepare_training(model, MemorySettings(gradient_checkpointing=True, kept_layers=kept))
     for parameter in model.parameters():
