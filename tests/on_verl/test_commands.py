@@ -1,9 +1,9 @@
 import subprocess
-from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
+from run_verl import MODEL
 from transformers import AutoTokenizer
 from verl.utils.config import validate_config
 from verl.utils.dataset.rl_dataset import RLHFDataset
@@ -13,7 +13,6 @@ from real.settings.presets import NAMES
 from real.verl import main
 from real.verl.commands import write_problems
 
-ROOT = Path(__file__).parents[2]
 CLUSTERS = ([], ["--nodes", "8"], ["--gpus", "1", "--gpu-memory", "24"])
 
 
@@ -38,7 +37,7 @@ def test_every_key_of_the_script_is_verl_s(preset, cluster, capsys):
 def test_verl_reads_the_problems_with_their_index(tmp_path):
     problems = [Problem(f"p{i}", f"{i} + {i}?", None if i == 2 else str(2 * i)) for i in range(3)]
     write_problems(tmp_path / "sums.parquet", [ProblemSet("sums", problems)], " Box it.")
-    tokenizer = AutoTokenizer.from_pretrained(ROOT / "real" / "tiny" / "checkpoint")
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
     settings = {"filter_overlong_prompts": False, "cache_dir": str(tmp_path)}
     read = RLHFDataset(str(tmp_path / "sums.parquet"), tokenizer, OmegaConf.create(settings))
     assert [read[i]["index"] for i in range(3)] == [0, 1, 2]

@@ -18,12 +18,6 @@ from real.verl.plugin.trainer import MINORITY, two_stream_loss
 LENGTHS, PROMPT, WEIGHT = [3, 6, 2, 5], 5, 0.49
 
 
-def actor(tmp_path, *more):
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", [*settings(tmp_path), *more])
-    return omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-
-
 def nested(rows):
     return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
@@ -34,7 +28,9 @@ def padded(rows):
 
 def test_both_streams_cost_what_they_cost_in_the_trainer(tmp_path):
     torch.manual_seed(0)
-    config, n = actor(tmp_path), len(LENGTHS)
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        composed = compose("ppo_trainer", settings(tmp_path))
+    config, n = omega_conf_to_dataclass(composed.actor_rollout_ref.actor), len(LENGTHS)
     logp = [(-torch.rand(size)).requires_grad_() for size in LENGTHS]
     old = [p.detach() + 0.4 * torch.randn_like(p) for p in logp]
     majority, minority = torch.randn(n), torch.randn(n)
