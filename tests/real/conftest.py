@@ -1,23 +1,15 @@
-"""Starts runs of several ranks."""
-
 from functools import partial
 
 import pytest
 
 
 @pytest.fixture(scope="session")
-def rank_server():
+def ranks(tmp_path_factory):
     """The function of `rank_runs.server` that starts a run: torch is imported once."""
     from rank_runs import server
 
     with server() as run:
-        yield run
-
-
-@pytest.fixture(scope="module")
-def ranks(rank_server, tmp_path_factory):
-    """As `rank_server`, in a place of the module's own."""
-    return partial(rank_server, tmp_path_factory.mktemp("ranks"))
+        yield partial(run, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.fixture

@@ -24,11 +24,6 @@ from real.tiny import CHECKPOINT
 
 
 @pytest.fixture(scope="module")
-def whole():
-    return train(SMALL, progress=False)
-
-
-@pytest.fixture(scope="module")
 def broken_run(tmp_path_factory):
     """A run that failed in its third batch of four, after a checkpoint at the second."""
     folder = tmp_path_factory.mktemp("broken") / "run"
@@ -76,7 +71,8 @@ def test_other_ways_to_train_go_on_to_the_bit_too(changes, tmp_path):
     assert any(not torch.equal(trained[name].float(), start[name].float()) for name in start)
 
 
-def test_the_command_goes_on_and_leaves_a_finished_run_alone(broken, whole, capsys):
+def test_the_command_goes_on_and_leaves_a_finished_run_alone(broken, capsys):
+    whole = train(SMALL, progress=False)
     text = (broken / "run.json").read_text()
     (broken / "run.json").write_text(re.sub('"torch": ".*"', '"torch": "1.0"', text))
     assert main(["resume", str(broken), "--quiet", "--max-rows", "16"]) == 0

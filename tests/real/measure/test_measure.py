@@ -55,11 +55,6 @@ def measured(model, checkpoints=(), sampled=None, **settings):
 
 
 @pytest.fixture(scope="module")
-def whole():
-    return measured(small_model(), weights=10**6)
-
-
-@pytest.fixture(scope="module")
 def part():
     return measured(small_model(), weights=16)
 
@@ -110,7 +105,8 @@ def test_the_tree_holds_the_probabilities_of_the_model(part):
     assert (part.leaf_length <= LONGEST).all()
 
 
-def test_all_weights_are_kept_exactly_and_a_sample_in_half_precision(whole, part):
+def test_all_weights_are_kept_exactly_and_a_sample_in_half_precision(part):
+    whole = measured(small_model(), weights=10**6)
     assert whole.features.dtype == np.float32
     assert whole.features.shape[1] == whole.facts.n_weights
     assert part.features.dtype == np.float16 and part.features.shape[1] == 16
