@@ -30,8 +30,8 @@ def step_again(done: Done, step: int):
         at = [place[key] for key in own]
         group = Group(
             prompt_L=rows["prompts"][at[0]],
-            tokens_KT=_padded([rows["responses"][i] for i in at]),
-            old_KT=_padded([rows["old_log_probs"][i] for i in at]),
+            tokens_KT=pad_sequence([rows["responses"][i] for i in at], batch_first=True),
+            old_KT=pad_sequence([rows["old_log_probs"][i] for i in at], batch_first=True),
             lengths_K=torch.tensor([len(rows["responses"][i]) for i in at]),
             majority_K=torch.stack([rows["advantages"][i][0] for i in at]),
             minority_K=torch.stack([rows[MINORITY][i][0] for i in at]),
@@ -67,7 +67,3 @@ def _restore(model, adamw, done: Done, step: int) -> None:
 def whole(parts):
     """A tensor from the shards of all ranks."""
     return torch.cat([p.to_local() for p in parts]) if hasattr(parts[0], "to_local") else parts[0]
-
-
-def _padded(rows):
-    return pad_sequence(rows, batch_first=True)

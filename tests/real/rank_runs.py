@@ -29,17 +29,13 @@ class Ended:
     """Output of each rank."""
 
     def tensors(self, step, kind="model"):
-        return whole_tensors(self.folder / f"checkpoints/step-{step:06d}/{kind}.safetensors")
+        path = self.folder / f"checkpoints/step-{step:06d}/{kind}.safetensors"
+        tensors = read_tensors(path).items()  # of one file, or of the shards of several ranks
+        return {name: t.whole() if isinstance(t, Pieces) else t for name, t in tensors}
 
     @property
     def trace(self):
         return lab.load(self.folder)
-
-
-def whole_tensors(path):
-    """Of one file, or of the shards of several ranks."""
-    tensors = read_tensors(path).items()
-    return {name: t.whole() if isinstance(t, Pieces) else t for name, t in tensors}
 
 
 @contextmanager

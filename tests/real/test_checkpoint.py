@@ -101,10 +101,6 @@ def test_shards_of_several_ranks_are_one_tensor(tmp_path):
         read_tensors(tmp_path / "x.safetensors")
 
 
-def notices(capsys):
-    return capsys.readouterr().err.strip().splitlines()
-
-
 def test_a_damaged_one_is_named_and_the_one_before_is_used(run, capsys):
     """`test_distributed` has a damaged file of tensors."""
     damaged = run / "checkpoints" / "step-000003" / "answers.json"
@@ -114,7 +110,7 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(run, capsys):
     (run / "checkpoints" / "step-000004.tmp").mkdir()  # of a killed process
     (run / "checkpoints" / "step-000004.tmp" / "model.safetensors").write_text("half")
     trace = resume(run, progress=False)
-    (line,) = notices(capsys)
+    (line,) = capsys.readouterr().err.strip().splitlines()
     assert "step-000003: answers.json is damaged; the one before it is used" in line
     assert line == f"guard-train: notice: {trace.run.extra['notices'][0]}"
     assert trace.run.extra["resumed"][0]["step"] == 2
@@ -144,7 +140,7 @@ def test_with_no_sound_one_there_is_no_resuming(run, capsys):
     before = (run / "run.json").read_bytes()
     with pytest.raises(UserError, match="none of its 3 checkpoints can be used"):
         resume(run, progress=False)
-    first, second, _ = notices(capsys)
+    first, second, _ = capsys.readouterr().err.strip().splitlines()
     assert "step-000003: is damaged or incomplete" in first and "optimizer" in first
     assert "step-000002: version 99 is newer than this program's" in second
     assert (run / "run.json").read_bytes() == before and len(load(run).steps) == 4

@@ -29,6 +29,7 @@ from real.update.packing import PackedRows
 LORA = MemorySettings(lora_rank=2, lora_alpha=8.0)
 
 IDS = torch.randint(0, 30, (3, 8), generator=torch.Generator().manual_seed(0))
+ROWS = PackedRows(IDS[:, :-1], None, 4, IDS[:, -4:].flatten())
 
 
 def small_model(tied=False, vocabulary=30):
@@ -113,16 +114,12 @@ def test_the_plan_counts_the_adapters_of_gpt2_s_transposed_layers(targets):
 
 def test_reference_is_the_model_with_its_adapters_off():
     model = small_model()
-    before = Scorer(model)(rows(), 1.0).logprobs_n
+    before = Scorer(model)(ROWS, 1.0).logprobs_n
     add_lora(model, LORA)
     reference = initial_reference(Scorer(model))
     optimizer = trained(model, kl_coef=0.1)
-    torch.testing.assert_close(reference(rows(), 1.0), before)
-    assert not torch.allclose(optimizer.scorer(rows(), 1.0).logprobs_n, before, atol=1e-3)
-
-
-def rows():
-    return PackedRows(IDS[:, :-1], None, 4, IDS[:, -4:].flatten())
+    torch.testing.assert_close(reference(ROWS, 1.0), before)
+    assert not torch.allclose(optimizer.scorer(ROWS, 1.0).logprobs_n, before, atol=1e-3)
 
 
 def test_seed_fixes_the_adapters_and_leaves_other_randomness_alone():
