@@ -127,11 +127,6 @@ def test_failing_and_killed_runs_are_reported_and_the_others_go_on(tmp_path):
     assert (tmp_path / "taken" / "mine.txt").read_text() == "mine"
 
 
-def test_a_comparisons_own_process_starts_without_the_trainer():
-    code = "import sys, real.commands, real.compare; sys.exit('torch' in sys.modules)"
-    assert not subprocess.run([sys.executable, "-c", code], check=False).returncode
-
-
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 def test_a_signal_stops_the_children_and_leaves_checkpoints(tmp_path):
     """SIGHUP to all, as from a terminal that is closed."""
