@@ -88,14 +88,11 @@ def test_a_resumed_run_makes_its_points_again():
     assert again["first"] == whole["first"] and again["best"] == whole["best"]
 
 
-def test_without_true_answers_there_is_no_curve():
+def test_without_true_answers_there_is_no_curve_but_that_of_held_out_problems():
     found = summary(summary(None, row(0, np.nan)), row(5, np.nan))
     assert found["best"] is None and found["area"] is None
     assert found["last"] == {"step": 5}
     assert lines(found) == ["no true answers: accuracy was not measured"]
-
-
-def test_held_out_problems_may_be_the_only_ones_with_answers():
     found = None
     for step, score in ((0, 0.2), (10, 0.6)):
         found = summary(found, row(step, np.nan) | {"held_out_pass_at_1": score})
