@@ -136,13 +136,10 @@ def test_seed_fixes_the_adapters_and_leaves_other_randomness_alone():
     assert torch.equal(first, same) and not torch.equal(first, other)
 
 
-def test_names_of_no_layers_are_refused():
+def test_names_of_no_layers_are_refused_and_a_missing_package_is_named(monkeypatch):
     for targets in ("no_such", "q_proj,v_porj", "q_proj,"):
         with pytest.raises(UserError, match=f"lora_targets = {targets}: the model has no such"):
             add_lora(small_model(), replace(LORA, lora_targets=targets))
-
-
-def test_without_peft_the_user_is_told_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError, match=r"lora_rank = 2: needs the package peft; pip install"):
         add_lora(small_model(), LORA)

@@ -26,18 +26,11 @@ RECORD = json.loads((VERIFYING / "recipe.json").read_text())
 SHORT = VerifyingRecipe(steps=3, batch_size=4, n_conversations=4, warmup_steps=1)
 
 
-@pytest.fixture(scope="module")
-def model():
-    return AutoModelForCausalLM.from_pretrained(VERIFYING, use_safetensors=True).eval()
-
-
-def test_it_solves_nearly_as_the_ordinary_one(model):
+def test_it_solves_nearly_as_the_ordinary_one_and_judges_imperfectly():
+    model = AutoModelForCausalLM.from_pretrained(VERIFYING, use_safetensors=True).eval()
     found = measure(model, seed=1)
     assert found.pass_at_1 == pytest.approx(RECORD["measured"]["pass_at_1"], abs=0.02)
     assert 0.5 <= found.pass_at_1 <= 0.65 and found.parseable > 0.95
-
-
-def test_it_judges_imperfectly(model):
     found = measure_judging(model, n_votes=8, seed=1)
     for name in ("true_positive_rate", "false_positive_rate"):
         assert getattr(found, name) == pytest.approx(RECORD["judging"][name], abs=0.07)
