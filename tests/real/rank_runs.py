@@ -55,7 +55,9 @@ def server():
         process.stdin.flush()
         codes = json.loads(process.stdout.readline())
         logs = [Path(f"{request['log']}.{rank}").read_text() for rank in range(world)]
-        return Ended(place / name, codes, [_lines(log) for log in logs])
+        notice = "too few for the fates"  # of runs this short
+        lines = [[line for line in log.splitlines() if notice not in line] for log in logs]
+        return Ended(place / name, codes, lines)
 
     assert process.stdout.readline() == "ready\n"
     yield run
@@ -82,8 +84,3 @@ def assert_same_steps(made, expected):
         n for n in expected.steps if not n.startswith(("seconds", "mismatch")) and "_per_" not in n
     ]
     assert_frame_equal(made.steps[measured], expected.steps[measured], rtol=1e-4)
-
-
-def _lines(log):
-    """Lines of a log but the notice that runs this short have no fates."""
-    return [line for line in log.splitlines() if "too few for the fates" not in line]
