@@ -1,5 +1,3 @@
-"""vLLM in this process: log-probs, weights, versions, seeds."""
-
 import pytest
 import torch
 from drawn import check_ends, logprob_gap

@@ -1,5 +1,3 @@
-"""vLLM in a process of its own, and training through it."""
-
 import copy
 import os
 import signal
