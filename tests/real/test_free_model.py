@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from small_models import decoder_sizes, save_model
+from tiny_runs import of_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lab.base.errors import UserError
@@ -17,7 +18,7 @@ from real.__main__ import main
 from real.model import policy
 from real.model.policy import load_policy
 from real.run import prepare
-from real.tiny import CHECKPOINT, problems
+from real.tiny import CHECKPOINT
 
 
 @pytest.fixture(scope="module")
@@ -133,26 +134,19 @@ def test_a_model_without_problems_is_told_that_it_gets_the_tiny_task(model):
 WORDS = ["--n-votes", "8", "--n-samples", "4", "--epochs", "1", "--max-response-tokens", "30"]
 
 
-@pytest.fixture
-def own(tmp_path):
-    rows = [{"prompt": p.prompt, "answer": p.answer} for p in problems(8, 3)]
-    (tmp_path / "set.json").write_text(json.dumps(rows))
-    return str(tmp_path / "set.json")
-
-
-def test_a_comparison_whose_model_gives_no_answers_is_refused_once(tmp_path, own, capsys):
-    out = tmp_path / "all"
+def test_a_comparison_whose_model_gives_no_answers_is_refused_once(tmp_path, capsys):
+    out, own = tmp_path / "all", of_file(tmp_path)["problems"]
     words = ["--problems", own, "--model", str(CHECKPOINT), "--out", str(out), "--quiet", *WORDS]
     assert main(["compare", "--arms", "ttrl", "guard", "--seeds", "0", *words]) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if "notice" not in line]
-    assert len(lines) == 1 and "100% of 32 responses of a pilot have no answer" in lines[0]
+    assert len(lines) == 1 and "100% of 16 responses of a pilot have no answer" in lines[0]
     for word in ("end in '', '', '';", "--prompt-suffix", "--max-response-tokens", "--stop"):
         assert word in lines[0]
     assert not list(out.rglob("run.json"))
 
 
-def test_own_problems_on_the_embedded_model_take_one_command(tmp_path, own, capsys):
-    out = tmp_path / "all"
+def test_own_problems_on_the_embedded_model_take_one_command(tmp_path, capsys):
+    out, own = tmp_path / "all", of_file(tmp_path)["problems"]
     words = ["compare", "--problems", own, "--arms", "ttrl", "--seeds", "0", "--out", str(out)]
     assert main([*words, *WORDS[:6]]) == 2
     assert "--model tiny" in capsys.readouterr().err
