@@ -5,14 +5,13 @@ import pytest
 from hostile_answers import CODE, TOWER, box, hostile
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_runs import of_file
 
 from real import TrainConfig, train
 from real.answers import AnswerIds, Equality, canonical, classes
 from real.answers.reader import Node, read, write
 from real.answers.values import N_NEAR, N_POINTS, Point
 from real.commands import outcome
-from real.tiny import CHECKPOINT
-from real.tiny import problems as tiny_problems
 from real.vote.decide import Supervisor
 
 
@@ -265,17 +264,12 @@ def test_checkpoints_of_earlier_versions_are_read():
 
 def tiny_run(folder, answers, **settings):
     """The tiny model on problems from a file, `{}` in `answers` for twice the true digit."""
-    rows = [
-        {"prompt": p.prompt, "answer": answers.replace("{}", str(2 * int(p.answer or "")))}
-        for p in tiny_problems(4)
-    ]
-    path = folder / "problems.json"
+    settings, path = of_file(folder) | settings, folder / "set.json"
+    rows = json.loads(path.read_text())
+    for row in rows:
+        row["answer"] = answers.replace("{}", str(2 * int(row["answer"])))
     path.write_text(json.dumps(rows))
-    config = TrainConfig(
-        model=str(CHECKPOINT), problems=str(path), prompt_suffix="", n_votes=8, n_samples=4,
-        epochs=1, max_response_tokens=22, threads=1, **settings,
-    )  # fmt: skip
-    return train(config, progress=False)
+    return train(TrainConfig(n_votes=8, n_samples=4, epochs=1, **settings), progress=False)
 
 
 @pytest.mark.parametrize(("check", "right"), [("math", True), ("strings", False)])
