@@ -27,11 +27,6 @@ TURNS = replace(SMALL, epochs=3, eval_every=2, checkpoint_keep=9, lr=1e-3, max_m
 AHEAD = replace(TURNS, async_level=1)
 
 
-@pytest.fixture
-def beside(monkeypatch):
-    monkeypatch.setattr(real.run, "make_engine", copied)
-
-
 @pytest.fixture(scope="module")
 def whole():
     with pytest.MonkeyPatch.context() as patch:
@@ -57,12 +52,12 @@ def test_steps_tell_the_version_and_the_time_beside_the_update(whole):
     np.testing.assert_allclose(steps["sampled_per_second"][1:], speed)
 
 
-def test_a_run_whose_engine_fails_meanwhile_goes_on(whole, beside, tmp_path, monkeypatch):
+def test_a_run_whose_engine_fails_meanwhile_goes_on(whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(real.run, "make_engine", copied)
     monkeypatch.setattr(CopiedEngine, "fails_at", 4)
     with pytest.raises(EngineDied, match="as the test wants it; go on with guard-train resume"):
         train(AHEAD, tmp_path / "run", progress=False)
-    monkeypatch.undo()
-    monkeypatch.setattr(real.run, "make_engine", copied)
+    monkeypatch.setattr(CopiedEngine, "fails_at", None)
     # The fifth draw was begun in the third batch, which was not trained to its end.
     trace = resume(tmp_path / "run", progress=False)
     assert [entry["step"] for entry in trace.run.extra["resumed"]] == [2]
@@ -77,7 +72,8 @@ def logprobs(scorer, group):
 
 
 @pytest.mark.parametrize("cap", [0.0, 1.5])
-def test_the_loss_is_corrected_for_one_update(cap, beside, monkeypatch):
+def test_the_loss_is_corrected_for_one_update(cap, monkeypatch):
+    monkeypatch.setattr(real.run, "make_engine", copied)
     trained_on = []
     step = PolicyOptimizer.step
 

@@ -22,11 +22,6 @@ def problems():
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="module")
-def answers(problems):
-    return [problem["answer"] for problem in problems]
-
-
 def box(answer):
     return rf"Some steps, then a first guess \boxed{{0.123}}. Finally \boxed{{{answer}}}, I think."
 
@@ -70,22 +65,23 @@ def equations(answer, text, kind):
     return [f"x={answer}", f"x = {answer}", rf"\theta = {answer}"] if "," not in text else []
 
 
-def test_a_unanimous_correct_group_is_rewarded_on_every_problem(answers, equality):
+def test_a_unanimous_correct_group_is_rewarded_on_every_problem(problems, equality):
     split, n_writings = [], 0
-    for answer in answers:
+    for answer in (problem["answer"] for problem in problems):
         group = list(dict.fromkeys(writings(answer)))
         ids, truth_id = classes([box(text) for text in group], answer, equality)
         n_writings += len(group)
         if set(ids.tolist()) != {truth_id}:
             split.append((answer, [t for t, a in zip(group, ids, strict=True) if a != truth_id]))
     assert split == []
-    assert len(answers) == 500
+    assert len(problems) == 500
     assert n_writings > 6_000
     assert equality.given_up == []
 
 
-def test_different_reference_answers_are_never_merged(answers, equality):
+def test_different_reference_answers_are_never_merged(problems, equality):
     """All pairs of the 500; two problems ask for -2 and 1, in either order."""
+    answers = [problem["answer"] for problem in problems]
     answer_ids = AnswerIds([None], equality)
     ids = answer_ids.ids(0, [box(answer) for answer in answers]).tolist()
     merged = {
