@@ -30,7 +30,7 @@ from real.plan import (
     state_parts,
 )
 from real.ranks.distributed import Ranks
-from real.run import batches, prepare
+from real.run import prepare
 from real.settings.config import TrainConfig
 from real.settings.groups import MemorySettings
 from real.settings.presets import NAMES, preset
