@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -76,22 +75,6 @@ def test_sign_rule(n_samples: int, label_share: float, other_share: float, beta:
     assert (net_advantages([answers], config)[0][label] > 0) == (odds > bound)
 
 
-@given(hits=st.integers(1, 31), w=st.floats(0.1, 1), scale=st.sampled_from(["group", "none"]))
-@checked(25)
-def test_a_weight_on_the_reward_is_no_op_only_under_standardisation(hits, w, scale):
-    config = GuardConfig().set(weight_on="reward", advantage_scale=scale)
-    ids, decision = flipped_to([[0] * hits + [-1] * (32 - hits)], GuardConfig.off())
-    plain, _ = group_advantages(ids, decision, config)
-    decision = replace(decision, weight=np.array([w]))
-    scaled, _ = group_advantages(ids, decision, config)
-    if scale == "none":
-        np.testing.assert_allclose(scaled, w * plain, rtol=1e-12)
-    else:
-        std = math.sqrt(hits * (32 - hits) / (32 * 31))
-        np.testing.assert_allclose(scaled, plain, rtol=1.01e-6 / (w * std))
-    assert policy_streams(scaled, 0 * scaled, decision, config).weight.tolist() == [1.0]
-
-
 def test_a_weight_on_the_loss_or_the_advantage_is_none():
     ids, decision = flipped_to([ANSWERS], GuardConfig.off())
     plain = group_advantages(ids, decision, GuardConfig())
@@ -102,21 +85,8 @@ def test_a_weight_on_the_loss_or_the_advantage_is_none():
     config = GuardConfig().set(weight_on="advantage")
     on_advantage = group_advantages(ids, decision, config)
     np.testing.assert_allclose(on_advantage, 0.35 * np.array(plain), rtol=1e-15)
-    assert policy_streams(*on_advantage, decision, config).weight.tolist() == [1.0]
-
-
-@pytest.mark.parametrize("scale", ["group", "none"])
-def test_epsilon_cancels_with_standardisation_and_not_without(scale: str):
-    minority = []
-    for epsilon in (0.01, 0.1, 1.0):
-        config = ALERT.set(minority_reward=epsilon, advantage_scale=scale)
-        ids, decision = flipped_to([ANSWERS], config)
-        minority.append(group_advantages(ids, decision, config)[1])
-    assert np.abs(minority[-1]).max() > 0.5
-    ratio = 10.0 if scale == "none" else 1.0
-    for small, large in pairwise(minority):
-        # The floor of 1e-6 against 0.01 times a standard deviation of .44.
-        np.testing.assert_allclose(ratio * small, large, rtol=3e-4)
+    for elsewhere in (config, config.set(weight_on="reward")):
+        assert policy_streams(*on_advantage, decision, elsewhere).weight.tolist() == [1.0]
 
 
 def test_bonus_of_the_release():

@@ -191,20 +191,36 @@ def test_c2_counts_only_the_visits_at_which_it_fired():
     assert set(weights) == {0.85, 1}
 
 
-def test_a_flip_ends_c2_for_good_once_contested():
-    play = Play(GuardConfig.paper(), 1)
-    # Two flips in three visits: FR = .4 exceeds the threshold once.
-    for counts in [[64, 0], [0, 64], [64, 0]] + [[64, 0]] * 20:
-        decision = play.see(as_votes([counts]))
-    assert decision.had_competition.tolist() == [True]
-    assert decision.weight.tolist() == [1.0]
-    assert play.state.c2_fired.tolist() == [0]
+CLOSE_AGAIN = [[30, 34], [32, 32], [40, 24]]
+SQUARE = {"frs": False, "margin_power": 2}
+"""Weights are squared margins."""
 
 
-def test_w_min_is_a_floor():
-    play = Play(GuardConfig().set(flip_rate="instant", l1=1.0, w_min=0.25), 1)
-    play.see(as_votes([[64, 0]]))
-    assert play.see(as_votes([[0, 64]])).weight.tolist() == [0.25]
+@pytest.mark.parametrize(
+    ("settings", "first", "history", "weights"),
+    [
+        # Two flips in three visits: FR = .4 exceeds the threshold once and ends C2 for good.
+        ({}, None, [[64, 0], [0, 64]] + [[64, 0]] * 21, [1.0] * 15),
+        # w_min is a floor.
+        ({"flip_rate": "instant", "l1": 1.0, "w_min": 0.25}, None, [[64, 0], [0, 64]], [0.25]),
+        # A power of the margin: 16 and 8 of 32 parsed votes.
+        *(
+            ({"frs": False, "margin_power": power}, None, [[16, 8, 8, 0]], [0.25**power])
+            for power in (0, 1, 2, 3)
+        ),
+        # Remembered votes are 32 + 8 against 56, of 96: the label changes by a sixth.
+        (SQUARE | {"label_from": "memory", "discount": 0.5}, [64, 0], [[8, 56]], [1 / 36]),
+        # A label that does not lead has no weight.
+        (SQUARE | {"label_from": "frozen"}, [40, 24], CLOSE_AGAIN, [0, 0, 1 / 16]),
+        (SQUARE | {"hysteresis": 0.5}, [40, 24], CLOSE_AGAIN, [0, 0, 1 / 16]),
+    ],
+)
+def test_weights_of_a_history(settings, first, history, weights):
+    play = Play(GuardConfig().set(**settings), 1)
+    if first is not None:
+        play.prime(as_votes([first]))
+    found = [float(play.see(as_votes([counts])).weight[0]) for counts in history]
+    assert found[-len(weights) :] == pytest.approx(weights, rel=1e-12)
 
 
 SLOW = GuardConfig().set(W=10, T_steady=3)
@@ -251,24 +267,22 @@ def test_saturating_schedule_reaches_its_maximum_at_the_threshold():
     assert got[4:] == [0.3] * 7 + [0.3, 0.2]
 
 
-def test_candidates_hold_a_quarter_of_the_samples():
-    votes = as_votes([[20, 16, 15, 13, 0]], samples=[[8, 9, 7, 8, 0]], n_votes=64, n_samples=32)
-    assert Play(GuardConfig.paper(), 1).see(votes).minority.tolist() == [
-        [False, True, False, True, False]
-    ]
-
-
-def test_release_asks_the_same_number_of_all_votes():
-    votes = as_votes([[20, 9, 8, 7]], samples=[[20, 0, 0, 0]], n_votes=64, n_samples=32)
-    release = Play(GuardConfig.release(), 1).see(votes)
-    assert release.minority.tolist() == [[False, True, True, False]]
-    assert not Play(GuardConfig.paper(), 1).see(votes).minority.any()
-
-
-@pytest.mark.parametrize("n_samples", [1, 2, 3, 4, 7])
-def test_a_candidate_needs_at_least_one_response(n_samples: int):
-    votes = as_votes([[9, 1, 0]], n_votes=16, samples=[[n_samples - 1, 1, 0]], n_samples=n_samples)
-    assert Play(GuardConfig.paper(), 1).see(votes).minority.tolist() == [[False, True, False]]
+@pytest.mark.parametrize(
+    ("profile", "counts", "samples", "n_samples", "candidates"),
+    [
+        ("paper", [20, 16, 15, 13, 0], [8, 9, 7, 8, 0], 32, [1, 3]),
+        # The release asks the same number of all votes.
+        ("release", [20, 9, 8, 7], [20, 0, 0, 0], 32, [1, 2]),
+        ("paper", [20, 9, 8, 7], [20, 0, 0, 0], 32, []),
+        *(("paper", [9, 1, 0], [n - 1, 1, 0], n, [1]) for n in (1, 2, 3, 4, 7)),
+    ],
+)
+def test_candidates_hold_a_quarter_of_the_samples_and_at_least_one(
+    profile, counts, samples, n_samples, candidates
+):
+    votes = as_votes([counts], samples=[samples], n_samples=n_samples)
+    decision = Play(GuardConfig.profile(profile), 1).see(votes)
+    assert np.flatnonzero(decision.minority[0]).tolist() == candidates
 
 
 def test_empty_minority_keeps_beta_or_sets_it_to_zero():
@@ -346,32 +360,6 @@ def test_monitoring_goes_on_whatever_the_guard_does(part, history, config):
 
 
 OFF = GuardConfig.off()
-SQUARE = OFF.set(margin_power=2)
-"""Weights are squared margins."""
-
-
-@pytest.mark.parametrize(("power", "weight"), [(0, 1.0), (1, 0.25), (2, 0.0625), (3, 0.015625)])
-def test_the_weight_is_a_power_of_the_margin(power: int, weight: float):
-    # 32 and 16 of 64 parsed votes; 20 more were unparseable.
-    counts = as_votes([[32, 16, 16, 0]], n_votes=84)
-    decision = Play(OFF.set(margin_power=power), 1).see(counts)
-    assert decision.weight.tolist() == [weight]
-
-
-def test_a_margin_of_remembered_votes():
-    play = Play(SQUARE.set(label_from="memory", discount=0.5), 1)
-    play.prime(as_votes([[64, 0]]))
-    # 32 + 8 against 56, of 96: the label changes, with a margin of 1/6.
-    assert play.see(as_votes([[8, 56]])).weight[0] == pytest.approx(1 / 36)
-
-
-def test_a_label_that_does_not_lead_has_no_weight():
-    for config in (SQUARE.set(label_from="frozen"), SQUARE.set(hysteresis=0.5)):
-        play = Play(config, 3)
-        play.prime(as_votes([[40, 24]] * 3))
-        decision = play.see(as_votes([[30, 34], [32, 32], [40, 24]]))
-        assert decision.label.tolist() == [0, 0, 0]
-        assert decision.weight.tolist() == [0, 0, 1 / 16]
 
 
 def test_it_multiplies_the_weight_of_frs():

@@ -23,20 +23,6 @@ from guard_core import Draws, Guard, GuardConfig, Votes, group_advantages
 LIBRARIES = pytest.mark.parametrize("asarray", [np.asarray, torch.asarray])
 
 
-def test_shapes_must_match_and_have_problems_and_answers():
-    with pytest.raises(ValueError, match=r"\(1, 3\).*\(1, 2\)"):
-        Votes(np.ones((1, 3), int), np.ones((1, 2), int), 8, 8)
-    with pytest.raises(ValueError, match=r"\(\.\.\., P, A\)"):
-        Votes(np.ones(3, int), np.ones(3, int), 8, 8)
-
-
-@pytest.mark.parametrize(("n_votes", "n_samples"), [(8, 9), (8, 0), (0, 0), (8, -1)])
-def test_sizes_must_be_possible(n_votes: int, n_samples: int):
-    counts = np.zeros((1, 2), int)
-    with pytest.raises(ValueError, match=f"n_samples = {n_samples}.*n_votes = {n_votes}"):
-        Votes(counts, counts, n_votes, n_samples)
-
-
 @LIBRARIES
 @pytest.mark.parametrize("wrong", [7, -2])
 def test_answer_ids_outside_of_their_range_are_refused(asarray: Any, wrong: int):
@@ -73,12 +59,6 @@ def test_a_problem_twice_in_a_batch_is_refused(asarray: Any):
     rows.put(each, rows.take(each))
 
 
-@pytest.mark.parametrize("n_problems", [0, -1])
-def test_a_guard_needs_problems(n_problems: int):
-    with pytest.raises(ValueError, match=f"n_problems = {n_problems}"):
-        Guard(GuardConfig()).init(n_problems)
-
-
 @checked(20)
 @given(history=vote_histories(max_visits=8), config=configs())
 def test_tensors_go_in_and_the_same_bits_come_out(history: History, config: GuardConfig):
@@ -108,30 +88,48 @@ def stepped(config: GuardConfig, n_problems: int = 3) -> Any:
     return guard.step(guard.init(n_problems), *batch(n_problems))[0]
 
 
-def test_shapes_of_a_batch_that_differ_are_one_line_with_both():
-    guard = Guard(GuardConfig())
-    rows, (votes, draws) = guard.init(4), batch(4)
-    few, (fewer, fewer_draws) = guard.init(3), batch(3)
-    for wrong, name in (
-        ((few, votes, draws), "votes.counts"),
-        ((rows, fewer, draws), "votes.counts"),
-        ((rows, votes, fewer_draws), "draws.tie"),
-        ((rows, votes, Draws(draws.tie, draws.skip, fewer_draws.pick)), "draws.pick"),
-        ((rows, votes, draws, np.ones((3, 3))), "scores"),
-        ((guard.init(4, leading=(2,)), votes, draws), "votes.counts"),
-    ):
-        with pytest.raises(ValueError, match=rf"{name}: .*shape \(.*shape \(") as seen:
-            guard.step(*wrong)
-        assert "\n" not in str(seen.value)
-    with pytest.raises(ValueError, match=r"votes.counts: .*\(4,\).*\(3,\)"):
-        guard.prime(few, votes, draws)
-    with pytest.raises(ValueError, match="scores: must be at least 0"):
-        guard.step(rows, votes, draws, np.full((4, 3), np.nan))
-    _, decision = guard.step(rows, votes, draws)
-    with pytest.raises(ValueError, match=r"\(5, 6\).*\(4,\)"):
-        group_advantages(np.zeros((5, 6), int), decision, guard.config)
-    with pytest.raises(ValueError, match=r"must lie in -1..2"):
-        group_advantages(np.full((4, 6), -2), decision, guard.config)
+NONE = np.zeros((1, 2), int)
+GUARD = Guard(GuardConfig())
+ROWS, (VOTES, DRAWS) = GUARD.init(4), batch(4)
+FEW, (FEWER, FEWER_DRAWS) = GUARD.init(3), batch(3)
+DECISION = GUARD.step(ROWS, VOTES, DRAWS)[1]
+DIFFER = r": .*shape \(.*shape \("
+
+
+@pytest.mark.parametrize(
+    ("message", "act", "given"),
+    [
+        (r"\(1, 3\).*\(1, 2\)", Votes, (np.ones((1, 3), int), np.ones((1, 2), int), 8, 8)),
+        (r"\(\.\.\., P, A\)", Votes, (np.ones(3, int), np.ones(3, int), 8, 8)),
+        *(
+            (
+                f"n_samples = {n_samples}.*n_votes = {n_votes}",
+                Votes,
+                (NONE, NONE, n_votes, n_samples),
+            )
+            for n_votes, n_samples in ((8, 9), (8, 0), (0, 0), (8, -1))
+        ),
+        *(
+            ("counts of a problem must be at least 0 and add up", Votes, (wrong, NONE, 8, 8))
+            for wrong in (np.array([[-1, 3]]), np.array([[5, 5]]))
+        ),
+        *((f"n_problems = {n}", GUARD.init, (n,)) for n in (0, -1)),
+        (f"votes.counts{DIFFER}", GUARD.step, (FEW, VOTES, DRAWS)),
+        (f"votes.counts{DIFFER}", GUARD.step, (ROWS, FEWER, DRAWS)),
+        (f"draws.tie{DIFFER}", GUARD.step, (ROWS, VOTES, FEWER_DRAWS)),
+        (f"draws.pick{DIFFER}", GUARD.step, (ROWS, VOTES, replace(DRAWS, pick=FEWER_DRAWS.pick))),
+        (f"scores{DIFFER}", GUARD.step, (ROWS, VOTES, DRAWS, np.ones((3, 3)))),
+        (f"votes.counts{DIFFER}", GUARD.step, (GUARD.init(4, leading=(2,)), VOTES, DRAWS)),
+        (r"votes.counts: .*\(4,\).*\(3,\)", GUARD.prime, (FEW, VOTES, DRAWS)),
+        ("scores: must be at least 0", GUARD.step, (ROWS, VOTES, DRAWS, np.full((4, 3), np.nan))),
+        (r"\(5, 6\).*\(4,\)", group_advantages, (np.zeros((5, 6), int), DECISION, GUARD.config)),
+        ("must lie in -1..2", group_advantages, (np.full((4, 6), -2), DECISION, GUARD.config)),
+    ],
+)
+def test_impossible_numbers_and_shapes_that_differ_are_one_line(message, act, given):
+    with pytest.raises(ValueError, match=message) as seen:
+        act(*given)
+    assert "\n" not in str(seen.value)
 
 
 MEMORY = GuardConfig().set(label_from="memory")
@@ -199,12 +197,6 @@ def test_rates_and_memory_of_whole_numbers_take_in_fractions():
     whole = replace(empty, match_rates=empty.match_rates.astype(int), memory=np.array([[0, 1, 0]]))
     made = guard.step(whole, *batch(1))[0]
     assert made.memory.tolist() == [[1, 4.5, 1]] and made.match_rates[0, -1] == 4 / 6
-
-
-def test_impossible_counts_are_refused():
-    for wrong in ([[-1, 3]], [[5, 5]]):
-        with pytest.raises(ValueError, match="counts of a problem must be at least 0 and add up"):
-            Votes(np.array(wrong), np.zeros((1, 2), int), 8, 8)
 
 
 def test_narrow_integers_do_not_overflow():
