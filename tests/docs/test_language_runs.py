@@ -24,19 +24,6 @@ def script(tool, tmp_path, monkeypatch):
     return page
 
 
-def test_the_studies_have_the_runs_of_their_protocol(tool):
-    page = tool("language_runs")
-    counts = {name: sum(len(b.arms) for b in blocks) for name, blocks in page.STUDIES.items()}
-    assert (counts["vote"], counts["rate"], counts["first"]) == (96, 72, 72)
-    for name in ("vote", "rate", "first"):
-        keys = [(b.task, b.seed, b.lr) for b in page.STUDIES[name]]
-        assert len(set(keys)) == len(keys)
-        seeds = [b.seed for b in page.STUDIES[name]]
-        halves = [seeds[:12], seeds[12:]] if name == "vote" else [seeds]
-        assert all(half == sorted(half) for half in halves)
-    assert {b.dtype for b in page.STUDIES["vote"][:12]} == {"float32"}
-
-
 def test_sets_are_disjoint_and_as_the_protocol_says(script, tmp_path):
     pools = pd.read_csv(script.POOLS).set_index("id")
     sets = {k: script.products_of(f"set-{k}", "none", tmp_path) for k in (1, 2, 3, 4)}

@@ -1,18 +1,20 @@
 """The page of the protocol, its numbers, and the data of the choosing steps agree."""
 
 import itertools
-import shlex
 import tomllib
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from test_command_lines import shell_lines
 
 import lab.measures.fate
 import sim
 from lab.arm_settings import with_arm
 from lab.base.arms import arm
+from lab.cli import parse
 from real import TrainConfig, train
+from real.commands import COMMANDS
 from sim.settings.config import SEARCH_LRS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -96,37 +98,27 @@ def test_rows_of_a_simulation_are_its_replicates(tool, tmp_path):
         assert rows[name].tolist() == shares[name].tolist()
 
 
-def commands(text, what):
-    """The commands of `guard-train compare` on the page with some words, each as its words."""
-    lines = (line.strip() for line in text.replace("\\\n", " ").splitlines())
-    own = [line for line in lines if line.startswith("guard-train compare ") and what in line]
-    return [shlex.split(line) for line in own]
-
-
-def given(words, option):
-    """The values of an option of a command."""
-    rest = words[words.index(option) + 1 :]
-    return list(itertools.takewhile(lambda word: not word.startswith("--"), rest))
+def command(out):
+    """The command of `guard-train compare` on the page whose runs go there."""
+    shown = (words for words in shell_lines(DOCS / "protocol.md") if "compare" in words)
+    (words,) = (words for words in shown if words[words.index("--out") + 1].startswith(out))
+    return parse("guard-train", COMMANDS, words[1:])
 
 
 def test_the_commands_are_those_of_the_protocol():
-    text = (DOCS / "protocol.md").read_text()
     step, held_out = PROTOCOL["confirm"], PROTOCOL["held_out"]
-    (words,) = commands(text, "runs/confirm")
-    (first, seeds), *others = step["seeds"].items()
-    assert given(words, "--problem-seed") == [first]
-    assert given(words, "--seeds") == [*map(str, seeds)]
+    confirm, (first, seeds), *others = command("runs/confirm"), *step["seeds"].items()
+    assert (confirm.settings.problem_seed, list(confirm.seeds)) == (int(first), seeds)
     shown = f"{seeds[0]} to {seeds[-1]} on problem set {first}, "
     shown += ", ".join(f"{own[0]} to {own[-1]} on set {name}" for name, own in others)
-    assert shown in text and [*map(int, step["seeds"])] == held_out["problem_seeds"]
+    assert shown in (DOCS / "protocol.md").read_text()
+    assert [*map(int, step["seeds"])] == held_out["problem_seeds"]
     assert [seed for own in step["seeds"].values() for seed in own] == held_out["seeds"]
-    assert given(words, "--arms") == step["arms"]
-    assert [*map(float, given(words, "--lrs"))] == step["lrs"]
+    assert [list(confirm.arms), list(confirm.lrs)] == [step["arms"], step["lrs"]]
     assert set(step["lrs"]) - set(PROTOCOL["chosen"]["lrs"]) == set(held_out["lrs"])
-    ((words,), study) = commands(text, "runs/readings"), PROTOCOL["readings"]
-    assert given(words, "--arms") == study["arms"]
-    assert given(words, "--seeds") == ["500", "501", "502"]
-    assert {float(lr) for lr in given(words, "--lrs")} == {lr for _, lr in study["cells"]}
+    readings, study = command("runs/readings"), PROTOCOL["readings"]
+    assert [list(readings.arms), list(readings.seeds)] == [study["arms"], [500, 501, 502]]
+    assert {*readings.lrs} == {lr for _, lr in study["cells"]}
 
 
 def test_the_file_of_means_is_that_of_the_rows(tool):

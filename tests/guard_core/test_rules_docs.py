@@ -63,6 +63,7 @@ def test_the_page_names_what_exists():
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_has_a_source_and_an_example_that_holds(name: str):
     text = re.sub(r"\s+", " ", RULES[name].__doc__ or "")
+    assert (RULES[name].__doc__ or "").split("\n")[0].endswith((".", ":"))  # a cell of the page
     assert re.search(r"https://arxiv\.org/abs/\d{4}\.\d{5}", text)
     (example,) = re.findall(r"Example: (.*)\.(?: Raises:| Attributes:|$)", text.strip())
     parts = {key: words for key, *words in (part.split() for part in example.split(";"))}
