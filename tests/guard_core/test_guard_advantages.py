@@ -10,14 +10,7 @@ from guard_plays import Play, as_votes
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from guard_core import (
-    Decision,
-    GuardConfig,
-    count_answers,
-    group_advantages,
-    policy_streams,
-    standardise,
-)
+from guard_core import GuardConfig, count_answers, group_advantages, policy_streams, standardise
 
 ALERT = GuardConfig().set(flip_rate="instant", beta_max=0.3)
 """A flip alone sets the flip rate to 1, so beta = beta_max."""
@@ -25,7 +18,7 @@ ALERT = GuardConfig().set(flip_rate="instant", beta_max=0.3)
 ANSWERS = [0] * 16 + [1] * 8 + [2, 3, 4, 5, 6, 7, 8, 9]
 
 
-def flipped_to(answers: list[list[int]], config: GuardConfig) -> tuple[np.ndarray, Decision]:
+def flipped_to(answers, config):
     """The decision on (P, K) answers whose labels have just flipped."""
     ids = np.array(answers)
     n_answers = int(ids.max()) + 2

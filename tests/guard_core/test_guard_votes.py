@@ -6,16 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from guard_histories import (
-    History,
-    arrays,
-    checked,
-    configs,
-    same,
-    same_walks,
-    vote_histories,
-    walk,
-)
+from guard_histories import arrays, checked, configs, same, same_walks, vote_histories, walk
 from hypothesis import given
 
 from guard_core import Draws, Guard, GuardConfig, Votes, group_advantages
@@ -61,7 +52,7 @@ def test_a_problem_twice_in_a_batch_is_refused(asarray: Any):
 
 @checked(20)
 @given(history=vote_histories(max_visits=8), config=configs())
-def test_tensors_go_in_and_the_same_bits_come_out(history: History, config: GuardConfig):
+def test_tensors_go_in_and_the_same_bits_come_out(history, config):
     same_walks(*(walk(history, config, asarray) for asarray in (np.array, torch.tensor)))
 
 

@@ -41,11 +41,8 @@ def test_the_example_does_what_its_comments_say(example: dict[str, Any]):
     assert example["decision"].label.tolist() == [0, 2]
     assert example["rewards"].tolist() == [[1, 1, 0.25, 0], [1, 1, 1, 0]]
     # Rewards 1, 1, .25, 0: mean .5625, squares 2 * .4375^2 + .3125^2 + .5625^2 over 3.
-    got, std = example["streams"].majority, (0.796875 / 3) ** 0.5
-    want = [[0.4375 / std, 0.4375 / std, -0.3125 / std, -0.5625 / std], [0.5, 0.5, 0.5, -1.5]]
-    np.testing.assert_allclose(got, want, rtol=1e-5)
     comment = [[0.85, 0.85, -0.61, -1.09], [0.5, 0.5, 0.5, -1.5]]
-    assert got.round(2).tolist() == comment
+    assert example["streams"].majority.round(2).tolist() == comment
     assert example["streams"].drop.tolist() == [False, False]
     answers, config = example["answers"][:, :4], example["guard"].config
     plain, _ = group_advantages(answers, example["decision"], config)

@@ -41,11 +41,6 @@ def test_rewards_by_hand(name, settings, answers, label, rewards):
     np.testing.assert_allclose(found, wanted, rtol=1e-15)
 
 
-def test_rewards_are_no_whole_numbers_where_draws_are():
-    shown = by_hand([[0, 1, -1]], 3, 2, entropy=[[0.25, 0.5, 0.5]], draws=np.zeros((1, 0), int))
-    assert make_rule("rent").pay(shown, labels(0)).tolist() == [[-0.25, -0.5, -7.0]]
-
-
 @pytest.mark.parametrize(
     ("threshold", "weights"), [(0.0, [1, 1]), (0.5, [1, 1]), (0.51, [0, 1]), (0.9, [0, 0])]
 )
@@ -355,6 +350,9 @@ def test_rent_pays_against_entropy():
     np.testing.assert_allclose(rewards, [[-1, -3, -7, -4 / 3]], rtol=1e-15)
     rewards = make_rule("rent", {"unparseable": -2.0}).pay(seen, labels(0))
     assert rewards[0, 2] == -2
+    # No whole numbers where draws are.
+    whole = by_hand([[0, 1]], 2, 2, entropy=[[0.25, 0.5]], draws=np.zeros((1, 0), int))
+    assert make_rule("rent").pay(whole, labels(0)).tolist() == [[-0.25, -0.5]]
 
 
 ANY = labels(0)

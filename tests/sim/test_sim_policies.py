@@ -132,14 +132,12 @@ def test_attractor_moves_every_problem_along_the_shared_directions(sign):
         assert odds[t] - odds[other] == pytest.approx(theta_C)
 
 
-def test_loadings_vary_around_one_and_follow_the_population():
+def test_loadings_vary_around_one():
     config = SimConfig(n_problems=5000, replicates=2)
     policy = Attractor(config, draw_population(config))
     loads = policy.parameters.load_RN2
     assert loads.mean() == pytest.approx(1, abs=0.02)
     assert loads.std() == pytest.approx(0.3, rel=0.05)
-    alone = replace(config, replicates=1, first_replicate=1)
-    assert (Attractor(alone, draw_population(alone)).parameters.load_RN2[0] == loads[1]).all()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -180,20 +178,13 @@ def test_features_move_theta_along_the_gradient_and_all_logits_with_it():
     assert probabilities(policy, ALL) == pytest.approx(p)
 
 
-def test_features_interfere_without_a_direction():
+def test_features_have_unit_length_in_the_mean_and_no_direction():
     config = SimConfig(policy="features", n_problems=400, n_answers=5, feature_dim=25)
     population = draw_population(config)
-    policy = Features(config, population)
-    g = np.zeros((1, 1, 5))
-    g[..., population.truth_RN[0, 0]] = 1.0
-    update(policy, np.zeros((1, 1), np.int64), 1.0, g)
-    lift = np.einsum("nda,d->na", policy.phi_RNDA[0], policy.theta_RD[0])
-    assert lift[0, population.truth_RN[0, 0]] == pytest.approx(1, abs=0.8)
-    others = lift[1:]
-    assert others.std() == pytest.approx(1 / 5, rel=0.35)
-    right = np.take_along_axis(others, population.truth_RN[0, 1:, None], axis=1)
-    # 399 independent numbers of spread 0.2: their mean lies within 4 of its errors of 0.01.
-    assert abs(right.mean()) < 0.05
+    phi_NDA = Features(config, population).phi_RNDA[0]
+    right = np.take_along_axis(phi_NDA, population.truth_RN[0, :, None, None], axis=2)
+    # 10,000 independent numbers of spread 0.2: their mean lies within 4 of its errors of 0.002.
+    assert abs(right.mean()) < 0.008 and phi_NDA.std() == pytest.approx(1 / 5, rel=0.02)
 
 
 def test_features_belong_to_the_replicate_or_to_the_fixed_population():
