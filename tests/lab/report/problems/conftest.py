@@ -1,91 +1,57 @@
 """Comparisons with and without votes, for the table of problems."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from lab.arm_settings import with_arm
+from lab.base.arms import arm
 from lab.compare.collection import gather
 from lab.report.digest import digest
+from sim import SimConfig, simulate
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"></script><b>1/2</b>"
-REPLICATES, PROBLEMS, VISITS, ANSWERS, N_VOTES = 2, 10, 12, 8, 16
+SIZES = {"n_problems": 10, "epochs": 11, "replicates": 2, "n_votes": 16, "n_samples": 8}
+SIZES |= {"n_answers": 7, "unparseable": 0.1, "step": 0.03, "population": "qwen-amc"}
+TEXTS = {0: EVIL, 3: "<b>1/3</b>", 6: "x" * 99}
 
 
-def vote_counts(rng):
-    """(R, N, 1 + E, A) votes; the last answer stands for unparseable responses."""
-    shares = rng.dirichlet(np.full(ANSWERS, 0.5), (REPLICATES, PROBLEMS, VISITS))
-    return rng.multinomial(N_VOTES, shares)
+def traced(name, votes, **changes):
+    """A trace of one arm with changes of its manifest.
 
-
-def with_votes(trace, counts, truth, rng):
-    """Fill a trace from its votes; the true answer of problem 1 is not known.
-
-    Answer ids are three times the place, and the texts of two answers hold markup.
+    The true answer of problem 1 is not known, and has no label at first. Answer ids are three times
+    those of the simulator, and the texts of two answers hold markup.
     """
-    visits = trace.visits
-    count = counts.reshape(-1, ANSWERS)
-    own = truth[visits["problem"].to_numpy()]
-    label = count[:, :-1].argmax(axis=1)
-    unknown = (visits["problem"] == 1).to_numpy()
-    rows = np.arange(len(visits))
-    visits["n_votes"] = np.full(len(visits), N_VOTES, np.int32)
-    visits["n_unparseable"] = count[:, -1].astype(np.int32)
-    visits["label"] = np.where(unknown & (rows % VISITS == 0), -1, 3 * label).astype(np.int32)
-    visits["match_rate"] = count[rows, label] / N_VOTES
-    visits["label_accuracy"] = np.where(unknown, np.nan, count[rows, own] / N_VOTES)
-    visits["label_correct"] = ~unknown & (label == own)
-    training = visits["visit"] > 0
-    visits["flipped"] = training & (rng.random(len(visits)) < 0.3)
-    visits["flip_rate"] = rng.integers(0, 6, len(visits)) / 5
-    visits["weight"] = 1 - rng.random(len(visits))
-    visits["route"] = np.where(training, rng.integers(0, 4, len(visits)), 0).astype(np.int8)
-    return count
-
-
-def add_votes(trace, count):
-    row, answer = np.nonzero(count[:, :-1])
-    keys = trace.visits[["replicate", "step", "epoch", "visit", "problem"]]
-    votes = keys.take(row).reset_index(drop=True)
-    trace.votes = votes.assign(answer=(3 * answer).astype(np.int32), count=count[row, answer])
-    once = trace.votes.drop_duplicates(["replicate", "problem", "answer"])
-    texts = {0: EVIL, 3: "<b>1/3</b>", 6: "x" * 99}
-    once = once[once["answer"].isin(list(texts))].drop(columns="count")
-    trace.answers = once.assign(text=once["answer"].map(texts).astype("str"))
+    # Of this seed problem 4 changes its label.
+    config = SimConfig(**SIZES, seed=28, vote_replicates=2 if votes else 0)
+    trace = simulate(with_arm(config, arm(name)))
+    ids = [f"id-{n}-{EVIL if n == 3 else ''}" for n in range(10)]
+    facts = {"title": name.upper(), "config": {"step": 0.1}, "extra": {"problem_ids": ids}}
+    trace.run = replace(trace.run, **facts | {"task": "test", "seeds": [0, 0]} | changes)
+    visits, unknown = trace.visits, trace.visits["problem"] == 1
+    visits.loc[unknown, ["label_accuracy", "label_correct"]] = np.nan, False
+    visits["label"] *= 3
+    routes = np.random.default_rng(0).integers(0, 4, len(visits))
+    visits["route"] = np.where(visits["visit"] > 0, routes, 0).astype(np.int8)
+    visits.loc[unknown & (visits["visit"] == 0), "label"] = -1
+    trace.visits = visits.sample(frac=1, random_state=0)
+    if votes:
+        trace.votes["answer"] *= 3
+        once = trace.votes.drop_duplicates(["replicate", "problem", "answer"])
+        once = once[once["answer"].isin(list(TEXTS))].drop(columns="count")
+        trace.answers = once.assign(text=once["answer"].map(TEXTS).astype("str"))
+    return trace
 
 
 @pytest.fixture(scope="session")
-def arm_of(make_trace):
-    """A trace of one arm: `arm_of("ttrl", votes=True, seed=0, **changes)`."""
-
-    def build(name, *, votes, seed=0, **changes):
-        rng = np.random.default_rng([seed, len(name)])
-        values = {
-            "seeds": [0] * REPLICATES,
-            "title": name.upper(),
-            "extra": {"problem_ids": [f"id-{n}-{EVIL if n == 3 else ''}" for n in range(PROBLEMS)]},
-        } | changes
-        blank = np.full((REPLICATES, PROBLEMS, VISITS), 0.5)
-        trace = make_trace(name, blank, np.full((REPLICATES, VISITS), 0.5), **values)
-        truth = np.arange(PROBLEMS) % (ANSWERS - 1)
-        count = with_votes(trace, vote_counts(rng), truth, rng)
-        if votes:
-            # The truth of problem 2 is never the label: only its share gives it away.
-            hidden = (trace.visits["problem"] == 2).to_numpy()
-            trace.visits["label_correct"] &= ~hidden
-            add_votes(trace, count)
-        trace.visits = trace.visits.sample(frac=1, random_state=seed)
-        return trace
-
-    return build
-
-
-@pytest.fixture(scope="session")
-def compared(arm_of):
+def compared():
     """The digest of some arms: `compared(votes=True, **changes of the manifest)`."""
 
     def build(*, votes, arms=("ttrl", "guard"), **changes):
-        found, skipped = gather([arm_of(name, votes=votes, **changes) for name in arms])
+        ((found,), skipped) = gather([traced(name, votes, **changes) for name in arms])
         assert not skipped
-        return digest(found[0])
+        return digest(found)
 
     return build
 
