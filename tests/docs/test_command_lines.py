@@ -1,5 +1,3 @@
-"""The commands of README, docs and notebooks: all are parsed, and those of the pages run, small."""
-
 import importlib
 import json
 import re

@@ -1,5 +1,3 @@
-"""The docs build without a warning, and their Python examples run."""
-
 import json
 import os
 import pkgutil

@@ -1,5 +1,3 @@
-"""Numbers in the text of README and of the pages with results are those that docs/data gives."""
-
 import re
 from pathlib import Path
 

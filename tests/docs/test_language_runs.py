@@ -1,5 +1,3 @@
-"""The further studies of the language model: their problems, their order, their table."""
-
 import math
 
 import pandas as pd

@@ -1,5 +1,3 @@
-"""The script of the pictures draws them, and gives the same file each time."""
-
 from dataclasses import replace
 
 import plotly.graph_objects as go

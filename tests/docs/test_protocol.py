@@ -1,5 +1,3 @@
-"""The page of the protocol, its numbers, and the data of the choosing steps agree."""
-
 import itertools
 import tomllib
 from pathlib import Path

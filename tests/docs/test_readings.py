@@ -1,5 +1,3 @@
-"""The study of the guard's readings: draws given TTRL rows, and the analysis of real runs."""
-
 import numpy as np
 import pandas as pd
 import pytest

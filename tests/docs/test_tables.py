@@ -1,5 +1,3 @@
-"""Tables stand in the pages as text, and are those that the data and the code give."""
-
 import itertools
 import re
 

@@ -1,5 +1,3 @@
-"""The program of docs/your-trainer.md, which trains as printed."""
-
 import os
 import re
 import subprocess

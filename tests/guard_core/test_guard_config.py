@@ -1,5 +1,3 @@
-"""Settings and their refusals, the learning rate, and decisions dealt to other problems."""
-
 import json
 import math
 from dataclasses import replace

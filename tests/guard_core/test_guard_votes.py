@@ -1,5 +1,3 @@
-"""Votes and draws check themselves; arrays of other libraries go in, NumPy's come out."""
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""The law in machine code gives the bits of plain Python, and numba stays out until it pays."""
-
 import subprocess
 import sys
 

@@ -1,5 +1,3 @@
-"""From scores to labels and from rewards to streams."""
-
 from dataclasses import replace
 from itertools import cycle, product
 from typing import ClassVar

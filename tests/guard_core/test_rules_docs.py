@@ -1,5 +1,3 @@
-"""The page on rules names what exists, and its example runs; refusals name their cause."""
-
 from __future__ import annotations
 
 import re

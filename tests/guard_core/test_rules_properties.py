@@ -1,5 +1,3 @@
-"""Properties of every rule: row order, response order, answer ids, replicates, odd numbers."""
-
 import inspect
 import re
 import warnings

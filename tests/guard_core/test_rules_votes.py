@@ -1,5 +1,3 @@
-"""Scores, labels and rewards of the rules against numbers worked out by hand."""
-
 import math
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""One meaning of a rule by name, and one name of the arm that settings are, in both worlds."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Every program: short help in little time, and one line wherever Ctrl-C finds it."""
-
 import importlib
 import json
 import re

@@ -1,5 +1,3 @@
-"""Advice on a missing extra works from a clone, wherever the command was given."""
-
 import tomllib
 from pathlib import Path
 

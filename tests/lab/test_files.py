@@ -1,5 +1,3 @@
-"""Files and folders that are whole or absent."""
-
 import os
 from pathlib import Path
 

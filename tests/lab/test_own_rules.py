@@ -1,5 +1,3 @@
-"""Rules in files of a user's own are arms in any process, and a changed file is refused."""
-
 import json
 import re
 import subprocess

@@ -1,5 +1,3 @@
-"""Arms with settings of their own."""
-
 import os
 import re
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Progress: few redraws on a terminal, plain lines elsewhere, a smooth time left."""
-
 import sys
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""Signals that end a process, wherever they find it."""
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Arms on the same seeds: what runs first, the numbers of controls, lost runs, and resuming."""
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

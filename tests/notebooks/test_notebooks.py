@@ -1,5 +1,3 @@
-"""Every notebook runs."""
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Calibration on rows that are small or made up, and every printed cell of the paper."""
-
 from dataclasses import replace
 from pathlib import Path
 

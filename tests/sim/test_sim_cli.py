@@ -1,5 +1,3 @@
-"""`guard-sim` as a user meets it."""
-
 import itertools
 import re
 

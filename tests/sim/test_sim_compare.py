@@ -1,5 +1,3 @@
-"""Paired arms, matched controls, dealt decisions, and every arm at its own best step."""
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Compiled visits give the bits of guard_core, whatever the settings, votes and draws."""
-
 from dataclasses import replace
 
 import numpy as np

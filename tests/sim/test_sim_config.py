@@ -1,5 +1,3 @@
-"""Impossible settings are refused by name; populations follow their laws and files."""
-
 import math
 from dataclasses import replace
 

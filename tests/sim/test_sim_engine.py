@@ -1,5 +1,3 @@
-"""Properties of every simulated trace and its votes."""
-
 import json
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""The policy of a measured model: arms, commands, its parts, and its training against NumPy."""
-
 import warnings
 from dataclasses import replace
 

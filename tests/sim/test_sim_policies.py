@@ -1,5 +1,3 @@
-"""The update of one visit, its optimizer, and the change of other problems."""
-
 from dataclasses import replace
 
 import numpy as np

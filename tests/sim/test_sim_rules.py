@@ -1,5 +1,3 @@
-"""Rules of the field in the simulator: what they may know, and what they observe."""
-
 from dataclasses import replace
 from statistics import NormalDist
 

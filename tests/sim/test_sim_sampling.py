@@ -1,5 +1,3 @@
-"""Votes and random words follow the stated laws; the exponential and the softmax are exact."""
-
 import numpy as np
 import pytest
 from scipy.special import softmax

@@ -1,5 +1,3 @@
-"""`guard-sim search` and `guard-sim agree`."""
-
 import functools
 import json
 import shutil

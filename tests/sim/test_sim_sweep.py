@@ -1,5 +1,3 @@
-"""A sweep's rows, folder, axes and files, and how it is continued."""
-
 import importlib.util
 import json
 import os

@@ -1,5 +1,3 @@
-"""The two-answer chain, its law of flips and its closed forms against enumeration and draws."""
-
 import itertools
 import math
 

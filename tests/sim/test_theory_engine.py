@@ -1,5 +1,3 @@
-"""Exact and mean-field theory of two and more answers against brute force and the engine."""
-
 import itertools
 import math
 from dataclasses import replace

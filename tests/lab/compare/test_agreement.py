@@ -1,5 +1,3 @@
-"""Agreement of simulated runs with real ones on runs whose errors are known."""
-
 from dataclasses import replace
 from pathlib import Path
 

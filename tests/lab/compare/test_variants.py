@@ -1,5 +1,3 @@
-"""Runs of one arm under several guard settings are arms of their own."""
-
 import numpy as np
 import pytest
 

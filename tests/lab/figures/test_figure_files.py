@@ -1,5 +1,3 @@
-"""Files of figures hold what is drawn."""
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go

@@ -1,5 +1,3 @@
-"""The figures draw what their tables hold."""
-
 import numpy as np
 import pandas as pd
 import pytest

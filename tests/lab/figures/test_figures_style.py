@@ -1,5 +1,3 @@
-"""One look: fixed colours, text that stays text."""
-
 import itertools
 
 import pytest

@@ -1,5 +1,3 @@
-"""The paper's figures draw what their tables hold, of a simulated and of a real-like trace."""
-
 import numpy as np
 import pandas as pd
 import pytest

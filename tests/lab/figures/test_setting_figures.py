@@ -1,5 +1,3 @@
-"""Figures over settings, times and cells draw what their tables hold."""
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,5 +1,3 @@
-"""Prediction of lost problems: features by hand, held-out replicates, AUROC, refusals."""
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,5 +1,3 @@
-"""A report of a run at any time: what there is is shown, what needs more visits is named."""
-
 import re
 
 import numpy as np

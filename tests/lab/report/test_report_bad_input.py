@@ -1,5 +1,3 @@
-"""Every defect of a run folder is named: it is left out among good runs, and an error alone."""
-
 import json
 import os
 

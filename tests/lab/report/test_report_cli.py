@@ -1,5 +1,3 @@
-"""`guard-report`: what it prints, what it refuses, what it never overwrites."""
-
 import csv
 import os
 import re

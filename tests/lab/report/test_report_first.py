@@ -1,5 +1,3 @@
-"""The first screen: a row per arm, what is missing, unread answers, and studies of step sizes."""
-
 import re
 
 import numpy as np

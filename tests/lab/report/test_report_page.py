@@ -1,5 +1,3 @@
-"""The content of the page."""
-
 import html
 import json
 import re

@@ -1,5 +1,3 @@
-"""Pages of unfinished, lacking or unusual runs."""
-
 import json
 import re
 

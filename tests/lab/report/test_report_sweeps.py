@@ -1,5 +1,3 @@
-"""Sweeps are drawn, and all figures are written for papers."""
-
 import numpy as np
 import pandas as pd
 import pytest

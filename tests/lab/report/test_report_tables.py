@@ -1,5 +1,3 @@
-"""`guard-report --format csv`: tidy tables in a new folder."""
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,5 +1,3 @@
-"""The sentences say what the numbers show, and no more."""
-
 import math
 
 import pytest

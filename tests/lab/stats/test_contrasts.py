@@ -1,5 +1,3 @@
-"""Every difference between two arms has the interval that it has alone, and its star agrees."""
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,5 +1,3 @@
-"""The optional tables, votes and the texts of answers: they come back as they were written."""
-
 import pickle
 
 import numpy as np

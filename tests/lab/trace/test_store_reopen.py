@@ -1,5 +1,3 @@
-"""A run folder cut back to an earlier point and written on from there."""
-
 import pandas as pd
 import pytest
 

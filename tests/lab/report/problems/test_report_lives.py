@@ -1,5 +1,3 @@
-"""The lives on the page are those that `life_figure` draws, and stay within their budget."""
-
 import pandas as pd
 
 from lab.report.problems import packed_lives, replicate_lives

@@ -1,5 +1,3 @@
-"""The numbers of the table of problems, and what stands on the page."""
-
 import base64
 import json
 import re
