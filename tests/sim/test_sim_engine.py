@@ -107,16 +107,6 @@ def test_majority_accuracy_is_of_the_votes_whatever_the_labels():
     assert all(trace.evals.equals(plain.evals) for trace in still.values())
 
 
-def test_truth_is_learnt_while_the_votes_are_watched():
-    config = replace(SMALL, population="point", ability_mean=0.2, step=0.5, n_answers=4)
-    trace = simulate(with_arm(config, arm("truth")))
-    scores = trace.evals.groupby("epoch")["pass_at_1"].mean()
-    assert scores.iloc[0] == pytest.approx(0.2) and scores.iloc[-1] > 0.6
-    visits = trace.visits[trace.visits["visit"] > 0]
-    assert not visits[visits["visit"] < 3]["label_correct"].all()
-    assert visits["flipped"].any()
-
-
 @pytest.mark.parametrize("policy", ["independent", "attractor", "features"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_step_that_explodes_names_the_visit(policy, optimizer, tmp_path):
