@@ -159,8 +159,16 @@ def run_by_page():
     return pages
 
 
+def help_examples():
+    """The same of the examples in the help of our programs."""
+    for kind in (kind for module in COMMANDS.values() for kind in module.COMMANDS.values()):
+        for line in (kind.__doc__ or "").partition("Examples:")[2].splitlines():
+            if line.strip():
+                yield tuple(shlex.split(line.partition(" > ")[0])), True
+
+
 RUN = run_by_page()
-PARSED = sorted({line for page in PAGES for line in parsed(page)})
+PARSED = sorted({line for page in PAGES for line in parsed(page)} | set(help_examples()))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from guard_histories import checked, configs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guard_core import FRS, MPS, RCSU, Brake, GuardConfig, Labels, Rates
+from guard_core import FRS, MPS, RCSU, Brake, GuardConfig, Rates
 from guard_core.config import (
     SCRIPTS,
     USUAL,
@@ -75,14 +75,6 @@ def test_settings_are_changed_by_their_short_names():
     assert config.set(rcsu=True) == config and config.set(mps=False, rcsu=False).acts is False
     assert config.flat() == USUAL | {"frs": False, "theta_MR": 0.6}
     assert list(config.flat()) == list(USUAL)
-
-
-def test_settings_come_from_tables_and_from_short_names():
-    config = GuardConfig(labels=Labels(tie_break="first"), mps=None, brake=Brake(brake=0.5))
-    tables = {"labels": {"tie_break": "first"}, "mps": False, "brake": {"brake": 0.5}, "frs": {}}
-    assert GuardConfig.from_dict(tables) == config
-    assert GuardConfig.from_dict({"tie_break": "first", "mps": False, "brake": 0.5}) == config
-    assert config.to_dict()["mps"] is False and config.to_dict()["frs"]["l1"] == 0.5
 
 
 def test_all_that_a_part_that_is_off_leaves_in_the_trace_is_the_papers():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_sights import Sight, by_hand, labels, sights
 
-from guard_core import Draws, Guard, GuardConfig, group_advantages, policy_streams
+from guard_core import Draws, Guard, GuardConfig, policy_streams
 from guard_core.config import ConfigError
 from guard_core.rules import RULES, Rule, make_rule, response_streams, scored, weighed
 
@@ -75,17 +75,6 @@ def decided(shown, config, rule, seed=0):
         draws = Draws(*rng.random((3, *shape)))
         state, decision = guard.step(state, votes, draws, scores)
     return decision
-
-
-@checked(30)
-@given(shown=sights(), config=configs(), seed=st.integers(0, 999))
-def test_plain_ttrl_is_equal_to_the_bit(shown: Sight, config: GuardConfig, seed: int):
-    rule, seen = make_rule("ttrl"), shown.seen()
-    decision = decided(shown, config, rule, seed)
-    streams = response_streams(rule, seen, decision, config)
-    want = group_advantages(shown.answers[..., : shown.n_samples], decision, config)
-    for got, stream in zip(streams, want, strict=True):
-        assert got.tobytes() == stream.tobytes() and got.dtype == stream.dtype
 
 
 @checked(25)

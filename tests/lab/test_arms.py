@@ -12,6 +12,7 @@ from lab.base.arms import (
     check_fit,
     is_guarded,
     matched_target,
+    replayed_target,
     rivals,
     rule_of,
     title,
@@ -162,3 +163,5 @@ def test_a_variant_is_named_and_described_as_its_arm():
     assert title("guard (W=3)") == "TTRL-Guard (W=3)" and about("guard (W=3)") == about("guard")
     assert about("memory,discount=0.8") == about("memory")
     assert title("scope+custom (W=3)") == "SCOPE + custom guard (W=3)"
+    for folder in ("a, b", "guard: w=3"):  # any name of a run's folder has a title
+        assert (title(folder), unguarded(folder), replayed_target(folder)) == (folder, None, None)

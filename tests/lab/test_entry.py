@@ -5,11 +5,9 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 
-import lab.cli
 from lab.options import command_page
 from real.commands import ResumeCommand
 
@@ -77,21 +75,6 @@ def test_resume_shows_the_settings_that_it_takes_and_no_defaults():
     assert "--max-rows" in whole and "--data-dir" in whole
     assert "--lr " not in whole and "--rule " not in whole and "--guard" not in whole
     assert "(default" not in whole  # those of the run hold
-
-
-@pytest.mark.parametrize(("prog", "name", "kind"), COMMANDS)
-def test_examples_of_help_parse(prog, name, kind, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "measured.toml").touch()
-    facts = SimpleNamespace(run={})
-    sizes = SimpleNamespace(n_problems=4, n_answers=2, facts=facts)
-    monkeypatch.setattr("sim.settings.populations.read_response", lambda path: sizes)
-    lines = (kind.__doc__ or "").partition("Examples:")[2].splitlines()
-    shown = [line.split(" > ")[0].split() for line in lines if line.strip()]
-    assert shown
-    for program, *argv in shown:
-        known = importlib.import_module(PROGRAMS[program][1]).COMMANDS
-        lab.cli.parse(program, known, argv)
 
 
 @pytest.mark.parametrize("given", ["None", "['--version']"])

@@ -58,12 +58,6 @@ def test_wrong_settings_are_refused_by_name(name, message):
         arm(name)
 
 
-@pytest.mark.parametrize("name", ["guard (W=3, keep=.5)", "a, b", "guard: w=3", ""])
-def test_any_name_of_a_run_folder_has_a_title(name):
-    shown = name.replace("guard (", "TTRL-Guard (")  # runs of an arm that differ in a setting
-    assert (title(name), unguarded(name), replayed_target(name)) == (shown, None, None)
-
-
 def test_arms_of_a_settings_file(tmp_path):
     file = tmp_path / "arms.toml"
     file.write_text(

@@ -28,20 +28,6 @@ def one_replicate(table: pd.DataFrame, number: int) -> pd.DataFrame:
     return table[table["replicate"] == number].reset_index(drop=True)
 
 
-def test_tables_have_every_visit():
-    trace = simulate(SMALL)
-    assert len(trace.evals) == 3 * 10
-    training = trace.visits[trace.visits["epoch"] > 0]
-    per_epoch = training.groupby(["replicate", "epoch"])["problem"].agg(["nunique", "size"])
-    assert (per_epoch == 21).all(axis=None)
-    assert (trace.steps.groupby("epoch")["n_problems"].sum() == 3 * 21).all()
-    sizes = training.groupby(["replicate", "step"]).size()
-    steps = trace.steps.set_index(["replicate", "step"])["n_problems"]
-    assert (sizes == steps.sort_index()).all()
-    assert (sizes.groupby("step").first().to_numpy() == np.tile([8, 8, 5], 9)).all()
-    assert trace.run.status == "finished" and trace.run.arm == "guard"
-
-
 @pytest.mark.parametrize("policy", ["independent", "attractor"])
 @pytest.mark.parametrize("name", ["guard", "memory"])
 def test_a_replicate_is_the_same_run_alone(policy, name):

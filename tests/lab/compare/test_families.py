@@ -118,25 +118,14 @@ def test_no_two_families_share_a_title(make_trace):
     assert len({comparison.title for comparison in comparisons}) == len(configs)
 
 
-def test_a_model_that_changed_in_its_place_is_told_from_itself(make_trace):
+def test_a_model_that_changed_in_its_place_and_two_of_one_name_have_titles_of_their_own(make_trace):
     traces = []
     for number, place in enumerate(("one", "one", "two")):
-        facts = {"config": {"model": place}, "extra": {"sources": sources(f"{number}")}}
+        facts = {"config": {"model": f"{place}/model"}, "extra": {"sources": sources(f"{number}")}}
         traces.append(make_trace("ttrl", *HALF, world="real", **facts))
-    comparisons, _ = gather(traces)
-    assert len({comparison.title for comparison in comparisons}) == 3
-
-
-def test_two_models_of_one_name_have_titles_of_their_own(make_trace):
-    traces = []
-    for place in ("one", "two"):
-        facts = {"config": {"model": f"{place}/model"}, "extra": {"sources": sources(place)}}
-        traces.append(make_trace("ttrl", *HALF, world="real", **facts))
-    comparisons, _ = gather(traces)
-    assert [c.title for c in comparisons] == [
-        "Real model: test, model one/model",
-        "Real model: test, model two/model",
-    ]
+    of_all, of_two = ([c.title for c in gather(own)[0]] for own in (traces, [traces[0], traces[2]]))
+    assert len(set(of_all)) == 3
+    assert of_two == [f"Real model: test, model {place}/model" for place in ("one", "two")]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 import itertools
 
-import pytest
-
-from lab.base.arms import ALL_ARMS, arm_order
+from lab.base.arms import ALL_ARMS
 from lab.figures import style
 from lab.measures.fate import FATES
 from lab.trace.schema import ROUTES
@@ -26,14 +24,3 @@ def test_variants_of_an_arm_differ_in_colour_and_many_arms_in_colour_or_dash():
     assert len({own.colour for own in styles[:6]}) == 6
     assert len({(own.colour, own.dash) for own in styles}) == 24
     assert styles[3] == style.arm_style("guard (W=3)")
-
-
-def test_order_is_fixed_and_unknown_arms_come_last():
-    names = ["zeta", "memory", "alpha", "guard", "ttrl", "guard"]
-    assert arm_order(names) == ["ttrl", "guard", "memory", "alpha", "zeta"]
-
-
-@pytest.mark.parametrize("text", ["<b>x</b>", "a & b", '<a href="http://x.y">z</a>'])
-def test_labels_cannot_hold_markup(text):
-    assert "<" not in style.safe(text) and style.wrapped(text, 200) == style.safe(text)
-    assert style.wrapped("TTRL at matched effort") == "TTRL at matched<br>effort"

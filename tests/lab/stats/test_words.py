@@ -5,7 +5,6 @@ import pytest
 
 from lab.base.stats import (
     Estimate,
-    counted,
     difference,
     interval,
     interval_of,
@@ -62,7 +61,3 @@ def test_no_bound_beyond_noise_reads_as_zero(nearest, sign):
     for text in (with_interval((low + high) / 2, low, high), interval(low, high)):
         numbers = re.findall(r"[+-]\d+\.\d+", text)
         assert len(numbers) > 1 and all(float(number) * sign > 0 for number in numbers)
-
-
-def test_numbers_with_their_noun():
-    assert [counted(n, "pair") for n in (0, 1, 2)] == ["0 pairs", "1 pair", "2 pairs"]
