@@ -72,14 +72,6 @@ def test_runs_at_the_edges(runs, name):
             assert np.abs(p_RNA - simulation.population.p0_RNA).max() < 1e-12
 
 
-@pytest.mark.parametrize("guard", ["", "+guard", "+memory", "+frozen"])
-def test_a_rule_that_changes_nothing_is_ttrl_to_the_bit(runs, guard):
-    # SRT as released keeps every problem; its run goes through all of the rules' machinery.
-    plain, _ = runs.play(runs.small(guard[1:] or "ttrl"))
-    ruled, _ = runs.play(runs.small(f"srt{guard}"))
-    assert runs.differences(plain, ruled) == []
-
-
 def test_a_discounted_memory_weighs_the_same_in_a_rules_own_labels(runs, monkeypatch):
     # With subsets of all responses every subgroup's label is the guard's own.
     matched, pay = [], Scope.pay

@@ -1,47 +1,23 @@
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
 from lab.base.errors import UserError
-from lab.base.stats import estimate, paired_table
+from lab.base.stats import estimate
 from lab.figures.files import check_exporter, numbers
-from lab.figures.outcomes import fate_bars, paired_differences
 from lab.figures.style import points, wrapped
 from lab.figures.training import training_progress
-from lab.measures import BY_NAME
-from lab.measures.fate import FATES
 
 
-@pytest.fixture
-def table():
-    rng = np.random.default_rng(0)
-    index = pd.MultiIndex.from_product([["ttrl", "guard"], range(4)], names=["arm", "replicate"])
-    columns = [*FATES, "pass_final", "TotalDeg", "L/D"]
-    return pd.DataFrame(rng.random((8, len(columns))), index, columns)
-
-
-def test_bars_have_their_spread_and_differences_their_interval(table):
-    bars = numbers(fate_bars(table))
-    row = bars[(bars["curve"] == "Degraded") & (bars["y"] == "TTRL")].iloc[0]
-    own = table.loc["ttrl", "Degraded"]
-    spread = own.mean() + own.std() * np.array([-1, 0, 1])
-    assert row[["low", "x", "high"]].tolist() == pytest.approx(spread.tolist())
-    pairs = paired_table(table, "ttrl")
-    metrics = [BY_NAME["pass_final"], BY_NAME["TotalDeg"]]
-    dots = numbers(paired_differences(pairs, metrics)).set_index("panel")
-    for metric in metrics:
-        expected = pairs[pairs["metric"] == metric.name][["low", "mean", "high"]]
-        found = dots.loc[metric.title, ["low", "x", "high"]].tolist()
-        assert found == pytest.approx(expected.iloc[0].tolist())
-
-
-def test_names_are_those_of_the_tables():
+def test_names_are_those_of_the_tables_and_bars_have_their_spread():
     names = ["SCOPE + TTRL-Guard", "votes < 3 & ties", "TTRL-Guard (advantage_scale = batch)"]
     labels = [wrapped(name) for name in names]
     assert labels[:2] == ["SCOPE +<br>TTRL-Guard", "votes &lt; 3 &amp;<br>ties"]
-    bars = go.Bar(x=[1, 2, 3], y=labels, error_x={"array": [0.1] * 3})
-    assert numbers(go.Figure(bars))["y"].tolist() == names
+    spread = {"array": [0.1, 0.2, 0.3], "arrayminus": [0.4, 0.5, 0.6]}
+    bars = numbers(go.Figure(go.Bar(x=[1, 2, 3], y=labels, error_x=spread)))
+    assert bars["y"].tolist() == names and bars["x"].tolist() == [1, 2, 3]
+    assert bars["low"].tolist() == pytest.approx([0.6, 1.5, 2.4])
+    assert bars["high"].tolist() == pytest.approx([1.1, 2.2, 3.3])
 
 
 def test_a_single_replicate_has_no_spread_in_a_file():

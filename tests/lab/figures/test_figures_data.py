@@ -85,7 +85,8 @@ def test_fate_bars_sum_to_all_problems_and_hold_their_spread_for_print(metrics):
     degraded = next(t for t in bars if t.name == "Degraded")
     assert list(degraded.y) == ["TTRL", "TTRL-Guard", "TTRL at matched<br>effort"]
     own = metrics.loc["guard", "Degraded"]
-    np.testing.assert_allclose(degraded.x[1], own.mean())
+    shown = (degraded.x[1], degraded.error_x.array[1])
+    np.testing.assert_allclose(shown, (own.mean(), own.std()))
     assert degraded.marker.color == FATE_COLOURS["Degraded"]
     assert list(degraded.customdata[1]) == [f" ± {own.std():.2g}", 4]
     assert degraded.text[1] == f"{own.mean():.0f}<br>±{own.std():.1f}"
@@ -115,10 +116,13 @@ def test_guard_action(dynamics):
 
 def test_paired_differences_grey_out_noise(metrics):
     chosen = [m for m in METRICS if m.name == "pass_final"]
-    figure = figures.paired_differences(paired_table(metrics, "ttrl"), chosen)
+    pairs = paired_table(metrics, "ttrl")
+    figure = figures.paired_differences(pairs, chosen)
     guard, matched = figure.data
     assert guard.x[0] == pytest.approx(20)
-    assert guard.error_x.array[0] == pytest.approx(guard.error_x.arrayminus[0])
+    row = pairs[(pairs["arm"] == "guard") & (pairs["metric"] == "pass_final")].iloc[0]
+    ends = (row["high"] - row["mean"], row["mean"] - row["low"])
+    assert (guard.error_x.array[0], guard.error_x.arrayminus[0]) == pytest.approx(ends)
     assert guard.marker.color == arm_style("guard").colour
     assert matched.marker.color == GREY and matched.marker.symbol.endswith("-open")
     assert "within noise" in matched.customdata[0][1]

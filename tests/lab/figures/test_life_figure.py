@@ -16,14 +16,21 @@ def drawn(trace):
     return life_figure(problem_life(trace.visits, 0, 1), vote_areas(trace, 0, 1))
 
 
-def test_votes_fill_the_visit_and_the_true_answer_is_green(trace):
-    areas = [t for t in drawn(trace).data if t.stackgroup]
+def test_votes_fill_the_visit_the_true_answer_is_green_and_every_trace_says_what_it_draws(trace):
+    figure = drawn(trace)
+    areas = [t for t in figure.data if t.stackgroup]
     np.testing.assert_allclose(np.sum([t.y for t in areas], axis=0), 100)
     right = areas[0]
     assert right.line.color == GREEN
     np.testing.assert_allclose(right.y, 100 * np.array([40, 30, 10]) / 64)
     expected = "true answer" if trace.votes.empty else "answer 4 (correct)"
     assert right.name == expected
+    areas = ["correct", "label", "other" if trace.votes.empty else "answer", "unparseable"]
+    marks = ["right", "wrong", "changed", "flip_rate", "weight"]
+    routes = [f"route {Route.STABLE:d}", f"route {Route.AT_RISK:d}"]
+    assert [t.meta for t in figure.data] == [*areas, *marks, *routes]
+    assert figure.layout.yaxis.title.text == "% of votes"
+    assert figure.layout.xaxis4.title.text.startswith("visit")
 
 
 def test_label_rate_weight_and_route_stand_under_it(trace):
@@ -49,13 +56,3 @@ def test_answers_and_labels_with_markup_are_shown_as_text(trace):
     assert list(by_name["label is wrong or unknown"].customdata) == ["answer 9"] * 2
     if not trace.votes.empty:
         assert next(iter(by_name)).startswith("&lt;img")
-
-
-def test_every_trace_says_what_it_draws_and_axes_have_units(trace):
-    figure = drawn(trace)
-    areas = ["correct", "label", "other" if trace.votes.empty else "answer", "unparseable"]
-    marks = ["right", "wrong", "changed", "flip_rate", "weight"]
-    routes = [f"route {Route.STABLE:d}", f"route {Route.AT_RISK:d}"]
-    assert [t.meta for t in figure.data] == [*areas, *marks, *routes]
-    assert figure.layout.yaxis.title.text == "% of votes"
-    assert figure.layout.xaxis4.title.text.startswith("visit")

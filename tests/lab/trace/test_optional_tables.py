@@ -53,8 +53,6 @@ def test_texts_are_texts_and_ids_are_not(make_manifest):
         run.write("answers", ANSWERS | {"text": [1, 2, 3, 4]})
     with pytest.raises(ValueError, match="answers: answer: <U1, must be int32"):
         run.write("answers", ANSWERS | {"answer": ["0", "0", "1", "2"]})
-    with pytest.raises(ValueError, match="answers: step, epoch and visit must be 0 together"):
-        run.write("answers", ANSWERS | {"visit": 1})
 
 
 def test_replicates_of_texts_follow_their_seeds(make_manifest, make_visits, tmp_path):
