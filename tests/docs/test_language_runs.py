@@ -15,17 +15,12 @@ def script(tool, tmp_path, monkeypatch):
     return page
 
 
-def test_sets_are_disjoint_and_as_the_protocol_says(script, tmp_path):
-    pools = pd.read_csv(script.POOLS).set_index("id")
-    sets = {k: script.products_of(f"set-{k}", "none", tmp_path) for k in (1, 2, 3, 4)}
-    for number, names in sets.items():
-        fit = pools[(pools["pool"] == number) & pools["right"].between(0.1, 0.9)]
-        assert names == list(fit.index[:36])
-    first = {s: script.products_of(f"first-{s}", "none", tmp_path) for s in (30, 50, 70, 90)}
-    assert len({name for names in first.values() for name in names}) == 4 * 24
-    for names, n_right in zip(first.values(), (7, 12, 17, 22), strict=True):
-        own = pools.loc[names]
-        assert own["majority"].sum() == n_right and own["right"].between(0.1, 0.9).all()
+def test_sets_are_those_that_the_runs_were_made_on(tool, tmp_path):
+    page = tool("language_runs")
+    made = pd.read_csv(page.START).groupby("set")["id"].apply(list)
+    assert len(made) == 8
+    for task, names in made.items():
+        assert names == page.products_of(task, "none", tmp_path)
 
 
 def test_a_study_goes_on_behind_its_rows_and_ends_with_a_failed_command(

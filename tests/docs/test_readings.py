@@ -3,17 +3,6 @@ import pandas as pd
 import pytest
 
 
-def test_a_row_fits_within_the_sampling_error_of_both(tool):
-    fits_row = tool("readings").fits_row
-    target = (50.0, 0.0, 0.0, 50.0, 0.0)
-    # Two samples of 50 with shares of .6 in the mean: two standard errors are 19.6 points.
-    rows = np.array(
-        [[69.0, 0, 0, 31, 0], [70.0, 0, 0, 30, 0], [50.0, 2, 0, 48, 0], [50.0, 8, 0, 42, 0]]
-    )
-    assert fits_row(rows, target, 50).tolist() == [True, False, True, False]
-    assert not fits_row(np.full(5, np.nan), target, 50)
-
-
 @pytest.fixture
 def draws(tool, monkeypatch, tmp_path):
     """Two draws of 2 populations on one small row, made in two calls."""

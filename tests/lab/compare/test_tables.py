@@ -50,15 +50,6 @@ def test_the_final_vote_is_that_of_the_last_evaluation(make_trace):
     np.testing.assert_equal(votes.to_numpy(), [[50, np.nan], [50, 100]])
 
 
-def test_skips_are_a_share_of_the_visits_of_training(make_trace):
-    trace = make_trace("guard", np.full((1, 2, 9), 0.5), np.full((1, 9), 0.5))
-    trace.visits["skipped"] = trace.visits["visit"] % 2 == 0
-    ((comparison,), _) = gather([trace])
-    table = metrics(comparison)
-    assert table.loc[("guard", 0), "skipped"] == 50
-    assert np.isnan(table.loc[("guard", 0), "update"]), "no TTRL run to relate it to"
-
-
 def test_the_table_has_mean_spread_and_count(five):
     table = comparison_table(metrics(five))
     total = table.loc["ttrl", "TotalDeg"]

@@ -167,6 +167,7 @@ def test_the_guard_skips_as_much_in_words_as_in_the_table(make_trace, save, tmp_
     save(trace, tmp_path / "guard")
     ((world,), _) = read([tmp_path])
     assert world.metrics["skipped"].item() == 20
+    assert world.metrics["update"].isna().all(), "no TTRL run to relate it to"
     assert "20.0 % were skipped" in page([world], [])
 
 
