@@ -1,5 +1,4 @@
 from dataclasses import replace
-from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from guard_core.rules import RULES, Need, Rule, make_rule
 from guard_core.rules.confidence import Scope
 from lab.arm_settings import with_arm
 from lab.base.arms import arm, with_rule
-from lab.base.stats import auroc_of_runs
 from lab.study import control
 from sim import SimConfig, simulate
 from sim.cli import main
@@ -174,14 +172,11 @@ def test_responses_are_the_counts_trained_ones_first():
 
 
 @pytest.mark.parametrize("signal", [0.0, 0.3, 0.7])
-def test_confidence_separates_right_from_wrong_as_stated(signal):
+def test_confidence_follows_whether_a_response_is_right_as_much_as_stated(signal):
     observer, visit = batch([0.5, 0.2, 0.2, 0.05, 0.05], signal=signal)
     answers_RPV = observer.answers(visit)
     x_RPV = observer.confidence(visit, answers_RPV, (0.0, 1.0))
     right = (answers_RPV == 0).ravel()
-    law = NormalDist().cdf(signal * np.sqrt(2 / (1 - signal**2)))
-    one_run = np.zeros(right.size, int), np.ones((1, 1), int)
-    assert auroc_of_runs(x_RPV.ravel(), right, *one_run) == pytest.approx(law, abs=0.015)
     assert np.corrcoef(x_RPV.ravel(), right)[0, 1] == pytest.approx(signal, abs=0.02)
     assert x_RPV.std() == pytest.approx(1, abs=0.02)
 

@@ -81,22 +81,6 @@ def test_the_three_numbers(five):
         assert "\n" not in finding.text
 
 
-def test_the_rival_is_chosen_without_the_replicates_that_it_is_judged_by(compare):
-    # Frozen labels are better on even replicates, the memory on odd ones: a choice on the same
-    # replicates would tie, and one of them would look better than the guard wherever it is judged.
-    good, bad = [RIGHT, RIGHT], [LOST, LOST]
-    arms = {
-        "guard": ([[RIGHT, LOST]] * 4, [0.5] * 4, 1.0),
-        "frozen": ([good, bad, good, bad], [0.5] * 4, 1.0),
-        "memory": ([bad, good, bad, good], [0.5] * 4, 1.0),
-    }
-    _, _, rival = headline(compare(arms))
-    fates, _ = rival.parts
-    assert (fates.value.mean, fates.value.n) == (-50, 4)
-    assert fates.text.endswith("worse beyond noise")
-    assert "Frozen labels in 2 pairs" in rival.note and "Vote memory in 2 pairs" in rival.note
-
-
 def test_missing_arms_and_pairs_are_said(compare, make_trace):
     damage, guard, rival = headline(compare({"guard": ([[RIGHT]], [0.9], 1.0)}))
     assert damage.text.endswith("not measured (no run of TTRL)")
