@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 from hypothesis import HealthCheck, settings
@@ -135,19 +135,8 @@ def configs() -> st.SearchStrategy[GuardConfig]:
     return st.fixed_dictionaries(choices).map(GuardConfig.from_dict)
 
 
-class Walked(NamedTuple):
-    """State and decision of the guard after one batch, as NumPy arrays."""
-
-    decision: dict[str, np.ndarray]
-    streams: dict[str, np.ndarray]
-
-
 def walk(history, config, asarray=np.array):
-    """Send a history through the guard; returns every batch's outputs and the last state.
-
-    Args:
-        asarray: makes the arrays that go in.
-    """
+    """The decisions and streams of a history's batches, and the guard's last state."""
     guard = Guard(config)
     state = guard.init(history.n_problems, leading=history.leading)
     if history.prime is not None:
@@ -159,7 +148,7 @@ def walk(history, config, asarray=np.array):
         votes, kept = observe(batch, history.n_samples, asarray)
         rows, decision = guard.step(state.take(problems), votes, draws(batch, asarray))
         state = state.put(problems, rows)
-        walked.append(Walked(arrays(decision), streams(kept, votes, decision, config)))
+        walked.append((arrays(decision), streams(kept, votes, decision, config)))
     return walked, state
 
 
@@ -184,7 +173,7 @@ def streams(answers, votes, decision, config):
     return named
 
 
-def same_walks(one: tuple[list[Walked], GuardState], two: tuple[list[Walked], GuardState]) -> None:
+def same_walks(one, two):
     """All decisions, streams and the last state have the same bits."""
     for (decision, made), (other, others) in zip(one[0], two[0], strict=True):
         same(decision, other)

@@ -9,7 +9,6 @@ from guard_core.rules import RULES, Need, Rule, make_rule
 from guard_core.rules.confidence import Scope
 from lab.arm_settings import with_arm
 from lab.base.arms import arm, with_rule
-from lab.study import control
 from sim import SimConfig, simulate
 from sim.cli import main
 from sim.engine.kernel import sharpen
@@ -248,9 +247,6 @@ def test_under_a_rule_guards_and_their_controls_are_its_own():
     assert shown[:3] == ["srt+guard", "srt+memory", "matched_srt+guard"]
     assert shown[3:] == ["random_skip_srt+release", "ttrl", "truth", "rent"]
     assert [with_rule(name, "ttrl") for name in names] == list(names)
-    own = control("matched_srt+guard")
-    assert own is not None and (own.unguarded, own.target) == ("srt", "srt+guard")
-    assert own.arm.rule == "srt" and "SRT" in own.arm.title
 
 
 def test_settings_of_a_rule_belong_to_its_arms_alone():
