@@ -177,6 +177,16 @@ def test_mean_errors_and_text(table):
     assert list(mean_table(table).markdown())[2].startswith("| measured | 2 | 1.0 |")
 
 
+@pytest.mark.filterwarnings("error")
+def test_runs_too_short_for_fates_have_the_errors_of_their_curves(make_trace, monkeypatch):
+    monkeypatch.setitem(globals(), "E", 2)
+    real, simulated = runs(make_trace, "real", "ttrl", 0.5), runs(make_trace, "sim", "ttrl", 0.53)
+    own = cell(lab.agreement(real, simulated), "ttrl", "measured")
+    assert [own[n] for n in ("final", "curve", "flip_rate")] == pytest.approx([3, 3, 0])
+    assert np.isnan([own["fates"], own["r"]]).all()
+
+
+@pytest.mark.filterwarnings("error")
 def test_arms_are_ranked_at_each_learning_rate(real, make_trace):
     third = runs(make_trace, "real", "frozen", 0.7)
     levels = {"ttrl": 0.5, "guard": 0.7, "frozen": 0.6}  # one of three pairs is the other way round
