@@ -47,13 +47,6 @@ def test_settings_that_contradict_each_other_are_named(given, message):
         SimConfig(**given)
 
 
-def test_a_population_brings_its_sizes_where_they_are_not_given():
-    assert SimConfig(population="llama-amc", n_problems=500).n_problems == 500
-    assert SimConfig(population="llama-aime24", epochs=5).epochs == 5
-    config = SimConfig(replicates=4, seed=0)
-    assert (config.n_problems, config.epochs, config.n_answers) == (500, 30, 10)
-
-
 def test_constant_schedule_and_short_runs():
     constant = SimConfig(schedule="constant", step=0.2, step_factor=2.0)
     assert set(constant.steps()) == {0.4} and len(constant.steps()) == 63 * 30
