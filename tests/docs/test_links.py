@@ -1,16 +1,12 @@
 """Links of pages that the site's own check does not see: README, change log, notebooks."""
 
 import re
-from pathlib import Path
 from urllib.parse import urlsplit
 
-import nbformat
 import pytest
+from test_command_lines import PAGES, ROOT, text_of
 
-ROOT = Path(__file__).parents[2]
-DOCS = sorted((ROOT / "docs").rglob("*.md"))
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS, *NOTEBOOKS]
+PAGES = [ROOT / "CHANGELOG.md", *PAGES]
 # [text](target) and ![text](target); code is taken out first.
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)")
 BARE = re.compile(r"https?://[^\s)>\]\"'`]*[^\s)>\]\"'`.,;]")
@@ -18,10 +14,7 @@ CODE = re.compile(r"```.*?```|`[^`\n]*`|^ {4}.*$", re.DOTALL | re.MULTILINE)
 
 
 def prose(path):
-    if path.suffix != ".ipynb":
-        return CODE.sub("", path.read_text(encoding="utf-8"))
-    cells = nbformat.read(path, as_version=4).cells
-    return CODE.sub("", "\n".join(c.source for c in cells if c.cell_type == "markdown"))
+    return CODE.sub("", text_of(path))
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

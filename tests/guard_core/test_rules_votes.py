@@ -299,21 +299,23 @@ def similarities(size: int, **pairs: float) -> list[list[list[float]]]:
 ALIKE = {"s01": 0.8, "s02": 0.4, "s12": 0.6, "s34": 0.5, "s03": 0.9, "s13": 0.2, "s23": 0.1}
 
 
-def test_evol_rl():
-    # Majority 0, 1, 2: u = 1 - (.6 + .9) / 2, 1 - (.7 + .8) / 2, 1 - (.5 + .6) / 2
-    #   = .25, .25, .45, scaled 0, 0, 1.
-    # Rest 3, 4: u = 1 - (.5 + .9) / 2, 1 - (.5 + .5) / 2 = .3, .5, scaled 0, 1.
-    seen = by_hand([[0, 0, 0, 1, 2, 0]], 5, 3, similarity=similarities(5, **ALIKE))
-    rewards = make_rule("evol_rl").pay(seen, labels(0))
-    np.testing.assert_allclose(rewards, [[0.5, 0.5, 1, -1, -0.5]], atol=1e-12)
-
-
-def test_evol_rl_leaves_unparseable_responses_out_of_all_comparisons():
-    # Without 3: u = 1 - (.6 + .8) / 2, 1 - (.7 + .8) / 2, 1 - (.5 + .6) / 2 = .3, .25, .45,
-    # scaled .25, 0, 1. Response 4 is alone on its side.
-    seen = by_hand([[0, 0, 0, -1, 2]], 5, 3, similarity=similarities(5, **ALIKE))
-    rewards = make_rule("evol_rl").pay(seen, labels(0))
-    np.testing.assert_allclose(rewards, [[0.625, 0.5, 1, -1, -0.5]], atol=1e-12)
+@pytest.mark.parametrize(
+    ("answers", "rewards"),
+    [
+        # Majority 0, 1, 2: u = 1 - (.6 + .9) / 2, 1 - (.7 + .8) / 2, 1 - (.5 + .6) / 2
+        #   = .25, .25, .45, scaled 0, 0, 1.
+        # Rest 3, 4: u = 1 - (.5 + .9) / 2, 1 - (.5 + .5) / 2 = .3, .5, scaled 0, 1.
+        ([0, 0, 0, 1, 2, 0], [0.5, 0.5, 1, -1, -0.5]),
+        # Unparseable responses are in no comparison. Without 3 the majority has
+        #   u = 1 - (.6 + .8) / 2, 1 - (.7 + .8) / 2, 1 - (.5 + .6) / 2 = .3, .25, .45,
+        # scaled .25, 0, 1. Response 4 is alone on its side.
+        ([0, 0, 0, -1, 2], [0.625, 0.5, 1, -1, -0.5]),
+    ],
+)
+def test_evol_rl(answers, rewards):
+    seen = by_hand([answers], 5, 3, similarity=similarities(5, **ALIKE))
+    found = make_rule("evol_rl").pay(seen, labels(0))
+    np.testing.assert_allclose(found, [rewards], atol=1e-12)
 
 
 def test_evol_rl_lone_and_equal_responses():
