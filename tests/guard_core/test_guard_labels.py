@@ -234,14 +234,6 @@ def betas(config: GuardConfig, history: list[list[int]]) -> list[float]:
     return [round(float(play.see(as_votes([counts])).beta[0]), 12) for counts in history]
 
 
-def test_off_after_t_steady_calm_visits_and_on_again():
-    calm = [[40, 20]] * 12
-    got = betas(SLOW, FLIPPING + calm + FLIPPING[1:])
-    # Visits 6-11: FR = .4; 12: .3 and 13: .2 are calm but protected; 14: .1 is the third.
-    first = [0, 0, 0, 0, 0.12] + [0.12] * 6 + [0.09, 0.06, 0, 0, 0, 0]
-    assert got == [*first, 0, 0, 0, 0.12]
-
-
 def test_one_contested_visit_restarts_the_count():
     flips = {2, 3, 8, 9, 13, 14}
     history = [[40, 20] if sum(f <= v for f in flips) % 2 == 0 else [20, 40] for v in range(1, 21)]
@@ -251,13 +243,14 @@ def test_one_contested_visit_restarts_the_count():
     assert set(got[:8]) == {0}
 
 
-@pytest.mark.parametrize("T_steady", [1, 2, 4])
-def test_t_steady_is_the_number_of_calm_visits(T_steady: int):
+@pytest.mark.parametrize("T_steady", [1, 2, 3, 4])
+def test_off_after_t_steady_calm_visits_and_on_again(T_steady: int):
     config = SLOW.set(T_steady=T_steady, beta_max=1.0)
-    got = betas(config, FLIPPING + [[40, 20]] * 12)
+    got = betas(config, FLIPPING + [[40, 20]] * 12 + FLIPPING[1:])
+    # Visits 5-11: FR = .4; 12: .3 is calm, as all are after it, and protected while T_steady lasts.
     calm = [0.3, 0.2, 0.1, 0.0, 0.0, 0.0]
     kept = calm[: T_steady - 1] + [0.0] * (6 - (T_steady - 1))
-    assert got[11:] == kept
+    assert got == [*[0] * 4, *[0.4] * 7, *kept, 0, 0, 0, 0.4]
 
 
 def test_saturating_schedule_reaches_its_maximum_at_the_threshold():
