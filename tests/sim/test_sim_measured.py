@@ -272,23 +272,17 @@ def test_without_unseen_responses_there_is_no_leak_to_switch_off(response_file, 
     assert rows(first).equals(rows(second)) and first.evals.equals(second.evals)
 
 
-def test_a_problem_that_alone_is_visited_has_its_own_effect_and_others_have_none():
-    whole, apart, norms = trained(own=True, visits=3)
-    assert apart.w_ND[2] == pytest.approx(whole.w, rel=1e-12, abs=1e-15)
-    assert norms[0] == pytest.approx(norms[1], rel=1e-12)
-    expected = answers_of(whole, 2)
-    assert answers_of(apart.read_by(2), 2) == pytest.approx(expected, rel=1e-9)
-    for n in set(range(N)) - {2}:
-        assert apart.w_ND[n] == pytest.approx(decayed(3))
-
-
-def test_without_its_own_effect_a_problem_stays_and_the_others_move_as_in_the_whole_model():
-    whole, apart, _ = trained(own=False, visits=1)
-    assert apart.w_ND[2] == pytest.approx(decayed(1))
-    for n in set(range(N)) - {2}:
+@pytest.mark.parametrize(("own", "visits"), [(True, 3), (False, 1)])
+def test_a_problem_that_alone_is_visited_has_its_own_effect_or_that_on_others_alone(own, visits):
+    whole, apart, norms = trained(own, visits)
+    for n in range(N):
+        if (n == 2) != own:
+            assert apart.w_ND[n] == pytest.approx(decayed(visits))
+            continue
         assert apart.w_ND[n] == pytest.approx(whole.w, rel=1e-12, abs=1e-15)
         expected = answers_of(whole, n)
         assert answers_of(apart.read_by(n), n) == pytest.approx(expected, rel=1e-9)
+    assert not own or norms[0] == pytest.approx(norms[1], rel=1e-12)
 
 
 @pytest.mark.parametrize("part", ["own", "others"])
