@@ -16,6 +16,7 @@ from real.commands import COMMANDS
 from sim.settings.config import SEARCH_LRS
 
 DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "protocol.md"
 PROTOCOL = tomllib.loads((DOCS / "data" / "protocol.toml").read_text())
 TABLES = sorted((DOCS / "data").glob("choice-*.csv"))
 
@@ -25,15 +26,6 @@ def test_nothing_is_both_chosen_on_and_held_out():
     assert chosen.keys() == held_out.keys() == {"problem_seeds", "seeds", "lrs"}
     assert not any(set(chosen[name]) & set(held_out[name]) for name in chosen)
     assert tuple(chosen["lrs"]) == SEARCH_LRS
-
-
-def test_the_page_has_the_numbers():
-    text = (DOCS / "protocol.md").read_text()
-    held_out = PROTOCOL["held_out"]
-    seeds = held_out["seeds"]
-    assert f"| 0 to 4 | {seeds[0]} to {seeds[-1]} |" in text
-    assert f"| 0 | {', '.join(map(str, held_out['problem_seeds']))} |" in text
-    assert "| 5e-5, 1e-4, 2e-4, 3e-4, 5e-4 | 1.5e-4 |" in text
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
@@ -98,18 +90,21 @@ def test_rows_of_a_simulation_are_its_replicates(tool, tmp_path):
 
 def command(out):
     """The command of `guard-train compare` on the page whose runs go there."""
-    shown = (words for words in shell_lines(DOCS / "protocol.md") if "compare" in words)
+    shown = (words for words in shell_lines(PAGE) if "compare" in words)
     (words,) = (words for words in shown if words[words.index("--out") + 1].startswith(out))
     return parse("guard-train", COMMANDS, words[1:])
 
 
-def test_the_commands_are_those_of_the_protocol():
-    step, held_out = PROTOCOL["confirm"], PROTOCOL["held_out"]
+def test_the_page_has_the_numbers_and_the_commands_of_the_protocol():
+    text, step, held_out = PAGE.read_text(), PROTOCOL["confirm"], PROTOCOL["held_out"]
+    assert f"| 0 to 4 | {held_out['seeds'][0]} to {held_out['seeds'][-1]} |" in text
+    assert f"| 0 | {', '.join(map(str, held_out['problem_seeds']))} |" in text
+    assert "| 5e-5, 1e-4, 2e-4, 3e-4, 5e-4 | 1.5e-4 |" in text
     confirm, (first, seeds), *others = command("runs/confirm"), *step["seeds"].items()
     assert (confirm.settings.problem_seed, list(confirm.seeds)) == (int(first), seeds)
     shown = f"{seeds[0]} to {seeds[-1]} on problem set {first}, "
     shown += ", ".join(f"{own[0]} to {own[-1]} on set {name}" for name, own in others)
-    assert shown in (DOCS / "protocol.md").read_text()
+    assert shown in text
     assert [*map(int, step["seeds"])] == held_out["problem_seeds"]
     assert [seed for own in step["seeds"].values() for seed in own] == held_out["seeds"]
     assert [list(confirm.arms), list(confirm.lrs)] == [step["arms"], step["lrs"]]
