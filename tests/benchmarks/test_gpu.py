@@ -138,11 +138,6 @@ def test_every_section_is_within_its_limit_by_the_plan(kind, capsys, monkeypatch
     assert "SMOLLM2: /site/smollm2" in "\n".join(prove.dry_run(kind))
 
 
-def product(value):
-    measures = [] if value is None else [{"name": PRODUCT, "value": value, "unit": "1/s"}]
-    return {"dry": False, "measures": measures}
-
-
 @pytest.mark.parametrize(
     ("ceiling", "slower"), [(7e14, 1.0), (2.5e14, 2.4), (None, 1.0), (0.0, 1.0)]
 )
@@ -152,8 +147,10 @@ def test_limits_are_longer_where_a_plain_product_is_slower(ceiling, slower, tmp_
 
     def section(name, folder, dry, limit):
         limits[name] = limit
-        own = product(ceiling if name == "ceiling" else None)
-        return {**own, "section": name, "status": "done", "seconds": 0.0}
+        known = name == "ceiling" and ceiling is not None
+        measures = [{"name": PRODUCT, "value": ceiling, "unit": "1/s"}] if known else []
+        record = {"section": name, "status": "done", "seconds": 0.0}
+        return {**record, "dry": False, "measures": measures}
 
     monkeypatch.setattr(prove, "run_section", section)
     monkeypatch.setattr(os, "environ", dict(os.environ))

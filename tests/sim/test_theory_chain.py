@@ -129,10 +129,7 @@ def test_bad_input_is_named(ask, named):
         ask()
 
 
-def test_the_notes_constants():
-    assert forms.escape_rate(0.1, 64) == pytest.approx(0.399 * 0.1 * 8, rel=1e-3)
-    assert forms.separatrix_width(0.1, 64) == pytest.approx(math.sqrt(0.1 / (0.798 * 8)), rel=1e-3)
-    assert lock_in(0.5, 0.1, 64, 32, method="diffusion") == 0.5
+def test_the_diffusion_has_the_notes_constants():
     x0 = math.log(0.52 / 0.48)
     z = x0 / math.sqrt(0.1 / (0.798 * 8))
     expected = 0.5 * math.erfc(z / math.sqrt(2))

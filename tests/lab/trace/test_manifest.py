@@ -1,3 +1,4 @@
+import platform
 import re
 import subprocess
 import sys
@@ -26,8 +27,6 @@ def test_a_run_of_very_many_problems_can_be_read(make_manifest, tmp_path):
 
 
 def test_the_machine_has_no_name_and_no_path():
-    import platform
-
     assert set(machine()) == {"cpu", "cores", "platform"}
     text = str(machine())
     assert "/" not in machine()["platform"]
