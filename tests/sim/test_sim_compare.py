@@ -59,18 +59,6 @@ def test_skipped_visits_are_watched_and_not_trained_on():
     assert (everything.steps["n_skipped"] == everything.steps["n_problems"]).all()
 
 
-def test_the_batch_of_a_skipped_problem_is_that_of_the_others():
-    """Of two problems: the std of the batch is then the group's own."""
-    config = replace(with_arm(CONFIG, arm("ttrl")), skip_rate=0.5, replicates=40)
-    config = replace(config, n_problems=2, batch_size=2, epochs=1, schedule="constant")
-    norms = []
-    for scale in ("group", "batch"):
-        guard = config.guard.set(advantage_scale=scale)
-        steps = simulate(replace(config, guard=guard)).steps
-        norms.append(steps["update_norm"][steps["n_skipped"] == 1].to_numpy())
-    assert (norms[0] > 0).any() and norms[1] == pytest.approx(norms[0], rel=1e-6)
-
-
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     out = tmp_path_factory.mktemp("compare") / "new"
