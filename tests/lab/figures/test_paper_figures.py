@@ -1,42 +1,31 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from lab import fates
+from lab.arm_settings import with_arm
+from lab.base.arms import arm
 from lab.figures.problems import scissor_panels
 from lab.figures.training import WINDOW_TITLE, training_window
 from lab.measures.dynamics import dynamics, run_windows, window_share, window_width
 from lab.measures.problems import scissor
+from sim import SimConfig, simulate
 
-EPOCHS, PROBLEMS = 9, 12
 ARMS = ("ttrl", "guard")
+CONFIG = SimConfig(epochs=12, seed=3)
 
 
-def grown(make_trace, arm, replicates, world):
-    """Problems that rise, fall or stay, with flips that peak early."""
-    rng = np.random.default_rng([replicates, ARMS.index(arm)])
-    start = (np.arange(PROBLEMS)[:, None] + rng.random((replicates, PROBLEMS, 1))) / PROBLEMS
-    end = np.where(start > 0.4, 1.0, 0.0) if arm == "guard" else np.where(start > 0.7, 1.0, 0.0)
-    share = np.clip((np.arange(EPOCHS + 1) - 3) / 3, 0, 1)
-    accuracy = np.round(64 * (start + (end - start) * share)) / 64
-    scores = np.linspace(0.5, 0.7 if arm == "guard" else 0.3, EPOCHS + 1) * np.ones((replicates, 1))
-    trace = make_trace(arm, accuracy, scores, world=world, seeds=list(range(replicates)))
-    rate = np.array([0, 0.3, 0.8, 0.6, 0.2, 0.1, 0, 0, 0, 0])
-    flipped = rng.random(accuracy.shape) < rate
-    match = np.maximum(accuracy, 1 - accuracy)
-    trace.visits = trace.visits.assign(flipped=flipped.ravel(), match_rate=match.ravel())
-    return trace
-
-
-@pytest.fixture(params=["sim", "real"])
-def traces(request, make_trace):
-    """Two arms; the simulator with three replicates, the real-like run with one."""
-    replicates = 3 if request.param == "sim" else 1
-    return {arm: grown(make_trace, arm, replicates, request.param) for arm in ARMS}
+@pytest.fixture(params=[3, 1])
+def traces(request):
+    """Two arms of three replicates or of one."""
+    config = replace(CONFIG, replicates=request.param)
+    return {name: simulate(with_arm(config, arm(name))) for name in ARMS}
 
 
 def stacked(traces, function):
-    return pd.concat([function(trace).assign(arm=arm) for arm, trace in traces.items()])
+    return pd.concat([function(trace).assign(arm=name) for name, trace in traces.items()])
 
 
 @pytest.fixture
@@ -51,8 +40,8 @@ def test_the_window_is_shaded_where_the_runs_are_in_it(moved):
     figure = training_window(moved, shares)
     shades = [t for t in figure.data if t.name == WINDOW_TITLE]
     assert [t.showlegend for t in shades] == [True, False]
-    for arm, shade in zip(ARMS, shades, strict=True):
-        own = shares[shares["arm"] == arm]
+    for name, shade in zip(ARMS, shades, strict=True):
+        own = shares[shares["arm"] == name]
         np.testing.assert_allclose(shade.y, 100 * own["share"])
         np.testing.assert_allclose(shade.x, 100 * own["progress"])
         assert shade.fill == "tozeroy" and max(shade.y) == 100
