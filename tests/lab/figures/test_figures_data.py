@@ -3,33 +3,28 @@ import pandas as pd
 import pytest
 
 from lab import figures
+from lab.arm_settings import with_arm
+from lab.base.arms import arm
 from lab.base.stats import paired_table
 from lab.figures.style import FATE_COLOURS, GREY, arm_style
 from lab.figures.training import spread
 from lab.measures import METRICS
-from lab.measures.dynamics import ROUTE_COLUMNS
-from lab.measures.fate import FATES
+from lab.measures.dynamics import dynamics as by_epoch
+from lab.measures.fate import FATES, fates
+from sim import SimConfig, simulate
 
-EPOCHS = 4
-COLUMNS = (
-    *("flip_rate", "match_rate", "pass_at_1", "correct_vote_rate_lost", "weight"),
-    *("weighted_share", "minority_share", "skipped", "beta"),
-)
+EPOCHS = 8
 
 
 @pytest.fixture
 def dynamics():
-    """Two arms, three replicates, five epochs; the guard's columns are NaN before training."""
-    rng = np.random.default_rng(3)
-    index = pd.MultiIndex.from_product(
-        [["guard", "ttrl"], range(3), range(EPOCHS + 1)], names=["arm", "replicate", "epoch"]
-    )
-    table = pd.DataFrame({name: rng.random(len(index)) for name in COLUMNS}, index).reset_index()
-    shares = rng.dirichlet(np.ones(len(ROUTE_COLUMNS)), len(table))
-    table[list(ROUTE_COLUMNS.values())] = shares
-    before = table["epoch"] == 0
-    table.loc[before, ["flip_rate", "weight", "skipped", *ROUTE_COLUMNS.values()]] = np.nan
-    return table.assign(progress=table["epoch"] / EPOCHS)
+    """Two arms of three replicates."""
+    parts, config = [], SimConfig(epochs=EPOCHS, replicates=3, step=0.1)
+    for name in ("guard", "ttrl"):
+        trace = simulate(with_arm(config, arm(name)))
+        table = by_epoch(trace.visits, trace.evals, fates(trace.visits))
+        parts.append(table.assign(arm=name))
+    return pd.concat(parts, ignore_index=True)
 
 
 @pytest.fixture
@@ -52,7 +47,7 @@ def lines(figure, arm_title):
 
 def test_spread_leaves_nan_out(dynamics):
     values = spread(dynamics[dynamics["arm"] == "ttrl"], "flip_rate")
-    assert list(values["progress"]) == [0.25, 0.5, 0.75, 1.0]
+    assert list(values["progress"]) == [n / EPOCHS for n in range(1, EPOCHS + 1)]
     own = dynamics.query("arm == 'ttrl' and epoch == 2")["flip_rate"]
     assert values["mean"][1] == pytest.approx(own.mean())
     assert values["sd"][1] == pytest.approx(own.std(ddof=1)) and list(values["n"]) == [3] * EPOCHS
@@ -64,7 +59,7 @@ def test_progress_draws_means_in_percent(dynamics):
     titles = ["FR: labels that changed", "MR: votes that the label got", "pass@1"]
     assert [a.text for a in figure.layout.annotations] == [f"<b>{title}</b>" for title in titles]
     fr, mr, passed = lines(figure, "TTRL")
-    assert list(fr.x) == [25, 50, 75, 100]
+    assert list(fr.x) == [100 * n / EPOCHS for n in range(1, EPOCHS + 1)]
     own = dynamics[dynamics["arm"] == "ttrl"]
     np.testing.assert_allclose(mr.y, 100 * own.groupby("epoch")["match_rate"].mean())
     np.testing.assert_allclose(passed.y, 100 * own.groupby("epoch")["pass_at_1"].mean())
@@ -103,8 +98,8 @@ def test_guard_action(dynamics):
     own = dynamics[dynamics["arm"] == "guard"]
     figure = figures.guard_action(own)
     drawn = [t for t in figure.data if t.hoverinfo != "skip"]
-    means = own.groupby("epoch")[list(COLUMNS)].mean()
     expected = ["weight", "beta", "weighted_share", "minority_share", "skipped"]
+    means = own.groupby("epoch")[expected].mean()
     for trace, column in zip(drawn, expected, strict=True):
         factor = 1 if column == "weight" else 100
         np.testing.assert_allclose(trace.y, factor * means[column].dropna())
