@@ -1,4 +1,5 @@
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from guard_core.rules import RULES, Need, Rule, make_rule
 from guard_core.rules.confidence import Scope
 from lab.arm_settings import with_arm
 from lab.base.arms import arm, with_rule
+from lab.base.stats import auroc_of_runs
 from sim import SimConfig, simulate
 from sim.cli import main
 from sim.engine.kernel import sharpen
@@ -176,6 +178,9 @@ def test_confidence_follows_whether_a_response_is_right_as_much_as_stated(signal
     answers_RPV = observer.answers(visit)
     x_RPV = observer.confidence(visit, answers_RPV, (0.0, 1.0))
     right = (answers_RPV == 0).ravel()
+    law = NormalDist().cdf(signal * np.sqrt(2 / (1 - signal**2)))
+    one_run = np.zeros(right.size, int), np.ones((1, 1), int)
+    assert auroc_of_runs(x_RPV.ravel(), right, *one_run) == pytest.approx(law, abs=0.015)
     assert np.corrcoef(x_RPV.ravel(), right)[0, 1] == pytest.approx(signal, abs=0.02)
     assert x_RPV.std() == pytest.approx(1, abs=0.02)
 
