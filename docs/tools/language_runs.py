@@ -52,7 +52,7 @@ class Block(NamedTuple):
 
 
 MAIN, REST = ("ttrl", "guard", "memory", "recommended"), ("guard_release", "frozen", "kl", "truth")
-AGAINST_VOTE, THREE = ("ttrl", "memory", "recommended", "frozen"), ("ttrl", "memory", "recommended")
+THREE = ("ttrl", "memory", "recommended")
 POOL_NUMBERS, FIRST_SETS = (1, 2, 3, 4), (30, 50, 70, 90)
 PRECISIONS = (("float32", 1e-5), ("bfloat16", 3e-5))
 RATES = (3e-5, 1e-5, 3.33e-6)
@@ -64,7 +64,7 @@ STUDIES: dict[str, tuple[Block, ...]] = {
     ),
     "letters": tuple(Block("letters", seed, MAIN, 3e-5) for seed in (1, 2, 3, 4)),
     "vote": tuple(
-        Block(f"set-{number}", seed, AGAINST_VOTE, lr, dtype)
+        Block(f"set-{number}", seed, (*THREE, "frozen"), lr, dtype)
         for (dtype, lr), seed, number in product(PRECISIONS, (1, 2, 3), POOL_NUMBERS)
     ),
     "rate": tuple(

@@ -97,20 +97,6 @@ def conditions(rows: pd.DataFrame) -> TextTable:
     return TextTable(["condition", "final pass@1", "met"], rows_of)
 
 
-def oracle(rows: pd.DataFrame) -> TextTable:
-    """Wrong majorities that each arm's last labels correct, and that an oracle could.
-
-    It chooses, problem by problem, between the last labels of all label-free arms of a seed.
-    """
-    free = select(rows, np.array(rows["arm"] != CEILING))
-    parts = {_title(arm): part for (arm,), part in groups(free, ["arm"])}
-    together = free.groupby([*UNIT, "lr"]).agg({"right_start": "first", "right_final": _any})
-    parts["oracle between the labels of all these arms"] = together
-    head = ["labels of the last visit", "right, %", "wrong majorities corrected, %"]
-    rows_of = [[name, *(f"{share:.1f}" for share in _shares(part))] for name, part in parts.items()]
-    return TextTable([*head, "right majorities lost, %"], rows_of)
-
-
 def ranks(rows: pd.DataFrame, simulated: pd.DataFrame) -> TextTable:
     """Kendall's tau of the label-free arms by final pass@1: simulated and real, real and real.
 
@@ -216,7 +202,6 @@ KINDS: dict[str, Callable[..., TextTable]] = {
     "means": means,
     "over-ttrl": over_ttrl,
     "conditions": conditions,
-    "oracle": oracle,
     "ranks": ranks,
     "readings": readings,
 }
@@ -246,21 +231,6 @@ def _numbered(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _values(rows: pd.DataFrame, metric: str = "pass_final") -> pd.Series:
     return pd.Series(rows.set_index(list(UNIT))[metric])
-
-
-def _shares(rows: pd.DataFrame) -> tuple[float, float, float]:
-    """The columns of `oracle`, in percent."""
-    start, end = (_flags(rows, name) for name in ("right_start", "right_final"))
-    return 100 * end.mean(), 100 * end[~start].mean(), 100 * (~end)[start].mean()
-
-
-def _any(labels: pd.Series) -> str:
-    """Right where the label of any run is."""
-    return "".join(map(max, *labels))
-
-
-def _flags(rows: pd.DataFrame, name: str) -> np.ndarray:
-    return np.array([[bit == "1" for bit in bits] for bits in rows[name]])
 
 
 def _title(arm: object) -> str:

@@ -20,24 +20,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import readings
-from language_runs import (
-    AGAINST_VOTE,
-    FIRST_SETS,
-    N_TRAINED,
-    PRECISIONS,
-    RATES,
-    START,
-    STUDIES,
-    THREE,
-)
+from language_runs import FIRST_SETS, N_TRAINED, PRECISIONS, RATES, START, STUDIES, THREE
 from numpy.typing import NDArray
 from protocol_page import UNIT, conclusion, gaps, over_sets, products, protocol, set_gaps
 from protocol_page import read as rows_of
 from run_rows import DATA
 
 from guard_core.config import ROUNDING
-from guard_core.rules import RULES, Rule
-from lab.base.arms import VOTE, arm, title
+from guard_core.rules import RULES
+from lab.base.arms import VOTE, title
 from lab.base.columns import TextTable, floats, select, where
 from lab.base.errors import UserError
 from lab.base.files import whole
@@ -86,26 +77,17 @@ def _made(found: re.Match[str]) -> str:
 
 def rules() -> TextTable:
     """One row per rule, in the order of `RULES`."""
-    head = ["name", "needs", "pays", "label", "settings", "definition"]
-    return TextTable(head, [_rule(name, rule) for name, rule in RULES.items()])
-
-
-def _rule(name: str, rule: type[Rule]) -> list[str]:
-    needs = ", ".join(sorted(f"`{need}`" for need in rule.needs)) or "votes"
-    settings = ", ".join(f"`{f.name} = {f.default!r}`" for f in fields(rule)) or "none"
-    # Of the class's own docstring, since docstrings are not inherited.
-    text = (rule.__doc__ or "").strip()
-    summary, paper = text.split("\n")[0], _PAPER.search(text)
-    linked = f"[`{name}`]({paper[0]})" if paper else f"`{name}`"
-    pays = "label" if rule.pays_label() else "response"
-    cells = [linked, needs, pays, _label(rule), settings, summary]
-    return [cell.replace("|", "\\|") for cell in cells]
-
-
-def _label(rule: type[Rule]) -> str:
-    if not rule.has_label:
-        return "none"
-    return "yes" if rule.follows_label else "of subgroups"
+    rows = []
+    for name, rule in RULES.items():
+        # Of the class's own docstring, since docstrings are not inherited.
+        text = (rule.__doc__ or "").strip()
+        paper, label = _PAPER.search(text), "yes" if rule.follows_label else "of subgroups"
+        cells = [f"[`{name}`]({paper[0]})" if paper else f"`{name}`"]
+        cells += [", ".join(sorted(f"`{need}`" for need in rule.needs)) or "votes"]
+        cells += ["label" if rule.pays_label() else "response", label if rule.has_label else "none"]
+        cells += [", ".join(f"`{f.name} = {f.default!r}`" for f in fields(rule)) or "none"]
+        rows.append([cell.replace("|", "\\|") for cell in [*cells, text.split("\n")[0]]])
+    return TextTable(["name", "needs", "pays", "label", "settings", "definition"], rows)
 
 
 _SUMMARY = {
@@ -165,7 +147,7 @@ def language(task: str, lr: str, file: str = "language-model", compared: str = "
     for name in sorted(final.index, key=lambda name: (name != VOTE, name != "ttrl", -final[name])):
         own = where(runs, arm=name)
         value = estimate(own["pass_final"])
-        cells = [title(name), str(value.n), mean_sd(value.mean, value.sd)]
+        cells = [title(name), str(value.n), str(value)]
         cells += ["" if name == "ttrl" else _gain(runs, name, "ttrl", 1 - 0.05 / int(compared))]
         cells += ["" if name == VOTE else _gain(runs, name, VOTE)]
         rows.append([*cells, *(mean_sd(own[column].mean()) for column in _SHOWN.values())])
@@ -198,9 +180,7 @@ def language_pairs() -> TextTable:
         part = where(runs, arm=name)
         own = part[held_out] - part["held_out_pass_at_1_start"]
         found[f"{title(name)} - its start, held-out problems"] = own
-    rows = [
-        [name, str(len(own)), difference(estimate(own)), _p(own)] for name, own in found.items()
-    ]
+    rows = [[n, str(len(own)), difference(estimate(own)), _p(own)] for n, own in found.items()]
     return TextTable(["final pass@1, points", "pairs", "difference", "p"], rows)
 
 
@@ -230,6 +210,10 @@ def _p(gaps: pd.Series) -> str:
     return "< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
 
 
+def _with_p(gaps: pd.Series, level: float = LEVEL) -> str:
+    return f"{difference(estimate(gaps, level))}, {_p(gaps)}"
+
+
 def _points(gaps: pd.Series) -> str:
     return "/".join(f"{gap:+.0f}" for gap in sorted(gaps))
 
@@ -241,9 +225,8 @@ def tiny_pairs() -> TextTable:
     pairs = (("ttrl", VOTE), ("memory", VOTE), ("memory", "ttrl"), ("memory", one_step))
     for task, lr in itertools.product(("arithmetic", "collatz"), (2e-4, 3e-4)):
         own = with_vote(where(runs, task=task, lr=lr), UNIT)
-        sets = (set_gaps(own, a, b) for a, b in pairs)
-        cells = [f"{difference(estimate(gap))}, {_p(gap)}" for gap in sets]
         before = where(own, arm=VOTE)["pass_final"].mean()
+        cells = (_with_p(set_gaps(own, *pair)) for pair in pairs)
         rows.append([f"{task}, {lr:g}", f"{before:.1f}", *cells])
     names = {one_step: "guard, one-step FR"}
     heads = (f"{title(a)} - {names.get(b, title(b))}" for a, b in pairs)
@@ -268,12 +251,11 @@ def above_vote() -> TextTable:
     sets, rows = runs.groupby(["arm", "task", "problem_seed"])[["pass_final", "gap"]].mean(), []
     base = sets.loc["recommended", "gap"]
     for name, (candidate, words) in _JUDGED.items():
-        own, final = sets.loc[name], estimate(sets.loc[name, "pass_final"])
-        cells = [f"{gains[candidate]:+.1f}", mean_sd(final.mean, final.sd)]
-        cells += [f"{difference(estimate(own['gap']))}, {_p(own['gap'])}"]
-        over = differences(own["gap"], base)
-        cells += ["" if name == "recommended" else difference(estimate(over))]
-        rows.append([words or title(name), *cells, _points(own["gap"])])
+        own = sets.loc[name]
+        cells = [f"{gains[candidate]:+.1f}", str(estimate(own["pass_final"])), _with_p(own["gap"])]
+        over = difference(estimate(differences(own["gap"], base)))
+        cells += ["" if name == "recommended" else over, _points(own["gap"])]
+        rows.append([words or title(name), *cells])
     head = ["arm", "minus vote, simulated", "real, final pass@1, %", "minus vote, p"]
     return TextTable([*head, "minus recommended", "sets, minus vote"], rows)
 
@@ -294,7 +276,7 @@ def vote() -> TextTable:
     for dtype, lr in PRECISIONS:
         runs = where(rows_of("language-vote"), lr=lr).set_index(["task", "seed"])
         of_144, parts = _start_votes(runs), runs.groupby("arm")
-        for name in AGAINST_VOTE:
+        for name in (*THREE, "frozen"):
             own = parts.get_group(name)
             final = own["pass_final"]
             over = [final - own["maj_start"], (final - of_144["trained"]).dropna()]
@@ -318,9 +300,9 @@ def _start_votes(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _against(gap: pd.Series) -> str:
     """The mean of paired differences with its interval, sign-flip p and conclusion."""
-    # Four arms against two votes, corrected for together in each precision.
-    found = estimate(gap, 1 - 0.05 / 8)
-    return f"{difference(found)}, {_p(gap)}: {conclusion(found, 'beats it', 'falls below')}"
+    level = 1 - 0.05 / 8  # four arms against two votes, corrected for together in each precision
+    told = conclusion(estimate(gap, level), "beats it", "falls below")
+    return f"{_with_p(gap, level)}: {told}"
 
 
 def rate() -> TextTable:
@@ -331,7 +313,7 @@ def rate() -> TextTable:
     runs = rows_of("language-rate")
     runs["flips"] = 100 * runs["flips_by_visit"].str.split().str[2].astype(float)
     cells = runs.set_index("seed").groupby(["arm", "lr"])["pass_final"]
-    rows = [[title(a), *(_final(cells.get_group((a, lr))) for lr in RATES)] for a in THREE]
+    rows = [[title(a), *(str(estimate(cells.get_group((a, lr)))) for lr in RATES)] for a in THREE]
     ttrl = where(runs, arm="ttrl")
     flips = ttrl.groupby("lr")["flips"].mean()
     rows.append(["Labels of TTRL that flip at visit 2, %", *(f"{flips[lr]:.0f}" for lr in RATES)])
@@ -344,7 +326,7 @@ def rate() -> TextTable:
         gap = estimate(chosen["pass_final"] - cells.get_group((name, lr)))
         verdict = "shown to hold" if gap.low > -5 else "holds" if gap.mean > -5 else "does not hold"
         over = f"{difference(gap)} from {title(name)} at {lr:g}: {verdict}"
-        rows.append(["TTRL at the chosen rates", _final(chosen["pass_final"]), over, ""])
+        rows.append(["TTRL at the chosen rates", str(estimate(chosen["pass_final"])), over, ""])
     return TextTable(["final pass@1, %", *(f"{lr:g}" for lr in RATES)], rows)
 
 
@@ -361,11 +343,6 @@ def first() -> TextTable:
     return TextTable(["first votes right", "TTRL, final pass@1, %", *heads], rows)
 
 
-def _final(values: pd.Series) -> str:
-    found = estimate(values)
-    return mean_sd(found.mean, found.sd)
-
-
 def ladder() -> TextTable:
     """One row per size of the tiny model: final pass@1 of TTRL, and the other arms minus it."""
     runs, rates = rows_of("ladder"), pd.read_csv(DATA / "ladder-rates.csv")
@@ -377,10 +354,10 @@ def ladder() -> TextTable:
         mean = plain.mean(numeric_only=True)
         changed = mean["held_out_pass_at_1_final"] - mean["held_out_pass_at_1_start"]
         cells = [f"{n_weights:,}", f"{mean['lr']:g}", f"{mean['pass_start']:.1f}"]
-        cells += [mean_sd(mean["pass_final"], plain["pass_final"].std())]
+        cells += [str(estimate(plain["pass_final"]))]
         cells += [_gain(own, a, "ttrl", level) for a in others]
         rows.append([*cells, f"{changed:.1f}", f"{mean['leak']:.1f}"])
-    head = ["parameters", "lr", "before", "TTRL", *(f"{arm(a).title} - TTRL" for a in others)]
+    head = ["parameters", "lr", "before", "TTRL", *(f"{title(a)} - TTRL" for a in others)]
     return TextTable([*head, "held-out change", "leak"], rows)
 
 
@@ -415,11 +392,11 @@ def read(name: str) -> pd.DataFrame:
 def bars() -> TextTable:
     """The demands on the measured policy, what was reached, and the noise of the real runs."""
     head = ["in points unless stated", "target", "reached", "linear", "other half of the seeds"]
-    return TextTable([*head, "choices on this data"], [*_first(), *_others()])
+    return TextTable([*head, "choices on this data"], [*_demands()])
 
 
-def _first() -> Iterator[list[str]]:
-    """The demands on the first problem set."""
+def _demands() -> Iterator[list[str]]:
+    """The demands on the first problem set, on others, and on the checkpoint that verifies."""
     table = _with_linear("seed0")
     is_hard = np.isin(floats(table, "lr"), (2e-4, 3e-4)) & table["arm"].isin(["ttrl", "guard"])
     hard = select(table, np.array(is_hard))
@@ -434,10 +411,6 @@ def _first() -> Iterator[list[str]]:
     yield _row("correlation over problems, frozen labels and 1e-4", ".85", calm, "r", CHOSEN, 2)
     lowest = where(calm, prediction=MEASURED)["r"].min()
     yield ["the lowest of these cells", ".85", f"{lowest:.2f}", "", "", CHOSEN]
-
-
-def _others() -> Iterator[list[str]]:
-    """The demands on other problem sets, and on the checkpoint that verifies."""
     for choices, seeds in SETS.items():
         parts = [seeds] if choices == COMPARED else [(seed,) for seed in seeds]
         for part in parts:
