@@ -22,11 +22,10 @@ exponents, size of values), so no clock is needed, and a text has one value ever
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise, takewhile
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,15 +37,7 @@ MOST_DIGITS = 40
 MOST_BITS = 2048
 _Number = int | Fraction
 """A whole number that came about without division is an int, with which Python is much faster."""
-_CLOSING = {"(": ")", "[": "]", "{": "}"}
-
-
-class Token(NamedTuple):
-    """A piece of an expression."""
-
-    kind: str
-    """`number`, `operator` (one of + - * / ^), `open`, `close`, `frac` or `equal`."""
-    text: str
+_OPEN, _CLOSE, _OPERATORS = "([{", ")]}", "+-*/^"
 
 
 class Uncheckable(Exception):
@@ -56,72 +47,64 @@ class Uncheckable(Exception):
 class _Reader:
     """Recursive descent; each method reads what it is named after."""
 
-    def __init__(self, tokens: Sequence[Token]) -> None:
-        self.tokens, self.position = tokens, 0
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self.left = [*reversed(tokens)]
 
     def sum(self) -> _Number:
         value = self.product()
-        while operator := self._take("operator", "+-"):
+        while operator := self._take("+-"):
             other = self.product()
             value = _bounded(value + other if operator == "+" else value - other)
         return value
 
     def product(self) -> _Number:
         value, divided = self.signed(), False
-        while True:
-            if operator := self._take("operator", "*/"):
-                other = self.signed()
-                value = _bounded(value * other if operator == "*" else Fraction(value) / other)
-                divided |= operator == "/"
-            elif self._next("open"):
-                if divided:  # 1/2(3): readers disagree
-                    raise Uncheckable
-                value = _bounded(value * self.power())
-            else:
-                return value
+        while self.left and self.left[-1] in "*/" + _OPEN:
+            operator = self._take("*/")
+            if divided and not operator:  # 1/2(3): readers disagree
+                raise Uncheckable
+            other = self.signed() if operator else self.power()
+            value = _bounded(Fraction(value) / other if operator == "/" else value * other)
+            divided |= operator == "/"
+        return value
 
     def signed(self) -> _Number:
         sign = 1
-        while operator := self._take("operator", "+-"):
+        while operator := self._take("+-"):
             sign = -sign if operator == "-" else sign
         return sign * self.power()
 
     def power(self) -> _Number:
         base = self.atom()
-        return _power(base, self.signed()) if self._take("operator", "^") else base
+        return _power(base, self.signed()) if self._take("^") else base
 
     def atom(self) -> _Number:
-        if number := self._take("number"):
-            return _number(number)
-        if self._take("frac"):
+        if self.left and _is_number(self.left[-1]):
+            number = self.left.pop()
+            if len(number) > MOST_DIGITS:
+                raise Uncheckable
+            return Fraction(number) if "." in number else int(number)
+        if self._take([_FRAC]):
             above, below = self._group("{"), self._group("{")
             return _bounded(Fraction(above) / below)
-        return self._group("([{")
+        return self._group(_OPEN)
 
     def _group(self, openings: str) -> _Number:
-        opening = self._take("open", openings)
+        opening = self._take(openings)
         if not opening:
             raise Uncheckable
         value = self.sum()
-        if not self._take("close", _CLOSING[opening]):
+        if not self._take(_CLOSE[_OPEN.index(opening)]):
             raise Uncheckable
         return value
 
-    def _next(self, kind: str) -> bool:
-        return self.position < len(self.tokens) and self.tokens[self.position].kind == kind
-
-    def _take(self, kind: str, texts: str = "") -> str:
-        """The next token's text if it is of that kind and one of any texts, else nothing."""
-        if not self._next(kind) or (texts and self.tokens[self.position].text not in texts):
-            return ""
-        self.position += 1
-        return self.tokens[self.position - 1].text
+    def _take(self, tokens: Container[str]) -> str:
+        """The next token if it is one of these, which is thereby read; else nothing."""
+        return self.left.pop() if self.left and self.left[-1] in tokens else ""
 
 
-def _number(text: str) -> _Number:
-    if len(text) > MOST_DIGITS:
-        raise Uncheckable
-    return Fraction(text) if "." in text else int(text)
+def _is_number(token: str) -> bool:
+    return token[-1].isdecimal()
 
 
 def _power(base: _Number, exponent: _Number) -> _Number:
@@ -165,8 +148,10 @@ _LEXER = re.compile(
     """,
     re.VERBOSE | re.MULTILINE | re.DOTALL,
 )
-_OPERATORS = {
-    **dict.fromkeys(["**", "^"], "^"),
+_FRAC = "frac"
+_SAME = {
+    "**": "^",
+    "==": "=",
     **dict.fromkeys(["\\times", "\\cdot", "\\ast", "\u00d7", "\u00b7", "\u22c5", "\u2217"], "*"),
     **dict.fromkeys(["\\div", "\u00f7"], "/"),
     "\u2212": "-",
@@ -188,7 +173,8 @@ class _Run:
     starts_free: bool
     """Nothing before the run can belong to its first expression."""
     ends_free: bool = True
-    tokens: list[Token] = field(default_factory=list[Token])
+    tokens: list[str] = field(default_factory=list[str])
+    """Numbers of digits and a point, `_OPERATORS`, brackets, `_FRAC` and `=`."""
 
 
 def claims(text: str) -> Iterator[tuple[Fraction, Fraction]]:
@@ -196,7 +182,7 @@ def claims(text: str) -> Iterator[tuple[Fraction, Fraction]]:
     if "=" not in text:
         return
     for run in _runs(text[:MOST_CHARACTERS]):
-        if all(token.kind != "equal" for token in run.tokens):
+        if "=" not in run.tokens:
             continue
         sides = [_read(tokens) for tokens in _sides(run)]
         for (left, computes), (right, also) in pairwise(sides):
@@ -210,15 +196,14 @@ def _runs(text: str) -> list[_Run]:
     for match in _LEXER.finditer(text):
         kind = match.lastgroup or ""
         if kind in _OF_RUNS:
-            token = _token(kind, match[0])
             if not inside:
                 free = last is None or _is_apart(text, last, before=False)
-                if last is not None and last.lastgroup == "word" and token.kind == "operator":
+                if last is not None and last.lastgroup == "word" and kind == "operator":
                     free = False
                     if runs and words <= _MOST_UNITS:
                         runs[-1].ends_free = False
                 runs.append(_Run(free))
-            runs[-1].tokens.append(token)
+            runs[-1].tokens.append(_token(kind, match[0]))
             inside = True
         elif kind != "space":
             if inside:
@@ -242,45 +227,45 @@ def _is_apart(text: str, match: re.Match[str], before: bool) -> bool:
     return near.isspace()
 
 
-def _token(kind: str, text: str) -> Token:
+def _token(kind: str, text: str) -> str:
     if kind == "number" and not text.isdecimal():
-        text = re.sub(r"[^\d.]", "", text)
-    return Token(kind, _OPERATORS.get(text, text))
+        return re.sub(r"[^\d.]", "", text)
+    return _FRAC if kind == "frac" else _SAME.get(text, text)
 
 
-def _sides(run: _Run) -> Iterator[Sequence[Token]]:
+def _sides(run: _Run) -> Iterator[list[str]]:
     """Expressions between the equal signs; empty where one is not to be read."""
-    equals = (i for i, token in enumerate(run.tokens) if token.kind == "equal")
+    equals = (i for i, token in enumerate(run.tokens) if token == "=")
     cuts = [-1, *equals, len(run.tokens)]
     sides = [run.tokens[start + 1 : end] for start, end in pairwise(cuts)]
     # The brackets of a remark: (as 3 + 4 = 7).
-    sides[0] = _without_excess(sides[0], "open", "close")
-    sides[-1] = _without_excess(sides[-1][::-1], "close", "open")[::-1]
+    sides[0] = _without_excess(sides[0], _OPEN, _CLOSE)
+    sides[-1] = _without_excess(sides[-1][::-1], _CLOSE, _OPEN)[::-1]
     for i, side in enumerate(sides):
         torn = (i == 0 and not run.starts_free) or (side is sides[-1] and not run.ends_free)
         yield [] if torn or len(side) > MOST_TOKENS else side
 
 
-def _without_excess(tokens: list[Token], kind: str, other: str) -> list[Token]:
+def _without_excess(tokens: list[str], own: str, other: str) -> list[str]:
     """The tokens without brackets at the beginning that have no partner."""
-    kinds = [token.kind for token in tokens]
-    leading = sum(1 for _ in takewhile(lambda token_kind: token_kind == kind, kinds))
-    return tokens[max(0, min(leading, kinds.count(kind) - kinds.count(other))) :]
+    leading = len([*takewhile(own.__contains__, tokens)])
+    excess = sum((token in own) - (token in other) for token in tokens)
+    return tokens[max(0, min(leading, excess)) :]
 
 
-def _read(tokens: Sequence[Token]) -> tuple[Fraction | None, bool]:
+def _read(tokens: list[str]) -> tuple[Fraction | None, bool]:
     """Value of a side, None if it is no expression, and whether it has something to compute."""
     if not tokens:
         return None, False
-    first = 1 if tokens[0].text == "-" else 0
-    computes = any(token.kind in ("operator", "frac") for token in tokens[first:])
-    computes |= sum(token.kind == "number" for token in tokens) > 1
+    unsigned = tokens[1:] if tokens[0] == "-" else tokens
+    computes = any(token in (*_OPERATORS, _FRAC) for token in unsigned)
+    computes |= sum(map(_is_number, tokens)) > 1
     reader = _Reader(tokens)
     try:
         number = reader.sum()
     except (Uncheckable, ZeroDivisionError, RecursionError):
         return None, computes
-    return Fraction(number) if reader.position == len(tokens) else None, computes
+    return None if reader.left else Fraction(number), computes
 
 
 def tool_verdicts(texts: Sequence[str], problem: str | None = None) -> NDArray[np.bool_]:
