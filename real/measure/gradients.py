@@ -9,8 +9,8 @@ Fisher information.
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -62,12 +62,10 @@ def next_log_probs(
 
 def _of_equal_length(lengths: Sequence[Any], size: int) -> Iterator[list[int]]:
     """Places of rows of one length, at most `size` at a time."""
-    by_length: dict[Any, list[int]] = defaultdict(list)
-    for place, length in enumerate(lengths):
-        by_length[length].append(place)
-    for _, places in sorted(by_length.items()):
-        for start in range(0, len(places), size):
-            yield places[start : start + size]
+    by_length = sorted(range(len(lengths)), key=lengths.__getitem__)
+    for _, group in groupby(by_length, lengths.__getitem__):
+        places = [*group]
+        yield from (places[start : start + size] for start in range(0, len(places), size))
 
 
 class Gradients:
@@ -221,6 +219,20 @@ class Growth:
         )
         known_V = norm2_V > 0
         return float(np.median(change_V[known_V] / norm2_V[known_V]))
+
+    def slope(
+        self,
+        along: Sequence[Mapping[str, torch.Tensor]],
+        changes: Sequence[torch.Tensor],
+        report: Callable[[float], object],
+    ) -> float:
+        """Return the slope through the origin of `at` over the distances of K other weights."""
+        points: list[tuple[float, float]] = []
+        for weights, change in zip(along, changes, strict=True):
+            points.append((float(change.norm()), self.at(weights)))
+            report(len(points) / len(along))
+        distance_K, change_K = np.array(points, float).T
+        return float(distance_K @ change_K / (distance_K @ distance_K))
 
     def gradients(self) -> NDArray[np.float32]:
         """Gradients whose inner products estimate those on all weights."""

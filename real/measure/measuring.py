@@ -23,14 +23,7 @@ from real.answers import AnswerIds, Equality
 from real.engines.rollouts import Engine, Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.measure import MeasureSettings
-from real.measure.gradients import (
-    Edges,
-    Gradients,
-    Growth,
-    Tokens,
-    log_probs,
-    sampling_error,
-)
+from real.measure.gradients import Edges, Gradients, Growth, Tokens, log_probs, sampling_error
 from real.measure.tree import Leaf, MeasuredTree, edge_arrays, grow, merge_answers, whole_responses
 from real.model.machine import keep_freed_memory, pick_device, torch_threads
 from real.model.policy import Policy, load_policy
@@ -115,14 +108,13 @@ def measure_to(
         names = [ids.text(problem, answer) for answer in range(ids.n_answers_of(problem))]
         return answers, max(ids.truth_id(problem), -1), names
 
+    ends, pad = policy.eos_token_ids, policy.pad_token_id
     subject = Subject(
         model=policy.model,
         prompts=prompts.tokens,
-        engine=TransformersEngine(
-            policy.model, policy.eos_token_ids, policy.pad_token_id, config.max_rows
-        ),
+        engine=TransformersEngine(policy.model, ends, pad, config.max_rows),
         sampling=Sampling(config.max_response_tokens or 1, config.temperature),
-        end_tokens=policy.eos_token_ids,
+        end_tokens=ends,
         read=read,
         seed=config.seed,
     )
@@ -246,7 +238,7 @@ def measure(
     if along:
         few = slice(GROWTH_WEIGHTS)
         growth = Growth(gradients, _likeliest_edges(trees, subject), coordinates[few], scale[few])
-        response.facts.growth = _growth(growth, along, changes, partial(report, "growth"))
+        response.facts.growth = growth.slope(along, changes, partial(report, "growth"))
         used = slice(response.n_used)
         change_KD = np.stack([change.cpu().numpy()[coordinates[used]] for change in changes])
         estimated_KE = ((response.used_scale(used) * change_KD) @ features[:, used].T).astype(float)
@@ -260,9 +252,8 @@ def _sample_trees(
     """Return the tree of every problem, whose leaves are whole responses."""
     report("sample", 0.0)
     trees: list[MeasuredTree] = []
-    for prompt, responses in zip(
-        subject.prompts, subject.sample(subject.prompts, config.responses), strict=True
-    ):
+    drawn = subject.sample(subject.prompts, config.responses)
+    for prompt, responses in zip(subject.prompts, drawn, strict=True):
         if config.unit == "token":
             distinct = list(dict.fromkeys(responses))
             log_p = log_probs(subject.model, prompt, distinct, subject.sampling.temperature)
@@ -309,21 +300,6 @@ def _likeliest_edges(trees: Sequence[MeasuredTree], subject: Subject) -> Edges:
         context = [*subject.prompts[n], *trees[n].nodes[node].prefix]
         rows += [(context, token, place) for token in trees[n].nodes[node].edges]
     return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
-
-
-def _growth(
-    growth: Growth,
-    along: Sequence[Mapping[str, torch.Tensor]],
-    changes: Sequence[torch.Tensor],
-    report: Callable[[float], object],
-) -> float:
-    """Return the slope through the origin of the gradients' change over the weights' distance."""
-    points: list[tuple[float, float]] = []
-    for weights, change in zip(along, changes, strict=True):
-        points.append((float(change.norm()), growth.at(weights)))
-        report(len(points) / len(along))
-    distance_K, change_K = np.array(points, float).T
-    return float(distance_K @ change_K / (distance_K @ distance_K))
 
 
 _ROUNDS = 50

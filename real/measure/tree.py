@@ -6,7 +6,7 @@ section 15.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,16 +86,15 @@ def grow(
     tree = MeasuredTree([], [], [])
     # Prefix to its node, and to the log-probs of all tokens behind it.
     known: dict[Tokens, tuple[int, NDArray[np.float32]]] = {}
-    totals = [
-        float(sum(log_p_TA[t, token] for t, token in enumerate(tokens)))
+    sampled = [
+        (float(sum(log_p_TA[t, token] for t, token in enumerate(tokens))), tokens, log_p_TA)
         for tokens, log_p_TA in zip(responses, log_p_RTA, strict=True)
     ]
-    for r in sorted(range(len(totals)), key=lambda r: -totals[r]):
-        tokens, log_p_TA = responses[r], log_p_RTA[r]
-        full = len(tree.edges) + len(tokens) > max_edges
-        if totals[r] < np.log(min_p) or full:
-            tree.capped |= full and bool(totals[r] >= np.log(min_p))
-            tree.left_out += float(np.exp(totals[r]))
+    for total, tokens, log_p_TA in sorted(sampled, key=lambda one: -one[0]):
+        full, likely = len(tree.edges) + len(tokens) > max_edges, bool(total >= np.log(min_p))
+        if full or not likely:
+            tree.capped |= full and likely
+            tree.left_out += float(np.exp(total))
             continue
         path, log_p = (), 0.0
         for t, token in enumerate(tokens):
@@ -144,30 +143,26 @@ def edge_arrays(
     read: Sequence[tuple[NDArray[np.int64], int, list[str]]],
 ) -> tuple[dict[str, Any], list[list[int]], list[Tokens]]:
     """The arrays of a response file without features, and context and tokens of every edge."""
-    names = ("edge_node", "log_p0", "leaf_answer", "leaf_length", "leaf_unseen", "path_edge")
-    rows: dict[str, list[Any]] = {name: [] for name in names}
-    rows |= {"edge_start": [0], "leaf_start": [0], "path_start": [0]}
+    starts = {name: [0] for name in ("edge_start", "leaf_start", "path_start")}
+    rows: dict[str, list[Any]] = defaultdict(list, starts)
     contexts: list[list[int]] = []
     tokens: list[Tokens] = []
     for tree, prompt, (ids, _, _) in zip(trees, prompts, read, strict=True):
         order = {node: place for place, node in enumerate(tree.moving_nodes())}
-        kept = sorted(
-            (e for e, edge in enumerate(tree.edges) if edge.node in order),
-            key=lambda e: order[tree.edges[e].node],
-        )
+        moving = (e for e, edge in enumerate(tree.edges) if edge.node in order)
+        kept = sorted(moving, key=lambda e: tree.edges[e].node)
         place_of = {edge: place for place, edge in enumerate(kept)}
-        for e in kept:
-            edge = tree.edges[e]
+        for edge in (tree.edges[e] for e in kept):
             rows["edge_node"].append(order[edge.node])
             rows["log_p0"].append(edge.log_p0)
             contexts.append([*prompt, *tree.nodes[edge.node].prefix])
             tokens.append(edge.tokens)
-        for leaf, answer in zip(tree.leaves, ids, strict=True):
-            rows["leaf_answer"].append(int(answer))
+        for leaf in tree.leaves:
             rows["leaf_length"].append(len(leaf.tokens))
             rows["leaf_unseen"].append(leaf.unseen)
             rows["path_edge"] += [place_of[e] for e in leaf.path if e in place_of]
             rows["path_start"].append(len(rows["path_edge"]))
+        rows["leaf_answer"] += ids.tolist()
         rows["edge_start"].append(len(rows["edge_node"]))
         rows["leaf_start"].append(len(rows["leaf_answer"]))
     kinds = {"log_p0": np.float64, "leaf_unseen": np.bool_}
