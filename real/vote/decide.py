@@ -14,16 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from guard_core import (
-    Decision,
-    Draws,
-    Guard,
-    GuardConfig,
-    GuardState,
-    PolicyStreams,
-    Votes,
-    policy_streams,
-)
+from guard_core import Decision, Draws, Guard, GuardConfig, PolicyStreams, Votes, policy_streams
 from guard_core.decision import Treatment
 from guard_core.rules import Observations, Rule, response_streams, scored, weighed
 from guard_core.schedule import brake_factor, signal
@@ -123,7 +114,7 @@ class Supervisor:
         # The trace's rows are those of the votes, also where the truth is trained on instead.
         rows = {**self._rows(problems_P, votes, decision), "visit": visit}
         if self.config.labels == "truth":
-            decision = decision.trained_on(self._truth_ids(problems_P))
+            decision = decision.trained_on(self._truths(problems_P)[0])
         answers_PK = answers_PV[:, : self.config.n_samples]
         step_columns = self._step_columns(problems_P, answers_PK, rows, decision)
         return Decided(obs, decision, draws.tie, rows, step_columns)
@@ -150,7 +141,7 @@ class Supervisor:
     def restore(self, tensors: Mapping[str, Tensor], answers: dict[str, object]) -> None:
         """Go back to where `tensors` and the answer ids were saved."""
         if self.reads:
-            self.state = GuardState(**{n: t.numpy().copy() for n, t in tensors.items()})
+            self.state = type(self.state)(**{n: t.numpy().copy() for n, t in tensors.items()})
             self.answer_ids = AnswerIds.from_values(answers, self.equality)
 
     def _votes(self, answers_PV: Ints) -> Votes:
@@ -180,35 +171,31 @@ class Supervisor:
         drawn = [generator(self.config.seed, stream, *place).random(n) for place in places]
         return np.array(drawn).reshape(len(problems_P), n)
 
-    def _truth_ids(self, problems_P: Ints) -> Ints:
-        """(P,) ids of the true answers; negative where unknown or not seen yet, equal to none."""
-        return np.array([self.answer_ids.truth_id(int(p)) for p in problems_P], np.int64)
+    def _truths(self, problems_P: Ints) -> tuple[Ints, Bools]:
+        """(P,) ids of the true answers, negative where none equals one, and which are known."""
+        ids, problems = self.answer_ids, problems_P.tolist()
+        known_P = np.array([ids.has_truth(problem) for problem in problems])
+        return np.array([ids.truth_id(problem) for problem in problems], np.int64), known_P
 
     def n_labels(self) -> int:
         """Return the number of different labels over all problems, by their texts."""
-        labels = enumerate(self.state.label.tolist())
-        return len(
-            {self.answer_ids.text(problem, label) for problem, label in labels if label >= 0}
-        )
-
-    def _known(self, problems_P: Ints) -> Bools:
-        return np.array([self.answer_ids.has_truth(int(problem)) for problem in problems_P])
+        labels, text = enumerate(self.state.label.tolist()), self.answer_ids.text
+        return len({text(problem, label) for problem, label in labels if label >= 0})
 
     def _rows(
         self, problems_P: Ints, votes: Votes, decision: Decision, *, before_training: bool = False
     ) -> Rows:
-        truths_P, known_P = self._truth_ids(problems_P), self._known(problems_P)
-        columns = visit_columns(decision, votes, truths_P, known_P, before_training=before_training)
+        truths = self._truths(problems_P)
+        columns = visit_columns(decision, votes, *truths, before_training=before_training)
         return {"replicate": 0, "problem": problems_P, **columns}
 
     def _step_columns(
         self, problems_P: Ints, answers_PK: Ints, rows: Rows, decision: Decision
     ) -> Rows:
         """Return columns of the steps over the whole batch; NaN without truths or such rewards."""
-        known_P = self._known(problems_P)
-        parsed_PK = answers_PK >= 0
+        (truths_P, known_P), parsed_PK = self._truths(problems_P), answers_PK >= 0
         rewarded_PK = parsed_PK & (answers_PK == decision.label[:, None])
-        deserved_PK = parsed_PK & (answers_PK == self._truth_ids(problems_P)[:, None])
+        deserved_PK = parsed_PK & (answers_PK == truths_P[:, None])
         agree_PK = rewarded_PK == deserved_PK
         some, by_label = known_P.any(), self.rule.pays_label()
         return {

@@ -8,7 +8,6 @@ are trained on.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -105,6 +104,8 @@ class Verifications:
     """(M, 1) verifications; None where nothing was asked."""
 
 
+Request = tuple[int, list[int]]
+"""Index of the batch's problem that it is about, and its tokens."""
 Solutions = tuple[list[int], Responses, Floats]
 """After each of M verdicts that a response is wrong N new solutions: (M,) index of the batch's
 problem, (M, N) responses, (M, N) advantages."""
@@ -151,12 +152,9 @@ class Judge(ExtraRollouts):
         mask = self._parts.config.mask_truncated
         for rows_M, responses, advantages_MN in solutions:
             # A problem's extra groups have the weight of its votes.
-            weighted = PolicyStreams(
-                majority=advantages_MN,
-                minority=np.zeros_like(advantages_MN),
-                weight=streams.weight[rows_M],
-                drop=streams.drop[rows_M],
-            )
+            weight_M, drop_M = streams.weight[rows_M], streams.drop[rows_M]
+            minority_MN = np.zeros_like(advantages_MN)
+            weighted = PolicyStreams(advantages_MN, minority_MN, weight_M, drop_M)
             for row, group in zip(rows_M, responses.groups(weighted, mask), strict=True):
                 groups[row].append(group)
         return groups
@@ -181,23 +179,20 @@ class Judge(ExtraRollouts):
 
     def _verify(self, chosen_PQ: Ints, responses: Responses) -> Verifications:
         """Ask about the chosen ones of the V responses, -1 for none, as long as a prompt may be."""
-        prompts, rows = [], []
-        questions_PQ = np.full_like(chosen_PQ, -1)
 
         @cache
-        def asked(row: int, response: int) -> list[int] | None:
-            text = responses.texts[row][response]
-            question = self.wording.question(self._problem(responses, row), text)
-            return encode(self._parts, question, "")
+        def question(row: int, response: int) -> list[int] | None:
+            problem, text = self._problem(responses, row), responses.texts[row][response]
+            return encode(self._parts, self.wording.question(problem, text), "")
 
+        questions_PQ, asked = np.full_like(chosen_PQ, -1), list[Request]()
         for row, column in np.argwhere(chosen_PQ >= 0).tolist():
-            if prompt := asked(row, int(chosen_PQ[row, column])):
-                questions_PQ[row, column] = len(prompts)
-                prompts.append(prompt)
-                rows.append(row)
-        if not prompts:
+            if prompt := question(row, int(chosen_PQ[row, column])):
+                questions_PQ[row, column] = len(asked)
+                asked.append((row, prompt))
+        verifications = self._sample(asked, responses, 1, self.wording.max_tokens)
+        if verifications is None:
             return Verifications(questions_PQ, questions_PQ, None)
-        verifications = self._sample(responses, rows, prompts, 1, self.wording.max_tokens)
         verdicts_M = np.array([self.wording.verdict(text) for (text,) in verifications.texts])
         verdicts_PQ = np.where(questions_PQ >= 0, verdicts_M[questions_PQ], -1)
         return Verifications(verdicts_PQ, questions_PQ, verifications)
@@ -209,38 +204,33 @@ class Judge(ExtraRollouts):
         verified = self.verified
         if verified is None or verified.responses is None:
             return None
-        prompts, rows = [], []
+        asked: list[Request] = []
         stays_P = self._rule.trusts(verified.verdicts_PQ)
         for row, column in np.argwhere((verified.verdicts_PQ == 0) & stays_P[:, None]).tolist():
             (verification,) = verified.responses.texts[verified.questions_PQ[row, column]]
             response = responses.texts[row][int(chosen_PQ[row, column])]
             asks = self.wording.request(self._problem(responses, row), response, verification)
             if prompt := encode(self._parts, asks, ""):
-                rows.append(row)
-                prompts.append(prompt)
-        if not prompts:
+                asked.append((row, prompt))
+        solutions = self._sample(asked, responses, self._rule.regenerations, None, _AGAIN)
+        if solutions is None:
             return None
-        solutions = self._sample(responses, rows, prompts, self._rule.regenerations, None, _AGAIN)
-        advantages_MN = None
+        rows, advantages_MN = [row for row, _ in asked], None
         if decided is not None:
-            answers_MN = self._parts.read(solutions)
             label_M = decided.decision.label[rows]
-            rewards_MN = self._rule.regeneration_rewards(answers_MN, label_M)
+            rewards_MN = self._rule.regeneration_rewards(self._parts.read(solutions), label_M)
             advantages_MN = self._standardised(rewards_MN, decided, rows)
         return rows, solutions, self._parts.ranks.from_first(advantages_MN)
 
     def _sample(
-        self,
-        responses: Responses,
-        rows: Sequence[int],
-        prompts: list[list[int]],
-        n: int,
-        max_tokens: int | None,
-        *position: int,
-    ) -> Responses:
+        self, asked: list[Request], votes: Responses, n: int, max_tokens: int | None, *position: int
+    ) -> Responses | None:
+        """Sample `n` responses to each request, of length as those of votes if None."""
+        if not asked:
+            return None
         sampler, sampling = self._parts.sampler, self._parts.sampling
         sampling = replace(sampling, max_tokens=max_tokens or sampling.max_tokens)
-        problems = [responses.problems[row] for row in rows]
+        problems, prompts = [votes.problems[row] for row, _ in asked], [ids for _, ids in asked]
         generator = sampler.generator(Stream.VERIFIER, self._step, *position)
         sampled = sampler.sample(problems, prompts, n, sampling, self._step - 1, generator)
         self.n_sampled += sampled.n_tokens

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection
-from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -35,6 +34,7 @@ from real.vote.similarity import similarities
 from real.vote.tool import tool_verdicts
 
 _BLANK_LINES = re.compile(r"\n\s*\n")
+_PLAIN = re.compile("[!-~]([ -~]*[!-~])?")
 _ANCHORS = 256
 """So many ids of a vocabulary are looked at for a token that is plain text."""
 
@@ -80,15 +80,11 @@ def token_texts(tokenizer: Any, ids: Collection[int]) -> dict[int, str]:
     known = _TEXTS.setdefault(tokenizer, {})
     if new := set(ids) - known.keys():
         # At the beginning of a text many tokenizers drop a space, so each follows another token.
-        plain = (i for i in range(min(len(tokenizer), _ANCHORS)) if _is_plain(decode([i])))
-        anchor = list(islice(plain, 1))
+        firsts = ([i] for i in range(min(len(tokenizer), _ANCHORS)))
+        anchor = next((one for one in firsts if _PLAIN.fullmatch(decode(one))), [])
         before = decode(anchor)
         known |= {i: decode([*anchor, i]).removeprefix(before) for i in new}
     return {i: known[i] for i in ids}
-
-
-def _is_plain(text: str) -> bool:
-    return text.isascii() and text.isprintable() and text.strip() == text != ""
 
 
 def steps_of(texts: list[str]) -> Ints:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -180,10 +180,8 @@ class Parts:
         return self.sampler.sample_all(prompts, n, self.sampling, 0, generator, self.max_rows)
 
 
-class _DrawnVotes(NamedTuple):
-    rollouts: Rollouts
-    seconds: float
-    """From the request to the responses of this rank."""
+_Drawn = tuple[Rollouts, float]
+"""Responses, and the seconds from the request to those of this rank."""
 
 
 class VoteSampler:
@@ -196,63 +194,62 @@ class VoteSampler:
     """
 
     def __init__(self, parts: Parts) -> None:
-        self._n_votes, self._ahead = parts.config.n_votes, bool(parts.config.async_level)
-        self._sampler, self._prompts, self._sampling = parts.sampler, parts.prompts, parts.sampling
-        self._pending: tuple[Future[_DrawnVotes], int] | None = None
+        self._parts, self._ahead = parts, bool(parts.config.async_level)
+        self._pending: tuple[Future[_Drawn], int] | None = None
         """Votes to come, and their problems; until they are there the engine may only be closed."""
-        self._drawn: _DrawnVotes | None = None
+        self._drawn: _Drawn | None = None
         self._columns: dict[str, float] = {}
 
     def sample(self, problems_P: Ints, step: int) -> Responses:
         """Return the votes of batch `step`, sampled now unless they were before."""
-        drawn, self._drawn = self._drawn, None
-        prompts = self._tokens(problems_P)
+        parts, problems, prompts = self._parts, problems_P.tolist(), self._tokens(problems_P)
+        sampler, drawn, self._drawn = parts.sampler, self._drawn, None
         if drawn is not None:
-            self._columns = {"staleness": 1.0, "seconds_ahead": drawn.seconds}
-            policy = self._sampler.policy
-            rollouts = drawn.rollouts.of_version(step - 2)
-            return Responses(problems_P.tolist(), prompts, rollouts.to(policy.device), policy)
+            rollouts, seconds = drawn
+            self._columns = {"staleness": 1.0, "seconds_ahead": seconds}
+            rollouts = rollouts.of_version(step - 2).to(sampler.policy.device)
+            return Responses(problems, prompts, rollouts, sampler.policy)
         self._columns = {"staleness": 0.0, "seconds_ahead": 0.0} if self._ahead else {}
-        how = self._n_votes, self._sampling, step - 1, self._sampler.generator(Stream.VOTES, step)
-        return self._sampler.sample(problems_P.tolist(), prompts, *how)
+        n, generator = parts.config.n_votes, sampler.generator(Stream.VOTES, step)
+        return sampler.sample(problems, prompts, n, parts.sampling, step - 1, generator)
 
     def begin(self, problems_P: Ints, step: int) -> None:
         """Begin to sample the votes of batch `step` with the weights that the engine has."""
         if self._ahead:
-            generator = self._sampler.generator(Stream.VOTES, step)
+            generator = self._parts.sampler.generator(Stream.VOTES, step)
             self._pending = Future(), len(problems_P)
             arguments = self._pending[0], self._tokens(problems_P), generator
             # A daemon: a run that fails meanwhile does not wait for it.
             Thread(target=self._draw, args=arguments, name="sampling", daemon=True).start()
 
-    def _draw(
-        self, pending: Future[_DrawnVotes], prompts: Prompts, generator: torch.Generator
-    ) -> None:
+    def _draw(self, pending: Future[_Drawn], prompts: Prompts, generator: torch.Generator) -> None:
         """Sample outside of this process, in a thread, while the trainer goes on."""
-        engine, started = self._sampler.engine, time.perf_counter()
+        parts, started = self._parts, time.perf_counter()
+        engine = parts.sampler.engine
         draw = engine.sample_part if isinstance(engine, RankedEngine) else engine.sample
         try:
             with in_phase("rollout"):
-                rollouts = draw(prompts, self._n_votes, self._sampling, generator)
-            pending.set_result(_DrawnVotes(rollouts, time.perf_counter() - started))
+                rollouts = draw(prompts, parts.config.n_votes, parts.sampling, generator)
+            pending.set_result((rollouts, time.perf_counter() - started))
         except BaseException as error:  # raised again where the responses are waited for
             pending.set_exception(error)
 
     def release(self) -> None:
         """Free the engine's memory for an update, unless it samples meanwhile."""
         if not self._ahead:
-            self._sampler.engine.release()
+            self._parts.sampler.engine.release()
 
     def finish(self) -> None:
         """Wait for the votes that were begun, if any, those of all ranks."""
         if self._pending is None:
             return
         (pending, n_problems), self._pending = self._pending, None
-        self._drawn, engine = pending.result(), self._sampler.engine
+        (rollouts, seconds), parts = pending.result(), self._parts
+        engine = parts.sampler.engine
         if isinstance(engine, RankedEngine):
             # Ranks exchange tensors in their main threads alone, where the order is one for all.
-            whole = engine.gathered(self._drawn.rollouts, n_problems, self._n_votes, self._sampling)
-            self._drawn = self._drawn._replace(rollouts=whole)
+            rollouts = engine.gathered(rollouts, n_problems, parts.config.n_votes, parts.sampling)
+        self._drawn = rollouts, seconds
 
     def columns(self, n_tokens: int) -> dict[str, float]:
         """Return columns of the steps about the last votes; none unless they are sampled ahead."""
@@ -268,8 +265,8 @@ class VoteSampler:
 
     def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
-        rollouts = Rollouts.unpacked(tensors, values["version"], self._sampler.policy.pad_token_id)
-        self._drawn = _DrawnVotes(rollouts, values["seconds"])
+        pad = self._parts.sampler.policy.pad_token_id
+        self._drawn = Rollouts.unpacked(tensors, values["version"], pad), values["seconds"]
 
     def _tokens(self, problems_P: Ints) -> list[list[int]]:
-        return [self._prompts.tokens[i] for i in problems_P]
+        return [self._parts.prompts.tokens[i] for i in problems_P]
