@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +150,14 @@ def _read_file(path: Path) -> Rows:
     kind_of_file = path.suffix.lower()
     if kind_of_file not in _SUFFIXES:
         raise UserError(f"{path}: unknown kind of problem file, use one of {', '.join(_SUFFIXES)}")
+    try:
+        content = BytesIO(path.read_bytes())
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise UserError(f"{path}: cannot be read ({reason}), check the path") from error
     if kind_of_file == ".parquet":
-        return _read_parquet(path)
-    text = _text(path)
+        return _table(path, content)
+    text = _text(path, content)
     # `datasets` and pandas write one object a line into .json files, too.
     if kind_of_file == ".jsonl" or _has_lines(text):
         return _lines(path, text)
@@ -179,37 +185,26 @@ def _has_lines(text: str) -> bool:
         return False
 
 
-def _read_parquet(path: Path) -> Rows:
+def _table(path: Path, content: BytesIO) -> Rows:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        # Opened here: pyarrow's own messages on a missing file or a folder are long and vary.
-        with path.open("rb") as file:
-            rows = pq.ParquetFile(file).read().to_pylist()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    except pa.ArrowException as error:
+        rows = pq.ParquetFile(content).read().to_pylist()
+    except (pa.ArrowException, OSError) as error:  # the latter for pages that end too soon
         reason = first_line(error)
         raise UserError(f"{path}: cannot be read as a table ({reason}); save it again") from error
     return enumerate(rows, start=1)
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, content: BytesIO) -> str:
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise _unreadable(path, error) from error
+        text = TextIOWrapper(content, "utf-8-sig").read()
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}), save it as UTF-8") from error
     if not text.strip():
         raise UserError(f"{path}: the file is empty, give at least one object with a prompt")
     return text
-
-
-def _unreadable(path: Path, error: OSError) -> UserError:
-    reason = (error.strerror or type(error).__name__).lower()
-    return UserError(f"{path}: cannot be read ({reason}), check the path")
 
 
 def _parse(text: str, where: Callable[[int], str]) -> object:
@@ -222,9 +217,8 @@ def _parse(text: str, where: Callable[[int], str]) -> object:
         ) from error
     except (ValueError, RecursionError) as error:
         # A number of thousands of digits, or brackets nested thousands deep.
-        raise UserError(
-            f"{where(1)}: JSON too large to read, shorten the number or list"
-        ) from error
+        told = f"{where(1)}: JSON too large to read, shorten the number or list"
+        raise UserError(told) from error
 
 
 _HUB_NAME = re.compile(rf"{PREFIX}(\w[\w.-]*(?:/\w[\w.-]*)?)(?::([^:@\s]+))?(?:@([^@\s]+))?")

@@ -331,6 +331,14 @@ def test_evaluations_of_other_trainers_leave_out_problems_without_a_true_answer(
     np.testing.assert_array_equal(lab.load(tmp_path / "run").evals["pass_at_1"], [0.5, np.nan])
 
 
+def test_a_damaged_page_of_a_parquet_file_is_no_wrong_path(tmp_path):
+    path = tmp_path / "set.parquet"
+    pq.write_table(pa.Table.from_pylist(ROWS), path, compression="NONE", use_dictionary=False)
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + b"\xff" * 40 + content[44:])
+    assert "cannot be read as a table (Couldn't deserialize thrift" in refusal(path)
+
+
 def test_parquet_gives_the_same_problems_and_its_types_become_text(tmp_path):
     path = tmp_path / "set.parquet"
     pq.write_table(pa.Table.from_pylist(ROWS), path)
