@@ -153,8 +153,11 @@ def _problem(source: str, row: int, values: dict[str, Any], fields: dict[str, st
         identity = _identity(values, fields["id"]) if "id" in fields else None
     with _at(source, row, identity):
         prompt, before = _prompt(values, fields["prompt"])
-        given = _value_at(values, fields["answer"]) if "answer" in fields else None
-        answer = _answer(given, fields.get("answer", ""))
+        name = fields.get("answer", "")
+        given = _value_at(values, name) if name else None
+        answer = reference(given, name)
+        if answer is not None:
+            _text(name, answer, "write it or leave the field out")
         said = "\n".join([*(turn.content for turn in before), prompt])
         _check_choices(values, said, answer, by_place=isinstance(given, int))
     # Without an id, 16 hexadecimal digits that depend on the prompt alone, not on its row.
@@ -201,11 +204,6 @@ def _identity(values: dict[str, Any], name: str) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise UserError(f"{name} is {kind(value)}, write text or a whole number")
     return _text(name, str(value), remedy)
-
-
-def _answer(value: object, name: str) -> str | None:
-    text = reference(value, name)
-    return None if text is None else _text(name, text, "write it or leave the field out")
 
 
 def reference(value: object, name: str = "answer") -> str | None:
