@@ -136,23 +136,16 @@ def encode(
 
 
 def _ids(tokenizer: Any, problem: Problem, text: str, in_template: bool) -> list[int]:
-    if in_template:
-        # The template has written the special tokens already.
-        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    else:
-        ids = _open_ended(tokenizer, text)
+    ids = bare = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    if not in_template:  # which has written the special tokens already
+        ids = tokenizer(text, verbose=False)["input_ids"]
+        starts = range(len(ids) - len(bare) + 1)
+        # Without end tokens that the tokenizer puts behind a plain prompt.
+        ends = (i + len(bare) for i in starts if bare and ids[i : i + len(bare)] == bare)
+        ids = ids[: next(ends, None)]
     if not ids:
         raise UserError(f"problem {problem.id!r}: the tokenizer makes no tokens of its prompt")
     return ids
-
-
-def _open_ended(tokenizer: Any, text: str) -> list[int]:
-    """Return the ids of a plain prompt, without end tokens that the tokenizer puts behind it."""
-    ids = tokenizer(text, verbose=False)["input_ids"]
-    bare = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    starts = range(len(ids) - len(bare) + 1)
-    start = next((i for i in starts if bare and ids[i : i + len(bare)] == bare), None)
-    return ids if start is None else ids[: start + len(bare)]
 
 
 def _text(
@@ -162,11 +155,9 @@ def _text(
     if not in_template:
         return "\n\n".join(turn["content"] for turn in messages)
     try:
+        given = {**_CLOCK, **options}
         return tokenizer.apply_chat_template(
-            messages,
-            tokenize=False,
-            add_generation_prompt=True,
-            **{**_CLOCK, **options},
+            messages, tokenize=False, add_generation_prompt=True, **given
         )
     except _FAILURES as error:
         refused = isinstance(error, TemplateError)
