@@ -148,14 +148,9 @@ def _run(name: str, folder: Path, dry: bool, log: Path) -> None:
 def _record(name: str, code: int | None, measures: Path, log: Path, dry: bool) -> Record:
     lines = read_lines(measures)
     status = {0: "done", 3: "missed", 4: "left out", None: "too slow"}.get(code, "failed")
-    record: Record = {
-        "section": name,
-        "part": SECTIONS[name].part,
-        "status": status,
-        "dry": dry,
-        "facts": next((line["facts"] for line in lines if "facts" in line), {}),
-        "measures": [line for line in lines if "name" in line],
-    }
+    record: Record = {"section": name, "part": SECTIONS[name].part, "status": status, "dry": dry}
+    record["facts"] = next((line["facts"] for line in lines if "facts" in line), {})
+    record["measures"] = [line for line in lines if "name" in line]
     if status in ("failed", "left out"):
         words = log.read_text(errors="replace").strip().splitlines() or [f"exit code {code}"]
         record["error"] = words[-1][:300]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,12 @@ class Report:
 
     def add(self, name: str, value: float | str, unit: str = "", **more: Any) -> None:
         """Write a measure."""
-        finite = isinstance(value, str) or math.isfinite(value)  # JSON has no NaN, no infinity
+        finite = isinstance(value, str) or isfinite(value)  # JSON has no NaN, no infinity
         self._write({"name": name, "value": value if finite else None, "unit": unit, **more})
 
     def rate(self, rate: str, value: float, unit: str) -> None:
         """Write a speed that `guard-train plan --measured` takes in place of an assumed one."""
-        known = {"rate": rate} if 0 < value < math.inf else {}
+        known = {"rate": rate} if 0 < value < inf else {}
         self.add(f"rate: {rate}", value, unit, **known)
 
     def check(self, name: str, value: float, at_most: float, unit: str = "") -> None:
@@ -41,16 +41,10 @@ class Report:
         self._judged(name, value, unit, f"<= {at_most:g}", value <= at_most)
 
     def target(
-        self,
-        name: str,
-        value: float,
-        unit: str = "",
-        *,
-        at_most: float = math.inf,
-        at_least: float = -math.inf,
+        self, name: str, value: float, unit: str = "", at_most: float = inf, at_least: float = -inf
     ) -> None:
         """Write a number whose bound, one of the two, is for a GPU; a dry run does not judge it."""
-        bound = f"<= {at_most:g}" if at_most < math.inf else f">= {at_least:g}"
+        bound = f"<= {at_most:g}" if at_most < inf else f">= {at_least:g}"
         self._judged(name, value, unit, bound, self._dry or at_least <= value <= at_most)
 
     def facts(self, facts: Mapping[str, Any]) -> None:

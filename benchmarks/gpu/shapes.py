@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import multiprocessing
-import os
-import socket
 import statistics
 import time
 from collections.abc import Callable
@@ -240,54 +239,46 @@ def attempt(
         setup.free()
 
 
-def make_optimizer(
-    setup: Setup, shape: str, config: TrainConfig, ranks: int = 0
-) -> PolicyOptimizer:
-    """Return the trainer's optimizer of a model of that shape, sharded if `ranks` are given."""
+def join_alone(setup: Setup) -> None:
+    """Make this process the only rank of a group, with the trainer's backends."""
+    backend = "gloo" if setup.dry else "cpu:gloo,cuda:nccl"
+    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)  # at a free port
+    limit = timedelta(seconds=600)
+    dist.init_process_group(backend, timeout=limit, store=store, rank=0, world_size=1)
+
+
+def scripted_update(
+    setup: Setup,
+    shape: str,
+    config: TrainConfig,
+    lengths_K: Tensor,
+    prompt_tokens: int = 150,
+    ranks: int = 0,
+) -> tuple[PolicyOptimizer, list[Group]]:
+    """Return the trainer's optimizer of a model of that shape, and a group of random tokens.
+
+    The model is sharded if `ranks` are given. The responses, of `lengths_K` tokens, have both
+    advantage streams, and are as sampled by a uniform policy.
+    """
     setup.free()
     model = make_model(setup, shape, getattr(torch, config.dtype))
     prepare_training(model, config)
     scorer = Scorer(model)
     if ranks:
         shard(scorer, init_device_mesh(setup.device.type, (ranks,)))
-    return PolicyOptimizer(scorer, config, 1000)
-
-
-def join_alone(setup: Setup) -> None:
-    """Make this process the only rank of a group, with the trainer's backends."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    names = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
-    os.environ |= address | {name: str(value) for name, value in names.items()}
-    backend = "gloo" if setup.dry else "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=timedelta(seconds=600))
-
-
-def scripted_groups(
-    setup: Setup, lengths_PK: Tensor, vocabulary: int, prompt_tokens: int = 150
-) -> list[Group]:
-    """Return groups of random tokens with both advantage streams, as sampled by a uniform policy.
-
-    `lengths_PK` holds the tokens of every response.
-    """
-    draws = torch.Generator().manual_seed(1)
-    n_samples, longest = lengths_PK.shape[1], int(lengths_PK.max())
-    advantages_K = torch.linspace(-1, 1, n_samples, device=setup.device)
-    old_KT = torch.full((n_samples, longest), -torch.tensor(vocabulary).log().item())
+    vocabulary, draws = model.config.vocab_size, torch.Generator().manual_seed(1)
+    sizes = len(lengths_K), int(lengths_K.max())
+    advantages_K = torch.linspace(-1, 1, sizes[0], device=setup.device)
 
     def tokens(*shape: int) -> Tensor:
         return torch.randint(VOCABULARY_SIZE, vocabulary, shape, generator=draws).to(setup.device)
 
-    return [
-        Group(
-            prompt_L=tokens(prompt_tokens),
-            tokens_KT=tokens(n_samples, longest),
-            old_KT=old_KT.to(setup.device),
-            lengths_K=lengths_K.to(setup.device),
-            majority_K=0.8 * advantages_K,
-            minority_K=0.2 * advantages_K.flip(0),
-        )
-        for lengths_K in lengths_PK
-    ]
+    group = Group(
+        prompt_L=tokens(prompt_tokens),
+        tokens_KT=tokens(*sizes),
+        old_KT=torch.full(sizes, -math.log(vocabulary), device=setup.device),
+        lengths_K=lengths_K.to(setup.device),
+        majority_K=0.8 * advantages_K,
+        minority_K=0.2 * advantages_K.flip(0),
+    )
+    return PolicyOptimizer(scorer, config, 1000), [group]

@@ -13,9 +13,8 @@ from shapes import (
     Setup,
     attempt,
     join_alone,
-    make_optimizer,
     model_config,
-    scripted_groups,
+    scripted_update,
     train_config,
     update_bytes,
 )
@@ -87,11 +86,9 @@ def step_tokens(config: TrainConfig) -> int:
 
 
 def _step(setup: Setup, shape: str, config: TrainConfig) -> bool:
-    optimizer = make_optimizer(setup, shape, config)
     rows = step_tokens(config) // config.longest
-    lengths = torch.full((1, rows), config.max_response_tokens or 1)
-    vocabulary = optimizer.model.config.vocab_size
-    groups = scripted_groups(setup, lengths, vocabulary, config.max_prompt_tokens)
+    lengths_K = torch.full((rows,), config.max_response_tokens or 1)
+    optimizer, groups = scripted_update(setup, shape, config, lengths_K, config.max_prompt_tokens)
     if not optimizer.step(groups).taken:
         raise RuntimeError("the step was not taken")
     return True
@@ -101,12 +98,11 @@ def fsdp(setup: Setup, report: Report) -> None:
     """FSDP2 over NCCL with one rank against no shards."""
     join_alone(setup)
     report.add("torch.distributed.get_backend()", dist.get_backend())
-    lengths = torch.linspace(*setup.pick((100, 1500, 16), (8, 24, 4))).long()[None]
+    lengths_K = torch.linspace(*setup.pick((100, 1500, 16), (8, 24, 4))).long()
     config = train_config(setup, lr=1e-3)
     updates: dict[str, Any] = {}
     for name, ranks in (("whole", 0), ("shards", 1)):
-        optimizer = make_optimizer(setup, "0.5B", config, ranks)
-        groups = scripted_groups(setup, lengths, optimizer.model.config.vocab_size)
+        optimizer, groups = scripted_update(setup, "0.5B", config, lengths_K, ranks=ranks)
         step = optimizer.step(groups)
         report.add(f"norm of the gradient, {name}", step.grad_norm)
         updates[name] = [whole_tensor(p.detach()).float().cpu() for p in optimizer.parameters]
@@ -149,12 +145,11 @@ def _update(
     setup: Setup, report: Report, name: str, shape: str, config: TrainConfig
 ) -> tuple[float, float]:
     """Report a setting; returns its operations per second, without recomputing and with it."""
-    lengths = torch.full(setup.pick((1, 32), (1, 4)), setup.pick(3072, 24))
+    shortest, longest, n = setup.pick((3072, 3072, 32), (24, 24, 4))
     if name == VARIED:
-        lengths = torch.linspace(*setup.pick((100, 3000, 32), (8, 24, 4))).long()[None]
-    optimizer = make_optimizer(setup, shape, config)
-    vocabulary = optimizer.model.config.vocab_size
-    groups = scripted_groups(setup, lengths, vocabulary, setup.pick(150, 8))
+        shortest, longest = setup.pick((100, 3000), (8, 24))
+    lengths_K = torch.linspace(shortest, longest, n).long()
+    optimizer, groups = scripted_update(setup, shape, config, lengths_K, setup.pick(150, 8))
     taken: list[Step] = []
     setup.peak()
     seconds = setup.seconds(lambda: taken.append(optimizer.step(groups)))
