@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import timeit
+from itertools import product
 
 import numpy as np
 
@@ -47,32 +48,27 @@ def measure(config: GuardConfig, n_problems: int, calls: int) -> tuple[float, fl
     def batch() -> None:
         rows.put(problems, guard.step(rows.take(problems), *visits[0])[0])
 
-    one, whole = (
-        min(timeit.repeat(work, timer=time.process_time, number=calls, repeat=3))
-        for work in (step, batch)
-    )
-    return one / calls, whole / calls
+    one, whole = (timeit.repeat(work, "", time.process_time, 3, calls) for work in (step, batch))
+    return min(one) / calls, min(whole) / calls
 
 
 def main() -> None:
     """Print one line per configuration."""
-    best = {name: np.full(2 * len(SIZES), np.inf) for name in CONFIGS}
+    best = {name: np.full((len(SIZES), 2), np.inf) for name in CONFIGS}
     # In plain Python first: once a large call was compiled, all calls are. Rounds over all
     # configurations, so that a busy minute does not fall on one of them.
-    for sizes in (slice(0, 2), slice(2, 4)):
-        for _ in range(ROUNDS):
-            for name, config in CONFIGS.items():
-                times = np.concatenate([measure(config, *size) for size in SIZES[sizes]])
-                own = best[name][2 * sizes.start : 2 * sizes.stop]
-                own[:] = np.minimum(own, times)
+    for part in (slice(0, 2), slice(2, 4)):
+        for _, (name, config) in product(range(ROUNDS), CONFIGS.items()):
+            times = [measure(config, *size) for size in SIZES[part]]
+            best[name][part] = np.minimum(best[name][part], times)
     print(f"guard.step, {N_ANSWERS} answers, fastest of {3 * ROUNDS}; {TARGETS}")
     many = (f"{SIZES[1][0]} rows, us a row", "100,000 rows, us a row")
     heads = ("8 rows, us a call", *many, "8 rows, compiled")
     print(f"{'':16}" + "".join(f"{head:>28}" for head in heads))
     print(f"{'config':16}" + f"{'step':>14}{'take+step+put':>14}" * len(SIZES))
-    rows = np.repeat([1, SIZES[1][0], SIZES[2][0], 1], 2)
+    rows = np.array([[1], [SIZES[1][0]], [SIZES[2][0]], [1]])
     for name, times in best.items():
-        print(f"{name:16}" + "".join(f"{1e6 * time:14.3f}" for time in times / rows))
+        print(f"{name:16}" + "".join(f"{1e6 * time:14.3f}" for time in (times / rows).flat))
 
 
 if __name__ == "__main__":
