@@ -16,12 +16,20 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
+from lab.base.columns import Floats, Ints
 from lab.base.errors import UserError
+from real.engines.rollouts import Prompts
 from real.model.prepare import trained_parameters
 
 Tokens = tuple[int, ...]
+Singles = NDArray[np.float32]
+Weights = Mapping[str, Tensor]
+"""Trained weights by the model's names."""
+Done = Callable[[float], object]
+"""Is called with the share of a work that is done."""
 
 _GRADIENT_BYTES = 128 * 2**20
 _ROWS = 1024
@@ -30,13 +38,13 @@ _ROWS = 1024
 @torch.no_grad()
 def log_probs(
     model: Any, prompt: Sequence[int], responses: Sequence[Tokens], temperature: float
-) -> list[NDArray[np.float32]]:
+) -> list[Singles]:
     """(T, A) log-probs of every token after every prefix of each response."""
     longest = max(map(len, responses))
     # What is put behind a response reaches none of its tokens.
     filled = [[*prompt, *tokens, *[0] * (longest - len(tokens))] for tokens in responses]
     ids_RL = torch.tensor(filled, device=model.device)[:, :-1]
-    parts: list[NDArray[np.float32]] = []
+    parts: list[Singles] = []
     for start in range(0, len(responses), _ROWS):
         logits = model(input_ids=ids_RL[start : start + _ROWS], use_cache=False).logits
         log_p_RTA = torch.log_softmax(logits[:, len(prompt) - 1 :].float() / temperature, -1)
@@ -48,8 +56,8 @@ def log_probs(
 
 @torch.no_grad()
 def next_log_probs(
-    model: Any, contexts: Sequence[Sequence[int]], tokens: Sequence[int], temperature: float
-) -> NDArray[np.float64]:
+    model: Any, contexts: Prompts, tokens: Sequence[int], temperature: float
+) -> Floats:
     """Log-probabilities (E,) of single tokens after their contexts."""
     log_p = np.zeros(len(tokens))
     for batch in _of_equal_length(list(map(len, contexts)), _ROWS):
@@ -82,12 +90,12 @@ class Gradients:
 
     def __call__(
         self,
-        contexts: Sequence[Sequence[int]],
+        contexts: Prompts,
         tokens: Sequence[Tokens],
-        coordinates: NDArray[np.int64],
-        changes: Sequence[torch.Tensor] = (),
-        report: Callable[[float], object] = lambda _: None,
-    ) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
+        coordinates: Ints,
+        changes: Sequence[Tensor] = (),
+        report: Done = lambda _: None,
+    ) -> tuple[Singles, Floats, Floats]:
         """Gradients of E continuations.
 
         `contexts` are (E,) token ids of prompt and prefix, `coordinates` (D,) places among all d
@@ -108,7 +116,7 @@ class Gradients:
             report(done / len(tokens))
         return features, norm2, moved
 
-    def change(self, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def change(self, weights: Weights) -> Tensor:
         """Change (d,) from the model to other trained weights, given by the model's names."""
         named = self._weights.items()
         changes = [weights[n].to(w) - w if n in weights else torch.zeros_like(w) for n, w in named]
@@ -129,9 +137,7 @@ class Gradients:
                     "free; lower weights or responses, or set lora_rank or unit answer"
                 )
 
-    def sizes(
-        self, contexts: Sequence[Sequence[int]], tokens: Sequence[Tokens]
-    ) -> NDArray[np.float64]:
+    def sizes(self, contexts: Prompts, tokens: Sequence[Tokens]) -> Floats:
         """(d,) root mean square of the gradients of E continuations, each divided by its norm."""
         total = torch.zeros(self.n_weights, dtype=torch.float64, device=self.model.device)
         for _, flat in self._batches(contexts, tokens):
@@ -141,8 +147,8 @@ class Gradients:
         return (total / len(tokens)).sqrt().cpu().numpy()
 
     def _batches(
-        self, contexts: Sequence[Sequence[int]], tokens: Sequence[Tokens]
-    ) -> Iterator[tuple[list[int], torch.Tensor]]:
+        self, contexts: Prompts, tokens: Sequence[Tokens]
+    ) -> Iterator[tuple[list[int], Tensor]]:
         """Places of some continuations, and their gradients on all weights."""
         device = self.model.device
         lengths = [(len(c), len(t)) for c, t in zip(contexts, tokens, strict=True)]
@@ -153,15 +159,13 @@ class Gradients:
             parts = self._gradient(self._weights, ids_EL, tokens_ET)
             yield batch, torch.cat([parts[name].flatten(1) for name in self._weights], 1)
 
-    def start(self, coordinates: NDArray[np.int64]) -> NDArray[np.float32]:
+    def start(self, coordinates: Ints) -> Singles:
         """(D,) values of the weights at the given places."""
         flat = torch.cat([weight.flatten() for weight in self._weights.values()])
         places = torch.as_tensor(coordinates, device=flat.device)
         return flat[places].float().cpu().numpy()
 
-    def _log_p(
-        self, weights: dict[str, torch.Tensor], ids_L: torch.Tensor, tokens_T: torch.Tensor
-    ) -> torch.Tensor:
+    def _log_p(self, weights: dict[str, Tensor], ids_L: Tensor, tokens_T: Tensor) -> Tensor:
         arguments = {"input_ids": ids_L[None], "use_cache": False, "logits_to_keep": len(tokens_T)}
         output = functional_call(self.model, weights, (), arguments)
         log_p_TA = torch.log_softmax(output.logits[0] / self.temperature, -1)
@@ -179,7 +183,7 @@ def free_bytes(device: torch.device) -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-Edges = tuple[Sequence[Sequence[int]], Sequence[int], Sequence[int]]
+Edges = tuple[Prompts, Sequence[int], Sequence[int]]
 """(E,) token ids of prompt and prefix, tokens, and nodes; equal nodes share a context."""
 
 
@@ -187,11 +191,7 @@ class Growth:
     """Compares checkpoints of one run with the start model."""
 
     def __init__(
-        self,
-        gradients: Gradients,
-        edges: Edges,
-        coordinates: NDArray[np.int64],
-        scale: NDArray[np.float32],
+        self, gradients: Gradients, edges: Edges, coordinates: Ints, scale: Singles
     ) -> None:
         """Measure the start model, left as it is, on D weights that stand for `scale` each."""
         self._model, self._gradients = gradients.model, gradients
@@ -201,7 +201,7 @@ class Growth:
         self._start = {name: p.detach().clone() for name, p in self._model.named_parameters()}
         self._features_ED = self.gradients()
 
-    def at(self, weights: Mapping[str, torch.Tensor]) -> float:
+    def at(self, weights: Weights) -> float:
         """Return the gradients' relative squared change beyond the softmax, median over nodes."""
         try:
             self._model.load_state_dict(weights, strict=False)
@@ -220,12 +220,7 @@ class Growth:
         known_V = norm2_V > 0
         return float(np.median(change_V[known_V] / norm2_V[known_V]))
 
-    def slope(
-        self,
-        along: Sequence[Mapping[str, torch.Tensor]],
-        changes: Sequence[torch.Tensor],
-        report: Callable[[float], object],
-    ) -> float:
+    def slope(self, along: Sequence[Weights], changes: Sequence[Tensor], report: Done) -> float:
         """Return the slope through the origin of `at` over the distances of K other weights."""
         points: list[tuple[float, float]] = []
         for weights, change in zip(along, changes, strict=True):
@@ -234,16 +229,14 @@ class Growth:
         distance_K, change_K = np.array(points, float).T
         return float(distance_K @ change_K / (distance_K @ distance_K))
 
-    def gradients(self) -> NDArray[np.float32]:
+    def gradients(self) -> Singles:
         """Gradients whose inner products estimate those on all weights."""
         contexts, tokens = self._edges
         single = [(token,) for token in tokens]
         return self._gradients(contexts, single, self._coordinates)[0] * self._root
 
 
-def sampling_error(
-    moved_KE: NDArray[np.float64], estimated_KE: NDArray[np.float64], norm2_E: NDArray[np.float64]
-) -> float:
+def sampling_error(moved_KE: Floats, estimated_KE: Floats, norm2_E: Floats) -> float:
     """Return the squared error s of gradients on drawn weights, relative to their squared norm.
 
     Of first-order changes of E log-probabilities along K changes of the weights, and of those from

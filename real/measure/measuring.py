@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
+from numpy.random import Generator
 
+from lab.base.columns import Ints
 from lab.base.errors import UserError
 from lab.base.files import check_new_file
 from lab.base.roles import roles_of
@@ -20,10 +20,19 @@ from lab.base.settings import to_values
 from lab.trace.manifest import CHECKPOINTS, read_manifest
 from lab.trace.response import Facts, Response, write_response
 from real.answers import AnswerIds, Equality
-from real.engines.rollouts import Engine, Sampling
+from real.engines.rollouts import Engine, Prompts, Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.measure import MeasureSettings
-from real.measure.gradients import Edges, Gradients, Growth, Tokens, log_probs, sampling_error
+from real.measure.gradients import (
+    Edges,
+    Gradients,
+    Growth,
+    Singles,
+    Tokens,
+    Weights,
+    log_probs,
+    sampling_error,
+)
 from real.measure.tree import Leaf, MeasuredTree, edge_arrays, grow, merge_answers, whole_responses
 from real.model.machine import keep_freed_memory, pick_device, torch_threads
 from real.model.policy import Policy, load_policy
@@ -50,9 +59,9 @@ _MOST_CHECKPOINTS = 8
 
 Report = Callable[[str, float], object]
 
-Read = Callable[[int, Sequence[Tokens]], tuple[NDArray[np.int64], int, list[str]]]
-"""A problem and its responses to answer ids, the truth's id (-1 if no response gives it), and the
-text of each id."""
+ReadAnswers = tuple[Ints, int, list[str]]
+"""Answer ids of a problem's responses, the truth's (-1 if none gives it), and the text of each."""
+Read = Callable[[int, Sequence[Tokens]], ReadAnswers]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +70,7 @@ class Subject:
 
     model: Any
     """A causal language model with eager attention; its trained weights require a gradient."""
-    prompts: Sequence[Sequence[int]]
+    prompts: Prompts
     """(N,) token ids."""
     engine: Engine
     """Samples from the model."""
@@ -70,9 +79,7 @@ class Subject:
     read: Read
     seed: int
 
-    def sample(
-        self, prompts: Sequence[Sequence[int]], n: int, **changes: Any
-    ) -> list[list[Tokens]]:
+    def sample(self, prompts: Prompts, n: int, **changes: Any) -> list[list[Tokens]]:
         """(P, n) responses to P prompts, by the `sampling` with changes."""
         generator = torch_generator(self.seed, Stream.VOTES, 0, device=self.model.device)
         drawn = self.engine.sample(prompts, n, replace(self.sampling, **changes), generator)
@@ -101,7 +108,7 @@ def measure_to(
     checkpoints = [] if growth is None else _checkpoints(growth, sources, config)
     ids = AnswerIds(prompts.truths, Equality() if config.answer_check == "math" else None)
 
-    def read(problem: int, responses: Sequence[Tokens]) -> tuple[NDArray[np.int64], int, list[str]]:
+    def read(problem: int, responses: Sequence[Tokens]) -> ReadAnswers:
         rows = [list(tokens) for tokens in responses]
         texts = policy.tokenizer.batch_decode(rows, skip_special_tokens=True)
         answers = ids.ids(problem, texts, config.extract)
@@ -180,7 +187,7 @@ def measure(
     subject: Subject,
     config: MeasureSettings,
     facts: dict[str, Any],
-    checkpoints: Sequence[Callable[[], Mapping[str, torch.Tensor]]] = (),
+    checkpoints: Sequence[Callable[[], Weights]] = (),
     report: Report = lambda phase, done: None,
 ) -> Response:
     """Measure the token tree of every problem and the gradients of its edges.
@@ -193,7 +200,7 @@ def measure(
         raise UserError(f"growth: can be measured with unit = token, not {config.unit}")
     trees = _sample_trees(subject, config, facts["problem_ids"], report)
     read = [subject.read(n, [leaf.tokens for leaf in tree.leaves]) for n, tree in enumerate(trees)]
-    arrays, contexts, tokens = edge_arrays(trees, subject.prompts, read)
+    arrays, contexts, tokens = edge_arrays(trees, subject.prompts, [ids_L for ids_L, _, _ in read])
     if not tokens:
         raise UserError(
             "measure: each problem has a single response, which training cannot change; raise "
@@ -310,12 +317,8 @@ chance of being drawn that is the same for all weights."""
 
 
 def choose_weights(
-    gradients: Gradients,
-    contexts: Sequence[Sequence[int]],
-    tokens: Sequence[Tokens],
-    n: int,
-    rng: np.random.Generator,
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    gradients: Gradients, contexts: Prompts, tokens: Sequence[Tokens], n: int, rng: Generator
+) -> tuple[Ints, Singles]:
     """Draw weights, in proportion to their gradients, and the number that each stands for."""
     d = gradients.n_weights
     if n >= d:

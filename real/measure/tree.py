@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from real.measure.gradients import Tokens
+from lab.base.columns import Floats, Ints
+from real.engines.rollouts import Prompts
+from real.measure.gradients import Singles, Tokens
 
 CERTAIN = 0.9995
 """A node at which one token is likelier than this, and no other is in the tree, moves nothing."""
@@ -73,7 +74,7 @@ class MeasuredTree:
 
 def grow(
     responses: Sequence[Tokens],
-    log_p_RTA: Sequence[NDArray[np.float32]],
+    log_p_RTA: Sequence[Singles],
     min_p: float,
     min_novel: float,
     max_edges: int,
@@ -85,7 +86,7 @@ def grow(
     """
     tree = MeasuredTree([], [], [])
     # Prefix to its node, and to the log-probs of all tokens behind it.
-    known: dict[Tokens, tuple[int, NDArray[np.float32]]] = {}
+    known: dict[Tokens, tuple[int, Singles]] = {}
     sampled = [
         (float(sum(log_p_TA[t, token] for t, token in enumerate(tokens))), tokens, log_p_TA)
         for tokens, log_p_TA in zip(responses, log_p_RTA, strict=True)
@@ -138,16 +139,14 @@ def _edge(tree: MeasuredTree, node: int, token: int, log_p: float) -> int:
 
 
 def edge_arrays(
-    trees: Sequence[MeasuredTree],
-    prompts: Sequence[Sequence[int]],
-    read: Sequence[tuple[NDArray[np.int64], int, list[str]]],
+    trees: Sequence[MeasuredTree], prompts: Prompts, ids_NL: Sequence[Ints]
 ) -> tuple[dict[str, Any], list[list[int]], list[Tokens]]:
     """The arrays of a response file without features, and context and tokens of every edge."""
     starts = {name: [0] for name in ("edge_start", "leaf_start", "path_start")}
     rows: dict[str, list[Any]] = defaultdict(list, starts)
     contexts: list[list[int]] = []
     tokens: list[Tokens] = []
-    for tree, prompt, (ids, _, _) in zip(trees, prompts, read, strict=True):
+    for tree, prompt, ids_L in zip(trees, prompts, ids_NL, strict=True):
         order = {node: place for place, node in enumerate(tree.moving_nodes())}
         moving = (e for e, edge in enumerate(tree.edges) if edge.node in order)
         kept = sorted(moving, key=lambda e: tree.edges[e].node)
@@ -162,7 +161,7 @@ def edge_arrays(
             rows["leaf_unseen"].append(leaf.unseen)
             rows["path_edge"] += [place_of[e] for e in leaf.path if e in place_of]
             rows["path_start"].append(len(rows["path_edge"]))
-        rows["leaf_answer"] += ids.tolist()
+        rows["leaf_answer"] += ids_L.tolist()
         rows["edge_start"].append(len(rows["edge_node"]))
         rows["leaf_start"].append(len(rows["leaf_answer"]))
     kinds = {"log_p0": np.float64, "leaf_unseen": np.bool_}
@@ -171,8 +170,8 @@ def edge_arrays(
 
 
 def merge_answers(
-    arrays: dict[str, Any], features: NDArray[np.float32], scale: NDArray[np.float32]
-) -> tuple[dict[str, Any], NDArray[np.float32], NDArray[np.float64]]:
+    arrays: dict[str, Any], features: Singles, scale: Singles
+) -> tuple[dict[str, Any], Singles, Floats]:
     """Join the responses of each problem that give the same answer.
 
     `features` are (E, D) of the responses that are the edges, `scale` (D,) the weights that each
