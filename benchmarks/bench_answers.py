@@ -7,7 +7,6 @@ pair of different answers that a judge calls equal, a split the reverse. `\u200b
 for that character; pairs of the kind `boxes` are whole responses, the others are put into a box.
 
 The exit status is 1 if this project merges a pair, or splits more than 2 % of the equal ones.
-math-verify takes most of the time, about 100 CPU seconds.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from operator import eq
 from pathlib import Path
-from time import process_time
 from typing import Any, NamedTuple
 
 import math_verify
 
+from lab.base.columns import TextTable
 from real.answers import UNPARSEABLE, Equality, classes
 
 FILE = Path(__file__).with_name("answer_pairs.tsv")
-MAX_SPLIT, SIZE, ROUNDS = 0.02, 64, 3
+MAX_SPLIT = 0.02
 EQUALITY = Equality()
 
 
@@ -91,65 +90,21 @@ def counts(found: Sequence[Pair]) -> str:
     return f"{len(found) - splits} / {splits}"
 
 
-def groups(start: int) -> dict[str, list[str]]:
-    """Groups of 64 responses to time; no response of one start is one of another."""
-    numbers = range(start, start + SIZE)
-    typical = (r"{n}", r"\frac{{{n}}}{{7}}", r"({n},\frac{{{n}}}{{3}}]", r"-{n}.5")
-    return {
-        "integers, fractions, intervals": [box(typical[n % 4].format(n=n)) for n in numbers],
-        "different formulas": [box(rf"{n}x^2+\sqrt{{{n}}}") for n in numbers],
-        "equal formulas": [box(rf"{n}(x+1)^2-{n - 1}(x^2+2x+1)") for n in numbers],
-    }
-
-
-def group_by(judge: Judge, responses: Sequence[str]) -> None:
-    """Compare every response with the first one of each class, as votes are counted."""
-    if judge is same_here:
-        classes(responses, None, Equality())
-        return
-    firsts: list[str] = []
-    for response in responses:
-        if not any(judge(first, response) for first in firsts):
-            firsts.append(response)
-
-
-def cpu_ms(judge: Judge, name: str) -> float:
-    """CPU milliseconds of a group; the least of up to three."""
-    taken: list[float] = []
-    while len(taken) < ROUNDS and sum(taken) < 1_000:
-        responses = groups(2 + SIZE * len(taken))[name]  # other texts: answers are cached
-        start = process_time()
-        group_by(judge, responses)
-        taken.append(1e3 * (process_time() - start))
-    return min(taken)
-
-
-def print_table(title: str, rows: dict[str, Sequence[str]]) -> None:
-    print(f"\n| {title} | {' | '.join(JUDGES)} |\n|---|{'---:|' * len(JUDGES)}")
-    for name, cells in rows.items():
-        print(f"| {name} | {' | '.join(cells)} |")
-
-
 def main() -> int:
-    """Print both tables."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kinds", nargs="*", help="print wrong pairs, of these kinds or of all")
     args = parser.parse_args()
     pairs = read_pairs()
     found = {name: wrong(judge, pairs) for name, judge in JUDGES.items()}
-    rows = {
-        f"{kind} ({sum(pair.kind == kind for pair in pairs)})": [
-            counts([pair for pair in some if pair.kind == kind]) for some in found.values()
-        ]
-        for kind in dict.fromkeys(pair.kind for pair in pairs)
-    }
+    rows = []
+    for kind in dict.fromkeys(pair.kind for pair in pairs):
+        cells = (counts([pair for pair in some if pair.kind == kind]) for some in found.values())
+        rows.append([f"{kind} ({sum(pair.kind == kind for pair in pairs)})", *cells])
     n_equal = sum(pair.equal for pair in pairs)
     total = f"all: {len(pairs) - n_equal} different / {n_equal} equal"
-    print_table("merges / splits", {**rows, total: [counts(some) for some in found.values()]})
-    print_table(
-        f"CPU ms of {SIZE} answers",
-        {name: [f"{cpu_ms(judge, name):,.1f}" for judge in JUDGES.values()] for name in groups(2)},
-    )
+    rows.append([total, *map(counts, found.values())])
+    print(*TextTable(["merges / splits", *JUDGES], rows).markdown(), sep="\n")
     ours = found["this project"]
     if args.kinds is not None:
         for pair in ours:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import timeit
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -32,29 +33,21 @@ def visit(rng: np.random.Generator, n_problems: int) -> tuple[Votes, Draws]:
     return votes, Draws(*rng.random((3, n_problems)))
 
 
-def measure(config: GuardConfig, n_problems: int, calls: int) -> tuple[float, float]:
-    """Seconds of one step, and of one batch with `take` and `put`; the fastest of three."""
+def measure(config: GuardConfig, n_problems: int, calls: int) -> float:
+    """Seconds of one step, the fastest of three measurements."""
     rng = np.random.default_rng(0)
     guard = Guard(config)
     visits = [visit(rng, n_problems) for _ in range(3)]
     rows = guard.init(n_problems, n_answers=N_ANSWERS)
     for place in range(guard.config.rates.W + 2):  # a full window of history: no branch is idle
         rows, _ = guard.step(rows, *visits[place % len(visits)])
-    problems = rng.permutation(n_problems)
-
-    def step() -> None:
-        guard.step(rows, *visits[0])
-
-    def batch() -> None:
-        rows.put(problems, guard.step(rows.take(problems), *visits[0])[0])
-
-    one, whole = (timeit.repeat(work, "", time.process_time, 3, calls) for work in (step, batch))
-    return min(one) / calls, min(whole) / calls
+    step = partial(guard.step, rows, *visits[0])
+    return min(timeit.repeat(step, "", time.process_time, 3, calls)) / calls
 
 
 def main() -> None:
     """Print one line per configuration."""
-    best = {name: np.full((len(SIZES), 2), np.inf) for name in CONFIGS}
+    best = {name: np.full(len(SIZES), np.inf) for name in CONFIGS}
     # In plain Python first: once a large call was compiled, all calls are. Rounds over all
     # configurations, so that a busy minute does not fall on one of them.
     for part in (slice(0, 2), slice(2, 4)):
@@ -62,13 +55,12 @@ def main() -> None:
             times = [measure(config, *size) for size in SIZES[part]]
             best[name][part] = np.minimum(best[name][part], times)
     print(f"guard.step, {N_ANSWERS} answers, fastest of {3 * ROUNDS}; {TARGETS}")
-    many = (f"{SIZES[1][0]} rows, us a row", "100,000 rows, us a row")
-    heads = ("8 rows, us a call", *many, "8 rows, compiled")
-    print(f"{'':16}" + "".join(f"{head:>28}" for head in heads))
-    print(f"{'config':16}" + f"{'step':>14}{'take+step+put':>14}" * len(SIZES))
-    rows = np.array([[1], [SIZES[1][0]], [SIZES[2][0]], [1]])
+    heads = [f"{rows:,} rows, us a {'call' if rows == 8 else 'row'}" for rows, _ in SIZES]
+    heads[-1] = "8 rows, compiled"
+    print(f"{'config':16}" + "".join(f"{head:>24}" for head in heads))
+    rows = [1 if rows == 8 else rows for rows, _ in SIZES]
     for name, times in best.items():
-        print(f"{name:16}" + "".join(f"{1e6 * time:14.3f}" for time in (times / rows).flat))
+        print(f"{name:16}" + "".join(f"{1e6 * time:24.3f}" for time in times / rows))
 
 
 if __name__ == "__main__":

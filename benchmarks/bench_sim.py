@@ -11,17 +11,14 @@ trace in memory 0.87.
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from guard_core import GuardConfig
 from sim import SimConfig, simulate
-from sim.engine.run import Simulation, measure
+from sim.engine.run import Simulation
 from sim.world.sampling import draw_votes
 
 
@@ -51,19 +48,9 @@ def draw_only(config: SimConfig) -> Callable[[], None]:
     return draw
 
 
-def to_disk(config: SimConfig) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        simulate(config, Path(folder) / "run")
-
-
-def ways(config: SimConfig) -> Iterator[tuple[str, Callable[[], object]]]:
-    """The timed configurations, each in turn with the drawing of the same votes."""
-    off = replace(config, guard=GuardConfig.off())
-    yield "guard, no trace kept", lambda: [None for _ in Simulation(config).run()]
-    yield "guard, measured alone", lambda: measure(config)
-    yield "guard, trace to disk", lambda: to_disk(config)
-    yield "guard, trace in memory", lambda: simulate(config)
-    yield "TTRL, trace in memory", lambda: simulate(off)
+def run_alone(config: SimConfig) -> None:
+    for _ in Simulation(config).run():
+        pass
 
 
 def main() -> None:
@@ -76,8 +63,8 @@ def main() -> None:
     for replicates in options.replicates:
         config = SimConfig(replicates=replicates)
         draw, visits = draw_only(config), replicates * config.n_problems * (config.epochs + 1)
-        for name, run in ways(config):
-            times = [(cpu(run), cpu(draw)) for _ in range(options.repeats)]
+        for name, work in (("no trace kept", run_alone), ("trace in memory", simulate)):
+            times = [(cpu(partial(work, config)), cpu(draw)) for _ in range(options.repeats)]
             seconds, drawing = map(min, zip(*times, strict=True))
             print(
                 f"R = {replicates:<4}{name:<24}{seconds:7.3f} s{1e9 * seconds / visits:7.0f} "
