@@ -136,9 +136,9 @@ class Setup:
         """Bytes of the GPU; without bound in a dry run."""
         return 2**60 if self.dry else torch.cuda.mem_get_info()[1]
 
-    def ceiling(self, m: int = 8192, k: int = 8192, n: int = 8192) -> float:
-        """Return the operations per second of a product of bfloat16 matrices of these sizes."""
-        return product_flops(self.device, *self.pick((m, k, n), (64, 64, 64)))
+    def ceiling(self) -> float:
+        """Return the operations per second of a product of large bfloat16 matrices."""
+        return product_flops(self.device, *self.pick((8192,) * 3, (64,) * 3))
 
 
 def model_config(setup: Setup, shape: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
@@ -24,7 +23,10 @@ from real.tiny.tasks import IDS, VOCABULARY_SIZE
 from real.trainer import train_batch
 
 PHASES = ("rollout", "grade", "guard", "update", "sync", "step")
-_FURTHER = ("seconds_sync_copy", "seconds_sync_load", "gpu_memory_gb", "share_of_peak")
+_COLUMNS = (
+    *("n_updates", "tokens_sampled", "tokens", "mean_length", "mismatch_kl"),
+    *("seconds_sync_copy", "seconds_sync_load", "gpu_memory_gb", "share_of_peak"),
+)
 MOST_OF_GUARD = 1e-3
 """Share of a step that the guard's own bookkeeping may take."""
 
@@ -133,22 +135,17 @@ def _scripted(
 
 
 def _measure(report: Report, run: Run, n_steps: int, name: str) -> float:
-    """Report medians of the steps, the first left out; returns the update's share of the peak."""
+    """Report some steps; returns the update's share of the peak in the last of them."""
     run.engine.update_weights(run.policy.model, version=0)
-    rows: list[dict[str, Any]] = []
-    for one in islice(batches(run.config, len(run.prompts)), n_steps):
-        rows.append(row := train_batch(run, one, None)[1])
+    row: dict[str, Any] = {}
+    for number, one in enumerate(islice(batches(run.config, len(run.prompts)), n_steps), start=1):
+        row = train_batch(run, one, None)[1]
         for phase in PHASES:  # at once: the section may not see the end of the next step
-            report.add(f"{name} {len(rows)}: {phase}", row[f"seconds_{phase}"], "s")
-    rows = rows[1:] or rows
-    if not all(row["n_updates"] for row in rows):
+            report.add(f"{name} {number}: {phase}", row[f"seconds_{phase}"], "s")
+    if not row["n_updates"]:
         raise RuntimeError("a batch made no update")
-    columns = [f"seconds_{phase}" for phase in PHASES]
-    columns += ["n_updates", "tokens_sampled", "tokens", "mean_length", "mismatch_kl"]
-    columns += [name for name in _FURTHER if name in rows[0]]
-    median = {column: statistics.median(row[column] for row in rows) for column in columns}
-    for column in columns:
-        report.add(f"{name}: {column}", median[column])
-    share = median["seconds_guard"] / median["seconds_step"]
+    for column in (column for column in _COLUMNS if column in row):
+        report.add(f"{name}: {column}", row[column])
+    share = row["seconds_guard"] / row["seconds_step"]
     report.target(f"{name}: share of the guard", share, at_most=MOST_OF_GUARD)
-    return median.get("share_of_peak", math.nan)
+    return row.get("share_of_peak", math.nan)

@@ -13,7 +13,6 @@ from shapes import (
     Setup,
     attempt,
     join_alone,
-    model_config,
     scripted_update,
     train_config,
     update_bytes,
@@ -47,21 +46,12 @@ ADAPTERS: Cases = {"7B, 3,072 tokens, 16k a pass": ("7B", _RANK_16)}
 
 
 def ceiling(setup: Setup, report: Report) -> None:
-    """Products of bfloat16 matrices, of 16,384 tokens with the largest weights; and copies."""
+    """A product of bfloat16 matrices, and a copy to the GPU."""
     report.add(PRODUCT, setup.ceiling(), "1/s")
-    for shape in ("3B", "7B"):
-        config = model_config(setup, shape)
-        for name, n in (("inner", config.intermediate_size), ("head", config.vocab_size)):
-            tokens = 1024 if name == "head" else 16_384
-            flops = setup.ceiling(tokens, config.hidden_size, n)
-            report.add(f"product, {shape}, {name}", flops, "1/s")
     there = torch.empty(setup.pick(2**30, 2**10), dtype=torch.uint8, pin_memory=not setup.dry)
     here = there.to(setup.device)
     seconds = setup.seconds(lambda: here.copy_(there), repeats=3)
     report.rate("host_link", there.numel() / seconds, "B/s")
-    double = torch.empty_like(here)
-    seconds = setup.seconds(lambda: double.copy_(here), repeats=3)
-    report.add("memory, read and written", 2 * here.numel() / seconds, "B/s")
 
 
 def memory(setup: Setup, report: Report) -> None:

@@ -76,8 +76,8 @@ def conditions(rows: pd.DataFrame) -> TextTable:
     cells = free.groupby(["arm", "lr"], sort=False)["pass_final"].mean()
     lows = cells.groupby("arm", sort=False).min().to_dict()
     own = lows.pop(RECOMMENDED)
-    second, drop = max(lows, key=lambda arm: lows[arm]), own - lows[BASELINE]
-    robust = f"{own:.1f}; {_title(second)} {lows[second]:.1f}"
+    second, highest = max(lows.items(), key=lambda arm_and_low: arm_and_low[1])
+    robust, drop = f"{own:.1f}; {_title(second)} {highest:.1f}", own - lows[BASELINE]
     collapse = f"{drop:+.1f}; start {rows['pass_start'].mean():.1f}, TTRL {lows[BASELINE]:.1f}"
     finals = best(free, [RECOMMENDED])
     level = 1 - (1 - LEVEL) / len(lows)  # the intervals hold for all label-free arms at once
@@ -86,15 +86,15 @@ def conditions(rows: pd.DataFrame) -> TextTable:
     lead = estimate(differences(finals, best(free, RIVALS)))
     met = lead.mean >= 2 and not lead.within_noise
     is_below = any(not gain.within_noise and gain.mean <= 0 for gain in below.values())
-    name = "lowest mean of the recommendation, and the highest of others"
-    table = [(name, robust, own >= lows[second])]
-    name = "30 points above the lowest of TTRL where TTRL collapses"
-    table += [(name, collapse, drop >= 30)]
     nearest = f"{difference(below[worst])}, {_title(worst)}"
-    table += [("at own best rates not below any arm; the nearest", nearest, not is_below)]
-    table += [("there 2 points above the best of five arms", difference(lead), met)]
-    rows_of = [[name, shown, "yes" if reached else "no"] for name, shown, reached in table]
-    return TextTable(["condition", "final pass@1", "met"], rows_of)
+    rows_of = {
+        "lowest mean of the recommendation, and the highest of others": (robust, own >= highest),
+        "30 points above the lowest of TTRL where TTRL collapses": (collapse, drop >= 30),
+        "at own best rates not below any arm; the nearest": (nearest, not is_below),
+        "there 2 points above the best of five arms": (difference(lead), met),
+    }
+    lines = [[name, told, "yes" if reached else "no"] for name, (told, reached) in rows_of.items()]
+    return TextTable(["condition", "final pass@1", "met"], lines)
 
 
 def ranks(rows: pd.DataFrame, simulated: pd.DataFrame) -> TextTable:
