@@ -275,12 +275,7 @@ def _sample_trees(
                 "all have more than max_edges tokens; set them, or unit = response"
             )
     report("continue", 0.0)
-    _continue(trees, subject)
-    return trees
-
-
-def _continue(trees: Sequence[MeasuredTree], subject: Subject) -> None:
-    """Continue the leaves of unseen tokens greedily, all of one length at once."""
+    # Leaves of unseen tokens are continued greedily, all of one length at once.
     longest = subject.sampling.max_tokens
     by_length: dict[int, list[tuple[Sequence[int], Leaf]]] = defaultdict(list)
     for prompt, tree in zip(subject.prompts, trees, strict=True):
@@ -293,6 +288,7 @@ def _continue(trees: Sequence[MeasuredTree], subject: Subject) -> None:
         more = subject.sample(contexts, 1, max_tokens=longest - length, top_p=_GREEDY)
         for (_, leaf), (tokens,) in zip(found, more, strict=True):
             leaf.tokens += tokens
+    return trees
 
 
 def _likeliest_edges(trees: Sequence[MeasuredTree], subject: Subject) -> Edges:

@@ -292,24 +292,22 @@ def check_answers(answers: Sequence[tuple[object, str | None]], labels_of: str =
     """
     missing = [name for name, answer in answers if answer is None]
     useless = [(name, why) for name, a in answers if a is not None and (why := unusable(a))]
+    notices = []
     if labels_of and missing:
         raise UserError(
             f"labels = 'truth': problem {missing[0]!r} of {labels_of} has no answer; "
             "add it or train on votes"
         )
-    if labels_of and useless:
-        raise UserError(
-            f"labels = 'truth': the answer to problem {useless[0][0]!r} of {labels_of} can "
-            f"equal no response ({useless[0][1]}); mend it or train on votes"
-        )
-    notices = []
     if 0 < len(missing) < len(answers):
         notices.append(f"{len(missing)} of {len(answers)} problems have no reference answer")
-    if useless:
-        notices.append(
-            f"{len(useless)} of {len(answers)} reference answers can equal no response, the first "
-            f"that of problem {useless[0][0]!r}: {useless[0][1]}"
-        )
+    for name, why in useless[:1]:
+        if labels_of:
+            raise UserError(
+                f"labels = 'truth': the answer to problem {name!r} of {labels_of} can "
+                f"equal no response ({why}); mend it or train on votes"
+            )
+        told = f"{len(useless)} of {len(answers)} reference answers can equal no response"
+        notices.append(f"{told}, the first that of problem {name!r}: {why}")
     return notices
 
 
@@ -348,18 +346,13 @@ def _choose(source: str, rows: Sequence[dict[str, Any]], what: str, names: Field
     usual = (named,) if named else _USUAL[what]
     present = [one for one in usual if any(_value_at(row, one) is not None for row in rows)]
     if named and not present:
-        raise UserError(
-            f"{source}: fields.{what} = {named!r}: no row has it; fields are {_names(rows)}"
-        )
+        there = list(dict.fromkeys(str(name) for row in rows for name in row))
+        shown = ", ".join(there[:_SHOWN]) or "none"
+        shown += f", ... ({len(there)} in all)" if len(there) > _SHOWN else ""
+        raise UserError(f"{source}: fields.{what} = {named!r}: no row has it; fields are {shown}")
     if len(present) > 1 and present[0] != usual[0]:
         raise UserError(
             f"{source}: fields {', '.join(present)} could each be the {what}; "
             f"name one with --fields.{what}"
         )
     return present[0] if present else None
-
-
-def _names(rows: Sequence[dict[str, Any]]) -> str:
-    names = list(dict.fromkeys(str(name) for row in rows for name in row))
-    shown = ", ".join(names[:_SHOWN]) or "none"
-    return f"{shown}, ... ({len(names)} in all)" if len(names) > _SHOWN else shown

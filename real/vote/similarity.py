@@ -27,8 +27,16 @@ def similarities(texts_PK: Sequence[Sequence[str]]) -> NDArray[np.float64]:
     matrices = []
     for texts_K in texts_PK:
         row_of = {text: row for row, text in enumerate(dict.fromkeys(texts_K))}
+        counts = ngrams(list(row_of))
+        # Most buckets are empty in all of the texts. Sums over counts are exact in any order.
+        vectors = counts[:, counts.any(axis=0)].astype(np.float64)
+        products = vectors @ vectors.T
+        sizes = np.sqrt(np.diagonal(products))
+        sizes = np.where(sizes == 0, 1.0, sizes)
+        cosines = np.clip(products / (sizes * sizes[:, None]), -1.0, 1.0)
+        np.fill_diagonal(cosines, 1.0)
         places_K = np.array([row_of[text] for text in texts_K])
-        matrices.append(_cosines(ngrams(list(row_of)))[places_K[:, None], places_K])
+        matrices.append(cosines[places_K[:, None], places_K])
     return np.stack(matrices)
 
 
@@ -50,15 +58,3 @@ def ngrams(texts: Sequence[str]) -> NDArray[np.float32]:
         places.append((first[inside] << BUCKET_BITS) + buckets[inside].astype(np.int64))
     counts = np.bincount(np.concatenate(places), minlength=len(texts) << BUCKET_BITS)
     return counts.reshape(len(texts), -1).astype(np.float32)
-
-
-def _cosines(vectors_nE: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(n, n) of different texts; 1 on the diagonal."""
-    # Most buckets are empty in all of a problem's texts. Sums over counts are exact in any order.
-    vectors = vectors_nE[:, vectors_nE.any(axis=0)].astype(np.float64)
-    products = vectors @ vectors.T
-    sizes = np.sqrt(np.diagonal(products))
-    sizes = np.where(sizes == 0, 1.0, sizes)
-    cosines = np.clip(products / (sizes * sizes[:, None]), -1.0, 1.0)
-    np.fill_diagonal(cosines, 1.0)
-    return cosines

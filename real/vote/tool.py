@@ -271,13 +271,11 @@ def _read(tokens: list[str]) -> tuple[Fraction | None, bool]:
 def tool_verdicts(texts: Sequence[str], problem: str | None = None) -> NDArray[np.bool_]:
     """Return (n,) which responses a calculator confirms; scratch work starts at the problem."""
     start = problem if problem is not None and is_expression(problem.strip()) else None
-    verdict_of = {text: _holds(text, start) for text in dict.fromkeys(texts)}
+    verdict_of: dict[str, bool] = {}
+    for text in dict.fromkeys(texts):
+        held = scratch_holds(text.strip(), start)
+        if held is None:
+            verdicts = [left == right for left, right in claims(text.strip())]
+            held = bool(verdicts) and all(verdicts)
+        verdict_of[text] = held
     return np.array([verdict_of[text] for text in texts], dtype=bool)
-
-
-def _holds(text: str, problem: str | None) -> bool:
-    text = text.strip()
-    if (held := scratch_holds(text, problem)) is not None:
-        return held
-    verdicts = [left == right for left, right in claims(text)]
-    return bool(verdicts) and all(verdicts)
