@@ -7,10 +7,8 @@ response shows one reduction per scratch step, every value taken modulo 10::
     3+0-6+0>3-6+0>7+0>\boxed{7}
 
 Two misconceptions (strictly left to right, strictly right to left) have scratch work of their own,
-and the checkpoint was pretrained on a mixture of all three rules in which `shares` fixes each
-rule's part by the pattern of operators alone, and on slips of the arithmetic. Before training 40 %
-of the responses hold a slip, so most wrong answers are not the planted ones (docs/your-model.md).
-None of them is a finding about arithmetic or about language models.
+and the checkpoint was pretrained on a mixture of all three rules, by `shares`, and on slips. Before
+training 40 % of the responses hold a slip, so most wrong answers are not the planted ones.
 """
 
 import hashlib
@@ -142,10 +140,9 @@ def scratch_holds(text: str, problem: str | None) -> bool | None:
     """Return whether each step follows from the last by one operation, right modulo 10.
 
     None if a text is not scratch work alone, steps such as `3-6+0>` and then the box. The first
-    step follows from `problem` if that is given. This checks arithmetic and nothing else. Any
-    operator may be carried out first, so a response that follows a wrong order of evaluation
-    without a slip passes as the right one does: the check is no oracle of the answer, and cannot
-    tell the planted rivals from the truth. False also where there is nothing to check.
+    step follows from `problem` if that is given. Any operator may be carried out first, so the
+    check is no oracle of the answer: the planted rivals pass as the truth does, without slips.
+    False also where there is nothing to check.
     """
     match = _SCRATCH.fullmatch(text) if text.endswith("}") else None
     if match is None:

@@ -1,8 +1,7 @@
 """The supervised recipes that make the starting checkpoints of the tiny tasks, and their accuracy.
 
-One small Qwen2 model is trained on each task's examples, of questions that problem sets do not
-have. The model that judges, `real.tiny.VERIFYING`, goes on from the arithmetic's checkpoint, with
-further examples of solving, lest that be forgotten, and conversations of `real.tiny.judging`.
+One small Qwen2 model is trained on each task's examples, of questions that problem sets lack. The
+judge goes on from the arithmetic's, also with examples of solving, lest that be forgotten.
 
 The same recipe, seed and machine give the same bits; on others accuracy is what can be compared.
 """
@@ -267,11 +266,11 @@ def measure(
     task: Task = ARITHMETIC,
 ) -> Accuracy:
     """Sample a problem set of the task and count; ``seed`` is that of the samples."""
-    prompts = [problem.prompt for problem in task.problems(n_problems)]
-    rows = [prompt for prompt in prompts for _ in range(n_votes)]
+    problems = task.problems(n_problems)
+    rows = [problem.prompt for problem in problems for _ in range(n_votes)]
     texts = _sample_texts(model, rows, task.response_tokens, seed)
     answers_NV = np.array(list(map(boxed_number, texts))).reshape(n_problems, n_votes)
-    truth_N = np.array([int(task.answer(prompt[:-1])) for prompt in prompts])
+    truth_N = np.array([int(problem.answer or 0) for problem in problems])
     pairs = list(zip(answers_NV, truth_N, strict=True))
     rivals = [np.bincount(row[(row >= 0) & (row != truth)], minlength=1) for row, truth in pairs]
     return Accuracy(
@@ -287,25 +286,19 @@ def measure(
 def _sample_texts(
     model: PreTrainedModel, prompts: list[str], max_tokens: int, seed: int
 ) -> list[str]:
-    responses = [""] * len(prompts)
+    responses = np.full(len(prompts), "", object)
     ids = [encode(prompt) for prompt in prompts]
+    lengths = np.array(list(map(len, ids)))
+    how = {"do_sample": True, "temperature": TEMPERATURE, "top_k": 0, "max_new_tokens": max_tokens}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for length in sorted(set(map(len, ids))):
-            rows = [row for row, prompt in enumerate(ids) if len(prompt) == length]
+        for length in np.unique(lengths):
+            rows = np.flatnonzero(lengths == length)
             read = torch.tensor([ids[row] for row in rows])
-            tokens = cast(Any, model).generate(
-                read,
-                attention_mask=torch.ones_like(read),
-                do_sample=True,
-                temperature=TEMPERATURE,
-                top_k=0,
-                max_new_tokens=max_tokens,
-            )
-            texts = build_tokenizer().batch_decode(tokens[:, length:], skip_special_tokens=True)
-            for row, text in zip(rows, texts, strict=True):
-                responses[row] = text
-    return responses
+            mask = torch.ones_like(read)
+            tokens = cast(Any, model).generate(read, attention_mask=mask, **how)[:, length:]
+            responses[rows] = build_tokenizer().batch_decode(tokens, skip_special_tokens=True)
+    return responses.tolist()
 
 
 def boxed_number(response: str) -> int:

@@ -1,13 +1,8 @@
 r"""The parts that the tiny tasks share, and two of the tasks: Collatz steps and closed answers.
 
-They are described in docs/your-model.md.
-
-**Collatz steps**: a step halves an even number and takes an odd one to three times itself plus one,
-modulo 100000. The checkpoint's errors are its own, mostly carries that it loses. A question has no
-other wording, since it is one number, and each digit of an answer depends on the digits behind it.
-
-**Closed answers**: only the digit in the box is free. So what training loses, it loses to an answer
-that the start gave too: a false consensus that wins, and no response that is new.
+They are described in docs/your-model.md. Errors on Collatz steps are the checkpoint's own, mostly
+carries that it loses. Of a closed answer only the digit in the box is free: what training loses, it
+loses to an answer that the start gave too.
 """
 
 import re
@@ -136,7 +131,7 @@ _MODULUS = 10**_COLLATZ_DIGITS
 
 
 def collatz_steps(number: str) -> list[str]:
-    """The numbers after each step, the answer last; all have five digits."""
+    """The numbers after each Collatz step modulo 100000, the answer last; all have five digits."""
     value, trace = int(number), list[str]()
     for _ in range(_COLLATZ_STEPS):
         value = (3 * value + 1) % _MODULUS if value % 2 else value // 2
