@@ -131,11 +131,6 @@ class Setup:
         if not self.dry:
             torch.cuda.empty_cache()
 
-    @property
-    def card(self) -> int:
-        """Bytes of the GPU; without bound in a dry run."""
-        return 2**60 if self.dry else torch.cuda.mem_get_info()[1]
-
     def ceiling(self) -> float:
         """Return the operations per second of a product of large bfloat16 matrices."""
         return product_flops(self.device, *self.pick((8192,) * 3, (64,) * 3))
@@ -226,8 +221,9 @@ def attempt(
     setup: Setup, report: Report, name: str, n_bytes: int, work: Callable[[], T]
 ) -> T | None:
     """Return the result of a work; None if its planned bytes do not fit or memory ran out."""
-    if not fits(n_bytes, setup.card):
-        words = f"needs {(n_bytes + CONTEXT) / GIB:.0f} of {setup.card / GIB:.0f} GiB"
+    card = 2**60 if setup.dry else torch.cuda.mem_get_info()[1]
+    if not fits(n_bytes, card):
+        words = f"needs {(n_bytes + CONTEXT) / GIB:.0f} of {card / GIB:.0f} GiB"
         report.add(f"{name}: left out", words)
         return None
     try:

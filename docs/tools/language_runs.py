@@ -93,12 +93,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("model")
     parser.add_argument("out", type=Path)
     own = parser.parse_args(argv)
-    own.out.mkdir(parents=True, exist_ok=True)
-    if own.step == "run":
-        return run(own.study, own.model, own.out)
-    if own.study not in TABLES:
+    if own.step == "choose" and own.study not in TABLES:
         parser.error(f"{own.study}: its problems are chosen by its runs")
-    return choose(own.study, own.model, own.out)
+    own.out.mkdir(parents=True, exist_ok=True)
+    return (run if own.step == "run" else choose)(own.study, own.model, own.out)
 
 
 def choose(task: str, model: str, out: Path) -> int:
@@ -129,12 +127,10 @@ def products_of(task: str, model: str, out: Path) -> list[str]:
     if kind == "set":
         return list(fit_products(int(number), model, out)["id"][: N_TRAINED + N_HELD_OUT])
     left = pd.concat([fit_products(pool, model, out) for pool in POOL_NUMBERS], ignore_index=True)
-    for share in FIRST_SETS:
+    for share in FIRST_SETS[: FIRST_SETS.index(int(number)) + 1]:
         n_right = round(N_TRAINED * share / 100)
         right, wrong = (left[left["majority"] == flag] for flag in (1, 0))
         own = pd.concat([right[:n_right], wrong[: N_TRAINED - n_right]]).sort_index()
-        if share == int(number):
-            break
         left = left.drop(own.index)
     return list(own["id"])
 
@@ -184,10 +180,8 @@ def sampled(
     changes = {"n_problems": len(problems), "n_held_out": 0, "n_votes": n, "seed": seed}
     given = preset(PRESET, model, problems=str(file), dtype="float32", **changes)
     made = prepare(given.settled())
-    ids, generator = AnswerIds(made.prompts.truths), made.sampler.generator(Stream.VOTES, 0)
-    how = (n, made.sampling, 0, generator, made.config.max_rows)
-    lines = []
-    for part in made.sampler.sample_all(made.prompts, *how):
+    ids, lines = AnswerIds(made.prompts.truths), []
+    for part in made.first_votes(made.prompts, Stream.VOTES):
         for i, texts in zip(part.problems, part.texts, strict=True):
             answers, truth = ids.ids(i, texts, made.config.extract), ids.truth_id(i)
             line = {"id": made.prompts.problems[i].id, "right": (answers == truth).mean()}

@@ -58,11 +58,9 @@ _KINDS = {
 
 def guard(reading: str, row: str) -> GuardConfig:
     """The guard of a reading on a row of the paper."""
-    if reading == "scripts":
-        return GuardConfig.release_scripts(row)
-    if reading == "one-step":
-        return GuardConfig.paper().set(flip_rate="instant")
-    return GuardConfig.paper() if reading == "text" else GuardConfig.off()
+    paper, none = GuardConfig.paper(), GuardConfig.off()
+    guards = {"ttrl": none, "text": paper, "one-step": paper.set(flip_rate="instant")}
+    return guards[reading] if reading in guards else GuardConfig.release_scripts(row)
 
 
 def drawn(number: int) -> Iterator[dict[str, Any]]:
@@ -119,12 +117,11 @@ def _cells(
 
 def draw(count: int) -> None:
     """Add those of the first draws that the file lacks."""
-    known = pd.read_csv(DRAWS)["draw"].unique() if DRAWS.is_file() else ()
-    for number in range(count):
-        if number not in known:
-            lines = pd.DataFrame(list(drawn(number))).reindex(columns=list(COLUMNS))
-            new = not DRAWS.is_file()
-            lines.to_csv(DRAWS, mode="a", header=new, index=False, float_format="%.5g")
+    known = set(pd.read_csv(DRAWS)["draw"]) if DRAWS.is_file() else set[int]()
+    for number in sorted({*range(count)} - known):
+        lines = pd.DataFrame(list(drawn(number))).reindex(columns=list(COLUMNS))
+        new = not DRAWS.is_file()
+        lines.to_csv(DRAWS, mode="a", header=new, index=False, float_format="%.5g")
 
 
 def weighted(row: str) -> pd.DataFrame:
@@ -189,11 +186,10 @@ def fits() -> TextTable:
     rows = where(pd.read_csv(FITS), reading="share")
     lines = []
     for mechanism, part in rows.groupby("mechanism"):
-        means = [
-            f"{own['error'].mean():.2f} [{own['low'].min():.2f}, {own['high'].max():.2f}]"
-            for own in (where(part, kind=kind) for kind in _KINDS)
-        ]
-        lines.append([str(mechanism), *means])
+        lines.append([str(mechanism)])
+        for own in (where(part, kind=kind) for kind in _KINDS):
+            low, high = own["low"].min(), own["high"].max()
+            lines[-1].append(f"{own['error'].mean():.2f} [{low:.2f}, {high:.2f}]")
     return TextTable(["mechanism", *_KINDS.values()], lines)
 
 
