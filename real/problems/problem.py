@@ -235,7 +235,7 @@ def _check_choices(values: dict[str, Any], said: str, answer: str | None, by_pla
 
     With `by_place` the answer is a whole number, the place of a text rather than that text.
     """
-    own = [values[name] for name in values if _ONE_CHOICE.fullmatch(name)]
+    own = (values[name] for name in values if _ONE_CHOICE.fullmatch(name))
     each = [text for text in own if isinstance(text, str)]
     for name, given in [*((n, values.get(n)) for n in _CHOICES), ("choices", each)]:
         found = given.get("text", list(given.values())) if isinstance(given, dict) else given

@@ -119,11 +119,10 @@ class Sampler:
             with in_phase("rollout"):
                 drawn = self.engine.sample(tokens, n, sampling, generator).of_version(version)
             for start in range(0, len(tokens), yielded):
-                end = min(start + yielded, len(tokens))
-                part = drawn.part(start, end).to(self.policy.device)
-                yield Responses(
-                    range(first + start, first + end), tokens[start:end], part, self.policy
-                )
+                own = tokens[start : start + yielded]
+                part = drawn.part(start, start + len(own)).to(self.policy.device)
+                problems = range(first + start, first + start + len(own))
+                yield Responses(problems, own, part, self.policy)
 
     def hand_over(self, version: int) -> None:
         """Give the engine the model's weights as they are now, under a version."""
