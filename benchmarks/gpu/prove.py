@@ -245,15 +245,7 @@ class Need(NamedTuple):
 
 def needs(kind: str) -> list[Need]:
     """Return what the settings of the sections with large models need of one GPU."""
-    from shapes import (
-        MEAN_TOKENS,
-        N_PROBLEMS,
-        Setup,
-        fits,
-        model_config,
-        train_config,
-        update_bytes,
-    )
+    import shapes
     from steps import STEPS
     from updates import ADAPTERS, CASES, UPDATES, VARIED, step_tokens
 
@@ -261,32 +253,30 @@ def needs(kind: str) -> list[Need]:
     from real.settings.machines import Machines
     from real.speed import CARDS, Speed, assumed_rates, update_flops
 
-    card, machines = CARDS[kind], Machines(gpu=kind, mean_tokens=MEAN_TOKENS)
+    card, machines = CARDS[kind], Machines(gpu=kind, mean_tokens=shapes.MEAN_TOKENS)
     total = int(card.memory * GIB * 0.99)  # CUDA shows about one per cent less than the data sheet
-
-    def need(section: str, name: str, shape: str, config: Any, tokens: int, times: int) -> Need:
-        n_bytes = update_bytes(setup, shape, config)
-        size = PlannedModel(model_config(setup, shape)).size(config)
-        flops = update_flops(size.n_multiplied, config)
-        flops += 2 * config.gradient_checkpointing * size.n_multiplied
-        seconds = MADE + times * tokens * flops / assumed_rates(card).train_flops
-        return Need(section, name, n_bytes + CONTEXT, fits(n_bytes, total), seconds)
-
+    sections = {"memory": CASES, "update": UPDATES, "adapters": ADAPTERS}
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        setup = Setup(False, Path(folder))
-        for section, updates in (("update", UPDATES), ("adapters", ADAPTERS)):
-            for name, (shape, changes) in updates.items():
-                tokens = 32 * ((1550 if name == VARIED else 3072) + 150)
-                config = train_config(setup, **changes)
-                found.append(need(section, name, shape, config, tokens, 2))
-        for name, (shape, changes) in CASES.items():
-            config = train_config(setup, **changes)
-            found.append(need("memory", name, shape, config, step_tokens(config), 1))
+        setup = shapes.Setup(False, Path(folder))
+        cases = [(section, *case) for section, own in sections.items() for case in own.items()]
+        for section, name, (shape, changes) in cases:
+            config = shapes.train_config(setup, **changes)
+            tokens = 64 * ((1550 if name == VARIED else 3072) + 150)
+            if section == "memory":
+                tokens = step_tokens(config)
+            n_bytes = shapes.update_bytes(setup, shape, config)
+            size = PlannedModel(shapes.model_config(setup, shape)).size(config)
+            flops = update_flops(size.n_multiplied, config)
+            flops += 2 * config.gradient_checkpointing * size.n_multiplied
+            seconds = MADE + tokens * flops / assumed_rates(card).train_flops
+            fits = shapes.fits(n_bytes, total)
+            found.append(Need(section, name, n_bytes + CONTEXT, fits, seconds))
         for section, shape in (("batch", "3B"), *(("step", shape) for shape in STEPS)):
             steps, changes = STEPS[shape]
-            config = train_config(setup, engine="vllm", n_problems=N_PROBLEMS, **changes)
-            size = PlannedModel(model_config(setup, shape)).size()
+            changes = {"engine": "vllm", "n_problems": shapes.N_PROBLEMS, **changes}
+            config = shapes.train_config(setup, **changes)
+            size = PlannedModel(shapes.model_config(setup, shape)).size()
             plan = plan_memory(size, config, 1, total)
             phases = Speed(size, plan, config, machines).step()
             sampled = phases if section == "step" else {**phases, "rollout": 0.0, "sync": 0.0}

@@ -9,14 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from record import PRODUCT, Report
-from shapes import (
-    Setup,
-    attempt,
-    join_alone,
-    scripted_update,
-    train_config,
-    update_bytes,
-)
+from shapes import Setup, attempt, join_alone, scripted_update, train_config, update_bytes
 
 from real.plan import multiplied
 from real.ranks.distributed import whole_tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from lab.base.columns import Ints
 from lab.base.errors import UserError
@@ -23,16 +24,7 @@ from real.answers import AnswerIds, Equality
 from real.engines.rollouts import Engine, Prompts, Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.measure import MeasureSettings
-from real.measure.gradients import (
-    Edges,
-    Gradients,
-    Growth,
-    Singles,
-    Tokens,
-    Weights,
-    log_probs,
-    sampling_error,
-)
+from real.measure.gradients import Edges, Gradients, Growth, Tokens, log_probs, sampling_error
 from real.measure.tree import Leaf, MeasuredTree, edge_arrays, grow, merge_answers, whole_responses
 from real.model.machine import keep_freed_memory, pick_device, torch_threads
 from real.model.policy import Policy, load_policy
@@ -187,7 +179,7 @@ def measure(
     subject: Subject,
     config: MeasureSettings,
     facts: dict[str, Any],
-    checkpoints: Sequence[Callable[[], Weights]] = (),
+    checkpoints: Sequence[Callable[[], Mapping[str, Any]]] = (),
     report: Report = lambda phase, done: None,
 ) -> Response:
     """Measure the token tree of every problem and the gradients of its edges.
@@ -314,7 +306,7 @@ chance of being drawn that is the same for all weights."""
 
 def choose_weights(
     gradients: Gradients, contexts: Prompts, tokens: Sequence[Tokens], n: int, rng: Generator
-) -> tuple[Ints, Singles]:
+) -> tuple[Ints, NDArray[np.float32]]:
     """Draw weights, in proportion to their gradients, and the number that each stands for."""
     d = gradients.n_weights
     if n >= d:

@@ -17,23 +17,16 @@ import numpy as np
 import torch
 
 from real.answers.boxes import last_box
-from real.tiny.arithmetic import (
-    ARITHMETIC,
-    PROMPT_TOKENS,
-    RESPONSE_TOKENS,
-    drawn_steps,
-    evaluate,
-    shares,
-)
+from real.tiny.arithmetic import ARITHMETIC, drawn_steps, evaluate, shares
 from real.tiny.tasks import BOX, EOS_ID, PAD_ID, encode, response_text
 
 VERDICTS = {"+": 1, "-": 0}
 """Texts of the box; answers of the task are digits."""
-VERIFICATION_TOKENS = RESPONSE_TOKENS + 1
+VERIFICATION_TOKENS = ARITHMETIC.response_tokens + 1
 """Scratch work, the judge's own answer, the box, the end token."""
 UNSCORED = -100
 """Target of tokens that no loss is taken of, as torch has it."""
-FIRST_TURNS = RESPONSE_TOKENS + PROMPT_TOKENS + VERIFICATION_TOKENS - 1
+FIRST_TURNS = ARITHMETIC.response_tokens + ARITHMETIC.prompt_tokens + VERIFICATION_TOKENS - 1
 SIGN = FIRST_TURNS - 3
 """Position at which the verdict is predicted."""
 POSITIONS = 96
