@@ -198,13 +198,8 @@ def best(rows: pd.DataFrame, arms: Sequence[str]) -> pd.Series:
     return _values(best_among(_numbered(rows), arms, ["lr"]))
 
 
-KINDS: dict[str, Callable[..., TextTable]] = {
-    "means": means,
-    "over-ttrl": over_ttrl,
-    "conditions": conditions,
-    "ranks": ranks,
-    "readings": readings,
-}
+_TABLES: tuple[Callable[..., TextTable], ...] = (means, over_ttrl, conditions, ranks, readings)
+KINDS = {make.__name__.replace("_", "-"): make for make in _TABLES}
 _SPLITS = 256
 
 

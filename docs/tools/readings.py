@@ -193,7 +193,7 @@ def fits() -> TextTable:
     return TextTable(["mechanism", *_KINDS.values()], lines)
 
 
-KINDS = {"cells": cells, "errors": errors, "fits": fits, "predictions": predictions}
+KINDS = {make.__name__: make for make in (cells, errors, fits, predictions)}
 """Tables of the pages, by name."""
 
 

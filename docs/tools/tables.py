@@ -270,7 +270,7 @@ def vote_error(cells: pd.DataFrame, vote: float) -> float:
     return float((cells["real"] - np.where(cells["arm"] == "truth", 100.0, vote)).abs().mean())
 
 
-def vote() -> TextTable:
+def language_vote() -> TextTable:
     """Arms against the votes of the start model in both precisions, with points by set."""
     rows = []
     for dtype, lr in PRECISIONS:
@@ -305,7 +305,7 @@ def _against(gap: pd.Series) -> str:
     return f"{_with_p(gap, level)}: {told}"
 
 
-def rate() -> TextTable:
+def language_rate() -> TextTable:
     """Final pass@1 of arms at three rates, and of TTRL at those that its flips choose.
 
     The last row stands only where all runs of the protocol are there.
@@ -330,7 +330,7 @@ def rate() -> TextTable:
     return TextTable(["final pass@1, %", *(f"{lr:g}" for lr in RATES)], rows)
 
 
-def first() -> TextTable:
+def language_first() -> TextTable:
     """Arms against TTRL and the vote of 16, one row per share of first votes that are right."""
     runs, level, rows = rows_of("language-first"), 1 - 0.05 / 20, []
     pairs = [(own, "ttrl") for own in THREE[1:]] + [(own, VOTE) for own in THREE]
@@ -389,7 +389,7 @@ def read(name: str) -> pd.DataFrame:
     return pd.read_csv(DATA / f"agreement-{name}.csv")
 
 
-def bars() -> TextTable:
+def agreement(_bars: str) -> TextTable:
     """The demands on the measured policy, what was reached, and the noise of the real runs."""
     head = ["in points unless stated", "target", "reached", "linear", "other half of the seeds"]
     return TextTable([*head, "choices on this data"], [*_demands()])
@@ -436,22 +436,13 @@ def _row(
     return [name, bar, *means, choices]
 
 
+_TABLES = (
+    *(agreement, above_vote, ladder, protocol, rules, simulated, summary, tiny_pairs, trl),
+    *(language, language_first, language_pairs, language_rate, language_vote),
+)
 MAKERS: dict[str, Callable[..., TextTable]] = {
-    "agreement": lambda *_: bars(),
-    "ladder": ladder,
-    "language": language,
-    "language-pairs": language_pairs,
-    "tiny-pairs": tiny_pairs,
-    "protocol": protocol,
+    **{make.__name__.replace("_", "-"): make for make in _TABLES},
     "readings": lambda kind, *words: readings.KINDS[kind](*words),
-    "rules": rules,
-    "simulated": simulated,
-    "summary": summary,
-    "language-vote": vote,
-    "language-rate": rate,
-    "language-first": first,
-    "above-vote": above_vote,
-    "trl": trl,
 }
 """Name of a table to its function, which takes the other words of the comment."""
 
