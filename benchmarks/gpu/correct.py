@@ -144,7 +144,6 @@ def _short(setup: Setup) -> TrainConfig:
 
 
 def _resumed(setup: Setup, report: Report, config: TrainConfig) -> None:
-    """Report how a run differs that was killed and resumed."""
     whole, broken = setup.folder / "whole", setup.folder / "broken"
     _killed(setup, config, broken)
     expected = train(config, whole, progress=False)

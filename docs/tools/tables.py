@@ -233,13 +233,8 @@ def tiny_pairs() -> TextTable:
     return TextTable(["task, rate", "vote before training, %", *heads], rows)
 
 
-_JUDGED = {
-    "memory,hysteresis=0.25": ("memory hysteresis=0.25 epochs=24", "Winner of the search"),
-    "recommended": ("recommended", ""),
-    "memory": ("memory", ""),
-    "ttrl": ("ttrl", ""),
-}
-"""Arm of the judgement: its name in the search, and its title where that is not the arm's own."""
+_WINNER = "memory,hysteresis=0.25"
+"""Arm of the judgement that the search found."""
 
 
 def above_vote() -> TextTable:
@@ -250,12 +245,13 @@ def above_vote() -> TextTable:
     runs = runs.assign(gap=runs["pass_final"] - runs["maj_start"])
     sets, rows = runs.groupby(["arm", "task", "problem_seed"])[["pass_final", "gap"]].mean(), []
     base = sets.loc["recommended", "gap"]
-    for name, (candidate, words) in _JUDGED.items():
-        own = sets.loc[name]
+    for name in (_WINNER, "recommended", "memory", "ttrl"):
+        own, is_winner = sets.loc[name], name == _WINNER
+        candidate = "memory hysteresis=0.25 epochs=24" if is_winner else name
         cells = [f"{gains[candidate]:+.1f}", str(estimate(own["pass_final"])), _with_p(own["gap"])]
         over = difference(estimate(differences(own["gap"], base)))
         cells += ["" if name == "recommended" else over, _points(own["gap"])]
-        rows.append([words or title(name), *cells])
+        rows.append(["Winner of the search" if is_winner else title(name), *cells])
     head = ["arm", "minus vote, simulated", "real, final pass@1, %", "minus vote, p"]
     return TextTable([*head, "minus recommended", "sets, minus vote"], rows)
 
