@@ -37,19 +37,19 @@ _OTHER = IDS["7"]
 class _Scripted:
     """An engine whose responses end with scripted answers: 3 in three of five, else 7.
 
-    Without an engine inside, tokens and lengths are drawn as well, and nothing is computed.
+    Where it does not sample, tokens and lengths are drawn as well, and nothing is computed.
     """
 
-    def __init__(self, setup: Setup, vocabulary: int, inside: Engine | None = None) -> None:
+    def __init__(self, setup: Setup, vocabulary: int, inside: Engine, samples: bool) -> None:
         self.inside, self.version = inside, 0
-        self.queues = inside is None or inside.queues
+        self.queues, self._samples = inside.queues or not samples, samples
         self._vocabulary, self._mean = vocabulary, setup.pick(MEAN_TOKENS, 16)
 
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
         """Sample, and write the answers over the last tokens, whose log-probs count as unknown."""
-        if self.inside is not None:
+        if self._samples:
             rollouts = self.inside.sample(prompts, n, sampling, generator)
         else:
             rollouts = self._drawn(len(prompts), n, sampling.max_tokens)
@@ -64,16 +64,14 @@ class _Scripted:
         )
 
     def release(self) -> None:
-        if self.inside is not None:
-            self.inside.release()
+        self.inside.release()
 
     def update_weights(self, model: Any, version: int) -> Stages:
         self.version = version
-        return {} if self.inside is None else self.inside.update_weights(model, version)
+        return self.inside.update_weights(model, version)
 
     def close(self) -> None:
-        if self.inside is not None:
-            self.inside.close()
+        self.inside.close()
 
     def _drawn(self, n_prompts: int, n: int, longest: int) -> Rollouts:
         draws = torch.Generator().manual_seed(self.version)
@@ -124,7 +122,7 @@ def _scripted(
 
     def scripted(given: TrainConfig, policy: Policy, *others: Any) -> _Scripted:
         engine = make(given, policy, *others)
-        return _Scripted(setup, policy.model.config.vocab_size, engine if sampled else None)
+        return _Scripted(setup, policy.model.config.vocab_size, engine, sampled)
 
     real.run.make_engine = scripted
     try:
