@@ -117,19 +117,13 @@ def measure_to(
         read=read,
         seed=config.seed,
     )
-    named = {
-        "task": prompts.name,
-        **sources,
-        "problem_ids": [problem.id for problem in prompts.problems],
-        "run": to_values(config),
-        "roles": roles_of(config),
-    }
+    named = {**sources, "task": prompts.name, "run": to_values(config), "roles": roles_of(config)}
+    named["problem_ids"] = [problem.id for problem in prompts.problems]
     loads = [partial(trained_weights, path) for path in checkpoints]
     with torch_threads(config.threads):
         response = measure(subject, settings, named, loads, report)
     write_response(out, response)
-    facts = response.facts
-    measured = "not measured"
+    facts, measured = response.facts, "not measured"
     if facts.growth is not None:
         measured = f"{facts.growth:.3g}, sampling error {facts.sampling:.3g}"
     capped = f", trees cut at max_edges {facts.capped}" if facts.capped else ""
@@ -210,8 +204,7 @@ def measure(
     features, norm2, moved_KE = gradients(
         contexts, tokens, coordinates, changes, partial(report, "gradients")
     )
-    limit = float(np.finfo(np.float16).max)
-    if not np.isfinite(features).all() or np.abs(features).max(initial=0.0) > limit:
+    if not np.abs(features).max(initial=0.0) <= float(np.finfo(np.float16).max):  # also of NaN
         raise UserError("measure: a gradient is not finite; is the model sound?")
     if config.unit == "answer":
         arrays, features, norm2 = merge_answers(arrays, features, scale)

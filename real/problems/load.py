@@ -104,15 +104,10 @@ class NamedSet:
     """Source of the file, where it is not TTRL's repository."""
 
 
+_AIME25 = "huggingface.co/datasets/math-ai/aime25, test.jsonl"
 NAMED = {
     "aime24": NamedSet("AIME 2024", 30, "AIME-TTT", "hf:HuggingFaceH4/aime_2024@train"),
-    "aime25": NamedSet(
-        "AIME 2025",
-        30,
-        "AIME25-TTT",
-        "hf:math-ai/aime25@test",
-        "huggingface.co/datasets/math-ai/aime25, test.jsonl",
-    ),
+    "aime25": NamedSet("AIME 2025", 30, "AIME25-TTT", "hf:math-ai/aime25@test", _AIME25),
     "amc": NamedSet("AMC", 83, "AMC-TTT", "hf:AI-MO/aimo-validation-amc@train"),
     "math500": NamedSet("MATH-500", 500, "MATH-TTT", "hf:HuggingFaceH4/MATH-500@test"),
 }
