@@ -78,11 +78,8 @@ JUDGES: dict[str, Judge] = {
 
 def wrong(judge: Judge, pairs: Sequence[Pair]) -> list[Pair]:
     """Pairs that the judge merges or splits; equal is what it calls so in either order."""
-    return [
-        pair
-        for pair in pairs
-        if (judge(pair.one, pair.other) or judge(pair.other, pair.one)) != pair.equal
-    ]
+    sides = ((pair, pair[2:]) for pair in pairs)
+    return [p for p, both in sides if (judge(*both) or judge(*both[::-1])) != p.equal]
 
 
 def counts(found: Sequence[Pair]) -> str:

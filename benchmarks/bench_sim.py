@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -48,9 +49,8 @@ def draw_only(config: SimConfig) -> Callable[[], None]:
     return draw
 
 
-def run_alone(config: SimConfig) -> None:
-    for _ in Simulation(config).run():
-        pass
+def run_alone(config: SimConfig) -> object:
+    return deque(Simulation(config).run(), maxlen=0)
 
 
 def main() -> None:

@@ -153,7 +153,6 @@ def _killed(setup: Setup, config: TrainConfig, folder: Path) -> None:
 
 
 def _refusal(report: Report, name: str, config: TrainConfig) -> None:
-    """Report the message of a run that cannot go on."""
     try:
         train(config, progress=False)
     except UserError as error:

@@ -69,7 +69,7 @@ def vllm(setup: Setup, report: Report) -> None:
 
 
 def _cycles(setup: Setup, report: Report, engine: VllmEngine, model: Any) -> None:
-    """Report free GPU memory over cycles of sleep, and the log-probs after them."""
+    """Report the memory that cycles of sleep lose, and the log-probs after them."""
     engine.update_weights(model, 0)
     free: dict[str, list[float]] = {"awake": [_free(setup)], "asleep": []}
     for version in range(1, setup.pick(21, 3)):
@@ -78,7 +78,6 @@ def _cycles(setup: Setup, report: Report, engine: VllmEngine, model: Any) -> Non
         engine.update_weights(model, version)
         free["awake"].append(_free(setup))
     for name, values in free.items():
-        report.add(f"free memory, {name}", statistics.median(values) / 1e9, "GB")
         lost = (values[1] - values[-1]) / (len(values) - 1) / 1e6
         report.target(f"memory lost a cycle, {name}", lost, "MB", at_most=2)
     drawn = engine.sample(PROMPTS, 8, _sampling(setup), _draws())

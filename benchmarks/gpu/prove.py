@@ -90,7 +90,6 @@ _ROWS = (
     ("variants", "E", 135, "correct", 2 * SMALL, 28, "adapters, one batch ahead, by vLLM"),
 )
 SECTIONS = {row[0]: Listed(*row) for row in _ROWS}
-WITH_VLLM = tuple(name for name, one in SECTIONS.items() if one.engines)
 PART_SECONDS, DRY_SECONDS = 590.0, 300.0
 
 
@@ -176,7 +175,7 @@ def inside(name: str, folder: Path, dry: bool) -> int:
         if not torch.cuda.is_available():
             print("there is no GPU here; --dry runs on the CPU")
             return 4
-    if name in WITH_VLLM and not dry and not installed("vllm"):
+    if SECTIONS[name].engines and not dry and not installed("vllm"):
         print("vLLM is not installed")
         return 4
     report = Report(folder / f"{name}.jsonl", dry)

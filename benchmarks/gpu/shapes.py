@@ -151,10 +151,9 @@ def make_model(
     setup: Setup, shape: str, dtype: torch.dtype = torch.bfloat16, device: str = ""
 ) -> Any:
     """Make a model with random weights on the section's device, or on another one."""
-    builder: Any = AutoModelForCausalLM
     torch.manual_seed(0)
     with torch.device(device) if device else setup.device:
-        model = builder.from_config(model_config(setup, shape), dtype=dtype)
+        model = AutoModelForCausalLM.from_config(model_config(setup, shape), dtype=dtype)
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(_HEAD_SCALE)
     widen_head(model)

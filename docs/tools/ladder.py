@@ -64,8 +64,8 @@ def _match(out: Path, width: int) -> int:
         if code := main_of_trainer(words.split()):
             return code
         row = {"width": width, "weights": n_weights, "lr": lr, "kl": travelled(folder)}
+        table = pd.concat([_rates(), pd.DataFrame([row])])
         with whole(RATES) as file:
-            table = pd.concat([_rates(), pd.DataFrame([row])])
             table.to_csv(file, index=False, float_format="%.6g")
     return 0
 

@@ -100,9 +100,8 @@ def conditions(rows: pd.DataFrame) -> TextTable:
 def ranks(rows: pd.DataFrame, simulated: pd.DataFrame) -> TextTable:
     """Kendall's tau of the label-free arms by final pass@1: simulated and real, real and real.
 
-    The second is the mean over random halves of the seeds, each against the other half: what tau is
-    worth where arms differ by less than the noise of their runs. `simulated` comes from
-    `lab.agreement`.
+    The second is the mean over random halves of the seeds, each against the other half, which is
+    the noise. `simulated` comes from `lab.agreement`.
     """
     free = np.array(simulated["arm"] != CEILING)
     own = select(simulated, free & np.array(simulated["prediction"] == MEASURED))
@@ -156,14 +155,12 @@ def set_gaps(rows: pd.DataFrame, arm: str, base: str, metric: str = "pass_final"
 def readings(rows: pd.DataFrame) -> TextTable:
     """The study of the guard's readings: a row per comparison, a column per cell.
 
-    In each cell the paired differences of a set's seeds are averaged, and the means of the sets
-    give a t-interval. Only whole rounds count: one seed of every set under every arm. The four
-    guards against TTRL at the first learning rate are primary, with Bonferroni's correction: over
-    the two open tasks together, and over the closed one by itself.
+    The means of the sets give a t-interval. The four guards against TTRL at the first learning rate
+    are primary, with Bonferroni's correction: over the two open tasks together, and over the closed
+    one by itself.
     """
     study = tomllib.loads((DATA / "protocol.toml").read_text())["readings"]
     arms = [named(name).name for name in study["arms"]]
-    n_round = len(arms) * len(study["problem_seeds"])
     guards = [name for name in arms if own_of(name)[0] in ("guard", "guard_release")]
     pairs = [(name, BASELINE) for name in guards]
     pairs += [(guards[1], name) for name in arms if own_of(name)[0] in ("permuted", "replayed")]
@@ -173,14 +170,11 @@ def readings(rows: pd.DataFrame) -> TextTable:
     for task, lr in study["cells"]:
         n_primary = len(guards) * (1 if task == "closed" else n_open)
         cell = where(rows, task=task, lr=lr)
-        place = cell["seed"] % 10  # of a round
-        whole = select(cell, place.map(place.value_counts()).eq(n_round).to_numpy(bool))
         for line, (name, base) in zip(lines, pairs, strict=True):
             is_primary = lr == first and base == BASELINE
             level = 1 - (1 - LEVEL) / n_primary if is_primary else LEVEL
-            found = estimate(set_gaps(whole, name, base), level)
-            shown = difference(found) if found.n else "no whole round"
-            line.append(f"{shown} {conclusion(found)}" if found.n and is_primary else shown)
+            found = estimate(set_gaps(cell, name, base), level)
+            line.append(difference(found) + f" {conclusion(found)}" * is_primary)
     cells = (f"{task}, {lr:g}" for task, lr in study["cells"])
     return TextTable(["final pass@1, %", *cells], lines)
 

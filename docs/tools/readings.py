@@ -138,9 +138,6 @@ def predictions() -> TextTable:
     for row in ROWS.values():
         own = weighted(row.name)
         w = own["weight"].to_numpy(np.float64)
-        if not len(w):
-            lines.append([row.name, "0 (0)", "", f"{row.guard[0]:.1f}", *[""] * len(READINGS)])
-            continue
         line = [row.name, f"{len(w)} ({1 / (w @ w):.0f})"]
         line += [_quantiles(own["ttrl: Degraded"], w), f"{row.guard[0]:.1f}"]
         for reading in READINGS:
