@@ -40,9 +40,6 @@ from real.settings.resolve import settled_for
 from real.settings.seeds import Stream, torch_generator
 from real.tiny import model_of, problems_of
 
-_GREEDY = 1e-9
-"""Nucleus mass that leaves the likeliest token alone."""
-
 GROWTH_NODES, GROWTH_WEIGHTS = 512, 2048
 """Nodes with the likeliest prefixes, and weights, on which the growth is measured."""
 
@@ -270,7 +267,8 @@ def _sample_trees(
                 by_length[len(leaf.tokens)].append((prompt, leaf))
     for length, found in sorted(by_length.items()):
         contexts = [[*prompt, *leaf.tokens] for prompt, leaf in found]
-        more = subject.sample(contexts, 1, max_tokens=longest - length, top_p=_GREEDY)
+        greedy = {"max_tokens": longest - length, "top_p": 1e-9}  # the likeliest token alone
+        more = subject.sample(contexts, 1, **greedy)
         for (_, leaf), (tokens,) in zip(found, more, strict=True):
             leaf.tokens += tokens
     return trees
@@ -290,8 +288,6 @@ def _likeliest_edges(trees: Sequence[MeasuredTree], subject: Subject) -> Edges:
     return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 
 
-_ROUNDS = 50
-
 _SCALE_EDGES, _UNIFORM = 256, 0.1
 """Edges from which the size of the gradient on every weight is estimated, and the share of the
 chance of being drawn that is the same for all weights."""
@@ -307,7 +303,7 @@ def choose_weights(
     few = rng.permutation(len(tokens))[:_SCALE_EDGES]
     size_d = gradients.sizes([contexts[e] for e in few], [tokens[e] for e in few])
     chance_d = np.minimum(1.0, n * (_UNIFORM / d + (1 - _UNIFORM) * size_d / size_d.sum()))
-    for _ in range(_ROUNDS):  # what is cut at 1 goes to the other weights
+    for _ in range(50):  # what is cut at 1 goes to the other weights
         chance_d = np.minimum(1.0, chance_d * n / chance_d.sum())
     # Equally spaced points on the line of all chances draw each weight with its own chance.
     order = rng.permutation(d)

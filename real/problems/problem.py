@@ -110,10 +110,6 @@ class PromptSet(ProblemSet):
         }
 
 
-_WORKED_SOLUTION_MARK = "####"
-"""In front of the final answer of a worked solution, as GSM8K writes it."""
-
-
 def problem_set(
     name: str, source: str, rows: Iterable[tuple[int, object]], names: FieldMap
 ) -> ProblemSet:
@@ -220,7 +216,7 @@ def reference(value: object, name: str = "answer") -> str | None:
     written = str(value)
     if not isinstance(value, str) and "e" in written.lower():  # which few responses write
         written = f"{Decimal(written):f}"
-    _, mark, text = written.rpartition(_WORKED_SOLUTION_MARK)
+    _, mark, text = written.rpartition("####")  # as GSM8K's worked solutions end
     return text.strip() if mark else text
 
 

@@ -145,12 +145,8 @@ def train_verifying(recipe: VerifyingRecipe, seed: int, progress: bool = False) 
     # The starting checkpoint has seen the examples of seed 0.
     solved = training_tokens(n_solved, recipe.slip_rate, seed + 1)
     read, targets = judging.conversations(n_judged, recipe.slip_rate, seed)
-    batches = zip(
-        torch.from_numpy(solved).split(recipe.batch_size),
-        read.split(recipe.n_conversations),
-        targets.split(recipe.n_conversations),
-        strict=True,
-    )
+    judged = (part.split(recipe.n_conversations) for part in (read, targets))
+    batches = zip(torch.from_numpy(solved).split(recipe.batch_size), *judged, strict=True)
     return _fit(model, recipe, list(batches), _verifying_loss, progress)
 
 
