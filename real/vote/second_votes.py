@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -95,15 +96,11 @@ class Paraphrases(SecondVotes):
     """
 
     file = "paraphrases.json"
-
-    def __init__(self, parts: Parts) -> None:
-        super().__init__(parts)
-        self.texts_N: list[str | None] = []
-        """None where the problem keeps its text."""
+    texts_N: Sequence[str | None] = ()
+    """None where the problem keeps its text."""
 
     def begin(self) -> dict[str, Any]:
-        problems = self.parts.prompts.problems
-        config = self.parts.config
+        problems, config = self.parts.prompts.problems, self.parts.config
         reworded = TASKS[config.tiny_task].reworded
         self._take([reworded(p.prompt) for p in problems] if config.is_tiny else self._reword())
         return {"paraphrases_missing": sum(text is None for text in self.texts_N)}
@@ -116,13 +113,12 @@ class Paraphrases(SecondVotes):
 
     def _take(self, texts_N: list[str | None]) -> None:
         """Encode the rewordings; one that is too long is left out."""
-        prompts, tokens = self.parts.prompts, []
-        self.texts_N = []
+        prompts, tokens, taken = self.parts.prompts, [], list[str | None]()
         for problem, old, text in zip(prompts.problems, prompts.tokens, texts_N, strict=True):
             new = None if text is None else encode(self.parts, replace(problem, prompt=text))
             tokens.append(new or old)
-            self.texts_N.append(text if new else None)
-        self.prompts = replace(prompts, tokens=tokens)
+            taken.append(text if new else None)
+        self.prompts, self.texts_N = replace(prompts, tokens=tokens), taken
 
     def _reword(self) -> list[str | None]:
         """Return the model's own rewordings; None where it gave none, or none that ended."""
