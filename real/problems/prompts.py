@@ -31,6 +31,7 @@ _CLOCK = {
 }
 """What templates read the date from, or ask for the time themselves."""
 _REPLY = "42"
+Options = Mapping[str, Any]
 
 _OWN_SHARE = 0.9
 """A model's own tokenizer has at least this share of its embeddings, padding of these included."""
@@ -124,11 +125,7 @@ def _as_asked(problem: Problem, config: TaskSettings) -> tuple[Problem, str]:
 
 
 def encode(
-    tokenizer: Any,
-    problem: Problem,
-    suffix: str,
-    in_template: bool,
-    options: Mapping[str, Any] | None = None,
+    tokenizer: Any, problem: Problem, suffix: str, in_template: bool, options: Options | None = None
 ) -> list[int]:
     """Return a prompt's token ids, in the template or as plain text with blank lines between."""
     text = _text(tokenizer, problem, suffix, in_template, options or {})
@@ -149,7 +146,7 @@ def _ids(tokenizer: Any, problem: Problem, text: str, in_template: bool) -> list
 
 
 def _text(
-    tokenizer: Any, problem: Problem, suffix: str, in_template: bool, options: Mapping[str, Any]
+    tokenizer: Any, problem: Problem, suffix: str, in_template: bool, options: Options
 ) -> str:
     messages = problem.messages(suffix)
     if not in_template:

@@ -29,6 +29,7 @@ from real.tiny import ARITHMETIC, CHECKPOINT, TASKS, Task, build_tokenizer, judg
 from real.tiny.tasks import BOX, EOS_ID, PAD_ID, TEMPERATURE, VOCABULARY_SIZE, encode
 
 Batch = TypeVar("Batch")
+Folder = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class VerifyingRecipe(Schedule):
 
 
 def build(
-    folder: str | os.PathLike[str],
+    folder: Folder,
     seed: int = 0,
     progress: bool = True,
     recipe: Recipe | None = None,
@@ -99,10 +100,7 @@ def build(
 
 
 def build_verifying(
-    folder: str | os.PathLike[str],
-    seed: int = 0,
-    progress: bool = True,
-    recipe: VerifyingRecipe | None = None,
+    folder: Folder, seed: int = 0, progress: bool = True, recipe: VerifyingRecipe | None = None
 ) -> "tuple[Accuracy, Judgement]":
     """Train the checkpoint that judges, and write it; arguments as for `build`."""
     recipe = recipe or VerifyingRecipe()
@@ -115,7 +113,7 @@ def build_verifying(
 
 
 @contextmanager
-def _made(folder: str | os.PathLike[str]) -> Iterator[Path]:
+def _made(folder: Folder) -> Iterator[Path]:
     """A new folder, and one torch thread: at this size more only wait, and change the rounding."""
     with whole_folder(Path(folder)) as made, torch_threads(1), quiet():
         yield made
