@@ -31,12 +31,13 @@ from real.model.policy import load_policy
 from real.ranks.distributed import end_rank
 from real.record.checkpoint import read_file
 from real.settings.config import TrainConfig
+from real.settings.groups import UpdateSettings
 from real.settings.presets import preset
 from real.tiny import CHECKPOINT, problems
 from real.tiny.tasks import encode
 from real.trainer import resume, train
 from real.update.grpo import backward
-from real.update.logprobs import Scorer
+from real.update.logprobs import Scorer, group_scores
 from real.update.packing import Group, unpaid
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +46,7 @@ WHOLE = 2**20
 
 
 def numbers(setup: Setup, report: Report) -> None:
-    """Loss and gradients of the tiny model against double precision on the CPU."""
+    """Log-probs, loss and gradients of the tiny model against double precision on the CPU."""
     groups = _sampled_groups()
     exact = _gradients(_scorer("cpu", double=True), groups)
     single = _scorer(setup.device.type)
@@ -58,6 +59,15 @@ def numbers(setup: Setup, report: Report) -> None:
     single.bundle_width = None
     alone = _gradients(single, near)
     report.check("gradient, prompts shared and not", _gap(alone[1], all_rows[1]), 1e-4)
+    how = UpdateSettings(temperature=0.6, max_tokens_per_microbatch=WHOLE)
+    for head in ("float32", "model"):
+        scorer = _scorer(setup.device.type, "bfloat16", head=head)
+        rounded = group_scores(_scorer("cpu", "bfloat16", double=True), groups, config=how)
+        pairs = zip(group_scores(scorer, near, config=how), rounded, strict=True)
+        gap = max(float((a.cpu() - b).abs().nan_to_num().max()) for a, b in pairs)
+        report.add(f"log-probs, bfloat16, logits in {head}: largest error", gap, "nats")
+        grads = _gradients(scorer, near)[1]
+        report.add(f"gradient, bfloat16, logits in {head}", _gap(grads, exact[1]))
 
 
 def _sampled_groups() -> list[Group]:
@@ -74,8 +84,10 @@ def _sampled_groups() -> list[Group]:
     return [replace(unpaid(*row), **streams) for row in rows]
 
 
-def _scorer(device: str, double: bool = False) -> Scorer:
-    model = load_policy(CHECKPOINT, device, "float32").model
+def _scorer(
+    device: str, dtype: str = "float32", double: bool = False, head: str = "float32"
+) -> Scorer:
+    model = load_policy(CHECKPOINT, device, dtype, head_dtype=head).model
     return Scorer(model.double() if double else model)
 
 

@@ -71,7 +71,7 @@ class Listed(NamedTuple):
 
 
 _ROWS = (
-    ("numbers", "A", 35, "correct", 0, 15, "loss and gradients against double precision"),
+    ("numbers", "A", 35, "correct", 0, 15, "log-probs and gradients against double precision"),
     ("ceiling", "A", 25, "updates", 0, 8, "a product of matrices, a copy"),
     ("batch", "A", 75, "steps", 0, 5, "whole batches at the 3B shape without sampling"),
     ("memory", "A", 50, "updates", 0, 0, "the memory plan against the measured peak"),
