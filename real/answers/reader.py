@@ -54,13 +54,12 @@ _SET_SIGNS = words(r"\cup \cap \setminus :")
 _CHAINED = {"rel": _RELATIONS, "setop": _SET_SIGNS}
 _SIGNS = {"+": "", "-": "neg", r"\pm": "pm", r"\mp": "mp"}
 _PAIRS = {"(": ")", "[": "]", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil",
-          r"\langle": r"\rangle"}  # fmt: skip
-_CLOSERS = frozenset((*_PAIRS.values(), "}", "", "&", r"\\"))
+          r"\langle": r"\rangle", "{": "}"}  # fmt: skip
+_CLOSERS = frozenset((*_PAIRS.values(), "", "&", r"\\"))
 _BARS = ("|", r"\|")
 _INFIX = {r"\choose": "binom", r"\over": "div"}
 _TWO_ARGUMENTS = {r"\frac": "div", r"\binom": "binom"}
 _NO_FACTOR = _RELATIONS | _SET_SIGNS | _CLOSERS | {*_SIGNS, r"\cdot", "/", *_INFIX}
-_OPENERS = frozenset(("{", *_PAIRS))
 _ONE_ARGUMENT = words(r"""\overline \vec \hat \tilde \dot \ddot \not
     \mathbb \angle \triangle""")  # fmt: skip
 _BIG = words(r"\int \iint \oint \sum \prod \lim \partial \sup")
@@ -103,9 +102,9 @@ class _Reader:
             kind = _INFIX[self.take()]
             items = [Node(kind, parts=(bare(items[0]), bare(self.chain("rel"))))]
         while self.next.type == "sep":
-            while self.next.type == "sep":  # also two of them: `1, 2, and 3`
-                signs.add(self.take())
-            if self.next.text not in _CLOSERS and not self.next.text.startswith(r"\end"):
+            signs.add(self.take())
+            is_over = self.next.text in _CLOSERS or self.next.text.startswith(r"\end")
+            if not is_over and self.next.type != "sep":  # also two of them: `1, 2, and 3`
                 items.append(self.chain("rel"))
         self.bars, self.in_braces = outer
         if len(items) == 1:
@@ -115,18 +114,13 @@ class _Reader:
     def chain(self, kind: str) -> Node:
         """Sides and the signs between them; the first side may be missing, as in `= 5`."""
         side = self.sum if kind == "setop" else partial(self.chain, "setop")
+        known = _CHAINED[kind] ^ ({":"} if self.in_braces else set())
         is_missing = self.next.text in _RELATIONS and self.next.text != "|"
         sides, signs = [ZERO_WIDTH if is_missing else side()], []
-        while self.is_sign(kind):
+        while self.next.text in known and not (self.bars and self.next.text == "|"):
             signs.append(self.take())
             sides.append(side())
         return Node(kind, " ".join(signs), tuple(sides)) if signs else sides[0]
-
-    def is_sign(self, kind: str) -> bool:
-        text = self.next.text
-        if text == ":":
-            return self.in_braces == (kind == "rel")
-        return text in _CHAINED[kind] and not (text == "|" and self.bars)
 
     def sum(self) -> Node:
         terms: list[Node] = []
@@ -165,9 +159,9 @@ class _Reader:
             elif self.starts_factor():
                 right = self.base()
                 if _mixes(factors, right):
-                    factors = [self.marked(Node("mixed", parts=(before, right)))]
+                    factors = [self.factor(Node("mixed", parts=(before, right)))]
                     continue
-                factors.append(self.marked(right))
+                factors.append(self.factor(right))
                 # But `n 2^n` is a product.
                 is_row = factors[-1].kind == "num" or write(before)[0].isdigit()
                 is_row = is_row and right.kind == "num" and before.text != "!"
@@ -182,23 +176,21 @@ class _Reader:
             return not self.bars and self.n_bars(token.text) % 2 == 0
         if token.text in _NO_FACTOR or token.type == "sep":
             return False
-        return token.type != "op" or token.text in _OPENERS or token.text.startswith(r"\begin")
+        return token.type != "op" or token.text in _PAIRS or token.text.startswith(r"\begin")
 
     def n_bars(self, bar: str) -> int:
         """Bars from here on to the end of the bracket; an odd number of them starts with a sign."""
         level = n_bars = 0
         for token in self.tokens[self.at :]:
-            level += (token.text in _OPENERS) - (token.text in ("}", *_PAIRS.values()))
+            level += (token.text in _PAIRS) - (token.text in _PAIRS.values())
             if level < 0:
                 break
             n_bars += token.text == bar and level == 0
         return n_bars
 
-    def factor(self) -> Node:
-        return self.marked(self.base())
-
-    def marked(self, node: Node) -> Node:
-        """The node with what stands behind it: powers, an index, `!`, `'`, a percent sign."""
+    def factor(self, node: Node | None = None) -> Node:
+        """A base, or the node, and what stands behind it: powers, an index, `!`, `'`, `%`."""
+        node = node or self.base()
         while (mark := self.next.text)[:1] in ("^", "_", "!", "'", "%"):
             self.at += 1
             if mark not in ("^", "_"):
@@ -219,13 +211,6 @@ class _Reader:
                 node = Node("pow", parts=(node, shifted))
         return node
 
-    def group(self) -> Node:
-        """What stands in `{...}`."""
-        self.take("{")
-        inner = ZERO_WIDTH if self.next.text == "}" else self.items()
-        self.take("}")
-        return inner
-
     def base(self) -> Node:
         self.depth += 1
         if self.depth > MAX_DEPTH:
@@ -242,9 +227,6 @@ class _Reader:
         elif token.text == "-" and self.tokens[self.at - 1].text != "-":  # `2\cdot-3`, `10^-3`
             self.at += 1
             node = Node("()", parts=(Node("neg", parts=(self.factor(),)),))
-        elif token.text == "{":
-            inner = self.group()
-            node = Node("()", parts=(inner,)) if inner.kind in _LOOSE else inner
         elif token.text in _PAIRS or token.text in _BARS:
             node = self.bracket()
         elif token.text.startswith(r"\begin"):
@@ -266,6 +248,8 @@ class _Reader:
             inner = ZERO_WIDTH if self.next.text in _PAIRS.values() else self.items()
         closers = (")", "]") if opener in ("(", "[") else (_PAIRS.get(opener, opener),)
         closer = self.take(*closers)
+        if opener == "{":
+            return Node("()", parts=(inner,)) if inner.kind in _LOOSE else inner
         parts = inner.parts if (inner.kind, inner.text) == ("list", ",") else (inner,)
         return Node(opener + closer, parts=() if inner == ZERO_WIDTH else parts)
 
@@ -290,21 +274,16 @@ class _Reader:
             return self.function(name)
         if name in _SPELT and self.next.text == "(":
             return Node(_SPELT[name], parts=(self.argument(),))
-        if name in _ONE_ARGUMENT:
-            return Node("cmd", name, (self.argument(),))
-        arguments = []
-        while self.next.text == "{":
-            arguments.append(self.group())
+        arguments = [self.argument()] if name in _ONE_ARGUMENT else []
+        while name not in _ONE_ARGUMENT and self.next.text == "{":
+            arguments.append(self.argument())
         return Node("cmd" if arguments or name in _BIG else "name", name, tuple(arguments))
 
     def function(self, name: str) -> Node:
         r"""`\sin^2 2x`, `\log_2(x)`, `\ln x`; the name alone where no argument follows."""
-        marked = self.marked(Node("name", name))
-        node, power, index = marked, [], []
-        if node.kind == "pow":
-            node, *power = node.parts
-        if node.kind == "sub":
-            node, *index = node.parts
+        marked = self.factor(Node("name", name))
+        node, *power = marked.parts if marked.kind == "pow" else (marked,)
+        node, *index = node.parts if node.kind == "sub" else (node,)
         if node.kind == "post":
             return marked
         if power == [_MINUS_ONE] and f"arc{name[1:]}" in FUNCTIONS:
@@ -416,11 +395,6 @@ def _behind(before: str, factor: str) -> str:
     return (r"\cdot " if is_tied else " ") + factor
 
 
-def _chained(text: str, sides: list[str]) -> str:
-    signed = zip(text.split(), sides[1:], strict=True)
-    return sides[0] + "".join(f"{sign} {side}" for sign, side in signed)
-
-
 _FORMS = {
     "num": "{text}", "name": "{text}", "neg": "-{0}", "pm": r"\pm {0}", "mp": r"\mp {0}",
     "div": r"\frac{{{0}}}{{{1}}}", "binom": r"\binom{{{0}}}{{{1}}}", "mixed": "{0}{1}",
@@ -436,8 +410,8 @@ _LONGER_FORMS: dict[str, Callable[[str, list[str]], str]] = {
     "func": lambda name, of: name + "".join(f"_{{{index}}}" for index in of[1:]) + f"({of[0]})",
     "cmd": lambda name, arguments: name + "".join(f"{{{one}}}" for one in arguments),
     "list": lambda sign, of: (", " if sign == "," else rf"\text{{ {sign} }}").join(of),
-    "rel": _chained,
-    "setop": _chained,
+    "rel": lambda signs, of: of[0] + "".join(map("{} {}".format, signs.split(), of[1:])),
+    "setop": lambda signs, of: of[0] + "".join(map("{} {}".format, signs.split(), of[1:])),
     "env": lambda name, rows: rf"\begin{{{name}}}" + r"\\".join(rows) + rf"\end{{{name}}}",
     "cells": lambda _, cells: "&".join(cells),
 }

@@ -49,8 +49,8 @@ _context.prec = _PRECISION
 Value = Any
 """A `Fraction`, or a real or complex number of `_context`."""
 
-_DEGREES = {DEGREE: _context.pi / 180}
-_CONSTANTS = dict(zip(CONSTANTS, (+_context.pi, +_context.e, _context.mpc(0, 1)), strict=True))
+_NUMBERS = (+_context.pi, +_context.e, _context.mpc(0, 1), _context.pi / 180)
+_CONSTANTS = dict(zip((*CONSTANTS, DEGREE), _NUMBERS, strict=True))
 
 
 @dataclass(eq=False)
@@ -64,13 +64,12 @@ class Point(dict[str, Value]):
         """The letter's value, which depends on its name and the salt alone."""
         salt, code = self.salt, sum(name.encode())
         signs = (0, code, ~code, code >> 1, code >> 2, ~code >> 2, code >> 1 ^ code >> 3)
-        size = 300 + zlib.crc32(f"{name} {salt}".encode()) % 3001
+        hashed = zlib.crc32(f"{name} {salt}".encode()) % 3001
         # On either side of 0 also below 1, where `|x^2-1|` is not `x^2-1`; and whole and far from
         # 0, where `|x-9|` is not `9-x` and a floor may be the ceiling.
-        far = Fraction(120 + size % 540 // 6 * 6)
-        size = far if salt >= N_NEAR else Fraction(size, 4001 if salt in (1, 2) else 1009)
-        self[name] = -size if signs[salt] & 1 else size
-        return self[name]
+        size = Fraction(300 + hashed, 4001 if salt in (1, 2) else 1009)
+        size = size if salt < N_NEAR else Fraction(120 + hashed % 90 * 6)
+        return self.setdefault(name, -size if signs[salt] & 1 else size)
 
 
 N_POINTS, N_NEAR = 7, 4
@@ -80,7 +79,7 @@ N_POINTS, N_NEAR = 7, 4
 def value(node: Node, at: Mapping[str, Value]) -> Value:
     """The value where letters have values; NoValueError where it has none."""
     try:
-        return snapped(_value(node, at))
+        return _value(node, at)
     except _FAULTS as error:
         raise NoValueError from error
 
@@ -89,9 +88,8 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
     kind, text, parts = node
     if kind == "num":
         whole, _, period = text.rstrip("}").partition(r"\overline{")
-        lead = len(whole.partition(".")[2])
-        tail = Fraction(int(period or 0), (10 ** len(period or "0") - 1) * 10**lead)
-        return Fraction(whole) + tail
+        number, turn = Fraction(whole), 10 ** len(period)
+        return number + (Fraction(whole + period) - number) * turn / (turn - 1 or 1)
     if kind == "name" and text in _CONSTANTS:
         return _CONSTANTS[text]
     if is_name(node):
@@ -101,10 +99,10 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
         is_ordered = not parts[0].text.isupper()  # a floor, but `[D]` is a choice
     if kind not in _OPERATIONS or is_ordered or is_derivative(node):
         raise NoValueError
-    inner = [snapped(_value(part, at)) for part in parts]
+    inner = [_value(part, at) for part in parts]
     if kind == "||" and isinstance(inner[0], _context.mpc):
         _value(parts[0], {})  # raises with letters: for real ones `|z-i|` is `|z+i|`
-    return _OPERATIONS[kind](*inner, *((text,) if kind in ("func", "post") else ()))
+    return snapped(_OPERATIONS[kind](*inner, *([text] if text else [])))
 
 
 def _is_ordered(factors: tuple[Node, ...]) -> bool:
@@ -218,7 +216,7 @@ _OPERATIONS: dict[str, Callable[..., Value]] = {
     "sum": lambda *terms: reduce(add, terms), "prod": lambda *factors: reduce(_times, factors),
     "mixed": add, "neg": lambda a: -a, "div": ratio, "pow": _power,
     "root": lambda a, index: _power(a, ratio(Fraction(1), index)),
-    "post": lambda a, mark: _factorial(a) if mark == "!" else _times(a, _DEGREES[mark]),
+    "post": lambda a, mark: _factorial(a) if mark == "!" else _times(a, _CONSTANTS[mark]),
     "func": lambda *inner: _function(inner[-1][1:], *inner[:-1]), "binom": _binomial, "||": abs,
     r"\lfloor\rfloor": lambda a: a - a % 1, r"\lceil\rceil": lambda a: a + -a % 1,
     "()": lambda a: a, "[]": lambda a: a,
