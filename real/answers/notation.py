@@ -15,46 +15,45 @@ def words(text: str) -> frozenset[str]:
 GREEK = words("""alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron
     pi rho sigma tau upsilon phi chi psi omega""")  # fmt: skip
 _REWRITTEN = {
-    r"\le": "leq leqslant leqq", r"\ge": "geq geqslant geqq", r"\ne": "neq",
+    r"\le": "leq leqslant leqq <=", r"\ge": "geq geqslant geqq >=", r"\ne": "neq !=",
     r"\binom": "dbinom tbinom", r"\frac": "dfrac tfrac cfrac sfrac nicefrac", r"\to": "rightarrow",
-    r"\cdot": "times ast cdotp bullet", r"\emptyset": "varnothing empty", r"\overline": "bar",
-    r"\ldots": "dots cdots dotsc dotsb", r"\infty": "infinity infin inf oo",
+    r"\cdot": "times ast cdotp bullet * \u00b7 \u22c5 \u2219 \u2217", "^": "**", r"\pm": "+/-",
+    r"\emptyset": "varnothing empty \u2300 \u00d8", r"\overline": "bar", r"\circ": "\u2218",
+    r"\ldots": "dots cdots dotsc dotsb \u2026 \u22ef", r"\infty": "infinity infin inf oo",
     r"\cap": "bigcap intersection", r"\cup": "bigcup union", r"\angle": "measuredangle",
     r"\setminus": "backslash smallsetminus", r"\vec": "overrightarrow", r"\mathbb": "Bbb mathds",
     r"\hat": "widehat", r"\tilde": "widetilde", r"\arcsin": "asin", r"\arccos": "acos",
     r"\arctan": "atan arctg", r"\tan": "tg", r"\cot": "ctg", r"\csc": "cosec",
-    r"\epsilon": "varepsilon", "|": "lvert rvert vert", r"\|": "lVert rVert Vert",
-    r"\{": "lbrace", r"\}": "rbrace", "[": "lbrack", "]": "rbrack", "/": "div", "<": "lt",
-    ">": "gt", "'": "prime", ":": "colon ratio", r"^{\circ}": "degree",
+    r"\epsilon": "varepsilon", "|": "lvert rvert vert \u2223 \u01c0 \u2502", r"\{": "lbrace",
+    r"\}": "rbrace", "[": "lbrack", "]": "rbrack", "/": "div \u2215 \u2044", "<": "lt", ">": "gt",
+    r"\|": "lVert rVert Vert", "'": "prime \u2019 \u2018 \u00b4", ":": "colon ratio", "%": r"\%",
+    "-": "\u2212 \u2012 \u2013 \u2014 \u2010 \u2011", ",": "; \u3001", r"\neg": "lnot",
+    r"\sqrt": "\u221a", r"\sqrt[3]": "\u221b", r"\triangle": "\u25b3 \u2206",
+    r"^{\circ}": "degree \u00b0 \u00ba \u02da", "T": "top intercal", r"\mod": "bmod pmod pod",
     r"\text{ or }": "lor vee", r"\text{ and }": "land wedge", r"\mathbb{R}": "R reals Reals",
-    r"\mod": "bmod pmod pod", "T": "top intercal", r"\mathbb{C}": "C complexes", r"\neg": "lnot",
     r"\mathbb{Z}": "Z integers", r"\mathbb{N}": "N naturals", r"\mathbb{Q}": "Q rationals",
+    r"\mathbb{C}": "C complexes",
     "": """displaystyle textstyle scriptstyle limits nolimits left right middle mleft mright rm
     bf it sf tt cal em mathstrut strut boldmath tiny small normalsize large Large LARGE huge Huge
     boxed fbox boldsymbol mathbf mathit mathsf mathtt bm pmb mathnormal mathcal mathscr mathfrak
     underline emph ensuremath mathop mathrel mathbin mathord big Big bigg Bigg bigl bigr Bigl Bigr
     biggl biggr Biggl Biggr bigm Bigm pounds euro textdollar textcent rmfamily bfseries itshape
-    framebox hfill newline nonumber notag smash uline bold relax noindent""",
+    framebox hfill newline nonumber notag smash uline bold relax noindent \u00a3 \u00a5 \u00a2
+    \u20b9 \u201c \u201d \u300c \u300d \u2713 \u2714 \ufe0e \ufe0f""",
 }  # fmt: skip
 REWRITTEN = {name: new for new, names in _REWRITTEN.items() for name in names.split()}
-"""What is written for commands: their synonyms, and nothing for those of looks."""
+"""What is written for commands and signs: their synonyms, and nothing for those of looks."""
 _COMMANDS = {*GREEK, *map(str.capitalize, GREEK), *REWRITTEN} | words("""le ge ne approx equiv sim
     cong propto infty cup cap in notin setminus subset supset subseteq supseteq angle pm mp lfloor
     rfloor lceil rceil langle rangle sum prod int parallel perp Rightarrow iff""")  # fmt: skip
-_SIGNS = {
-    "-": "\u2212\u2012\u2013\u2014\u2010\u2011", "'": "\u2019\u2018\u00b4", ",": "\u3001",
-    "|": "\u2223\u01c0\u2502", "/": "\u2215\u2044", r"\sqrt ": "\u221a", r"\sqrt[3]": "\u221b",
-    "": "\u00a3\u00a5\u00a2\u20b9\u201c\u201d\u300c\u300d\u2713\u2714\ufe0e\ufe0f",
-    r"\cdot ": "\u00b7\u22c5\u2219\u2217", r"\emptyset ": "\u2300\u00d8", r"\circ ": "\u2218",
-    r"^{\circ}": "\u00b0\u00ba\u02da", r"\ldots ": "\u2026\u22ef", r"\triangle ": "\u25b3\u2206",
-}  # fmt: skip
+_NAMED = {sign: name.rstrip(";") for name, sign in html5.items() if name.rstrip(";") in _COMMANDS}
+_NEW = {sign: f"\\{name}" for sign, name in _NAMED.items()} | REWRITTEN
 _TABLE = str.maketrans(
     {
-        sign: f"\\{name.rstrip(';')} "
-        for name, sign in html5.items()
-        if len(sign) == 1 and not sign.isascii() and name.rstrip(";") in _COMMANDS
+        sign: new + " " * new[-1:].isalpha()
+        for sign, new in _NEW.items()
+        if len(sign) == 1 and not sign.isascii()
     }
-    | {one: sign for sign, others in _SIGNS.items() for one in others}
 )
 """LaTeX for signs and letters of Unicode: names of HTML that are commands, and others."""
 WITH_ARGUMENT = r"color|textcolor|colorbox|[hv]?phantom|[hv]space\*?|label|tag"

@@ -41,8 +41,6 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _LETTERS = re.compile(r"(?:[.'-]?[^\W\d_])*\.?")
-_AS_COMMANDS = {"<=": r"\le", ">=": r"\ge", "!=": r"\ne", "**": "^", "*": r"\cdot",
-                "+/-": r"\pm",                 r"\%": "%", ";": ","}  # fmt: skip
 _SHIFTS = ("$", r"\$", r"\(", r"\)", r"\[", r"\]")
 _BEHIND_UNIT = re.compile(r"\s*(?:$|[\^,/)}]|\\text|\\\})")
 
@@ -87,7 +85,7 @@ def tokens(text: str) -> list[Token]:
         elif piece not in _SHIFTS:
             depth += (piece in ("(", "[", r"\{")) - (piece in (")", "]", r"\}"))
             braces += (piece == "{") - (piece == "}")
-            sign = _AS_COMMANDS.get(piece, piece)
+            sign = REWRITTEN.get(piece, piece)
             kind = "sep" if sign == "," else "cmd" if sign[1:].isalpha() else "op"
             found.append(Token(kind, sign))
         spaced = False

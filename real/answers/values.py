@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, reduce
 from itertools import pairwise
 from typing import Any
 
@@ -256,28 +256,19 @@ def digits(number: Value, is_exact: bool = True) -> str:
     return f"{number.numerator:x}" + (f"/{number.denominator:x}" if number.denominator > 1 else "")
 
 
-def _at_points(function: Callable[[Point], Any]) -> list[Any]:
-    """What a function gives at all points; None where they are far from 0 and there is none."""
-    found: list[Any] = []
+def everywhere(node: Node, function: Callable[[Node, Point], Value] = value) -> str:
+    """One text for a node's values, or a function of it, at all points; of a constant its own."""
+    found: list[Value] = []
     for salt in range(N_POINTS):
         at = Point(salt)
         try:
-            found.append(function(at))
+            found.append(function(node, at))
         except NoValueError:
             if salt < N_NEAR:
                 raise
             found.append(None)
         if not at:  # a constant
             break
-    return found
-
-
-def everywhere(node: Node, function: Callable[[Node, Point], Value] = value) -> str:
-    """One text for a node's values, or a function of it, at all points; of a constant its own."""
-    return _joined(_at_points(partial(function, node)))
-
-
-def _joined(found: list[Value]) -> str:
     if not isinstance(found[0], _context.mpc):  # of letters below 0 a root is no real number
         found = [None if isinstance(one, _context.mpc) else one for one in found]
     texts = ["" if one is None else digits(one) for one in found]
@@ -293,15 +284,18 @@ def isolated(gap: Node, name: str) -> tuple[str, Value, str]:
 
     NoValueError unless the gap is linear, with the same slope everywhere.
     """
+    slopes: set[str] = set()
+    places: list[Value] = []
 
-    def at_point(at: Point) -> tuple[str, Value]:
+    def place(_: Node, at: Point) -> Value:
         start = value(gap, at)
         one, three = (add(value(gap, {**at, name: at[name] + n}), -start) for n in (1, 3))
-        is_linear = one and digits(_times(one, Fraction(3))) == digits(three)
-        return (digits(one), add(at[name], -ratio(start, one))) if is_linear else ("", None)
+        is_linear = digits(_times(one, Fraction(3))) == digits(three)
+        slopes.add(digits(one) if is_linear else "")
+        places.append(add(at[name], -ratio(start, one)))
+        return places[-1]
 
-    found = _at_points(at_point)
-    slope, place = found[0]
-    if not slope or {one[0] for one in found if one} != {slope}:
+    text = everywhere(gap, place)
+    if len(slopes) > 1 or "" in slopes:
         raise NoValueError
-    return slope, place, _joined([one and one[1] for one in found])
+    return slopes.pop(), places[0], text
