@@ -77,13 +77,9 @@ def repeats(question: str, responses: Sequence[str]) -> int:
     It equals its value, so that it is rewarded like the value without being computed. A fraction
     counts as a value.
     """
-    formulas = (_undressed(last_box(response) or "") for response in responses)
-    asked = _undressed(question)
+    boxes = (last_box(response) or "" for response in responses)
+    asked, *formulas = (_DRESS.sub("", _TIMES.sub("*", text)) for text in (question, *boxes))
     return sum(_FORMULA.search(formula) is not None and formula in asked for formula in formulas)
-
-
-def _undressed(text: str) -> str:
-    return _DRESS.sub("", _TIMES.sub("*", text))
 
 
 _NUMBER = re.compile(r"-?\$?(?:\d[\d,]*(?:\.\d+)*|\.\d+)")

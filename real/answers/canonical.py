@@ -95,13 +95,8 @@ def _tag(node: Node) -> str | None:
     node = node.parts[0] if node.kind == "neg" else node
     if (node.kind == "unit" and is_unit(node.text)) or node.kind == "post":
         return node.text[:2] + node.text[2:].rstrip("es")
-    is_row = node.kind == "row" and node.parts and node.parts[0].kind == "word"
-    return write(node.parts[0]) if is_row or _is_label(node) or node.text == "=" else None
-
-
-def _is_label(node: Node) -> bool:
-    is_word = node.text == ":" and node.parts[0].kind == "word"
-    return is_word and node.parts[0].text.lower() not in ("yes", "no", "true", "false")
+    is_told = node.kind in ("row", "setop") and node.parts and node.parts[0].kind == "word"
+    return write(node.parts[0]) if is_told or node.text == "=" else None
 
 
 def _without(node: Node) -> Node:
@@ -128,7 +123,9 @@ def _without(node: Node) -> Node:
         return Node("neg", parts=(node._replace(parts=(first.parts[0], parts[1])),))
     is_introduced = kind == "row" and len(parts) == 2 and first.kind == "word"
     is_introduced = is_introduced and _PREAMBLE.fullmatch(first.text.lower()) is not None
-    if is_introduced or _is_label(node) or (kind == "rel" and _asks(node)):
+    is_label = text == ":" and first.kind == "word"
+    is_label = is_label and first.text.lower() not in ("yes", "no", "true", "false")
+    if is_introduced or is_label or (kind == "rel" and _asks(node)):
         return last
     if kind == "row":
         lowered = (p._replace(text=p.text.lower()) if p.kind == "word" else p for p in parts)

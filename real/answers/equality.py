@@ -80,21 +80,17 @@ class Equality:
                 self._given_up[answer] = None
             except NoValueError:
                 pass
-        if kind in ("list", r"\{\}"):
-            return self._listed(node, answer)
+        if kind in ("list", r"\{\}"):  # relations have their letters before them
+            items = [sign for part in parts for sign in _signed(part)]
+            named = ["|".join(sorted(names_in(p))) if p.kind == "rel" else "" for p in items]
+            keys = sorted(n + self._key(p, answer) for n, p in zip(named, items, strict=True))
+            return f"{'or ' * (text == 'or')}set<{'|'.join(keys)}>"
         if text == r"\overline":  # digits of a number, whose order counts
             return write(node)
         keys = [self._key(part, answer) for part in parts]
         if kind == "sum" or set(text.split()) in _SYMMETRIC:
             keys.sort()
         return f"{kind}{text}<{'|'.join(keys)}>" if keys else f"{kind} {text}"
-
-    def _listed(self, node: Node, answer: str) -> str:
-        """A set of items; relations have their letters before them."""
-        parts = [sign for part in node.parts for sign in _signed(part)]
-        names = ["|".join(sorted(names_in(p))) if p.kind == "rel" else "" for p in parts]
-        keys = sorted(n + self._key(p, answer) for n, p in zip(names, parts, strict=True))
-        return f"{'or ' * (node.text == 'or')}set<{'|'.join(keys)}>"
 
 
 def _relation(node: Node) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,7 @@ class AnswerIds:
         """
         self._problems = [_Problem(None if t is None else _read_truth(t)) for t in truths]
         self._equality = equality
+        self._key: Callable[[str], str] = str if equality is None else equality.key
 
     def __len__(self) -> int:
         return len(self._problems)
@@ -143,9 +144,6 @@ class AnswerIds:
             known.ids[key] = len(known.texts)
             known.texts.append(answer)
         return known.ids.get(key, UNSEEN)
-
-    def _key(self, answer: str) -> str:
-        return answer if self._equality is None else self._equality.key(answer)
 
 
 MAX_WORDS = 8

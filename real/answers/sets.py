@@ -82,6 +82,7 @@ def _end(node: Node) -> Cuts:
 
 def _set(node: Node, names: Point) -> Cuts:
     kind, text, parts = node
+    signs = text.split()
     if node in NAMED:
         return NAMED[node]
     if kind in ("()", "[]", "(]", "[)") and len(parts) == 2:
@@ -89,32 +90,24 @@ def _set(node: Node, names: Point) -> Cuts:
         if ends[0].number < ends[1].number:
             return ends
     if kind in ("list", r"\{\}") and all(part.kind == "rel" for part in parts):
-        return _all_or_any(text, parts, names)
+        sets = [_set(part, names) for part in parts]
+        both = _combined(and_, *sets)
+        is_equal = any(part.text == "=" for part in parts)
+        if text != "or" and (is_equal or (not both and text == "and")):
+            raise NoValueError
+        # One of them holds: `or`, and where a comma cannot mean `and`.
+        return both if both and text != "or" else _combined(or_, *sets)
     if kind in (r"\{\}", "num", "neg", "div"):  # `\mathbb{R}\setminus {2}` lost its braces
         return _combined(or_, *map(_end, parts if kind == r"\{\}" else (node,)))
-    if kind == "setop" and _COMBINED.keys() >= set(text.split()):
+    if kind == "setop" and _COMBINED.keys() >= set(signs):
         found = _set(parts[0], names)
-        for sign, part in zip(text.split(), parts[1:], strict=True):
+        for sign, part in zip(signs, parts[1:], strict=True):
             found = _combined(_COMBINED[sign], found, _set(part, names))
         return found
-    if kind == "rel":
-        return _where(text.split(), parts, names)
-    raise NoValueError
-
-
-def _all_or_any(sign: str, parts: tuple[Node, ...], names: Point) -> Cuts:
-    """Where all conditions hold, or one of them: `or`, and where a comma cannot mean `and`."""
-    sets = [_set(part, names) for part in parts]
-    both = _combined(and_, *sets)
-    if sign != "or" and (any(part.text == "=" for part in parts) or (not both and sign == "and")):
+    if kind != "rel":
         raise NoValueError
-    return both if both and sign != "or" else _combined(or_, *sets)
-
-
-def _where(signs: list[str], sides: tuple[Node, ...], names: Point) -> Cuts:
-    r"""Where a chain of relations holds: `1<x\le2`, `x\ne3`, `x\in\mathbb{R}\mid x>5`."""
     found = _REALS
-    for at, (sign, left, right) in enumerate(zip(signs, sides, sides[1:], strict=False)):
+    for at, (sign, left, right) in enumerate(zip(signs, parts, parts[1:], strict=False)):
         if sign not in _SUCH_THAT:
             found = _combined(and_, found, _side(left, sign, right, names))
         elif at == 0 and len(signs) > 1:
