@@ -51,7 +51,9 @@ _RELATIONS = words(r"""= < > \le \ge \ne \in \notin \to \approx \equiv \sim \sim
     \subseteq \supset \supseteq \perp \parallel \propto \Rightarrow \implies \iff | \mid \mod
     \ll \gg""")  # fmt: skip
 _SET_SIGNS = words(r"\cup \cap \setminus :")
-_CHAINED = {"rel": _RELATIONS, "setop": _SET_SIGNS}
+_CHAINED = {
+    "rel": (_RELATIONS, _RELATIONS | {":"}), "setop": (_SET_SIGNS, _SET_SIGNS - {":"})
+}  # fmt: skip
 _SIGNS = {"+": "", "-": "neg", r"\pm": "pm", r"\mp": "mp"}
 _PAIRS = {"(": ")", "[": "]", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil",
           r"\langle": r"\rangle", "{": "}"}  # fmt: skip
@@ -114,7 +116,7 @@ class _Reader:
     def chain(self, kind: str) -> Node:
         """Sides and the signs between them; the first side may be missing, as in `= 5`."""
         side = self.sum if kind == "setop" else partial(self.chain, "setop")
-        known = _CHAINED[kind] ^ ({":"} if self.in_braces else set())
+        known = _CHAINED[kind][self.in_braces]
         is_missing = self.next.text in _RELATIONS and self.next.text != "|"
         sides, signs = [ZERO_WIDTH if is_missing else side()], []
         while self.next.text in known and not (self.bars and self.next.text == "|"):

@@ -89,7 +89,8 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
     if kind == "num":
         whole, _, period = text.rstrip("}").partition(r"\overline{")
         number, turn = Fraction(whole), 10 ** len(period)
-        return number + (Fraction(whole + period) - number) * turn / (turn - 1 or 1)
+        tail = (Fraction(whole + period) - number) * turn / (turn - 1) if period else 0
+        return number + tail
     if kind == "name" and text in _CONSTANTS:
         return _CONSTANTS[text]
     if is_name(node):
