@@ -18,6 +18,7 @@ from typing import Any
 
 import mpmath
 
+from real.answers.notation import words
 from real.answers.reader import CONSTANTS, DEGREE, Node, is_derivative, is_name, write
 
 
@@ -42,7 +43,8 @@ _MAX_FACTORIAL = 2_050
 _MAX_DEGREE = 1_000
 """Of a root; letters stand for fractions with a larger denominator."""
 
-_APPLIED = ("f", "g", "h", r"\Gamma", r"\zeta")
+_APPLIED = (words(r"f g h \Gamma \zeta"), words(r"f g h \Gamma \zeta E F G H N P S T V"))
+"""Letters of functions before brackets with a sum, and with a number or name: `P(2)`, `P(1+r)`."""
 _FAULTS = (ArithmeticError, TypeError, ValueError, LookupError, mpmath.libmp.NoConvergence)
 _context: Any = mpmath.MPContext()
 _context.prec = _PRECISION
@@ -113,7 +115,8 @@ def _is_ordered(factors: tuple[Node, ...]) -> bool:
     are_matrices = all(node.kind == "name" and node.text.isupper() for node in bases)
     n_cycles = sum(node.kind == "()" and write(node)[1:-1].isdigit() for node in factors)
     has_ordered_pair = any(
-        (left.text in _APPLIED and right.kind == "()") or right.text == r"\times"
+        right.text == r"\times"
+        or (right.kind == "()" and left.text in _APPLIED[right.parts[0].kind in ("num", "name")])
         for left, right in pairwise(factors)
     )
     return are_matrices or n_cycles > 1 or has_ordered_pair
@@ -251,7 +254,8 @@ def digits(number: Value, is_exact: bool = True) -> str:
     if isinstance(number, _context.mpc):
         return f"{digits(number.real, is_exact)}&{digits(number.imag, is_exact)}"
     if not is_exact and abs(_context.mag(number)) > _LOST - 20:
-        return ""  # divided by a pole, or lost beside a letter
+        is_below_0 = isinstance(number, Fraction) and number < 0
+        return "-" * is_below_0  # else divided by a pole, or lost beside a letter
     if not (is_exact and isinstance(number, Fraction)):
         return _context.nstr(_context.convert(number), _KEY_DIGITS)
     return f"{number.numerator:x}" + (f"/{number.denominator:x}" if number.denominator > 1 else "")
