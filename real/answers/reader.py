@@ -60,13 +60,14 @@ _PAIRS = {"(": ")", "[": "]", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r
 _CLOSERS = frozenset((*_PAIRS.values(), "", "&", r"\\"))
 _BARS = ("|", r"\|")
 _INFIX = {r"\choose": "binom", r"\over": "div"}
-_TWO_ARGUMENTS = {r"\frac": "div", r"\binom": "binom"}
+_NAMED = {r"\frac": ("div", 2), r"\binom": ("binom", 2), r"\abs": ("||", 1),
+          r"\floor": (r"\lfloor\rfloor", 1), r"\ceil": (r"\lceil\rceil", 1)}  # fmt: skip
+"""Commands of kinds, and the number of their arguments."""
 _NO_FACTOR = _RELATIONS | _SET_SIGNS | _CLOSERS | {*_SIGNS, r"\cdot", "/", *_INFIX}
 _ONE_ARGUMENT = words(r"""\overline \vec \hat \tilde \dot \ddot \not
     \mathbb \angle \triangle""")  # fmt: skip
 _BIG = words(r"\int \iint \oint \sum \prod \lim \partial \sup")
 _MATRICES = ("matrix", "bmatrix", "array", "smallmatrix")
-_SPELT = {r"\abs": "||", r"\floor": r"\lfloor\rfloor", r"\ceil": r"\lceil\rceil"}
 _LOOSE = words("sum neg pm mp prod over list rel setop mixed pow sub row unit")
 _MINUS_ONE = Node("neg", parts=(Node("num", "1"),))
 ZERO_WIDTH = Node("row")
@@ -109,9 +110,8 @@ class _Reader:
             if not is_over and self.next.type != "sep":  # also two of them: `1, 2, and 3`
                 items.append(self.chain("rel"))
         self.bars, self.in_braces = outer
-        if len(items) == 1:
-            return items[0]
-        return Node("list", signs.pop() if len(signs) == 1 else ",", tuple(items))
+        sign = signs.pop() if len(signs) == 1 else ","
+        return items[0] if len(items) == 1 else Node("list", sign, tuple(items))
 
     def chain(self, kind: str) -> Node:
         """Sides and the signs between them; the first side may be missing, as in `= 5`."""
@@ -241,13 +241,10 @@ class _Reader:
         return node
 
     def bracket(self) -> Node:
-        opener = self.take()
-        if opener in _BARS:
-            self.bars += 1
-            inner = self.sum()
-            self.bars -= 1
-        else:
-            inner = ZERO_WIDTH if self.next.text in _PAIRS.values() else self.items()
+        opener, is_empty = self.take(), self.next.text in _PAIRS.values()
+        self.bars += opener in _BARS
+        inner = self.sum() if opener in _BARS else ZERO_WIDTH if is_empty else self.items()
+        self.bars -= opener in _BARS
         closers = (")", "]") if opener in ("(", "[") else (_PAIRS.get(opener, opener),)
         closer = self.take(*closers)
         if opener == "{":
@@ -265,8 +262,9 @@ class _Reader:
 
     def command(self) -> Node:
         name = self.take()
-        if name in _TWO_ARGUMENTS:
-            return Node(_TWO_ARGUMENTS[name], parts=(self.argument(), self.argument()))
+        kind, n_arguments = _NAMED.get(name, ("", 0))
+        if n_arguments == 2 or (n_arguments and self.next.text in ("(", "{")):
+            return Node(kind, parts=tuple(self.argument() for _ in range(n_arguments)))
         if name in (r"\sqrt", r"\cbrt"):
             index = Node("num", "2" if name == r"\sqrt" else "3")
             if self.next.text == "[":
@@ -274,8 +272,6 @@ class _Reader:
             return Node("root", parts=(self.argument(), index))
         if name[1:] in FUNCTIONS:
             return self.function(name)
-        if name in _SPELT and self.next.text == "(":
-            return Node(_SPELT[name], parts=(self.argument(),))
         arguments = [self.argument()] if name in _ONE_ARGUMENT else []
         while name not in _ONE_ARGUMENT and self.next.text == "{":
             arguments.append(self.argument())
@@ -367,12 +363,11 @@ def is_name(node: Node) -> bool:
 
 def is_derivative(node: Node) -> bool:
     r"""`\frac{dy}{dx}` and `\frac{d}{dx}`, whose letter d is no factor."""
-    if node.kind != "div" or node.parts[1].kind != "prod":
-        return False
-    top = node.parts[0]
+    top, bottom = node.parts if node.kind == "div" else (node, node)
     while top.kind in ("prod", "pow"):
         top = top.parts[0]
-    return top.text == node.parts[1].parts[0].text == "d"
+    is_ratio = node.kind == "div" and bottom.kind == "prod"
+    return is_ratio and top.text == bottom.parts[0].text == "d"
 
 
 def bare(node: Node) -> Node:

@@ -46,15 +46,13 @@ def set_key(node: Node) -> str:
     if len(names) > 1:
         raise NoValueError
     pairs = list(zip(cuts[::2], cuts[1::2], strict=True))
-    points = sorted(low.text for low, high in pairs if low.number == high.number)
-    spans = [
+    points = sorted(low.text for low, high in pairs if low.text == high.text)
+    if len(points) == len(pairs):
+        return points[0] if len(points) == 1 else f"set<{'|'.join(points)}>"
+    return " u ".join(
         f"{'[('[low.is_behind]}{')]'[high.is_behind]}<{low.text}|{high.text}>"
         for low, high in pairs
-        if low.number != high.number
-    ]
-    if len(points) == 1 and not spans:
-        return points[0]
-    return " u ".join(spans + [f"set<{'|'.join(points)}>"] * bool(points or not spans))
+    )
 
 
 def _combined(keeps: Callable[[int, int], int], one: Cuts, *others: Cuts) -> Cuts:
