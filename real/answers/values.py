@@ -19,7 +19,7 @@ from typing import Any
 import mpmath
 
 from real.answers.notation import words
-from real.answers.reader import CONSTANTS, DEGREE, Node, is_derivative, is_name, write
+from real.answers.reader import CONSTANTS, DEGREE, Node, is_derivative, is_name, read, write
 
 
 class NoValueError(Exception):
@@ -45,6 +45,7 @@ _MAX_DEGREE = 1_000
 
 _APPLIED = (words(r"f g h \Gamma \zeta"), words(r"f g h \Gamma \zeta E F G H N P S T V"))
 """Letters of functions before brackets with a sum, and with a number or name: `P(2)`, `P(1+r)`."""
+_TURNING = (read("-1"), read("T"))
 _FAULTS = (ArithmeticError, TypeError, ValueError, LookupError, mpmath.libmp.NoConvergence)
 _context: Any = mpmath.MPContext()
 _context.prec = _PRECISION
@@ -110,10 +111,9 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
 
 def _is_ordered(factors: tuple[Node, ...]) -> bool:
     r"""`f(2)` and `(12)(34)`, which are none, and those of matrices as `AB^{-1}`, or vectors."""
-    turned = [n for n in factors if n.kind == "pow" and write(n.parts[1]) in ("-1", "T")]
-    bases = [node.parts[0] if node in turned else node for node in factors]
+    bases = [n.parts[0] if n.kind == "pow" and n.parts[1] in _TURNING else n for n in factors]
     are_matrices = all(node.kind == "name" and node.text.isupper() for node in bases)
-    n_cycles = sum(node.kind == "()" and write(node)[1:-1].isdigit() for node in factors)
+    n_cycles = sum(node.kind == "()" and node.parts[0].text.isdigit() for node in factors)
     has_ordered_pair = any(
         right.text == r"\times"
         or (right.kind == "()" and left.text in _APPLIED[right.parts[0].kind in ("num", "name")])
@@ -129,16 +129,10 @@ def _bits(number: Value) -> int:
     return _context.mag(number) if number else 0
 
 
-def _checked(number: Value) -> Value:
-    if abs(_bits(number)) > MAX_BITS:
-        raise LimitError
-    return number
-
-
 def add(a: Value, b: Value) -> Value:
     """The sum; 0 where only rounding is left of it."""
     if isinstance(a, Fraction) and isinstance(b, Fraction):
-        return _checked(a + b)
+        return snapped(a + b)
     if not a or not b:
         return a or b
     sizes = _context.mag(a), _context.mag(b)
@@ -150,15 +144,11 @@ def add(a: Value, b: Value) -> Value:
     return total
 
 
-def _times(a: Value, b: Value) -> Value:
-    return _checked(a * b)
-
-
 def ratio(a: Value, b: Value) -> Value:
     """The quotient; NoValueError where it divides by 0."""
     if not b:
         raise NoValueError
-    return _times(a, 1 / snapped(b))
+    return snapped(a * (1 / snapped(b)))
 
 
 def _power(base: Value, exponent: Value) -> Value:
@@ -166,8 +156,8 @@ def _power(base: Value, exponent: Value) -> Value:
         root, times = _root(base, exponent.denominator), exponent.numerator
         if abs(times) * max(abs(_bits(root)) - 1, root not in (1, -1)) > MAX_BITS:
             raise LimitError
-        return _checked(root**times)
-    return _function("exp", _times(_function("ln", base), exponent))
+        return snapped(root**times)
+    return _function("exp", snapped(_function("ln", base) * exponent))
 
 
 def _root(base: Value, index: int) -> Value:
@@ -217,10 +207,11 @@ def _binomial(n: Value, k: Value) -> Value:
 
 
 _OPERATIONS: dict[str, Callable[..., Value]] = {
-    "sum": lambda *terms: reduce(add, terms), "prod": lambda *factors: reduce(_times, factors),
+    "sum": lambda *terms: reduce(add, terms),
+    "prod": lambda *factors: reduce(lambda a, b: snapped(a * b), factors),
     "mixed": add, "neg": lambda a: -a, "div": ratio, "pow": _power,
     "root": lambda a, index: _power(a, ratio(Fraction(1), index)),
-    "post": lambda a, mark: _factorial(a) if mark == "!" else _times(a, _CONSTANTS[mark]),
+    "post": lambda a, mark: _factorial(a) if mark == "!" else a * _CONSTANTS[mark],
     "func": lambda *inner: _function(inner[-1][1:], *inner[:-1]), "binom": _binomial, "||": abs,
     r"\lfloor\rfloor": lambda a: a - a % 1, r"\lceil\rceil": lambda a: a + -a % 1,
     "()": lambda a: a, "[]": lambda a: a,
@@ -229,15 +220,17 @@ _OPERATIONS: dict[str, Callable[..., Value]] = {
 
 def snapped(number: Value) -> Value:
     """The fraction of few bits, or the real number, that a computed value is but for rounding."""
-    if isinstance(number, Fraction):
-        return number
     if isinstance(number, _context.mpc):
         least = _bits(number) + _NOISE
         real, imaginary = (p if _bits(p) > least else 0 for p in (number.real, number.imag))
         return _context.mpc(real, imaginary) if imaginary else snapped(_context.mpf(real))
-    if not _context.isfinite(number):
+    is_exact = isinstance(number, Fraction)
+    if not is_exact and not _context.isfinite(number):
         raise NoValueError
-    return number if abs(_bits(number)) > _SNAP_BITS else _near(number)
+    size = abs(_bits(number))
+    if size > MAX_BITS:
+        raise LimitError
+    return number if is_exact or size > _SNAP_BITS else _near(number)
 
 
 @lru_cache(maxsize=256)
@@ -295,7 +288,7 @@ def isolated(gap: Node, name: str) -> tuple[str, Value, str]:
     def place(_: Node, at: Point) -> Value:
         start = value(gap, at)
         one, three = (add(value(gap, {**at, name: at[name] + n}), -start) for n in (1, 3))
-        is_linear = digits(_times(one, Fraction(3))) == digits(three)
+        is_linear = digits(3 * one) == digits(three)
         slopes.add(digits(one) if is_linear else "")
         places.append(add(at[name], -ratio(start, one)))
         return places[-1]
