@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 
 from real.answers.canonical import names_in, normal
 from real.answers.reader import Node, write
@@ -102,8 +101,14 @@ def _relation(node: Node) -> str:
         return everywhere(parts[1])
     gap, names = Node("sum", parts=(parts[0], Node("neg", parts=(parts[1],)))), Point(0)
     scale, sides = value(gap, names), [write(part) for part in parts]
-    asked = sorted(names, key=partial(_preference, sides))
-    for name in asked if sign == "=" and len(names) > 1 else ():
+
+    def preference(name: str) -> tuple[bool, int, bool, bool, str]:
+        """Letters that are rather a function of others than others of them come first."""
+        is_inside, is_plain = name not in sides, name[0] != "\\" and not name.isupper()
+        place = ("y", "x", "z", name).index(name)
+        return name in "xyzC" or is_inside, place, is_inside, is_plain, name  # `y-x^2=C`
+
+    for name in sorted(names, key=preference) if sign == "=" and len(names) > 1 else ():
         with suppress(NoValueError):
             found = isolated(gap, name)[2]
             if all(found != everywhere(Node("name", other)) for other in names):  # `y=x`
@@ -113,13 +118,6 @@ def _relation(node: Node) -> str:
     if found in ("1", "-1"):  # `x+1=x`: no letter is left
         raise NoValueError
     return f"{sign} {found}"
-
-
-def _preference(sides: list[str], name: str) -> tuple[bool, int, bool, bool, str]:
-    """Letters that are rather a function of others than others of them come first."""
-    is_inside, is_plain = name not in sides, name[0] != "\\" and not name.isupper()
-    place = ("y", "x", "z", name).index(name)
-    return name in "xyzC" or is_inside, place, is_inside, is_plain, name  # `y-x^2=C`
 
 
 def _signed(node: Node) -> tuple[Node, ...]:

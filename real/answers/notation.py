@@ -82,9 +82,8 @@ _LINKS = words("square squared cubic cubed sq cu fl per / * light nautical rad r
 def is_unit(text: str) -> bool:
     """A unit that answers have or lack by chance, in any number: `square inches`, `km / h`."""
     named = [word for word in text.split() if word[0] != "^" and word.lower() not in _LINKS]
-    return bool(named) and all(
-        not UNITS.isdisjoint((one, one.lower(), one.lower().removesuffix("s"))) for one in named
-    )
+    forms = ((one, one.lower(), one.lower().removesuffix("s")) for one in named)
+    return bool(named) and not any(map(UNITS.isdisjoint, forms))
 
 
 def _plain(text: str) -> str:

@@ -173,22 +173,18 @@ class _Reader:
                 return _tied(kind, factors)
 
     def starts_factor(self) -> bool:
-        token = self.next
-        if token.text in _BARS:
-            return not self.bars and self.n_bars(token.text) % 2 == 0
-        if token.text in _NO_FACTOR or token.type == "sep":
-            return False
-        return token.type != "op" or token.text in _PAIRS or token.text.startswith(r"\begin")
-
-    def n_bars(self, bar: str) -> int:
-        """Bars from here on to the end of the bracket; an odd number of them starts with a sign."""
+        kind, text = self.next
+        if text not in _BARS:
+            is_opened = kind != "op" or text in _PAIRS or text.startswith(r"\begin")
+            return is_opened and kind != "sep" and text not in _NO_FACTOR
+        # Of bars from here on to the end of the bracket an odd number starts with a sign.
         level = n_bars = 0
         for token in self.tokens[self.at :]:
             level += (token.text in _PAIRS) - (token.text in _PAIRS.values())
             if level < 0:
                 break
-            n_bars += token.text == bar and level == 0
-        return n_bars
+            n_bars += token.text == text and level == 0
+        return not self.bars and n_bars % 2 == 0
 
     def factor(self, node: Node | None = None) -> Node:
         """A base, or the node, and what stands behind it: powers, an index, `!`, `'`, `%`."""
