@@ -79,12 +79,10 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
         node = plain
     if node.kind not in _HELD:
         return node
-    tags = {_tag(part) for part in node.parts} - {None}
     # Of several equations the names say which is which, and beside conditions that they are some.
-    are_conditions = any(part.kind == "rel" and part.text != "=" for part in node.parts)
-    is_told = len(tags) > 1
-    keeps_names = is_told or are_conditions or node.kind == "cells"
-    parts = tuple(_item(p, keeps_names if p.kind == "rel" else is_told) for p in node.parts)
+    is_told = len({_tag(part) for part in node.parts} - {None}) > 1
+    is_made = node.kind == "cells" or any(p.kind == "rel" and p.text != "=" for p in node.parts)
+    parts = tuple(_item(p, is_told or (is_made and p.kind == "rel")) for p in node.parts)
     is_plain = node.kind == "list" and not any(part.kind == "rel" for part in parts)
     is_plain = is_plain and not (node.text == "or" and all(p.kind == "name" for p in parts))
     return node._replace(parts=parts, text="," if is_plain else node.text)

@@ -95,7 +95,9 @@ class AnswerIds:
                 found = last_number(response)
             answer = "" if found is None else canonical(found)
             if answer:
-                ids_V[vote] = self._id(known, answer, opens=True)
+                ids_V[vote] = known.ids.setdefault(self._key(answer), len(known.texts))
+                if ids_V[vote] == len(known.texts):  # a new one
+                    known.texts.append(answer)
         return ids_V
 
     def has_truth(self, problem: int) -> bool:
@@ -108,7 +110,7 @@ class AnswerIds:
         Check `has_truth` before comparing: -1 is also the id of unparseable responses.
         """
         known = self._problems[problem]
-        return self._id(known, known.truth) if known.truth else NO_TRUTH
+        return known.ids.get(self._key(known.truth), UNSEEN) if known.truth else NO_TRUTH
 
     def text(self, problem: int, answer: int) -> str:
         """Canonical text of an answer id, at least 0, as it was written first."""
@@ -136,14 +138,6 @@ class AnswerIds:
         if equality is not None:
             equality.restore([text for text in values["given_up"] if isinstance(text, str)])
         return made
-
-    def _id(self, known: _Problem, answer: str, opens: bool = False) -> int:
-        """The id that an answer equals; else `UNSEEN`, or a new one if it opens one."""
-        key = self._key(answer)
-        if opens and key not in known.ids:
-            known.ids[key] = len(known.texts)
-            known.texts.append(answer)
-        return known.ids.get(key, UNSEEN)
 
 
 MAX_WORDS = 8

@@ -48,13 +48,8 @@ _COMMANDS = {*GREEK, *map(str.capitalize, GREEK), *REWRITTEN} | words("""le ge n
     rfloor lceil rceil langle rangle sum prod int parallel perp Rightarrow iff""")  # fmt: skip
 _NAMED = {sign: name.rstrip(";") for name, sign in html5.items() if name.rstrip(";") in _COMMANDS}
 _NEW = {sign: f"\\{name}" for sign, name in _NAMED.items()} | REWRITTEN
-_TABLE = str.maketrans(
-    {
-        sign: new + " " * new[-1:].isalpha()
-        for sign, new in _NEW.items()
-        if len(sign) == 1 and not sign.isascii()
-    }
-)
+_SIGNS = [sign for sign in _NEW if len(sign) == 1 and not sign.isascii()]
+_TABLE = str.maketrans({sign: _NEW[sign] + " " * _NEW[sign][-1:].isalpha() for sign in _SIGNS})
 """LaTeX for signs and letters of Unicode: names of HTML that are commands, and others."""
 WITH_ARGUMENT = r"color|textcolor|colorbox|[hv]?phantom|[hv]space\*?|label|tag"
 """Looks whose first argument is no part of the answer."""

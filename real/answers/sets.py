@@ -126,9 +126,8 @@ def _side(left: Node, sign: str, right: Node, names: Point) -> Cuts:
         is_left, (inner, *_) = left.kind == "||", (left if left.kind == "||" else right).parts
         signed = (inner, Node("neg", parts=(inner,)))
         sides = ((one, right) if is_left else (left, one) for one in signed)
-        is_within = is_left == (sign in ("<", r"\le"))
         both = (_side(lower, sign, upper, names) for lower, upper in sides)
-        return _combined(and_ if is_within else or_, *both)
+        return _combined(and_ if is_left == (sign in ("<", r"\le")) else or_, *both)
     if left in INFINITE or right in INFINITE:
         value(right if left in INFINITE else left, names)
         return _REALS
