@@ -27,12 +27,11 @@ _REWRITTEN = {
     r"\epsilon": "varepsilon", "|": "lvert rvert vert \u2223 \u01c0 \u2502", r"\{": "lbrace",
     r"\}": "rbrace", "[": "lbrack", "]": "rbrack", "/": "div \u2215 \u2044", "<": "lt", ">": "gt",
     r"\|": "lVert rVert Vert", "'": "prime \u2019 \u2018 \u00b4", ":": "colon ratio", "%": r"\%",
-    "-": "\u2212 \u2012 \u2013 \u2014 \u2010 \u2011", ",": "; \u3001", r"\neg": "lnot",
-    r"\sqrt": "\u221a", r"\sqrt[3]": "\u221b", r"\triangle": "\u25b3 \u2206",
+    "-": "\u2212 \u2012 \u2013 \u2014 \u2010 \u2011", ",": "; \u3001", r"\mathbb{C}": "C complexes",
+    r"\neg": "lnot", r"\sqrt": "\u221a", r"\sqrt[3]": "\u221b", r"\triangle": "\u25b3 \u2206",
     r"^{\circ}": "degree \u00b0 \u00ba \u02da", "T": "top intercal", r"\mod": "bmod pmod pod",
     r"\text{ or }": "lor vee", r"\text{ and }": "land wedge", r"\mathbb{R}": "R reals Reals",
     r"\mathbb{Z}": "Z integers", r"\mathbb{N}": "N naturals", r"\mathbb{Q}": "Q rationals",
-    r"\mathbb{C}": "C complexes",
     "": """displaystyle textstyle scriptstyle limits nolimits left right middle mleft mright rm
     bf it sf tt cal em mathstrut strut boldmath tiny small normalsize large Large LARGE huge Huge
     boxed fbox boldsymbol mathbf mathit mathsf mathtt bm pmb mathnormal mathcal mathscr mathfrak

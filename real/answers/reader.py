@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 from real.answers.notation import FUNCTIONS, words
@@ -115,7 +114,7 @@ class _Reader:
 
     def chain(self, kind: str) -> Node:
         """Sides and the signs between them; the first side may be missing, as in `= 5`."""
-        side = self.sum if kind == "setop" else partial(self.chain, "setop")
+        side = self.sum if kind == "setop" else lambda: self.chain("setop")
         known = _CHAINED[kind][self.in_braces]
         is_missing = self.next.text in _RELATIONS and self.next.text != "|"
         sides, signs = [ZERO_WIDTH if is_missing else side()], []
@@ -330,9 +329,8 @@ class _Reader:
 def _mixes(before: list[Node], fraction: Node) -> bool:
     """A whole number, and behind it a fraction of two that is less than one."""
     numbers = [*before, *fraction.parts]
-    is_whole = all(node.kind == "num" and node.text.isdigit() for node in numbers)
-    is_mixed = len(before) == 1 and fraction.kind == "div" and is_whole
-    return is_mixed and int(numbers[1].text) < int(numbers[2].text)
+    is_ratio = fraction.kind == "div" and all(n.kind == "num" and n.text.isdigit() for n in numbers)
+    return is_ratio and len(before) == 1 and int(numbers[1].text) < int(numbers[2].text)
 
 
 def _tied(kind: str, factors: list[Node]) -> Node:
