@@ -36,12 +36,8 @@ class Equality:
     def __init__(self) -> None:
         """Start with no keys."""
         self._keys: dict[str, str] = {}
-        self._given_up: dict[str, None] = {}
-
-    @property
-    def given_up(self) -> list[str]:
+        self.given_up: list[str] = []
         """Answers with a formula beyond the limits, which equals its own text alone; as found."""
-        return list(self._given_up)
 
     def key(self, text: str) -> str:
         """The string that equal answers share, and only they, of a canonical string."""
@@ -58,7 +54,7 @@ class Equality:
 
     def restore(self, given_up: Sequence[str]) -> None:
         """Take over the answers that were given up before."""
-        self._given_up.update(dict.fromkeys(given_up))
+        self.given_up = list(dict.fromkeys([*self.given_up, *given_up]))
 
     def _key(self, node: Node, answer: str) -> str:
         kind, text, parts = node
@@ -76,7 +72,7 @@ class Equality:
             try:
                 return written(node)
             except LimitError:
-                self._given_up[answer] = None
+                self.restore([answer])
             except NoValueError:
                 pass
         if kind in ("list", r"\{\}"):  # relations have their letters before them
