@@ -50,9 +50,8 @@ _RELATIONS = words(r"""= < > \le \ge \ne \in \notin \to \approx \equiv \sim \sim
     \subseteq \supset \supseteq \perp \parallel \propto \Rightarrow \implies \iff | \mid \mod
     \ll \gg""")  # fmt: skip
 _SET_SIGNS = words(r"\cup \cap \setminus :")
-_CHAINED = {
-    "rel": (_RELATIONS, _RELATIONS | {":"}), "setop": (_SET_SIGNS, _SET_SIGNS - {":"})
-}  # fmt: skip
+_CHAINED = {"rel": (_RELATIONS, _RELATIONS | {":"}), "setop": (_SET_SIGNS, _SET_SIGNS - {":"})}
+"""Signs between sides, outside of a set and directly in one."""
 _SIGNS = {"+": "", "-": "neg", r"\pm": "pm", r"\mp": "mp"}
 _PAIRS = {"(": ")", "[": "]", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil",
           r"\langle": r"\rangle", "{": "}"}  # fmt: skip
@@ -63,8 +62,7 @@ _NAMED = {r"\frac": ("div", 2), r"\binom": ("binom", 2), r"\abs": ("||", 1),
           r"\floor": (r"\lfloor\rfloor", 1), r"\ceil": (r"\lceil\rceil", 1)}  # fmt: skip
 """Commands of kinds, and the number of their arguments."""
 _NO_FACTOR = _RELATIONS | _SET_SIGNS | _CLOSERS | {*_SIGNS, r"\cdot", "/", *_INFIX}
-_ONE_ARGUMENT = words(r"""\overline \vec \hat \tilde \dot \ddot \not
-    \mathbb \angle \triangle""")  # fmt: skip
+_ONE_ARGUMENT = words(r"\overline \vec \hat \tilde \dot \ddot \not \mathbb \angle \triangle")
 _BIG = words(r"\int \iint \oint \sum \prod \lim \partial \sup")
 _MATRICES = ("matrix", "bmatrix", "array", "smallmatrix")
 _LOOSE = words("sum neg pm mp prod over list rel setop mixed pow sub row unit")
@@ -340,9 +338,7 @@ def _tied(kind: str, factors: list[Node]) -> Node:
 
 
 CONSTANTS = (r"\pi", "e", "i")
-_NO_LETTER = words(r"\infty \emptyset \ldots \circ \max \min \gcd \lcm \det \arg").union(
-    f"\\{name}" for name in FUNCTIONS
-)
+_NO_LETTER = words(r"\infty \emptyset \ldots \circ \max \min \gcd \lcm \det \arg")
 _MARKS = (r"\vec", r"\hat", r"\tilde")
 
 
@@ -352,7 +348,7 @@ def is_name(node: Node) -> bool:
         return False
     while node.kind == "sub" or node.text[:1] == "'" or node.text in _MARKS:
         node = node.parts[0]
-    return node.kind == "name" and node.text not in _NO_LETTER
+    return node.kind == "name" and node.text not in _NO_LETTER and node.text[1:] not in FUNCTIONS
 
 
 def is_derivative(node: Node) -> bool:

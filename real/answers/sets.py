@@ -95,6 +95,10 @@ def _set(node: Node, names: Point) -> Cuts:
             raise NoValueError
         # One of them holds: `or`, and where a comma cannot mean `and`.
         return both if both and text != "or" else _combined(or_, *sets)
+    if kind == "list" and all(p.kind[0] in "([" for p in parts) and r"\infty" in write(node):
+        sets = [_set(part, names) for part in parts]
+        if not _combined(and_, *sets):  # `(-\infty,0), (1,\infty)`
+            return _combined(or_, *sets)
     if kind in (r"\{\}", "num", "neg", "div"):  # `\mathbb{R}\setminus {2}` lost its braces
         return _combined(or_, *map(_end, parts if kind == r"\{\}" else (node,)))
     if kind == "setop" and _COMBINED.keys() >= set(signs):

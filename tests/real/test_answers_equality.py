@@ -97,6 +97,7 @@ def test_writings_of_one_answer(group, equality):
         ("2:3", "3:2", "2/3", "4:6"),
         (r"20^\circ C", r"20^\circ F", "20"), (r"\overline{AB}", "AB", "BA", r"\vec{AB}"),
         ("f(2)", "2f", "P(2)", "2P", "T(n)", "nT"),
+        (r"(-\infty,3),(2,\infty)", r"\mathbb{R}", "(2,3)"), (r"-\infty,3", "3"),
         (r"\frac{a}{}=\frac12", "1/2"),  # nothing below the line
         (r"\sin'^2 x", r"\sin' x"), ("|x_1x_2|", "x_1x_2", "|x_1|x_2", "x_1|x_2|"),
         (r"2\text{ h}, 30\text{ s}", r"30\text{ h}, 2\text{ s}", "2, 30"),
