@@ -87,18 +87,16 @@ def _set(node: Node, names: Point) -> Cuts:
         ends = [_end(parts[0])[kind[0] == "("], _end(parts[1])[kind[1] == "]"]]
         if ends[0].number < ends[1].number:
             return ends
-    if kind in ("list", r"\{\}") and all(part.kind == "rel" for part in parts):
+    are_rays = kind == "list" and all(p.kind[0] in "([" for p in parts) and r"\infty" in write(node)
+    if are_rays or (kind in ("list", r"\{\}") and all(part.kind == "rel" for part in parts)):
         sets = [_set(part, names) for part in parts]
         both = _combined(and_, *sets)
         is_equal = any(part.text == "=" for part in parts)
-        if text != "or" and (is_equal or (not both and text == "and")):
+        is_open = both if are_rays else not both and text == "and"
+        if text != "or" and (is_equal or is_open):
             raise NoValueError
-        # One of them holds: `or`, and where a comma cannot mean `and`.
+        # One of them holds: `or`, and where a comma cannot mean `and`: `(-\infty,0), (1,\infty)`.
         return both if both and text != "or" else _combined(or_, *sets)
-    if kind == "list" and all(p.kind[0] in "([" for p in parts) and r"\infty" in write(node):
-        sets = [_set(part, names) for part in parts]
-        if not _combined(and_, *sets):  # `(-\infty,0), (1,\infty)`
-            return _combined(or_, *sets)
     if kind in (r"\{\}", "num", "neg", "div"):  # `\mathbb{R}\setminus {2}` lost its braces
         return _combined(or_, *map(_end, parts if kind == r"\{\}" else (node,)))
     if kind == "setop" and _COMBINED.keys() >= set(signs):
