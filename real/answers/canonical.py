@@ -81,8 +81,8 @@ def _item(node: Node, keeps_name: bool = False) -> Node:
         return node
     # Of several equations the names say which is which, and beside conditions that they are some.
     is_told = len({_tag(part) for part in node.parts} - {None}) > 1
-    is_made = node.kind == "cells" or any(p.kind == "rel" and p.text != "=" for p in node.parts)
-    parts = tuple(_item(p, is_told or (is_made and p.kind == "rel")) for p in node.parts)
+    is_system = node.kind == "cells" or any(p.kind == "rel" and p.text != "=" for p in node.parts)
+    parts = tuple(_item(p, is_told or (is_system and p.kind == "rel")) for p in node.parts)
     is_plain = node.kind == "list" and not any(part.kind == "rel" for part in parts)
     is_plain = is_plain and not (node.text == "or" and all(p.kind == "name" for p in parts))
     return node._replace(parts=parts, text="," if is_plain else node.text)

@@ -44,7 +44,7 @@ _MAX_DEGREE = 1_000
 """Of a root; letters stand for fractions with a larger denominator."""
 
 _APPLIED = (words(r"f g h \Gamma \zeta"), words(r"f g h \Gamma \zeta E F G H N P S T V"))
-"""Letters of functions before brackets with a sum, and with a number or name: `P(2)`, `P(1+r)`."""
+"""Letters of functions before any brackets, and before those with a number or name: `P(2)`."""
 _TURNING = (read("-1"), read("T"))
 _FAULTS = (ArithmeticError, TypeError, ValueError, LookupError, mpmath.libmp.NoConvergence)
 _context: Any = mpmath.MPContext()
