@@ -247,7 +247,7 @@ def digits(number: Value, is_exact: bool = True) -> str:
     if isinstance(number, _context.mpc):
         return f"{digits(number.real, is_exact)}&{digits(number.imag, is_exact)}"
     if not is_exact and abs(_context.mag(number)) > _LOST - 20:
-        is_below_0 = isinstance(number, Fraction) and number < 0
+        is_below_0 = number < 0 and _context.mag(number) > 0
         return "-" * is_below_0  # else divided by a pole, or lost beside a letter
     if not (is_exact and isinstance(number, Fraction)):
         return _context.nstr(_context.convert(number), _KEY_DIGITS)
