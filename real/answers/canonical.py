@@ -170,10 +170,9 @@ def _asks(node: Node) -> bool:
 
 def _is_application(node: Node) -> bool:
     r"""`f(x)`, `f'(2)`, `P(A)`, `E[X]`, `\frac{dy}{dx}`."""
-    if is_derivative(node):
-        return True
-    if node.kind != "prod" or len(node.parts) != 2 or node.parts[1].kind not in ("()", "[]"):
-        return False
+    is_pair = node.kind == "prod" and len(node.parts) == 2 and node.parts[1].kind in ("()", "[]")
+    if not is_pair:
+        return is_derivative(node)
     name = node.parts[0]
     while name.kind in ("sub", "post", "pow") or name.text == r"\mathbb":
         name = name.parts[0]

@@ -116,7 +116,7 @@ _LATEX = (
     (_ROW, lambda m: m[2].replace("&", "").strip()),
     (r"(?<=\\\\) ?\[[\d. -]+[a-z]{2} ?\]|\\renewcommand ?\{?\\arraystretch\}? ?\{[\d.]*\}", ""),
     (r"\.\.\.", r"\\ldots "),
-    (r"(\.\d*?)(\d+?)\2\2+ ?\\ldots(?= ?$)", r"\1\\overline{\2}"),
+    (r"(\.\d{0,9}?)(\d{1,6}?)\2\2+ ?\\ldots(?= ?$)", r"\1\\overline{\2}"),
     (r"^(?:\\left)? ?<([^<>]*,[^<>]*?)(?:\\right)? ?>$", r"\\langle \1\\rangle "),
     (r"\\not ?=", r"\\ne "),
     (r"\\not ?\\in(?![A-Za-z])", r"\\notin "),
