@@ -106,7 +106,8 @@ def _value(node: Node, at: Mapping[str, Value]) -> Value:
     inner = [_value(part, at) for part in parts]
     if kind == "||" and isinstance(inner[0], _context.mpc):
         _value(parts[0], {})  # raises with letters: for real ones `|z-i|` is `|z+i|`
-    return snapped(_OPERATIONS[kind](*inner, *([text] if text else [])))
+    found = _OPERATIONS[kind](*inner, *([text] if text else []))
+    return found if isinstance(found, Fraction) else snapped(found)
 
 
 def _is_ordered(factors: tuple[Node, ...]) -> bool:
@@ -233,7 +234,7 @@ def snapped(number: Value) -> Value:
     return number if is_exact or size > _SNAP_BITS else _near(number)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _near(number: Value) -> Value:
     exact = Fraction(*mpmath.libmp.to_rational(number._mpf_))
     near = exact.limit_denominator(2**_SNAP_BITS)
