@@ -37,8 +37,7 @@ class Intuitor(Rule):
     has_label: ClassVar[bool] = False
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        certainty = obs.of("certainty")[..., : obs.votes.n_samples]
-        return np.astype(filled(certainty), obs.real)
+        return filled(obs.of("certainty")[..., : obs.votes.n_samples])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +59,8 @@ class Rent(Rule):
     """Reward of a response without a readable answer, in nats."""
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        entropy = obs.of("entropy")[..., : obs.votes.n_samples]
-        reward = -np.astype(filled(entropy), obs.real)
-        return np.where(obs.trained >= 0, reward, self.unparseable)
+        entropy = filled(obs.of("entropy")[..., : obs.votes.n_samples])
+        return np.where(obs.trained >= 0, -entropy, self.unparseable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +90,7 @@ class Dare(Rule):
     """Probability p below which an answer is pruned."""
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        n, u = obs.votes.counts.astype(obs.real), _by_answer(obs, _entropy(obs))
+        n, u = obs.votes.counts, _by_answer(obs, filled(obs.of("entropy")))
         certain = n / (u + 1e-8)
         kept = (n > 0) & (_normalised(certain) >= self.threshold)
         bonus = (1 - _normalised(np.where(kept, n, 0.0))) * (1 - u)
@@ -100,15 +98,10 @@ class Dare(Rule):
         return per_response(np.where(kept, reward, 0.0), obs.trained)
 
 
-def _entropy(obs: Observations) -> Array:
-    """(..., P, V) entropies of the responses."""
-    return np.astype(filled(obs.of("entropy")), obs.real)
-
-
 def _by_answer(obs: Observations, values: Array) -> Array:
     """(..., P, A) means of (..., P, V) values over the responses of an answer, 0 without any."""
-    n = obs.votes.counts.astype(obs.real)
-    return sum_by_id(obs.of("answers"), n.shape[-1], values) / np.clip(n, min=1.0)
+    n = obs.votes.counts
+    return sum_by_id(obs.of("answers"), n.shape[-1], values) / np.maximum(n, 1)
 
 
 def _normalised(values: Array) -> Array:
@@ -133,7 +126,7 @@ class OneShotEM(Rule):
     loss = "entropy"
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        return np.zeros(obs.trained.shape, obs.real)
+        return np.zeros(obs.trained.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,14 +160,14 @@ class SCRL(Rule):
         return per_response(rewards, obs.trained, unparseable=-1.0)
 
     def _rewards(self, obs: Observations, positive: Array, negative: Array, excess: Array) -> Array:
-        return np.astype(positive, obs.real) - np.astype(negative, obs.real)
+        return 1.0 * positive - negative
 
     def _kinds(self, obs: Observations, label: Array) -> tuple[Array, Array, Array]:
         """(..., P, A) positive and negative answers, and H_a - H."""
-        share, votes = obs.shares, np.astype(obs.votes.counts, obs.real)
+        share, votes = obs.shares, obs.votes.counts
         is_label = np.arange(share.shape[-1]) == label[..., None]
         first = at_label(votes, label)
-        second = np.max(np.where(is_label, 0.0, votes), axis=-1)
+        second = np.max(np.where(is_label, 0, votes), axis=-1)
         # Whole votes: the difference of two shares would err by rounding.
         leads = ((first - second) / obs.votes.n_votes > self.t_margin) | (second == 0)
         clear = (at_label(share, label) >= self.t_pos) & (first > 0) & leads
@@ -213,7 +206,7 @@ class SCRLContinuous(SCRL):
 
 def _excess_entropy(obs: Observations) -> Array:
     """(..., P, A) mean entropy of an answer's responses minus that of all V, 0 without any."""
-    entropy = _entropy(obs)
+    entropy = filled(obs.of("entropy"))
     excess = _by_answer(obs, entropy - np.mean(entropy, axis=-1, keepdims=True))
     # Equal entropies may differ by rounding, which must not decide on which side of 0 they lie.
     return np.where(np.abs(excess) > 1e-6, excess, 0.0)
@@ -278,7 +271,7 @@ class Scope(Rule):
         known = np.isfinite(logprob)
         logprob = np.clip(np.where(known, logprob, 0.0), max=0.0)
         weights = np.exp(logprob) if self.confidence == "logprob" else -logprob
-        return np.astype(np.where(known, weights, 0.0), obs.real)
+        return np.where(known, weights, 0.0).astype(np.float64)
 
     def _sums(self, obs: Observations, answers: Array, weights: Array) -> Array:
         """(..., A) confidences that each answer of (..., M) responses got."""
@@ -293,9 +286,8 @@ class Scope(Rule):
         if self.confidence == "logprob":
             # Draws that equal the last one in are in too.
             last = np.partition(draws, n_drawn - 1, axis=-1)[..., n_drawn - 1 : n_drawn]
-            drawn = np.astype(draws <= last, obs.real)
-            ids = np.arange(obs.votes.counts.shape[-1], dtype=answers.dtype)
-            hot = np.astype(answers[..., None] == ids, obs.real)
+            drawn = (draws <= last).astype(np.float64)
+            hot = answers[..., None] == np.arange(obs.votes.counts.shape[-1], dtype=answers.dtype)
             return np.matmul(drawn, hot * weights[..., None])
         first = np.argsort(draws, axis=-1, stable=True)[..., :n_drawn]
         shown = (np.broadcast_to(own[..., None, :], draws.shape) for own in (answers, weights))
@@ -334,12 +326,12 @@ def cut_by(obs: Observations, labels: Array, size: int, count_none: bool) -> Cut
     `count_none`: "no label" is one of the distinct labels.
     """
     answers = obs.of("answers")
-    rewards = np.astype((answers == np.repeat(labels, size, axis=-1)) & (answers >= 0), obs.real)
+    hits = (answers == np.repeat(labels, size, axis=-1)) & (answers >= 0)
+    rewards = hits.astype(np.float64)
     ordered = np.sort(labels, axis=-1)
-    new = ordered[..., 1:] != ordered[..., :-1]
-    distinct = 1 + np.sum(np.astype(new, obs.real), axis=-1)
+    distinct = 1 + np.sum(ordered[..., 1:] != ordered[..., :-1], axis=-1)
     if not count_none:
-        distinct = distinct - np.astype(ordered[..., 0] < 0, obs.real)
+        distinct = distinct - (ordered[..., 0] < 0)
     return Cut(rewards, np.mean(rewards, axis=(-2, -1)), np.mean(distinct, axis=-1))
 
 

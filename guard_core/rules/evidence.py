@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -102,9 +102,8 @@ class T3RL(Rule):
     """Votes that a confirmed response counts for."""
 
     def scores(self, obs: Observations) -> Array:
-        answers, tool = obs.of("answers"), obs.of("tool")
-        weight = 1.0 + (self.verified_weight - 1.0) * np.astype(tool, obs.real)
-        return sum_by_id(answers, obs.votes.counts.shape[-1], weight)
+        weight = 1.0 + (self.verified_weight - 1.0) * obs.of("tool")
+        return sum_by_id(obs.of("answers"), obs.votes.counts.shape[-1], weight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +153,7 @@ class CoVerRL(Rule):
         return np.concatenate([np.where(asked, places, -1), rival], axis=-1)
 
     def weigh(self, obs: Observations, label: Array) -> Array:
-        return np.astype(self.trusts(obs.of("verdicts")), obs.real)
+        return self.trusts(obs.of("verdicts")).astype(np.float64)
 
     def trusts(self, verdicts: Array) -> Array:
         """(..., P) bool of (..., P, 2 * verifications) verdicts: the problem stays in the batch."""
@@ -163,27 +162,22 @@ class CoVerRL(Rule):
         return (right > wrong) | (right + wrong == 0)
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        return self._format_and_match(obs.trained, label, obs.real)
+        return self.regeneration_rewards(obs.trained, label)
 
     def verifier_rewards(self, obs: Observations) -> Array:
         """(..., P, 2 * verifications) rewards of verdicts: readable, agreeing with the vote."""
         verdicts = obs.of("verdicts")
         index = np.arange(verdicts.shape[-1])
         agrees = np.where(index < self.verifications, verdicts == 1, verdicts == 0)
-        readable = np.astype(verdicts >= 0, obs.real)
-        return self.format_reward * readable + np.astype(agrees, obs.real)
+        return self.format_reward * (verdicts >= 0) + agrees
 
     def regeneration_rewards(self, answers: Array, label: Array) -> Array:
         """(..., M, N) rewards of N new solutions behind each of M verdicts, as those of responses.
 
         `answers` (..., M, N) are ids, -1 unparseable; `label` (..., M) those of the problems.
         """
-        return self._format_and_match(answers, label, np.float64)
-
-    def _format_and_match(self, ids: Array, label: Array, real: Any) -> Array:
-        parsed = ids >= 0
-        match = np.astype((ids == label[..., None]) & parsed, real)
-        return match + self.format_reward * np.astype(parsed, real)
+        parsed = answers >= 0
+        return ((answers == label[..., None]) & parsed) + self.format_reward * parsed
 
 
 def _rival(obs: Observations, wins: Array) -> Array:
@@ -231,8 +225,7 @@ class EvolRL(Rule):
     def _novelty(obs: Observations, wins: Array, parsed: Array) -> Array:
         """(..., P, K) how little a response resembles others."""
         similarity = obs.of("similarity")
-        known = np.where(np.isfinite(similarity), similarity, 0.0)
-        known = np.clip(np.astype(known, obs.real), min=0.0, max=1.0)
+        known = np.where(np.isfinite(similarity), similarity, 0.0).astype(np.float64).clip(0.0, 1.0)
         response = np.arange(obs.votes.n_samples)
         other = (response[:, None] != response) & parsed[..., None, :]
         same = wins[..., :, None] == wins[..., None, :]

@@ -49,7 +49,7 @@ class Observations:
     votes: Votes
     """The answers, counted."""
     draws: Array
-    """(..., P, D) uniform numbers in [0, 1); its float type is that of all results."""
+    """(..., P, D) uniform numbers in [0, 1)."""
     answers: Array | None = None
     """(..., P, V) integer answer ids, -1 unparseable; the first K are trained on. None only where
     no reward, score or question depends on single responses."""
@@ -93,11 +93,6 @@ class Observations:
                 check_ids(getattr(self, name), self.votes.counts.shape[-1], name)
 
     @property
-    def real(self) -> Any:
-        """Float type of all results."""
-        return np.result_type(self.draws.dtype, np.float32)
-
-    @property
     def trained(self) -> Array:
         """(..., P, K) answers of the trained responses."""
         return self.of("answers")[..., : self.votes.n_samples]
@@ -110,7 +105,7 @@ class Observations:
     @property
     def shares(self) -> Array:
         """(..., P, A) shares of all V votes."""
-        return np.astype(self.votes.counts, self.real) / self.votes.n_votes
+        return self.votes.counts / self.votes.n_votes
 
     def of(self, name: str) -> Array:
         """Return an observation that the rule needs; a missing one is a ValueError."""
@@ -139,7 +134,7 @@ def per_response(by_answer: Array, answers: Array, unparseable: float = 0.0) -> 
 def count_second(obs: Observations) -> Array:
     """(..., P, A) votes of the second set."""
     second = obs.of("second")
-    return sum_by_id(second, obs.votes.counts.shape[-1], np.ones(second.shape, obs.real))
+    return sum_by_id(second, obs.votes.counts.shape[-1], np.ones(second.shape))
 
 
 def at_label(by_answer: Array, label: Array) -> Array:
@@ -168,7 +163,8 @@ def scaled(values: Array, mask: Array, equal: float, least: float = 0.0) -> Arra
 def filled(values: Array) -> Array:
     """Replace values that are not finite by the mean of the problem's others, 0 without any."""
     finite = np.isfinite(values)
-    return np.where(finite, values, masked_mean(values, finite)[..., None])
+    known = np.where(finite, values, masked_mean(values, finite)[..., None])
+    return known.astype(np.float64)
 
 
 class Need(StrEnum):
@@ -250,11 +246,11 @@ class Rule:
 
     def pay(self, obs: Observations, label: Array) -> Array:
         """(..., P, K) finite rewards of the trained responses, for labels (..., P) or -1."""
-        return np.astype(obs.hits(label), obs.real)
+        return obs.hits(label).astype(np.float64)
 
     def weigh(self, obs: Observations, label: Array) -> Array:
         """(..., P) factors on the problems' losses; at 0 a problem leaves the batch."""
-        return np.astype(label == label, obs.real)
+        return np.ones(label.shape)
 
     def is_direct(self, obs: Observations, label: Array) -> Array | None:
         """(..., P) mask of problems whose rewards are used as advantages; None for none."""

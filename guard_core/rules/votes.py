@@ -51,8 +51,7 @@ class MMUPT(Rule):
     def pay(self, obs: Observations, label: Array) -> Array:
         none = obs.votes.n_votes - obs.n_parsed
         wins = none > np.max(obs.votes.counts, axis=-1)
-        paid = np.where(wins[..., None], obs.trained < 0, obs.hits(label))
-        return np.astype(paid, obs.real)
+        return np.where(wins[..., None], obs.trained < 0, obs.hits(label)).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +79,7 @@ class SRT(Rule):
         share = at_label(_share(obs), label)
         rank = np.argsort(np.argsort(-share, axis=-1, stable=True), axis=-1)
         n_kept = max(1, floor_share(self.keep, label.shape[-1]))
-        return np.astype((share >= self.threshold) & (rank < n_kept), obs.real)
+        return ((share >= self.threshold) & (rank < n_kept)).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +101,7 @@ class SRTSoft(Rule):
 
 def _share(obs: Observations) -> Array:
     """(..., P, A) shares of the parseable votes, 0 where there is none."""
-    parsed = np.clip(np.astype(obs.n_parsed, obs.real), min=1.0)
-    return np.astype(obs.votes.counts, obs.real) / parsed[..., None]
+    return obs.votes.counts / np.maximum(obs.n_parsed, 1)[..., None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +129,9 @@ class TTCS(Rule):
             raise ConfigError(f"ttcs.least = {self.least}: must be at most most = {self.most}")
 
     def weigh(self, obs: Observations, label: Array) -> Array:
-        hits = np.astype(at_label(obs.votes.samples, label), obs.real)
-        mean = hits / obs.votes.n_samples
+        mean = at_label(obs.votes.samples, label) / obs.votes.n_samples
         passes = (mean >= self.least) & (mean <= self.most)
-        return np.astype(passes | (obs.votes.n_samples == 1), obs.real)
+        return (passes | (obs.votes.n_samples == 1)).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +190,7 @@ class DiSCTT(Rule):
         return (at_label(obs.shares, label) >= self.agreement) & (label >= 0)
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        match = np.astype(obs.hits(label), obs.real)
+        match = obs.hits(label)
         rare = per_response(self.diversity * (1 - obs.shares), obs.trained)
         return np.where(self.is_direct(obs, label)[..., None], match, match + rare)
 
@@ -226,7 +223,7 @@ class DDRL(Rule):
         return n_samples
 
     def is_direct(self, obs: Observations, label: Array) -> Array | None:
-        return label == label
+        return np.full(label.shape, True)
 
     def pay(self, obs: Observations, label: Array) -> Array:
         K, wins, labelled = obs.votes.n_samples, obs.hits(label), (label >= 0)[..., None]
@@ -237,7 +234,7 @@ class DDRL(Rule):
         n_kept = max(1, floor_share(self.keep, K))
         n_wins = np.minimum(np.sum(wins, axis=-1, keepdims=True), n_kept // 2)
         kept = ((rank < n_wins) | (rank >= K - n_kept + n_wins)) & labelled
-        return np.astype(kept, obs.real) * (2 * np.astype(wins, obs.real) - 1)
+        return np.where(kept, np.where(wins, 1.0, -1.0), 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +260,7 @@ class SNR(Rule):
     """Reward of a response without a readable answer."""
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        V, votes = obs.votes.n_votes, np.astype(obs.votes.counts, obs.real)
+        V, votes = obs.votes.n_votes, obs.votes.counts
         top = -np.sort(-widen(votes, 3), axis=-1)
         first, second, third = top[..., 0:1], top[..., 1:2], top[..., 2:3]
         # The two most frequent of the other answers, beside this one with a vote less.
@@ -302,8 +299,7 @@ class RandomReward(Rule):
         return n_samples
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        draws = obs.drawn(obs.votes.n_samples)
-        return np.astype(draws < self.chance, obs.real)
+        return (obs.drawn(obs.votes.n_samples) < self.chance).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +316,7 @@ class FormatReward(Rule):
     has_label: ClassVar[bool] = False
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        return np.astype(obs.trained >= 0, obs.real)
+        return (obs.trained >= 0).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,4 +336,4 @@ class MajAtN(Rule):
     loss = "none"
 
     def weigh(self, obs: Observations, label: Array) -> Array:
-        return np.astype(label != label, obs.real)
+        return np.zeros(label.shape)
