@@ -20,7 +20,6 @@ STD_FLOOR = 1e-6
 UNPARSEABLE_BONUS = 0.05
 """Share of the mean bonus that unparseable samples get under `mix="bonus"` (release)."""
 
-
 Scale = Literal["group", "batch", "none"]
 
 
@@ -135,14 +134,13 @@ def policy_streams(
     majority: Array, minority: Array, decision: Decision, config: GuardConfig
 ) -> PolicyStreams:
     """Fold `beta` into streams, (..., P, K) or (..., P, A + 1); name what leaves the batch."""
+    how = config.advantages
     if config.mps is None or config.mps.mix == "loss":
         majority = (1 - decision.beta)[..., None] * majority
         minority = decision.beta[..., None] * minority
     majority, minority = (negatives_scaled(a, config) for a in (majority, minority))
-    on_loss = config.advantages.weight_on == "loss"
-    weight = decision.weight if on_loss else np.ones_like(decision.weight)
-    drops = config.advantages.skip_by == "drop"
-    dropped = decision.skip if drops else np.zeros_like(decision.skip)
+    weight = decision.weight if how.weight_on == "loss" else np.ones_like(decision.weight)
+    dropped = decision.skip if how.skip_by == "drop" else np.zeros_like(decision.skip)
     return PolicyStreams(majority, minority, weight, dropped)
 
 

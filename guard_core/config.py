@@ -14,15 +14,7 @@ from collections import namedtuple
 from collections.abc import Mapping, MutableSequence
 from dataclasses import asdict, dataclass, fields, replace
 from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 class ConfigError(ValueError):
@@ -95,20 +87,12 @@ def fault(name: str, value: Any, kind: Any) -> str | None:
         faults = [fault(name, value, part) for part in parts if part is not NoneType]
         return None if None in faults or (value is None and NoneType in parts) else faults[0]
     if origin is tuple and isinstance(value, tuple):
-        return _tuple_fault(name, value, parts)
-    return _class_fault(name, value, origin or kind)
-
-
-def _tuple_fault(name: str, values: tuple[Any, ...], parts: tuple[Any, ...]) -> str | None:
-    kinds = parts[:1] * len(values) if parts[-1:] == (Ellipsis,) else parts
-    if len(values) != len(kinds):
-        return f"{name} = {values!r}: must have {len(kinds)} entries"
-    named = (f"{name}[{i}]" for i in range(len(values)))
-    faults = (fault(*each) for each in zip(named, values, kinds, strict=True))
-    return next(filter(None, faults), None)
-
-
-def _class_fault(name: str, value: Any, kind: Any) -> str | None:
+        kinds = parts[:1] * len(value) if parts[-1:] == (Ellipsis,) else parts
+        if len(value) != len(kinds):
+            return f"{name} = {value!r}: must have {len(kinds)} entries"
+        pairs = enumerate(zip(value, kinds, strict=True))
+        return next(filter(None, (fault(f"{name}[{i}]", *pair) for i, pair in pairs)), None)
+    kind = origin or kind
     if not isinstance(kind, type):
         return None
     # bool is an int to Python, but `W = true` in a settings file is a mistake.
@@ -284,21 +268,13 @@ class GuardConfig(_Checked):
     """
 
     labels: Labels = Labels()
-    """Choice of the label."""
     rates: Rates = Rates()
-    """Flip rate and match rate."""
     frs: FRS | None = FRS()
-    """Flip-rate-aware reward scaling (docs/method.md, section 4)."""
     mps: MPS | None = MPS()
-    """Minority-preserving sampling (docs/method.md, section 5)."""
     rcsu: RCSU | None = RCSU()
-    """Risk-conditioned sparse updating (docs/method.md, section 6)."""
     margin: Margin = Margin()
-    """Weights and skips by the label's support."""
     advantages: Advantages = Advantages()
-    """From rewards, weights and skips to advantages."""
     brake: Brake = Brake()
-    """Learning rate that falls while labels flip."""
 
     @classmethod
     def paper(cls) -> GuardConfig:
