@@ -8,15 +8,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from guard_core.config import Interval, NotNegative, Share, floor_share
-from guard_core.rules.rule import (
-    Need,
-    Observations,
-    Rule,
-    at_label,
-    filled,
-    per_response,
-    scaled,
-)
+from guard_core.rules.rule import Need, Observations, Rule, at_label, filled, per_response, scaled
 from guard_core.votes import Array, sum_by_id, widen
 
 
@@ -156,14 +148,6 @@ class SCRL(Rule):
     """Share below which an answer may be negative."""
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        rewards = self._rewards(obs, *self._kinds(obs, label))
-        return per_response(rewards, obs.trained, unparseable=-1.0)
-
-    def _rewards(self, obs: Observations, positive: Array, negative: Array, excess: Array) -> Array:
-        return 1.0 * positive - negative
-
-    def _kinds(self, obs: Observations, label: Array) -> tuple[Array, Array, Array]:
-        """(..., P, A) positive and negative answers, and H_a - H."""
         share, votes = obs.shares, obs.votes.counts
         is_label = np.arange(share.shape[-1]) == label[..., None]
         first = at_label(votes, label)
@@ -172,9 +156,17 @@ class SCRL(Rule):
         leads = ((first - second) / obs.votes.n_votes > self.t_margin) | (second == 0)
         clear = (at_label(share, label) >= self.t_pos) & (first > 0) & leads
         positive = is_label & clear[..., None]
-        excess = _excess_entropy(obs)
+        entropy = filled(obs.of("entropy"))
+        excess = _by_answer(obs, entropy - np.mean(entropy, axis=-1, keepdims=True))
+        # Equal entropies may differ by rounding, which must not decide on which side of 0 they lie.
+        excess = np.where(np.abs(excess) > 1e-6, excess, 0.0)
         negative = ~positive & (share > 0) & (share < self.t_low) & (excess >= 0)
-        return positive, negative, excess
+        rewards = self._rewards(share, positive, negative, excess)
+        return per_response(rewards, obs.trained, unparseable=-1.0)
+
+    def _rewards(self, share: Array, positive: Array, negative: Array, excess: Array) -> Array:
+        """(..., P, A) rewards of the answers, by share, kind, and H_a - H, 0 without responses."""
+        return 1.0 * positive - negative
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,19 +189,11 @@ class SCRLContinuous(SCRL):
     positive_from: Literal["zero", "t_pos"] = "zero"
     """Baseline that the share of a positive answer is counted from."""
 
-    def _rewards(self, obs: Observations, positive: Array, negative: Array, excess: Array) -> Array:
-        share, start = obs.shares, self.t_pos if self.positive_from == "t_pos" else 0.0
+    def _rewards(self, share: Array, positive: Array, negative: Array, excess: Array) -> Array:
+        start = self.t_pos if self.positive_from == "t_pos" else 0.0
         gain = np.where(positive, share - start, 0.0)
         loss = np.where(negative, self.t_low - share, 0.0)
         return gain - loss - self.entropy_weight * excess
-
-
-def _excess_entropy(obs: Observations) -> Array:
-    """(..., P, A) mean entropy of an answer's responses minus that of all V, 0 without any."""
-    entropy = filled(obs.of("entropy"))
-    excess = _by_answer(obs, entropy - np.mean(entropy, axis=-1, keepdims=True))
-    # Equal entropies may differ by rounding, which must not decide on which side of 0 they lie.
-    return np.where(np.abs(excess) > 1e-6, excess, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
