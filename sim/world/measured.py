@@ -1,12 +1,8 @@
 """The policy `measured`: the start model linearised over its token tree, trained as a real one.
 
-docs/method.md, section 15, has its law. w is the change of D of the d weights, S the diagonal
-matrix of the number of weights that each of them stands for, psi_e the measured gradient of an edge
-e, one token after one prefix. X_e, in which gradients turn, is a random sum of measured gradients,
-not white noise: real gradients change within the directions in which those of all edges differ.
-
-Every replicate uses most of the file's weights and its own X: the spread over replicates holds part
-of the uncertainty of the model. Only a file with all d weights is used whole.
+docs/method.md, section 15, has its law. X_e, in which gradients turn, is a random sum of measured
+gradients, not white noise: real gradients change within the directions in which those of all edges
+differ. Only a file with all d weights is used whole by every replicate.
 
 With parts switched off, every problem of a replicate reads weights of its own. AdamW's change of
 the weights is a sum over the gradients of all visited problems, each divided by the common root
@@ -20,6 +16,7 @@ the weights that a problem reads.
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,9 +24,9 @@ from numba import njit
 
 from guard_core import Votes
 from sim.settings.config import SimConfig
-from sim.world.observe import sample_all, with_unparseable
+from sim.world.observe import with_unparseable
 from sim.world.optimizer import ADAM
-from sim.world.policies import Policy, Update
+from sim.world.policies import Policy, Update, sample_votes
 from sim.world.populations import P_MIN
 from sim.world.sampling import Floats, Ints, generator
 from sim.world.training import (
@@ -60,27 +57,33 @@ from sim.world.tree import (
 )
 
 
-class Apart:
+class Apart(NamedTuple):
     """The weights that each of N problems reads."""
 
-    def __init__(self, start: Weights, n_problems: int, own: bool) -> None:
-        """Start alike; with `own` a problem reads its own updates, else those of all others."""
-        self._start, self._own = start, own
-        shape = (n_problems, len(start.w))
-        self.w_ND, self._first_ND = np.zeros(shape), np.zeros(shape)
-        self._travelled_ND = np.zeros(shape)  # integral of `turning` d(scale w)
-        # Directions of curvature are computed when they are read: all problems move at every step.
-        self._linear = start._replace(basis=start.basis[:0], u=np.zeros(0))
+    own: bool
+    """A problem reads its own updates, else those of all others."""
+    start: Weights
+    """Before training, but for the common mean square."""
+    linear: Weights
+    """The same without curvature, whose directions are computed when they are read: all problems
+    move at every step."""
+    w_ND: Floats
+    first_ND: Floats
+    """Adam's mean gradients."""
+    travelled_ND: Floats
+    """Integral of `turning` d(scale w)."""
+
+    @classmethod
+    def of(cls, start: Weights, n_problems: int, own: bool) -> Apart:
+        """Return weights that are alike for all problems."""
+        linear = start._replace(basis=start.basis[:0], u=np.zeros(0))
+        return cls(own, start, linear, *(np.zeros((n_problems, len(start.w))) for _ in range(3)))
 
     def read_by(self, problem: int) -> Weights:
         """Return the weights that a problem reads."""
-        w_D = self.w_ND[problem]
-        return self._start._replace(
-            w=w_D,
-            moved=on_all_weights(self._start, w_D),
-            u=self._start.basis @ self._travelled_ND[problem],
-            first_moment=self._first_ND[problem],
-        )
+        start, w_D = self.start, self.w_ND[problem]
+        moved_D, u_K = on_all_weights(start, w_D), start.basis @ self.travelled_ND[problem]
+        return start._replace(w=w_D, moved=moved_D, u=u_K, first_moment=self.first_ND[problem])
 
     def train(
         self,
@@ -109,48 +112,28 @@ class Apart:
             if tokens:
                 gradient_D /= tokens
                 taken += 1
-                norm_P[p] = move_all(
-                    start=self._linear,
-                    w_ND=self.w_ND,
-                    first_ND=self._first_ND,
-                    travelled_ND=self._travelled_ND,
-                    gradient_D=gradient_D,
-                    problem=n,
-                    own=self._own,
-                    rate=batch.rates_P[p],
-                    adam=adam,
-                    t=taken,
-                )
+                norm_P[p] = move_all(self, gradient_D, n, batch.rates_P[p], adam, taken)
         return taken
 
 
 @njit(cache=True, nogil=True)
 def move_all(
-    start: Weights,
-    w_ND: Floats,
-    first_ND: Floats,
-    travelled_ND: Floats,
-    gradient_D: Floats,
-    problem: int,
-    own: bool,
-    rate: float,
-    adam: Adam,
-    t: int,
+    apart: Apart, gradient_D: Floats, problem: int, rate: float, adam: Adam, t: int
 ) -> float:
     """Move what every problem reads by the gradient of one visited problem, clipped in place.
 
-    `start` has the common mean square and no curvature, `t` counts the steps with this one.
-    Returns the norm of the change that the visited problem reads.
+    `t` counts the steps with this one. Returns the norm of the change that the visited problem
+    reads.
     """
+    start, w_ND, travelled_ND = apart.linear, apart.w_ND, apart.travelled_ND
     take_in(start, gradient_D, adam)
     none_D, norm = np.zeros_like(gradient_D), 0.0
     for n in range(w_ND.shape[0]):
         before_D = w_ND[n].copy()
-        moved_D = on_all_weights(start, w_ND[n])
-        own_n = (w_ND[n], moved_D, start.u, first_ND[n])
+        own_n = (w_ND[n], on_all_weights(start, w_ND[n]), start.u, apart.first_ND[n])
         at = Weights(*start[:9], *own_n, *start[13:])
         turned = turning(at)
-        felt_D = gradient_D if (n == problem) == own else none_D
+        felt_D = gradient_D if (n == problem) == apart.own else none_D
         change = move(at, felt_D, rate, adam, t)
         if n == problem:
             norm = change
@@ -211,7 +194,7 @@ class Measured(Policy):
         self._apart_R: list[Apart] = []
         if {"own", "others"} & set(config.parts_off):
             own = "own" not in config.parts_off
-            self._apart_R = [Apart(weights, config.n_problems, own) for weights in self._weights]
+            self._apart_R = [Apart.of(start, config.n_problems, own) for start in self._weights]
         self._taken_R = [0] * config.replicates
         self._adam = Adam(
             *ADAM,
@@ -241,7 +224,12 @@ class Measured(Policy):
 
     def draw(self, epoch: int, problems_RP: Ints, p_RPA: Floats) -> tuple[Votes, Floats]:
         """As `Policy.draw`."""
-        votes = sample_all(self._config, epoch, problems_RP, p_RPA)
+        # Unparseable is drawn as the last answer, which takes what the others leave.
+        p_RPB = np.pad(p_RPA, ((0, 0), (0, 0), (0, 1)))
+        votes = sample_votes(self._config, epoch, problems_RP, p_RPB, 1.0)
+        parts = (votes.counts, votes.samples)
+        counts_RPA, samples_RPA = (np.ascontiguousarray(part[..., :-1]) for part in parts)
+        votes = replace(votes, counts=counts_RPA, samples=samples_RPA)
         p_RPA = np.maximum(p_RPA, P_MIN)
         return votes, p_RPA / p_RPA.sum(axis=-1, keepdims=True)
 

@@ -39,6 +39,7 @@ any fixed order will do: the trained ones first, each part by answer, unparseabl
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,7 +51,6 @@ from guard_core import Votes
 from guard_core.rules import Need, Observations, Rule, make_rule
 from guard_core.rules.rule import SECOND_VOTES
 from sim.settings.config import SimConfig
-from sim.world.policies import sample_votes
 from sim.world.sampling import (
     CONFIDENCE,
     ODDNESS,
@@ -82,16 +82,6 @@ MOST = MIDDLE / WIDTH
 _BYTES = np.uint64(0x00FF00FF00FF00FF)
 _LAST = np.uint64(0xFFFF)
 _S8, _S16, _S32 = np.uint64(8), np.uint64(16), np.uint64(32)
-
-
-def sample_all(config: SimConfig, epoch: int, problems_RP: Ints, p_RPA: Floats) -> Votes:
-    """Return the votes of a batch; 1 minus the sum of a row is the unparseable probability."""
-    # Unparseable is drawn as the last answer, which takes what the others leave.
-    p_RPB = np.pad(p_RPA, ((0, 0), (0, 0), (0, 1)))
-    votes = sample_votes(config, epoch, problems_RP, p_RPB, 1.0)
-    counts_RPA = np.ascontiguousarray(votes.counts[..., :-1])
-    samples_RPA = np.ascontiguousarray(votes.samples[..., :-1])
-    return Votes(counts_RPA, samples_RPA, votes.n_votes, votes.n_samples)
 
 
 def with_unparseable(counts_RPA: Ints, n: int) -> Ints:
@@ -203,34 +193,19 @@ class AnswerTeacher:
         self._last_RN = np.zeros(self._q_RNA.shape[:2], np.int64)
 
     def follow(self, batch: int, problems_RP: Ints, p_RPA: Floats) -> Floats:
-        """(R, P, A) the teacher's probabilities of a batch, see `Visit.batch`."""
-        q_RPA = np.empty_like(p_RPA)
-        _follow(self._kept_B, batch, problems_RP, p_RPA, self._last_RN, self._q_RNA, q_RPA)
+        """(R, P, A) the teacher's probabilities of a batch, see `ObservedVisit.batch`."""
+        at = np.arange(len(problems_RP))[:, None], problems_RP
+        kept_RP = np.zeros(problems_RP.shape)
+        if batch > 0:
+            kept_RP = _exp(self._kept_B[batch] - self._kept_B[self._last_RN[at]])
+        self._last_RN[at] = batch
+        q_RPA = kept_RP[..., None] * self._q_RNA[at] + (1 - kept_RP[..., None]) * p_RPA
+        self._q_RNA[at] = q_RPA
         return q_RPA
 
 
-@njit(cache=True, nogil=True)
-def _follow(
-    kept_B: Floats,
-    batch: int,
-    problems_RP: Ints,
-    p_RPA: Floats,
-    last_RN: Ints,
-    q_RNA: Floats,
-    out_RPA: Floats,
-) -> None:
-    R, P, A = p_RPA.shape
-    for r in range(R):
-        for p in range(P):
-            n = problems_RP[r, p]
-            kept = 0.0
-            if batch > 0:
-                kept = np.exp(kept_B[batch] - kept_B[last_RN[r, n]])
-            last_RN[r, n] = batch
-            for a in range(A):
-                q = kept * q_RNA[r, n, a] + (1 - kept) * p_RPA[r, p, a]
-                q_RNA[r, n, a] = q
-                out_RPA[r, p, a] = q
+_exp = np.vectorize(math.exp, otypes=[float])
+"""The exponential of the C library: the last bits of NumPy's depend on the processor."""
 
 
 def only_read(config: SimConfig) -> SimConfig:
@@ -271,19 +246,19 @@ class AnswerObserver:
             prior_RPA: of `guard_core.Guard.remembered`.
         """
         needs, answers_RPV = self.rule.needs, self.answers(visit)
-        observed: dict[str, Floats | Shorts | Bools] = {}
+        votes, observed = visit.votes, dict[str, Floats | Shorts | Bools]()
         for need, scale in SCALES.items():
             if need in needs:
                 observed[need] = self.confidence(visit, answers_RPV, scale)
         if Need.TOOL in needs:
-            observed["tool"] = self.tool(visit, answers_RPV)
+            observed["tool"] = self.confirmed(TOOL, visit, answers_RPV)
         if needs & SECOND_VOTES:
-            observed["second"] = listed(self.second(visit), visit.votes.n_votes)
+            observed["second"] = listed(self.second(visit), votes.n_votes)
         if Need.SIMILARITY in needs:
-            answers_RPK = answers_RPV[..., : visit.votes.n_samples]
+            answers_RPK = answers_RPV[..., : votes.n_samples]
             observed["similarity"] = similarities(answers_RPK, self.ordinary(visit), self.signal)
-        draws_RPD = self.draws(visit)
-        return Observations(visit.votes, draws_RPD, answers_RPV, prior=prior_RPA, **observed)
+        draws_RPD = self._numbers(RULE, visit, self.rule.n_draws(votes.n_votes, votes.n_samples))
+        return Observations(votes, draws_RPD, answers_RPV, prior=prior_RPA, **observed)
 
     def answers(self, visit: ObservedVisit) -> Shorts:
         """(R, P, V) answers of all responses."""
@@ -299,10 +274,6 @@ class AnswerObserver:
         noise_RPV *= np.sqrt(1 - s * s) / WIDTH
         right_RPV = answers_RPV == visit.truth_RP[..., None]
         return mean + slope * (np.where(right_RPV, s, -s) + noise_RPV)
-
-    def tool(self, visit: ObservedVisit, answers_RPV: Shorts) -> Bools:
-        """(R, P, V) whether a tool confirms each response."""
-        return self._confirmed(TOOL, visit, answers_RPV)
 
     def second(self, visit: ObservedVisit) -> Ints:
         """(R, P, A) votes of the second set; once per visit, since a teacher follows along."""
@@ -323,15 +294,11 @@ class AnswerObserver:
 
     def verdicts(self, visit: ObservedVisit, answers_RPQ: Ints) -> NDArray[np.int8]:
         """(R, P, Q) verdicts on responses with these answers, -2 where nothing is asked."""
-        yes_RPQ = self._confirmed(VERDICT, visit, answers_RPQ)
+        yes_RPQ = self.confirmed(VERDICT, visit, answers_RPQ)
         return np.where(answers_RPQ == -2, -1, yes_RPQ).astype(np.int8)
 
-    def draws(self, visit: ObservedVisit) -> Floats:
-        """(R, P, D) uniform numbers for the rule's own use."""
-        votes = visit.votes
-        return self._numbers(RULE, visit, self.rule.n_draws(votes.n_votes, votes.n_samples))
-
-    def _confirmed(self, purpose: int, visit: ObservedVisit, answers_RPQ: NDArray[Any]) -> Bools:
+    def confirmed(self, purpose: int, visit: ObservedVisit, answers_RPQ: NDArray[Any]) -> Bools:
+        """(R, P, Q) whether a judge, `TOOL` or `VERDICT`, confirms responses with these answers."""
         right_RPQ = answers_RPQ == visit.truth_RP[..., None]
         chance_RPQ = np.where(right_RPQ, (1 + self.signal) / 2, (1 - self.signal) / 2)
         return self._numbers(purpose, visit, answers_RPQ.shape[-1]) < chance_RPQ

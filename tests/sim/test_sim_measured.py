@@ -230,7 +230,7 @@ def batches():
 
 def trained(own, visits):
     """Weights of the whole model and those that every problem reads, after some visits."""
-    whole, apart, taken = weights_of(), Apart(weights_of(), N, own), (0, 0)
+    whole, apart, taken = weights_of(), Apart.of(weights_of(), N, own), (0, 0)
     for given, _ in zip(batches(), range(visits), strict=False):
         norms = np.empty(1), np.empty(1)
         taken = (

@@ -18,6 +18,7 @@ from sim.engine.run import Simulation
 from sim.studies.jobs import job_of
 from sim.studies.sweep import Sweep
 from sim.world.observe import AnswerObserver, AnswerTeacher, ObservedVisit, similarities
+from sim.world.sampling import TOOL
 
 PEERS = tuple(name for name in RULES if name != "ttrl")
 KNOWS_NOTHING = {"signal": 0.0}
@@ -189,7 +190,7 @@ def test_confidence_follows_whether_a_response_is_right_as_much_as_stated(signal
 def test_a_tool_and_a_verifier_have_their_rates(signal):
     observer, visit = batch([0.5, 0.5, 0, 0, 0], signal=signal)
     answers_RPV = observer.answers(visit)
-    yes_RPV = observer.tool(visit, answers_RPV)
+    yes_RPV = observer.confirmed(TOOL, visit, answers_RPV)
     verdicts_RPV = observer.verdicts(visit, answers_RPV.astype(np.int64))
     for said in (yes_RPV, verdicts_RPV == 1):
         assert said[answers_RPV == 0].mean() == pytest.approx((1 + signal) / 2, abs=0.02)
