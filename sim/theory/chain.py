@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
 from lab.base.errors import UserError
-from sim.theory.process import Floats, Moves, Process, check_count, interpolate, logit, lu, moves
+from sim.theory.process import Floats, Moves, Process, check_count, logit, lu, moves, reader
 
 _SMOOTH_CELLS = 24
 _JUMPY_CELLS = 400
@@ -40,7 +40,7 @@ class LockIn(NamedTuple):
         """Probability for each starting chance of the correct answer, in the shape of `p0`."""
         p0 = np.asarray(p0, np.float64)
         x_E = np.array([logit(float(p)) for p in p0.ravel()])
-        wrong_E = interpolate(self.x_N, self.wrong_N, np.clip(x_E, self.x_N[0], self.x_N[-1]))
+        wrong_E = reader(self.x_N, np.clip(x_E, *self.x_N[[0, -1]])) @ self.wrong_N
         wrong_E = np.where(x_E > self.x_N[-1], 0.0, np.where(x_E < self.x_N[0], 1.0, wrong_E))
         return np.clip(wrong_E, 0.0, 1.0).reshape(p0.shape)
 
@@ -70,9 +70,9 @@ class Windows(NamedTuple):
         x0 = logit(p0)
         if abs(x0) >= self.x_N[-1]:
             return Window(0.0, math.nan, 0.0) if x0 > 0 else Window(0.0, 0.0, 1.0)
+        read = reader(self.x_N, np.array([x0]), 2)
         columns = (self.visits_N, self.lost_N, self.visits_lost_N)
-        at_E = np.array([x0])
-        visits, lost, part = (float(interpolate(self.x_N, f_N, at_E, 2)[0]) for f_N in columns)
+        visits, lost, part = (float((read @ f_N)[0]) for f_N in columns)
         return Window(visits, part / lost if lost > 0 else math.nan, lost)
 
 
@@ -320,7 +320,7 @@ def single_flip_share(p0: ArrayLike, process: Process) -> Floats:
     np.divide(one_N, degraded_N, out=share_N, where=degraded_N > _RAREST)
     inside_E = np.abs(x0_E) < visit.x_N[-1]
     share_E = np.full(x0_E.size, math.nan)
-    share_E[inside_E] = interpolate(visit.x_N, share_N, x0_E[inside_E])
+    share_E[inside_E] = reader(visit.x_N, x0_E[inside_E]) @ share_N
     return share_E.reshape(p0.shape)
 
 

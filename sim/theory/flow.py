@@ -25,7 +25,7 @@ from scipy.stats import poisson
 
 from lab.base.errors import UserError
 from sim.theory.chain import smooth_moves, solve_lock_in
-from sim.theory.process import Floats, Process, binomial, check_count, interpolate, logit, shift
+from sim.theory.process import Floats, Process, binomial, check_count, logit, reader
 
 _TABLE = 2001
 
@@ -199,21 +199,23 @@ def memory_wrong(p0: float, process: Process, n_visits: int) -> Floats:
     x0 = logit(p0)
     check_count("n_visits", n_visits, 1)
     n_votes, x_N = process.n_votes, smooth_moves(process).x_N
-    x0 = float(np.clip(x0, x_N[0], x_N[-1]))
+    start_1 = np.clip(np.array([x0]), *x_N[[0, -1]])
     span = max(2 * n_votes, _LEAST_SPAN)
     sums_S = np.arange(-span, span + 1)
     wrong_NS = np.tile(np.where(sums_S == 0, 0.5, sums_S < 0), (x_N.size, 1))
     # Visit 0 votes and moves nothing.
     first = slice(span - n_votes, span + n_votes + 1, 2)
-    first_V = binomial(n_votes, np.array([x0]))[0]
+    first_V = binomial(n_votes, start_1)[0]
     length = next_fast_len(sums_S.size + 2 * n_votes)
     # Adding votes to the sum is a correlation with their law, a product of transforms.
     law_MNF = np.conj(rfft(_vote_sums(process, x_N), length))
-    moves = [_moved(x_N, size) for size in process.sizes()]
+    moves = [
+        tuple(reader(x_N, np.clip(x_N + way, *x_N[[0, -1]])) for way in (size, -size))
+        for size in process.sizes()
+    ]
     wrong_T = np.empty(n_visits + 1)
     for t in range(n_visits + 1):
-        at_V = [interpolate(x_N, own_N, np.array([x0]))[0] for own_N in wrong_NS[:, first].T]
-        wrong_T[t] = first_V @ np.array(at_V)
+        wrong_T[t] = first_V @ (reader(x_N, start_1) @ wrong_NS[:, first])[0]
         voted_NF = np.zeros(law_MNF.shape[1:], np.complex128)
         for move, law_NF in zip(moves, law_MNF, strict=True):
             after_NS = np.pad(_labelled(wrong_NS, move), ((0, 0), (n_votes, n_votes)), mode="edge")
@@ -259,19 +261,7 @@ def _vote_sums(process: Process, x_N: Floats) -> Floats:
     return law_MND
 
 
-def _moved(x_N: Floats, size: float) -> tuple[csr_array, csr_array]:
-    """Operators that move a function of the logit by a size up and down, cut at the grid's ends."""
-    ones_N1 = np.ones((x_N.size, 1))
-    pair = []
-    for way, end in ((1.0, x_N.size - 1), (-1.0, 0)):
-        operator_NN, out_N = shift(x_N, np.array([way * size]), ones_N1, 4)
-        rows = np.flatnonzero(out_N)
-        edge = (np.ones(rows.size), (rows, np.full(rows.size, end)))
-        pair.append(operator_NN + csr_array(edge, shape=operator_NN.shape))
-    return pair[0], pair[1]
-
-
-def _labelled(wrong_NS: Floats, move: tuple[csr_array, csr_array]) -> Floats:
+def _labelled(wrong_NS: Floats, move: tuple[csr_array, ...]) -> Floats:
     """(N, S) value after the update, from the sum that already holds the visit's votes."""
     half = wrong_NS.shape[1] // 2
     up_NS, down_NS = move[0] @ wrong_NS[:, half:], move[1] @ wrong_NS[:, : half + 1]

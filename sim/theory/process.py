@@ -9,6 +9,7 @@ The 1e-6 that GRPO adds to the standard deviation is left out: it is below 1e-5 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -177,13 +178,7 @@ class Moves(NamedTuple):
 
     def value(self, f_N: Floats, x: float) -> float:
         """A function on the grid, evaluated at a logit on it."""
-        return float(interpolate(self.x_N, f_N, np.array([x]), self.order)[0])
-
-
-def interpolate(x_N: Floats, f_N: Floats, y_E: Floats, order: int = 4) -> Floats:
-    """(E,) values at logits `y` between the grid's ends of a function on the grid."""
-    first_E, weights_EO = _stencil(x_N, y_E, order)
-    return (weights_EO * f_N[first_E[:, None] + np.arange(order)]).sum(1)
+        return float((reader(self.x_N, np.array([x]), self.order) @ f_N)[0])
 
 
 def moves(process: Process, half_width: float, spacing: float, order: int) -> Moves:
@@ -217,25 +212,27 @@ def shift(x_N: Floats, shifts_S: Floats, chance_NS: Floats, order: int) -> tuple
     """Sum over S moves of chance * shift, and the (N,) chance to leave the grid."""
     target_NS = x_N[:, None] + shifts_S
     inside_NS = (target_NS >= x_N[0]) & (target_NS <= x_N[-1])
-    row_E, _ = np.nonzero(inside_NS)
-    starts_E, weights_EO = _stencil(x_N, target_NS[inside_NS], order)
-    values_EO = weights_EO * chance_NS[inside_NS][:, None]
-    columns_EO = starts_E[:, None] + np.arange(order)
-    rows_EO = np.broadcast_to(row_E[:, None], columns_EO.shape)
-    entries = (values_EO.ravel(), (rows_EO.ravel(), columns_EO.ravel()))
-    operator_NN = csr_array(entries, shape=(x_N.size, x_N.size))
+    read_EN = reader(x_N, target_NS[inside_NS], order)
+    values = read_EN.data * np.repeat(chance_NS[inside_NS], order)
+    rows = order * np.append(0, np.cumsum(inside_NS.sum(1)))
+    operator_NN = csr_array((values, read_EN.indices, rows), shape=(x_N.size, x_N.size))
+    operator_NN.sum_duplicates()
     return operator_NN, np.where(inside_NS, 0.0, chance_NS).sum(1)
 
 
-def _stencil(x_N: Floats, y_E: Floats, order: int) -> tuple[np.ndarray, Floats]:
-    """First grid point (E,) and Lagrange weights (E, order) that interpolate at each `y`."""
+def reader(x_N: Floats, y_E: Floats, order: int = 4) -> csr_array:
+    """(E, N) operator that reads a function on the grid at logits `y` between its ends.
+
+    By local Lagrange interpolation, of `order` points each.
+    """
     place_E = (y_E - x_N[0]) / (x_N[1] - x_N[0])
     first_E = np.floor(place_E).astype(np.int64) - (order // 2 - 1)
     first_E = np.clip(first_E, 0, x_N.size - order)
     t_E = place_E - first_E
     weights_EO = np.ones((y_E.size, order))
-    for node in range(order):
-        for other in range(order):
-            if other != node:
-                weights_EO[:, node] *= (t_E - other) / (node - other)
-    return first_E, weights_EO
+    for node, other in itertools.permutations(range(order), 2):
+        weights_EO[:, node] *= (t_E - other) / (node - other)
+    columns_EO = first_E[:, None] + np.arange(order)
+    rows = order * np.arange(y_E.size + 1)
+    entries = weights_EO.ravel(), columns_EO.ravel(), rows
+    return csr_array(entries, shape=(y_E.size, x_N.size))
