@@ -18,14 +18,7 @@ from guard_core.config import (
 )
 from guard_core.rules import RULES, make_rule
 from guard_core.schedule import scheduled_steps, step_factors
-from lab.base.arms import (
-    BASELINE,
-    DEFAULT_GUARD,
-    OWN,
-    check_fit,
-    check_measured_rule,
-    guard_of,
-)
+from lab.base.arms import BASELINE, DEFAULT_GUARD, OWN, check_fit, check_measured_rule, guard_of
 from lab.base.errors import UserError
 from lab.base.own_rules import load_rules
 from lab.base.roles import Role

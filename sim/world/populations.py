@@ -159,7 +159,16 @@ def ability_sampler(config: SimConfig) -> Sampler:
         p0_B, share_B = read_histogram(config.histogram)
         return lambda rng: rng.choice(p0_B, n, p=share_B)
     if config.population == "trace":
-        return _trace(config)
+        assert config.trace is not None  # SimConfig asks for it
+        known = read_first_accuracies(config.trace)
+        if not config.fixed_population:
+            return lambda rng: rng.choice(known, n)
+        if len(known) != n:
+            raise UserError(
+                f"n_problems = {n}: {config.trace} has {len(known)} problems with a known answer, "
+                "and fixed_population takes them one by one"
+            )
+        return lambda rng: known
     law = NAMED.get(config.population)
     mean, concentration = config.ability_mean, config.ability_concentration
     if law is not None:
@@ -176,17 +185,3 @@ def beta(rng: np.random.Generator, mean: float, concentration: float, n: int) ->
     if not np.isfinite(concentration) or min(mean, 1 - mean) * concentration <= 0:
         return np.full(n, float(mean))
     return rng.beta(mean * concentration, (1 - mean) * concentration, n)
-
-
-def _trace(config: SimConfig) -> Sampler:
-    """Problem by problem with `fixed_population`, else drawn with replacement."""
-    assert config.trace is not None  # SimConfig asks for it
-    known = read_first_accuracies(config.trace)
-    if not config.fixed_population:
-        return lambda rng: rng.choice(known, config.n_problems)
-    if len(known) != config.n_problems:
-        raise UserError(
-            f"n_problems = {config.n_problems}: {config.trace} has {len(known)} problems with a "
-            "known answer, and fixed_population takes them one by one"
-        )
-    return lambda rng: known
