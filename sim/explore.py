@@ -21,7 +21,7 @@ from lab.base.arms import BASELINE, GUARD, MATCHED, arm, for_cell, title, with_r
 from lab.base.columns import floats
 from lab.base.errors import UserError
 from lab.base.settings import flattened, to_values
-from lab.base.stats import Estimate, estimate, paired, some_of, with_interval
+from lab.base.stats import estimate, paired, some_of, with_interval
 from lab.compare.published import GUARDS
 from lab.figures.outcomes import fate_bars
 from lab.figures.training import lost_votes, training_progress
@@ -184,11 +184,9 @@ def simulated(config: SimConfig) -> dict[str, _Run]:
     runs = {name: _run(jobs[name].config) for name in (BASELINE, GUARD)}
     matched = jobs[MATCHED]
     assert matched.control is not None
-    plain = _run(matched.config)  # of a rule under the guard the rule by itself
-    own, guard = plain.metrics, runs[GUARD].metrics
-    chosen, *_ = find(
-        matched.control, matched.config, own, guard, lambda config: _run(config).metrics
-    )
+    plain = _run(matched.config).metrics  # of a rule under the guard the rule by itself
+    both = plain, runs[GUARD].metrics
+    chosen, *_ = find(matched.control, matched.config, *both, lambda config: _run(config).metrics)
     return runs | {MATCHED: _run(chosen), "memory": _run(jobs["memory"].config)}
 
 
@@ -200,10 +198,10 @@ def redraw(config: SimConfig) -> tuple[list[go.Figure], str, list[str]]:
     damage = estimate(floats(runs[BASELINE].metrics, "TotalDeg"))
     headline = (
         f"TTRL makes {damage.mean:.1f} % of the problems worse. The guard saves "
-        f"{_points(_saved(runs, GUARD, MATCHED))} points beyond matched effort; vote memory saves "
-        f"{_points(_saved(runs, 'memory', GUARD))} beyond the guard."
+        f"{_saved(runs, GUARD, MATCHED)} points beyond matched effort; vote memory saves "
+        f"{_saved(runs, 'memory', GUARD)} beyond the guard."
     )
-    words = [f"The guard saves {_points(_saved(runs, GUARD, BASELINE))} points beyond TTRL."]
+    words = [f"The guard saves {_saved(runs, GUARD, BASELINE)} points beyond TTRL."]
     for name, run in runs.items():
         windows = run_windows(run.over_time)
         peak = estimate(floats(windows, "fr_peak"))
@@ -214,12 +212,9 @@ def redraw(config: SimConfig) -> tuple[list[go.Figure], str, list[str]]:
     return [training_progress(whole), fate_bars(together), lost_votes(whole)], headline, words
 
 
-def _saved(runs: Mapping[str, _Run], first: str, against: str) -> Estimate:
+def _saved(runs: Mapping[str, _Run], first: str, against: str) -> str:
     """How much less of the problems one arm makes worse than another, in points."""
-    return paired(*(pd.Series(runs[name].metrics["TotalDeg"]) for name in (against, first)))
-
-
-def _points(value: Estimate) -> str:
+    value = paired(*(pd.Series(runs[name].metrics["TotalDeg"]) for name in (against, first)))
     return f"{with_interval(value.mean, value.low, value.high)} ({value.shows()})"
 
 
@@ -299,22 +294,14 @@ def _is_update(app: Dash) -> bool:
     """Return whether a request has the form of those of the page: each value may be anything."""
     try:
         body: Any = request.get_json(silent=True)
-    except RecursionError:
-        return False
-    if not isinstance(body, dict) or not isinstance(body.get("output"), str):
-        return False
-    known = app.callback_map.get(body["output"])
-    if known is None:
+        known = app.callback_map[body["output"]]
+        form = [{k: v for k, v in own.items() if k != "value"} for own in body["inputs"]]
+    except (RecursionError, LookupError, TypeError, AttributeError):
         return False
     targets = [name.rsplit(".", 1) for name in body["output"].strip(".").split("...")]
-    outputs = [{"id": name, "property": own} for name, own in targets]
-    inputs = body.get("inputs")
-    if not isinstance(inputs, list) or not all(isinstance(own, dict) for own in inputs):
-        return False
-    form = [{k: v for k, v in own.items() if k != "value"} for own in inputs]
     changed = body.get("changedPropIds", [])
     return (
-        body.get("outputs") == outputs
+        body.get("outputs") == [{"id": name, "property": own} for name, own in targets]
         and form == [{"id": own["id"], "property": own["property"]} for own in known["inputs"]]
         and isinstance(changed, list)
         and all(isinstance(name, str) for name in changed)
