@@ -58,8 +58,7 @@ class Prediction(NamedTuple):
         self, runs: Sequence[Manifest], policy: Classical, step: float, folder: Path
     ) -> SimConfig:
         """Return those of a classical policy; the folder has the label accuracies at the start."""
-        own: dict[str, Any] = {"trace": str(folder), "fixed_population": True}
-        own |= self._shared(runs[0])
+        own = self._shared(runs[0]) | {"trace": str(folder), "fixed_population": True}
         return SimConfig(policy=policy, step=step, population="trace", **own)
 
     def _shared(self, run: Manifest) -> dict[str, Any]:
@@ -124,15 +123,6 @@ def _final_match(trace: Trace) -> float:
     return float(floats(trace.visits, "match_rate")[visit == visit.max()].mean())
 
 
-def _check_known(trace: Trace, name: str) -> None:
-    """Refuse runs whose scores leave out problems, which a simulation would count as wrong."""
-    if np.isnan(floats(trace.visits, "label_accuracy")).any():
-        raise UserError(
-            f"real: {name} has problems without a known answer, which the measured policy takes "
-            "for unsolved; leave that run out"
-        )
-
-
 def agree(
     real: Sequence[Comparison],
     prediction: Prediction,
@@ -149,7 +139,11 @@ def agree(
     for comparison in real:  # before the first run
         for name, runs in comparison.runs.items():
             prediction.of(runs)
-            _check_known(comparison.traces[name], runs[0].title)
+            if np.isnan(floats(comparison.traces[name].visits, "label_accuracy")).any():
+                raise UserError(
+                    f"real: {runs[0].title} has problems without a known answer, which the "
+                    "measured policy takes for unsolved; leave that run out"
+                )
     several = len({comparison.family for comparison in real}) > 1
     parts = []
     bar = Bar(total=sum(len(c.arms) for c in real), unit="cell", disable=not progress)

@@ -3,11 +3,8 @@
 The fit is a random search over the mechanism, then Nelder-Mead on one block of numbers at a time:
 given the mechanism the rows do not depend on each other, so the numbers of a row's population are
 fitted on that row alone and those of the mechanism on all rows. All evaluations of a fit have the
-same seed, which takes most of the noise out of differences.
-
-The fitted row is held against the paper's TTRL row. The kinds of prediction are held against its
-guard row: the model's guard row, the paper's TTRL row plus the model's guard - TTRL, and, without a
-model of the guard, the model's TTRL at matched effort and the paper's TTRL row itself.
+same seed, which takes most of the noise out of differences. Predictions of the paper's guard row
+are the model's, and four others to compare it with, see `KINDS`.
 """
 
 from __future__ import annotations
@@ -123,13 +120,12 @@ _SPREAD = (
 )
 _FEATURES = (_STEP, Parameter("feature_dim", 4, 256, 64, whole=True))
 
-_ALL = (
-    Mechanism("independent", "independent", (_STEP,)),
-    Mechanism("attractor", "attractor", _ATTRACTOR),
-    Mechanism("spread", "attractor", _SPREAD),
-    Mechanism("features", "features", _FEATURES),
-)
-MECHANISMS: dict[str, Mechanism] = {mechanism.name: mechanism for mechanism in _ALL}
+MECHANISMS: dict[str, Mechanism] = {
+    "independent": Mechanism("independent", "independent", (_STEP,)),
+    "attractor": Mechanism("attractor", "attractor", _ATTRACTOR),
+    "spread": Mechanism("spread", "attractor", _SPREAD),
+    "features": Mechanism("features", "features", _FEATURES),
+}
 """`spread` is the attractor with a fitted spread of the loadings on the correct direction."""
 
 
@@ -299,6 +295,7 @@ _HEADS = {
     COPY: "copy of TTRL row",
 }
 KINDS = tuple(_HEADS)
+"""Predictions, all held against the guard row but for `ttrl`, the fitted one."""
 _RESAMPLES = 500
 
 

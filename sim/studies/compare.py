@@ -60,11 +60,6 @@ from sim.world.populations import ability_sampler
 EQUAL, BEST = "equal step", "own best step"
 
 
-def done(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a sweep that did not fail."""
-    return where(rows, status="done")
-
-
 def contrasts(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Return all paired differences between arms within every choice of the settings `by`.
 
@@ -80,7 +75,7 @@ def contrasts(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
         `lab.base.stats.contrast_table`, against an arm or `BEST_RIVAL`. Metrics are `MEASURES` and
         `update`, the mean update norm in percent of TTRL's where it was run.
     """
-    rows = done(rows)
+    rows = where(rows, status="done")
     parts = [
         _differences(part, EQUAL, dict(zip(by, cell, strict=True)))
         for cell, part in groups(rows, by)
@@ -225,9 +220,9 @@ def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
     for (policy,), part in groups(rows, ["policy"]):
         if len(unique(part, "step")) > 1:
             shown = select(voted, ~equals(voted, "arm", ALL_VOTES))  # near the vote of a visit
-            _print_own_best(where(done(shown), policy=policy), policy)
+            _print_own_best(where(shown, status="done", policy=policy), policy)
             if policy == config.policy:
-                print("\n".join(own_best_words(done(part))))
+                print("\n".join(own_best_words(where(part, status="done"))))
     print(_STAR)
     if len(own) < len(voted):
         print(f"all steps: {out / GRID / RESULTS}; all differences: {out / TABLE}")
@@ -340,7 +335,7 @@ def _print_own_best(rows: pd.DataFrame, policy: str) -> None:
 def print_rules(rows: pd.DataFrame, settings: Sequence[str]) -> None:
     """Print every arm at its own best step beside TTRL, a table for every other setting."""
     by = [name for name in settings if name != "step"]
-    for cell, part in groups(done(rows).assign(seconds=np.nan), by):
+    for cell, part in groups(where(rows, status="done").assign(seconds=np.nan), by):
         print(", ".join(f"{n} {_value(v)}" for n, v in zip(by, cell, strict=True)) + "\n")
         print(rule_markdown(rule_table(part)))
 

@@ -2,11 +2,8 @@
 
 Cells whose runs cannot differ share a job: plain TTRL is run once for all values of the guard's
 thresholds. A job is known by a hash of all its settings and of the content of the files that they
-name, which is how a sweep is continued.
-
-An axis is a setting of `SimConfig` by its dotted name, with its values. On the command line it is
-`guard.W=2,3,5`, or `step=loguniform:0.01:0.1:5` and `load_sd=uniform:0:0.5:6`, values equally
-spaced in the logarithm or in the value.
+name, which is how a sweep is continued. An axis is a setting of `SimConfig` by its dotted name,
+with its values.
 """
 
 from __future__ import annotations
@@ -24,7 +21,8 @@ import numpy as np
 import pandas as pd
 
 from guard_core import ConfigError, GuardConfig
-from guard_core.config import KINDS, fault
+from guard_core.config import KINDS, USUAL, fault
+from guard_core.rules import Need, make_rule
 from lab.arm_settings import with_arm
 from lab.base.arms import (
     BASELINE,
@@ -47,7 +45,6 @@ from lab.study import Control, Effort, control, needs
 from sim.engine.run import measure
 from sim.settings.config import SimConfig, cell_of
 from sim.settings.populations import NAMED
-from sim.world.observe import only_read
 from sim.world.populations import ability_sampler
 from sim.world.tree import read_measured
 
@@ -228,8 +225,8 @@ def job_of(
     """The job of one arm in one cell; `files` are paths to hashes, see `contents`."""
 
     def by_content(config: SimConfig) -> dict[str, Any]:
-        paths = {name: getattr(config, name) for name in FILES}
-        return to_values(config) | {n: (files or {}).get(p, p) for n, p in paths.items()}
+        values = to_values(config)
+        return values | {n: (files or {}).get(values[n], values[n]) for n in FILES}
 
     try:
         if (found := control(name)) is None:
@@ -252,17 +249,19 @@ def _arm_config(base: SimConfig, values: Assignments, name: str) -> SimConfig:
     cell = cell_of(policy, population)
     own = replace(named(for_cell(name, cell), base), step_factor=base.step_factor)
     config = assign(with_arm(base, own), {**_size(base, values), **values})
-    return only_read(replace(config, guard=_needed(config.guard)))
+    return _needed(config)
 
 
-def _needed(guard: GuardConfig) -> GuardConfig:
-    """The guard without settings that cannot reach the run, such as `W` with all parts off."""
-    usual = GuardConfig().flat()
+def _needed(config: SimConfig) -> SimConfig:
+    """The settings with defaults for what cannot reach the run, such as `W` with all parts off."""
+    guard = config.guard
     idle = ["brake_on", "brake_above"] if guard.brake.brake == 1 else []
     idle += ["discount"] if guard.labels.label_from != "memory" else []
     idle += ["hysteresis"] if guard.labels.label_from == "frozen" else []
     idle += [] if guard.acts else ["W", "flip_rate", "tau_FR", "tau_MR", "weight_on"]
-    return guard.set(**{name: usual[name] for name in idle})
+    is_observed = make_rule(config.rule).needs - {Need.TEACHER}
+    signal = config.signal if is_observed else SimConfig.__dataclass_fields__["signal"].default
+    return replace(config, signal=signal, guard=guard.set(**{name: USUAL[name] for name in idle}))
 
 
 def _size(base: SimConfig, values: Assignments) -> Assignments:

@@ -40,7 +40,7 @@ any fixed order will do: the trained ones first, each part by answer, unparseabl
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from guard_core import Votes
-from guard_core.rules import Need, Observations, Rule, make_rule
+from guard_core.rules import Need, Observations, Rule
 from guard_core.rules.rule import SECOND_VOTES
 from sim.settings.config import SimConfig
 from sim.world.sampling import (
@@ -206,13 +206,6 @@ class AnswerTeacher:
 
 _exp = np.vectorize(math.exp, otypes=[float])
 """The exponential of the C library: the last bits of NumPy's depend on the processor."""
-
-
-def only_read(config: SimConfig) -> SimConfig:
-    """The settings with the default signal where no observation reads it, as a sweep's key."""
-    if make_rule(config.rule).needs - {Need.TEACHER}:
-        return config
-    return replace(config, signal=SimConfig.__dataclass_fields__["signal"].default)
 
 
 @dataclass(frozen=True, slots=True)
