@@ -264,24 +264,20 @@ class Scope(Rule):
             weights = np.take_along_axis(weights, np.clip(n_parsed_before, min=0), axis=-1)
         return sum_by_id(answers, obs.votes.counts.shape[-1], weights)
 
-    def _drawn(self, obs: Observations, weights: Array, draws: Array, n_drawn: int) -> Array:
-        """(..., P, S, A) confidences of the answers in the subset of every subgroup."""
-        answers = obs.of("answers")
+    def _labels(self, obs: Observations, weights: Array, draws: Array) -> Array:
+        """(..., P, S) labels of the S subgroups, the smallest size first; -2 for none."""
+        answers, V = obs.of("answers"), obs.votes.n_votes
+        n_drawn = max(1, floor_share(self.subset, V))
         if self.confidence == "logprob":
             # Draws that equal the last one in are in too.
             last = np.partition(draws, n_drawn - 1, axis=-1)[..., n_drawn - 1 : n_drawn]
             drawn = (draws <= last).astype(np.float64)
             hot = answers[..., None] == np.arange(obs.votes.counts.shape[-1], dtype=answers.dtype)
-            return np.matmul(drawn, hot * weights[..., None])
-        first = np.argsort(draws, axis=-1, stable=True)[..., :n_drawn]
-        shown = (np.broadcast_to(own[..., None, :], draws.shape) for own in (answers, weights))
-        return self._sums(obs, *(np.take_along_axis(own, first, axis=-1) for own in shown))
-
-    def _labels(self, obs: Observations, weights: Array, draws: Array) -> Array:
-        """(..., P, S) labels of the S subgroups, the smallest size first; -2 for none."""
-        V = obs.votes.n_votes
-        n_drawn = max(1, floor_share(self.subset, V))
-        scores = self._drawn(obs, weights, draws, n_drawn)
+            scores = np.matmul(drawn, hot * weights[..., None])
+        else:
+            first = np.argsort(draws, axis=-1, stable=True)[..., :n_drawn]
+            shown = (np.broadcast_to(own[..., None, :], draws.shape) for own in (answers, weights))
+            scores = self._sums(obs, *(np.take_along_axis(own, first, axis=-1) for own in shown))
         if obs.prior is not None:
             prior = n_drawn / V * widen(obs.prior, scores.shape[-1])[..., None, :]
             scores = widen(scores, prior.shape[-1]) + prior
@@ -323,16 +319,12 @@ def choose_cut(cuts: list[Cut], balance: float) -> Array:
     """(..., P, V) rewards of the best of cuts (smallest size first), one for the whole batch."""
     R = np.stack([cut.mean_reward for cut in cuts], axis=-1)
     D = np.stack([cut.diversity for cut in cuts], axis=-1)
-    front = _front(R, D)
+    # The cuts that no other beats in one of both and equals in the other.
+    more_R, more_D = (values[..., None, :] > values[..., None] for values in (R, D))
+    less_R, less_D = (values[..., None, :] < values[..., None] for values in (R, D))
+    front = ~np.any((more_R | more_D) & ~less_R & ~less_D, axis=-1)
     # What is equal on all of the front is 1, and decides nothing.
     of_R, of_D = ((1 - scaled(values, front, 1.0)) ** 2 for values in (R, D))
     away = np.where(front, balance * of_R + (1 - balance) * of_D, np.inf)
     chosen = np.argmin(away, axis=-1)[None, ..., None, None]
     return np.take_along_axis(np.stack([cut.rewards for cut in cuts]), chosen, axis=0)[0]
-
-
-def _front(R: Array, D: Array) -> Array:
-    """(..., S) bool; the cuts that no other beats in one of both and equals in the other."""
-    more_R, more_D = R[..., None, :] > R[..., None], D[..., None, :] > D[..., None]
-    not_less = (R[..., None, :] >= R[..., None]) & (D[..., None, :] >= D[..., None])
-    return ~np.any(not_less & (more_R | more_D), axis=-1)

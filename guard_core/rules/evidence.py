@@ -8,16 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from guard_core.config import Count, Natural, NotNegative
-from guard_core.rules.rule import (
-    Need,
-    Observations,
-    Rule,
-    count_second,
-    masked_mean,
-    per_response,
-    scaled,
-)
+from guard_core.rules.rule import Need, Observations, Rule, masked_mean, per_response, scaled
 from guard_core.votes import Array, sum_by_id, widen
+
+
+def count_second(obs: Observations) -> Array:
+    """(..., P, A) votes of the second set."""
+    second = obs.of("second")
+    return sum_by_id(second, obs.votes.counts.shape[-1], np.ones(second.shape))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,13 +141,16 @@ class CoVerRL(Rule):
 
     def questions(self, obs: Observations, label: Array) -> Array:
         """As `Rule.questions`: half about the majority's first responses, half about its rival."""
-        wins = (obs.of("answers") == label[..., None]) & (label >= 0)[..., None]
+        answers, V = obs.of("answers"), obs.votes.n_votes
+        wins = (answers == label[..., None]) & (label >= 0)[..., None]
         n_wins, most = wins.sum(axis=-1, keepdims=True), self.verifications
         n_asked = np.where(n_wins >= most, most, n_wins - n_wins % 2)
-        asked = np.arange(most) < np.where(n_wins < obs.votes.n_votes, n_asked, 0)
+        asked = np.arange(most) < np.where(n_wins < V, n_asked, 0)
         # Those of the majority come first, in their order.
         places = widen(np.argsort(~wins, axis=-1, stable=True)[..., :most], most)
-        rival = np.where(asked, _rival(obs, wins)[..., None], -1)
+        # A representative response of the least frequent other answer.
+        votes = np.where(wins, V + 2, per_response(obs.votes.counts, answers, unparseable=V + 1))
+        rival = np.where(asked, np.argmin(votes, axis=-1, keepdims=True), -1)
         return np.concatenate([np.where(asked, places, -1), rival], axis=-1)
 
     def weigh(self, obs: Observations, label: Array) -> Array:
@@ -162,7 +163,7 @@ class CoVerRL(Rule):
         return (right > wrong) | (right + wrong == 0)
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        return self.regeneration_rewards(obs.trained, label)
+        return CoVerRL.regeneration_rewards(self, obs.trained, label)
 
     def verifier_rewards(self, obs: Observations) -> Array:
         """(..., P, 2 * verifications) rewards of verdicts: readable, agreeing with the vote."""
@@ -178,13 +179,6 @@ class CoVerRL(Rule):
         """
         parsed = answers >= 0
         return ((answers == label[..., None]) & parsed) + self.format_reward * parsed
-
-
-def _rival(obs: Observations, wins: Array) -> Array:
-    """(..., P) index of the representative response that is not of the majority."""
-    answers, V = obs.of("answers"), obs.votes.n_votes
-    votes = per_response(obs.votes.counts, answers, unparseable=V + 1)
-    return np.argmin(np.where(wins, V + 2, votes), axis=-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,28 +205,21 @@ class EvolRL(Rule):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.SIMILARITY})
 
     def pay(self, obs: Observations, label: Array) -> Array:
-        wins = obs.hits(label)
-        parsed = obs.trained >= 0
+        wins, parsed = obs.hits(label), obs.trained >= 0
         loses = parsed & ~wins
-        novelty = self._novelty(obs, wins, parsed)
+        similarity = obs.of("similarity")
+        known = np.where(np.isfinite(similarity), similarity, 0.0).astype(np.float64).clip(0.0, 1.0)
+        response = np.arange(obs.votes.n_samples)
+        other = (response[:, None] != response) & parsed[..., None, :]
+        mean = masked_mean(known, (wins[..., :, None] == wins[..., None, :]) & other)
+        # Similarities are at least 0, which is also the largest of none.
+        most = np.max(np.where(other, known, 0.0), axis=-1)
+        novelty = 1 - (mean + most) / 2
         # Differences of rounding must not be blown up to the whole range.
         of_wins, of_loses = (scaled(novelty, side, 0.5, least=1e-6) for side in (wins, loses))
         won = np.where(_lone(wins), 1.0, 0.5 + 0.5 * of_wins)
         lost = np.where(_lone(loses), -0.5, -1 + 0.5 * of_loses)
         return np.where(parsed, np.where(wins, won, lost), -1.0)
-
-    @staticmethod
-    def _novelty(obs: Observations, wins: Array, parsed: Array) -> Array:
-        """(..., P, K) how little a response resembles others."""
-        similarity = obs.of("similarity")
-        known = np.where(np.isfinite(similarity), similarity, 0.0).astype(np.float64).clip(0.0, 1.0)
-        response = np.arange(obs.votes.n_samples)
-        other = (response[:, None] != response) & parsed[..., None, :]
-        same = wins[..., :, None] == wins[..., None, :]
-        mean = masked_mean(known, same & other)
-        # Similarities are at least 0, which is also the largest of none.
-        most = np.max(np.where(other, known, 0.0), axis=-1)
-        return 1 - (mean + most) / 2
 
 
 def _lone(side: Array) -> Array:

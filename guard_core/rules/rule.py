@@ -32,7 +32,7 @@ from guard_core.advantages import (
 )
 from guard_core.config import ConfigError, GuardConfig, check_fields, settings
 from guard_core.decision import Decision
-from guard_core.votes import Array, Votes, as_ids, as_numpy, check_ids, sum_by_id
+from guard_core.votes import Array, Votes, as_ids, as_numpy, check_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +129,6 @@ def per_response(by_answer: Array, answers: Array, unparseable: float = 0.0) -> 
     """(..., P, M) values by answer (..., P, A), one per response."""
     last = np.full_like(by_answer[..., :1], unparseable)
     return np.take_along_axis(np.concatenate([by_answer, last], axis=-1), answers, axis=-1)
-
-
-def count_second(obs: Observations) -> Array:
-    """(..., P, A) votes of the second set."""
-    second = obs.of("second")
-    return sum_by_id(second, obs.votes.counts.shape[-1], np.ones(second.shape))
 
 
 def at_label(by_answer: Array, label: Array) -> Array:

@@ -7,14 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from guard_core.config import (
-    ConfigError,
-    Interval,
-    NotNegative,
-    PositiveShare,
-    Share,
-    floor_share,
-)
+from guard_core.config import ConfigError, Interval, NotNegative, PositiveShare, Share, floor_share
 from guard_core.rules.rule import Observations, Rule, at_label, per_response
 from guard_core.votes import Array, widen
 
