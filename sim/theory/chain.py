@@ -24,6 +24,8 @@ from scipy.special import ndtr, ndtri
 from lab.base.errors import UserError
 from sim.theory.process import Floats, Moves, Process, check_count, logit, lu, moves, reader
 
+Method = Literal["chain", "diffusion"]
+
 _SMOOTH_CELLS = 24
 _JUMPY_CELLS = 400
 _RAREST = 1e-12
@@ -89,8 +91,7 @@ def smooth_moves(process: Process, refine: int = 1) -> Moves:
 def solve_lock_in(visit: Moves) -> LockIn:
     """Solve for the probability of ending on the wrong answer, from `smooth_moves`."""
     # Visits that do not move the logit cannot change it, so the equations run over moves alone.
-    chain = lu(visit.up_N + visit.down_N, visit.up_NN, visit.down_NN)
-    return LockIn(visit.x_N, chain.solve(visit.down_out_N))
+    return LockIn(visit.x_N, lu(np.add(*visit.move_N), *visit.go_NN).solve(visit.out_N[1]))
 
 
 def windows(process: Process, delta: float = 0.01) -> Windows:
@@ -98,8 +99,8 @@ def windows(process: Process, delta: float = 0.01) -> Windows:
     end = process.extinction(delta)
     spacing = min(process.step / 20.0, end / _JUMPY_CELLS)
     visit = moves(process, end, spacing, order=2)
-    chain = lu(visit.up_N + visit.down_N, visit.up_NN, visit.down_NN)
-    lost_N, visits_N = chain.solve(visit.down_out_N), chain.solve(np.ones_like(visit.x_N))
+    chain = lu(np.add(*visit.move_N), *visit.go_NN)
+    lost_N, visits_N = chain.solve(visit.out_N[1]), chain.solve(np.ones_like(visit.x_N))
     return Windows(visit.x_N, visits_N, lost_N, chain.solve(lost_N))
 
 
@@ -110,17 +111,12 @@ def wrong_by_visit(p0: float, process: Process, n_visits: int) -> Floats:
     visit = smooth_moves(process)
     if abs(x0) >= visit.x_N[-1]:
         return np.full(n_visits, float(x0 < 0))
-    stay_N = visit.stay_up_N + visit.stay_down_N
     wrong_N = process.wrong_vote(visit.x_N)
     wrong_T = np.empty(n_visits)
     for t in range(n_visits):
         wrong_T[t] = visit.value(wrong_N, x0)
-        moved_N = visit.up_NN @ wrong_N + visit.down_NN @ wrong_N + visit.down_out_N
-        wrong_N = stay_N * wrong_N + moved_N
+        wrong_N = visit.after(0, wrong_N) + visit.after(1, wrong_N, beyond=1.0)
     return wrong_T
-
-
-Method = Literal["chain", "diffusion"]
 
 
 def lock_in(
@@ -211,9 +207,7 @@ def flip_rate_by_visit(p0: float, process: Process, n_visits: int) -> Floats:
     rate_T[0] = 2.0 * wrong * (1.0 - wrong)
     for t in range(1, n_visits):
         # What leaves the grid counts 0: its label has reached the side on which it will stay.
-        by_up_N = visit.up_NN @ from_up_N + visit.stay_up_N * from_up_N
-        from_up_N = by_up_N + visit.down_NN @ from_down_N + visit.stay_down_N * from_down_N
-        from_down_N = from_up_N
+        from_up_N = from_down_N = visit.after(0, from_up_N) + visit.after(1, from_down_N)
         rate_T[t] = visit.value(from_up_N, x0)
     return rate_T
 
@@ -287,14 +281,9 @@ def _undetected(
     mask = (1 << (window - 1)) - 1
     pasts = [past for past in range(mask + 1) if past.bit_count() <= most]
     beyond = np.round([end_N[-1], end_N[0]])
-    stays, operators = (visit.stay_up_N, visit.stay_down_N), (visit.up_NN, visit.down_NN)
-    outs = (visit.up_out_N, visit.down_out_N)
     rest = dict.fromkeys(itertools.product(pasts, (0, 1)), end_N)
     for _ in range(n_visits):
-        after = {
-            (past, label): operators[label] @ f_N + stays[label] * f_N + beyond[label] * outs[label]
-            for (past, label), f_N in rest.items()
-        }
+        after = {key: visit.after(key[1], f_N, beyond[key[1]]) for key, f_N in rest.items()}
         before, rest = rest, {}
         for past, old in before:
             # A flip too many in the last W visits would be detected.
@@ -328,16 +317,15 @@ def _ends_wrong(process: Process, visit: Moves, max_flips: int) -> list[Floats]:
     """For 0 .. max_flips: (N,) probability of that many flips after visit 0 and a wrong end."""
     # From logit x and label L, G_j(x, L) is the probability of j more flips and a wrong end.
     # Splitting the next visit by its label gives a system per label, where j follows from j - 1.
-    up_solver = lu(visit.up_N + visit.down_N + visit.stay_down_N, visit.up_NN)
-    down_solver = lu(visit.up_N + visit.down_N + visit.stay_up_N, visit.down_NN)
+    moves_N = np.add(*visit.move_N)
+    up_solver = lu(moves_N + visit.stay_N[1], visit.go_NN[0])
+    down_solver = lu(moves_N + visit.stay_N[0], visit.go_NN[1])
     wrong_N, right_N = process.wrong_vote(visit.x_N), process.wrong_vote(-visit.x_N)
     up_N = np.zeros_like(visit.x_N)
-    down_N = down_solver.solve(visit.down_out_N)
+    down_N = down_solver.solve(visit.out_N[1])
     ends_FN = [right_N * up_N + wrong_N * down_N]
     for flips in range(1, max_flips + 1):
-        leaves_N = visit.down_out_N if flips == 1 else 0.0
-        via_down_N = visit.down_NN @ down_N + visit.stay_down_N * down_N + leaves_N
-        via_up_N = visit.up_NN @ up_N + visit.stay_up_N * up_N
-        up_N, down_N = up_solver.solve(via_down_N), down_solver.solve(via_up_N)
+        via_down_N = visit.after(1, down_N, beyond=float(flips == 1))
+        up_N, down_N = up_solver.solve(via_down_N), down_solver.solve(visit.after(0, up_N))
         ends_FN.append(right_N * up_N + wrong_N * down_N)
     return ends_FN

@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 from scipy.fft import next_fast_len
 from scipy.integrate import cumulative_trapezoid
 from scipy.optimize import root_scalar
-from scipy.sparse import csr_array
 from scipy.stats import poisson
 
 from lab.base.errors import UserError
@@ -28,6 +27,11 @@ from sim.theory.chain import smooth_moves, solve_lock_in
 from sim.theory.process import Floats, Process, binomial, check_count, logit, reader
 
 _TABLE = 2001
+_LEAST_SPAN = 64
+"""Sums beyond this, and beyond the votes of two visits, are never left again."""
+_TOLD = 1e-4
+_SETTLED = 16
+"""Visits after which a remembered majority changes no more, near the crossing."""
 
 
 class Coupling(NamedTuple):
@@ -186,10 +190,6 @@ def replicator(p_A: ArrayLike, n_votes: int, step: float, n_visits: int) -> Floa
     return np.array(path)
 
 
-_LEAST_SPAN = 64
-"""Sums beyond this, and beyond the votes of two visits, are never left again."""
-
-
 def memory_wrong(p0: float, process: Process, n_visits: int) -> Floats:
     """(T + 1,) probability that the remembered majority is wrong at visit 0, 1, .. T.
 
@@ -217,16 +217,15 @@ def memory_wrong(p0: float, process: Process, n_visits: int) -> Floats:
     for t in range(n_visits + 1):
         wrong_T[t] = first_V @ (reader(x_N, start_1) @ wrong_NS[:, first])[0]
         voted_NF = np.zeros(law_MNF.shape[1:], np.complex128)
-        for move, law_NF in zip(moves, law_MNF, strict=True):
-            after_NS = np.pad(_labelled(wrong_NS, move), ((0, 0), (n_votes, n_votes)), mode="edge")
+        for (up_NN, down_NN), law_NF in zip(moves, law_MNF, strict=True):
+            # The sum, which already holds the visit's votes, gives the label.
+            up_NS, down_NS = up_NN @ wrong_NS[:, span:], down_NN @ wrong_NS[:, : span + 1]
+            tie_N1 = (up_NS[:, :1] + down_NS[:, -1:]) / 2.0
+            after_NS = np.hstack([down_NS[:, :-1], tie_N1, up_NS[:, 1:]])
+            after_NS = np.pad(after_NS, ((0, 0), (n_votes, n_votes)), mode="edge")
             voted_NF += rfft(after_NS, length) * law_NF
         wrong_NS = irfft(voted_NF, length)[:, : sums_S.size]
     return wrong_T
-
-
-_TOLD = 1e-4
-_SETTLED = 16
-"""Visits after which a remembered majority changes no more, near the crossing."""
 
 
 def memory_crossing(p0: float, n_votes: int) -> float:
@@ -259,11 +258,3 @@ def _vote_sums(process: Process, x_N: Floats) -> Floats:
         sums = slice(2 * k, 2 * (k + n_votes - n_samples) + 1, 2)
         law_MND[min(k, n_samples - k)][:, sums] += sampled_N[:, None] * rest_NR
     return law_MND
-
-
-def _labelled(wrong_NS: Floats, move: tuple[csr_array, ...]) -> Floats:
-    """(N, S) value after the update, from the sum that already holds the visit's votes."""
-    half = wrong_NS.shape[1] // 2
-    up_NS, down_NS = move[0] @ wrong_NS[:, half:], move[1] @ wrong_NS[:, : half + 1]
-    tie_N1 = (up_NS[:, :1] + down_NS[:, -1:]) / 2.0
-    return np.hstack([down_NS[:, :-1], tie_N1, up_NS[:, 1:]])

@@ -157,24 +157,25 @@ def _fold(table_NK: Floats) -> Floats:
 
 
 class Moves(NamedTuple):
-    """One visit as an operator on functions of the logit, split by the label."""
+    """One visit as an operator on functions of the logit, split by the label, correct or wrong."""
 
     x_N: Floats
     """(N,) grid."""
-    up_NN: csr_array
-    """Moves up (correct label) that stay on the grid; those down have the wrong label."""
-    down_NN: csr_array
-    stay_up_N: Floats
-    """(N,) probability of the correct label without a move."""
-    stay_down_N: Floats
-    up_N: Floats
-    """(N,) probability of any move up, summed rather than one minus the rest: it may be tiny."""
-    down_N: Floats
-    up_out_N: Floats
-    """(N,) probability to leave the grid at its upper end."""
-    down_out_N: Floats
+    go_NN: tuple[csr_array, csr_array]
+    """Moves up, with the correct label, and down that stay on the grid."""
+    stay_N: tuple[Floats, Floats]
+    """(N,) probability of the label without a move."""
+    move_N: tuple[Floats, Floats]
+    """(N,) probability of any move, summed rather than one minus the rest: it may be tiny."""
+    out_N: tuple[Floats, Floats]
+    """(N,) probability to leave the grid, at its upper or lower end."""
     order: int
     """Points per interpolation: 2 linear, 4 cubic."""
+
+    def after(self, label: int, f_N: Floats, beyond: float = 0.0) -> Floats:
+        """(N,) mean of a function after a visit with a label, 0 correct; `beyond` off the grid."""
+        go_NN, stay_N, out_N = self.go_NN[label], self.stay_N[label], self.out_N[label]
+        return go_NN @ f_N + stay_N * f_N + beyond * out_N
 
     def value(self, f_N: Floats, x: float) -> float:
         """A function on the grid, evaluated at a logit on it."""
@@ -197,7 +198,7 @@ def moves(process: Process, half_width: float, spacing: float, order: int) -> Mo
     down_NN, down_out_N = shift(x_N, -law.sizes_M[1:], law.down_NM[:, 1:], order)
     stays = law.up_NM[:, 0], law.down_NM[:, 0]
     goes = law.up_NM[:, 1:].sum(1), law.down_NM[:, 1:].sum(1)
-    return Moves(x_N, up_NN, down_NN, *stays, *goes, up_out_N, down_out_N, order)
+    return Moves(x_N, (up_NN, down_NN), stays, goes, (up_out_N, down_out_N), order)
 
 
 def lu(diagonal_N: Floats, *minus: csr_array) -> SuperLU:

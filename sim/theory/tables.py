@@ -32,6 +32,8 @@ COLUMNS = ("p0", "step", "quantity", "exact", "drawn", "low", "high", "closed_fo
 _CERTAIN = 0.01
 _RATE_VISITS = 5
 _WINDOW, _TAU = 5, 0.3
+_EVEN = 0.1
+"""Least probability of the label, and of all else, from which a step is read."""
 
 
 def regime_chart(
@@ -126,25 +128,16 @@ def draw(
             flips_R += flipped_R
             flip_rate_T[visit - 1] = flipped_R.mean()
             detected_R |= np.asarray(part.visits["flip_rate"], float)[order_R] > _TAU
-        x_R = _logits(simulation)
+        p_1NA, truth_1N = simulation.probabilities(), simulation.population.truth_RN
+        right_N, wrong_N = (at_label(p_1NA, ids_1N)[0] for ids_1N in (truth_1N, 1 - truth_1N))
+        with np.errstate(divide="ignore"):
+            x_R = np.log(right_N / wrong_N)
         now_R = (extinct_at_R < 0) & (np.abs(x_R) >= extinct)
         extinct_at_R[now_R], wrong_R[now_R] = visit, x_R[now_R] < 0
         if np.all(np.abs(x_R) >= barrier):
             break
     degraded_R = first_R & ~right_R
     return Runs(~right_R, degraded_R, flips_R, detected_R, extinct_at_R, wrong_R, flip_rate_T)
-
-
-def _logits(simulation: Simulation) -> Floats:
-    """(R,) logits of the correct answer."""
-    p_1NA, truth_1N = simulation.probabilities(), simulation.population.truth_RN
-    right_N, wrong_N = (at_label(p_1NA, answer_1N)[0] for answer_1N in (truth_1N, 1 - truth_1N))
-    with np.errstate(divide="ignore"):
-        return np.log(right_N / wrong_N)
-
-
-_EVEN = 0.1
-"""Least probability of the label, and of all else, from which a step is read."""
 
 
 def own_steps(config: SimConfig) -> Floats:
