@@ -49,10 +49,9 @@ class Prediction(NamedTuple):
         """Return the settings of the measured policy for the runs of one arm."""
         run = runs[0]
         check_same(run, self.response.facts, self.path)
-        own = {name: run.config[name] for name in MEASURED_ALONE if name in run.config}
+        own = self._shared(run, *MEASURED_ALONE)
         own |= {"response": str(self.path), "growth": self.growth}
-        own |= {"n_answers": self.response.n_answers, **self._shared(run)}
-        return SimConfig(policy=MEASURED, **own)
+        return SimConfig(policy=MEASURED, n_answers=self.response.n_answers, **own)
 
     def classical(
         self, runs: Sequence[Manifest], policy: Classical, step: float, folder: Path
@@ -61,8 +60,8 @@ class Prediction(NamedTuple):
         own = self._shared(runs[0]) | {"trace": str(folder), "fixed_population": True}
         return SimConfig(policy=policy, step=step, population="trace", **own)
 
-    def _shared(self, run: Manifest) -> dict[str, Any]:
-        own = {name: run.config[name] for name in TAKEN if name in run.config}
+    def _shared(self, run: Manifest, *further: str) -> dict[str, Any]:
+        own = {name: run.config[name] for name in (*TAKEN, *further) if name in run.config}
         own |= {"guard": GuardConfig.from_dict(run.config["guard"]), "n_problems": run.n_problems}
         return own | {"replicates": self.replicates, "seed": self.seed}
 
@@ -81,9 +80,8 @@ def check_same(run: Manifest, facts: Facts, path: Path) -> None:
     where = f"real: {run.title}, seed {run.seeds[0]}"
     check_settings(run.config, run.roles, where)
     sources = run.extra.get("sources", {})
-    for name, own in (("model", facts.model), ("problems", facts.problems)):
-        if sources.get(name) != own:
-            other = "another model" if name == "model" else "other problems"
+    for name, other in (("model", "another model"), ("problems", "other problems")):
+        if sources.get(name) != getattr(facts, name):
             raise UserError(
                 f"response: {path} was measured with {other} than the run of {run.title}, seed "
                 f"{run.seeds[0]}; measure the run's own with guard-train measure"

@@ -14,34 +14,24 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 import numpy as np
 import pandas as pd
 
 from guard_core import ConfigError, GuardConfig
-from guard_core.config import KINDS, USUAL, fault
+from guard_core.config import RECORDS, USUAL, fault
 from guard_core.rules import Need, make_rule
 from lab.arm_settings import with_arm
-from lab.base.arms import (
-    BASELINE,
-    GUARD,
-    MATCHED,
-    REPLAYED,
-    Arm,
-    arm,
-    for_cell,
-    split_settings,
-    with_own,
-)
+from lab.base.arms import BASELINE, GUARD, REPLAYED, Arm, arm, for_cell, split_settings, with_own
 from lab.base.errors import UserError, first_line
 from lab.base.files import file_digest
 from lab.base.named_arms import PERMUTED
 from lab.base.own_rules import load_rules
 from lab.base.settings import hint, plain, readings, to_values
 from lab.measures import MEASURES
-from lab.study import Control, Effort, control, needs
+from lab.study import Control, Effort, check_arms, control, needs
 from sim.engine.run import measure
 from sim.settings.config import SimConfig, cell_of
 from sim.settings.populations import NAMED
@@ -56,13 +46,23 @@ GUARD_FIELDS = "guard."
 _OF_ARMS = {"guard", "labels", "rule", "rule_options", "step_factor", "skip_rate"}
 _OF_ARMS |= {"guard.frs", "guard.mps", "guard.rcsu", "guard.label_from"}
 _OF_ROWS = {"replicates", "first_replicate"}
+FILES = ("histogram", "trace", "response")
+"""Settings of `SimConfig` that name a file, or a run folder."""
+FACTS = ("step_factor", "skip_rate", "achieved_ratio")
+"""Columns other than the measures: the number of a control and the match that it achieved."""
 
 
-def names() -> list[str]:
-    """Every name that a sweep may vary."""
-    own = [f.name for f in fields(SimConfig) if f.name not in _OF_ARMS | _OF_ROWS]
-    guard = [f"{GUARD_FIELDS}{name}" for name in KINDS]
-    return own + [name for name in guard if name not in _OF_ARMS]
+@functools.cache
+def kinds() -> dict[str, Any]:
+    """Name of every setting that a sweep may vary, and its type.
+
+    Types are without bounds: a value beyond them fails its own cells alone.
+    """
+    hints = get_type_hints(SimConfig)
+    found = {field.name: hints[field.name] for field in fields(SimConfig)}
+    for record in RECORDS.values():
+        found |= {f"{GUARD_FIELDS}{name}": kind for name, kind in get_type_hints(record).items()}
+    return {name: kind for name, kind in found.items() if name not in _OF_ARMS | _OF_ROWS}
 
 
 def read(config: SimConfig, name: str) -> Any:
@@ -111,8 +111,8 @@ def _check_name(name: str) -> None:
         raise UserError(f"vary {name}: this is what the arms differ in; choose --arms")
     if name in _OF_ROWS:
         raise UserError(f"vary {name}: every replicate is a row; give --{name.replace('_', '-')}")
-    if name not in names():
-        near = hint(name, names()) or "; see guard-sim sweep --help-all for the names"
+    if name not in kinds():
+        near = hint(name, kinds()) or "; see guard-sim sweep --help-all for the names"
         raise UserError(f"vary {name}: no such setting{near}")
 
 
@@ -124,18 +124,23 @@ def check_shared(config: SimConfig, *further: str) -> None:
             raise UserError(f"{name}: every arm has its own; leave it out and choose --arms")
 
 
-def check_axis(name: str, values: tuple[Value, ...]) -> None:
-    """Refuse an axis without values, or with values of a wrong type."""
-    _check_name(name)
-    if not values:
-        raise UserError(f"vary {name}: no values")
-    for value in values:
-        if message := fault(name, value, _kind(name)):
-            raise UserError(f"vary {message}")
+def check_grid(
+    base: SimConfig, arms: Sequence[str], axes: Iterable[tuple[str, tuple[Value, ...]]]
+) -> None:
+    """Refuse arms and axes that cannot be varied: without values, or with those of a wrong type."""
+    check_arms(arms)
+    check_shared(base)
+    for name, values in axes:
+        _check_name(name)
+        if not values:
+            raise UserError(f"vary {name}: no values")
+        for value in values:
+            if message := fault(name, value, kinds()[name]):
+                raise UserError(f"vary {message}")
 
 
 def _spaced(name: str, law: str, bounds: str) -> tuple[Value, ...]:
-    if fault(name, 1, _kind(name)):
+    if fault(name, 1, kinds()[name]):
         raise UserError(f"vary {name}: is no number, so give its values one by one")
     try:
         low, high, count = bounds.split(":")
@@ -149,7 +154,7 @@ def _spaced(name: str, law: str, bounds: str) -> tuple[Value, ...]:
         ) from None
     spaced = np.geomspace if law == "loguniform" else np.linspace
     values = spaced(low, high, count).tolist()
-    if fault(name, 0.5, _kind(name)) is None:
+    if fault(name, 0.5, kinds()[name]) is None:
         # Twelve digits: a step of .1 shall read .3 and not .30000000000000004.
         return tuple(float(f"{value:.12g}") for value in values)
     return tuple(dict.fromkeys(round(value) for value in values))
@@ -159,24 +164,9 @@ def _value(name: str, word: str) -> Value:
     """The first reading of a word that fits the setting's type."""
     message = None
     for value in readings(word):
-        if (message := fault(name, value, _kind(name))) is None:
+        if (message := fault(name, value, kinds()[name])) is None:
             return value
     raise UserError(f"vary {message}")
-
-
-@functools.cache
-def _kind(name: str) -> Any:
-    """The type of a setting, without its bounds: a value beyond them fails its own cells alone."""
-    if not name.startswith(GUARD_FIELDS):
-        return get_type_hints(SimConfig)[name]
-    kind = KINDS[name.removeprefix(GUARD_FIELDS)]
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
-
-
-FILES = ("histogram", "trace", "response")
-"""Settings of `SimConfig` that name a file, or a run folder."""
-FACTS = ("step_factor", "skip_rate", "achieved_ratio")
-"""Columns other than the measures: the number of a control and the match that it achieved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +239,7 @@ def _arm_config(base: SimConfig, values: Assignments, name: str) -> SimConfig:
     cell = cell_of(policy, population)
     own = replace(named(for_cell(name, cell), base), step_factor=base.step_factor)
     config = assign(with_arm(base, own), {**_size(base, values), **values})
-    return _needed(config)
-
-
-def _needed(config: SimConfig) -> SimConfig:
-    """The settings with defaults for what cannot reach the run, such as `W` with all parts off."""
+    # What cannot reach the run, such as `W` with all parts off, takes its default.
     guard = config.guard
     idle = ["brake_on", "brake_above"] if guard.brake.brake == 1 else []
     idle += ["discount"] if guard.labels.label_from != "memory" else []
@@ -298,7 +284,7 @@ def find(
     found = {1.0: (config, control.ratio(_effort(unguarded), target), unguarded)}
 
     def ratio_at(number: float) -> float:
-        factor = config.step_factor if control.kind == MATCHED else 1.0
+        factor = config.step_factor if control.setting == "step_factor" else 1.0
         values: dict[str, Any] = {control.setting: factor * number}
         own = replace(config, **values)
         table = run(own)

@@ -20,20 +20,10 @@ from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.settings import to_values
 from lab.base.stats import LEVEL, estimate, with_interval
-from lab.study import check_arms, needs
+from lab.study import needs
 from sim.settings.config import SEARCH_ARMS, SEARCH_LRS, Objective, SimConfig
 from sim.settings.populations import sizes
-from sim.studies.jobs import (
-    FILES,
-    Value,
-    assign,
-    check_axis,
-    check_files,
-    check_shared,
-    contents,
-    job_of,
-    read,
-)
+from sim.studies.jobs import FILES, Value, assign, check_files, check_grid, contents, job_of, read
 from sim.studies.sweep import claimed, run_jobs
 
 AXES: Mapping[str, tuple[Value, ...]] = {
@@ -78,14 +68,11 @@ class Search:
     """Most runs, of one candidate at one learning rate on one set in one replicate each."""
 
     def __post_init__(self) -> None:
-        check_arms(self.arms)
-        check_shared(self.base)
+        check_grid(self.base, self.arms, self.axes.items())
         if controls := [name for name in self.arms if needs(name)]:
             raise UserError(f"arms: {controls[0]} is a control, which a search cannot judge")
-        for name, values in self.axes.items():
-            check_axis(name, values)
-            if name == "lr":
-                raise UserError("vary lr: give learning rates by --lrs")
+        if "lr" in self.axes:
+            raise UserError("vary lr: give learning rates by --lrs")
         if not self.lrs or len(set(self.lrs)) < len(self.lrs):
             raise UserError("lrs: give learning rates, each once")
         if len({self.base.response, *self.sets}) <= len(self.sets):

@@ -36,7 +36,6 @@ from lab.compare.collection import RESULTS, read_sweep
 from lab.measures import MEASURES
 from lab.progress import Bar
 from lab.signals import stop_with_parent, stops_held
-from lab.study import check_arms
 from lab.trace.manifest import LOCK_NAME, locked, provenance
 from sim.settings.config import Preset, SimConfig
 from sim.settings.machine_code import compilation_shown, nothing_compiled
@@ -45,9 +44,8 @@ from sim.studies.jobs import (
     FILES,
     Assignments,
     SweepJob,
-    check_axis,
     check_files,
-    check_shared,
+    check_grid,
     contents,
     job_of,
     perform,
@@ -94,10 +92,8 @@ class Sweep:
     """Grids: all combinations of the values in a group, one group after the other."""
 
     def __post_init__(self) -> None:
-        check_arms(self.arms)
-        check_shared(self.base)
-        for name, axis in (item for group in self.groups for item in group.items()):
-            check_axis(name, axis)
+        axes = (item for group in self.groups for item in group.items())
+        check_grid(self.base, self.arms, axes)
         if not self.names:
             raise UserError("sweep: nothing to vary; give --vary name=values or --preset")
         n_cells = sum(math.prod(map(len, group.values())) for group in self.groups)
@@ -214,12 +210,7 @@ def claimed(
 
 
 def run_jobs(
-    pairs: Pairs,
-    folder: Path,
-    workers: int | None = None,
-    progress: bool = False,
-    *,
-    keeps_others: bool = False,
+    pairs: Pairs, folder: Path, workers: int | None, progress: bool, keeps_others: bool = False
 ) -> pd.DataFrame:
     """Run the jobs that are left: first plain arms, then the controls, which need their numbers.
 

@@ -25,7 +25,7 @@ from sim import SimConfig, simulate
 from sim.cli import main
 from sim.engine.run import measure
 from sim.studies import sweep as module
-from sim.studies.jobs import assign, job_of, names, parse, read
+from sim.studies.jobs import assign, job_of, kinds, parse, read
 from sim.studies.sweep import Sweep, preset, preset_settings, read_sweep, run_sweep
 
 BASE = SimConfig(n_problems=30, epochs=9, replicates=3, step=0.2, seed=4)
@@ -385,7 +385,7 @@ def test_wrong_axes_are_refused_by_name(text, message):
 
 def test_every_setting_can_be_read_and_assigned():
     config = SimConfig()
-    for name in names():
+    for name in kinds():
         assert assign(config, {name: read(config, name)}) == config
     changed = assign(config, {"guard.W": 7, "guard.tau_FR": 0.2, "step": 1.0})
     assert (changed.guard.rates.W, changed.guard.rates.tau_FR, changed.step) == (7, 0.2, 1.0)
