@@ -56,6 +56,9 @@ from sim.world.tree import (
     without_unseen,
 )
 
+MOST_UNSEEN, MOST_GROWTH = 0.15, 1.0
+"""Beyond one of these a run is outside of the linear range."""
+
 
 class Apart(NamedTuple):
     """The weights that each of N problems reads."""
@@ -142,10 +145,6 @@ def move_all(
     return norm
 
 
-MOST_UNSEEN, MOST_GROWTH = 0.15, 1.0
-"""Beyond one of these a run is outside of the linear range."""
-
-
 class Trust(NamedTuple):
     """Distance of a run from the measured model, means over the replicates."""
 
@@ -178,32 +177,20 @@ class Measured(Policy):
         self._growth = config.growth if response.facts.growth is None else response.facts.growth
         growth = self._growth if config.growth is None else config.growth
         features = np.ascontiguousarray(response.features, np.float32)
+        curved = (growth or 0.0, response.facts.sampling or 0.0)
+        stored = {"averages": config.ema_decay > 0, "rounded": config.dtype == "bfloat16"}
         self._weights: list[Weights] = []
         for r in range(config.replicates):
             rng = generator(config.seed, config.first_replicate + r, "weights")
-            drawn = draw_weights(
-                response,
-                features,
-                growth=growth or 0.0,
-                sampling=response.facts.sampling or 0.0,
-                rng=rng,
-                averages=config.ema_decay > 0,
-                rounded=config.dtype == "bfloat16",
-            )
-            self._weights.append(drawn)
+            self._weights.append(draw_weights(response, features, *curved, rng, **stored))
         self._apart_R: list[Apart] = []
         if {"own", "others"} & set(config.parts_off):
             own = "own" not in config.parts_off
             self._apart_R = [Apart.of(start, config.n_problems, own) for start in self._weights]
         self._taken_R = [0] * config.replicates
-        self._adam = Adam(
-            *ADAM,
-            MAX_GRAD_NORM if config.max_grad_norm is None else config.max_grad_norm,
-            WEIGHT_DECAY,
-            config.mini_batch,
-            config.kl_coef,
-            config.ema_decay,
-        )
+        max_norm = MAX_GRAD_NORM if config.max_grad_norm is None else config.max_grad_norm
+        steps = (config.mini_batch, config.kl_coef, config.ema_decay)
+        self._adam = Adam(*ADAM, max_norm, WEIGHT_DECAY, *steps)
 
     def evaluated(self) -> Measured:
         """Return the policy that evaluations use: at the average of the weights, if one is kept."""
@@ -242,17 +229,15 @@ class Measured(Policy):
         rate_P = np.array(self._rates[number])[np.arange(norm_RP.shape[1]) // c.mini_batch]
         rates_RP = scale_R[:, None] * rate_P
         samples_RPB = with_unparseable(votes.samples, votes.n_samples)
+        visits = (problems_RP, rates_RP, samples_RPB, by.streams_RSPB, by.drop_RP)
         for r, weights in enumerate(self._weights):
             key = np.uint64(leaf_key(c.seed, c.first_replicate + r, epoch))
-            taken, adam = self._taken_R[r], self._adam
-            batch = TrainedBatch(
-                problems_RP[r], rates_RP[r], samples_RPB[r], by.streams_RSPB[r], by.drop_RP[r]
-            )
+            batch = TrainedBatch(*(part[r] for part in visits))
+            given = (self._adam, self._taken_R[r], batch, key, norm_RP[r])
             if self._apart_R:
-                taken = self._apart_R[r].train(self._tree, adam, taken, batch, key, norm_RP[r])
+                self._taken_R[r] = self._apart_R[r].train(self._tree, *given)
             else:
-                taken = train_batch(self._tree, weights, adam, taken, batch, key, norm_RP[r])
-            self._taken_R[r] = taken
+                self._taken_R[r] = train_batch(self._tree, weights, *given)
         return norm_RP
 
     def notes(self) -> dict[str, Any]:

@@ -79,9 +79,25 @@ WIDTH = float(np.sqrt(8 * (256**2 - 1) / 12))
 MOST = MIDDLE / WIDTH
 """The largest of the standardised numbers."""
 
+Scale = tuple[float, float]
+"""Mean of a confidence, and its slope in x."""
+SCALES: dict[Need, Scale] = {
+    Need.STEP_LOGPROB: (-0.8, 0.12),
+    Need.ENTROPY: (0.8, -0.12),
+    Need.CERTAINTY: (17.0, 1.5),
+}
+"""Of the size that language models show, in nats; log-probs stay below 0 and entropies above it."""
+BASE, SAME, SPREAD = 0.5, 0.3, 0.1
+U_STEP = 2.0**-15
+"""u lies in the middle of one of the 65536 steps from -1 to 1."""
+FIRST_RATE, LAST_RATE = 0.01, 1e-5
+"""Rates of the teacher's average at the first and the last batch."""
+
 _BYTES = np.uint64(0x00FF00FF00FF00FF)
 _LAST = np.uint64(0xFFFF)
 _S8, _S16, _S32 = np.uint64(8), np.uint64(16), np.uint64(32)
+_exp = np.vectorize(math.exp, otypes=[float])
+"""The exponential of the C library: the last bits of NumPy's depend on the processor."""
 
 
 def with_unparseable(counts_RPA: Ints, n: int) -> Ints:
@@ -97,21 +113,6 @@ def bell(key: Any, draw: Any) -> Any:
     x = (x & _BYTES) + ((x >> _S8) & _BYTES)
     x = x + (x >> _S32)
     return np.int64((x + (x >> _S16)) & _LAST) - MIDDLE
-
-
-Scale = tuple[float, float]
-"""Mean of a confidence, and its slope in x."""
-SCALES: dict[Need, Scale] = {
-    Need.STEP_LOGPROB: (-0.8, 0.12),
-    Need.ENTROPY: (0.8, -0.12),
-    Need.CERTAINTY: (17.0, 1.5),
-}
-"""Of the size that language models show, in nats; log-probs stay below 0 and entropies above it."""
-
-
-BASE, SAME, SPREAD = 0.5, 0.3, 0.1
-U_STEP = 2.0**-15
-"""u lies in the middle of one of the 65536 steps from -1 to 1."""
 
 
 def similarities(answers_RPK: Shorts, u_RPK: Floats, strength: float) -> Floats:
@@ -131,10 +132,6 @@ def listed(counts_RPA: Ints, n: int) -> Shorts:
     return ids_M.reshape(*counts_RPA.shape[:-1], n)
 
 
-FIRST_RATE, LAST_RATE = 0.01, 1e-5
-"""Rates of the teacher's average at the first and the last batch."""
-
-
 @njit(cache=True, nogil=True)
 def draw_second(
     seed: int,
@@ -146,10 +143,10 @@ def draw_second(
     parseable: float,
     independence: float,
     n_votes: int,
-    counts_RPA: Ints,
-) -> None:
-    """Draw the votes of a second set."""
+) -> Ints:
+    """(R, P, A) votes of a second set."""
     R, P, A = p_RPA.shape
+    counts_RPA = np.empty((R, P, A), np.int64)
     room_3C, trained_A, q_A, other_A = room_for(A), np.empty(A, np.int64), np.empty(A), np.empty(A)
     for r in range(R):
         key = stream(seed, first + r, SECOND, epoch)
@@ -157,28 +154,20 @@ def draw_second(
         for p in range(P):
             for a in range(A):
                 q_A[a] = p_RPA[r, p, a]
+                other_A[a] = q_A[a]
             if independence > 0:
-                leaf = fold(order_key, problems_RP[r, p])
-                _mix_in_permuted(leaf, truth_RP[r, p], independence, q_A, other_A)
+                # (1 - d) q + d q', q' with the wrong answers' shares permuted (Fisher and Yates).
+                leaf, truth = fold(order_key, problems_RP[r, p]), truth_RP[r, p]
+                for place in range(A - 2, 0, -1):
+                    at = int(unit(leaf, place) * (place + 1))
+                    # Places among the wrong answers; those from the truth on lie one further.
+                    i, j = place + (place >= truth), at + (at >= truth)
+                    other_A[i], other_A[j] = other_A[j], other_A[i]
+                for a in range(A):
+                    q_A[a] = (1 - independence) * q_A[a] + independence * other_A[a]
             leaf = fold(key, problems_RP[r, p])
             draw_row(leaf, q_A, parseable, n_votes, 0, room_3C, counts_RPA[r, p], trained_A)
-
-
-@njit
-def _mix_in_permuted(
-    leaf: np.uint64, truth: int, independence: float, q_A: Floats, other_A: Floats
-) -> None:
-    """(1 - d) q + d q', q' with the wrong answers' shares permuted (Fisher and Yates)."""
-    A = q_A.shape[0]
-    for a in range(A):
-        other_A[a] = q_A[a]
-    for place in range(A - 2, 0, -1):
-        at = int(unit(leaf, place) * (place + 1))
-        # Places among the wrong answers; those from the truth on lie one further.
-        i, j = place + (place >= truth), at + (at >= truth)
-        other_A[i], other_A[j] = other_A[j], other_A[i]
-    for a in range(A):
-        q_A[a] = (1 - independence) * q_A[a] + independence * other_A[a]
+    return counts_RPA
 
 
 class AnswerTeacher:
@@ -202,10 +191,6 @@ class AnswerTeacher:
         q_RPA = kept_RP[..., None] * self._q_RNA[at] + (1 - kept_RP[..., None]) * p_RPA
         self._q_RNA[at] = q_RPA
         return q_RPA
-
-
-_exp = np.vectorize(math.exp, otypes=[float])
-"""The exponential of the C library: the last bits of NumPy's depend on the processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +259,9 @@ class AnswerObserver:
         if self._teacher is not None:
             p_RPA = self._teacher.follow(visit.batch, visit.problems_RP, p_RPA)
             independence = 0.0
-        c, counts_RPA = self._config, np.empty(p_RPA.shape, np.int64)
+        c, law = self._config, (p_RPA, 1.0 - self._config.unparseable, independence)
         at = (c.seed, c.first_replicate, visit.epoch, visit.problems_RP, visit.truth_RP)
-        law = (p_RPA, 1.0 - c.unparseable, independence)
-        draw_second(*at, *law, visit.votes.n_votes, counts_RPA)
-        return counts_RPA
+        return draw_second(*at, *law, visit.votes.n_votes)
 
     def ordinary(self, visit: ObservedVisit) -> Floats:
         """(R, P, K) how ordinary each trained response is."""
@@ -297,17 +280,15 @@ class AnswerObserver:
         return self._numbers(purpose, visit, answers_RPQ.shape[-1]) < chance_RPQ
 
     def _numbers(self, purpose: int, visit: ObservedVisit, n: int) -> Floats:
-        c, out_RPN = self._config, np.empty((*visit.p_RPA.shape[:2], n))
-        fill(c.seed, c.first_replicate, purpose, visit.epoch, visit.problems_RP, out_RPN)
-        return out_RPN
+        at = (self._config.seed, self._config.first_replicate)
+        return numbers(*at, purpose, visit.epoch, visit.problems_RP, n)
 
 
 @njit(cache=True, nogil=True)
-def fill(
-    seed: int, first: int, purpose: int, epoch: int, problems_RP: Ints, out_RPD: Floats
-) -> None:
-    """Fill with D numbers per problem: uniform in [0, 1), and for `CONFIDENCE` as of `bell`."""
-    R, P, D = out_RPD.shape
+def numbers(seed: int, first: int, purpose: int, epoch: int, problems_RP: Ints, D: int) -> Floats:
+    """(R, P, D) numbers: uniform in [0, 1), and for `CONFIDENCE` as of `bell`."""
+    R, P = problems_RP.shape
+    out_RPD = np.empty((R, P, D))
     for r in range(R):
         key = stream(seed, first + r, purpose, epoch)
         for p in range(P):
@@ -317,3 +298,4 @@ def fill(
                 continue
             for d in range(D):
                 out_RPD[r, p, d] = bell(leaf, d) if purpose == CONFIDENCE else unit(leaf, d)
+    return out_RPD

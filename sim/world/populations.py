@@ -29,6 +29,16 @@ from sim.settings.populations import NAMED
 from sim.world.sampling import Floats, Ints, Population, generator
 from sim.world.tree import first_probs, read_measured
 
+ATT_CONCENTRATION = 4.0
+"""a + b of the Beta law of the attractor's share."""
+WRONG_CONCENTRATION = 0.5
+"""Dirichlet parameter of the other wrong answers' shares."""
+P_MIN = 1e-9
+"""Least probability of an answer, so that every logit is finite."""
+
+Sampler = Callable[[np.random.Generator], Floats]
+"""From random numbers to (N,) abilities."""
+
 
 def read_histogram(path: str) -> tuple[Floats, Floats]:
     """Read the bins of the ability and their shares from a CSV file, see `SimConfig.histogram`.
@@ -90,21 +100,9 @@ def read_first_accuracies(folder: str) -> Floats:
     return np.bincount(place, accuracy[first]) / np.bincount(place)
 
 
-ATT_CONCENTRATION = 4.0
-"""a + b of the Beta law of the attractor's share."""
-WRONG_CONCENTRATION = 0.5
-"""Dirichlet parameter of the other wrong answers' shares."""
-P_MIN = 1e-9
-"""Least probability of an answer, so that every logit is finite."""
-
-Sampler = Callable[[np.random.Generator], Floats]
-"""From random numbers to (N,) abilities."""
-
-
 def draw_population(config: SimConfig) -> Population:
     """The problems of all replicates of a run; all those of replicate 0 if they are fixed."""
-    ability = ability_sampler(config)
-    last = config.first_replicate + config.replicates
+    ability, last = ability_sampler(config), config.first_replicate + config.replicates
     if config.fixed_population:
         drawn = [_draw_one(config, ability, 0)] * config.replicates
     else:
@@ -118,9 +116,8 @@ def _draw_one(config: SimConfig, ability: Sampler, replicate: int) -> tuple[Floa
     n, a = config.n_problems, config.n_answers
     correct_N = np.clip(ability(rng), config.ability_floor, 1 - config.ability_floor)
     share_N = beta(rng, config.att_share, ATT_CONCENTRATION, n)
-    rest_NA = np.ones((n, 0))
     if a == 2:
-        share_N = np.ones(n)
+        share_N, rest_NA = np.ones(n), np.ones((n, 0))
     else:
         rest_NA = rng.dirichlet(np.full(a - 2, WRONG_CONCENTRATION), n)
     wrong_N = 1 - correct_N

@@ -17,6 +17,8 @@ Singles = NDArray[np.float32]
 
 _NEVER = -1e9
 """A log-probability that stays that of 0 whatever is added to it, and finite."""
+_DIRECTIONS = 32
+"""Gradients that a replicate's directions of curvature are sums of."""
 
 
 class TokenTree(NamedTuple):
@@ -102,11 +104,10 @@ def tree_of(response: Response) -> TokenTree:
 
 def without_unseen(tree: TokenTree) -> TokenTree:
     """The tree whose unseen leaves have no probability, whatever the weights are."""
-    log_p0 = tree.log_p0.copy()
-    for leaf in np.flatnonzero(tree.leaf_unseen):
-        problem = np.searchsorted(tree.leaf_start, leaf, side="right") - 1
-        last = tree.path_edge[tree.path_start[leaf + 1] - 1]
-        log_p0[tree.edge_start[problem] + last] = _NEVER
+    log_p0, leaves = tree.log_p0.copy(), np.flatnonzero(tree.leaf_unseen)
+    problems = np.searchsorted(tree.leaf_start, leaves, side="right") - 1
+    last = tree.path_edge[tree.path_start[leaves + 1] - 1]
+    log_p0[tree.edge_start[problems] + last] = _NEVER
     return tree._replace(log_p0=log_p0)
 
 
@@ -238,10 +239,6 @@ def largest(tree: TokenTree, problems_P: Ints) -> tuple[int, int]:
         edges = max(edges, int(tree.edge_start[n + 1] - tree.edge_start[n]))
         leaves = max(leaves, int(tree.leaf_start[n + 1] - tree.leaf_start[n]))
     return edges, leaves
-
-
-_DIRECTIONS = 32
-"""Gradients that a replicate's directions of curvature are sums of."""
 
 
 def draw_weights(
