@@ -48,6 +48,22 @@ NotNegative = Annotated[float, Interval("[0, inf)")]
 Share = Annotated[float, Interval("[0, 1]")]
 PositiveShare = Annotated[float, Interval("(0, 1]")]
 ShareBelowOne = Annotated[float, Interval("[0, 1)")]
+Numbers = MutableSequence[Any]
+"""One problem's numbers: a list of Python's, or a row of an array in compiled code."""
+ROUNDING = 1e-9
+"""Largest difference of equal numbers: far above rounding, and far below the grid of shares of
+whole votes, so that a value on a bound is decided by the bound and not by its last bit."""
+
+Part = Literal["frs", "mps", "rcsu"]
+PARTS: tuple[Part, ...] = get_args(Part)
+_FRS_OFF = ("llama-3.2-3b/", "qwen3-4b/", "llama-", "qwen3-")
+SCRIPTS = {
+    model + data: {"frs": model not in _FRS_OFF, "mps": True, "rcsu": True, "theta_MR": 0.5}
+    for model in (*_FRS_OFF, "qwen2.5-7b/", "qwen-")
+    for data in ("aime24", "aime25", "amc", "math500")
+}
+"""Cell of the paper, by its name as a preset or a population, to what the authors' script for it
+sets otherwise than the class in their code (docs/differences.md)."""
 
 
 def check_fields(
@@ -115,18 +131,6 @@ def _kinds(record: type, owner: str) -> dict[str, Any]:
             "import what they name outside of TYPE_CHECKING"
         ) from error
     return {field.name: hints[field.name] for field in fields(record)}
-
-
-Part = Literal["frs", "mps", "rcsu"]
-PARTS: tuple[Part, ...] = get_args(Part)
-_FRS_OFF = ("llama-3.2-3b/", "qwen3-4b/", "llama-", "qwen3-")
-SCRIPTS = {
-    model + data: {"frs": model not in _FRS_OFF, "mps": True, "rcsu": True, "theta_MR": 0.5}
-    for model in (*_FRS_OFF, "qwen2.5-7b/", "qwen-")
-    for data in ("aime24", "aime25", "amc", "math500")
-}
-"""Cell of the paper, by its name as a preset or a population, to what the authors' script for it
-sets otherwise than the class in their code (docs/differences.md)."""
 
 
 class _Checked:
@@ -415,18 +419,9 @@ def short_names(values: Mapping[str, Any]) -> dict[str, Any]:
     return {n: v for n, v in USUAL.items() if GROUP_OF.get(n) in off} | flat
 
 
-ROUNDING = 1e-9
-"""Largest difference of equal numbers: far above rounding, and far below the grid of shares of
-whole votes, so that a value on a bound is decided by the bound and not by its last bit."""
-
-
 def floor_share(share: float, n: int) -> int:
     """`floor(share * n)` for a share written in decimals: .29 of 100 is 29, not 28."""
     return int(share * n + ROUNDING)
-
-
-Numbers = MutableSequence[Any]
-"""One problem's numbers: a list of Python's, or a row of an array in compiled code."""
 
 
 _FLAGS = {

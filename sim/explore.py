@@ -34,6 +34,22 @@ from sim.settings.populations import NAMED, sizes
 from sim.settings.resolve import HOST, settings_of
 from sim.studies.jobs import assign, find, job_of, read
 
+_FIGURES = ("progress", "fates", "lost")
+_CONFIG: Any = {"displaylogo": False, "responsive": True, "displayModeBar": False}
+_DRAGGED: Any = {"marks": None, "updatemode": "mouseup", "included": False}
+_STYLE, _SCRIPT = (
+    Path(__file__).with_name(name).read_text(encoding="utf-8")
+    for name in ("explore.css", "explore.js")
+)
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head>{%metas%}<title>{%title%}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">{%css%}<style>STYLE</style></head>
+<body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}
+<script>SCRIPT</script></footer></body></html>"""
+_LONGEST = 100_000
+"""Bytes of a request; those of the page have a few thousand."""
+
 
 class Slider(NamedTuple):
     """A number that is moved or typed."""
@@ -218,22 +234,6 @@ def _saved(runs: Mapping[str, _Run], first: str, against: str) -> str:
     return f"{with_interval(value.mean, value.low, value.high)} ({value.shows()})"
 
 
-_FIGURES = ("progress", "fates", "lost")
-_CONFIG: Any = {"displaylogo": False, "responsive": True, "displayModeBar": False}
-_STYLE, _SCRIPT = (
-    Path(__file__).with_name(name).read_text(encoding="utf-8")
-    for name in ("explore.css", "explore.js")
-)
-_PAGE = """<!DOCTYPE html>
-<html lang="en"><head>{%metas%}<title>{%title%}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">{%css%}<style>STYLE</style></head>
-<body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}
-<script>SCRIPT</script></footer></body></html>"""
-_LONGEST = 100_000
-"""Bytes of a request; those of the page have a few thousand."""
-
-
 def serve(base: SimConfig, port: int) -> None:
     """Serve the page on this machine alone until Ctrl-C."""
     app = make_app(base)
@@ -341,15 +341,6 @@ def _layout(base: SimConfig) -> html.Div:
 
 
 def _control(slider: Slider, value: Any) -> html.Div:
-    widget = dcc.Slider(
-        min=slider.low,
-        max=slider.high,
-        step=slider.step,
-        value=value,
-        id=slider.element,
-        marks=None,
-        updatemode="mouseup",
-        included=False,
-        allow_direct_input=True,
-    )
+    own = {"value": value, "id": slider.element, "allow_direct_input": True}
+    widget = dcc.Slider(slider.low, slider.high, slider.step, **own, **_DRAGGED)
     return html.Div([html.Label(slider.label, htmlFor=slider.element), widget], className="control")

@@ -24,6 +24,15 @@ from lab.base.own_rules import load_rules
 from lab.base.roles import Role
 from sim.settings.populations import FREE, NAMED, STEP, Part, sizes
 
+Classical = Literal["independent", "attractor"]
+Objective = Literal["mean", "minimum"]
+Preset = Literal["sensitivity", "tau_FR", "W", "beta_max", "rules"]
+
+SEARCH_ARMS = ("ttrl", "guard", "frs", "rcsu", "frozen", "memory", "memory_guard")
+"""Sources of labels, strengths and skipping, as arms."""
+SEARCH_LRS = (5e-5, 1e-4, 2e-4, 3e-4, 5e-4)
+"""Learning rates that a candidate of a search is judged over."""
+
 _OWN: Any = None
 """Stands for the population's own number until the settings are made."""
 _LAST_REPLICATE = 32_767
@@ -191,13 +200,15 @@ class SimConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", load_rules(self.rules))
         object.__setattr__(self, "guard", guard_of(self.guard, RULES.get(self.rule)))
-        _take_sizes(self)
+        left_out = [n for n in ("n_problems", "n_answers", "epochs") if getattr(self, n) is None]
+        if left_out:
+            own = sizes(self.population, self.response if self.policy == "measured" else None)
+            for name in left_out:
+                object.__setattr__(self, name, own[name])
         check_fields(self, error=UserError)
         _check_together(self)
-        _check_rule(self)
         if self.policy == "measured":
             _check_measured(self)
-        _check_parts(self)
 
     @property
     def cell(self) -> str | None:
@@ -242,14 +253,6 @@ def _cosine(of_epoch: tuple[int, ...], epochs: int, warmup_ratio: float) -> list
     return step_factors([*of_epoch], epochs, warmup_ratio)
 
 
-def _take_sizes(config: SimConfig) -> None:
-    left_out = [n for n in ("n_problems", "n_answers", "epochs") if getattr(config, n) is None]
-    if left_out:
-        own = sizes(config.population, config.response if config.policy == "measured" else None)
-        for name in left_out:
-            object.__setattr__(config, name, own[name])
-
-
 def _check_together(config: SimConfig) -> None:
     for name, bound in (("n_samples", "n_votes"), ("mini_batch", "batch_size")):
         if (value := getattr(config, name)) > (most := getattr(config, bound)):
@@ -277,6 +280,13 @@ def _check_together(config: SimConfig) -> None:
         if getattr(config, name) != default and getattr(config, chooser) != reader:
             chosen = getattr(config, chooser)
             raise UserError(f"{name}: only {chooser} = {reader} reads it, and {chooser} = {chosen}")
+    rule = make_rule(config.rule, config.rule_options)
+    if rule.name != BASELINE:
+        if config.update == "expected":
+            raise UserError(
+                f"update = expected: only rule = ttrl has it, and rule = {rule.name}; use sampled"
+            )
+        check_fit(rule, config.guard, config.labels)
 
 
 def _check_measured(config: SimConfig) -> None:
@@ -293,9 +303,6 @@ def _check_measured(config: SimConfig) -> None:
     if config.step != STEP:
         raise UserError(f"step = {config.step:g}: policy = measured reads lr; leave step out")
     check_measured_rule(make_rule(config.rule, config.rule_options))
-
-
-def _check_parts(config: SimConfig) -> None:
     given, parts = f"parts_off = {', '.join(config.parts_off)}", set(config.parts_off)
     if len(parts) < len(config.parts_off):
         raise UserError(f"{given}: name each part at most once")
@@ -310,24 +317,3 @@ def _check_parts(config: SimConfig) -> None:
         raise UserError(
             f"{given}: own and others need mini_batch = 1, and it is {config.mini_batch}"
         )
-
-
-def _check_rule(config: SimConfig) -> None:
-    rule = make_rule(config.rule, config.rule_options)
-    if rule.name == BASELINE:
-        return
-    if config.update == "expected":
-        raise UserError(
-            f"update = expected: only rule = ttrl has it, and rule = {rule.name}; use sampled"
-        )
-    check_fit(rule, config.guard, config.labels)
-
-
-Classical = Literal["independent", "attractor"]
-Objective = Literal["mean", "minimum"]
-Preset = Literal["sensitivity", "tau_FR", "W", "beta_max", "rules"]
-
-SEARCH_ARMS = ("ttrl", "guard", "frs", "rcsu", "frozen", "memory", "memory_guard")
-"""Sources of labels, strengths and skipping, as arms."""
-SEARCH_LRS = (5e-5, 1e-4, 2e-4, 3e-4, 5e-4)
-"""Learning rates that a candidate of a search is judged over."""

@@ -145,6 +145,25 @@ FAILED = 100.0
 _EDGE = 0.15
 """Edge of the first simplex, in units of a parameter's range."""
 
+_COLUMNS = ["row", "arm", "replicate", *CELLS]
+_COLUMNS += ["pass_start", "pass_final", "update_norm", "achieved_ratio"]
+SHIFT, COPY = "shift", "copy"
+_HEADS = {
+    BASELINE: "TTRL row (fitted)",
+    GUARD: "guard row: model",
+    SHIFT: "TTRL row + model's change",
+    MATCHED: "matched effort",
+    COPY: "copy of TTRL row",
+}
+KINDS = tuple(_HEADS)
+"""Predictions, all held against the guard row but for `ttrl`, the fitted one."""
+_RESAMPLES = 500
+
+TABLE, _FILES = "table.md", ("predictions", "cells", "summary", "parameters")
+KEY = ["mechanism", "reading", "fit"]
+_EVALUATION = 1_000_000
+"""Added to the seed for the prediction, whose draws no fit has then used."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitBudget:
@@ -254,10 +273,6 @@ def mean_error(table: pd.DataFrame, target: Shares) -> float:
     return float(np.abs(_cells_of(table).mean(axis=0) - np.array(target)).mean())
 
 
-_COLUMNS = ["row", "arm", "replicate", *CELLS]
-_COLUMNS += ["pass_start", "pass_final", "update_norm", "achieved_ratio"]
-
-
 def predict(
     mechanism: Mechanism,
     fitted: Fit,
@@ -284,19 +299,6 @@ def predict(
             own = {"row": row.name, "arm": name, "achieved_ratio": ratio}
             parts.append(table.reset_index().assign(**own))
     return pd.concat(parts, ignore_index=True).reindex(columns=_COLUMNS)
-
-
-SHIFT, COPY = "shift", "copy"
-_HEADS = {
-    BASELINE: "TTRL row (fitted)",
-    GUARD: "guard row: model",
-    SHIFT: "TTRL row + model's change",
-    MATCHED: "matched effort",
-    COPY: "copy of TTRL row",
-}
-KINDS = tuple(_HEADS)
-"""Predictions, all held against the guard row but for `ttrl`, the fitted one."""
-_RESAMPLES = 500
 
 
 def _predicted(predictions: pd.DataFrame, row: TableRow, kind: str) -> NDArray[np.float64]:
@@ -351,12 +353,6 @@ def summary(predictions: pd.DataFrame, rows: Sequence[TableRow], seed: int) -> p
         error = np.abs(predicted_RC.mean(axis=0) - _target(rows, kind)).mean()
         lines.append((kind, float(error), low, high))
     return pd.DataFrame(lines, columns=["kind", "error", "low", "high"])
-
-
-TABLE, _FILES = "table.md", ("predictions", "cells", "summary", "parameters")
-KEY = ["mechanism", "reading", "fit"]
-_EVALUATION = 1_000_000
-"""Added to the seed for the prediction, whose draws no fit has then used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,18 +17,7 @@ import pandas as pd
 
 from lab.arm_settings import with_arm
 from lab.base.arms import BASELINE, GUARD, VOTE, trains
-from lab.base.columns import (
-    Floats,
-    TextTable,
-    equals,
-    finite_mean,
-    floats,
-    groups,
-    ints,
-    select,
-    unique,
-    where,
-)
+from lab.base.columns import TextTable, finite_mean, floats, groups, ints, select, unique, where
 from lab.base.files import make_folder, remove_folder
 from lab.base.own_rules import load_rules
 from lab.base.roles import Role, having, roles_of
@@ -56,8 +45,26 @@ from sim.settings.config import SimConfig
 from sim.studies.jobs import check_shared, named
 from sim.studies.sweep import check_workers, pooled
 from sim.world.populations import ability_sampler
+from sim.world.sampling import Floats
 
 EQUAL, BEST = "equal step", "own best step"
+ALL_VOTES = "maj_at_n"
+"""Arm that trains nothing: the majority of the votes of all visits."""
+TABLE = "comparison.parquet"
+"""Every difference between the arms."""
+
+_FACTOR = Metric(
+    "step_factor", "factor on the step size", "factor", digits=3, head="factor",
+    about="factor on the step size, 1 but in controls of matched effort",
+)  # fmt: skip
+_PRINTED = [metric for metric in (*METRICS, _FACTOR) if metric.head]
+_OF_FATES = [m for m in _PRINTED if m.name in (*FATES, "TotalDeg", "L/D")]
+_TABLES = (_OF_FATES, [m for m in _PRINTED if m not in _OF_FATES])
+_UNITS = "In percent, except L/D, update and factor."
+_STAR = "points [95 % t-interval, paired runs], * where it excludes 0; not corrected for many tests"
+_MOST_LINES = 200
+_COLUMNS = (("TotalDeg", BASELINE), ("TotalDeg", GUARD), (METRIC, BASELINE), (METRIC, VOTE))
+"""Metrics whose differences are printed, and the arm that is taken off; the file has all."""
 
 
 def contrasts(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -98,16 +105,8 @@ def _differences(rows: pd.DataFrame, at: str, settings: Mapping[str, Any]) -> pd
     if len(norms):
         base_norms = norms.reindex(rows["replicate"]).to_numpy(float)
         metrics["update"] = 100 * floats(rows, "update_norm") / base_norms
-    table = contrast_table(metrics)
-    for position, (name, value) in enumerate({"at": at, **settings}.items()):
-        table.insert(position, name, value)
-    return table
-
-
-ALL_VOTES = "maj_at_n"
-"""Arm that trains nothing: the majority of the votes of all visits."""
-TABLE = "comparison.parquet"
-"""Every difference between the arms."""
+    table, own = contrast_table(metrics), {"at": at, **settings}
+    return table.assign(**own)[[*own, *table]]
 
 
 def compare(
@@ -187,22 +186,9 @@ def rows_of(traces: dict[str, Trace], config: SimConfig) -> pd.DataFrame:
         }
         found = measured(trace, fates(trace.visits, partial=True)).join(facts(trace))
         table = found[list(MEASURES)].reset_index().assign(**noted)
-        for column, value in (("arm", name), ("step", config.step), ("policy", config.policy)):
-            table.insert(0, column, value)
-        parts.append(table)
+        own = {"policy": config.policy, "step": config.step, "arm": name}
+        parts.append(table.assign(**own)[[*own, *table]])
     return pd.concat(parts, ignore_index=True)
-
-
-_FACTOR = Metric(
-    "step_factor", "factor on the step size", "factor", digits=3, head="factor",
-    about="factor on the step size, 1 but in controls of matched effort",
-)  # fmt: skip
-_PRINTED = [metric for metric in (*METRICS, _FACTOR) if metric.head]
-_OF_FATES = [m for m in _PRINTED if m.name in (*FATES, "TotalDeg", "L/D")]
-_TABLES = (_OF_FATES, [m for m in _PRINTED if m not in _OF_FATES])
-_UNITS = "In percent, except L/D, update and factor."
-_STAR = "points [95 % t-interval, paired runs], * where it excludes 0; not corrected for many tests"
-_MOST_LINES = 200
 
 
 def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
@@ -219,7 +205,7 @@ def report(rows: pd.DataFrame, config: SimConfig, out: Path) -> None:
     _print_contrasts(own, f"Differences at equal {size}, policy {config.policy}")
     for (policy,), part in groups(rows, ["policy"]):
         if len(unique(part, "step")) > 1:
-            shown = select(voted, ~equals(voted, "arm", ALL_VOTES))  # near the vote of a visit
+            shown = select(voted, voted["arm"].ne(ALL_VOTES))  # near the vote of a visit
             _print_own_best(where(shown, status="done", policy=policy), policy)
             if policy == config.policy:
                 print("\n".join(own_best_words(where(part, status="done"))))
@@ -242,7 +228,7 @@ def with_votes(rows: pd.DataFrame, config: SimConfig) -> pd.DataFrame:
         place = ints(vote, "replicate") - config.first_replicate
         scores = [drawn[p][r] for p, r in zip(vote["policy"], place, strict=True)]
         scored = dict.fromkeys(("pass_final", "maj_final", "label_final"), scores)
-        others = select(rows, ~equals(rows, "arm", VOTE))
+        others = select(rows, rows["arm"].ne(VOTE))
         rows = pd.concat([vote, vote.assign(arm=ALL_VOTES, **scored), others], ignore_index=True)
     return rows
 
@@ -296,10 +282,6 @@ def print_short(epochs: int) -> None:
         print(f"epochs = {epochs}: fates need at least {MIN_VISITS}; the run has scores alone")
 
 
-_COLUMNS = (("TotalDeg", BASELINE), ("TotalDeg", GUARD), (METRIC, BASELINE), (METRIC, VOTE))
-"""Metrics whose differences are printed, and the arm that is taken off; the file has all."""
-
-
 def _print_contrasts(rows: pd.DataFrame, title: str) -> None:
     """Print the differences of every arm from TTRL, the guard and the vote before training."""
     # The difference of the vote from TTRL stands in TTRL's row.
@@ -349,7 +331,7 @@ def print_failures(rows: pd.DataFrame) -> None:
 
 
 def _numbers(part: pd.DataFrame, columns: Iterable[Metric]) -> list[str]:
-    if equals(part, "status", "failed").all():
+    if len(where(part, status="failed")) == len(part):
         return ["failed" for _ in columns]
     means = [(finite_mean(part, metric.name), metric.digits) for metric in columns]
     return ["-" if mean != mean else f"{mean:.{digits}f}" for mean, digits in means]
