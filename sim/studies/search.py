@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from lab.base.columns import TextTable, floats, select, unique
+from lab.base.columns import TextTable, floats, select, unique, where
 from lab.base.errors import UserError
 from lab.base.files import whole
 from lab.base.settings import to_values
@@ -225,4 +225,7 @@ def report(search: Search, rows: pd.DataFrame, out: Path) -> None:
     print("\n".join(TextTable(head, lines).lines()))
     print("mean and minimum over the learning rates, which the file has one by one; vote: majority")
     print("before training; the intervals hold for all candidates at once with 95 %")
+    if len(failed := where(rows, status="failed")):
+        names, reason = ", ".join(unique(failed, "candidate")), failed["reason"].iloc[0]
+        print(f"left out: {names}; the first failed: {reason}")
     print(out / TABLE)

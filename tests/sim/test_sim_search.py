@@ -150,6 +150,14 @@ def test_a_candidate_of_which_one_run_failed_has_no_score():
     assert none.empty and "gain" in none
 
 
+def test_candidates_that_the_table_lacks_are_told(search, tmp_path, capsys):
+    rows = scored(*((name, lr, SCORES) for name in ("ttrl", "memory") for lr in (0.01, 0.02)))
+    rows = rows.assign(status="done", reason="")
+    rows.loc[rows.index[-1], ["pass_final", "status", "reason"]] = np.nan, "failed", "lr = 0.02: no"
+    module.report(search, rows, tmp_path)
+    assert "left out: memory; the first failed: lr = 0.02: no" in capsys.readouterr().out
+
+
 def test_a_rule_of_the_settings_is_that_of_the_arms(search, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(module, "run_search", lambda own, *_, **__: seen.append(own))
