@@ -274,8 +274,11 @@ class GuardConfig(_Checked):
     labels: Labels = Labels()
     rates: Rates = Rates()
     frs: FRS | None = FRS()
+    """Flip-rate-aware reward scaling (docs/method.md, section 4)."""
     mps: MPS | None = MPS()
+    """Minority-preserving sampling (docs/method.md, section 5)."""
     rcsu: RCSU | None = RCSU()
+    """Risk-conditioned sparse updating (docs/method.md, section 6)."""
     margin: Margin = Margin()
     advantages: Advantages = Advantages()
     brake: Brake = Brake()
