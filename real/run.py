@@ -170,7 +170,7 @@ def prepare(
     told = *notices, *planned, *engine_notices(config), *prompts.notices
     prompts = replace(prompts, notices=told)
     # Before the optimizer: it shards the model, of which the engine may want a whole copy.
-    engine = make_engine(config, policy, model_folder, ranks, run_folder, memory)
+    engine = make_engine(config, policy, ranks, run_folder, memory)
     if memory and memory.share:
         engine.release()  # it sleeps while masters, gradients and moments are allocated
     if ranks.world == 1:  # else layers reach the GPU one by one, as they are sharded
@@ -224,9 +224,10 @@ def _assemble(parts: Parts, supervisor: Supervisor, held_out: PromptSet | None) 
     shard = partial(ranks.shard, fsdp_size=config.fsdp_size)
     reference = initial_reference(scorer, shard) if config.kl_coef > 0 else None
     shard(scorer)
+    scorer.share = ranks.share
     steps = scheduled_steps(len(parts.prompts), config.batch_size, config.mini_batch)
     n_steps = config.epochs * sum(steps)
-    optimizer = PolicyOptimizer(scorer, config, n_steps, ranks.share, reference)
+    optimizer = PolicyOptimizer(scorer, config, n_steps, reference)
     return Run(
         **vars(parts),
         votes=VoteSampler(parts),

@@ -304,9 +304,8 @@ def train_batch(run: Run, batch: Batch, following: Batch | None) -> tuple[Visite
             groups, extra.groups(decided, streams), batch.ends_run
         )
         batch_groups = list(chain(*parts))
-        trained, matched = rescore(
-            run.optimizer.scorer, batch_groups, config, config.tis_cap or 0.0, run.ranks.share
-        )
+        scorer, cap = run.optimizer.scorer, config.tis_cap or 0.0
+        trained, matched = rescore(scorer, batch_groups, config, cap)
         left = iter(trained)
         steps = [run.optimizer.step(list(islice(left, len(part)))) for part in parts]
     with clock.phase("rollout"):

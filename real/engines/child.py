@@ -153,8 +153,8 @@ class TransformersHost:
             raise EngineError("engine: has no weights of the trainer's, call update_weights first")
         generator = torch.Generator(self._engine.model.device)
         generator.set_state(torch.tensor([*bytes.fromhex(state)], dtype=torch.uint8))
-        self._engine.progress = progress
-        return self._engine.sample(prompts, n, sampling, generator, share).to("cpu")
+        self._engine.progress, self._engine.share = progress, share
+        return self._engine.sample(prompts, n, sampling, generator).to("cpu")
 
     @torch.no_grad()
     def load(self, weights: Delivery, version: int) -> None:

@@ -30,6 +30,7 @@ from real.engines.rollouts import (
     seeded_request,
 )
 from real.engines.weights import LOCAL, NO_WEIGHTS, Room, Route, WeightSender, exchange_folder
+from real.ranks.distributed import ALONE
 
 COMMAND = (sys.executable, "-m", "real.engines.child")
 _CLOSE_SECONDS, _EXIT_SECONDS = 5.0, 60.0
@@ -45,6 +46,8 @@ class ChildEngine:
     Death and hangs raise `EngineDied` within the time limit; after that the process and all that
     it started are gone, and only `close` can be called.
     """
+
+    share = ALONE.share
 
     def __init__(
         self,
@@ -91,15 +94,10 @@ class ChildEngine:
             raise
 
     def sample(
-        self,
-        prompts: Prompts,
-        n: int,
-        sampling: Sampling,
-        generator: torch.Generator,
-        share: tuple[int, int] = (0, 1),
+        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
-        """Sample `n` responses to each prompt, or as (M, 1) responses those of one rank."""
-        answer = self._hand({"do": "sample"}, self._request(prompts, n, sampling, generator, share))
+        request = self._request(prompts, n, sampling, generator, self.share)
+        answer = self._hand({"do": "sample"}, request)
         path = self._folder / ROLLOUTS
         fields = load_file(path)
         path.unlink()

@@ -32,16 +32,14 @@ T = TypeVar("T")
 def make_engine(
     config: TrainConfig,
     policy: Policy,
-    folder: str | Path,
     ranks: Ranks = ALONE,
     logs: Path | None = None,
     memory: EngineMemory | None = None,
 ) -> Engine:
-    """Make the engine and wait until it is ready.
+    """Make the engine of a policy that is not yet sharded, and wait until it is ready.
 
-    The policy was loaded from `folder`, and is not yet sharded. `logs` is a folder for the log of
-    an engine's process, which is not kept if None; `memory` what vLLM may take of the GPU, by the
-    settings if None.
+    `logs` is a folder for the log of an engine's process, which is not kept if None; `memory` what
+    vLLM may take of the GPU, by the settings if None.
     """
     check_engine(config, ranks.world)
     _check_url(config, ranks.world)
@@ -59,9 +57,9 @@ def make_engine(
             how = config.engine_timeout, policy.eos_token_ids, policy.pad_token_id
             return VllmServerEngine(url, *how, route, config.head_dtype, sends=sends)
         if kind.in_trainer:
-            return VllmEngine(_vllm_settings(config, policy, folder, memory))
+            return VllmEngine(_vllm_settings(config, policy, memory))
         if not kind.native or config.async_level:
-            return make_child(config, policy, folder, route, logs, memory)
+            return make_child(config, policy, route, logs, memory)
         # Ranks decode different numbers of steps, and each pass of a sharded model needs all.
         model = policy.model
         if ranks.world > 1:
@@ -77,7 +75,6 @@ def make_engine(
 def make_child(
     config: TrainConfig,
     policy: Policy,
-    folder: str | Path,
     route: Route,
     logs: Path | None,
     memory: EngineMemory | None,
@@ -86,10 +83,10 @@ def make_child(
     check_heads(config, *attention_heads(policy.model.config))
     own: dict[str, Any] = {}
     if not config.engine_kind.native:
-        settings = asdict(_vllm_settings(config, policy, folder, memory))
+        settings = asdict(_vllm_settings(config, policy, memory))
     else:
         settings = {
-            "folder": str(folder),
+            "folder": str(policy.folder),
             "device": policy.device.type,
             "dtype": config.dtype,
             "attention": config.attention,
@@ -112,10 +109,10 @@ def make_child(
 
 
 def _vllm_settings(
-    config: TrainConfig, policy: Policy, folder: str | Path, memory: EngineMemory | None
+    config: TrainConfig, policy: Policy, memory: EngineMemory | None
 ) -> VllmSettings:
     return VllmSettings(
-        model=str(folder),
+        model=str(policy.folder),
         max_model_len=min(config.longest, max_positions(policy.model) or config.longest),
         eos_token_ids=policy.eos_token_ids,
         pad_token_id=policy.pad_token_id,

@@ -18,12 +18,14 @@ class RankedEngine:
     """One engine a rank, or on the first of each group: each samples the responses dealt to it."""
 
     def __init__(self, engine: Any, ranks: Ranks, pad_token_id: int, group: int = 1) -> None:
-        """Take this rank's engine, whose `sample` takes rank and number of ranks as last argument.
+        """Take this rank's engine; `group` ranks, a divisor of all, share one.
 
-        `group` ranks, a divisor of all, share an engine.
+        With several engines each samples, as (M, 1) responses, those that its `share`, its number
+        and theirs, deals to it, with the draws they have among all.
         """
         self.engine, self._ranks, self._group = engine, ranks, group
         self._n_engines = ranks.world // group
+        engine.share = ranks.rank // group, self._n_engines
         self._pad_token_id = pad_token_id
         self.queues: bool = engine.queues
         self.update_weights, self.close = engine.update_weights, engine.close
@@ -80,10 +82,9 @@ class RankedEngine:
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
         """Sample this rank's responses; nothing where there are fewer of them than ranks."""
-        engine, place = divmod(self._ranks.rank, self._group)
-        share = engine, self._n_engines
-        if place == 0 and shard_requests(len(prompts), n, share):
-            found = self.engine.sample(prompts, n, sampling, generator, share)
+        leads = self._ranks.rank % self._group == 0
+        if leads and shard_requests(len(prompts), n, self.engine.share):
+            found = self.engine.sample(prompts, n, sampling, generator)
             # The only engine gives them prompt by prompt.
             return found.arranged(torch.arange(found.lengths_PN.numel()), 1)
         return _empty(0, 1, _NO_VERSION)

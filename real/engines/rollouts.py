@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -229,24 +229,44 @@ def request_params(
 
 
 class SampledResponse(NamedTuple):
-    """One sampled response."""
+    """One sampled response, as vLLM gives it."""
 
     tokens: Sequence[int] | NDArray[np.integer]
     """At least one; the end token is the last."""
     logprobs: Sequence[float] | NDArray[np.floating] | None
-    finished: bool
+    ended_by: str
+    versions: Set[str]
+    """Names of the weights that drew it."""
 
 
 def to_rollouts(
-    responses_PN: Sequence[Sequence[SampledResponse]], n: int, pad_token_id: int, version: int
+    responses_PN: Sequence[Sequence[SampledResponse]],
+    n: int,
+    pad_token_id: int,
+    version: int,
+    who: str = "engine",
+    hint: str = "",
 ) -> Rollouts:
-    """Return responses as tensors, padded on the right; an EngineError unless `n` to a prompt."""
-    _check(responses_PN, n)
+    """Return responses as tensors, padded on the right.
+
+    An EngineError unless there are `n` to a prompt, drawn by that version of the weights; it names
+    the engine as `who` and ends with the `hint` if they were drawn by another.
+    """
     flat = [response for row in responses_PN for response in row]
+    for response in flat:
+        if response.versions != {str(version)}:
+            named = ", ".join(sorted(response.versions)) or "none"
+            raise EngineError(
+                f"{who}: a response was drawn by version {named} of the weights instead of "
+                f"{version}{hint}"
+            )
+        if response.ended_by not in ("stop", "length"):
+            raise EngineDied(f"{who}: a response ended by {response.ended_by!r}")
+    _check_numbers(responses_PN, n)
     packed = {
         "tokens": torch.from_numpy(np.concatenate([r.tokens for r in flat])),
         "lengths": torch.tensor([len(r.tokens) for r in flat]).view(-1, n),
-        "finished": torch.tensor([r.finished for r in flat]).view(-1, n),
+        "finished": torch.tensor([r.ended_by == "stop" for r in flat]).view(-1, n),
     }
     logprobs = [r.logprobs for r in flat if r.logprobs is not None]
     if len(logprobs) == len(flat):
@@ -254,7 +274,7 @@ def to_rollouts(
     return Rollouts.unpacked(packed, version, pad_token_id)
 
 
-def _check(responses_PN: Sequence[Sequence[SampledResponse]], n: int) -> None:
+def _check_numbers(responses_PN: Sequence[Sequence[SampledResponse]], n: int) -> None:
     for prompt, row in enumerate(responses_PN, start=1):
         if len(row) != n:
             raise EngineError(

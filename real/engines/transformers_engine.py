@@ -23,7 +23,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from real.engines.rollouts import Prompts, Rollouts, Sampling, Stages, check_prompts, shard_requests
 from real.model.policy import WideHead, max_positions
-from real.ranks.distributed import whole_tensor
+from real.ranks.distributed import ALONE, whole_tensor
 
 _COMPACT_AT = 0.75
 """Ended rows leave the batch once the share of live rows falls to this; changes speed only."""
@@ -216,6 +216,7 @@ class TransformersEngine:
     """Samples with the trainer's own model, so it has new weights at once."""
 
     queues = False
+    share = ALONE.share
 
     def __init__(
         self,
@@ -240,23 +241,16 @@ class TransformersEngine:
 
     @torch.no_grad()  # not inference_mode: its tensors could not enter a later backward pass
     def sample(
-        self,
-        prompts: Prompts,
-        n: int,
-        sampling: Sampling,
-        generator: torch.Generator,
-        share: tuple[int, int] = (0, 1),
+        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
         """Sample `n` responses to each prompt, with log-probs before the cut at `top_p`.
 
-        The generator advances by the same amount whatever is sampled. `share` is rank and number of
-        ranks: with several only the responses dealt to this one are sampled, as (M, 1) ones with
-        the draws they have among all.
+        The generator advances by the same amount whatever is sampled.
         """
         check_prompts(prompts, n, sampling.max_tokens, max_positions(self.model))
         chunk = chunk_rows(self.max_rows, n)
         uniforms_RT = uniforms(len(prompts) * n, sampling.max_tokens, chunk, generator)
-        part = shard_requests(len(prompts), n, share)
+        part = shard_requests(len(prompts), n, self.share)
         # Prompts of like length share a batch: it has less padding, or none and needs no mask.
         order = sorted(range(len(part)), key=lambda row: len(prompts[part[row][0]]))
         rows = [part[row] for row in order]
@@ -268,7 +262,7 @@ class TransformersEngine:
                 numbers = [p for p, _ in pairs]
                 parts.append(self._sample_rows(prompts, numbers, uniforms_BT, sampling))
         places = torch.tensor(order).argsort()
-        return _joined(parts, self.pad_token_id).arranged(places, n if share[1] == 1 else 1)
+        return _joined(parts, self.pad_token_id).arranged(places, n if self.share[1] == 1 else 1)
 
     def release(self) -> None:
         """Do nothing: the model is the trainer's."""

@@ -139,20 +139,6 @@ def refused_adapters(settings: VllmSettings) -> str | None:
     return f"vLLM applies none to {', '.join(config.get('architectures') or ['this model'])}"
 
 
-def check_drawn(
-    who: str, versions: set[str], version: int | None, ended_by: str, hint: str = ""
-) -> None:
-    """Refuse a response that was drawn by other weights, or cut off by something else."""
-    if versions != {str(version)}:
-        named = ", ".join(sorted(versions)) or "none"
-        raise EngineError(
-            f"{who}: a response was drawn by version {named} of the weights instead of "
-            f"{version}{hint}"
-        )
-    if ended_by not in ("stop", "length"):
-        raise EngineDied(f"{who}: a response ended by {ended_by!r}")
-
-
 def check_version(version: str, where: str) -> None:
     """Refuse a release such as `0.26.0`, with another interface, found at `where`."""
     if not re.match(rf"({'|'.join(map(re.escape, SUPPORTED))})(?!\d)", version):
@@ -253,11 +239,8 @@ class VllmHost:
         except self._refusals as error:  # such as a temperature above 2
             raise EngineError(f"vLLM: {first_line(error)}") from error
         with _died("sampling"):
-            drawn = self._generate(prompts, params, progress)
-        for one in (one for row in drawn for one in row):
-            check_drawn("vLLM", one.versions, self.version, one.ended_by)
-        responses = [[one.response for one in row] for row in drawn]
-        return to_rollouts(responses, n, self.settings.pad_token_id, self.version)
+            responses = self._generate(prompts, params, progress)
+        return to_rollouts(responses, n, self.settings.pad_token_id, self.version, "vLLM")
 
     def load(self, weights: Weights, version: int) -> None:
         """Replace all weights, empty the prefix cache of the old ones, and name the new ones."""
@@ -329,35 +312,27 @@ class VllmHost:
 
     def _generate(
         self, prompts: Prompts, params: list[Any], progress: Callable[[], None]
-    ) -> list[list[_DrawnResponse]]:
+    ) -> list[list[SampledResponse]]:
         texts = [{"prompt_token_ids": [*prompt]} for prompt in prompts]
         self.llm.enqueue(texts, params, use_tqdm=False, lora_request=self._adapters)
         engine = self.llm.llm_engine
-        done: dict[int, list[_DrawnResponse]] = {}
+        done: dict[int, list[SampledResponse]] = {}
         while engine.has_unfinished_requests():
             for output in engine.step():
                 if output.finished:
                     row = sorted(output.outputs, key=lambda one: one.index)
-                    done[int(output.request_id)] = [_DrawnResponse.of(one) for one in row]
+                    done[int(output.request_id)] = [_in_arrays(one) for one in row]
             progress()
         # Requests are numbered in the order in which they were given.
         return [done[number] for number in sorted(done)]
 
 
-class _DrawnResponse(NamedTuple):
-    """One response of vLLM's, in arrays: tens of thousands may wait for the last one."""
-
-    response: SampledResponse
-    versions: set[str]
-    ended_by: str
-
-    @classmethod
-    def of(cls, output: Any) -> _DrawnResponse:
-        found, ended_by = output.logprobs, output.finish_reason
-        logprobs = None if found is None else np.array(found.logprobs, np.float32)
-        tokens = np.array(output.token_ids, np.int32)
-        versions = {span.version for span in output.weight_versions or ()}
-        return cls(SampledResponse(tokens, logprobs, ended_by == "stop"), versions, ended_by)
+def _in_arrays(output: Any) -> SampledResponse:
+    """Return a response of vLLM's; tens of thousands may wait for the last one."""
+    found, tokens = output.logprobs, np.array(output.token_ids, np.int32)
+    logprobs = None if found is None else np.array(found.logprobs, np.float32)
+    versions = {span.version for span in output.weight_versions or ()}
+    return SampledResponse(tokens, logprobs, output.finish_reason, versions)
 
 
 def _import_vllm() -> Any:

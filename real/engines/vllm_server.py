@@ -42,9 +42,9 @@ from real.engines.rollouts import (
     seeded_request,
     to_rollouts,
 )
-from real.engines.vllm_engine import check_drawn, check_version
+from real.engines.vllm_engine import check_version
 from real.engines.weights import LOCAL, Route, named_weights, stored_weights
-from real.ranks.distributed import write_tensors
+from real.ranks.distributed import ALONE, write_tensors
 
 _SHORT_SECONDS = 30.0
 
@@ -205,6 +205,7 @@ class VllmServerEngine:
     """
 
     queues = True
+    share = ALONE.share
 
     def __init__(
         self,
@@ -232,18 +233,13 @@ class VllmServerEngine:
         self.transfer = kind(self.http, route.dtype) if sends else None
 
     def sample(
-        self,
-        prompts: Prompts,
-        n: int,
-        sampling: Sampling,
-        generator: torch.Generator,
-        share: tuple[int, int] = (0, 1),
+        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
-        """Sample `n` responses to each prompt, or those of one rank, with `Http.post`'s errors."""
+        """Sample `n` responses to each prompt, with `Http.post`'s errors."""
         check_prompts(prompts, n, sampling.max_tokens, self.max_model_len)
         if self.version is None:
             raise EngineError("vLLM server: call update_weights before the first sample")
-        request = seeded_request(prompts, n, sampling, generator, share)
+        request = seeded_request(prompts, n, sampling, generator, self.share)
         n, asked = request["n"], request["prompts"]
 
         def ask(prompt: Sequence[int], seed: int) -> list[SampledResponse]:
@@ -253,11 +249,12 @@ class VllmServerEngine:
             if not isinstance(choices, list):
                 raise EngineError("vLLM server: an answer holds no choices")
             choices.sort(key=lambda choice: choice["index"])
-            return [self._response(choice, sampling.logprobs) for choice in choices]
+            return [_response(choice, sampling.logprobs) for choice in choices]
 
         with ThreadPoolExecutor(min(len(asked), _CONNECTIONS)) as pool:
             responses = list(pool.map(ask, asked, request["seeds"]))
-        return to_rollouts(responses, n, self.pad_token_id, self.version)
+        hint = "; a server can serve one run alone"
+        return to_rollouts(responses, n, self.pad_token_id, self.version, "vLLM server", hint)
 
     def release(self) -> None:
         """Do nothing: the server has its own GPUs."""
@@ -283,20 +280,6 @@ class VllmServerEngine:
         """Disconnect from the server, which keeps running."""
         if self.transfer is not None:
             self.transfer.close()
-
-    def _response(self, choice: Any, with_logprobs: bool) -> SampledResponse:
-        try:
-            versions = {span["version"] for span in choice["weight_versions"] or ()}
-            tokens, reason = choice["token_ids"], choice["finish_reason"]
-            content = choice["logprobs"]["content"] if with_logprobs else []
-            logprobs = [token["logprob"] for token in content] if with_logprobs else None
-        except (KeyError, TypeError) as error:
-            raise EngineError(
-                f"vLLM server: an answer lacks {error}; version 0.32 or newer is needed"
-            ) from error
-        hint = "; a server can serve one run alone"
-        check_drawn("vLLM server", versions, self.version, reason, hint)
-        return SampledResponse(tokens, logprobs, reason == "stop")
 
     def _check_server(self, head_dtype: str) -> int:
         """Wait for the server, check it, and return the longest sequence that it takes."""
@@ -333,3 +316,15 @@ class VllmServerEngine:
                 "with --head-dtype model"
             )
         return int(models[0].get("max_model_len") or info["max_model_len"])
+
+
+def _response(choice: Any, with_logprobs: bool) -> SampledResponse:
+    try:
+        versions = {span["version"] for span in choice["weight_versions"] or ()}
+        content = choice["logprobs"]["content"] if with_logprobs else []
+        logprobs = [token["logprob"] for token in content] if with_logprobs else None
+        return SampledResponse(choice["token_ids"], logprobs, choice["finish_reason"], versions)
+    except (KeyError, TypeError) as error:
+        raise EngineError(
+            f"vLLM server: an answer lacks {error}; version 0.32 or newer is needed"
+        ) from error

@@ -44,11 +44,7 @@ def mismatch_kl(trainer: Sequence[Tensor], engine: Sequence[Tensor]) -> float:
 
 
 def rescore(
-    scorer: Scorer,
-    groups: Sequence[Group],
-    config: UpdateSettings,
-    cap: float = 0.0,
-    share: tuple[int, int] = (0, 1),
+    scorer: Scorer, groups: Sequence[Group], config: UpdateSettings, cap: float = 0.0
 ) -> tuple[list[Group], dict[str, float]]:
     """Compare engine and trainer before the first update of a batch, with the weights that sampled.
 
@@ -63,9 +59,7 @@ def rescore(
     anew = config.scores_anew(cap)
     looked_at = groups if anew else groups[:PROBE_ROWS]
     scored_groups = [g if anew and g.trains else take(g, [0]) for g in looked_at]
-    trainer_logprobs = [
-        values_1KT[0] for values_1KT in group_scores(scorer, scored_groups, config, share)
-    ]
+    trainer_logprobs = [values_KT for (values_KT,) in group_scores(scorer, scored_groups, config)]
     columns = {"mismatch_kl": mismatch_kl(trainer_logprobs, [g.old_KT for g in scored_groups])}
     if not anew:
         return list(groups), columns

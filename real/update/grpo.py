@@ -59,18 +59,17 @@ def backward(
     scorer: Scorer,
     groups: Sequence[Group],
     config: UpdateSettings,
-    share: tuple[int, int] = (0, 1),
     reference: Reference | None = None,
 ) -> Pass:
     """Add the gradient of one mini-batch's loss to the parameters.
 
     Args:
-        scorer: with an `EntropyScorer` the loss is the entropy of the responses' tokens.
+        scorer: with an `EntropyScorer` the loss is the entropy of the responses' tokens. Every
+            rank of its `share` plans the same micro-batches and runs each `world`-th, all equally
+            many: one with nothing left runs a row at weight zero, since sharded models need all
+            ranks in every pass. The loss is multiplied by `world`, because data-parallel wrappers
+            (FSDP2, DDP) average gradients over ranks.
         groups: the mini-batch, the same on all ranks; dropped ones must have been left out.
-        share: rank and number of ranks. Every rank plans the same micro-batches and runs each
-            `world`-th, all equally many: one with nothing left runs a row at weight zero, since
-            sharded models need all ranks in every pass. The loss is multiplied by `world`,
-            because data-parallel wrappers (FSDP2, DDP) average gradients over ranks.
         reference: of the KL term, which the problem's weight does not scale: a doubtful label is
             no reason to drift faster.
 
@@ -78,7 +77,7 @@ def backward(
         What the mini-batch cost, over all ranks. Silent groups are not computed while there is no
         KL or entropy term: their gradient is zero.
     """
-    rank, world = share
+    rank, world = scorer.share
     counts = [row_counts(group) for group in groups]
     all_cost = config.kl_coef > 0 or isinstance(scorer, EntropyScorer)
     # Rows without tokens of the loss are not computed.
@@ -99,7 +98,7 @@ def backward(
     if world > 1 and dist.is_initialized():
         dist.all_reduce(added)
     loss, n_clipped, kl, n_broken = added.tolist()  # which waits for a GPU to catch up
-    broken = _broken_rows(scorer, groups, active, config, share) if n_broken else ()
+    broken = _broken_rows(scorer, groups, active, config) if n_broken else ()
     n_tokens, n_forward = (sum(map(sum, c)) for c in (counts, active))
     return Pass(
         loss=loss / bottom if bottom else 0.0,
@@ -114,14 +113,10 @@ def backward(
 
 
 def _broken_rows(
-    scorer: Scorer,
-    groups: Sequence[Group],
-    active: Sequence[RowCounts],
-    config: UpdateSettings,
-    share: tuple[int, int],
+    scorer: Scorer, groups: Sequence[Group], active: Sequence[RowCounts], config: UpdateSettings
 ) -> tuple[Place, ...]:
     """Broken rows without those that share a sequence with one: 0 times NaN is NaN in attention."""
-    scores = group_scores(scorer, groups, config, share, bundled=False)
+    scores = group_scores(scorer, groups, config, bundled=False)
     return tuple(
         (index, row)
         for index, (group, (values_KT,)) in enumerate(zip(groups, scores, strict=True))

@@ -284,6 +284,9 @@ class Scorer(nn.Module):
     that touches weights happens inside its forward, the head included.
     """
 
+    share: tuple[int, int] = (0, 1)
+    """Rank and number of the ranks that divide its passes; all must make the same calls."""
+
     def __init__(
         self,
         model: Any,
@@ -385,7 +388,6 @@ def group_scores(
     scorer: Scorer,
     groups: Sequence[Group],
     config: UpdateSettings,
-    share: tuple[int, int] = (0, 1),
     stats: bool = False,
     bundled: bool = True,
 ) -> list[Tensor]:
@@ -395,7 +397,7 @@ def group_scores(
     tokens whose `old_KT` is not finite, get NaN. Ranks divide the passes and get all values.
     Without `bundled` no responses share a sequence, in which a NaN would spread.
     """
-    rank, world = share
+    rank, world = scorer.share
     counts, most = [row_counts(group) for group in groups], config.max_tokens_per_microbatch
     width = scorer.bundle_width if bundled else None
     passes, bundle, _ = plan(groups, counts, most, scorer.layout, width, world)

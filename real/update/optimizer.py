@@ -202,7 +202,6 @@ class PolicyOptimizer:
         scorer: Scorer,
         config: UpdateSettings,
         n_scheduled: int,
-        share: tuple[int, int] = (0, 1),
         reference: Reference | None = None,
     ) -> None:
         """Prepare AdamW for `n_scheduled` steps, left-out ones included, see `backward`.
@@ -219,7 +218,6 @@ class PolicyOptimizer:
         """Factor on the learning rate of the steps to come, see `guard_core.schedule`."""
         self.faults: Counter[Fault] = Counter()
         """Refused steps and left-out tokens by their reason; a caller may clear it."""
-        self._share = share
         self._reference = reference
         trained = trained_parameters(self.model)
         self.masters = Masters(list(trained.values()), config.offload_optimizer)
@@ -327,12 +325,12 @@ class PolicyOptimizer:
     def _backward(self, batch: list[Group]) -> Pass:
         """The gradient of a mini-batch, without rows of no finite value, which `broken` names."""
         self.masters.zero_gradients()
-        done = backward(self.scorer, batch, self.config, self._share, self._reference)
+        done = backward(self.scorer, batch, self.config, self._reference)
         if not done.broken:
             return done
         self.masters.zero_gradients()
         batch = without_rows(batch, done.broken)
-        again = backward(self.scorer, batch, self.config, self._share, self._reference)
+        again = backward(self.scorer, batch, self.config, self._reference)
         return replace(again, broken=done.broken)
 
     def _refused(self, fault: Fault) -> Fault:

@@ -97,11 +97,7 @@ def steps_of(texts: list[str]) -> Ints:
 
 
 def token_stats(
-    scorer: Scorer,
-    prompts: Prompts,
-    rollouts: Rollouts,
-    config: UpdateSettings,
-    share: tuple[int, int] = (0, 1),
+    scorer: Scorer, prompts: Prompts, rollouts: Rollouts, config: UpdateSettings
 ) -> tuple[Tensor, Tensor]:
     """(P, V) float64 mean entropies and means of KL(uniform || next-token distribution), in nats.
 
@@ -112,7 +108,7 @@ def token_stats(
     nothing_PNT = torch.zeros_like(rollouts.logprobs_PNT)
     rows = zip(prompts, rollouts.tokens_PNT, nothing_PNT, rollouts.lengths_PN, strict=True)
     groups = [unpaid(*row) for row in rows]
-    stats = group_scores(scorer, groups, config, share, stats=True)
+    stats = group_scores(scorer, groups, config, stats=True)
     means = [
         torch.where(group.real_KT, values_CKT[1:].double(), 0.0).sum(2) / group.lengths_K
         for group, values_CKT in zip(groups, stats, strict=True)
@@ -137,9 +133,8 @@ def observe(parts: Parts, scorer: Scorer, responses: Responses, needs: frozenset
     if needs & {Need.ENTROPY, Need.CERTAINTY}:
         entropy_PV, certainty_PV = rollouts.entropy_PV, rollouts.certainty_PV
         if entropy_PV is None or certainty_PV is None:  # the engine gives none
-            entropy_PV, certainty_PV = token_stats(
-                scorer, responses.prompts, rollouts, parts.config, parts.ranks.share
-            )
+            given = scorer, responses.prompts, rollouts, parts.config
+            entropy_PV, certainty_PV = token_stats(*given)
         observed |= {Need.ENTROPY: entropy_PV, Need.CERTAINTY: certainty_PV}
     return {str(need): _array(values) for need, values in observed.items() if need in needs}
 

@@ -69,5 +69,5 @@ def lagging(config, policy, *_):
     return LaggingEngine(policy, config)
 
 
-def copied_on_ranks(config, policy, _, ranks, *__):
+def copied_on_ranks(config, policy, ranks, *_):
     return RankedEngine(CopiedEngine(policy, config), ranks, policy.pad_token_id)

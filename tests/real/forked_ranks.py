@@ -32,7 +32,7 @@ def sample_scripted(config):
     from real.run import prepare
 
     real.engines.make.make_child = lambda *a: ChildEngine(
-        {}, 60.0, a[3]._replace(dtype=torch.float32), command=COMMAND
+        {}, 60.0, a[2]._replace(dtype=torch.float32), command=COMMAND
     )
     with joined_ranks(config.device, config.rank_timeout) as ranks:
         run = prepare(config.settled(), ranks)

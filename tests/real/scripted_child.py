@@ -64,7 +64,9 @@ class ScriptedHost:
             progress()
 
         def response(number):
-            return SampledResponse([number % 97, round(self.total)], [-0.5, -1.0], True)
+            return SampledResponse(
+                [number % 97, round(self.total)], [-0.5, -1.0], "stop", {str(self.version)}
+            )
 
         rows = [[response(seed + i) for i in range(n)] for seed in seeds]
         rollouts = to_rollouts(rows, n, 0, self.version)

@@ -99,7 +99,7 @@ def test_the_loss_is_corrected_for_one_update(cap, monkeypatch):
 @pytest.mark.slow
 def test_a_model_in_its_own_process_draws_what_it_would_draw_in_this_one(request):
     policy = load_policy(CHECKPOINT, "cpu", head_dtype="float32")
-    child = make_engine(replace(AHEAD, max_rows=16).settled(), policy, CHECKPOINT)
+    child = make_engine(replace(AHEAD, max_rows=16).settled(), policy)
     assert isinstance(child, ChildEngine)
     request.addfinalizer(child.close)
     prompts, sampling = [[3, 4, 5], [6, 7], [8, 9, 10]], Sampling(9, 0.8, stats=True)
@@ -112,8 +112,9 @@ def test_a_model_in_its_own_process_draws_what_it_would_draw_in_this_one(request
     alone.update_weights(policy.model, 5)
     generators = [torch.Generator().manual_seed(4) for _ in range(2)]
     for share in ((0, 1), (1, 3)):
+        child.share = alone.share = share
         found, expected = (
-            engine.sample(prompts, 8, sampling, generator, share)
+            engine.sample(prompts, 8, sampling, generator)
             for engine, generator in zip((child, alone), generators, strict=True)
         )
         assert found.version == 5

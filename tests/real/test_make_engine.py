@@ -58,18 +58,18 @@ def made(monkeypatch):
 
 
 def test_an_engine_is_of_the_kind_that_the_settings_name(policy, made):
-    own = make.make_engine(CONFIG, policy, CHECKPOINT)
+    own = make.make_engine(CONFIG, policy)
     assert isinstance(own, TransformersEngine) and own.model is policy.model
-    make.make_engine(replace(CONFIG, **SERVER), policy, CHECKPOINT)
+    make.make_engine(replace(CONFIG, **SERVER), policy)
     assert made[0][0] == SERVER["engine_url"]
     config = replace(CONFIG, engine="vllm", restart_engine=2)
-    restarting = make.make_engine(config, policy, CHECKPOINT)
+    restarting = make.make_engine(config, policy)
     assert isinstance(restarting, RestartingEngine) and restarting.left == 2
 
 
 def test_vllm_gets_the_settings_of_the_run(policy, made):
     config = replace(CONFIG_VLLM, engine_timeout=77.0, max_rows=128)
-    assert make.make_engine(config, policy, CHECKPOINT) == "engine 1"
+    assert make.make_engine(config, policy) == "engine 1"
     settings, timeout, route, room, *_ = made[0]
     assert settings == {
         "model": str(CHECKPOINT), "max_model_len": 64, "eos_token_ids": policy.eos_token_ids,
@@ -83,7 +83,7 @@ def test_vllm_gets_the_settings_of_the_run(policy, made):
 
 def test_the_plans_bytes_reach_vllm(policy, made):
     config = replace(CONFIG, engine="vllm", engine_memory=0.3)
-    make.make_engine(config, policy, CHECKPOINT, memory=EngineMemory(0.6, 123_456))
+    make.make_engine(config, policy, memory=EngineMemory(0.6, 123_456))
     assert (made[0][0]["memory"], made[0][0]["cache"]) == (0.6, 123_456)
     arguments = vllm_arguments(VllmSettings(**{**made[0][0], "device": "cuda"}))
     assert arguments["kv_cache_memory_bytes"] == 123_456
@@ -93,7 +93,7 @@ def test_the_plans_bytes_reach_vllm(policy, made):
 
 def test_fp8_reaches_vllm_and_halves_the_planned_bytes_of_its_layers(policy, made):
     config = replace(CONFIG_VLLM, tis_cap=2.0, engine_quantization="fp8")
-    make.make_engine(config, policy, CHECKPOINT)
+    make.make_engine(config, policy)
     assert vllm_arguments(VllmSettings(**made[0][0]))["quantization"] == "fp8"
     size = PlannedModel(policy.model.config).size()
     plans = (plan_memory(size, c, 1, 2**33) for c in (CONFIG_VLLM, config))
@@ -101,24 +101,24 @@ def test_fp8_reaches_vllm_and_halves_the_planned_bytes_of_its_layers(policy, mad
     assert whole - rounded == size.n_layers * size.n_layer
     for refused in ({"tis_cap": 0.0}, {"engine": "transformers"}):
         with pytest.raises(UserError, match="fp8': belongs to engine = 'vllm' or 'vllm_inprocess'"):
-            make.make_engine(replace(config, **refused), policy, CHECKPOINT)
+            make.make_engine(replace(config, **refused), policy)
 
 
 def test_a_group_of_ranks_has_one_engine(policy, made):
     two = replace(CONFIG, engine="vllm", engine_tp=2)
     config = replace(two, rule="intuitor", guard=arm("intuitor").guard)
     for rank in range(4):
-        engine = make.make_engine(config, policy, CHECKPOINT, Ranks(rank, 4))
+        engine = make.make_engine(config, policy, Ranks(rank, 4))
         assert (engine.engine == f"engine {len(made)}") is (rank % 2 == 0)
     assert [call[0]["n_gpus"] for call in made] == [2] * 2
 
 
 def test_adapters_are_applied_by_vllm_in_its_own_process(policy, made):
     config = replace(CONFIG, engine="vllm", lora_rank=20, engine_adapters=True)
-    make.make_engine(config, policy, CHECKPOINT)
+    make.make_engine(config, policy)
     arguments = vllm_arguments(VllmSettings(**made[0][0]))
     assert (arguments["enable_lora"], arguments["max_lora_rank"]) == (True, 32)
-    make.make_engine(replace(config, engine_adapters=False), policy, CHECKPOINT)
+    make.make_engine(replace(config, engine_adapters=False), policy)
     assert "enable_lora" not in vllm_arguments(VllmSettings(**made[1][0]))
     large = VllmSettings(**{**made[0][0], "adapter_rank": 600})
     assert refused_adapters(large) == "vLLM's largest rank is 512"
@@ -211,5 +211,5 @@ FROZEN = GuardConfig().set(frs=False, mps=False, rcsu=False, label_from="frozen"
 def test_settings_that_contradict_each_other(policy, changes, world, words):
     with pytest.raises(UserError, match=words) as refused:
         config = TrainConfig(**changes).settled()
-        make.make_engine(config, policy, CHECKPOINT, Ranks(0, world))
+        make.make_engine(config, policy, Ranks(0, world))
     assert "\n" not in str(refused.value)

@@ -89,9 +89,9 @@ class Threads(Ranks):
 
 
 class Recording(TransformersEngine):
-    def sample(self, prompts, n, *arguments):
-        self.asked += arguments[2:]
-        return super().sample(prompts, n, *arguments)
+    def sample(self, *arguments):
+        self.asked += [self.share] if self.share[1] > 1 else []
+        return super().sample(*arguments)
 
 
 def on_ranks(policy, n_prompts, stats, world, group=1, everywhere=True, n=N):

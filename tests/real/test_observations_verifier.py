@@ -55,7 +55,7 @@ class Answering:
         assert n == 1 and sampling == SAMPLING
         self.asked = [self.tokenizer.decode(prompt) for prompt in prompts]
         ids = [self.tokenizer(answer)["input_ids"] + [0] for answer in self.answers]
-        rows = [[SampledResponse(row, [-0.5] * len(row), True)] for row in ids]
+        rows = [[SampledResponse(row, [-0.5] * len(row), "stop", {"0"})] for row in ids]
         return to_rollouts(rows, 1, 0, 0)
 
 

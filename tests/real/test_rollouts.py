@@ -238,7 +238,7 @@ class Echo:
     def sample(self, prompts, n, sampling, generator):
         self.calls.append([prompt[0] for prompt in prompts])
         rows = [
-            [SampledResponse([p] * (p + i), [-1.0] * (p + i), True) for i in range(n)]
+            [SampledResponse([p] * (p + i), [-1.0] * (p + i), "stop", {"4"}) for i in range(n)]
             for (p,) in prompts
         ]
         return to_rollouts(rows, n, 0, 4)
