@@ -86,47 +86,30 @@ PROMPT_TOKENS = 150
 """Of the problems that a plan assumes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Speeds of a GPU, of the trainer and of vLLM on it."""
-
-    train_flops: float
-    """Operations per second of an update."""
-    sample_flops: float
-    """The same of sampling."""
-    bandwidth: float
-    """Bytes per second at which decoding reads weights and cache."""
-    decode_overhead: float
-    """Seconds per decoded token besides."""
-    adapters: float
-    """Factor on the seconds of decoding with adapters in vLLM."""
-    overlap: float
-    """Share of the shorter one of sampling and update that is hidden where both run at once."""
-    hand_over: float
-    """Bytes of weights per second from the trainer to an engine."""
-    host_link: float
-    """Bytes per second between a GPU and main memory, in one direction at a time."""
-
-
-_ASSUMED = {
+ASSUMED = {
+    # Shares of the data sheet: operations per second of an update and of sampling, and bytes per
+    # second at which decoding reads weights and cache.
     "train_flops": (0.3, 0.4, 0.5),
     "sample_flops": (0.3, 0.4, 0.6),
     "bandwidth": (0.5, 0.7, 0.85),
+    # Seconds per decoded token besides, and the factor on all of them with adapters in vLLM.
     "decode_overhead": (0.006, 0.003, 0.001),
     "adapters": (1.35, 1.25, 1.1),
+    # Share of the shorter one of sampling and update that is hidden where both run at once.
     "overlap": (0.0, 0.5, 1.0),
+    # Bytes per second: weights from the trainer to an engine; one way between GPU and main memory.
     "hand_over": (5e9, 20e9, 40e9),
     "host_link": (25e9, 50e9, 55e9),
 }
+"""Speeds of a GPU, of the trainer and of vLLM on it, by name. No card confirmed them."""
 SLOW, USUAL, FAST = range(3)
-"""Places in the table above: three shares of the data sheet, then numbers. No card confirmed them.
-"""
+"""Places in each row of the table."""
 
 
-def assumed_rates(card: Card, pace: int = USUAL) -> Rates:
+def assumed_rates(card: Card, pace: int = USUAL) -> dict[str, float]:
     """Return the rates of a GPU by what is assumed of all."""
     sheet = {"train_flops": card.flops, "sample_flops": card.flops, "bandwidth": card.bandwidth}
-    return Rates(**{n: numbers[pace] * sheet.get(n, 1.0) for n, numbers in _ASSUMED.items()})
+    return {name: numbers[pace] * sheet.get(name, 1.0) for name, numbers in ASSUMED.items()}
 
 
 def read_measured(path: Path) -> dict[str, float]:
@@ -137,8 +120,7 @@ def read_measured(path: Path) -> dict[str, float]:
         found = {row["rate"]: float(row["value"]) for row in rows if "rate" in row}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"measured = {path}: no results.jsonl of prove.py ({error})") from error
-    known = Rates.__dataclass_fields__
-    wrong = [n for n, value in found.items() if n not in known or not 0 <= value < math.inf]
+    wrong = [n for n, value in found.items() if n not in ASSUMED or not 0 <= value < math.inf]
     if wrong or not found:
         what = f"{wrong[0]} is no rate" if wrong else "no rate was measured on a GPU"
         raise UserError(f"measured = {path}: {what}; run prove.py --part A and C")
@@ -159,9 +141,9 @@ class Speed:
     """That of the assumed ones: `SLOW`, `USUAL` or `FAST`."""
 
     @property
-    def rates(self) -> Rates:
+    def rates(self) -> dict[str, float]:
         """What was measured, and what is assumed of the rest."""
-        return replace(assumed_rates(CARDS[self.machines.gpu], self.pace), **self.measured)
+        return assumed_rates(CARDS[self.machines.gpu], self.pace) | dict(self.measured)
 
     @property
     def mean_tokens(self) -> int:
@@ -180,9 +162,9 @@ class Speed:
         per_token = update_flops(size.n_multiplied, config)
         per_token += 2 * size.n_multiplied * recomputed(size, config)
         trained = trained_and_frozen(size)[0] * model_copies(world, config.fsdp_size) / world
-        moved = 24 * trained / rates.host_link if config.offload_optimizer else 0.0
+        moved = 24 * trained / rates["host_link"] if config.offload_optimizer else 0.0
         # AdamW reads and writes weights, gradients and moments; copies measure the change.
-        adamw = moved + 50 * trained / rates.bandwidth
+        adamw = moved + 50 * trained / rates["bandwidth"]
         tokens = config.batch_size * config.n_samples * (self.mean_tokens + PROMPT_TOKENS)
         tokens *= 1 + rule_of(config).trains_second
         sampling = self.sampling(config.batch_size * config.n_votes)
@@ -191,9 +173,9 @@ class Speed:
         return {
             "rollout": sampling,
             **({"further": sampling} if self.votes_twice else {}),
-            "update": tokens / world * per_token / rates.train_flops,
+            "update": tokens / world * per_token / rates["train_flops"],
             "optimizer": n_steps * adamw,
-            "sync": 0.0 if config.engine_kind.native else 2 * size.n_weights / rates.hand_over,
+            "sync": 0.0 if config.engine_kind.native else 2 * size.n_weights / rates["hand_over"],
             **(network if machines.nodes > 1 else {}),
         }
 
@@ -203,7 +185,7 @@ class Speed:
         if not self.config.async_level:
             return sum(phases.values())
         trained = phases["update"] + phases["optimizer"]
-        return sum(phases.values()) - self.rates.overlap * min(phases["rollout"], trained)
+        return sum(phases.values()) - self.rates["overlap"] * min(phases["rollout"], trained)
 
     def between_nodes(self, tokens: float) -> float:
         """Return the seconds in which one optimizer step's traffic passes between machines.
@@ -232,12 +214,12 @@ class Speed:
         before = PROMPT_TOKENS + mean / 2
         waves = max(1.0, rows / max(1.0, self.plan.cache_tokens / before))
         steps = (config.max_response_tokens or 1) * waves
-        weights = self.plan.engine_weights / rates.bandwidth
-        seconds = steps * (weights + rates.decode_overhead)
-        seconds += rows * mean * before * 2 * size.n_kv / (group * rates.bandwidth)
+        weights = self.plan.engine_weights / rates["bandwidth"]
+        seconds = steps * (weights + rates["decode_overhead"])
+        seconds += rows * mean * before * 2 * size.n_kv / (group * rates["bandwidth"])
         multiplied = rows * (mean + PROMPT_TOKENS) * 2 * size.n_multiplied
-        seconds += multiplied / (group * rates.sample_flops)
-        return seconds * (rates.adapters if config.engine_adapters else 1.0)
+        seconds += multiplied / (group * rates["sample_flops"])
+        return seconds * (rates["adapters"] if config.engine_adapters else 1.0)
 
     def whole_run(self, n_problems: int) -> str:
         """Return the responses and hours of a whole run, with its evaluations."""
@@ -263,7 +245,7 @@ class Speed:
     def sources(self) -> str:
         """Return where the rates come from."""
         given = self.measured
-        left = [f"{n} {x[SLOW]:g} to {x[FAST]:g}" for n, x in _ASSUMED.items() if n not in given]
+        left = [f"{n} {x[SLOW]:g} to {x[FAST]:g}" for n, x in ASSUMED.items() if n not in given]
         words = f"measured: {', '.join(f'{n} {x:.3g}' for n, x in given.items())}"
         words = words if given else "no speed was measured"
         return f"{words}; assumed: {', '.join(left)}" if left else words

@@ -266,7 +266,7 @@ def needs(kind: str) -> list[Need]:
             size = PlannedModel(shapes.model_config(setup, shape)).size(config)
             flops = update_flops(size.n_multiplied, config)
             flops += 2 * config.gradient_checkpointing * size.n_multiplied
-            seconds = MADE + tokens * flops / assumed_rates(card).train_flops
+            seconds = MADE + tokens * flops / assumed_rates(card)["train_flops"]
             fits = shapes.fits(n_bytes, total)
             found.append(Need(section, name, n_bytes + CONTEXT, fits, seconds))
         for section, shape in (("batch", "3B"), *(("step", shape) for shape in STEPS)):
