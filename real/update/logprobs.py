@@ -288,10 +288,7 @@ class Scorer(nn.Module):
     """Rank and number of the ranks that divide its passes; all must make the same calls."""
 
     def __init__(
-        self,
-        model: Any,
-        chunk_elements: int | None = None,
-        device: torch.device | None = None,
+        self, model: Any, chunk_elements: int | None = None, device: torch.device | None = None
     ) -> None:
         """Find out on six tokens how a model in evaluation mode, not yet sharded, works.
 
@@ -322,8 +319,12 @@ class Scorer(nn.Module):
             inputs["attention_mask"] = _bundle_mask(self.model, rows.ends_BS)
         with checkpointed(self.model):
             if self.head is None:
-                return _pick(self.model(**inputs).logits, rows.index_n)
-            return _pick(self.model.base_model(**inputs).last_hidden_state, rows.index_n)
+                outputs_BSH = self.model(**inputs).logits
+            else:
+                outputs_BSH = self.model.base_model(**inputs).last_hidden_state
+        if isinstance(rows.index_n, int):
+            return outputs_BSH[:, -rows.index_n :].flatten(0, 1)
+        return outputs_BSH.flatten(0, 1).index_select(0, rows.index_n)
 
     def micro_batch(
         self, groups: Sequence[Group], places: Sequence[Place], bundle: int = 1
@@ -419,13 +420,6 @@ def group_scores(
         torch.where(group.counted_KT, values_CKT, torch.nan)
         for group, values_CKT in zip(groups, scored, strict=True)
     ]
-
-
-def _pick(outputs_BSH: Tensor, index_n: Tensor | int) -> Tensor:
-    """(n, H) the outputs that predict scored tokens."""
-    if isinstance(index_n, int):
-        return outputs_BSH[:, -index_n:].flatten(0, 1)
-    return outputs_BSH.flatten(0, 1).index_select(0, index_n)
 
 
 def _layout(model: Any) -> Layout:

@@ -22,7 +22,8 @@ class Masters:
 
     def __init__(self, parameters: Sequence[Tensor], on_host: bool = False) -> None:
         """Copy parameters below single precision, to main memory if `on_host`; watch gradients."""
-        self.parameters = list(parameters)
+        self.parameters: list[Any] = list(parameters)
+        self.on_host = on_host
         self.tensors = [_master(p, on_host) for p in self.parameters]
         """One per parameter, the parameter itself where it needs no copy."""
         self._sums: list[_Sum | None] = []
@@ -38,7 +39,7 @@ class Masters:
         Those of one pass alone may have the precision of their parameters.
         """
         return [
-            sums.value() if sums else _own_gradient(parameter)
+            sums.value() if sums else local_shard(parameter.grad)
             for parameter, sums in zip(self.parameters, self._sums, strict=True)
         ]
 
@@ -46,14 +47,10 @@ class Masters:
     def zero_gradients(self) -> None:
         """Set the gradients to zero, in place."""
         pairs = list(zip(self.parameters, self._sums, strict=True))
-        if gradients := [_own_gradient(parameter) for parameter, sums in pairs if sums is None]:
+        if gradients := [local_shard(p.grad) for p, sums in pairs if sums is None]:
             torch._foreach_zero_(gradients)
         for sums in filter(None, self._sums):
             sums.clear()
-
-
-def _own_gradient(parameter: Any) -> Tensor:
-    return local_shard(parameter.grad)
 
 
 class _Sum:

@@ -56,27 +56,18 @@ class MeasuredAdamW:
     """Fused AdamW over blocks of weights, whose state may be kept in main memory between steps."""
 
     def __init__(
-        self,
-        masters: Masters,
-        weight_decay: float,
-        on_host: bool = False,
-        block_elements: int | None = None,
+        self, masters: Masters, weight_decay: float, block_elements: int | None = None
     ) -> None:
         """Make the moments, zero before the first step; `block_elements` weights move at a time."""
-        self.masters, self._weight_decay, self._on_host = masters, weight_decay, on_host
+        self.masters, self._weight_decay, on_host = masters, weight_decay, masters.on_host
         self.n_steps = 0
-        shards = self._shards()
+        with torch.no_grad():
+            shards = list(map(local_shard, masters.tensors))
         zeros = [[torch.zeros_like(s, requires_grad=False) for s in shards] for _ in _MOMENTS]
-        self._moments = [[host_copy(z) for z in kind] for kind in zeros] if on_host else zeros
+        self.moments = [[host_copy(z) for z in kind] for kind in zeros] if on_host else zeros
         on_cpu = shards[0].device.type == "cpu" and not on_host
         most = block_elements or (CPU_BLOCK_ELEMENTS if on_cpu else BLOCK_ELEMENTS)
         self._blocks = list(_blocks(shards, most))
-
-    def moments_of(self, index: int) -> dict[str, Tensor]:
-        """Return the live `exp_avg` and `exp_avg_sq` of a weight, sharded as it is."""
-        pairs = zip(_MOMENTS, self._moments, strict=True)
-        like = self.masters.tensors[index]
-        return {name: sharded_like(shards[index], like) for name, shards in pairs}
 
     @torch.no_grad()
     def step(self, lr: float, scale: Tensor) -> Tensor:
@@ -85,7 +76,7 @@ class MeasuredAdamW:
         Returns:
             The L2 norm of the change of this rank's shards.
         """
-        sources = (self._shards(), *self._moments)
+        sources = (list(map(local_shard, self.masters.tensors)), *self.moments)
         gradients = self.masters.gradients()
         norms = [self._move(block, sources, gradients, lr, scale) for block in self._blocks]
         self.n_steps += 1
@@ -138,12 +129,8 @@ class MeasuredAdamW:
         return get_total_norm(before)
 
     def _fetched(self, part: Tensor, grad: Tensor) -> Tensor:
-        on_host = self._on_host and part.device.type == "cpu"
+        on_host = self.masters.on_host and part.device.type == "cpu"
         return part.to(grad.device, non_blocking=True, copy=True) if on_host else part
-
-    def _shards(self) -> list[Tensor]:
-        with torch.no_grad():
-            return [local_shard(tensor) for tensor in self.masters.tensors]
 
 
 def _blocks(shards: list[Tensor], block_elements: int) -> Iterable[list[_Piece]]:
@@ -223,7 +210,7 @@ class PolicyOptimizer:
         self.masters = Masters(list(trained.values()), config.offload_optimizer)
         self.parameters: list[Tensor] = self.masters.tensors
         self._named = dict(zip(trained, self.parameters, strict=True))
-        self.adamw = MeasuredAdamW(self.masters, config.weight_decay, config.offload_optimizer)
+        self.adamw = MeasuredAdamW(self.masters, config.weight_decay)
         self._group = shard_group(self.model.parameters())
         self.average = WeightAverage(self._named) if config.ema_decay > 0 else None
 
@@ -311,8 +298,8 @@ class PolicyOptimizer:
                 live[f"master/{name}"] = master, master
             if self.average:
                 live[f"average/{name}"] = (mean := self.average.weights[name]), mean
-            moments = self.adamw.moments_of(index)
-            live |= {f"{kind}/{name}": (moment, master) for kind, moment in moments.items()}
+            for kind, shards in zip(_MOMENTS, self.adamw.moments, strict=True):
+                live[f"{kind}/{name}"] = sharded_like(shards[index], master), master
         return live
 
     @torch.no_grad()

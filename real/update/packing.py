@@ -121,7 +121,7 @@ def row_counts(group: Group) -> RowCounts:
 def plan(
     groups: Sequence[Group],
     counts: Sequence[RowCounts],
-    max_tokens_per_microbatch: int,
+    most: int,
     layout: Layout = "padded",
     width: int | None = None,
     world: int = 1,
@@ -130,13 +130,12 @@ def plan(
 
     Also the most responses behind one prompt, and the tokens of all passes without padding.
     Rank r of `world` runs `passes[r::world]`; an empty list is a pass in which it has nothing to
-    do. Rows are dealt so that ranks get like lengths, and cut into passes of at most
-    `max_tokens_per_microbatch`, padding included, which one row may exceed. Rows without a token
-    among the `counts` (`row_counts`) are left out. With the `width` of hidden states responses
-    share a prompt where that is cheapest, in padded sequences.
+    do. Rows are dealt so that ranks get like lengths, and cut into passes of at `most` so many
+    tokens, padding included, which one row may exceed. Rows without a token among the `counts`
+    (`row_counts`) are left out. With the `width` of hidden states responses share a prompt where
+    that is cheapest, in padded sequences.
     """
-    most = max_tokens_per_microbatch
-    bundle = 1 if width is None else bundle_size(groups, counts, most, width, world)
+    bundle = 1 if width is None else _bundle_size(groups, counts, most, width, world)
     rows = _rows(groups, counts, bundle)
     if bundle > 1:
         rows = [_without_repeats(row, groups) for row in rows]
@@ -162,12 +161,8 @@ def bundles_of(places: Sequence[Place], bundle: int) -> list[list[Place]]:
     return [own[i : i + bundle] for own in problems for i in range(0, len(own), bundle)]
 
 
-def bundle_size(
-    groups: Sequence[Group],
-    counts: Sequence[RowCounts],
-    max_tokens_per_microbatch: int,
-    width: int,
-    world: int,
+def _bundle_size(
+    groups: Sequence[Group], counts: Sequence[RowCounts], most: int, width: int, world: int
 ) -> int:
     """The cheapest number of responses behind one prompt; 1 where bundles save too little.
 
@@ -179,7 +174,7 @@ def bundle_size(
     size = max((len(places) for places in counts), default=1)
     while size > 1:
         rows = _rows(groups, counts, size)
-        fits = all(row.length <= max_tokens_per_microbatch for row in rows) and len(rows) >= world
+        fits = all(row.length <= most for row in rows) and len(rows) >= world
         if fits and (cost := _cost(rows, width)) < least:
             best, least = size, cost
         size = -(-size // 2)
@@ -228,19 +223,19 @@ def _prefixes(part: Group) -> tuple[Tensor, Tensor, Tensor]:
     return tokens_DT, new_DT, which_K
 
 
-def _cut_padded(rows: list[PackedRow], max_tokens_per_microbatch: int) -> list[list[PackedRow]]:
+def _cut_padded(rows: list[PackedRow], most: int) -> list[list[PackedRow]]:
     """Cut rows, longest first, where padding and passes cost least, by dynamic programming."""
     if not rows:
         return []
     lengths = np.array([row.length for row in rows])
     if lengths[0] == lengths[-1]:
-        size = max(1, max_tokens_per_microbatch // int(lengths[0]))
+        size = max(1, most // int(lengths[0]))
         return [rows[i : i + size] for i in range(0, len(rows), size)]
     cost = np.zeros(len(rows) + 1)
     cut = np.zeros(len(rows) + 1, dtype=int)
     for end in range(1, len(rows) + 1):
         tokens = (end - np.arange(end)) * lengths[:end]
-        tokens_allowed = np.where(tokens <= max_tokens_per_microbatch, tokens, np.inf)
+        tokens_allowed = np.where(tokens <= most, tokens, np.inf)
         tokens_allowed[-1] = tokens[-1]
         total = cost[:end] + tokens_allowed + PASS_TOKENS
         cut[end] = int(total.argmin())
@@ -252,7 +247,7 @@ def _cut_padded(rows: list[PackedRow], max_tokens_per_microbatch: int) -> list[l
     return pieces[::-1]
 
 
-def _cut_packed(rows: list[PackedRow], max_tokens_per_microbatch: int) -> list[list[PackedRow]]:
+def _cut_packed(rows: list[PackedRow], most: int) -> list[list[PackedRow]]:
     """Fill passes with rows, longest first, each into the first pass with room for it."""
     pieces: list[list[PackedRow]] = []
     room: list[int] = []
@@ -260,7 +255,7 @@ def _cut_packed(rows: list[PackedRow], max_tokens_per_microbatch: int) -> list[l
         fits = next((i for i, left in enumerate(room) if row.length <= left), None)
         if fits is None:
             pieces.append([row])
-            room.append(max_tokens_per_microbatch - row.length)
+            room.append(most - row.length)
         else:
             pieces[fits].append(row)
             room[fits] -= row.length
