@@ -27,7 +27,6 @@ from real.model.prepare import prepare_training, trained_parameters
 from real.plan import multiplied
 from real.problems.problem import PromptSet
 from real.problems.prompts import build_prompts
-from real.ranks import launched
 from real.ranks.distributed import ALONE, Ranks, shard_of
 from real.record.checkpoint import GUARD, MASTER, MODEL, OPTIMIZER, State, read_file
 from real.record.evaluation import Evaluator
@@ -160,8 +159,7 @@ def prepare(
 
     Prompts that the run folder holds are taken from there; an engine's log is written there.
     """
-    process = launched()
-    check_engine_tp(config, process.local_world if process else 1)
+    check_engine_tp(config, ranks.local_world)
     model_folder = model_of(config)
     grow_segments(pick_device(config.device), config.engine_kind.in_trainer)
     memory, planned = checked_engine_memory(config, model_folder, ranks.world)

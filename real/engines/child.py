@@ -75,19 +75,19 @@ def _serve(pipe: Connection, folder: Path, make_host: Callable[[dict[str, Any]],
 
 
 def _do(host: Any, message: dict[str, Any], folder: Path, pipe: Connection) -> dict[str, Any]:
-    progress, version = _signs_of_life(pipe), message.get("version")
+    version, host.progress = message.get("version"), _signs_of_life(pipe)
     match message["do"]:
         case "open":
             return {"refusal": host.refusal(message["buckets"])}
         case "sample":
             request = json.loads((folder / REQUEST).read_text())
             request["sampling"] = Sampling(**request["sampling"])
-            rollouts = host.sample(**request, progress=progress)
+            rollouts = host.sample(**request)
             with writing(folder / ROLLOUTS):
                 save_file(rollouts.packed(), folder / ROLLOUTS)
             return {"version": rollouts.version}
         case "load":
-            host.load(Delivery(_parts(pipe, folder, message), progress), version)
+            host.load(Delivery(_parts(pipe, folder, message), host.progress), version)
         case "adapt":  # only vLLM is asked to
             host.adapt(folder / ADAPTERS, version)
         case _:
@@ -129,6 +129,9 @@ def _watch_parent(parent: int, folder: Path) -> None:
 class TransformersHost:
     """A Hugging Face model within its process."""
 
+    progress: Callable[[], None]
+    """To be called as often as possible, as a sign of life."""
+
     def __init__(self, *, max_rows: int, pad_token_id: int, **model: Any) -> None:
         from real.engines.transformers_engine import TransformersEngine
         from real.model.policy import load_policy
@@ -140,20 +143,14 @@ class TransformersHost:
         self._loaded = False
 
     def sample(
-        self,
-        prompts: Prompts,
-        n: int,
-        state: str,
-        share: tuple[int, int],
-        sampling: Sampling,
-        progress: Callable[[], None],
+        self, prompts: Prompts, n: int, state: str, share: tuple[int, int], sampling: Sampling
     ) -> Rollouts:
         """Sample what `stated_request` asks for."""
         if not self._loaded:
             raise EngineError("engine: has no weights of the trainer's, call update_weights first")
         generator = torch.Generator(self._engine.model.device)
         generator.set_state(torch.tensor([*bytes.fromhex(state)], dtype=torch.uint8))
-        self._engine.progress, self._engine.share = progress, share
+        self._engine.progress, self._engine.share = self.progress, share
         return self._engine.sample(prompts, n, sampling, generator).to("cpu")
 
     @torch.no_grad()

@@ -118,7 +118,8 @@ def opened(handle: Handle) -> Tensor:
     kind: Any = torch.UntypedStorage
     # The engine sees one GPU, the trainer's, under a number of its own.
     storage = kind._new_shared_cuda(torch.cuda.current_device(), *fields)
-    return _bytes_of(storage)[: handle["bytes"]]
+    memory = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    return memory[: handle["bytes"]]
 
 
 def refused(handle: Handle) -> str | None:
@@ -132,12 +133,7 @@ def refused(handle: Handle) -> str | None:
 
 def map_file(path: str, size: int) -> Tensor:
     """Return the (bytes,) uint8 contents of a file, which change with it."""
-    kind: Any = torch.UntypedStorage
-    return _bytes_of(kind.from_file(path, True, size))
+    return torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
 
 
 _mapped = lru_cache(maxsize=1)(map_file)
-
-
-def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

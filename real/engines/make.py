@@ -20,7 +20,7 @@ from real.engines.rollouts import Engine, EngineDied, Prompts, Rollouts, Samplin
 from real.engines.transformers_engine import TransformersEngine, stated_request
 from real.engines.vllm_engine import EngineMemory, VllmEngine, VllmSettings
 from real.engines.vllm_server import VllmServerEngine
-from real.engines.weights import GroupMember, Room, Route
+from real.engines.weights import Room, Route, WeightSender
 from real.model.policy import Policy, attention_heads, max_positions
 from real.ranks.distributed import ALONE, Ranks
 from real.settings.config import TrainConfig, rule_of
@@ -49,7 +49,7 @@ def make_engine(
     def made() -> Any:
         if ranks.rank % config.engine_tp:
             # No folder: the first rank of a machine, whose folder counts, has an engine.
-            return GroupMember(Path(), route)
+            return WeightSender(Path(), route)
         if kind.remote:
             # The first rank of each server sends it the weights.
             urls = (config.engine_url or "").split(",")
@@ -88,13 +88,10 @@ def make_child(
         settings = {
             "folder": str(policy.folder),
             "device": policy.device.type,
-            "dtype": config.dtype,
-            "attention": config.attention,
-            "head_dtype": config.head_dtype,
-            "max_rows": config.max_rows,
-            "threads": config.threads,
             "pad_token_id": policy.pad_token_id,
         }
+        names = "dtype", "attention", "head_dtype", "max_rows", "threads"
+        settings |= {name: getattr(config, name) for name in names}
         request = partial(stated_request, config.max_rows)
         own = {"command": (*COMMAND, "transformers"), "request": request}
     return ChildEngine(

@@ -36,8 +36,7 @@ class Sampling:
     top_p: PositiveShare = 1.0
     """Nucleus mass in (0, 1]; below 1 for evaluation, since training ratios would be biased."""
     stats: bool = False
-    """Ask for `Rollouts.entropy_PV` and `certainty_PV`. A vLLM server leaves them
-    None; the observations then take a forward pass of the trainer."""
+    """Ask for `Rollouts.entropy_PV` and `certainty_PV`, which vLLM leaves None."""
     logprobs: bool = True
     """Ask for `Rollouts.logprobs_PNT`; without, an engine may leave them NaN."""
     everywhere: bool = True

@@ -207,6 +207,7 @@ class VllmHost:
 
     def __init__(self, settings: VllmSettings) -> None:
         self.settings = settings
+        self.progress: Callable[[], None] = lambda: None
         self.version: int | None = None
         """None: no weights since the start, or since `release`."""
         vllm = _import_vllm()
@@ -222,12 +223,7 @@ class VllmHost:
             self.llm: Any = vllm.LLM(**vllm_arguments(settings))
 
     def sample(
-        self,
-        prompts: Prompts,
-        n: int,
-        sampling: Sampling,
-        seeds: Sequence[int],
-        progress: Callable[[], None] = lambda: None,
+        self, prompts: Prompts, n: int, sampling: Sampling, seeds: Sequence[int]
     ) -> Rollouts:
         """Sample `n` responses to each prompt, response i with its seed plus i."""
         check_prompts(prompts, n, sampling.max_tokens, self.settings.max_model_len)
@@ -239,7 +235,7 @@ class VllmHost:
         except self._refusals as error:  # such as a temperature above 2
             raise EngineError(f"vLLM: {first_line(error)}") from error
         with _died("sampling"):
-            responses = self._generate(prompts, params, progress)
+            responses = self._generate(prompts, params)
         return to_rollouts(responses, n, self.settings.pad_token_id, self.version, "vLLM")
 
     def load(self, weights: Weights, version: int) -> None:
@@ -310,9 +306,7 @@ class VllmHost:
         for number, part in enumerate(weights.parts):
             rpc(load_part, args=(part, number == 0))
 
-    def _generate(
-        self, prompts: Prompts, params: list[Any], progress: Callable[[], None]
-    ) -> list[list[SampledResponse]]:
+    def _generate(self, prompts: Prompts, params: list[Any]) -> list[list[SampledResponse]]:
         texts = [{"prompt_token_ids": [*prompt]} for prompt in prompts]
         self.llm.enqueue(texts, params, use_tqdm=False, lora_request=self._adapters)
         engine = self.llm.llm_engine
@@ -322,7 +316,7 @@ class VllmHost:
                 if output.finished:
                     row = sorted(output.outputs, key=lambda one: one.index)
                     done[int(output.request_id)] = [_in_arrays(one) for one in row]
-            progress()
+            self.progress()
         # Requests are numbered in the order in which they were given.
         return [done[number] for number in sorted(done)]
 

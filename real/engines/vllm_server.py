@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import shutil
 import socket
 import tempfile
 import time
@@ -102,7 +101,6 @@ class FileTransfer:
 
     def __init__(self, http: Http, dtype: torch.dtype | None = None) -> None:
         self._http, self._dtype = http, dtype
-        self._folder = Path(tempfile.mkdtemp(prefix="guard-weights-"))
 
     def send(self, model: Any) -> None:
         """Write all weights and let the server read them."""
@@ -112,13 +110,14 @@ class FileTransfer:
                 "engine = 'vllm_server': a server without a GPU keeps the old output head of a "
                 "model with tied embeddings; use vllm"
             )
-        write_tensors(self._folder / "model.safetensors", dict(named_weights(model, self._dtype)))
-        kwargs = {"weights_path": str(self._folder)}
-        self._http.post("/collective_rpc", {"method": "reload_weights", "kwargs": kwargs})
+        with tempfile.TemporaryDirectory(prefix="guard-weights-") as folder:
+            weights = dict(named_weights(model, self._dtype))
+            write_tensors(Path(folder, "model.safetensors"), weights)
+            kwargs = {"weights_path": folder}
+            self._http.post("/collective_rpc", {"method": "reload_weights", "kwargs": kwargs})
 
     def close(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Do nothing."""
 
 
 class NcclTransfer:

@@ -27,7 +27,6 @@ from real.engines.exchange import ADAPTERS, Entry, Handle, device_handle, map_fi
 from real.engines.rollouts import EngineDied, Stages
 from real.model.machine import fixed_segments
 from real.model.prepare import adapter_config, adapter_weights, merged_weights
-from real.ranks import Launched, launched
 from real.ranks.distributed import ALONE, Ranks, whole_tensor
 
 COPY, LOAD = "seconds_sync_copy", "seconds_sync_load"
@@ -69,10 +68,9 @@ class HostBucket:
     def __init__(self, path: Path, size: int, ranks: Ranks = ALONE) -> None:
         """Make and map a file of `size` bytes, the same for all ranks of a machine."""
         self._path, self.wait = path, ranks.wait
-        process = _launched(ranks)
-        self.share = process.local_rank, process.local_world
+        self.share = ranks.local_rank, ranks.local_world
         """This process's number, and the number of processes that fill it together."""
-        if process.local_rank == 0:
+        if ranks.local_rank == 0:
             with path.open("wb") as file:
                 # All of it at once: writing to mapped memory that cannot be had is a SIGBUS.
                 if hasattr(os, "posix_fallocate"):
@@ -188,12 +186,6 @@ def gathered_bytes(values: bytes, ranks: Ranks) -> list[bytes]:
     return [bytes(row.tolist()).rstrip(b"\0") for row in ranks.gather(padded)]
 
 
-def _launched(ranks: Ranks) -> Launched:
-    """Return this process's place among those that fill buckets together."""
-    process = launched() if ranks.world > 1 else None
-    return process or Launched(rank=0, world=1, local_rank=0, local_world=1)
-
-
 def _aligned(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED
 
@@ -215,7 +207,12 @@ LOCAL = Route()
 
 
 class WeightSender:
-    """Sends weights to an engine; of the ranks that share one all fill buckets, the first asks."""
+    """Sends weights to an engine; of the ranks that share one all fill buckets, the first asks.
+
+    For the other ranks it stands in the place of the engine.
+    """
+
+    queues = True
 
     def __init__(self, folder: Path, route: Route, ask: Ask | None = None) -> None:
         """Send nothing yet; `ask` is None for all but the first rank of an engine."""
@@ -286,6 +283,9 @@ class WeightSender:
         stages[COPY] += time.perf_counter() - stages[LOAD]
         return stages
 
+    def release(self) -> None:
+        """Do nothing: the first rank's engine frees the GPUs of all."""
+
     def close(self) -> None:
         """Let go of the bucket's memory, of which the next engine may have need."""
         self._bucket = None
@@ -296,16 +296,14 @@ class WeightSender:
             group = self._route.ranks if self._route.n_gpus > 1 else ALONE
             return CudaBucket(room.bucket, self._route.device, group)
         # The first rank of each machine decides for those that fill the bucket together.
-        process = _launched(self._route.ranks)
-        first = process.rank - process.local_rank
-        path = Path(
-            os.fsdecode(gathered_bytes(os.fsencode(self._folder), self._route.ranks)[first])
-        )
+        ranks = self._route.ranks
+        first = ranks.rank - ranks.local_rank
+        path = Path(os.fsdecode(gathered_bytes(os.fsencode(self._folder), ranks)[first]))
         free = shutil.disk_usage(path).free - SPARE
         size = room.total if room.total <= free else max(room.largest, min(BUCKET, free))
-        size = int(self._route.ranks.gather(torch.tensor(size))[first])
+        size = int(ranks.gather(torch.tensor(size))[first])
         try:
-            return HostBucket(path / "weights", size, self._route.ranks)
+            return HostBucket(path / "weights", size, ranks)
         except OSError as error:
             raise UserError(
                 f"weights for the engine: {path} has no room for {size >> 20} MiB "
@@ -335,12 +333,3 @@ class WeightSender:
                 stacklevel=5,
             )
         return not refused
-
-
-class GroupMember(WeightSender):
-    """A rank without an engine, since its group shares that of its first rank."""
-
-    queues = True
-
-    def release(self) -> None:
-        """Do nothing."""

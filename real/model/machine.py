@@ -101,11 +101,9 @@ class Segments:
     grow = False
 
     def set(self, grow: bool) -> None:
-        """Set it; the older name is that of torch before 2.9."""
+        """Let segments grow or not."""
         core: Any = torch._C
-        name = "_accelerator_setAllocatorSettings"
-        setter = getattr(core, name, None) or torch.cuda.memory._set_allocator_settings
-        setter(f"expandable_segments:{grow}")
+        core._accelerator_setAllocatorSettings(f"expandable_segments:{grow}")
         self.grow = grow
 
 

@@ -338,24 +338,18 @@ def widen_head(model: Any) -> None:
 def wide_product(hidden_nH: Tensor, weight_VH: Tensor, bias_V: Tensor | None) -> Tensor:
     """(n, V) `linear(hidden, weight, bias)` of low-precision numbers in single precision."""
     if hidden_nH.device.type not in _MATRIX_UNITS:
-        bias = None if bias_V is None else bias_V.float()
-        with _exact_products(hidden_nH.dtype):
+        matmul = cast(Any, torch.backends.mkldnn).matmul
+        before = matmul.fp32_precision
+        try:
+            if hidden_nH.dtype == torch.bfloat16:
+                # Numbers of `bfloat16` are multiplied as such, which loses nothing.
+                matmul.fp32_precision = "bf16"
+            bias = None if bias_V is None else bias_V.float()
             return linear(hidden_nH.float(), weight_VH.float(), bias)
+        finally:
+            matmul.fp32_precision = before
     logits_nV = torch.mm(hidden_nH, weight_VH.T, out_dtype=torch.float32)
     return logits_nV if bias_V is None else logits_nV.add_(bias_V)
-
-
-@contextlib.contextmanager
-def _exact_products(dtype: torch.dtype) -> Iterator[None]:
-    """Let a CPU multiply single-precision numbers as `bfloat16`, which loses nothing of such."""
-    matmul = cast(Any, torch.backends.mkldnn).matmul
-    before = matmul.fp32_precision
-    if dtype == torch.bfloat16:
-        matmul.fp32_precision = "bf16"
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = before
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

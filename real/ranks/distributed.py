@@ -59,6 +59,9 @@ class Ranks:
     world: int = 1
     device: str = "cpu"
     """Kind of device that models are on."""
+    local_rank: int = 0
+    """Number among the ranks of its machine, of which there are `local_world`."""
+    local_world: int = 1
 
     @property
     def share(self) -> tuple[int, int]:
@@ -146,7 +149,7 @@ def joined_ranks(device: str, rank_timeout: float) -> Iterator[Ranks]:
             f"rank {process.rank}: could not meet the other ranks ({first_line(error)}); start "
             "them together with torchrun"
         ) from error
-    ranks = Ranks(process.rank, process.world, kind)
+    ranks = Ranks(process.rank, process.world, kind, process.local_rank, process.local_world)
     try:
         with lost_ranks_named():
             yield ranks
@@ -253,24 +256,19 @@ def sharded_like(local: Tensor, other: Tensor) -> Tensor:
         return local
     mesh = other.device_mesh
     if local.device.type != mesh.device_type:
-        mesh = _host_mesh(dist.group.WORLD, mesh.size() // mesh.size(-1), mesh.size(-1))
+        mesh = mesh_of("cpu", mesh.size() // mesh.size(-1), mesh.size(-1))
     shape: Any = other.shape
     return DTensor.from_local(
         local, mesh, other.placements, run_check=False, shape=shape, stride=other.stride()
     )
 
 
+@lru_cache(maxsize=2)
 def mesh_of(device: str, copies: int, shards: int) -> DeviceMesh:
     """Return the mesh of all ranks, of one dimension for a single copy of the model."""
     if copies == 1:
         return init_device_mesh(device, (shards,))
     return init_device_mesh(device, (copies, shards), mesh_dim_names=("copy", "shard"))
-
-
-@lru_cache(maxsize=1)
-def _host_mesh(group: Any, copies: int, shards: int) -> DeviceMesh:
-    """The mesh of all ranks for tensors in main memory; `group` is that of all ranks."""
-    return mesh_of("cpu", copies, shards)
 
 
 def shard_group(tensors: Iterable[Tensor]) -> dist.ProcessGroup | None:

@@ -55,13 +55,13 @@ class ScriptedHost:
         elif how == "died":
             raise EngineDied("scripted engine: it has died")
 
-    def sample(self, prompts, n, sampling, seeds, progress):
+    def sample(self, prompts, n, sampling, seeds):
         self.misbehave("sample")
         if self.version < 0:
             raise EngineError("scripted engine: no weights")
         for _ in range(self.settings.get("steps", 0)):
             time.sleep(0.3)
-            progress()
+            self.progress()
 
         def response(number):
             return SampledResponse(
