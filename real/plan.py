@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from guard_core.rules import Need
+from real.engines.make import needs_stats
 from real.engines.vllm_engine import batched_tokens
 from real.model.folder import PREFIX, check_folder
 from real.model.policy import attention_heads, loading, widen_head
@@ -326,12 +327,30 @@ def pass_bytes(size: ModelSize, config: TrainConfig, chunk: int = GPU_CHUNK_ELEM
     return mask + max(held + head_gradient + logits, last_layer, first_layer)
 
 
+def stats_bytes(size: ModelSize, config: TrainConfig, chunk: int = GPU_CHUNK_ELEMENTS) -> int:
+    """Return the most bytes of a pass for entropies and certainties, counted as `pass_bytes`.
+
+    One layer's activations exist at once; of a logit five numbers in single precision and a bool.
+    """
+    itemsize, tokens = width(config), max(config.max_tokens_per_microbatch, config.longest)
+    mask = itemsize * tokens**2 * ("flash" not in config.attention)
+    layer = itemsize * tokens * (3 * size.n_inner + 4 * size.width)
+    logits = 21 * min(chunk, tokens * size.vocabulary) + itemsize * tokens * size.width
+    return mask + max(layer, logits)
+
+
+def _scores_votes(config: TrainConfig) -> bool:
+    """The rule reads what vLLM does not give: the trainer scores votes beside the awake engine."""
+    return needs_stats(rule_of(config)) and not config.engine_kind.native
+
+
 def _pass_part(size: ModelSize, config: TrainConfig) -> MemoryPart:
     """Activations and logits, or the optimizer's copies where these are larger."""
     block = min(BLOCK_ELEMENTS, trained_and_frozen(size)[0])
     copies = WIDE * block * (4 if config.offload_optimizer else 1)
     n_bytes, note = pass_bytes(size, config), f"{config.max_tokens_per_microbatch} tokens"
-    return MemoryPart("activations", max(n_bytes, copies), 0, note)
+    scoring = stats_bytes(size, config) if _scores_votes(config) else 0
+    return MemoryPart("activations", max(n_bytes, copies), scoring, note)
 
 
 def _gathered(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPart]:
@@ -341,7 +360,8 @@ def _gathered(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPa
     narrow = width(config)
     weights = narrow * (size.n_outside + 4 * size.n_layer)
     gradients = narrow * size.n_outside + (narrow + WIDE) * size.n_layer
-    return [MemoryPart("gathered layers", weights + (0 if size.n_adapters else gradients), 0)]
+    update = weights + (0 if size.n_adapters else gradients)
+    return [MemoryPart("gathered layers", update, weights if _scores_votes(config) else 0)]
 
 
 def _engine(

@@ -11,6 +11,7 @@ from random_groups import random_rows
 from tiny_runs import Stopped, held
 from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig, Qwen2Config, Qwen3Config
 
+from lab.base.arms import arm
 from lab.base.errors import UserError
 from real.__main__ import main
 from real.engines.rollouts import Sampling
@@ -28,6 +29,7 @@ from real.plan import (
     plan_memory,
     read_config,
     state_parts,
+    stats_bytes,
 )
 from real.ranks.distributed import Ranks
 from real.run import prepare
@@ -139,6 +141,26 @@ def test_a_pass_makes_the_planned_tensors(shape, dtype, shares_prompt, kept, req
     with LiveTensors(model.parameters()) as live:
         scorer(rows, 1.0).logprobs_n.sum().backward()
     assert live.peak == pytest.approx(expected, rel=0.15)
+    expected = stats_bytes(size, passes_of(kept, dtype, **attention), chunk)
+    with torch.no_grad(), LiveTensors(model.parameters()) as live:
+        scorer(rows, 1.0, stats=True)
+    assert live.peak == pytest.approx(expected, rel=0.15)
+
+
+@pytest.mark.parametrize("world", [1, 8])
+def test_votes_that_the_trainer_scores_leave_the_engine_less_memory(world):
+    """vLLM gives no entropies; it is awake while a pass of the trainer computes them."""
+    size, plain = QWEN.size(MemorySettings(lora_rank=16)), cell(engine="vllm", lora_rank=16)
+    scored = replace(plain, rule="intuitor", guard=arm("intuitor").guard)
+    plans = (plan_memory(size, config, world, 140 * GIB) for config in (plain, scored))
+    without, beside = ({part.name: part.sampling for part in plan.parts} for plan in plans)
+    added = beside["activations"] + beside.get("gathered layers", 0)
+    assert without["activations"] == 0 and beside["activations"] > 2**31
+    assert ("gathered layers" in beside and beside["gathered layers"] > 0) is (world > 1)
+    assert without["engine: cache"] - beside["engine: cache"] == added
+    native = replace(scored, engine="transformers")
+    parts = plan_memory(size, native, world, 140 * GIB).parts
+    assert not any(part.sampling for part in parts if part.name == "activations")
 
 
 @pytest.mark.parametrize("card", [79.18, 139.8])
