@@ -217,8 +217,8 @@ def plan_memory(
     size: ModelSize, config: TrainConfig, world: int, card: int, nodes: int = 1
 ) -> MemoryPlan:
     """Return the memory of a run of `world` GPUs on `nodes` machines; nothing is allocated."""
-    parts = [*state_parts(size, config, world), _pass_part(size, config)]
-    parts += [*_gathered(size, config, world), MemoryPart("libraries", CONTEXT, CONTEXT)]
+    parts = [*state_parts(size, config, world), *_pass_parts(size, config, world)]
+    parts.append(MemoryPart("libraries", CONTEXT, CONTEXT))
     needed = sum(part.update if config.async_level else part.sampling for part in parts)
     usable = int(card * (1 - RESERVE))
     of_engine, tokens, cache, share = _engine(size, config, world, card, usable - needed)
@@ -330,7 +330,7 @@ def pass_bytes(size: ModelSize, config: TrainConfig, chunk: int = GPU_CHUNK_ELEM
 def stats_bytes(size: ModelSize, config: TrainConfig, chunk: int = GPU_CHUNK_ELEMENTS) -> int:
     """Return the most bytes of a pass for entropies and certainties, counted as `pass_bytes`.
 
-    One layer's activations exist at once; of a logit five numbers in single precision and a bool.
+    Those of one layer exist at once; of a logit five numbers in single precision and a bool.
     """
     itemsize, tokens = width(config), max(config.max_tokens_per_microbatch, config.longest)
     mask = itemsize * tokens**2 * ("flash" not in config.attention)
@@ -339,29 +339,24 @@ def stats_bytes(size: ModelSize, config: TrainConfig, chunk: int = GPU_CHUNK_ELE
     return mask + max(layer, logits)
 
 
-def _scores_votes(config: TrainConfig) -> bool:
-    """The rule reads what vLLM does not give: the trainer scores votes beside the awake engine."""
-    return needs_stats(rule_of(config)) and not config.engine_kind.native
+def _pass_parts(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPart]:
+    """Activations and logits, or the optimizer's copies where these are larger; gathered layers.
 
-
-def _pass_part(size: ModelSize, config: TrainConfig) -> MemoryPart:
-    """Activations and logits, or the optimizer's copies where these are larger."""
-    block = min(BLOCK_ELEMENTS, trained_and_frozen(size)[0])
+    These are embeddings and head, and two layers: whole weights, and gradients if trained.
+    """
+    block, narrow = min(BLOCK_ELEMENTS, trained_and_frozen(size)[0]), width(config)
     copies = WIDE * block * (4 if config.offload_optimizer else 1)
-    n_bytes, note = pass_bytes(size, config), f"{config.max_tokens_per_microbatch} tokens"
-    scoring = stats_bytes(size, config) if _scores_votes(config) else 0
-    return MemoryPart("activations", max(n_bytes, copies), scoring, note)
-
-
-def _gathered(size: ModelSize, config: TrainConfig, world: int) -> list[MemoryPart]:
-    """Whole weights and gradients of the layers at work: embeddings and head, and two layers."""
-    if world == 1:
-        return []
-    narrow = width(config)
-    weights = narrow * (size.n_outside + 4 * size.n_layer)
-    gradients = narrow * size.n_outside + (narrow + WIDE) * size.n_layer
-    update = weights + (0 if size.n_adapters else gradients)
-    return [MemoryPart("gathered layers", update, weights if _scores_votes(config) else 0)]
+    # vLLM gives no entropies, and is awake while the trainer scores votes for them.
+    scores = needs_stats(rule_of(config)) and not config.engine_kind.native
+    n_bytes, note = stats_bytes(size, config), f"{config.max_tokens_per_microbatch} tokens"
+    largest = max(pass_bytes(size, config), copies)
+    parts = [MemoryPart("activations", largest, n_bytes * scores, note)]
+    if world > 1:
+        weights = narrow * (size.n_outside + 4 * size.n_layer)
+        gradients = narrow * size.n_outside + (narrow + WIDE) * size.n_layer
+        update = weights + (0 if size.n_adapters else gradients)
+        parts.append(MemoryPart("gathered layers", update, weights * scores))
+    return parts
 
 
 def _engine(
@@ -404,8 +399,8 @@ def _engine_weights(size: ModelSize, config: TrainConfig) -> int:
 def _engine_buffers(size: ModelSize, config: TrainConfig) -> int:
     """Return the bytes of vLLM's widest layer, of as many tokens as it batches, and of its logits.
 
-    The layer holds both halves of its inner product and their product, the residual stream and two
-    copies; a draw holds four numbers in single precision for each logit. Assumed, not measured.
+    Assumed, not measured: both inputs of the inner product and their product, four numbers of the
+    residual stream's width, and four in single precision for each logit.
     """
     per_token = 3 * size.n_inner // config.engine_tp + 4 * size.width
     layer = batched_tokens(config.max_rows) * width(config) * per_token
@@ -432,10 +427,7 @@ def _transformers(size: ModelSize, config: TrainConfig, world: int) -> tuple[lis
 
 
 def _host(size: ModelSize, config: TrainConfig, world: int, nodes: int) -> int:
-    """Main memory of a machine; engines start without weights.
-
-    Ranks map weights that their file has in the precision of the run, and share these pages.
-    """
+    """Main memory of a machine; ranks share the pages of a file in the precision of the run."""
     narrow, kind = width(config), config.engine_kind
     own = config.async_level if kind.native else kind.own_process and not kind.remote
     ranks = world // nodes

@@ -49,10 +49,7 @@ def card_named(name: str) -> Card | None:
 
 @functools.cache
 def peak_flops(device: torch.device) -> float:
-    """Return a GPU's bfloat16 operations per second: its data sheet's, else those of a product.
-
-    It is NaN for a CPU.
-    """
+    """A GPU's bfloat16 operations per second: its data sheet's, else a product's; NaN for a CPU."""
     if device.type != "cuda":
         return math.nan
     card = card_named(torch.cuda.get_device_name(device))
@@ -190,9 +187,8 @@ class Speed:
     def between_nodes(self, tokens: float) -> float:
         """Return the seconds in which one optimizer step's traffic passes between machines.
 
-        Rings are assumed that enter and leave every machine once, and no overlap. One copy of the
-        model over all ranks is gathered twice and its gradients are scattered in every pass;
-        groups within a machine only add their gradients up.
+        Rings are assumed that enter and leave every machine once, and no overlap. One copy over all
+        ranks is gathered twice in every pass, and its gradients are scattered.
         """
         (trained, frozen), config = trained_and_frozen(self.size), self.config
         machines = self.machines

@@ -20,8 +20,8 @@ class RankedEngine:
     def __init__(self, engine: Any, ranks: Ranks, pad_token_id: int, group: int = 1) -> None:
         """Take this rank's engine; `group` ranks, a divisor of all, share one.
 
-        With several engines each samples, as (M, 1) responses, those that its `share`, its number
-        and theirs, deals to it, with the draws they have among all.
+        Of several engines each samples, as (M, 1) ones, the responses that its `share`, its number
+        and theirs, deals to it.
         """
         self.engine, self._ranks, self._group = engine, ranks, group
         self._n_engines = ranks.world // group

@@ -176,10 +176,8 @@ def check_prompts(prompts: Prompts, n: int, new_tokens: int, positions: int | No
 
 
 def shard_requests(n_prompts: int, n: int, share: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return prompt and number of the responses that a rank samples, given its number and theirs.
-
-    Every rank gets some responses to each prompt, so that none waits alone for the longest ones.
-    """
+    """Return prompt and number of the responses of a rank, given its number and theirs."""
+    # Some to each prompt, so that no rank waits alone for the longest ones.
     rank, world = share
     return [(p, i) for p in range(n_prompts) for i in range((rank - p) % world, n, world)]
 
@@ -246,10 +244,9 @@ def to_rollouts(
     who: str = "engine",
     hint: str = "",
 ) -> Rollouts:
-    """Return responses as tensors, padded on the right.
+    """Return responses as tensors, padded on the right; `who` and `hint` are parts of messages.
 
-    An EngineError unless there are `n` to a prompt, drawn by that version of the weights; it names
-    the engine as `who` and ends with the `hint` if they were drawn by another.
+    An EngineError unless there are `n` to a prompt, drawn by that version of the weights.
     """
     flat = [response for row in responses_PN for response in row]
     for response in flat:

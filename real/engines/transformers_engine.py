@@ -1,10 +1,8 @@
 """Samples from a Hugging Face causal language model, in the trainer's own process.
 
-A batched decoding loop with a key-value cache. Each prompt is read once, and its row of the cache
-copied for all responses at their first token or, with a large model on a CPU, where they begin to
-differ. Rows without a response leave the batch. Every response has its own uniforms, so which share
-a batch or a row decides nothing. Entropies are measured when a token is drawn, without a forward
-pass.
+Each prompt is read once, and its row of the cache copied for all responses at their first token or,
+with a large model on a CPU, where they begin to differ. Rows without a response leave the batch.
+Every response has its own uniforms, so which share a batch or a row decides nothing.
 """
 
 from __future__ import annotations
@@ -84,10 +82,7 @@ class RunningStats:
     def add(
         self, rows_B: Tensor, source_B: Tensor | None, logprobs_NA: Tensor, probs_NA: Tensor
     ) -> None:
-        """Add distributions of the next tokens, in nats, to responses `rows_B`.
-
-        `source_B` is the row of each, None if they are as many.
-        """
+        """Add distributions of the next tokens, in nats, to responses `rows_B`, as in `draw`."""
         # Raised to a finite number, an impossible token's term is 0 and not NaN.
         finite_NA = logprobs_NA.clamp(min=torch.finfo(logprobs_NA.dtype).min)
         values_2N = torch.stack([torch.linalg.vecdot(probs_NA, finite_NA), logprobs_NA.mean(-1)])
@@ -243,10 +238,7 @@ class TransformersEngine:
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> Rollouts:
-        """Sample `n` responses to each prompt, with log-probs before the cut at `top_p`.
-
-        The generator advances by the same amount whatever is sampled.
-        """
+        """Sample `n` responses to each prompt, with log-probs before the cut at `top_p`."""
         check_prompts(prompts, n, sampling.max_tokens, max_positions(self.model))
         chunk = chunk_rows(self.max_rows, n)
         uniforms_RT = uniforms(len(prompts) * n, sampling.max_tokens, chunk, generator)

@@ -197,11 +197,7 @@ _CONNECTIONS = 256
 
 
 class VllmServerEngine:
-    """A client of `vllm serve`, or of one of several servers that the ranks of a run share.
-
-    It cannot return what `Sampling.stats` asks for: the server's answers hold the log-probs of
-    sampled tokens only. Rules that need entropies cost a forward pass of the trainer.
-    """
+    """A client of `vllm serve`, or of one of several servers that the ranks of a run share."""
 
     queues = True
     share = ALONE.share
@@ -218,9 +214,8 @@ class VllmServerEngine:
     ) -> None:
         """Wait until the server is ready and check how it was started.
 
-        Each answer, with all responses to one prompt, may take `timeout` seconds. Weights go over
-        NCCL from a trainer on a GPU, else through a file; of the ranks of a server one `sends`
-        them.
+        Each answer, with all responses to one prompt, may take `timeout` seconds. Of the ranks of a
+        server one `sends` it the weights, by NCCL from a GPU, else through a file.
         """
         self._route = route
         self.http = Http(url, timeout)

@@ -42,7 +42,7 @@ MEMORY = Path("/dev/shm")
 
 
 def named_weights(model: Any, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-    """Yield the same as `stored_weights`, gathered: all ranks must exhaust the iterator."""
+    """Yield `stored_weights`, gathered: all ranks must exhaust the iterator."""
     for name, value in stored_weights(model, dtype):
         yield name, whole_tensor(value)
 
@@ -207,15 +207,12 @@ LOCAL = Route()
 
 
 class WeightSender:
-    """Sends weights to an engine; of the ranks that share one all fill buckets, the first asks.
-
-    For the other ranks it stands in the place of the engine.
-    """
+    """Sends weights to an engine; on other ranks of its group it stands in the engine's place."""
 
     queues = True
 
     def __init__(self, folder: Path, route: Route, ask: Ask | None = None) -> None:
-        """Send nothing yet; `ask` is None for all but the first rank of an engine."""
+        """Send nothing yet; of the ranks that share an engine all fill buckets, the first asks."""
         self._folder, self._route, self._ask = folder, route, ask
         self.refused: str | None = None
         self._bucket: Bucket | None = None

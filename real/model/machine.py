@@ -159,8 +159,7 @@ def torch_threads(n_threads: int | None) -> Iterator[None]:
 def card_held(config: EngineSettings, device: str) -> Iterator[None]:
     """Hold the GPU of this process: alone where vLLM takes all memory that is left, else shared.
 
-    Free memory does not tell of another run: its engine may be asleep. Runs in other containers are
-    not seen.
+    Another run's engine may be asleep in free memory. Runs in other containers are not seen.
     """
     if pick_device(device).type != "cuda" or os.name != "posix":
         yield

@@ -1,11 +1,8 @@
 """The processes of one run on several GPUs: meeting, sharding one model, files of tensors.
 
 All ranks go through the same loop. The first one alone reads answers, asks the guard, writes and
-reports; what it decides is sent to the others, so ranks cannot come to differ.
-
-A sharded parameter is a DTensor (FSDP2). Its optimizer state is sharded like it, norms are of the
-whole, and nothing else of the trainer knows. Everything that gathers must be done by all ranks in
-the same order.
+reports; what it decides is sent to the others, so ranks cannot come to differ. A sharded parameter
+is a DTensor (FSDP2). Everything that gathers must be done by all ranks in the same order.
 """
 
 from __future__ import annotations

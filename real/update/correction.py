@@ -48,9 +48,8 @@ def rescore(
 ) -> tuple[list[Group], dict[str, float]]:
     """Compare engine and trainer before the first update of a batch, with the weights that sampled.
 
-    This costs a few rows' forward pass where the ratio starts from the engine's log-probs. Else
-    every response that is trained on goes through the model once more; with a cap of the importance
-    weights, these stand in `correction_KT`.
+    Where the ratio starts from the engine's log-probs a few rows are passed through the model, else
+    all that are trained on; with a `cap`, `correction_KT` gets the importance weights.
 
     Returns:
         The groups to train on, and columns of the steps: the mismatch in nats per token and, with

@@ -1,9 +1,8 @@
 """Log-probs of response tokens under the model that is trained, with gradient.
 
-The head sees only the tokens that are asked for, a chunk of them at a time. The logits of all
-tokens, [tokens, vocabulary] in single precision, are the largest tensor of a training step by far:
-2 GiB at 32 rows of 512 tokens and 32,768 words, and the backward pass wants two or three of that
-size. Here they exist for one chunk only, and are computed again for the gradient. Models whose
+The head sees only the tokens that are asked for, a chunk of them at a time, and computes logits
+again for the gradient: those of all tokens, [tokens, vocabulary] in single precision, would be the
+largest tensor of a step by far, 2 GiB at 32 rows of 512 tokens and 32,768 words. Models whose
 logits are not `cap(factor * linear(hidden))` run whole: correct, but with all logits in memory.
 """
 
@@ -12,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -36,9 +36,7 @@ from real.update.packing import (
 )
 
 CHUNK_ELEMENTS = 2**25
-"""Logits that exist at once, 128 MiB of them in single precision. Larger chunks are no faster:
-with a vocabulary of 150,000 these are still 220 tokens, enough for a CPU's matrix units.
-"""
+"""Logits that exist at once, 128 MiB of them in single precision. Larger chunks are no faster."""
 GPU_CHUNK_ELEMENTS = 2**28
 """On a GPU, 1 GiB: fewer tokens at once would read the head's weights too often."""
 _PROBE_TOKENS = 6
@@ -90,10 +88,7 @@ def chunked(
     gradient: Gradient,
     chunk_elements: int,
 ) -> tuple[Tensor, ...]:
-    """Return numbers of tokens from the (n, H) hidden states before them.
-
-    Without a head the model gave the logits themselves, (n, V).
-    """
+    """Return numbers of tokens from the (n, H) hidden states before them, or (n, V) logits."""
     if head is None:
         return values(hidden_nH, targets_n, temperature)
     size = max(1, chunk_elements // head.linear.weight.shape[0])
@@ -197,21 +192,14 @@ def head_scores(
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> TokenScores:
     """Score tokens by `chunked`, with gradient; all numbers with `stats`."""
-
-    def values(logits_nV: Tensor, targets_n: Tensor, temperature: float) -> tuple[Tensor, ...]:
-        scores = score_logits(logits_nV, targets_n, temperature, stats)
-        return tuple(values for values in scores if values is not None)
-
-    scores = chunked(
-        head, hidden_nH, targets_n, temperature, values, _score_gradient, chunk_elements
-    )
-    return TokenScores(*scores)
+    how = partial(score_logits, stats=stats), _score_gradient, chunk_elements
+    return TokenScores(*chunked(head, hidden_nH, targets_n, temperature, *how))
 
 
 def score_logits(
     logits_nV: Tensor, targets_n: Tensor, temperature: float, stats: bool = False
-) -> TokenScores:
-    """Scores from (n, V) logits, which this may overwrite, in single precision at least."""
+) -> tuple[Tensor, ...]:
+    """`TokenScores` from (n, V) logits, which this may overwrite, in single precision at least."""
     logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
     # In place: the projection that made the logits does not need them for its gradient.
     logits_nV = logits_nV.div_(temperature)
@@ -219,13 +207,13 @@ def score_logits(
     total_n = logits_nV.logsumexp(-1)
     logprobs_n = chosen_n - total_n
     if not stats:
-        return TokenScores(logprobs_n)
+        return (logprobs_n,)
     with torch.no_grad():
         logp_nV = logits_nV.detach() - total_n.detach()[:, None]
         p_nV = logp_nV.exp()
         # Where a token is impossible its term is 0, not NaN.
         entropy_n = -torch.where(p_nV > 0, p_nV * logp_nV, 0).sum(-1)
-        return TokenScores(logprobs_n, entropy_n, -logp_nV.mean(-1))
+        return logprobs_n, entropy_n, -logp_nV.mean(-1)
 
 
 def _score_gradient(
@@ -245,15 +233,12 @@ def head_entropies(
 ) -> Tensor:
     """(n,) entropies in nats by `chunked`, with gradient, at least in float32."""
     no_targets_n = hidden_nH.new_zeros(len(hidden_nH), dtype=torch.long)
-    return chunked(
-        head,
-        hidden_nH,
-        no_targets_n,
-        temperature,
-        values=lambda logits, _, temperature: (entropies(logits, temperature),),
-        gradient=_entropy_gradient,
-        chunk_elements=chunk_elements,
-    )[0]
+
+    def values(logits_nV: Tensor, _: Tensor, temperature: float) -> tuple[Tensor]:
+        return (entropies(logits_nV, temperature),)
+
+    how = values, _entropy_gradient, chunk_elements
+    return chunked(head, hidden_nH, no_targets_n, temperature, *how)[0]
 
 
 def entropies(logits_nV: Tensor, temperature: float) -> Tensor:
@@ -458,10 +443,7 @@ def can_bundle(model: Any) -> bool:
 
 
 def _bundle_mask(model: Any, ends_BS: Tensor) -> Tensor:
-    """(B, 1, S, S) mask of bundles, to be added to the scores.
-
-    All layers share it. Of a bool mask each would make such a copy, and keep it for its gradient.
-    """
+    """(B, 1, S, S) mask of bundles, to be added to scores; of bools each layer makes a copy."""
     places_S1 = torch.arange(ends_BS.shape[1], device=ends_BS.device)[:, None]
     seen_BSS = (places_S1 < ends_BS[:, None, :]).tril_()
     dtype = model.get_input_embeddings().weight.dtype

@@ -73,8 +73,7 @@ class MeasuredAdamW:
     def step(self, lr: float, scale: Tensor) -> Tensor:
         """Move all weights by the gradients, which may change in place, times `scale`.
 
-        Returns:
-            The L2 norm of the change of this rank's shards.
+        Returns the L2 norm of the change of this rank's shards.
         """
         sources = (list(map(local_shard, self.masters.tensors)), *self.moments)
         gradients = self.masters.gradients()
@@ -174,8 +173,7 @@ class Step(Pass):
     taken: bool = False
     """The optimizer moved; false where the mini-batch was empty or the step was refused."""
     fault: Fault | None = None
-    """Reason why the step was refused; an update that is not finite was made before it was known.
-    """
+    """Why the step was refused; an update that is not finite was made before it was known."""
     update_norm: float = 0.0
     """L2 norm of the change of all parameters together; 0 for a step not taken."""
     grad_norm: float = 0.0
@@ -191,10 +189,7 @@ class PolicyOptimizer:
         n_scheduled: int,
         reference: Reference | None = None,
     ) -> None:
-        """Prepare AdamW for `n_scheduled` steps, left-out ones included, see `backward`.
-
-        With FSDP2 the scorer is sharded already. The reference is of the KL term, if any.
-        """
+        """Prepare AdamW for `n_scheduled` steps, left-out ones included; FSDP2 must come before."""
         self.scorer = scorer
         self.model: Any = scorer.model
         self.config = config
