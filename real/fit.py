@@ -50,14 +50,11 @@ def engine_memory(
     if not plan.fits:
         raise UserError(f"{of}: {_lacks(plan, world)}; {remedy(model, config, world, card)}")
     memory = EngineMemory(plan.engine_share * card / total, None if asked else plan.cache or None)
-    return memory, [_told(plan)]
-
-
-def _told(plan: MemoryPlan) -> str:
     sums = f"update {plan.update / GIB:.0f}, sampling {plan.sampling / GIB:.0f}"
     parts = [(part.name, max(part.update, part.sampling) / GIB) for part in plan.parts]
     words = ", ".join(f"{name} {size:.2g}" for name, size in parts if size >= 0.05)
-    return f"memory of each GPU in GiB: {sums} of {plan.usable / GIB:.0f} ({words})"
+    told = f"memory of each GPU in GiB: {sums} of {plan.usable / GIB:.0f} ({words})"
+    return memory, [told]
 
 
 def _lacks(plan: MemoryPlan, world: int) -> str:

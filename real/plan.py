@@ -190,8 +190,7 @@ class MemoryPlan:
     engine_weights: int
     """Bytes of weights that one GPU reads for each decoded token."""
     start: int
-    """Most bytes between the engine's start and the first update: the whole model, or shards and
-    the part that is cut next."""
+    """Most bytes before the first update: the whole model, or shards and the part cut next."""
     host: int
     """Bytes of main memory of one machine, all its processes together."""
     checkpoint: int

@@ -40,7 +40,7 @@ class _Scripted:
 
     def __init__(self, setup: Setup, vocabulary: int, inside: Engine, samples: bool) -> None:
         self.inside, self.version = inside, 0
-        self.queues, self._samples = inside.queues or not samples, samples
+        self._samples = samples
         self._vocabulary, self._mean = vocabulary, setup.pick(MEAN_TOKENS, 16)
 
     def sample(

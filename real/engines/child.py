@@ -18,19 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from lab.base.errors import UserError
-from real.engines.exchange import (
-    ADAPTERS,
-    REQUEST,
-    ROLLOUTS,
-    Delivery,
-    Entry,
-    Handle,
-    Sent,
-    receive,
-    refused,
-    send,
-    writing,
-)
+from real.engines import exchange
 from real.engines.rollouts import EngineDied, EngineError, Prompts, Rollouts, Sampling
 
 _SECONDS = 1.0
@@ -55,11 +43,11 @@ def main(make_host: Callable[[dict[str, Any]], Any], arguments: Sequence[str]) -
 def _serve(pipe: Connection, folder: Path, make_host: Callable[[dict[str, Any]], Any]) -> None:
     """Answer requests until one says `close`; an engine that failed ends the process."""
     host: Any = None
-    while (message := receive(pipe))["do"] != "close":
+    while (message := exchange.receive(pipe))["do"] != "close":
         answer: dict[str, Any] = {}
         try:
             if host is None:
-                settings = json.loads((folder / REQUEST).read_text())
+                settings = json.loads((folder / exchange.REQUEST).read_text())
                 if (n_threads := settings.pop("threads", None)) is not None:
                     torch.set_num_threads(n_threads)
                 host = make_host(settings)
@@ -69,7 +57,7 @@ def _serve(pipe: Connection, folder: Path, make_host: Callable[[dict[str, Any]],
         except UserError as error:
             kind = "died" if isinstance(error, EngineDied) else type(error).__name__
             answer = {"error": str(error)[:2000], "kind": kind}
-        send(pipe, answer)
+        exchange.send(pipe, answer)
         if answer.get("kind") == "died":
             return
 
@@ -80,30 +68,31 @@ def _do(host: Any, message: dict[str, Any], folder: Path, pipe: Connection) -> d
         case "open":
             return {"refusal": host.refusal(message["buckets"])}
         case "sample":
-            request = json.loads((folder / REQUEST).read_text())
+            request = json.loads((folder / exchange.REQUEST).read_text())
             request["sampling"] = Sampling(**request["sampling"])
             rollouts = host.sample(**request)
-            with writing(folder / ROLLOUTS):
-                save_file(rollouts.packed(), folder / ROLLOUTS)
+            with exchange.writing(folder / exchange.ROLLOUTS):
+                save_file(rollouts.packed(), folder / exchange.ROLLOUTS)
             return {"version": rollouts.version}
         case "load":
-            host.load(Delivery(_parts(pipe, folder, message), host.progress), version)
+            host.load(exchange.Delivery(_parts(pipe, folder, message), host.progress), version)
         case "adapt":  # only vLLM is asked to
-            host.adapt(folder / ADAPTERS, version)
+            host.adapt(folder / exchange.ADAPTERS, version)
         case _:
             host.release()
     return {}
 
 
-def _parts(pipe: Connection, folder: Path, message: Mapping[str, Any]) -> Iterator[Sent]:
+def _parts(pipe: Connection, folder: Path, message: Mapping[str, Any]) -> Iterator[exchange.Sent]:
     """Yield what is in the buckets, listed in place of a request, and wait for the next."""
     while True:
-        entries = [Entry(*values) for values in json.loads((folder / REQUEST).read_text())]
-        yield Sent(message["buckets"], entries, message["last"])
+        listed = json.loads((folder / exchange.REQUEST).read_text())
+        entries = [exchange.Entry(*values) for values in listed]
+        yield exchange.Sent(message["buckets"], entries, message["last"])
         if message["last"]:
             return
-        send(pipe, {"taken": len(entries)})
-        message = receive(pipe)
+        exchange.send(pipe, {"taken": len(entries)})
+        message = exchange.receive(pipe)
 
 
 def _signs_of_life(pipe: Connection) -> Callable[[], None]:
@@ -113,7 +102,7 @@ def _signs_of_life(pipe: Connection) -> Callable[[], None]:
         nonlocal last
         if time.monotonic() - last > _SECONDS:
             last = time.monotonic()
-            send(pipe, {"alive": True})
+            exchange.send(pipe, {"alive": True})
 
     return progress
 
@@ -154,7 +143,7 @@ class TransformersHost:
         return self._engine.sample(prompts, n, sampling, generator).to("cpu")
 
     @torch.no_grad()
-    def load(self, weights: Delivery, version: int) -> None:
+    def load(self, weights: exchange.Delivery, version: int) -> None:
         """Replace all weights, which must be those of this model."""
         self._loaded = False
         own = dict(self._engine.model.named_parameters())
@@ -167,8 +156,8 @@ class TransformersHost:
         self._engine.version = version
         self._loaded = True
 
-    def refusal(self, buckets: list[Handle]) -> str | None:
-        return refused(buckets[0])
+    def refusal(self, buckets: list[exchange.Handle]) -> str | None:
+        return exchange.refused(buckets[0])
 
     def release(self) -> None:
         """Keep the memory: the plan counts it in both phases."""

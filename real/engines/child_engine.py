@@ -67,8 +67,7 @@ class ChildEngine:
         those of `exchange_folder`. The output is appended to `log`, a temporary file if None.
         """
         self.timeout = timeout
-        self.queues, self._request = request is seeded_request, request
-        self._log_path, self._log = log, _opened(log)
+        self._request, self._log_path, self._log = request, log, _opened(log)
         self._folder = exchange_folder(room, exchange)
         self._pad_token_id = int(settings.get("pad_token_id", 0))
         self.sender = WeightSender(self._folder, route, self._hand)

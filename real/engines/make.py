@@ -42,7 +42,17 @@ def make_engine(
     vLLM may take of the GPU, by the settings if None.
     """
     check_engine(config, ranks.world)
-    _check_url(config, ranks.world)
+    if (config.engine_url is not None) != config.engine_kind.remote:
+        raise UserError(
+            f"engine_url = {config.engine_url!r}: belongs to engine = {named('remote')} and only "
+            "to it"
+        )
+    urls = (config.engine_url or "").split(",")
+    if len(urls) > ranks.world:
+        raise UserError(
+            f"engine_url = {config.engine_url!r}: {len(urls)} servers for {ranks.world} ranks; "
+            "start as many ranks with torchrun, or give fewer"
+        )
     kind, dtype = config.engine_kind, getattr(torch, config.dtype)
     route = Route(policy.device, dtype, ranks, config.engine_tp, bool(config.engine_adapters))
 
@@ -52,7 +62,6 @@ def make_engine(
             return WeightSender(Path(), route)
         if kind.remote:
             # The first rank of each server sends it the weights.
-            urls = (config.engine_url or "").split(",")
             url, sends = urls[ranks.rank % len(urls)], ranks.rank < len(urls)
             how = config.engine_timeout, policy.eos_token_ids, policy.pad_token_id
             return VllmServerEngine(url, *how, route, config.head_dtype, sends=sends)
@@ -180,19 +189,6 @@ def check_engine(config: TrainConfig, world: int) -> None:
         )
 
 
-def _check_url(config: TrainConfig, world: int) -> None:
-    if (config.engine_url is not None) != config.engine_kind.remote:
-        raise UserError(
-            f"engine_url = {config.engine_url!r}: belongs to engine = {named('remote')} and only "
-            "to it"
-        )
-    if config.engine_url and (n_urls := config.engine_url.count(",") + 1) > world:
-        raise UserError(
-            f"engine_url = {config.engine_url!r}: {n_urls} servers for {world} ranks; start as "
-            "many ranks with torchrun, or give fewer"
-        )
-
-
 def _check_ahead(config: TrainConfig) -> None:
     """Refuse what the next batch's votes cannot be sampled with while this batch is trained on."""
     rule, ahead = rule_of(config), f"async_level = {config.async_level}"
@@ -236,7 +232,6 @@ class RestartingEngine:
         """Called with a sentence when an engine is started again."""
         self._last: tuple[Any, int] | None = None
         self.engine: Engine = make()
-        self.queues: bool = self.engine.queues
 
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator

@@ -27,7 +27,6 @@ class RankedEngine:
         self._n_engines = ranks.world // group
         engine.share = ranks.rank // group, self._n_engines
         self._pad_token_id = pad_token_id
-        self.queues: bool = engine.queues
         self.update_weights, self.close = engine.update_weights, engine.close
 
     def sample(

@@ -55,8 +55,7 @@ class Rollouts:
     tokens_PNT: torch.Tensor
     """int64; the response without its prompt, an end token included; padding after it."""
     logprobs_PNT: torch.Tensor
-    """float32; log-prob of each sampled token at the sampling temperature, 0 in padding; NaN where
-    the engine was not asked for them and left them out."""
+    """float32; log-probs of tokens at the sampling temperature, 0 in padding, NaN if left out."""
     lengths_PN: torch.Tensor
     """int64; tokens of each response, its end token included."""
     finished_PN: torch.Tensor
@@ -138,9 +137,6 @@ class Rollouts:
 
 class Engine(Protocol):
     """An engine; a step of training is `sample`, `release`, the update, `update_weights`."""
-
-    queues: bool
-    """It queues requests for itself, so that it is best given all prompts at once."""
 
     def sample(
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator

@@ -210,7 +210,6 @@ def uniforms(rows: int, width: int, chunk: int, generator: torch.Generator) -> T
 class TransformersEngine:
     """Samples with the trainer's own model, so it has new weights at once."""
 
-    queues = False
     share = ALONE.share
 
     def __init__(

@@ -368,22 +368,20 @@ def _died(doing: str) -> Iterator[None]:
 @contextmanager
 def _process_unchanged() -> Iterator[None]:
     """Restore what starting vLLM changes in this process: random states, the number of threads."""
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    states = np.random.get_state(), random.getstate()
     n_threads, set_threads = torch.get_num_threads(), torch.set_num_threads
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
         torch.set_num_threads = set_threads
         torch.set_num_threads(n_threads)
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
+        np.random.set_state(states[0])
+        random.setstate(states[1])
 
 
 class VllmEngine:
     """vLLM in the trainer's process, the fastest transfer; a GPU kernel that hangs hangs both."""
-
-    queues = True
 
     def __init__(self, settings: VllmSettings) -> None:
         self.host = VllmHost(settings)

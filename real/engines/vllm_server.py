@@ -199,7 +199,6 @@ _CONNECTIONS = 256
 class VllmServerEngine:
     """A client of `vllm serve`, or of one of several servers that the ranks of a run share."""
 
-    queues = True
     share = ALONE.share
 
     def __init__(

@@ -209,8 +209,6 @@ LOCAL = Route()
 class WeightSender:
     """Sends weights to an engine; on other ranks of its group it stands in the engine's place."""
 
-    queues = True
-
     def __init__(self, folder: Path, route: Route, ask: Ask | None = None) -> None:
         """Send nothing yet; of the ranks that share an engine all fill buckets, the first asks."""
         self._folder, self._route, self._ask = folder, route, ask

@@ -288,12 +288,6 @@ class Pieces(NamedTuple):
 
     parts: tuple[Tensor, ...]
 
-    @property
-    def shape(self) -> torch.Size:
-        """Shape of the whole."""
-        rows = sum(len(part) for part in self.parts)
-        return torch.Size([rows, *self.parts[0].shape[1:]])
-
     def rows(self, start: int, stop: int) -> Tensor:
         """Rows from `start` up to `stop`, copied."""
         pieces, end = [], 0
@@ -305,7 +299,7 @@ class Pieces(NamedTuple):
 
     def whole(self) -> Tensor:
         """All rows."""
-        return self.rows(0, self.shape[0])
+        return torch.cat(self.parts)
 
 
 def local_tensors(tensors: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:

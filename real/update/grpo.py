@@ -43,11 +43,10 @@ class Pass:
     n_forward: int = 0
     """Response tokens whose loss was computed, on any rank."""
     n_inputs: int = 0
-    """Tokens of which the model's matrices were multiplied: those of prompts and responses, what
-    several rows of a sequence share counted once."""
+    """Tokens that the model's matrices were multiplied with; what rows share counts once."""
     n_left_out: int = 0
-    """Response tokens outside of loss and denominator: the log-prob of the sampler is not finite,
-    or of the trainer, which takes the whole response out."""
+    """Response tokens outside of loss and denominator: of no finite log-prob of the sampler, or in
+    responses with one of the trainer."""
     broken: tuple[Place, ...] = ()
     """Rows with tokens whose log-prob under the trained policy is not finite. They spoil the
     gradient: forget it, and repeat the pass on `without_rows(groups, broken)`."""
@@ -65,10 +64,9 @@ def backward(
 
     Args:
         scorer: with an `EntropyScorer` the loss is the entropy of the responses' tokens. Every
-            rank of its `share` plans the same micro-batches and runs each `world`-th, all equally
-            many: one with nothing left runs a row at weight zero, since sharded models need all
-            ranks in every pass. The loss is multiplied by `world`, because data-parallel wrappers
-            (FSDP2, DDP) average gradients over ranks.
+            rank plans the same micro-batches and runs each `world`-th, all equally many: one with
+            nothing left runs a row at weight zero, since sharded models need all ranks in every
+            pass. The loss is multiplied by `world`: FSDP2 and DDP average gradients over ranks.
         groups: the mini-batch, the same on all ranks; dropped ones must have been left out.
         reference: of the KL term, which the problem's weight does not scale: a doubtful label is
             no reason to drift faster.

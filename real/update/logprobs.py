@@ -284,9 +284,21 @@ class Scorer(nn.Module):
         embedding = model.get_input_embeddings().weight
         on_gpu = (device or embedding.device).type == "cuda"
         self.chunk_elements = chunk_elements or (GPU_CHUNK_ELEMENTS if on_gpu else CHUNK_ELEMENTS)
-        with _runs_here(model):
+        config = model.config.get_text_config()
+        kernel = getattr(config, "_attn_implementation", None)
+        is_flash = "flash" in (kernel or "")
+        # It takes tensors on a GPU alone, and weights may be elsewhere.
+        replaced = is_flash and not embedding.is_cuda
+        if replaced:
+            config._attn_implementation = "sdpa"
+        try:
             self.head = find_head(model)
-        self.layout: Layout = _layout(model)
+        finally:
+            if replaced:
+                config._attn_implementation = kernel
+        restarts = set(getattr(config, "layer_types", None) or []) <= _RESTARTING
+        is_packed = is_flash and restarts and not model._is_stateful
+        self.layout: Layout = "packed" if is_packed else "padded"
         self.bundle_width: int | None = embedding.shape[1] if can_bundle(model) else None
         """Width of the hidden states where responses can share a prompt, else None."""
 
@@ -330,21 +342,6 @@ class EntropyScorer(Scorer):
         outputs, size = self.outputs(rows), self.chunk_elements
         entropy_n = head_entropies(self.head, outputs, temperature, size)
         return TokenScores(torch.full_like(entropy_n, torch.nan), entropy_n)
-
-
-@contextlib.contextmanager
-def _runs_here(model: Any) -> Iterator[None]:
-    """Replace flash attention, which takes tensors on a GPU alone, while weights are elsewhere."""
-    config = model.config.get_text_config()
-    kernel = getattr(config, "_attn_implementation", None)
-    if "flash" not in (kernel or "") or model.get_input_embeddings().weight.is_cuda:
-        yield
-        return
-    config._attn_implementation = "sdpa"
-    try:
-        yield
-    finally:
-        config._attn_implementation = kernel
 
 
 def find_head(model: Any) -> Head | None:
@@ -405,13 +402,6 @@ def group_scores(
         torch.where(group.counted_KT, values_CKT, torch.nan)
         for group, values_CKT in zip(groups, scored, strict=True)
     ]
-
-
-def _layout(model: Any) -> Layout:
-    config = model.config.get_text_config()
-    flash = "flash" in (getattr(config, "_attn_implementation", None) or "")
-    restarts = set(getattr(config, "layer_types", None) or []) <= _RESTARTING
-    return "packed" if flash and restarts and not model._is_stateful else "padded"
 
 
 @torch.no_grad()

@@ -84,6 +84,8 @@ class Sampler:
     engine: Engine
     policy: Policy
     seed: int
+    queues: bool = False
+    """The engine queues requests for itself, so that it is best given all prompts at once."""
 
     def sample(
         self,
@@ -109,11 +111,11 @@ class Sampler:
     ) -> Iterator[Responses]:
         """Sample `n` responses to every problem; yield about `max_rows` at a time, in order.
 
-        An engine that queues for itself gets all problems at once: in closed parts each part would
-        wait for its longest response. Others are asked for as many as are yielded.
+        An engine that queues gets all problems at once: each closed part would wait for its longest
+        response. Others are asked for as many as are yielded.
         """
         yielded = max(1, max_rows // n)
-        sampled = len(prompts) if self.engine.queues else yielded
+        sampled = len(prompts) if self.queues else yielded
         for first in range(0, len(prompts), sampled):
             tokens = prompts.tokens[first : first + sampled]
             with in_phase("rollout"):

@@ -40,7 +40,7 @@ def policy():
 class Made(str):
     """An engine that was only named."""
 
-    queues, update_weights, close = True, None, None
+    update_weights, close = None, None
 
 
 @pytest.fixture

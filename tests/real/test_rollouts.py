@@ -231,8 +231,7 @@ N = 3
 class Echo:
     """Response i to prompt [p] is p, p + i times."""
 
-    def __init__(self, queues):
-        self.queues = queues
+    def __init__(self):
         self.calls = []
 
     def sample(self, prompts, n, sampling, generator):
@@ -248,8 +247,8 @@ class Echo:
     ("queues", "calls"), [(True, [[1, 2, 3, 4, 5, 6, 7]]), (False, [[1, 2], [3, 4], [5, 6], [7]])]
 )
 def test_an_engine_with_a_queue_gets_all_prompts_at_once(queues, calls):
-    engine, policy = Echo(queues), SimpleNamespace(device="cpu")
-    sampler = Sampler(engine, policy, 0)
+    engine, policy = Echo(), SimpleNamespace(device="cpu")
+    sampler = Sampler(engine, policy, 0, queues)
     problems = [Problem(f"{number}", "", None) for number in range(1, 8)]
     prompts = PromptSet("seven", problems, tokens=[[number] for number in range(1, 8)])
     parts = list(sampler.sample_all(prompts, N, Sampling(20), 4, torch.Generator(), 2 * N))
