@@ -102,13 +102,6 @@ class Delivery:
                 yield weight
 
 
-def device_handle(memory: Tensor) -> Handle:
-    """Return the handle of a GPU's (bytes,) uint8 memory, without the number of its device."""
-    _, *fields = memory.untyped_storage()._share_cuda_()
-    plain = [{"bytes": base64.b64encode(f).decode()} if isinstance(f, bytes) else f for f in fields]
-    return {"cuda": plain, "bytes": len(memory)}
-
-
 def opened(handle: Handle) -> Tensor:
     """Return the (bytes,) uint8 memory of another process's bucket; a RuntimeError if denied."""
     if "cuda" not in handle:

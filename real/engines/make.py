@@ -54,6 +54,7 @@ def make_engine(
             "start as many ranks with torchrun, or give fewer"
         )
     kind, dtype = config.engine_kind, getattr(torch, config.dtype)
+    log = logs and logs / f"engine-rank{ranks.rank}.log"
     route = Route(policy.device, dtype, ranks, config.engine_tp, bool(config.engine_adapters))
 
     def made() -> Any:
@@ -68,7 +69,7 @@ def make_engine(
         if kind.in_trainer:
             return VllmEngine(_vllm_settings(config, policy, memory))
         if not kind.native or config.async_level:
-            return make_child(config, policy, route, logs, memory)
+            return make_child(config, policy, route, log, memory)
         # Ranks decode different numbers of steps, and each pass of a sharded model needs all.
         model = policy.model
         if ranks.world > 1:
@@ -82,36 +83,22 @@ def make_engine(
 
 
 def make_child(
-    config: TrainConfig,
-    policy: Policy,
-    route: Route,
-    logs: Path | None,
-    memory: EngineMemory | None,
+    config: TrainConfig, policy: Policy, route: Route, log: Path | None, memory: EngineMemory | None
 ) -> ChildEngine:
-    """Start an engine in a process of its own; the arguments are those of `make_engine`."""
+    """Start an engine in a process of its own; `memory` is that of `make_engine`."""
     check_heads(config, *attention_heads(policy.model.config))
     own: dict[str, Any] = {}
     if not config.engine_kind.native:
         settings = asdict(_vllm_settings(config, policy, memory))
     else:
-        settings = {
-            "folder": str(policy.folder),
-            "device": policy.device.type,
-            "pad_token_id": policy.pad_token_id,
-        }
         names = "dtype", "attention", "head_dtype", "max_rows", "threads"
-        settings |= {name: getattr(config, name) for name in names}
+        settings = {name: getattr(config, name) for name in names}
+        settings |= {"folder": str(policy.folder), "device": policy.device.type}
+        settings["pad_token_id"] = policy.pad_token_id
         request = partial(stated_request, config.max_rows)
         own = {"command": (*COMMAND, "transformers"), "request": request}
-    return ChildEngine(
-        settings,
-        config.engine_timeout,
-        route,
-        Room.of(policy.model, route.dtype),
-        config.engine_exchange,
-        log=logs and logs / f"engine-rank{route.ranks.rank}.log",
-        **own,
-    )
+    room, exchange = Room.of(policy.model, route.dtype), config.engine_exchange
+    return ChildEngine(settings, config.engine_timeout, route, room, exchange, log=log, **own)
 
 
 def _vllm_settings(

@@ -244,17 +244,28 @@ def to_rollouts(
 
     An EngineError unless there are `n` to a prompt, drawn by that version of the weights.
     """
-    flat = [response for row in responses_PN for response in row]
-    for response in flat:
-        if response.versions != {str(version)}:
-            named = ", ".join(sorted(response.versions)) or "none"
+    for prompt, row in enumerate(responses_PN, start=1):
+        for response in row:
+            if response.versions != {str(version)}:
+                named = ", ".join(sorted(response.versions)) or "none"
+                raise EngineError(
+                    f"{who}: a response was drawn by version {named} of the weights instead of "
+                    f"{version}{hint}"
+                )
+            if response.ended_by not in ("stop", "length"):
+                raise EngineDied(f"{who}: a response ended by {response.ended_by!r}")
+            n_tokens, logprobs = len(response.tokens), response.logprobs
+            n_logprobs = n_tokens if logprobs is None else len(logprobs)
+            if not n_tokens or n_tokens != n_logprobs:
+                raise EngineError(
+                    f"engine: a response to prompt {prompt} has {n_tokens} tokens and "
+                    f"{n_logprobs} log-probs; there must be one for each token"
+                )
+        if len(row) != n:
             raise EngineError(
-                f"{who}: a response was drawn by version {named} of the weights instead of "
-                f"{version}{hint}"
+                f"engine: {len(row)} responses to prompt {prompt} where {n} were asked for"
             )
-        if response.ended_by not in ("stop", "length"):
-            raise EngineDied(f"{who}: a response ended by {response.ended_by!r}")
-    _check_numbers(responses_PN, n)
+    flat = [response for row in responses_PN for response in row]
     packed = {
         "tokens": torch.from_numpy(np.concatenate([r.tokens for r in flat])),
         "lengths": torch.tensor([len(r.tokens) for r in flat]).view(-1, n),
@@ -264,19 +275,3 @@ def to_rollouts(
     if len(logprobs) == len(flat):
         packed["logprobs"] = torch.from_numpy(np.concatenate(logprobs).astype(np.float32))
     return Rollouts.unpacked(packed, version, pad_token_id)
-
-
-def _check_numbers(responses_PN: Sequence[Sequence[SampledResponse]], n: int) -> None:
-    for prompt, row in enumerate(responses_PN, start=1):
-        if len(row) != n:
-            raise EngineError(
-                f"engine: {len(row)} responses to prompt {prompt} where {n} were asked for"
-            )
-        for response in row:
-            n_tokens, logprobs = len(response.tokens), response.logprobs
-            n_logprobs = n_tokens if logprobs is None else len(logprobs)
-            if not n_tokens or n_tokens != n_logprobs:
-                raise EngineError(
-                    f"engine: a response to prompt {prompt} has {n_tokens} tokens and "
-                    f"{n_logprobs} log-probs; there must be one for each token"
-                )

@@ -7,6 +7,7 @@ the ranks of a machine together. On a GPU it is memory of the device, opened thr
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -23,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lab.base.errors import UserError
-from real.engines.exchange import ADAPTERS, Entry, Handle, device_handle, map_file, writing
+from real.engines.exchange import ADAPTERS, Entry, Handle, map_file, writing
 from real.engines.rollouts import EngineDied, Stages
 from real.model.machine import fixed_segments
 from real.model.prepare import adapter_config, adapter_weights, merged_weights
@@ -97,8 +98,11 @@ class CudaBucket:
             self.memory = torch.empty(size, dtype=torch.uint8, device=device)
 
     def handle(self) -> Handle:
-        """Return torch's description of it."""
-        return device_handle(self.memory)
+        """Return torch's description of it, without the number of the device."""
+        _, *fields = self.memory.untyped_storage()._share_cuda_()
+        encode = base64.b64encode
+        plain = [{"bytes": encode(f).decode()} if isinstance(f, bytes) else f for f in fields]
+        return {"cuda": plain, "bytes": len(self.memory)}
 
     def wait(self) -> None:
         """Wait for the copies into it, and for the other ranks."""

@@ -26,6 +26,8 @@ from lab.base.files import whole_folder
 from real.model.folder import check_folder
 from real.model.machine import in_phase, pick_device
 
+_LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -90,9 +92,7 @@ def load_policy(
         "give a whole causal language model with safetensors weights and its tokenizer"
         + f", or another attention than {attention}" * (attention != "auto"),
     ):
-        tokenizer: Any = AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False
-        )
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), **_LOCAL)
         if len(tokenizer) == 0:
             raise UserError(f"model {folder}: the tokenizer is empty; save the model's own into it")
         model = _load_model(folder, getattr(torch, dtype), attention)
@@ -125,8 +125,7 @@ def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
             dtype=dtype,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, with their names
-            local_files_only=True,
-            trust_remote_code=False,
+            **_LOCAL,
             **kernel,
         )
     wrong = {

@@ -332,18 +332,8 @@ def shard_of(whole: Tensor | Pieces, other: Tensor) -> Tensor:
     return sharded_like(local.to(other.device), other)
 
 
-_SAFETENSORS = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+_KINDS = {"float": "F", "bfloat": "BF", "int": "I", "uint": "U", "bool": "BOOL"}
+"""Kinds of numbers in torch and in safetensors; behind both stand their bits."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
@@ -396,8 +386,10 @@ def _contents(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     for name in names:
         tensor = tensors[name]
         start, end = end, end + tensor.numel() * tensor.element_size()
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        kind = dtype.rstrip("0123456789")
         entries[name] = {
-            "dtype": _SAFETENSORS[tensor.dtype],
+            "dtype": _KINDS[kind] + dtype.removeprefix(kind),
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }

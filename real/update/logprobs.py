@@ -179,8 +179,7 @@ class TokenScores(NamedTuple):
     entropy_n: Tensor | None = None
     """(n,) entropy of the next-token distribution in nats."""
     self_certainty_n: Tensor | None = None
-    """(n,) minus the mean log-prob over the vocabulary, `logsumexp(z) - mean(z)`: how far the
-    distribution is from uniform, `KL(uniform || p) + log(vocabulary)`."""
+    """(n,) minus the mean log-prob over the vocabulary: `KL(uniform || p) + log(vocabulary)`."""
 
 
 def head_scores(
@@ -376,9 +375,9 @@ def group_scores(
 ) -> list[Tensor]:
     """(C, K, T) scores of every group's responses, without gradient, packed like the loss.
 
-    Log-probs, and with `stats` entropies and self-certainties as in `TokenScores`. Padding, and
-    tokens whose `old_KT` is not finite, get NaN. Ranks divide the passes and get all values.
-    Without `bundled` no responses share a sequence, in which a NaN would spread.
+    With `stats` entropies and self-certainties too, as in `TokenScores`. Padding, and tokens whose
+    `old_KT` is not finite, get NaN. Ranks divide the passes and get all values. Without `bundled`
+    no responses share a sequence, in which a NaN would spread.
     """
     rank, world = scorer.share
     counts, most = [row_counts(group) for group in groups], config.max_tokens_per_microbatch

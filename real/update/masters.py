@@ -24,13 +24,18 @@ class Masters:
         """Copy parameters below single precision, to main memory if `on_host`; watch gradients."""
         self.parameters: list[Any] = list(parameters)
         self.on_host = on_host
-        self.tensors = [_master(p, on_host) for p in self.parameters]
+        self.tensors: list[Tensor] = []
         """One per parameter, the parameter itself where it needs no copy."""
         self._sums: list[_Sum | None] = []
-        for parameter, master in zip(self.parameters, self.tensors, strict=True):
-            if master is parameter:  # its own gradient grows in place
+        for parameter in self.parameters:
+            if torch.finfo(parameter.dtype).bits >= 32:  # its own gradient grows in place
                 parameter.grad = torch.zeros_like(parameter)
-            self._sums.append(None if master is parameter else _Sum(parameter, master.dtype))
+                self.tensors.append(parameter)
+                self._sums.append(None)
+                continue
+            wide = parameter.detach().to(torch.float32, copy=True)
+            self.tensors.append(host_copy(wide) if on_host else wide)
+            self._sums.append(_Sum(parameter, wide.dtype))
 
     @torch.no_grad()
     def gradients(self) -> list[Tensor]:
@@ -88,13 +93,6 @@ class _Sum:
         if self._wide is None:
             self._wide = torch.empty_like(self._parameter, dtype=self._dtype, requires_grad=False)
         return self._wide
-
-
-def _master(parameter: Tensor, on_host: bool) -> Tensor:
-    if torch.finfo(parameter.dtype).bits >= 32:
-        return parameter
-    wide = parameter.detach().to(torch.float32, copy=True)
-    return host_copy(wide) if on_host else wide
 
 
 @torch.no_grad()

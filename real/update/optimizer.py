@@ -75,26 +75,21 @@ class MeasuredAdamW:
 
         Returns the L2 norm of the change of this rank's shards.
         """
-        sources = (list(map(local_shard, self.masters.tensors)), *self.moments)
         gradients = self.masters.gradients()
-        norms = [self._move(block, sources, gradients, lr, scale) for block in self._blocks]
+        sources = gradients, list(map(local_shard, self.masters.tensors)), *self.moments
+        norms = [self._move(block, sources, lr, scale) for block in self._blocks]
         self.n_steps += 1
         if not norms:
             return torch.zeros((), device=gradients[0].device)
         return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
     def _move(
-        self,
-        block: list[_Piece],
-        sources: tuple[list[Tensor], ...],
-        gradients: list[Tensor],
-        lr: float,
-        scale: Tensor,
+        self, block: list[_Piece], sources: tuple[list[Tensor], ...], lr: float, scale: Tensor
     ) -> Tensor:
-        """Move one block; `sources` are weights and moments."""
-        grads = [p.of(gradients[p.place]).to(sources[0][p.place].dtype) for p in block]
+        """Move one block; `sources` are gradients, weights and moments."""
+        given, *kept = [[piece.of(source[piece.place]) for piece in block] for source in sources]
+        grads = [gradient.to(part.dtype) for gradient, part in zip(given, kept[0], strict=True)]
         torch._foreach_mul_(grads, scale)
-        kept = [[piece.of(source[piece.place]) for piece in block] for source in sources]
         used = [list(map(self._fetched, parts, grads)) for parts in kept]
         weights, exp_avgs, exp_avg_sqs = used
         before = [weight.clone() for weight in weights]

@@ -34,8 +34,8 @@ class Group:
     tokens_KT: Tensor
     """(K, T) response token ids, padded on the right; the end token is part of the response."""
     old_KT: Tensor
-    """(K, T) log-probs of those tokens under the policy that sampled them, the denominator of the
-    ratio. A token whose value is not finite is in neither the loss nor its denominator."""
+    """(K, T) log-probs of those tokens under the policy that sampled them, from which the ratio
+    starts. Tokens of values that are not finite are in neither the loss nor its denominator."""
     lengths_K: Tensor
     """(K,) response lengths in tokens, at least 1."""
     majority_K: Tensor
@@ -99,8 +99,7 @@ PASS_TOKENS = 512
 """A further forward and backward pass is taken to cost as much as so many tokens of padding."""
 
 BUNDLE_BELOW = 2 / 3
-"""Responses are bundled where that takes less than this share of the estimated cost, and saves
-more than `PASS_TOKENS` tokens: a few short sequences are soon computed."""
+"""Responses are bundled below this share of the estimated cost, if `PASS_TOKENS` are saved too."""
 
 
 class PackedRow(NamedTuple):
@@ -108,8 +107,7 @@ class PackedRow(NamedTuple):
 
     places: tuple[Place, ...]
     length: int
-    """Tokens that go through the model: prompt and responses, but for the last of each. In a `plan`
-    the tokens with which responses of a bundle begin alike count once."""
+    """Tokens of prompt and responses but for the last of each; a `plan` counts shared ones once."""
 
 
 def row_counts(group: Group) -> RowCounts:
@@ -264,8 +262,8 @@ class PackedRows:
     position_ids_BS: Tensor | None
     """(B, S) when packed or bundled; None when padded: positions count from the left as always."""
     index_n: Tensor | int
-    """(n,) places in the flattened (B*S,) outputs that predict the n scored tokens; or a number:
-    so many outputs at the end of every row do."""
+    """(n,) places in the flattened (B*S,) outputs that predict the n scored tokens; or how many at
+    the end of every row do."""
     targets_n: Tensor
     """(n,) ids of those tokens."""
     ends_BS: Tensor | None = None
@@ -319,7 +317,6 @@ def micro_batch(
     Rows of one problem with at most `most_padded` response tokens are scored padding and all:
     picking the counted ones out would cost more. Above 1 `bundle` takes the place of `layout`.
     """
-    # Sorted places: rows of a problem stand together.
     together = bundles_of(places, bundle if bundle > 1 else len(places))
     parts = tuple(take(groups[rows[0][0]], [row for _, row in rows]) for rows in together)
     width = max(part.tokens_KT.shape[1] for part in parts)
