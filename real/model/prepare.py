@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 
-from lab.base.errors import UserError, install
+from lab.base.errors import UserError, first_line, install
 from real.settings.groups import MemorySettings
 
 _ADAPTER = "default"
@@ -27,7 +27,7 @@ def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise UserError(f"lora_rank = {rank}: needs the package peft; {install('lora')}") from error
-    adapted_layers(model, targets)  # peft takes names of none beside others
+    adapted_layers(model, targets)  # peft takes names of none beside others, and of other kinds
     names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",")]
     # No task type: peft needs one only for wrappers of its own, which are not used here.
     alpha: Any = config.lora_alpha  # peft means integers, and takes any number
@@ -36,17 +36,9 @@ def add_lora(model: Any, config: MemorySettings, seed: int = 0) -> None:
         with torch.random.fork_rng():
             torch.manual_seed(seed % 2**64)
             inject_adapter_in_model(lora, model, adapter_name=_ADAPTER)
-    except ValueError as error:
-        raise UserError(
-            f"lora_targets = {targets}: the model has no such linear layers; "
-            "give names of its layers, or all-linear"
-        ) from error
-    for name, module in _adapted(model).items():
-        if not isinstance(module.base_layer, _LINEAR):
-            raise UserError(
-                f"lora_targets = {targets}: {name} is no linear layer; leave it out, or give "
-                "all-linear"
-            )
+    except ValueError as error:  # as of some of Mamba's layers
+        reason = f"peft refuses these layers ({first_line(error)})"
+        raise UserError(f"lora_targets = {targets}: {reason}; name others") from error
     _check_ties(model, targets)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora_" in name)
@@ -67,23 +59,23 @@ def _check_ties(model: Any, targets: str) -> None:
 
 
 def adapted_layers(model: Any, targets: str) -> list[Any]:
-    """Return the linear layers that `add_lora` would adapt; refuse a name that has none."""
+    """Return the linear layers that `add_lora` would adapt; refuse names of none, or of others."""
     head, ends = model.get_output_embeddings(), tuple(f".{n.strip()}" for n in targets.split(","))
     modules = {f".{name}": module for name, module in model.named_modules() if name}
-    named = ends if targets != "all-linear" else ()
-    unknown = [f" as {end[1:]}" for end in named if not any(n.endswith(end) for n in modules)]
-    adapted = [
-        module
-        for name, module in modules.items()
-        if isinstance(module, _LINEAR)
-        and (module is not head if targets == "all-linear" else name.endswith(ends))
-    ]
-    if unknown or not adapted:
-        raise UserError(
-            f"lora_targets = {targets}: the model has no such linear layers{''.join(unknown[:1])}; "
-            "give names of its layers, or all-linear"
-        )
-    return adapted
+    if targets == "all-linear":
+        adapted = {n: m for n, m in modules.items() if isinstance(m, _LINEAR) and m is not head}
+        missing = [] if adapted else [""]
+    else:
+        adapted = {n: m for n, m in modules.items() if n.endswith(ends)}
+        missing = [f" as {end[1:]}" for end in ends if not any(n.endswith(end) for n in adapted)]
+    others = [name[1:] for name, module in adapted.items() if not isinstance(module, _LINEAR)]
+    if missing:
+        fault = f"the model has no such linear layers{missing[0]}; give names of its layers"
+        raise UserError(f"lora_targets = {targets}: {fault}, or all-linear")
+    if others:
+        fault = f"{others[0]} is no linear layer; leave it out"
+        raise UserError(f"lora_targets = {targets}: {fault}, or give all-linear")
+    return list(adapted.values())
 
 
 def has_adapters(model: Any) -> bool:

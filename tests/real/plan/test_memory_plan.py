@@ -340,6 +340,10 @@ def test_a_remedy_is_what_the_trainer_would_take(capsys):
         ([*EIGHT, "--engine", "vllm_inprocess"], "serves one process, not 8 ranks"),
         ([*EIGHT, "--restart-engine", "1"], "restart_engine = 1: not with 8 ranks"),
         ([*EIGHT, "--lora-rank", "8", "--lora-targets", "qproj"], "lora_targets = qproj: the m"),
+        (
+            [*EIGHT, "--lora-rank", "8", "--lora-targets", "q_proj,embed_tokens"],
+            "tokens is no linea",
+        ),
         ([*EIGHT, "--n-problems", "600"], "n_problems = 600: math500 holds 500"),
         (
             [*EIGHT[:2], "--gpus", "3", "--nodes", "2", "--engine-tp", "2"],
