@@ -67,7 +67,7 @@ _SHAPES = {
     "Qwen3-4B": ("qwen3", 2560, 9728, 36, 32, 8, 151_936, 40_960, True, 128),
 }
 SHAPES: dict[str, dict[str, Any]] = {
-    name: {**dict(zip(_SHAPE, sizes, strict=False)), "dtype": "bfloat16"}
+    name: dict(zip(_SHAPE, sizes, strict=False), dtype="bfloat16")
     for name, sizes in _SHAPES.items()
 }
 """Sizes from the models' published config.json, for plans without the model's folder."""

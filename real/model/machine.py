@@ -132,10 +132,7 @@ def fixed_segments() -> Iterator[None]:
 
 
 def keep_freed_memory(device: torch.device) -> None:
-    """Let glibc keep freed blocks of any size: new ones cost a page fault per 4 KiB.
-
-    For models that compute on a CPU; beside a GPU main memory is better given back.
-    """
+    """Let glibc keep freed blocks for a model on a CPU: new ones cost a page fault per 4 KiB."""
     if device.type != "cpu":
         return
     with contextlib.suppress(AttributeError, OSError):  # of other C libraries
@@ -170,7 +167,18 @@ def card_held(config: EngineSettings, device: str) -> Iterator[None]:
     takes_all = config.engine_kind.shares_gpu and config.engine_memory is None
     with _opened(path) as file:
         if file is not None:
-            _lock(file, index, takes_all)
+            import fcntl
+
+            try:
+                fcntl.lockf(file, (fcntl.LOCK_EX if takes_all else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"GPU {index}: another run is on it, and vLLM takes all memory that is left; "
+                    "wait for it, choose another GPU with CUDA_VISIBLE_DEVICES, or give both runs "
+                    "an engine_memory"
+                ) from None
+            except OSError:  # no locks in that folder
+                pass
         yield
 
 
@@ -183,17 +191,3 @@ def _opened(path: Path) -> contextlib.AbstractContextManager[TextIO | None]:
                 os.fchmod(descriptor, 0o666)
             return os.fdopen(descriptor)
     return contextlib.nullcontext()
-
-
-def _lock(file: TextIO, index: int, alone: bool) -> None:
-    import fcntl
-
-    try:
-        fcntl.lockf(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(
-            f"GPU {index}: another run is on it, and vLLM takes all memory that is left; wait for "
-            "it, choose another GPU with CUDA_VISIBLE_DEVICES, or give both runs an engine_memory"
-        ) from None
-    except OSError:  # no locks in that folder
-        pass

@@ -51,9 +51,7 @@ class Policy:
         rows = zip(tokens_RT.tolist(), lengths_R.tolist(), strict=True)
         keys = [tuple(row[:length]) for row, length in rows]
         distinct = list(dict.fromkeys(keys))
-        decoded = self.tokenizer.batch_decode(
-            [list(key) for key in distinct], skip_special_tokens=True
-        )
+        decoded = self.tokenizer.batch_decode(list(map(list, distinct)), skip_special_tokens=True)
         text_of = dict(zip(distinct, decoded, strict=True))
         return [text_of[key] for key in keys]
 

@@ -123,9 +123,9 @@ def adapter_config(model: Any) -> dict[str, Any]:
 
 @torch.no_grad()
 def merged_weights(model: Any, merge: bool = True) -> Iterator[tuple[str, Tensor]]:
-    """All weights under their Hugging Face names, adapters merged in, or left out without `merge`.
+    """All weights by Hugging Face name, tied ones once, adapters merged in, or left out.
 
-    The model stays as it is. One merged matrix exists at a time. Tied weights come once.
+    The model stays as it is. One merged matrix exists at a time.
     """
     adapted = _adapted(model)
     for name, parameter in model.named_parameters():

@@ -84,7 +84,7 @@ class Ranks:
         return values
 
     def gather(self, tensor: Tensor, everywhere: bool = True) -> Tensor:
-        """(world, ...) the tensors of all ranks, which have one shape, on the CPU.
+        """(world, ...) the tensors of all ranks, of one shape, on the CPU.
 
         On the first rank alone if not `everywhere`; the others get (0, ...).
         """
@@ -303,19 +303,14 @@ class Pieces(NamedTuple):
 
 
 def local_tensors(tensors: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
-    """The shards that this rank is the first to hold, on the first rank also what all have.
-
-    Of the others it has empty ones.
-    """
-    held = {name: t for name, t in tensors.items() if isinstance(t, DTensor) or rank == 0}
-    return {name: local_shard(t)[:0] if _is_copy(t) else local_shard(t) for name, t in held.items()}
-
-
-def _is_copy(tensor: Tensor) -> bool:
-    """Whether another rank before this one holds the same shard."""
-    if not isinstance(tensor, DTensor) or tensor.device_mesh.ndim == 1:
-        return False
-    return tensor.device_mesh.get_local_rank(0) > 0
+    """The shards that this rank is the first to hold, else empty ones; on the first all tensors."""
+    local = {name: tensor for name, tensor in tensors.items() if rank == 0}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, DTensor):
+            mesh, shard = tensor.device_mesh, tensor.to_local()
+            is_copy = mesh.ndim > 1 and mesh.get_local_rank(0) > 0
+            local[name] = shard[:0] if is_copy else shard
+    return local
 
 
 def shard_of(whole: Tensor | Pieces, other: Tensor) -> Tensor:
@@ -339,8 +334,8 @@ _KINDS = {"float": "F", "bfloat": "BF", "int": "I", "uint": "U", "bool": "BOOL"}
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     """Write a safetensors file, put it on disk, and return its SHA-256 in hexadecimal digits.
 
-    The library's own writer holds all bytes at once; here each tensor is copied to the host when
-    its turn comes. Sharded ones are gathered, and then all ranks must call this.
+    Unlike by the library each tensor is copied to the host, and gathered if it is sharded, when its
+    turn comes; then all ranks must call this.
     """
     digest = hashlib.sha256()
     with path.open("wb") as file, ThreadPoolExecutor(1) as pool:

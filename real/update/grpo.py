@@ -212,10 +212,9 @@ def row_sums(values_RT: Tensor, counted_RT: Tensor, config: LossSettings) -> Ten
 def initial_reference(
     scorer: Scorer, shard: Callable[[Scorer], None] = lambda _: None
 ) -> Reference:
-    """Log-probs of the policy as it is now, however it is trained later.
+    """Log-probs of the policy as it is now: before a checkpoint is loaded.
 
-    With LoRA that is the model with its adapters off and costs no memory; else a frozen copy, done
-    `shard` to. A run that is resumed must call this before it loads its checkpoint.
+    With LoRA by the model with its adapters off, for no memory; else by a frozen, sharded copy.
     """
     start = scorer
     if not has_adapters(scorer.model):

@@ -408,7 +408,7 @@ def can_bundle(model: Any) -> bool:
     """Return whether a response scores the same behind a prompt that others share.
 
     Kernels and layers that cannot are known by name. Models also differ in what they make of given
-    positions and masks, so the others are tried: two responses of two tokens to a prompt of two.
+    positions and masks: they are tried on two responses of two tokens to a prompt of two.
     """
     config, body = model.config.get_text_config(), model.base_model
     windows = getattr(config, "layer_types", None) or [getattr(config, "sliding_window", None)]

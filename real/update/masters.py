@@ -1,7 +1,7 @@
 """Master weights: copies in single precision of weights that the model holds in a lower one.
 
 At a learning rate of 1e-6 most bfloat16 weights would never move. Gradients of several backward
-passes too are added up in single precision, and each low-precision one is freed.
+passes are added up in single precision too.
 """
 
 from __future__ import annotations
@@ -39,10 +39,7 @@ class Masters:
 
     @torch.no_grad()
     def gradients(self) -> list[Tensor]:
-        """Return this rank's shards of the gradients, one per master, zero before a pass.
-
-        Those of one pass alone may have the precision of their parameters.
-        """
+        """Return this rank's shards of gradients, one per master, of one pass perhaps narrow."""
         return [
             sums.value() if sums else local_shard(parameter.grad)
             for parameter, sums in zip(self.parameters, self._sums, strict=True)
@@ -112,9 +109,7 @@ def host_copy(tensor: Tensor) -> Tensor:
 
 
 def registered(runtime: Any, memory: Tensor) -> bool:
-    """Let CUDA, as `torch.cuda.cudart` returns it, reach main memory; returns whether it can.
-
-    torch would round pinned memory up to a power of two. CUDA refuses an empty shard.
-    """
+    """Let CUDA, as `torch.cuda.cudart` returns it, reach main memory; returns whether it can."""
+    # torch would round pinned memory up to a power of two. CUDA refuses an empty shard.
     size = memory.numel() * memory.element_size()
     return not size or int(runtime.cudaHostRegister(memory.data_ptr(), size, 0)) == 0

@@ -205,11 +205,10 @@ class PolicyOptimizer:
         self.average = WeightAverage(self._named) if config.ema_decay > 0 else None
 
     def step(self, groups: Sequence[Group]) -> Step:
-        """One scheduled step on one mini-batch.
+        """One scheduled step on one mini-batch; too many refused ones in a row end the run.
 
         Nothing moves where all groups were dropped: an AdamW step on a zero gradient would still
-        follow its moments. The schedule goes on in any case. After `max_bad_steps` refused steps in
-        a row the run ends.
+        follow its moments. The schedule goes on in any case.
         """
         factor = rate_factor(self.n_done, self.n_scheduled, self.config.warmup_ratio)
         lr = (self.config.lr or 0.0) * self.config.step_factor * factor * self.rate_scale

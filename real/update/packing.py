@@ -275,8 +275,8 @@ class PackedRows:
 class MicroBatch:
     """R rows of a mini-batch, ready for one forward and one backward pass.
 
-    T is their longest response, n the scored tokens: those of `counted_RT`, or all R*T of them. In
-    bundles a token behind the same prefix is scored once for all rows.
+    T is their longest response, n the scored tokens: those of `counted_RT`, or all R*T of them; in
+    bundles one behind the same prefix once for all rows.
     """
 
     rows: PackedRows
