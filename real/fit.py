@@ -48,23 +48,20 @@ def engine_memory(
         config = replace(config, engine_memory=min(1.0, asked * total / card))
     plan = plan_memory(model.size(config), config, world, card)
     if not plan.fits:
-        raise UserError(f"{of}: {_lacks(plan, world)}; {remedy(model, config, world, card)}")
+        update, sampling, usable = (n / GIB for n in (plan.update, plan.sampling, plan.usable))
+        need = f"the update needs {update:.0f} GiB, sampling {sampling:.0f}"
+        if plan.start > plan.usable:
+            need += f", loading {plan.start / GIB:.0f}"
+        if plan.cache_tokens < plan.least_tokens:
+            need += f" and {max(0, plan.cache_tokens)} tokens of cache are too few"
+        need += f", of {usable:.0f} GiB on each of {world}"
+        raise UserError(f"{of}: {need}; {remedy(model, config, world, card)}")
     memory = EngineMemory(plan.engine_share * card / total, None if asked else plan.cache or None)
     sums = f"update {plan.update / GIB:.0f}, sampling {plan.sampling / GIB:.0f}"
     parts = [(part.name, max(part.update, part.sampling) / GIB) for part in plan.parts]
     words = ", ".join(f"{name} {size:.2g}" for name, size in parts if size >= 0.05)
     told = f"memory of each GPU in GiB: {sums} of {plan.usable / GIB:.0f} ({words})"
     return memory, [told]
-
-
-def _lacks(plan: MemoryPlan, world: int) -> str:
-    update, sampling, usable = (n / GIB for n in (plan.update, plan.sampling, plan.usable))
-    need = f"the update needs {update:.0f} GiB, sampling {sampling:.0f}"
-    if plan.start > plan.usable:
-        need += f", loading {plan.start / GIB:.0f}"
-    if plan.cache_tokens < plan.least_tokens:
-        need += f" and {max(0, plan.cache_tokens)} tokens of cache are too few"
-    return f"{need}, of {usable:.0f} GiB on each of {world}"
 
 
 def remedy(model: PlannedModel, config: TrainConfig, world: int, card: int) -> str:

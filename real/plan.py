@@ -290,9 +290,8 @@ def width(config: TrainConfig) -> int:
 
 def recomputed(size: ModelSize, config: MemorySettings) -> float:
     """Return the share of the layers whose activations are computed again for the gradient."""
-    if not config.gradient_checkpointing:
-        return 0.0
-    return 1 - min(1.0, config.kept_layers / size.n_layers)
+    kept = config.kept_layers if config.gradient_checkpointing else size.n_layers
+    return 1 - min(1.0, kept / size.n_layers)
 
 
 def pass_bytes(size: ModelSize, config: TrainConfig, chunk: int = GPU_CHUNK_ELEMENTS) -> int:
