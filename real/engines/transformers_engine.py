@@ -102,7 +102,6 @@ class Samples:
         device, steps = engine.model.device, sampling.max_tokens
         self._engine, self._texts = engine, sampling.stop
         self.eos = torch.tensor(engine.eos_token_ids, device=device, dtype=torch.int64)
-        self.may_end = len(self.eos) > 0 or len(sampling.stop) > 0
         self.tokens_TR = torch.full((steps, rows), engine.pad_token_id, device=device)
         self.logprobs_TR = torch.zeros((steps, rows), device=device)
         self.lengths_R = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -125,8 +124,6 @@ class Samples:
 
     def going_on(self, token_B: Tensor) -> Tensor | None:
         """Let responses that end with their token leave; return (B,) which stay, or None if all."""
-        if not self.may_end:
-            return None
         ends_B = (token_B[:, None] == self.eos).any(-1)
         if self._texts:
             # A token is a byte at least; two more, since the first ones may be cut characters.

@@ -218,27 +218,28 @@ class WeightSender:
         self._folder, self._route, self._ask = folder, route, ask
         self.refused: str | None = None
         self._bucket: Bucket | None = None
-        self._has_base = False
+        self._has_base, self._loading = False, 0.0
 
     @torch.no_grad()
     def update_weights(self, model: Any, version: int) -> Stages:
         """Send all weights, or the adapters of weights that the engine has."""
         if self._route.device.type == "cuda":
             torch.cuda.empty_cache()  # the engine needs the memory of the update again
-        if not self._sends_adapters:
-            return self.send_weights(model, version)
-        stages = {COPY: 0.0, LOAD: 0.0}
-        if not self._has_base:
-            stages = self.send_weights(model, version, merge=False)
+        started, self._loading = time.perf_counter(), 0.0
+        if not (self._sends_adapters and self._has_base):
+            self._send_weights(model, version)
             self._has_base = True
+        if self._sends_adapters:
+            self._write_adapters(model)
+            self._asked({"do": "adapt", "version": version}, [])
+        return {COPY: time.perf_counter() - started - self._loading, LOAD: self._loading}
+
+    def _asked(self, message: Mapping[str, Any], request: list[Entry]) -> dict[str, Any]:
+        """Ask on the first rank, and add up the time."""
         started = time.perf_counter()
-        self._write_adapters(model)
-        written = time.perf_counter()
-        if self._ask is not None:
-            self._ask({"do": "adapt", "version": version}, [])
-        stages[COPY] += written - started
-        stages[LOAD] += time.perf_counter() - written
-        return stages
+        answer = {} if self._ask is None else self._ask(message, request)
+        self._loading += time.perf_counter() - started
+        return answer
 
     @cached_property
     def _sends_adapters(self) -> bool:
@@ -264,23 +265,18 @@ class WeightSender:
             }
             save_file(sent, folder / "adapter_model.safetensors")
 
-    def send_weights(self, model: Any, version: int, merge: bool = True) -> Stages:
-        stages = {COPY: -time.perf_counter(), LOAD: 0.0}
+    def _send_weights(self, model: Any, version: int) -> None:
+        merge = not self._sends_adapters
         room = Room.of(model, self._route.dtype)
         bucket = self._bucket = self._bucket or self._make_bucket(room)
         message = {"do": "load", "version": version, "buckets": self._handles(bucket)}
         for entries, last in fill(bucket, stored_weights(model, self._route.dtype, merge)):
-            started = time.perf_counter()
-            if self._ask is not None:
-                answer = self._ask({**message, "last": last}, entries)
-                if ("taken" in answer) == last:
-                    raise EngineDied("engine: it did not take all weights")
-            stages[LOAD] += time.perf_counter() - started
+            answer = self._asked({**message, "last": last}, entries)
+            if self._ask is not None and ("taken" in answer) == last:
+                raise EngineDied("engine: it did not take all weights")
         if isinstance(bucket, CudaBucket):
             bucket.close()
             self._bucket = None
-        stages[COPY] += time.perf_counter() - stages[LOAD]
-        return stages
 
     def release(self) -> None:
         """Do nothing: the first rank's engine frees the GPUs of all."""

@@ -51,9 +51,8 @@ def rescore(
     Where the ratio starts from the engine's log-probs a few rows are passed through the model, else
     all that are trained on; with a `cap`, `correction_KT` gets the importance weights.
 
-    Returns:
-        The groups to train on, and columns of the steps: the mismatch in nats per token and, with
-        a cap, the mean weight and the share of responses whose weights are 0.
+    Returns the groups to train on, and columns of the steps: the mismatch in nats per token and,
+    with a cap, the mean weight and the share of responses whose weights are 0.
     """
     anew = config.scores_anew(cap)
     looked_at = groups if anew else groups[:PROBE_ROWS]

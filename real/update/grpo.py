@@ -60,7 +60,9 @@ def backward(
     config: UpdateSettings,
     reference: Reference | None = None,
 ) -> Pass:
-    """Add the gradient of one mini-batch's loss to the parameters.
+    """Add the gradient of one mini-batch's loss to the parameters; returns its cost on all ranks.
+
+    Silent groups are not computed while there is no KL or entropy term: their gradient is zero.
 
     Args:
         scorer: with an `EntropyScorer` the loss is the entropy of the responses' tokens. Every
@@ -70,10 +72,6 @@ def backward(
         groups: the mini-batch, the same on all ranks; dropped ones must have been left out.
         reference: of the KL term, which the problem's weight does not scale: a doubtful label is
             no reason to drift faster.
-
-    Returns:
-        What the mini-batch cost, over all ranks. Silent groups are not computed while there is no
-        KL or entropy term: their gradient is zero.
     """
     rank, world = scorer.share
     counts = [row_counts(group) for group in groups]
