@@ -38,15 +38,13 @@ class RankedEngine:
         return self.gathered(part, len(prompts), n, sampling)
 
     def gathered(self, part: Rollouts, n_prompts: int, n: int, sampling: Sampling) -> Rollouts:
-        """Return the (P, n) responses of all ranks; all must call this, with `sample_part`'s.
-
-        Without padding, and tokens as int32, on their way: those of an evaluation fill main memory.
-        """
+        """Return the (P, n) responses of all ranks; all must call this, with `sample_part`'s."""
         versions = {*self._ranks.gather(torch.tensor(part.version)).tolist()} - {_NO_VERSION}
         version, *others = versions
         if others:
             listed = ", ".join(map(str, sorted(versions)))
             raise EngineError(f"engines: they sampled with versions {listed} of the weights")
+        # Without padding, and tokens as int32: those of an evaluation fill main memory.
         own = part.packed()
         if not sampling.logprobs:
             del own["logprobs"]

@@ -179,11 +179,8 @@ def shard_requests(n_prompts: int, n: int, share: tuple[int, int]) -> list[tuple
 
 
 def request_seeds(generator: torch.Generator, n_prompts: int, n: int) -> list[int]:
-    """Return one seed per prompt, `n` apart, by one draw of the generator.
-
-    vLLM draws the i-th response to a prompt with `seed + i`: prompts whose seeds are closer than
-    `n` would share random numbers, and their votes would be correlated.
-    """
+    """Return one seed per prompt, `n` apart, by one draw of the generator."""
+    # vLLM draws response i with the seed plus i: closer ones would share random numbers.
     first = torch.randint(2**62, (1,), generator=generator, device=generator.device)
     return [int(first) + prompt * n for prompt in range(n_prompts)]
 

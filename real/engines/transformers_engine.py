@@ -70,9 +70,8 @@ def draw(
 class RunningStats:
     """Running sums of entropy and self-certainty of the tokens of R responses.
 
-    Self-certainty is `KL(uniform || p) = -log A - mean log p` (Zhao et al., "Learning to Reason
-    without External Rewards"), A the size of the vocabulary. An impossible token adds nothing to
-    the entropy and makes the certainty infinite.
+    Self-certainty is `KL(uniform || p) = -log A - mean log p` over A tokens (Zhao et al., "Learning
+    to Reason without External Rewards"). An impossible one adds no entropy and makes it infinite.
     """
 
     def __init__(self, rows: int, device: torch.device | None = None) -> None:
@@ -112,7 +111,9 @@ class Samples:
 
     def draw(self, batch: _Batch, uniforms_R: Tensor, sampling: Sampling) -> Tensor:
         """Draw a token for each of B responses, and write it down; returns (B,) tokens."""
-        rows_B, source_B = self.rows_B, batch.sources
+        rows_B, source_B = self.rows_B, batch.source_B
+        if not self._engine.shares_rows and len(source_B) == len(batch.logits_NA):
+            source_B = None  # all rows in their order
         observe = None if self.stats is None else partial(self.stats.add, rows_B, source_B)
         how = sampling.temperature, sampling.top_p, observe, source_B
         token_B, logprob_B = draw(batch.logits_NA, uniforms_R[rows_B], *how)
@@ -319,12 +320,6 @@ class _Batch:
             # Other kinds than full attention (sliding windows, recurrent states) stay as they are.
             if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
                 self.cache.layers[i] = BufferedLayer(layer.keys, layer.values, capacity)
-
-    @property
-    def sources(self) -> Tensor | None:
-        """`source_B`, or None where these are all rows in their order."""
-        own = not self._shares and len(self.source_B) == len(self.logits_NA)
-        return None if own else self.source_B
 
     def advance(self, token_B: Tensor) -> None:
         """Append one token to every response and compute the logits of the next one."""

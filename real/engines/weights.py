@@ -53,9 +53,8 @@ def stored_weights(
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield name in the checkpoint and value of every weight, one at a time.
 
-    Tied weights come once, under the embedding's name: an engine ties them itself, and some refuse
-    an output head that the model's config does not name. Floating-point weights come in `dtype`,
-    unchanged if None; without `merge` adapters are left out.
+    Tied weights come once, by the embedding's name: some engines refuse a head of their own.
+    Floating-point weights come in `dtype`, unchanged if None, and without adapters if not `merge`.
     """
     tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
     for name, value in merged_weights(model, merge):

@@ -150,12 +150,10 @@ def _load_model(folder: Path, dtype: torch.dtype, attention: str) -> Any:
 
 
 def _is_inside(name: str, model: Any) -> bool:
-    """A weight that the model has no place for is one of its layers', and no further head's.
-
-    Tables of positions and masks, which earlier versions of a model saved, count as none.
-    """
+    """A weight that the model has no place for is one of its layers', and no further head's."""
     modules, prefix = dict(model.named_modules()), model.base_model_prefix
     owner, _, last = name.rpartition(".")
+    # Tables of positions and masks, which earlier versions of a model saved.
     if last in ("inv_freq", "masked_bias") or (last == "bias" and owner.endswith("attn")):
         return False
     while owner and not {owner, f"{prefix}.{owner}"} & modules.keys():

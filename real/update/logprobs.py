@@ -444,8 +444,8 @@ def _bundle_mask(model: Any, ends_BS: Tensor) -> Tensor:
 def checkpointed(model: Any) -> Iterator[None]:
     """Let layers keep no activations, if the model is set to do so.
 
-    transformers does it in training mode only, in which dropout would be at work too; so the mark
-    is set on the layers alone, and taken off as their own code begins.
+    transformers does it in training mode only; so that dropout stays off, the mark is set on the
+    layers alone, and taken off as their own code begins.
     """
     every = (m for m in model.modules() if isinstance(m, GradientCheckpointingLayer))
     layers = [m for m in every if m.gradient_checkpointing and torch.is_grad_enabled()]

@@ -58,8 +58,7 @@ class Masters:
 class _Sum:
     """The sum of a parameter's gradients, to which each backward pass moves its own.
 
-    It has the precision of the master, or, where no step had several passes yet, that of the
-    parameter: nothing is lost and no memory taken.
+    It is as wide as the master, or as the parameter while no step had several passes.
     """
 
     def __init__(self, parameter: Tensor, dtype: torch.dtype) -> None:
