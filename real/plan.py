@@ -13,13 +13,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from guard_core.rules import Need
-from real.engines.make import needs_stats
 from real.engines.vllm_engine import batched_tokens
 from real.model.folder import PREFIX, check_folder
 from real.model.policy import attention_heads, loading, widen_head
 from real.model.prepare import adapted_layers
 from real.ranks import model_copies
-from real.settings.config import TrainConfig, rule_of
+from real.settings.config import TrainConfig, needs_stats, rule_of
 from real.settings.groups import MemorySettings
 from real.update.logprobs import GPU_CHUNK_ELEMENTS
 from real.update.optimizer import BLOCK_ELEMENTS

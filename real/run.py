@@ -18,7 +18,7 @@ from guard_core.rules.evidence import CoVerRL
 from guard_core.schedule import scheduled_steps
 from lab.base.errors import UserError
 from lab.trace.manifest import Manifest
-from real.engines.make import engine_notices, make_engine, needs_stats
+from real.engines.make import engine_notices, make_engine
 from real.engines.rollouts import Engine, Sampling
 from real.fit import checked_engine_memory
 from real.model.machine import grow_segments, in_phase, keep_freed_memory, pick_device
@@ -31,7 +31,7 @@ from real.ranks.distributed import ALONE, Ranks, shard_of
 from real.record.checkpoint import GUARD, MASTER, MODEL, OPTIMIZER, State, read_file
 from real.record.evaluation import Evaluator
 from real.record.trial import check_sampling
-from real.settings.config import TrainConfig, rule_of
+from real.settings.config import TrainConfig, needs_stats, rule_of
 from real.settings.groups import EvalSettings
 from real.settings.resolve import check_engine_tp
 from real.settings.seeds import Stream, generator

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from guard_core.rules.rule import SECOND_VOTES, Need, Rule
+from guard_core.rules.rule import SECOND_VOTES, Need
 from lab.base.errors import UserError
 from real.engines.child_engine import COMMAND, ChildEngine
 from real.engines.ranked import RankedEngine
@@ -23,7 +23,7 @@ from real.engines.vllm_server import VllmServerEngine
 from real.engines.weights import Room, Route, WeightSender
 from real.model.policy import Policy, attention_heads, max_positions
 from real.ranks.distributed import ALONE, Ranks
-from real.settings.config import TrainConfig, rule_of
+from real.settings.config import TrainConfig, needs_stats, rule_of
 from real.settings.engines import divides_heads, named
 
 T = TypeVar("T")
@@ -121,11 +121,6 @@ def _vllm_settings(
         reads_text=bool(config.stop),
         quantization=None if config.engine_quantization == "none" else config.engine_quantization,
     )
-
-
-def needs_stats(rule: Rule) -> bool:
-    """Return whether the rule reads token entropies or certainties, which engines can give."""
-    return bool(rule.needs & {Need.ENTROPY, Need.CERTAINTY})
 
 
 def check_heads(config: TrainConfig, heads: int, kv_heads: int) -> None:

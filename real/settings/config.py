@@ -59,6 +59,11 @@ def rule_of(config: RuleSettings) -> Rule:
         raise UserError(str(error)) from error
 
 
+def needs_stats(rule: Rule) -> bool:
+    """Return whether the rule reads token entropies or certainties, which engines can give."""
+    return bool(rule.needs & {Need.ENTROPY, Need.CERTAINTY})
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(
     groups.MachineSettings,

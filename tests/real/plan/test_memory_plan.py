@@ -141,7 +141,7 @@ def test_a_pass_makes_the_planned_tensors(shape, dtype, shares_prompt, kept, req
     with LiveTensors(model.parameters()) as live:
         scorer(rows, 1.0).logprobs_n.sum().backward()
     assert live.peak == pytest.approx(expected, rel=0.15)
-    expected = stats_bytes(size, passes_of(kept, dtype, **attention), chunk)
+    expected = stats_bytes(size, passes, chunk)
     with torch.no_grad(), LiveTensors(model.parameters()) as live:
         scorer(rows, 1.0, stats=True)
     assert live.peak == pytest.approx(expected, rel=0.15)
