@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from functools import partial
 
 from lab.entry import enter
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run `guard-report`; returns the exit code."""
-    return enter("guard-report", "lab.report", "sim", argv)
+main = partial(enter, "guard-report", "lab.report", "sim")
+"""Run `guard-report`; returns the exit code."""
 
 
 if __name__ == "__main__":

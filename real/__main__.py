@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from functools import partial
 
 from lab.entry import enter
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run `guard-train`; returns the exit code."""
-    return enter("guard-train", "real.commands", "real", argv)
+main = partial(enter, "guard-train", "real.commands", "real")
+"""Run `guard-train`; returns the exit code."""
 
 
 if __name__ == "__main__":

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 from lab.entry import enter
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run `guard-sim`; returns the exit code."""
-    return enter("guard-sim", "sim.commands", "sim", argv)
+main = partial(enter, "guard-sim", "sim.commands", "sim")
+"""Run `guard-sim`; returns the exit code."""

@@ -25,15 +25,16 @@ def whole(target: Path) -> Iterator[Path]:
     # The writer in the name keeps two writers of one target apart: the last one wins whole.
     writer = f"{os.getpid()}-{threading.get_native_id()}"
     temporary = target.with_name(f"{target.name}.{writer}{TEMPORARY}")
-    try:
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except OSError as error:
-        with contextlib.suppress(OSError):  # it may be what filled the disk
-            temporary.unlink(missing_ok=True)
-        raise unwritable(target, error) from error
+    with writing(target):
+        try:
+            yield temporary
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except OSError:
+            with contextlib.suppress(OSError):  # it may be what filled the disk
+                temporary.unlink(missing_ok=True)
+            raise
 
 
 @contextlib.contextmanager
@@ -50,27 +51,26 @@ def whole_folder(target: Path, replaces: bool = False) -> Iterator[Path]:
     place = target.resolve()
     mark = "" if replaces else f".{secrets.token_hex(4)}"  # `NAME.tmp` may be the user's own
     temporary = place.with_name(f"{place.name}{mark}{TEMPORARY}")
-    try:
-        remove_folder(temporary)
-        temporary.mkdir(parents=True)
-        yield temporary
-        for path in (*temporary.rglob("*"), temporary):
-            if path.is_dir():
-                sync_folder(path)
-                continue
-            with path.open("rb+") as file:
-                os.fsync(file.fileno())
-        if replaces:
-            remove_folder(place)
-        elif place.is_dir():
-            place.rmdir()
-        temporary.rename(place)
-        sync_folder(place.parent)
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if not isinstance(error, OSError):
+    with writing(target):
+        try:
+            remove_folder(temporary)
+            temporary.mkdir(parents=True)
+            yield temporary
+            for path in (*temporary.rglob("*"), temporary):
+                if path.is_dir():
+                    sync_folder(path)
+                    continue
+                with path.open("rb+") as file:
+                    os.fsync(file.fileno())
+            if replaces:
+                remove_folder(place)
+            elif place.is_dir():
+                place.rmdir()
+            temporary.rename(place)
+            sync_folder(place.parent)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
-        raise unwritable(target, error) from error
 
 
 def check_new_file(target: Path) -> None:
@@ -88,7 +88,7 @@ def check_parent(target: Path) -> None:
 
 def check_new_folder(target: Path) -> None:
     """Refuse what is no new or empty folder, before the work that would fill it."""
-    try:
+    with writing(target):
         if target.is_dir() and any(target.iterdir()):
             raise UserError(f"{target}: is not empty; choose a new folder")
         if os.path.lexists(target) and not target.is_dir():
@@ -96,8 +96,6 @@ def check_new_folder(target: Path) -> None:
         above = next(path for path in target.absolute().parents if path.exists())
         if not above.is_dir():
             raise UserError(f"{target}: cannot be written ({above} is a file); choose a new folder")
-    except OSError as error:
-        raise unwritable(target, error) from error
 
 
 def make_folder(folder: Path, is_own: Callable[[Path], bool]) -> None:
@@ -119,10 +117,9 @@ def check_folders(folders: Folders) -> list[Path | str]:
     return listed
 
 
-def unwritable(target: Path, error: OSError) -> UserError:
-    """Return the error of a disk that cannot be written."""
-    reason = error.strerror or error
-    return UserError(f"{target}: cannot be written ({reason}); free or choose a disk")
+def writing(target: Path) -> contextlib.AbstractContextManager[None]:
+    """Turn the errors of a disk that cannot be written into a UserError."""
+    return refusing(f"{target}: cannot be written", "free or choose a disk")
 
 
 def remove_folder(folder: Path) -> None:

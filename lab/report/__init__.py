@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from lab.base.errors import UserError, one_line
-from lab.base.files import check_folders, check_new_folder, check_parent, unwritable
+from lab.base.files import check_folders, check_new_folder, check_parent, writing
 from lab.options import POSITIONAL
 
 
@@ -98,7 +98,7 @@ class Report:
         if self.format == "md" and self.output is None:
             return None
         target = self.output or self.folders[0] / "report.html"
-        try:
+        with writing(target):
             if target.exists() and not target.is_file():
                 raise UserError(f"{target}: is a folder, pipe or device; give the name of a file")
             check_parent(target)
@@ -108,8 +108,6 @@ class Report:
                     f"{target}: exists and is not a report; choose another -o or add --force to "
                     "replace it"
                 )
-        except OSError as error:
-            raise unwritable(target, error) from error
         return target
 
 

@@ -30,7 +30,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from lab.base.errors import UserError
-from lab.base.files import TEMPORARY, file_digest, remove_folder, unwritable, whole_folder
+from lab.base.files import TEMPORARY, file_digest, remove_folder, whole_folder, writing
 from lab.trace.manifest import CHECKPOINTS
 from lab.trace.trace import RunFolder
 from real.model.policy import Policy, write_model
@@ -113,10 +113,8 @@ class Checkpoints:
                 remove_folder(old)
         else:
             self._ranks.wait()  # the first rank has made the folder
-            try:
+            with writing(target):
                 _write_files(target.with_name(f"{target.name}{TEMPORARY}"), state, self._ranks)
-            except OSError as error:
-                raise unwritable(target, error) from error
         self._last = time.monotonic()
 
 

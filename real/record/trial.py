@@ -15,7 +15,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lab.base.errors import Unfit, first_line
-from lab.base.files import unwritable
+from lab.base.files import writing
 from real.engines.rollouts import Sampling
 from real.engines.transformers_engine import TransformersEngine
 from real.model.policy import Policy, load_policy, loading, max_positions, write_model
@@ -108,10 +108,8 @@ def check_saving(policy: Policy, run_folder: Path | None) -> None:
         return
     fault = f"model {policy.folder}: {type(model).__name__} could not be saved"
     remedy = "train with save_model false"
-    try:
+    with writing(run_folder):
         folder = TemporaryDirectory(prefix="trial-", dir=run_folder)
-    except OSError as error:
-        raise unwritable(run_folder, error) from error
     with folder as name, loading(fault, remedy):
         place = Path(name)
         if whole:

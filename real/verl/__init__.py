@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 from lab.entry import enter
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run `guard-verl`; returns the exit code."""
-    return enter("guard-verl", "real.verl.commands", "verl", argv)
+main = partial(enter, "guard-verl", "real.verl.commands", "verl")
+"""Run `guard-verl`; returns the exit code."""
