@@ -114,7 +114,7 @@ def arms_of(path: Path | None, usual: Sequence[str]) -> tuple[tuple[str, ...], d
     The arms are the list `arms` of the file, or the usual ones. The list holds names, and tables
     with a name and the arm's own settings, such as `{arm = "guard", flip_rate = "instant"}`.
     """
-    values = {} if path is None else toml_values(path)
+    values = toml_values(path)
     listed = values.pop("arms", list(usual))
     try:
         entries = msgspec.convert(listed, list[str | dict[str, Any]])
@@ -170,8 +170,7 @@ def _arm_values(name: str, rule: str, given: str | None) -> dict[str, Any]:
         raise UserError(
             f"arm {name!r}: trains by rule {chosen.rule}, and --rule is {given}; give one of them"
         )
-    settings = {"guard": chosen.guard.to_dict(), "labels": chosen.labels, "rule": chosen.rule}
-    return settings | dict(chosen.settings)
+    return chosen.values()
 
 
 def _dashed(word: str) -> str:

@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -276,16 +276,12 @@ class MeasureCommand(MeasureSettings, SettingsCommand):
 
     def run(self) -> int | None:
         """Measure, and print the size of the result."""
-        self.measure(self.out)
-        return None
-
-    def measure(self, out: Path) -> None:
-        """Measure into a file."""
         from real.measure.measuring import measure_to
 
         with phases_bar(self.quiet) as report:
-            print(measure_to(out, self.settings, self, self.growth, report))
-        print(f"response file: {out}")
+            print(measure_to(self.out, self.settings, self, self.growth, report))
+        print(f"response file: {self.out}")
+        return None
 
 
 @dataclass(kw_only=True)
@@ -336,7 +332,7 @@ class ForecastCommand(MeasureCommand):
         if not response.exists():
             taken(to_values(self.settings), roles_of(self.settings), "the run to predict")
             self.out.mkdir(parents=True, exist_ok=True)
-            self.measure(response)
+            MeasureCommand.run(replace(self, out=response))
         else:
             self._check_measured(response)
         for lr in self.lrs:

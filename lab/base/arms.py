@@ -175,6 +175,11 @@ class Arm:
     settings: Mapping[str, float | str] = field(default_factory=dict)
     """Other settings of the run that the arm has values of its own for, such as `kl_coef`."""
 
+    def values(self) -> dict[str, Any]:
+        """The settings of a run that the arm decides, but its step factor, as plain values."""
+        own = {"guard": self.guard.to_dict(), "labels": self.labels, "rule": self.rule}
+        return own | dict(self.settings)
+
 
 def with_rule(name: str, rule: str) -> str:
     """Returns the name of the arm that a name stands for where a rule is chosen.

@@ -64,10 +64,10 @@ _MEANT = {
 """Names in TRL, verl and Hugging Face to ours."""
 
 
-def toml_values(path: Path) -> dict[str, Any]:
-    """The content of a settings file, unchecked; a UserError where it cannot be read."""
+def toml_values(path: Path | None) -> dict[str, Any]:
+    """The content of a settings file, if any, unchecked; a UserError where it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return {} if path is None else tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give an existing TOML file") from error
     except tomllib.TOMLDecodeError as error:

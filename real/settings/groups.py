@@ -148,7 +148,7 @@ class ProblemSettings(Settings, group="problems"):
 
 @dataclass(frozen=True, kw_only=True)
 class VoteSettings(Settings, group="sampling"):
-    """Numbers of responses, and where they end."""
+    """Numbers of responses, where they end, and the distribution that they are drawn from."""
 
     max_response_tokens: Annotated[Count | None, Role.MEASURED] = None
     """Responses end here at the latest; if None 22 for the tiny task, 1024 else."""
@@ -168,6 +168,13 @@ class VoteSettings(Settings, group="sampling"):
     """V, responses per visit that vote."""
     n_samples: Annotated[int, Interval("[2, inf)")] = 32
     """K, the first of them that are trained on; a group of one teaches nothing."""
+
+    temperature: Annotated[Positive, Role.MEASURED] = 0.6
+    """Sampling temperature of the votes; the loss takes log-probs at this temperature."""
+    top_p: PositiveShare = 1.0
+    """Nucleus of the votes; below 1 the ratio in the loss ignores the cut."""
+    max_rows: Annotated[Count, Role.OPERATIONAL] = 512
+    """Responses that are sampled at once; a matter of memory and speed."""
 
     def _check(self) -> None:
         if self.n_samples > self.n_votes:
@@ -215,18 +222,6 @@ class EngineSettings(Settings, group="engine"):
     def engine_kind(self) -> EngineKind:
         """What the engine can do; `auto` that is not settled counts as `transformers`."""
         return ENGINES["transformers" if self.engine == "auto" else self.engine]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SamplingSettings(Settings, group="sampling"):
-    """The distribution that votes are drawn from."""
-
-    temperature: Annotated[Positive, Role.MEASURED] = 0.6
-    """Sampling temperature of the votes; the loss takes log-probs at this temperature."""
-    top_p: PositiveShare = 1.0
-    """Nucleus of the votes; below 1 the ratio in the loss ignores the cut."""
-    max_rows: Annotated[Count, Role.OPERATIONAL] = 512
-    """Responses that are sampled at once; a matter of memory and speed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,5 +386,5 @@ class TaskSettings(VoteSettings, ProblemSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpdateSettings(MemorySettings, LossSettings, OptimSettings, SamplingSettings, VoteSettings):
+class UpdateSettings(MemorySettings, LossSettings, OptimSettings, VoteSettings):
     """The groups that an update reads."""

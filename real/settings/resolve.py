@@ -27,8 +27,7 @@ def settings_of(
     path, name = given.get("config"), given.get("preset")
     if {"lr", "lrs"} <= given.keys():
         raise UserError("--lr and --lrs: both set the learning rate; give --lrs alone")
-    if file is None:
-        file = {} if path is None else toml_values(path)
+    file = toml_values(path) if file is None else file
     values = with_arm_options(given, file, name)
     # Read before the other options: problems without a model are refused, rules without a judge.
     early = ("model", "problems", "tiny_task", "tiny_verifies")

@@ -12,8 +12,6 @@ from enum import IntEnum
 import numpy as np
 import torch
 
-from real.settings.groups import OptimSettings
-
 
 class Stream(IntEnum):
     """Purpose of random numbers, with the position in the run that each is drawn for.
@@ -56,8 +54,3 @@ def _sequence(seed: int, stream: Stream, position: tuple[int, ...]) -> np.random
     # NumPy takes an array of single words as it is, a list number by number: ten times as slow.
     short = max(words) < 2**32
     return np.random.SeedSequence(np.array(words, np.uint32) if short else words)
-
-
-def batches_per_epoch(config: OptimSettings, n_problems: int) -> int:
-    """Batches of one pass over the problems; the last one may be smaller."""
-    return -(-n_problems // config.batch_size)

@@ -111,11 +111,8 @@ class GuardGRPOConfig(GRPOConfig):
         """Return these settings with those of the guard, which may not contradict TRL's."""
         known = (OF_RUN | {"extract"}) - {"max_mismatch"} - _READ.keys()
         check_given(self.guard_settings, known, "guard_settings.")
-        own: dict[str, Any] = {"guard": self.guard}
-        if isinstance(self.guard, str):
-            chosen = arm(self.guard)
-            own = {"guard": chosen.guard.to_dict(), "labels": chosen.labels, "rule": chosen.rule}
-            own |= chosen.settings
+        by_name = isinstance(self.guard, str)
+        own = arm(self.guard).values() if by_name else {"guard": self.guard}
         for name in own.keys() & _READ.keys():
             if (value := getattr(self, _READ[name])) != own[name]:
                 raise UserError(f"{_READ[name]} = {value}: arm {self.guard!r} needs {own[name]}")

@@ -24,7 +24,7 @@ from real.model.policy import Policy
 from real.problems.problem import PromptSet
 from real.ranks.distributed import Ranks
 from real.settings.config import TrainConfig
-from real.settings.seeds import Stream, batches_per_epoch, torch_generator
+from real.settings.seeds import Stream, torch_generator
 from real.update.ema import WeightAverage
 from real.update.packing import Group
 
@@ -168,7 +168,7 @@ class Parts:
     @property
     def n_steps(self) -> int:
         """Batches of the whole run."""
-        return self.config.epochs * batches_per_epoch(self.config, len(self.prompts))
+        return self.config.epochs * -(-len(self.prompts) // self.config.batch_size)
 
     @property
     def max_rows(self) -> int:

@@ -26,8 +26,7 @@ def settings_of(given: Mapping[str, Any], file: File = None, **base: Any) -> Sim
     `--lr`, and those of `lab.cli.with_arm_options`.
     """
     path = given.get("config")
-    if file is None:
-        file = {} if path is None else toml_values(path)
+    file = toml_values(path) if file is None else file
     values = base | file
     usual = values.get("population", SimConfig.__dataclass_fields__["population"].default)
     asked = {name: given[name] for name in ("response", "lr") if name in given}
