@@ -8,12 +8,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-_LINES = 20
-"""Plain lines of a whole piece of work."""
-_DRAWS = 2.0
-"""Most redraws of a bar per second, on average."""
-_BURST = 8
-"""Redraws in addition, for the phases of a start."""
+_LINES = 20  # plain ones of a whole piece of work
+_DRAWS, _BURST = 2.0, 8
+"""Most redraws of a bar per second, on average, and in addition, for the phases of a start."""
 
 
 class Bar(tqdm):

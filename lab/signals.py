@@ -26,8 +26,7 @@ STOP_SIGNALS = tuple(
 _CALLED_BACK, _AGAIN = "llvmlite", 0.05
 """Package that calls Python from C, where exceptions are lost; seconds until a signal comes again.
 """
-_PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl."""
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 class EndsAtOnce:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 130
 
 
 class UserError(Exception):
@@ -49,10 +48,8 @@ class Terminated(KeyboardInterrupt):
 
 def exit_code(error: BaseException) -> int:
     """Return the exit code of a command that an error ended; 1 for those not a user's."""
-    if isinstance(error, Terminated):
-        return 128 + error.number
     if isinstance(error, KeyboardInterrupt):
-        return EXIT_INTERRUPTED
+        return 128 + getattr(error, "number", 2)  # 2 is SIGINT, Ctrl-C
     return EXIT_USER_ERROR if isinstance(error, UserError) else 1
 
 

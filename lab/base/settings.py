@@ -17,8 +17,7 @@ from guard_core.config import GROUP_OF, GuardConfig, fault, short_names
 from lab.base.errors import UserError
 
 T = TypeVar("T")
-_SHOWN = 9
-"""Differences that a refusal names."""
+_SHOWN = 9  # differences that a refusal names
 _MEANT = {
     word: own
     for own, words in {
@@ -78,7 +77,7 @@ def from_values(values: Mapping[str, Any], kind: type[T], source: str) -> T:
     """Fill a dataclass from nested plain values; a UserError names the source and the setting."""
     made, guard = dict(values), values.get("guard")
     try:
-        _refuse_unknown(values, kind, _names(kind))
+        _refuse_unknown(values, _kinds(kind))
         if isinstance(guard, Mapping):
             made["guard"] = GuardConfig.from_dict(guard)
         return msgspec.convert(made, kind)
@@ -145,35 +144,30 @@ def check_unchanged(
         )
 
 
-def _refuse_unknown(
-    values: Mapping[str, Any], kind: Any, known: list[str], prefix: str = ""
-) -> None:
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    hints = get_type_hints(kind)
-    for name, value in values.items():
-        if kind is GuardConfig and name in GROUP_OF and not isinstance(value, Mapping):
+def _refuse_unknown(values: Mapping[str, Any], kinds: Mapping[str, Any], prefix: str = "") -> None:
+    for last, value in values.items():
+        name, is_table = prefix + last, isinstance(value, Mapping)
+        if prefix == "guard." and last in GROUP_OF and not is_table:
             continue  # by its short name, outside of its table
-        if name not in fields:
-            near = nearest(prefix + name, known)
-            remedy = _remedy(prefix + name, near, isinstance(value, Mapping))
-            raise UserError(f"{prefix}{name}: no such setting; {remedy}")
+        if name not in kinds:
+            remedy = _remedy(name, nearest(name, kinds), is_table)
+            raise UserError(f"{name}: no such setting; {remedy}")
         # Checked here, since the converter does not name the values that a choice has.
-        chooses = get_origin(hints[name]) is Literal
-        if chooses and (message := fault(prefix + name, value, hints[name])):
+        chooses = get_origin(kinds[name]) is Literal
+        if chooses and (message := fault(name, value, kinds[name])):
             raise UserError(message)
-        nested = _nested(fields[name])
-        if nested is not None and isinstance(value, Mapping):
-            _refuse_unknown(value, nested, known, f"{prefix}{name}.")
+        if is_table and any(other.startswith(f"{name}.") for other in kinds):
+            _refuse_unknown(value, kinds, f"{name}.")
 
 
-def _names(kind: Any, prefix: str = "") -> list[str]:
-    """Names of all settings of a dataclass, nested ones after a dot."""
-    names: list[str] = []
+def _kinds(kind: Any, prefix: str = "") -> dict[str, Any]:
+    """Types of all settings of a dataclass by name, nested ones after a dot."""
+    kinds, hints = dict[str, Any](), get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        nested = _nested(field)
-        names.append(prefix + field.name)
-        names += [] if nested is None else _names(nested, f"{prefix}{field.name}.")
-    return names
+        kinds[prefix + field.name] = hints[field.name]
+        if dataclasses.is_dataclass(nested := default_of(field)):
+            kinds |= _kinds(type(nested), f"{prefix}{field.name}.")
+    return kinds
 
 
 def _remedy(wrong: str, near: str | None, is_table: bool) -> str:
@@ -191,12 +185,6 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
     """The value of a field that is not given; `dataclasses.MISSING` if it has to be."""
     factory = field.default_factory
     return field.default if factory is dataclasses.MISSING else factory()
-
-
-def _nested(field: dataclasses.Field[Any]) -> Any:
-    """The dataclass that a field holds by default, if it holds one."""
-    made = default_of(field)
-    return type(made) if dataclasses.is_dataclass(made) else None
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -16,9 +16,6 @@ from lab.base.own_rules import load_rules
 from lab.base.roles import Role
 from real.settings import groups
 
-TIS_CAP = 2.0
-"""As in verl (`rollout_is_threshold`)."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RuleSettings(groups.Settings, group="rule"):
@@ -128,7 +125,8 @@ class TrainConfig(
         rounds = not settled.engine_kind.native and settled.dtype == "bfloat16"
         adapters = rounds and settled.engine_kind.adapters and settled.lora_rank > 0
         capped = rounds and rule_of(self).loss != "entropy"
-        chosen = {"engine_adapters": adapters, "tis_cap": TIS_CAP if capped else 0.0}
+        # 2 as in verl (`rollout_is_threshold`).
+        chosen = {"engine_adapters": adapters, "tis_cap": 2.0 if capped else 0.0}
         missing = {n: v for n, v in chosen.items() if getattr(self, n) is None}
         return replace(settled, **missing)
 
