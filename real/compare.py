@@ -26,7 +26,7 @@ from real.asked import check_asked, check_lrs
 from real.jobs import find_places, run_jobs
 from real.model.folder import changed_files, model_digests
 from real.problems.problem import ProblemSet, fingerprint
-from real.record.terminal import said_once, say, unread_shares
+from real.record.terminal import SAID, holding, say, unread_shares
 from real.settings.config import TrainConfig
 from real.settings.resolve import settled_for
 from real.settings.stored import check_same, stored_config
@@ -94,7 +94,7 @@ def compare(
     say([*said, *notices])
     lines: list[str] = []
     failed: list[Outcome] = []
-    with said_once():  # the runs share most of their notices
+    with holding(SAID, set()):  # the runs share most of their notices
         for number, study in enumerate(studies):
             before = number * len(arms) * len(seeds)
             done = study.run(lambda now, before=before: report(before + now))

@@ -32,7 +32,7 @@ from lab.signals import STOP_SIGNALS, stop, stop_with_parent, stops_held, stops_
 from lab.study import Job, Outcome
 from lab.trace.manifest import FILE_NAME, locked
 from real.ranks import speaks
-from real.record.terminal import numbers_shown, say, show_numbers
+from real.record.terminal import NUMBERS, holding, say
 from real.settings.config import TrainConfig
 from real.settings.stored import keeps_nothing
 
@@ -80,7 +80,7 @@ def run_one(arguments: Sequence[str]) -> int:
 
     settings, folder, arm = arguments
     try:
-        with stops_raised(), numbers_shown(_log_numbers):
+        with stops_raised(), holding(NUMBERS, _log_numbers):
             config = from_values(msgspec.json.decode(settings), TrainConfig, "")
             if (Path(folder) / FILE_NAME).is_file():
                 resume(folder, config, False)
@@ -227,7 +227,7 @@ def _listen(child: _Child) -> bool:
             say([line.removeprefix(_NOTICE)], f"{name}: ")
         elif found := _STEP.fullmatch(line):
             outcome.done = int(found[2]) / int(found[3])
-            show_numbers(f"{name}: {found[1]}")
+            NUMBERS.get()(f"{name}: {found[1]}")
         elif line:
             child.others.append(line)
     if ended:

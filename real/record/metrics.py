@@ -16,7 +16,7 @@ from lab.progress import Bar
 from real.engines.rollouts import Rollouts
 from real.model.machine import in_phase
 from real.record.journal import Journal, Visited
-from real.record.terminal import show_numbers, unread
+from real.record.terminal import NUMBERS, unread
 from real.update.optimizer import Step
 
 Progress = bool | Callable[[float], None]
@@ -90,7 +90,7 @@ def reporter(
             words = _in_words(log.manifest.extra.get("evaluation", {}).get("last", {}), recent)
             show("")
             bar.update()
-            show_numbers(f"step {step}/{total}, {words}")
+            NUMBERS.get()(f"step {step}/{total}, {words}")
             if callable(progress):
                 progress(step / total)
 

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 ALARM = "alarm: "
 """Begins notices of faults of the training, which are told again at the end of a run."""
 
-_said: ContextVar[set[str] | None] = ContextVar("said", default=None)
-_numbers: ContextVar[Callable[[str], object]] = ContextVar("numbers", default=lambda _: None)
+SAID: ContextVar[set[str] | None] = ContextVar("said", default=None)
+"""Notices that were printed, where each is to be printed once."""
+NUMBERS: ContextVar[Callable[[str], object]] = ContextVar("numbers", default=lambda _: None)
+"""Shows numbers of a run of a comparison beside the comparison's progress."""
 
 
 def say(notices: Iterable[str], source: str = "") -> None:
     """Print notices, one line each, on stderr, from one of several ranks."""
-    said = _said.get()
+    said = SAID.get()
     for notice in notices if speaks() else ():
         if said is None or notice not in said:
             # Above a bar, if there is one.
@@ -39,13 +41,13 @@ def say(notices: Iterable[str], source: str = "") -> None:
 
 
 @contextmanager
-def said_once() -> Iterator[None]:
-    """Print each notice once."""
-    token = _said.set(set())
+def holding(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """Give a variable a value for a while."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _said.reset(token)
+        variable.reset(token)
 
 
 @contextmanager
@@ -56,21 +58,6 @@ def advice_when_stopped(advice: str, needs: Path = Path()) -> Iterator[None]:
     except KeyboardInterrupt:
         say([f"to go on: {advice}"] * needs.exists())
         raise
-
-
-@contextmanager
-def numbers_shown(show: Callable[[str], object]) -> Iterator[None]:
-    """Call a function with the words of `show_numbers`."""
-    token = _numbers.set(show)
-    try:
-        yield
-    finally:
-        _numbers.reset(token)
-
-
-def show_numbers(words: str) -> None:
-    """Show numbers of a run of a comparison beside the comparison's progress."""
-    _numbers.get()(words)
 
 
 def tell(lines: Iterable[str]) -> None:
@@ -94,7 +81,7 @@ def runs_bar(total: int, quiet: bool) -> Iterator[Callable[[float], None]]:
             bar().set_postfix_str(words[-1], refresh=False)
             bar().update(done - bar().n)
 
-        with numbers_shown(words.append):
+        with holding(NUMBERS, words.append):
             yield report
 
 
