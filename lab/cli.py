@@ -150,7 +150,12 @@ def with_arm_options(
     if name is not None:
         if profile is not None:
             raise UserError("--arm and --profile: both set the guard; give one of them")
-        made |= _arm_values(for_cell(name, cell), made.get("rule", BASELINE), rule)
+        named = for_cell(name, cell)
+        chosen = arm(with_rule(named, made.get("rule", BASELINE)))
+        if rule not in (None, BASELINE, chosen.rule):
+            trains = f"trains by rule {chosen.rule}, and --rule is {rule}"
+            raise UserError(f"arm {named!r}: {trains}; give one of them")
+        made |= chosen.values()
         factor = given.get("step_factor", made.get("step_factor"))
         if factor is None and matched_target(name):
             raise UserError(f"arm {name!r}: needs --step-factor, which the command compare finds")
@@ -161,16 +166,6 @@ def with_arm_options(
     if made.get("rule", BASELINE) != values.get("rule", BASELINE):
         made.pop("rule_options", None)
     return made
-
-
-def _arm_values(name: str, rule: str, given: str | None) -> dict[str, Any]:
-    """The settings of an arm under the rule of the settings; `given` is that of `--rule`."""
-    chosen = arm(with_rule(name, rule))
-    if given not in (None, BASELINE, chosen.rule):
-        raise UserError(
-            f"arm {name!r}: trains by rule {chosen.rule}, and --rule is {given}; give one of them"
-        )
-    return chosen.values()
 
 
 def _dashed(word: str) -> str:

@@ -298,7 +298,8 @@ class Study:
         for names in (first, replaying):
             for name in names:
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
-            result.failed += _failed(self.run_jobs(self.jobs(names), shifted))
+            outcomes = self.run_jobs(self.jobs(names), shifted)
+            result.failed += [outcome for outcome in outcomes if outcome.error is not None]
             before += len(names) * len(self.seeds)
         for name in controls:
             found, lost = self._run_control(name, shifted)
@@ -340,7 +341,8 @@ class Study:
             place, first = root(number), not tried
             (place / name).mkdir(parents=True, exist_ok=True)
             jobs = [self.job(name, seed, {of.setting: number}, place) for seed in usable]
-            failed = _failed(self.run_jobs(jobs, report if first else lambda _: None))
+            outcomes = self.run_jobs(jobs, report if first else lambda _: None)
+            failed = [outcome for outcome in outcomes if outcome.error is not None]
             if first:
                 lost.extend(failed)
                 usable = [job.config.seed for job in jobs if job.finished]
@@ -387,10 +389,6 @@ class Study:
         """The finished runs of an arm."""
         jobs = [self.job(name, seed) for seed in self.seeds]
         return [load(job.folder) for job in jobs if job.finished]
-
-
-def _failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    return [outcome for outcome in outcomes if outcome.error is not None]
 
 
 class _RunsLostError(Exception):

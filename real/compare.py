@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -105,8 +105,8 @@ def compare(
     return Compared(lines, failed)
 
 
-def _lines(study: Study) -> Iterator[str]:
-    """Yield the vote before training, then every arm with its difference to this vote."""
+def _lines(study: Study) -> list[str]:
+    """Return the vote before training, then every arm with its difference to this vote."""
     votes: list[str] = []
     lines: list[str] = []
     for name in study.arms:
@@ -127,7 +127,7 @@ def _lines(study: Study) -> Iterator[str]:
         if vote.n:
             shown = mean_sd(vote.mean / 100, vote.sd / 100, 3)
             votes.append(f"{title(VOTE)}: right {shown} ({counted(vote.n, 'seed')})")
-    yield from [*votes[:1], *lines]
+    return [*votes[:1], *lines]
 
 
 def _check(study: Study, problems: ProblemSet | None, model: Path | None) -> list[str]:
