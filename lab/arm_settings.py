@@ -51,8 +51,13 @@ def arm_of(settings: Any, asked: str | None = None) -> Arm:
     # The most usual first.
     names = [*NAMED_ARMS] if rule == BASELINE else [rule, *(f"{rule}+{n}" for n in WITH_RULES)]
     for name in names if asked is None else [asked, *names]:
-        known = _known(name, factor)
-        if known is None or (known.rule, known.guard, known.labels) != own:
+        if factor != 1 and not matched_target(name):
+            continue
+        try:
+            known = arm(name, factor)
+        except UserError:  # the rule has no such arm
+            continue
+        if (known.rule, known.guard, known.labels) != own:
             continue
         expected = {"treatment": OWN, **known.settings}
         if settings.treatment not in (OWN, PERMUTED):
@@ -61,14 +66,6 @@ def arm_of(settings: Any, asked: str | None = None) -> Arm:
             return known
     name = CUSTOM if rule == BASELINE else f"{rule}+{CUSTOM}"
     return Arm(name, title(name), settings.guard, settings.labels, factor, rule)
-
-
-def _known(name: str, factor: float) -> Arm | None:
-    """The arm of that name; None where there is none, or the factor makes it another one."""
-    try:
-        return arm(name, factor) if factor == 1 or matched_target(name) else None
-    except UserError:
-        return None
 
 
 class Treatments:

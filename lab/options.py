@@ -102,10 +102,8 @@ def _added(
 ) -> Iterator[Action]:
     """Add an option for every field, those that have to be given first, nested records last.
 
-    Args:
-        record: of settings, or the class of a command.
-        prefix: of the fields' names.
-        text: what help says of a field with its value; `SUPPRESS` hides the option.
+    The record is one of settings, or the class of a command. `text` returns what help says of a
+    field with its value; `SUPPRESS` hides the option.
     """
     owner = record if isinstance(record, type) else type(record)
     kinds, titles = get_type_hints(owner, include_extras=True), getattr(owner, "GROUPS", {})

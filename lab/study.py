@@ -81,9 +81,6 @@ class Outcome:
     """Reason of its failure in one line; None if it did not fail."""
 
 
-RunJobs = Callable[[Sequence[Job], Report], list[Outcome]]
-
-
 class Effort(NamedTuple):
     """How far some runs moved, and how many visits they left out."""
 
@@ -226,7 +223,7 @@ class Study:
     seeds: Sequence[int]
     config_of: Callable[[str], Any]
     """The settings of an arm, whose seed is replaced."""
-    run_jobs: RunJobs
+    run_jobs: Callable[[Sequence[Job], Report], list[Outcome]]
     """Run what is left of some jobs; the folders around theirs exist."""
     replicates: bool = False
     """One run holds several replicates of one seed: it lies in ARM instead of ARM/seed-SEED, and

@@ -12,8 +12,6 @@ from lab.base.settings import from_values
 from real.settings.config import TrainConfig
 from real.settings.groups import BOX_REQUEST
 
-_WIDTH = 100
-
 MODELS = {
     "llama-3.2-3b": "Llama-3.2-3B-Instruct",
     "qwen2.5-7b": "Qwen2.5-7B-Instruct",
@@ -148,7 +146,7 @@ def table() -> Iterator[str]:
 
 
 def _lines(text: str, indent: str = "    ") -> list[str]:
-    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent)
+    return textwrap.wrap(text, 100, subsequent_indent=indent)
 
 
 def _shown(value: Any) -> str:
