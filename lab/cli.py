@@ -19,7 +19,7 @@ from lab.base.errors import EXIT_USER_ERROR, UserError, exit_code, one_line
 from lab.base.own_rules import load_rules
 from lab.base.settings import hint, toml_values
 from lab.options import command_page, make, program_page
-from lab.signals import ends_at_once, stops_raised
+from lab.signals import stops_raised
 
 EXIT_CLOSED_PIPE = 141
 
@@ -51,9 +51,8 @@ def run_cli(
     argv = [_dashed(word) for word in (sys.argv[1:] if argv is None else argv)]
     _open_streams()
     try:
-        with ends_at_once(prog):
-            page = _page(prog, commands, argv, about)
-            command = None if page else parse(prog, commands, argv)
+        page = _page(prog, commands, argv, about)
+        command = None if page else parse(prog, commands, argv)
         with stops_raised():
             code = print(page) if command is None else command.run()
         sys.stdout.flush()

@@ -182,12 +182,12 @@ class CompareCommand(SettingsCommand):
         advice = advice_when_stopped("the same command")
         with advice, runs_bar(total, self.quiet) as report:
             asked = self.settings, self.out, arms, self.seeds, self.jobs
-            done = compare(*asked, report, gpus_per_run=self.gpus_per_run, lrs=self.lrs)
-        print("\n".join([*done.lines, f"run folders: {self.out}"]))
-        for job, error in ((failed.job, failed.error) for failed in done.failed):
+            lines, lost = compare(*asked, report, gpus_per_run=self.gpus_per_run, lrs=self.lrs)
+        print("\n".join([*lines, f"run folders: {self.out}"]))
+        for job, error in ((failed.job, failed.error) for failed in lost):
             log = f"; log: {job.log}" if job.log.exists() else ""
             print(f"failed: {job.name}: {error}{log}", file=sys.stderr)
-        return int(bool(done.failed))
+        return int(bool(lost))
 
 
 @dataclass(kw_only=True)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -37,15 +36,6 @@ seeds."""
 MAX_TRIES = 3
 
 
-class Compared(NamedTuple):
-    """Result of a comparison."""
-
-    lines: list[str]
-    """What came out, for readers."""
-    failed: list[Outcome]
-    """Runs that did not finish."""
-
-
 def compare(
     config: TrainConfig,
     folder: str | Path,
@@ -55,7 +45,7 @@ def compare(
     report: Report = lambda _: None,
     gpus_per_run: int = 1,
     lrs: Sequence[float] = (),
-) -> Compared:
+) -> tuple[list[str], list[Outcome]]:
     """Run every arm on every seed, into `folder/ARM/seed-SEED`.
 
     Arms of one seed are paired: same votes before training, order and draws. Mistakes, and folders
@@ -67,6 +57,9 @@ def compare(
         folder: for the run folders; what it holds of this comparison is gone on with.
         gpus_per_run: GPUs that each run has for itself; with several, torchrun starts its ranks.
         lrs: peak learning rates, one comparison each, into `folder/lr-LR`.
+
+    Returns:
+        What came out, in lines for readers, and the runs that did not finish.
     """
     problems, model = check_asked(config, arms, seeds)
     with ends_at_once("guard-train"):
@@ -102,7 +95,7 @@ def compare(
             lines += _lines(study)
             lines += [control.line for control in done.found]
             failed += done.failed
-    return Compared(lines, failed)
+    return lines, failed
 
 
 def _lines(study: Study) -> list[str]:

@@ -67,8 +67,7 @@ def find_places(
     return places[:n_parallel], [f"jobs = {n_parallel}: {room}; the others wait"] * waits
 
 
-_UNFIT = 3
-"""Exit code of a run whose model or problems cannot be used, as those of all other runs."""
+_UNFIT = 3  # exit code of a run whose model or problems no run can use
 
 
 def run_one(arguments: Sequence[str]) -> int:
@@ -143,8 +142,7 @@ STOP_SECONDS = 30.0
 """Seconds after which runs that were asked to stop are waited for with a notice, or killed."""
 _SAME_PRESS = 1.0  # seconds within which a signal to all processes reaches the runs
 _LOOK_SECONDS = 0.5  # between two looks at the logs
-_SAID, _NOTICE = "guard-train: ", "guard-train: notice: "
-"""Begin lines of the program in a log."""
+_SAID, _NOTICE = "guard-train: ", "guard-train: notice: "  # begin the program's lines in a log
 _STEP = re.compile(rf"{_SAID}(step (\d+)/(\d+), .*)")  # of `_log_numbers`
 
 

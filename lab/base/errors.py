@@ -39,17 +39,13 @@ def one_line(text: object) -> str:
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end by a signal other than Ctrl-C; see `lab.signals`."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    """The process was asked to end by a signal other than Ctrl-C, whose number is the argument."""
 
 
 def exit_code(error: BaseException) -> int:
     """Return the exit code of a command that an error ended; 1 for those not a user's."""
     if isinstance(error, KeyboardInterrupt):
-        return 128 + getattr(error, "number", 2)  # 2 is SIGINT, Ctrl-C
+        return 128 + (error.args[0] if isinstance(error, Terminated) else 2)  # 2 is Ctrl-C
     return EXIT_USER_ERROR if isinstance(error, UserError) else 1
 
 

@@ -28,10 +28,7 @@ WRITTEN_PROBLEMS, PER_PROBLEM = 4, 4
 
 
 def evaluate(
-    answers_NV: Ints,
-    answer_ids: AnswerIds,
-    with_majority: bool,
-    ks: Sequence[int] = (),
+    answers_NV: Ints, answer_ids: AnswerIds, with_majority: bool, ks: Sequence[int] = ()
 ) -> dict[str, float]:
     """Return columns of the trace's evals, over problems with a known answer; NaN without any."""
     n_responses = answers_NV.shape[1]

@@ -101,8 +101,8 @@ def test_true_labels_need_answers_before_any_run_starts(tmp_path):
     with pytest.raises(UserError, match=r"labels = 'truth': problem .* has no answer"):
         check_asked(config, ("ttrl", "truth"), (0,))
     (tmp_path / "set.json").write_text(json.dumps([{**row, "answer": None} for row in rows]))
-    found = compare(replace(config, epochs=1), tmp_path / "all", ("ttrl",), (0,), 1)
-    assert found.lines[0].startswith("TTRL: no true answers (1 seed), unread ")
+    lines, _ = compare(replace(config, epochs=1), tmp_path / "all", ("ttrl",), (0,), 1)
+    assert lines[0].startswith("TTRL: no true answers (1 seed), unread ")
 
 
 def test_failing_and_killed_runs_are_reported_and_the_others_go_on(tmp_path):
@@ -240,8 +240,8 @@ def test_a_permuted_guard_treats_as_much_and_sees_the_same():
 
 def test_a_comparison_replays_the_next_seed(tmp_path):
     name, target = "replayed: theta_MR=0, tau_FR=.1, W=2", "guard,W=2,tau_FR=0.1,theta_MR=0.0"
-    found = compare(QUICK, tmp_path, [name, target], [5, 3])
-    assert not found.failed
+    _, failed = compare(QUICK, tmp_path, [name, target], [5, 3])
+    assert not failed
     for seed, other in ((5, 3), (3, 5)):
         made = load(run_folder(tmp_path, "replayed,W=2,tau_FR=0.1,theta_MR=0.0", seed))
         source = load(run_folder(tmp_path, target, other))
