@@ -20,7 +20,7 @@ steps follow one another.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -50,9 +50,11 @@ class Optimizer(NamedTuple):
         return not self.adam and self.mini_batch == 1 and self.max_norm == math.inf
 
 
-class Moments(NamedTuple):
-    """Adam's memory of rows of parameters that are stepped together; one empty row for SGD."""
+class Rows(NamedTuple):
+    """Rows of parameters that are stepped together, with Adam's memory; one empty row for SGD."""
 
+    values: Floats
+    """(R, rows, parameters), changed in place."""
     first: Floats
     """(R, rows, parameters) decayed mean of the gradient."""
     second: Floats
@@ -67,65 +69,81 @@ def make_optimizer(config: SimConfig) -> Optimizer:
     return Optimizer(config.optimizer == "adam", *ADAM, float(most), config.mini_batch)
 
 
-def moments(optimizer: Optimizer, replicates: int, rows: int, parameters: int) -> Moments:
-    """Zero moments of parameters of shape (replicates, rows, parameters)."""
-    shape = (replicates, rows, parameters) if optimizer.adam else (1, 1, 1)
-    return Moments(np.zeros(shape), np.zeros(shape), np.zeros(shape[:2], np.int64))
+def start_rows(optimizer: Optimizer, values: Floats) -> Rows:
+    """Return rows of (R, rows, parameters) before the first step."""
+    shape = values.shape if optimizer.adam else (1, 1, 1)
+    return Rows(values, np.zeros(shape), np.zeros(shape), np.zeros(shape[:2], np.int64))
 
 
-@njit
-def begin_step(optimizer: Optimizer, first: int, drop_P: Bools, norm_P: Floats) -> tuple[int, int]:
-    """Set the norms of a mini-batch to 0; returns its end and how many problems did not leave."""
-    last, kept = min(first + optimizer.mini_batch, drop_P.shape[0]), 0
-    for p in range(first, last):
-        norm_P[p] = 0.0
-        kept += not drop_P[p]
-    return last, kept
-
-
-@njit
-def own_square(gradient_PA: Floats, drop_P: Bools, first: int, last: int) -> float:
-    """Squared norm of the summed gradient in the mini-batch's own logits."""
-    square = 0.0
-    for p in range(first, last):
-        if not drop_P[p]:
-            for a in range(gradient_PA.shape[1]):
-                square += gradient_PA[p, a] * gradient_PA[p, a]
-    return square
-
-
-@njit
-def mean_and_clip(optimizer: Optimizer, square: float, kept: int) -> float:
-    """Factor that makes a summed gradient of squared norm `square` a clipped mean."""
-    if optimizer.max_norm == np.inf:
-        return 1.0 / kept
-    norm = np.sqrt(square) / kept
-    return min(1.0, optimizer.max_norm / (norm + 1e-6)) / kept
-
-
-@njit
-def step_row(
-    value_A: Floats,
-    gradient_A: Floats,
-    scale: float,
-    rate: float,
+@njit(cache=True, nogil=True)
+def take_steps(
     optimizer: Optimizer,
-    moments: Moments,
-    r: int,
-    row: int,
+    rate: float,
+    own: Rows,
+    shared: Rows,
+    factor_S: Floats,
+    problems_RP: Ints,
+    gradient_RPA: Floats,
+    pull_RPSK: Floats,
+    drop_RP: Bools,
+) -> Floats:
+    """Take the optimizer steps of one batch; returns the norm (R, P) of each problem's step.
+
+    Args:
+        own: parameters of every problem.
+        shared: S rows of parameters that all problems share.
+        factor_S: factors on the rate of the shared rows.
+        gradient_RPA: gradient of every problem in its own parameters.
+        pull_RPSK: that in the shared ones.
+    """
+    (R, P, A), norm_RP = gradient_RPA.shape, np.zeros(problems_RP.shape)
+    pull_SK = np.empty(pull_RPSK.shape[2:])
+    for r in range(R):
+        for first in range(0, P, optimizer.mini_batch):
+            last, kept = min(first + optimizer.mini_batch, P), 0
+            pull_SK[:] = 0.0
+            own_square, shared_square, changed = 0.0, 0.0, 0.0
+            for p in range(first, last):
+                if not drop_RP[r, p]:
+                    kept += 1
+                    pull_SK += pull_RPSK[r, p]
+                    for a in range(A):
+                        own_square += gradient_RPA[r, p, a] * gradient_RPA[r, p, a]
+            if kept == 0:
+                continue
+            for pull in pull_SK.flat:
+                shared_square += pull * pull
+            scale = 1.0 / kept
+            if optimizer.max_norm < np.inf:
+                norm = np.sqrt(own_square + shared_square) / kept
+                scale = min(1.0, optimizer.max_norm / (norm + 1e-6)) / kept
+            for p in range(first, last):
+                if not drop_RP[r, p]:
+                    at = (r, problems_RP[r, p])
+                    changed += _step_row(optimizer, own, at, gradient_RPA[r, p], scale, rate)
+            for s in range(factor_S.shape[0]):
+                own_rate = rate * factor_S[s]
+                changed += _step_row(optimizer, shared, (r, s), pull_SK[s], scale, own_rate)
+            norm_RP[r, first:last] = np.sqrt(changed)
+    return norm_RP
+
+
+@njit
+def _step_row(
+    optimizer: Optimizer, rows: Rows, at: Any, gradient_A: Floats, scale: float, rate: float
 ) -> float:
-    """Move parameters, row (r, row) of `moments`, up the gradient; return |change|^2."""
-    square = 0.0
+    """Move the parameters of one row up the gradient; returns |change|^2."""
+    value_A, square = rows.values[at], 0.0
     if not optimizer.adam:
         for a in range(value_A.shape[0]):
             change = rate * (scale * gradient_A[a])
             value_A[a] += change
             square += change * change
         return square
-    moments.steps[r, row] += 1
-    t = moments.steps[r, row]
-    rise_1, rise_2 = 1.0 - optimizer.beta_1**t, 1.0 - optimizer.beta_2**t
-    m_A, v_A = moments.first[r, row], moments.second[r, row]
+    rows.steps[at] += 1
+    rise_1 = 1.0 - optimizer.beta_1 ** rows.steps[at]
+    rise_2 = 1.0 - optimizer.beta_2 ** rows.steps[at]
+    m_A, v_A = rows.first[at], rows.second[at]
     for a in range(value_A.shape[0]):
         g = scale * gradient_A[a]
         m_A[a] = optimizer.beta_1 * m_A[a] + (1.0 - optimizer.beta_1) * g

@@ -1,8 +1,8 @@
 """Answer policies: the logits of every problem, and the effect of an update on one problem.
 
 Softmax over the A answers of each problem, starting at the population's log p0 (docs/method.md,
-section 14). A policy has two methods, each one compiled call per batch: the answer probabilities of
-given problems, and an update along given logit gradients (those of `sim.engine.kernel`).
+section 14). A policy gives the answer probabilities of given problems, and makes an update along
+given logit gradients (those of `sim.engine.kernel`).
 
 `attractor`: one shared direction lifts all correct answers, one all attractors.
 
@@ -38,16 +38,7 @@ from numpy.typing import NDArray
 
 from guard_core import Votes
 from sim.settings.config import SimConfig
-from sim.world.optimizer import (
-    Moments,
-    Optimizer,
-    begin_step,
-    make_optimizer,
-    mean_and_clip,
-    moments,
-    own_square,
-    step_row,
-)
+from sim.world.optimizer import make_optimizer, start_rows, take_steps
 from sim.world.sampling import Bools, Floats, Ints, Population, draw_votes, generator, softmax_rows
 
 
@@ -166,28 +157,23 @@ class Logits(Policy):
 
 
 class Attractor(Logits):
-    """The mechanism that is meant to explain the paper's rows."""
+    """The mechanism that is meant to explain the paper's rows, and the null model `independent`."""
 
-    def __init__(
-        self, config: SimConfig, population: Population, load_RN2: Floats | None = None
-    ) -> None:
-        """Start at the population's probabilities, with both directions at 0.
-
-        The loadings psi and phi are drawn by `loadings` if left out.
-        """
+    def __init__(self, config: SimConfig, population: Population) -> None:
+        """Start at the population's probabilities, with both directions at 0."""
         super().__init__(config)
         places = [population.truth_RN, population.attractor_RN]
         self.parameters = Directions(
             np.log(population.p0_RNA),
             np.stack(places, axis=-1).astype(np.int16),
-            loadings(config) if load_RN2 is None else load_RN2,
+            loadings(config),
             np.zeros((config.replicates, 2)),
             np.array([config.kappa_corr, config.kappa_att], np.float64),
             float(config.neg_transfer),
         )
         self.plain = self.parameters if self.optimizer.is_plain else None
-        self.own_moments = moments(self.optimizer, *self.parameters.z_RNA.shape)
-        self.shared_moments = moments(self.optimizer, config.replicates, 2, 1)
+        self.own = start_rows(self.optimizer, self.parameters.z_RNA)
+        self.shared = start_rows(self.optimizer, self.parameters.theta_R2[..., None])
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
         """As `Policy.probabilities`."""
@@ -198,26 +184,26 @@ class Attractor(Logits):
         self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools
     ) -> Floats:
         """As `Logits.update`."""
-        norm_RP = np.empty(problems_RP.shape)
+        at = self.parameters
         if self.optimizer.is_plain:
-            update_plain(self.parameters, problems_RP, step, gradient_RPA, norm_RP)
+            norm_RP = np.empty(problems_RP.shape)
+            update_plain(at, problems_RP, step, gradient_RPA, norm_RP)
             return norm_RP
-        model = (self.parameters, self.optimizer, self.own_moments, self.shared_moments)
-        _update(*model, problems_RP, step, gradient_RPA, drop_RP, norm_RP)
-        return norm_RP
-
-
-class Independent(Attractor):
-    """Every problem has its own logits: the null model, without loadings on any direction."""
-
-    def __init__(self, config: SimConfig, population: Population) -> None:
-        super().__init__(config, population, np.zeros((*population.truth_RN.shape, 2)))
+        own = (np.arange(len(problems_RP))[:, None], problems_RP)
+        pull_RP2 = np.take_along_axis(gradient_RPA, at.place_RN2[own], axis=-1)
+        pull_RP2 = at.load_RN2[own] * np.where(pull_RP2 < 0, at.neg_transfer * pull_RP2, pull_RP2)
+        model, gradients = (self.own, self.shared, at.kappa_2), (gradient_RPA, pull_RP2[..., None])
+        return take_steps(self.optimizer, step, *model, problems_RP, *gradients, drop_RP)
 
 
 def loadings(config: SimConfig) -> Floats:
-    """(R, N, 2) loadings psi and phi; they belong to the problems, as the population does."""
-    shape = (config.n_problems, 2)
-    numbers = replicate_numbers(config)
+    """(R, N, 2) loadings psi and phi; they belong to the problems, as the population does.
+
+    All are 0 for `independent`, where every problem has nothing but its own logits.
+    """
+    shape, numbers = (config.n_problems, 2), replicate_numbers(config)
+    if config.policy == "independent":
+        return np.zeros((len(numbers), *shape))
     draws = [generator(config.seed, r, "loadings").normal(size=shape) for r in numbers]
     spread = config.load_sd if config.corr_load_sd is None else config.corr_load_sd
     return 1 + np.array([spread, config.load_sd]) * np.stack(draws)
@@ -262,52 +248,6 @@ def update_plain(
             norm_RP[r, p] = np.sqrt(square)
 
 
-@njit(cache=True, nogil=True)
-def _update(
-    policy: Directions,
-    optimizer: Optimizer,
-    own: Moments,
-    shared: Moments,
-    problems_RP: Ints,
-    step: float,
-    gradient_RPA: Floats,
-    drop_RP: Bools,
-    norm_RP: Floats,
-) -> None:
-    z_RNA, place_RN2, load_RN2, theta_R2, kappa_2, neg_transfer = policy
-    R, P, _ = gradient_RPA.shape
-    pull_2 = np.empty(2)
-    for r in range(R):
-        for first in range(0, P, optimizer.mini_batch):
-            last, kept = begin_step(optimizer, first, drop_RP[r], norm_RP[r])
-            if kept == 0:
-                continue
-            pull_2[:] = 0.0
-            for p in range(first, last):
-                if not drop_RP[r, p]:
-                    n = problems_RP[r, p]
-                    for s in range(2):
-                        pull = gradient_RPA[r, p, place_RN2[r, n, s]]
-                        if pull < 0:
-                            pull *= neg_transfer
-                        pull_2[s] += load_RN2[r, n, s] * pull
-            whole = own_square(gradient_RPA[r], drop_RP[r], first, last)
-            whole += pull_2[0] * pull_2[0] + pull_2[1] * pull_2[1]
-            scale = mean_and_clip(optimizer, whole, kept)
-            square = 0.0
-            for p in range(first, last):
-                if not drop_RP[r, p]:
-                    n = problems_RP[r, p]
-                    square += step_row(
-                        z_RNA[r, n], gradient_RPA[r, p], scale, step, optimizer, own, r, n
-                    )
-            for s in range(2):
-                theta_1, pull_1 = theta_R2[r, s : s + 1], pull_2[s : s + 1]
-                own_step = step * kappa_2[s]
-                square += step_row(theta_1, pull_1, scale, own_step, optimizer, shared, r, s)
-            norm_RP[r, first:last] = np.sqrt(square)
-
-
 Features_RNDA = NDArray[np.float32]
 """Single precision: at D = 300 the features are all of the memory, R * N * D * A * 4 bytes."""
 
@@ -320,7 +260,8 @@ class Features(Logits):
         self._z_RNA = np.log(population.p0_RNA)
         self.phi_RNDA = features(config)
         self.theta_RD = np.zeros((config.replicates, config.feature_dim))
-        self._moments = moments(self.optimizer, config.replicates, 1, config.feature_dim)
+        self._own = start_rows(self.optimizer, self._z_RNA[..., :0].copy())
+        self._shared = start_rows(self.optimizer, self.theta_RD[:, None])
 
     def probabilities(self, problems_RP: Ints, out_RPA: Floats) -> int:
         """As `Policy.probabilities`."""
@@ -331,10 +272,11 @@ class Features(Logits):
         self, problems_RP: Ints, step: float, gradient_RPA: Floats, drop_RP: Bools
     ) -> Floats:
         """As `Logits.update`."""
-        model = (self.phi_RNDA, self.theta_RD, self.optimizer, self._moments)
-        norm_RP = np.empty(problems_RP.shape)
-        _update_features(*model, problems_RP, step, gradient_RPA, drop_RP, norm_RP)
-        return norm_RP
+        pull_RPD = np.empty((*problems_RP.shape, self.theta_RD.shape[1]))
+        _pull_features(self.phi_RNDA, problems_RP, gradient_RPA, pull_RPD)
+        model = (self._own, self._shared, np.ones(1))
+        gradients = (gradient_RPA[..., :0], pull_RPD[:, :, None])
+        return take_steps(self.optimizer, step, *model, problems_RP, *gradients, drop_RP)
 
 
 def features(config: SimConfig) -> Features_RNDA:
@@ -368,45 +310,22 @@ def _logits_features(
 
 
 @njit(cache=True, nogil=True)
-def _update_features(
-    phi_RNDA: Features_RNDA,
-    theta_RD: Floats,
-    optimizer: Optimizer,
-    moments: Moments,
-    problems_RP: Ints,
-    step: float,
-    gradient_RPA: Floats,
-    drop_RP: Bools,
-    norm_RP: Floats,
+def _pull_features(
+    phi_RNDA: Features_RNDA, problems_RP: Ints, gradient_RPA: Floats, out_RPD: Floats
 ) -> None:
-    R, P, A = gradient_RPA.shape
-    D = theta_RD.shape[1]
-    pull_D = np.empty(D)
+    R, P, D = out_RPD.shape
     for r in range(R):
         f = min(r, phi_RNDA.shape[0] - 1)
-        for first in range(0, P, optimizer.mini_batch):
-            last, kept = begin_step(optimizer, first, drop_RP[r], norm_RP[r])
-            if kept == 0:
-                continue
-            pull_D[:] = 0.0
-            for p in range(first, last):
-                if not drop_RP[r, p]:
-                    n = problems_RP[r, p]
-                    for d in range(D):
-                        pull = 0.0
-                        for a in range(A):
-                            pull += phi_RNDA[f, n, d, a] * gradient_RPA[r, p, a]
-                        pull_D[d] += pull
-            whole = 0.0
+        for p in range(P):
+            n = problems_RP[r, p]
             for d in range(D):
-                whole += pull_D[d] * pull_D[d]
-            scale = mean_and_clip(optimizer, whole, kept)
-            square = step_row(theta_RD[r], pull_D, scale, step, optimizer, moments, r, 0)
-            norm_RP[r, first:last] = np.sqrt(square)
+                out_RPD[r, p, d] = 0.0
+                for a in range(gradient_RPA.shape[2]):
+                    out_RPD[r, p, d] += phi_RNDA[f, n, d, a] * gradient_RPA[r, p, a]
 
 
 POLICIES: dict[str, type[Attractor | Features]] = {
-    "independent": Independent,
+    "independent": Attractor,
     "attractor": Attractor,
     "features": Features,
 }

@@ -7,7 +7,7 @@ from scipy.special import softmax
 from guard_core import Draws, Guard, GuardConfig, Votes, answer_advantages, policy_streams
 from sim import SimConfig
 from sim.engine.learner import expected_samples, sums_gradient
-from sim.world.policies import POLICIES, Attractor, Features, Independent
+from sim.world.policies import POLICIES, Attractor, Features
 from sim.world.populations import draw_population
 from sim.world.sampling import Population
 
@@ -120,7 +120,7 @@ def path(gradients):
     """Logit of answer 0 of two that start equal, after each update by Adam along `gradients`."""
     config = SimConfig(policy="independent", n_problems=1, n_answers=2, optimizer="adam")
     zero, found = np.zeros((1, 1), np.int64), []
-    policy = Independent(config, Population(np.full((1, 1, 2), 0.5), zero, zero + 1))
+    policy = Attractor(config, Population(np.full((1, 1, 2), 0.5), zero, zero + 1))
     for g in gradients:
         update(policy, zero, 0.05, np.array([[[g, -g]]]))
         p_A = probabilities(policy, zero, n_answers=2)[0, 0]
@@ -156,7 +156,7 @@ def test_a_problem_has_its_own_moments_and_shared_directions_theirs():
         g = np.zeros((1, 1, 3))
         g[..., population.attractor_RN[0, problem]] = pull
         update(policy, np.full((1, 1), problem), 0.1, g)
-    assert (policy.own_moments.steps == 1).all() and (policy.shared_moments.steps == 3).all()
+    assert (policy.own.steps == 1).all() and (policy.shared.steps == 3).all()
     own = np.take_along_axis(policy.parameters.z_RNA, population.attractor_RN[..., None], axis=2)
     start = np.take_along_axis(population.p0_RNA, population.attractor_RN[..., None], axis=2)
     # Each problem's first step has full size, the shared direction follows its own history.
