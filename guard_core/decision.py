@@ -24,6 +24,11 @@ STABLE, AT_RISK, HIGH_RISK, SKIPPED = (int(route) for route in Route)
 """The routes as plain numbers, which compiled functions read."""
 
 
+_SAME = "label flipped match_rate flip_rate mean_match_rate had_competition route weight beta"
+DECIDED = {"tie": "tied", "skipped": "skip", **{name: name for name in _SAME.split()}}
+"""Field of `guard_core.visit.VisitRecord` to the field of `Decision` that holds it."""
+
+
 def rerouted(route: Array, skip: Array) -> Array:
     """(..., P) routes under other skips than the guard's; skipped problems are not high-risk."""
     own = np.where(route == SKIPPED, HIGH_RISK, route)

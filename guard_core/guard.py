@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from guard_core.checks import check_batch, check_state
-from guard_core.config import GuardConfig, Settings, settings
-from guard_core.decision import Decision
+from guard_core.config import GuardConfig, settings
+from guard_core.decision import DECIDED, Decision
 from guard_core.machine_code import containers
 from guard_core.mps import candidate_votes
 from guard_core.rcsu import at_high_risk, skip_cap
@@ -53,7 +53,7 @@ class Guard:
 
         It sets label and memory, and is neither a visit nor a flip. Of the draws `tie` is read.
         """
-        call = self._call(state, votes, scores, tie=draws.tie)
+        call = _Call(self.config, state, votes, scores, tie=draws.tie)
         (tie,), settings_1 = call.draws, call.road.settings(call.s)
         call.road.prime(settings_1, call.memory, tie, call.scores, call.counts, call.visits)
         new = call.state()
@@ -74,7 +74,7 @@ class Guard:
             ValueError: shapes do not fit, or the state was made by other settings.
         """
         drawn = {"tie": draws.tie, "skip": draws.skip, "pick": draws.pick}
-        call = self._call(rows, votes, scores, **drawn)
+        call = _Call(self.config, rows, votes, scores, **drawn)
         candidates = candidate_votes(call.votes, call.s.minority_over_samples)
         order = np.empty(rows.label.shape, np.int64)
         order[...] = np.arange(order.shape[-1])
@@ -101,43 +101,30 @@ class Guard:
             return None
         return self.config.labels.discount * rows.memory
 
-    def _call(self, rows: GuardState, votes: Votes, scores: Array | None, **draws: Array) -> _Call:
-        """Check a batch; pad votes, scores and memory to one width of at least one answer."""
-        scores = None if scores is None else as_array(scores, "scores")
-        check_state(rows, self.config)
-        check_batch(rows.label.shape, votes, scores, **draws)
-        columns = rows.columns()
-        scored = votes.counts if scores is None else scores
-        width = max(1, scored.shape[-1], votes.counts.shape[-1], rows.memory.shape[-1])
-        votes, scores = votes.wide(width), widen(scored, width)
-        s = settings(self.config, votes.n_votes, votes.n_samples)
-        if s.label_from_memory:
-            columns["memory"] = widen(rows.memory, width)
-        return _Call(s, columns, votes, scores, tuple(draws.values()))
-
 
 class _Call:
     """What the law takes in one call, in the containers of its road, with all leading axes as one.
 
-    Args:
-        columns: fields of the state before; their copy is changed by the law.
+    Votes, scores and memory are padded to one width of at least one answer; the law changes copies.
     """
 
     def __init__(
-        self,
-        s: Settings,
-        columns: dict[str, Array],
-        votes: Votes,
-        scores: Array,
-        draws: tuple[Array, ...],
+        self, config: GuardConfig, rows: GuardState, votes: Votes, scores: Any, **draws: Array
     ) -> None:
-        self.s, self._columns, self.votes = s, columns, votes
-        *leading, n_batch = self._shape = columns["label"].shape
+        scores = None if scores is None else as_array(scores, "scores")
+        check_state(rows, config)
+        check_batch(rows.label.shape, votes, scores, **draws)
+        self._columns, scored = rows.columns(), votes.counts if scores is None else scores
+        width = max(1, scored.shape[-1], votes.counts.shape[-1], rows.memory.shape[-1])
+        self.votes, self.s = votes.wide(width), settings(config, votes.n_votes, votes.n_samples)
+        if self.s.label_from_memory:
+            self._columns["memory"] = widen(rows.memory, width)
+        *leading, n_batch = self._shape = rows.label.shape
         self._n_batches = math.prod(leading)
         self.road: Any = containers(self._n_batches * n_batch)
-        self.memory = self.road.memory({name: self._flat(a) for name, a in columns.items()})
-        self.draws = tuple(self.rows(array) for array in draws)
-        self.scores, self.counts = self.rows(scores), self.rows(votes.counts)
+        self.memory = self.road.memory({name: self._flat(a) for name, a in self._columns.items()})
+        self.draws = tuple(self.rows(array) for array in draws.values())
+        self.scores, self.counts = self.rows(widen(scored, width)), self.rows(self.votes.counts)
         self.visits = self.road.visits(self._n_batches, n_batch)
 
     def _flat(self, array: Array) -> Array:
@@ -163,21 +150,13 @@ class _Call:
     def decision(self, new: GuardState, minority: Rows, candidates: Array) -> Decision:
         """Return the decision; the last two are the minority candidates and their votes."""
         seen = self.road.records(self.visits, VISIT).reshape(self._shape)
-        mean_match_rate = seen["mean_match_rate"]
+        decided = {field: seen[name] for name, field in DECIDED.items()}
+        decided |= {"label": new.label, "route": seen["route"].astype(np.int8)}
+        rates = (seen["had_competition"], new.visits, seen["mean_match_rate"])
         return Decision(
-            label=new.label,
-            flipped=seen["flipped"],
-            tied=seen["tie"],
+            **decided,
             visits=new.visits,
-            match_rate=seen["match_rate"],
-            flip_rate=seen["flip_rate"],
-            mean_match_rate=mean_match_rate,
-            had_competition=new.had_competition,
-            weight=seen["weight"],
-            beta=seen["beta"],
-            high_risk=at_high_risk(self.s, new.had_competition, new.visits, mean_match_rate),
-            skip=seen["skipped"],
-            route=seen["route"].astype(np.int8),
+            high_risk=at_high_risk(self.s, *rates),
             minority=np.asarray(minority, np.bool_).reshape(candidates.shape),
             candidate_votes=candidates,
         )

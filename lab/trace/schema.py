@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from guard_core.decision import Decision, Route
+from guard_core.decision import DECIDED, Decision, Route
 from guard_core.votes import Votes
 
 if TYPE_CHECKING:
@@ -232,9 +232,6 @@ ROUTES: dict[int, str] = {
     Route.SKIPPED: "Skipped",
 }
 """Route code to the name shown to readers."""
-_SAME = "label flipped match_rate flip_rate mean_match_rate had_competition route weight beta"
-DECIDED = {"tie": "tied", "skipped": "skip", **{name: name for name in _SAME.split()}}
-"""Column of the visits to the field of `guard_core.Decision` that it holds."""
 _BEFORE_TRAINING = {
     **dict.fromkeys(("flipped", "had_competition", "skipped"), False),
     **dict.fromkeys(("flip_rate", "route", "beta", "n_minority"), 0),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from guard_core import Decision, Guard, Route, Votes, policy_streams
 from guard_core.advantages import minority_advantages
 from guard_core.config import settings
-from guard_core.decision import Treatment, rerouted
+from guard_core.decision import DECIDED, Treatment, rerouted
 from guard_core.machine_code import memory_of, records_of
 from guard_core.mps import candidate_votes
 from guard_core.rcsu import at_high_risk, skip_cap
@@ -24,7 +24,6 @@ from guard_core.schedule import brake_factor, signal
 from guard_core.votes import Array, sum_by_id
 from lab.arm_settings import Treatments
 from lab.base.arms import OWN
-from lab.trace.schema import DECIDED
 from sim.engine.kernel import Batch, Plain, decide, prime, sharpen
 from sim.engine.rows import Epoch
 from sim.settings.config import SimConfig
