@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from guard_core.rules.rule import at_label
-from lab.trace.schema import Arrays, record_dtype, truth_columns
+from lab.trace.schema import record_dtype, truth_columns
 from sim.settings.config import SimConfig
 from sim.world.sampling import Floats, Ints, Records, Shorts
 
@@ -58,7 +58,10 @@ def majority_right(counts_RPA: Ints, truth_RP: Shorts) -> Floats:
 
 @dataclass(frozen=True)
 class Tables:
-    """Rows that one epoch adds to the trace, (rows,) arrays by column name, made where read."""
+    """Rows that one epoch adds to the trace, made where read.
+
+    By column name, (rows,) arrays or one number for all rows.
+    """
 
     config: SimConfig
     epoch: Epoch
@@ -67,61 +70,51 @@ class Tables:
     majority_R: Floats
 
     @cached_property
-    def visits(self) -> Arrays:
+    def visits(self) -> dict[str, Any]:
         """Replicate by replicate, in visiting order."""
-        c, epoch, shape = self.config, self.epoch, self.epoch.problems_RN.shape
+        c, epoch = self.config, self.epoch
         records_M = epoch.records_RN.reshape(-1)
-        columns: Arrays = {
-            "replicate": self._replicate_R[:, None],
-            "step": self._step_N,
-            "problem": epoch.problems_RN.astype(np.int32),
-        }
-        rows = {name: np.broadcast_to(own, shape).reshape(-1) for name, own in columns.items()}
+        columns = {"step": self._step_N, "problem": epoch.problems_RN}
+        rows = self._rows(epoch.problems_RN.shape, columns)
         rows |= {n: records_M[n].copy() for n in records_M.dtype.names or () if n != "right"}
         label_correct_M = rows["label"] == epoch.truth_RN.reshape(-1)
         rows |= truth_columns(records_M["right"], c.n_votes, label_correct_M)
-        same = {"epoch": epoch.epoch, "visit": epoch.epoch, "n_votes": c.n_votes}
-        return rows | {name: np.array(value, np.int32) for name, value in same.items()}
+        return rows | {"epoch": epoch.epoch, "visit": epoch.epoch, "n_votes": c.n_votes}
 
     @cached_property
-    def steps(self) -> Arrays | None:
+    def steps(self) -> dict[str, Any] | None:
         """Replicate by replicate, batch by batch; None before training."""
         c, epoch = self.config, self.epoch
         if not epoch.epoch:
             return None
         starts_B = np.arange(0, c.n_problems, c.batch_size)
-        size_B = np.diff(starts_B, append=c.n_problems).astype(np.int32)
-        skipped_RB = np.add.reduceat(epoch.records_RN["skipped"], starts_B, axis=1, dtype=np.int32)
         # First visit of every optimizer step, all of whose visits have its norm.
         first_K = np.flatnonzero(np.arange(c.n_problems) % c.batch_size % c.mini_batch == 0)
         steps_B = np.searchsorted(first_K, starts_B)
         norm_RB = np.add.reduceat(epoch.norm_RN[:, first_K], steps_B, axis=1)
         columns = {
-            "replicate": self._replicate_R[:, None],
             "step": self._step_N[starts_B],
-            "epoch": np.array(epoch.epoch, np.int32),
             "lr": epoch.lr_RB,
             "update_norm": norm_RB / np.diff(steps_B, append=len(first_K)),
-            "n_problems": size_B,
-            "n_skipped": skipped_RB,
+            "n_problems": np.diff(starts_B, append=c.n_problems),
+            "n_skipped": np.add.reduceat(epoch.records_RN["skipped"], starts_B, axis=1, dtype=int),
         }
-        shape = epoch.lr_RB.shape
-        return {name: np.broadcast_to(own, shape).reshape(-1) for name, own in columns.items()}
+        return self._rows(epoch.lr_RB.shape, columns) | {"epoch": epoch.epoch}
 
     @cached_property
-    def evals(self) -> Arrays:
+    def evals(self) -> dict[str, Any]:
         """One row per replicate."""
         c, epoch = self.config, self.epoch.epoch
         return {
             "replicate": self._replicate_R,
-            "step": np.array(epoch * c.n_batches, np.int32),
-            "epoch": np.array(epoch, np.int32),
+            "step": epoch * c.n_batches,
+            "epoch": epoch,
             "pass_at_1": self.pass_at_1_R,
             "maj_accuracy": self.majority_R,
         }
 
     @cached_property
-    def votes(self) -> Arrays | None:
+    def votes(self) -> dict[str, Any] | None:
         """One row per visit and answer with a vote, in visiting order; None if not kept."""
         epoch = self.epoch
         S, N, A = epoch.counts_SNA.shape
@@ -133,20 +126,25 @@ class Tables:
         return {
             "replicate": self._replicate_R[visit // N],
             "step": self._step_N[visit % N],
-            "epoch": np.array(epoch.epoch, np.int32),
-            "visit": np.array(epoch.epoch, np.int32),
-            "problem": epoch.problems_RN.reshape(-1)[visit].astype(np.int32),
-            "answer": answer.astype(np.int32),
-            "count": counts_M[voted].astype(np.int32),
+            "epoch": epoch.epoch,
+            "visit": epoch.epoch,
+            "problem": epoch.problems_RN.reshape(-1)[visit],
+            "answer": answer,
+            "count": counts_M[voted],
         }
 
-    @property
-    def _replicate_R(self) -> NDArray[np.int16]:
-        return (self.config.first_replicate + np.arange(self.config.replicates)).astype(np.int16)
+    def _rows(self, shape: tuple[int, ...], columns: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        """(rows,) columns, the replicate's among them, of some that broadcast to (R, ...)."""
+        columns = {"replicate": self._replicate_R[:, None], **columns}
+        return {name: np.broadcast_to(own, shape).reshape(-1) for name, own in columns.items()}
 
-    @cached_property
-    def _step_N(self) -> Shorts:
+    @property
+    def _replicate_R(self) -> Ints:
+        return self.config.first_replicate + np.arange(self.config.replicates)
+
+    @property
+    def _step_N(self) -> Ints:
         """(N,) batch of each visit, in visiting order, 0 before training; the run's first is 1."""
         c, epoch = self.config, self.epoch.epoch
         batch_N = 1 + np.arange(c.n_problems) // c.batch_size
-        return ((epoch - 1) * c.n_batches + batch_N if epoch else 0 * batch_N).astype(np.int32)
+        return (epoch - 1) * c.n_batches + batch_N if epoch else 0 * batch_N

@@ -91,11 +91,8 @@ class Simulation:
 
     def before(self) -> Tables:
         """Vote on every problem before training and start the guard with it."""
-        c = self.config
-        problems_RN = np.tile(np.arange(c.n_problems), (c.replicates, 1))
-        votes, p_RNA = self._vote(problems_RN, 0)
-        tie_RN = self._uniforms(TIE, 0)
-        epoch = self._epoch(0, problems_RN, (tie_RN, tie_RN, tie_RN))
+        c, epoch = self.config, self._epoch(0)
+        votes, p_RNA = self._vote(epoch.problems_RN, 0)
         self.learner = Learner(c, self._treatments, epoch, votes, p_RNA)
         policy, self._plain = self.policy.plain, None
         if policy is not None and self.is_plain():
@@ -111,10 +108,7 @@ class Simulation:
 
     def epoch(self, number: int) -> Tables:
         """Visit every problem once and learn from it."""
-        c = self.config
-        order_RN = orders(c.seed, c.first_replicate, c.replicates, number, c.n_problems)
-        tie_RN, skip_RN, pick_RN = (self._uniforms(way, number) for way in (TIE, SKIP, PICK))
-        epoch = self._epoch(number, order_RN, (tie_RN, skip_RN, pick_RN))
+        c, epoch = self.config, self._epoch(number)
         if self._plain is not None:
             self._visit_all(epoch, self._plain)
         else:
@@ -167,18 +161,24 @@ class Simulation:
         epoch.norm_RN[:, at] = norm_RP
         self._batch += 1
 
-    def _epoch(self, number: int, problems_RN: Ints, draws: tuple[Floats, Floats, Floats]) -> Epoch:
-        R, permutes = self.config.replicates, self.config.treatment == PERMUTED
+    def _epoch(self, number: int) -> Epoch:
+        c, (R, N) = self.config, self.truth_RN.shape
+        problems_RN = np.tile(np.arange(N), (R, 1))
+        if number:
+            problems_RN = orders(c.seed, c.first_replicate, R, number, N)
+        tie_RN, skip_RN, pick_RN = (self._uniforms(way, number) for way in (TIE, SKIP, PICK))
         return Epoch(
             number,
             problems_RN,
             np.take_along_axis(self.truth_RN, problems_RN, axis=1),
-            *draws,
-            (np.empty if number else np.zeros)(problems_RN.shape, RECORD),
-            np.tile(self._steps[self._batch : self._batch + self.config.n_batches], (R, 1)),
-            np.zeros(problems_RN.shape),
-            np.zeros((self._n_kept, *problems_RN.shape[1:], self.config.n_answers), np.int32),
-            self._uniforms(DEAL, number) if permutes else None,
+            tie_RN,
+            skip_RN,
+            pick_RN,
+            (np.empty if number else np.zeros)((R, N), RECORD),
+            np.tile(self._steps[self._batch : self._batch + c.n_batches], (R, 1)),
+            np.zeros((R, N)),
+            np.zeros((self._n_kept, N, c.n_answers), np.int32),
+            self._uniforms(DEAL, number) if c.treatment == PERMUTED else None,
         )
 
     def majority_accuracy(self) -> Floats:

@@ -138,19 +138,15 @@ def _transpose(row_K: NDArray[np.uint64]) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _fill(seed: int, first: int, purpose: int, epoch: int, out_RN: Floats) -> None:
-    for r in range(out_RN.shape[0]):
-        key = stream(seed, first + r, purpose, epoch)
-        for n in range(out_RN.shape[1]):
-            out_RN[r, n] = unit(fold(key, n), 0)
-
-
 def uniforms(
     seed: int, first: int, replicates: int, purpose: int, epoch: int, n_problems: int
 ) -> Floats:
     """(R, N) uniform numbers in [0, 1)."""
     out_RN = np.empty((replicates, n_problems))
-    _fill(seed, first, purpose, epoch, out_RN)
+    for r in range(replicates):
+        key = stream(seed, first + r, purpose, epoch)
+        for n in range(n_problems):
+            out_RN[r, n] = unit(fold(key, n), 0)
     return out_RN
 
 
