@@ -11,7 +11,7 @@ import numpy as np
 from guard_core.checks import check_batch, check_state
 from guard_core.config import GuardConfig, settings
 from guard_core.decision import DECIDED, Decision
-from guard_core.machine_code import containers
+from guard_core.machine_code import road
 from guard_core.mps import candidate_votes
 from guard_core.rcsu import at_high_risk, skip_cap
 from guard_core.state import GuardState
@@ -30,11 +30,7 @@ class Guard:
     config: GuardConfig
 
     def init(
-        self,
-        n_problems: int,
-        *,
-        leading: tuple[int, ...] = (),
-        n_answers: int = 0,
+        self, n_problems: int, *, leading: tuple[int, ...] = (), n_answers: int = 0
     ) -> GuardState:
         """The state before any visit.
 
@@ -55,7 +51,7 @@ class Guard:
         """
         call = _Call(self.config, state, votes, scores, tie=draws.tie)
         (tie,), settings_1 = call.draws, call.road.settings(call.s)
-        call.road.prime(settings_1, call.memory, tie, call.scores, call.counts, call.visits)
+        call.law.prime_batches(settings_1, call.memory, tie, call.scores, call.counts, call.visits)
         new = call.state()
         return replace(state, label=new.label, memory=new.memory)
 
@@ -79,7 +75,7 @@ class Guard:
         order = np.empty(rows.label.shape, np.int64)
         order[...] = np.arange(order.shape[-1])
         minority = call.rows(np.empty(candidates.shape, np.bool_))
-        call.road.visit(
+        call.law.visit_batches(
             call.road.settings(call.s),
             call.memory,
             call.draws,
@@ -121,7 +117,7 @@ class _Call:
             self._columns["memory"] = widen(rows.memory, width)
         *leading, n_batch = self._shape = rows.label.shape
         self._n_batches = math.prod(leading)
-        self.road: Any = containers(self._n_batches * n_batch)
+        self.road, self.law = road(self._n_batches * n_batch)
         self.memory = self.road.memory({name: self._flat(a) for name, a in self._columns.items()})
         self.draws = tuple(self.rows(array) for array in draws.values())
         self.scores, self.counts = self.rows(widen(scored, width)), self.rows(self.votes.counts)

@@ -88,16 +88,6 @@ class Arrays:
     settings, memory = staticmethod(records_of), staticmethod(memory_of)
 
     @staticmethod
-    def prime(*arguments: Any) -> None:
-        """Call `guard_core.visit.prime_batches`."""
-        _used().prime_batches(*arguments)
-
-    @staticmethod
-    def visit(*arguments: Any) -> None:
-        """Call `guard_core.visit.visit_batches`."""
-        _used().visit_batches(*arguments)
-
-    @staticmethod
     def rows(array: Array) -> Array:
         """Return numbers of one of three types, since numba compiles for each of them anew."""
         kind = {"b": np.bool_, "f": np.float64}.get(array.dtype.kind, np.int64)
@@ -114,11 +104,12 @@ class Arrays:
         return rows
 
 
-def containers(n_rows: int) -> type[Arrays | visit.Lists]:
-    """Return the containers, and with them the road, of a call with this many rows; same bits."""
-    if n_rows < COMPILED_FROM:
-        return Arrays if _used.cache_info().currsize else visit.Lists
-    return visit.Lists if importlib.util.find_spec("numba") is None else Arrays
+def road(n_rows: int) -> tuple[type[Arrays | visit.Lists], Any]:
+    """Return the containers of a call with this many rows, and the law for them; same bits."""
+    compiled = _used.cache_info().currsize > 0
+    if n_rows >= COMPILED_FROM:
+        compiled = importlib.util.find_spec("numba") is not None
+    return (Arrays, _used()) if compiled else (visit.Lists, visit)
 
 
 @functools.cache

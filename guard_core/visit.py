@@ -203,8 +203,6 @@ class Lists:
     Arrays are (B, P, ...).
     """
 
-    prime, visit = staticmethod(prime_batches), staticmethod(visit_batches)
-
     @staticmethod
     def settings(s: Settings) -> Sequence[Settings]:
         """Return the settings as the law takes them."""

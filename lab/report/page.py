@@ -311,9 +311,7 @@ def page(worlds: Worlds, skipped: Sequence[Skipped], sweeps: Sequence[ReportedSw
 
 
 def _parts(
-    worlds: Worlds,
-    skipped: Sequence[Skipped],
-    sweeps: Sequence[ReportedSweep],
+    worlds: Worlds, skipped: Sequence[Skipped], sweeps: Sequence[ReportedSweep]
 ) -> Iterator[tuple[str, str, str, Html]]:
     """Anchor, group, heading and content of each section."""
     if sweeps:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from guard_core import Votes
 from guard_core.rules.rule import at_label
 from lab.trace.schema import record_dtype, truth_columns
 from sim.settings.config import SimConfig
@@ -43,11 +44,12 @@ class Epoch(NamedTuple):
     deal_RN: Floats | None = None
     """Random numbers of permuted decisions, by problem; None where they are not permuted."""
 
-
-def tally(counts_RPA: Ints, truth_RP: Shorts, n_votes: int, records_RP: Records) -> None:
-    """Count right and unparseable votes."""
-    records_RP["n_unparseable"] = n_votes - counts_RPA.sum(axis=-1)
-    records_RP["right"] = at_label(counts_RPA, truth_RP)
+    def tally(self, at: slice, votes: Votes) -> None:
+        """Write the votes of some visits, and how many of them are right and unparseable."""
+        records_RP = self.records_RN[:, at]
+        records_RP["n_unparseable"] = votes.n_votes - votes.counts.sum(axis=-1)
+        records_RP["right"] = at_label(votes.counts, self.truth_RN[:, at])
+        self.counts_SNA[:, at] = votes.counts[: len(self.counts_SNA)]
 
 
 def majority_right(counts_RPA: Ints, truth_RP: Shorts) -> Floats:

@@ -30,7 +30,7 @@ from lab.trace.manifest import Manifest
 from lab.trace.trace import MemoryRun, RunFolder, Trace, load
 from sim.engine.kernel import Plain, visit_all
 from sim.engine.learner import Learner
-from sim.engine.rows import RECORD, Epoch, Tables, majority_right, tally
+from sim.engine.rows import RECORD, Epoch, Tables, majority_right
 from sim.settings.config import SimConfig
 from sim.settings.machine_code import compilation_shown
 from sim.world.measured import Measured
@@ -81,7 +81,6 @@ class Simulation:
         self._batch = 0
         self._steps = config.steps()
         self._scale_R = np.ones(config.replicates)
-        self._n_kept = min(config.vote_replicates, config.replicates)
 
     def run(self) -> Iterator[Tables]:
         """Visit 0 first, then one epoch after the other."""
@@ -97,11 +96,9 @@ class Simulation:
         policy, self._plain = self.policy.plain, None
         if policy is not None and self.is_plain():
             self._plain = self.learner.plain(policy, self._right_RN)
-        records_RN = epoch.records_RN
-        tally(votes.counts, self.truth_RN, c.n_votes, records_RN)
-        records_RN["mean_match_rate"] = np.nan
-        records_RN["weight"] = 1
-        epoch.counts_SNA[:] = votes.counts[: self._n_kept]
+        epoch.tally(slice(None), votes)
+        epoch.records_RN["mean_match_rate"] = np.nan
+        epoch.records_RN["weight"] = 1
         right_R = majority_right(votes.counts, self.truth_RN).mean(axis=1)
         self._evaluate()
         return Tables(c, epoch, self.pass_at_1(), right_R)
@@ -131,24 +128,21 @@ class Simulation:
         return usual and c.rule == BASELINE and c.guard.brake.brake == 1
 
     def _visit_all(self, epoch: Epoch, plain: Plain) -> None:
-        bad_R = np.empty(self.config.replicates, np.int64)
+        c, bad_R = self.config, np.empty(self.config.replicates, np.int64)
         visit_all(plain, epoch, bad_R)
-        ended = np.flatnonzero(bad_R >= 0)
-        if ended.size:
-            batch_R = bad_R[ended] // self.config.batch_size
-            r = ended[batch_R.argmin()]
-            self._batch += int(batch_R.min())
-            place = r * self.config.n_problems + int(bad_R[r])
+        batch_R = np.where(bad_R < 0, c.n_batches, bad_R // c.batch_size)
+        r = int(batch_R.argmin())
+        self._batch += int(batch_R[r])
+        if bad_R[r] >= 0:
+            place = r * c.n_problems + int(bad_R[r])
             raise self._exploded(place, epoch.problems_RN, epoch.epoch)
-        self._batch += self.config.n_batches
 
     def _visit(self, epoch: Epoch, start: int) -> None:
         c, number = self.config, epoch.epoch
         at = slice(start, min(start + c.batch_size, c.n_problems))
         problems_RP = epoch.problems_RN[:, at].copy()
         votes, p_RPA = self._vote(problems_RP, number)
-        tally(votes.counts, epoch.truth_RN[:, at], c.n_votes, epoch.records_RN[:, at])
-        epoch.counts_SNA[:, at] = votes.counts[: self._n_kept]
+        epoch.tally(at, votes)
         update = self.learner.step(epoch, start, votes, p_RPA)
         if c.guard.brake.brake < 1:
             self._scale_R *= self.learner.brake_factor()
@@ -177,7 +171,7 @@ class Simulation:
             (np.empty if number else np.zeros)((R, N), RECORD),
             np.tile(self._steps[self._batch : self._batch + c.n_batches], (R, 1)),
             np.zeros((R, N)),
-            np.zeros((self._n_kept, N, c.n_answers), np.int32),
+            np.zeros((min(c.vote_replicates, R), N, c.n_answers), np.int32),
             self._uniforms(DEAL, number) if c.treatment == PERMUTED else None,
         )
 
@@ -298,15 +292,14 @@ def measure(
         if part.steps is None:
             continue
         names = ("problem", "skipped", "label_correct", accuracy)
-        visits: dict[str, Any] = {name: part.visits[name].reshape(R, N) for name in names}
+        visits = {name: part.visits[name].reshape(R, N) for name in names}
         for sum_RN, counts in ((first_RN, epoch <= FIRST), (last_RN, epoch > epochs - LAST)):
             if counts:
                 sum_RN[np.arange(R)[:, None], visits["problem"]] += visits[accuracy]
         skipped_R += visits["skipped"].sum(axis=1)
         right_R = visits["label_correct"].sum(axis=1)
-        steps: dict[str, Any] = part.steps
-        norms_RB = (steps["update_norm"] * steps["n_problems"]).reshape(R, -1)
-        moved_R += np.cumsum(norms_RB, axis=1)[:, -1]
+        norms_M = part.steps["update_norm"] * part.steps["n_problems"]
+        moved_R += np.cumsum(norms_M.reshape(R, -1), axis=1)[:, -1]
     passes_ER, majority_ER = 100 * np.stack(scores, axis=1)
     label_final_R = 100 * right_R / N
     table = pd.DataFrame(

@@ -39,8 +39,6 @@ DIGITS = 53
 _S27, _S30, _S31, _S11 = (np.uint64(shift) for shift in (27, 30, 31, 11))
 _ULP = 2.0**-DIGITS
 _HALF = np.uint64(0xFFFFFFFF)
-
-
 _SPAWN = {"population": 0, "loadings": 1, "weights": 2}
 
 
@@ -83,10 +81,8 @@ def stream(seed: Any, replicate: Any, purpose: Any, epoch: Any) -> Any:
     return fold(fold(fold(mix(np.uint64(seed)), replicate), purpose), epoch)
 
 
-@njit(inline="always")
-def word(key: Any, draw: Any) -> Any:
-    """64 random bits: draw 0, 1, ... of a key."""
-    return mix(key + (np.uint64(draw) + np.uint64(1)) * _GOLDEN)
+word = fold
+"""64 random bits: draw 0, 1, ... of a key."""
 
 
 @njit(inline="always")

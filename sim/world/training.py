@@ -188,37 +188,30 @@ def draw_leaves(
 @njit(cache=True, nogil=True)
 def take_in(at: Weights, gradient_D: Floats, adam: Adam) -> None:
     """Clip a gradient in place and add it to Adam's mean squared gradient."""
-    norm2 = 0.0
-    for i in range(gradient_D.shape[0]):
-        norm2 += at.scale[i] * gradient_D[i] ** 2
-    shrink = min(1.0, adam.max_norm / (np.sqrt(norm2) + 1e-6))
-    for i in range(gradient_D.shape[0]):
-        g = shrink * gradient_D[i]
-        at.second_moment[i] = adam.beta_2 * at.second_moment[i] + (1.0 - adam.beta_2) * g * g
-        gradient_D[i] = g
+    norm = np.sqrt(np.sum(at.scale * (gradient_D * gradient_D)))
+    gradient_D *= min(1.0, adam.max_norm / (norm + 1e-6))
+    share = 1.0 - adam.beta_2
+    at.second_moment[:] = adam.beta_2 * at.second_moment + share * gradient_D * gradient_D
 
 
 @njit(cache=True, nogil=True)
 def move(at: Weights, gradient_D: Floats, rate: float, adam: Adam, t: int) -> float:
     """Move the weights by a clipped gradient; returns the norm of the change on all weights."""
-    turned, changed2 = turning(at), 0.0
+    turned = turning(at)
     rise_1, rise_2 = 1.0 - adam.beta_1**t, 1.0 - adam.beta_2**t
-    change_D = np.empty(gradient_D.shape[0])
-    for i in range(gradient_D.shape[0]):
-        at.first_moment[i] = adam.beta_1 * at.first_moment[i] + (1.0 - adam.beta_1) * gradient_D[i]
-        root = np.sqrt(at.second_moment[i] / rise_2) + adam.eps
-        pull = at.first_moment[i] / rise_1 / root
-        change = rate * (pull - adam.decay * (at.start[i] + at.w[i]))
-        at.w[i] += change
-        change_D[i] = at.scale[i] * change
-        changed2 += change_D[i] * change
+    at.first_moment[:] = adam.beta_1 * at.first_moment + (1.0 - adam.beta_1) * gradient_D
+    pull_D = at.first_moment / rise_1 / (np.sqrt(at.second_moment / rise_2) + adam.eps)
+    own_D = rate * (pull_D - adam.decay * (at.start + at.w))
+    at.w[:] += own_D
+    change_D = at.scale * own_D
+    norm = np.sqrt(np.sum(change_D * own_D))
     moved_D = on_all_weights(at, at.w)
     if at.bfloat16:
         change_D[:] = moved_D - at.moved
     at.moved[:] = moved_D
     for k in range(at.u.shape[0]):
         at.u[k] += turned * dot(at.basis[k], change_D)
-    return np.sqrt(changed2)
+    return norm
 
 
 @njit(cache=True, nogil=True)
