@@ -12,7 +12,6 @@ from guard_core.checks import check_batch, check_state
 from guard_core.config import GuardConfig, settings
 from guard_core.decision import DECIDED, Decision
 from guard_core.machine_code import road
-from guard_core.mps import candidate_votes
 from guard_core.rcsu import at_high_risk, skip_cap
 from guard_core.state import GuardState
 from guard_core.visit import PROBLEM, VISIT, Rows
@@ -71,7 +70,7 @@ class Guard:
         """
         drawn = {"tie": draws.tie, "skip": draws.skip, "pick": draws.pick}
         call = _Call(self.config, rows, votes, scores, **drawn)
-        candidates = candidate_votes(call.votes, call.s.minority_over_samples)
+        candidates = call.votes.samples if call.s.minority_over_samples else call.votes.counts
         order = np.empty(rows.label.shape, np.int64)
         order[...] = np.arange(order.shape[-1])
         minority = call.rows(np.empty(candidates.shape, np.bool_))

@@ -6,12 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from guard_core.config import Numbers, Settings
-from guard_core.votes import Array, Votes
-
-
-def candidate_votes(votes: Votes, over_samples: bool) -> Array:
-    """(..., P, A) responses per answer that candidates are chosen by."""
-    return votes.samples if over_samples else votes.counts
 
 
 def find_minority(least: int, label: int, votes: Sequence[Any], minority: Numbers) -> int:

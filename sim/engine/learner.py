@@ -17,7 +17,6 @@ from guard_core.advantages import minority_advantages
 from guard_core.config import settings
 from guard_core.decision import DECIDED, Treatment, rerouted
 from guard_core.machine_code import memory_of, records_of
-from guard_core.mps import candidate_votes
 from guard_core.rcsu import at_high_risk, skip_cap
 from guard_core.rules import Need, Observations, make_rule, rule_advantages, scored, weighed
 from guard_core.schedule import brake_factor, signal
@@ -130,7 +129,7 @@ class Learner:
         """Decide by these scores, record it and return it; its label is the guard's own."""
         at = slice(start, start + votes.counts.shape[1])
         records_RP, problems_RP = epoch.records_RN[:, at], epoch.problems_RN[:, at]
-        candidates = candidate_votes(votes, self._settings.minority_over_samples)
+        candidates = votes.samples if self._settings.minority_over_samples else votes.counts
         minority_RPA = np.empty(candidates.shape, np.bool_)
         decide(
             self._settings_1,

@@ -258,7 +258,14 @@ class Features(Logits):
     def __init__(self, config: SimConfig, population: Population) -> None:
         super().__init__(config)
         self._z_RNA = np.log(population.p0_RNA)
-        self.phi_RNDA = features(config)
+        numbers = [0] if config.fixed_population else replicate_numbers(config)
+        shape = (len(numbers), config.n_problems, config.feature_dim, config.n_answers)
+        self.phi_RNDA: Features_RNDA = np.empty(shape, np.float32)
+        """Features; (1, N, D, A) where all replicates have the same problems."""
+        for number, phi_NDA in zip(numbers, self.phi_RNDA, strict=True):
+            rng = generator(config.seed, number, "loadings")
+            rng.standard_normal(dtype=np.float32, out=phi_NDA)
+        self.phi_RNDA /= np.float32(np.sqrt(config.feature_dim))
         self.theta_RD = np.zeros((config.replicates, config.feature_dim))
         self._own = start_rows(self.optimizer, self._z_RNA[..., :0].copy())
         self._shared = start_rows(self.optimizer, self.theta_RD[:, None])
@@ -277,18 +284,6 @@ class Features(Logits):
         model = (self._own, self._shared, np.ones(1))
         gradients = (gradient_RPA[..., :0], pull_RPD[:, :, None])
         return take_steps(self.optimizer, step, *model, problems_RP, *gradients, drop_RP)
-
-
-def features(config: SimConfig) -> Features_RNDA:
-    """(R, N, D, A) features, or (1, N, D, A) where all replicates have the same problems."""
-    numbers = [0] if config.fixed_population else replicate_numbers(config)
-    shape = (config.n_problems, config.feature_dim, config.n_answers)
-    phi_RNDA = np.empty((len(numbers), *shape), np.float32)
-    for r, number in enumerate(numbers):
-        rng = generator(config.seed, number, "loadings")
-        rng.standard_normal(dtype=np.float32, out=phi_RNDA[r])
-    phi_RNDA /= np.float32(np.sqrt(config.feature_dim))
-    return phi_RNDA
 
 
 @njit(cache=True, nogil=True)

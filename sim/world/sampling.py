@@ -95,12 +95,6 @@ LANES, PLANES = 64, 32
 """Numbers that are drawn together by `lanes`, and their bits."""
 
 
-@njit(inline="always")
-def plane(key: Any, block: Any, bit: Any) -> Any:
-    """One bit of each of 64 uniform numbers: bit 0, 1, ... after the point, one number a lane."""
-    return word(key, block * LANES + bit)
-
-
 @njit(cache=True, nogil=True)
 def fill_lanes(key: Any, out_D: Floats) -> None:
     """Fill with uniform numbers in [0, 1) with 32 bits, 64 to a block.
@@ -110,7 +104,7 @@ def fill_lanes(key: Any, out_D: Floats) -> None:
     half, row_K = LANES // 2, np.empty(PLANES, np.uint64)
     for start in range(0, out_D.shape[0], LANES):
         for bit in range(PLANES):
-            row_K[bit] = plane(key, start // LANES, bit)
+            row_K[bit] = word(key, start + bit)
         _transpose(row_K)
         for d in range(start, min(start + LANES, out_D.shape[0])):
             lane = d - start
@@ -251,8 +245,8 @@ def first_lanes(n: Any) -> Any:
 
 @njit(inline="always")
 def zeros(key: Any, block: Any, bit: Any) -> Any:
-    """A `plane` inverted: its bits are set for the numbers that have a 0."""
-    return ~np.int64(plane(key, block, bit))
+    """Which of a block's 64 numbers, one a lane, have a 0 as bit 0, 1, ... after the point."""
+    return ~np.int64(word(key, block * LANES + bit))
 
 
 @njit(inline="always")
