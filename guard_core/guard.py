@@ -137,9 +137,8 @@ class _Call:
         problems = self.road.records(problems, PROBLEM)
         columns = {name: problems[name] for name in PROBLEM.names or ()}
         columns |= {"flips": flips, "match_rates": match_rates, "memory": votes}
-        new = {}
-        for name, old in self._columns.items():
-            new[name] = np.asarray(columns[name], old.dtype).reshape(old.shape)
+        kept = self._columns.items()
+        new = {name: np.asarray(columns[name], a.dtype).reshape(a.shape) for name, a in kept}
         return GuardState(**new)
 
     def decision(self, new: GuardState, minority: Rows, candidates: Array) -> Decision:

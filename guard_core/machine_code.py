@@ -64,6 +64,10 @@ def law() -> SimpleNamespace:
     return SimpleNamespace(**scope)
 
 
+_used = functools.cache(law)
+"""The law for calls from Python; its own cache tells whether there was one."""
+
+
 @functools.lru_cache
 def records_of(s: Settings) -> Array:
     """(1,) record of the settings, one type whatever they are."""
@@ -110,12 +114,6 @@ def road(n_rows: int) -> tuple[type[Arrays | visit.Lists], Any]:
     if n_rows >= COMPILED_FROM:
         compiled = importlib.util.find_spec("numba") is not None
     return (Arrays, _used()) if compiled else (visit.Lists, visit)
-
-
-@functools.cache
-def _used() -> SimpleNamespace:
-    """Return the law, once and for all calls from Python."""
-    return law()
 
 
 @functools.cache

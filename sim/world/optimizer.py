@@ -44,11 +44,6 @@ class Optimizer(NamedTuple):
     mini_batch: int
     """Problems per optimizer step."""
 
-    @property
-    def is_plain(self) -> bool:
-        """One problem per plain gradient step: nothing but `rate * gradient`."""
-        return not self.adam and self.mini_batch == 1 and self.max_norm == math.inf
-
 
 class Rows(NamedTuple):
     """Rows of parameters that are stepped together, with Adam's memory; one empty row for SGD."""

@@ -171,7 +171,9 @@ class Attractor(Logits):
             np.array([config.kappa_corr, config.kappa_att], np.float64),
             float(config.neg_transfer),
         )
-        self.plain = self.parameters if self.optimizer.is_plain else None
+        # One problem per plain gradient step: nothing but `step * gradient`.
+        further = self.optimizer.adam or self.optimizer.max_norm < np.inf
+        self.plain = self.parameters if config.mini_batch == 1 and not further else None
         self.own = start_rows(self.optimizer, self.parameters.z_RNA)
         self.shared = start_rows(self.optimizer, self.parameters.theta_R2[..., None])
 
@@ -185,7 +187,7 @@ class Attractor(Logits):
     ) -> Floats:
         """As `Logits.update`."""
         at = self.parameters
-        if self.optimizer.is_plain:
+        if self.plain is not None:
             norm_RP = np.empty(problems_RP.shape)
             update_plain(at, problems_RP, step, gradient_RPA, norm_RP)
             return norm_RP
