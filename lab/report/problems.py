@@ -173,8 +173,7 @@ def problem_columns(world: ReportedComparison, replicates: Collection[int]) -> C
         those made so far), `k.flips` (label changes in training), NaN where not known. `k.fate.r`
         and so on are those of replicate r alone. Shares are rounded to 0.001 and flips to 0.1.
     """
-    arms = world.comparison.arms
-    traces = world.comparison.traces
+    arms, traces = world.comparison.arms, world.comparison.traces
     problem = np.unique(np.concatenate([ints(traces[arm].visits, "problem") for arm in arms]))
     columns: Columns = {"problem": problem}
     for place, arm in enumerate(arms):

@@ -219,8 +219,7 @@ class Simulation:
         return uniforms(c.seed, c.first_replicate, c.replicates, purpose, epoch, c.n_problems)
 
     def _exploded(self, place: int, problems_RP: Ints, visit: int) -> UserError:
-        r, p = divmod(place, problems_RP.shape[1])
-        c = self.config
+        c, (r, p) = self.config, divmod(place, problems_RP.shape[1])
         rate = f"step = {c.step}" if c.lr is None else f"lr = {c.lr}"
         return UserError(
             f"{rate}: the logits of problem {problems_RP[r, p]} are not finite "

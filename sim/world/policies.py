@@ -162,10 +162,9 @@ class Attractor(Logits):
     def __init__(self, config: SimConfig, population: Population) -> None:
         """Start at the population's probabilities, with both directions at 0."""
         super().__init__(config)
-        places = [population.truth_RN, population.attractor_RN]
         self.parameters = Directions(
             np.log(population.p0_RNA),
-            np.stack(places, axis=-1).astype(np.int16),
+            np.stack([population.truth_RN, population.attractor_RN], axis=-1).astype(np.int16),
             loadings(config),
             np.zeros((config.replicates, 2)),
             np.array([config.kappa_corr, config.kappa_att], np.float64),
