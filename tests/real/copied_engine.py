@@ -39,34 +39,26 @@ class CopiedEngine(TransformersEngine):
         return super().update_weights(self.model, version)
 
 
-class LaggingEngine(CopiedEngine):
-    """Samples votes, in turn with the update, by the weights of the version before the last."""
+def lagging(engine):
+    """Let votes come from the weights before the last ones, in turns with the update."""
+    sample, load, kept = engine.sample, engine.update_weights, []
 
-    def __init__(self, policy, config):
-        super().__init__(policy, config)
-        self.versions = []
+    def sampled(prompts, n, sampling, *others):
+        votes = sampling.logprobs  # else an evaluation
+        load(kept[max(0, len(kept) - 1 - votes)], len(kept) - 1)
+        return sample(prompts, n, sampling, *others)
 
-    def sample(self, prompts, n, sampling, *others):
-        latest = len(self.versions) - 1
-        self.model.load_state_dict(self.versions[max(0, latest - bool(sampling.logprobs))])
-        return super().sample(prompts, n, sampling, *others)
+    def loaded(model, version):
+        kept.append(copy.deepcopy(model))
+        return load(model, version)
 
-    def release(self):
-        pass
-
-    def update_weights(self, model, version):
-        stages = super().update_weights(model, version)
-        self.versions.append(copy.deepcopy(self.model.state_dict()))
-        return stages
+    engine.sample, engine.update_weights = sampled, loaded
+    return engine
 
 
 def copied(config, policy, *_):
     """Stand in for `real.engines.make.make_engine`."""
     return CopiedEngine(policy, config)
-
-
-def lagging(config, policy, *_):
-    return LaggingEngine(policy, config)
 
 
 def copied_on_ranks(config, policy, ranks, *_):

@@ -35,7 +35,12 @@ def whole():
 
 
 def test_votes_are_those_of_the_weights_before_the_last_update(whole, monkeypatch):
-    monkeypatch.setattr(real.run, "make_engine", lagging)
+    def make(config, policy, *_):
+        engine = lagging(CopiedEngine(policy, config))
+        engine.release = lambda: None  # it has its turn
+        return engine
+
+    monkeypatch.setattr(real.run, "make_engine", make)
     steps = whole.steps.drop(columns="staleness")
     check_same(train(TURNS, progress=False), replace(whole, steps=steps))
 

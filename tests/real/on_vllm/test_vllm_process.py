@@ -1,4 +1,3 @@
-import copy
 import os
 import signal
 import time
@@ -7,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from copied_engine import lagging
 from drawn import logprob_gap
 from vllm_models import change, make_model
 
@@ -51,23 +51,6 @@ def test_training_through_vllm(monkeypatch):
     assert (steps.mismatch_kl < 1e-6).all()
     assert (steps.update_norm > 0).any()
     assert (steps.seconds_sync > 0).all()
-
-
-def lagging(engine):
-    """Let votes come from the weights before the last ones, in turns with the update."""
-    sample, load, kept = engine.sample, engine.update_weights, []
-
-    def sampled(prompts, n, sampling, *others):
-        votes = sampling.logprobs  # else an evaluation
-        load(kept[max(0, len(kept) - 1 - votes)], len(kept) - 1)
-        return sample(prompts, n, sampling, *others)
-
-    def loaded(model, version):
-        kept.append(copy.deepcopy(model))
-        return load(model, version)
-
-    engine.sample, engine.update_weights = sampled, loaded
-    return engine
 
 
 def test_votes_one_batch_ahead_are_those_of_the_weights_before_the_last(monkeypatch):
