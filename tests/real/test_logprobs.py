@@ -150,24 +150,6 @@ def test_entropy_of_a_distribution_with_impossible_tokens():
     assert entropy_n.item() == pytest.approx(torch.log(torch.tensor(2.0)).item())
 
 
-def test_low_precision_weights_sum_their_gradient_in_single_precision():
-    """Over many chunks; summed in bfloat16 it would be off by more than the rounding of one."""
-    g = torch.Generator().manual_seed(0)
-    linear = torch.nn.Linear(16, VOCABULARY, bias=False)
-    hidden, targets = torch.randn(600, 16, generator=g), torch.randint(0, 9, (600,), generator=g)
-    narrow = copy.deepcopy(linear).bfloat16()
-    with torch.no_grad():
-        linear.weight.copy_(narrow.weight)
-        hidden = hidden.bfloat16().float()
-    head_scores(Head(linear), hidden, targets, 0.6).logprobs_n.sum().backward()
-    chunk = 8 * VOCABULARY
-    scores = head_scores(Head(narrow), hidden.bfloat16(), targets, 0.6, chunk_elements=chunk)
-    assert scores.logprobs_n.dtype == torch.float32
-    scores.logprobs_n.sum().backward()
-    error = (narrow.weight.grad.float() - linear.weight.grad).norm() / linear.weight.grad.norm()
-    assert error < 0.006
-
-
 @pytest.mark.parametrize(
     ("name", "dropout"),
     [
@@ -279,16 +261,17 @@ def test_logits_follow_weights_that_change(monkeypatch):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("chunk", [2**20, 16 * VOCABULARY])
 def test_log_probs_are_those_of_double_precision(bias, chunk):
+    """And gradients of low-precision weights, which are summed over chunks in single precision."""
     hidden, head, targets = draws(bias)
     exact = scored(copy.deepcopy(head).double(), hidden.double(), targets, chunk)
     wide = scored(widened(head), hidden, targets, chunk)
     narrow = scored(copy.deepcopy(head), hidden, targets, chunk)
-    assert wide[0].dtype == torch.float32
+    assert wide[0].dtype == narrow[0].dtype == torch.float32
     assert (wide[0] - exact[0]).abs().max() < 1e-4
     assert (narrow[0] - exact[0]).abs().max() > 0.05
     for found, expected in zip(wide[1:], exact[1:], strict=True):
         assert found.dtype == torch.bfloat16
-        assert (found.double() - expected).norm() / expected.norm() < 0.01
+        assert (found.double() - expected).norm() / expected.norm() < 0.003
 
 
 @pytest.mark.parametrize(("head_dtype", "dtype"), [("float32", "float32"), ("model", "bfloat16")])

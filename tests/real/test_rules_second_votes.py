@@ -123,14 +123,19 @@ def twin_streams(guard, answers_PV, second_PV, tie, truth=None):
 
 
 @pytest.mark.parametrize(
-    ("tie_break", "tie", "label"),
-    [("random", 0.9, 2), ("random", 0.1, 0), ("first", 0.9, 0), ("incumbent", 0.1, 2)],
-)
-def test_the_twin_is_trained_on_the_guards_choice_among_equal_votes(tie_break, tie, label):
+    ("tie_break", "tie", "truth", "label"),
+    [
+        ("random", 0.9, None, 2), ("random", 0.1, None, 0), ("first", 0.9, None, 0),
+        ("incumbent", 0.1, None, 2), ("first", 0.9, 2, 2), ("first", 0.9, -2, -2),
+    ],
+)  # fmt: skip
+def test_the_twin_is_trained_on_the_truth_or_the_guards_choice_among_equal_votes(
+    tie_break, tie, truth, label
+):
     # Answers 0 and 2 of the original are equal; the paraphrase elects answer 2.
     guard = GuardConfig().set(tie_break=tie_break, frs=False, mps=False, rcsu=False)
     second_PV = np.array([[0, 1, 2, 2]])
-    _, paid = twin_streams(guard, np.array([[0, 0, 2, 2]]), second_PV, tie)
+    _, paid = twin_streams(guard, np.array([[0, 0, 2, 2]]), second_PV, tie, truth)
     assert ((paid.majority > 0) == (second_PV == label)).all()
 
 
@@ -164,14 +169,6 @@ def test_the_other_view_is_trained_on_the_votes_of_the_first():
     majority_PK = pay(make_rule("co_rewarding_1"), decided, guard).majority
     assert (np.sign(majority_PK[0]) == [-1, 1, -1, -1]).all()
     assert (np.sign(twin.majority[0]) == [-1, 1, -1, -1]).all()
-
-
-@pytest.mark.parametrize("truth", [2, -2])
-def test_under_true_labels_both_views_are_trained_on_the_truth(truth):
-    second_PV = np.array([[0, 2, 0, 2, 0, 0, 0, 0]])
-    guard = of_rule("co_rewarding_1").guard
-    _, twin = twin_streams(guard, np.array([[0, 0, 0, 0, 0, 1, 1, 2]]), second_PV, 0.5, truth)
-    assert ((twin.majority > 0) == (second_PV[:, :4] == truth)).all()
 
 
 def test_a_problem_that_a_rule_leaves_out_is_left_out_in_both_views(monkeypatch):
