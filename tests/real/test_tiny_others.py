@@ -53,7 +53,7 @@ def digit_shares(model, prompts, temperature=0.6):
     return torch.softmax(logits, -1)[:, DIGITS].numpy()
 
 
-@pytest.mark.parametrize(("wrong", "rival_lead"), [(0.2, 60), (0.4, 40), (0.6, 20)])
+@pytest.mark.parametrize(("wrong", "rival_lead"), [(0.2, 60), (0.4, 40), (0.58, 20)])
 def test_problem_sets_are_what_the_settings_ask(wrong, rival_lead):
     config = TrainConfig(tiny_task="closed", tiny_wrong=wrong, tiny_lead=rival_lead)
     found = problems_of(config)
@@ -61,16 +61,11 @@ def test_problem_sets_are_what_the_settings_ask(wrong, rival_lead):
     leads = [lead(question) for question in questions]
     assert set(leads) == {40, -rival_lead} and len(set(questions)) == 64
     for n in range(1, 65):
-        assert abs(sum(own < 0 for own in leads[:n]) - n * wrong) < 1
+        assert abs(sum(own < 0 for own in leads[:n]) - n * wrong) < 1 - 1e-9
     assert all(map(is_held_out, questions))
     assert all(p.answer == q[-1] for p, q in zip(found, questions, strict=True))
     longer = closed(wrong, rival_lead).problems(70)
     assert [p.prompt for p in longer][:64] == [p.prompt for p in found]
-
-
-def test_a_share_in_decimals_of_a_set_is_no_problem_short():
-    made = closed(0.58, 40).problems(50)
-    assert sum(lead(problem.prompt[:-1]) < 0 for problem in made) == 29
 
 
 def test_more_problems_than_there_are_end_at_once():
