@@ -224,6 +224,7 @@ def test_the_model_reaches_the_gpu_after_vllm_has_started(monkeypatch, world, ur
 
 
 EIGHT = ["--preset", "qwen2.5-7b/math500", "--gpus", "8"]
+LORA = [*EIGHT, "--lora-rank", "8", "--lora-targets"]
 
 
 def said_by(capsys, *words, code=0):
@@ -339,11 +340,8 @@ def test_a_remedy_is_what_the_trainer_would_take(capsys):
         (["--preset", "llama-3.2-3b/amc", "--gpus", "6", "--engine-tp", "3"], "and 8 of keys"),
         ([*EIGHT, "--engine", "vllm_inprocess"], "serves one process, not 8 ranks"),
         ([*EIGHT, "--restart-engine", "1"], "restart_engine = 1: not with 8 ranks"),
-        ([*EIGHT, "--lora-rank", "8", "--lora-targets", "qproj"], "lora_targets = qproj: the m"),
-        (
-            [*EIGHT, "--lora-rank", "8", "--lora-targets", "q_proj,embed_tokens"],
-            "tokens is no linea",
-        ),
+        ([*LORA, "qproj"], "lora_targets = qproj: the m"),
+        ([*LORA, "q_proj,embed_tokens"], "tokens is no linea"),
         ([*EIGHT, "--n-problems", "600"], "n_problems = 600: math500 holds 500"),
         (
             [*EIGHT[:2], "--gpus", "3", "--nodes", "2", "--engine-tp", "2"],
