@@ -18,16 +18,6 @@ OFF = GuardConfig.off()
 LABELLED = [make_rule(name) for name in RULES if RULES[name].pays_label()]
 
 
-class Certain(Rule):
-    """Pays what is observed as certainty, so that tests choose the rewards."""
-
-    name, title = "certain", "Certain"
-    has_label = False
-
-    def pay(self, seen, label):
-        return seen.of("certainty")[..., : seen.votes.n_samples]
-
-
 class ByResponse(Rule):
     """TTRL whose rewards are given per response."""
 
@@ -119,9 +109,9 @@ def test_the_guard_remembers_more_answers_than_the_batch_has():
     config = GuardConfig().set(label_from="memory", flip_rate="instant")
     guard = Guard(config)
     state = guard.init(1, n_answers=6)
-    seen = by_hand([[0, 0, 1, 1]], 4, 2, certainty=[[1.0, 2.0, 3.0, 4.0]])
+    seen = by_hand([[0, 0, 1, 1]], 4, 2, entropy=[[1.0, 2.0, 3.0, 4.0]])
     _, decision = guard.step(state, seen.votes, chance(1))
-    for rule in (make_rule("ttrl"), make_rule("format"), Certain()):
+    for rule in (make_rule("ttrl"), make_rule("format"), make_rule("rent")):
         majority, minority = response_streams(rule, seen, decision, config)
         assert majority.shape == minority.shape == (1, 4)
 

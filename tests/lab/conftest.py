@@ -31,9 +31,7 @@ def _visits(accuracy, *, replicates=None, **columns):
     table |= {
         "replicate": replicate.ravel(),
         "problem": problem.ravel(),
-        "visit": visit.ravel(),
-        "epoch": visit.ravel(),
-        "step": visit.ravel(),
+        **dict.fromkeys(("step", "epoch", "visit"), visit.ravel()),
         "n_votes": np.full(size, 64),
         "weight": np.ones(size),
         "label_accuracy": accuracy_RNE.ravel(),
@@ -48,8 +46,7 @@ def _steps(replicates, n_steps, norm=1.0):
     norms = np.broadcast_to(np.asarray(norm, float), (len(replicates),))
     return {
         "replicate": np.repeat(list(replicates), n_steps),
-        "step": np.tile(np.arange(1, n_steps + 1), len(replicates)),
-        "epoch": np.tile(np.arange(1, n_steps + 1), len(replicates)),
+        **dict.fromkeys(("step", "epoch"), np.tile(np.arange(1, n_steps + 1), len(replicates))),
         "lr": 0.1,
         "update_norm": np.repeat(norms, n_steps),
         "n_problems": 2,
@@ -64,8 +61,7 @@ def _evals(pass_at_1, replicates=None):
     replicate, epoch = np.meshgrid(list(replicates), np.arange(pass_RE.shape[1]), indexing="ij")
     return {
         "replicate": replicate.ravel(),
-        "step": epoch.ravel(),
-        "epoch": epoch.ravel(),
+        **dict.fromkeys(("step", "epoch"), epoch.ravel()),
         "pass_at_1": pass_RE.ravel(),
         "maj_accuracy": np.where(epoch.ravel() == 0, 0.5, np.nan),
     }

@@ -129,13 +129,6 @@ def test_bad_input_is_named(ask, named):
         ask()
 
 
-def test_the_diffusion_has_the_notes_constants():
-    x0 = math.log(0.52 / 0.48)
-    z = x0 / math.sqrt(0.1 / (0.798 * 8))
-    expected = 0.5 * math.erfc(z / math.sqrt(2))
-    assert lock_in(0.52, 0.1, 64, 32, method="diffusion") == pytest.approx(expected, abs=1e-4)
-
-
 @pytest.mark.parametrize(
     ("scaled", "tolerance"), [(0.0625, 0.002), (0.25, 0.004), (1.0, 0.013), (2.5, 0.031)]
 )
