@@ -18,15 +18,6 @@ OFF = GuardConfig.off()
 LABELLED = [make_rule(name) for name in RULES if RULES[name].pays_label()]
 
 
-class ByResponse(Rule):
-    """TTRL whose rewards are given per response."""
-
-    name, title = "by_response", "By response"
-
-    def pay(self, seen, label):
-        return Rule.pay(self, seen, label)
-
-
 class Imitated(Rule):
     """Supervised on the label."""
 
@@ -36,8 +27,8 @@ class Imitated(Rule):
         return label >= 0
 
 
-class Odd(ByResponse):
-    """TTRL of which one method's array is changed."""
+class Odd(Rule):
+    """TTRL whose rewards are given per response, and of which one method's array is changed."""
 
     name, title = "odd", "Odd"
     changed: ClassVar = {}
@@ -78,7 +69,7 @@ def test_closed_form_and_standardised_rewards_agree(shown, config, seed):
         skip = np.random.default_rng(seed).random(decision.skip.shape) < 0.4
         decision = replace(decision, skip=skip)
         closed = response_streams(rule, seen, decision, own)
-        general = response_streams(ByResponse(), seen, decision, own)
+        general = response_streams(Odd(), seen, decision, own)
         for one, two in zip(closed, general, strict=True):
             # The floor of 1e-6 under a tiny std amplifies nothing: rewards are 0 or one weight.
             np.testing.assert_allclose(two, one, rtol=1e-12, atol=1e-12)

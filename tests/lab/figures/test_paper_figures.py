@@ -28,12 +28,8 @@ def stacked(traces, function):
     return pd.concat([function(trace).assign(arm=name) for name, trace in traces.items()])
 
 
-@pytest.fixture
-def moved(traces):
-    return stacked(traces, lambda trace: dynamics(trace.visits, trace.evals))
-
-
-def test_the_window_is_shaded_where_the_runs_are_in_it(moved):
+def test_the_window_is_shaded_where_the_runs_are_in_it(traces):
+    moved = stacked(traces, lambda trace: dynamics(trace.visits, trace.evals))
     parts = [own for _, own in moved.groupby("arm", sort=False)]
     windows = [window_share(own, run_windows(own)).assign(arm=own["arm"].iloc[0]) for own in parts]
     shares = pd.concat(windows)

@@ -24,9 +24,7 @@ def test_overhead_bars_stack_to_the_step(timed):
     assert whole.customdata[1][0] == pytest.approx(7.5) and whole.customdata[1][2] == 2
 
 
-@pytest.fixture
-def chart():
-    """As the theory's chart gives it."""
+def test_regime_map():
     cells = [
         (0.4, 0.25, 0.995, 40.0, "lost"),
         (0.6, 0.25, 0.005, 35.0, "kept"),
@@ -34,10 +32,7 @@ def chart():
         (0.6, 4.0, 0.3, 8.0, "slow"),
     ]
     table = pd.DataFrame(cells, columns=["p0", "step_sqrt_votes", "lost", "visits", "regime"])
-    return table.assign(single_flip_share=[0.6, np.nan, 0.9, 0.2], form="diffusion")
-
-
-def test_regime_map(chart):
+    chart = table.assign(single_flip_share=[0.6, np.nan, 0.9, 0.2], form="diffusion")
     figure = regime_map(chart)
     assert [t.name for t in figure.data] == [title for title, *_ in REGIMES.values()]
     by_name = {t.name: t for t in figure.data}
@@ -52,9 +47,7 @@ def test_regime_map(chart):
         regime_map(chart.drop(columns="visits"))
 
 
-@pytest.fixture
-def cells():
-    """Two fits of two rows and two cells."""
+def test_calibration_errors_are_signed_means_over_the_fits():
     rows = [
         (fit, row, kind, cell, 10.0, 10.0 + 2 * fit + j, 1.5)
         for fit in (0, 1)
@@ -63,10 +56,7 @@ def cells():
         for j, cell in enumerate(("Degraded", "Learned"))
     ]
     columns = ["fit", "row", "kind", "cell", "published", "predicted", "sd"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def test_calibration_errors_are_signed_means_over_the_fits(cells):
+    cells = pd.DataFrame(rows, columns=columns)
     figure = calibration_errors(cells, {"llama-amc": "Llama <AMC>"})
     titles = ["Fitted TTRL rows", "Predicted guard rows", "Guard rows by copying TTRL's"]
     assert [a.text for a in figure.layout.annotations] == [f"<b>{title}</b>" for title in titles]

@@ -15,20 +15,14 @@ VOTES = {"replicate": 0, "problem": 0, "answer": [3, 3, 7], "count": [64, 40, 24
 VOTES |= {time: [0, 1, 1] for time in TIMES}
 
 
-@pytest.fixture
-def folder(make_manifest, make_visits, tmp_path):
+def test_votes_and_texts_come_back_from_disk_and_from_memory(make_manifest, make_visits, tmp_path):
+    memory = MemoryRun(make_manifest())
     with RunFolder.create(tmp_path / "run", make_manifest()) as run:
         run.write("visits", make_visits(np.full((1, 2, 9), 0.5)))
-        run.write("answers", ANSWERS)
-        run.write("votes", VOTES)
-    return tmp_path / "run"
-
-
-def test_votes_and_texts_come_back_from_disk_and_from_memory(folder, make_manifest):
-    memory = MemoryRun(make_manifest())
-    memory.write("answers", ANSWERS)
-    memory.write("votes", VOTES)
-    for trace in (load(folder), Trace.of(memory)):
+        for recorder in (memory, run):
+            recorder.write("answers", ANSWERS)
+            recorder.write("votes", VOTES)
+    for trace in (load(tmp_path / "run"), Trace.of(memory)):
         assert trace.votes["answer"].tolist() == [3, 3, 7] and trace.votes["count"].sum() == 128
         assert trace.votes is trace.votes and trace.answers["text"].tolist() == TEXTS
         assert trace.answer_texts(0, 1) == {0: TEXTS[1], 1: TEXTS[2], 2: ""}
