@@ -157,13 +157,11 @@ def test_scores_by_hand(name, settings, answers, given, scores):
 def test_coverrl_asks_about_the_majority_and_one_rival():
     # The majority sits at 0, 2, 3. Answers 1 and 2 have one vote each; the first is at 1.
     seen = by_hand([[0, 1, 0, 0, 2, -1]], 4, 3)
-    two = make_rule("coverrl", {"verifications": 2})
-    assert two.questions(seen, labels(0)).tolist() == [[0, 2, 1, 1]]
-    # Of fewer than asked for the largest even number: 2 of 3.
-    four = make_rule("coverrl", {"verifications": 4})
-    assert four.questions(seen, labels(0)).tolist() == [[0, 2, -1, -1, 1, 1, -1, -1]]
-    three = make_rule("coverrl", {"verifications": 3})
-    assert three.questions(seen, labels(0)).tolist() == [[0, 2, 3, 1, 1, 1]]
+    # Of fewer than asked for the largest even number: 2 of 3 where 4 are asked for.
+    wanted = {2: [0, 2, 1, 1], 3: [0, 2, 3, 1, 1, 1], 4: [0, 2, -1, -1, 1, 1, -1, -1]}
+    for n, asked in wanted.items():
+        rule = make_rule("coverrl", {"verifications": n})
+        assert rule.questions(seen, labels(0)).tolist() == [asked]
     assert make_rule("coverrl").questions(seen, labels(0)).shape == (1, 16)
 
 
@@ -366,9 +364,7 @@ TWO = ((1, 2), (0, 1), (1, 2), (1, 2), (0, 1), (0, 2), (1, 2))
 
 
 def test_sizes_and_draws():
-    assert subgroup_sizes(64) == [1, 2, 4, 8, 16, 32, 64]
-    assert subgroup_sizes(48) == [1, 2, 4, 8, 16]
-    assert subgroup_sizes(1) == [1]
+    assert [subgroup_sizes(V) for V in (48, 1)] == [[1, 2, 4, 8, 16], [1]]
     assert make_rule("scope").n_draws(4, 4) == 4 * (4 + 2 + 1)
     assert make_rule("scope").n_draws(64, 32) == 64 * 127
 

@@ -24,7 +24,7 @@ from sim.cli import main
 from sim.studies import search as module
 from sim.studies import sweep
 from sim.studies.agree import check_same
-from sim.studies.search import Candidate, Search, results, run_search, scores
+from sim.studies.search import Search, results, run_search, scores
 
 AXES = {"kl_coef": (0.0, 0.3), "guard.discount": (1.0, 0.8)}
 
@@ -185,19 +185,16 @@ def test_the_command(search, tmp_path, capsys):
 
 
 def test_what_cannot_be_searched_is_refused(search):
-    with pytest.raises(UserError, match="budget = 5: the plain arms alone need 18 runs"):
-        replace(search, budget=5)
-    with pytest.raises(UserError, match="vary lr: give learning rates by --lrs"):
-        replace(search, axes={"lr": (0.1,)})
-    with pytest.raises(UserError, match="sets: give response files other than --response"):
-        replace(search, sets=(search.base.response,))
-    with pytest.raises(UserError, match="arms: give at least one"):
-        replace(search, arms=())
-    with pytest.raises(UserError, match="arms: matched is a control"):
-        replace(search, arms=("ttrl", "guard", "matched"))
-    with pytest.raises(UserError, match="labels: every arm has its own"):
-        replace(search, base=replace(search.base, labels="truth"))
-    assert Candidate("ttrl", (("guard.W", 3),)).title == "ttrl W=3"
+    for message, changes in {
+        "budget = 5: the plain arms alone need 18 runs": {"budget": 5},
+        "vary lr: give learning rates by --lrs": {"axes": {"lr": (0.1,)}},
+        "sets: give response files other than --response": {"sets": (search.base.response,)},
+        "arms: give at least one": {"arms": ()},
+        "arms: matched is a control": {"arms": ("ttrl", "guard", "matched")},
+        "labels: every arm has its own": {"base": replace(search.base, labels="truth")},
+    }.items():
+        with pytest.raises(UserError, match=message):
+            replace(search, **changes)
 
 
 def test_candidates_are_judged_over_all_sets(search, searched, tmp_path):

@@ -41,10 +41,6 @@ def metrics():
     return table
 
 
-def lines(figure, arm_title):
-    return [t for t in figure.data if t.name == arm_title and t.hoverinfo != "skip"]
-
-
 def test_spread_leaves_nan_out(dynamics):
     values = spread(dynamics[dynamics["arm"] == "ttrl"], "flip_rate")
     assert list(values["progress"]) == [n / EPOCHS for n in range(1, EPOCHS + 1)]
@@ -58,7 +54,7 @@ def test_progress_draws_means_in_percent(dynamics):
     assert "&lt;b&gt;bold&lt;/b&gt;" in {t.name for t in figure.data}
     titles = ["FR: labels that changed", "MR: votes that the label got", "pass@1"]
     assert [a.text for a in figure.layout.annotations] == [f"<b>{title}</b>" for title in titles]
-    fr, mr, passed = lines(figure, "TTRL")
+    fr, mr, passed = (t for t in figure.data if t.name == "TTRL" and t.hoverinfo != "skip")
     assert list(fr.x) == [100 * n / EPOCHS for n in range(1, EPOCHS + 1)]
     own = dynamics[dynamics["arm"] == "ttrl"]
     np.testing.assert_allclose(mr.y, 100 * own.groupby("epoch")["match_rate"].mean())

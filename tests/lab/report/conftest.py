@@ -15,13 +15,6 @@ _END = {"ttrl": 0.2, "guard": 0.3, "matched": 0.22, "frozen": 0.7, "memory": 0.6
 """Label accuracy that an arm drifts to."""
 
 
-def accuracies(rng, n_replicates, end):
-    """(R, N, 1 + E) label accuracies that drift from .6 to `end`."""
-    path = np.linspace(0.6, end, EPOCHS + 1)
-    noise = rng.normal(0, 0.15, (n_replicates, PROBLEMS, 1))
-    return np.clip(path + noise, 0, 1)
-
-
 def guarded(trace, rng):
     """Let the guard act on random visits."""
     visits, n = trace.visits, len(trace.visits)
@@ -39,7 +32,8 @@ def add_run(make_trace, save):
 
     def add(folder, name, seed=0, n_replicates=1, **changes):
         rng = np.random.default_rng([seed, len(name), *name.encode()])
-        accuracy = accuracies(rng, n_replicates, _END.get(name, 0.4))
+        path = np.linspace(0.6, _END.get(name, 0.4), EPOCHS + 1)
+        accuracy = np.clip(path + rng.normal(0, 0.15, (n_replicates, PROBLEMS, 1)), 0, 1)
         known = name in DEMO_ARMS
         guard = arm(name).guard if known else GuardConfig.off()
         values = {

@@ -48,10 +48,11 @@ def write(tmp_path, make_trace, write_tables):
 
 
 def report(folder, kind, output, capsys):
+    """What the command prints, and the text of the file that it writes."""
     assert main([str(folder), "--format", kind, "-o", str(output)]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    return out
+    return out, output.read_text() if output.is_file() else ""
 
 
 @pytest.mark.filterwarnings("error")
@@ -61,11 +62,11 @@ def report(folder, kind, output, capsys):
 )
 def test_every_format_of_a_young_run(write, tmp_path, capsys, shape, kind):
     write(**SHAPES[shape])
-    out = report(tmp_path, kind, tmp_path / "output", capsys)
+    out, text = report(tmp_path, kind, tmp_path / "output", capsys)
     if kind == "csv":
         assert (tmp_path / "output" / "sim-test-dynamics.csv").exists()
         return
-    text = (tmp_path / "output").read_text() if kind == "md" else out
+    text = text if kind == "md" else out
     assert ", seed 0: running or killed at" in text
     needs = re.search(r", seed 0: a problem has (\d+) visits? so far; fates, .* need 8", text)
     assert (needs is None) == (not SHAPES[shape].get("truth", True))
@@ -75,8 +76,7 @@ def test_every_format_of_a_young_run(write, tmp_path, capsys, shape, kind):
 
 def test_the_page_says_what_needs_more_visits(write, tmp_path, capsys):
     write(n_visits=5)
-    report(tmp_path, "html", tmp_path / "page.html", capsys)
-    page = (tmp_path / "page.html").read_text()
+    _, page = report(tmp_path, "html", tmp_path / "page.html", capsys)
     lacking = dict.fromkeys(("fates", "lost", "scissor"), "needs at least 8 visits")
     for name, words in {**lacking, "progress": "data-figure", "window": "data-figure"}.items():
         assert words in page.split(f'id="{name}"')[1].split("</section>")[0]
@@ -104,8 +104,7 @@ def test_a_replicate_without_fates_does_not_cost_the_others_theirs(write, tmp_pa
 def test_arms_that_are_short_alike_share_one_notice(write, tmp_path, capsys):
     for arm, n_visits in (("ttrl", 3), ("guard", 3), ("memory", 4)):
         write(arm, arm, n_visits=n_visits)
-    out = report(tmp_path, "html", tmp_path / "page.html", capsys)
-    page = (tmp_path / "page.html").read_text()
+    out, page = report(tmp_path, "html", tmp_path / "page.html", capsys)
     needs = "so far; fates, TotalDeg, L/D, lost problems and the scissor need 8"
     for note in (
         f"TTRL, TTRL-Guard, seed 0: a problem has 2 visits {needs}",
@@ -128,8 +127,7 @@ def test_rules_at_several_step_sizes_before_they_have_made_a_step(write, tmp_pat
         for step in (0.1, 0.2):
             folder = write(f"{arm}/{step}", arm, n_visits=2, config={"step": step})
             (folder / "steps" / "part-00000.parquet").unlink()
-    report(tmp_path, "md", tmp_path / "page.md", capsys)
-    assert "## Rules" in (tmp_path / "page.md").read_text()
+    assert "## Rules" in report(tmp_path, "md", tmp_path / "page.md", capsys)[1]
 
 
 def test_the_progress_counts_from_the_epochs_that_were_planned(write, tmp_path):
@@ -146,8 +144,7 @@ def cells_of(page, row):
 def test_what_nobody_measured_is_not_said_to_have_never_happened(write, tmp_path, capsys):
     write(truth=False, n_visits=12)
     write("begun", "guard", n_visits=1)
-    report(tmp_path, "html", tmp_path / "page.html", capsys)
-    page = (tmp_path / "page.html").read_text()
+    _, page = report(tmp_path, "html", tmp_path / "page.html", capsys)
     assert cells_of(page, "pass@1 drops for good (epoch)") == ["not measured"] * 2
     assert cells_of(page, "flip rate collapses (epoch)") == ["never", "not measured"]
 
@@ -168,6 +165,6 @@ def test_a_number_of_some_replicates_says_of_how_many(make_trace, save, tmp_path
 def test_a_guard_that_has_not_trained_yet_stands_beside_a_run_that_has(write, tmp_path, capsys):
     write(n_visits=12)
     write("begun", "guard", n_visits=1, config={"step": 0.1, "guard": {"frs": True}})
-    report(tmp_path, "html", tmp_path / "page.html", capsys)
-    section = (tmp_path / "page.html").read_text().split('id="guard"')[1].split("</section>")[0]
+    _, page = report(tmp_path, "html", tmp_path / "page.html", capsys)
+    section = page.split('id="guard"')[1].split("</section>")[0]
     assert "No visit of training so far." in section
