@@ -90,13 +90,13 @@ def test_missing_arms_and_pairs_are_said(compare, make_trace):
 
     traces = [
         make_trace(arm, [[RIGHT]], [[0.5] * 9], seeds=[seed])
-        for seed, arm in enumerate(("guard", "matched", "frozen"))
+        for seed, arm in enumerate(("guard", "matched", "frozen", "memory"))
     ]
-    ((comparison,), _) = gather(traces)
-    _, guard, rival = headline(comparison)
+    ((of_three,), _), ((of_four,), _) = gather(traces[:3]), gather(traces)
+    _, guard, rival = headline(of_three)
     assert guard.note == "" and len(guard.parts) == 2
     assert all("no pair of the same seed" in part.text for part in guard.parts)
-    assert rival.note == "Frozen labels, the only rival run"
+    assert rival.note == "Frozen labels, the only rival run" and headline(of_four)[2].note == ""
 
 
 def test_the_rival_of_runs_too_short_for_fates_is_chosen_by_its_score(compare):
@@ -117,13 +117,6 @@ def test_the_rival_of_a_single_seed_is_chosen_with_hindsight(compare):
     _, _, rival = headline(compare({name: (own, [0.5], 1.0) for name, own in arms.items()}))
     how = "the rival of lower TotalDeg on this seed, chosen with hindsight"
     assert rival.note == f"Vote memory in 1 pair; {how}"
-
-
-def test_rivals_without_a_seed_of_the_guard_have_no_note(make_trace):
-    arms = ("guard", "frozen", "memory")
-    traces = [make_trace(a, [[RIGHT]], [[0.5] * 9], seeds=[s]) for s, a in enumerate(arms)]
-    ((comparison,), _) = gather(traces)
-    assert headline(comparison)[2].note == ""
 
 
 def test_effort_is_compared_on_the_seeds_that_both_have(make_trace):

@@ -32,6 +32,7 @@ def test_what_never_happened_is_nan():
     frozen = run_windows(run([NAN, 0.0, 0.0], [0.5, 0.4, 0.4])).loc[0]
     assert (frozen["fr_peak"], frozen["drop"]) == (0, 1)
     assert np.isnan(frozen[["peak", "collapse", "lead"]].to_numpy()).all()
+    assert run_windows(run([NAN], [0.5])).isna().all(axis=None)  # before its first visit
 
 
 def test_scores_may_be_measured_seldom_and_rows_in_any_order():
@@ -79,16 +80,8 @@ def test_share_of_runs_between_peak_and_collapse():
     np.testing.assert_allclose(shares["progress"], [0.25, 0.5, 0.75, 1])
 
 
-def test_a_window_without_collapse_stays_open():
+def test_a_window_without_collapse_stays_open_and_those_of_another_run_are_refused():
     table = rates([0.2, 0.8, 0.7, 0.6])
     assert list(window_share(table, run_windows(table))["share"]) == [0, 1, 1, 1]
-
-
-def test_windows_of_another_run_are_refused():
-    table = rates([0.2, 0.8], [0.1, 0.1])
     with pytest.raises(UserError, match="no window of replicate 1"):
-        window_share(table, run_windows(rates([0.2, 0.8])))
-
-
-def test_a_run_before_its_first_visit_has_no_flip_rate():
-    assert run_windows(run([NAN], [0.5])).isna().all(axis=None)
+        window_share(rates([0.2, 0.8], [0.1, 0.1]), run_windows(table))

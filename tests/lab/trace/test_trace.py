@@ -82,13 +82,10 @@ def test_a_finished_run_that_lacks_rows_is_refused_and_an_unfinished_one_is_read
     assert load(folder).evals["pass_at_1"].dtype == np.float64
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1 nonsense PAR1"])
-def test_a_damaged_part_is_named(folder, content):
-    (folder / "steps" / "part-00000.parquet").write_bytes(content)
-    assert "steps/part-00000.parquet is damaged" in refused(folder)
-
-
-def test_a_missing_part_and_missing_columns_are_named(folder):
+def test_a_damaged_or_missing_part_and_missing_columns_are_named(folder):
+    for content in (b"", b"PAR1 nonsense PAR1"):
+        (folder / "steps" / "part-00000.parquet").write_bytes(content)
+        assert "steps/part-00000.parquet is damaged" in refused(folder)
     part = folder / "visits" / "part-00000.parquet"
     pq.write_table(pq.ParquetFile(part).read().drop_columns(["label", "weight"]), part)
     assert "visits lacks the columns label, weight" in refused(folder)
