@@ -14,8 +14,6 @@ import pytest
 import guard_core
 
 ROOT = Path(__file__).parents[1]
-
-
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -146,9 +144,8 @@ def test_ci_runs_every_part_and_fails_where_one_does(tmp_path, failing):
     """With a Makefile that only says what it is asked for."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
-    (tmp_path / "Makefile").write_text(
-        "%:\n\t@echo $@ >> made; echo 1 passed; [ $@ != $(FAILING) ]\n"
-    )
+    rule = "%:\n\t@echo $@ >> made; echo 1 passed; [ $@ != $(FAILING) ]\n"
+    (tmp_path / "Makefile").write_text(rule)
     for program in ("chromium", "apt-get"):
         (tmp_path / program).write_text("#!/bin/sh\n")
         (tmp_path / program).chmod(0o755)

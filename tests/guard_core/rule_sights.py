@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from guard_core import Votes
-from guard_core.rules import Observations, Rule
+from guard_core.rules import Observations
 
 BY_RESPONSE = ("answers", "step_logprob", "entropy", "certainty", "tool")
 """Observations (..., P, V) that belong to single responses."""
@@ -36,9 +36,8 @@ class Sight:
 
     def seen(self) -> Observations:
         given = {name: a == 1 if name == "tool" else a for name, a in self.arrays().items()}
-        votes = Votes.from_answers(
-            given["answers"], n_samples=self.n_samples, n_answers=self.n_answers
-        )
+        sizes = {"n_samples": self.n_samples, "n_answers": self.n_answers}
+        votes = Votes.from_answers(given["answers"], **sizes)
         return Observations(votes=votes, **given)
 
     def rows(self, index, axis=-1):
@@ -57,11 +56,6 @@ def by_hand(answers: list[list[int]], n_samples: int, n_answers: int, **given: A
 
 def labels(*ids: int) -> np.ndarray:
     return np.array(ids, dtype=np.int64)
-
-
-def rewards_of(rule: Rule, seen: Observations, label: Any) -> np.ndarray:
-    """(..., P, K) rewards of the trained responses."""
-    return np.asarray(rule.pay(seen, label))
 
 
 def top(scores: Any) -> np.ndarray:

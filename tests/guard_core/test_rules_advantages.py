@@ -49,9 +49,8 @@ def decided(shown, config, rule, seed=0):
     rng, guard = np.random.default_rng(seed), Guard(config)
     shape = seen.votes.counts.shape[:-1]
     state = guard.init(shape[-1], leading=shape[:-1])
-    backwards = replace(
-        seen.votes, counts=seen.votes.counts[..., ::-1], samples=seen.votes.samples[..., ::-1]
-    )
+    votes = seen.votes
+    backwards = replace(votes, counts=votes.counts[..., ::-1], samples=votes.samples[..., ::-1])
     for votes, scores in ((backwards, None), (seen.votes, rule.scores(seen))):
         draws = Draws(*rng.random((3, *shape)))
         state, decision = guard.step(state, votes, draws, scores)

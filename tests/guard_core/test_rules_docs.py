@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
-from rule_sights import labels, rewards_of, sight, top
+from rule_sights import labels, sight, top
 
 from guard_core import ConfigError, Votes, group_advantages
 from guard_core.rules import RULES, Observations, Rule, make_rule
@@ -84,7 +84,7 @@ def test_every_rule_has_a_source_and_an_example_that_holds(name: str):
     label = top(np.asarray(rule.scores(seen)))
     assert want
     if "rewards" in want:
-        np.testing.assert_allclose(rewards_of(rule, seen, label)[0], want["rewards"], atol=6e-5)
+        np.testing.assert_allclose(rule.pay(seen, label)[0], want["rewards"], atol=6e-5)
     if "weight" in want:
         assert rule.weigh(seen, label).tolist() == want["weight"].tolist()
 

@@ -8,7 +8,7 @@ import pytest
 from guard_histories import checked
 from hypothesis import given
 from hypothesis import strategies as st
-from rule_sights import BY_RESPONSE, Sight, rewards_of, sight, sights, top
+from rule_sights import BY_RESPONSE, Sight, sight, sights, top
 
 from guard_core import Votes
 from guard_core.rules import RULES, Observations, Rule, make_rule
@@ -34,7 +34,7 @@ def outcome(rule: Rule, shown: Sight, label: np.ndarray | None = None) -> dict[s
     return {
         "scores": scores,
         "label": label,
-        "rewards": rewards_of(rule, seen, label),
+        "rewards": np.asarray(rule.pay(seen, label)),
         "weight": np.asarray(rule.weigh(seen, label)),
         "direct": np.zeros(label.shape, bool) if direct is None else np.asarray(direct),
     }
@@ -189,10 +189,8 @@ def test_a_rule_says_what_it_is(rule: Rule):
     shown = sight(np.random.default_rng(2))
     second = {"paraphrase", "teacher"}
     asked = {"second" if need in second else str(need) for need in rule.needs}
-    hidden = {n: None for n in vars(shown) if n not in {*asked, *KEPT}}
+    kept = {"answers", "n_samples", "n_answers", "draws", *asked}
+    hidden = {n: None for n in vars(shown) if n not in kept}
     same = outcome(rule, replace(shown, **hidden))
     for name, value in outcome(rule, shown).items():
         np.testing.assert_array_equal(same[name], value, err_msg=name)
-
-
-KEPT = {"answers", "n_samples", "n_answers", "draws"}

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from rule_sights import by_hand, labels, rewards_of
+from rule_sights import by_hand, labels
 
 from guard_core.rules import make_rule
 from guard_core.rules.confidence import Cut, choose_cut, cut_by, subgroup_sizes
@@ -53,7 +53,7 @@ def test_srt_asks_for_a_share_of_the_parseable_votes(threshold, weights):
     # 3 of the 6 parseable votes and 5 of 6: .5 and .833, not 3/8 and 5/8.
     rule = make_rule("srt", {"threshold": threshold})
     assert rule.weigh(seen(), LABEL).tolist() == weights
-    assert rewards_of(rule, seen(), LABEL)[0].tolist() == [1, 1, 0, 0, 0]
+    assert rule.pay(seen(), LABEL)[0].tolist() == [1, 1, 0, 0, 0]
 
 
 def test_srt_keeps_the_surest_problems():

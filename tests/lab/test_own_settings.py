@@ -60,9 +60,8 @@ def test_wrong_settings_are_refused_by_name(name, message):
 
 def test_arms_of_a_settings_file(tmp_path):
     file = tmp_path / "arms.toml"
-    file.write_text(
-        'arms = ["ttrl", {arm = "guard", flip_rate = "instant", theta_MR = 0.4, mps = true}]'
-    )
+    table = '{arm = "guard", flip_rate = "instant", theta_MR = 0.4, mps = true}'
+    file.write_text(f'arms = ["ttrl", {table}]')
     names, _ = arms_of(file, ["memory"])
     assert [arm(name).name for name in names] == ["ttrl", INSTANT.replace(",f", ",mps=True,f")]
     assert arms_of(None, ["memory"]) == (("memory",), {})

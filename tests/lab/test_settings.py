@@ -43,9 +43,8 @@ def read(tmp_path, text):
 
 def test_nested_settings_and_defaults(tmp_path):
     config = read(tmp_path, 'seeds = [1, 2]\n[guard]\nW = 3\n[optimizer]\nkind = "adam"\n')
-    assert config == Config(
-        seeds=(1, 2), guard=GuardConfig().set(W=3), optimizer=Optimizer(kind="adam")
-    )
+    parts = {"guard": GuardConfig().set(W=3), "optimizer": Optimizer(kind="adam")}
+    assert config == Config(seeds=(1, 2), **parts)
     assert read(tmp_path, "") == Config()
 
 

@@ -144,9 +144,8 @@ def source(tmp_path):
 
 def test_a_trace_gives_its_first_accuracies_problem_by_problem(source):
     folder, known = source
-    config = SimConfig(
-        population="trace", trace=folder, n_problems=25, replicates=3, ability_floor=0.03
-    )
+    law = {"population": "trace", "trace": folder, "ability_floor": 0.03}
+    config = SimConfig(n_problems=25, replicates=3, **law)
     fixed = abilities(replace(config, fixed_population=True))
     assert fixed == pytest.approx(np.tile(np.clip(known, 0.03, 0.97), (3, 1)))
     free = abilities(replace(config, n_problems=4000))

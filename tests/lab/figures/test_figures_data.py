@@ -31,9 +31,8 @@ def dynamics():
 def metrics():
     """Three arms with four replicates; `matched` equals `ttrl` but for noise around zero."""
     rng = np.random.default_rng(5)
-    index = pd.MultiIndex.from_product(
-        [["ttrl", "guard", "matched"], range(4)], names=["arm", "replicate"]
-    )
+    arms = ["ttrl", "guard", "matched"]
+    index = pd.MultiIndex.from_product([arms, range(4)], names=["arm", "replicate"])
     table = pd.DataFrame(100 * rng.dirichlet(np.ones(len(FATES)), 12), index, columns=list(FATES))
     noise = np.array([0.1, -0.1, 0.2, -0.2])
     table["pass_final"] = np.concatenate([[40.0] * 4, [60.0] * 4 + noise, [40.0] * 4 + noise])

@@ -54,9 +54,8 @@ def test_an_unknown_truth_stays_unknown(lived):
 
 
 def test_without_votes_the_label_and_the_truth_have_areas(lived):
-    areas = vote_areas(lived(votes=False), 0, 1).pivot(
-        index="visit", columns="area", values="share"
-    )
+    table = vote_areas(lived(votes=False), 0, 1)
+    areas = table.pivot(index="visit", columns="area", values="share")
     np.testing.assert_allclose(areas.sum(axis=1), 1)
     np.testing.assert_allclose(areas["true answer"], np.array([40, 30, 10]) / 64)
     # At visit 0 the label is the true answer: its votes are not counted twice.

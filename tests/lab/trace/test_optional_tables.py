@@ -53,9 +53,8 @@ def test_replicates_of_texts_follow_their_seeds(make_manifest, make_visits, tmp_
     for seed in (5, 4):
         with RunFolder.create(tmp_path / str(seed), make_manifest(seeds=[seed])) as run:
             run.write("visits", make_visits(np.full((1, 1, 9), 0.5)))
-            run.write(
-                "answers", ANSWERS | {"problem": 0, "answer": [0, 1, 2, 3], "text": f"{seed}"}
-            )
+            own = {"problem": 0, "answer": [0, 1, 2, 3], "text": f"{seed}"}
+            run.write("answers", ANSWERS | own)
     (comparison,) = collect([tmp_path]).comparisons
     trace = comparison.traces["ttrl"]
     assert [trace.answer_texts(r, 0)[3] for r in (0, 1)] == ["4", "5"]

@@ -12,18 +12,17 @@ def test_visits_may_start_late_and_have_gaps(without_votes):
 
 
 def test_replicates_fill_the_budget_with_all_arms_or_none(with_texts, without_votes):
-    everything = packed_lives([with_texts, without_votes])
+    both = [with_texts, without_votes]
+    everything = packed_lives(both)
     assert [sorted(own) for own in everything] == [[(0, 0), (0, 1), (1, 0), (1, 1)]] * 2
     sizes = [{key: len(text) for key, text in own.items()} for own in everything]
     first = sum(sizes[0][arm, 0] + sizes[1][arm, 0] for arm in (0, 1))
-    assert [sorted(own) for own in packed_lives([with_texts, without_votes], first)] == [
-        [(0, 0), (1, 0)]
-    ] * 2
+    assert [sorted(own) for own in packed_lives(both, first)] == [[(0, 0), (1, 0)]] * 2
     more = first + sizes[0][0, 1] + sizes[0][1, 1] - 1
-    second = packed_lives([with_texts, without_votes], more)
+    second = packed_lives(both, more)
     assert (0, 1) not in second[0] and (1, 1) not in second[0]
     # One seed has the lives of all arms, whatever that takes.
-    least = packed_lives([with_texts, without_votes], 0)
+    least = packed_lives(both, 0)
     assert [list(own) for own in least] == [[(0, 0), (1, 0)]] * 2
 
 
