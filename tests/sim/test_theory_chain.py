@@ -80,9 +80,8 @@ def test_a_huge_step_makes_the_first_move_final(n_votes: int, n_samples: int):
     for p0 in (0.4, 0.55, 0.7):
         x0 = math.log(p0 / (1 - p0))
         first_move = float(process.wrong_first_move(x0)[0])
-        assert float(solve_lock_in(smooth_moves(process)).at(p0)) == pytest.approx(
-            first_move, abs=1e-6
-        )
+        lost = float(solve_lock_in(smooth_moves(process)).at(p0))
+        assert lost == pytest.approx(first_move, abs=1e-6)
         if n_votes == 64:  # Sampled groups in full agreement are as good as impossible.
             assert first_move == pytest.approx(float(process.wrong_vote(x0)[0]), abs=1e-4)
 
@@ -147,10 +146,8 @@ def test_the_window_is_a_scale_that_the_exact_mean_exceeds():
     assert forms.window_closed_form(0.45, 0.1, 64) == pytest.approx(expected, rel=1e-5)
     assert forms.window_closed_form(0.9, 0.1, 64) == 0.0
     for step in (0.01, 0.03, 0.1):
-        ratio = windows(Process(step, 64, 64)).at(0.5).visits / forms.window_closed_form(
-            0.5, step, 64
-        )
-        assert 1.2 < ratio < 2.0
+        exact = windows(Process(step, 64, 64)).at(0.5).visits
+        assert 1.2 < exact / forms.window_closed_form(0.5, step, 64) < 2.0
 
 
 N_RUNS = 8_000
@@ -178,10 +175,8 @@ def test_mean_time_to_lock_in_and_the_law_of_the_flips(n_votes, n_samples, step,
     assert np.all(runs.extinct_at_R >= 0)
     lost_R = runs.extinct_wrong_R
     assert abs(lost_R.mean() - near.lost) < 3 * _share_error(near.lost)
-    for drawn, exact in (
-        (runs.extinct_at_R, near.visits),
-        (runs.extinct_at_R[lost_R], near.visits_lost),
-    ):
+    ends = (runs.extinct_at_R, near.visits), (runs.extinct_at_R[lost_R], near.visits_lost)
+    for drawn, exact in ends:
         error = drawn.std() / math.sqrt(drawn.size)
         assert abs(drawn.mean() - exact) < 3 * error + 0.002 * exact
     for table_F, ends_R in ((law.lost_F, runs.lost_R), (law.kept_F, ~runs.lost_R)):
@@ -189,9 +184,8 @@ def test_mean_time_to_lock_in_and_the_law_of_the_flips(n_votes, n_samples, step,
         for drawn, exact in zip(drawn_F, table_F[:3], strict=True):
             assert abs(drawn - exact) < MANY * _share_error(exact)
     once_R = runs.flips_R[runs.degraded_R] == 1
-    assert abs(once_R.mean() - law.single_share) < MANY * _share_error(
-        law.single_share, once_R.size
-    )
+    error = _share_error(law.single_share, once_R.size)
+    assert abs(once_R.mean() - law.single_share) < MANY * error
     assert float(single_flip_share(p0, process)) == pytest.approx(law.single_share, abs=1e-6)
 
 
