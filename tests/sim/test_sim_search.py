@@ -119,9 +119,8 @@ def test_intervals_are_corrected_for_the_number_of_candidates():
     gains = np.array([1.0, 2.0, 3.0, 4.0])
     shifts = {"ttrl": 0 * gains, "best": gains, **{f"c{k}": -gains for k in range(40)}}
     rows = scored(*((name, lr, 50 + lr + shifts[name]) for name in shifts for lr in (1.0, 3.0)))
-    few = results(
-        pd.concat([where(rows, candidate=n) for n in ("ttrl", "best")]), (1.0, 3.0), "mean"
-    )
+    two = pd.concat([where(rows, candidate=n) for n in ("ttrl", "best")])
+    few = results(two, (1.0, 3.0), "mean")
     all_of_them = results(rows, (1.0, 3.0), "mean")
     for table in (few, all_of_them):
         best = table.loc["best"]

@@ -128,9 +128,8 @@ def test_a_step_that_is_better_than_no_training_is_not_denied_where_the_halves_d
 
 
 def test_words_on_own_best_steps_pass_over_what_no_step_changes():
-    given = [
-        (a, s, r, 1.0, 70.0) for a in ("maj_at_n", "truth (W=3)") for s in (1, 2) for r in (0, 1)
-    ]
+    still = ("maj_at_n", "truth (W=3)")
+    given = [(a, s, r, 1.0, 70.0) for a in still for s in (1, 2) for r in (0, 1)]
     given += [("ttrl", s, r, 1.0, 50.0 - s) for s in (1, 2) for r in (0, 1, 2)]
     found = rows(*given)
     found["pass_start"] = 50.0 + 9.0 * found["replicate"]

@@ -18,10 +18,9 @@ def auroc(score, lost):
     return found
 
 
-def sample(seed, n=40, n_replicates=3):
+def sample(seed, n=40):
     rng = np.random.default_rng(seed)
-    score = rng.integers(0, 6, n).astype(float)
-    return score, rng.random(n) < 0.4, rng.integers(0, n_replicates, n)
+    return rng.integers(0, 6, n).astype(float), rng.random(n) < 0.4, rng.integers(0, 3, n)
 
 
 def test_an_unknown_score_leaves_no_auroc():
