@@ -21,12 +21,11 @@ def sources(weights="w", config="c", problems="p"):
 def runs(make_manifest):
     """Manifests from changes of one run: `runs("sim", {...}, {...})`."""
 
-    def runs(world, *changes, extra=None):
+    def runs(world, *changes, extra=()):
         base = SIM if world == "sim" else REAL
-        extra = [{}] * len(changes) if extra is None else extra
         return [
             make_manifest("ttrl", world=world, config=base | change, extra=more)
-            for change, more in zip(changes, extra, strict=True)
+            for change, more in zip(changes, extra or [{}] * len(changes), strict=True)
         ]
 
     return runs
