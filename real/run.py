@@ -180,7 +180,8 @@ def prepare(
     rule, supervisor = rule_of(config), Supervisor(config, prompts.truths, ranks)
     length, stats = config.max_response_tokens or 1, needs_stats(rule)
     sampling = Sampling(length, config.temperature, config.top_p, stats=stats, stop=config.stop)
-    sampler = Sampler(engine, policy, config.seed, queues=not config.engine_kind.native)
+    rows, queues = config.max_rows * ranks.world, not config.engine_kind.native
+    sampler = Sampler(engine, policy, config.seed, rows, queues)
     parts = Parts(config, rule, prompts, sampler, sampling, supervisor.read, ranks)
     return _assemble(parts, supervisor, held_out)
 

@@ -51,7 +51,6 @@ def build_prompts(
     """
     limit, tokenizer = longest_prompt(config, policy), policy.tokenizer
     in_template = _uses_template(config, policy)
-    _check_options(config, policy)
     file = None if run_folder is None else run_folder / PROMPTS
     rows = msgspec.json.decode(file.read_bytes()) if file and file.is_file() else []
     made = {(row["id"], msgspec.json.encode(row["messages"])): row["ids"] for row in rows}
@@ -60,8 +59,7 @@ def build_prompts(
         key = problem.id, msgspec.json.encode(problem.messages(""))
         if not (ids := made.get(key)):
             asked, suffix = _as_asked(problem, config)
-            text = _text(tokenizer, asked, suffix, in_template, config.template_options)
-            ids = _ids(tokenizer, asked, text, in_template)
+            text, ids = encode(tokenizer, asked, suffix, in_template, config.template_options)
             if in_template and not unseen:
                 unseen += _unseen(asked, suffix, text)
             if lost := _lost(text, tokenizer.decode(ids)):
@@ -114,7 +112,7 @@ def prompt_tokens(
     """Return the token ids of a prompt of any length, with the settings' suffix if None."""
     asked, usual = _as_asked(problem, config)
     suffix, in_template = usual if suffix is None else suffix, _uses_template(config, policy)
-    return encode(policy.tokenizer, asked, suffix, in_template, config.template_options)
+    return encode(policy.tokenizer, asked, suffix, in_template, config.template_options)[1]
 
 
 def _as_asked(problem: Problem, config: TaskSettings) -> tuple[Problem, str]:
@@ -126,13 +124,9 @@ def _as_asked(problem: Problem, config: TaskSettings) -> tuple[Problem, str]:
 
 def encode(
     tokenizer: Any, problem: Problem, suffix: str, in_template: bool, options: Options | None = None
-) -> list[int]:
-    """Return a prompt's token ids, in the template or as plain text with blank lines between."""
+) -> tuple[str, list[int]]:
+    """Return a prompt's text, in the template or plain with blank lines between, and token ids."""
     text = _text(tokenizer, problem, suffix, in_template, options or {})
-    return _ids(tokenizer, problem, text, in_template)
-
-
-def _ids(tokenizer: Any, problem: Problem, text: str, in_template: bool) -> list[int]:
     ids = bare = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     if not in_template:  # which has written the special tokens already
         ids = tokenizer(text, verbose=False)["input_ids"]
@@ -142,7 +136,7 @@ def _ids(tokenizer: Any, problem: Problem, text: str, in_template: bool) -> list
         ids = ids[: next(ends, None)]
     if not ids:
         raise UserError(f"problem {problem.id!r}: the tokenizer makes no tokens of its prompt")
-    return ids
+    return text, ids
 
 
 def _text(
@@ -181,28 +175,23 @@ def longest_prompt(config: TaskSettings, policy: Policy) -> int:
 
 
 def _uses_template(config: TaskSettings, policy: Policy) -> bool:
-    if config.chat_template == "off":
-        return False
-    if config.chat_template == "require" and not policy.tokenizer.chat_template:
+    template = "" if config.chat_template == "off" else policy.tokenizer.chat_template
+    if config.chat_template == "require" and not template:
         raise UserError(
             "chat_template = 'require': the model's tokenizer has none; give an instruction-tuned "
             "model, or use auto for plain text prompts"
         )
-    return bool(policy.tokenizer.chat_template)
-
-
-def _check_options(config: TaskSettings, policy: Policy) -> None:
-    in_template = _uses_template(config, policy)
     for name in config.template_options:
-        if not in_template:
+        if not template:
             raise UserError(
                 f"template_options = {name}: the prompts are in no chat template; leave it out"
             )
-        if not re.search(rf"\b{re.escape(name)}\b", str(policy.tokenizer.chat_template)):
+        if not re.search(rf"\b{re.escape(name)}\b", str(template)):
             raise UserError(
                 f"template_options = {name}: the model's chat template does not read it; check "
                 "its spelling, or leave it out"
             )
+    return bool(template)
 
 
 def _notices(problem_set: ProblemSet, config: TaskSettings, policy: Policy) -> Iterator[str]:

@@ -109,9 +109,7 @@ class Evaluator:
         }
         written = {int(i) for i in np.linspace(0, len(prompts) - 1, WRITTEN_PROBLEMS).round()}
         rows: list[dict[str, Any]] = []
-        for part in parts.sampler.sample_all(
-            prompts, n, sampling, version, generator, parts.max_rows
-        ):
+        for part in parts.sampler.sample_all(prompts, n, sampling, version, generator):
             if not parts.ranks.first:
                 continue
             finished = part.rollouts.finished_PN.tolist()

@@ -86,13 +86,11 @@ class Supervisor:
         if not self.reads:
             return {}
         problems = np.arange(len(answers_NV))
-        votes, draws = self._votes(answers_NV), self.draws(problems, 0)
-        obs = self._observations(problems, answers_NV, votes, 0, observed)
-        scores = scored(self.rule, obs)
+        obs, draws, scores = self._seen(problems, answers_NV, 0, observed)
         # A step from the empty state has the label of `prime`, and its tie and match rate.
-        _, decision = self.guard.step(self.state, votes, draws, scores)
-        self.state = self.guard.prime(self.state, votes, draws, scores)
-        return {**self._rows(problems, votes, decision, before_training=True), "visit": 0}
+        _, decision = self.guard.step(self.state, obs.votes, draws, scores)
+        self.state = self.guard.prime(self.state, obs.votes, draws, scores)
+        return {**self._rows(problems, obs.votes, decision, before_training=True), "visit": 0}
 
     def decide(
         self, problems_P: Ints, answers_PV: Ints, visit: int | Ints, observed: Fields
@@ -103,16 +101,15 @@ class Supervisor:
         """
         if not self.reads:
             return None
-        votes, draws = self._votes(answers_PV), self.draws(problems_P, visit)
-        obs = self._observations(problems_P, answers_PV, votes, visit, observed)
-        before, scores = self.state.take(problems_P), scored(self.rule, obs)
-        state, decision = self.guard.step(before, votes, draws, scores)
+        obs, draws, scores = self._seen(problems_P, answers_PV, visit, observed)
+        before = self.state.take(problems_P)
+        state, decision = self.guard.step(before, obs.votes, draws, scores)
         self.state = self.state.put(problems_P, state)
         deal_P = self._uniforms(Stream.DEAL, problems_P, visit, 1)[:, 0]
         treatment = self._treat(Treatment.of(decision), problems_P, visit, deal_P)
         decision = decision.treated(*treatment)
         # The trace's rows are those of the votes, also where the truth is trained on instead.
-        rows = {**self._rows(problems_P, votes, decision), "visit": visit}
+        rows = {**self._rows(problems_P, obs.votes, decision), "visit": visit}
         if self.config.labels == "truth":
             decision = decision.trained_on(self._truths(problems_P)[0])
         answers_PK = answers_PV[:, : self.config.n_samples]
@@ -144,20 +141,19 @@ class Supervisor:
             self.state = type(self.state)(**{n: t.numpy().copy() for n, t in tensors.items()})
             self.answer_ids = AnswerIds.from_values(answers, self.equality)
 
-    def _votes(self, answers_PV: Ints) -> Votes:
+    def _seen(
+        self, problems_P: Ints, answers_PV: Ints, visit: int | Ints, observed: Fields
+    ) -> tuple[Observations, Draws, Any]:
+        """Return the rule's view of a batch, the guard's draws, and scores, for the next step."""
         n_answers, n_samples = max(1, self.answer_ids.n_answers), self.config.n_samples
-        return Votes.from_answers(answers_PV, n_samples=n_samples, n_answers=n_answers)
-
-    def _observations(
-        self, problems_P: Ints, answers_PV: Ints, votes: Votes, visit: int | Ints, observed: Fields
-    ) -> Observations:
-        """Return the rule's view of a batch. To be called before the guard's step."""
-        n_draws = self.rule.n_draws(answers_PV.shape[1], self.config.n_samples)
+        votes = Votes.from_answers(answers_PV, n_samples=n_samples, n_answers=n_answers)
+        n_draws = self.rule.n_draws(answers_PV.shape[1], n_samples)
         draws_PD = self._uniforms(Stream.RULE, problems_P, visit, n_draws)
         prior_PA = self.guard.remembered(self.state.take(problems_P))
         if prior_PA is not None:
-            prior_PA = widen(prior_PA, votes.counts.shape[-1])
-        return Observations(votes, draws_PD, answers_PV, prior=prior_PA, **observed)
+            prior_PA = widen(prior_PA, n_answers)
+        obs = Observations(votes, draws_PD, answers_PV, prior=prior_PA, **observed)
+        return obs, self.draws(problems_P, visit), scored(self.rule, obs)
 
     def draws(self, problems_P: Ints, visit: int | Ints) -> Draws:
         """Return the guard's uniform draws at a visit of problems, one number or (P,)."""

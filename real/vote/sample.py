@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from guard_core import PolicyStreams
 from guard_core.rules import Rule
@@ -84,6 +84,8 @@ class Sampler:
     engine: Engine
     policy: Policy
     seed: int
+    max_rows: int
+    """Responses that all ranks together may hold at once."""
     queues: bool = False
     """The engine queues requests for itself, so that it is best given all prompts at once."""
 
@@ -94,27 +96,21 @@ class Sampler:
         n: int,
         sampling: Sampling,
         version: int,
-        generator: torch.Generator,
+        generator: Generator,
     ) -> Responses:
         """Sample `n` responses to each problem's prompt, with the weights of that version."""
         rollouts = self.engine.sample(prompts, n, sampling, generator).of_version(version)
         return Responses(problems, prompts, rollouts.to(self.policy.device), self.policy)
 
     def sample_all(
-        self,
-        prompts: PromptSet,
-        n: int,
-        sampling: Sampling,
-        version: int,
-        generator: torch.Generator,
-        max_rows: int,
+        self, prompts: PromptSet, n: int, sampling: Sampling, version: int, generator: Generator
     ) -> Iterator[Responses]:
         """Sample `n` responses to every problem; yield about `max_rows` at a time, in order.
 
         An engine that queues gets all problems at once: each closed part would wait for its longest
         response. Others are asked for as many as are yielded.
         """
-        yielded = max(1, max_rows // n)
+        yielded = max(1, self.max_rows // n)
         sampled = len(prompts) if self.queues else yielded
         for first in range(0, len(prompts), sampled):
             tokens = prompts.tokens[first : first + sampled]
@@ -146,7 +142,7 @@ class Sampler:
             yield -1 - version
         self.hand_over(version)
 
-    def generator(self, stream: Stream, *position: int) -> torch.Generator:
+    def generator(self, stream: Stream, *position: int) -> Generator:
         """Return the random number generator of one purpose and position in the run."""
         return torch_generator(self.seed, stream, *position, device=self.policy.device)
 
@@ -170,15 +166,10 @@ class Parts:
         """Batches of the whole run."""
         return self.config.epochs * -(-len(self.prompts) // self.config.batch_size)
 
-    @property
-    def max_rows(self) -> int:
-        """Responses that all ranks together may hold at once."""
-        return self.config.max_rows * self.ranks.world
-
     def first_votes(self, prompts: PromptSet, stream: Stream) -> Iterator[Responses]:
         """Sample votes on all problems before training; yield some problems at a time, in order."""
         n, generator = self.config.n_votes, self.sampler.generator(stream, 0)
-        return self.sampler.sample_all(prompts, n, self.sampling, 0, generator, self.max_rows)
+        return self.sampler.sample_all(prompts, n, self.sampling, 0, generator)
 
 
 _Drawn = tuple[Rollouts, float]
@@ -223,7 +214,7 @@ class VoteSampler:
             # A daemon: a run that fails meanwhile does not wait for it.
             Thread(target=self._draw, args=arguments, name="sampling", daemon=True).start()
 
-    def _draw(self, pending: Future[_Drawn], prompts: Prompts, generator: torch.Generator) -> None:
+    def _draw(self, pending: Future[_Drawn], prompts: Prompts, generator: Generator) -> None:
         """Sample outside of this process, in a thread, while the trainer goes on."""
         parts, started = self._parts, time.perf_counter()
         engine = parts.sampler.engine

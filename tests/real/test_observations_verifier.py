@@ -88,7 +88,7 @@ def judged(tokenizer, engine, questions, **changes):
     policy = Policy(model, tokenizer, (0,), 0, torch.device("cpu"))
     config = TrainConfig(chat_template="off", threads=1, **changes)
     prompts = SimpleNamespace(problems=(SUM, PRODUCT))
-    sampler = Sampler(engine, policy, 0)
+    sampler = Sampler(engine, policy, 0, 1)
     parts = Parts(config, make_rule("ttrl"), prompts, sampler, SAMPLING, None, ALONE)
     judge = Judge(Fixed(questions), parts)
     judge.before(np.arange(2), 1)
@@ -114,7 +114,7 @@ def test_verdicts_come_back_at_the_questions_places(letters):
 
 def test_questions_that_are_too_long_are_not_asked(letters):
     lengths = [
-        len(encode(letters, Wording().question(problem, text), "", False))
+        len(encode(letters, Wording().question(problem, text), "", False)[1])
         for problem, text in ((SUM, TEXTS[0][0]), (PRODUCT, TEXTS[1][0]))
     ]
     assert lengths[1] < lengths[0]

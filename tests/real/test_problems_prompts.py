@@ -118,7 +118,7 @@ def test_options_reach_the_template_and_others_are_refused(tmp_path):
 def test_a_system_prompt_comes_first_and_replaces_that_of_the_file(chat, base):
     decode = make_tokenizer().decode
     thinks = replace(SYSTEM, before=(Turn("system", "Think."),))
-    expected = decode(encode(make_tokenizer(CHAT), thinks, "", True))
+    expected = decode(encode(make_tokenizer(CHAT), thinks, "", True)[1])
     for problem in (SYSTEM, replace(SYSTEM, before=())):
         found = prompts(chat, problem, prompt_suffix="", system_prompt="Think.").tokens[0]
         assert decode(found) == expected
@@ -154,7 +154,7 @@ def test_overlong_prompts_are_counted_here_not_warned_of_by_the_library(in_templ
     logger = logging.getLogger("transformers")
     monkeypatch.setattr(logger, "handlers", [*logger.handlers, handler])
     long = Problem("l", "x" * 200, None)
-    assert len(encode(tokenizer(CHAT), long, "", in_template)) >= 200
+    assert len(encode(tokenizer(CHAT), long, "", in_template)[1]) >= 200
     assert not heard
     tokenizer()("x" * 200)
     assert "longer than the specified maximum" in heard[0]  # so the test can hear
@@ -229,7 +229,7 @@ DATED = (
 )
 def test_prompts_do_not_depend_on_the_clock(template, written):
     """A resumed run would see other prompts."""
-    ids = encode(tokenizer(template), SYSTEM, "", in_template=True)
+    _, ids = encode(tokenizer(template), SYSTEM, "", in_template=True)
     assert tokenizer().decode(ids).replace(" ", "").startswith(written)
 
 
@@ -240,9 +240,9 @@ def test_end_tokens_that_a_tokenizer_puts_behind_are_cut_off_plain_prompts(form)
     plain = Problem("p", "1+1?", None)
     bare = made("1+1?", add_special_tokens=False)["input_ids"]
     before = [1] if form.startswith("<pad>") else []
-    assert encode(made, plain, "", in_template=False) == [*before, *bare]
+    assert encode(made, plain, "", in_template=False)[1] == [*before, *bare]
     # A prompt that names an end token itself keeps it.
-    named = encode(made, replace(plain, prompt="1<eos>"), "", in_template=False)
+    _, named = encode(made, replace(plain, prompt="1<eos>"), "", in_template=False)
     assert named[-1] == 2 and named.count(2) == 1
 
 

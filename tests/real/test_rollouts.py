@@ -248,10 +248,10 @@ class Echo:
 )
 def test_an_engine_with_a_queue_gets_all_prompts_at_once(queues, calls):
     engine, policy = Echo(), SimpleNamespace(device="cpu")
-    sampler = Sampler(engine, policy, 0, queues)
+    sampler = Sampler(engine, policy, 0, 2 * N, queues)
     problems = [Problem(f"{number}", "", None) for number in range(1, 8)]
     prompts = PromptSet("seven", problems, tokens=[[number] for number in range(1, 8)])
-    parts = list(sampler.sample_all(prompts, N, Sampling(20), 4, torch.Generator(), 2 * N))
+    parts = list(sampler.sample_all(prompts, N, Sampling(20), 4, torch.Generator()))
     assert engine.calls == calls
     assert [list(part.problems) for part in parts] == [[0, 1], [2, 3], [4, 5], [6]]
     for part in parts:
