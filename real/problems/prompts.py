@@ -108,11 +108,12 @@ def prompt_rows(prompt_sets: Iterable[PromptSet], tokenizer: Any) -> list[dict[s
 
 def prompt_tokens(
     problem: Problem, config: TaskSettings, policy: Policy, suffix: str | None = None
-) -> list[int]:
-    """Return the token ids of a prompt of any length, with the settings' suffix if None."""
+) -> list[int] | None:
+    """Return the token ids of a prompt, with the settings' suffix if None; None of one too long."""
     asked, usual = _as_asked(problem, config)
     suffix, in_template = usual if suffix is None else suffix, _uses_template(config, policy)
-    return encode(policy.tokenizer, asked, suffix, in_template, config.template_options)[1]
+    _, ids = encode(policy.tokenizer, asked, suffix, in_template, config.template_options)
+    return ids if len(ids) <= longest_prompt(config, policy) else None
 
 
 def _as_asked(problem: Problem, config: TaskSettings) -> tuple[Problem, str]:

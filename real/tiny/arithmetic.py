@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from numpy.random import Generator
 
 from real.tiny.tasks import Task, response_text
 
@@ -44,19 +45,12 @@ def is_expression(text: str) -> bool:
     return re.fullmatch(r"\d(?:[+\-*]\d)*=?", text, re.ASCII) is not None
 
 
-def sample_expression(rng: np.random.Generator) -> str:
+def sample_expression(rng: Generator) -> str:
     """One expression, uniform over the 8.1 million of them."""
     digits = rng.integers(0, 10, N_DIGITS)
     operators = rng.integers(0, len(OPERATORS), N_DIGITS - 1)
     tail = (f"{OPERATORS[i]}{digit}" for i, digit in zip(operators, digits[1:], strict=True))
     return f"{digits[0]}{''.join(tail)}"
-
-
-def reduction_index(expression: str, rule: EvaluationRule) -> int:
-    """Index, among the operators, of the one that ``rule`` reduces next."""
-    if rule is EvaluationRule.RIGHT:
-        return max(expression.find("*"), 0) // 2
-    return 0 if rule is EvaluationRule.LEFT_TO_RIGHT else len(expression) // 2 - 1
 
 
 def reduce_once(expression: str, index: int, slip: int = 0) -> str:
@@ -68,17 +62,17 @@ def reduce_once(expression: str, index: int, slip: int = 0) -> str:
 
 
 def steps(
-    expression: str,
-    rule: EvaluationRule,
-    slip_rate: float = 0.0,
-    rng: np.random.Generator | None = None,
+    expression: str, rule: EvaluationRule, slip_rate: float = 0.0, rng: Generator | None = None
 ) -> list[str]:
     """Every reduction by ``rule``, the answer last; a slip writes one of the nine wrong digits."""
     trace: list[str] = []
     while len(expression) > 1:
         slips = rng is not None and rng.random() < slip_rate
         slip = int(rng.integers(1, 10)) if rng is not None and slips else 0
-        expression = reduce_once(expression, reduction_index(expression, rule), slip)
+        index = 0 if rule is EvaluationRule.LEFT_TO_RIGHT else len(expression) // 2 - 1
+        if rule is EvaluationRule.RIGHT:
+            index = max(expression.find("*"), 0) // 2
+        expression = reduce_once(expression, index, slip)
         trace.append(expression)
     return trace
 
@@ -106,7 +100,7 @@ def shares(expression: str) -> dict[EvaluationRule, float]:
 
 
 def drawn_steps(
-    expression: str, parts: dict[EvaluationRule, float], slip_rate: float, rng: np.random.Generator
+    expression: str, parts: dict[EvaluationRule, float], slip_rate: float, rng: Generator
 ) -> list[str]:
     """The steps of one rule, drawn by its part, with slips."""
     chances = np.array(list(parts.values()))

@@ -129,9 +129,8 @@ def train_model(
     recipe: Recipe, seed: int, progress: bool = False, task: Task = ARITHMETIC
 ) -> Qwen2ForCausalLM:
     """The model after ``recipe.steps`` supervised steps; same arguments, same bits."""
-    tokens = training_tokens(recipe.steps * recipe.batch_size, recipe.slip_rate, seed, task)
-    batches = torch.from_numpy(tokens).split(recipe.batch_size)
     loss_of = partial(response_loss, prompt_tokens=task.prompt_tokens)
+    batches = solving_batches(recipe, seed, task)
     return _fit(initial_model(recipe, seed), recipe, batches, loss_of, progress)
 
 
@@ -139,12 +138,11 @@ def train_verifying(recipe: VerifyingRecipe, seed: int, progress: bool = False) 
     """The judge after the recipe's steps; same arguments, same bits."""
     model = Qwen2ForCausalLM.from_pretrained(str(CHECKPOINT), local_files_only=True)
     model.config.max_position_embeddings = judging.POSITIONS
-    n_solved, n_judged = recipe.steps * recipe.batch_size, recipe.steps * recipe.n_conversations
+    n_judged = recipe.steps * recipe.n_conversations
+    made = judging.conversations(n_judged, recipe.slip_rate, seed)
+    judged = (part.split(recipe.n_conversations) for part in made)
     # The starting checkpoint has seen the examples of seed 0.
-    solved = training_tokens(n_solved, recipe.slip_rate, seed + 1)
-    read, targets = judging.conversations(n_judged, recipe.slip_rate, seed)
-    judged = (part.split(recipe.n_conversations) for part in (read, targets))
-    batches = zip(torch.from_numpy(solved).split(recipe.batch_size), *judged, strict=True)
+    batches = zip(solving_batches(recipe, seed + 1), *judged, strict=True)
     return _fit(model, recipe, list(batches), _verifying_loss, progress)
 
 
@@ -196,12 +194,12 @@ def initial_model(recipe: Recipe, seed: int) -> Qwen2ForCausalLM:
         return Qwen2ForCausalLM(config).float()
 
 
-def training_tokens(n: int, slip_rate: float, seed: int, task: Task = ARITHMETIC) -> np.ndarray:
-    """(n, T) int64 ids: ``n`` distinct prompts, each with one response and the end token."""
+def solving_batches(recipe: Schedule, seed: int, task: Task = ARITHMETIC) -> Sequence[torch.Tensor]:
+    """(B, T) int64 ids a step: distinct prompts, each with one response and the end token."""
     rng = np.random.default_rng(seed)
-    questions = task.sample_distinct(n, rng, held_out=False)
-    texts = [f"{question}={task.example(question, slip_rate, rng)}" for question in questions]
-    return np.array([[*encode(text), EOS_ID] for text in texts], dtype=np.int64)
+    questions = task.sample_distinct(recipe.steps * recipe.batch_size, rng, held_out=False)
+    texts = [f"{asked}={task.example(asked, recipe.slip_rate, rng)}" for asked in questions]
+    return torch.tensor([[*encode(text), EOS_ID] for text in texts]).split(recipe.batch_size)
 
 
 def response_loss(

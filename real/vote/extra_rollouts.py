@@ -8,18 +8,9 @@ from torch import Tensor
 
 from guard_core import PolicyStreams
 from lab.base.columns import Ints
-from real.problems.problem import Problem
-from real.problems.prompts import longest_prompt, prompt_tokens
 from real.update.packing import Group
 from real.vote.decide import Decided, Fields
-from real.vote.sample import Parts, Responses
-
-
-def encode(parts: Parts, problem: Problem, suffix: str | None = None) -> list[int] | None:
-    """Return a prompt's tokens; None where they are too many for the settings or the model."""
-    config, policy = parts.config, parts.sampler.policy
-    tokens = prompt_tokens(problem, config, policy, suffix)
-    return tokens if len(tokens) <= longest_prompt(config, policy) else None
+from real.vote.sample import Responses
 
 
 class ExtraRollouts:

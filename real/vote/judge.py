@@ -23,7 +23,7 @@ from real.settings.seeds import Stream
 from real.tiny import judging
 from real.update.packing import Group
 from real.vote.decide import Decided, Fields
-from real.vote.extra_rollouts import ExtraRollouts, encode
+from real.vote.extra_rollouts import ExtraRollouts
 from real.vote.sample import Parts, Responses
 
 QUESTION = r"""A problem and an attempt at it follow. Judge whether the attempt's answer is right.
@@ -59,9 +59,7 @@ class Wording:
 
     def verdict(self, text: str) -> int:
         r"""Return 1 for `\boxed{correct}`, 0 for wrong or incorrect, -1 for anything else."""
-        box = last_box(text)
-        if box is None:
-            return -1
+        box = last_box(text) or ""
         return _VERDICTS.get(_STYLE.sub(r"\1", box).strip(" \n\t.").lower(), -1)
 
     def request(self, problem: Problem, response: str, verification: str) -> Problem:
@@ -183,7 +181,7 @@ class Judge(ExtraRollouts):
         @cache
         def question(row: int, response: int) -> list[int] | None:
             problem, text = self._problem(responses, row), responses.texts[row][response]
-            return encode(self._parts, self.wording.question(problem, text), "")
+            return self._parts.encode(self.wording.question(problem, text), "")
 
         questions_PQ, asked = np.full_like(chosen_PQ, -1), list[Request]()
         for row, column in np.argwhere(chosen_PQ >= 0).tolist():
@@ -210,7 +208,7 @@ class Judge(ExtraRollouts):
             (verification,) = verified.responses.texts[verified.questions_PQ[row, column]]
             response = responses.texts[row][int(chosen_PQ[row, column])]
             asks = self.wording.request(self._problem(responses, row), response, verification)
-            if prompt := encode(self._parts, asks, ""):
+            if prompt := self._parts.encode(asks, ""):
                 asked.append((row, prompt))
         solutions = self._sample(asked, responses, self._rule.regenerations, None, _AGAIN)
         if solutions is None:

@@ -25,6 +25,7 @@ import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise, takewhile
 
 import numpy as np
@@ -271,11 +272,11 @@ def _read(tokens: list[str]) -> tuple[Fraction | None, bool]:
 def tool_verdicts(texts: Sequence[str], problem: str | None = None) -> NDArray[np.bool_]:
     """Return (n,) which responses a calculator confirms; scratch work starts at the problem."""
     start = problem if problem is not None and is_expression(problem.strip()) else None
-    verdict_of: dict[str, bool] = {}
-    for text in dict.fromkeys(texts):
-        held = scratch_holds(text.strip(), start)
-        if held is None:
-            verdicts = [left == right for left, right in claims(text.strip())]
-            held = bool(verdicts) and all(verdicts)
-        verdict_of[text] = held
-    return np.array([verdict_of[text] for text in texts], dtype=bool)
+
+    @cache
+    def is_confirmed(text: str) -> bool:
+        held = scratch_holds(text, start)
+        verdicts = [left == right for left, right in claims(text)] if held is None else [held]
+        return bool(verdicts) and all(verdicts)
+
+    return np.array([is_confirmed(text.strip()) for text in texts], dtype=bool)
