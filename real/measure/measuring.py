@@ -246,7 +246,7 @@ def _sample_trees(
         if config.unit == "token":
             distinct = list(dict.fromkeys(responses))
             log_p = log_probs(subject.model, prompt, distinct, subject.sampling.temperature)
-            trees.append(grow(distinct, log_p, config.min_p, config.min_novel, config.max_edges))
+            trees.append(grow(distinct, log_p, config))
         else:
             trees.append(whole_responses(responses))
         report("sample", len(trees) / len(subject.prompts))

@@ -15,6 +15,7 @@ import numpy as np
 
 from lab.base.columns import Floats, Ints
 from real.engines.rollouts import Prompts
+from real.measure import MeasureSettings
 from real.measure.gradients import Singles, Tokens
 
 CERTAIN = 0.9995
@@ -73,18 +74,15 @@ class MeasuredTree:
 
 
 def grow(
-    responses: Sequence[Tokens],
-    log_p_RTA: Sequence[Singles],
-    min_p: float,
-    min_novel: float,
-    max_edges: int,
+    responses: Sequence[Tokens], log_p_RTA: Sequence[Singles], config: MeasureSettings
 ) -> MeasuredTree:
     """The token tree of one problem; leaves of unseen tokens are not yet continued.
 
     `log_p_RTA` holds for each distinct response (T, A) log-probabilities of every token after every
     prefix. At `max_edges` the tree ends; the likeliest responses, then tokens, come first.
     """
-    tree = MeasuredTree([], [], [])
+    tree, max_edges = MeasuredTree([], [], []), config.max_edges
+    least, least_novel = np.log([config.min_p, config.min_novel])
     # Prefix to its node, and to the log-probs of all tokens behind it.
     known: dict[Tokens, tuple[int, Singles]] = {}
     sampled = [
@@ -92,7 +90,7 @@ def grow(
         for tokens, log_p_TA in zip(responses, log_p_RTA, strict=True)
     ]
     for total, tokens, log_p_TA in sorted(sampled, key=lambda one: -one[0]):
-        full, likely = len(tree.edges) + len(tokens) > max_edges, bool(total >= np.log(min_p))
+        full, likely = len(tree.edges) + len(tokens) > max_edges, bool(total >= least)
         if full or not likely:
             tree.capped |= full and likely
             tree.left_out += float(np.exp(total))
@@ -109,7 +107,7 @@ def grow(
     unseen = [
         (tree.nodes[node].log_p + float(log_p_A[token]), node, token, float(log_p_A[token]))
         for node, log_p_A in known.values()
-        for token in np.flatnonzero(tree.nodes[node].log_p + log_p_A > np.log(min_novel)).tolist()
+        for token in np.flatnonzero(tree.nodes[node].log_p + log_p_A > least_novel).tolist()
         if token not in tree.nodes[node].edges
     ]
     for _, node, token, log_p in sorted(unseen, reverse=True)[: max_edges - len(tree.edges)]:
