@@ -141,7 +141,10 @@ def problem_set(
         if len(same) > 1:  # of equal prompts the first keeps its id, the next get -2, -3, ...
             problems[i] = replace(one, id=f"{one.id}-{len(same)}")
     by_usual_name = tuple(what for what in fields if getattr(names, what) is None)
-    return ProblemSet(name, problems, fields, by_usual_name, tuple(_notices(problems)))
+    notices = check_answers([(one.id, one.answer) for one in problems])
+    if n_repeated := len(problems) - len({(one.before, one.prompt) for one in problems}):
+        notices.append(f"{n_repeated} problems repeat the prompt of another")
+    return ProblemSet(name, problems, fields, by_usual_name, tuple(notices))
 
 
 def _problem(source: str, row: int, values: dict[str, Any], fields: dict[str, str]) -> Problem:
@@ -305,13 +308,6 @@ def check_answers(answers: Sequence[tuple[object, str | None]], labels_of: str =
         told = f"{len(useless)} of {len(answers)} reference answers can equal no response"
         notices.append(f"{told}, the first that of problem {name!r}: {why}")
     return notices
-
-
-def _notices(problems: list[Problem]) -> Iterable[str]:
-    yield from check_answers([(problem.id, problem.answer) for problem in problems])
-    distinct = len({(problem.before, problem.prompt) for problem in problems})
-    if distinct < len(problems):
-        yield f"{len(problems) - distinct} problems repeat the prompt of another"
 
 
 _VERL = "reward_model.ground_truth"

@@ -113,7 +113,7 @@ class Supervisor:
         if self.config.labels == "truth":
             decision = decision.trained_on(self._truths(problems_P)[0])
         answers_PK = answers_PV[:, : self.config.n_samples]
-        step_columns = self._step_columns(problems_P, answers_PK, rows, decision)
+        step_columns = self._step_columns(answers_PK, rows, decision)
         return Decided(obs, decision, draws.tie, rows, step_columns)
 
     def brake(self) -> float:
@@ -185,17 +185,15 @@ class Supervisor:
         columns = visit_columns(decision, votes, *truths, before_training=before_training)
         return {"replicate": 0, "problem": problems_P, **columns}
 
-    def _step_columns(
-        self, problems_P: Ints, answers_PK: Ints, rows: Rows, decision: Decision
-    ) -> Rows:
+    def _step_columns(self, answers_PK: Ints, rows: Rows, decision: Decision) -> Rows:
         """Return columns of the steps over the whole batch; NaN without truths or such rewards."""
-        (truths_P, known_P), parsed_PK = self._truths(problems_P), answers_PK >= 0
+        (truths_P, known_P), parsed_PK = self._truths(rows["problem"]), answers_PK >= 0
         rewarded_PK = parsed_PK & (answers_PK == decision.label[:, None])
         deserved_PK = parsed_PK & (answers_PK == truths_P[:, None])
         agree_PK = rewarded_PK == deserved_PK
         some, by_label = known_P.any(), self.rule.pays_label()
         return {
-            "n_problems": len(problems_P),
+            "n_problems": len(answers_PK),
             "n_skipped": int(decision.skip.sum()),
             "n_unread": int(np.sum(rows["n_unparseable"] == rows["n_votes"])),
             "majority_ratio": float(np.mean(rows["match_rate"])),

@@ -8,9 +8,16 @@ from torch import Tensor
 
 from guard_core import PolicyStreams
 from lab.base.columns import Ints
+from real.problems.problem import Problem
+from real.problems.prompts import prompt_tokens
 from real.update.packing import Group
 from real.vote.decide import Decided, Fields
-from real.vote.sample import Responses
+from real.vote.sample import Parts, Responses
+
+
+def encode(parts: Parts, problem: Problem, suffix: str | None = None) -> list[int] | None:
+    """Return a prompt's tokens; None where they are too many for the settings or the model."""
+    return prompt_tokens(problem, parts.config, parts.sampler.policy, suffix)
 
 
 class ExtraRollouts:

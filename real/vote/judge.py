@@ -8,7 +8,7 @@ are trained on.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -23,7 +23,7 @@ from real.settings.seeds import Stream
 from real.tiny import judging
 from real.update.packing import Group
 from real.vote.decide import Decided, Fields
-from real.vote.extra_rollouts import ExtraRollouts
+from real.vote.extra_rollouts import ExtraRollouts, encode
 from real.vote.sample import Parts, Responses
 
 QUESTION = r"""A problem and an attempt at it follow. Judge whether the attempt's answer is right.
@@ -90,18 +90,6 @@ _AGAIN = 1
 """Last position of the random numbers of new solutions, in the verifier's stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verifications:
-    """M questions about the responses to P problems, with their answers."""
-
-    verdicts_PQ: Ints
-    """1 judged right, 0 judged wrong, -1 not asked or not readable."""
-    questions_PQ: Ints
-    """Index of each question among the M; -1 not asked."""
-    responses: Responses | None
-    """(M, 1) verifications; None where nothing was asked."""
-
-
 Request = tuple[int, list[int]]
 """Index of the batch's problem that it is about, and its tokens."""
 Solutions = tuple[list[int], Responses, Floats]
@@ -116,7 +104,10 @@ class Judge(ExtraRollouts):
         self._rule, self._parts = rule, parts
         self.wording = TinyWording() if parts.config.tiny_verifies else Wording()
         self._step = 0
-        self.verified: Verifications | None = None
+        self.verified: Responses | None = None
+        """(M, 1) verifications of the responses to P problems; None where nothing was asked."""
+        self.questions_PQ = self._verdicts_PQ = np.zeros((0, 0), np.int64)
+        """Index among the M, -1 not asked; 1 judged right, 0 wrong, -1 not asked or readable."""
         self._again: Solutions | None = None
 
     def before(self, problems_P: Ints, step: int) -> Fields:
@@ -128,24 +119,22 @@ class Judge(ExtraRollouts):
         """Let the model judge, first a response with the label, and solve again what is wrong."""
         chosen = self._rule.questions(decided.obs, decided.decision.label) if decided else None
         chosen_PQ = self._parts.ranks.from_first(chosen).astype(np.int64)
-        self.verified = self._verify(chosen_PQ, responses)
+        self._verify(chosen_PQ, responses)
         if self._rule.regenerations:
             self._again = self._solve_again(chosen_PQ, responses, decided)
         if decided is None:
             return None
-        return replace(decided, obs=replace(decided.obs, verdicts=self.verified.verdicts_PQ))
+        return replace(decided, obs=replace(decided.obs, verdicts=self._verdicts_PQ))
 
     def groups(self, decided: Decided | None, streams: PolicyStreams) -> list[list[Group]]:
         """Return a group of one per verification, of N per wrong verdict, as far as they stay."""
-        verified, solutions = self.verified, [self._again] if self._again else []
-        assert verified is not None
-        advantages_PQ = self._parts.ranks.from_first(
-            self._advantages(decided, verified.questions_PQ >= 0) if decided else None
-        )
-        if verified.responses is not None:
-            rows_M, columns_M = np.nonzero(verified.questions_PQ >= 0)
+        solutions, asked_PQ = [self._again] if self._again else [], self.questions_PQ >= 0
+        paid_PQ = self._advantages(decided, asked_PQ) if decided else None
+        advantages_PQ = self._parts.ranks.from_first(paid_PQ)
+        if self.verified is not None:
+            rows_M, columns_M = np.nonzero(asked_PQ)
             advantages_M1 = advantages_PQ[rows_M, columns_M][:, None]
-            solutions.insert(0, (rows_M.tolist(), verified.responses, advantages_M1))
+            solutions.insert(0, (rows_M.tolist(), self.verified, advantages_M1))
         groups: list[list[Group]] = [[] for _ in streams.drop]
         mask = self._parts.config.mask_truncated
         for rows_M, responses, advantages_MN in solutions:
@@ -175,40 +164,38 @@ class Judge(ExtraRollouts):
         scale = "none" if guard.advantages.advantage_scale == "none" else "group"
         return negatives_scaled(standardise(rewards, scale) * factor[..., None], guard)
 
-    def _verify(self, chosen_PQ: Ints, responses: Responses) -> Verifications:
+    def _verify(self, chosen_PQ: Ints, responses: Responses) -> None:
         """Ask about the chosen ones of the V responses, -1 for none, as long as a prompt may be."""
 
         @cache
         def question(row: int, response: int) -> list[int] | None:
             problem, text = self._problem(responses, row), responses.texts[row][response]
-            return self._parts.encode(self.wording.question(problem, text), "")
+            return encode(self._parts, self.wording.question(problem, text), "")
 
         questions_PQ, asked = np.full_like(chosen_PQ, -1), list[Request]()
         for row, column in np.argwhere(chosen_PQ >= 0).tolist():
             if prompt := question(row, int(chosen_PQ[row, column])):
                 questions_PQ[row, column] = len(asked)
                 asked.append((row, prompt))
-        verifications = self._sample(asked, responses, 1, self.wording.max_tokens)
-        if verifications is None:
-            return Verifications(questions_PQ, questions_PQ, None)
-        verdicts_M = np.array([self.wording.verdict(text) for (text,) in verifications.texts])
-        verdicts_PQ = np.where(questions_PQ >= 0, verdicts_M[questions_PQ], -1)
-        return Verifications(verdicts_PQ, questions_PQ, verifications)
+        self.questions_PQ = self._verdicts_PQ = questions_PQ
+        self.verified = self._sample(asked, responses, 1, self.wording.max_tokens)
+        if self.verified is not None:
+            verdicts_M = np.array([self.wording.verdict(text) for (text,) in self.verified.texts])
+            self._verdicts_PQ = np.where(questions_PQ >= 0, verdicts_M[questions_PQ], -1)
 
     def _solve_again(
         self, chosen_PQ: Ints, responses: Responses, decided: Decided | None
     ) -> Solutions | None:
         """Sample new solutions after the verdicts "wrong" on problems that stay; None for none."""
-        verified = self.verified
-        if verified is None or verified.responses is None:
+        if self.verified is None:
             return None
         asked: list[Request] = []
-        stays_P = self._rule.trusts(verified.verdicts_PQ)
-        for row, column in np.argwhere((verified.verdicts_PQ == 0) & stays_P[:, None]).tolist():
-            (verification,) = verified.responses.texts[verified.questions_PQ[row, column]]
+        stays_P = self._rule.trusts(self._verdicts_PQ)
+        for row, column in np.argwhere((self._verdicts_PQ == 0) & stays_P[:, None]).tolist():
+            (verification,) = self.verified.texts[self.questions_PQ[row, column]]
             response = responses.texts[row][int(chosen_PQ[row, column])]
             asks = self.wording.request(self._problem(responses, row), response, verification)
-            if prompt := self._parts.encode(asks, ""):
+            if prompt := encode(self._parts, asks, ""):
                 asked.append((row, prompt))
         solutions = self._sample(asked, responses, self._rule.regenerations, None, _AGAIN)
         if solutions is None:

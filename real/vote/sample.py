@@ -21,8 +21,7 @@ from real.engines.ranked import RankedEngine
 from real.engines.rollouts import Engine, Prompts, Rollouts, Sampling
 from real.model.machine import in_phase
 from real.model.policy import Policy
-from real.problems.problem import Problem, PromptSet
-from real.problems.prompts import prompt_tokens
+from real.problems.problem import PromptSet
 from real.ranks.distributed import Ranks
 from real.settings.config import TrainConfig
 from real.settings.seeds import Stream, torch_generator
@@ -166,10 +165,6 @@ class Parts:
     def n_steps(self) -> int:
         """Batches of the whole run."""
         return self.config.epochs * -(-len(self.prompts) // self.config.batch_size)
-
-    def encode(self, problem: Problem, suffix: str | None = None) -> list[int] | None:
-        """Return a prompt's tokens; None where they are too many for the settings or the model."""
-        return prompt_tokens(problem, self.config, self.sampler.policy, suffix)
 
     def first_votes(self, prompts: PromptSet, stream: Stream) -> Iterator[Responses]:
         """Sample votes on all problems before training; yield some problems at a time, in order."""

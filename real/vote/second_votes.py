@@ -23,7 +23,7 @@ from real.tiny import TASKS
 from real.update.ema import WeightAverage
 from real.update.packing import Group
 from real.vote.decide import Decided, Fields, shared_streams
-from real.vote.extra_rollouts import ExtraRollouts
+from real.vote.extra_rollouts import ExtraRollouts, encode
 from real.vote.sample import Parts, Responses
 
 REQUEST = (
@@ -115,7 +115,7 @@ class Paraphrases(SecondVotes):
         """Encode the rewordings; one that is too long is left out."""
         prompts, tokens, taken = self.parts.prompts, [], list[str | None]()
         for problem, old, text in zip(prompts.problems, prompts.tokens, texts_N, strict=True):
-            new = None if text is None else self.parts.encode(replace(problem, prompt=text))
+            new = None if text is None else encode(self.parts, replace(problem, prompt=text))
             tokens.append(new or old)
             taken.append(text if new else None)
         self.prompts, self.texts_N = replace(prompts, tokens=tokens), taken
@@ -124,7 +124,7 @@ class Paraphrases(SecondVotes):
         """Return the model's own rewordings; None where it gave none, or none that ended."""
         parts = self.parts
         requests = [replace(p, prompt=REQUEST + p.prompt) for p in parts.prompts.problems]
-        encoded = enumerate(parts.encode(request, suffix="") for request in requests)
+        encoded = enumerate(encode(parts, request, suffix="") for request in requests)
         fits = [(problem, tokens) for problem, tokens in encoded if tokens]
         generator = parts.sampler.generator(Stream.REWORDING)
         texts: list[str | None] = [None] * len(requests)

@@ -103,13 +103,13 @@ def test_verdicts_come_back_at_the_questions_places(letters):
     )
     judge, verdicts_PQ = judged(letters, engine, [[0, -1, 1, 1], [-1, 2, 2, -1]])
     assert verdicts_PQ.tolist() == [[1, -1, -1, 0], [-1, 0, 1, -1]]
-    assert judge.verified.questions_PQ.tolist() == [[0, -1, 1, 2], [-1, 3, 4, -1]]
+    assert judge.questions_PQ.tolist() == [[0, -1, 1, 2], [-1, 3, 4, -1]]
     assert [text.count("\\boxed{6}") for text in engine.asked] == [0, 1, 1, 0, 0]
     assert engine.asked[1] == engine.asked[2]  # asked twice, two samples
     assert all("\\boxed{8}" in text and "2 * 3" in text for text in engine.asked[3:])
     assert engine.asked[0].startswith("Be {brief}.\n\n")
-    assert judge.verified.responses.rollouts.tokens_PNT.shape[:2] == (5, 1)
-    assert judge.n_sampled == judge.verified.responses.n_tokens > 0
+    assert judge.verified.rollouts.tokens_PNT.shape[:2] == (5, 1)
+    assert judge.n_sampled == judge.verified.n_tokens > 0
 
 
 def test_questions_that_are_too_long_are_not_asked(letters):
@@ -121,7 +121,7 @@ def test_questions_that_are_too_long_are_not_asked(letters):
     engine = Answering(letters, ["\\boxed{correct}"])
     judge, verdicts_PQ = judged(letters, engine, [[0], [0]], max_prompt_tokens=lengths[1])
     assert verdicts_PQ.tolist() == [[-1], [1]]
-    assert judge.verified.questions_PQ.tolist() == [[-1], [0]]
+    assert judge.questions_PQ.tolist() == [[-1], [0]]
 
 
 def test_verifications_are_trained_on_as_the_guard_has_it(letters, monkeypatch):
